@@ -1,0 +1,27 @@
+# The language standard, warnings and the compiler cache that every target gets.
+include(GNUInstallDirs)
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+find_program(RETROINFER_CCACHE ccache)
+if(RETROINFER_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}"
+      CCACHE_NOHASHDIR=1 "${RETROINFER_CCACHE}")
+endif()
+
+# Warnings for the project's own code; generated code does not link this target.
+add_library(retroinfer_warnings INTERFACE)
+target_compile_options(retroinfer_warnings INTERFACE
+  -Wall -Wextra -Werror -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough
+  $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
+
+# One include root: headers are named by their path from the top of the tree.
+include_directories("${CMAKE_SOURCE_DIR}")

@@ -1,0 +1,11 @@
+# Applies RETROINFER_SANITIZER to every target, generated code included.
+if(RETROINFER_SANITIZER STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(RETROINFER_SANITIZER STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(NOT RETROINFER_SANITIZER STREQUAL "none")
+  message(FATAL_ERROR "RETROINFER_SANITIZER is '${RETROINFER_SANITIZER}': use none, address or thread")
+endif()

@@ -1,0 +1,59 @@
+# Short forms for the three kinds of target that the project has.
+include(CMakeParseArguments)
+
+# retroinfer_library(name SRCS a.cc b.cc DEPS lib...): a static library with the project's warnings.
+# Without SRCS it is an interface library (headers only).
+function(retroinfer_library name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  if(ARG_SRCS)
+    add_library(${name} STATIC ${ARG_SRCS})
+    target_link_libraries(${name} PUBLIC ${ARG_DEPS} PRIVATE retroinfer_warnings)
+  else()
+    add_library(${name} INTERFACE)
+    target_link_libraries(${name} INTERFACE ${ARG_DEPS})
+  endif()
+endfunction()
+
+# retroinfer_program(name OUTPUT file-name SRCS main.cc DEPS lib...): an installed executable.
+function(retroinfer_program name)
+  cmake_parse_arguments(ARG "" "OUTPUT" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} retroinfer_warnings)
+  set_target_properties(${name} PROPERTIES
+    OUTPUT_NAME "${ARG_OUTPUT}" RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endfunction()
+
+# retroinfer_test(name SRCS x_test.cc DEPS lib... [LABELS l...] [TIMEOUT s] [SERIAL]): one gtest binary,
+# which is one ctest test. RETROINFER_SOURCE_DIR tells a test where the tree is.
+function(retroinfer_test name)
+  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main GTest::gmock
+                                        retroinfer_warnings)
+  target_compile_definitions(${name} PRIVATE
+    RETROINFER_SOURCE_DIR="${CMAKE_SOURCE_DIR}" RETROINFER_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(ARG_SERIAL)
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
+endfunction()
+
+# retroinfer_benchmark(name SRCS x_bench.cc DEPS lib...): a program under bench/, plus a ctest smoke
+# run with RETROINFER_BENCH_SMOKE=1 in its environment, so that none rots.
+function(retroinfer_benchmark name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${ARG_SRCS})
+  target_link_libraries(${name} PRIVATE ${ARG_DEPS} retroinfer_warnings)
+  target_compile_definitions(${name} PRIVATE RETROINFER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bench")
+  if(RETROINFER_BUILD_TESTS)
+    add_test(NAME ${name}_smoke COMMAND ${name})
+    set_tests_properties(${name}_smoke PROPERTIES TIMEOUT 300 LABELS bench
+      ENVIRONMENT "RETROINFER_BENCH_SMOKE=1")
+  endif()
+endfunction()

@@ -1,0 +1,78 @@
+// Byte layout of a segment inside its extent of the arena. The same bytes are what a durable copy
+// holds. Offsets count from the start of the extent; everything is little-endian.
+//
+//   L layers, H KV heads, m clusters for each (layer, head) = num_tokens / 16, d head_dim, e bytes
+//   of an element.
+//
+//   OFFSET             SIZE         DESCRIPTION
+//   0                  2048         SegmentHeader, zero-padded
+//   2048               8*L*H*m      ClusterEntry [L][H][m]
+//   centroids_offset   d*e*L*H*m    centroids C [L][H][m][d]: mean of the member keys
+//   value_sums_offset  d*e*L*H*m    value sums  [L][H][m][d]
+//   pages_offset       2048*pages   KV pages; multiple of 2048; clusters in any order, each a run
+//   of
+//                                   consecutive pages, no two overlapping
+//
+// A page is [tokens_per_page][d] keys, then [tokens_per_page][d] values. Unused places are zero.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "common/kv/kv_geometry.h"
+
+namespace retroinfer {
+
+inline constexpr uint64_t kSegmentMagic = 0x31474553'4f525452;  // "RTROSEG1"
+inline constexpr uint32_t kSegmentVersion = 1;
+
+struct SegmentHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t num_tokens;    // multiple of kDecodeSegmentTokens
+  uint32_t num_clusters;  // for each (layer, head)
+  uint32_t num_layers;
+  uint32_t num_kv_heads;
+  uint32_t head_dim;
+  uint32_t dtype;        // DType
+  uint32_t used_pages;   // pages of the extent in use, header and index included
+  uint64_t token_begin;  // position in its sequence of the first token
+};
+static_assert(sizeof(SegmentHeader) == 48 && std::is_trivially_copyable_v<SegmentHeader>);
+
+// Where the tokens of one cluster are.
+struct ClusterEntry {
+  uint32_t first_page;  // from the start of the extent
+  uint32_t num_tokens;  // 0: an empty cluster, which has no page
+};
+static_assert(sizeof(ClusterEntry) == 8 && std::is_trivially_copyable_v<ClusterEntry>);
+
+// Offsets of the parts of a segment of `num_tokens` tokens.
+struct SegmentLayout {
+  SegmentLayout(const KvGeometry& geometry, uint32_t num_tokens)
+      : num_clusters(num_tokens / kTokensPerCluster) {
+    const size_t total_clusters =
+        size_t{geometry.num_layers} * geometry.num_kv_heads * num_clusters;
+    clusters_offset = kPageBytes;
+    centroids_offset = clusters_offset + total_clusters * sizeof(ClusterEntry);
+    value_sums_offset = centroids_offset + total_clusters * geometry.vector_bytes();
+    const size_t end = value_sums_offset + total_clusters * geometry.vector_bytes();
+    first_kv_page = static_cast<uint32_t>((end + kPageBytes - 1) / kPageBytes);
+    // Each cluster wastes less than one page: m clusters of n tokens need at most
+    // (n + m * (tokens_per_page - 1)) / tokens_per_page pages.
+    const uint32_t per_page = geometry.tokens_per_page();
+    max_pages_per_head = (num_tokens + num_clusters * (per_page - 1)) / per_page;
+    max_pages = first_kv_page + geometry.num_layers * geometry.num_kv_heads * max_pages_per_head;
+  }
+
+  uint32_t num_clusters;        // for each (layer, head)
+  size_t clusters_offset;       // bytes
+  size_t centroids_offset;      // bytes
+  size_t value_sums_offset;     // bytes
+  uint32_t first_kv_page;       // pages
+  uint32_t max_pages_per_head;  // pages of KV that one (layer, head) can need at most
+  uint32_t max_pages;           // size of an extent that always suffices
+};
+
+}  // namespace retroinfer
