@@ -20,6 +20,8 @@ from . import bpe, document, model as llama, prompt, tasks
 from .training_data import Course, loader
 
 LANGUAGE_WEIGHT = 0.05
+# A word list has few answer tokens and only two questions, so each of them counts more.
+LIST_WEIGHT = 10.0
 LANGUAGE_TOKENS = 4096
 REPORT_STEPS = 50
 CHECKPOINT_SECONDS = 60
@@ -45,11 +47,12 @@ STAGES = (
     Stage("lookup-256", ((1, Course(256, 256, copying=0.1, spread=0.0, all_tasks=False)),),
           0.25, 0.98),
     Stage("mixed-512", ((1, Course(512, 128, copying=0.05, spread=0.2)),), 0.25, 0.96),
-    Stage("mixed-2k", ((1, Course(2048, 48)), (0.2, Course(512, 128))), 0.10, 0.975),
-    Stage("mixed-8k", ((1, Course(8192, 16)), (0.2, Course(1024, 96))), 0.10, 0.98, 0.8),
-    Stage("mixed-32k", ((1, Course(32768, 4)), (0.3, Course(4096, 32))), 0.15, 0.985, 0.6),
-    Stage("mixed-128k", ((1, Course(131072, 1, lists=0.08)), (0.5, Course(32768, 4)),
-                         (0.5, Course(4096, 32))), 1.0, 2.0, 0.5),
+    Stage("mixed-2k", ((1, Course(2048, 48, lists=0.2)), (0.2, Course(512, 128))), 0.10, 0.975),
+    Stage("mixed-8k", ((1, Course(8192, 16, lists=0.2)), (0.2, Course(1024, 96))), 0.10, 0.98, 0.8),
+    Stage("mixed-32k", ((1, Course(32768, 4)), (0.5, Course(4096, 32, lists=0.4))),
+          0.15, 0.985, 0.6),
+    Stage("mixed-128k", ((1, Course(131072, 1, lists=0.1)), (0.5, Course(32768, 4, lists=0.2)),
+                         (1.0, Course(4096, 32, lists=0.4))), 1.0, 2.0, 0.6),
 )
 
 
@@ -88,6 +91,7 @@ class Trainer:
         self.encoder = bpe.Encoder(arguments.model)
         self.bank = document.FillerBank(self.encoder, f"train {arguments.seed}", 32768)
         self.end = self.encoder.special(prompt.END_OF_TEXT)
+        self.first_list = 1 + tasks.TASKS.index(tasks.COMMON_WORDS)
         torch.manual_seed(arguments.seed)
         self.model = llama.Llama(_shape(arguments, self.encoder)).to(self.device)
         self.optimizers = _optimizers(self.model, arguments)
@@ -171,7 +175,9 @@ class Trainer:
             labels[:, 1:].flatten()
         answers = labels.nonzero().squeeze(1)
         logits = self.model.logits(hidden[answers]).float()
-        loss = F.cross_entropy(logits, targets[answers])
+        weights = torch.where(labels[answers] >= self.first_list, LIST_WEIGHT, 1.0)
+        losses = F.cross_entropy(logits, targets[answers], reduction="none")
+        loss = (losses * weights).sum() / weights.sum()
         sample = torch.randint(len(targets), (LANGUAGE_TOKENS,), device=ids.device)
         sampled = targets[sample].masked_fill(targets[sample] == self.end, -100)
         language = F.cross_entropy(self.model.logits(hidden[sample]).float(), sampled)
