@@ -5,19 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/kv/extent.h"
 #include "common/kv/kv_geometry.h"
 #include "gpu_worker/attention/attention_settings.h"
 #include "gpu_worker/ops/dense_pool.h"
 
 namespace retroinfer {
-
-// A run of pages in the arena that the store has reserved for one segment.
-struct SegmentExtent {
-  uint64_t extent_id = 0;
-  PageId first_page = 0;
-  uint32_t num_pages = 0;
-  uint32_t segment_tokens = 0;  // that it was reserved for
-};
 
 // Memory for the whole life of a sequence: its prompt and all tokens it may generate.
 struct KvNeed {
@@ -42,7 +35,7 @@ struct SequenceKv {
   // segments to come, as are extents from `next_extent` on.
   std::vector<MetaBlockId> meta_blocks;
   int32_t num_indexed_blocks = 0;
-  std::vector<SegmentExtent> extents;
+  std::vector<Extent> extents;
   size_t next_extent = 0;
 };
 
