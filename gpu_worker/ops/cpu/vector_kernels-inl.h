@@ -40,7 +40,7 @@ HWY_INLINE hn::Vec<D> LoadF32(D d, const Bf16* from) {
 // Rounds to the nearest bf16, ties to even; the result is in the upper half of each lane, the lower
 // half is undefined. NaN stays NaN.
 template <class D>
-HWY_INLINE hn::Vec<hn::Repartition<uint32_t, D>> RoundToBf16(D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<hn::Repartition<uint32_t, D>> RoundToBf16(D /*d*/, hn::Vec<D> v) {
   const hn::Repartition<uint32_t, D> du;
   const auto bits = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
