@@ -4,7 +4,7 @@
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/cpu/cpu_ops.h"
 
-namespace retroinfer::testing {
+namespace retroinfer::test_support {
 namespace {
 
 std::unique_ptr<Backend> CreateCpu(ComputePrecision precision) {
@@ -28,4 +28,4 @@ std::vector<BackendParam> AvailableBackends() {
   };
 }
 
-}  // namespace retroinfer::testing
+}  // namespace retroinfer::test_support

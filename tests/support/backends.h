@@ -8,7 +8,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/ops/ops.h"
 
-namespace retroinfer::testing {
+namespace retroinfer::test_support {
 
 // A device, its operations and a stream on it.
 struct Backend {
@@ -39,4 +39,4 @@ struct BackendNameFunctor {
 };
 inline constexpr BackendNameFunctor BackendName;
 
-}  // namespace retroinfer::testing
+}  // namespace retroinfer::test_support

@@ -14,7 +14,7 @@
 #include "gpu_worker/ops/matrix.h"
 #include "tests/support/backends.h"
 
-namespace retroinfer::testing {
+namespace retroinfer::test_support {
 
 inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -145,4 +145,4 @@ inline double RelativeError(std::span<const float> got, std::span<const double> 
   return scale == 0 ? error : error / scale;
 }
 
-}  // namespace retroinfer::testing
+}  // namespace retroinfer::test_support
