@@ -1,14 +1,20 @@
 // utf8proc's own driver sorts combining marks by exchanging neighbours, which takes quadratic time
 // on a long run of marks in descending order. Here each character is decomposed by itself, runs of
 // marks are sorted with std::stable_sort, and utf8proc composes the result in one pass.
+//
+// The text is cut at code points that are newer than the tables of Hugging Face tokenizers, so that
+// the result does not depend on how new utf8proc's tables are.
 #include "gpu_worker/tokenizer/nfc.h"
 
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/tokenizer/unicode_additions.h"
 #include "gpu_worker/tokenizer/utf8.h"
 
 namespace retroinfer {
@@ -52,6 +58,27 @@ void SortMarks(std::vector<utf8proc_int32_t>& codes) {
   }
 }
 
+bool IsBarrier(char32_t code) {
+  const auto after =
+      std::upper_bound(kNfcBarriers.begin(), kNfcBarriers.end(), code,
+                       [](char32_t value, const CodeRange& range) { return value < range.first; });
+  return after != kNfcBarriers.begin() && code <= std::prev(after)->last;
+}
+
+// Composes `codes`, which are decomposed, and moves them to the end of `out`.
+absl::Status Compose(std::vector<utf8proc_int32_t>& codes, std::string& out) {
+  SortMarks(codes);
+  const utf8proc_ssize_t count =
+      utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()),
+                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  if (count < 0) return Utf8procStatus(count);
+  for (utf8proc_ssize_t i = 0; i < count; ++i) {
+    AppendUtf8(static_cast<char32_t>(codes[static_cast<size_t>(i)]), out);
+  }
+  codes.clear();
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> NormalizeNfc(std::string_view text) {
@@ -62,27 +89,23 @@ absl::StatusOr<std::string> NormalizeNfc(std::string_view text) {
                                                      text.size(), " bytes, at most ", kBytesMax,
                                                      " are possible"));
   }
-  std::vector<utf8proc_int32_t> codes;
+  std::string normalized;
+  normalized.reserve(text.size());
+  std::vector<utf8proc_int32_t> codes;  // decomposed, since the last barrier
   codes.reserve(text.size());
   for (std::string_view rest = text; !rest.empty();) {
     const Utf8Step step = NextUtf8(rest);
+    rest.remove_prefix(step.length);
     if (step.code < 0x80) {
       codes.push_back(static_cast<utf8proc_int32_t>(step.code));
-    } else if (absl::Status status = Decompose(step.code, codes); !status.ok()) {
-      return status;
+    } else if (IsBarrier(step.code)) {
+      RETURN_IF_ERROR(Compose(codes, normalized));
+      AppendUtf8(step.code, normalized);
+    } else {
+      RETURN_IF_ERROR(Decompose(step.code, codes));
     }
-    rest.remove_prefix(step.length);
   }
-  SortMarks(codes);
-  const utf8proc_ssize_t count =
-      utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()),
-                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (count < 0) return Utf8procStatus(count);
-  std::string normalized;
-  normalized.reserve(text.size());
-  for (utf8proc_ssize_t i = 0; i < count; ++i) {
-    AppendUtf8(static_cast<char32_t>(codes[static_cast<size_t>(i)]), normalized);
-  }
+  RETURN_IF_ERROR(Compose(codes, normalized));
   return normalized;
 }
 

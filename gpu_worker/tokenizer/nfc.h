@@ -8,7 +8,8 @@
 
 namespace retroinfer {
 
-// Returns the NFC form of `text` (Unicode Standard Annex 15).
+// Returns the NFC form of `text` (Unicode Standard Annex 15) as Hugging Face tokenizers forms it:
+// by the tables of Unicode 9, in which newer characters have no part.
 //
 // REQUIRES: `text` is valid UTF-8.
 // Returns:  RESOURCE_EXHAUSTED if the text is over 512 MiB; INTERNAL if the Unicode library

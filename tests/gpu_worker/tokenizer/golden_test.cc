@@ -66,9 +66,9 @@ TEST_P(GoldenTest, IdsAreThoseOfHuggingFace) {
   size_t num_different = 0;
   for (const Example& example : examples) {
     num_ids += example.ids.size();
-    const auto ids = (*tokenizer)
-                         ->Encode(example.text, {.add_special = false,
-                                                 .parse_special = example.parse_special});
+    const auto ids =
+        (*tokenizer)
+            ->Encode(example.text, {.add_special = false, .parse_special = example.parse_special});
     ASSERT_TRUE(ids.ok()) << ids.status();
     if (*ids == example.ids || ++num_different > 20) continue;
     ADD_FAILURE() << "\"" << absl::CHexEscape(example.text) << "\": " << absl::StrJoin(*ids, " ")
@@ -94,7 +94,8 @@ TEST_P(GoldenTest, IdsDecodeToTheText) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenTest,
-                         testing::Values(GoldenCase{"llama", 2, false}, GoldenCase{"qwen", 3, true}),
+                         testing::Values(GoldenCase{"llama", 2, false},
+                                         GoldenCase{"qwen", 3, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
