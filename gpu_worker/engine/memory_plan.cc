@@ -58,6 +58,10 @@ std::string MemoryPlan::ToString() const {
       full_capacity_tokens, " with full attention");
 }
 
+size_t DefaultBlockCacheBytes(size_t available_bytes) {
+  return std::max<size_t>(available_bytes / 16 / kPageBytes, 64) * kPageBytes;
+}
+
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages) {
   const SegmentLayout large(geometry, kPrefillSegmentTokens);
   const SegmentLayout small(geometry, kDecodeSegmentTokens);
@@ -76,10 +80,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
 
   const int64_t arena_tokens = ArenaCapacityTokens(input.geometry, input.arena_pages);
   plan.meta_blocks = static_cast<int32_t>(arena_tokens / kDecodeSegmentTokens);
-  const size_t cache_bytes = input.block_cache_bytes != 0
-                                 ? input.block_cache_bytes
-                                 : size_t{input.arena_pages} * kPageBytes / 8;
-  plan.num_slots = static_cast<uint32_t>(std::max<size_t>(cache_bytes / kPageBytes, 64));
+  plan.num_slots = static_cast<uint32_t>(input.block_cache_bytes / kPageBytes);
   plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(input.max_batch);
 
   const size_t block_bytes = DensePoolView::BlockBytes(input.geometry);

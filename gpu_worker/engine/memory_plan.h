@@ -23,7 +23,7 @@ struct MemoryPlanInput {
   uint32_t arena_pages = 0;
   size_t available_bytes = 0;    // device memory for everything below, weights included
   size_t dense_kv_bytes = 0;     // 0: chosen
-  size_t block_cache_bytes = 0;  // 0: chosen
+  size_t block_cache_bytes = 0;  // see DefaultBlockCacheBytes
 };
 
 struct MemoryPlan {
@@ -47,6 +47,10 @@ struct MemoryPlan {
   // One line for each purpose and "KV capacity: N tokens".
   std::string ToString() const;
 };
+
+// Bytes for slots where nobody says how many: a sixteenth of the device memory. The store must know
+// the number of slots before the worker knows the arena, so it does not depend on the latter.
+size_t DefaultBlockCacheBytes(size_t available_bytes);
 
 // Tokens of context whose segments fit into `arena_pages`, whatever their clusters look like.
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);

@@ -14,18 +14,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/kv/extent.h"
 #include "common/kv/kv_geometry.h"
 #include "common/shm/data_plane.h"
 
 namespace retroinfer {
-
-// A run of pages of the arena that the worker may write until its segment is committed.
-struct Extent {
-  uint64_t id = 0;
-  PageId first_page = 0;    // in the arena
-  uint32_t num_pages = 0;   // pages
-  uint32_t num_tokens = 0;  // that it was reserved for
-};
 
 // A segment whose image (common/kv/segment_layout.h) is complete in its extent.
 struct CommittedSegment {

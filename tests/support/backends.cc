@@ -9,8 +9,9 @@ namespace {
 
 std::unique_ptr<Backend> CreateCpu(ComputePrecision precision) {
   auto backend = std::make_unique<Backend>();
-  backend->device = std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = 2});
-  backend->ops = std::make_unique<CpuOps>(precision);
+  auto device = std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = 2});
+  backend->ops = std::make_unique<CpuOps>(*device, precision);
+  backend->device = std::move(device);
   auto stream = backend->device->CreateStream(StreamKind::kCompute);
   auto background = backend->device->CreateStream(StreamKind::kBackground);
   RI_CHECK(stream.ok() && background.ok());

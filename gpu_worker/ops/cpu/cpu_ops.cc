@@ -20,7 +20,7 @@ CpuStream& Cpu(Stream& stream) { return static_cast<CpuStream&>(stream); }
 
 absl::StatusOr<std::unique_ptr<PreparedLinear>> CpuOps::PrepareLinear(
     const LinearWeights& weights) {
-  return cpu::PrepareLinear(precision_, weights);
+  return cpu::PrepareLinear(device_, precision_, weights);
 }
 
 absl::Status CpuOps::Embedding(Stream& stream, const EmbeddingArgs& args) {

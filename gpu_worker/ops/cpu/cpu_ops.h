@@ -12,7 +12,8 @@ namespace retroinfer {
 // Threads: any, on different streams. All streams must be of a CpuDevice.
 class CpuOps final : public Ops {
  public:
-  explicit CpuOps(ComputePrecision precision) : precision_(precision) {}
+  // `device` gives the memory for prepared weights; it must outlive them.
+  CpuOps(CpuDevice& device, ComputePrecision precision) : device_(device), precision_(precision) {}
 
   DType activation_dtype() const override { return DType::kF32; }
 
@@ -49,6 +50,7 @@ class CpuOps final : public Ops {
   absl::Status Sampling(Stream& stream, const SamplingArgs& args) override;
 
  private:
+  CpuDevice& device_;
   const ComputePrecision precision_;
 };
 

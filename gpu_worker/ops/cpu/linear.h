@@ -10,7 +10,10 @@
 
 namespace retroinfer::cpu {
 
-absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(ComputePrecision precision,
+// Takes the memory of the packed weights from `device`. Products are in bf16 if `precision` is
+// kBf16, the processor has them, and the weights are bf16 or f16 (which are rounded); else in f32.
+absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
+                                                              ComputePrecision precision,
                                                               const LinearWeights& weights);
 // REQUIRES: args.linear comes from PrepareLinear.
 absl::Status Linear(CpuStream& stream, const LinearArgs& args);

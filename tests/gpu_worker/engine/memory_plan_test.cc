@@ -19,7 +19,8 @@ MemoryPlanInput DemoModel() {
           .max_batch = 8,
           .dense_below = 8192,
           .arena_pages = 1 << 20,
-          .available_bytes = size_t{8} << 30};
+          .available_bytes = size_t{8} << 30,
+          .block_cache_bytes = size_t{256} << 20};
 }
 
 TEST(MemoryPlanTest, PartsAddUpAndTheLargestContextFitsWithEitherPolicy) {
