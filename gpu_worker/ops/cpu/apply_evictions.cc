@@ -1,8 +1,8 @@
 #include "gpu_worker/ops/cpu/apply_evictions.h"
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/access_log.h"
-#include "gpu_worker/ops/cpu/require.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -36,7 +36,7 @@ void Apply(const ApplyEvictionsArgs& args) {
 absl::Status ApplyEvictions(CpuStream& stream, const ApplyEvictionsArgs& args) {
   constexpr char kOp[] = "apply_evictions";
   RETURN_IF_ERROR(ValidateCache(args.cache, kOp));
-  RETURN_IF_ERROR(Require(args.counters != nullptr, kOp, "counters"));
+  RETURN_IF_ERROR(CheckArg(args.counters != nullptr, kOp, "needs counters"));
   return stream.Launch([args](ThreadPool&) { Apply(args); });
 }
 

@@ -4,30 +4,31 @@
 //   out among threads, nor on the rest of the batch.
 #include "gpu_worker/ops/cpu/centroid_score.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/centroid_score.cc"
-#include "hwy/foreach_target.h"
-// foreach_target.h comes first.
 #include <algorithm>
 #include <limits>
 #include <type_traits>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/cpu/kv_vector-inl.h"
-#include "gpu_worker/ops/cpu/require.h"
+#include "gpu_worker/ops/arg_check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/centroid_score.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+//
+#include "gpu_worker/ops/cpu/store_sums-inl.h"
+#include "gpu_worker/ops/cpu/vector_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace retroinfer::cpu {
-namespace HWY_NAMESPACE {
+namespace retroinfer::cpu::HWY_NAMESPACE {
 namespace {
 
 // scores[g][i] = scale * queries[g] . centroids[i] for 64 clusters and kHeads query heads.
 template <int kHeads, typename Element>
 void ScoreHeads(const float* queries, const Element* centroids, int64_t head_dim, float scale,
                 int64_t score_stride, float* scores) {
-  const hn::ScalableTag<float> d;
-  using V = hn::Vec<decltype(d)>;
+  const FloatTag d;
+  using V = FloatVec;
   const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
   for (uint32_t first = 0; first < kClustersPerMetaBlock; first += 4) {
     const Element* rows = centroids + first * head_dim;
@@ -36,10 +37,10 @@ void ScoreHeads(const float* queries, const Element* centroids, int64_t head_dim
       for (V& sum : of_head) sum = hn::Zero(d);
     }
     for (int64_t i = 0; i < head_dim; i += lanes) {
-      const V c0 = LoadKv(d, rows + i);
-      const V c1 = LoadKv(d, rows + head_dim + i);
-      const V c2 = LoadKv(d, rows + 2 * head_dim + i);
-      const V c3 = LoadKv(d, rows + 3 * head_dim + i);
+      const V c0 = LoadF32(d, rows + i);
+      const V c1 = LoadF32(d, rows + head_dim + i);
+      const V c2 = LoadF32(d, rows + 2 * head_dim + i);
+      const V c3 = LoadF32(d, rows + 3 * head_dim + i);
       for (int g = 0; g < kHeads; ++g) {
         const V q = hn::LoadU(d, queries + g * head_dim + i);
         sums[g][0] = hn::MulAdd(q, c0, sums[g][0]);
@@ -97,12 +98,11 @@ void CentroidScoreBlock(const CentroidScoreArgs& args, int32_t sequence, int32_t
   if (args.pool.geometry.dtype == DType::kF32) {
     ScoreBlock<float>(args, sequence, block, head);
   } else {
-    ScoreBlock<uint16_t>(args, sequence, block, head);
+    ScoreBlock<Bf16>(args, sequence, block, head);
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace retroinfer::cpu
+}  // namespace retroinfer::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -120,18 +120,18 @@ absl::Status Validate(const CentroidScoreArgs& args) {
   const int64_t head_dim = geometry.head_dim;
   const int64_t query_heads = head_dim == 0 ? 0 : args.queries.cols / head_dim;
   RETURN_IF_ERROR(geometry.Validate());
-  RETURN_IF_ERROR(Require(args.queries.dtype == DType::kF32, kOp, "f32 queries"));
-  RETURN_IF_ERROR(Require(query_heads * head_dim == args.queries.cols && query_heads > 0 &&
-                              query_heads % geometry.num_kv_heads == 0,
-                          kOp, "a multiple of kv_heads as query heads"));
-  RETURN_IF_ERROR(Require(args.layer < geometry.num_layers, kOp, "a layer of the pool"));
-  RETURN_IF_ERROR(Require(args.max_clusters % kClustersPerMetaBlock == 0, kOp,
-                          "max_clusters in multiples of 64"));
-  RETURN_IF_ERROR(Require(static_cast<int64_t>(args.indexes.size()) == args.queries.rows, kOp,
-                          "an index for each row of queries"));
-  return Require(static_cast<int64_t>(args.scores.size()) >=
-                     args.queries.rows * query_heads * args.max_clusters,
-                 kOp, "scores of batch * query_heads * max_clusters");
+  RETURN_IF_ERROR(CheckArg(args.queries.dtype == DType::kF32, kOp, "needs f32 queries"));
+  RETURN_IF_ERROR(CheckArg(query_heads * head_dim == args.queries.cols && query_heads > 0 &&
+                               query_heads % geometry.num_kv_heads == 0,
+                           kOp, "needs a multiple of kv_heads as query heads"));
+  RETURN_IF_ERROR(CheckArg(args.layer < geometry.num_layers, kOp, "needs a layer of the pool"));
+  RETURN_IF_ERROR(CheckArg(args.max_clusters % kClustersPerMetaBlock == 0, kOp,
+                           "needs max_clusters in multiples of 64"));
+  RETURN_IF_ERROR(CheckArg(static_cast<int64_t>(args.indexes.size()) == args.queries.rows, kOp,
+                           "needs an index for each row of queries"));
+  return CheckArg(static_cast<int64_t>(args.scores.size()) >=
+                      args.queries.rows * query_heads * args.max_clusters,
+                  kOp, "needs scores of batch * query_heads * max_clusters");
 }
 
 }  // namespace

@@ -1,54 +1,43 @@
 // Invariants:
-// * Ranks are sums or maxima of softmax weights, so they are non-negative floats, whose bit patterns
+// * Ranks are sums or maxima of softmax weights, so they are non-negative floats, whose bit
+// patterns
 //   order as unsigned integers. An empty cluster has key 0 and a live one its rank's bits + 1.
 // * The selection is by threshold: every key above it, and of those equal to it the first ones in
 //   cluster order, up to the budget. So the result is a function of the scores alone.
 #include "gpu_worker/ops/cpu/cluster_select.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/cluster_select.cc"
-#include "hwy/foreach_target.h"
-// foreach_target.h comes first.
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <limits>
 
 #include "common/kv/kv_geometry.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/cpu/require.h"
-#include "hwy/contrib/math/math-inl.h"
+#include "gpu_worker/ops/arg_check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/cluster_select.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+//
+#include "gpu_worker/ops/cpu/vector_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace retroinfer::cpu {
-namespace HWY_NAMESPACE {
+namespace retroinfer::cpu::HWY_NAMESPACE {
 namespace {
-
-namespace hn = hwy::HWY_NAMESPACE;
 
 // All loops below run over multiples of 64 places, so no vector crosses the end of a row.
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
-float MaxOf(const float* values, int32_t count) {
-  const hn::ScalableTag<float> d;
-  const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
-  auto max = hn::Set(d, kMinusInfinity);
-  for (int32_t i = 0; i < count; i += lanes) max = hn::Max(max, hn::LoadU(d, values + i));
-  return hn::GetLane(hn::MaxOfLanes(d, max));
-}
-
 // out[i] = exp(in[i] - max), 0 for an empty cluster; returns the sum.
-float ExpMinus(const float* in, float max, int32_t count, float* out) {
-  const hn::ScalableTag<float> d;
+float ExpInto(const float* in, float max, int32_t count, float* out) {
+  const FloatTag d;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
-  // Below this exp is 0 in f32, and Exp() takes no infinities.
-  const auto least = hn::Set(d, -104.0f);
   const auto shift = hn::Set(d, max);
   auto sum = hn::Zero(d);
   for (int32_t i = 0; i < count; i += lanes) {
-    const auto x = hn::Sub(hn::LoadU(d, in + i), shift);
-    const auto e = hn::IfThenElseZero(hn::Gt(x, least), hn::Exp(d, hn::Max(x, least)));
+    const auto e = ExpOf(d, hn::Sub(hn::LoadU(d, in + i), shift));
     hn::StoreU(e, d, out + i);
     sum = hn::Add(sum, e);
   }
@@ -56,7 +45,7 @@ float ExpMinus(const float* in, float max, int32_t count, float* out) {
 }
 
 void Combine(const float* weights, float factor, GroupRanking ranking, int32_t count, float* rank) {
-  const hn::ScalableTag<float> d;
+  const FloatTag d;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const auto f = hn::Set(d, factor);
   for (int32_t i = 0; i < count; i += lanes) {
@@ -68,7 +57,7 @@ void Combine(const float* weights, float factor, GroupRanking ranking, int32_t c
 
 // Turns ranks into keys in place; a place whose score is -inf is empty. Returns the live places.
 int32_t MakeKeys(const float* scores, int32_t count, const float* rank, uint32_t* keys) {
-  const hn::ScalableTag<float> d;
+  const FloatTag d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
   const auto one = hn::Set(du, 1);
@@ -90,9 +79,9 @@ int32_t RankRow(const float* scores, int64_t score_stride, int32_t group, int32_
   std::memset(rank, 0, static_cast<size_t>(count) * sizeof(float));
   for (int32_t g = 0; g < group; ++g) {
     const float* row = scores + g * score_stride;
-    const float max = MaxOf(row, count);
+    const float max = MaxOf(row, static_cast<size_t>(count));
     if (max == kMinusInfinity) continue;
-    const float sum = ExpMinus(row, max, count, weights);
+    const float sum = ExpInto(row, max, count, weights);
     Combine(weights, 1.0f / sum, ranking, count, rank);
   }
   return MakeKeys(scores, count, rank, keys);
@@ -180,8 +169,7 @@ void Split(const uint32_t* keys, int32_t count, Threshold first, int32_t r, Thre
     for (int32_t j = i; j < i + lanes; ++j) {
       if (keys[j] < second.key) continue;
       if (keys[j] == second.key && second_ties-- <= 0) continue;
-      const bool is_retrieved =
-          keys[j] > first.key || (keys[j] == first.key && first_ties-- > 0);
+      const bool is_retrieved = keys[j] > first.key || (keys[j] == first.key && first_ties-- > 0);
       Zone& zone = is_retrieved ? retrieved : estimated;
       zone.out[zone.size++] = j;
     }
@@ -203,10 +191,11 @@ void ClusterSelectRow(const ClusterSelectArgs& args, int32_t sequence, int32_t h
   num_estimated = 0;
   if (count == 0) return;
 
-  const float* scores = args.scores.device_data() +
-                        (int64_t{sequence} * args.num_query_heads + head * group) *
-                            args.max_clusters;
-  auto* keys = reinterpret_cast<uint32_t*>(args.scratch.device_data()) + row * 2 * args.max_clusters;
+  const float* scores =
+      args.scores.device_data() +
+      (int64_t{sequence} * args.num_query_heads + head * group) * args.max_clusters;
+  auto* keys =
+      reinterpret_cast<uint32_t*>(args.scratch.device_data()) + row * 2 * args.max_clusters;
   uint32_t* candidates = keys + args.max_clusters;
   const int32_t live = RankRow(scores, args.max_clusters, group, count, budget.ranking,
                                reinterpret_cast<float*>(candidates), keys);
@@ -225,8 +214,7 @@ void ClusterSelectRow(const ClusterSelectArgs& args, int32_t sequence, int32_t h
   num_estimated = estimated.size;
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace retroinfer::cpu
+}  // namespace retroinfer::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -237,37 +225,37 @@ HWY_EXPORT(ClusterSelectRow);
 
 absl::Status ValidateBudget(const ClusterSelectArgs& args, const SelectionBudget& budget) {
   constexpr char kOp[] = "cluster_select";
-  RETURN_IF_ERROR(Require(budget.num_clusters >= 0 && budget.num_clusters <= args.max_clusters &&
-                              budget.num_clusters % int32_t{kClustersPerMetaBlock} == 0,
-                          kOp, "budgets of whole meta blocks up to max_clusters"));
-  RETURN_IF_ERROR(Require(budget.num_retrieved >= 0 && budget.num_retrieved <= args.max_retrieved,
-                          kOp, "num_retrieved from 0 to max_retrieved"));
-  RETURN_IF_ERROR(Require(budget.num_estimated >= 0 && budget.num_estimated <= args.max_estimated,
-                          kOp, "num_estimated from 0 to max_estimated"));
-  return Require(budget.num_retrieved + budget.num_estimated <= budget.num_clusters, kOp,
-                 "num_retrieved + num_estimated up to num_clusters");
+  RETURN_IF_ERROR(CheckArg(budget.num_clusters >= 0 && budget.num_clusters <= args.max_clusters &&
+                               budget.num_clusters % int32_t{kClustersPerMetaBlock} == 0,
+                           kOp, "needs budgets of whole meta blocks up to max_clusters"));
+  RETURN_IF_ERROR(CheckArg(budget.num_retrieved >= 0 && budget.num_retrieved <= args.max_retrieved,
+                           kOp, "needs num_retrieved from 0 to max_retrieved"));
+  RETURN_IF_ERROR(CheckArg(budget.num_estimated >= 0 && budget.num_estimated <= args.max_estimated,
+                           kOp, "needs num_estimated from 0 to max_estimated"));
+  return CheckArg(budget.num_retrieved + budget.num_estimated <= budget.num_clusters, kOp,
+                  "needs num_retrieved + num_estimated up to num_clusters");
 }
 
 absl::Status Validate(const ClusterSelectArgs& args) {
   constexpr char kOp[] = "cluster_select";
-  RETURN_IF_ERROR(Require(args.num_kv_heads > 0 && args.num_query_heads > 0 &&
-                              args.num_query_heads % args.num_kv_heads == 0,
-                          kOp, "a multiple of kv_heads as query heads"));
-  RETURN_IF_ERROR(Require(args.max_clusters % kClustersPerMetaBlock == 0, kOp,
-                          "max_clusters in multiples of 64"));
+  RETURN_IF_ERROR(CheckArg(args.num_kv_heads > 0 && args.num_query_heads > 0 &&
+                               args.num_query_heads % args.num_kv_heads == 0,
+                           kOp, "needs a multiple of kv_heads as query heads"));
+  RETURN_IF_ERROR(CheckArg(args.max_clusters % kClustersPerMetaBlock == 0, kOp,
+                           "needs max_clusters in multiples of 64"));
   const size_t batch = static_cast<size_t>(args.batch);
   const size_t rows = batch * static_cast<size_t>(args.num_kv_heads);
-  RETURN_IF_ERROR(Require(args.budgets.size() == batch, kOp, "a budget for each sequence"));
-  RETURN_IF_ERROR(Require(args.scores.size() >= batch * static_cast<size_t>(args.num_query_heads) *
-                                                    static_cast<size_t>(args.max_clusters),
-                          kOp, "scores of batch * query_heads * max_clusters"));
+  RETURN_IF_ERROR(CheckArg(args.budgets.size() == batch, kOp, "needs a budget for each sequence"));
+  RETURN_IF_ERROR(CheckArg(args.scores.size() >= batch * static_cast<size_t>(args.num_query_heads) *
+                                                     static_cast<size_t>(args.max_clusters),
+                           kOp, "needs scores of batch * query_heads * max_clusters"));
   RETURN_IF_ERROR(
-      Require(args.retrieved.size() >= rows * static_cast<size_t>(args.max_retrieved) &&
-                  args.estimated.size() >= rows * static_cast<size_t>(args.max_estimated) &&
-                  args.num_retrieved.size() >= rows && args.num_estimated.size() >= rows,
-              kOp, "room for the zones of every sequence and KV head"));
-  RETURN_IF_ERROR(Require(args.scratch.size() >= rows * static_cast<size_t>(args.max_clusters) * 8,
-                          kOp, "scratch of 8 * batch * kv_heads * max_clusters bytes"));
+      CheckArg(args.retrieved.size() >= rows * static_cast<size_t>(args.max_retrieved) &&
+                   args.estimated.size() >= rows * static_cast<size_t>(args.max_estimated) &&
+                   args.num_retrieved.size() >= rows && args.num_estimated.size() >= rows,
+               kOp, "needs room for the zones of every sequence and KV head"));
+  RETURN_IF_ERROR(CheckArg(args.scratch.size() >= rows * static_cast<size_t>(args.max_clusters) * 8,
+                           kOp, "needs scratch of 8 * batch * kv_heads * max_clusters bytes"));
   for (size_t i = 0; i < batch; ++i) {
     RETURN_IF_ERROR(ValidateBudget(args, args.budgets.device_data()[i]));
   }

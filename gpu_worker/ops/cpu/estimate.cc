@@ -4,23 +4,21 @@
 // * Items write disjoint places, so the result does not depend on how they are shared out.
 #include "gpu_worker/ops/cpu/estimate.h"
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/estimate.cc"
-#include "hwy/foreach_target.h"
-// foreach_target.h comes first.
 #include <algorithm>
-#include <array>
 #include <limits>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/cpu/kv_vector-inl.h"
-#include "gpu_worker/ops/cpu/require.h"
-#include "hwy/contrib/math/math-inl.h"
+#include "gpu_worker/ops/arg_check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/estimate.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
+//
+#include "gpu_worker/ops/cpu/vector_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace retroinfer::cpu {
-namespace HWY_NAMESPACE {
+namespace retroinfer::cpu::HWY_NAMESPACE {
 namespace {
 
 constexpr int kMaxHeads = 4;  // query heads worked on at once
@@ -59,17 +57,14 @@ void FindMaxima(const Slice& slice, float* max) {
 template <int kHeads>
 void FindWeights(const Slice& slice, int32_t first, int32_t count, const float* max,
                  float (*weights)[kBlock]) {
-  const hn::ScalableTag<float> d;
+  const FloatTag d;
   const int32_t lanes = static_cast<int32_t>(hn::Lanes(d));
-  const auto least = hn::Set(d, -104.0f);  // exp is 0 in f32 below
   for (int g = 0; g < kHeads; ++g) {
     const float* scores = slice.scores + g * slice.score_stride;
     for (int32_t i = 0; i < count; ++i) weights[g][i] = scores[slice.estimated[first + i]] - max[g];
     std::fill(weights[g] + count, weights[g] + kBlock, -1000.0f);
     for (int32_t i = 0; i < kBlock; i += lanes) {
-      const auto x = hn::LoadU(d, weights[g] + i);
-      hn::StoreU(hn::IfThenElseZero(hn::Gt(x, least), hn::Exp(d, hn::Max(x, least))), d,
-                 weights[g] + i);
+      hn::StoreU(ExpOf(d, hn::LoadU(d, weights[g] + i)), d, weights[g] + i);
     }
   }
 }
@@ -94,11 +89,11 @@ void EstimateSlice(const Slice& slice) {
       const int32_t cluster = slice.estimated[first + i];
       const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
       const uint32_t place = static_cast<uint32_t>(cluster) % kClustersPerMetaBlock;
-      rows[i] = reinterpret_cast<const Element*>(
-                    slice.pool.ValueSums(block, slice.layer, slice.head)) +
-                place * head_dim + slice.first_dim;
-      const float size = static_cast<float>(
-          slice.pool.Entries(block, slice.layer, slice.head)[place].num_tokens);
+      rows[i] =
+          reinterpret_cast<const Element*>(slice.pool.ValueSums(block, slice.layer, slice.head)) +
+          place * head_dim + slice.first_dim;
+      const float size =
+          static_cast<float>(slice.pool.Entries(block, slice.layer, slice.head)[place].num_tokens);
       for (int g = 0; g < kHeads; ++g) sum[g] += size * weights[g][i];
     }
     static_assert(kMaxVectors % 4 == 0);
@@ -109,7 +104,7 @@ void EstimateSlice(const Slice& slice) {
       }
       for (int32_t i = 0; i < count; ++i) {
         for (int v = 0; v < 4; ++v) {
-          const V value = LoadKv(d, rows[i] + dim + v * lanes);
+          const V value = LoadF32(d, rows[i] + dim + v * lanes);
           for (int g = 0; g < kHeads; ++g) {
             sums[g][v] = hn::MulAdd(hn::Set(d, weights[g][i]), value, sums[g][v]);
           }
@@ -170,12 +165,11 @@ void EstimateItem(const EstimateArgs& args, int32_t sequence, uint32_t head, int
   if (geometry.dtype == DType::kF32) {
     EstimateHeads<float>(slice, group);
   } else {
-    EstimateHeads<uint16_t>(slice, group);
+    EstimateHeads<Bf16>(slice, group);
   }
 }
 
-}  // namespace HWY_NAMESPACE
-}  // namespace retroinfer::cpu
+}  // namespace retroinfer::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
@@ -188,24 +182,25 @@ absl::Status Validate(const EstimateArgs& args) {
   constexpr char kOp[] = "estimate";
   const KvGeometry& geometry = args.pool.geometry;
   RETURN_IF_ERROR(geometry.Validate());
-  RETURN_IF_ERROR(Require(args.num_query_heads > 0 &&
-                              static_cast<uint32_t>(args.num_query_heads) %
-                                      geometry.num_kv_heads ==
-                                  0,
-                          kOp, "a multiple of kv_heads as query heads"));
-  RETURN_IF_ERROR(Require(args.layer < geometry.num_layers, kOp, "a layer of the pool"));
+  RETURN_IF_ERROR(
+      CheckArg(args.num_query_heads > 0 &&
+                   static_cast<uint32_t>(args.num_query_heads) % geometry.num_kv_heads == 0,
+               kOp, "needs a multiple of kv_heads as query heads"));
+  RETURN_IF_ERROR(CheckArg(args.layer < geometry.num_layers, kOp, "needs a layer of the pool"));
   const size_t batch = static_cast<size_t>(args.batch);
   const size_t query_rows = batch * static_cast<size_t>(args.num_query_heads);
   const size_t rows = batch * geometry.num_kv_heads;
-  RETURN_IF_ERROR(Require(args.indexes.size() == batch, kOp, "an index for each sequence"));
-  RETURN_IF_ERROR(Require(args.scores.size() >= query_rows * static_cast<size_t>(args.max_clusters),
-                          kOp, "scores of batch * query_heads * max_clusters"));
-  RETURN_IF_ERROR(Require(args.estimated.size() >= rows * static_cast<size_t>(args.max_estimated) &&
-                              args.num_estimated.size() >= rows,
-                          kOp, "clusters for every sequence and KV head"));
-  return Require(args.out.max.size() >= query_rows && args.out.sum.size() >= query_rows &&
-                     args.out.acc.size() >= query_rows * geometry.head_dim,
-                 kOp, "partial results for every sequence and query head");
+  RETURN_IF_ERROR(CheckArg(args.indexes.size() == batch, kOp, "needs an index for each sequence"));
+  RETURN_IF_ERROR(
+      CheckArg(args.scores.size() >= query_rows * static_cast<size_t>(args.max_clusters), kOp,
+               "needs scores of batch * query_heads * max_clusters"));
+  RETURN_IF_ERROR(
+      CheckArg(args.estimated.size() >= rows * static_cast<size_t>(args.max_estimated) &&
+                   args.num_estimated.size() >= rows,
+               kOp, "needs clusters for every sequence and KV head"));
+  return CheckArg(args.out.max.size() >= query_rows && args.out.sum.size() >= query_rows &&
+                      args.out.acc.size() >= query_rows * geometry.head_dim,
+                  kOp, "needs partial results for every sequence and query head");
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 #include "gpu_worker/ops/cpu/log_snapshot.h"
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/access_log.h"
-#include "gpu_worker/ops/cpu/require.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -26,7 +26,7 @@ void Snapshot(const LogSnapshotArgs& args) {
 absl::Status LogSnapshot(CpuStream& stream, const LogSnapshotArgs& args) {
   constexpr char kOp[] = "log_snapshot";
   RETURN_IF_ERROR(ValidateCache(args.cache, kOp));
-  RETURN_IF_ERROR(Require(args.next_slot != nullptr, kOp, "next_slot"));
+  RETURN_IF_ERROR(CheckArg(args.next_slot != nullptr, kOp, "needs next_slot"));
   return stream.Launch([args](ThreadPool&) { Snapshot(args); });
 }
 

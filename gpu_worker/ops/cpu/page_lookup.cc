@@ -2,8 +2,8 @@
 // * page_slot and slot_page are inverse to each other: page_slot[p] == s iff slot_page[s] == p.
 // * A slot is on the free stack iff it holds no page.
 // * Every change of the table has an entry in the log, in the order of the changes.
-// The table is worked on by one thread, in batch order, so the log has one order; the pages are then
-// copied by all threads. PageRef::reserved marks a page that is still to be copied.
+// The table is worked on by one thread, in batch order, so the log has one order; the pages are
+// then copied by all threads. PageRef::reserved marks a page that is still to be copied.
 #include "gpu_worker/ops/cpu/page_lookup.h"
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/access_log.h"
-#include "gpu_worker/ops/cpu/require.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -27,9 +27,8 @@ void ForEachPage(const PageLookupArgs& args, int32_t sequence, uint32_t head, Vi
   int64_t index = 0;
   for (int32_t i = 0; i < args.num_retrieved.device_data()[row]; ++i) {
     const uint32_t cluster = static_cast<uint32_t>(clusters[i]);
-    const MetaEntry& entry =
-        args.pool.Entries(block_ids[cluster / kClustersPerMetaBlock], args.layer,
-                          head)[cluster % kClustersPerMetaBlock];
+    const MetaEntry& entry = args.pool.Entries(block_ids[cluster / kClustersPerMetaBlock],
+                                               args.layer, head)[cluster % kClustersPerMetaBlock];
     PageId page = entry.first_page;
     for (uint32_t left = entry.num_tokens; left > 0; ++page, ++index) {
       const uint32_t tokens = std::min(left, per_page);
@@ -104,8 +103,8 @@ class Lookup {
 };
 
 void CopyRow(const PageLookupArgs& args, int32_t sequence, uint32_t head) {
-  PageRef* refs = args.pages.device_data() +
-                  (int64_t{sequence} * args.num_kv_heads + head) * args.max_pages;
+  PageRef* refs =
+      args.pages.device_data() + (int64_t{sequence} * args.num_kv_heads + head) * args.max_pages;
   ForEachPage(args, sequence, head, [&](int64_t index, PageId page, int32_t /*tokens*/) {
     if (refs[index].reserved == 0) return;
     std::memcpy(const_cast<std::byte*>(refs[index].page),
@@ -118,21 +117,21 @@ absl::Status Validate(const PageLookupArgs& args) {
   constexpr char kOp[] = "page_lookup";
   RETURN_IF_ERROR(ValidateCache(args.cache, kOp));
   RETURN_IF_ERROR(args.pool.geometry.Validate());
-  RETURN_IF_ERROR(Require(args.counters != nullptr, kOp, "counters"));
-  RETURN_IF_ERROR(Require(
-      args.num_kv_heads == static_cast<int32_t>(args.pool.geometry.num_kv_heads) &&
-          args.layer < args.pool.geometry.num_layers,
-      kOp, "the KV heads and a layer of the pool"));
-  const size_t rows = static_cast<size_t>(args.batch) * static_cast<size_t>(args.num_kv_heads);
-  RETURN_IF_ERROR(Require(args.indexes.size() == static_cast<size_t>(args.batch), kOp,
-                          "an index for each sequence"));
+  RETURN_IF_ERROR(CheckArg(args.counters != nullptr, kOp, "needs counters"));
   RETURN_IF_ERROR(
-      Require(args.retrieved.size() >= rows * static_cast<size_t>(args.max_retrieved) &&
-                  args.num_retrieved.size() >= rows,
-              kOp, "clusters for every sequence and KV head"));
-  return Require(args.pages.size() >= rows * static_cast<size_t>(args.max_pages) &&
-                     args.num_pages.size() >= rows,
-                 kOp, "an execution buffer for every sequence and KV head");
+      CheckArg(args.num_kv_heads == static_cast<int32_t>(args.pool.geometry.num_kv_heads) &&
+                   args.layer < args.pool.geometry.num_layers,
+               kOp, "needs the KV heads and a layer of the pool"));
+  const size_t rows = static_cast<size_t>(args.batch) * static_cast<size_t>(args.num_kv_heads);
+  RETURN_IF_ERROR(CheckArg(args.indexes.size() == static_cast<size_t>(args.batch), kOp,
+                           "needs an index for each sequence"));
+  RETURN_IF_ERROR(
+      CheckArg(args.retrieved.size() >= rows * static_cast<size_t>(args.max_retrieved) &&
+                   args.num_retrieved.size() >= rows,
+               kOp, "needs clusters for every sequence and KV head"));
+  return CheckArg(args.pages.size() >= rows * static_cast<size_t>(args.max_pages) &&
+                      args.num_pages.size() >= rows,
+                  kOp, "needs an execution buffer for every sequence and KV head");
 }
 
 }  // namespace

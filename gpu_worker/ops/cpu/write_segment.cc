@@ -4,33 +4,18 @@
 // * Tokens keep their order inside a cluster.
 #include "gpu_worker/ops/cpu/write_segment.h"
 
-#include <bit>
 #include <cstring>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/cpu/require.h"
+#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/cpu/convert.h"
 
 namespace retroinfer::cpu {
 namespace {
 
-// To nearest, ties to even. Not for NaN.
-uint16_t RoundToBf16(float value) {
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
-  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-}
-
-void Convert(const float* in, size_t count, DType dtype, std::byte* out) {
-  if (dtype == DType::kF32) {
-    std::memcpy(out, in, count * sizeof(float));
-    return;
-  }
-  auto* to = reinterpret_cast<uint16_t*>(out);
-  for (size_t i = 0; i < count; ++i) to[i] = RoundToBf16(in[i]);
-}
-
 // Scratch of one head: where each cluster begins, and how many of its tokens are written.
 struct HeadScratch {
-  uint32_t* first_page;  // [m], from the start of the extent
+  uint32_t* first_page;   // [m], from the start of the extent
   uint32_t* num_written;  // [m]
 };
 
@@ -89,8 +74,10 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
   auto* entries = reinterpret_cast<ClusterEntry*>(extent + layout.clusters_offset) + run;
   std::byte* centroids = extent + layout.centroids_offset + run * vector_bytes;
   std::byte* value_sums = extent + layout.value_sums_offset + run * vector_bytes;
-  Convert(args.centroids.device_data() + head * m * d, m * d, args.geometry.dtype, centroids);
-  Convert(args.value_sums.device_data() + head * m * d, m * d, args.geometry.dtype, value_sums);
+  ConvertFromF32(args.centroids.device_data() + head * m * d, args.geometry.dtype, centroids,
+                 static_cast<int64_t>(m * d));
+  ConvertFromF32(args.value_sums.device_data() + head * m * d, args.geometry.dtype, value_sums,
+                 static_cast<int64_t>(m * d));
   for (size_t i = 0; i < m; ++i) {
     const uint32_t size = scratch.num_written[i];
     entries[i] = size == 0 ? ClusterEntry{0, 0} : ClusterEntry{scratch.first_page[i], size};
@@ -116,32 +103,32 @@ absl::Status Validate(const WriteSegmentArgs& args) {
   constexpr char kOp[] = "write_segment";
   const KvGeometry& geometry = args.geometry;
   RETURN_IF_ERROR(geometry.Validate());
-  RETURN_IF_ERROR(Require(args.pool.geometry == geometry && args.layer < geometry.num_layers &&
-                              args.kv.num_kv_heads == geometry.num_kv_heads &&
-                              args.kv.head_dim == geometry.head_dim &&
-                              args.kv.dtype == geometry.dtype,
-                          kOp, "KV, pool and layer of one geometry"));
-  RETURN_IF_ERROR(Require(args.num_tokens > 0 &&
-                              args.num_tokens % int32_t{kDecodeSegmentTokens} == 0 &&
-                              args.num_clusters == args.num_tokens / int32_t{kTokensPerCluster},
-                          kOp, "whole segments of 16 tokens a cluster"));
+  RETURN_IF_ERROR(CheckArg(args.pool.geometry == geometry && args.layer < geometry.num_layers &&
+                               args.kv.num_kv_heads == geometry.num_kv_heads &&
+                               args.kv.head_dim == geometry.head_dim &&
+                               args.kv.dtype == geometry.dtype,
+                           kOp, "needs KV, pool and layer of one geometry"));
+  RETURN_IF_ERROR(CheckArg(args.num_tokens > 0 &&
+                               args.num_tokens % int32_t{kDecodeSegmentTokens} == 0 &&
+                               args.num_clusters == args.num_tokens / int32_t{kTokensPerCluster},
+                           kOp, "needs whole segments of 16 tokens a cluster"));
   RETURN_IF_ERROR(
-      Require(args.first_token >= 0 && args.first_token + args.num_tokens <= args.kv.capacity, kOp,
-              "tokens inside the layer's KV"));
+      CheckArg(args.first_token >= 0 && args.first_token + args.num_tokens <= args.kv.capacity, kOp,
+               "needs tokens inside the layer's KV"));
   const SegmentLayout layout(geometry, static_cast<uint32_t>(args.num_tokens));
-  RETURN_IF_ERROR(Require(args.extent.size() >= size_t{layout.max_pages} * kPageBytes, kOp,
-                          "an extent that holds any clustering of the segment"));
+  RETURN_IF_ERROR(CheckArg(args.extent.size() >= size_t{layout.max_pages} * kPageBytes, kOp,
+                           "needs an extent that holds any clustering of the segment"));
   const size_t h = geometry.num_kv_heads;
   const size_t n = static_cast<size_t>(args.num_tokens);
   const size_t m = layout.num_clusters;
-  RETURN_IF_ERROR(Require(args.assignment.size() >= h * n && args.sizes.size() >= h * m &&
-                              args.centroids.size() >= h * m * geometry.head_dim &&
-                              args.value_sums.size() >= h * m * geometry.head_dim,
-                          kOp, "the clusters of every KV head"));
-  RETURN_IF_ERROR(Require(args.meta_blocks.size() == m / kClustersPerMetaBlock, kOp,
-                          "a meta block for each 64 clusters"));
-  return Require(args.next_page != nullptr && args.scratch.size() >= 8 * h * (n + m), kOp,
-                 "next_page and scratch");
+  RETURN_IF_ERROR(CheckArg(args.assignment.size() >= h * n && args.sizes.size() >= h * m &&
+                               args.centroids.size() >= h * m * geometry.head_dim &&
+                               args.value_sums.size() >= h * m * geometry.head_dim,
+                           kOp, "needs the clusters of every KV head"));
+  RETURN_IF_ERROR(CheckArg(args.meta_blocks.size() == m / kClustersPerMetaBlock, kOp,
+                           "needs a meta block for each 64 clusters"));
+  return CheckArg(args.next_page != nullptr && args.scratch.size() >= 8 * h * (n + m), kOp,
+                  "needs next_page and scratch");
 }
 
 }  // namespace
