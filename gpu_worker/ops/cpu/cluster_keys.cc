@@ -14,8 +14,9 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/arg_check.h"
-#include "gpu_worker/ops/cpu/cluster_products.h"
 #include "gpu_worker/ops/cpu/convert.h"
+#include "gpu_worker/ops/cpu/cpu_features.h"
+#include "gpu_worker/ops/cpu/matmul_kernel.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/cluster_keys.cc"
@@ -105,72 +106,78 @@ HWY_EXPORT(AddRows);
 HWY_EXPORT(NormalizeVector);
 HWY_EXPORT(SubtractVector);
 
-constexpr int64_t kKeysPerProduct = 512;  // products of so many keys at once stay in the L2 cache
+constexpr int64_t kKeysPerBlock = 512;  // products of so many keys at once stay in the L2 cache
 
 size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Parts of the scratch of one head.
-struct Scratch {
-  std::byte* keys;       // [n, d] in the type that is multiplied; centred if wanted
-  std::byte* centroids;  // [m, d] the same type, normalised
-  float* unrounded;      // [m, d] centroids before rounding; sums while updating
-  float* products;       // [kKeysPerProduct, m]
-  float* mean;           // [d] of the keys
-};
-
-size_t ScratchBytesOfHead(uint32_t head_dim, int32_t num_tokens, int32_t num_clusters) {
-  const size_t d = head_dim, n = static_cast<size_t>(num_tokens),
-               m = static_cast<size_t>(num_clusters);
-  return RoundUp(n * d * 4) + 2 * RoundUp(m * d * 4) + RoundUp(kKeysPerProduct * m * 4) +
-         RoundUp(d * 4);
+// In which type keys and centroids are multiplied.
+DType ProductType(DType kv_dtype) {
+  const bool has_bf16 = HasAvx512Bf16() || HasAmxBf16();
+  return kv_dtype == DType::kBf16 && has_bf16 ? DType::kBf16 : DType::kF32;
 }
 
-Scratch PartsOf(std::byte* base, uint32_t head_dim, int32_t num_tokens, int32_t num_clusters) {
+// Parts of the scratch of one head.
+struct Scratch {
+  std::byte* keys;    // [n, d] converted or centred keys, in the type that is multiplied
+  std::byte* packed;  // [m, d] centroids as the matrix product wants them
+  float* centroids;   // [m, d] normalised
+  float* sums;        // [m, d]
+  float* block;       // [kKeysPerBlock, d]
+  float* mean;        // [d] of the keys
+};
+
+// Lays the parts out from `base` on; returns the end.
+std::byte* PlaceScratch(std::byte* base, uint32_t head_dim, int32_t num_tokens,
+                        int32_t num_clusters, Scratch& scratch) {
   const size_t d = head_dim, n = static_cast<size_t>(num_tokens),
                m = static_cast<size_t>(num_clusters);
-  const auto take = [&base](size_t bytes) {
+  const auto take = [&base](size_t floats) {
     std::byte* part = base;
-    base += RoundUp(bytes);
+    base += RoundUp(floats * sizeof(float));
     return part;
   };
+  scratch.keys = take(n * d);
+  scratch.packed = take(m * d);
+  scratch.centroids = reinterpret_cast<float*>(take(m * d));
+  scratch.sums = reinterpret_cast<float*>(take(m * d));
+  scratch.block = reinterpret_cast<float*>(take(kKeysPerBlock * d));
+  scratch.mean = reinterpret_cast<float*>(take(d));
+  return base;
+}
+
+size_t ScratchBytesOfHead(uint32_t head_dim, int32_t num_tokens, int32_t num_clusters) {
   Scratch scratch{};
-  scratch.keys = take(n * d * 4);
-  scratch.centroids = take(m * d * 4);
-  scratch.unrounded = reinterpret_cast<float*>(take(m * d * 4));
-  scratch.products = reinterpret_cast<float*>(take(kKeysPerProduct * m * 4));
-  scratch.mean = reinterpret_cast<float*>(take(d * 4));
-  return scratch;
+  return static_cast<size_t>(
+      PlaceScratch(nullptr, head_dim, num_tokens, num_clusters, scratch) -
+      static_cast<std::byte*>(nullptr));
 }
 
 // Clusters the keys of one head.
 class HeadClustering {
  public:
-  HeadClustering(const ClusterKeysArgs& args, uint32_t head)
+  HeadClustering(const ClusterKeysArgs& args, const MatmulKernel& products, uint32_t head)
       : args_(args),
+        products_(products),
         head_(head),
         n_(args.num_tokens),
         m_(args.num_clusters),
         d_(args.kv.head_dim),
-        dtype_(args.kv.dtype == DType::kBf16 && ClusterProducts::PrefersBf16() ? DType::kBf16
-                                                                               : DType::kF32),
-        scratch_(PartsOf(
-            args.scratch.device_data() +
-                head * ScratchBytesOfHead(args.kv.head_dim, args.num_tokens, args.num_clusters),
-            args.kv.head_dim, args.num_tokens, args.num_clusters)),
+        dtype_(ProductType(args.kv.dtype)),
         assignment_(args.assignment.device_data() + head * n_),
-        sizes_(args.sizes.device_data() + head * m_) {}
+        sizes_(args.sizes.device_data() + head * m_) {
+    const size_t bytes = ScratchBytesOfHead(args.kv.head_dim, args.num_tokens, args.num_clusters);
+    PlaceScratch(args.scratch.device_data() + head * bytes, args.kv.head_dim, args.num_tokens,
+                 args.num_clusters, scratch_);
+  }
 
   void Run() {
     PrepareKeys();
     InitializeCentroids();
-    {
-      ClusterProducts products(dtype_, kKeysPerProduct, m_, d_);
-      for (int32_t round = 0; round < args_.rounds; ++round) {
-        Assign(products);
-        UpdateCentroids();
-      }
-      Assign(products);
+    for (int32_t round = 0; round < args_.rounds; ++round) {
+      Assign();
+      UpdateCentroids();
     }
+    Assign();
     WriteIndex();
   }
 
@@ -181,24 +188,21 @@ class HeadClustering {
   void PrepareKeys() {
     keys_ = RawKeys();
     if (!args_.centre_keys && dtype_ == args_.kv.dtype) return;
-    // Rows are converted through f32, a block at a time, in the place of `products`.
-    float* block = scratch_.products;
     if (args_.centre_keys) FindMean();
-    const int64_t rows_per_block = std::min<int64_t>(kKeysPerProduct * m_ / d_, n_);
     const int64_t bytes = static_cast<int64_t>(DTypeBytes(dtype_));
     const int64_t raw_bytes = static_cast<int64_t>(DTypeBytes(args_.kv.dtype));
-    for (int64_t first = 0; first < n_; first += rows_per_block) {
-      const int64_t rows = std::min(rows_per_block, n_ - first);
-      ConvertToF32(args_.kv.dtype, RawKeys() + first * d_ * raw_bytes, block, rows * d_);
+    for (int64_t first = 0; first < n_; first += kKeysPerBlock) {
+      ConvertToF32(args_.kv.dtype, RawKeys() + first * d_ * raw_bytes, scratch_.block,
+                   kKeysPerBlock * d_);
       if (args_.centre_keys) {
-        HWY_DYNAMIC_DISPATCH(SubtractVector)(scratch_.mean, rows, d_, block);
+        HWY_DYNAMIC_DISPATCH(SubtractVector)(scratch_.mean, kKeysPerBlock, d_, scratch_.block);
       }
-      ConvertFromF32(block, dtype_, scratch_.keys + first * d_ * bytes, rows * d_);
+      ConvertFromF32(scratch_.block, dtype_, scratch_.keys + first * d_ * bytes,
+                     kKeysPerBlock * d_);
     }
     keys_ = scratch_.keys;
   }
 
-  // Leaves the mean of the segment's keys in scratch_.mean.
   void FindMean() {
     std::fill_n(scratch_.mean, d_, 0.0f);
     std::fill_n(assignment_, n_, 0);
@@ -206,35 +210,35 @@ class HeadClustering {
     for (int64_t i = 0; i < d_; ++i) scratch_.mean[i] /= static_cast<float>(n_);
   }
 
+  // Normalised keys at a uniform stride.
   void InitializeCentroids() {
-    const int64_t stride = n_ / m_;
-    const int64_t bytes = static_cast<int64_t>(DTypeBytes(dtype_));
+    const int64_t bytes_between = n_ / m_ * d_ * static_cast<int64_t>(DTypeBytes(dtype_));
     for (int64_t j = 0; j < m_; ++j) {
-      float* centroid = scratch_.unrounded + j * d_;
-      ConvertToF32(dtype_, keys_ + j * stride * d_ * bytes, centroid, d_);
+      float* centroid = scratch_.centroids + j * d_;
+      ConvertToF32(dtype_, keys_ + j * bytes_between, centroid, d_);
       HWY_DYNAMIC_DISPATCH(NormalizeVector)(centroid, d_);
     }
-    ConvertFromF32(scratch_.unrounded, dtype_, scratch_.centroids, m_ * d_);
   }
 
-  void Assign(ClusterProducts& products) {
+  void Assign() {
+    const auto packed = products_.Pack(
+        DType::kF32, reinterpret_cast<const std::byte*>(scratch_.centroids), d_, scratch_.packed);
+    RI_CHECK(packed.ok());
     const int64_t bytes = static_cast<int64_t>(DTypeBytes(dtype_));
-    for (int64_t first = 0; first < n_; first += kKeysPerProduct) {
-      products.Compute(keys_ + first * d_ * bytes, scratch_.centroids, scratch_.products);
-      HWY_DYNAMIC_DISPATCH(ArgMaxRows)
-      (scratch_.products, kKeysPerProduct, m_, assignment_ + first);
+    for (int64_t first = 0; first < n_; first += kKeysPerBlock) {
+      const float* products = products_.Run(keys_ + first * d_ * bytes, *packed);
+      HWY_DYNAMIC_DISPATCH(ArgMaxRows)(products, kKeysPerBlock, m_, assignment_ + first);
     }
   }
 
   // Centroid = normalised sum of the members; the old one where there are none.
   void UpdateCentroids() {
-    const int64_t bytes = static_cast<int64_t>(DTypeBytes(dtype_));
-    std::fill_n(scratch_.unrounded, m_ * d_, 0.0f);
-    HWY_DYNAMIC_DISPATCH(AddRows)(keys_, dtype_, assignment_, n_, d_, scratch_.unrounded);
+    std::fill_n(scratch_.sums, m_ * d_, 0.0f);
+    HWY_DYNAMIC_DISPATCH(AddRows)(keys_, dtype_, assignment_, n_, d_, scratch_.sums);
     for (int64_t j = 0; j < m_; ++j) {
-      float* sum = scratch_.unrounded + j * d_;
+      float* sum = scratch_.sums + j * d_;
       if (!HWY_DYNAMIC_DISPATCH(NormalizeVector)(sum, d_)) continue;
-      ConvertFromF32(sum, dtype_, scratch_.centroids + j * d_ * bytes, d_);
+      std::copy_n(sum, d_, scratch_.centroids + j * d_);
     }
   }
 
@@ -258,14 +262,15 @@ class HeadClustering {
   }
 
   const ClusterKeysArgs& args_;
+  const MatmulKernel& products_;
   const uint32_t head_;
   const int64_t n_;
   const int64_t m_;
   const int64_t d_;
   const DType dtype_;  // in which keys and centroids are multiplied
-  const Scratch scratch_;
   int32_t* const assignment_;
   int32_t* const sizes_;
+  Scratch scratch_{};
   const std::byte* keys_ = nullptr;
 };
 
@@ -296,9 +301,13 @@ absl::Status Validate(const ClusterKeysArgs& args) {
 
 absl::Status ClusterKeys(CpuStream& stream, const ClusterKeysArgs& args) {
   RETURN_IF_ERROR(Validate(args));
-  return stream.Launch([args](ThreadPool& pool) {
+  const int64_t m = args.num_clusters, d = args.kv.head_dim;
+  ASSIGN_OR_RETURN(const std::shared_ptr<const MatmulKernel> products,
+                   MatmulKernel::Get(kKeysPerBlock, m, d, ProductType(args.kv.dtype)));
+  RI_CHECK(products->packed_bytes() <= static_cast<size_t>(m * d) * sizeof(float));
+  return stream.Launch([args, products](ThreadPool& pool) {
     pool.ParallelFor(args.kv.num_kv_heads, [&](int64_t head) {
-      HeadClustering(args, static_cast<uint32_t>(head)).Run();
+      HeadClustering(args, *products, static_cast<uint32_t>(head)).Run();
     });
   });
 }
