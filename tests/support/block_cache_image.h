@@ -7,7 +7,14 @@
 #include "gpu_worker/ops/page_lookup.h"
 #include "tests/support/device_data.h"
 
-namespace retroinfer::test_support {
+namespace retroinfer {
+
+inline bool operator==(const LogEntry& entry, const LogEntry& other) {
+  return entry.kind == other.kind && entry.page == other.page && entry.slot == other.slot &&
+         entry.step == other.step;
+}
+
+namespace test_support {
 
 // The bytes of page `page`, unless it has been written again: `version` counts that.
 inline void FillPattern(PageId page, uint32_t version, std::byte* bytes) {
@@ -103,12 +110,9 @@ class BlockCacheImage {
   BlockCacheView view_;
 };
 
-inline bool operator==(const LogEntry& entry, const LogEntry& other) {
-  return entry.kind == other.kind && entry.page == other.page && entry.slot == other.slot &&
-         entry.step == other.step;
-}
 inline LogEntry Entry(LogKind kind, PageId page, SlotId slot, StepStamp step) {
   return {static_cast<uint32_t>(kind), page, slot, step};
 }
 
-}  // namespace retroinfer::test_support
+}  // namespace test_support
+}  // namespace retroinfer

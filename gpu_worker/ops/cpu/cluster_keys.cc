@@ -147,9 +147,8 @@ std::byte* PlaceScratch(std::byte* base, uint32_t head_dim, int32_t num_tokens,
 
 size_t ScratchBytesOfHead(uint32_t head_dim, int32_t num_tokens, int32_t num_clusters) {
   Scratch scratch{};
-  return static_cast<size_t>(
-      PlaceScratch(nullptr, head_dim, num_tokens, num_clusters, scratch) -
-      static_cast<std::byte*>(nullptr));
+  return static_cast<size_t>(PlaceScratch(nullptr, head_dim, num_tokens, num_clusters, scratch) -
+                             static_cast<std::byte*>(nullptr));
 }
 
 // Clusters the keys of one head.

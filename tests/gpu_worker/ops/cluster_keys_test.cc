@@ -195,7 +195,10 @@ TEST_P(ClusterKeysTest, EqualAndZeroKeysFallIntoOneCluster) {
 
 TEST_P(ClusterKeysTest, RefusesPartialSegments) {
   const LayerKvImage kv = RandomKv(kTokens, 1, 64, DType::kBf16);
-  ClusterKeysArgs args{.kv = kv.view(), .num_tokens = 1000, .num_clusters = 62};
+  ClusterKeysArgs args;
+  args.kv = kv.view();
+  args.num_tokens = 1000;
+  args.num_clusters = 62;
   EXPECT_EQ(backend_->ops->ClusterKeys(*backend_->background, args).code(),
             absl::StatusCode::kInvalidArgument);
 }

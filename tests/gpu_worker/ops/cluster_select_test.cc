@@ -132,9 +132,15 @@ class ClusterSelectTest : public testing::TestWithParam<BackendParam> {
     }
     const double slack = 1 + 1e-5;  // exp() and f32 sums
     EXPECT_GE(least_retrieved * slack, most_estimated);
-    if (r > 0) EXPECT_GE(least_retrieved * slack, most_left);
-    if (total > r) EXPECT_GE(least_estimated * slack, most_left);
-    if (total > 0) EXPECT_GE(std::min(least_retrieved, least_estimated), 0) << "an empty cluster";
+    if (r > 0) {
+      EXPECT_GE(least_retrieved * slack, most_left);
+    }
+    if (total > r) {
+      EXPECT_GE(least_estimated * slack, most_left);
+    }
+    if (total > 0) {
+      EXPECT_GE(std::min(least_retrieved, least_estimated), 0) << "an empty cluster";
+    }
   }
 
   std::unique_ptr<Backend> backend_ = GetParam().create();

@@ -168,14 +168,15 @@ TEST_P(WriteSegmentTest, RefusesAnExtentThatIsTooSmall) {
   const LayerKvImage kv(data_, zeros, zeros, 1, 64, DType::kBf16);
   MetaPoolImage pool(geometry, 1);
   const DeviceBuffer extent = data_.Allocate(100 * kPageBytes);
-  const absl::Status status =
-      backend_->ops->WriteSegment(*backend_->background, {.kv = kv.view(),
-                                                          .num_tokens = kTokens,
-                                                          .num_clusters = kClusters,
-                                                          .geometry = geometry,
-                                                          .extent = extent.bytes(),
-                                                          .pool = pool.Upload(data_)});
-  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  WriteSegmentArgs args;
+  args.kv = kv.view();
+  args.num_tokens = kTokens;
+  args.num_clusters = kClusters;
+  args.geometry = geometry;
+  args.extent = extent.bytes();
+  args.pool = pool.Upload(data_);
+  EXPECT_EQ(backend_->ops->WriteSegment(*backend_->background, args).code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, WriteSegmentTest, testing::ValuesIn(AvailableBackends()),
