@@ -145,6 +145,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->kv.sequence_id = next_sequence_id_++;
   live->kv.settings = live->request.attention;
   live->kv.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
+  live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
                                                    options_.eos_token_ids);
   live_.push_back(std::move(live));
@@ -242,7 +243,7 @@ void LocalEngine::Admit() {
 }
 
 bool LocalEngine::TryReserve(LiveRequest& live) {
-  const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.total_tokens());
+  const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.kv.total_tokens);
   if (!parts_.memory->Reserve(need, live.kv)) return false;
   auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
                                         options_.eos_token_ids, parts_.model->config().vocab_size);
