@@ -211,6 +211,7 @@ absl::Status WavePolicy::GoLive(SequenceKv& sequence, State& state) {
 absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
   batch_.assign(batch.begin(), batch.end());
   decode_batch_.clear();
+  RETURN_IF_ERROR(parts_.cache->BeginStep());
   for (SequenceKv* const sequence : batch) {
     State& state = *states_.at(sequence->sequence_id);
     RETURN_IF_ERROR(GoLive(*sequence, state));
@@ -266,11 +267,13 @@ absl::StatusOr<bool> WavePolicy::Release(SequenceKv& sequence) {
   }
   ASSIGN_OR_RETURN(const bool background_done, parts_.device->IsDone(*state.released));
   if (!background_done) return false;
-  for (; state.next_page_release < state.num_live; ++state.next_page_release) {
-    const Extent& extent = sequence.extents[state.next_page_release];
-    ASSIGN_OR_RETURN(const bool released,
-                     parts_.cache->ReleasePages(extent.first_page, extent.num_pages));
-    if (!released) return false;
+  for (size_t i = state.page_releases.size(); i < state.num_live; ++i) {
+    const Extent& extent = sequence.extents[i];
+    state.page_releases.push_back(parts_.cache->Release(extent.first_page, extent.num_pages));
+  }
+  // Tickets are done in order.
+  if (!state.page_releases.empty() && !parts_.cache->ReleaseDone(state.page_releases.back())) {
+    return false;
   }
   states_.erase(found);
   return true;

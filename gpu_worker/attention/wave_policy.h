@@ -68,13 +68,13 @@ class WavePolicy final : public AttentionPolicy {
   // built), live.
   struct State {
     std::vector<PlannedSegment> plan;
-    std::vector<SegmentBuilder::Ticket> tickets;  // of plan[0..tickets.size())
-    std::vector<bool> is_built;                   // the same range
-    size_t num_live = 0;                          // leading segments of the plan
-    std::unique_ptr<Event> layer_taken[2];        // of even and odd layers
-    std::unique_ptr<Event> released;              // background work at the time of Release
-    bool is_sealed = false;                       // the prompt's segments
-    size_t next_page_release = 0;                 // segment whose pages leave the cache next
+    std::vector<SegmentBuilder::Ticket> tickets;           // of plan[0..tickets.size())
+    std::vector<bool> is_built;                            // the same range
+    size_t num_live = 0;                                   // leading segments of the plan
+    std::unique_ptr<Event> layer_taken[2];                 // of even and odd layers
+    std::unique_ptr<Event> released;                       // background work at the time of Release
+    bool is_sealed = false;                                // the prompt's segments
+    std::vector<BlockCache::ReleaseTicket> page_releases;  // of live segments, filled by Release
   };
 
   WavePolicy(const WaveIndexSettings& settings, Parts parts, DenseZoneBatch dense,

@@ -23,6 +23,7 @@ namespace retroinfer {
 namespace {
 
 constexpr absl::Duration kIdleWait = absl::Milliseconds(20);
+constexpr absl::Duration kCacheStatsInterval = absl::Milliseconds(100);
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);
 
 }  // namespace
@@ -108,14 +109,18 @@ void LocalEngine::Loop() {
 }
 
 bool LocalEngine::RunOnce() {
-  if (const absl::Status status = parts_.wave_stats->Tend(); !status.ok()) {
-    spdlog::error("wave buffer: {}", status.ToString());
-  }
   EndLateRequests();
   Admit();
   bool worked = RunPrefillSlice();
   worked |= PollIndexing();
-  worked |= RunDecodeStep();
+  if (!RunDecodeStep()) {
+    // A step of wave attention tends the cache; without one its evictions and releases go on here.
+    if (const absl::Status status = parts_.cache->Tend(); !status.ok()) {
+      spdlog::error("block cache: {}", status.ToString());
+    }
+  } else {
+    worked = true;
+  }
   worked |= PollEnding();
   return worked;
 }
@@ -472,9 +477,29 @@ void LocalEngine::UpdateStats() {
   stats.store_reconnects = parts_.store->num_reattached();
   stats.store_attached = parts_.store->attached();
   stats.ready = stats.store_attached;
-  parts_.wave_stats->FillStats(stats);
+  UpdateCacheStats(stats);
   absl::MutexLock lock(&stats_mutex_);
   stats_ = stats;
+}
+
+void LocalEngine::UpdateCacheStats(EngineStats& stats) {
+  if (const absl::Time now = absl::Now(); now >= next_cache_stats_) {
+    next_cache_stats_ = now + kCacheStatsInterval;
+    if (const absl::StatusOr<BlockCacheStats> cache = parts_.cache->Stats(); cache.ok()) {
+      cache_stats_ = *cache;
+    }
+  }
+  const BlockCacheCounters& counters = cache_stats_.counters;
+  stats.slots_total = cache_stats_.num_slots;
+  stats.slots_used = cache_stats_.num_used_slots;
+  stats.page_hits = counters.hits;
+  stats.page_misses = counters.misses;
+  stats.page_transients = counters.transients;
+  stats.page_evictions = counters.evictions;
+  stats.evictions_kept = counters.evictions_kept;
+  stats.arena_bytes_in = counters.misses * kPageBytes;
+  stats.arena_bytes_out = parts_.wave->builder().bytes_written();
+  stats.segments_built = parts_.wave->builder().num_built();
 }
 
 }  // namespace retroinfer
