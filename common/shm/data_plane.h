@@ -49,6 +49,10 @@ class DataPlane {
   uint32_t num_slots() const { return header_.num_slots; }
   uint64_t arena_pages() const { return header_.arena_pages; }
   const DataPlaneHeader& header() const { return header_; }
+  // All bytes of the plane, header included.
+  std::span<std::byte> memory() const {
+    return {reinterpret_cast<std::byte*>(control_), static_cast<size_t>(header_.total_bytes)};
+  }
 
   // Access log, worker -> store.
   SpscRing<LogEntry>& log() { return log_; }

@@ -109,18 +109,14 @@ void LocalEngine::Loop() {
 }
 
 bool LocalEngine::RunOnce() {
+  if (const absl::Status status = parts_.cache->Tend(); !status.ok()) {
+    spdlog::error("block cache: {}", status.ToString());
+  }
   EndLateRequests();
   Admit();
   bool worked = RunPrefillSlice();
   worked |= PollIndexing();
-  if (!RunDecodeStep()) {
-    // A step of wave attention tends the cache; without one its evictions and releases go on here.
-    if (const absl::Status status = parts_.cache->Tend(); !status.ok()) {
-      spdlog::error("block cache: {}", status.ToString());
-    }
-  } else {
-    worked = true;
-  }
+  worked |= RunDecodeStep();
   worked |= PollEnding();
   return worked;
 }
