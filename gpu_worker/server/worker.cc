@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/engine/engine_assembly.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/model/checkpoint.h"
@@ -67,54 +68,6 @@ absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const WorkerOptions& opt
   return StoreLink::Connect(std::move(link));
 }
 
-absl::StatusOr<EngineParts> MakeEngineParts(ComputeBackend& backend, const MemoryPlan& plan,
-                                            const WorkerOptions& options, int32_t num_query_heads,
-                                            Stream& compute, Stream& background, StoreLink& link,
-                                            SegmentStore& store) {
-  Device& device = *backend.device;
-  Ops& ops = *backend.ops;
-  EngineParts parts{.device = &device, .ops = &ops, .stream = &compute, .store = &store};
-  // Sequences that have ended keep their row until the background has let go of them.
-  const int32_t max_sequences = 2 * plan.max_batch + 2;
-  ASSIGN_OR_RETURN(parts.memory, KvMemory::Create(device, {.geometry = plan.geometry,
-                                                           .dense_blocks = plan.dense_blocks,
-                                                           .meta_blocks = plan.meta_blocks,
-                                                           .max_sequences = max_sequences,
-                                                           .max_model_len = plan.max_model_len}));
-  ASSIGN_OR_RETURN(parts.cache, BlockCache::Create(device, ops, compute,
-                                                   {.num_slots = plan.num_slots,
-                                                    .num_transient = plan.num_transient_slots},
-                                                   link.arena(), link.data_plane().memory()));
-  ASSIGN_OR_RETURN(parts.full,
-                   FullPolicy::Create(device, ops, compute, parts.memory->dense_pool(),
-                                      parts.memory->tables(), num_query_heads, plan.max_batch));
-  WavePolicy::Parts wave{.device = &device,
-                         .ops = &ops,
-                         .stream = &compute,
-                         .memory = parts.memory.get(),
-                         .cache = parts.cache.get()};
-  // A prompt in each lane, and a segment or a dense context's worth of them for each sequence.
-  const int32_t max_open = static_cast<int32_t>(
-      2 * (plan.max_model_len / kPrefillSegmentTokens + 8) +
-      plan.max_batch * (1 + options.wave_index.dense_below / kDecodeSegmentTokens));
-  ASSIGN_OR_RETURN(wave.builder, SegmentBuilder::Create(
-                                     device, ops, background, parts.memory->meta_pool(),
-                                     {.host = link.arena(), .device = parts.cache->device_arena()},
-                                     options.wave_index, {.max_open_segments = max_open}));
-  ASSIGN_OR_RETURN(wave.decode,
-                   WaveDecode::Create(device, ops, compute, *parts.cache,
-                                      parts.memory->dense_pool(), parts.memory->meta_pool(),
-                                      {.num_query_heads = num_query_heads,
-                                       .max_batch = plan.max_batch,
-                                       .max_tokens = plan.max_model_len}));
-  wave.on_built = [&store](uint64_t sequence_id, uint64_t extent_id, int64_t token_begin) {
-    store.Commit(sequence_id, extent_id, token_begin);
-  };
-  ASSIGN_OR_RETURN(parts.wave,
-                   WavePolicy::Create(options.wave_index, plan.max_batch, std::move(wave)));
-  return parts;
-}
-
 }  // namespace
 
 Worker::Worker(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
@@ -171,7 +124,6 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Start(ComputeBackend backend,
                                                     .max_decode_rows = options.max_batch,
                                                     .max_positions = max_model_len,
                                                     .progress = progress}));
-  const int32_t num_query_heads = static_cast<int32_t>(parts->config.num_query_heads);
   ASSIGN_OR_RETURN(
       EngineParts engine_parts,
       MakeEngineParts(parts->backend, parts->plan, options, num_query_heads, *parts->compute,
