@@ -92,7 +92,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& options) {
     tokenizer_ = OrDie(Tokenizer::Load(options.model_folder));
   } else {
     tokenizer_ = OrDie(Tokenizer::Load(std::filesystem::path(RETROINFER_SOURCE_DIR) /
-                                       "tests/golden/tokenizer/llama3"));
+                                       "tests/golden/tokenizer/llama"));
   }
   const Checkpoint checkpoint = OrDie(Checkpoint::Open(options.model_folder.string()));
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
