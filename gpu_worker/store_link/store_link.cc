@@ -37,7 +37,7 @@ constexpr absl::Duration kAttachAttempt = absl::Seconds(5);
 constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 constexpr absl::Duration kDetachTimeout = absl::Seconds(1);
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(50);
-constexpr absl::Duration kBackoffMax = absl::Milliseconds(500);
+constexpr absl::Duration kBackoffMax = absl::Milliseconds(250);
 constexpr int kIdlePollMs = 1000;
 
 v1::AttachWorkerRequest MakeAttachRequest(const StoreLinkOptions& options) {
