@@ -87,7 +87,7 @@ absl::Status KvStore::CheckAttach(const AttachParameters& parameters) const {
                                                    parameters.model_fingerprint.size(),
                                                    " bytes, needs 1 to ", kFingerprintBytesMax));
   }
-  if (attachment_.has_value()) {
+  if (attachment_.has_value() && attachment_->leased) {
     return absl::FailedPreconditionError(absl::StrCat("another worker (process ", attachment_->pid,
                                                       ") is attached; a store serves one worker"));
   }

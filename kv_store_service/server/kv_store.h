@@ -77,8 +77,9 @@ struct StoreStats {
 // Life: kStarting -> kReady by SetArena(); or kStarting -> kAwaitingAdoption by AwaitAdoption() ->
 // kReady when a worker hands its memory back, or by SetArena() when none came.
 //
-// An attachment begins with Attach(), which only reserves the place; the worker's connection to the
-// descriptor socket makes it the lease (ClaimDescriptors or HandBack). EndLease() frees everything.
+// An attachment begins with Attach(), which promises nothing: a later Attach() replaces it. The
+// worker's connection to the descriptor socket makes it the lease (ClaimDescriptors or HandBack).
+// EndLease() frees everything.
 class KvStore {
  public:
   struct Options {

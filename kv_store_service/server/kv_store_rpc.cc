@@ -166,7 +166,8 @@ grpc::Status KvStoreRpc::GetStats(grpc::ServerContext*, const v1::GetStatsReques
   response->set_used_slots(stats.data_plane.used_slots);
   response->set_evictions_in_flight(stats.data_plane.in_flight);
   response->set_log_entries_total(stats.data_plane.entries_replayed);
-  response->set_log_entries_refused_total(stats.data_plane.entries_refused);
+  response->set_log_entries_refused_total(stats.data_plane.entries_refused +
+                                          stats.data_plane.cursors_refused);
   response->set_eviction_requests_total(stats.data_plane.requests_posted);
   response->set_evictions_applied_total(stats.data_plane.evictions_applied);
   response->set_evictions_kept_total(stats.data_plane.evictions_kept);

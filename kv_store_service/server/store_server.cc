@@ -61,7 +61,8 @@ StoreServer::StoreServer(const StoreServerOptions& options) : options_(options) 
 StoreServer::~StoreServer() {
   if (grpc_server_ != nullptr) {
     grpc_server_->GetHealthCheckService()->SetServingStatus(false);
-    grpc_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
+    // Calls take milliseconds; a client that does not close its connection must not delay the end.
+    grpc_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
   }
   // Destroying the members closes the worker's lease without freeing anything: the state file
   // stays, so that the next store waits for the worker.
