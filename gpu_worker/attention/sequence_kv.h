@@ -24,7 +24,8 @@ struct SequenceKv {
   AttentionSettings settings;
   int32_t table_row = -1;  // of the engine's block tables, in device memory
   int64_t prompt_tokens = 0;
-  int64_t num_tokens = 0;  // with KV; the next token's position
+  int64_t total_tokens = 0;  // prompt + the most that may be generated
+  int64_t num_tokens = 0;    // with KV; the next token's position
 
   // Dense zone. dense_blocks[0] is the sink's; those of the window follow, oldest first, then spare
   // ones. The window holds tokens [window_begin, num_tokens).

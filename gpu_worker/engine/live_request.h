@@ -41,10 +41,6 @@ struct LiveRequest {
   absl::Time last_token;
   double kv_bytes_read = 0;
   double kv_bytes_full = 0;
-
-  int64_t total_tokens() const {
-    return static_cast<int64_t>(request.prompt.size()) + request.sampling.max_tokens;
-  }
 };
 
 }  // namespace retroinfer

@@ -23,6 +23,7 @@ namespace retroinfer {
 namespace {
 
 constexpr absl::Duration kIdleWait = absl::Milliseconds(20);
+constexpr absl::Duration kCacheStatsInterval = absl::Milliseconds(100);
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);
 
 }  // namespace
@@ -108,14 +109,18 @@ void LocalEngine::Loop() {
 }
 
 bool LocalEngine::RunOnce() {
-  if (const absl::Status status = parts_.wave_stats->Tend(); !status.ok()) {
-    spdlog::error("wave buffer: {}", status.ToString());
-  }
   EndLateRequests();
   Admit();
   bool worked = RunPrefillSlice();
   worked |= PollIndexing();
-  worked |= RunDecodeStep();
+  if (!RunDecodeStep()) {
+    // A step of wave attention tends the cache; without one its evictions and releases go on here.
+    if (const absl::Status status = parts_.cache->Tend(); !status.ok()) {
+      spdlog::error("block cache: {}", status.ToString());
+    }
+  } else {
+    worked = true;
+  }
   worked |= PollEnding();
   return worked;
 }
@@ -145,6 +150,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->kv.sequence_id = next_sequence_id_++;
   live->kv.settings = live->request.attention;
   live->kv.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
+  live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
                                                    options_.eos_token_ids);
   live_.push_back(std::move(live));
@@ -242,7 +248,7 @@ void LocalEngine::Admit() {
 }
 
 bool LocalEngine::TryReserve(LiveRequest& live) {
-  const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.total_tokens());
+  const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.kv.total_tokens);
   if (!parts_.memory->Reserve(need, live.kv)) return false;
   auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
                                         options_.eos_token_ids, parts_.model->config().vocab_size);
@@ -471,9 +477,29 @@ void LocalEngine::UpdateStats() {
   stats.store_reconnects = parts_.store->num_reattached();
   stats.store_attached = parts_.store->attached();
   stats.ready = stats.store_attached;
-  parts_.wave_stats->FillStats(stats);
+  UpdateCacheStats(stats);
   absl::MutexLock lock(&stats_mutex_);
   stats_ = stats;
+}
+
+void LocalEngine::UpdateCacheStats(EngineStats& stats) {
+  if (const absl::Time now = absl::Now(); now >= next_cache_stats_) {
+    next_cache_stats_ = now + kCacheStatsInterval;
+    if (const absl::StatusOr<BlockCacheStats> cache = parts_.cache->Stats(); cache.ok()) {
+      cache_stats_ = *cache;
+    }
+  }
+  const BlockCacheCounters& counters = cache_stats_.counters;
+  stats.slots_total = cache_stats_.num_slots;
+  stats.slots_used = cache_stats_.num_used_slots;
+  stats.page_hits = counters.hits;
+  stats.page_misses = counters.misses;
+  stats.page_transients = counters.transients;
+  stats.page_evictions = counters.evictions;
+  stats.evictions_kept = counters.evictions_kept;
+  stats.arena_bytes_in = counters.misses * kPageBytes;
+  stats.arena_bytes_out = parts_.wave->builder().bytes_written();
+  stats.segments_built = parts_.wave->builder().num_built();
 }
 
 }  // namespace retroinfer

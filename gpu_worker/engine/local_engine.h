@@ -19,7 +19,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/synchronization/mutex.h"
+#include "gpu_worker/attention/full_policy.h"
 #include "gpu_worker/attention/kv_memory.h"
+#include "gpu_worker/attention/wave_policy.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/inbox.h"
@@ -27,6 +29,7 @@
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/engine/prefill_lane.h"
 #include "gpu_worker/engine/segment_store.h"
+#include "gpu_worker/wave_buffer/block_cache.h"
 
 namespace retroinfer {
 
@@ -39,17 +42,7 @@ struct LocalEngineOptions {
   int64_t prefill_rows_beside_decode = 256;
 };
 
-// Statistics of the attention policies that the engine passes on.
-class WaveStatsSource {
- public:
-  virtual ~WaveStatsSource() = default;
-  // Fills the page, slot, arena and segment fields. Called on the engine's thread.
-  virtual void FillStats(EngineStats& stats) const = 0;
-  // Work between steps that no sequence asked for: evictions, stamps, a store that came back.
-  virtual absl::Status Tend() = 0;
-};
-
-// What the engine runs on. Pointers are not owned, but for the policies.
+// What the engine runs on. Plain pointers are not owned.
 struct EngineParts {
   Device* device = nullptr;
   Ops* ops = nullptr;
@@ -58,9 +51,9 @@ struct EngineParts {
   const Tokenizer* tokenizer = nullptr;
   SegmentStore* store = nullptr;
   std::unique_ptr<KvMemory> memory;
-  std::unique_ptr<AttentionPolicy> full;
-  std::unique_ptr<AttentionPolicy> wave;
-  WaveStatsSource* wave_stats = nullptr;  // of `wave`
+  std::unique_ptr<BlockCache> cache;
+  std::unique_ptr<FullPolicy> full;
+  std::unique_ptr<WavePolicy> wave;
 };
 
 class LocalEngine final : public Engine {
@@ -110,6 +103,7 @@ class LocalEngine final : public Engine {
   void ReportProgress(LiveRequest& live, const PrefillLane& lane);
   void End(LiveRequest& live, FinishReason reason, absl::Status status = absl::OkStatus());
   void UpdateStats();
+  void UpdateCacheStats(EngineStats& stats);
   LiveRequest* Find(uint64_t sequence_id);
 
   const LocalEngineOptions options_;
@@ -126,6 +120,8 @@ class LocalEngine final : public Engine {
   std::vector<LiveRequest*> batch_;
   uint64_t next_sequence_id_ = 1;
   EngineStats counters_;
+  BlockCacheStats cache_stats_;  // read from the device now and then
+  absl::Time next_cache_stats_ = absl::InfinitePast();
 
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;

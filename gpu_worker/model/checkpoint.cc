@@ -32,6 +32,11 @@ absl::StatusOr<Shards> ReadShards(const JsonObject& index) {
   ASSIGN_OR_RETURN(const JsonObject weight_map, index.Object("weight_map"));
   Shards shards;
   for (const auto& [tensor, value] : weight_map.json().items()) {
+    if (tensor.size() > SafetensorsFile::kMaxNameBytes) {
+      return weight_map.Error(tensor,
+                              absl::StrCat("has ", tensor.size(), " bytes; at most ",
+                                           SafetensorsFile::kMaxNameBytes, " are accepted"));
+    }
     ASSIGN_OR_RETURN(const std::string file, weight_map.String(tensor));
     if (!IsPlainFileName(file)) {
       return weight_map.Error(tensor, absl::StrCat("is \"", file.substr(0, 80),

@@ -1,8 +1,6 @@
 #include "gpu_worker/model/json_file.h"
 
 #include <cmath>
-#include <set>
-#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,67 +13,97 @@ namespace {
 
 using Json = nlohmann::json;
 
-// A limit that the document exceeds. Thrown by the parser's callback, caught in Parse.
-struct LimitError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+// A value as it is written, cut to a length that fits a message.
+std::string Shown(const Json& value) {
+  if (value.is_object()) return "an object";
+  if (value.is_array()) return "an array";
+  constexpr size_t kMaxShown = 60;
+  const auto dump = [](const Json& v) {
+    return v.dump(-1, ' ', true, Json::error_handler_t::replace);
+  };
+  if (!value.is_string()) return dump(value);
+  const auto& text = value.get_ref<const std::string&>();
+  return text.size() <= kMaxShown ? dump(value) : dump(text.substr(0, kMaxShown)) + "...";
+}
 
-// Counts what the parser builds, while it builds it, so that memory and depth stay bounded.
-class LimitCheck {
+// Builds the document from the parser's events and stops at the first limit that it exceeds, so
+// that memory, time and depth stay bounded. A method that returns false ends the parse.
+//
+// (The library's own filter for values takes quadratic time in the size of an object, and without
+// it a key that appears twice goes unnoticed.)
+class DocumentBuilder final : public nlohmann::json_sax<Json> {
  public:
-  explicit LimitCheck(const JsonLimits& limits) : limits_(limits) {}
+  explicit DocumentBuilder(const JsonLimits& limits) : limits_(limits) {}
 
-  void OnEvent(Json::parse_event_t event, const Json& parsed) {
-    switch (event) {
-      case Json::parse_event_t::object_start:
-        keys_.emplace_back();
-        [[fallthrough]];
-      case Json::parse_event_t::array_start:
-        if (++depth_ > limits_.max_depth) {
-          throw LimitError(absl::StrCat("is nested deeper than ", limits_.max_depth, " levels"));
-        }
-        break;
-      case Json::parse_event_t::object_end:
-        keys_.pop_back();
-        --depth_;
-        return;
-      case Json::parse_event_t::array_end:
-        --depth_;
-        return;
-      case Json::parse_event_t::key:
-        if (!keys_.back().insert(parsed.get<std::string>()).second) {
-          throw LimitError(absl::StrCat("has the key ", Shown(parsed), " twice"));
-        }
-        break;
-      case Json::parse_event_t::value:
-        break;
-    }
-    if (++values_ > limits_.max_values) {
-      throw LimitError(absl::StrCat("has more than ", limits_.max_values, " keys and values"));
-    }
+  Json& document() { return document_; }
+  const std::string& problem() const { return problem_; }
+
+  bool null() override { return Add(nullptr); }
+  bool boolean(bool value) override { return Add(value); }
+  bool number_integer(number_integer_t value) override { return Add(value); }
+  bool number_unsigned(number_unsigned_t value) override { return Add(value); }
+  bool number_float(number_float_t value, const string_t&) override { return Add(value); }
+  bool string(string_t& value) override { return Add(std::move(value)); }
+  bool binary(binary_t&) override { return Fail("holds binary data"); }
+
+  bool start_object(size_t) override { return Open(Json::object()); }
+  bool start_array(size_t) override { return Open(Json::array()); }
+  bool end_object() override { return Close(); }
+  bool end_array() override { return Close(); }
+  bool key(string_t& name) override {
+    auto [place, is_new] = open_.back()->emplace(name, nullptr);
+    if (!is_new) return Fail(absl::StrCat("has the key ", Shown(Json(name)), " twice"));
+    member_ = &*place;
+    return Count();
   }
 
-  // A value as it is written, cut to a length that fits a message.
-  static std::string Shown(const Json& value) {
-    if (value.is_object()) return "an object";
-    if (value.is_array()) return "an array";
-    constexpr size_t kMaxShown = 60;
-    const auto dump = [](const Json& v) {
-      return v.dump(-1, ' ', true, Json::error_handler_t::replace);
-    };
-    if (!value.is_string()) return dump(value);
-    const auto& text = value.get_ref<const std::string&>();
-    return text.size() <= kMaxShown ? dump(value) : dump(text.substr(0, kMaxShown)) + "...";
+  bool parse_error(size_t, const std::string&, const Json::exception& error) override {
+    return Fail(absl::StrCat("is not valid JSON: ", std::string(error.what()).substr(0, 300)));
   }
 
  private:
+  bool Fail(std::string problem) {
+    problem_ = std::move(problem);
+    return false;
+  }
+  bool Count() {
+    if (++values_ <= limits_.max_values) return true;
+    return Fail(absl::StrCat("has more than ", limits_.max_values, " keys and values"));
+  }
+  // Puts a value where the document goes on, and returns its place.
+  Json* Place(Json value) {
+    if (open_.empty()) {
+      document_ = std::move(value);
+      return &document_;
+    }
+    if (open_.back()->is_array()) return &open_.back()->emplace_back(std::move(value));
+    *member_ = std::move(value);
+    return member_;
+  }
+  bool Add(Json value) {
+    Place(std::move(value));
+    return Count();
+  }
+  bool Open(Json value) {
+    if (open_.size() == static_cast<size_t>(limits_.max_depth)) {
+      return Fail(absl::StrCat("is nested deeper than ", limits_.max_depth, " levels"));
+    }
+    open_.push_back(Place(std::move(value)));
+    return Count();
+  }
+  bool Close() {
+    open_.pop_back();
+    return true;
+  }
+
   const JsonLimits& limits_;
-  std::vector<std::set<std::string>> keys_;  // of each open object
-  int depth_ = 0;
+  Json document_;
+  std::vector<Json*> open_;  // objects and arrays that are not complete, outermost first
+  Json* member_ = nullptr;   // of the innermost object: the value of the last key
   size_t values_ = 0;
+  std::string problem_;
 };
 
-// The one place where the parser's exceptions become a Status.
 absl::StatusOr<Json> Parse(std::span<const std::byte> text, const std::string& name,
                            const JsonLimits& limits) {
   if (text.size() > limits.max_bytes) {
@@ -83,19 +111,11 @@ absl::StatusOr<Json> Parse(std::span<const std::byte> text, const std::string& n
                                                    limits.max_bytes, " are accepted"));
   }
   const char* begin = reinterpret_cast<const char*>(text.data());
-  LimitCheck check(limits);
-  try {
-    return Json::parse(begin, begin + text.size(),
-                       [&check](int, Json::parse_event_t event, Json& parsed) {
-                         check.OnEvent(event, parsed);
-                         return true;
-                       });
-  } catch (const LimitError& error) {
-    return absl::InvalidArgumentError(absl::StrCat(name, " ", error.what()));
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is not valid JSON: ", std::string(error.what()).substr(0, 300)));
+  DocumentBuilder builder(limits);
+  if (!Json::sax_parse(begin, begin + text.size(), &builder)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, " ", builder.problem()));
   }
+  return std::move(builder.document());
 }
 
 }  // namespace
@@ -113,13 +133,14 @@ const Json* JsonObject::Find(const std::string& key) const {
 bool JsonObject::Has(const std::string& key) const { return Find(key) != nullptr; }
 
 absl::Status JsonObject::Error(const std::string& key, const std::string& problem) const {
-  return absl::InvalidArgumentError(absl::StrCat(name_, ": key \"", key, "\" ", problem));
+  return absl::InvalidArgumentError(
+      absl::StrCat(name_, ": key \"", key.substr(0, 200), "\" ", problem));
 }
 
 absl::Status JsonObject::WrongType(const std::string& key, const std::string& wanted) const {
   const Json* value = Find(key);
   if (value == nullptr) return Error(key, absl::StrCat("is missing; needs ", wanted));
-  return Error(key, absl::StrCat("is ", LimitCheck::Shown(*value), "; needs ", wanted));
+  return Error(key, absl::StrCat("is ", Shown(*value), "; needs ", wanted));
 }
 
 absl::StatusOr<int64_t> JsonObject::Int(const std::string& key, int64_t min, int64_t max) const {

@@ -16,10 +16,12 @@ enum class GroupRanking : int32_t {
       1,  // max over the group of w_g: a cluster that matters to one head is not voted down
 };
 
+// How one sequence selects.
 struct SelectionBudget {
-  int32_t num_clusters;   // places to rank, empty clusters included
+  int32_t num_clusters;   // places to rank, empty clusters included; a multiple of 64
   int32_t num_retrieved;  // r
   int32_t num_estimated;  // e; r + e <= num_clusters
+  GroupRanking ranking;
 };
 
 struct ClusterSelectArgs {
@@ -29,7 +31,6 @@ struct ClusterSelectArgs {
   int32_t num_query_heads = 0;
   int32_t num_kv_heads = 0;
   DeviceSpan<const SelectionBudget> budgets;  // [batch]
-  GroupRanking ranking = GroupRanking::kSumOfSoftmax;
   // Cluster numbers, in no particular order; empty clusters (score -inf) never appear, so fewer
   // than r or e may. Ties are broken arbitrarily but deterministically.
   int64_t max_retrieved = 0;

@@ -2,7 +2,8 @@
 // pages into free slots, and keeps the access log (wave buffer; protocol in data_plane_layout.h).
 //
 // A page that is not in a slot is read from the arena, into a free slot if there is one and the log
-// has room, else into a transient slot that holds until the next call.
+// has room, else into a transient slot that holds until the next call. When those are used up too,
+// the execution buffer points into the arena itself.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,7 @@ struct PageLookupArgs {
   DeviceSpan<const int32_t> retrieved;      // [batch, kv_heads, max_retrieved] cluster numbers
   DeviceSpan<const int32_t> num_retrieved;  // [batch, kv_heads]
   int64_t max_retrieved = 0;
-  // Execution buffer. REQUIRES: max_pages suffices for every cluster chosen, and num_transient for
-  // all pages of the batch; violated: FAILED_PRECONDITION from the launcher where it can be known.
+  // Execution buffer. REQUIRES: max_pages suffices for every cluster chosen.
   int64_t max_pages = 0;
   DeviceSpan<PageRef> pages;      // [batch, kv_heads, max_pages]
   DeviceSpan<int32_t> num_pages;  // [batch, kv_heads]

@@ -1,15 +1,24 @@
 #include "gpu_worker/ops/cpu/cpu_ops.h"
 
 #include "gpu_worker/device/cpu/cpu_stream.h"
+#include "gpu_worker/ops/cpu/apply_evictions.h"
+#include "gpu_worker/ops/cpu/centroid_score.h"
+#include "gpu_worker/ops/cpu/cluster_keys.h"
+#include "gpu_worker/ops/cpu/cluster_select.h"
 #include "gpu_worker/ops/cpu/decode_attention.h"
 #include "gpu_worker/ops/cpu/embedding.h"
+#include "gpu_worker/ops/cpu/estimate.h"
 #include "gpu_worker/ops/cpu/layer_kv.h"
 #include "gpu_worker/ops/cpu/linear.h"
+#include "gpu_worker/ops/cpu/log_snapshot.h"
+#include "gpu_worker/ops/cpu/page_lookup.h"
 #include "gpu_worker/ops/cpu/prefill_attention.h"
+#include "gpu_worker/ops/cpu/release_pages.h"
 #include "gpu_worker/ops/cpu/rms_norm.h"
 #include "gpu_worker/ops/cpu/rope.h"
 #include "gpu_worker/ops/cpu/sampling.h"
 #include "gpu_worker/ops/cpu/silu_mul.h"
+#include "gpu_worker/ops/cpu/write_segment.h"
 
 namespace retroinfer {
 namespace {
@@ -80,40 +89,40 @@ absl::Status CpuOps::Sampling(Stream& stream, const SamplingArgs& args) {
   return cpu::Sampling(Cpu(stream), args);
 }
 
-absl::Status CpuOps::ClusterKeys(Stream&, const ClusterKeysArgs&) {
-  return absl::UnimplementedError("ClusterKeys");
+absl::Status CpuOps::ClusterKeys(Stream& stream, const ClusterKeysArgs& args) {
+  return cpu::ClusterKeys(Cpu(stream), args);
 }
 
-absl::Status CpuOps::WriteSegment(Stream&, const WriteSegmentArgs&) {
-  return absl::UnimplementedError("WriteSegment");
+absl::Status CpuOps::WriteSegment(Stream& stream, const WriteSegmentArgs& args) {
+  return cpu::WriteSegment(Cpu(stream), args);
 }
 
-absl::Status CpuOps::CentroidScore(Stream&, const CentroidScoreArgs&) {
-  return absl::UnimplementedError("CentroidScore");
+absl::Status CpuOps::CentroidScore(Stream& stream, const CentroidScoreArgs& args) {
+  return cpu::CentroidScore(Cpu(stream), args);
 }
 
-absl::Status CpuOps::ClusterSelect(Stream&, const ClusterSelectArgs&) {
-  return absl::UnimplementedError("ClusterSelect");
+absl::Status CpuOps::ClusterSelect(Stream& stream, const ClusterSelectArgs& args) {
+  return cpu::ClusterSelect(Cpu(stream), args);
 }
 
-absl::Status CpuOps::Estimate(Stream&, const EstimateArgs&) {
-  return absl::UnimplementedError("Estimate");
+absl::Status CpuOps::Estimate(Stream& stream, const EstimateArgs& args) {
+  return cpu::Estimate(Cpu(stream), args);
 }
 
-absl::Status CpuOps::PageLookup(Stream&, const PageLookupArgs&) {
-  return absl::UnimplementedError("PageLookup");
+absl::Status CpuOps::PageLookup(Stream& stream, const PageLookupArgs& args) {
+  return cpu::PageLookup(Cpu(stream), args);
 }
 
-absl::Status CpuOps::ApplyEvictions(Stream&, const ApplyEvictionsArgs&) {
-  return absl::UnimplementedError("ApplyEvictions");
+absl::Status CpuOps::ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) {
+  return cpu::ApplyEvictions(Cpu(stream), args);
 }
 
-absl::Status CpuOps::ReleasePages(Stream&, const ReleasePagesArgs&) {
-  return absl::UnimplementedError("ReleasePages");
+absl::Status CpuOps::ReleasePages(Stream& stream, const ReleasePagesArgs& args) {
+  return cpu::ReleasePages(Cpu(stream), args);
 }
 
-absl::Status CpuOps::LogSnapshot(Stream&, const LogSnapshotArgs&) {
-  return absl::UnimplementedError("LogSnapshot");
+absl::Status CpuOps::LogSnapshot(Stream& stream, const LogSnapshotArgs& args) {
+  return cpu::LogSnapshot(Cpu(stream), args);
 }
 
 }  // namespace retroinfer
