@@ -190,7 +190,8 @@ LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
 // ------------------------------------------------------------------------------------
 
 AttentionPolicy& LocalEngine::PolicyOf(const AttentionSettings& settings) const {
-  return settings.policy == PolicyKind::kFull ? *parts_.full : *parts_.wave;
+  if (settings.policy == PolicyKind::kFull) return *parts_.full;
+  return *parts_.wave;
 }
 
 absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
@@ -210,7 +211,7 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   return absl::ResourceExhaustedError(absl::StrCat(
       "prompt of ", prompt, " tokens and max_tokens ", request.sampling.max_tokens, " need ", total,
       " tokens of KV; this server can hold ", capacity, " with policy ",
-      PolicyName(request.attention.policy), ". Use a shorter prompt, fewer max_tokens",
+      std::string(PolicyName(request.attention.policy)), ". Use a shorter prompt, fewer max_tokens",
       request.attention.policy == PolicyKind::kFull ? ", or policy wave" : ""));
 }
 

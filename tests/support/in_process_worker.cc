@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <random>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "common/log/check.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/engine/engine_assembly.h"
+#include "nlohmann/json.hpp"
 
 namespace retroinfer::test_support {
 namespace {
@@ -35,6 +37,18 @@ std::span<std::byte> MakeDataPlane(uint32_t num_slots, uint64_t arena_pages,
   const std::span<std::byte> memory(static_cast<std::byte*>(address), header.total_bytes);
   DataPlane::Format(memory, header);
   return memory;
+}
+
+// Copies the model with another context length into a new folder.
+std::filesystem::path CopyWithContext(const std::filesystem::path& model, int64_t context_length) {
+  std::string name = (std::filesystem::temp_directory_path() / "retroinfer-model-XXXXXX").string();
+  RI_CHECK(mkdtemp(name.data()) != nullptr);
+  std::filesystem::copy(model, name, std::filesystem::copy_options::recursive);
+  std::ifstream in(model / "config.json");
+  nlohmann::json config = nlohmann::json::parse(in);
+  config["max_position_embeddings"] = context_length;
+  std::ofstream(std::filesystem::path(name) / "config.json") << config;
+  return name;
 }
 
 }  // namespace
@@ -81,7 +95,12 @@ std::vector<PrefillProgress> CollectingSink::progress() const {
   return progress_;
 }
 
-InProcessWorker::InProcessWorker(const InProcessWorkerOptions& options) {
+InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
+  InProcessWorkerOptions options = original;
+  if (options.context_length != 0) {
+    temporary_folder_ = CopyWithContext(options.model_folder, options.context_length);
+    options.model_folder = temporary_folder_;
+  }
   device_ = std::make_unique<CpuDevice>(CpuDeviceOptions{});
   ops_ = std::make_unique<CpuOps>(*device_, options.precision);
   compute_ = OrDie(device_->CreateStream(StreamKind::kCompute));
@@ -134,7 +153,10 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& options) {
                                      std::move(parts)));
 }
 
-InProcessWorker::~InProcessWorker() = default;
+InProcessWorker::~InProcessWorker() {
+  engine_.reset();
+  if (!temporary_folder_.empty()) std::filesystem::remove_all(temporary_folder_);
+}
 
 GenerationRequest InProcessWorker::Greedy(std::vector<int32_t> prompt, int32_t max_tokens,
                                           PolicyKind policy) {

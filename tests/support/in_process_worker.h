@@ -20,6 +20,7 @@ namespace retroinfer::test_support {
 
 struct InProcessWorkerOptions {
   std::filesystem::path model_folder;
+  int64_t context_length = 0;  // not 0: written into a copy of config.json
   int64_t max_model_len = 16384;
   int32_t max_batch = 8;
   size_t arena_bytes = size_t{256} << 20;
@@ -76,6 +77,7 @@ class InProcessWorker {
   bool WaitUntilIdle(absl::Duration timeout = absl::Seconds(30));
 
  private:
+  std::filesystem::path temporary_folder_;  // the copy of the model, if any
   std::unique_ptr<CpuDevice> device_;
   std::unique_ptr<CpuOps> ops_;
   std::unique_ptr<Stream> compute_, background_;
