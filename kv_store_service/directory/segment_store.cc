@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/kv/segment_layout.h"
 #include "common/log/check.h"
+#include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "kv_store_service/mapping/segment_image.h"
 
@@ -88,18 +89,27 @@ absl::StatusOr<std::vector<ExtentRecord>> SegmentStore::Reserve(
             : std::nullopt;
     if (!pages.has_value()) {
       for (const ExtentRecord& extent : extents) allocator_.Free(extent.pages);
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "the arena has no room for sequence ", sequence_id, ": needs ", needed, " pages in ",
-          segment_tokens.size(), " extents; ", allocator_.free_pages(), " of ",
-          allocator_.num_pages(), " pages are free, the longest run has ",
-          allocator_.largest_free(), "; wait for other requests or start the store with a larger ",
-          "--arena-bytes"));
+      return ArenaFull(sequence_id, needed, segment_tokens.size());
     }
     extents.push_back({last_extent_id_ + 1 + extents.size(), *pages, sequence_id, tokens, {}});
   }
   last_extent_id_ += extents.size();
   RI_CHECK(directory_.AddSequence(sequence_id, extents).ok());
   return extents;
+}
+
+absl::Status SegmentStore::ArenaFull(uint64_t sequence_id, uint64_t needed_pages,
+                                     size_t num_extents) const {
+  const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
+      "the arena has no room for sequence ", sequence_id, ": needs ", needed_pages, " pages in ",
+      num_extents, " extents; ", allocator_.free_pages(), " of ", allocator_.num_pages(),
+      " pages are free, the longest run has ", allocator_.largest_free(),
+      "; wait for other requests or start the store with a larger --arena-bytes"));
+  return common::WithReason(status, "ARENA_FULL",
+                            {{"needed_pages", absl::StrCat(needed_pages)},
+                             {"free_pages", absl::StrCat(allocator_.free_pages())},
+                             {"largest_free_pages", absl::StrCat(allocator_.largest_free())},
+                             {"arena_pages", absl::StrCat(allocator_.num_pages())}});
 }
 
 absl::Status SegmentStore::CheckToCommit(uint64_t sequence_id,

@@ -47,7 +47,7 @@ class SegmentStore {
   // extents.
   //
   // Returns: INVALID_ARGUMENT for token counts that are no segment; ALREADY_EXISTS if the sequence
-  //          reserved something else; RESOURCE_EXHAUSTED, with the numbers.
+  //          reserved something else; RESOURCE_EXHAUSTED (reason ARENA_FULL), with the numbers.
   absl::StatusOr<std::vector<ExtentRecord>> Reserve(uint64_t sequence_id,
                                                     std::span<const uint32_t> segment_tokens);
 
@@ -73,6 +73,7 @@ class SegmentStore {
 
  private:
   std::span<const std::byte> BytesOf(PageRun pages) const;
+  absl::Status ArenaFull(uint64_t sequence_id, uint64_t needed_pages, size_t num_extents) const;
   absl::Status CheckToCommit(uint64_t sequence_id, const SegmentToCommit& segment) const;
   absl::Status RestoreSequence(const SequenceToRestore& sequence);
   absl::Status RestoreExtent(const ExtentRecord& extent);
