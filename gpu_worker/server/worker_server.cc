@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/status/status_macros.h"
@@ -53,6 +54,19 @@ absl::Status RequireUnusedSocket(const std::string& path) {
   ::close(fd);
   if (!used) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("another server listens on ", path));
+}
+
+// gRPC would take a port modulo 65536.
+absl::Status RequirePort(const std::string& address) {
+  const size_t colon = address.rfind(':');
+  int port = -1;
+  if (colon != std::string::npos && colon > 0 &&
+      absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 && port <= 65535) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("the address '", address,
+                   "' must be host:port with a port of 0 to 65535, or unix: and a path"));
 }
 
 // Leaves reflection out of one server; linking it turns it on for all.
@@ -104,6 +118,8 @@ absl::Status WorkerServer::Listen() {
     const std::string& address = options_.addresses[i];
     if (absl::StartsWith(address, kUnixScheme)) {
       RETURN_IF_ERROR(RequireUnusedSocket(std::string(absl::StripPrefix(address, kUnixScheme))));
+    } else {
+      RETURN_IF_ERROR(RequirePort(address));
     }
     builder.AddListeningPort(address, credentials, &ports[i]);
   }
