@@ -1,5 +1,6 @@
 # Everything comes from the distribution's packages; scripts/bootstrap.sh installs them.
 find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # the threads of oneDNN
 find_package(Protobuf REQUIRED)
 find_package(gRPC CONFIG REQUIRED)
 find_package(absl CONFIG REQUIRED)

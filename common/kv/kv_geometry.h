@@ -41,14 +41,16 @@ struct KvGeometry {
   // 64 or 128, and dtype is bf16 or f32.
   absl::Status Validate() const;
 
-  uint32_t tokens_per_page() const {
+  constexpr uint32_t tokens_per_page() const {
     return static_cast<uint32_t>(kPageBytes / (2 * head_dim * DTypeBytes(dtype)));
   }
   // Bytes of one key or one value vector.
-  size_t vector_bytes() const { return head_dim * DTypeBytes(dtype); }
+  constexpr size_t vector_bytes() const { return head_dim * DTypeBytes(dtype); }
   // Bytes of K and V of one token, over all layers and heads.
-  size_t token_bytes() const { return size_t{2} * num_layers * num_kv_heads * vector_bytes(); }
-  uint32_t pages_of(uint32_t num_tokens) const {
+  constexpr size_t token_bytes() const {
+    return size_t{2} * num_layers * num_kv_heads * vector_bytes();
+  }
+  constexpr uint32_t pages_of(uint32_t num_tokens) const {
     return (num_tokens + tokens_per_page() - 1) / tokens_per_page();
   }
 

@@ -1,0 +1,86 @@
+#include "common/shm/data_plane.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+absl::Status ValidateCapacity(std::string_view name, uint32_t value, uint32_t min, uint32_t max) {
+  if (value >= min && value <= max && (value & (value - 1)) == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("data plane: ", std::string(name), " is ", value,
+                                                 ", needs a power of two from ", min, " to ", max));
+}
+
+template <typename T>
+std::span<T> EntriesAt(std::span<std::byte> memory, uint64_t offset, uint32_t count) {
+  return {reinterpret_cast<T*>(memory.data() + offset), count};
+}
+
+}  // namespace
+
+absl::Status DataPlane::ValidateSizes(uint32_t num_slots, uint32_t log_capacity,
+                                      uint32_t request_capacity) {
+  if (num_slots > kSlotsMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data plane: num_slots is ", num_slots, ", needs 0 to ", kSlotsMax));
+  }
+  RETURN_IF_ERROR(ValidateCapacity("log_capacity", log_capacity, kLogCapacityMin, kLogCapacityMax));
+  return ValidateCapacity("request_capacity", request_capacity, kRequestCapacityMin,
+                          kRequestCapacityMax);
+}
+
+DataPlane::DataPlane(std::span<std::byte> memory, const DataPlaneHeader& header)
+    : header_(header),
+      control_(reinterpret_cast<DataPlaneControl*>(memory.data())),
+      log_(&control_->log_head, &control_->log_tail,
+           EntriesAt<LogEntry>(memory, header.log_offset, header.log_capacity)),
+      requests_(
+          &control_->request_head, &control_->request_tail,
+          EntriesAt<EvictionRequest>(memory, header.requests_offset, header.request_capacity)),
+      stamps_(EntriesAt<StepStamp>(memory, header.stamps_offset, header.num_slots)) {}
+
+DataPlane DataPlane::Format(std::span<std::byte> memory, const DataPlaneHeader& header) {
+  RI_CHECK(memory.size() >= header.total_bytes);
+  RI_CHECK(reinterpret_cast<uintptr_t>(memory.data()) % alignof(DataPlaneControl) == 0);
+  std::memcpy(memory.data(), &header, sizeof(header));
+  return DataPlane(memory, header);
+}
+
+absl::StatusOr<DataPlane> DataPlane::Open(std::span<std::byte> memory) {
+  if (memory.size() < sizeof(DataPlaneControl)) {
+    return absl::InvalidArgumentError(absl::StrCat("data plane: ", memory.size(),
+                                                   " bytes, the header alone needs ",
+                                                   sizeof(DataPlaneControl)));
+  }
+  DataPlaneHeader header;
+  std::memcpy(&header, memory.data(), sizeof(header));
+  if (header.magic != kDataPlaneMagic || header.version != kDataPlaneVersion) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data plane: magic ", absl::Hex(header.magic), " version ", header.version,
+                     ", needs ", absl::Hex(kDataPlaneMagic), " version ", kDataPlaneVersion));
+  }
+  RETURN_IF_ERROR(ValidateSizes(header.num_slots, header.log_capacity, header.request_capacity));
+  const DataPlaneHeader expected = MakeDataPlaneHeader(header.num_slots, header.log_capacity,
+                                                       header.request_capacity, header.arena_pages);
+  if (std::memcmp(&header, &expected, sizeof(header)) != 0) {
+    return absl::InvalidArgumentError(
+        "data plane: the header's offsets do not follow from its sizes");
+  }
+  if (header.total_bytes > memory.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("data plane: the header's total_bytes is ",
+                                                   header.total_bytes, ", the memory has ",
+                                                   memory.size()));
+  }
+  if (header.arena_pages == 0 || header.arena_pages >= kNoPage) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "data plane: arena_pages is ", header.arena_pages, ", needs 1 to ", kNoPage - 1));
+  }
+  return DataPlane(memory, header);
+}
+
+}  // namespace retroinfer

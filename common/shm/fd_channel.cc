@@ -1,0 +1,208 @@
+#include "common/shm/fd_channel.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/log/check.h"
+#include "common/status/errno_status.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::common {
+namespace {
+
+struct FrameHeader {
+  char magic[4];
+  uint16_t version;
+  uint16_t type;
+  uint32_t payload_bytes;
+};
+static_assert(sizeof(FrameHeader) == 12);
+
+constexpr char kMagic[4] = {'R', 'T', 'F', 'D'};
+constexpr uint16_t kVersion = 1;
+
+absl::StatusOr<sockaddr_un> AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof(address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("unix socket path '", path, "' has ",
+                                                   path.size(), " bytes, needs 1 to ",
+                                                   sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+absl::StatusOr<UniqueFd> NewSocket() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return ErrnoStatus(errno, "creating a unix socket");
+  return socket;
+}
+
+// Waits until `fd` is ready for `events`.
+absl::Status WaitFor(int fd, short events, absl::Time deadline) {
+  while (true) {
+    const absl::Duration left = std::max(absl::ZeroDuration(), deadline - absl::Now());
+    const int64_t timeout_ms = std::min<int64_t>(
+        absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 60'000);
+    pollfd poll_fd{fd, events, 0};
+    const int ready = ::poll(&poll_fd, 1, static_cast<int>(timeout_ms));
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll on a descriptor channel");
+    if (ready == 0 && absl::Now() >= deadline) {
+      return absl::DeadlineExceededError("descriptor channel: the peer did not answer in time");
+    }
+  }
+}
+
+// Moves the descriptors of a received message into `fds`, so that none leaks whatever follows.
+void TakeFds(msghdr* message, std::vector<UniqueFd>* fds) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      fds->emplace_back(fd);
+    }
+  }
+}
+
+absl::StatusOr<ucred> PeerOf(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
+    return ErrnoStatus(errno, "descriptor channel: SO_PEERCRED");
+  }
+  return peer;
+}
+
+}  // namespace
+
+absl::StatusOr<FdChannel> FdChannel::Connect(const std::string& path) {
+  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  ASSIGN_OR_RETURN(UniqueFd socket, NewSocket());
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    // EAGAIN: the listener's queue is full.
+    const int error = errno == EAGAIN ? ECONNREFUSED : errno;
+    return ErrnoStatus(error, absl::StrCat("connecting to ", path));
+  }
+  return FdChannel(std::move(socket));
+}
+
+absl::Status FdChannel::RequireSameUser() const {
+  ASSIGN_OR_RETURN(const ucred peer, PeerOf(socket_.get()));
+  if (peer.uid == ::geteuid()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("descriptor channel: the peer is user ", peer.uid, ", needs ", ::geteuid()));
+}
+
+pid_t FdChannel::peer_pid() const {
+  const auto peer = PeerOf(socket_.get());
+  return peer.ok() ? peer->pid : 0;
+}
+
+absl::Status FdChannel::Send(uint32_t type, std::string_view payload, std::span<const int> fds,
+                             absl::Duration timeout) {
+  RI_CHECK(payload.size() <= kPayloadBytesMax && fds.size() <= kFdsMax && type < 65536);
+  FrameHeader header{};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.version = kVersion;
+  header.type = static_cast<uint16_t>(type);
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  iovec parts[2] = {{&header, sizeof(header)}, {const_cast<char*>(payload.data()), payload.size()}};
+  alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  if (!fds.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(fds.size_bytes());
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(fds.size_bytes());
+    std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
+  }
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) >= 0) return absl::OkStatus();
+    if (errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "descriptor channel: sending");
+    RETURN_IF_ERROR(WaitFor(socket_.get(), POLLOUT, deadline));
+  }
+}
+
+absl::StatusOr<FdMessage> FdChannel::Receive(absl::Duration timeout) {
+  FrameHeader header{};
+  std::string payload(kPayloadBytesMax, '\0');
+  iovec parts[2] = {{&header, sizeof(header)}, {payload.data(), payload.size()}};
+  alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
+  const absl::Time deadline = absl::Now() + timeout;
+  msghdr message{};
+  ssize_t received;
+  while (true) {
+    message = {};
+    message.msg_iov = parts;
+    message.msg_iovlen = 2;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    received = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
+    if (received >= 0) break;
+    if (errno != EAGAIN && errno != EINTR) {
+      return ErrnoStatus(errno, "descriptor channel: receiving");
+    }
+    RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline));
+  }
+  FdMessage out;
+  TakeFds(&message, &out.fds);
+  if (received == 0) return absl::UnavailableError("descriptor channel: the peer has closed it");
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
+      received < static_cast<ssize_t>(sizeof(header)) ||
+      std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 || header.version != kVersion ||
+      header.payload_bytes != static_cast<size_t>(received) - sizeof(header)) {
+    return absl::InvalidArgumentError(absl::StrCat("descriptor channel: a packet of ", received,
+                                                   " bytes is not a message of version ",
+                                                   kVersion));
+  }
+  payload.resize(header.payload_bytes);
+  out.type = header.type;
+  out.payload = std::move(payload);
+  return out;
+}
+
+absl::StatusOr<FdListener> FdListener::Listen(const std::string& path) {
+  ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  ASSIGN_OR_RETURN(UniqueFd socket, NewSocket());
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) ::unlink(path.c_str());
+  // The socket exists with its final mode from the start: fchmod on a socket sets what bind gives.
+  if (::fchmod(socket.get(), 0600) != 0 ||
+      ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("binding ", path));
+  }
+  FdListener listener(std::move(socket), path);
+  if (::listen(listener.fd(), /*backlog=*/16) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("listening on ", path));
+  }
+  return listener;
+}
+
+FdListener::~FdListener() {
+  if (socket_.valid()) ::unlink(path_.c_str());
+}
+
+absl::StatusOr<FdChannel> FdListener::Accept() {
+  UniqueFd socket(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.valid()) return FdChannel(std::move(socket));
+  const bool none = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+  return ErrnoStatus(none ? ECONNREFUSED : errno, "accepting a connection");
+}
+
+}  // namespace retroinfer::common

@@ -1,0 +1,140 @@
+#include "common/shm/sealed_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/check.h"
+#include "common/memory/available_memory.h"
+#include "common/status/errno_status.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::common {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr uint64_t kAlignment = 4096;
+// Smaller shares are not worth a thread.
+constexpr uint64_t kBytesPerThreadMin = 16ull << 20;
+
+// Reserves all pages of the file. The kernel takes the file's lock for this, so threads would not
+// help; it leaves zeroing to the first touch.
+int AllocateAll(int fd, uint64_t bytes) {
+  constexpr uint64_t kStep = 1ull << 30;
+  for (uint64_t at = 0; at < bytes; at += kStep) {
+    int error;
+    do {
+      error = ::posix_fallocate(fd, static_cast<off_t>(at),
+                                static_cast<off_t>(std::min(kStep, bytes - at)));
+    } while (error == EINTR);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
+// Writes to each page of new memory. Zeroing is bound by one core's bandwidth, hence the threads.
+void TouchAll(std::span<std::byte> memory, int num_threads) {
+  const uint64_t shares = std::clamp<uint64_t>(memory.size() / kBytesPerThreadMin, 1,
+                                               static_cast<uint64_t>(std::max(num_threads, 1)));
+  const uint64_t num_pages = memory.size() / kAlignment;
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < shares; ++i) {
+    threads.emplace_back([memory, num_pages, shares, i] {
+      const uint64_t end = num_pages * (i + 1) / shares;
+      for (uint64_t page = num_pages * i / shares; page < end; ++page) {
+        *static_cast<volatile std::byte*>(&memory[page * kAlignment]) = std::byte{0};
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+absl::StatusOr<SealedMemory> SealedMemory::Create(const std::string& name, uint64_t bytes,
+                                                  int num_threads) {
+  RI_CHECK(bytes > 0 && bytes % kAlignment == 0);
+  RETURN_IF_ERROR(RequireAvailableMemory(bytes, name));
+  SealedMemory memory;
+  memory.fd_.Reset(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!memory.fd_.valid()) return ErrnoStatus(errno, "memfd_create");
+  if (::ftruncate(memory.fd_.get(), static_cast<off_t>(bytes)) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("setting the size of ", name, " to ", bytes, " bytes"));
+  }
+  if (const int error = AllocateAll(memory.fd_.get(), bytes); error != 0) {
+    return ErrnoStatus(error, absl::StrCat("allocating ", bytes, " bytes for ", name));
+  }
+  if (::fcntl(memory.fd_.get(), F_ADD_SEALS, kSeals) != 0) {
+    return ErrnoStatus(errno, absl::StrCat("sealing ", name));
+  }
+  RETURN_IF_ERROR(memory.Map(bytes));
+  TouchAll(memory.bytes(), num_threads);
+  return memory;
+}
+
+absl::StatusOr<SealedMemory> SealedMemory::Adopt(UniqueFd fd, uint64_t bytes_max) {
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0) {
+    return absl::InvalidArgumentError("shared memory: the descriptor is not a memfd");
+  }
+  if ((seals & kSeals) != kSeals || (seals & F_SEAL_WRITE) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shared memory: seals are ", seals, ", needs ", kSeals,
+                     " (shrink, grow, seal) and no seal against writing"));
+  }
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR) {
+    return absl::InvalidArgumentError("shared memory: the descriptor is not open for writing");
+  }
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) return ErrnoStatus(errno, "shared memory: fstat");
+  const auto bytes = static_cast<uint64_t>(info.st_size);
+  if (info.st_size <= 0 || bytes > bytes_max || bytes % kAlignment != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("shared memory: size is ", info.st_size,
+                                                   " bytes, needs a multiple of ", kAlignment,
+                                                   ", more than 0, at most ", bytes_max));
+  }
+  if (static_cast<uint64_t>(info.st_blocks) * 512 < bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("shared memory: only ",
+                                                   uint64_t(info.st_blocks) * 512, " of ", bytes,
+                                                   " bytes are allocated"));
+  }
+  SealedMemory memory;
+  memory.fd_ = std::move(fd);
+  RETURN_IF_ERROR(memory.Map(bytes));
+  return memory;
+}
+
+SealedMemory& SealedMemory::operator=(SealedMemory&& other) noexcept {
+  if (this == &other) return *this;
+  Unmap();
+  fd_ = std::move(other.fd_);
+  data_ = std::exchange(other.data_, nullptr);
+  size_ = std::exchange(other.size_, 0);
+  return *this;
+}
+
+absl::Status SealedMemory::Map(uint64_t bytes) {
+  void* address =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), /*offset=*/0);
+  if (address == MAP_FAILED) {
+    return ErrnoStatus(errno, absl::StrCat("mapping ", bytes, " bytes of shared memory"));
+  }
+  data_ = static_cast<std::byte*>(address);
+  size_ = bytes;
+  return absl::OkStatus();
+}
+
+void SealedMemory::Unmap() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+  data_ = nullptr;
+  size_ = 0;
+}
+
+}  // namespace retroinfer::common

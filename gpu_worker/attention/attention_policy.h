@@ -1,0 +1,60 @@
+// The interface between the engine and how a sequence attends: what it needs, how it takes over the
+// KV of a prompt, one decode step of one layer, and how it ends.
+//
+// Threads: the engine's thread only. Background work is the policy's own affair; the engine polls.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/ops/layer_kv.h"
+#include "gpu_worker/ops/matrix.h"
+
+namespace retroinfer {
+
+class AttentionPolicy {
+ public:
+  virtual ~AttentionPolicy() = default;
+
+  // What a sequence of `prompt_tokens` that may grow to `total_tokens` must reserve.
+  virtual KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const = 0;
+
+  // Takes over one layer of a prompt's KV: tokens [0, prompt_tokens) are in `kv`, which must stay
+  // untouched until LayerTaken(layer). Layers come in order.
+  virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
+  // Whether the buffer that TakeLayer(layer) was given may be overwritten.
+  virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;
+  // After the last layer: whether the sequence can decode. Returns true once, after which the
+  // sequence has num_tokens = prompt_tokens.
+  virtual absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) = 0;
+
+  // Prepares a step in which each sequence gets one more token at position num_tokens.
+  // REQUIRES: batch.size() <= the engine's max_batch; all use this policy.
+  virtual absl::Status BeginStep(std::span<SequenceKv* const> batch) = 0;
+  // One layer of that step; row i belongs to batch[i].
+  //   queries, out: [batch, query_heads * head_dim]; keys, values: [batch, kv_heads * head_dim],
+  //   activation dtype, after RoPE.
+  virtual absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries,
+                                   const MatrixView& keys, const MatrixView& values,
+                                   const MatrixView& out) = 0;
+  // Counts the new token: num_tokens grows by one.
+  virtual absl::Status EndStep() = 0;
+
+  // Whether everything in the background and on the device has let go of the sequence, so that its
+  // blocks and extents may be reused. Polled between steps until true; the sequence takes part in
+  // no step any more.
+  virtual absl::StatusOr<bool> Release(SequenceKv& sequence) = 0;
+
+  // KV bytes that the last step read, all layers, and what full attention would have read.
+  struct BytesRead {
+    double read = 0;
+    double full = 0;
+  };
+  // Of batch[row] in the step that EndStep ended.
+  virtual BytesRead LastStepBytes(size_t row) const = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,58 @@
+// The dense zones of a decode batch: where each sequence's new token goes, and what is attended
+// exactly. Shared by all policies.
+//
+// Threads: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/attention/block_tables.h"
+#include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/ops/ops.h"
+
+namespace retroinfer {
+
+class DenseZoneBatch {
+ public:
+  static absl::StatusOr<DenseZoneBatch> Create(Device& device, Ops& ops, Stream& stream,
+                                               const DensePoolView& pool, BlockTables& tables,
+                                               int32_t max_batch);
+
+  // Copies a prompt's tokens [0, prompt_tokens) but [sink, window_begin) into the sequence's
+  // blocks.
+  absl::Status FillFromPrompt(const SequenceKv& sequence, uint32_t layer, const LayerKv& kv);
+  // Publishes the sequence's block numbers to the device, after they have changed.
+  absl::Status WriteTable(const SequenceKv& sequence);
+
+  // Places the next token of each sequence and describes the zones, that token included.
+  absl::Status BeginStep(std::span<SequenceKv* const> batch);
+  absl::Status Append(uint32_t layer, const MatrixView& keys, const MatrixView& values);
+
+  DeviceSpan<const DenseZone> zones() const { return zones_.as<const DenseZone>().first(batch_); }
+  const DensePoolView& pool() const { return pool_; }
+
+ private:
+  DenseZoneBatch(Device& device, Ops& ops, Stream& stream, const DensePoolView& pool,
+                 BlockTables& tables)
+      : device_(&device), ops_(&ops), stream_(&stream), pool_(pool), tables_(&tables) {}
+
+  Device* device_;
+  Ops* ops_;
+  Stream* stream_;
+  DensePoolView pool_;
+  BlockTables* tables_;
+  // Host images of the device arrays, [max_batch].
+  std::vector<DenseZone> host_zones_;
+  std::vector<DenseBlockId> host_blocks_;
+  std::vector<int32_t> host_places_;
+  DeviceBuffer zones_;
+  DeviceBuffer blocks_;
+  DeviceBuffer places_;
+  size_t batch_ = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,83 @@
+#include "gpu_worker/attention/full_policy.h"
+
+#include <cmath>
+
+#include "absl/memory/memory.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+
+absl::StatusOr<std::unique_ptr<FullPolicy>> FullPolicy::Create(
+    Device& device, Ops& ops, Stream& stream, const DensePoolView& pool, BlockTables& tables,
+    int32_t num_query_heads, int32_t max_batch) {
+  ASSIGN_OR_RETURN(DenseZoneBatch dense,
+                   DenseZoneBatch::Create(device, ops, stream, pool, tables, max_batch));
+  auto policy = absl::WrapUnique(new FullPolicy(ops, stream, std::move(dense)));
+  ASSIGN_OR_RETURN(
+      policy->scratch_,
+      device.Allocate(ops.DecodeAttentionScratchBytes(max_batch, num_query_heads,
+                                                      static_cast<int32_t>(pool.geometry.head_dim)),
+                      MemoryPurpose::kActivations));
+  policy->batch_.reserve(static_cast<size_t>(max_batch));
+  return policy;
+}
+
+KvNeed FullPolicy::Need(int64_t /*prompt_tokens*/, int64_t total_tokens) const {
+  const int64_t window = std::max<int64_t>(0, total_tokens - kSinkTokens);
+  return {.dense_blocks =
+              static_cast<int32_t>(1 + (window + kDenseBlockTokens - 1) / kDenseBlockTokens),
+          .meta_blocks = 0,
+          .segment_tokens = {}};
+}
+
+absl::Status FullPolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {
+  if (layer == 0) RETURN_IF_ERROR(dense_.WriteTable(sequence));
+  return dense_.FillFromPrompt(sequence, layer, kv);
+}
+
+absl::StatusOr<bool> FullPolicy::LayerTaken(const SequenceKv& /*sequence*/, uint32_t /*layer*/) {
+  return true;  // The copy is on the compute stream: later work comes after it.
+}
+
+absl::StatusOr<bool> FullPolicy::FinishPrefill(SequenceKv& sequence) {
+  sequence.num_tokens = sequence.prompt_tokens;
+  return true;
+}
+
+absl::Status FullPolicy::BeginStep(std::span<SequenceKv* const> batch) {
+  batch_.assign(batch.begin(), batch.end());
+  return dense_.BeginStep(batch);
+}
+
+absl::Status FullPolicy::DecodeLayer(uint32_t layer, const MatrixView& queries,
+                                     const MatrixView& keys, const MatrixView& values,
+                                     const MatrixView& out) {
+  RETURN_IF_ERROR(dense_.Append(layer, keys, values));
+  return ops_.DecodeAttention(
+      stream_, {.queries = queries,
+                .pool = dense_.pool(),
+                .layer = layer,
+                .zones = dense_.zones(),
+                .pages = {},
+                .num_pages = {},
+                .max_pages = 0,
+                .estimate = {},
+                .scale = 1.0f / std::sqrt(static_cast<float>(dense_.pool().geometry.head_dim)),
+                .out = out,
+                .scratch = scratch_.bytes()});
+}
+
+absl::Status FullPolicy::EndStep() {
+  for (SequenceKv* sequence : batch_) ++sequence->num_tokens;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> FullPolicy::Release(SequenceKv& /*sequence*/) { return true; }
+
+AttentionPolicy::BytesRead FullPolicy::LastStepBytes(size_t row) const {
+  const double bytes = static_cast<double>(batch_[row]->num_tokens) *
+                       static_cast<double>(dense_.pool().geometry.token_bytes());
+  return {.read = bytes, .full = bytes};
+}
+
+}  // namespace retroinfer

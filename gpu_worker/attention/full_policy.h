@@ -1,0 +1,41 @@
+// Policy `full`: exact dense attention over paged device memory. What every comparison is made
+// against, and what serves contexts that fit.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "gpu_worker/attention/attention_policy.h"
+#include "gpu_worker/attention/dense_zone_batch.h"
+
+namespace retroinfer {
+
+class FullPolicy final : public AttentionPolicy {
+ public:
+  static absl::StatusOr<std::unique_ptr<FullPolicy>> Create(
+      Device& device, Ops& ops, Stream& stream, const DensePoolView& pool, BlockTables& tables,
+      int32_t num_query_heads, int32_t max_batch);
+
+  KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override;
+  absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
+  absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
+  absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
+  absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
+  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
+                           const MatrixView& values, const MatrixView& out) override;
+  absl::Status EndStep() override;
+  absl::StatusOr<bool> Release(SequenceKv& sequence) override;
+  BytesRead LastStepBytes(size_t row) const override;
+
+ private:
+  FullPolicy(Ops& ops, Stream& stream, DenseZoneBatch dense)
+      : ops_(ops), stream_(stream), dense_(std::move(dense)) {}
+
+  Ops& ops_;
+  Stream& stream_;
+  DenseZoneBatch dense_;
+  DeviceBuffer scratch_;
+  std::vector<SequenceKv*> batch_;
+};
+
+}  // namespace retroinfer

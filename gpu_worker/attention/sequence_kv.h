@@ -1,0 +1,43 @@
+// What a live sequence holds of the KV cache: dense blocks, meta blocks and extents of the arena.
+// All of it is reserved when the sequence is admitted, so that no decode step can run out.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "common/kv/extent.h"
+#include "common/kv/kv_geometry.h"
+#include "gpu_worker/attention/attention_settings.h"
+#include "gpu_worker/ops/dense_pool.h"
+
+namespace retroinfer {
+
+// Memory for the whole life of a sequence: its prompt and all tokens it may generate.
+struct KvNeed {
+  int32_t dense_blocks = 0;
+  int32_t meta_blocks = 0;
+  std::vector<uint32_t> segment_tokens;  // in order; an extent for each
+};
+
+struct SequenceKv {
+  uint64_t sequence_id = 0;
+  AttentionSettings settings;
+  int32_t table_row = -1;  // of the engine's block tables, in device memory
+  int64_t prompt_tokens = 0;
+  int64_t total_tokens = 0;  // prompt + the most that may be generated
+  int64_t num_tokens = 0;    // with KV; the next token's position
+
+  // Dense zone. dense_blocks[0] is the sink's; those of the window follow, oldest first, then spare
+  // ones. The window holds tokens [window_begin, num_tokens).
+  std::vector<DenseBlockId> dense_blocks;
+  int64_t window_begin = kSinkTokens;
+
+  // Index. The first `num_indexed_blocks` meta blocks are live; the others are reserved for
+  // segments to come, as are extents from `next_extent` on.
+  std::vector<MetaBlockId> meta_blocks;
+  int32_t num_indexed_blocks = 0;
+  std::vector<Extent> extents;
+  size_t next_extent = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,282 @@
+// Invariants, for the segments of one sequence in order of position:
+// * num_live <= tickets.size() <= plan.size(): live, then open, then planned.
+// * window_begin is where the last live segment ends (kSinkTokens without one), and
+// num_indexed_blocks
+//   counts the live segments' meta blocks.
+// * extents[i] and a run of meta_blocks belong to plan[i], from admission on.
+#include "gpu_worker/attention/wave_policy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+int32_t MetaBlocksOf(uint32_t num_tokens) {
+  return static_cast<int32_t>(num_tokens / kDecodeSegmentTokens);
+}
+
+// Index of the first meta block of plan[segment].
+int32_t FirstMetaBlock(const std::vector<PlannedSegment>& plan, size_t segment) {
+  int32_t first = 0;
+  for (size_t i = 0; i < segment; ++i) first += MetaBlocksOf(plan[i].num_tokens);
+  return first;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<WavePolicy>> WavePolicy::Create(const WaveIndexSettings& settings,
+                                                               int32_t max_batch, Parts parts) {
+  ASSIGN_OR_RETURN(
+      DenseZoneBatch dense,
+      DenseZoneBatch::Create(*parts.device, *parts.ops, *parts.stream, parts.memory->dense_pool(),
+                             parts.memory->tables(), max_batch));
+  ASSIGN_OR_RETURN(auto computed, parts.device->CreateEvent());
+  auto policy = absl::WrapUnique(
+      new WavePolicy(settings, std::move(parts), std::move(dense), std::move(computed)));
+  policy->batch_.reserve(static_cast<size_t>(max_batch));
+  policy->decode_batch_.reserve(static_cast<size_t>(max_batch));
+  return policy;
+}
+
+WavePolicy::~WavePolicy() = default;
+
+KvNeed WavePolicy::Need(int64_t prompt_tokens, int64_t total_tokens) const {
+  const std::vector<PlannedSegment> plan =
+      PlanSegments(prompt_tokens, total_tokens, settings_.dense_below);
+  KvNeed need;
+  const int64_t window = MaxWindowTokens(plan, prompt_tokens, total_tokens);
+  need.dense_blocks =
+      static_cast<int32_t>(1 + (window + kDenseBlockTokens - 1) / kDenseBlockTokens);
+  for (const PlannedSegment& segment : plan) {
+    need.meta_blocks += MetaBlocksOf(segment.num_tokens);
+    need.segment_tokens.push_back(segment.num_tokens);
+  }
+  return need;
+}
+
+// --- Prefill
+// --------------------------------------------------------------------------------------
+
+absl::StatusOr<WavePolicy::State*> WavePolicy::Start(SequenceKv& sequence) {
+  auto state = std::make_unique<State>();
+  state->plan = PlanSegments(sequence.prompt_tokens, sequence.total_tokens, settings_.dense_below);
+  if (sequence.extents.size() != state->plan.size()) {
+    return absl::InternalError(
+        "wave policy: the sequence has another number of extents than segments");
+  }
+  for (auto& event : state->layer_taken) {
+    ASSIGN_OR_RETURN(event, parts_.device->CreateEvent());
+  }
+  for (const PlannedSegment& segment : state->plan) {
+    if (segment.live_at > sequence.prompt_tokens) break;
+    sequence.window_begin = segment.token_begin + segment.num_tokens;
+  }
+  RETURN_IF_ERROR(dense_.WriteTable(sequence));
+  RETURN_IF_ERROR(
+      parts_.memory->tables().WriteMeta(*parts_.stream, sequence.table_row, sequence.meta_blocks));
+  State* const result = state.get();
+  states_[sequence.sequence_id] = std::move(state);
+  while (result->tickets.size() < result->plan.size() &&
+         result->plan[result->tickets.size()].live_at <= sequence.prompt_tokens) {
+    RETURN_IF_ERROR(OpenNext(sequence, *result));
+  }
+  return result;
+}
+
+absl::Status WavePolicy::OpenNext(const SequenceKv& sequence, State& state) {
+  const size_t index = state.tickets.size();
+  const PlannedSegment& segment = state.plan[index];
+  const size_t first_block = static_cast<size_t>(FirstMetaBlock(state.plan, index));
+  ASSIGN_OR_RETURN(
+      const SegmentBuilder::Ticket ticket,
+      parts_.builder->Open(
+          {.token_begin = segment.token_begin,
+           .num_tokens = segment.num_tokens,
+           .extent = sequence.extents[index],
+           .meta_blocks =
+               parts_.memory->tables()
+                   .Meta(sequence.table_row)
+                   .subspan(first_block, static_cast<size_t>(MetaBlocksOf(segment.num_tokens)))}));
+  state.tickets.push_back(ticket);
+  state.is_built.push_back(false);
+  return absl::OkStatus();
+}
+
+absl::Status WavePolicy::BackgroundWaitsForCompute() {
+  RETURN_IF_ERROR(parts_.stream->Record(*computed_));
+  return parts_.builder->background().Wait(*computed_);
+}
+
+absl::Status WavePolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {
+  if (layer == 0) RETURN_IF_ERROR(Start(sequence).status());
+  State& state = *states_.at(sequence.sequence_id);
+  RETURN_IF_ERROR(dense_.FillFromPrompt(sequence, layer, kv));
+  RETURN_IF_ERROR(BackgroundWaitsForCompute());
+  for (const SegmentBuilder::Ticket ticket : state.tickets) {
+    RETURN_IF_ERROR(parts_.builder->BuildLayer(ticket, layer, kv));
+  }
+  if (layer + 1 == dense_.pool().geometry.num_layers) {
+    for (const SegmentBuilder::Ticket ticket : state.tickets) {
+      RETURN_IF_ERROR(parts_.builder->Seal(ticket));
+    }
+    state.is_sealed = true;
+  }
+  return parts_.builder->background().Record(*state.layer_taken[layer % 2]);
+}
+
+absl::StatusOr<bool> WavePolicy::LayerTaken(const SequenceKv& sequence, uint32_t layer) {
+  return parts_.device->IsDone(*states_.at(sequence.sequence_id)->layer_taken[layer % 2]);
+}
+
+absl::StatusOr<bool> WavePolicy::PollBuilt(const SequenceKv& sequence, State& state) {
+  bool all_built = true;
+  for (size_t i = state.num_live; i < state.tickets.size(); ++i) {
+    if (state.is_built[i]) continue;
+    ASSIGN_OR_RETURN(const bool done, parts_.builder->PollDone(state.tickets[i]));
+    if (!done) {
+      all_built = false;
+      continue;
+    }
+    state.is_built[i] = true;
+    parts_.on_built(sequence.sequence_id, sequence.extents[i].id, state.plan[i].token_begin);
+  }
+  return all_built;
+}
+
+absl::StatusOr<bool> WavePolicy::FinishPrefill(SequenceKv& sequence) {
+  State& state = *states_.at(sequence.sequence_id);
+  ASSIGN_OR_RETURN(const bool all_built, PollBuilt(sequence, state));
+  // The window's copy is on the compute stream; KV buffers are free once the background is past
+  // them.
+  if (!all_built) return false;
+  ASSIGN_OR_RETURN(const bool taken, LayerTaken(sequence, dense_.pool().geometry.num_layers - 1));
+  if (!taken) return false;
+  state.num_live = state.tickets.size();
+  sequence.num_indexed_blocks = FirstMetaBlock(state.plan, state.num_live);
+  sequence.num_tokens = sequence.prompt_tokens;
+  return true;
+}
+
+// --- Decode
+// ---------------------------------------------------------------------------------------
+
+absl::Status WavePolicy::BuildDueSegments(const SequenceKv& sequence, State& state) {
+  while (state.tickets.size() < state.plan.size()) {
+    const PlannedSegment& segment = state.plan[state.tickets.size()];
+    if (segment.build_at > sequence.num_tokens) break;
+    RETURN_IF_ERROR(OpenNext(sequence, state));
+    RETURN_IF_ERROR(BackgroundWaitsForCompute());
+    const size_t first_block =
+        1 + static_cast<size_t>((segment.token_begin - sequence.window_begin) / kDenseBlockTokens);
+    const DeviceSpan<const DenseBlockId> blocks =
+        parts_.memory->tables()
+            .Dense(sequence.table_row)
+            .subspan(first_block, kDecodeSegmentTokens / kDenseBlockTokens);
+    RETURN_IF_ERROR(parts_.builder->BuildFromDense(state.tickets.back(), dense_.pool(), blocks));
+    RETURN_IF_ERROR(parts_.builder->Seal(state.tickets.back()));
+  }
+  return absl::OkStatus();
+}
+
+void WavePolicy::DropWindowTokens(SequenceKv& sequence, uint32_t num_tokens) {
+  // The oldest blocks go to the end, where the window will grow into them again.
+  const auto oldest = sequence.dense_blocks.begin() + 1;
+  std::rotate(oldest, oldest + num_tokens / kDenseBlockTokens, sequence.dense_blocks.end());
+  sequence.window_begin += num_tokens;
+}
+
+absl::Status WavePolicy::GoLive(SequenceKv& sequence, State& state) {
+  bool changed = false;
+  while (state.num_live < state.tickets.size() &&
+         state.plan[state.num_live].live_at <= sequence.num_tokens) {
+    ASSIGN_OR_RETURN(bool all_built, PollBuilt(sequence, state));
+    if (!all_built && !state.is_built[state.num_live]) {
+      ++num_late_segments_;
+      RETURN_IF_ERROR(parts_.builder->background().Synchronize());
+      RETURN_IF_ERROR(PollBuilt(sequence, state).status());
+    }
+    const uint32_t num_tokens = state.plan[state.num_live].num_tokens;
+    DropWindowTokens(sequence, num_tokens);
+    sequence.num_indexed_blocks += MetaBlocksOf(num_tokens);
+    ++state.num_live;
+    changed = true;
+  }
+  return changed ? dense_.WriteTable(sequence) : absl::OkStatus();
+}
+
+absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
+  batch_.assign(batch.begin(), batch.end());
+  decode_batch_.clear();
+  RETURN_IF_ERROR(parts_.cache->BeginStep());
+  for (SequenceKv* const sequence : batch) {
+    State& state = *states_.at(sequence->sequence_id);
+    RETURN_IF_ERROR(GoLive(*sequence, state));
+    RETURN_IF_ERROR(BuildDueSegments(*sequence, state));
+    const AttentionSettings& settings = sequence->settings;
+    decode_batch_.push_back(
+        {.index = {.block_ids = parts_.memory->tables().Meta(sequence->table_row).device_data(),
+                   .num_blocks = sequence->num_indexed_blocks},
+         .ratios = {.retrieval = settings.retrieval_ratio,
+                    .estimation = settings.estimation_ratio,
+                    .min_retrieved = settings_.min_retrieved,
+                    .ranking = settings.ranking}});
+  }
+  RETURN_IF_ERROR(dense_.BeginStep(batch));
+  return parts_.decode->BeginStep(decode_batch_, dense_.zones());
+}
+
+absl::Status WavePolicy::DecodeLayer(uint32_t layer, const MatrixView& queries,
+                                     const MatrixView& keys, const MatrixView& values,
+                                     const MatrixView& out) {
+  RETURN_IF_ERROR(dense_.Append(layer, keys, values));
+  return parts_.decode->Layer(layer, queries, out);
+}
+
+absl::Status WavePolicy::EndStep() {
+  for (SequenceKv* const sequence : batch_) ++sequence->num_tokens;
+  return parts_.decode->EndStep();
+}
+
+AttentionPolicy::BytesRead WavePolicy::LastStepBytes(size_t row) const {
+  const SequenceKv& sequence = *batch_[row];
+  const double token_bytes = static_cast<double>(dense_.pool().geometry.token_bytes());
+  const double steady =
+      static_cast<double>(sequence.num_tokens - sequence.window_begin + kSinkTokens);
+  return {.read = steady * token_bytes + parts_.decode->LastStepIndexBytes(row),
+          .full = static_cast<double>(sequence.num_tokens) * token_bytes};
+}
+
+// --- The end of a sequence
+// ------------------------------------------------------------------------
+
+absl::StatusOr<bool> WavePolicy::Release(SequenceKv& sequence) {
+  const auto found = states_.find(sequence.sequence_id);
+  if (found == states_.end()) return true;  // it ended before its prefill began
+  State& state = *found->second;
+  if (state.released == nullptr) {
+    ASSIGN_OR_RETURN(state.released, parts_.device->CreateEvent());
+    for (size_t i = 0; i < state.tickets.size(); ++i) {
+      if (!state.is_built[i]) RETURN_IF_ERROR(parts_.builder->Abandon(state.tickets[i]));
+    }
+    RETURN_IF_ERROR(BackgroundWaitsForCompute());
+    RETURN_IF_ERROR(parts_.builder->background().Record(*state.released));
+  }
+  ASSIGN_OR_RETURN(const bool background_done, parts_.device->IsDone(*state.released));
+  if (!background_done) return false;
+  for (size_t i = state.page_releases.size(); i < state.num_live; ++i) {
+    const Extent& extent = sequence.extents[i];
+    state.page_releases.push_back(parts_.cache->Release(extent.first_page, extent.num_pages));
+  }
+  // Tickets are done in order.
+  if (!state.page_releases.empty() && !parts_.cache->ReleaseDone(state.page_releases.back())) {
+    return false;
+  }
+  states_.erase(found);
+  return true;
+}
+
+}  // namespace retroinfer

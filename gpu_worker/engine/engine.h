@@ -1,0 +1,72 @@
+// Runs generation requests: admission, prefill, decode steps, sampling, output.
+//
+// Threads: all methods may be called from any thread. The engine works on a thread of its own,
+// which calls the sinks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gpu_worker/engine/generation.h"
+
+namespace retroinfer {
+
+struct EngineLimits {
+  int64_t max_model_len = 0;            // prompt + generated tokens of one request
+  int64_t kv_capacity_tokens_full = 0;  // largest context that policy `full` can hold
+  int64_t kv_capacity_tokens_wave = 0;  // largest context that policy `wave` can hold
+  int32_t max_batch = 0;                // decode batch
+};
+
+// A snapshot for metrics and `retroinfer ps`. Counters grow only; the rest is of now.
+struct EngineStats {
+  int64_t requests_running = 0;
+  int64_t requests_waiting = 0;
+  int64_t dense_blocks_used = 0, dense_blocks_total = 0;
+  int64_t meta_blocks_used = 0, meta_blocks_total = 0;
+  int64_t slots_used = 0, slots_total = 0;
+  uint64_t prompt_tokens = 0, generation_tokens = 0;
+  uint64_t page_hits = 0, page_misses = 0, page_transients = 0, page_evictions = 0;
+  uint64_t evictions_kept = 0;
+  uint64_t arena_bytes_in = 0;   // read from the arena (over PCIe where there is one)
+  uint64_t arena_bytes_out = 0;  // written to the arena
+  uint64_t segments_built = 0;
+  uint64_t store_reconnects = 0;
+  uint64_t allocation_failures = 0;
+  uint64_t decode_steps = 0;
+  bool store_attached = false;
+  bool ready = false;  // model loaded, warm, and attached to the store
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // Queues a request. Its sink gets everything from here on, OnFinish last.
+  //
+  // Returns, without calling the sink:
+  //   INVALID_ARGUMENT     empty prompt, token outside the vocabulary, bad sampling value, prompt +
+  //                        max_tokens longer than the model: with the numbers
+  //   RESOURCE_EXHAUSTED   can never fit into this server's memory (with the largest that can), or
+  //   the
+  //                        queue is full
+  //   ALREADY_EXISTS       request_id is in use
+  //   UNAVAILABLE          draining
+  virtual absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) = 0;
+
+  // Ends a request within one step, with FinishReason::kCancelled. Returns false if it is unknown.
+  virtual bool Abort(std::string_view request_id) = 0;
+
+  // Refuses new requests from now on, lets the live ones finish until `deadline`, then cancels the
+  // rest. Returns when none is left.
+  virtual void Drain(absl::Time deadline) = 0;
+
+  virtual const EngineLimits& limits() const = 0;
+  virtual EngineStats stats() const = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,78 @@
+#include "gpu_worker/engine/engine_assembly.h"
+
+#include <utility>
+
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+absl::StatusOr<std::unique_ptr<WavePolicy>> MakeWavePolicy(const EngineEnvironment& environment,
+                                                           const MemoryPlan& plan,
+                                                           const WaveIndexSettings& settings,
+                                                           KvMemory& memory, BlockCache& cache) {
+  Device& device = *environment.device;
+  Ops& ops = *environment.ops;
+  SegmentStore& store = *environment.store;
+  WavePolicy::Parts wave{.device = &device,
+                         .ops = &ops,
+                         .stream = environment.compute,
+                         .memory = &memory,
+                         .cache = &cache};
+  // A prompt in each lane, and for each sequence a segment of generated tokens or, where it has
+  // just outgrown dense attention, all of its context.
+  const int64_t max_open = 2 * (plan.max_model_len / kPrefillSegmentTokens + 8) +
+                           plan.max_batch * (1 + settings.dense_below / kDecodeSegmentTokens);
+  ASSIGN_OR_RETURN(
+      wave.builder,
+      SegmentBuilder::Create(device, ops, *environment.background, memory.meta_pool(),
+                             {.host = environment.arena, .device = cache.device_arena()}, settings,
+                             {.max_open_segments = static_cast<int32_t>(max_open)}));
+  ASSIGN_OR_RETURN(
+      wave.decode,
+      WaveDecode::Create(
+          device, ops, *environment.compute, cache, memory.dense_pool(), memory.meta_pool(),
+          {.num_query_heads = static_cast<int32_t>(environment.model->config().num_query_heads),
+           .max_batch = plan.max_batch,
+           .max_tokens = plan.max_model_len}));
+  wave.on_built = [&store](uint64_t sequence_id, uint64_t extent_id, int64_t token_begin) {
+    store.Commit(sequence_id, extent_id, token_begin);
+  };
+  return WavePolicy::Create(settings, plan.max_batch, std::move(wave));
+}
+
+}  // namespace
+
+absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
+                                           const MemoryPlan& plan,
+                                           const WaveIndexSettings& settings) {
+  Device& device = *environment.device;
+  Ops& ops = *environment.ops;
+  Stream& compute = *environment.compute;
+  EngineParts parts{.device = &device,
+                    .ops = &ops,
+                    .stream = &compute,
+                    .model = environment.model,
+                    .tokenizer = environment.tokenizer,
+                    .store = environment.store};
+  // Sequences that have ended keep their row until the background has let go of them.
+  ASSIGN_OR_RETURN(parts.memory, KvMemory::Create(device, {.geometry = plan.geometry,
+                                                           .dense_blocks = plan.dense_blocks,
+                                                           .meta_blocks = plan.meta_blocks,
+                                                           .max_sequences = 2 * plan.max_batch + 2,
+                                                           .max_model_len = plan.max_model_len}));
+  ASSIGN_OR_RETURN(parts.cache, BlockCache::Create(device, ops, compute,
+                                                   {.num_slots = plan.num_slots,
+                                                    .num_transient = plan.num_transient_slots},
+                                                   environment.arena, environment.data_plane));
+  ASSIGN_OR_RETURN(
+      parts.full,
+      FullPolicy::Create(device, ops, compute, parts.memory->dense_pool(), parts.memory->tables(),
+                         static_cast<int32_t>(environment.model->config().num_query_heads),
+                         plan.max_batch));
+  ASSIGN_OR_RETURN(parts.wave,
+                   MakeWavePolicy(environment, plan, settings, *parts.memory, *parts.cache));
+  return parts;
+}
+
+}  // namespace retroinfer

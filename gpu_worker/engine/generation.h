@@ -1,0 +1,104 @@
+// A request for generation and what comes back: the engine's side of the generation API, free of
+// gRPC.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "gpu_worker/attention/attention_settings.h"
+
+namespace retroinfer {
+
+// Defaults are those of a request that sets nothing.
+struct SamplingParams {
+  float temperature = 1.0f;             // >= 0; 0 is greedy
+  float top_p = 1.0f;                   // (0, 1]
+  int32_t top_k = 0;                    // 0: off
+  float min_p = 0.0f;                   // [0, 1]
+  float repetition_penalty = 1.0f;      // (0, 10]
+  float frequency_penalty = 0.0f;       // [-2, 2]
+  float presence_penalty = 0.0f;        // [-2, 2]
+  int32_t max_tokens = 0;               // >= 1; the server fills in its default
+  int32_t min_tokens = 0;               // <= max_tokens; no EOS and no stop before
+  std::vector<std::string> stop;        // at most 16, none empty
+  std::vector<int32_t> stop_token_ids;  // at most 16; EOS tokens are added by the engine
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;
+  bool include_stop_str_in_output = false;
+  uint64_t seed = 0;          // the server draws one where the request has none
+  int32_t num_logprobs = -1;  // -1: none; 0: of the chosen token; up to 20 alternatives
+};
+
+struct GenerationRequest {
+  std::string request_id;       // unique among live requests
+  std::vector<int32_t> prompt;  // at least one token, each in the vocabulary
+  SamplingParams sampling;
+  AttentionSettings attention;
+  int32_t priority = 0;  // lower runs first; equal: first come
+  bool return_progress = false;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+struct TokenLogprob {
+  int32_t token;
+  float logprob;
+};
+
+struct OutputToken {
+  int32_t token;
+  float logprob;                           // NaN unless asked for
+  std::vector<TokenLogprob> alternatives;  // num_logprobs of them, largest first
+};
+
+enum class FinishReason { kStop, kLength, kCancelled, kDeadline, kError };
+std::string_view FinishReasonName(FinishReason reason);
+
+struct PrefillProgress {
+  int64_t total_tokens = 0;      // of the prompt
+  int64_t cached_tokens = 0;     // taken from committed segments
+  int64_t processed_tokens = 0;  // prompt tokens whose share of all layers is done
+  absl::Duration elapsed;        // since prefill began
+};
+
+// What one step adds to a request's output.
+struct OutputDelta {
+  std::string text;  // complete characters only; may be empty
+  std::vector<OutputToken> tokens;
+};
+
+struct GenerationResult {
+  absl::Status status;  // an error only with FinishReason::kError
+  FinishReason reason = FinishReason::kStop;
+  std::string matched_stop;    // the stop string that ended it; empty otherwise
+  int32_t matched_token = -1;  // the stop token or EOS that ended it; -1 otherwise
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;
+  int64_t completion_tokens = 0;
+  uint64_t seed = 0;
+  absl::Duration queue_time;
+  absl::Duration prefill_time;
+  absl::Duration time_to_first_token;  // since submission; zero if there was none
+  absl::Duration decode_time;          // from the first token to the last
+  double kv_read_ratio = 0;  // KV bytes that decode steps read over those of full attention
+};
+
+// Receives the output of one request.
+//
+// Threads: called on the engine's thread, one call at a time; must return at once. OnFinish is the
+// last call and always comes, exactly once.
+class GenerationSink {
+ public:
+  virtual ~GenerationSink() = default;
+  virtual void OnProgress(const PrefillProgress& progress) = 0;
+  virtual void OnOutput(const OutputDelta& delta) = 0;
+  virtual void OnFinish(const GenerationResult& result) = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,70 @@
+#include "gpu_worker/engine/inbox.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace retroinfer {
+
+absl::Status Inbox::Submit(Submission submission) {
+  absl::MutexLock lock(&mutex_);
+  if (closed_) {
+    return absl::UnavailableError("the server is shutting down; try again later or elsewhere");
+  }
+  if (live_.size() >= max_live_) {
+    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", live_.size(),
+                                                     " requests are live, at most ", max_live_));
+  }
+  if (!live_.insert(submission.request.request_id).second) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("request_id '", submission.request.request_id, "' is in use"));
+  }
+  mail_.submissions.push_back(std::move(submission));
+  return absl::OkStatus();
+}
+
+bool Inbox::Abort(std::string_view request_id) {
+  absl::MutexLock lock(&mutex_);
+  std::string id(request_id);
+  if (!live_.contains(id)) return false;
+  mail_.aborts.push_back(std::move(id));
+  return true;
+}
+
+void Inbox::Answer(ReserveAnswer answer) {
+  absl::MutexLock lock(&mutex_);
+  mail_.answers.push_back(std::move(answer));
+}
+
+void Inbox::Close() {
+  absl::MutexLock lock(&mutex_);
+  closed_ = true;
+}
+
+void Inbox::Wake() {
+  absl::MutexLock lock(&mutex_);
+  woken_ = true;
+}
+
+Mail Inbox::Take(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  if (timeout > absl::ZeroDuration()) {
+    const auto has_mail = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return woken_ || !mail_.submissions.empty() || !mail_.aborts.empty() ||
+             !mail_.answers.empty();
+    };
+    mutex_.AwaitWithTimeout(absl::Condition(&has_mail), timeout);
+  }
+  woken_ = false;
+  return std::exchange(mail_, Mail{});
+}
+
+void Inbox::Forget(std::string_view request_id) {
+  absl::MutexLock lock(&mutex_);
+  live_.erase(std::string(request_id));
+}
+
+bool Inbox::AnyLive() const {
+  absl::MutexLock lock(&mutex_);
+  return !live_.empty();
+}
+
+}  // namespace retroinfer

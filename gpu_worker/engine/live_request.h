@@ -1,0 +1,46 @@
+// A request from its submission to the last byte that it held.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "gpu_worker/attention/attention_policy.h"
+#include "gpu_worker/engine/generation.h"
+#include "gpu_worker/engine/output_processor.h"
+#include "gpu_worker/engine/sampler.h"
+
+namespace retroinfer {
+
+enum class RequestState {
+  kWaiting,    // in the queue; holds nothing
+  kReserving,  // has its blocks; extents asked of the store
+  kPrefill,    // has all it needs; waits for a prefill lane or is in one
+  kIndexing,   // prompt computed, first token out; its last segments are being built
+  kDecoding,   // takes part in every decode step
+  kEnding,     // finished towards the client; background work may still hold its memory
+};
+
+struct LiveRequest {
+  GenerationRequest request;
+  std::shared_ptr<GenerationSink> sink;
+  RequestState state = RequestState::kWaiting;
+
+  AttentionPolicy* policy = nullptr;
+  SequenceKv kv;
+  bool asked_store = false;  // Reserve was called: Release must be, too
+  std::optional<SamplingState> sampling;
+  std::unique_ptr<OutputProcessor> output;
+  int32_t next_token = -1;  // sampled last; its KV does not exist yet
+  int64_t num_generated = 0;
+
+  absl::Time submitted;
+  absl::Time prefill_begun;
+  absl::Time first_token = absl::InfiniteFuture();
+  absl::Time last_token;
+  double kv_bytes_read = 0;
+  double kv_bytes_full = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,502 @@
+// Invariants of the loop:
+// * A request is in exactly one place of `live_` from Submit's mail to the release of its last
+// block.
+// * Only kDecoding requests take part in steps; a request leaves a step's batch by changing state.
+// * OnFinish is called in End() and nowhere else; End() changes the state to kEnding, so it runs
+// once.
+// * Blocks return to the pools, and extents to the store, in PollEnding() only, once the policy
+// says that
+//   neither the background nor the device uses them any more.
+#include "gpu_worker/engine/local_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/engine/sampling_validation.h"
+#include "spdlog/spdlog.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr absl::Duration kIdleWait = absl::Milliseconds(20);
+constexpr absl::Duration kCacheStatsInterval = absl::Milliseconds(100);
+constexpr absl::Duration kBlockedWait = absl::Microseconds(200);
+
+}  // namespace
+
+LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
+    : options_(options), parts_(std::move(parts)), inbox_(options.max_live_requests) {
+  limits_ = {.max_model_len = options.plan.max_model_len,
+             .kv_capacity_tokens_full = options.plan.full_capacity_tokens,
+             .kv_capacity_tokens_wave = options.plan.wave_capacity_tokens,
+             .max_batch = options.plan.max_batch};
+}
+
+absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngineOptions& options,
+                                                                EngineParts parts) {
+  auto engine = absl::WrapUnique(new LocalEngine(options, std::move(parts)));
+  RETURN_IF_ERROR(engine->CreateWorkspaces());
+  engine->UpdateStats();
+  engine->thread_ = std::thread([raw = engine.get()] { raw->Loop(); });
+  return engine;
+}
+
+absl::Status LocalEngine::CreateWorkspaces() {
+  const MemoryPlan& plan = options_.plan;
+  ASSIGN_OR_RETURN(sampler_, Sampler::Create(*parts_.device, *parts_.ops, *parts_.stream,
+                                             plan.max_batch, parts_.model->config().vocab_size));
+  ASSIGN_OR_RETURN(decode_step_, DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model,
+                                                    *sampler_, plan.max_batch));
+  for (const int64_t max_tokens : {plan.max_model_len, plan.short_lane_tokens}) {
+    ASSIGN_OR_RETURN(
+        auto lane, PrefillLane::Create(*parts_.device, *parts_.stream, *parts_.model, plan.geometry,
+                                       max_tokens, options_.prefill_rows));
+    lanes_.push_back(std::move(lane));
+  }
+  batch_.reserve(static_cast<size_t>(plan.max_batch));
+  return absl::OkStatus();
+}
+
+LocalEngine::~LocalEngine() {
+  inbox_.Close();
+  cancel_all_ = true;
+  stopping_ = true;
+  inbox_.Wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
+  RETURN_IF_ERROR(ValidateRequest(request, static_cast<int32_t>(parts_.model->config().vocab_size),
+                                  limits_.max_model_len));
+  RETURN_IF_ERROR(CheckFits(request));
+  return inbox_.Submit({std::move(request), std::move(sink), absl::Now()});
+}
+
+bool LocalEngine::Abort(std::string_view request_id) { return inbox_.Abort(request_id); }
+
+void LocalEngine::Drain(absl::Time deadline) {
+  inbox_.Close();
+  while (inbox_.AnyLive()) {
+    if (absl::Now() >= deadline) {
+      cancel_all_ = true;
+      inbox_.Wake();
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+
+EngineStats LocalEngine::stats() const {
+  absl::MutexLock lock(&stats_mutex_);
+  return stats_;
+}
+
+// --- Loop
+// -----------------------------------------------------------------------------------------
+
+void LocalEngine::Loop() {
+  absl::Duration wait = kIdleWait;
+  while (true) {
+    TakeMail(wait);
+    const bool worked = RunOnce();
+    UpdateStats();
+    if (stopping_ && live_.empty()) return;
+    wait = worked ? absl::ZeroDuration() : (live_.empty() ? kIdleWait : kBlockedWait);
+  }
+}
+
+bool LocalEngine::RunOnce() {
+  if (const absl::Status status = parts_.cache->Tend(); !status.ok()) {
+    spdlog::error("block cache: {}", status.ToString());
+  }
+  EndLateRequests();
+  Admit();
+  bool worked = RunPrefillSlice();
+  worked |= PollIndexing();
+  worked |= RunDecodeStep();
+  worked |= PollEnding();
+  return worked;
+}
+
+// --- Mail
+// -----------------------------------------------------------------------------------------
+
+void LocalEngine::TakeMail(absl::Duration timeout) {
+  Mail mail = inbox_.Take(timeout);
+  for (Submission& submission : mail.submissions) TakeSubmission(std::move(submission));
+  for (ReserveAnswer& answer : mail.answers) TakeAnswer(std::move(answer));
+  for (const std::string& id : mail.aborts) {
+    for (const auto& live : live_) {
+      if (live->state != RequestState::kEnding && live->request.request_id == id) {
+        End(*live, FinishReason::kCancelled);
+      }
+    }
+  }
+}
+
+void LocalEngine::TakeSubmission(Submission submission) {
+  auto live = std::make_unique<LiveRequest>();
+  live->request = std::move(submission.request);
+  live->sink = std::move(submission.sink);
+  live->submitted = submission.submitted;
+  live->policy = &PolicyOf(live->request.attention);
+  live->kv.sequence_id = next_sequence_id_++;
+  live->kv.settings = live->request.attention;
+  live->kv.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
+  live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
+  live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
+                                                   options_.eos_token_ids);
+  live_.push_back(std::move(live));
+}
+
+void LocalEngine::TakeAnswer(ReserveAnswer answer) {
+  LiveRequest* live = Find(answer.sequence_id);
+  if (live == nullptr || live->state != RequestState::kReserving) return;
+  if (answer.extents.ok()) {
+    live->kv.extents = *std::move(answer.extents);
+    live->state = RequestState::kPrefill;
+    return;
+  }
+  if (!absl::IsResourceExhausted(answer.extents.status())) {
+    End(*live, FinishReason::kError, answer.extents.status());
+    return;
+  }
+  // The arena is full now. It will not be for ever: the request fits (CheckFits) and others end.
+  // Should nobody else hold extents, its free space is fragmented beyond use.
+  ++counters_.allocation_failures;
+  const bool others = std::any_of(live_.begin(), live_.end(), [live](const auto& other) {
+    return other.get() != live && other->asked_store;
+  });
+  if (!others) {
+    End(*live, FinishReason::kError, answer.extents.status());
+    return;
+  }
+  live->asked_store = false;
+  parts_.memory->Free(live->kv);
+  live->state = RequestState::kWaiting;
+}
+
+LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
+  const auto found = std::find_if(live_.begin(), live_.end(), [sequence_id](const auto& live) {
+    return live->kv.sequence_id == sequence_id;
+  });
+  return found == live_.end() ? nullptr : found->get();
+}
+
+// --- Admission
+// ------------------------------------------------------------------------------------
+
+AttentionPolicy& LocalEngine::PolicyOf(const AttentionSettings& settings) const {
+  if (settings.policy == PolicyKind::kFull) return *parts_.full;
+  return *parts_.wave;
+}
+
+absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t total = prompt + request.sampling.max_tokens;
+  const KvNeed need = PolicyOf(request.attention).Need(prompt, total);
+  uint64_t pages = 0;
+  for (const uint32_t tokens : need.segment_tokens) {
+    pages += SegmentLayout(options_.plan.geometry, tokens).max_pages;
+  }
+  if (parts_.memory->CouldFit(need) && pages <= parts_.store->arena_pages()) {
+    return absl::OkStatus();
+  }
+  const int64_t capacity = request.attention.policy == PolicyKind::kFull
+                               ? limits_.kv_capacity_tokens_full
+                               : limits_.kv_capacity_tokens_wave;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "prompt of ", prompt, " tokens and max_tokens ", request.sampling.max_tokens, " need ", total,
+      " tokens of KV; this server can hold ", capacity, " with policy ",
+      std::string(PolicyName(request.attention.policy)), ". Use a shorter prompt, fewer max_tokens",
+      request.attention.policy == PolicyKind::kFull ? ", or policy wave" : ""));
+}
+
+void LocalEngine::EndLateRequests() {
+  const absl::Time now = absl::Now();
+  for (const auto& live : live_) {
+    if (live->state == RequestState::kEnding) continue;
+    if (cancel_all_) {
+      End(*live, FinishReason::kCancelled);
+    } else if (now >= live->request.deadline) {
+      End(*live, FinishReason::kDeadline);
+    }
+  }
+}
+
+void LocalEngine::Admit() {
+  const auto admitted = std::count_if(live_.begin(), live_.end(), [](const auto& live) {
+    return live->state != RequestState::kWaiting && live->state != RequestState::kEnding;
+  });
+  for (auto count = admitted; count < options_.plan.max_batch; ++count) {
+    LiveRequest* first = nullptr;
+    for (const auto& live : live_) {
+      if (live->state == RequestState::kWaiting &&
+          (first == nullptr || live->request.priority < first->request.priority)) {
+        first = live.get();
+      }
+    }
+    // Strictly in order: a large request at the head is not starved by small ones behind it.
+    if (first == nullptr || !TryReserve(*first)) return;
+  }
+}
+
+bool LocalEngine::TryReserve(LiveRequest& live) {
+  const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.kv.total_tokens);
+  if (!parts_.memory->Reserve(need, live.kv)) return false;
+  auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
+                                        options_.eos_token_ids, parts_.model->config().vocab_size);
+  if (!sampling.ok()) {
+    End(live, FinishReason::kError, sampling.status());
+    return true;
+  }
+  live.sampling = *std::move(sampling);
+  if (need.segment_tokens.empty()) {
+    live.state = RequestState::kPrefill;
+    return true;
+  }
+  live.state = RequestState::kReserving;
+  live.asked_store = true;
+  const uint64_t id = live.kv.sequence_id;
+  parts_.store->Reserve(id, need.segment_tokens,
+                        [this, id](absl::StatusOr<std::vector<Extent>> extents) {
+                          inbox_.Answer({id, std::move(extents)});
+                        });
+  return true;
+}
+
+// --- Prefill
+// --------------------------------------------------------------------------------------
+
+void LocalEngine::AssignLanes() {
+  for (const auto& live : live_) {
+    if (live->state != RequestState::kPrefill || live->prefill_begun != absl::Time()) continue;
+    // The shortest lane that holds the prompt; a short prompt also takes the long lane.
+    for (auto lane = lanes_.rbegin(); lane != lanes_.rend(); ++lane) {
+      if ((*lane)->busy() || live->kv.prompt_tokens > (*lane)->max_tokens()) continue;
+      live->prefill_begun = absl::Now();
+      (*lane)->Begin(live->request.prompt, live->kv, *live->policy);
+      break;
+    }
+  }
+}
+
+bool LocalEngine::RunPrefillSlice() {
+  AssignLanes();
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    PrefillLane& lane = *lanes_[(next_lane_ + i) % lanes_.size()];
+    if (!lane.busy()) continue;
+    if (RunLane(lane)) {
+      next_lane_ = (next_lane_ + i + 1) % lanes_.size();
+      return true;
+    }
+  }
+  return false;
+}
+
+bool LocalEngine::RunLane(PrefillLane& lane) {
+  LiveRequest& live = *Find(lane.sequence()->sequence_id);
+  if (live.state != RequestState::kPrefill) return false;  // waits for its background work
+  const bool decoding = std::any_of(live_.begin(), live_.end(), [](const auto& other) {
+    return other->state == RequestState::kDecoding;
+  });
+  const int64_t rows = decoding ? options_.prefill_rows_beside_decode : options_.prefill_rows;
+  const absl::StatusOr<PrefillLane::Outcome> outcome = lane.RunSlice(rows, sampler_->logits(1));
+  if (!outcome.ok()) {
+    End(live, FinishReason::kError, outcome.status());
+    return true;
+  }
+  if (*outcome == PrefillLane::Outcome::kBlocked) return false;
+  ReportProgress(live, lane);
+  if (*outcome == PrefillLane::Outcome::kWorked) return true;
+
+  SamplingState* const state = &*live.sampling;
+  const auto token = sampler_->Sample(std::span(&state, 1));
+  if (!token.ok()) {
+    End(live, FinishReason::kError, token.status());
+    return true;
+  }
+  counters_.prompt_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);
+  live.state = RequestState::kIndexing;
+  live.first_token = live.last_token = absl::Now();
+  Emit(live, token->front());
+  return true;
+}
+
+void LocalEngine::ReportProgress(LiveRequest& live, const PrefillLane& lane) {
+  if (!live.request.return_progress) return;
+  live.sink->OnProgress({.total_tokens = live.kv.prompt_tokens,
+                         .cached_tokens = 0,
+                         .processed_tokens = lane.processed_tokens(),
+                         .elapsed = absl::Now() - live.prefill_begun});
+}
+
+bool LocalEngine::PollIndexing() {
+  bool changed = false;
+  for (const auto& live : live_) {
+    if (live->state != RequestState::kIndexing) continue;
+    const absl::StatusOr<bool> done = live->policy->FinishPrefill(live->kv);
+    if (!done.ok()) {
+      End(*live, FinishReason::kError, done.status());
+    } else if (*done) {
+      for (const auto& lane : lanes_) {
+        if (lane->sequence() == &live->kv) lane->End();
+      }
+      live->state = RequestState::kDecoding;
+    }
+    changed |= !done.ok() || *done;
+  }
+  return changed;
+}
+
+// --- Decode
+// ---------------------------------------------------------------------------------------
+
+bool LocalEngine::RunDecodeStep() {
+  batch_.clear();
+  for (const auto& live : live_) {
+    if (live->state == RequestState::kDecoding) batch_.push_back(live.get());
+  }
+  if (batch_.empty()) return false;
+  const absl::StatusOr<std::span<const OutputToken>> tokens = decode_step_->Run(std::span(batch_));
+  ++counters_.decode_steps;
+  if (!tokens.ok()) {
+    spdlog::error("decode step {}: {}", counters_.decode_steps, tokens.status().ToString());
+    for (LiveRequest* live : batch_) End(*live, FinishReason::kError, tokens.status());
+    return true;
+  }
+  const absl::Time now = absl::Now();
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    batch_[i]->last_token = now;
+    Emit(*batch_[i], (*tokens)[i]);
+  }
+  return true;
+}
+
+void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
+  ++live.num_generated;
+  ++counters_.generation_tokens;
+  live.next_token = token.token;
+  if (const absl::Status status = live.sampling->Count(*parts_.device, *parts_.stream, token.token);
+      !status.ok()) {
+    End(live, FinishReason::kError, status);
+    return;
+  }
+  const bool stop = live.output->Append(token);
+  if (stop || live.num_generated >= live.request.sampling.max_tokens) {
+    End(live, stop ? FinishReason::kStop : FinishReason::kLength);
+    return;
+  }
+  if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
+    live.sink->OnOutput(delta);
+  }
+}
+
+// --- The end of a request
+// -------------------------------------------------------------------------
+
+void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status status) {
+  if (live.state == RequestState::kEnding) return;
+  live.output->Flush();
+  if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
+    live.sink->OnOutput(delta);
+  }
+  const bool any_output = live.num_generated > 0;
+  const absl::Time now = absl::Now();
+  const bool began = live.prefill_begun != absl::Time();
+  const GenerationResult result{
+      .status = std::move(status),
+      .reason = reason,
+      .matched_stop = live.output->matched_stop(),
+      .matched_token = live.output->matched_token(),
+      .prompt_tokens = live.kv.prompt_tokens,
+      .cached_tokens = 0,
+      .completion_tokens = live.num_generated,
+      .seed = live.request.sampling.seed,
+      .queue_time = (began ? live.prefill_begun : now) - live.submitted,
+      .prefill_time =
+          began ? std::min(live.first_token, now) - live.prefill_begun : absl::ZeroDuration(),
+      .time_to_first_token = any_output ? live.first_token - live.submitted : absl::ZeroDuration(),
+      .decode_time = any_output ? live.last_token - live.first_token : absl::ZeroDuration(),
+      .kv_read_ratio = live.kv_bytes_full > 0 ? live.kv_bytes_read / live.kv_bytes_full : 0};
+  live.state = RequestState::kEnding;
+  // First free the id and only then tell the client, who may use it again at once.
+  inbox_.Forget(live.request.request_id);
+  live.sink->OnFinish(result);
+  live.sink.reset();
+}
+
+bool LocalEngine::PollEnding() {
+  bool changed = false;
+  for (auto it = live_.begin(); it != live_.end();) {
+    LiveRequest& live = **it;
+    if (live.state != RequestState::kEnding) {
+      ++it;
+      continue;
+    }
+    if (live.kv.table_row >= 0) {
+      const absl::StatusOr<bool> released = live.policy->Release(live.kv);
+      if (!released.ok()) {
+        spdlog::error("release of sequence {}: {}", live.kv.sequence_id,
+                      released.status().ToString());
+      } else if (!*released) {
+        ++it;
+        continue;
+      }
+    }
+    for (const auto& lane : lanes_) {
+      if (lane->sequence() == &live.kv) lane->End();
+    }
+    if (live.asked_store) parts_.store->Release(live.kv.sequence_id);
+    parts_.memory->Free(live.kv);
+    it = live_.erase(it);
+    changed = true;
+  }
+  return changed;
+}
+
+void LocalEngine::UpdateStats() {
+  EngineStats stats = counters_;
+  for (const auto& live : live_) {
+    if (live->state == RequestState::kWaiting || live->state == RequestState::kReserving) {
+      ++stats.requests_waiting;
+    } else if (live->state != RequestState::kEnding) {
+      ++stats.requests_running;
+    }
+  }
+  stats.dense_blocks_used = parts_.memory->dense_blocks().num_used();
+  stats.dense_blocks_total = parts_.memory->dense_blocks().total();
+  stats.meta_blocks_used = parts_.memory->meta_blocks().num_used();
+  stats.meta_blocks_total = parts_.memory->meta_blocks().total();
+  stats.store_reconnects = parts_.store->num_reattached();
+  stats.store_attached = parts_.store->attached();
+  stats.ready = stats.store_attached;
+  UpdateCacheStats(stats);
+  absl::MutexLock lock(&stats_mutex_);
+  stats_ = stats;
+}
+
+void LocalEngine::UpdateCacheStats(EngineStats& stats) {
+  if (const absl::Time now = absl::Now(); now >= next_cache_stats_) {
+    next_cache_stats_ = now + kCacheStatsInterval;
+    if (const absl::StatusOr<BlockCacheStats> cache = parts_.cache->Stats(); cache.ok()) {
+      cache_stats_ = *cache;
+    }
+  }
+  const BlockCacheCounters& counters = cache_stats_.counters;
+  stats.slots_total = cache_stats_.num_slots;
+  stats.slots_used = cache_stats_.num_used_slots;
+  stats.page_hits = counters.hits;
+  stats.page_misses = counters.misses;
+  stats.page_transients = counters.transients;
+  stats.page_evictions = counters.evictions;
+  stats.evictions_kept = counters.evictions_kept;
+  stats.arena_bytes_in = counters.misses * kPageBytes;
+  stats.arena_bytes_out = parts_.wave->builder().bytes_written();
+  stats.segments_built = parts_.wave->builder().num_built();
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,133 @@
+// The engine of one worker: one model on one device.
+//
+// One thread runs the loop: take mail, end what was cancelled or is late, admit what fits, one
+// slice of prefill, one decode step. A prefill slice and a decode step alternate, so a long prompt
+// does not stall short answers; short prompts have a lane of their own beside the long one.
+//
+// Owns:    KV memory, policies, lanes. Model, device, tokenizer and store belong to the caller and
+// outlive
+//          the engine.
+// Threads: as Engine.
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "gpu_worker/attention/full_policy.h"
+#include "gpu_worker/attention/kv_memory.h"
+#include "gpu_worker/attention/wave_policy.h"
+#include "gpu_worker/engine/decode_step.h"
+#include "gpu_worker/engine/engine.h"
+#include "gpu_worker/engine/inbox.h"
+#include "gpu_worker/engine/live_request.h"
+#include "gpu_worker/engine/memory_plan.h"
+#include "gpu_worker/engine/prefill_lane.h"
+#include "gpu_worker/engine/segment_store.h"
+#include "gpu_worker/wave_buffer/block_cache.h"
+
+namespace retroinfer {
+
+struct LocalEngineOptions {
+  MemoryPlan plan;
+  std::vector<int32_t> eos_token_ids;
+  size_t max_live_requests = 1024;  // queued and running
+  // Rows of a prefill slice: while nothing decodes, and while something does.
+  int64_t prefill_rows = 1024;
+  int64_t prefill_rows_beside_decode = 256;
+};
+
+// What the engine runs on. Plain pointers are not owned.
+struct EngineParts {
+  Device* device = nullptr;
+  Ops* ops = nullptr;
+  Stream* stream = nullptr;  // compute
+  Transformer* model = nullptr;
+  const Tokenizer* tokenizer = nullptr;
+  SegmentStore* store = nullptr;
+  std::unique_ptr<KvMemory> memory;
+  std::unique_ptr<BlockCache> cache;
+  std::unique_ptr<FullPolicy> full;
+  std::unique_ptr<WavePolicy> wave;
+};
+
+class LocalEngine final : public Engine {
+ public:
+  // Allocates lanes and step memory and starts the loop.
+  static absl::StatusOr<std::unique_ptr<LocalEngine>> Start(const LocalEngineOptions& options,
+                                                            EngineParts parts);
+  // Cancels what is live and waits for it.
+  ~LocalEngine() override;
+
+  absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) override;
+  bool Abort(std::string_view request_id) override;
+  void Drain(absl::Time deadline) override;
+  const EngineLimits& limits() const override { return limits_; }
+  EngineStats stats() const override;
+
+ private:
+  LocalEngine(const LocalEngineOptions& options, EngineParts parts);
+
+  absl::Status CreateWorkspaces();
+  void Loop();
+  bool RunOnce();  // returns whether anything was done
+
+  // Mail.
+  void TakeMail(absl::Duration timeout);
+  void TakeSubmission(Submission submission);
+  void TakeAnswer(ReserveAnswer answer);
+
+  // Admission.
+  void EndLateRequests();
+  void Admit();
+  absl::Status CheckFits(const GenerationRequest& request) const;
+  AttentionPolicy& PolicyOf(const AttentionSettings& settings) const;
+  bool TryReserve(LiveRequest& live);
+
+  // Work.
+  bool RunPrefillSlice();
+  bool RunLane(PrefillLane& lane);
+  void AssignLanes();
+  void FinishPrefill(LiveRequest& live, std::span<const OutputToken> token);
+  bool PollIndexing();
+  bool RunDecodeStep();
+  bool PollEnding();
+
+  // Output.
+  void Emit(LiveRequest& live, const OutputToken& token);
+  void ReportProgress(LiveRequest& live, const PrefillLane& lane);
+  void End(LiveRequest& live, FinishReason reason, absl::Status status = absl::OkStatus());
+  void UpdateStats();
+  void UpdateCacheStats(EngineStats& stats);
+  LiveRequest* Find(uint64_t sequence_id);
+
+  const LocalEngineOptions options_;
+  EngineParts parts_;
+  EngineLimits limits_;
+  Inbox inbox_;
+
+  // Of the engine's thread.
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<DecodeStep> decode_step_;
+  std::vector<std::unique_ptr<PrefillLane>> lanes_;  // the long one, then the short one
+  size_t next_lane_ = 0;
+  std::deque<std::unique_ptr<LiveRequest>> live_;  // in order of arrival
+  std::vector<LiveRequest*> batch_;
+  uint64_t next_sequence_id_ = 1;
+  EngineStats counters_;
+  BlockCacheStats cache_stats_;  // read from the device now and then
+  absl::Time next_cache_stats_ = absl::InfinitePast();
+
+  std::atomic<bool> stopping_ = false;
+  std::atomic<bool> cancel_all_ = false;
+  mutable absl::Mutex stats_mutex_;
+  EngineStats stats_ ABSL_GUARDED_BY(stats_mutex_);
+  std::thread thread_;
+};
+
+}  // namespace retroinfer

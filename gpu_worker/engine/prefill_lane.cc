@@ -1,0 +1,103 @@
+#include "gpu_worker/engine/prefill_lane.h"
+
+#include <algorithm>
+
+#include "absl/memory/memory.h"
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+
+PrefillLane::PrefillLane(Device& device, Stream& stream, Transformer& model,
+                         const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
+    : device_(device),
+      stream_(stream),
+      model_(model),
+      geometry_(geometry),
+      max_tokens_(max_tokens),
+      max_rows_(max_rows) {}
+
+absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(Device& device, Stream& stream,
+                                                                 Transformer& model,
+                                                                 const KvGeometry& geometry,
+                                                                 int64_t max_tokens,
+                                                                 int64_t max_rows) {
+  auto lane =
+      absl::WrapUnique(new PrefillLane(device, stream, model, geometry, max_tokens, max_rows));
+  ASSIGN_OR_RETURN(lane->token_ids_,
+                   device.Allocate(static_cast<size_t>(max_rows) * sizeof(int32_t),
+                                   MemoryPurpose::kActivations));
+  const size_t hidden_bytes = static_cast<size_t>(max_tokens * model.config().hidden_size) *
+                              DTypeBytes(model.activation_dtype());
+  ASSIGN_OR_RETURN(lane->hidden_, device.Allocate(hidden_bytes, MemoryPurpose::kActivations));
+  const size_t kv_bytes =
+      2 * size_t{geometry.num_kv_heads} * static_cast<size_t>(max_tokens) * geometry.vector_bytes();
+  for (DeviceBuffer& kv : lane->kv_) {
+    ASSIGN_OR_RETURN(kv, device.Allocate(kv_bytes, MemoryPurpose::kActivations));
+  }
+  return lane;
+}
+
+void PrefillLane::Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
+                        AttentionPolicy& policy) {
+  RI_CHECK(!busy() && !prompt.empty() && static_cast<int64_t>(prompt.size()) <= max_tokens_);
+  prompt_ = prompt;
+  sequence_ = &sequence;
+  policy_ = &policy;
+  layer_ = 0;
+  next_token_ = 0;
+}
+
+LayerKv PrefillLane::KvOfLayer(uint32_t layer) const {
+  const DeviceBuffer& buffer = kv_[layer % 2];
+  return {.keys = buffer.bytes().device_data(),
+          .values = buffer.bytes().device_data() + buffer.size_bytes() / 2,
+          .num_kv_heads = geometry_.num_kv_heads,
+          .head_dim = geometry_.head_dim,
+          .capacity = max_tokens_,
+          .dtype = geometry_.dtype};
+}
+
+absl::Status PrefillLane::RunChunk(int64_t rows) {
+  const MatrixView hidden = MatrixView::Dense(hidden_.bytes(), model_.activation_dtype(),
+                                              max_tokens_, model_.config().hidden_size)
+                                .Rows(next_token_, rows);
+  if (layer_ == 0) {
+    const auto ids = prompt_.subspan(static_cast<size_t>(next_token_), static_cast<size_t>(rows));
+    RETURN_IF_ERROR(
+        device_.Upload(stream_, std::as_bytes(ids), token_ids_.bytes().first(ids.size_bytes())));
+    RETURN_IF_ERROR(
+        model_.Embed(stream_, token_ids_.as<const int32_t>().first(ids.size()), hidden));
+  }
+  return model_.PrefillLayer(stream_, layer_, hidden, next_token_, KvOfLayer(layer_));
+}
+
+absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const MatrixView& logits) {
+  RI_CHECK(busy());
+  if (next_token_ == 0 && layer_ >= 2) {
+    ASSIGN_OR_RETURN(const bool taken, policy_->LayerTaken(*sequence_, layer_ - 2));
+    if (!taken) return Outcome::kBlocked;
+  }
+  const int64_t total = static_cast<int64_t>(prompt_.size());
+  const int64_t count = std::min({rows, max_rows_, total - next_token_});
+  RETURN_IF_ERROR(RunChunk(count));
+  next_token_ += count;
+  if (next_token_ < total) return Outcome::kWorked;
+
+  RETURN_IF_ERROR(policy_->TakeLayer(*sequence_, layer_, KvOfLayer(layer_)));
+  ++layer_;
+  next_token_ = 0;
+  if (layer_ < geometry_.num_layers) return Outcome::kWorked;
+  const MatrixView last = MatrixView::Dense(hidden_.bytes(), model_.activation_dtype(), max_tokens_,
+                                            model_.config().hidden_size)
+                              .Rows(total - 1, 1);
+  RETURN_IF_ERROR(model_.Logits(stream_, last, logits));
+  return Outcome::kDone;
+}
+
+int64_t PrefillLane::processed_tokens() const {
+  const int64_t total = static_cast<int64_t>(prompt_.size());
+  return (int64_t{layer_} * total + next_token_) / geometry_.num_layers;
+}
+
+}  // namespace retroinfer

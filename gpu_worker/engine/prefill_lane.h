@@ -1,0 +1,79 @@
+// Computes one prompt at a time, layer-major: for one layer all chunks of the prompt, then the next
+// layer (design: "Prefill"). Work comes in slices of one (layer, chunk), between which the engine
+// runs decode steps of other sequences.
+//
+// Only one layer's KV is here at a time, in two buffers: while layer l + 1 computes, the policy
+// still reads layer l's. The policy takes each finished layer over (index construction, copies to
+// the arena).
+//
+// Threads: the engine's thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/attention/attention_policy.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/model/transformer.h"
+
+namespace retroinfer {
+
+class PrefillLane {
+ public:
+  enum class Outcome {
+    kWorked,   // a slice is done, more to come
+    kBlocked,  // both KV buffers are still being read in the background: try again later
+    kDone,     // the prompt is computed and its last layer handed over; logits are filled
+  };
+
+  // A lane for prompts of up to `max_tokens`. `max_rows` is the largest chunk.
+  static absl::StatusOr<std::unique_ptr<PrefillLane>> Create(Device& device, Stream& stream,
+                                                             Transformer& model,
+                                                             const KvGeometry& geometry,
+                                                             int64_t max_tokens, int64_t max_rows);
+
+  int64_t max_tokens() const { return max_tokens_; }
+  bool busy() const { return sequence_ != nullptr; }
+  const SequenceKv* sequence() const { return sequence_; }
+
+  // REQUIRES: not busy; 1 <= prompt.size() <= max_tokens; both outlive the prefill. `prompt` stays
+  // unchanged.
+  void Begin(std::span<const int32_t> prompt, SequenceKv& sequence, AttentionPolicy& policy);
+  // Computes up to `rows` tokens of the current layer. On kDone `logits` ([1, vocab] f32) belong to
+  // the prompt's last token; the lane stays busy until End().
+  absl::StatusOr<Outcome> RunSlice(int64_t rows, const MatrixView& logits);
+  // Makes the lane free. REQUIRES: the policy has let go of the sequence's layers.
+  void End() { sequence_ = nullptr; }
+
+  // Prompt tokens whose share of all layers is done.
+  int64_t processed_tokens() const;
+
+ private:
+  PrefillLane(Device& device, Stream& stream, Transformer& model, const KvGeometry& geometry,
+              int64_t max_tokens, int64_t max_rows);
+
+  absl::Status RunChunk(int64_t rows);
+  LayerKv KvOfLayer(uint32_t layer) const;
+
+  Device& device_;
+  Stream& stream_;
+  Transformer& model_;
+  const KvGeometry geometry_;
+  const int64_t max_tokens_;
+  const int64_t max_rows_;
+  DeviceBuffer token_ids_;          // [max_rows]
+  DeviceBuffer hidden_;             // [max_tokens, hidden]
+  std::array<DeviceBuffer, 2> kv_;  // [2][kv_heads][max_tokens][head_dim]
+
+  std::span<const int32_t> prompt_;
+  SequenceKv* sequence_ = nullptr;
+  AttentionPolicy* policy_ = nullptr;
+  uint32_t layer_ = 0;
+  int64_t next_token_ = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,129 @@
+#include "gpu_worker/engine/sampling_validation.h"
+
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "absl/strings/str_cat.h"
+#include "common/status/error_reason.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+absl::Status BadSampling(const std::string& message) {
+  return common::WithReason(absl::InvalidArgumentError(message), "INVALID_SAMPLING");
+}
+
+enum class Low { kClosed, kOpen };  // whether the lower bound itself is allowed
+
+absl::Status CheckRange(std::string_view name, float value, float min, float max,
+                        Low low = Low::kClosed) {
+  const bool above = low == Low::kClosed ? value >= min : value > min;
+  if (above && value <= max) return absl::OkStatus();  // false for NaN
+  return BadSampling(absl::StrCat(std::string(name), " is ", value, ", it must be in ",
+                                  low == Low::kClosed ? "[" : "(", min, ", ", max, "]"));
+}
+
+absl::Status CheckStops(const SamplingParams& sampling, int32_t vocab_size) {
+  if (sampling.stop.size() > kMaxStopStrings) {
+    return BadSampling(absl::StrCat("stop has ", sampling.stop.size(), " strings, at most ",
+                                    kMaxStopStrings, " are allowed"));
+  }
+  for (const std::string& stop : sampling.stop) {
+    if (stop.empty()) return BadSampling("stop has an empty string");
+    if (stop.size() > kMaxStopBytes) {
+      return BadSampling(absl::StrCat("stop has a string of ", stop.size(), " bytes, at most ",
+                                      kMaxStopBytes, " are allowed"));
+    }
+  }
+  if (sampling.stop_token_ids.size() > kMaxStopTokens) {
+    return BadSampling(absl::StrCat("stop_token_ids has ", sampling.stop_token_ids.size(),
+                                    " ids, at most ", kMaxStopTokens, " are allowed"));
+  }
+  for (const int32_t token : sampling.stop_token_ids) {
+    if (token < 0 || token >= vocab_size) {
+      return BadSampling(
+          absl::StrCat("stop_token_ids has ", token, ", ids must be in [0, ", vocab_size - 1, "]"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRatio(std::string_view name, double value) {
+  if (value >= 0.0 && value <= 1.0) return absl::OkStatus();
+  return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
+                                std::string(name), " is ", value, ", it must be in [0, 1]")),
+                            "INVALID_ATTENTION");
+}
+
+}  // namespace
+
+absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size) {
+  RETURN_IF_ERROR(CheckRange("temperature", sampling.temperature, 0.0f, kMaxTemperature));
+  RETURN_IF_ERROR(CheckRange("top_p", sampling.top_p, 0.0f, 1.0f, Low::kOpen));
+  RETURN_IF_ERROR(CheckRange("min_p", sampling.min_p, 0.0f, 1.0f));
+  RETURN_IF_ERROR(
+      CheckRange("repetition_penalty", sampling.repetition_penalty, 0.0f, 10.0f, Low::kOpen));
+  RETURN_IF_ERROR(CheckRange("frequency_penalty", sampling.frequency_penalty, -2.0f, 2.0f));
+  RETURN_IF_ERROR(CheckRange("presence_penalty", sampling.presence_penalty, -2.0f, 2.0f));
+  if (sampling.top_k < 0) {
+    return BadSampling(absl::StrCat("top_k is ", sampling.top_k, ", it must be 0 (off) or more"));
+  }
+  if (sampling.max_tokens < 1) {
+    return BadSampling(
+        absl::StrCat("max_tokens is ", sampling.max_tokens, ", it must be at least 1"));
+  }
+  if (sampling.min_tokens < 0 || sampling.min_tokens > sampling.max_tokens) {
+    return BadSampling(absl::StrCat("min_tokens is ", sampling.min_tokens, ", it must be in [0, ",
+                                    sampling.max_tokens, "] (max_tokens)"));
+  }
+  if (sampling.num_logprobs < -1 || sampling.num_logprobs > kMaxLogprobs) {
+    return BadSampling(absl::StrCat("logprobs is ", sampling.num_logprobs, ", it must be in [0, ",
+                                    kMaxLogprobs, "]"));
+  }
+  return CheckStops(sampling, vocab_size);
+}
+
+absl::Status ValidateAttention(const AttentionSettings& attention) {
+  RETURN_IF_ERROR(CheckRatio("retrieval_ratio", attention.retrieval_ratio));
+  return CheckRatio("estimation_ratio", attention.estimation_ratio);
+}
+
+absl::Status ValidateRequest(const GenerationRequest& request, int32_t vocab_size,
+                             int64_t max_model_len) {
+  if (request.prompt.empty()) {
+    return common::WithReason(
+        absl::InvalidArgumentError("the prompt is empty, at least one token is needed"),
+        "EMPTY_PROMPT");
+  }
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    const int32_t token = request.prompt[i];
+    if (token >= 0 && token < vocab_size) continue;
+    return common::WithReason(
+        absl::InvalidArgumentError(absl::StrCat("token ", i, " of the prompt is ", token,
+                                                ", ids must be in [0, ", vocab_size - 1, "]")),
+        "TOKEN_OUT_OF_RANGE",
+        {{"position", absl::StrCat(i)},
+         {"token_id", absl::StrCat(token)},
+         {"vocab_size", absl::StrCat(vocab_size)}});
+  }
+  RETURN_IF_ERROR(ValidateSampling(request.sampling, vocab_size));
+  RETURN_IF_ERROR(ValidateAttention(request.attention));
+  const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  const int64_t needed = prompt_tokens + request.sampling.max_tokens;
+  if (needed > max_model_len) {
+    return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
+                                  "a prompt of ", prompt_tokens, " tokens and max_tokens of ",
+                                  request.sampling.max_tokens, " need a context of ", needed,
+                                  ", this server's model takes ", max_model_len,
+                                  ": shorten the prompt or lower max_tokens")),
+                              "CONTEXT_TOO_LONG",
+                              {{"prompt_tokens", absl::StrCat(prompt_tokens)},
+                               {"max_tokens", absl::StrCat(request.sampling.max_tokens)},
+                               {"max_model_len", absl::StrCat(max_model_len)}});
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,141 @@
+#include "gpu_worker/model/checkpoint.h"
+
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/model/json_file.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr char kSingleName[] = "/model.safetensors";
+constexpr char kIndexName[] = "/model.safetensors.index.json";
+constexpr JsonLimits kIndexLimits = {
+    .max_bytes = size_t{64} << 20, .max_values = 10 * SafetensorsFile::kMaxTensors, .max_depth = 4};
+
+// Whether `name` can only be a file of the folder itself.
+bool IsPlainFileName(const std::string& name) {
+  const std::string suffix = ".safetensors";
+  return name.size() > suffix.size() && name.size() <= 255 && name.front() != '.' &&
+         name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0 &&
+         name.find('/') == std::string::npos && name.find('\0') == std::string::npos;
+}
+
+// file name -> tensors that the index says are in it.
+using Shards = std::map<std::string, std::set<std::string>>;
+
+absl::StatusOr<Shards> ReadShards(const JsonObject& index) {
+  ASSIGN_OR_RETURN(const JsonObject weight_map, index.Object("weight_map"));
+  Shards shards;
+  for (const auto& [tensor, value] : weight_map.json().items()) {
+    if (tensor.size() > SafetensorsFile::kMaxNameBytes) {
+      return weight_map.Error(tensor,
+                              absl::StrCat("has ", tensor.size(), " bytes; at most ",
+                                           SafetensorsFile::kMaxNameBytes, " are accepted"));
+    }
+    ASSIGN_OR_RETURN(const std::string file, weight_map.String(tensor));
+    if (!IsPlainFileName(file)) {
+      return weight_map.Error(tensor, absl::StrCat("is \"", file.substr(0, 80),
+                                                   "\"; needs the name of a .safetensors file in "
+                                                   "the same folder"));
+    }
+    shards[file].insert(tensor);
+    if (shards.size() > Checkpoint::kMaxFiles) {
+      return index.Error("weight_map",
+                         absl::StrCat("names more than ", Checkpoint::kMaxFiles, " files"));
+    }
+  }
+  if (shards.empty()) return index.Error("weight_map", "is empty");
+  return shards;
+}
+
+// Checks that a file holds the tensors that the index says, and no others.
+absl::Status CheckShard(const JsonObject& index, const std::string& file,
+                        const std::set<std::string>& expected,
+                        const std::map<std::string, HostTensor>& tensors) {
+  for (const std::string& name : expected) {
+    if (tensors.find(name) == tensors.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(index.name(), ": tensor \"", name, "\" is not in ", file));
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    if (expected.find(name) == expected.end()) {
+      return absl::InvalidArgumentError(absl::StrCat(index.name(), ": does not place tensor \"",
+                                                     name, "\" in ", file, ", which holds it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status Checkpoint::Add(SafetensorsFile file) {
+  for (const auto& [name, tensor] : file.tensors()) {
+    if (!tensors_.emplace(name, tensor).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(folder_, ": tensor \"", name, "\" is in two files"));
+    }
+    total_bytes_ += tensor.bytes.size();
+  }
+  files_.push_back(std::move(file));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::OpenIndexed(const std::string& folder) {
+  ASSIGN_OR_RETURN(const JsonObject index, LoadJsonFile(folder + kIndexName, kIndexLimits));
+  ASSIGN_OR_RETURN(const Shards shards, ReadShards(index));
+  Checkpoint checkpoint;
+  checkpoint.folder_ = folder;
+  for (const auto& [name, tensors] : shards) {
+    absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(folder + "/" + name);
+    if (absl::IsNotFound(file.status())) {
+      return absl::NotFoundError(absl::StrCat(index.name(), " names ", name, " for ",
+                                              tensors.size(), " tensors (\"", *tensors.begin(),
+                                              "\" ...): ", file.status().message()));
+    }
+    RETURN_IF_ERROR(file.status());
+    RETURN_IF_ERROR(CheckShard(index, name, tensors, file->tensors()));
+    RETURN_IF_ERROR(checkpoint.Add(*std::move(file)));
+  }
+  return checkpoint;
+}
+
+absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
+  absl::StatusOr<SafetensorsFile> single = SafetensorsFile::Open(folder + kSingleName);
+  if (single.ok()) {
+    Checkpoint checkpoint;
+    checkpoint.folder_ = folder;
+    RETURN_IF_ERROR(checkpoint.Add(*std::move(single)));
+    return checkpoint;
+  }
+  if (!absl::IsNotFound(single.status())) return single.status();
+  const absl::StatusOr<MappedFile> index = MappedFile::Open(folder + kIndexName);
+  if (absl::IsNotFound(index.status())) {
+    return absl::NotFoundError(absl::StrCat(
+        folder, " holds no weights: needs model.safetensors or model.safetensors.index.json"));
+  }
+  return OpenIndexed(folder);
+}
+
+absl::StatusOr<HostTensor> Checkpoint::Find(const std::string& name,
+                                            const std::vector<int64_t>& shape) const {
+  const auto it = tensors_.find(name);
+  if (it == tensors_.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        folder_, ": tensor \"", name, "\" is missing; config.json asks for it with shape [",
+        absl::StrJoin(shape, ", "), "]"));
+  }
+  if (it->second.shape != shape) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        folder_, ": tensor \"", name, "\" has shape [", absl::StrJoin(it->second.shape, ", "),
+        "]; config.json asks for [", absl::StrJoin(shape, ", "), "]"));
+  }
+  return it->second;
+}
+
+}  // namespace retroinfer

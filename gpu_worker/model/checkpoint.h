@@ -1,0 +1,48 @@
+// All weights of a model folder: model.safetensors, or the files that model.safetensors.index.json
+// names.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/model/safetensors_file.h"
+
+namespace retroinfer {
+
+// Threads: immutable after Open.
+// Owns:    the mapped files that its tensors point into.
+class Checkpoint {
+ public:
+  static constexpr size_t kMaxFiles = 4096;
+
+  // Opens and checks every file of the checkpoint. An index must name each tensor of its files, and
+  // only files that lie in `folder` itself.
+  //
+  // Returns: NOT_FOUND if there are no weights, or a file that the index names is missing;
+  //          INVALID_ARGUMENT and UNIMPLEMENTED as SafetensorsFile::Open.
+  static absl::StatusOr<Checkpoint> Open(const std::string& folder);
+
+  const std::string& folder() const { return folder_; }
+  const std::map<std::string, HostTensor>& tensors() const { return tensors_; }
+  size_t total_bytes() const { return total_bytes_; }
+
+  // The tensor `name`, which must have this shape.
+  //
+  // Returns: INVALID_ARGUMENT, with the name and both shapes, if it is missing or has another.
+  absl::StatusOr<HostTensor> Find(const std::string& name, const std::vector<int64_t>& shape) const;
+
+ private:
+  absl::Status Add(SafetensorsFile file);
+  static absl::StatusOr<Checkpoint> OpenIndexed(const std::string& folder);
+
+  std::string folder_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, HostTensor> tensors_;
+  size_t total_bytes_ = 0;
+};
+
+}  // namespace retroinfer

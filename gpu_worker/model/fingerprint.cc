@@ -1,0 +1,172 @@
+// Each tensor is cut into pieces of kPieceBytes. The digest of a tensor covers its name, type and
+// shape and the digests of its pieces in order; the model's covers the config and the tensors'
+// digests in order of their names. So the result does not depend on threads or files.
+#include "gpu_worker/model/fingerprint.h"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/synchronization/mutex.h"
+#include "common/log/check.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr int64_t kFormatVersion = 1;
+constexpr size_t kPieceBytes = size_t{16} << 20;
+
+struct Piece {
+  std::span<const std::byte> bytes;
+  Fingerprint digest = {};
+};
+
+bool HashPiece(Piece& piece) {
+  unsigned int size = 0;
+  return EVP_Digest(piece.bytes.data(), piece.bytes.size(), piece.digest.data(), &size,
+                    EVP_sha256(), nullptr) == 1 &&
+         size == piece.digest.size();
+}
+
+// Hashes all pieces on several threads. False if OpenSSL fails.
+bool HashPieces(std::vector<Piece>& pieces, const FingerprintOptions& options, size_t total_bytes) {
+  std::atomic<size_t> next = 0;
+  std::atomic<bool> failed = false;
+  absl::Mutex mutex;
+  size_t done_bytes = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < pieces.size(); i = next++) {
+      if (!HashPiece(pieces[i])) failed = true;
+      if (!options.progress) continue;
+      absl::MutexLock lock(&mutex);
+      done_bytes += pieces[i].bytes.size();
+      options.progress(done_bytes, total_bytes);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int i = 1; i < options.num_threads; ++i) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  return !failed;
+}
+
+void AddConfig(const ModelConfig& config, FingerprintBuilder& builder) {
+  builder.AddInt("family", static_cast<int64_t>(config.family));
+  builder.AddInt("hidden_size", config.hidden_size);
+  builder.AddInt("intermediate_size", config.intermediate_size);
+  builder.AddInt("num_layers", config.num_layers);
+  builder.AddInt("num_query_heads", config.num_query_heads);
+  builder.AddInt("num_kv_heads", config.num_kv_heads);
+  builder.AddInt("head_dim", config.head_dim);
+  builder.AddInt("vocab_size", config.vocab_size);
+  builder.AddDouble("rms_norm_epsilon", config.rms_norm_epsilon);
+  builder.AddInt("tie_word_embeddings", config.tie_word_embeddings);
+  builder.AddInt("qkv_bias", config.qkv_bias);
+  builder.AddInt("qk_norm", config.qk_norm);
+  builder.AddInt("rope.type", static_cast<int64_t>(config.rope.type));
+  builder.AddDouble("rope.theta", config.rope.theta);
+  builder.AddDouble("rope.factor", config.rope.factor);
+  builder.AddDouble("rope.low_freq_factor", config.rope.low_freq_factor);
+  builder.AddDouble("rope.high_freq_factor", config.rope.high_freq_factor);
+  builder.AddInt("rope.original_positions", config.rope.original_positions);
+  builder.AddDouble("rope.beta_fast", config.rope.beta_fast);
+  builder.AddDouble("rope.beta_slow", config.rope.beta_slow);
+  builder.AddInt("rope.truncate", config.rope.truncate);
+  builder.AddDouble("rope.attention_factor", config.rope.attention_factor);
+}
+
+Fingerprint TensorFingerprint(const std::string& name, const HostTensor& tensor,
+                              std::span<const Piece> pieces) {
+  FingerprintBuilder builder;
+  builder.AddBytes("name", std::as_bytes(std::span(name)));
+  builder.AddInt("dtype", static_cast<int64_t>(tensor.dtype));
+  for (const int64_t extent : tensor.shape) builder.AddInt("extent", extent);
+  for (const Piece& piece : pieces) builder.AddFingerprint("piece", piece.digest);
+  return builder.Finish();
+}
+
+}  // namespace
+
+struct FingerprintBuilder::State {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  ~State() { EVP_MD_CTX_free(context); }
+  // SHA-256 of bytes in memory has no way to fail but lack of memory.
+  void Update(const void* data, size_t size) {
+    RI_CHECK(EVP_DigestUpdate(context, data, size) == 1);
+  }
+};
+
+FingerprintBuilder::FingerprintBuilder() : state_(std::make_unique<State>()) {
+  RI_CHECK(EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) == 1);
+}
+
+FingerprintBuilder::~FingerprintBuilder() = default;
+
+void FingerprintBuilder::AddBytes(const std::string& name, std::span<const std::byte> value) {
+  static_assert(std::endian::native == std::endian::little);
+  const auto name_size = static_cast<uint32_t>(name.size());
+  const auto value_size = static_cast<uint64_t>(value.size());
+  state_->Update(&name_size, sizeof(name_size));
+  state_->Update(name.data(), name.size());
+  state_->Update(&value_size, sizeof(value_size));
+  state_->Update(value.data(), value.size());
+}
+
+void FingerprintBuilder::AddInt(const std::string& name, int64_t value) {
+  AddBytes(name, std::as_bytes(std::span(&value, 1)));
+}
+
+void FingerprintBuilder::AddDouble(const std::string& name, double value) {
+  AddBytes(name, std::as_bytes(std::span(&value, 1)));
+}
+
+void FingerprintBuilder::AddFingerprint(const std::string& name, const Fingerprint& value) {
+  AddBytes(name, std::as_bytes(std::span(value)));
+}
+
+Fingerprint FingerprintBuilder::Finish() {
+  Fingerprint digest;
+  unsigned int size = 0;
+  RI_CHECK(EVP_DigestFinal_ex(state_->context, digest.data(), &size) == 1);
+  RI_CHECK(size == digest.size());
+  return digest;
+}
+
+std::string FingerprintHex(const Fingerprint& fingerprint) {
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size()));
+}
+
+absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
+                                             const Checkpoint& checkpoint,
+                                             const FingerprintOptions& options) {
+  std::vector<Piece> pieces;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    for (size_t at = 0; at < tensor.bytes.size(); at += kPieceBytes) {
+      pieces.push_back({tensor.bytes.subspan(at, std::min(kPieceBytes, tensor.bytes.size() - at))});
+    }
+  }
+  if (!HashPieces(pieces, options, checkpoint.total_bytes())) {
+    return absl::InternalError("OpenSSL could not compute SHA-256 of the weights");
+  }
+  FingerprintBuilder builder;
+  builder.AddInt("format", kFormatVersion);
+  AddConfig(config, builder);
+  size_t first_piece = 0;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    const size_t count = (tensor.bytes.size() + kPieceBytes - 1) / kPieceBytes;
+    builder.AddFingerprint(
+        "tensor", TensorFingerprint(name, tensor, std::span(pieces).subspan(first_piece, count)));
+    first_piece += count;
+  }
+  return builder.Finish();
+}
+
+}  // namespace retroinfer

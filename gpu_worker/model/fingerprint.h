@@ -1,0 +1,65 @@
+// The fingerprint of a model: SHA-256 over everything that decides which KV bytes a token gets.
+// Stored KV is only ever reused under the same fingerprint.
+//
+// Weights are hashed in full, not sampled: a fine-tune may differ from its base in a few rows of
+// one table, and KV of the wrong model must never be served. The bytes are read for loading anyway;
+// pieces are hashed side by side, so that the threads that a machine has set the pace (about
+// 1 to 2 GB/s each with SHA instructions).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/model_config.h"
+
+namespace retroinfer {
+
+using Fingerprint = std::array<uint8_t, 32>;
+
+std::string FingerprintHex(const Fingerprint& fingerprint);
+
+// Hashes a list of named values. Each is written as
+//   u32 length of the name | name | u64 length of the value | value       (little-endian)
+// so that no two different lists give the same bytes.
+//
+// Threads: one.
+class FingerprintBuilder {
+ public:
+  FingerprintBuilder();
+  ~FingerprintBuilder();
+  FingerprintBuilder(const FingerprintBuilder&) = delete;
+  FingerprintBuilder& operator=(const FingerprintBuilder&) = delete;
+
+  void AddBytes(const std::string& name, std::span<const std::byte> value);
+  void AddInt(const std::string& name, int64_t value);
+  void AddDouble(const std::string& name, double value);
+  void AddFingerprint(const std::string& name, const Fingerprint& value);
+
+  // REQUIRES: not called before; nothing is added after.
+  Fingerprint Finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+struct FingerprintOptions {
+  int num_threads = 1;
+  // Called with bytes hashed so far and in all, from the hashing threads, one call at a time.
+  std::function<void(size_t, size_t)> progress;
+};
+
+// Hashes geometry, RoPE, norm settings, and name, type, shape and content of every tensor. How the
+// weights are split into files does not matter.
+absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
+                                             const Checkpoint& checkpoint,
+                                             const FingerprintOptions& options);
+
+}  // namespace retroinfer

@@ -1,0 +1,61 @@
+// What config.json says about a model, checked and reduced to what the forward pass needs.
+//
+// Supported families: Llama 3, 3.1 and 3.2 (LlamaForCausalLM), Qwen2.5 (Qwen2ForCausalLM) and
+// Qwen3 (Qwen3ForCausalLM), dense. A setting that would change the result and is not implemented is
+// refused: a model gives right answers or none.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/kv/kv_geometry.h"
+#include "gpu_worker/model/json_file.h"
+#include "gpu_worker/model/rope_config.h"
+
+namespace retroinfer {
+
+// The values are part of the fingerprint: never renumber.
+enum class ModelFamily : uint32_t { kLlama = 1, kQwen2 = 2, kQwen3 = 3 };
+
+struct ModelConfig {
+  ModelFamily family = ModelFamily::kLlama;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;  // of the feed-forward network
+  uint32_t num_layers = 0;
+  uint32_t num_query_heads = 0;
+  uint32_t num_kv_heads = 0;
+  uint32_t head_dim = 0;  // 64 or 128
+  int64_t vocab_size = 0;
+  int64_t context_length = 0;  // tokens that the model is made for, RoPE scaling included
+  float rms_norm_epsilon = 0;
+  RopeConfig rope;
+  bool tie_word_embeddings = false;  // the output projection is the embedding table
+  bool qkv_bias = false;             // Qwen2
+  bool qk_norm = false;              // Qwen3: RMSNorm of every query and key head before RoPE
+  DType dtype = DType::kF32;         // what the weights are meant to be computed in
+  std::vector<int32_t> eos_token_ids;
+
+  int64_t query_size() const { return int64_t{num_query_heads} * head_dim; }
+  int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
+  // Query heads that share a KV head.
+  uint32_t group_size() const { return num_query_heads / num_kv_heads; }
+  KvGeometry geometry(DType kv_dtype) const {
+    return {num_layers, num_kv_heads, head_dim, kv_dtype};
+  }
+};
+
+std::string_view ModelFamilyName(ModelFamily family);
+
+inline constexpr int64_t kMaxVocabSize = int64_t{1} << 22;
+
+// Returns: INVALID_ARGUMENT for missing, mistyped or impossible values, UNIMPLEMENTED for what is
+// valid but not supported; both with file, key and what is accepted.
+absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config);
+
+// Reads `folder`/config.json.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder);
+
+}  // namespace retroinfer

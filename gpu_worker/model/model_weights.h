@@ -1,0 +1,65 @@
+// The weights of a model in device memory, in the form that the operations want.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/model_config.h"
+#include "gpu_worker/ops/ops.h"
+
+namespace retroinfer {
+
+// Q = query_heads * head_dim, K = kv_heads * head_dim, F = intermediate size.
+struct LayerWeights {
+  MatrixView attention_norm;                // [1, hidden]
+  MatrixView mlp_norm;                      // [1, hidden]
+  MatrixView q_norm;                        // [1, head_dim]; Qwen3 only
+  MatrixView k_norm;                        // [1, head_dim]; Qwen3 only
+  std::unique_ptr<PreparedLinear> q;        // hidden -> Q
+  std::unique_ptr<PreparedLinear> k;        // hidden -> K
+  std::unique_ptr<PreparedLinear> v;        // hidden -> K
+  std::unique_ptr<PreparedLinear> o;        // Q -> hidden
+  std::unique_ptr<PreparedLinear> gate_up;  // hidden -> 2 F: gate, then up
+  std::unique_ptr<PreparedLinear> down;     // F -> hidden
+};
+
+// Threads: immutable after loading.
+struct ModelWeights {
+  DeviceBuffer embedding_buffer;
+  DeviceBuffer norm_buffer;  // all norms
+  MatrixView embedding;      // [vocab, hidden], as stored
+  MatrixView final_norm;     // [1, hidden]
+  std::vector<LayerWeights> layers;
+  std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab
+};
+
+// Called with the bytes of weights done so far and in all.
+using LoadProgress = std::function<void(size_t, size_t)>;
+
+// Name and shape of every tensor that a checkpoint of this model must hold.
+std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& config);
+
+// Checks that the checkpoint holds what the model needs and nothing that it would ignore.
+//
+// Returns: INVALID_ARGUMENT, naming the tensor, if one is missing, has another shape, or is there
+//          and no part of this architecture (a bias, an adapter): without it answers were wrong.
+absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint);
+
+// Copies all weights to the device. `checkpoint` is not needed afterwards.
+//
+// Returns: as CheckTensors; RESOURCE_EXHAUSTED if the device has too little memory. Beside the
+//          weights it takes room for the largest matrix, until it returns.
+absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, Ops& ops, const ModelConfig& config,
+                                              const Checkpoint& checkpoint,
+                                              const LoadProgress& progress);
+
+}  // namespace retroinfer

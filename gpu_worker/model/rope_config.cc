@@ -1,0 +1,216 @@
+#include "gpu_worker/model/rope_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr double kMaxTheta = 1e15;
+constexpr double kMaxFactor = 1e4;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+constexpr double kDefaultTheta = 10000;
+
+// Where transformers 5 and its predecessors put the settings.
+struct RopeSource {
+  JsonObject settings;  // type, factor and so on
+  JsonObject theta;     // holds rope_theta, if any object does
+};
+
+absl::StatusOr<RopeSource> FindSource(const JsonObject& config) {
+  const char* kNew = "rope_parameters";
+  const char* kOld = "rope_scaling";
+  if (config.Has(kNew) && config.Has(kOld) && config.json()[kNew] != config.json()[kOld]) {
+    return config.Error(kOld, "contradicts \"rope_parameters\"; remove one of them");
+  }
+  if (config.Has(kNew)) {
+    ASSIGN_OR_RETURN(JsonObject settings, config.Object(kNew));
+    if (settings.Has("rope_theta") && config.Has("rope_theta") &&
+        settings.json()["rope_theta"] != config.json()["rope_theta"]) {
+      return config.Error("rope_theta", "contradicts the one in \"rope_parameters\"");
+    }
+    JsonObject theta = settings.Has("rope_theta") ? settings : config;
+    return RopeSource{std::move(settings), std::move(theta)};
+  }
+  if (config.Has(kOld)) {
+    ASSIGN_OR_RETURN(JsonObject settings, config.Object(kOld));
+    JsonObject theta = settings.Has("rope_theta") ? settings : config;
+    return RopeSource{std::move(settings), std::move(theta)};
+  }
+  return RopeSource{config, config};
+}
+
+absl::StatusOr<std::string> TypeName(const JsonObject& settings) {
+  for (const char* key : {"rope_type", "type"}) {
+    if (settings.Has(key)) return settings.String(key);
+  }
+  for (const auto& [key, value] : settings.json().items()) {
+    if (value.is_object()) {
+      return absl::UnimplementedError(
+          absl::StrCat(settings.name(), ": settings for single layer types (\"", key,
+                       "\") are not supported; one RoPE for all layers is"));
+    }
+  }
+  return settings.Error("rope_type", "is missing; needs default, linear, llama3 or yarn");
+}
+
+double YarnScale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+absl::Status ReadYarn(const JsonObject& settings, int64_t max_positions, RopeConfig& rope) {
+  ASSIGN_OR_RETURN(rope.original_positions, settings.IntOr("original_max_position_embeddings",
+                                                           max_positions, 1, kMaxPositions));
+  ASSIGN_OR_RETURN(rope.beta_fast, settings.NumberOr("beta_fast", 32, 0, 1e6));
+  ASSIGN_OR_RETURN(rope.beta_slow, settings.NumberOr("beta_slow", 1, 0, 1e6));
+  if (rope.beta_fast == 0) rope.beta_fast = 32;  // transformers reads 0 as absent
+  if (rope.beta_slow == 0) rope.beta_slow = 1;
+  ASSIGN_OR_RETURN(rope.truncate, settings.BoolOr("truncate", true));
+  ASSIGN_OR_RETURN(const double mscale, settings.NumberOr("mscale", 0, 0, 1e3));
+  ASSIGN_OR_RETURN(const double mscale_all, settings.NumberOr("mscale_all_dim", 0, 0, 1e3));
+  const double inferred = mscale != 0 && mscale_all != 0
+                              ? YarnScale(rope.factor, mscale) / YarnScale(rope.factor, mscale_all)
+                              : YarnScale(rope.factor, 1);
+  ASSIGN_OR_RETURN(rope.attention_factor,
+                   settings.NumberOr("attention_factor", inferred, 1e-3, 1e3));
+  return absl::OkStatus();
+}
+
+absl::Status ReadLlama3(const JsonObject& settings, RopeConfig& rope) {
+  ASSIGN_OR_RETURN(rope.low_freq_factor, settings.Number("low_freq_factor", 1e-3, 1e6));
+  ASSIGN_OR_RETURN(rope.high_freq_factor, settings.Number("high_freq_factor", 1e-3, 1e6));
+  if (rope.low_freq_factor >= rope.high_freq_factor) {
+    return settings.Error("high_freq_factor", "must be larger than \"low_freq_factor\"");
+  }
+  ASSIGN_OR_RETURN(rope.original_positions,
+                   settings.Int("original_max_position_embeddings", 1, kMaxPositions));
+  return absl::OkStatus();
+}
+
+// Frequencies below the low limit are divided by the factor, those above the high limit kept,
+// those between interpolated.
+double Llama3Frequency(const RopeConfig& rope, double inv_freq) {
+  const auto original = static_cast<double>(rope.original_positions);
+  const double wavelength = 2 * std::numbers::pi / inv_freq;
+  if (wavelength > original / rope.low_freq_factor) return inv_freq / rope.factor;
+  if (wavelength < original / rope.high_freq_factor) return inv_freq;
+  const double smooth = (original / wavelength - rope.low_freq_factor) /
+                        (rope.high_freq_factor - rope.low_freq_factor);
+  return (1 - smooth) * inv_freq / rope.factor + smooth * inv_freq;
+}
+
+// Section 3.2 of the YaRN paper: a ramp over the dimensions between those that turn `beta_fast`
+// and `beta_slow` times within the original context.
+class YarnRamp {
+ public:
+  YarnRamp(const RopeConfig& rope, uint32_t head_dim) {
+    const auto dimension = [&](double rotations) {
+      return head_dim *
+             std::log(static_cast<double>(rope.original_positions) /
+                      (rotations * 2 * std::numbers::pi)) /
+             (2 * std::log(rope.theta));
+    };
+    low_ = dimension(rope.beta_fast);
+    high_ = dimension(rope.beta_slow);
+    if (rope.truncate) {
+      low_ = std::floor(low_);
+      high_ = std::ceil(high_);
+    }
+    low_ = std::max(low_, 0.0);
+    high_ = std::min(high_, head_dim - 1.0);
+    if (low_ == high_) high_ += 0.001;
+  }
+
+  double Frequency(const RopeConfig& rope, uint32_t pair, double inv_freq) const {
+    const double interpolated = std::clamp((pair - low_) / (high_ - low_), 0.0, 1.0);
+    return inv_freq / rope.factor * interpolated + inv_freq * (1 - interpolated);
+  }
+
+ private:
+  double low_;
+  double high_;
+};
+
+}  // namespace
+
+absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonObject& config, int64_t max_positions) {
+  ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
+  RopeConfig rope;
+  ASSIGN_OR_RETURN(rope.theta,
+                   source.theta.NumberOr("rope_theta", kDefaultTheta, 1.000001, kMaxTheta));
+  for (const JsonObject* object : {&config, &source.settings}) {
+    ASSIGN_OR_RETURN(const double partial,
+                     object->NumberOr("partial_rotary_factor", 1.0, 0.0, 1.0));
+    if (partial != 1.0) {
+      return absl::UnimplementedError(
+          absl::StrCat(object->name(), ": partial_rotary_factor ", partial,
+                       " is not supported; RoPE over the whole head (1.0) is"));
+    }
+  }
+  const bool has_settings = config.Has("rope_parameters") || config.Has("rope_scaling");
+  if (!has_settings) return rope;
+  ASSIGN_OR_RETURN(const std::string type, TypeName(source.settings));
+  if (type == "default") return rope;
+  if (type != "linear" && type != "llama3" && type != "yarn") {
+    return absl::UnimplementedError(
+        absl::StrCat(source.settings.name(), ": RoPE type \"", type.substr(0, 40),
+                     "\" is not supported; default, linear, llama3 and yarn are"));
+  }
+  ASSIGN_OR_RETURN(rope.factor, source.settings.Number("factor", 1.0, kMaxFactor));
+  if (type == "linear") {
+    rope.type = RopeConfig::Type::kLinear;
+  } else if (type == "llama3") {
+    rope.type = RopeConfig::Type::kLlama3;
+    RETURN_IF_ERROR(ReadLlama3(source.settings, rope));
+  } else {
+    rope.type = RopeConfig::Type::kYarn;
+    RETURN_IF_ERROR(ReadYarn(source.settings, max_positions, rope));
+  }
+  return rope;
+}
+
+int64_t RopeConfig::ContextLength(int64_t max_positions) const {
+  switch (type) {
+    case Type::kDefault:
+    case Type::kLlama3:
+      return max_positions;
+    case Type::kLinear:
+      return static_cast<int64_t>(static_cast<double>(max_positions) * factor);
+    case Type::kYarn:
+      return std::max(max_positions,
+                      static_cast<int64_t>(static_cast<double>(original_positions) * factor));
+  }
+  return max_positions;
+}
+
+std::vector<float> RopeConfig::InverseFrequencies(uint32_t head_dim) const {
+  std::vector<float> frequencies(head_dim / 2);
+  const YarnRamp ramp(*this, head_dim);
+  for (uint32_t i = 0; i < frequencies.size(); ++i) {
+    const double plain = 1.0 / std::pow(theta, 2.0 * i / head_dim);
+    double scaled = plain;
+    switch (type) {
+      case Type::kDefault:
+        break;
+      case Type::kLinear:
+        scaled = plain / factor;
+        break;
+      case Type::kLlama3:
+        scaled = Llama3Frequency(*this, plain);
+        break;
+      case Type::kYarn:
+        scaled = ramp.Frequency(*this, i, plain);
+        break;
+    }
+    frequencies[i] = static_cast<float>(scaled);
+  }
+  return frequencies;
+}
+
+}  // namespace retroinfer

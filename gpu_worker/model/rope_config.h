@@ -1,0 +1,44 @@
+// Rotary position embedding as config.json asks for it, and the frequencies that follow.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/model/json_file.h"
+
+namespace retroinfer {
+
+struct RopeConfig {
+  enum class Type : uint32_t {
+    kDefault = 0,  // Su et al. 2021
+    kLinear = 1,   // position interpolation, Chen et al. 2023
+    kLlama3 = 2,   // Llama 3.1: long wavelengths are stretched, short ones kept
+    kYarn = 3,     // Peng et al. 2023
+  };
+  Type type = Type::kDefault;
+  double theta = 10000;
+  double factor = 1;               // linear, llama3, yarn
+  double low_freq_factor = 1;      // llama3
+  double high_freq_factor = 4;     // llama3
+  int64_t original_positions = 0;  // llama3, yarn: context length before scaling, tokens
+  double beta_fast = 32;           // yarn
+  double beta_slow = 1;            // yarn
+  bool truncate = true;            // yarn: whole dimensions as limits of the ramp
+  double attention_factor = 1;     // scales cos and sin; other than 1 for yarn only
+
+  // Tokens of context that the embedding is made for, if config.json names `max_positions`.
+  int64_t ContextLength(int64_t max_positions) const;
+  // inv_freq[i] of dimension pair i; head_dim / 2 values. As Hugging Face transformers computes it.
+  std::vector<float> InverseFrequencies(uint32_t head_dim) const;
+
+  friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
+};
+
+// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
+//
+// Returns: INVALID_ARGUMENT for wrong values and if both forms are there with different contents;
+//          UNIMPLEMENTED, with what is supported, for another type or a partial rotation.
+absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonObject& config, int64_t max_positions);
+
+}  // namespace retroinfer

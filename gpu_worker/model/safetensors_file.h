@@ -1,0 +1,54 @@
+// A weights file in safetensors format.
+//
+//   OFFSET   SIZE   DESCRIPTION
+//   0        8      n, length of the header, little-endian
+//   8        n      JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...}
+//   8 + n    rest   data; offsets count from here. Tensors fill it without gap or overlap.
+//
+// Nothing in a header is believed: names, types, shapes and offsets are checked against each other
+// and against the file's size before any tensor can be read.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/kv/dtype.h"
+#include "gpu_worker/model/mapped_file.h"
+
+namespace retroinfer {
+
+// A tensor in host memory, row-major. `bytes` has no particular alignment.
+struct HostTensor {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+// Threads: immutable after Open.
+// Owns:    the mapping that its tensors point into.
+class SafetensorsFile {
+ public:
+  static constexpr size_t kMaxHeaderBytes = 100'000'000;
+  static constexpr size_t kMaxTensors = 65'536;
+  static constexpr size_t kMaxNameBytes = 1024;
+  static constexpr size_t kMaxDimensions = 8;
+
+  // Maps `path` and checks its header.
+  //
+  // Returns: INVALID_ARGUMENT, with file and tensor, if anything does not fit; UNIMPLEMENTED for
+  //          an element type other than F32, F16 and BF16.
+  static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
+
+  const std::map<std::string, HostTensor>& tensors() const { return tensors_; }
+
+ private:
+  MappedFile file_;
+  std::map<std::string, HostTensor> tensors_;
+};
+
+}  // namespace retroinfer

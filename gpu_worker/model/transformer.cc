@@ -1,0 +1,216 @@
+#include "gpu_worker/model/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+absl::Status CheckRows(const char* what, int64_t rows, int64_t max_rows) {
+  if (rows >= 1 && rows <= max_rows) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, ": ", rows, " rows; the model was loaded for 1 to ", max_rows));
+}
+
+absl::Status CheckMatrix(const char* what, const MatrixView& matrix, DType dtype, int64_t rows,
+                         int64_t cols) {
+  if (matrix.dtype == dtype && matrix.rows == rows && matrix.cols == cols) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": is ", std::string(DTypeName(matrix.dtype)), " [", matrix.rows, ", ", matrix.cols,
+      "], needs ", std::string(DTypeName(dtype)), " [", rows, ", ", cols, "]"));
+}
+
+float AttentionScale(const ModelConfig& config) {
+  return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+}
+
+int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& options) {
+  return options.max_positions == 0 ? config.context_length : options.max_positions;
+}
+
+}  // namespace
+
+size_t Transformer::ActivationBytes(const ModelConfig& config, DType activation_dtype,
+                                    const TransformerOptions& options) {
+  return Workspace::Bytes(config, activation_dtype, options.max_prefill_rows) +
+         Workspace::Bytes(config, activation_dtype, options.max_decode_rows) +
+         static_cast<size_t>(MaxPositions(config, options)) * sizeof(int32_t);
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, Ops& ops,
+                                                               const ModelConfig& config,
+                                                               const Checkpoint& checkpoint,
+                                                               const TransformerOptions& options) {
+  const int64_t max_positions = MaxPositions(config, options);
+  if (max_positions < 1 || max_positions > config.context_length) {
+    return absl::InvalidArgumentError(absl::StrCat("the context was set to ", max_positions,
+                                                   " tokens; the model has 1 to ",
+                                                   config.context_length));
+  }
+  if (options.max_prefill_rows < 1 || options.max_decode_rows < 1) {
+    return absl::InvalidArgumentError("prefill and decode need at least one row each");
+  }
+  std::unique_ptr<Transformer> model(new Transformer(ops, config));
+  const DType dtype = ops.activation_dtype();
+  ASSIGN_OR_RETURN(model->prefill_,
+                   Workspace::Create(device, config, dtype, options.max_prefill_rows));
+  ASSIGN_OR_RETURN(model->decode_,
+                   Workspace::Create(device, config, dtype, options.max_decode_rows));
+  RETURN_IF_ERROR(model->UploadTables(device, max_positions));
+  ASSIGN_OR_RETURN(model->weights_,
+                   LoadModelWeights(device, ops, config, checkpoint, options.progress));
+  return model;
+}
+
+absl::Status Transformer::UploadTables(Device& device, int64_t max_positions) {
+  const std::vector<float> inv_freq = config_.rope.InverseFrequencies(config_.head_dim);
+  std::vector<int32_t> positions(static_cast<size_t>(max_positions));
+  std::iota(positions.begin(), positions.end(), 0);
+  const auto inv_freq_bytes = std::as_bytes(std::span(inv_freq));
+  const auto position_bytes = std::as_bytes(std::span(positions));
+  ASSIGN_OR_RETURN(inv_freq_, device.Allocate(inv_freq_bytes.size(), MemoryPurpose::kWeights));
+  ASSIGN_OR_RETURN(positions_, device.Allocate(position_bytes.size(), MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(StreamKind::kCompute));
+  RETURN_IF_ERROR(device.Upload(*stream, inv_freq_bytes, inv_freq_.bytes()));
+  RETURN_IF_ERROR(device.Upload(*stream, position_bytes, positions_.bytes()));
+  return stream->Synchronize();
+}
+
+absl::Status Transformer::Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
+                               const MatrixView& out) {
+  return ops_.RmsNorm(
+      stream, {.in = in, .weight = weight, .epsilon = config_.rms_norm_epsilon, .out = out});
+}
+
+absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
+                                  const MatrixView& in, const MatrixView& out, bool accumulate,
+                                  bool decode) {
+  return ops_.Linear(
+      stream,
+      {.linear = &linear, .in = in, .out = out, .accumulate = accumulate, .decode = decode});
+}
+
+absl::Status Transformer::RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
+                                    const Workspace::Views& rows) {
+  return ops_.RopeTable(stream,
+                        {.positions = positions,
+                         .inv_freq = inv_freq_.as<const float>(),
+                         .attention_factor = static_cast<float>(config_.rope.attention_factor),
+                         .cos = rows.cos,
+                         .sin = rows.sin});
+}
+
+absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights,
+                                     const MatrixView& hidden, const Workspace::Views& rows,
+                                     bool decode) {
+  RETURN_IF_ERROR(Norm(stream, hidden, weights.attention_norm, rows.normed));
+  RETURN_IF_ERROR(Project(stream, *weights.q, rows.normed, rows.queries, false, decode));
+  RETURN_IF_ERROR(Project(stream, *weights.k, rows.normed, rows.keys, false, decode));
+  RETURN_IF_ERROR(Project(stream, *weights.v, rows.normed, rows.values, false, decode));
+  if (config_.qk_norm) {
+    const MatrixView query_heads = rows.queries.SplitColumns(config_.head_dim);
+    const MatrixView key_heads = rows.keys.SplitColumns(config_.head_dim);
+    RETURN_IF_ERROR(Norm(stream, query_heads, weights.q_norm, query_heads));
+    RETURN_IF_ERROR(Norm(stream, key_heads, weights.k_norm, key_heads));
+  }
+  for (const MatrixView& heads : {rows.queries, rows.keys}) {
+    RETURN_IF_ERROR(ops_.Rope(
+        stream, {.x = heads, .head_dim = config_.head_dim, .cos = rows.cos, .sin = rows.sin}));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,
+                                      const MatrixView& hidden, const Workspace::Views& rows,
+                                      bool decode) {
+  RETURN_IF_ERROR(Project(stream, *weights.o, rows.attention, hidden, true, decode));
+  RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
+  RETURN_IF_ERROR(Project(stream, *weights.gate_up, rows.normed, rows.gate_up, false, decode));
+  const MatrixView gate = rows.gate_up.Columns(0, config_.intermediate_size);
+  const MatrixView up = rows.gate_up.Columns(config_.intermediate_size, config_.intermediate_size);
+  RETURN_IF_ERROR(ops_.SiluMul(stream, {.gate = gate, .up = up, .out = gate}));
+  return Project(stream, *weights.down, gate, hidden, true, decode);
+}
+
+absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_ids,
+                                const MatrixView& hidden) {
+  RETURN_IF_ERROR(CheckMatrix("Embed: hidden", hidden, activation_dtype(),
+                              static_cast<int64_t>(token_ids.size()), config_.hidden_size));
+  return ops_.Embedding(stream,
+                        {.token_ids = token_ids, .table = weights_.embedding, .out = hidden});
+}
+
+absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
+                                       int64_t first_token, const LayerKv& kv) {
+  RETURN_IF_ERROR(CheckRows("PrefillLayer", hidden.rows, max_prefill_rows()));
+  RETURN_IF_ERROR(CheckMatrix("PrefillLayer: hidden", hidden, activation_dtype(), hidden.rows,
+                              config_.hidden_size));
+  if (layer >= config_.num_layers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("PrefillLayer: layer ", layer, " of ", config_.num_layers));
+  }
+  const int64_t limit = std::min(kv.capacity, max_positions());
+  if (first_token < 0 || first_token > limit - hidden.rows) {
+    return absl::InvalidArgumentError(absl::StrCat("PrefillLayer: tokens ", first_token, " to ",
+                                                   first_token + hidden.rows,
+                                                   "; there is room for ", limit));
+  }
+  const LayerWeights& weights = weights_.layers[layer];
+  const Workspace::Views rows = prefill_.Rows(hidden.rows);
+  const DeviceSpan<const int32_t> positions = positions_.as<const int32_t>().subspan(
+      static_cast<size_t>(first_token), static_cast<size_t>(hidden.rows));
+  RETURN_IF_ERROR(RopeTable(stream, positions, rows));
+  RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, false));
+  RETURN_IF_ERROR(ops_.StoreLayerKv(
+      stream, {.keys = rows.keys, .values = rows.values, .first_token = first_token, .out = kv}));
+  RETURN_IF_ERROR(ops_.PrefillAttention(stream, {.queries = rows.queries,
+                                                 .kv = kv,
+                                                 .first_token = first_token,
+                                                 .scale = AttentionScale(config_),
+                                                 .out = rows.attention}));
+  return FinishLayer(stream, weights, hidden, rows, false);
+}
+
+absl::Status Transformer::Logits(Stream& stream, const MatrixView& hidden,
+                                 const MatrixView& logits) {
+  RETURN_IF_ERROR(CheckRows("Logits", hidden.rows, max_prefill_rows()));
+  RETURN_IF_ERROR(
+      CheckMatrix("Logits: hidden", hidden, activation_dtype(), hidden.rows, config_.hidden_size));
+  RETURN_IF_ERROR(
+      CheckMatrix("Logits: logits", logits, DType::kF32, hidden.rows, config_.vocab_size));
+  const MatrixView normed = prefill_.Rows(hidden.rows).normed;
+  RETURN_IF_ERROR(Norm(stream, hidden, weights_.final_norm, normed));
+  return Project(stream, *weights_.lm_head, normed, logits, false, true);
+}
+
+absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token_ids,
+                                 DeviceSpan<const int32_t> positions, LayerAttention attention,
+                                 const MatrixView& logits) {
+  const auto batch = static_cast<int64_t>(token_ids.size());
+  RETURN_IF_ERROR(CheckRows("Decode", batch, max_decode_rows()));
+  RETURN_IF_ERROR(CheckMatrix("Decode: logits", logits, DType::kF32, batch, config_.vocab_size));
+  if (positions.size() != token_ids.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("Decode: ", positions.size(), " positions for ", batch, " tokens"));
+  }
+  const Workspace::Views rows = decode_.Rows(batch);
+  RETURN_IF_ERROR(Embed(stream, token_ids, rows.hidden));
+  RETURN_IF_ERROR(RopeTable(stream, positions, rows));
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    const LayerWeights& weights = weights_.layers[layer];
+    RETURN_IF_ERROR(ProjectQkv(stream, weights, rows.hidden, rows, true));
+    RETURN_IF_ERROR(attention(layer, rows.queries, rows.keys, rows.values, rows.attention));
+    RETURN_IF_ERROR(FinishLayer(stream, weights, rows.hidden, rows, true));
+  }
+  RETURN_IF_ERROR(Norm(stream, rows.hidden, weights_.final_norm, rows.normed));
+  return Project(stream, *weights_.lm_head, rows.normed, logits, false, true);
+}
+
+}  // namespace retroinfer

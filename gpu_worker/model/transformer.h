@@ -1,0 +1,118 @@
+// The forward pass of a Llama or Qwen model, in pieces that the engine drives: prefill one (layer,
+// chunk) at a time, decode one step of a batch at a time with attention left to the caller.
+//
+//   prefill                                   decode
+//   Embed(chunk) into hidden                  Decode(token ids, positions):
+//   for each layer, for each chunk:             embed
+//     PrefillLayer(layer, chunk)                for each layer: norm, QKV, RoPE, `attention`,
+//   Logits(last row of hidden)                    output projection, feed-forward
+//                                               norm, output projection -> logits
+//
+// Everything is enqueued on the caller's stream; nothing is allocated after Load.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/model_config.h"
+#include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/model/workspace.h"
+#include "gpu_worker/ops/ops.h"
+
+namespace retroinfer {
+
+// Attention of one layer of a decode step: stores the keys and values of the new tokens and fills
+// `out`. All are in activation dtype; queries and keys are after RoPE.
+//   queries, out   [batch, query_heads * head_dim]
+//   keys, values   [batch, kv_heads * head_dim]
+using LayerAttention = absl::FunctionRef<absl::Status(
+    uint32_t layer, const MatrixView& queries, const MatrixView& keys, const MatrixView& values,
+    const MatrixView& out)>;
+
+struct TransformerOptions {
+  int64_t max_prefill_rows = 512;  // tokens of a chunk
+  int64_t max_decode_rows = 16;    // sequences of a batch
+  int64_t max_positions = 0;       // tokens of a sequence; 0: the model's context length
+  LoadProgress progress;
+};
+
+// Threads: one at a time. Prefill and decode may be interleaved, on one stream.
+// Owns:    the weights and the activations of a layer.
+class Transformer {
+ public:
+  // Device bytes that Load takes beside the weights.
+  static size_t ActivationBytes(const ModelConfig& config, DType activation_dtype,
+                                const TransformerOptions& options);
+
+  // `device` and `ops` must outlive the result, `checkpoint` not. May take minutes.
+  //
+  // Returns: as LoadModelWeights; INVALID_ARGUMENT if max_positions is longer than the model's
+  //          context.
+  static absl::StatusOr<std::unique_ptr<Transformer>> Load(Device& device, Ops& ops,
+                                                           const ModelConfig& config,
+                                                           const Checkpoint& checkpoint,
+                                                           const TransformerOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  DType activation_dtype() const { return ops_.activation_dtype(); }
+  int64_t max_prefill_rows() const { return prefill_.max_rows(); }
+  int64_t max_decode_rows() const { return decode_.max_rows(); }
+  int64_t max_positions() const { return static_cast<int64_t>(positions_.as<int32_t>().size()); }
+
+  // All calls below return INVALID_ARGUMENT if a shape or position is outside what Load was asked
+  // for.
+
+  // Looks up the embeddings of `token_ids` [n], each in [0, vocab), into `hidden` [n, hidden].
+  absl::Status Embed(Stream& stream, DeviceSpan<const int32_t> token_ids, const MatrixView& hidden);
+
+  // Takes n <= max_prefill_rows() tokens through one layer: `hidden` [n, hidden] in activation
+  // dtype, in place. Their keys (after RoPE) and values become tokens [first_token, first_token +
+  // n) of `kv`, which must hold the tokens before them.
+  absl::Status PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
+                            int64_t first_token, const LayerKv& kv);
+
+  // Final norm and output projection: `hidden` [n, hidden] as the last layer left it, `logits`
+  // [n, vocab] f32; n <= max_prefill_rows(). `hidden` is unchanged.
+  absl::Status Logits(Stream& stream, const MatrixView& hidden, const MatrixView& logits);
+
+  // One step for n <= max_decode_rows() sequences: `token_ids` [n], `positions` [n] of these
+  // tokens, each in [0, max_positions()); calls `attention` once for each layer, in order, and
+  // fills `logits` [n, vocab] f32. A row's result does not depend on the other rows.
+  absl::Status Decode(Stream& stream, DeviceSpan<const int32_t> token_ids,
+                      DeviceSpan<const int32_t> positions, LayerAttention attention,
+                      const MatrixView& logits);
+
+ private:
+  Transformer(Ops& ops, const ModelConfig& config) : ops_(ops), config_(config) {}
+
+  absl::Status UploadTables(Device& device, int64_t max_positions);
+  absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
+                         const Workspace::Views& rows);
+  // Norm, projections, norms of heads, RoPE: hidden -> rows.queries, rows.keys, rows.values.
+  absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
+                          const Workspace::Views& rows, bool decode);
+  // Output projection and feed-forward network: hidden += f(rows.attention), hidden += g(hidden).
+  absl::Status FinishLayer(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
+                           const Workspace::Views& rows, bool decode);
+  absl::Status Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
+                    const MatrixView& out);
+  absl::Status Project(Stream& stream, const PreparedLinear& linear, const MatrixView& in,
+                       const MatrixView& out, bool accumulate, bool decode);
+
+  // Constant after Load.
+  Ops& ops_;
+  const ModelConfig config_;
+  ModelWeights weights_;
+  DeviceBuffer inv_freq_;   // [head_dim / 2] f32
+  DeviceBuffer positions_;  // [max_positions] int32: 0, 1, 2, ...
+
+  Workspace prefill_;
+  Workspace decode_;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,92 @@
+#include "gpu_worker/model/workspace.h"
+
+#include <algorithm>
+
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr size_t kAlignment = 256;
+
+// Where each part begins, in bytes.
+struct Offsets {
+  size_t hidden, normed, cos, sin, queries, keys, values, attention, gate_up, end;
+};
+
+Offsets Arrange(const ModelConfig& config, DType dtype, int64_t rows) {
+  size_t used = 0;
+  const auto take = [&](int64_t cols, size_t element_bytes) {
+    const size_t offset = used;
+    const size_t bytes = static_cast<size_t>(rows * cols) * element_bytes;
+    used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return offset;
+  };
+  const size_t element = DTypeBytes(dtype);
+  Offsets offsets = {};
+  offsets.hidden = take(config.hidden_size, element);
+  offsets.normed = take(config.hidden_size, element);
+  offsets.cos = take(config.head_dim / 2, sizeof(float));
+  offsets.sin = take(config.head_dim / 2, sizeof(float));
+  const size_t shared = used;
+  offsets.queries = take(config.query_size(), element);
+  offsets.keys = take(config.kv_size(), element);
+  offsets.values = take(config.kv_size(), element);
+  offsets.attention = take(config.query_size(), element);
+  const size_t attention_end = used;
+  used = shared;
+  offsets.gate_up = take(2 * config.intermediate_size, element);
+  offsets.end = std::max(attention_end, used);
+  return offsets;
+}
+
+}  // namespace
+
+size_t Workspace::Bytes(const ModelConfig& config, DType dtype, int64_t max_rows) {
+  return Arrange(config, dtype, max_rows).end;
+}
+
+absl::StatusOr<Workspace> Workspace::Create(Device& device, const ModelConfig& config, DType dtype,
+                                            int64_t max_rows) {
+  RI_CHECK(max_rows > 0);
+  const Offsets offsets = Arrange(config, dtype, max_rows);
+  Workspace workspace;
+  ASSIGN_OR_RETURN(workspace.buffer_, device.Allocate(offsets.end, MemoryPurpose::kActivations));
+  const auto matrix = [&](size_t offset, int64_t cols) {
+    const size_t bytes = static_cast<size_t>(max_rows * cols) * DTypeBytes(dtype);
+    return MatrixView::Dense(workspace.buffer_.bytes().subspan(offset, bytes), dtype, max_rows,
+                             cols);
+  };
+  const auto table = [&](size_t offset) {
+    return workspace.buffer_.as<float>().subspan(
+        offset / sizeof(float), static_cast<size_t>(max_rows) * config.head_dim / 2);
+  };
+  workspace.max_ = {.hidden = matrix(offsets.hidden, config.hidden_size),
+                    .normed = matrix(offsets.normed, config.hidden_size),
+                    .cos = table(offsets.cos),
+                    .sin = table(offsets.sin),
+                    .queries = matrix(offsets.queries, config.query_size()),
+                    .keys = matrix(offsets.keys, config.kv_size()),
+                    .values = matrix(offsets.values, config.kv_size()),
+                    .attention = matrix(offsets.attention, config.query_size()),
+                    .gate_up = matrix(offsets.gate_up, 2 * config.intermediate_size)};
+  return workspace;
+}
+
+Workspace::Views Workspace::Rows(int64_t rows) const {
+  RI_CHECK(rows <= max_rows());
+  const auto half_head = max_.cos.size() / static_cast<size_t>(max_rows());
+  const size_t table_size = static_cast<size_t>(rows) * half_head;
+  return {.hidden = max_.hidden.Rows(0, rows),
+          .normed = max_.normed.Rows(0, rows),
+          .cos = max_.cos.first(table_size),
+          .sin = max_.sin.first(table_size),
+          .queries = max_.queries.Rows(0, rows),
+          .keys = max_.keys.Rows(0, rows),
+          .values = max_.values.Rows(0, rows),
+          .attention = max_.attention.Rows(0, rows),
+          .gate_up = max_.gate_up.Rows(0, rows)};
+}
+
+}  // namespace retroinfer

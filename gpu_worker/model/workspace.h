@@ -1,0 +1,51 @@
+// Room for the activations of one layer, allocated once and used by every layer and step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/model/model_config.h"
+#include "gpu_worker/ops/matrix.h"
+
+namespace retroinfer {
+
+// Activations of up to max_rows() tokens. The attention half of a layer and the feed-forward half
+// use the same bytes one after the other; the other parts have bytes of their own.
+//
+// Threads: one; its contents belong to the work enqueued last on one stream.
+// Owns:    the device memory.
+class Workspace {
+ public:
+  // Bytes that Create allocates.
+  static size_t Bytes(const ModelConfig& config, DType dtype, int64_t max_rows);
+
+  // REQUIRES: max_rows > 0.
+  static absl::StatusOr<Workspace> Create(Device& device, const ModelConfig& config, DType dtype,
+                                          int64_t max_rows);
+
+  Workspace() = default;
+  int64_t max_rows() const { return max_.hidden.rows; }
+
+  // Contiguous matrices in activation dtype.
+  struct Views {
+    MatrixView hidden;      // [rows, hidden]
+    MatrixView normed;      // [rows, hidden]
+    DeviceSpan<float> cos;  // [rows, head_dim / 2]
+    DeviceSpan<float> sin;  // [rows, head_dim / 2]
+    MatrixView queries;     // [rows, query_heads * head_dim]
+    MatrixView keys;        // [rows, kv_heads * head_dim]
+    MatrixView values;      // [rows, kv_heads * head_dim]
+    MatrixView attention;   // [rows, query_heads * head_dim]
+    MatrixView gate_up;     // [rows, 2 * intermediate]; overlaps queries, keys, values, attention
+  };
+  // The first `rows` of every part. REQUIRES: rows <= max_rows().
+  Views Rows(int64_t rows) const;
+
+ private:
+  DeviceBuffer buffer_;
+  Views max_;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,23 @@
+// Scores every cluster of a sequence for every query head: score = scale * q . C.
+// Bound by memory: reads each centroid once for the whole group of query heads (1/32 of the KV).
+#pragma once
+
+#include <cstdint>
+
+#include "gpu_worker/ops/matrix.h"
+#include "gpu_worker/ops/meta_pool.h"
+
+namespace retroinfer {
+
+struct CentroidScoreArgs {
+  MatrixView queries;  // [batch, query_heads * head_dim], activation dtype, after RoPE
+  MetaPoolView pool;
+  uint32_t layer = 0;
+  DeviceSpan<const MetaIndexView> indexes;  // [batch]
+  float scale = 0;                          // 1 / sqrt(head_dim)
+  int64_t max_clusters = 0;                 // row length of `scores`; multiple of 64
+  DeviceSpan<float> scores;  // [batch, query_heads, max_clusters]; -inf for empty clusters; places
+                             // from 64 * num_blocks on are not written
+};
+
+}  // namespace retroinfer

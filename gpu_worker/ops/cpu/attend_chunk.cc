@@ -1,0 +1,276 @@
+// Bound by memory: K and V of a chunk are read once for the whole group. To keep up with memory,
+// * two vectors of f32 come from one load of bf16: the even elements by a shift, the odd ones by a
+//   mask. Queries and accumulators are kept in that order instead of shuffling every row;
+// * scores of several tokens and heads are computed together, so that each load of a key and of a
+//   query serves many products, and their horizontal sums are done four at a time;
+// * a chunk is small enough that it and the next one, which is being fetched, stay in the L1 cache.
+#include "gpu_worker/ops/cpu/attend_chunk.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "hwy/cache_control.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/attend_chunk.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+//
+#include "gpu_worker/ops/cpu/vector_kernels-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace retroinfer::cpu::HWY_NAMESPACE {
+namespace {
+
+// Loads 2 * Lanes(d) elements: for bf16 the even ones into `a` and the odd ones into `b`.
+HWY_INLINE void LoadPair(FloatTag d, const float* from, FloatVec& a, FloatVec& b) {
+  a = hn::LoadU(d, from);
+  b = hn::LoadU(d, from + hn::Lanes(d));
+}
+HWY_INLINE void LoadPair(FloatTag d, const Bf16* from, FloatVec& a, FloatVec& b) {
+  const hn::Repartition<uint32_t, FloatTag> du;
+  const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
+  a = hn::BitCast(d, hn::ShiftLeft<16>(both));
+  b = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
+}
+
+// Place in LoadPair's order of element i of a row.
+HWY_INLINE uint32_t PairedPlace(DType dtype, uint32_t i) {
+  if (dtype == DType::kF32) return i;
+  const auto lanes = static_cast<uint32_t>(hn::Lanes(FloatTag()));
+  const uint32_t base = i / (2 * lanes) * (2 * lanes);
+  return base + (i % 2) * lanes + (i - base) / 2;
+}
+
+// out[i] = sum of the lanes of v_i, for four vectors.
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void StoreSums(FloatTag /*d*/, FloatVec v0, FloatVec v1, FloatVec v2, FloatVec v3,
+                          float* out) {
+  out[0] = hn::GetLane(v0);
+  out[1] = hn::GetLane(v1);
+  out[2] = hn::GetLane(v2);
+  out[3] = hn::GetLane(v3);
+}
+#else
+HWY_INLINE void StoreSums(FloatTag d, FloatVec v0, FloatVec v1, FloatVec v2, FloatVec v3,
+                          float* out) {
+  const hn::Repartition<uint64_t, FloatTag> dw;
+  const hn::FixedTag<float, 4> d4;
+  const auto v01 = hn::Add(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1));
+  const auto v23 = hn::Add(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3));
+  const auto w01 = hn::BitCast(dw, v01);
+  const auto w23 = hn::BitCast(dw, v23);
+  // Lane i of each 128-bit block is now a part of the sum of v_i.
+  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, w01, w23)),
+                              hn::BitCast(d, hn::InterleaveUpper(dw, w01, w23)));
+#if HWY_MAX_BYTES == 64
+  const hn::Half<FloatTag> dh;
+  const auto half = hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks));
+  hn::StoreU(hn::Add(hn::LowerHalf(d4, half), hn::UpperHalf(d4, half)), d4, out);
+#elif HWY_MAX_BYTES == 32
+  hn::StoreU(hn::Add(hn::LowerHalf(d4, blocks), hn::UpperHalf(d4, blocks)), d4, out);
+#else
+  hn::StoreU(blocks, d4, out);
+#endif
+}
+#endif
+
+// scores[g][first + t] for kTokens tokens, from their keys.
+template <typename T, int kGroup, int kTokens>
+HWY_INLINE void ScoreTokens(const AttentionState& state, const std::byte* const* keys,
+                            float (*scores)[kChunkTokens]) {
+  constexpr int kSums = kGroup * kTokens;
+  constexpr int kPaddedSums = (kSums + 3) / 4 * 4;
+  const FloatTag d;
+  const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+  FloatVec sums[kPaddedSums];
+  for (int i = 0; i < kPaddedSums; ++i) sums[i] = hn::Zero(d);
+  for (uint32_t i = 0; i < state.head_dim; i += 2 * lanes) {
+    FloatVec a[kTokens];
+    FloatVec b[kTokens];
+    for (int t = 0; t < kTokens; ++t) {
+      LoadPair(d, reinterpret_cast<const T*>(keys[t]) + i, a[t], b[t]);
+    }
+    for (int g = 0; g < kGroup; ++g) {
+      const float* query = state.queries.data() + static_cast<uint32_t>(g) * state.head_dim + i;
+      const auto qa = hn::Load(d, query);
+      const auto qb = hn::Load(d, query + lanes);
+      for (int t = 0; t < kTokens; ++t) {
+        sums[g * kTokens + t] = hn::MulAdd(qa, a[t], sums[g * kTokens + t]);
+        sums[g * kTokens + t] = hn::MulAdd(qb, b[t], sums[g * kTokens + t]);
+      }
+    }
+  }
+  float reduced[kPaddedSums];
+  for (int i = 0; i < kPaddedSums; i += 4) {
+    StoreSums(d, sums[i], sums[i + 1], sums[i + 2], sums[i + 3], reduced + i);
+  }
+  for (int g = 0; g < kGroup; ++g) {
+    for (int t = 0; t < kTokens; ++t) scores[g][t] = reduced[g * kTokens + t];
+  }
+}
+
+// Turns row g of scores into weights relative to the running maximum, which it updates.
+HWY_INLINE void UpdateSoftmax(AttentionState& state, int g, float* scores, int32_t num_tokens) {
+  const FloatTag d;
+  const auto group = static_cast<size_t>(g);
+  const float max = std::max(state.max[group], MaxOf(scores, static_cast<size_t>(num_tokens)));
+  if (max > state.max[group]) {
+    const float factor = std::exp(state.max[group] - max);
+    state.sum[group] *= factor;
+    Scale(factor, state.acc.data() + group * state.head_dim, state.head_dim);
+    state.max[group] = max;
+  }
+  const auto m = hn::Set(d, max);
+  auto sum = hn::Zero(d);
+  for (int32_t t = 0; t < kChunkTokens; t += static_cast<int32_t>(hn::Lanes(d))) {
+    const auto weight = ExpOf(d, hn::Sub(hn::LoadU(d, scores + t), m));
+    hn::StoreU(weight, d, scores + t);
+    sum = hn::Add(sum, weight);
+  }
+  state.sum[group] += hn::GetLane(hn::SumOfLanes(d, sum));
+}
+
+// acc[g] += sum over the tokens of weights[g][t] * value t.
+template <typename T, int kGroup>
+HWY_INLINE void AddValues(const AttentionChunk& chunk, const float (*weights)[kChunkTokens],
+                          AttentionState& state) {
+  const FloatTag d;
+  const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+  for (uint32_t i = 0; i < state.head_dim; i += 2 * lanes) {
+    FloatVec acc_a[kGroup];
+    FloatVec acc_b[kGroup];
+    for (int g = 0; g < kGroup; ++g) {
+      const float* acc = state.acc.data() + static_cast<uint32_t>(g) * state.head_dim + i;
+      acc_a[g] = hn::Load(d, acc);
+      acc_b[g] = hn::Load(d, acc + lanes);
+    }
+    for (int32_t t = 0; t < chunk.num_tokens; ++t) {
+      FloatVec a;
+      FloatVec b;
+      LoadPair(d, reinterpret_cast<const T*>(chunk.values[static_cast<size_t>(t)]) + i, a, b);
+      for (int g = 0; g < kGroup; ++g) {
+        const auto weight = hn::Set(d, weights[g][t]);
+        acc_a[g] = hn::MulAdd(weight, a, acc_a[g]);
+        acc_b[g] = hn::MulAdd(weight, b, acc_b[g]);
+      }
+    }
+    for (int g = 0; g < kGroup; ++g) {
+      float* acc = state.acc.data() + static_cast<uint32_t>(g) * state.head_dim + i;
+      hn::Store(acc_a[g], d, acc);
+      hn::Store(acc_b[g], d, acc + lanes);
+    }
+  }
+}
+
+HWY_INLINE void PrefetchRow(const std::byte* row, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(row + i);
+}
+
+template <typename T, int kGroup>
+void Attend(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
+  constexpr int kTokens = kGroup <= 4 ? 4 : 2;
+  const size_t row_bytes = state.head_dim * sizeof(T);
+  alignas(64) float scores[kGroup][kChunkTokens];
+  for (int32_t t = 0; t < chunk.num_tokens; t += kTokens) {
+    const std::byte* keys[kTokens];
+    for (int j = 0; j < kTokens; ++j) {
+      keys[j] = chunk.keys[static_cast<size_t>(std::min(t + j, chunk.num_tokens - 1))];
+      if (t + j < next.num_tokens) {
+        PrefetchRow(next.keys[static_cast<size_t>(t + j)], row_bytes);
+        PrefetchRow(next.values[static_cast<size_t>(t + j)], row_bytes);
+      }
+    }
+    ScoreTokens<T, kGroup, kTokens>(state, keys,
+                                    reinterpret_cast<float(*)[kChunkTokens]>(&scores[0][t]));
+  }
+  for (int g = 0; g < kGroup; ++g) {
+    for (int32_t t = chunk.num_tokens; t < kChunkTokens; ++t) {
+      scores[g][t] = -std::numeric_limits<float>::infinity();
+    }
+    UpdateSoftmax(state, g, scores[g], chunk.num_tokens);
+  }
+  AddValues<T, kGroup>(chunk, scores, state);
+}
+
+template <typename T>
+void AttendGroup(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
+  switch (state.group) {
+    case 1:
+      return Attend<T, 1>(chunk, next, state);
+    case 2:
+      return Attend<T, 2>(chunk, next, state);
+    case 3:
+      return Attend<T, 3>(chunk, next, state);
+    case 4:
+      return Attend<T, 4>(chunk, next, state);
+    case 5:
+      return Attend<T, 5>(chunk, next, state);
+    case 6:
+      return Attend<T, 6>(chunk, next, state);
+    case 7:
+      return Attend<T, 7>(chunk, next, state);
+    default:
+      return Attend<T, 8>(chunk, next, state);
+  }
+}
+
+void AttendF32(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
+  AttendGroup<float>(chunk, next, state);
+}
+
+void AttendBf16(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
+  AttendGroup<Bf16>(chunk, next, state);
+}
+
+void PairRow(DType dtype, const float* in, float factor, uint32_t size, float* out) {
+  for (uint32_t i = 0; i < size; ++i) out[PairedPlace(dtype, i)] = in[i] * factor;
+}
+
+void UnpairRow(DType dtype, const float* in, uint32_t size, float* out) {
+  for (uint32_t i = 0; i < size; ++i) out[i] = in[PairedPlace(dtype, i)];
+}
+
+}  // namespace
+}  // namespace retroinfer::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace retroinfer::cpu {
+
+HWY_EXPORT(AttendF32);
+HWY_EXPORT(AttendBf16);
+HWY_EXPORT(PairRow);
+HWY_EXPORT(UnpairRow);
+
+void BeginAttention(DType dtype, uint32_t head_dim, int32_t group, const float* queries,
+                    float scale, AttentionState& state) {
+  state.dtype = dtype;
+  state.head_dim = head_dim;
+  state.group = group;
+  state.max.fill(-std::numeric_limits<float>::infinity());
+  state.sum.fill(0);
+  std::fill_n(state.acc.data(), static_cast<size_t>(group) * head_dim, 0.0f);
+  for (uint32_t g = 0; g < static_cast<uint32_t>(group); ++g) {
+    HWY_DYNAMIC_DISPATCH(PairRow)
+    (dtype, queries + g * head_dim, scale, head_dim, state.queries.data() + g * head_dim);
+  }
+}
+
+void AttendChunk(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
+  if (chunk.num_tokens == 0) return;
+  if (state.dtype == DType::kF32) {
+    HWY_DYNAMIC_DISPATCH(AttendF32)(chunk, next, state);
+  } else {
+    HWY_DYNAMIC_DISPATCH(AttendBf16)(chunk, next, state);
+  }
+}
+
+void ReadAccumulator(const AttentionState& state, int32_t g, float* out) {
+  HWY_DYNAMIC_DISPATCH(UnpairRow)
+  (state.dtype, state.acc.data() + static_cast<uint32_t>(g) * state.head_dim, state.head_dim, out);
+}
+
+}  // namespace retroinfer::cpu
+#endif  // HWY_ONCE

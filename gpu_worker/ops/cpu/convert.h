@@ -1,0 +1,17 @@
+// Conversions between element types.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/kv/dtype.h"
+
+namespace retroinfer::cpu {
+
+// out[i] = in[i] as f32. `in` has `size` elements of `dtype`.
+void ConvertToF32(DType dtype, const std::byte* in, float* out, int64_t size);
+
+// out[i] = in[i] rounded to the nearest `dtype` (ties to even). REQUIRES: dtype is f32 or bf16.
+void ConvertFromF32(const float* in, DType dtype, std::byte* out, int64_t size);
+
+}  // namespace retroinfer::cpu

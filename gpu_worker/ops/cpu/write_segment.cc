@@ -1,0 +1,148 @@
+// Invariants:
+// * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
+//   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
+// * Tokens keep their order inside a cluster.
+#include "gpu_worker/ops/cpu/write_segment.h"
+
+#include <cstring>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/cpu/convert.h"
+
+namespace retroinfer::cpu {
+namespace {
+
+// Scratch of one head: where each cluster begins, and how many of its tokens are written.
+struct HeadScratch {
+  uint32_t* first_page;   // [m], from the start of the extent
+  uint32_t* num_written;  // [m]
+};
+
+HeadScratch ScratchOf(const WriteSegmentArgs& args, uint32_t head) {
+  const size_t m = static_cast<size_t>(args.num_clusters);
+  auto* base = reinterpret_cast<uint32_t*>(args.scratch.device_data()) + head * 2 * m;
+  return {base, base + m};
+}
+
+// Gives the clusters of every head their pages, from *next_page on, which is advanced.
+void PlacePages(const WriteSegmentArgs& args) {
+  uint32_t page = *args.next_page;
+  for (uint32_t head = 0; head < args.geometry.num_kv_heads; ++head) {
+    const HeadScratch scratch = ScratchOf(args, head);
+    const int32_t* sizes = args.sizes.device_data() + int64_t{head} * args.num_clusters;
+    for (int32_t i = 0; i < args.num_clusters; ++i) {
+      scratch.first_page[i] = page;
+      scratch.num_written[i] = 0;
+      page += args.geometry.pages_of(static_cast<uint32_t>(sizes[i]));
+    }
+  }
+  RI_CHECK(size_t{page} * kPageBytes <= args.extent.size());
+  *args.next_page = page;
+}
+
+void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
+  const uint32_t per_page = args.geometry.tokens_per_page();
+  const size_t vector_bytes = args.geometry.vector_bytes();
+  const int32_t* assignment = args.assignment.device_data() + int64_t{head} * args.num_tokens;
+  std::byte* extent = args.extent.device_data();
+  const auto place_of = [&](int32_t cluster, uint32_t index) {
+    return extent + size_t{scratch.first_page[cluster] + index / per_page} * kPageBytes +
+           index % per_page * vector_bytes;
+  };
+  for (int32_t i = 0; i < args.num_tokens; ++i) {
+    std::byte* to = place_of(assignment[i], scratch.num_written[assignment[i]]++);
+    std::memcpy(to, args.kv.Key(head, args.first_token + i), vector_bytes);
+    std::memcpy(to + kPageBytes / 2, args.kv.Value(head, args.first_token + i), vector_bytes);
+  }
+  for (int32_t cluster = 0; cluster < args.num_clusters; ++cluster) {
+    const uint32_t size = scratch.num_written[cluster];
+    const uint32_t num_unused = (per_page - size % per_page) % per_page;
+    if (num_unused == 0) continue;
+    std::memset(place_of(cluster, size), 0, num_unused * vector_bytes);
+    std::memset(place_of(cluster, size) + kPageBytes / 2, 0, num_unused * vector_bytes);
+  }
+}
+
+void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
+  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
+  const size_t m = layout.num_clusters;
+  const size_t d = args.geometry.head_dim;
+  const size_t vector_bytes = args.geometry.vector_bytes();
+  const size_t run = (size_t{args.layer} * args.geometry.num_kv_heads + head) * m;
+  std::byte* extent = args.extent.device_data();
+  auto* entries = reinterpret_cast<ClusterEntry*>(extent + layout.clusters_offset) + run;
+  std::byte* centroids = extent + layout.centroids_offset + run * vector_bytes;
+  std::byte* value_sums = extent + layout.value_sums_offset + run * vector_bytes;
+  ConvertFromF32(args.centroids.device_data() + head * m * d, args.geometry.dtype, centroids,
+                 static_cast<int64_t>(m * d));
+  ConvertFromF32(args.value_sums.device_data() + head * m * d, args.geometry.dtype, value_sums,
+                 static_cast<int64_t>(m * d));
+  for (size_t i = 0; i < m; ++i) {
+    const uint32_t size = scratch.num_written[i];
+    entries[i] = size == 0 ? ClusterEntry{0, 0} : ClusterEntry{scratch.first_page[i], size};
+  }
+  const size_t block_bytes = kClustersPerMetaBlock * vector_bytes;
+  for (size_t i = 0; i < m / kClustersPerMetaBlock; ++i) {
+    const MetaBlockId id = args.meta_blocks.device_data()[i];
+    std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * block_bytes,
+                block_bytes);
+    std::memcpy(args.pool.ValueSums(id, args.layer, head), value_sums + i * block_bytes,
+                block_bytes);
+    MetaEntry* to = args.pool.Entries(id, args.layer, head);
+    for (uint32_t j = 0; j < kClustersPerMetaBlock; ++j) {
+      const ClusterEntry& entry = entries[i * kClustersPerMetaBlock + j];
+      to[j] = entry.num_tokens == 0
+                  ? MetaEntry{0, 0}
+                  : MetaEntry{args.extent_first_page + entry.first_page, entry.num_tokens};
+    }
+  }
+}
+
+absl::Status Validate(const WriteSegmentArgs& args) {
+  constexpr char kOp[] = "write_segment";
+  const KvGeometry& geometry = args.geometry;
+  RETURN_IF_ERROR(geometry.Validate());
+  RETURN_IF_ERROR(CheckArg(args.pool.geometry == geometry && args.layer < geometry.num_layers &&
+                               args.kv.num_kv_heads == geometry.num_kv_heads &&
+                               args.kv.head_dim == geometry.head_dim &&
+                               args.kv.dtype == geometry.dtype,
+                           kOp, "needs KV, pool and layer of one geometry"));
+  RETURN_IF_ERROR(CheckArg(args.num_tokens > 0 &&
+                               args.num_tokens % int32_t{kDecodeSegmentTokens} == 0 &&
+                               args.num_clusters == args.num_tokens / int32_t{kTokensPerCluster},
+                           kOp, "needs whole segments of 16 tokens a cluster"));
+  RETURN_IF_ERROR(
+      CheckArg(args.first_token >= 0 && args.first_token + args.num_tokens <= args.kv.capacity, kOp,
+               "needs tokens inside the layer's KV"));
+  const SegmentLayout layout(geometry, static_cast<uint32_t>(args.num_tokens));
+  RETURN_IF_ERROR(CheckArg(args.extent.size() >= size_t{layout.max_pages} * kPageBytes, kOp,
+                           "needs an extent that holds any clustering of the segment"));
+  const size_t h = geometry.num_kv_heads;
+  const size_t n = static_cast<size_t>(args.num_tokens);
+  const size_t m = layout.num_clusters;
+  RETURN_IF_ERROR(CheckArg(args.assignment.size() >= h * n && args.sizes.size() >= h * m &&
+                               args.centroids.size() >= h * m * geometry.head_dim &&
+                               args.value_sums.size() >= h * m * geometry.head_dim,
+                           kOp, "needs the clusters of every KV head"));
+  RETURN_IF_ERROR(CheckArg(args.meta_blocks.size() == m / kClustersPerMetaBlock, kOp,
+                           "needs a meta block for each 64 clusters"));
+  return CheckArg(args.next_page != nullptr && args.scratch.size() >= 8 * h * (n + m), kOp,
+                  "needs next_page and scratch");
+}
+
+}  // namespace
+
+absl::Status WriteSegment(CpuStream& stream, const WriteSegmentArgs& args) {
+  RETURN_IF_ERROR(Validate(args));
+  return stream.Launch([args](ThreadPool& pool) {
+    PlacePages(args);
+    pool.ParallelFor(args.geometry.num_kv_heads, [&](int64_t head) {
+      const HeadScratch scratch = ScratchOf(args, static_cast<uint32_t>(head));
+      WriteTokens(args, static_cast<uint32_t>(head), scratch);
+      WriteIndex(args, static_cast<uint32_t>(head), scratch);
+    });
+  });
+}
+
+}  // namespace retroinfer::cpu

@@ -1,0 +1,48 @@
+// Attention of one new token of every sequence of a batch, over up to three parts that are merged
+// by (running maximum, sum) as in FlashDecoding:
+//   1. the dense zone: sink and local window (policy `full`: the whole context);
+//   2. the execution buffer: pages of retrieved clusters, wherever they lie in device memory;
+//   3. the estimation zone, computed beforehand (see estimate.h).
+// Bound by memory: reads each KV byte of parts 1 and 2 once for the whole group of query heads.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu_worker/ops/dense_pool.h"
+#include "gpu_worker/ops/matrix.h"
+
+namespace retroinfer {
+
+// A page of the execution buffer.
+struct PageRef {
+  const std::byte* page;  // device address
+  int32_t num_tokens;     // 1 to tokens_per_page
+  int32_t reserved;
+};
+
+// What attention over one part yields before normalisation, for every (sequence, query head):
+// max m = max_i x_i, sum = sum_i w_i exp(x_i - m), acc = sum_i exp(x_i - m) v_i. An empty part has
+// max -inf, sum 0, acc 0.
+struct AttentionPartialView {
+  DeviceSpan<float> max;  // [batch, query_heads]
+  DeviceSpan<float> sum;  // [batch, query_heads]
+  DeviceSpan<float> acc;  // [batch, query_heads, head_dim]
+};
+
+struct DecodeAttentionArgs {
+  MatrixView queries;  // [batch, query_heads * head_dim], activation dtype, after RoPE
+  DensePoolView pool;
+  uint32_t layer = 0;
+  DeviceSpan<const DenseZone> zones;  // [batch]
+  // Execution buffer; empty spans where the policy has none.
+  DeviceSpan<const PageRef> pages;      // [batch, kv_heads, max_pages]
+  DeviceSpan<const int32_t> num_pages;  // [batch, kv_heads]
+  int64_t max_pages = 0;
+  // Estimate; empty spans where the policy has none.
+  AttentionPartialView estimate;
+  float scale = 0;
+  MatrixView out;                 // [batch, query_heads * head_dim], activation dtype
+  DeviceSpan<std::byte> scratch;  // at least DecodeAttentionScratchBytes(...) of the backend
+};
+
+}  // namespace retroinfer

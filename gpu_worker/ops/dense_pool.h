@@ -1,0 +1,50 @@
+// Layout of the pool of dense blocks: device memory for KV that is attended exactly, in place.
+//
+// A *dense block* holds up to 64 consecutive tokens of one sequence, for all layers and KV heads:
+//   [num_layers][num_kv_heads][64 / tokens_per_page] pages.
+// Block 0 of a sequence holds its 4 sink tokens; block i >= 1 the 64 tokens from 4 + 64 * (i - 1).
+// A sequence under wave attention gives its oldest blocks back when their tokens become a segment.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/kv/kv_geometry.h"
+#include "gpu_worker/device/device_span.h"
+
+namespace retroinfer {
+
+inline constexpr uint32_t kDenseBlockTokens = 64;
+
+using DenseBlockId = int32_t;
+using MetaBlockId = int32_t;
+
+struct DensePoolView {
+  DeviceSpan<std::byte> bytes;
+  KvGeometry geometry;
+
+  // Bytes of one (layer, head) of a block.
+  static constexpr size_t RunBytes(const KvGeometry& geometry) {
+    return kDenseBlockTokens / geometry.tokens_per_page() * kPageBytes;
+  }
+  static constexpr size_t BlockBytes(const KvGeometry& geometry) {
+    return size_t{geometry.num_layers} * geometry.num_kv_heads * RunBytes(geometry);
+  }
+  uint32_t num_blocks() const { return static_cast<uint32_t>(bytes.size() / BlockBytes(geometry)); }
+  // Device address of the first page of (block, layer, head).
+  std::byte* Run(DenseBlockId block, uint32_t layer, uint32_t head) const {
+    const size_t run =
+        (static_cast<size_t>(block) * geometry.num_layers + layer) * geometry.num_kv_heads + head;
+    return bytes.device_data() + run * RunBytes(geometry);
+  }
+};
+
+// The dense zone of one sequence of a batch: the sink (block_ids[0]) and a run of window blocks.
+struct DenseZone {
+  const DenseBlockId* block_ids;  // device; [0] is the sink's, then the window's, oldest first
+  int32_t num_sink_tokens;        // 0 to 4
+  int32_t num_window_tokens;      // tokens from the start of block_ids[1]
+};
+static_assert(kSinkTokens <= kDenseBlockTokens);
+
+}  // namespace retroinfer

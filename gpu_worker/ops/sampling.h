@@ -1,0 +1,47 @@
+// Chooses the next token of every sequence of a batch from its logits.
+//
+// Order (as the field does it): repetition penalty, frequency and presence penalty, temperature,
+// then top-k, top-p and min-p on the softmax, then a draw with a counter-based generator: the value
+// depends on (seed, position) alone, so a request gives the same tokens in any batch. temperature 0
+// is greedy: the lowest token id among the largest logits. Log-probabilities are of the
+// distribution before temperature and cuts (after penalties).
+#pragma once
+
+#include <cstdint>
+
+#include "gpu_worker/ops/matrix.h"
+
+namespace retroinfer {
+
+struct SamplingRow {
+  float temperature = 1.0f;         // >= 0
+  int32_t top_k = 0;                // 0: off
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1]
+  float repetition_penalty = 1.0f;  // > 0
+  float frequency_penalty = 0.0f;
+  float presence_penalty = 0.0f;
+  uint64_t seed = 0;
+  int64_t position = 0;          // of the token to draw
+  int32_t num_top_logprobs = 0;  // 0 to kMaxTopLogprobs
+  int32_t num_banned = 0;        // leading entries of the row of `banned` in use
+};
+
+inline constexpr int32_t kMaxTopLogprobs = 20;
+inline constexpr int32_t kMaxBanned = 16;
+
+struct SamplingArgs {
+  MatrixView logits;                   // [batch, vocab] f32; penalties are applied in place
+  DeviceSpan<const SamplingRow> rows;  // [batch]
+  DeviceSpan<const int32_t> banned;    // [batch, kMaxBanned]: never drawn (EOS before min_tokens)
+  // Occurrences for the penalties: bit 31 set if the token is in the prompt, bits 0-30 count it in
+  // the generated text. Rows of `vocab`; a null pointer for a row without penalties.
+  DeviceSpan<const uint32_t* const> occurrences;  // [batch], device pointers
+  DeviceSpan<int32_t> tokens;                     // [batch]
+  DeviceSpan<float> logprobs;                     // [batch], of the chosen token
+  DeviceSpan<int32_t> top_tokens;                 // [batch, kMaxTopLogprobs]
+  DeviceSpan<float> top_logprobs;                 // [batch, kMaxTopLogprobs]
+  DeviceSpan<std::byte> scratch;                  // at least 16 * vocab bytes
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,223 @@
+// Who may touch `stream_`: the thread that has set write_in_flight_ or finish_called_ under the
+// mutex. So there is one write at a time, nothing after Finish(), and no lock is held while gRPC
+// runs. Continuations are opened before they are submitted, because their sinks may be called
+// before Submit() of the engine returns.
+#include "gpu_worker/server/generate_call.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/check.h"
+#include "common/status/error_reason.h"
+
+namespace retroinfer {
+
+class GenerateCall::Sink : public GenerationSink {
+ public:
+  Sink(std::shared_ptr<GenerateCall> call, int index, std::string engine_request_id,
+       const AttentionSettings& attention)
+      : call_(std::move(call)),
+        index_(index),
+        engine_request_id_(std::move(engine_request_id)),
+        attention_(attention) {}
+
+  void OnProgress(const PrefillProgress& progress) override {
+    cached_tokens_ = progress.cached_tokens;
+    call_->AddProgress(index_, progress);
+  }
+
+  void OnOutput(const OutputDelta& delta) override {
+    const int64_t num_tokens = static_cast<int64_t>(delta.tokens.size());
+    if (num_tokens > 0) {
+      const absl::Time now = absl::Now();
+      if (completion_tokens_ > 0) {
+        call_->context_.observer->OnTokenInterval(now - last_token_, num_tokens);
+      }
+      last_token_ = now;
+      completion_tokens_ += num_tokens;
+    }
+    call_->AddOutput(index_, delta, cached_tokens_, completion_tokens_);
+  }
+
+  void OnFinish(const GenerationResult& result) override {
+    RequestSummary summary{engine_request_id_, attention_, result, absl::Now() - call_->arrival_};
+    call_->context_.sender->Post([observer = call_->context_.observer,
+                                  summary = std::move(summary)] { observer->OnFinished(summary); });
+    call_->AddFinished(index_, result);
+    call_.reset();
+  }
+
+ private:
+  std::shared_ptr<GenerateCall> call_;
+  const int index_;
+  const std::string engine_request_id_;
+  const AttentionSettings attention_;
+  int64_t cached_tokens_ = 0;
+  int64_t completion_tokens_ = 0;
+  absl::Time last_token_;
+};
+
+std::string GenerateCall::EngineRequestId(const std::string& request_id, int index, int n) {
+  return n == 1 ? request_id : absl::StrCat(request_id, "/", index);
+}
+
+GenerateCall::GenerateCall(const Context& context, EventStream* stream)
+    : context_(context), stream_(stream), arrival_(absl::Now()) {}
+
+void GenerateCall::Submit(Submission submission) {
+  RI_CHECK(!submission.continuations.empty());
+  {
+    absl::MutexLock lock(&mutex_);
+    queue_ = std::make_unique<ResponseQueue>(ResponseQueue::Settings{
+        submission.request_id, static_cast<int64_t>(submission.continuations.front().prompt.size()),
+        submission.want_progress, submission.want_logprobs});
+    deadline_is_of_call_ = submission.deadline_is_of_call;
+  }
+  int index = 0;
+  for (GenerationRequest& request : submission.continuations) {
+    const std::string id = request.request_id;
+    auto sink = std::make_shared<Sink>(shared_from_this(), index++, id, request.attention);
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!status_.ok()) break;  // cancelled, or an earlier continuation failed
+      ++open_;
+      engine_ids_.push_back(id);
+    }
+    const absl::Status status = context_.engine->Submit(std::move(request), std::move(sink));
+    if (status.ok()) continue;
+    context_.observer->OnRefused(submission.request_id, status);
+    absl::MutexLock lock(&mutex_);
+    --open_;
+    engine_ids_.pop_back();
+    SetError(status);
+    break;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    submitted_ = true;
+  }
+  Advance();
+}
+
+void GenerateCall::Refuse(const std::string& request_id, const absl::Status& status) {
+  context_.observer->OnRefused(request_id, status);
+  {
+    absl::MutexLock lock(&mutex_);
+    SetError(status);
+    submitted_ = true;
+  }
+  Advance();
+}
+
+void GenerateCall::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    write_in_flight_ = false;
+    if (!ok) {
+      discard_ = true;
+      if (queue_ != nullptr) queue_->Clear();
+      SetError(absl::CancelledError("the client is gone"));
+    }
+  }
+  Advance();
+}
+
+void GenerateCall::OnCancelled() {
+  {
+    absl::MutexLock lock(&mutex_);
+    discard_ = true;
+    if (queue_ != nullptr) queue_->Clear();
+    SetError(absl::CancelledError("the client cancelled the call"));
+  }
+  Advance();
+}
+
+void GenerateCall::AddProgress(int index, const PrefillProgress& progress) {
+  absl::MutexLock lock(&mutex_);
+  if (discard_) return;
+  queue_->AddProgress(index, progress);
+  PostAdvance();
+}
+
+void GenerateCall::AddOutput(int index, const OutputDelta& delta, int64_t cached_tokens,
+                             int64_t completion_tokens) {
+  absl::MutexLock lock(&mutex_);
+  if (discard_) return;
+  queue_->AddOutput(index, delta, cached_tokens, completion_tokens);
+  LimitQueue();
+  PostAdvance();
+}
+
+void GenerateCall::AddFinished(int index, const GenerationResult& result) {
+  absl::MutexLock lock(&mutex_);
+  --open_;
+  if (result.reason == FinishReason::kError) {
+    SetError(result.status.ok() ? absl::InternalError("the engine gave no reason") : result.status);
+  } else if (result.reason == FinishReason::kDeadline && deadline_is_of_call_) {
+    SetError(common::WithReason(
+        absl::DeadlineExceededError(
+            absl::StrCat("the call's deadline passed after ", result.completion_tokens, " tokens")),
+        "DEADLINE"));
+  } else if (!discard_) {
+    queue_->AddFinished(index, result);
+  }
+  PostAdvance();
+}
+
+void GenerateCall::LimitQueue() {
+  if (queue_->bytes() <= context_.max_pending_bytes) return;
+  discard_ = true;
+  SetError(common::WithReason(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "the client has left ", queue_->bytes(), " bytes of output unread, the limit is ",
+          context_.max_pending_bytes, ": read the stream faster")),
+      "SLOW_CLIENT"));
+  queue_->Clear();
+}
+
+void GenerateCall::SetError(const absl::Status& status) {
+  if (!status_.ok()) return;  // the first one counts
+  status_ = status;
+  abort_wanted_ = true;
+}
+
+void GenerateCall::PostAdvance() {
+  // A write in flight goes on in OnWriteDone(), unless there is something to abort.
+  if (advance_posted_ || (write_in_flight_ && !abort_wanted_)) return;
+  advance_posted_ = true;
+  context_.sender->Post([call = shared_from_this()] {
+    {
+      absl::MutexLock lock(&call->mutex_);
+      call->advance_posted_ = false;
+    }
+    call->Advance();
+  });
+}
+
+void GenerateCall::Advance() {
+  std::vector<std::string> to_abort;
+  bool write = false;
+  bool finish = false;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (abort_wanted_ && submitted_) {
+      abort_wanted_ = false;
+      if (open_ > 0) to_abort = engine_ids_;
+    }
+    if (!write_in_flight_ && !finish_called_ && submitted_) {
+      if (queue_ != nullptr && queue_->Pop(&outgoing_)) {
+        write = write_in_flight_ = true;
+      } else if (open_ == 0) {
+        finish = finish_called_ = true;
+        status = status_;
+      }
+    }
+  }
+  for (const std::string& id : to_abort) context_.engine->Abort(id);
+  if (write) stream_->Write(&outgoing_);
+  if (finish) stream_->Finish(status);
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,261 @@
+#include "gpu_worker/server/generation_service.h"
+
+#include <utility>
+
+#include "common/log/check.h"
+#include "common/rpc/grpc_status.h"
+#include "common/status/error_reason.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/server/message_codec.h"
+#include "gpu_worker/server/proto_time.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = generation::v1;
+
+// One stream: passes events from its call to gRPC, and what gRPC says about it back. Deletes
+// itself.
+class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                              public EventStream {
+ public:
+  explicit GenerateReactor(const GenerateCall::Context& context)
+      : call_(std::make_shared<GenerateCall>(context, this)) {}
+
+  const std::shared_ptr<GenerateCall>& call() const { return call_; }
+
+  void Write(const v1::GenerateResponse* event) override {
+    outgoing_ = SerializeResponse(*event);
+    StartWrite(&outgoing_);
+  }
+  void Finish(const absl::Status& status) override {
+    ServerWriteReactor::Finish(common::ToGrpcStatus(status));
+  }
+
+  // Each holds the call, because this object may be deleted meanwhile.
+  void OnWriteDone(bool ok) override {
+    const std::shared_ptr<GenerateCall> call = call_;
+    call->OnWriteDone(ok);
+  }
+  void OnCancel() override {
+    const std::shared_ptr<GenerateCall> call = call_;
+    call->OnCancelled();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  const std::shared_ptr<GenerateCall> call_;
+  grpc::ByteBuffer outgoing_;
+};
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
+  if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
+  return absl::FromChrono(deadline);
+}
+
+void FillStats(const EngineStats& stats, absl::Duration uptime, v1::WorkerStats* out) {
+  out->set_requests_running(stats.requests_running);
+  out->set_requests_waiting(stats.requests_waiting);
+  out->set_dense_blocks_used(stats.dense_blocks_used);
+  out->set_dense_blocks_total(stats.dense_blocks_total);
+  out->set_meta_blocks_used(stats.meta_blocks_used);
+  out->set_meta_blocks_total(stats.meta_blocks_total);
+  out->set_slots_used(stats.slots_used);
+  out->set_slots_total(stats.slots_total);
+  out->set_prompt_tokens_total(stats.prompt_tokens);
+  out->set_generation_tokens_total(stats.generation_tokens);
+  out->set_page_hits_total(stats.page_hits);
+  out->set_page_misses_total(stats.page_misses);
+  out->set_page_transients_total(stats.page_transients);
+  out->set_page_evictions_total(stats.page_evictions);
+  out->set_decode_steps_total(stats.decode_steps);
+  out->set_store_attached(stats.store_attached);
+  SetDuration(uptime, out->mutable_uptime());
+}
+
+}  // namespace
+
+GenerationServiceImpl::GenerationServiceImpl(const Settings& settings)
+    : settings_(settings), api_key_(settings.api_key) {}
+
+void GenerationServiceImpl::Serve(const ServedModel* model, Engine* engine) {
+  absl::MutexLock lock(&mutex_);
+  RI_CHECK(backend_ == nullptr);
+  backend_ = std::make_unique<Backend>(
+      Backend{model, engine, RequestReader(*model, engine->limits().max_model_len)});
+}
+
+void GenerationServiceImpl::StartDraining() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+}
+
+absl::Status GenerationServiceImpl::CheckKey(const grpc::CallbackServerContext& context) const {
+  if (!api_key_.required()) return absl::OkStatus();
+  const auto found = context.client_metadata().find("authorization");
+  if (found == context.client_metadata().end()) return api_key_.Check("");
+  return api_key_.Check({found->second.data(), found->second.size()});
+}
+
+absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::FindBackend() const {
+  absl::MutexLock lock(&mutex_);
+  if (backend_ == nullptr) {
+    return common::WithReason(absl::UnavailableError("the model is still loading"), "NOT_READY");
+  }
+  return backend_.get();
+}
+
+absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::AdmitGenerate(
+    const grpc::CallbackServerContext& context) const {
+  RETURN_IF_ERROR(CheckKey(context));
+  {
+    absl::MutexLock lock(&mutex_);
+    if (draining_) {
+      return common::WithReason(absl::UnavailableError("the server is shutting down"), "DRAINING");
+    }
+  }
+  return FindBackend();
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const absl::StatusOr<const Backend*> backend = AdmitGenerate(*context);
+  Engine* const engine = backend.ok() ? (*backend)->engine : nullptr;
+  auto* const reactor = new GenerateReactor(
+      {engine, settings_.sender, settings_.observer, settings_.max_pending_bytes});
+  // From here on the reactor may be gone at any time; its call is shared.
+  const std::shared_ptr<GenerateCall> call = reactor->call();
+  if (!backend.ok()) {
+    call->Refuse("", backend.status());
+    return reactor;
+  }
+  settings_.admission->Post([call, backend = *backend, bytes = grpc::ByteBuffer(*request),
+                             deadline = DeadlineOf(*context)] {
+    v1::GenerateRequest message;
+    absl::Status status = ParseRequest(bytes, &message);
+    if (!status.ok()) return call->Refuse(message.request_id(), status);
+    auto submission = backend->reader.Read(message, deadline);
+    if (!submission.ok()) return call->Refuse(message.request_id(), submission.status());
+    call->Submit(*std::move(submission));
+  });
+  return reactor;
+}
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* GenerationServiceImpl::RunUnary(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response,
+    std::function<absl::StatusOr<Response>(const Backend&, const Request&)> handle) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  if (const absl::Status status = CheckKey(*context); !status.ok()) {
+    reactor->Finish(common::ToGrpcStatus(status));
+    return reactor;
+  }
+  settings_.admission->Post([this, reactor, request, response, handle = std::move(handle)] {
+    const auto run = [&]() -> absl::Status {
+      Request message;
+      RETURN_IF_ERROR(ParseRequest(*request, &message));
+      ASSIGN_OR_RETURN(const Backend* const backend, FindBackend());
+      ASSIGN_OR_RETURN(const Response answer, handle(*backend, message));
+      *response = SerializeResponse(answer);
+      return absl::OkStatus();
+    };
+    reactor->Finish(common::ToGrpcStatus(run()));
+  });
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* GenerationServiceImpl::Tokenize(grpc::CallbackServerContext* context,
+                                                          const grpc::ByteBuffer* request,
+                                                          grpc::ByteBuffer* response) {
+  return RunUnary<v1::TokenizeRequest, v1::TokenizeResponse>(
+      context, request, response,
+      [](const Backend& backend,
+         const v1::TokenizeRequest& message) -> absl::StatusOr<v1::TokenizeResponse> {
+        ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, backend.reader.Tokenize(message));
+        v1::TokenizeResponse answer;
+        answer.mutable_token_ids()->Assign(tokens.begin(), tokens.end());
+        answer.set_max_model_len(backend.engine->limits().max_model_len);
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* GenerationServiceImpl::Detokenize(grpc::CallbackServerContext* context,
+                                                            const grpc::ByteBuffer* request,
+                                                            grpc::ByteBuffer* response) {
+  return RunUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>(
+      context, request, response,
+      [](const Backend& backend,
+         const v1::DetokenizeRequest& message) -> absl::StatusOr<v1::DetokenizeResponse> {
+        v1::DetokenizeResponse answer;
+        ASSIGN_OR_RETURN(*answer.mutable_text(), backend.reader.Detokenize(message));
+        return answer;
+      });
+}
+
+grpc::ServerUnaryReactor* GenerationServiceImpl::GetModelInfo(grpc::CallbackServerContext* context,
+                                                              const grpc::ByteBuffer* request,
+                                                              grpc::ByteBuffer* response) {
+  return RunUnary<v1::GetModelInfoRequest, v1::GetModelInfoResponse>(
+      context, request, response, [this](const Backend& backend, const v1::GetModelInfoRequest&) {
+        return DescribeModel(backend);
+      });
+}
+
+absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
+    const Backend& backend) const {
+  const ServedModel& model = *backend.model;
+  const EngineLimits& limits = backend.engine->limits();
+  v1::GetModelInfoResponse info;
+  info.set_model_name(model.name);
+  info.set_architecture(model.architecture);
+  info.set_vocab_size(model.vocab_size);
+  info.set_num_layers(model.num_layers);
+  info.set_num_query_heads(model.num_query_heads);
+  info.set_num_kv_heads(model.num_kv_heads);
+  info.set_head_dim(model.head_dim);
+  info.set_compute_dtype(model.compute_dtype);
+  info.set_kv_dtype(model.kv_dtype);
+  info.set_backend(model.backend);
+  info.mutable_eos_token_ids()->Assign(model.eos_token_ids.begin(), model.eos_token_ids.end());
+  info.set_chat_template(std::string(model.chat_template->family_name()));
+  info.set_max_model_len(limits.max_model_len);
+  info.set_kv_capacity_tokens_full(limits.kv_capacity_tokens_full);
+  info.set_kv_capacity_tokens_wave(limits.kv_capacity_tokens_wave);
+  info.set_max_batch(limits.max_batch);
+  info.set_default_max_tokens(model.default_sampling.max_tokens);
+  *info.mutable_default_attention() = backend.reader.DefaultAttention();
+  *info.mutable_default_sampling() = backend.reader.DefaultSampling();
+  info.set_server_version(settings_.version);
+  FillStats(backend.engine->stats(), absl::Now() - started_, info.mutable_stats());
+  return info;
+}
+
+bool GenerationServiceImpl::AbortAll(Engine& engine, const std::string& request_id) const {
+  bool found = engine.Abort(request_id);
+  for (int i = 0; i < RequestReader::kMaxContinuations; ++i) {
+    found |= engine.Abort(
+        GenerateCall::EngineRequestId(request_id, i, RequestReader::kMaxContinuations));
+  }
+  return found;
+}
+
+grpc::ServerUnaryReactor* GenerationServiceImpl::Abort(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request,
+                                                       grpc::ByteBuffer* response) {
+  return RunUnary<v1::AbortRequest, v1::AbortResponse>(
+      context, request, response,
+      [this](const Backend& backend,
+             const v1::AbortRequest& message) -> absl::StatusOr<v1::AbortResponse> {
+        if (message.request_id().empty()) {
+          return common::WithReason(absl::InvalidArgumentError("request_id is empty"),
+                                    "INVALID_REQUEST");
+        }
+        v1::AbortResponse answer;
+        answer.set_found(AbortAll(*backend.engine, message.request_id()));
+        return answer;
+      });
+}
+
+}  // namespace retroinfer

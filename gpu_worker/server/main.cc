@@ -1,0 +1,98 @@
+// gpu_worker: owns the model and everything in device memory, and serves the generation API.
+#include <pthread.h>
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/notification.h"
+#include "common/build_info/build_info.h"
+#include "common/metrics/metrics.h"
+#include "gpu_worker/server/served_engine.h"
+#include "gpu_worker/server/worker_options.h"
+#include "gpu_worker/server/worker_server.h"
+
+namespace retroinfer {
+namespace {
+
+// Signals that end the worker; blocked in every thread and taken by sigtimedwait().
+sigset_t EndSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+int Fail(const absl::Status& status) {
+  spdlog::critical("{}", std::string(status.message()));
+  return EXIT_FAILURE;
+}
+
+// Loads on another thread, so that a signal ends the worker meanwhile, too. Memory and the lease of
+// the store are freed with the process.
+absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(const WorkerOptions& options) {
+  absl::StatusOr<std::unique_ptr<ServedEngine>> served = absl::CancelledError("not loaded");
+  absl::Notification loaded;
+  std::thread loader([&] {
+    served = LoadServedEngine(options);
+    loaded.Notify();
+  });
+  const sigset_t signals = EndSignals();
+  while (!loaded.HasBeenNotified()) {
+    const timespec timeout{0, 50'000'000};
+    if (::sigtimedwait(&signals, nullptr, &timeout) > 0) {
+      spdlog::info("stopping while loading");
+      spdlog::shutdown();
+      ::_exit(EXIT_SUCCESS);
+    }
+  }
+  loader.join();
+  return served;
+}
+
+int Run(int argc, char** argv) {
+  WorkerOptions options;
+  const absl::StatusOr<bool> run = ParseWorkerOptions(argc, argv, &options);
+  if (!run.ok()) {
+    std::cerr << "gpu_worker: " << run.status().message() << "\n";
+    return 2;
+  }
+  if (!*run) return EXIT_SUCCESS;
+
+  const sigset_t signals = EndSignals();
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  common::Metrics metrics("gpu_worker", common::kBuildVersion, common::kBuildRevision, "cpu");
+  if (!options.metrics_address.empty()) {
+    const absl::StatusOr<int> port = metrics.Serve(options.metrics_address);
+    if (!port.ok()) return Fail(port.status());
+    spdlog::info("metrics on port {}", *port);
+  }
+  auto server = WorkerServer::Start(options.server, metrics);
+  if (!server.ok()) return Fail(server.status());
+  auto served = LoadUnlessSignalled(options);
+  if (!served.ok()) return Fail(served.status());
+  (*server)->Serve(&(*served)->model(), &(*served)->engine());
+  spdlog::info("serving {} on {}", (*served)->model().name,
+               absl::StrJoin((*server)->addresses(), ", "));
+
+  int signal = 0;
+  ::sigwait(&signals, &signal);
+  spdlog::info("stopping on signal {}", signal);
+  (*server)->Drain(options.drain_timeout);
+  server->reset();
+  served->reset();
+  spdlog::info("stopped");
+  return EXIT_SUCCESS;
+}
+
+}  // namespace
+}  // namespace retroinfer
+
+int main(int argc, char** argv) { return retroinfer::Run(argc, argv); }

@@ -1,0 +1,284 @@
+#include "gpu_worker/server/request_reader.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status/error_reason.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/engine/sampling_validation.h"
+#include "gpu_worker/server/proto_time.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = generation::v1;
+
+absl::Status Invalid(std::string_view reason, const std::string& message) {
+  return common::WithReason(absl::InvalidArgumentError(message), reason);
+}
+
+// Attaches `reason` to an error that has none.
+absl::Status Because(absl::Status status, std::string_view reason) {
+  if (!common::ReasonOf(status).reason.empty()) return status;
+  return common::WithReason(std::move(status), reason);
+}
+
+uint64_t RandomBits() {
+  thread_local absl::BitGen random;
+  return absl::Uniform<uint64_t>(random);
+}
+
+absl::StatusOr<std::string> ReadRequestId(const std::string& id) {
+  if (id.empty()) return absl::StrFormat("gen-%016x", RandomBits());
+  if (id.size() > RequestReader::kMaxRequestIdBytes) {
+    return Invalid("INVALID_REQUEST",
+                   absl::StrCat("request_id has ", id.size(), " characters, at most ",
+                                RequestReader::kMaxRequestIdBytes, " are allowed"));
+  }
+  for (const char c : id) {
+    if (absl::ascii_isalnum(c) || std::string_view("._:-").find(c) != std::string_view::npos) {
+      continue;
+    }
+    return Invalid("INVALID_REQUEST",
+                   "request_id may have the characters A-Z a-z 0-9 . _ : - only");
+  }
+  return id;
+}
+
+// The earlier of the call's deadline and the request's timeout.
+struct Deadline {
+  absl::Time time;
+  bool is_of_call;
+};
+absl::StatusOr<Deadline> ReadDeadline(const v1::GenerateRequest& request, absl::Time of_call) {
+  if (!request.has_timeout()) return Deadline{of_call, true};
+  const google::protobuf::Duration& timeout = request.timeout();
+  const bool well_formed = timeout.nanos() >= 0 && timeout.nanos() < 1'000'000'000;
+  const absl::Duration duration = GetDuration(timeout);
+  if (!well_formed || duration <= absl::ZeroDuration()) {
+    return Invalid("INVALID_REQUEST", absl::StrCat("timeout is ", absl::FormatDuration(duration),
+                                                   ", it must be more than 0"));
+  }
+  const absl::Time time = absl::Now() + duration;
+  return time < of_call ? Deadline{time, false} : Deadline{of_call, true};
+}
+
+absl::StatusOr<int> ReadContinuations(const v1::SamplingOptions& options) {
+  const int n = options.has_n() ? options.n() : 1;
+  if (n >= 1 && n <= RequestReader::kMaxContinuations) return n;
+  return Invalid("INVALID_SAMPLING", absl::StrCat("n is ", n, ", it must be in [1, ",
+                                                  RequestReader::kMaxContinuations, "]"));
+}
+
+}  // namespace
+
+absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateRequest& request,
+                                                             absl::Time call_deadline) const {
+  GenerateCall::Submission submission;
+  ASSIGN_OR_RETURN(submission.request_id, ReadRequestId(request.request_id()));
+  if (request.cache_salt().size() > kMaxSaltBytes) {
+    return Invalid("INVALID_REQUEST",
+                   absl::StrCat("cache_salt has ", request.cache_salt().size(), " bytes, at most ",
+                                kMaxSaltBytes, " are allowed"));
+  }
+  GenerationRequest shared;
+  ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
+  ASSIGN_OR_RETURN(const int n, ReadContinuations(request.sampling()));
+  ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
+  ASSIGN_OR_RETURN(shared.prompt, ReadPrompt(request));
+  ASSIGN_OR_RETURN(shared.sampling,
+                   ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
+  shared.priority = request.priority();
+  shared.deadline = deadline.time;
+  shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted
+  RETURN_IF_ERROR(ValidateRequest(shared, model_.vocab_size, max_model_len_));
+
+  const uint64_t seed = request.sampling().has_seed() ? request.sampling().seed() : RandomBits();
+  for (int i = 0; i < n; ++i) {
+    GenerationRequest& continuation = submission.continuations.emplace_back(shared);
+    continuation.request_id = GenerateCall::EngineRequestId(submission.request_id, i, n);
+    continuation.sampling.seed = seed + static_cast<uint64_t>(i);
+  }
+  submission.want_progress = request.return_progress();
+  submission.want_logprobs = request.sampling().has_logprobs();
+  submission.deadline_is_of_call = deadline.is_of_call;
+  return submission;
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestReader::ReadPrompt(
+    const v1::GenerateRequest& request) const {
+  switch (request.input_case()) {
+    case v1::GenerateRequest::kText:
+      return EncodeText(request.text(),
+                        !request.has_add_special_tokens() || request.add_special_tokens());
+    case v1::GenerateRequest::kTokenIds:
+      return std::vector<int32_t>(request.token_ids().ids().begin(),
+                                  request.token_ids().ids().end());
+    case v1::GenerateRequest::kMessages:
+      return EncodeMessages(request.messages());
+    case v1::GenerateRequest::INPUT_NOT_SET:
+      break;
+  }
+  return Invalid("EMPTY_PROMPT", "the request has no input: set text, token_ids or messages");
+}
+
+absl::Status RequestReader::CheckLength(size_t text_bytes) const {
+  const size_t token_bytes = std::max<size_t>(model_.tokenizer->token_bytes_max(), 1);
+  const int64_t tokens_min = static_cast<int64_t>(text_bytes / token_bytes);
+  if (tokens_min <= max_model_len_) return absl::OkStatus();
+  return common::WithReason(
+      absl::InvalidArgumentError(absl::StrCat("a text of ", text_bytes, " bytes has at least ",
+                                              tokens_min, " tokens, this server's model takes ",
+                                              max_model_len_, ": shorten the prompt")),
+      "CONTEXT_TOO_LONG",
+      {{"prompt_tokens", absl::StrCat(tokens_min)},
+       {"max_model_len", absl::StrCat(max_model_len_)}});
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeText(std::string_view text,
+                                                               bool add_special) const {
+  if (text.empty()) {
+    return Invalid("EMPTY_PROMPT", "the text is empty, at least one token is needed");
+  }
+  RETURN_IF_ERROR(CheckLength(text.size()));
+  auto tokens = model_.tokenizer->Encode(text, {.add_special = add_special});
+  if (!tokens.ok()) return Because(tokens.status(), "INVALID_INPUT");
+  return tokens;
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeMessages(
+    const v1::Messages& messages) const {
+  std::vector<ChatMessage> conversation;
+  size_t bytes = 0;
+  for (const v1::Message& message : messages.messages()) {
+    conversation.push_back({message.role(), message.content()});
+    bytes += message.content().size();
+  }
+  RETURN_IF_ERROR(CheckLength(bytes));
+  ChatOptions options;
+  if (messages.has_enable_thinking()) options.enable_thinking = messages.enable_thinking();
+  auto tokens = model_.chat_template->Encode(conversation, options);
+  if (!tokens.ok()) return Because(tokens.status(), "INVALID_INPUT");
+  return tokens;
+}
+
+absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOptions& options,
+                                                           int64_t prompt_tokens) const {
+  SamplingParams sampling = model_.default_sampling;
+  if (options.has_temperature()) sampling.temperature = options.temperature();
+  if (options.has_top_p()) sampling.top_p = options.top_p();
+  if (options.has_top_k()) sampling.top_k = options.top_k();
+  if (options.has_min_p()) sampling.min_p = options.min_p();
+  if (options.has_repetition_penalty()) sampling.repetition_penalty = options.repetition_penalty();
+  if (options.has_frequency_penalty()) sampling.frequency_penalty = options.frequency_penalty();
+  if (options.has_presence_penalty()) sampling.presence_penalty = options.presence_penalty();
+  if (options.has_max_tokens()) {
+    sampling.max_tokens = options.max_tokens();
+  } else {
+    // At least 1, so that a prompt that leaves no room is refused by its length.
+    const int64_t room = std::max<int64_t>(max_model_len_ - prompt_tokens, 1);
+    sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(sampling.max_tokens, room));
+  }
+  if (options.has_min_tokens()) sampling.min_tokens = options.min_tokens();
+  sampling.stop.assign(options.stop().begin(), options.stop().end());
+  sampling.stop_token_ids.assign(options.stop_token_ids().begin(), options.stop_token_ids().end());
+  if (options.has_ignore_eos()) sampling.ignore_eos = options.ignore_eos();
+  if (options.has_skip_special_tokens()) {
+    sampling.skip_special_tokens = options.skip_special_tokens();
+  }
+  if (options.has_include_stop_str_in_output()) {
+    sampling.include_stop_str_in_output = options.include_stop_str_in_output();
+  }
+  sampling.num_logprobs = -1;
+  if (options.has_logprobs()) {
+    if (options.logprobs() < 0) {
+      return Invalid("INVALID_SAMPLING", absl::StrCat("logprobs is ", options.logprobs(),
+                                                      ", it must be in [0, ", kMaxLogprobs, "]"));
+    }
+    sampling.num_logprobs = options.logprobs();
+  }
+  RETURN_IF_ERROR(ValidateSampling(sampling, model_.vocab_size));
+  return sampling;
+}
+
+absl::StatusOr<AttentionSettings> RequestReader::ReadAttention(
+    const v1::AttentionOptions& options) const {
+  AttentionSettings attention = model_.default_attention;
+  switch (options.policy()) {
+    case v1::ATTENTION_POLICY_UNSPECIFIED:
+      break;
+    case v1::ATTENTION_POLICY_FULL:
+      attention.policy = PolicyKind::kFull;
+      break;
+    case v1::ATTENTION_POLICY_WAVE:
+      attention.policy = PolicyKind::kWave;
+      break;
+    default:
+      return Invalid("INVALID_ATTENTION",
+                     absl::StrCat("attention policy ", static_cast<int>(options.policy()),
+                                  " is not known to this server"));
+  }
+  if (options.has_retrieval_ratio()) attention.retrieval_ratio = options.retrieval_ratio();
+  if (options.has_estimation_ratio()) attention.estimation_ratio = options.estimation_ratio();
+  RETURN_IF_ERROR(ValidateAttention(attention));
+  return attention;
+}
+
+absl::StatusOr<std::vector<int32_t>> RequestReader::Tokenize(
+    const v1::TokenizeRequest& request) const {
+  switch (request.input_case()) {
+    case v1::TokenizeRequest::kText: {
+      const bool add_special = !request.has_add_special_tokens() || request.add_special_tokens();
+      auto tokens = model_.tokenizer->Encode(request.text(), {.add_special = add_special});
+      if (!tokens.ok()) return Because(tokens.status(), "INVALID_INPUT");
+      return tokens;
+    }
+    case v1::TokenizeRequest::kMessages:
+      return EncodeMessages(request.messages());
+    case v1::TokenizeRequest::INPUT_NOT_SET:
+      break;
+  }
+  return Invalid("INVALID_INPUT", "the request has no input: set text or messages");
+}
+
+absl::StatusOr<std::string> RequestReader::Detokenize(const v1::DetokenizeRequest& request) const {
+  const std::vector<int32_t> ids(request.token_ids().begin(), request.token_ids().end());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= 0 && ids[i] < model_.vocab_size) continue;
+    return Invalid("TOKEN_OUT_OF_RANGE",
+                   absl::StrCat("token ", i, " is ", ids[i], ", ids must be in [0, ",
+                                model_.vocab_size - 1, "]"));
+  }
+  return model_.tokenizer->Decode(ids, request.skip_special_tokens());
+}
+
+v1::SamplingOptions RequestReader::DefaultSampling() const {
+  const SamplingParams& given = model_.default_sampling;
+  const SamplingParams plain;
+  v1::SamplingOptions out;
+  if (given.temperature != plain.temperature) out.set_temperature(given.temperature);
+  if (given.top_p != plain.top_p) out.set_top_p(given.top_p);
+  if (given.top_k != plain.top_k) out.set_top_k(given.top_k);
+  if (given.min_p != plain.min_p) out.set_min_p(given.min_p);
+  if (given.repetition_penalty != plain.repetition_penalty) {
+    out.set_repetition_penalty(given.repetition_penalty);
+  }
+  return out;
+}
+
+v1::AttentionOptions RequestReader::DefaultAttention() const {
+  v1::AttentionOptions out;
+  const AttentionSettings& attention = model_.default_attention;
+  out.set_policy(attention.policy == PolicyKind::kFull ? v1::ATTENTION_POLICY_FULL
+                                                       : v1::ATTENTION_POLICY_WAVE);
+  out.set_retrieval_ratio(attention.retrieval_ratio);
+  out.set_estimation_ratio(attention.estimation_ratio);
+  return out;
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,59 @@
+// Turns what clients send into what the engine takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gpu_worker/server/generate_call.h"
+#include "gpu_worker/server/served_model.h"
+#include "retroinfer/generation/v1/generation.pb.h"
+
+namespace retroinfer {
+
+// Applies defaults, tokenizes, and checks everything that generation.proto promises about requests.
+// The engine checks again what it depends on.
+//
+// Threads: immutable; any thread.
+class RequestReader {
+ public:
+  static constexpr int kMaxContinuations = 16;
+  static constexpr size_t kMaxRequestIdBytes = 128;
+  static constexpr size_t kMaxSaltBytes = 256;
+
+  // REQUIRES: `model` outlives this.
+  RequestReader(const ServedModel& model, int64_t max_model_len)
+      : model_(model), max_model_len_(max_model_len) {}
+
+  // Cost: tokenizes; about a second for 5 MB of text.
+  absl::StatusOr<GenerateCall::Submission> Read(const generation::v1::GenerateRequest& request,
+                                                absl::Time call_deadline) const;
+  absl::StatusOr<std::vector<int32_t>> Tokenize(
+      const generation::v1::TokenizeRequest& request) const;
+  absl::StatusOr<std::string> Detokenize(const generation::v1::DetokenizeRequest& request) const;
+
+  // Returns what a request without options gets, as far as it differs from the defaults that
+  // generation.proto writes.
+  generation::v1::SamplingOptions DefaultSampling() const;
+  generation::v1::AttentionOptions DefaultAttention() const;
+
+ private:
+  absl::StatusOr<std::vector<int32_t>> ReadPrompt(
+      const generation::v1::GenerateRequest& request) const;
+  absl::StatusOr<std::vector<int32_t>> EncodeText(std::string_view text, bool add_special) const;
+  absl::StatusOr<std::vector<int32_t>> EncodeMessages(
+      const generation::v1::Messages& messages) const;
+  absl::StatusOr<SamplingParams> ReadSampling(const generation::v1::SamplingOptions& options,
+                                              int64_t prompt_tokens) const;
+  absl::StatusOr<AttentionSettings> ReadAttention(
+      const generation::v1::AttentionOptions& options) const;
+  absl::Status CheckLength(size_t text_bytes) const;
+
+  const ServedModel& model_;
+  const int64_t max_model_len_;
+};
+
+}  // namespace retroinfer

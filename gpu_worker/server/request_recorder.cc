@@ -1,0 +1,127 @@
+#include "gpu_worker/server/request_recorder.h"
+
+#include <spdlog/spdlog.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace retroinfer {
+namespace {
+
+const std::vector<double>& FirstTokenBuckets() {
+  static const auto& buckets =
+      *new std::vector<double>{.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                               1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+  return buckets;
+}
+
+const std::vector<double>& TokenIntervalBuckets() {
+  static const auto& buckets = *new std::vector<double>{
+      .001, .002, .005, .01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 10, 20};
+  return buckets;
+}
+
+const std::vector<double>& TokenCountBuckets() {
+  static const auto& buckets = *new std::vector<double>{
+      1,    2,    5,     10,    20,    50,     100,    200,    500,     1000,
+      2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000, 2000000};
+  return buckets;
+}
+
+double Seconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
+
+}  // namespace
+
+std::string DescribeRequest(const RequestSummary& summary) {
+  const GenerationResult& result = summary.result;
+  std::string line = absl::StrFormat(
+      "request %s %s: policy %s, prompt %d (cached %d), completion %d, queue %.3f s, prefill %.3f "
+      "s",
+      summary.engine_request_id, std::string(FinishReasonName(result.reason)),
+      std::string(PolicyName(summary.attention.policy)), result.prompt_tokens, result.cached_tokens,
+      result.completion_tokens, Seconds(result.queue_time), Seconds(result.prefill_time));
+  if (result.completion_tokens > 0) {
+    absl::StrAppendFormat(&line, ", first token %.3f s", Seconds(result.time_to_first_token));
+  }
+  if (result.completion_tokens > 1) {
+    absl::StrAppendFormat(
+        &line, ", %.2f ms/token",
+        1e3 * Seconds(result.decode_time) / static_cast<double>(result.completion_tokens - 1));
+    absl::StrAppendFormat(&line, ", read %.1f%% of the KV", 100 * result.kv_read_ratio);
+  }
+  absl::StrAppendFormat(&line, ", total %.3f s", Seconds(summary.end_to_end));
+  if (!result.status.ok()) absl::StrAppend(&line, ": ", result.status.ToString());
+  return line;
+}
+
+RequestRecorder::RequestRecorder(common::Metrics& metrics)
+    : metrics_(metrics),
+      time_to_first_token_(metrics.Histogram("time_to_first_token_seconds",
+                                             "From submission to the first token",
+                                             FirstTokenBuckets())),
+      inter_token_latency_(metrics.Histogram("inter_token_latency_seconds",
+                                             "Between two tokens of a request",
+                                             TokenIntervalBuckets())),
+      end_to_end_(metrics.Histogram("e2e_request_latency_seconds",
+                                    "From the arrival of a request to its end",
+                                    FirstTokenBuckets())),
+      queue_(metrics.Histogram("request_queue_time_seconds", "From submission to admission",
+                               FirstTokenBuckets())),
+      prefill_(metrics.Histogram("request_prefill_time_seconds", "Processing of the prompt",
+                                 FirstTokenBuckets())),
+      decode_(metrics.Histogram("request_decode_time_seconds", "From the first token to the last",
+                                FirstTokenBuckets())),
+      prompt_tokens_(
+          metrics.Histogram("request_prompt_tokens", "Tokens of a prompt", TokenCountBuckets())),
+      generation_tokens_(metrics.Histogram("request_generation_tokens",
+                                           "Tokens generated for a request", TokenCountBuckets())) {
+  // So that every series is there from the first scrape.
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
+        FinishReason::kDeadline, FinishReason::kError}) {
+    metrics.Counter("requests_total", "Requests that ended, by reason",
+                    {{"finish_reason", std::string(FinishReasonName(reason))}});
+  }
+}
+
+void RequestRecorder::OnTokenInterval(absl::Duration interval, int64_t num_tokens) {
+  for (int64_t i = 0; i < num_tokens; ++i) {
+    inter_token_latency_.Observe(Seconds(interval) / static_cast<double>(num_tokens));
+  }
+}
+
+void RequestRecorder::OnFinished(const RequestSummary& summary) {
+  const GenerationResult& result = summary.result;
+  metrics_
+      .Counter("requests_total", "Requests that ended, by reason",
+               {{"finish_reason", std::string(FinishReasonName(result.reason))}})
+      .Increment();
+  end_to_end_.Observe(Seconds(summary.end_to_end));
+  queue_.Observe(Seconds(result.queue_time));
+  prompt_tokens_.Observe(static_cast<double>(result.prompt_tokens));
+  generation_tokens_.Observe(static_cast<double>(result.completion_tokens));
+  if (result.completion_tokens > 0) {
+    time_to_first_token_.Observe(Seconds(result.time_to_first_token));
+    prefill_.Observe(Seconds(result.prefill_time));
+    decode_.Observe(Seconds(result.decode_time));
+  }
+  if (result.reason == FinishReason::kError) {
+    spdlog::error("{}", DescribeRequest(summary));
+  } else {
+    spdlog::info("{}", DescribeRequest(summary));
+  }
+}
+
+void RequestRecorder::OnRefused(const std::string& request_id, const absl::Status& status) {
+  metrics_
+      .Counter("requests_refused_total", "Calls that ended before a request was queued, by status",
+               {{"code", absl::StatusCodeToString(status.code())}})
+      .Increment();
+  spdlog::info(
+      "request {} refused: {}", request_id.empty() ? "without id" : request_id,
+      std::string(absl::StatusCodeToString(status.code())) + ": " + std::string(status.message()));
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,130 @@
+#include "gpu_worker/server/response_queue.h"
+
+#include <utility>
+
+#include "gpu_worker/server/proto_time.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = generation::v1;
+
+constexpr size_t kEventBytes = 64;  // ids, counts and framing of one event
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kCancelled:
+      return v1::FINISH_REASON_CANCELLED;
+    case FinishReason::kDeadline:
+      return v1::FINISH_REASON_DEADLINE;
+    case FinishReason::kError:
+      break;  // becomes a status, never an event
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+// Appends `delta` to `chunk`; returns the bytes that it adds.
+size_t AppendDelta(const OutputDelta& delta, bool want_logprobs, v1::OutputChunk* chunk) {
+  size_t bytes = delta.text.size();
+  chunk->mutable_text()->append(delta.text);
+  for (const OutputToken& token : delta.tokens) {
+    chunk->add_token_ids(token.token);
+    bytes += 4;
+    if (!want_logprobs) continue;
+    v1::PositionLogprobs* position = chunk->add_logprobs();
+    position->set_logprob(token.logprob);
+    for (const TokenLogprob& alternative : token.alternatives) {
+      v1::TokenLogprob* out = position->add_alternatives();
+      out->set_token_id(alternative.token);
+      out->set_logprob(alternative.logprob);
+    }
+    bytes += 8 + 12 * token.alternatives.size();
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ResponseQueue::Entry* ResponseQueue::LastOf(int index) {
+  for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) {
+    if (entry->event.index() == index) return &*entry;
+  }
+  return nullptr;
+}
+
+ResponseQueue::Entry& ResponseQueue::Append(int index) {
+  Entry& entry = entries_.emplace_back();
+  entry.event.set_request_id(settings_.request_id);
+  entry.event.set_index(index);
+  entry.bytes = kEventBytes;
+  bytes_ += kEventBytes;
+  return entry;
+}
+
+void ResponseQueue::AddProgress(int index, const PrefillProgress& progress) {
+  if (!settings_.want_progress) return;
+  Entry* entry = LastOf(index);
+  if (entry == nullptr || !entry->event.has_progress()) entry = &Append(index);
+  v1::PrefillProgress* out = entry->event.mutable_progress();
+  out->set_total_tokens(progress.total_tokens);
+  out->set_cached_tokens(progress.cached_tokens);
+  out->set_processed_tokens(progress.processed_tokens);
+  SetDuration(progress.elapsed, out->mutable_elapsed());
+}
+
+void ResponseQueue::AddOutput(int index, const OutputDelta& delta, int64_t cached_tokens,
+                              int64_t completion_tokens) {
+  if (delta.text.empty() && delta.tokens.empty()) return;
+  Entry* entry = LastOf(index);
+  if (entry == nullptr || !entry->event.has_output() || entry->bytes >= kMergeBytes) {
+    entry = &Append(index);
+  }
+  v1::OutputChunk* chunk = entry->event.mutable_output();
+  const size_t bytes = AppendDelta(delta, settings_.want_logprobs, chunk);
+  entry->bytes += bytes;
+  bytes_ += bytes;
+  chunk->set_prompt_tokens(settings_.prompt_tokens);
+  chunk->set_cached_tokens(cached_tokens);
+  chunk->set_completion_tokens(completion_tokens);
+}
+
+void ResponseQueue::AddFinished(int index, const GenerationResult& result) {
+  v1::Finished* out = Append(index).event.mutable_finished();
+  out->set_reason(ToProto(result.reason));
+  if (!result.matched_stop.empty()) {
+    out->set_matched_stop(result.matched_stop);
+  } else if (result.matched_token >= 0) {
+    out->set_matched_token_id(result.matched_token);
+  }
+  out->set_prompt_tokens(result.prompt_tokens);
+  out->set_cached_tokens(result.cached_tokens);
+  out->set_completion_tokens(result.completion_tokens);
+  out->set_seed(result.seed);
+  v1::Timings* timings = out->mutable_timings();
+  SetDuration(result.queue_time, timings->mutable_queue());
+  SetDuration(result.prefill_time, timings->mutable_prefill());
+  if (result.completion_tokens > 0) {
+    SetDuration(result.time_to_first_token, timings->mutable_time_to_first_token());
+  }
+  SetDuration(result.decode_time, timings->mutable_decode());
+  out->set_kv_read_ratio(result.kv_read_ratio);
+}
+
+bool ResponseQueue::Pop(v1::GenerateResponse* event) {
+  if (entries_.empty()) return false;
+  *event = std::move(entries_.front().event);
+  bytes_ -= entries_.front().bytes;
+  entries_.pop_front();
+  return true;
+}
+
+void ResponseQueue::Clear() {
+  entries_.clear();
+  bytes_ = 0;
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,30 @@
+// A model, loaded and attached to the store, and the engine that runs it.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/engine/engine.h"
+#include "gpu_worker/server/served_model.h"
+#include "gpu_worker/server/worker_options.h"
+
+namespace retroinfer {
+
+// Threads: immutable; engine() as Engine.
+// Owns:    model, tokenizer, device, store link and engine.
+class ServedEngine {
+ public:
+  virtual ~ServedEngine() = default;
+  virtual const ServedModel& model() const = 0;
+  virtual Engine& engine() = 0;
+};
+
+// Loads the model folder, plans and allocates the memory (and prints the split), attaches to the
+// store, and warms up. Progress goes to the log.
+//
+// Returns: INVALID_ARGUMENT or UNIMPLEMENTED for a model folder that is not right or not supported;
+//          RESOURCE_EXHAUSTED, with the numbers and the largest context that fits, if the memory
+//          does not; UNAVAILABLE if there is no store.
+absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(const WorkerOptions& options);
+
+}  // namespace retroinfer

@@ -1,0 +1,37 @@
+// What the server knows about the model that its engine runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpu_worker/attention/attention_settings.h"
+#include "gpu_worker/engine/generation.h"
+#include "gpu_worker/tokenizer/chat_template.h"
+#include "gpu_worker/tokenizer/tokenizer.h"
+
+namespace retroinfer {
+
+// Owned by others, which outlive the server: the tokenizer and the template.
+struct ServedModel {
+  const Tokenizer* tokenizer = nullptr;
+  const ChatTemplate* chat_template = nullptr;
+
+  std::string name;
+  std::string architecture;
+  int32_t vocab_size = 0;  // of the model: at least the tokenizer's
+  int32_t num_layers = 0;
+  int32_t num_query_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  std::string compute_dtype;  // "bf16" or "f32"
+  std::string kv_dtype;       // "bf16" or "f32"
+  std::string backend;        // "cpu"
+  std::vector<int32_t> eos_token_ids;
+
+  // What a request gets that does not say; max_tokens is an upper limit of the default.
+  SamplingParams default_sampling;
+  AttentionSettings default_attention;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,36 @@
+// Settings of the worker's gRPC server.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace retroinfer {
+
+struct ServerOptions {
+  // "host:port", or "unix:" and an absolute path. Port 0 takes a free one.
+  std::vector<std::string> addresses = {"127.0.0.1:50051"};
+
+  int max_message_bytes = 64 << 20;    // a prompt of a million tokens is 4 to 5 MB
+  int max_concurrent_streams = 1024;   // calls on one connection; more wait in the client
+  size_t grpc_memory_bytes = 1 << 30;  // that gRPC may hold for all connections
+  size_t max_pending_bytes = 4 << 20;  // of one Generate call that its client has not read
+  int admission_threads = 2;           // tokenize and submit
+
+  // PEM files, read again when they change. Without a certificate the server speaks plain text.
+  // With a client CA, clients need a certificate that it signed.
+  std::string tls_certificate_file;
+  std::string tls_key_file;
+  std::string tls_client_ca_file;
+
+  // Required as `authorization: Bearer <key>` by every RPC but health; empty: none.
+  std::string api_key;
+
+  absl::Duration statistics_interval = absl::Seconds(10);  // between lines in the log
+  std::string version = "unknown";                         // of the program
+};
+
+}  // namespace retroinfer

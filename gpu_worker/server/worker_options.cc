@@ -1,0 +1,171 @@
+#include "gpu_worker/server/worker_options.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/build_info/build_info.h"
+#include "common/config/settings.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr char kModelGroup[] = "Model";
+constexpr char kServerGroup[] = "Server";
+constexpr char kMemoryGroup[] = "Memory and speed";
+constexpr char kDefaultsGroup[] = "Defaults of requests";
+
+void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
+  CLI::App& app = settings->app();
+  app.add_option("--model", options->model_folder,
+                 "Model folder (Hugging Face layout: config.json, safetensors, tokenizer.json)")
+      ->group(kModelGroup);
+  app.add_option("--served-model-name", options->served_model_name,
+                 "Name that GetModelInfo gives; default: the folder's name")
+      ->group(kModelGroup);
+  app.add_option("--compute-dtype", options->compute_dtype,
+                 "Type that matrix products compute in; auto: bf16 where the CPU has it")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+      ->group(kModelGroup);
+  app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache; auto: the model's")
+      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+      ->group(kModelGroup);
+}
+
+void AddServerOptions(common::Settings* settings, WorkerOptions* options,
+                      std::string* api_key_file) {
+  CLI::App& app = settings->app();
+  ServerOptions& server = options->server;
+  app.add_option("--listen", server.addresses,
+                 "Addresses of the gRPC API: host:port, or unix: and a path")
+      ->delimiter(',')
+      ->group(kServerGroup);
+  app.add_option("--socket-dir", options->store_socket_dir, "Socket folder of the kv_store_service")
+      ->group(kServerGroup);
+  app.add_option("--metrics-address", options->metrics_address,
+                 "host:port of the Prometheus endpoint; empty: none")
+      ->group(kServerGroup);
+  app.add_option("--api-key-file", *api_key_file,
+                 "File with the key that every call must carry (all RPCs but health)")
+      ->group(kServerGroup);
+  app.add_option("--tls-certificate", server.tls_certificate_file, "PEM file; turns TLS on")
+      ->group(kServerGroup);
+  app.add_option("--tls-key", server.tls_key_file, "PEM file")->group(kServerGroup);
+  app.add_option("--tls-client-ca", server.tls_client_ca_file,
+                 "PEM file; clients need a certificate that it signed")
+      ->group(kServerGroup);
+  app.add_option("--max-concurrent-streams", server.max_concurrent_streams,
+                 "Calls at a time on one connection")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kServerGroup);
+  settings
+      ->AddDuration("--drain-timeout", &options->drain_timeout,
+                    "On SIGTERM: how long live requests may go on")
+      ->group(kServerGroup);
+}
+
+void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
+  CLI::App& app = settings->app();
+  app.add_option("--max-model-len", options->max_model_len,
+                 "Longest context (prompt and output) in tokens; 0: what model and memory allow")
+      ->check(CLI::NonNegativeNumber)
+      ->group(kMemoryGroup);
+  app.add_option("--max-batch", options->max_batch, "Requests that decode together")
+      ->check(CLI::Range(1, 1024))
+      ->group(kMemoryGroup);
+  app.add_option("--max-queued-requests", options->max_queued_requests,
+                 "Live requests, queued and running; more get RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kMemoryGroup);
+  settings
+      ->AddByteSize("--memory", &options->memory_bytes,
+                    "Memory for weights, KV and all else, besides the store's arena; 0: chosen")
+      ->group(kMemoryGroup);
+  settings
+      ->AddByteSize("--dense-kv-bytes", &options->dense_kv_bytes,
+                    "Part of it for steady zones and policy full; 0: chosen")
+      ->group(kMemoryGroup);
+  settings
+      ->AddByteSize("--block-cache-bytes", &options->block_cache_bytes,
+                    "Part of it for the block cache; 0: chosen")
+      ->group(kMemoryGroup);
+  app.add_option("--threads", options->num_threads, "Compute threads; 0: one per CPU core")
+      ->check(CLI::Range(0, 4096))
+      ->group(kMemoryGroup);
+}
+
+void AddRequestOptions(common::Settings* settings, WorkerOptions* options, std::string* policy) {
+  CLI::App& app = settings->app();
+  AttentionSettings& attention = options->default_attention;
+  app.add_option("--policy", *policy, "Attention policy")
+      ->check(CLI::IsMember({"wave", "full"}))
+      ->group(kDefaultsGroup);
+  app.add_option("--retrieval-ratio", attention.retrieval_ratio,
+                 "Share of the clusters that wave attends exactly")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(kDefaultsGroup);
+  app.add_option("--estimation-ratio", attention.estimation_ratio,
+                 "Share of the clusters that wave estimates")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(kDefaultsGroup);
+  app.add_option("--dense-below", options->dense_below,
+                 "Contexts of fewer tokens are attended exactly by wave, too")
+      ->check(CLI::NonNegativeNumber)
+      ->group(kDefaultsGroup);
+  app.add_option("--default-max-tokens", options->default_max_tokens,
+                 "Tokens to generate for a request that does not say")
+      ->check(CLI::Range(1, 1 << 24))
+      ->group(kDefaultsGroup);
+}
+
+absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  if (!(text << file.rdbuf())) {
+    return absl::InvalidArgumentError(absl::StrCat("--api-key-file: cannot read ", path));
+  }
+  const std::string key(absl::StripAsciiWhitespace(text.str()));
+  if (key.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " holds no API key"));
+  return key;
+}
+
+}  // namespace
+
+std::string DefaultSocketDir() {
+  const char* runtime_dir = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime_dir != nullptr && *runtime_dir == '/') {
+    return absl::StrCat(runtime_dir, "/retroinfer");
+  }
+  return absl::StrCat("/tmp/retroinfer-", ::geteuid());
+}
+
+absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, WorkerOptions* options) {
+  options->store_socket_dir = DefaultSocketDir();
+  options->metrics_address = "127.0.0.1:9401";
+  options->server.version = common::kBuildVersion;
+  std::string api_key_file;
+  std::string policy(PolicyName(options->default_attention.policy));
+  common::Settings settings("Generates text: owns the model and serves the gRPC API.",
+                            common::kBuildVersion);
+  AddModelOptions(&settings, options);
+  AddServerOptions(&settings, options, &api_key_file);
+  AddMemoryOptions(&settings, options);
+  AddRequestOptions(&settings, options, &policy);
+  ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, settings.Parse(argc, argv));
+  if (outcome == common::Settings::Outcome::kExit) return false;
+  if (options->model_folder.empty()) {
+    return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
+  }
+  options->default_attention.policy = policy == "full" ? PolicyKind::kFull : PolicyKind::kWave;
+  if (!api_key_file.empty()) {
+    ASSIGN_OR_RETURN(options->server.api_key, ReadApiKey(api_key_file));
+  }
+  return true;
+}
+
+}  // namespace retroinfer

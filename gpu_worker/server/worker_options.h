@@ -1,0 +1,47 @@
+// The settings of the gpu_worker program.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gpu_worker/attention/attention_settings.h"
+#include "gpu_worker/server/server_options.h"
+
+namespace retroinfer {
+
+struct WorkerOptions {
+  std::string model_folder;       // Hugging Face layout
+  std::string served_model_name;  // empty: the folder's name
+  std::string store_socket_dir;   // --socket-dir of the kv_store_service
+  ServerOptions server;
+  std::string metrics_address;  // "host:port"; empty: none
+
+  std::string compute_dtype = "auto";  // "auto", "bf16" or "f32"
+  std::string kv_dtype = "auto";       // "auto", "bf16" or "f32"
+  int64_t max_model_len = 0;           // tokens; 0: what the model and the memory allow
+  int32_t max_batch = 8;               // requests that decode together
+  uint64_t memory_bytes = 0;           // for weights, KV and all else; 0: chosen
+  uint64_t dense_kv_bytes = 0;         // of it for steady zones and policy full; 0: chosen
+  uint64_t block_cache_bytes = 0;      // of it for the block cache; 0: chosen
+  int32_t num_threads = 0;             // compute threads; 0: one per CPU core
+  int64_t dense_below = 8192;          // tokens; shorter contexts are attended exactly
+  int32_t max_queued_requests = 1024;  // live requests, queued and running
+
+  AttentionSettings default_attention;
+  int32_t default_max_tokens = 1024;
+  absl::Duration drain_timeout = absl::Seconds(30);  // on SIGTERM
+};
+
+// Parses flags, environment and config file (common/config/settings.h), and reads the API key's
+// file.
+//
+// Returns: true to run, false if help or version was printed; INVALID_ARGUMENT with what is wrong.
+absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, WorkerOptions* options);
+
+// The folder that store and worker use where none is named.
+std::string DefaultSocketDir();
+
+}  // namespace retroinfer

@@ -1,0 +1,69 @@
+// The worker's public face: GenerationService, health and reflection over gRPC.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/metrics/metrics.h"
+#include "gpu_worker/server/engine_monitor.h"
+#include "gpu_worker/server/generation_service.h"
+#include "gpu_worker/server/request_recorder.h"
+#include "gpu_worker/server/server_options.h"
+
+namespace retroinfer {
+
+// Health is NOT_SERVING, for "" and for the service's name, until Serve() has been given an engine
+// and that says that it is ready; again while it is not, and from the beginning of Drain().
+// Reflection is on unless an API key is required (gRPC's reflection cannot ask for one).
+//
+// Threads: one, for all methods; calls are handled on threads of its own and of gRPC.
+// Owns:    sockets, calls and their threads; not the engine.
+class WorkerServer {
+ public:
+  // Opens the sockets.
+  //
+  // Returns: INVALID_ARGUMENT for bad TLS settings or no address; UNAVAILABLE if an address is
+  // taken
+  //          or not valid.
+  // REQUIRES: `metrics` outlives the server.
+  static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(const ServerOptions& options,
+                                                             common::Metrics& metrics);
+  // Cancels what is live. Drain() first, to let it finish.
+  ~WorkerServer();
+
+  // Begins to serve. Called once.
+  //
+  // REQUIRES: both outlive the server, or its Drain().
+  void Serve(const ServedModel* model, Engine* engine);
+
+  // Refuses new requests, lets live ones finish for up to `grace`, cancels the rest, and closes the
+  // sockets. Called once, at the end.
+  void Drain(absl::Duration grace);
+
+  // As given, with the port that was taken where port 0 was asked for.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+
+ private:
+  WorkerServer(const ServerOptions& options, common::Metrics& metrics);
+  absl::Status Listen();
+  void SetServing(bool serving);
+
+  const ServerOptions options_;
+  common::Metrics& metrics_;
+  RequestRecorder recorder_;
+  TaskPool sender_{1};
+  TaskPool admission_;
+  GenerationServiceImpl service_;
+  Engine* engine_ = nullptr;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<grpc::Server> grpc_server_;
+  std::unique_ptr<EngineMonitor> monitor_;
+};
+
+}  // namespace retroinfer

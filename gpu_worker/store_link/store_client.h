@@ -1,0 +1,91 @@
+// One connection to one store process: the RPCs and the descriptor socket.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/shm/fd_channel.h"
+#include "common/shm/sealed_memory.h"
+#include "gpu_worker/store_link/extent_ledger.h"
+#include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
+
+namespace retroinfer {
+
+// Arena and data plane, as descriptors and mappings.
+struct SharedMemoryPair {
+  common::SealedMemory arena;
+  common::SealedMemory data_plane;
+};
+
+// Threads: one at a time.
+// Owns:    the channel and, once attached, the lease (the descriptor connection).
+//
+// While a call waits, `tick` runs at least every 20 ms; when it returns false the call is
+// cancelled. Calls return absl::Status with the store's code; CANCELLED if `tick` ended them.
+class StoreClient {
+ public:
+  using Tick = std::function<bool()>;
+
+  StoreClient(const std::string& target, Tick tick);
+  ~StoreClient();
+  StoreClient(const StoreClient&) = delete;
+  StoreClient& operator=(const StoreClient&) = delete;
+
+  // Attaches and receives the memory. Returns DATA_LOSS if it is not what was announced.
+  absl::StatusOr<SharedMemoryPair> Attach(const kvstore::v1::AttachWorkerRequest& request,
+                                          absl::Duration timeout);
+  // Attaches, hands `memory` back and tells the store everything in `ledger`.
+  absl::Status HandBack(kvstore::v1::AttachWorkerRequest request, const SharedMemoryPair& memory,
+                        const ExtentLedger& ledger, absl::Duration timeout);
+  // Ends the lease in good order.
+  void Detach(absl::Duration timeout);
+
+  absl::StatusOr<std::vector<Extent>> Reserve(uint64_t sequence_id,
+                                              const std::vector<uint32_t>& segment_tokens,
+                                              absl::Duration timeout);
+  // Returns the extents after the cut, in the order of `segments`.
+  absl::StatusOr<std::vector<Extent>> Commit(uint64_t sequence_id,
+                                             const std::vector<kvstore::v1::Segment>& segments,
+                                             absl::Duration timeout);
+  absl::Status Release(uint64_t sequence_id, absl::Duration timeout);
+
+  // Whether the store still holds the lease. Does not block.
+  bool LeaseIsAlive();
+  // For poll(); -1 without a lease.
+  int lease_fd() const { return lease_.has_value() ? lease_->fd() : -1; }
+
+ private:
+  template <typename Request, typename Response>
+  using Method = std::unique_ptr<grpc::ClientAsyncResponseReader<Response>> (
+      kvstore::v1::KvStoreService::Stub::*)(grpc::ClientContext*, const Request&,
+                                            grpc::CompletionQueue*);
+
+  template <typename Request, typename Response>
+  absl::Status Call(Method<Request, Response> method, const Request& request, Response* response,
+                    absl::Duration timeout);
+  absl::StatusOr<kvstore::v1::AttachWorkerResponse> AttachWorker(
+      const kvstore::v1::AttachWorkerRequest& request, absl::Duration timeout);
+  // Sends the first message on the descriptor socket and returns the store's answer.
+  absl::StatusOr<common::FdMessage> Greet(const std::string& path, uint32_t type,
+                                          std::span<const int> fds, absl::Duration timeout);
+  absl::Status Restore(const ExtentLedger& ledger, absl::Duration timeout);
+
+  const Tick tick_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<kvstore::v1::KvStoreService::Stub> stub_;
+  grpc::CompletionQueue queue_;
+  std::string token_;
+  uint64_t call_number_ = 0;
+  std::optional<common::FdChannel> lease_;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,455 @@
+// The control thread owns the connection, the ledger and all callbacks; other threads only append
+// to the queue. An operation leaves the queue when the store has answered it. One whose answer was
+// lost is sent again: the store answers a repeated reservation or commit as it did the first time,
+// and refuses calls that arrive after later ones, so that nothing happens twice or too late.
+#include "gpu_worker/store_link/store_link.h"
+
+#include <poll.h>
+#include <spdlog/spdlog.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <deque>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "common/log/log_rate_limiter.h"
+#include "common/shm/unique_fd.h"
+#include "common/status/errno_status.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/store_link/extent_ledger.h"
+#include "gpu_worker/store_link/store_client.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = kvstore::v1;
+
+constexpr absl::Duration kAttachAttempt = absl::Seconds(5);
+constexpr absl::Duration kCallTimeout = absl::Seconds(30);
+constexpr absl::Duration kDetachTimeout = absl::Seconds(1);
+constexpr absl::Duration kBackoffMin = absl::Milliseconds(50);
+constexpr absl::Duration kBackoffMax = absl::Milliseconds(250);
+constexpr int kIdlePollMs = 1000;
+
+v1::AttachWorkerRequest MakeAttachRequest(const StoreLinkOptions& options) {
+  v1::AttachWorkerRequest request;
+  v1::KvGeometry* geometry = request.mutable_geometry();
+  geometry->set_num_layers(options.geometry.num_layers);
+  geometry->set_num_kv_heads(options.geometry.num_kv_heads);
+  geometry->set_head_dim(options.geometry.head_dim);
+  geometry->set_dtype(static_cast<v1::DataType>(options.geometry.dtype));
+  request.set_model_fingerprint(options.model_fingerprint);
+  request.set_num_slots(options.num_slots);
+  request.set_log_capacity(options.log_capacity);
+  request.set_request_capacity(options.request_capacity);
+  return request;
+}
+
+// Whether trying again may help: the store is away, starting, or has forgotten this worker.
+bool IsLoss(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsPermissionDenied(status) ||
+         absl::IsCancelled(status);
+}
+
+struct Operation {
+  enum class Kind { kReserve, kCommit, kRelease };
+
+  Kind kind = Kind::kRelease;
+  uint64_t sequence_id = 0;
+  std::vector<uint32_t> segment_tokens;          // kReserve
+  StoreLink::ReserveCallback on_reserved;        // kReserve
+  absl::Time deadline = absl::InfiniteFuture();  // kReserve
+  std::vector<CommittedSegment> segments;        // kCommit
+  StoreLink::DoneCallback on_committed;          // kCommit
+};
+
+void Finish(Operation& operation, const absl::Status& error) {
+  if (operation.on_reserved) operation.on_reserved(error);
+  if (operation.on_committed) operation.on_committed(error);
+}
+
+}  // namespace
+
+class StoreLink::Impl {
+ public:
+  explicit Impl(StoreLinkOptions options) : options_(std::move(options)) {}
+  ~Impl();
+
+  absl::Status Connect();
+
+  void Enqueue(Operation operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetReattachCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
+  size_t num_pending() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const StoreLinkOptions& options() const { return options_; }
+  bool attached() const { return attached_; }
+  uint64_t num_reattached() const { return num_reattached_; }
+  std::span<std::byte> arena() const { return memory_.arena.bytes(); }
+  DataPlane& data_plane() { return *plane_; }
+
+ private:
+  void Loop();
+  void WaitForWork();
+  void WaitFor(absl::Duration duration);
+  void Reattach();
+  void Lose(const std::string& reason);
+  enum class Outcome { kAnswered, kNoAnswer, kStoreGone };
+  // Takes the oldest operation, if there is one, to the store; keeps it unless it was answered.
+  Outcome ProcessFront();
+  Outcome ProcessReserve(Operation& operation);
+  Outcome ProcessCommit(Operation& operation);
+  Outcome ProcessRelease(Operation& operation);
+  // Fails the reservations in the queue that have waited long enough.
+  void ExpireReservations();
+  // Runs while a call waits; false ends the call.
+  bool Tick();
+  void CancelAll();
+
+  // Constant after Connect().
+  const StoreLinkOptions options_;
+  common::UniqueFd wake_;
+  SharedMemoryPair memory_;
+  std::optional<DataPlane> plane_;
+
+  // Control thread only.
+  std::unique_ptr<StoreClient> client_;
+  ExtentLedger ledger_;
+  absl::Duration backoff_ = kBackoffMin;
+  common::LogRateLimiter reattach_log_{absl::Seconds(10)};
+
+  mutable absl::Mutex mutex_;
+  std::deque<Operation> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::function<void()> on_reattach_ ABSL_GUARDED_BY(mutex_);
+
+  // Own synchronisation.
+  std::atomic<bool> attached_{false};
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> num_reattached_{0};
+  std::thread thread_;
+};
+
+StoreLink::Impl::~Impl() {
+  stop_ = true;
+  if (wake_.valid()) ::eventfd_write(wake_.get(), 1);
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status StoreLink::Impl::Connect() {
+  wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_.valid()) return common::ErrnoStatus(errno, "creating an eventfd");
+  const absl::Time deadline = absl::Now() + options_.attach_timeout;
+  while (true) {
+    client_ = std::make_unique<StoreClient>(options_.target, [this] { return Tick(); });
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
+    auto memory = client_->Attach(MakeAttachRequest(options_), std::min(left, kAttachAttempt));
+    if (memory.ok()) {
+      memory_ = *std::move(memory);
+      break;
+    }
+    const bool retry =
+        absl::IsUnavailable(memory.status()) || absl::IsDeadlineExceeded(memory.status());
+    if (!retry) return memory.status();
+    if (absl::Now() >= deadline) {
+      return absl::UnavailableError(
+          absl::StrCat("no kv_store_service at ", options_.target, " within ",
+                       absl::FormatDuration(options_.attach_timeout),
+                       "; is it running? Last error: ", std::string(memory.status().message())));
+    }
+    absl::SleepFor(kBackoffMin);
+  }
+  ASSIGN_OR_RETURN(plane_, DataPlane::Open(memory_.data_plane.bytes()));
+  if (plane_->num_slots() != options_.num_slots ||
+      plane_->arena_pages() != memory_.arena.bytes().size() / kPageBytes) {
+    return absl::DataLossError("the store's data plane does not fit the arena and the slots");
+  }
+  attached_ = true;
+  thread_ = std::thread([this] { Loop(); });
+  return absl::OkStatus();
+}
+
+void StoreLink::Impl::Enqueue(Operation operation) {
+  {
+    absl::MutexLock lock(&mutex_);
+    queue_.push_back(std::move(operation));
+  }
+  ::eventfd_write(wake_.get(), 1);
+}
+
+void StoreLink::Impl::SetReattachCallback(std::function<void()> callback) {
+  absl::MutexLock lock(&mutex_);
+  on_reattach_ = std::move(callback);
+}
+
+size_t StoreLink::Impl::num_pending() const {
+  absl::MutexLock lock(&mutex_);
+  return queue_.size() + num_in_call_;
+}
+
+void StoreLink::Impl::Loop() {
+  while (!stop_) {
+    if (!attached_) {
+      Reattach();
+    } else if (!client_->LeaseIsAlive()) {
+      Lose("the store closed the connection");
+    } else if (ProcessFront() == Outcome::kStoreGone) {
+      Lose("a call found the store gone");
+    } else {
+      WaitForWork();
+    }
+  }
+  client_->Detach(kDetachTimeout);
+  CancelAll();
+}
+
+void StoreLink::Impl::WaitForWork() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!queue_.empty()) return;
+  }
+  WaitFor(absl::Milliseconds(kIdlePollMs));
+}
+
+void StoreLink::Impl::WaitFor(absl::Duration duration) {
+  pollfd polled[2] = {{wake_.get(), POLLIN, 0}, {client_->lease_fd(), POLLIN, 0}};
+  ::poll(polled, 2, static_cast<int>(absl::ToInt64Milliseconds(duration)));
+  eventfd_t ignored = 0;
+  ::eventfd_read(wake_.get(), &ignored);
+}
+
+void StoreLink::Impl::Lose(const std::string& reason) {
+  if (stop_) return;
+  attached_ = false;
+  backoff_ = kBackoffMin;
+  spdlog::warn("lost the kv_store_service: {}; running sequences go on, reconnecting", reason);
+}
+
+void StoreLink::Impl::Reattach() {
+  ExpireReservations();
+  client_ = std::make_unique<StoreClient>(options_.target, [this] { return Tick(); });
+  const absl::Status status =
+      client_->HandBack(MakeAttachRequest(options_), memory_, ledger_, kAttachAttempt);
+  if (!status.ok()) {
+    if (const auto suppressed = reattach_log_.Admit(absl::Now()); suppressed && !stop_) {
+      spdlog::warn("no kv_store_service yet: {} ({} attempts since the last message)",
+                   std::string(status.message()), *suppressed + 1);
+    }
+    client_ = std::make_unique<StoreClient>(options_.target, [this] { return Tick(); });
+    WaitFor(backoff_);
+    backoff_ = std::min(2 * backoff_, kBackoffMax);
+    return;
+  }
+  attached_ = true;
+  ++num_reattached_;
+  spdlog::info("attached to the kv_store_service again; it knows {} sequences",
+               ledger_.sequences().size());
+  std::function<void()> on_reattach;
+  {
+    absl::MutexLock lock(&mutex_);
+    on_reattach = on_reattach_;
+  }
+  if (on_reattach) on_reattach();
+}
+
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
+  Operation operation;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (queue_.empty()) return Outcome::kAnswered;
+    operation = std::move(queue_.front());
+    queue_.pop_front();
+    num_in_call_ = 1;
+  }
+  Outcome outcome = Outcome::kAnswered;
+  switch (operation.kind) {
+    case Operation::Kind::kReserve:
+      outcome = ProcessReserve(operation);
+      break;
+    case Operation::Kind::kCommit:
+      outcome = ProcessCommit(operation);
+      break;
+    case Operation::Kind::kRelease:
+      outcome = ProcessRelease(operation);
+      break;
+  }
+  absl::MutexLock lock(&mutex_);
+  num_in_call_ = 0;
+  if (outcome != Outcome::kAnswered) queue_.push_front(std::move(operation));
+  return outcome;
+}
+
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(Operation& operation) {
+  const absl::Duration left = operation.deadline - absl::Now();
+  auto extents = left > absl::ZeroDuration()
+                     ? client_->Reserve(operation.sequence_id, operation.segment_tokens, left)
+                     : absl::DeadlineExceededError("waited too long");
+  if (extents.ok()) {
+    ledger_.Reserve(operation.sequence_id, *extents);
+    operation.on_reserved(*std::move(extents));
+    return Outcome::kAnswered;
+  }
+  if (IsLoss(extents.status())) return Outcome::kStoreGone;
+  if (!absl::IsDeadlineExceeded(extents.status())) {
+    operation.on_reserved(extents.status());
+    return Outcome::kAnswered;
+  }
+  // The store may have granted it all the same, or do so when it wakes up: give it back.
+  Operation undo;
+  undo.kind = Operation::Kind::kRelease;
+  undo.sequence_id = operation.sequence_id;
+  {
+    absl::MutexLock lock(&mutex_);
+    queue_.push_front(std::move(undo));
+  }
+  operation.on_reserved(
+      absl::UnavailableError(absl::StrCat("the kv_store_service did not answer within ",
+                                          absl::FormatDuration(options_.reserve_timeout))));
+  return Outcome::kAnswered;
+}
+
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessCommit(Operation& operation) {
+  std::vector<v1::Segment> segments;
+  for (const CommittedSegment& committed : operation.segments) {
+    const LedgerExtent* entry = ledger_.Find(operation.sequence_id, committed.extent_id);
+    if (entry == nullptr) {
+      operation.on_committed(absl::NotFoundError(absl::StrCat(
+          "sequence ", operation.sequence_id, " has no extent ", committed.extent_id)));
+      return Outcome::kAnswered;
+    }
+    v1::Segment& segment = segments.emplace_back();
+    segment.set_extent_id(committed.extent_id);
+    segment.set_token_begin(committed.token_begin);
+    segment.set_token_count(entry->extent.num_tokens);
+  }
+  const auto extents = client_->Commit(operation.sequence_id, segments, kCallTimeout);
+  if (IsLoss(extents.status())) return Outcome::kStoreGone;
+  if (absl::IsDeadlineExceeded(extents.status())) return Outcome::kNoAnswer;
+  if (extents.ok()) {
+    for (size_t i = 0; i < segments.size(); ++i) {
+      ledger_.Commit(operation.sequence_id, segments[i].extent_id(), segments[i].token_begin(),
+                     (*extents)[i].num_pages);
+    }
+  }
+  operation.on_committed(extents.status());
+  return Outcome::kAnswered;
+}
+
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(Operation& operation) {
+  const absl::Status status = client_->Release(operation.sequence_id, kCallTimeout);
+  if (IsLoss(status)) return Outcome::kStoreGone;
+  if (absl::IsDeadlineExceeded(status)) return Outcome::kNoAnswer;
+  if (!status.ok()) {
+    spdlog::error("releasing sequence {}: {}", operation.sequence_id,
+                  std::string(status.message()));
+  }
+  ledger_.Release(operation.sequence_id);
+  return Outcome::kAnswered;
+}
+
+void StoreLink::Impl::ExpireReservations() {
+  std::vector<Operation> expired;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Time now = absl::Now();
+    for (auto operation = queue_.begin(); operation != queue_.end();) {
+      if (operation->deadline > now) {
+        ++operation;
+        continue;
+      }
+      expired.push_back(std::move(*operation));
+      operation = queue_.erase(operation);
+    }
+  }
+  for (Operation& operation : expired) {
+    Finish(operation,
+           absl::UnavailableError(absl::StrCat("the kv_store_service did not answer within ",
+                                               absl::FormatDuration(options_.reserve_timeout))));
+  }
+}
+
+bool StoreLink::Impl::Tick() {
+  ExpireReservations();
+  if (stop_) return false;
+  // A dead store ends the call at once; without a lease the call is part of attaching.
+  return client_->lease_fd() < 0 || client_->LeaseIsAlive();
+}
+
+void StoreLink::Impl::CancelAll() {
+  while (true) {
+    Operation operation;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (queue_.empty()) return;
+      operation = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    Finish(operation, absl::CancelledError("the link to the kv_store_service was closed"));
+  }
+}
+
+StoreLink::StoreLink(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+StoreLink::~StoreLink() = default;
+
+absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Connect(StoreLinkOptions options) {
+  auto impl = std::make_unique<Impl>(std::move(options));
+  RETURN_IF_ERROR(impl->Connect());
+  return std::unique_ptr<StoreLink>(new StoreLink(std::move(impl)));
+}
+
+void StoreLink::SetReattachCallback(std::function<void()> on_reattach) {
+  impl_->SetReattachCallback(std::move(on_reattach));
+}
+
+StoreLink::State StoreLink::state() const {
+  return impl_->attached() ? State::kAttached : State::kLost;
+}
+
+std::span<std::byte> StoreLink::arena() const { return impl_->arena(); }
+
+uint32_t StoreLink::arena_pages() const {
+  return static_cast<uint32_t>(impl_->arena().size() / kPageBytes);
+}
+
+DataPlane& StoreLink::data_plane() { return impl_->data_plane(); }
+
+void StoreLink::Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
+                        ReserveCallback callback) {
+  Operation operation;
+  operation.kind = Operation::Kind::kReserve;
+  operation.sequence_id = sequence_id;
+  operation.segment_tokens = std::move(segment_tokens);
+  operation.on_reserved = std::move(callback);
+  operation.deadline = absl::Now() + impl_->options().reserve_timeout;
+  impl_->Enqueue(std::move(operation));
+}
+
+void StoreLink::Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments,
+                       DoneCallback callback) {
+  Operation operation;
+  operation.kind = Operation::Kind::kCommit;
+  operation.sequence_id = sequence_id;
+  operation.segments = std::move(segments);
+  operation.on_committed = std::move(callback);
+  impl_->Enqueue(std::move(operation));
+}
+
+void StoreLink::Release(uint64_t sequence_id) {
+  Operation operation;
+  operation.kind = Operation::Kind::kRelease;
+  operation.sequence_id = sequence_id;
+  impl_->Enqueue(std::move(operation));
+}
+
+size_t StoreLink::num_pending() const { return impl_->num_pending(); }
+uint64_t StoreLink::num_reattached() const { return impl_->num_reattached(); }
+
+}  // namespace retroinfer

@@ -1,0 +1,120 @@
+// The worker's side of the control plane: attaches to the kv_store_service, maps the shared memory,
+// and reserves, commits and releases extents of the arena. All the engine needs to know of the
+// store.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/kv/extent.h"
+#include "common/kv/kv_geometry.h"
+#include "common/shm/data_plane.h"
+
+namespace retroinfer {
+
+// A segment whose image (common/kv/segment_layout.h) is complete in its extent.
+struct CommittedSegment {
+  uint64_t extent_id = 0;
+  uint64_t token_begin = 0;  // position in the sequence: kSinkTokens + a multiple of 1024
+};
+
+struct StoreLinkOptions {
+  std::string target;  // gRPC target of the store, for example "unix:/run/retroinfer/kv_store.sock"
+  KvGeometry geometry;
+  std::string model_fingerprint;  // 1 to 64 bytes: hash of everything that changes KV bytes
+  uint32_t num_slots = 0;         // of the block cache
+  // Entries, powers of two from 64. After a restart of the store the engine logs kReset and one
+  // kAdmit per resident page: a log of at least num_slots + 1 entries takes that in one go.
+  uint32_t log_capacity = 1 << 16;
+  uint32_t request_capacity = 1 << 14;
+
+  absl::Duration attach_timeout = absl::Seconds(30);  // of Connect(); the store may be starting
+  absl::Duration reserve_timeout = absl::Seconds(3);  // without a store: UNAVAILABLE after this
+};
+
+// Keeps one worker attached to the store.
+//
+// Threads: all methods on any thread; none blocks but Connect() and the destructor. Callbacks run
+//          one at a time on the link's control thread: they must be short, may call any method, and
+//          must not destroy the link.
+// Owns:    the mappings of arena and data plane, which keep their addresses and contents for the
+//          life of the link, also while the store is gone; one thread; the lease.
+//
+// Without a store: state() is kLost; commits and releases wait in order and are sent after the
+// re-attach; reservations wait at most reserve_timeout and then fail with UNAVAILABLE. The link
+// reconnects by itself, hands the memory back to the new store and tells it every live extent.
+class StoreLink {
+ public:
+  enum class State { kAttached, kLost };
+
+  using ReserveCallback = std::function<void(absl::StatusOr<std::vector<Extent>>)>;
+  using DoneCallback = std::function<void(absl::Status)>;
+
+  // Attaches and maps the memory.
+  //
+  // Returns: FAILED_PRECONDITION another worker is attached; INVALID_ARGUMENT the store refuses the
+  //          geometry or sizes; UNAVAILABLE no store within attach_timeout (the message says what
+  //          was tried); DATA_LOSS what was received is not the sealed memory that was announced.
+  static absl::StatusOr<std::unique_ptr<StoreLink>> Connect(StoreLinkOptions options);
+
+  // Ends the lease: the store frees everything. Pending callbacks get CANCELLED.
+  ~StoreLink();
+  StoreLink(const StoreLink&) = delete;
+  StoreLink& operator=(const StoreLink&) = delete;
+
+  // Runs `on_reattach` on the control thread each time a new store has adopted the memory and knows
+  // all extents. It ignores the log until a kReset: the engine must, at its next step boundary, log
+  // kReset and then kAdmit for each resident page. At most one callback; set it before the first
+  // reservation.
+  void SetReattachCallback(std::function<void()> on_reattach);
+
+  State state() const;
+
+  // Arena, constant for the life of the link. Page `p` begins at arena()[p * kPageBytes].
+  std::span<std::byte> arena() const;
+  uint32_t arena_pages() const;
+  // Rings and stamps; the worker is the log's producer and the requests' consumer.
+  DataPlane& data_plane();
+
+  // Reserves one extent for each element of `segment_tokens` (multiples of 1024, at most 8192): all
+  // or nothing, once per sequence. `sequence_id` is unique among the live sequences of the worker.
+  //
+  // Callback: the extents in the order of `segment_tokens`; RESOURCE_EXHAUSTED the arena has no
+  // room
+  //           now (the message has the numbers); UNAVAILABLE no answer within reserve_timeout.
+  //           After an error the sequence holds nothing.
+  void Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
+               ReserveCallback callback);
+
+  // Makes segments immutable. Their extents must not be written afterwards, and pages of an extent
+  // behind SegmentHeader::used_pages must not be used any more.
+  //
+  // Callback: OK once the store has checked and recorded them; INVALID_ARGUMENT if it refuses an
+  //           image (nothing is committed then). Waits while the store is away.
+  void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments, DoneCallback callback);
+
+  // Frees everything the sequence holds. The engine must have logged kRelease (or kEvict) for its
+  // resident pages and must not read its extents afterwards. Releasing an unknown sequence does
+  // nothing. Waits while the store is away; later Reserve() calls may still find the arena full.
+  void Release(uint64_t sequence_id);
+
+  // Number of calls that wait for the store; for metrics and tests.
+  size_t num_pending() const;
+  // Times that a store was found again; for metrics.
+  uint64_t num_reattached() const;
+
+ private:
+  class Impl;
+  explicit StoreLink(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace retroinfer

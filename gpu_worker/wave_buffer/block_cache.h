@@ -1,0 +1,135 @@
+// The worker's side of the wave buffer: the block cache in device memory and its half of the data
+// plane (protocol in common/shm/data_plane_layout.h).
+//
+// Between two steps it applies the store's eviction requests, frees the slots of ended segments,
+// publishes last-use stamps when asked, and replays the cache to a store that has restarted. None
+// of that waits for the store: with a dead or stopped one the log fills up and misses become
+// transient.
+//
+// Threads: the engine's; RequestSnapshot() on any thread.
+// Owns:    slots, transient slots, page table, stamps, free list and counters. The arena and the
+//          data plane belong to mappings that outlive the cache.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/shm/data_plane.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/ops/ops.h"
+
+namespace retroinfer {
+
+// Sums since start and present state, for metrics.
+struct BlockCacheStats {
+  BlockCacheCounters counters{};
+  uint32_t num_slots = 0;
+  uint32_t num_used_slots = 0;
+  uint64_t snapshots = 0;         // for restarted stores, completed
+  uint64_t ring_errors = 0;       // impossible cursors of the request ring
+  uint64_t pages_to_release = 0;  // of ended segments, still to be examined
+  bool is_snapshot_running = false;
+};
+
+class BlockCache {
+ public:
+  struct Sizes {
+    uint32_t num_slots = 0;  // as in the data plane's header
+    uint32_t num_transient = 0;
+  };
+
+  // `arena` holds data_plane.arena_pages() pages; `data_plane_memory` has been formatted by the
+  // store. Both are mapped for the device until the cache is destroyed.
+  static absl::StatusOr<std::unique_ptr<BlockCache>> Create(Device& device, Ops& ops,
+                                                            Stream& stream, const Sizes& sizes,
+                                                            std::span<std::byte> arena,
+                                                            std::span<std::byte> data_plane_memory);
+  ~BlockCache();
+
+  // Begins the next step and tends the cache. Allocates nothing.
+  //
+  // REQUIRES: the stream is idle: the last step's tokens have been read.
+  absl::Status BeginStep();
+  // The work between two steps, also while no sequence decodes. The same requirement.
+  absl::Status Tend();
+
+  // What PageLookup works on in this step. While a snapshot runs nothing is admitted.
+  BlockCacheView view() const;
+  BlockCacheCounters* counters() const;  // device
+  // The arena as the device sees it.
+  DeviceSpan<std::byte> device_arena() const { return device_arena_; }
+  StepStamp step() const { return static_cast<StepStamp>(step_); }
+
+  // Frees the slots of pages [first_page, first_page + num_pages), whose segment has ended, over
+  // the next steps. Until ReleaseDone(ticket) their extent must not be given to anyone else.
+  using ReleaseTicket = uint64_t;
+  ReleaseTicket Release(PageId first_page, uint32_t num_pages);
+  bool ReleaseDone(ReleaseTicket ticket) const { return ticket <= num_released_; }
+
+  // Replays the cache through the log, kReset first, from the next step on: a store has restarted.
+  void RequestSnapshot() { snapshot_requested_.store(true, std::memory_order_release); }
+
+  // Synchronises with the device.
+  absl::StatusOr<BlockCacheStats> Stats();
+
+ private:
+  struct Range {
+    PageId next_page;
+    PageId end;
+  };
+
+  BlockCache(Device& device, Ops& ops, Stream& stream, const Sizes& sizes, DataPlane plane,
+             std::span<std::byte> arena, std::span<std::byte> data_plane_memory);
+
+  absl::Status Allocate();
+  absl::Status Clear();
+  absl::Status TendSnapshot();
+  absl::Status TendReleases();
+  absl::Status TendEvictions();
+  absl::Status TendStamps();
+  // Reads one uint32 that a kernel has written; waits for it.
+  absl::StatusOr<uint32_t> ReadBack(const DeviceBuffer& buffer);
+  absl::Status Write(const DeviceBuffer& buffer, uint32_t value);
+
+  Device& device_;
+  Ops& ops_;
+  Stream& stream_;
+  const Sizes sizes_;
+  DataPlane plane_;
+  const std::span<std::byte> arena_;
+  const std::span<std::byte> data_plane_memory_;
+  DeviceSpan<std::byte> device_arena_;
+  DeviceSpan<std::byte> device_plane_;
+
+  DeviceBuffer slots_;
+  DeviceBuffer transient_;
+  DeviceBuffer page_slot_;
+  DeviceBuffer slot_page_;
+  DeviceBuffer stamps_;
+  DeviceBuffer free_slots_;
+  DeviceBuffer num_free_;
+  DeviceBuffer no_free_;  // a zero: what num_free points to while nothing may be admitted
+  DeviceBuffer counters_;
+  DeviceBuffer requests_;  // eviction requests, copied out of the ring
+  DeviceBuffer cursor_;    // where a release or a snapshot has come to
+  std::vector<EvictionRequest> host_requests_;
+  uint32_t host_word_ = 0;
+
+  uint64_t step_ = 0;
+  std::atomic<bool> snapshot_requested_ = false;
+  bool is_snapshot_running_ = false;
+  SlotId snapshot_next_slot_ = 0;
+  std::deque<Range> releases_;
+  uint64_t num_queued_ = 0;    // releases, since start
+  uint64_t num_released_ = 0;  // of those, done
+  uint64_t num_snapshots_ = 0;
+  uint64_t num_ring_errors_ = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,35 @@
+#include "gpu_worker/wave_buffer/execution_buffer.h"
+
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+
+int64_t ExecutionBuffer::MaxPages(const KvGeometry& geometry, int64_t max_clusters) {
+  const int64_t per_page = geometry.tokens_per_page();
+  return max_clusters * (int64_t{kTokensPerCluster} + per_page - 1) / per_page;
+}
+
+absl::StatusOr<ExecutionBuffer> ExecutionBuffer::Create(Device& device, const KvGeometry& geometry,
+                                                        int32_t max_batch, int64_t max_clusters) {
+  ExecutionBuffer buffer;
+  buffer.max_pages_ = MaxPages(geometry, max_clusters);
+  buffer.num_kv_heads_ = geometry.num_kv_heads;
+  const size_t rows = static_cast<size_t>(max_batch) * geometry.num_kv_heads;
+  ASSIGN_OR_RETURN(buffer.pages_,
+                   device.Allocate(rows * static_cast<size_t>(buffer.max_pages_) * sizeof(PageRef),
+                                   MemoryPurpose::kBlockCache));
+  ASSIGN_OR_RETURN(buffer.num_pages_,
+                   device.Allocate(rows * sizeof(int32_t), MemoryPurpose::kBlockCache));
+  return buffer;
+}
+
+DeviceSpan<PageRef> ExecutionBuffer::pages(int32_t batch) const {
+  return pages_.as<PageRef>().first(static_cast<size_t>(batch) * num_kv_heads_ *
+                                    static_cast<size_t>(max_pages_));
+}
+
+DeviceSpan<int32_t> ExecutionBuffer::num_pages(int32_t batch) const {
+  return num_pages_.as<int32_t>().first(static_cast<size_t>(batch) * num_kv_heads_);
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,224 @@
+#include "gpu_worker/wave_index/segment_builder.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "common/kv/segment_layout.h"
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+
+absl::StatusOr<std::unique_ptr<SegmentBuilder>> SegmentBuilder::Create(
+    Device& device, Ops& ops, Stream& background, const MetaPoolView& meta_pool,
+    const ArenaView& arena, const WaveIndexSettings& settings, const Limits& limits) {
+  auto builder = absl::WrapUnique(
+      new SegmentBuilder(device, ops, background, meta_pool, arena, settings, limits));
+  RETURN_IF_ERROR(builder->Allocate());
+  return builder;
+}
+
+SegmentBuilder::~SegmentBuilder() { background_.Synchronize().IgnoreError(); }
+
+absl::Status SegmentBuilder::Allocate() {
+  const KvGeometry& geometry = meta_pool_.geometry;
+  const size_t h = geometry.num_kv_heads, d = geometry.head_dim, n = limits_.max_segment_tokens;
+  const size_t m = n / kTokensPerCluster;
+  const auto allocate = [this](size_t bytes, DeviceBuffer& buffer) -> absl::Status {
+    ASSIGN_OR_RETURN(buffer, device_.Allocate(bytes, MemoryPurpose::kMetaIndex));
+    return absl::OkStatus();
+  };
+  RETURN_IF_ERROR(allocate(h * n * sizeof(int32_t), assignment_));
+  RETURN_IF_ERROR(allocate(h * m * sizeof(int32_t), sizes_));
+  RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), centroids_));
+  RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), value_sums_));
+  RETURN_IF_ERROR(
+      allocate(ClusterKeysScratchBytes(geometry.num_kv_heads, geometry.head_dim,
+                                       static_cast<int32_t>(n), static_cast<int32_t>(m)),
+               cluster_scratch_));
+  RETURN_IF_ERROR(allocate(8 * h * (n + m), write_scratch_));
+  RETURN_IF_ERROR(allocate(2 * h * kDecodeSegmentTokens * geometry.vector_bytes(), decode_kv_));
+  const size_t num_tickets = static_cast<size_t>(limits_.max_open_segments);
+  RETURN_IF_ERROR(allocate(num_tickets * sizeof(uint32_t), page_counters_));
+  host_first_pages_.resize(num_tickets);
+  host_used_pages_.resize(num_tickets);
+  segments_.resize(num_tickets);
+  for (OpenSegment& segment : segments_) {
+    ASSIGN_OR_RETURN(segment.done, device_.CreateEvent());
+  }
+  return absl::OkStatus();
+}
+
+SegmentBuilder::OpenSegment& SegmentBuilder::Get(Ticket ticket) {
+  RI_CHECK(ticket >= 0 && ticket < limits_.max_open_segments);
+  RI_CHECK(segments_[static_cast<size_t>(ticket)].is_open);
+  return segments_[static_cast<size_t>(ticket)];
+}
+
+uint32_t* SegmentBuilder::PageCounter(Ticket ticket) const {
+  return page_counters_.as<uint32_t>().device_data() + ticket;
+}
+
+int32_t SegmentBuilder::num_open() const {
+  return static_cast<int32_t>(std::count_if(segments_.begin(), segments_.end(),
+                                            [](const auto& segment) { return segment.is_open; }));
+}
+
+absl::StatusOr<SegmentBuilder::Ticket> SegmentBuilder::Open(const SegmentTarget& target) {
+  const SegmentLayout layout(meta_pool_.geometry, target.num_tokens);
+  if (target.num_tokens == 0 || target.num_tokens % kDecodeSegmentTokens != 0 ||
+      target.num_tokens > limits_.max_segment_tokens ||
+      target.extent.num_pages < layout.max_pages ||
+      (size_t{target.extent.first_page} + target.extent.num_pages) * kPageBytes >
+          arena_.host.size() ||
+      target.meta_blocks.size() != layout.num_clusters / kClustersPerMetaBlock) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "segment of ", target.num_tokens, " tokens in ", target.extent.num_pages, " pages from ",
+        target.extent.first_page, " and ", target.meta_blocks.size(), " meta blocks; needs up to ",
+        limits_.max_segment_tokens, " tokens in multiples of 1024, ", layout.max_pages,
+        " pages inside the arena and a meta block for each 1024 tokens"));
+  }
+  const auto free = std::find_if(segments_.begin(), segments_.end(),
+                                 [](const auto& segment) { return !segment.is_open; });
+  if (free == segments_.end()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("all ", segments_.size(), " segments that can be built at once are open"));
+  }
+  const auto ticket = static_cast<Ticket>(free - segments_.begin());
+  host_first_pages_[static_cast<size_t>(ticket)] = layout.first_kv_page;
+  RETURN_IF_ERROR(device_.Upload(
+      background_,
+      std::as_bytes(std::span(host_first_pages_).subspan(static_cast<size_t>(ticket), 1)),
+      page_counters_.bytes().subspan(static_cast<size_t>(ticket) * sizeof(uint32_t),
+                                     sizeof(uint32_t))));
+  free->target = target;
+  free->is_open = true;
+  free->is_sealed = false;
+  return ticket;
+}
+
+absl::Status SegmentBuilder::BuildLayer(Ticket ticket, uint32_t layer, const LayerKv& kv) {
+  const OpenSegment& segment = Get(ticket);
+  return BuildRows(segment, ticket, layer, kv, segment.target.token_begin);
+}
+
+absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket, uint32_t layer,
+                                       const LayerKv& kv, int64_t first_row) {
+  const SegmentTarget& target = segment.target;
+  const auto num_tokens = static_cast<int32_t>(target.num_tokens);
+  const auto num_clusters = static_cast<int32_t>(target.num_tokens / kTokensPerCluster);
+  RETURN_IF_ERROR(ops_.ClusterKeys(background_, {.kv = kv,
+                                                 .first_token = first_row,
+                                                 .num_tokens = num_tokens,
+                                                 .num_clusters = num_clusters,
+                                                 .rounds = settings_.kmeans_rounds,
+                                                 .centre_keys = settings_.centre_keys,
+                                                 .assignment = assignment_.as<int32_t>(),
+                                                 .sizes = sizes_.as<int32_t>(),
+                                                 .centroids = centroids_.as<float>(),
+                                                 .value_sums = value_sums_.as<float>(),
+                                                 .scratch = cluster_scratch_.bytes()}));
+  return ops_.WriteSegment(
+      background_, {.kv = kv,
+                    .first_token = first_row,
+                    .num_tokens = num_tokens,
+                    .num_clusters = num_clusters,
+                    .assignment = assignment_.as<const int32_t>(),
+                    .sizes = sizes_.as<const int32_t>(),
+                    .centroids = centroids_.as<const float>(),
+                    .value_sums = value_sums_.as<const float>(),
+                    .layer = layer,
+                    .geometry = meta_pool_.geometry,
+                    .extent = arena_.device.subspan(size_t{target.extent.first_page} * kPageBytes,
+                                                    size_t{target.extent.num_pages} * kPageBytes),
+                    .extent_first_page = target.extent.first_page,
+                    .next_page = PageCounter(ticket),
+                    .pool = meta_pool_,
+                    .meta_blocks = target.meta_blocks,
+                    .scratch = write_scratch_.bytes()});
+}
+
+absl::Status SegmentBuilder::BuildFromDense(Ticket ticket, const DensePoolView& pool,
+                                            DeviceSpan<const DenseBlockId> block_ids) {
+  const OpenSegment& segment = Get(ticket);
+  if (segment.target.num_tokens != kDecodeSegmentTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment of ", segment.target.num_tokens,
+                     " tokens: only segments of 1024 are built from dense blocks"));
+  }
+  const KvGeometry& geometry = meta_pool_.geometry;
+  const LayerKv kv{.keys = decode_kv_.bytes().device_data(),
+                   .values = decode_kv_.bytes().device_data() + size_t{geometry.num_kv_heads} *
+                                                                    kDecodeSegmentTokens *
+                                                                    geometry.vector_bytes(),
+                   .num_kv_heads = geometry.num_kv_heads,
+                   .head_dim = geometry.head_dim,
+                   .capacity = kDecodeSegmentTokens,
+                   .dtype = geometry.dtype};
+  for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    RETURN_IF_ERROR(ops_.ReadDense(background_, {.pool = pool,
+                                                 .layer = layer,
+                                                 .block_ids = block_ids,
+                                                 .num_tokens = kDecodeSegmentTokens,
+                                                 .out = kv}));
+    RETURN_IF_ERROR(BuildRows(segment, ticket, layer, kv, 0));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SegmentBuilder::Seal(Ticket ticket) {
+  OpenSegment& segment = Get(ticket);
+  const size_t index = static_cast<size_t>(ticket);
+  RETURN_IF_ERROR(device_.Download(
+      background_, page_counters_.bytes().subspan(index * sizeof(uint32_t), sizeof(uint32_t)),
+      std::as_writable_bytes(std::span(host_used_pages_).subspan(index, 1))));
+  RETURN_IF_ERROR(background_.Record(*segment.done));
+  segment.is_sealed = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> SegmentBuilder::PollDone(Ticket ticket) {
+  OpenSegment& segment = Get(ticket);
+  if (!segment.is_sealed) return false;
+  ASSIGN_OR_RETURN(const bool is_done, device_.IsDone(*segment.done));
+  if (!is_done) return false;
+  const uint32_t used_pages = host_used_pages_[static_cast<size_t>(ticket)];
+  WriteHeader(segment, used_pages);
+  segment.is_open = false;
+  ++num_built_;
+  bytes_written_ += size_t{used_pages} * kPageBytes;
+  return true;
+}
+
+absl::Status SegmentBuilder::Abandon(Ticket ticket) {
+  Get(ticket).is_open = false;
+  return absl::OkStatus();
+}
+
+// The header comes last: an extent whose construction was cut short has none.
+void SegmentBuilder::WriteHeader(const OpenSegment& segment, uint32_t used_pages) {
+  const SegmentTarget& target = segment.target;
+  const KvGeometry& geometry = meta_pool_.geometry;
+  const SegmentLayout layout(geometry, target.num_tokens);
+  std::byte* extent = arena_.host.data() + size_t{target.extent.first_page} * kPageBytes;
+  const size_t index_end =
+      layout.value_sums_offset + size_t{geometry.num_layers} * geometry.num_kv_heads *
+                                     layout.num_clusters * geometry.vector_bytes();
+  std::memset(extent + index_end, 0, size_t{layout.first_kv_page} * kPageBytes - index_end);
+  std::memset(extent, 0, kPageBytes);
+  const SegmentHeader header{.magic = kSegmentMagic,
+                             .version = kSegmentVersion,
+                             .num_tokens = target.num_tokens,
+                             .num_clusters = layout.num_clusters,
+                             .num_layers = geometry.num_layers,
+                             .num_kv_heads = geometry.num_kv_heads,
+                             .head_dim = geometry.head_dim,
+                             .dtype = static_cast<uint32_t>(geometry.dtype),
+                             .used_pages = used_pages,
+                             .token_begin = static_cast<uint64_t>(target.token_begin)};
+  std::memcpy(extent, &header, sizeof(header));
+}
+
+}  // namespace retroinfer

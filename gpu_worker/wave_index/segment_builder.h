@@ -1,0 +1,126 @@
+// Builds segments in the background: clusters the keys of one layer after the other and writes
+// pages and index into the segment's extent and the meta pool.
+//
+// Threads: one (the engine's); the work itself runs on the background stream, in order.
+// Owns:    scratch memory for one (segment, layer) at a time, and a page counter for each open
+//          segment.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/kv/extent.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/wave_index/wave_index_settings.h"
+
+namespace retroinfer {
+
+// The arena, as the host and as the device see it.
+struct ArenaView {
+  std::span<std::byte> host;
+  DeviceSpan<std::byte> device;  // the same bytes
+};
+
+// Where a segment comes from and goes to.
+struct SegmentTarget {
+  int64_t token_begin = 0;  // position in the sequence of its first token
+  uint32_t num_tokens = 0;
+  Extent extent;                              // at least SegmentLayout::max_pages
+  DeviceSpan<const MetaBlockId> meta_blocks;  // [num_tokens / 1024]; must stay until it is done
+};
+
+class SegmentBuilder {
+ public:
+  struct Limits {
+    uint32_t max_segment_tokens = kPrefillSegmentTokens;
+    int32_t max_open_segments = 0;
+  };
+
+  // `background` must outlive the builder.
+  static absl::StatusOr<std::unique_ptr<SegmentBuilder>> Create(
+      Device& device, Ops& ops, Stream& background, const MetaPoolView& meta_pool,
+      const ArenaView& arena, const WaveIndexSettings& settings, const Limits& limits);
+  // Waits for the work that has been enqueued.
+  ~SegmentBuilder();
+
+  // A segment under construction. Must be closed or abandoned.
+  using Ticket = int32_t;
+
+  // Returns RESOURCE_EXHAUSTED if max_open_segments are open.
+  absl::StatusOr<Ticket> Open(const SegmentTarget& target);
+  // Enqueues one layer. Layers must come in order; the segment's first token is row
+  // target.token_begin of `kv`, which must stay untouched until the background stream has passed.
+  absl::Status BuildLayer(Ticket ticket, uint32_t layer, const LayerKv& kv);
+  // Enqueues all layers of a segment of 1024 tokens that lies in 16 dense blocks.
+  absl::Status BuildFromDense(Ticket ticket, const DensePoolView& pool,
+                              DeviceSpan<const DenseBlockId> block_ids);
+  // Enqueues what tells that all layers are there; to be called once, after the last one.
+  absl::Status Seal(Ticket ticket);
+  // Whether a sealed segment is complete in the arena. Returns true once, and closes it: the ticket
+  // is free again.
+  absl::StatusOr<bool> PollDone(Ticket ticket);
+  // Closes an open segment that nobody wants any more. Its extent and meta blocks may still be
+  // written until the background stream has passed.
+  absl::Status Abandon(Ticket ticket);
+
+  Stream& background() { return background_; }
+  int32_t num_open() const;
+  uint64_t num_built() const { return num_built_; }
+  uint64_t bytes_written() const { return bytes_written_; }  // to the arena
+
+ private:
+  struct OpenSegment {
+    bool is_open = false;
+    bool is_sealed = false;
+    SegmentTarget target;
+    std::unique_ptr<Event> done;
+  };
+
+  SegmentBuilder(Device& device, Ops& ops, Stream& background, const MetaPoolView& meta_pool,
+                 const ArenaView& arena, const WaveIndexSettings& settings, const Limits& limits)
+      : device_(device),
+        ops_(ops),
+        background_(background),
+        meta_pool_(meta_pool),
+        arena_(arena),
+        settings_(settings),
+        limits_(limits) {}
+
+  absl::Status Allocate();
+  absl::Status BuildRows(const OpenSegment& segment, Ticket ticket, uint32_t layer,
+                         const LayerKv& kv, int64_t first_row);
+  void WriteHeader(const OpenSegment& segment, uint32_t used_pages);
+  OpenSegment& Get(Ticket ticket);
+  uint32_t* PageCounter(Ticket ticket) const;
+
+  Device& device_;
+  Ops& ops_;
+  Stream& background_;
+  const MetaPoolView meta_pool_;
+  const ArenaView arena_;
+  const WaveIndexSettings settings_;
+  const Limits limits_;
+
+  // Scratch of ClusterKeys and WriteSegment, for the largest segment.
+  DeviceBuffer assignment_;
+  DeviceBuffer sizes_;
+  DeviceBuffer centroids_;
+  DeviceBuffer value_sums_;
+  DeviceBuffer cluster_scratch_;
+  DeviceBuffer write_scratch_;
+  DeviceBuffer decode_kv_;  // keys, then values, of one layer of a segment of 1024 tokens
+
+  DeviceBuffer page_counters_;              // uint32, one for each ticket
+  std::vector<uint32_t> host_first_pages_;  // uploaded into page_counters_
+  std::vector<uint32_t> host_used_pages_;   // downloaded from page_counters_
+  std::vector<OpenSegment> segments_;
+  uint64_t num_built_ = 0;
+  uint64_t bytes_written_ = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,21 @@
+// What the wave index of a server can be told. Everything here but the selection is part of the
+// fingerprint of a segment: it changes its bytes.
+#pragma once
+
+#include <cstdint>
+
+namespace retroinfer {
+
+struct WaveIndexSettings {
+  // Contexts shorter than this, in tokens, are attended exactly. At least 0.
+  int64_t dense_below = 8192;
+  // Rounds of spherical k-means. The paper's is 10.
+  int32_t kmeans_rounds = 10;
+  // Subtracts a segment's mean key before clustering, see ops/cluster_keys.h.
+  bool centre_keys = false;
+  // Ratios alone starve short contexts: so many clusters are retrieved, and at least as many
+  // estimated as retrieved, where there are so many.
+  int32_t min_retrieved = 64;
+};
+
+}  // namespace retroinfer

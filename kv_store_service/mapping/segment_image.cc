@@ -1,0 +1,105 @@
+#include "kv_store_service/mapping/segment_image.h"
+
+#include <cstring>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+absl::Status RequireEqual(const char* field, uint64_t value, uint64_t expected) {
+  if (value == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("segment image: ", field, " is ", value, ", needs ", expected));
+}
+
+absl::Status CheckHeader(const SegmentHeader& header, const KvGeometry& geometry,
+                         const SegmentLayout& layout, uint64_t token_begin, uint32_t token_count,
+                         uint64_t extent_pages) {
+  RETURN_IF_ERROR(RequireEqual("magic", header.magic, kSegmentMagic));
+  RETURN_IF_ERROR(RequireEqual("version", header.version, kSegmentVersion));
+  RETURN_IF_ERROR(RequireEqual("num_layers", header.num_layers, geometry.num_layers));
+  RETURN_IF_ERROR(RequireEqual("num_kv_heads", header.num_kv_heads, geometry.num_kv_heads));
+  RETURN_IF_ERROR(RequireEqual("head_dim", header.head_dim, geometry.head_dim));
+  RETURN_IF_ERROR(RequireEqual("dtype", header.dtype, static_cast<uint32_t>(geometry.dtype)));
+  RETURN_IF_ERROR(RequireEqual("num_tokens", header.num_tokens, token_count));
+  RETURN_IF_ERROR(RequireEqual("token_begin", header.token_begin, token_begin));
+  RETURN_IF_ERROR(RequireEqual("num_clusters", header.num_clusters, layout.num_clusters));
+  if (header.used_pages < layout.first_kv_page || header.used_pages > extent_pages) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "segment image: used_pages is ", header.used_pages, ", needs ", layout.first_kv_page,
+        " (end of the index) to ", extent_pages, " (pages of the extent)"));
+  }
+  return absl::OkStatus();
+}
+
+// Checks the clusters of one (layer, head) and marks their pages in `taken`.
+absl::Status CheckClusters(std::span<const ClusterEntry> clusters, const KvGeometry& geometry,
+                           const SegmentLayout& layout, uint32_t token_count,
+                           std::vector<bool>* taken) {
+  uint64_t tokens = 0;
+  for (size_t i = 0; i < clusters.size(); ++i) {
+    const ClusterEntry& cluster = clusters[i];
+    if (cluster.num_tokens == 0) continue;
+    if (cluster.num_tokens > token_count) {
+      return absl::InvalidArgumentError(absl::StrCat("segment image: cluster ", i, " has ",
+                                                     cluster.num_tokens, " tokens, the segment ",
+                                                     token_count));
+    }
+    tokens += cluster.num_tokens;
+    const uint64_t end = uint64_t{cluster.first_page} + geometry.pages_of(cluster.num_tokens);
+    if (cluster.first_page < layout.first_kv_page || end > taken->size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("segment image: cluster ", i, " has pages ", cluster.first_page, " to ", end,
+                       ", needs pages from ", layout.first_kv_page, " to ", taken->size()));
+    }
+    for (uint64_t page = cluster.first_page; page < end; ++page) {
+      if ((*taken)[page]) {
+        return absl::InvalidArgumentError(absl::StrCat("segment image: page ", page, " of cluster ",
+                                                       i, " belongs to another cluster too"));
+      }
+      (*taken)[page] = true;
+    }
+  }
+  return RequireEqual("sum of the clusters' tokens", tokens, token_count);
+}
+
+}  // namespace
+
+absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
+                                              const KvGeometry& geometry, uint64_t token_begin,
+                                              uint32_t token_count) {
+  const SegmentLayout layout(geometry, token_count);
+  const uint64_t extent_pages = extent.size() / kPageBytes;
+  if (extent_pages < layout.first_kv_page) {
+    return absl::InvalidArgumentError(absl::StrCat("segment image: the extent has ", extent_pages,
+                                                   " pages, the index alone needs ",
+                                                   layout.first_kv_page));
+  }
+  SegmentHeader header;
+  std::memcpy(&header, extent.data(), sizeof(header));
+  RETURN_IF_ERROR(CheckHeader(header, geometry, layout, token_begin, token_count, extent_pages));
+
+  SegmentImage image;
+  image.used_pages = header.used_pages;
+  const size_t num_heads = size_t{geometry.num_layers} * geometry.num_kv_heads;
+  image.clusters.resize(num_heads * layout.num_clusters);
+  std::memcpy(image.clusters.data(), extent.data() + layout.clusters_offset,
+              image.clusters.size() * sizeof(ClusterEntry));
+  std::vector<bool> taken(header.used_pages);
+  for (size_t head = 0; head < num_heads; ++head) {
+    const auto clusters =
+        std::span(image.clusters).subspan(head * layout.num_clusters, layout.num_clusters);
+    const absl::Status status = CheckClusters(clusters, geometry, layout, token_count, &taken);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(std::string(status.message()), " (layer ",
+                                                     head / geometry.num_kv_heads, ", head ",
+                                                     head % geometry.num_kv_heads, ")"));
+    }
+  }
+  return image;
+}
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,98 @@
+// The store's side of the data plane: replays the access log and posts eviction requests.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/log/log_rate_limiter.h"
+#include "common/shm/data_plane.h"
+#include "kv_store_service/admission/lru_admission.h"
+#include "kv_store_service/mapping/page_table.h"
+
+namespace retroinfer::kvstore {
+
+// Counters of one data plane since its attachment, and its present state.
+struct DataPlaneStats {
+  uint64_t entries_replayed = 0;
+  uint64_t entries_refused = 0;  // garbage
+  uint64_t cursors_refused = 0;  // times the log's cursor was found impossible
+  uint64_t requests_posted = 0;
+  uint64_t evictions_applied = 0;
+  uint64_t evictions_kept = 0;  // refused by the worker
+  uint64_t used_slots = 0;
+  uint64_t num_slots = 0;
+  uint64_t in_flight = 0;
+  uint64_t log_depth = 0;  // entries not yet replayed
+};
+
+// Threads: RunOnce() on one thread, which Start() makes; stats() on any thread.
+// Owns:    the page table and the LRU state; the data plane's memory must outlive it.
+//
+// Garbage in the shared memory is counted, logged at most every 5 s, and otherwise ignored: the
+// worker's cache is then managed badly, and nothing else suffers.
+class DataPlaneServer {
+ public:
+  struct Options {
+    Watermarks watermarks;
+    bool await_reset = false;  // the log's beginning is not known, see PageTable
+    absl::Duration spin = absl::Microseconds(20);      // polling after work, before sleeping
+    absl::Duration sleep_max = absl::Milliseconds(4);  // when idle; doubles up to here
+  };
+
+  DataPlaneServer(const DataPlane& plane, const Options& options);
+  ~DataPlaneServer();  // stops
+  DataPlaneServer(const DataPlaneServer&) = delete;
+  DataPlaneServer& operator=(const DataPlaneServer&) = delete;
+
+  void Start();
+  // Waits for the thread: at most one round and one sleep.
+  void Stop();
+
+  // Replays what is in the log and posts eviction requests if slots are short. Returns whether
+  // there was anything to do.
+  bool RunOnce();
+
+  DataPlaneStats stats() const;
+
+  // REQUIRES: the thread does not run.
+  const PageTable& table() const { return table_; }
+
+ private:
+  void Loop();
+  size_t ReplayLog();
+  void Replay(const LogEntry& entry);
+  bool Evict();
+  void PostRequests(uint32_t count);
+  void PublishStats();
+  void LogGarbage(const std::string& what);
+
+  const Options options_;
+  DataPlane plane_;
+  PageTable table_;
+  LruAdmission admission_;
+  std::vector<LogEntry> batch_;
+  bool stamps_awaited_ = false;
+  common::LogRateLimiter garbage_log_{absl::Seconds(5)};
+
+  // Written by RunOnce(), read by stats().
+  struct Published {
+    std::atomic<uint64_t> entries_replayed{0};
+    std::atomic<uint64_t> entries_refused{0};
+    std::atomic<uint64_t> cursors_refused{0};
+    std::atomic<uint64_t> requests_posted{0};
+    std::atomic<uint64_t> evictions_applied{0};
+    std::atomic<uint64_t> evictions_kept{0};
+    std::atomic<uint64_t> used_slots{0};
+    std::atomic<uint64_t> in_flight{0};
+    std::atomic<uint64_t> log_depth{0};
+  };
+  Published published_;
+
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,185 @@
+// The store's state: the arena, the attached worker, and what the worker keeps.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/kv/kv_geometry.h"
+#include "common/shm/sealed_memory.h"
+#include "common/shm/unique_fd.h"
+#include "kv_store_service/directory/segment_store.h"
+#include "kv_store_service/server/data_plane_server.h"
+#include "kv_store_service/server/state_file.h"
+
+namespace retroinfer::kvstore {
+
+// What a worker asks for when it attaches.
+struct AttachParameters {
+  KvGeometry geometry;
+  std::string model_fingerprint;
+  uint32_t num_slots = 0;
+  uint32_t log_capacity = 0;
+  uint32_t request_capacity = 0;
+  bool hand_back = false;
+};
+
+struct AttachResult {
+  std::string token;              // kAttachTokenBytes
+  uint64_t arena_bytes = 0;       // 0 with hand_back
+  uint64_t data_plane_bytes = 0;  // 0 with hand_back
+};
+
+// Copies of the descriptors that a worker receives.
+struct DescriptorPair {
+  common::UniqueFd arena;
+  common::UniqueFd data_plane;
+};
+
+// One extent for a listing.
+struct ExtentListing {
+  ExtentRecord record;
+  size_t num_clusters = 0;
+};
+
+struct StoreStats {
+  bool worker_attached = false;
+  pid_t worker_pid = 0;
+  KvGeometry geometry;
+  std::string model_fingerprint;
+  uint64_t arena_pages = 0;
+  uint64_t free_pages = 0;
+  uint64_t largest_free_pages = 0;
+  uint64_t reserved_extents = 0;
+  uint64_t committed_segments = 0;
+  uint64_t sequences = 0;
+  uint64_t clusters = 0;
+  DataPlaneStats data_plane;  // counters over all attachments of this process
+  uint64_t workers_attached = 0;
+  uint64_t adoptions = 0;
+  uint64_t segments_committed = 0;  // in all
+  uint64_t segments_refused = 0;
+  uint64_t reservations_refused = 0;  // the arena was full
+};
+
+// Threads: all methods on any thread.
+// Owns:    the arena, the data plane of the attached worker and its thread.
+//
+// Life: kStarting -> kReady by SetArena(); or kStarting -> kAwaitingAdoption by AwaitAdoption() ->
+// kReady when a worker hands its memory back, or by SetArena() when none came.
+//
+// An attachment begins with Attach(), which promises nothing: a later Attach() replaces it. The
+// worker's connection to the descriptor socket makes it the lease (ClaimDescriptors or HandBack).
+// EndLease() frees everything.
+class KvStore {
+ public:
+  struct Options {
+    Watermarks watermarks;
+    std::string descriptor_socket_path;                  // told to workers
+    absl::Duration attach_timeout = absl::Seconds(5);    // from Attach() to the connection
+    uint64_t handed_back_bytes_max = uint64_t{8} << 40;  // arena that a worker may hand back
+  };
+
+  KvStore(Options options, StateFile state_file);
+  ~KvStore();
+
+  // Lets only the worker of `note`, or one with the same geometry and fingerprint, attach, by
+  // handing its memory back.
+  void AwaitAdoption(const StateNote& note) ABSL_LOCKS_EXCLUDED(mutex_);
+  enum class Adoption { kPending, kAdopted, kGivenUp };
+  // Returns what became of AwaitAdoption(). Gives up (the store is starting again, and free to get
+  // a new arena) when `deadline` has passed or the worker is known to be dead, unless a worker is
+  // just handing its memory back.
+  Adoption PollAdoption(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Gives the store its arena. REQUIRES: the store is starting.
+  void SetArena(common::SealedMemory arena) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // See the RPCs of the same names in kv_store.proto for the errors.
+  absl::StatusOr<AttachResult> Attach(const AttachParameters& parameters)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Detach(const std::string& token) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<ExtentRecord>> Reserve(const std::string& token, uint64_t call_number,
+                                                    uint64_t sequence_id,
+                                                    std::span<const uint32_t> segment_tokens)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<ExtentRecord>> Commit(const std::string& token, uint64_t call_number,
+                                                   uint64_t sequence_id,
+                                                   std::span<const SegmentToCommit> segments)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<uint64_t> Release(const std::string& token, uint64_t call_number,
+                                   uint64_t sequence_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Restore(const std::string& token, std::span<const SequenceToRestore> sequences)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<ExtentListing> List(uint64_t after_extent_id, size_t limit) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  StoreStats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // For the descriptor socket. Both start the lease of the attachment with this token; `pid` is the
+  // peer's, 0 if unknown.
+  //
+  // Returns: PERMISSION_DENIED unless the token is that of an attachment that waits for this.
+  //          HandBack(): INVALID_ARGUMENT if the memory is not what the worker declared; the
+  //          attachment is over then.
+  absl::StatusOr<DescriptorPair> ClaimDescriptors(const std::string& token, pid_t pid)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
+                        common::UniqueFd data_plane) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Frees everything of the attachment, if `token` is the present one.
+  void EndLease(const std::string& token, const std::string& reason) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasLease(const std::string& token) const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends an attachment whose worker did not connect in time. To be called now and then.
+  void ExpireAttachment(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  enum class Phase { kStarting, kAwaitingAdoption, kReady };
+
+  struct Attachment {
+    std::string token;
+    AttachParameters parameters;
+    absl::Time claim_deadline;
+    bool leased = false;
+    bool restore_awaited = false;
+    pid_t pid = 0;
+    uint64_t last_call_number = 0;
+    common::SealedMemory plane_memory;
+    std::unique_ptr<SegmentStore> segments;         // reads arena_
+    std::unique_ptr<DataPlaneServer> plane_server;  // reads plane_memory
+  };
+
+  absl::Status CheckAttach(const AttachParameters& parameters) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status TakeHandedBack(common::UniqueFd arena, common::UniqueFd data_plane)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void StartLease(const DataPlane& plane, pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndAttachment(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Checks a call that changes segments and notes its number.
+  absl::Status BeginCall(const std::string& token, uint64_t call_number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckToken(const std::string& token) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+
+  mutable absl::Mutex mutex_;
+  StateFile state_file_ ABSL_GUARDED_BY(mutex_);
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
+  std::optional<StateNote> awaited_ ABSL_GUARDED_BY(mutex_);
+  common::SealedMemory arena_ ABSL_GUARDED_BY(mutex_);
+  std::optional<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
+  DataPlaneStats ended_planes_ ABSL_GUARDED_BY(mutex_);  // counters of earlier attachments
+  uint64_t workers_attached_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t adoptions_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t segments_committed_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t segments_refused_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t reservations_refused_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace retroinfer::kvstore

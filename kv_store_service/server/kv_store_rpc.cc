@@ -1,0 +1,180 @@
+#include "kv_store_service/server/kv_store_rpc.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "common/rpc/grpc_status.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+using common::ToGrpcStatus;
+
+constexpr uint32_t kListDefault = 1000;
+constexpr uint32_t kListMax = 10000;
+
+// An unknown element type becomes one that no geometry may have.
+DType FromProto(v1::DataType dtype) { return static_cast<DType>(dtype); }
+
+KvGeometry FromProto(const v1::KvGeometry& proto) {
+  return {proto.num_layers(), proto.num_kv_heads(), proto.head_dim(), FromProto(proto.dtype())};
+}
+
+void ToProto(const KvGeometry& geometry, v1::KvGeometry* proto) {
+  proto->set_num_layers(geometry.num_layers);
+  proto->set_num_kv_heads(geometry.num_kv_heads);
+  proto->set_head_dim(geometry.head_dim);
+  proto->set_dtype(static_cast<v1::DataType>(geometry.dtype));
+}
+
+void ToProto(const ExtentRecord& record, v1::Extent* proto) {
+  proto->set_extent_id(record.id);
+  proto->set_first_page(record.pages.first);
+  proto->set_num_pages(record.pages.count);
+}
+
+}  // namespace
+
+KvStoreRpc::KvStoreRpc(KvStore* store, std::string descriptor_socket_path)
+    : store_(store),
+      descriptor_socket_path_(std::move(descriptor_socket_path)),
+      started_(absl::Now()) {}
+
+grpc::Status KvStoreRpc::AttachWorker(grpc::ServerContext*, const v1::AttachWorkerRequest* request,
+                                      v1::AttachWorkerResponse* response) {
+  AttachParameters parameters;
+  parameters.geometry = FromProto(request->geometry());
+  parameters.model_fingerprint = request->model_fingerprint();
+  parameters.num_slots = request->num_slots();
+  parameters.log_capacity = request->log_capacity();
+  parameters.request_capacity = request->request_capacity();
+  parameters.hand_back = request->hand_back();
+  const auto result = store_->Attach(parameters);
+  if (!result.ok()) return ToGrpcStatus(result.status());
+  response->set_attach_token(result->token);
+  response->set_descriptor_socket_path(descriptor_socket_path_);
+  response->set_arena_bytes(result->arena_bytes);
+  response->set_data_plane_bytes(result->data_plane_bytes);
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStoreRpc::DetachWorker(grpc::ServerContext*, const v1::DetachWorkerRequest* request,
+                                      v1::DetachWorkerResponse*) {
+  return ToGrpcStatus(store_->Detach(request->attach_token()));
+}
+
+grpc::Status KvStoreRpc::ReserveExtents(grpc::ServerContext*,
+                                        const v1::ReserveExtentsRequest* request,
+                                        v1::ReserveExtentsResponse* response) {
+  const std::vector<uint32_t> tokens(request->segment_tokens().begin(),
+                                     request->segment_tokens().end());
+  const auto extents = store_->Reserve(request->attach_token(), request->call_number(),
+                                       request->sequence_id(), tokens);
+  if (!extents.ok()) return ToGrpcStatus(extents.status());
+  for (const ExtentRecord& extent : *extents) ToProto(extent, response->add_extents());
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStoreRpc::CommitSegments(grpc::ServerContext*,
+                                        const v1::CommitSegmentsRequest* request,
+                                        v1::CommitSegmentsResponse* response) {
+  std::vector<SegmentToCommit> segments;
+  for (const v1::Segment& segment : request->segments()) {
+    segments.push_back({segment.extent_id(), segment.token_begin(), segment.token_count()});
+  }
+  const auto extents = store_->Commit(request->attach_token(), request->call_number(),
+                                      request->sequence_id(), segments);
+  if (!extents.ok()) return ToGrpcStatus(extents.status());
+  for (const ExtentRecord& extent : *extents) ToProto(extent, response->add_extents());
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStoreRpc::ReleaseSequence(grpc::ServerContext*,
+                                         const v1::ReleaseSequenceRequest* request,
+                                         v1::ReleaseSequenceResponse* response) {
+  const auto freed =
+      store_->Release(request->attach_token(), request->call_number(), request->sequence_id());
+  if (!freed.ok()) return ToGrpcStatus(freed.status());
+  response->set_freed_pages(static_cast<uint32_t>(*freed));
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStoreRpc::RestoreSegments(grpc::ServerContext*,
+                                         const v1::RestoreSegmentsRequest* request,
+                                         v1::RestoreSegmentsResponse* response) {
+  std::vector<SequenceToRestore> sequences;
+  uint32_t num_extents = 0;
+  uint32_t num_segments = 0;
+  for (const v1::RestoredSequence& sequence : request->sequences()) {
+    SequenceToRestore& restored = sequences.emplace_back();
+    restored.sequence_id = sequence.sequence_id();
+    for (const v1::RestoredExtent& extent : sequence.extents()) {
+      ExtentRecord& record = restored.extents.emplace_back();
+      record.id = extent.extent().extent_id();
+      record.pages = {extent.extent().first_page(), extent.extent().num_pages()};
+      record.sequence_id = sequence.sequence_id();
+      record.reserved_tokens = extent.reserved_tokens();
+      if (extent.has_token_begin()) record.token_begin = extent.token_begin();
+      ++num_extents;
+      num_segments += record.committed() ? 1 : 0;
+    }
+  }
+  const absl::Status status = store_->Restore(request->attach_token(), sequences);
+  if (!status.ok()) return ToGrpcStatus(status);
+  response->set_restored_extents(num_extents);
+  response->set_restored_segments(num_segments);
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStoreRpc::ListSegments(grpc::ServerContext*, const v1::ListSegmentsRequest* request,
+                                      v1::ListSegmentsResponse* response) {
+  const uint32_t limit =
+      request->max_results() == 0 ? kListDefault : std::min(request->max_results(), kListMax);
+  for (const ExtentListing& listing : store_->List(request->after_extent_id(), limit)) {
+    v1::SegmentInfo* info = response->add_segments();
+    ToProto(listing.record, info->mutable_extent());
+    info->set_sequence_id(listing.record.sequence_id);
+    info->set_committed(listing.record.committed());
+    info->set_token_begin(listing.record.token_begin.value_or(0));
+    info->set_token_count(listing.record.reserved_tokens);
+    info->set_num_clusters(static_cast<uint32_t>(listing.num_clusters));
+  }
+  if (response->segments_size() == static_cast<int>(limit)) {
+    response->set_next_after_extent_id(
+        response->segments(response->segments_size() - 1).extent().extent_id());
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status KvStoreRpc::GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
+                                  v1::GetStatsResponse* response) {
+  const StoreStats stats = store_->stats();
+  response->set_worker_attached(stats.worker_attached);
+  response->set_worker_pid(stats.worker_pid);
+  if (stats.worker_attached) ToProto(stats.geometry, response->mutable_geometry());
+  response->set_model_fingerprint(stats.model_fingerprint);
+  response->set_uptime_seconds(absl::ToInt64Seconds(absl::Now() - started_));
+  response->set_arena_pages(stats.arena_pages);
+  response->set_free_pages(stats.free_pages);
+  response->set_largest_free_pages(stats.largest_free_pages);
+  response->set_reserved_extents(stats.reserved_extents);
+  response->set_committed_segments(stats.committed_segments);
+  response->set_sequences(stats.sequences);
+  response->set_clusters(stats.clusters);
+  response->set_num_slots(stats.data_plane.num_slots);
+  response->set_used_slots(stats.data_plane.used_slots);
+  response->set_evictions_in_flight(stats.data_plane.in_flight);
+  response->set_log_entries_total(stats.data_plane.entries_replayed);
+  response->set_log_entries_refused_total(stats.data_plane.entries_refused +
+                                          stats.data_plane.cursors_refused);
+  response->set_eviction_requests_total(stats.data_plane.requests_posted);
+  response->set_evictions_applied_total(stats.data_plane.evictions_applied);
+  response->set_evictions_kept_total(stats.data_plane.evictions_kept);
+  response->set_workers_attached_total(stats.workers_attached);
+  response->set_memory_adoptions_total(stats.adoptions);
+  response->set_segments_refused_total(stats.segments_refused);
+  return grpc::Status::OK;
+}
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,45 @@
+// The KvStoreService RPCs: translate messages and statuses, nothing else.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/time/time.h"
+#include "kv_store_service/server/kv_store.h"
+#include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
+
+namespace retroinfer::kvstore {
+
+// Threads: gRPC's.
+class KvStoreRpc final : public v1::KvStoreService::Service {
+ public:
+  // REQUIRES: `store` outlives the service.
+  KvStoreRpc(KvStore* store, std::string descriptor_socket_path);
+
+  grpc::Status AttachWorker(grpc::ServerContext* context, const v1::AttachWorkerRequest* request,
+                            v1::AttachWorkerResponse* response) override;
+  grpc::Status DetachWorker(grpc::ServerContext* context, const v1::DetachWorkerRequest* request,
+                            v1::DetachWorkerResponse* response) override;
+  grpc::Status ReserveExtents(grpc::ServerContext* context,
+                              const v1::ReserveExtentsRequest* request,
+                              v1::ReserveExtentsResponse* response) override;
+  grpc::Status CommitSegments(grpc::ServerContext* context,
+                              const v1::CommitSegmentsRequest* request,
+                              v1::CommitSegmentsResponse* response) override;
+  grpc::Status ReleaseSequence(grpc::ServerContext* context,
+                               const v1::ReleaseSequenceRequest* request,
+                               v1::ReleaseSequenceResponse* response) override;
+  grpc::Status RestoreSegments(grpc::ServerContext* context,
+                               const v1::RestoreSegmentsRequest* request,
+                               v1::RestoreSegmentsResponse* response) override;
+  grpc::Status ListSegments(grpc::ServerContext* context, const v1::ListSegmentsRequest* request,
+                            v1::ListSegmentsResponse* response) override;
+  grpc::Status GetStats(grpc::ServerContext* context, const v1::GetStatsRequest* request,
+                        v1::GetStatsResponse* response) override;
+
+ private:
+  KvStore* const store_;
+  const std::string descriptor_socket_path_;
+  const absl::Time started_;
+};
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,83 @@
+#include "kv_store_service/server/store_metrics.h"
+
+#include <utility>
+
+namespace retroinfer::kvstore {
+namespace {
+
+double UsedPages(const StoreStats& s) { return double(s.arena_pages) - double(s.free_pages); }
+
+}  // namespace
+
+StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
+    : metrics_(metrics), store_(store) {
+  using S = const StoreStats&;
+  AddGauge("worker_attached", "1 while a worker is attached",
+           [](S s) { return s.worker_attached ? 1.0 : 0.0; });
+  AddGauge("arena_bytes", "Size of the arena",
+           [](S s) { return double(s.arena_pages) * kPageBytes; });
+  AddGauge("arena_used_bytes", "Bytes of the arena that are reserved or hold segments",
+           [](S s) { return UsedPages(s) * kPageBytes; });
+  AddGauge("kv_cache_usage_ratio", "Used share of the arena",
+           [](S s) { return s.arena_pages == 0 ? 0.0 : UsedPages(s) / double(s.arena_pages); });
+  AddGauge("arena_largest_free_bytes", "Longest free run of the arena",
+           [](S s) { return double(s.largest_free_pages) * kPageBytes; });
+  AddGauge("sequences", "Sequences that hold extents", [](S s) { return double(s.sequences); });
+  AddGauge("reserved_extents", "Extents that are reserved and not committed",
+           [](S s) { return double(s.reserved_extents); });
+  AddGauge("segments", "Committed segments", [](S s) { return double(s.committed_segments); });
+  AddGauge("clusters", "Entries of the cluster mapping table",
+           [](S s) { return double(s.clusters); });
+  AddGauge("slots", "Slots of the block cache", [](S s) { return double(s.data_plane.num_slots); });
+  AddGauge("slots_used", "Slots in use, by the replay of the access log",
+           [](S s) { return double(s.data_plane.used_slots); });
+  AddGauge("evictions_in_flight", "Eviction requests without an answer",
+           [](S s) { return double(s.data_plane.in_flight); });
+  AddGauge("access_log_depth", "Entries of the access log that are not replayed",
+           [](S s) { return double(s.data_plane.log_depth); });
+
+  AddCounter("workers_attached_total", "Attachments of workers",
+             [](S s) { return double(s.workers_attached); });
+  AddCounter("memory_adoptions_total", "Arenas taken over from a live worker",
+             [](S s) { return double(s.adoptions); });
+  AddCounter("segments_committed_total", "Segments committed",
+             [](S s) { return double(s.segments_committed); });
+  AddCounter("segments_refused_total", "Commits refused",
+             [](S s) { return double(s.segments_refused); });
+  AddCounter("allocation_failures_total", "Reservations refused because the arena was full",
+             [](S s) { return double(s.reservations_refused); });
+  AddCounter("access_log_entries_total", "Entries of the access log replayed",
+             [](S s) { return double(s.data_plane.entries_replayed); });
+  AddCounter(
+      "access_log_refused_total", "Entries and cursors of the access log that were garbage",
+      [](S s) { return double(s.data_plane.entries_refused + s.data_plane.cursors_refused); });
+  AddCounter("eviction_requests_posted_total", "Eviction requests posted",
+             [](S s) { return double(s.data_plane.requests_posted); });
+  AddCounter("eviction_requests_applied_total", "Eviction requests that freed a slot",
+             [](S s) { return double(s.data_plane.evictions_applied); });
+  AddCounter("eviction_requests_refused_total",
+             "Eviction requests refused: the slot was used since",
+             [](S s) { return double(s.data_plane.evictions_kept); });
+  update_id_ = metrics_->OnScrape([this] { Update(); });
+}
+
+StoreMetrics::~StoreMetrics() { metrics_->RemoveOnScrape(update_id_); }
+
+void StoreMetrics::AddGauge(const char* name, const char* help, Value value) {
+  gauges_.push_back({&metrics_->Gauge(name, help), std::move(value)});
+}
+
+void StoreMetrics::AddCounter(const char* name, const char* help, Value value) {
+  counters_.push_back({&metrics_->Counter(name, help), std::move(value)});
+}
+
+void StoreMetrics::Update() {
+  const StoreStats stats = store_->stats();
+  for (const Gauge& gauge : gauges_) gauge.gauge->Set(gauge.value(stats));
+  for (const Counter& counter : counters_) {
+    const double increase = counter.value(stats) - counter.counter->Value();
+    if (increase > 0) counter.counter->Increment(increase);
+  }
+}
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,200 @@
+#include "kv_store_service/server/store_server.h"
+
+#include <fcntl.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <spdlog/spdlog.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/build_info/build_info.h"
+#include "common/config/byte_size.h"
+#include "common/memory/available_memory.h"
+#include "common/status/errno_status.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+constexpr char kControlSocket[] = "kv_store.sock";
+constexpr char kDescriptorSocket[] = "kv_store_fd.sock";
+constexpr char kStateFileName[] = "kv_store.state";
+constexpr char kLockName[] = "kv_store.lock";
+constexpr size_t kSocketPathMax = 107;
+constexpr int kMessageBytesMax = 64 << 20;
+constexpr uint64_t kArenaBytesMin = 1 << 20;
+constexpr uint64_t kArenaAlignment = 4096;
+
+absl::Status RequireSocketPath(const std::string& path) {
+  if (path.size() <= kSocketPathMax) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(),
+                                                 " bytes, the system allows ", kSocketPathMax,
+                                                 "; choose a shorter --socket-dir"));
+}
+
+absl::Status RequireRoomForArena(uint64_t bytes) {
+  absl::Status status =
+      common::RequireAvailableMemory(bytes, absl::StrCat("the arena (--arena-bytes)"));
+  if (status.ok()) return status;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      std::string(status.message()), "; choose a smaller --arena-bytes or free memory"));
+}
+
+void ConfigureKeepalive(grpc::ServerBuilder* builder) {
+  builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
+  builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+}
+
+}  // namespace
+
+StoreServer::StoreServer(const StoreServerOptions& options) : options_(options) {}
+
+StoreServer::~StoreServer() {
+  if (grpc_server_ != nullptr) {
+    grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+    // Calls take milliseconds; a client that does not close its connection must not delay the end.
+    grpc_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
+  }
+  // Destroying the members closes the worker's lease without freeing anything: the state file
+  // stays, so that the next store waits for the worker.
+}
+
+absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const StoreServerOptions& options) {
+  std::unique_ptr<StoreServer> server(new StoreServer(options));
+  RETURN_IF_ERROR(server->Initialize());
+  return server;
+}
+
+absl::Status StoreServer::Initialize() {
+  if (options_.arena_bytes < kArenaBytesMin || options_.arena_bytes % kArenaAlignment != 0 ||
+      options_.arena_bytes / kPageBytes >= kNoPage) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--arena-bytes is ", options_.arena_bytes, ", needs a multiple of ", kArenaAlignment,
+        " from ", kArenaBytesMin, " to ", (uint64_t{kNoPage} - 2) * kPageBytes));
+  }
+  const Watermarks& watermarks = options_.watermarks;
+  if (!(watermarks.low >= 0 && watermarks.low <= watermarks.high && watermarks.high <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat("the watermarks are ", watermarks.low, " and ",
+                                                   watermarks.high,
+                                                   ", needs 0 <= low <= high <= 1"));
+  }
+  RETURN_IF_ERROR(PrepareFolder());
+  StateFile state_file(PathOf(kStateFileName));
+  const std::optional<StateNote> note = state_file.Read();
+  adopts_ = note.has_value() && ProcessIsAlive(note->worker_pid);
+  if (!adopts_) {
+    state_file.Remove();
+    RETURN_IF_ERROR(RequireRoomForArena(options_.arena_bytes));
+  }
+  KvStore::Options store_options;
+  store_options.watermarks = watermarks;
+  store_ = std::make_unique<KvStore>(store_options, std::move(state_file));
+  if (adopts_) store_->AwaitAdoption(*note);
+  metrics_ = std::make_unique<common::Metrics>("kv_store_service", common::kBuildVersion,
+                                               common::kBuildRevision, "cpu");
+  store_metrics_ = std::make_unique<StoreMetrics>(metrics_.get(), store_.get());
+  if (!options_.metrics_address.empty()) {
+    ASSIGN_OR_RETURN(metrics_port_, metrics_->Serve(options_.metrics_address));
+  }
+  ASSIGN_OR_RETURN(descriptor_server_,
+                   DescriptorServer::Start(PathOf(kDescriptorSocket), store_.get(), {}));
+  return StartGrpc();
+}
+
+absl::Status StoreServer::PrepareFolder() {
+  const std::string& folder = options_.socket_dir;
+  if (folder.empty() || folder.front() != '/') {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--socket-dir is '", folder, "', needs an absolute path"));
+  }
+  RETURN_IF_ERROR(RequireSocketPath(PathOf(kDescriptorSocket)));
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    return common::ErrnoStatus(errno, absl::StrCat("creating ", folder));
+  }
+  struct stat info {};
+  if (::lstat(folder.c_str(), &info) != 0) return common::ErrnoStatus(errno, folder);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 0077) != 0) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        folder, " must be a folder of user ", ::geteuid(),
+        " with mode 0700, so that nobody else reaches the store; name a folder that does not exist "
+        "yet, or run chmod 700"));
+  }
+  const std::string lock_path = PathOf(kLockName);
+  lock_.Reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!lock_.valid()) return common::ErrnoStatus(errno, absl::StrCat("opening ", lock_path));
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("another kv_store_service uses ", folder, "; choose another --socket-dir"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoreServer::StartGrpc() {
+  rpc_ = std::make_unique<KvStoreRpc>(store_.get(), PathOf(kDescriptorSocket));
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int tcp_port = 0;
+  const std::string unix_address = "unix:" + PathOf(kControlSocket);
+  builder.AddListeningPort(unix_address, grpc::InsecureServerCredentials());
+  if (!options_.listen.empty()) {
+    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &tcp_port);
+    // gRPC would let a second process listen on the same port and share its connections.
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  }
+  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder.SetMaxSendMessageSize(kMessageBytesMax);
+  ConfigureKeepalive(&builder);
+  builder.RegisterService(rpc_.get());
+  grpc_server_ = builder.BuildAndStart();
+  if (grpc_server_ == nullptr || (!options_.listen.empty() && tcp_port == 0)) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot listen on ", unix_address,
+                     options_.listen.empty() ? "" : absl::StrCat(" and ", options_.listen),
+                     "; the address is taken or not valid"));
+  }
+  grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  return absl::OkStatus();
+}
+
+absl::Status StoreServer::ObtainArena(const std::function<bool()>& should_stop) {
+  if (adopts_) {
+    spdlog::info("waiting up to {} for the worker that holds the memory of an earlier store",
+                 absl::FormatDuration(options_.adopt_wait));
+    const absl::Time deadline = absl::Now() + options_.adopt_wait;
+    KvStore::Adoption adoption;
+    while ((adoption = store_->PollAdoption(deadline)) == KvStore::Adoption::kPending) {
+      if (should_stop()) return absl::CancelledError("stopped while waiting for a worker");
+    }
+    adopts_ = adoption == KvStore::Adoption::kAdopted;
+    if (!adopts_) spdlog::info("no worker came");
+  }
+  if (!adopts_) {
+    RETURN_IF_ERROR(RequireRoomForArena(options_.arena_bytes));
+    const int threads = options_.allocation_threads > 0
+                            ? options_.allocation_threads
+                            : static_cast<int>(std::thread::hardware_concurrency());
+    const absl::Time begin = absl::Now();
+    ASSIGN_OR_RETURN(
+        common::SealedMemory arena,
+        common::SealedMemory::Create("retroinfer arena", options_.arena_bytes, threads));
+    spdlog::info("allocated an arena of {} in {}", common::FormatByteSize(options_.arena_bytes),
+                 absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))));
+    store_->SetArena(std::move(arena));
+  }
+  grpc_server_->GetHealthCheckService()->SetServingStatus(true);
+  grpc_server_->GetHealthCheckService()->SetServingStatus(v1::KvStoreService::service_full_name(),
+                                                          true);
+  return absl::OkStatus();
+}
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Installs what the build, the tests and the demo need, on Debian 12 or Ubuntu 24.04. Packages that are
+# there already are left alone; without missing packages nothing is asked of the network or of sudo.
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build ccache pkg-config git python3
+  libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
+  prometheus-cpp-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
+  libsimdjson-dev libpcre2-dev libutf8proc-dev libssl-dev libdnnl-dev libhwy-dev
+  libgtest-dev libgmock-dev libbenchmark-dev clang-format
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query -W -f='${Status}' "$package" 2>/dev/null || true)
+  [ "$status" = "install ok installed" ] || missing+=("$package")
+done
+if [ ${#missing[@]} -eq 0 ]; then
+  echo "bootstrap: all packages are installed"
+  exit 0
+fi
+
+if ! command -v apt-get >/dev/null; then
+  echo "bootstrap: this needs apt-get (Debian 12, Ubuntu 24.04). Install by other means: ${missing[*]}" >&2
+  exit 1
+fi
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "bootstrap: run as root, or install sudo" >&2; exit 1; }
+  as_root=(sudo)
+fi
+echo "bootstrap: installing ${missing[*]}"
+"${as_root[@]}" apt-get update -qq
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+  "${missing[@]}"

@@ -1,0 +1,293 @@
+#include "gpu_worker/engine/local_engine.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "tests/support/in_process_worker.h"
+
+namespace retroinfer {
+namespace {
+
+using test_support::CollectingSink;
+using test_support::InProcessWorker;
+using test_support::InProcessWorkerOptions;
+using test_support::RandomPrompt;
+using ::testing::HasSubstr;
+
+InProcessWorkerOptions SmallModel() {
+  InProcessWorkerOptions options;
+  options.model_folder =
+      std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
+  options.context_length = 131072;
+  options.max_model_len = 12288;
+  options.wave_index.dense_below = 2048;  // so that short prompts have an index
+  return options;
+}
+
+class LocalEngineTest : public testing::Test {
+ protected:
+  explicit LocalEngineTest(const InProcessWorkerOptions& options = SmallModel())
+      : worker_(options) {}
+
+  std::vector<int32_t> Prompt(int64_t length, uint64_t seed) {
+    return RandomPrompt(length, worker_.config().vocab_size, seed);
+  }
+
+  InProcessWorker worker_;
+};
+
+TEST_F(LocalEngineTest, GeneratesAsManyTokensAsAskedForAndFreesEverything) {
+  const auto sink = worker_.Submit(worker_.Greedy(Prompt(100, 1), 20));
+  const GenerationResult& result = sink->Wait();
+  EXPECT_TRUE(result.status.ok()) << result.status;
+  EXPECT_EQ(result.reason, FinishReason::kLength);
+  EXPECT_EQ(result.prompt_tokens, 100);
+  EXPECT_EQ(result.completion_tokens, 20);
+  EXPECT_EQ(sink->tokens().size(), 20u);
+  EXPECT_GT(result.time_to_first_token, absl::ZeroDuration());
+  EXPECT_DOUBLE_EQ(result.kv_read_ratio, 1.0);  // shorter than dense_below: all of it, exactly
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+}
+
+TEST_F(LocalEngineTest, ShortContextsAreDenseUnderEitherPolicy) {
+  const auto prompt = Prompt(1500, 2);
+  EXPECT_EQ(worker_.Generate(worker_.Greedy(prompt, 40, PolicyKind::kWave)),
+            worker_.Generate(worker_.Greedy(prompt, 40, PolicyKind::kFull)));
+}
+
+TEST_F(LocalEngineTest, WaveReadsASmallPartOfALongContext) {
+  const auto sink = worker_.Submit(worker_.Greedy(Prompt(10000, 4), 30));
+  EXPECT_TRUE(sink->Wait().status.ok());
+  EXPECT_LT(sink->Wait().kv_read_ratio, 0.6);  // floors of 64 clusters weigh much at 10K
+  EXPECT_GT(sink->Wait().kv_read_ratio, 0.05);
+  EXPECT_GT(worker_.engine().stats().page_hits, 0u);
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+}
+
+TEST_F(LocalEngineTest, ConcurrentRequestsGiveTheSameTokensAsOneAtATime) {
+  const std::vector<std::pair<int64_t, int32_t>> shapes = {{1, 300},    {60, 500},   {700, 3000},
+                                                           {2047, 200}, {2500, 150}, {4000, 1300},
+                                                           {5200, 64},  {9000, 90}};
+  std::vector<GenerationRequest> requests;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    requests.push_back(worker_.Greedy(Prompt(shapes[i].first, 100 + i), shapes[i].second,
+                                      i % 4 == 3 ? PolicyKind::kFull : PolicyKind::kWave));
+  }
+  std::vector<std::vector<int32_t>> alone;
+  for (const GenerationRequest& request : requests) alone.push_back(worker_.Generate(request));
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const GenerationRequest& request : requests) sinks.push_back(worker_.Submit(request));
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    EXPECT_TRUE(sinks[i]->Wait().status.ok());
+    EXPECT_EQ(sinks[i]->tokens(), alone[i]) << "request " << i;
+  }
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+}
+
+TEST_F(LocalEngineTest, ASeedDecidesTheTokens) {
+  GenerationRequest request = worker_.Greedy(Prompt(300, 5), 50);
+  request.sampling.temperature = 1.0f;
+  request.sampling.seed = 7;
+  GenerationRequest other = request;
+  other.request_id = "other";
+  other.sampling.seed = 8;
+  const auto tokens = worker_.Generate(request);
+  EXPECT_EQ(worker_.Generate(request), tokens);
+  EXPECT_NE(worker_.Generate(other), tokens);
+}
+
+TEST_F(LocalEngineTest, StopsAtAStopToken) {
+  GenerationRequest request = worker_.Greedy(Prompt(50, 6), 40);
+  const auto tokens = worker_.Generate(request);
+  request.sampling.stop_token_ids = {tokens[10]};
+  const auto sink = worker_.Submit(request);
+  EXPECT_EQ(sink->Wait().reason, FinishReason::kStop);
+  EXPECT_EQ(sink->Wait().matched_token, tokens[10]);
+  EXPECT_LE(sink->tokens().size(), 11u);
+}
+
+TEST_F(LocalEngineTest, ReportsPrefillProgressThatGrowsToTheWhole) {
+  GenerationRequest request = worker_.Greedy(Prompt(3000, 7), 2);
+  request.return_progress = true;
+  const auto sink = worker_.Submit(request);
+  sink->Wait();
+  const std::vector<PrefillProgress> progress = sink->progress();
+  ASSERT_GT(progress.size(), 5u);
+  for (size_t i = 1; i < progress.size(); ++i) {
+    EXPECT_GE(progress[i].processed_tokens, progress[i - 1].processed_tokens);
+  }
+  EXPECT_EQ(progress.back().processed_tokens, 3000);
+  EXPECT_EQ(progress.back().total_tokens, 3000);
+}
+
+TEST_F(LocalEngineTest, AShortRequestOvertakesALongPrefill) {
+  const auto lengthy = worker_.Submit(worker_.Greedy(Prompt(12000, 8), 5));
+  const auto brief = worker_.Submit(worker_.Greedy(Prompt(10, 9), 5));
+  brief->Wait();
+  EXPECT_FALSE(lengthy->finished());
+  lengthy->Wait();
+}
+
+TEST_F(LocalEngineTest, RefusesWhatItCannotServeWithTheNumbers) {
+  auto sink = std::make_shared<CollectingSink>();
+  const auto submit = [&](GenerationRequest request) {
+    return worker_.engine().Submit(std::move(request), sink);
+  };
+  EXPECT_EQ(submit(worker_.Greedy({}, 5)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(submit(worker_.Greedy({1 << 20}, 5)).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(submit(worker_.Greedy({1}, 0)).code(), absl::StatusCode::kInvalidArgument);
+  const absl::Status too_long = submit(worker_.Greedy(Prompt(12000, 1), 400));
+  EXPECT_EQ(too_long.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(too_long.message()), HasSubstr("12288"));
+  GenerationRequest nan = worker_.Greedy({1}, 5);
+  nan.sampling.temperature = std::nanf("");
+  EXPECT_EQ(submit(nan).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(sink->finished());
+}
+
+TEST_F(LocalEngineTest, AnIdCanBeUsedAgainOnlyAfterItsEnd) {
+  GenerationRequest request = worker_.Greedy(Prompt(4000, 1), 200);
+  const auto first = worker_.Submit(request);
+  auto second = std::make_shared<CollectingSink>();
+  EXPECT_EQ(worker_.engine().Submit(request, second).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(worker_.engine().Abort(request.request_id));
+  EXPECT_EQ(first->Wait().reason, FinishReason::kCancelled);
+  EXPECT_FALSE(worker_.engine().Abort(request.request_id));
+  EXPECT_TRUE(worker_.engine().Submit(request, second).ok());
+  worker_.engine().Abort(request.request_id);
+  second->Wait();
+}
+
+TEST_F(LocalEngineTest, ADeadlineEndsARequestWhereverItIs) {
+  GenerationRequest request = worker_.Greedy(Prompt(200, 1), 10000);
+  request.deadline = absl::Now() + absl::Milliseconds(300);
+  const auto sink = worker_.Submit(request);
+  EXPECT_EQ(sink->Wait().reason, FinishReason::kDeadline);
+  EXPECT_LT(absl::Now(), request.deadline + absl::Seconds(5));
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+}
+
+TEST_F(LocalEngineTest, CancelsAtRandomMomentsLeakNothing) {
+  constexpr uint64_t kSeed = 20;
+  std::mt19937_64 random(kSeed);
+  std::vector<std::pair<std::string, std::shared_ptr<CollectingSink>>> live;
+  for (int i = 0; i < 1000; ++i) {
+    // Mostly short; every tenth with segments, some of which are being built when it is cancelled.
+    const int64_t length = i % 10 == 0 ? 2100 + static_cast<int64_t>(random() % 1500)
+                                       : 1 + static_cast<int64_t>(random() % 100);
+    GenerationRequest request =
+        worker_.Greedy(Prompt(length, random()), 1 + static_cast<int32_t>(random() % 1500),
+                       random() % 4 == 0 ? PolicyKind::kFull : PolicyKind::kWave);
+    const std::string id = request.request_id;
+    live.emplace_back(id, worker_.Submit(std::move(request)));
+    absl::SleepFor(absl::Microseconds(static_cast<int64_t>(random() % 3000)));
+    while (live.size() > random() % 16) {
+      const size_t victim = random() % live.size();
+      worker_.engine().Abort(live[victim].first);
+      live[victim].second->Wait();
+      live.erase(live.begin() + static_cast<int64_t>(victim));
+    }
+  }
+  for (auto& [id, sink] : live) {
+    worker_.engine().Abort(id);
+    sink->Wait();
+  }
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+  EXPECT_EQ(worker_.store().free_pages(), worker_.store().arena_pages());
+  const EngineStats stats = worker_.engine().stats();
+  EXPECT_EQ(stats.slots_used, 0) << "seed " << kSeed;
+}
+
+TEST_F(LocalEngineTest, WithoutAStoreLongRequestsAreUnavailableAndOthersGoOn) {
+  const auto running = worker_.Submit(worker_.Greedy(Prompt(3000, 1), 1500));
+  while (running->tokens().empty()) absl::SleepFor(absl::Milliseconds(1));
+  worker_.store().set_attached(false);
+  const auto refused = worker_.Submit(worker_.Greedy(Prompt(3000, 2), 10));
+  EXPECT_EQ(refused->Wait().status.code(), absl::StatusCode::kUnavailable);
+  const auto full = worker_.Submit(worker_.Greedy(Prompt(3000, 2), 10, PolicyKind::kFull));
+  EXPECT_TRUE(full->Wait().status.ok());
+  EXPECT_TRUE(running->Wait().status.ok());
+  EXPECT_EQ(running->tokens().size(), 1500u);
+  worker_.store().set_attached(true);
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+}
+
+TEST_F(LocalEngineTest, DrainFinishesWhatRunsAndRefusesTheRest) {
+  const auto sink = worker_.Submit(worker_.Greedy(Prompt(100, 1), 200));
+  worker_.engine().Drain(absl::Now() + absl::Seconds(60));
+  EXPECT_TRUE(sink->finished());
+  EXPECT_EQ(sink->Wait().reason, FinishReason::kLength);
+  EXPECT_EQ(worker_.engine().Submit(worker_.Greedy(Prompt(10, 1), 1), sink).code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST_F(LocalEngineTest, DrainCancelsWhatIsStillThereAtItsDeadline) {
+  const auto sink = worker_.Submit(worker_.Greedy(Prompt(100, 1), 12000));
+  worker_.engine().Drain(absl::Now() + absl::Milliseconds(200));
+  EXPECT_EQ(sink->Wait().reason, FinishReason::kCancelled);
+}
+
+InProcessWorkerOptions ExactArithmetic() {
+  InProcessWorkerOptions options = SmallModel();
+  options.precision = ComputePrecision::kF32;
+  options.kv_dtype = DType::kF32;
+  return options;
+}
+
+// In f32 the two policies differ by the order of sums alone, far less than the gaps between logits.
+class ExactArithmeticTest : public LocalEngineTest {
+ protected:
+  ExactArithmeticTest() : LocalEngineTest(ExactArithmetic()) {}
+};
+
+TEST_F(ExactArithmeticTest, RetrievingEverythingEqualsFullAttention) {
+  // Crosses dense_below and two later segments while it generates.
+  for (const int64_t length : {1900, 3000, 9000}) {
+    GenerationRequest wave = worker_.Greedy(Prompt(length, 3), 2400, PolicyKind::kWave);
+    wave.attention.retrieval_ratio = 1.0;
+    wave.attention.estimation_ratio = 0.0;
+    const GenerationRequest full = worker_.Greedy(wave.prompt, 2400, PolicyKind::kFull);
+    const auto wave_tokens = worker_.Generate(std::move(wave));
+    const auto full_tokens = worker_.Generate(full);
+    EXPECT_EQ(wave_tokens, full_tokens) << "prompt of " << length;
+  }
+  EXPECT_GT(worker_.engine().stats().segments_built, 6u);
+}
+
+InProcessWorkerOptions LittleMemory() {
+  InProcessWorkerOptions options = SmallModel();
+  options.dense_kv_bytes =
+      size_t{40} * DensePoolView::BlockBytes({.num_layers = 2, .num_kv_heads = 2, .head_dim = 64});
+  options.arena_bytes = size_t{24} << 20;
+  return options;
+}
+
+class LittleMemoryTest : public LocalEngineTest {
+ protected:
+  LittleMemoryTest() : LocalEngineTest(LittleMemory()) {}
+};
+
+TEST_F(LittleMemoryTest, RequestsWaitForMemoryAndAllGetTheirTurn) {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (uint64_t i = 0; i < 12; ++i) {
+    sinks.push_back(worker_.Submit(worker_.Greedy(Prompt(2300, i), 10)));
+  }
+  for (const auto& sink : sinks) EXPECT_TRUE(sink->Wait().status.ok()) << sink->Wait().status;
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+}
+
+TEST_F(LittleMemoryTest, WhatCanNeverFitIsRefusedWithTheLargestThatDoes) {
+  auto sink = std::make_shared<CollectingSink>();
+  const absl::Status status =
+      worker_.engine().Submit(worker_.Greedy(Prompt(6000, 1), 10, PolicyKind::kFull), sink);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr(std::to_string(worker_.engine().limits().kv_capacity_tokens_full)));
+}
+
+}  // namespace
+}  // namespace retroinfer

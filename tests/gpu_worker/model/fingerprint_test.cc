@@ -1,0 +1,149 @@
+#include "gpu_worker/model/fingerprint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "tests/gpu_worker/model/safetensors_text.h"
+#include "tests/gpu_worker/model/temp_folder.h"
+
+namespace retroinfer {
+namespace {
+
+using test_support::SafetensorsText;
+using test_support::TempFolder;
+using test_support::TensorText;
+
+ModelConfig Config() {
+  ModelConfig config;
+  config.hidden_size = 4;
+  config.num_layers = 1;
+  config.num_query_heads = 1;
+  config.num_kv_heads = 1;
+  config.head_dim = 64;
+  config.vocab_size = 10;
+  return config;
+}
+
+std::vector<TensorText> Tensors() {
+  return {{"a", "F32", {2, 1}, "01234567"}, {"b", "BF16", {3}, "abcdef"}};
+}
+
+std::string Hex(const ModelConfig& config, const std::vector<TensorText>& tensors,
+                int num_threads = 1) {
+  TempFolder folder;
+  folder.Write("model.safetensors", SafetensorsText(tensors));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  EXPECT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const auto fingerprint = ModelFingerprint(config, *checkpoint, {num_threads, nullptr});
+  EXPECT_TRUE(fingerprint.ok()) << fingerprint.status();
+  return FingerprintHex(*fingerprint);
+}
+
+TEST(FingerprintBuilderTest, IsSha256OfTheDocumentedBytes) {
+  // sha256(01 00 00 00 'n' 02 00 00 00 00 00 00 00 'v' 'w'), computed with coreutils.
+  FingerprintBuilder builder;
+  const std::string value = "vw";
+  builder.AddBytes("n", std::as_bytes(std::span(value)));
+  EXPECT_EQ(FingerprintHex(builder.Finish()),
+            "9f7e17f4c24af1091b2966dd9024c00cd1fdc2c6deb176db7624c834fe08228c");
+}
+
+TEST(FingerprintBuilderTest, BoundariesMatter) {
+  const auto of = [](const std::vector<std::pair<std::string, std::string>>& values) {
+    FingerprintBuilder builder;
+    for (const auto& [name, value] : values) {
+      builder.AddBytes(name, std::as_bytes(std::span(value)));
+    }
+    return FingerprintHex(builder.Finish());
+  };
+  EXPECT_EQ(of({{"a", "b"}}), of({{"a", "b"}}));
+  EXPECT_NE(of({{"ab", ""}}), of({{"a", "b"}}));
+  EXPECT_NE(of({{"a", "b"}, {"c", "d"}}), of({{"c", "d"}, {"a", "b"}}));
+  EXPECT_NE(of({}), of({{"", ""}}));
+}
+
+TEST(FingerprintTest, EverythingThatChangesKvChangesIt) {
+  std::set<std::string> seen = {Hex(Config(), Tensors())};
+  const auto expect_new = [&seen](const ModelConfig& config,
+                                  const std::vector<TensorText>& tensors) {
+    EXPECT_TRUE(seen.insert(Hex(config, tensors)).second) << seen.size();
+  };
+  const std::vector<void (*)(ModelConfig&)> changes = {
+      [](ModelConfig& c) { c.family = ModelFamily::kQwen2; },
+      [](ModelConfig& c) { c.hidden_size = 5; },
+      [](ModelConfig& c) { c.num_layers = 2; },
+      [](ModelConfig& c) { c.num_query_heads = 2; },
+      [](ModelConfig& c) { c.num_kv_heads = 2; },
+      [](ModelConfig& c) { c.head_dim = 128; },
+      [](ModelConfig& c) { c.rms_norm_epsilon = 1e-5f; },
+      [](ModelConfig& c) { c.qkv_bias = true; },
+      [](ModelConfig& c) { c.qk_norm = true; },
+      [](ModelConfig& c) { c.rope.type = RopeConfig::Type::kLinear; },
+      [](ModelConfig& c) { c.rope.theta = 5e5; },
+      [](ModelConfig& c) { c.rope.factor = 8; },
+      [](ModelConfig& c) { c.rope.low_freq_factor = 2; },
+      [](ModelConfig& c) { c.rope.high_freq_factor = 5; },
+      [](ModelConfig& c) { c.rope.original_positions = 8192; },
+      [](ModelConfig& c) { c.rope.beta_fast = 31; },
+      [](ModelConfig& c) { c.rope.beta_slow = 2; },
+      [](ModelConfig& c) { c.rope.truncate = false; },
+      [](ModelConfig& c) { c.rope.attention_factor = 1.1; },
+  };
+  for (const auto change : changes) {
+    ModelConfig config = Config();
+    change(config);
+    expect_new(config, Tensors());
+  }
+  for (size_t i = 0; i < 8; ++i) {
+    auto tensors = Tensors();
+    tensors[0].bytes[i] ^= 1;
+    expect_new(Config(), tensors);
+  }
+  auto tensors = Tensors();
+  tensors[0].shape = {1, 2};
+  expect_new(Config(), tensors);
+  tensors = Tensors();
+  tensors[1].dtype = "F16";
+  expect_new(Config(), tensors);
+  tensors = Tensors();
+  tensors[1].name = "c";
+  expect_new(Config(), tensors);
+  tensors = Tensors();
+  tensors.pop_back();
+  expect_new(Config(), tensors);
+}
+
+TEST(FingerprintTest, FilesOrderAndThreadsDoNotMatter) {
+  auto reversed = Tensors();
+  std::swap(reversed[0], reversed[1]);
+  EXPECT_EQ(Hex(Config(), Tensors()), Hex(Config(), reversed));
+  // More than one piece, and a part of one.
+  const std::vector<TensorText> large = {{"a", "F16", {20 << 20}, std::string(40 << 20, 'x')},
+                                         {"b", "F16", {1}, "yy"}};
+  EXPECT_EQ(Hex(Config(), large, 1), Hex(Config(), large, 4));
+  auto changed = large;
+  changed[0].bytes[17 << 20] = 'y';
+  EXPECT_NE(Hex(Config(), large, 4), Hex(Config(), changed, 4));
+}
+
+TEST(FingerprintTest, ReportsProgress) {
+  TempFolder folder;
+  folder.Write("model.safetensors", SafetensorsText(Tensors()));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_TRUE(checkpoint.ok());
+  std::vector<size_t> done;
+  ASSERT_TRUE(ModelFingerprint(Config(), *checkpoint,
+                               {2,
+                                [&](size_t bytes, size_t total) {
+                                  done.push_back(bytes);
+                                  EXPECT_EQ(total, 14u);
+                                }})
+                  .ok());
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(done.back(), 14u);
+}
+
+}  // namespace
+}  // namespace retroinfer

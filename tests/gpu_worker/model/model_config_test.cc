@@ -1,0 +1,262 @@
+#include "gpu_worker/model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/gpu_worker/model/temp_folder.h"
+
+namespace retroinfer {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// As the makers published them, without keys that have no effect.
+json Llama31() {
+  return json::parse(R"({"architectures": ["LlamaForCausalLM"], "attention_bias": false,
+    "bos_token_id": 128000, "eos_token_id": [128001, 128008, 128009], "hidden_act": "silu",
+    "hidden_size": 4096, "intermediate_size": 14336, "max_position_embeddings": 131072,
+    "mlp_bias": false, "model_type": "llama", "num_attention_heads": 32, "num_hidden_layers": 32,
+    "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+    "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+      "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_theta": 500000.0, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "use_cache": true, "vocab_size": 128256})");
+}
+json Qwen25() {
+  return json::parse(R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0,
+    "bos_token_id": 151643, "eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 3584,
+    "intermediate_size": 18944, "max_position_embeddings": 32768, "max_window_layers": 28,
+    "model_type": "qwen2", "num_attention_heads": 28, "num_hidden_layers": 28,
+    "num_key_value_heads": 4, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+    "sliding_window": 131072, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+    "use_sliding_window": false, "vocab_size": 152064})");
+}
+json Qwen3() {
+  return json::parse(R"({"architectures": ["Qwen3ForCausalLM"], "attention_bias": false,
+    "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 1024,
+    "intermediate_size": 3072, "max_position_embeddings": 40960, "max_window_layers": 28,
+    "model_type": "qwen3", "num_attention_heads": 16, "num_hidden_layers": 28,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000,
+    "sliding_window": null, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+    "use_sliding_window": false, "vocab_size": 151936})");
+}
+
+absl::StatusOr<ModelConfig> Read(const json& config) {
+  const std::string text = config.dump();
+  const auto object = ParseJsonObject(std::as_bytes(std::span(text)), "config.json", {});
+  EXPECT_TRUE(object.ok()) << object.status();
+  return ReadModelConfig(*object);
+}
+
+// Reads `base` with one key set to `value` and expects an error that names file and key.
+void ExpectError(json base, const std::string& key, const json& value, absl::StatusCode code,
+                 const std::string& part = "") {
+  base[key] = value;
+  const auto config = Read(base);
+  ASSERT_EQ(config.status().code(), code) << key << " " << value << ": " << config.status();
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr("config.json")) << key;
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr(key)) << key;
+  EXPECT_THAT(std::string(config.status().message()), HasSubstr(part)) << key;
+}
+void ExpectUnsupported(const json& base, const std::string& key, const json& value,
+                       const std::string& part = "") {
+  ExpectError(base, key, value, absl::StatusCode::kUnimplemented, part);
+}
+void ExpectInvalid(const json& base, const std::string& key, const json& value,
+                   const std::string& part = "") {
+  ExpectError(base, key, value, absl::StatusCode::kInvalidArgument, part);
+}
+
+TEST(ModelConfigTest, Llama31) {
+  const auto config = Read(Llama31());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kLlama);
+  EXPECT_EQ(config->hidden_size, 4096);
+  EXPECT_EQ(config->intermediate_size, 14336);
+  EXPECT_EQ(config->num_layers, 32u);
+  EXPECT_EQ(config->num_query_heads, 32u);
+  EXPECT_EQ(config->num_kv_heads, 8u);
+  EXPECT_EQ(config->head_dim, 128u);
+  EXPECT_EQ(config->group_size(), 4u);
+  EXPECT_EQ(config->query_size(), 4096);
+  EXPECT_EQ(config->kv_size(), 1024);
+  EXPECT_EQ(config->vocab_size, 128256);
+  EXPECT_EQ(config->context_length, 131072);
+  EXPECT_FLOAT_EQ(config->rms_norm_epsilon, 1e-5f);
+  EXPECT_EQ(config->rope.type, RopeConfig::Type::kLlama3);
+  EXPECT_FALSE(config->tie_word_embeddings);
+  EXPECT_FALSE(config->qkv_bias);
+  EXPECT_FALSE(config->qk_norm);
+  EXPECT_EQ(config->dtype, DType::kBf16);
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(128001, 128008, 128009));
+  EXPECT_EQ(config->geometry(DType::kBf16), (KvGeometry{32, 8, 128, DType::kBf16}));
+}
+
+TEST(ModelConfigTest, Qwen25) {
+  const auto config = Read(Qwen25());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kQwen2);
+  EXPECT_EQ(config->head_dim, 128u);
+  EXPECT_EQ(config->group_size(), 7u);
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_FALSE(config->qk_norm);
+  EXPECT_EQ(config->context_length, 32768);
+  EXPECT_THAT(config->eos_token_ids, ElementsAre(151645));
+}
+
+TEST(ModelConfigTest, YarnLengthensTheContext) {
+  json qwen = Qwen25();
+  qwen["rope_scaling"] = {
+      {"factor", 4.0}, {"original_max_position_embeddings", 32768}, {"type", "yarn"}};
+  EXPECT_EQ(Read(qwen)->context_length, 131072);
+}
+
+TEST(ModelConfigTest, Qwen3) {
+  const auto config = Read(Qwen3());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->family, ModelFamily::kQwen3);
+  EXPECT_EQ(config->head_dim, 128u);
+  EXPECT_EQ(config->query_size(), 2048);
+  EXPECT_TRUE(config->qk_norm);
+  EXPECT_FALSE(config->qkv_bias);
+  EXPECT_TRUE(config->tie_word_embeddings);
+  json without = Qwen3();
+  without.erase("head_dim");
+  EXPECT_EQ(Read(without)->head_dim, 128u);
+}
+
+TEST(ModelConfigTest, TheFormOfTransformers5) {
+  json llama = Llama31();
+  llama["rope_parameters"] = llama["rope_scaling"];
+  llama["rope_parameters"]["rope_theta"] = llama["rope_theta"];
+  llama["dtype"] = "float16";
+  for (const char* key : {"rope_scaling", "rope_theta", "torch_dtype"}) llama.erase(key);
+  const auto config = Read(llama);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope, Read(Llama31())->rope);
+  EXPECT_EQ(config->dtype, DType::kF16);
+}
+
+TEST(ModelConfigTest, DefaultsOfTransformers) {
+  json llama = Llama31();
+  for (const char* key :
+       {"num_key_value_heads", "torch_dtype", "rms_norm_eps", "rope_scaling", "rope_theta",
+        "tie_word_embeddings", "hidden_act", "eos_token_id", "model_type"}) {
+    llama.erase(key);
+  }
+  const auto config = Read(llama);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->num_kv_heads, 32u);
+  EXPECT_EQ(config->dtype, DType::kF32);
+  EXPECT_FLOAT_EQ(config->rms_norm_epsilon, 1e-6f);
+  EXPECT_EQ(config->rope.theta, 10000.0);
+  EXPECT_FALSE(config->tie_word_embeddings);
+  EXPECT_TRUE(config->eos_token_ids.empty());
+}
+
+TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
+  for (const char* name : {"MistralForCausalLM", "Qwen3MoeForCausalLM", "GPT2LMHeadModel",
+                           "LlamaForSequenceClassification", ""}) {
+    ExpectUnsupported(Llama31(), "architectures", {name}, "Qwen3ForCausalLM");
+  }
+  ExpectInvalid(Llama31(), "architectures", json::array());
+  ExpectInvalid(Llama31(), "architectures", {"LlamaForCausalLM", "Qwen2ForCausalLM"});
+  ExpectInvalid(Llama31(), "architectures", "LlamaForCausalLM");
+  ExpectInvalid(Llama31(), "architectures", nullptr);
+  ExpectInvalid(Llama31(), "model_type", "qwen2");
+}
+
+TEST(ModelConfigTest, FeaturesThatWouldChangeTheResultAreUnsupported) {
+  for (const json& base : {Llama31(), Qwen25(), Qwen3()}) {
+    ExpectUnsupported(base, "num_experts", 8, "mixture of experts");
+    ExpectUnsupported(base, "num_local_experts", 8, "mixture of experts");
+    ExpectUnsupported(base, "quantization_config", {{"quant_method", "awq"}}, "quantized");
+    ExpectUnsupported(base, "dual_chunk_attention_config", {{"chunk_size", 262144}}, "dual chunk");
+    ExpectUnsupported(base, "auto_map", json::object(), "code of their own");
+    ExpectUnsupported(base, "attention_bias", true);
+    ExpectUnsupported(base, "mlp_bias", true);
+    ExpectUnsupported(base, "use_mrope", true);
+    ExpectUnsupported(base, "hidden_act", "gelu", "silu is");
+    ExpectUnsupported(base, "head_dim", 96, "64 and 128");
+    ExpectUnsupported(base, "torch_dtype", "float8_e4m3fn");
+    ExpectInvalid(base, "attention_bias", "yes");
+    ExpectInvalid(base, "hidden_act", 7);
+  }
+  ExpectUnsupported(Llama31(), "num_key_value_heads", 2, "16 query heads");
+}
+
+TEST(ModelConfigTest, SlidingWindowsAreUnsupportedWhereInUse) {
+  for (json base : {Qwen25(), Qwen3()}) {
+    base["use_sliding_window"] = true;
+    base["max_window_layers"] = 28;  // no layer is beyond it
+    EXPECT_TRUE(Read(base).ok());
+    ExpectInvalid(base, "use_sliding_window", 1);
+    base["max_window_layers"] = 21;
+    ExpectUnsupported(base, "use_sliding_window", true, "sliding window");
+    base.erase("max_window_layers");
+    base["num_hidden_layers"] = 29;
+    EXPECT_EQ(Read(base).status().code(), absl::StatusCode::kUnimplemented);
+  }
+  ExpectUnsupported(Llama31(), "sliding_window", 4096, "sliding window");
+  json types = Qwen3();
+  types["layer_types"] = std::vector<std::string>(28, "full_attention");
+  EXPECT_TRUE(Read(types).ok());
+  auto mixed = std::vector<std::string>(28, "full_attention");
+  mixed[27] = "sliding_attention";
+  ExpectUnsupported(Qwen3(), "layer_types", mixed, "full_attention");
+  ExpectInvalid(Qwen3(), "layer_types", {"full_attention"}, "28 layers");
+  ExpectInvalid(Qwen3(), "layer_types", {1});
+}
+
+TEST(ModelConfigTest, HostileValuesAreInvalid) {
+  const std::vector<json> wrong = {nullptr,        "4", true, 1.5,   json::array(),
+                                   json::object(), -1,  0,    1e300, 1LL << 62};
+  for (const json& base : {Llama31(), Qwen25(), Qwen3()}) {
+    for (const char* key : {"hidden_size", "intermediate_size", "num_attention_heads",
+                            "num_hidden_layers", "vocab_size", "max_position_embeddings"}) {
+      for (const json& value : wrong) ExpectInvalid(base, key, value);
+      json without = base;
+      without.erase(key);
+      EXPECT_EQ(Read(without).status().code(), absl::StatusCode::kInvalidArgument) << key;
+    }
+    for (const json& value : {json(0), json(-1e-5), json("x"), json(2.0)}) {
+      ExpectInvalid(base, "rms_norm_eps", value);
+    }
+    ExpectInvalid(base, "eos_token_id", -1);
+    ExpectInvalid(base, "eos_token_id", base["vocab_size"]);
+    ExpectInvalid(base, "eos_token_id", {1, "x"});
+    ExpectInvalid(base, "tie_word_embeddings", "false");
+    ExpectInvalid(base, "torch_dtype", 16);
+    ExpectInvalid(base, "num_key_value_heads", 3);
+    ExpectInvalid(base, "num_key_value_heads", 0);
+    ExpectInvalid(base, "head_dim", 0);
+  }
+  for (json base : {Qwen25(), Qwen3()}) {
+    base.erase("num_key_value_heads");
+    EXPECT_EQ(Read(base).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  ExpectInvalid(Llama31(), "hidden_size", 4097);
+}
+
+TEST(ModelConfigTest, LoadsFromAFolder) {
+  test_support::TempFolder folder;
+  EXPECT_EQ(LoadModelConfig(folder.path()).status().code(), absl::StatusCode::kNotFound);
+  folder.Write("config.json", Llama31().dump());
+  EXPECT_TRUE(LoadModelConfig(folder.path()).ok());
+  folder.Write("config.json", std::string(100, '['));
+  EXPECT_EQ(LoadModelConfig(folder.path()).status().code(), absl::StatusCode::kInvalidArgument);
+  folder.Write("config.json", "{\"a\":\"" + std::string(100 << 20, 'x') + "\"}");
+  EXPECT_EQ(LoadModelConfig(folder.path()).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ModelConfigTest, LoadsEveryGoldenModel) {
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(RETROINFER_SOURCE_DIR) +
+                                                               "/tests/golden/models")) {
+    EXPECT_TRUE(LoadModelConfig(entry.path().string()).ok()) << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,83 @@
+#include <gtest/gtest.h>
+
+#include "gpu_worker/ops/page_lookup.h"
+#include "tests/support/admit_pages.h"
+#include "tests/support/backends.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+class ApplyEvictionsTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  void Apply(BlockCacheImage& cache, StepStamp step, const std::vector<EvictionRequest>& requests) {
+    const DeviceBuffer device = data_.Upload(requests);
+    ASSERT_TRUE(backend_->ops
+                    ->ApplyEvictions(
+                        *backend_->stream,
+                        {.cache = cache.view(),
+                         .counters = cache.device_counters(),
+                         .step = step,
+                         .requests = device.as<const EvictionRequest>().first(requests.size())})
+                    .ok());
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+};
+
+TEST_P(ApplyEvictionsTest, EvictsWhatIsUnchangedAndKeepsTheRest) {
+  BlockCacheImage cache(*backend_, 4, 4, 64, 64);
+  AdmitPages(*backend_, cache, 5, {30, 31, 32});  // slots 0, 1, 2
+  AdmitPages(*backend_, cache, 6, {31});          // stamps slot 1
+  cache.DrainLog();
+  Apply(cache, 7, {{0, 30, 5, 0}, {1, 31, 5, 0}, {2, 33, 5, 0}, {3, 31, 0, 0}});
+  EXPECT_EQ(
+      cache.DrainLog(),
+      (std::vector<LogEntry>{Entry(LogKind::kEvict, 30, 0, 7), Entry(LogKind::kKeep, 31, 1, 7),
+                             Entry(LogKind::kKeep, 33, 2, 7), Entry(LogKind::kKeep, 31, 3, 7)}));
+  EXPECT_EQ(cache.page_slot()[30], kNoSlot);
+  EXPECT_EQ(cache.page_slot()[31], 1u);
+  EXPECT_EQ(cache.slot_page()[0], kNoPage);
+  EXPECT_EQ(cache.num_free(), 2u);
+  EXPECT_EQ(cache.counters().evictions, 1u);
+  EXPECT_EQ(cache.counters().evictions_kept, 3u);
+  // The freed slot is used again.
+  AdmitPages(*backend_, cache, 8, {40});
+  EXPECT_EQ(cache.page_slot()[40], 0u);
+}
+
+TEST_P(ApplyEvictionsTest, ARequestTwiceFreesTheSlotOnce) {
+  BlockCacheImage cache(*backend_, 2, 2, 64, 64);
+  AdmitPages(*backend_, cache, 5, {30, 31});
+  Apply(cache, 7, {{0, 30, 5, 0}, {0, 30, 5, 0}});
+  EXPECT_EQ(cache.num_free(), 1u);
+  EXPECT_EQ(cache.counters().evictions_kept, 1u);
+}
+
+TEST_P(ApplyEvictionsTest, ImpossibleRequestsAreCountedAndChangeNothing) {
+  BlockCacheImage cache(*backend_, 2, 2, 64, 64);
+  AdmitPages(*backend_, cache, 5, {30, 31});
+  cache.DrainLog();
+  Apply(cache, 7,
+        {{2, 30, 5, 0}, {kNoSlot, 30, 5, 0}, {0, 64, 5, 0}, {1, kNoPage, 5, 0}, {99, 99, 99, 99}});
+  EXPECT_TRUE(cache.DrainLog().empty());
+  EXPECT_EQ(cache.counters().bad_requests, 5u);
+  EXPECT_EQ(cache.num_free(), 0u);
+  EXPECT_EQ(cache.slot_page(), (std::vector<PageId>{30, 31}));
+}
+
+TEST_P(ApplyEvictionsTest, NothingIsAppliedThatCannotBeLogged) {
+  BlockCacheImage cache(*backend_, 2, 2, 64, 2);
+  AdmitPages(*backend_, cache, 5, {30, 31});  // fills the log
+  Apply(cache, 7, {{0, 30, 5, 0}});
+  EXPECT_EQ(cache.num_free(), 0u);
+  EXPECT_EQ(cache.page_slot()[30], 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ApplyEvictionsTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

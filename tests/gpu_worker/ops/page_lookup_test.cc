@@ -1,0 +1,163 @@
+#include "gpu_worker/ops/page_lookup.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/backends.h"
+#include "tests/support/block_cache_image.h"
+#include "tests/support/meta_pool_image.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+// One sequence, one KV head, four tokens a page. Cluster i begins at page 10 * i; cluster 1 has 5
+// tokens, cluster 2 has 8, cluster 3 has 1.
+class PageLookupTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  static constexpr int64_t kMaxPages = 8;
+
+  PageLookupTest() : pool_({1, 1, 128, DType::kBf16}, 1), indexes_(data_, {{0}}) {
+    const uint32_t tokens[] = {0, 5, 8, 1};
+    for (uint32_t i = 1; i < 4; ++i) pool_.host().Entries(0, 0, 0)[i] = {10 * i, tokens[i]};
+    pool_view_ = pool_.Upload(data_);
+  }
+
+  // Looks up the clusters' pages and checks what the execution buffer refers to; returns where.
+  std::vector<const std::byte*> Lookup(BlockCacheImage& cache, StepStamp step,
+                                       const std::vector<int32_t>& clusters) {
+    const DeviceBuffer retrieved = data_.Upload(clusters);
+    const DeviceBuffer count =
+        data_.Upload(std::vector<int32_t>{static_cast<int32_t>(clusters.size())});
+    const DeviceBuffer refs = data_.Allocate(kMaxPages * sizeof(PageRef));
+    const DeviceBuffer num_pages = data_.Upload(std::vector<int32_t>{-1});
+    const absl::Status status = backend_->ops->PageLookup(
+        *backend_->stream, {.cache = cache.view(),
+                            .counters = cache.device_counters(),
+                            .pool = pool_view_,
+                            .layer = 0,
+                            .step = step,
+                            .indexes = indexes_.views(),
+                            .batch = 1,
+                            .num_kv_heads = 1,
+                            .retrieved = retrieved.as<const int32_t>(),
+                            .num_retrieved = count.as<const int32_t>(),
+                            .max_retrieved = static_cast<int64_t>(clusters.size()),
+                            .max_pages = kMaxPages,
+                            .pages = refs.as<PageRef>(),
+                            .num_pages = num_pages.as<int32_t>()});
+    EXPECT_TRUE(status.ok()) << status;
+    const auto got = data_.Download<PageRef>(refs);
+    std::vector<const std::byte*> places;
+    for (const int32_t cluster : clusters) {
+      const MetaEntry& entry = pool_.host().Entries(0, 0, 0)[cluster];
+      PageId page = entry.first_page;
+      for (uint32_t left = entry.num_tokens; left > 0; ++page) {
+        const PageRef& ref = got.at(places.size());
+        const uint32_t tokens = std::min(left, 4u);
+        left -= tokens;
+        EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(tokens));
+        EXPECT_EQ(ref.reserved, 0);
+        const auto bytes =
+            data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
+        EXPECT_TRUE(HasPattern(page, 0, bytes.data())) << "page " << page;
+        places.push_back(ref.page);
+      }
+    }
+    EXPECT_EQ(data_.Download<int32_t>(num_pages)[0], static_cast<int32_t>(places.size()));
+    return places;
+  }
+
+  static bool IsIn(const std::byte* place, DeviceSpan<const std::byte> memory) {
+    return place >= memory.device_data() && place < memory.device_data() + memory.size();
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+  MetaPoolImage pool_;
+  MetaIndexImage indexes_;
+  MetaPoolView pool_view_;
+};
+
+TEST_P(PageLookupTest, MissesAreAdmittedAndLoggedThenHit) {
+  BlockCacheImage cache(*backend_, 4, 4, 64, 64);
+  const auto first = Lookup(cache, 7, {1, 2});
+  for (const std::byte* place : first) EXPECT_TRUE(IsIn(place, cache.view().slots));
+  EXPECT_EQ(
+      cache.DrainLog(),
+      (std::vector<LogEntry>{Entry(LogKind::kAdmit, 10, 0, 7), Entry(LogKind::kAdmit, 11, 1, 7),
+                             Entry(LogKind::kAdmit, 20, 2, 7), Entry(LogKind::kAdmit, 21, 3, 7)}));
+  EXPECT_EQ(cache.stamps(), (std::vector<StepStamp>{7, 7, 7, 7}));
+
+  EXPECT_EQ(Lookup(cache, 9, {1}), (std::vector{first[0], first[1]}));
+  EXPECT_TRUE(cache.DrainLog().empty());
+  EXPECT_EQ(cache.stamps(), (std::vector<StepStamp>{9, 9, 7, 7}));
+  const BlockCacheCounters counters = cache.counters();
+  EXPECT_EQ(counters.hits, 2u);
+  EXPECT_EQ(counters.misses, 4u);
+  EXPECT_EQ(counters.admissions, 4u);
+  EXPECT_EQ(counters.transients, 0u);
+}
+
+TEST_P(PageLookupTest, TakesTransientSlotsWhenNoneIsFreeAndReusesThem) {
+  BlockCacheImage cache(*backend_, 2, 2, 64, 64);
+  Lookup(cache, 1, {1});
+  for (int round = 0; round < 3; ++round) {
+    for (const std::byte* place : Lookup(cache, 2, {2})) {
+      EXPECT_TRUE(IsIn(place, cache.view().transient));
+    }
+  }
+  EXPECT_EQ(cache.DrainLog().size(), 2u);
+  EXPECT_EQ(cache.counters().transients, 6u);
+  EXPECT_EQ(cache.page_slot()[20], kNoSlot);
+}
+
+TEST_P(PageLookupTest, ReadsTheArenaInPlaceWhenTransientSlotsRunOut) {
+  BlockCacheImage cache(*backend_, 1, 1, 64, 64);
+  const auto places = Lookup(cache, 1, {2, 1, 3});
+  EXPECT_TRUE(IsIn(places[0], cache.view().slots));
+  EXPECT_TRUE(IsIn(places[1], cache.view().transient));
+  for (size_t i = 2; i < places.size(); ++i) EXPECT_TRUE(IsIn(places[i], cache.view().arena));
+  EXPECT_EQ(cache.counters().transients, 4u);
+}
+
+TEST_P(PageLookupTest, AdmitsNothingWhileTheLogIsFull) {
+  BlockCacheImage cache(*backend_, 16, 8, 64, 2);
+  Lookup(cache, 1, {1});  // fills the log
+  Lookup(cache, 2, {2});
+  EXPECT_EQ(cache.num_free(), 14u);
+  EXPECT_EQ(cache.counters().transients, 2u);
+  EXPECT_EQ(cache.DrainLog().size(), 2u);
+  Lookup(cache, 3, {2});
+  EXPECT_EQ(cache.num_free(), 12u);
+  EXPECT_EQ(cache.DrainLog(), (std::vector<LogEntry>{Entry(LogKind::kAdmit, 20, 2, 3),
+                                                     Entry(LogKind::kAdmit, 21, 3, 3)}));
+}
+
+TEST_P(PageLookupTest, AnImpossibleLogCursorOnlyStopsAdmission) {
+  BlockCacheImage cache(*backend_, 16, 8, 64, 64);
+  cache.log_tail().value = 1'000'000;
+  Lookup(cache, 1, {1, 2, 3});
+  EXPECT_EQ(cache.num_free(), 16u);
+  EXPECT_EQ(cache.counters().transients, 5u);
+}
+
+TEST_P(PageLookupTest, AClusterTwiceInABatchIsAdmittedOnce) {
+  BlockCacheImage cache(*backend_, 8, 4, 64, 64);
+  const auto places = Lookup(cache, 1, {1, 1});
+  EXPECT_EQ(places[0], places[2]);
+  EXPECT_EQ(places[1], places[3]);
+  EXPECT_EQ(cache.counters().admissions, 2u);
+  EXPECT_EQ(cache.counters().hits, 2u);
+}
+
+TEST_P(PageLookupTest, NothingRetrieved) {
+  BlockCacheImage cache(*backend_, 8, 4, 64, 64);
+  EXPECT_TRUE(Lookup(cache, 1, {}).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, PageLookupTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

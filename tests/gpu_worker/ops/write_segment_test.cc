@@ -1,0 +1,186 @@
+#include "gpu_worker/ops/write_segment.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+#include "tests/support/layer_kv_image.h"
+#include "tests/support/meta_pool_image.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  static constexpr int32_t kTokens = 1024;
+  static constexpr int32_t kClusters = 64;
+  static constexpr int64_t kFirstToken = 100;
+  static constexpr PageId kExtentFirstPage = 5000;
+
+  // Cluster 0 takes a third of the tokens, every seventh cluster none.
+  static std::vector<int32_t> Assignment(uint32_t heads) {
+    std::mt19937 random(3);
+    std::vector<int32_t> assignment(heads * kTokens);
+    for (int32_t& cluster : assignment) {
+      cluster = random() % 3 == 0 ? 0 : static_cast<int32_t>(random() % kClusters);
+      if (cluster % 7 == 6) cluster = 1;
+    }
+    return assignment;
+  }
+
+  void WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim);
+
+  // Compares one cluster's pages with its tokens, in any order, and marks the pages as taken.
+  static void CheckPages(const LayerKvImage& kv, uint32_t head, std::vector<int64_t> tokens,
+                         const std::byte* extent, const ClusterEntry& entry,
+                         const KvGeometry& geometry, std::set<uint32_t>& taken) {
+    ASSERT_EQ(entry.num_tokens, tokens.size());
+    const uint32_t per_page = geometry.tokens_per_page();
+    const size_t d = geometry.head_dim;
+    for (uint32_t p = 0; p < geometry.pages_of(entry.num_tokens); ++p) {
+      ASSERT_TRUE(taken.insert(entry.first_page + p).second) << "two clusters share a page";
+      const auto page =
+          FromBytes(std::span(extent + size_t{entry.first_page + p} * kPageBytes, kPageBytes),
+                    geometry.dtype);
+      for (uint32_t i = 0; i < per_page; ++i) {
+        const std::span<const float> key(page.data() + i * d, d);
+        const std::span<const float> value(page.data() + (per_page + i) * d, d);
+        if (p * per_page + i >= entry.num_tokens) {
+          EXPECT_EQ(std::count(key.begin(), key.end(), 0.0f), static_cast<int64_t>(d));
+          EXPECT_EQ(std::count(value.begin(), value.end(), 0.0f), static_cast<int64_t>(d));
+          continue;
+        }
+        const auto token = std::find_if(tokens.begin(), tokens.end(), [&](int64_t t) {
+          return std::equal(key.begin(), key.end(), kv.Key(head, t)) &&
+                 std::equal(value.begin(), value.end(), kv.Value(head, t));
+        });
+        ASSERT_NE(token, tokens.end()) << "a token of another cluster, or twice";
+        tokens.erase(token);
+      }
+    }
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+};
+
+void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
+  const KvGeometry geometry{2, 2, head_dim, dtype};
+  const SegmentLayout layout(geometry, kTokens);
+  const size_t heads = 2, d = head_dim, m = kClusters;
+  const auto assignment = Assignment(2);
+  std::vector<int32_t> sizes(heads * m);
+  for (size_t i = 0; i < assignment.size(); ++i) {
+    ++sizes[i / kTokens * m + static_cast<size_t>(assignment[i])];
+  }
+  const auto centroids = RandomNormal(heads * m * d, 11),
+             value_sums = RandomNormal(heads * m * d, 12);
+  const DeviceBuffer extent =
+      data_.Upload(std::vector<std::byte>(layout.max_pages * kPageBytes, std::byte{0xee}));
+  const DeviceBuffer next_page = data_.Upload(std::vector<uint32_t>{layout.first_kv_page});
+  const DeviceBuffer device_assignment = data_.Upload(assignment),
+                     device_sizes = data_.Upload(sizes);
+  const DeviceBuffer device_centroids = data_.Upload(centroids),
+                     device_sums = data_.Upload(value_sums);
+  const DeviceBuffer blocks = data_.Upload(std::vector<MetaBlockId>{2});
+  const DeviceBuffer scratch = data_.Allocate(8 * heads * (kTokens + m));
+  MetaPoolImage pool(geometry, 3);
+  const MetaPoolView pool_view = pool.Upload(data_);
+  std::set<uint32_t> taken;
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    const size_t count = heads * 1200 * d;
+    const LayerKvImage kv(data_, RandomNormal(count, 20 + layer), RandomNormal(count, 30 + layer),
+                          2, head_dim, dtype);
+    ASSERT_TRUE(backend_->ops
+                    ->WriteSegment(*backend_->background,
+                                   {.kv = kv.view(),
+                                    .first_token = kFirstToken,
+                                    .num_tokens = kTokens,
+                                    .num_clusters = kClusters,
+                                    .assignment = device_assignment.as<const int32_t>(),
+                                    .sizes = device_sizes.as<const int32_t>(),
+                                    .centroids = device_centroids.as<const float>(),
+                                    .value_sums = device_sums.as<const float>(),
+                                    .layer = layer,
+                                    .geometry = geometry,
+                                    .extent = extent.bytes(),
+                                    .extent_first_page = kExtentFirstPage,
+                                    .next_page = next_page.as<uint32_t>().device_data(),
+                                    .pool = pool_view,
+                                    .meta_blocks = blocks.as<const MetaBlockId>().first(1),
+                                    .scratch = scratch.bytes()})
+                    .ok());
+    ASSERT_TRUE(backend_->background->Synchronize().ok());
+    const auto bytes = data_.Download<std::byte>(extent);
+    auto meta_bytes = data_.Download<std::byte>(DeviceSpan<const std::byte>(pool_view.bytes));
+    const MetaPoolView meta{{meta_bytes.data(), meta_bytes.size()}, geometry};
+    const size_t run_bytes = m * geometry.vector_bytes();
+    for (uint32_t head = 0; head < 2; ++head) {
+      const size_t run = layer * heads + head;
+      const auto* entries =
+          reinterpret_cast<const ClusterEntry*>(bytes.data() + layout.clusters_offset) + run * m;
+      for (size_t c = 0; c < m; ++c) {
+        std::vector<int64_t> tokens;
+        for (int64_t i = 0; i < kTokens; ++i) {
+          if (assignment[static_cast<size_t>(head * kTokens + i)] == static_cast<int32_t>(c)) {
+            tokens.push_back(kFirstToken + i);
+          }
+        }
+        CheckPages(kv, head, tokens, bytes.data(), entries[c], geometry, taken);
+        const MetaEntry& entry = meta.Entries(2, layer, head)[c];
+        EXPECT_EQ(entry.num_tokens, entries[c].num_tokens);
+        if (entry.num_tokens > 0) {
+          EXPECT_EQ(entry.first_page, kExtentFirstPage + entries[c].first_page);
+        }
+      }
+      const auto want_c = ToBytes(std::span(centroids).subspan(head * m * d, m * d), dtype);
+      const auto want_v = ToBytes(std::span(value_sums).subspan(head * m * d, m * d), dtype);
+      EXPECT_TRUE(std::equal(want_c.begin(), want_c.end(),
+                             bytes.data() + layout.centroids_offset + run * run_bytes));
+      EXPECT_TRUE(std::equal(want_v.begin(), want_v.end(),
+                             bytes.data() + layout.value_sums_offset + run * run_bytes));
+      EXPECT_TRUE(std::equal(want_c.begin(), want_c.end(), meta.Centroids(2, layer, head)));
+      EXPECT_TRUE(std::equal(want_v.begin(), want_v.end(), meta.ValueSums(2, layer, head)));
+    }
+    // No holes: the pages taken so far are exactly those before next_page.
+    EXPECT_EQ(*taken.begin(), layout.first_kv_page);
+    EXPECT_EQ(data_.Download<uint32_t>(next_page)[0], layout.first_kv_page + taken.size());
+  }
+}
+
+TEST_P(WriteSegmentTest, PagesHoldTheTokensOfTheirClusters) {
+  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+    for (const uint32_t head_dim : {64u, 128u}) {
+      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << head_dim);
+      WriteTwoLayersAndCheck(dtype, head_dim);
+    }
+  }
+}
+
+TEST_P(WriteSegmentTest, RefusesAnExtentThatIsTooSmall) {
+  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const auto zeros = std::vector<float>(1024 * 64);
+  const LayerKvImage kv(data_, zeros, zeros, 1, 64, DType::kBf16);
+  MetaPoolImage pool(geometry, 1);
+  const DeviceBuffer extent = data_.Allocate(100 * kPageBytes);
+  WriteSegmentArgs args;
+  args.kv = kv.view();
+  args.num_tokens = kTokens;
+  args.num_clusters = kClusters;
+  args.geometry = geometry;
+  args.extent = extent.bytes();
+  args.pool = pool.Upload(data_);
+  EXPECT_EQ(backend_->ops->WriteSegment(*backend_->background, args).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, WriteSegmentTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,355 @@
+// The handlers, through gRPC on a unix socket, over a fake engine.
+#include "gpu_worker/server/generation_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "common/rpc/grpc_status.h"
+#include "common/status/error_reason.h"
+#include "tests/support/worker_harness.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = generation::v1;
+using ::testing::HasSubstr;
+
+struct Answer {
+  grpc::Status status;
+  std::string text;
+  std::vector<v1::GenerateResponse> events;
+  const v1::Finished& finished() const { return events.back().finished(); }
+  std::string reason() const { return common::ReasonOf(common::FromGrpcStatus(status)).reason; }
+};
+
+Answer Generate(v1::GenerationService::Stub& stub, const v1::GenerateRequest& request,
+                grpc::ClientContext* context = nullptr) {
+  grpc::ClientContext own;
+  auto reader = stub.Generate(context != nullptr ? context : &own, request);
+  Answer answer;
+  v1::GenerateResponse event;
+  while (reader->Read(&event)) {
+    answer.text += event.output().text();
+    answer.events.push_back(event);
+  }
+  answer.status = reader->Finish();
+  return answer;
+}
+
+v1::GenerateRequest TextRequest(const std::string& text, int max_tokens = 5) {
+  v1::GenerateRequest request;
+  request.set_text(text);
+  request.mutable_sampling()->set_max_tokens(max_tokens);
+  return request;
+}
+
+// Sends `bytes` as a GenerateRequest.
+grpc::Status GenerateRaw(const WorkerHarness& worker, const std::string& bytes) {
+  grpc::GenericStub stub(worker.Channel());
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  auto call = stub.PrepareUnaryCall(
+      &context, "/retroinfer.generation.v1.GenerationService/Generate", request, &queue);
+  call->StartCall();
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+TEST(GenerationService, StreamsAnAnswer) {
+  WorkerHarness worker;
+  v1::GenerateRequest request = TextRequest("a");
+  request.set_request_id("my-request");
+  request.set_return_progress(true);
+  request.mutable_sampling()->set_seed(17);
+  const Answer answer = Generate(*worker.Stub(), request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
+  EXPECT_EQ(answer.text, "98 99 100 101 102 ");
+  ASSERT_TRUE(answer.events.front().has_progress());
+  EXPECT_EQ(answer.events.front().progress().total_tokens(), 1);
+  EXPECT_EQ(answer.events.front().request_id(), "my-request");
+  EXPECT_EQ(answer.finished().reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(answer.finished().completion_tokens(), 5);
+  EXPECT_EQ(answer.finished().seed(), 17u);
+  EXPECT_DOUBLE_EQ(answer.finished().kv_read_ratio(), 0.25);
+  EXPECT_EQ(answer.finished().timings().time_to_first_token().nanos(), 2'000'000);
+}
+
+TEST(GenerationService, StreamsLogprobsAndSeveralContinuations) {
+  WorkerHarness worker;
+  v1::GenerateRequest request = TextRequest("a", 3);
+  request.mutable_sampling()->set_n(3);
+  request.mutable_sampling()->set_logprobs(2);
+  const Answer answer = Generate(*worker.Stub(), request);
+  ASSERT_TRUE(answer.status.ok());
+  std::vector<int> tokens(3), logprobs(3), finished(3);
+  for (const v1::GenerateResponse& event : answer.events) {
+    tokens.at(event.index()) += event.output().token_ids_size();
+    logprobs.at(event.index()) += event.output().logprobs_size();
+    finished.at(event.index()) += event.has_finished();
+  }
+  EXPECT_THAT(tokens, ::testing::Each(3));
+  EXPECT_THAT(logprobs, ::testing::Each(3));
+  EXPECT_THAT(finished, ::testing::Each(1));
+}
+
+TEST(GenerationService, BadRequestsGetInvalidArgumentWithAReason) {
+  WorkerHarness worker;
+  const auto stub = worker.Stub();
+  const auto expect = [&](const v1::GenerateRequest& request, const std::string& reason) {
+    const Answer answer = Generate(*stub, request);
+    EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << reason;
+    EXPECT_EQ(answer.reason(), reason) << answer.status.error_message();
+    EXPECT_TRUE(answer.events.empty());
+  };
+  expect(TextRequest(""), "EMPTY_PROMPT");
+  expect(TextRequest("a", 0), "INVALID_SAMPLING");
+  v1::GenerateRequest request = TextRequest("a");
+  request.mutable_sampling()->set_temperature(std::numeric_limits<float>::quiet_NaN());
+  expect(request, "INVALID_SAMPLING");
+  request.mutable_sampling()->set_temperature(-1);
+  expect(request, "INVALID_SAMPLING");
+  request.mutable_sampling()->clear_temperature();
+  request.mutable_sampling()->set_n(17);
+  expect(request, "INVALID_SAMPLING");
+  request.mutable_sampling()->clear_n();
+  const std::string stop = "x";
+  for (int i = 0; i < 17; ++i) request.mutable_sampling()->add_stop(stop);
+  expect(request, "INVALID_SAMPLING");
+  request = TextRequest("a");
+  request.mutable_token_ids()->add_ids(300);
+  expect(request, "TOKEN_OUT_OF_RANGE");
+  request = TextRequest("a");
+  request.GetReflection()->MutableUnknownFields(&request)->AddVarint(12345, 1);
+  expect(request, "UNKNOWN_FIELD");
+  expect(TextRequest(std::string(4000, 'x'), 97), "CONTEXT_TOO_LONG");
+  EXPECT_EQ(worker.engine().submitted(), 0);
+}
+
+TEST(GenerationService, InvalidUtf8AndGarbageGetInvalidArgument) {
+  WorkerHarness worker;
+  grpc::Status status = GenerateRaw(worker, "\x12\x02\xC3\x28");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(common::ReasonOf(common::FromGrpcStatus(status)).reason, "INVALID_UTF8");
+  status = GenerateRaw(worker, "\x12\x7F\x41");
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(common::ReasonOf(common::FromGrpcStatus(status)).reason, "MALFORMED");
+  EXPECT_TRUE(Generate(*worker.Stub(), TextRequest("a")).status.ok());
+}
+
+TEST(GenerationService, TooLongAContextComesWithTheNumbers) {
+  WorkerHarness worker;
+  const Answer answer = Generate(*worker.Stub(), TextRequest(std::string(4000, 'x'), 97));
+  const auto metadata = common::ReasonOf(common::FromGrpcStatus(answer.status)).metadata;
+  EXPECT_EQ(metadata.at("prompt_tokens"), "4000");
+  EXPECT_EQ(metadata.at("max_tokens"), "97");
+  EXPECT_EQ(metadata.at("max_model_len"), "4096");
+}
+
+TEST(GenerationService, ARequestIdInUseIsRefused) {
+  WorkerHarness worker;
+  worker.engine().Hold(true);
+  v1::GenerateRequest request = TextRequest("a");
+  request.set_request_id("same");
+  std::thread first([&] { Generate(*worker.Stub(), request); });
+  ASSERT_TRUE(worker.engine().AwaitLive(1));
+  const Answer second = Generate(*worker.Stub(), request);
+  EXPECT_EQ(second.status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(worker.engine().num_live(), 1);
+  worker.engine().Hold(false);
+  first.join();
+}
+
+TEST(GenerationService, CancellingTheCallEndsTheRequest) {
+  WorkerHarness worker;
+  worker.engine().Hold(true);
+  grpc::ClientContext context;
+  std::thread client([&] {
+    const Answer answer = Generate(*worker.Stub(), TextRequest("a", 1000), &context);
+    EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::CANCELLED);
+  });
+  ASSERT_TRUE(worker.engine().AwaitLive(1));
+  context.TryCancel();
+  EXPECT_TRUE(worker.engine().AwaitLive(0));
+  client.join();
+}
+
+TEST(GenerationService, TheCallsDeadlineReachesTheEngine) {
+  WorkerHarness worker;
+  worker.engine().Hold(true);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(200));
+  const Answer answer = Generate(*worker.Stub(), TextRequest("a"), &context);
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(worker.engine().AwaitLive(0));
+  EXPECT_LT(worker.engine().last_request().deadline, absl::Now() + absl::Seconds(1));
+}
+
+TEST(GenerationService, TheTimeoutOfARequestIsAFinishReason) {
+  WorkerHarness worker;
+  worker.engine().Hold(true);
+  v1::GenerateRequest request = TextRequest("a");
+  request.mutable_timeout()->set_nanos(50'000'000);
+  const Answer answer = Generate(*worker.Stub(), request);
+  ASSERT_TRUE(answer.status.ok());
+  EXPECT_EQ(answer.finished().reason(), v1::FINISH_REASON_DEADLINE);
+}
+
+TEST(GenerationService, AbortEndsAllContinuationsWithOk) {
+  WorkerHarness worker;
+  worker.engine().Hold(true);
+  v1::GenerateRequest request = TextRequest("a", 1000);
+  request.set_request_id("r");
+  request.mutable_sampling()->set_n(3);
+  Answer answer;
+  std::thread client([&] { answer = Generate(*worker.Stub(), request); });
+  ASSERT_TRUE(worker.engine().AwaitLive(3));
+  const auto stub = worker.Stub();
+  v1::AbortRequest abort;
+  v1::AbortResponse aborted;
+  {
+    grpc::ClientContext context;
+    EXPECT_EQ(stub->Abort(&context, abort, &aborted).error_code(),
+              grpc::StatusCode::INVALID_ARGUMENT);
+  }
+  abort.set_request_id("r");
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(stub->Abort(&context, abort, &aborted).ok());
+    EXPECT_TRUE(aborted.found());
+  }
+  client.join();
+  EXPECT_TRUE(answer.status.ok());
+  EXPECT_EQ(answer.finished().reason(), v1::FINISH_REASON_CANCELLED);
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub->Abort(&context, abort, &aborted).ok());
+  EXPECT_FALSE(aborted.found());
+}
+
+TEST(GenerationService, AnErrorOfTheEngineBecomesTheStatus) {
+  WorkerHarness::Settings settings;
+  settings.engine.fail_after = 2;
+  settings.engine.failure = absl::DataLossError("bad page");
+  WorkerHarness worker(settings);
+  const Answer answer = Generate(*worker.Stub(), TextRequest("a"));
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::DATA_LOSS);
+  EXPECT_EQ(answer.reason(), "DATA_LOSS");
+}
+
+TEST(GenerationService, TokenizesAndDetokenizes) {
+  WorkerHarness worker;
+  const auto stub = worker.Stub();
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("hi");
+  v1::TokenizeResponse tokens;
+  grpc::ClientContext first;
+  ASSERT_TRUE(stub->Tokenize(&first, tokenize, &tokens).ok());
+  EXPECT_THAT(tokens.token_ids(), ::testing::ElementsAre('h', 'i'));
+  EXPECT_EQ(tokens.max_model_len(), 4096);
+  v1::DetokenizeRequest detokenize;
+  *detokenize.mutable_token_ids() = tokens.token_ids();
+  v1::DetokenizeResponse text;
+  grpc::ClientContext second;
+  ASSERT_TRUE(stub->Detokenize(&second, detokenize, &text).ok());
+  EXPECT_EQ(text.text(), "hi");
+}
+
+TEST(GenerationService, DescribesTheModelAndItsWork) {
+  WorkerHarness worker;
+  EngineStats stats;
+  stats.page_hits = 42;
+  worker.engine().SetStats(stats);
+  v1::GetModelInfoResponse info;
+  grpc::ClientContext context;
+  ASSERT_TRUE(worker.Stub()->GetModelInfo(&context, {}, &info).ok());
+  EXPECT_EQ(info.model_name(), "fake-model");
+  EXPECT_EQ(info.max_model_len(), 4096);
+  EXPECT_EQ(info.kv_capacity_tokens_full(), 2048);
+  EXPECT_EQ(info.default_max_tokens(), 16);
+  EXPECT_EQ(info.default_attention().policy(), v1::ATTENTION_POLICY_WAVE);
+  EXPECT_EQ(info.server_version(), "1.2.3");
+  EXPECT_EQ(info.stats().page_hits_total(), 42u);
+  EXPECT_TRUE(info.stats().store_attached());
+}
+
+TEST(GenerationService, NothingIsServedBeforeTheModel) {
+  WorkerHarness::Settings settings;
+  settings.serve = false;
+  WorkerHarness worker(settings);
+  const Answer answer = Generate(*worker.Stub(), TextRequest("a"));
+  EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(answer.reason(), "NOT_READY");
+  worker.Serve();
+  EXPECT_TRUE(Generate(*worker.Stub(), TextRequest("a")).status.ok());
+}
+
+TEST(GenerationService, EveryRpcNeedsTheApiKey) {
+  WorkerHarness::Settings settings;
+  settings.server.api_key = "k";
+  WorkerHarness worker(settings);
+  const auto stub = worker.Stub();
+  EXPECT_EQ(Generate(*stub, TextRequest("a")).status.error_code(),
+            grpc::StatusCode::UNAUTHENTICATED);
+  const auto expect_refused = [](const grpc::Status& status) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  };
+  v1::TokenizeResponse tokens;
+  v1::DetokenizeResponse text;
+  v1::GetModelInfoResponse info;
+  v1::AbortResponse aborted;
+  grpc::ClientContext c1, c2, c3, c4, with_key, wrong_key;
+  expect_refused(stub->Tokenize(&c1, {}, &tokens));
+  expect_refused(stub->Detokenize(&c2, {}, &text));
+  expect_refused(stub->GetModelInfo(&c3, {}, &info));
+  expect_refused(stub->Abort(&c4, {}, &aborted));
+  wrong_key.AddMetadata("authorization", "Bearer K");
+  expect_refused(stub->GetModelInfo(&wrong_key, {}, &info));
+  with_key.AddMetadata("authorization", "Bearer k");
+  EXPECT_TRUE(Generate(*stub, TextRequest("a"), &with_key).status.ok());
+  EXPECT_EQ(worker.engine().submitted(), 1);
+}
+
+TEST(GenerationService, ManyClientsThatCancelAtRandomLeaveNothingBehind) {
+  WorkerHarness::Settings settings;
+  settings.engine.step_time = absl::Microseconds(200);
+  WorkerHarness worker(settings);
+  const unsigned seed = 7;
+  SCOPED_TRACE(seed);
+  std::vector<std::thread> clients;
+  for (unsigned client = 0; client < 8; ++client) {
+    clients.emplace_back([&worker, client] {
+      std::mt19937 random(seed + client);
+      const auto stub = worker.Stub();
+      for (int i = 0; i < 25; ++i) {
+        grpc::ClientContext context;
+        auto reader = stub->Generate(&context, TextRequest("a", 200));
+        v1::GenerateResponse event;
+        for (unsigned n = random() % 20; n > 0 && reader->Read(&event); --n) {
+        }
+        context.TryCancel();
+        while (reader->Read(&event)) {
+        }
+        reader->Finish();
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_TRUE(worker.engine().AwaitLive(0));
+  EXPECT_TRUE(Generate(*worker.Stub(), TextRequest("a")).status.ok());
+}
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,71 @@
+#include "gpu_worker/server/message_codec.h"
+
+#include <google/protobuf/unknown_field_set.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "common/status/error_reason.h"
+#include "retroinfer/generation/v1/generation.pb.h"
+
+namespace retroinfer {
+namespace {
+
+using generation::v1::GenerateRequest;
+
+grpc::ByteBuffer Bytes(const std::string& bytes) {
+  const grpc::Slice slice(bytes);
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+std::string ReasonFor(const std::string& bytes) {
+  GenerateRequest request;
+  const absl::Status status = ParseRequest(Bytes(bytes), &request);
+  if (status.ok()) return "OK";
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return common::ReasonOf(status).reason;
+}
+
+TEST(MessageCodec, RoundTrips) {
+  GenerateRequest request;
+  request.set_text("héllo");
+  request.mutable_sampling()->set_temperature(0);
+  GenerateRequest parsed;
+  ASSERT_TRUE(ParseRequest(SerializeResponse(request), &parsed).ok());
+  EXPECT_EQ(parsed.text(), "héllo");
+  EXPECT_TRUE(parsed.sampling().has_temperature());
+}
+
+TEST(MessageCodec, AnEmptyRequestIsValid) { EXPECT_EQ(ReasonFor(""), "OK"); }
+
+TEST(MessageCodec, RefusesInvalidUtf8) {
+  EXPECT_EQ(ReasonFor("\x12\x02\xC3\x28"), "INVALID_UTF8");                  // text
+  EXPECT_EQ(ReasonFor("\x22\x06\x0A\x04\x12\x02\xFF\xFE"), "INVALID_UTF8");  // messages
+}
+
+TEST(MessageCodec, RefusesBytesThatAreNoMessage) {
+  EXPECT_EQ(ReasonFor("\x12\x7F\x41"), "MALFORMED");  // a string of 127 bytes that has 1
+  EXPECT_EQ(ReasonFor("\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF\xFF"), "MALFORMED");
+}
+
+TEST(MessageCodec, RefusesUnknownFieldsAtEveryDepth) {
+  GenerateRequest request;
+  request.set_text("x");
+  request.GetReflection()->MutableUnknownFields(&request)->AddVarint(999, 1);
+  EXPECT_EQ(ReasonFor(request.SerializeAsString()), "UNKNOWN_FIELD");
+
+  request.Clear();
+  auto* sampling = request.mutable_sampling();
+  sampling->GetReflection()->MutableUnknownFields(sampling)->AddVarint(998, 1);
+  GenerateRequest parsed;
+  const absl::Status status = ParseRequest(Bytes(request.SerializeAsString()), &parsed);
+  EXPECT_EQ(common::ReasonOf(status).metadata.at("field"), "998");
+
+  request.Clear();
+  auto* message = request.mutable_messages()->add_messages();
+  message->GetReflection()->MutableUnknownFields(message)->AddVarint(997, 1);
+  EXPECT_EQ(ReasonFor(request.SerializeAsString()), "UNKNOWN_FIELD");
+}
+
+}  // namespace
+}  // namespace retroinfer

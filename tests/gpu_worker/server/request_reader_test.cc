@@ -1,0 +1,261 @@
+#include "gpu_worker/server/request_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "common/status/error_reason.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = generation::v1;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr int64_t kMaxModelLen = 100;
+
+class RequestReaderTest : public ::testing::Test {
+ protected:
+  RequestReaderTest() {
+    model_.tokenizer = tokenizer_.get();
+    model_.chat_template = &template_;
+    model_.vocab_size = 300;
+    model_.default_sampling.max_tokens = 64;
+    request_.set_text("hi");
+  }
+
+  absl::StatusOr<GenerateCall::Submission> Read(absl::Time deadline = absl::InfiniteFuture()) {
+    return reader_.Read(request_, deadline);
+  }
+  GenerationRequest ReadOne() {
+    auto submission = Read();
+    EXPECT_TRUE(submission.ok()) << submission.status();
+    return submission.ok() ? submission->continuations.at(0) : GenerationRequest();
+  }
+  void ExpectRefused(const std::string& reason, const std::string& message) {
+    const absl::Status status = Read().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_EQ(common::ReasonOf(status).reason, reason) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+
+  const std::unique_ptr<Tokenizer> tokenizer_ = MakeByteTokenizer();
+  const ChatTemplate template_ = ChatTemplate::Create(*tokenizer_);
+  ServedModel model_;
+  const RequestReader reader_{model_, kMaxModelLen};
+  v1::GenerateRequest request_;
+};
+
+TEST_F(RequestReaderTest, DefaultsAreTheServers) {
+  const auto submission = Read();
+  ASSERT_TRUE(submission.ok());
+  EXPECT_THAT(submission->request_id, StartsWith("gen-"));
+  ASSERT_EQ(submission->continuations.size(), 1u);
+  const GenerationRequest& request = submission->continuations[0];
+  EXPECT_EQ(request.request_id, submission->request_id);
+  EXPECT_THAT(request.prompt, ElementsAre('h', 'i'));
+  EXPECT_EQ(request.sampling.temperature, 1.0f);
+  EXPECT_EQ(request.sampling.max_tokens, 64);
+  EXPECT_EQ(request.sampling.num_logprobs, -1);
+  EXPECT_TRUE(request.sampling.skip_special_tokens);
+  EXPECT_EQ(request.attention.policy, PolicyKind::kWave);
+  EXPECT_EQ(request.deadline, absl::InfiniteFuture());
+  EXPECT_FALSE(submission->want_progress);
+  EXPECT_FALSE(submission->want_logprobs);
+  EXPECT_NE(Read()->continuations[0].sampling.seed, request.sampling.seed);
+}
+
+TEST_F(RequestReaderTest, ZeroIsNotTheSameAsUnset) {
+  model_.default_sampling.temperature = 0.6f;
+  model_.default_sampling.top_k = 20;
+  EXPECT_EQ(ReadOne().sampling.temperature, 0.6f);
+  request_.mutable_sampling()->set_temperature(0);
+  request_.mutable_sampling()->set_top_k(0);
+  request_.mutable_sampling()->set_seed(0);
+  request_.mutable_sampling()->set_skip_special_tokens(false);
+  request_.mutable_sampling()->set_logprobs(0);
+  const SamplingParams sampling = ReadOne().sampling;
+  EXPECT_EQ(sampling.temperature, 0.0f);
+  EXPECT_EQ(sampling.top_k, 0);
+  EXPECT_EQ(sampling.seed, 0u);
+  EXPECT_FALSE(sampling.skip_special_tokens);
+  EXPECT_EQ(sampling.num_logprobs, 0);
+  EXPECT_TRUE(Read()->want_logprobs);
+}
+
+TEST_F(RequestReaderTest, EverySamplingOptionArrives) {
+  v1::SamplingOptions& options = *request_.mutable_sampling();
+  options.set_top_p(0.5f);
+  options.set_min_p(0.1f);
+  options.set_repetition_penalty(1.1f);
+  options.set_frequency_penalty(0.2f);
+  options.set_presence_penalty(-0.3f);
+  options.set_max_tokens(9);
+  options.set_min_tokens(3);
+  options.add_stop("END");
+  options.add_stop_token_ids(7);
+  options.set_ignore_eos(true);
+  options.set_include_stop_str_in_output(true);
+  options.set_logprobs(5);
+  const SamplingParams sampling = ReadOne().sampling;
+  EXPECT_EQ(sampling.top_p, 0.5f);
+  EXPECT_EQ(sampling.min_p, 0.1f);
+  EXPECT_EQ(sampling.repetition_penalty, 1.1f);
+  EXPECT_EQ(sampling.frequency_penalty, 0.2f);
+  EXPECT_EQ(sampling.presence_penalty, -0.3f);
+  EXPECT_EQ(sampling.max_tokens, 9);
+  EXPECT_EQ(sampling.min_tokens, 3);
+  EXPECT_THAT(sampling.stop, ElementsAre("END"));
+  EXPECT_THAT(sampling.stop_token_ids, ElementsAre(7));
+  EXPECT_TRUE(sampling.ignore_eos);
+  EXPECT_TRUE(sampling.include_stop_str_in_output);
+  EXPECT_EQ(sampling.num_logprobs, 5);
+}
+
+TEST_F(RequestReaderTest, ContinuationsHaveNamesAndSeedsOfTheirOwn) {
+  request_.set_request_id("r1");
+  request_.mutable_sampling()->set_n(3);
+  request_.mutable_sampling()->set_seed(std::numeric_limits<uint64_t>::max());
+  const auto submission = Read();
+  ASSERT_TRUE(submission.ok());
+  ASSERT_EQ(submission->continuations.size(), 3u);
+  EXPECT_EQ(submission->continuations[2].request_id, "r1/2");
+  EXPECT_EQ(submission->continuations[0].sampling.seed, std::numeric_limits<uint64_t>::max());
+  EXPECT_EQ(submission->continuations[1].sampling.seed, 0u);
+}
+
+TEST_F(RequestReaderTest, TokenIdsAreTakenAsTheyAre) {
+  request_.mutable_token_ids()->add_ids(299);
+  request_.mutable_token_ids()->add_ids(0);
+  EXPECT_THAT(ReadOne().prompt, ElementsAre(299, 0));
+}
+
+TEST_F(RequestReaderTest, MessagesGoThroughTheTemplate) {
+  v1::Message* message = request_.mutable_messages()->add_messages();
+  message->set_role("user");
+  message->set_content("a<|endoftext|>");
+  const auto expected = template_.Encode(std::vector<ChatMessage>{{"user", "a<|endoftext|>"}});
+  ASSERT_TRUE(expected.ok());
+  EXPECT_EQ(ReadOne().prompt, *expected);
+  for (const int32_t token : *expected) EXPECT_NE(token, kByteTokenizerEndOfText);
+}
+
+TEST_F(RequestReaderTest, TheEarlierOfDeadlineAndTimeoutCounts) {
+  const absl::Time later = absl::Now() + absl::Hours(1);
+  EXPECT_TRUE(Read(later)->deadline_is_of_call);
+  EXPECT_EQ(Read(later)->continuations[0].deadline, later);
+  request_.mutable_timeout()->set_seconds(5);
+  EXPECT_FALSE(Read(later)->deadline_is_of_call);
+  EXPECT_LT(Read(later)->continuations[0].deadline, later);
+  EXPECT_TRUE(Read(absl::Now())->deadline_is_of_call);
+}
+
+TEST_F(RequestReaderTest, RefusesAMissingOrEmptyPrompt) {
+  request_.clear_text();
+  ExpectRefused("EMPTY_PROMPT", "no input");
+  request_.set_text("");
+  ExpectRefused("EMPTY_PROMPT", "empty");
+  request_.mutable_token_ids();
+  ExpectRefused("EMPTY_PROMPT", "empty");
+  request_.mutable_messages();
+  ExpectRefused("INVALID_INPUT", "");
+}
+
+TEST_F(RequestReaderTest, RefusesTokensOutsideTheVocabulary) {
+  request_.mutable_token_ids()->add_ids(300);
+  ExpectRefused("TOKEN_OUT_OF_RANGE", "300");
+  request_.mutable_token_ids()->set_ids(0, -1);
+  ExpectRefused("TOKEN_OUT_OF_RANGE", "-1");
+}
+
+TEST_F(RequestReaderTest, RefusesBadSampling) {
+  request_.mutable_sampling()->set_max_tokens(0);
+  ExpectRefused("INVALID_SAMPLING", "max_tokens is 0");
+  request_.mutable_sampling()->set_max_tokens(5);
+  request_.mutable_sampling()->set_temperature(std::numeric_limits<float>::quiet_NaN());
+  ExpectRefused("INVALID_SAMPLING", "temperature");
+  request_.mutable_sampling()->clear_temperature();
+  for (const int n : {0, -1, 17}) {
+    request_.mutable_sampling()->set_n(n);
+    ExpectRefused("INVALID_SAMPLING", "n is");
+  }
+  request_.mutable_sampling()->clear_n();
+  request_.mutable_sampling()->set_logprobs(-1);
+  ExpectRefused("INVALID_SAMPLING", "logprobs is -1");
+  request_.mutable_sampling()->clear_logprobs();
+  for (int i = 0; i < 17; ++i) request_.mutable_sampling()->add_stop("s");
+  ExpectRefused("INVALID_SAMPLING", "17 strings");
+}
+
+TEST_F(RequestReaderTest, RefusesUnknownPoliciesAndBadRatios) {
+  request_.mutable_attention()->set_policy(static_cast<v1::AttentionPolicy>(77));
+  ExpectRefused("INVALID_ATTENTION", "77");
+  request_.mutable_attention()->set_policy(v1::ATTENTION_POLICY_FULL);
+  EXPECT_EQ(ReadOne().attention.policy, PolicyKind::kFull);
+  request_.mutable_attention()->set_retrieval_ratio(1.5);
+  ExpectRefused("INVALID_ATTENTION", "retrieval_ratio is 1.5");
+}
+
+TEST_F(RequestReaderTest, RefusesBadIdsSaltsAndTimeouts) {
+  request_.set_request_id("a/b");
+  ExpectRefused("INVALID_REQUEST", "request_id");
+  request_.set_request_id(std::string(129, 'a'));
+  ExpectRefused("INVALID_REQUEST", "129");
+  request_.clear_request_id();
+  request_.set_cache_salt(std::string(257, 'a'));
+  ExpectRefused("INVALID_REQUEST", "257");
+  request_.clear_cache_salt();
+  request_.mutable_timeout()->set_seconds(0);
+  ExpectRefused("INVALID_REQUEST", "timeout");
+  request_.mutable_timeout()->set_seconds(-3);
+  ExpectRefused("INVALID_REQUEST", "timeout");
+}
+
+TEST_F(RequestReaderTest, NeverCutsAPromptThatIsTooLong) {
+  request_.set_text(std::string(90, 'x'));
+  EXPECT_EQ(ReadOne().prompt.size(), 90u);
+  EXPECT_EQ(ReadOne().sampling.max_tokens, 10) << "the default is what is left";
+  request_.mutable_sampling()->set_max_tokens(11);
+  ExpectRefused("CONTEXT_TOO_LONG", "need a context of 101");
+  request_.clear_sampling();
+  request_.set_text(std::string(100, 'x'));
+  ExpectRefused("CONTEXT_TOO_LONG", "need a context of 101");
+  request_.set_text(std::string(5'000'000, 'x'));
+  ExpectRefused("CONTEXT_TOO_LONG", "5000000 bytes");
+}
+
+TEST_F(RequestReaderTest, TokenizeAndDetokenize) {
+  v1::TokenizeRequest tokenize;
+  EXPECT_EQ(reader_.Tokenize(tokenize).status().code(), absl::StatusCode::kInvalidArgument);
+  tokenize.set_text("aé");
+  EXPECT_THAT(*reader_.Tokenize(tokenize), ElementsAre('a', 0xC3, 0xA9));
+  tokenize.set_text("");
+  EXPECT_TRUE(reader_.Tokenize(tokenize)->empty());
+
+  v1::DetokenizeRequest detokenize;
+  for (const int32_t id : {int32_t{'a'}, 0xC3, 0xA9, kByteTokenizerImEnd}) {
+    detokenize.add_token_ids(id);
+  }
+  EXPECT_EQ(*reader_.Detokenize(detokenize), "aé<|im_end|>");
+  detokenize.set_skip_special_tokens(true);
+  EXPECT_EQ(*reader_.Detokenize(detokenize), "aé");
+  detokenize.add_token_ids(300);
+  EXPECT_EQ(common::ReasonOf(reader_.Detokenize(detokenize).status()).reason, "TOKEN_OUT_OF_RANGE");
+}
+
+TEST_F(RequestReaderTest, DefaultsAreReportedWhereTheyDiffer) {
+  EXPECT_FALSE(reader_.DefaultSampling().has_temperature());
+  model_.default_sampling.temperature = 0.6f;
+  EXPECT_FLOAT_EQ(reader_.DefaultSampling().temperature(), 0.6f);
+  EXPECT_FALSE(reader_.DefaultSampling().has_top_p());
+  EXPECT_EQ(reader_.DefaultAttention().policy(), v1::ATTENTION_POLICY_WAVE);
+}
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,63 @@
+#include "gpu_worker/server/request_recorder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace retroinfer {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RequestSummary Summary() {
+  RequestSummary summary;
+  summary.engine_request_id = "r1";
+  summary.result.reason = FinishReason::kLength;
+  summary.result.prompt_tokens = 16384;
+  summary.result.completion_tokens = 11;
+  summary.result.queue_time = absl::Milliseconds(3);
+  summary.result.prefill_time = absl::Milliseconds(2500);
+  summary.result.time_to_first_token = absl::Milliseconds(2510);
+  summary.result.decode_time = absl::Milliseconds(200);
+  summary.result.kv_read_ratio = 0.042;
+  summary.end_to_end = absl::Milliseconds(2712);
+  return summary;
+}
+
+TEST(RequestRecorder, DescribesARequestInOneLine) {
+  EXPECT_EQ(
+      DescribeRequest(Summary()),
+      "request r1 length: policy wave, prompt 16384 (cached 0), completion 11, queue 0.003 s, "
+      "prefill 2.500 s, first token 2.510 s, 20.00 ms/token, read 4.2% of the KV, "
+      "total 2.712 s");
+}
+
+TEST(RequestRecorder, SaysWhatFailed) {
+  RequestSummary summary = Summary();
+  summary.result.reason = FinishReason::kError;
+  summary.result.completion_tokens = 0;
+  summary.result.status = absl::UnavailableError("no store");
+  EXPECT_THAT(DescribeRequest(summary), HasSubstr("request r1 error"));
+  EXPECT_THAT(DescribeRequest(summary), HasSubstr("UNAVAILABLE: no store"));
+  EXPECT_THAT(DescribeRequest(summary), Not(HasSubstr("first token")));
+}
+
+TEST(RequestRecorder, CountsInTheMetrics) {
+  common::Metrics metrics("gpu_worker", "1", "r", "cpu");
+  RequestRecorder recorder(metrics);
+  EXPECT_THAT(metrics.Render(), HasSubstr("retroinfer_requests_total{finish_reason=\"stop\"} 0"));
+  recorder.OnFinished(Summary());
+  recorder.OnTokenInterval(absl::Milliseconds(20), 2);
+  recorder.OnRefused("", absl::InvalidArgumentError("no"));
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_requests_total{finish_reason=\"length\"} 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_requests_refused_total{code=\"INVALID_ARGUMENT\"} 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_time_to_first_token_seconds_bucket{le=\"2.5\"} 0"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_time_to_first_token_seconds_bucket{le=\"5\"} 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_inter_token_latency_seconds_bucket{le=\"0.01\"} 2"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_request_prompt_tokens_bucket{le=\"20000\"} 1"));
+  EXPECT_THAT(text, Not(HasSubstr("r1")));
+}
+
+}  // namespace
+}  // namespace retroinfer

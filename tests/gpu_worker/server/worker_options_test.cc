@@ -1,0 +1,71 @@
+#include "gpu_worker/server/worker_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+namespace retroinfer {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class WorkerOptionsTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<bool> Parse(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "gpu_worker");
+    return ParseWorkerOptions(static_cast<int>(arguments.size()), arguments.data(), &options_);
+  }
+  WorkerOptions options_;
+};
+
+TEST_F(WorkerOptionsTest, OnlyTheModelIsNeeded) {
+  ASSERT_TRUE(Parse({"--model", "/m"}).ok());
+  EXPECT_EQ(options_.model_folder, "/m");
+  EXPECT_THAT(options_.server.addresses, ElementsAre("127.0.0.1:50051"));
+  EXPECT_EQ(options_.default_attention.policy, PolicyKind::kWave);
+  EXPECT_EQ(options_.server.api_key, "");
+  options_ = {};
+  EXPECT_THAT(std::string(Parse({}).status().message()), HasSubstr("--model is missing"));
+}
+
+TEST_F(WorkerOptionsTest, FlagsArrive) {
+  ASSERT_TRUE(Parse({"--model=/m", "--listen=unix:/a,127.0.0.1:0", "--policy=full", "--memory=2GiB",
+                     "--block-cache-bytes=64MiB", "--max-model-len=1000", "--drain-timeout=5s",
+                     "--retrieval-ratio=0.5"})
+                  .ok());
+  EXPECT_THAT(options_.server.addresses, ElementsAre("unix:/a", "127.0.0.1:0"));
+  EXPECT_EQ(options_.default_attention.policy, PolicyKind::kFull);
+  EXPECT_EQ(options_.memory_bytes, uint64_t{2} << 30);
+  EXPECT_EQ(options_.block_cache_bytes, uint64_t{64} << 20);
+  EXPECT_EQ(options_.max_model_len, 1000);
+  EXPECT_EQ(options_.drain_timeout, absl::Seconds(5));
+  EXPECT_EQ(options_.default_attention.retrieval_ratio, 0.5);
+}
+
+TEST_F(WorkerOptionsTest, RefusesWhatItDoesNotUnderstand) {
+  for (const char* bad : {"--nonsense", "--policy=quest", "--max-batch=0", "--retrieval-ratio=2",
+                          "--memory=lots", "--drain-timeout=soon"}) {
+    EXPECT_EQ(Parse({"--model=/m", bad}).status().code(), absl::StatusCode::kInvalidArgument)
+        << bad;
+  }
+}
+
+TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {
+  const auto path = std::filesystem::temp_directory_path() / "retroinfer_api_key_test";
+  std::ofstream(path) << "  secret\n";
+  ASSERT_TRUE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
+  EXPECT_EQ(options_.server.api_key, "secret");
+  std::ofstream(path) << "\n";
+  EXPECT_FALSE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
+  std::filesystem::remove(path);
+  EXPECT_FALSE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
+}
+
+}  // namespace
+}  // namespace retroinfer

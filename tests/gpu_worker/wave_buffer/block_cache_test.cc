@@ -1,0 +1,189 @@
+#include "gpu_worker/wave_buffer/block_cache.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/block_cache_image.h"
+#include "tests/support/cluster_lookup.h"
+#include "tests/support/data_plane_memory.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+// Cluster i is the one page i, with 4 tokens.
+class BlockCacheTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  static constexpr uint32_t kSlots = 8, kLog = 64, kPages = 128;
+
+  BlockCacheTest() : plane_(kSlots, kLog, 64, kPages), store_(plane_.view()) {
+    arena_.resize(kPages * kPageBytes);
+    for (PageId page = 0; page < kPages; ++page) {
+      FillPattern(page, 0, arena_.data() + page * kPageBytes);
+      lookup_.SetEntry(static_cast<int32_t>(page), {page, 4});
+    }
+    auto cache =
+        BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
+                           {.num_slots = kSlots, .num_transient = 4}, arena_, plane_.bytes());
+    RI_CHECK(cache.ok());
+    cache_ = *std::move(cache);
+  }
+
+  void BeginStep() { ASSERT_TRUE(cache_->BeginStep().ok()); }
+  void Lookup(const std::vector<int32_t>& pages) {
+    const auto refs = lookup_.Run(cache_->view(), cache_->counters(), cache_->step(), pages);
+    ASSERT_EQ(refs.size(), pages.size());
+    for (size_t i = 0; i < pages.size(); ++i) {
+      EXPECT_TRUE(HasPattern(static_cast<PageId>(pages[i]), 0, lookup_.PageBytes(refs[i]).data()));
+    }
+  }
+  void Step(const std::vector<int32_t>& pages) {
+    BeginStep();
+    Lookup(pages);
+  }
+  std::vector<LogEntry> DrainLog() {
+    std::vector<LogEntry> entries(kLog);
+    entries.resize(*store_.log().Pop(std::span(entries)));
+    return entries;
+  }
+  BlockCacheStats Stats() { return *cache_->Stats(); }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DataPlaneMemory plane_;
+  DataPlane store_;  // the store's side
+  std::vector<std::byte> arena_;
+  ClusterLookup lookup_{*backend_, 2, 64, 64};
+  std::unique_ptr<BlockCache> cache_;
+};
+
+TEST_P(BlockCacheTest, TellsTheStoreTheStepAndTheStampsWhenAsked) {
+  Step({5, 6});
+  Step({6});
+  EXPECT_EQ(store_.worker_step().load(), 2u);
+  EXPECT_EQ(store_.stamps()[1], 0u) << "not asked";
+  ++store_.stamp_control().requested.value;
+  BeginStep();
+  EXPECT_EQ(store_.stamp_control().published.value.load(), 1u);
+  EXPECT_EQ(store_.stamps()[0], 1u);
+  EXPECT_EQ(store_.stamps()[1], 2u);
+}
+
+TEST_P(BlockCacheTest, AppliesEvictionRequestsBetweenSteps) {
+  Step({0, 1, 2, 3, 4, 5, 6, 7});
+  DrainLog();
+  ASSERT_TRUE(store_.requests().TryPush({2, 2, 1, 0}));
+  ASSERT_TRUE(store_.requests().TryPush({3, 3, 0, 0}));  // stamp of another step
+  Step({20});
+  EXPECT_EQ(DrainLog(),
+            (std::vector<LogEntry>{Entry(LogKind::kEvict, 2, 2, 2), Entry(LogKind::kKeep, 3, 3, 2),
+                                   Entry(LogKind::kAdmit, 20, 2, 2)}));
+  const BlockCacheStats stats = Stats();
+  EXPECT_EQ(stats.counters.evictions, 1u);
+  EXPECT_EQ(stats.counters.evictions_kept, 1u);
+  EXPECT_EQ(stats.num_used_slots, 8u);
+}
+
+TEST_P(BlockCacheTest, TakesNoMoreRequestsThanTheLogHasRoomFor) {
+  Step({0, 1, 2, 3, 4, 5, 6, 7});  // 8 of 64 entries
+  for (uint32_t i = 0; i < 60; ++i) ASSERT_TRUE(store_.requests().TryPush({i % 8, 99, 0, 0}));
+  BeginStep();
+  EXPECT_EQ(store_.requests().Depth(), 4u);
+  BeginStep();
+  EXPECT_EQ(store_.requests().Depth(), 4u);
+  EXPECT_EQ(DrainLog().size(), 64u);
+  BeginStep();
+  EXPECT_EQ(store_.requests().Depth(), 0u);
+  EXPECT_EQ(Stats().counters.evictions_kept, 60u);
+}
+
+TEST_P(BlockCacheTest, SurvivesAnImpossibleRequestCursor) {
+  Step({0});
+  auto* control = reinterpret_cast<DataPlaneControl*>(plane_.bytes().data());
+  control->request_head.value = 1'000'000;
+  Step({1});
+  EXPECT_EQ(Stats().ring_errors, 1u);
+  EXPECT_EQ(Stats().num_used_slots, 2u);
+}
+
+TEST_P(BlockCacheTest, ReleasesEndedSegmentsInOrderAndTellsWhen) {
+  Step({0, 1, 2, 3, 40});
+  DrainLog();
+  const auto first = cache_->Release(0, 3);
+  const auto second = cache_->Release(3, 1);
+  EXPECT_FALSE(cache_->ReleaseDone(first));
+  EXPECT_EQ(Stats().pages_to_release, 4u);
+  BeginStep();
+  EXPECT_TRUE(cache_->ReleaseDone(first));
+  EXPECT_TRUE(cache_->ReleaseDone(second));
+  EXPECT_EQ(DrainLog().size(), 4u);
+  EXPECT_EQ(Stats().num_used_slots, 1u);
+  EXPECT_EQ(Stats().pages_to_release, 0u);
+}
+
+TEST_P(BlockCacheTest, AFullLogDelaysReleases) {
+  // 64 entries: 8 admissions, 56 refused evictions.
+  Step({0, 1, 2, 3, 4, 5, 6, 7});
+  for (uint32_t i = 0; i < 55; ++i) ASSERT_TRUE(store_.requests().TryPush({0, 99, 0, 0}));
+  BeginStep();
+  const auto ticket = cache_->Release(0, 8);
+  BeginStep();
+  EXPECT_FALSE(cache_->ReleaseDone(ticket));
+  EXPECT_EQ(Stats().num_used_slots, 7u);
+  DrainLog();
+  BeginStep();
+  EXPECT_TRUE(cache_->ReleaseDone(ticket));
+  EXPECT_EQ(Stats().num_used_slots, 0u);
+}
+
+TEST_P(BlockCacheTest, ReplaysItselfToARestartedStore) {
+  Step({10, 11, 12});
+  Step({13});
+  cache_->RequestSnapshot();
+  Step({11, 50});  // 50 is admitted after the snapshot, which fits into the log at once
+  const auto entries = DrainLog();
+  ASSERT_EQ(entries.size(), 4u + 1 + 4 + 1);
+  EXPECT_EQ(entries[4], Entry(LogKind::kReset, kNoPage, kNoSlot, 3));
+  for (uint32_t slot = 0; slot < 4; ++slot) {
+    EXPECT_EQ(entries[5 + slot], Entry(LogKind::kAdmit, 10 + slot, slot, 3));
+  }
+  EXPECT_EQ(entries[9], Entry(LogKind::kAdmit, 50, 4, 3));
+  EXPECT_EQ(Stats().snapshots, 1u);
+}
+
+TEST_P(BlockCacheTest, ASnapshotThatDoesNotFitTheLogStopsEverythingElseMeanwhile) {
+  Step({0, 1, 2, 3, 4, 5});
+  DrainLog();
+  for (uint32_t i = 0; i < 58; ++i) ASSERT_TRUE(store_.requests().TryPush({7, 99, 0, 0}));
+  BeginStep();  // 58 refusals; 6 entries left
+  cache_->RequestSnapshot();
+  const auto ticket = cache_->Release(0, 1);
+  ASSERT_TRUE(store_.requests().TryPush({1, 1, 1, 0}));
+  Step({77});  // kReset and slots 0 to 4
+  EXPECT_TRUE(Stats().is_snapshot_running);
+  EXPECT_FALSE(cache_->ReleaseDone(ticket));
+  EXPECT_EQ(Stats().counters.transients, 1u) << "admitted during a snapshot";
+  EXPECT_EQ(DrainLog().size(), 64u);
+  Step({77});
+  EXPECT_FALSE(Stats().is_snapshot_running);
+  EXPECT_TRUE(cache_->ReleaseDone(ticket));
+  const auto entries = DrainLog();
+  ASSERT_EQ(entries.size(), 4u);
+  EXPECT_EQ(entries[0].kind, static_cast<uint32_t>(LogKind::kAdmit));
+  EXPECT_EQ(entries[0].slot, 5u);
+  EXPECT_EQ(entries[1].kind, static_cast<uint32_t>(LogKind::kRelease));
+  EXPECT_EQ(entries[2].kind, static_cast<uint32_t>(LogKind::kEvict));
+  EXPECT_EQ(entries[3].kind, static_cast<uint32_t>(LogKind::kAdmit));
+}
+
+TEST_P(BlockCacheTest, RefusesADataPlaneOfOtherSizes) {
+  const auto cache =
+      BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
+                         {.num_slots = kSlots + 1, .num_transient = 4}, arena_, plane_.bytes());
+  EXPECT_EQ(cache.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, BlockCacheTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,120 @@
+#include "kv_store_service/mapping/segment_image.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <vector>
+
+#include "tests/kv_store_service/random_seed.h"
+#include "tests/kv_store_service/segment_writer.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+using testing::HasSubstr;
+
+class SegmentImageTest : public testing::Test {
+ protected:
+  SegmentImageTest() : layout_(kTinyGeometry, 1024), bytes_(layout_.max_pages * kPageBytes) {
+    used_pages_ = WriteSegment(bytes_, kTinyGeometry, 4, 1024);
+  }
+
+  absl::StatusOr<SegmentImage> Read() { return ReadSegmentImage(bytes_, kTinyGeometry, 4, 1024); }
+  SegmentHeader& header() { return *reinterpret_cast<SegmentHeader*>(bytes_.data()); }
+  ClusterEntry* clusters() {
+    return reinterpret_cast<ClusterEntry*>(bytes_.data() + layout_.clusters_offset);
+  }
+  void ExpectRefused(const std::string& message) {
+    const auto image = Read();
+    EXPECT_EQ(image.status().code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_THAT(std::string(image.status().message()), HasSubstr(message));
+  }
+
+  SegmentLayout layout_;
+  std::vector<std::byte> bytes_;
+  uint32_t used_pages_;
+};
+
+TEST_F(SegmentImageTest, ReadsWhatWasWritten) {
+  const auto image = Read();
+  ASSERT_TRUE(image.ok()) << image.status();
+  EXPECT_EQ(image->used_pages, used_pages_);
+  ASSERT_EQ(image->clusters.size(), 256u);
+  EXPECT_EQ(image->clusters[0].first_page, layout_.first_kv_page);
+  EXPECT_EQ(image->clusters[0].num_tokens, 15u);
+  EXPECT_EQ(image->clusters[63].num_tokens, 0u);
+}
+
+TEST_F(SegmentImageTest, RefusesEveryWrongHeaderField) {
+  const SegmentHeader good = header();
+  const auto damaged = [&](const char* field, const std::function<void(SegmentHeader&)>& damage) {
+    header() = good;
+    damage(header());
+    ExpectRefused(field);
+  };
+  damaged("magic", [](SegmentHeader& h) { h.magic ^= 1; });
+  damaged("version", [](SegmentHeader& h) { h.version = 2; });
+  damaged("num_tokens", [](SegmentHeader& h) { h.num_tokens = 2048; });
+  damaged("num_clusters", [](SegmentHeader& h) { h.num_clusters = 65; });
+  damaged("num_layers", [](SegmentHeader& h) { h.num_layers = 3; });
+  damaged("num_kv_heads", [](SegmentHeader& h) { h.num_kv_heads = 1; });
+  damaged("head_dim", [](SegmentHeader& h) { h.head_dim = 128; });
+  damaged("dtype", [](SegmentHeader& h) { h.dtype = 1; });
+  damaged("token_begin", [](SegmentHeader& h) { h.token_begin = 1028; });
+  damaged("used_pages", [](SegmentHeader& h) { h.used_pages = 1; });
+  damaged("used_pages", [&](SegmentHeader& h) { h.used_pages = layout_.max_pages + 1; });
+  damaged("used_pages", [](SegmentHeader& h) { h.used_pages = UINT32_MAX; });
+  damaged("has pages", [](SegmentHeader& h) { --h.used_pages; });
+}
+
+TEST_F(SegmentImageTest, RefusesClustersThatDoNotPartitionTheTokens) {
+  clusters()[5].num_tokens -= 1;
+  ExpectRefused("sum of the clusters' tokens is 1023, needs 1024 (layer 0, head 0)");
+  clusters()[5].num_tokens += 2;
+  ExpectRefused("sum of the clusters' tokens is 1025");
+  clusters()[5].num_tokens = UINT32_MAX;
+  ExpectRefused("cluster 5 has 4294967295 tokens");
+}
+
+TEST_F(SegmentImageTest, RefusesPagesOutsideTheSegment) {
+  clusters()[70].first_page = layout_.first_kv_page - 1;
+  ExpectRefused("(layer 0, head 1)");
+  clusters()[70].first_page = used_pages_ - 1;
+  ExpectRefused("cluster 6 has pages");
+  clusters()[70].first_page = UINT32_MAX;
+  ExpectRefused("cluster 6 has pages");
+}
+
+TEST_F(SegmentImageTest, RefusesPagesOfTwoClusters) {
+  clusters()[200].first_page = clusters()[3].first_page + 1;
+  ExpectRefused("belongs to another cluster too");
+}
+
+TEST_F(SegmentImageTest, RefusesAnExtentThatIsTooSmall) {
+  EXPECT_FALSE(ReadSegmentImage(std::span(bytes_).first(kPageBytes), kTinyGeometry, 4, 1024).ok());
+  EXPECT_FALSE(ReadSegmentImage({}, kTinyGeometry, 4, 1024).ok());
+}
+
+TEST_F(SegmentImageTest, SurvivesRandomDamage) {
+  std::mt19937_64 random(TestSeed());
+  const std::vector<std::byte> good = bytes_;
+  const size_t end = layout_.centroids_offset;
+  for (int i = 0; i < 3'000; ++i) {
+    bytes_ = good;
+    for (uint64_t n = 1 + random() % 4; n > 0; --n) {
+      size_t at = random() % 2 == 0
+                      ? random() % sizeof(SegmentHeader)
+                      : layout_.clusters_offset + random() % (end - layout_.clusters_offset);
+      bytes_[at] = static_cast<std::byte>(random());
+    }
+    const auto image = Read();
+    if (!image.ok()) {
+      EXPECT_EQ(image.status().code(), absl::StatusCode::kInvalidArgument);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace retroinfer::kvstore

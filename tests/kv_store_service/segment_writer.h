@@ -1,0 +1,50 @@
+// Writes valid segment images, for tests to use or to damage.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "common/kv/segment_layout.h"
+
+namespace retroinfer::kvstore {
+
+// Geometry of the smallest model that tests use: a segment of 1024 tokens has about 1 MiB.
+inline constexpr KvGeometry kTinyGeometry{2, 2, 64, DType::kBf16};
+
+// Writes a segment whose clusters have 15, 17, 15, 17, ... tokens (the last two of each head: 32
+// and 0) with their pages back to back. Returns used_pages.
+//
+// REQUIRES: extent.size() >= SegmentLayout::max_pages * kPageBytes.
+inline uint32_t WriteSegment(std::span<std::byte> extent, const KvGeometry& geometry,
+                             uint64_t token_begin, uint32_t num_tokens) {
+  const SegmentLayout layout(geometry, num_tokens);
+  uint32_t next_page = layout.first_kv_page;
+  auto* entries = reinterpret_cast<ClusterEntry*>(extent.data() + layout.clusters_offset);
+  const uint32_t num_heads = geometry.num_layers * geometry.num_kv_heads;
+  for (uint32_t head = 0; head < num_heads; ++head) {
+    for (uint32_t i = 0; i < layout.num_clusters; ++i, ++entries) {
+      uint32_t tokens = i % 2 == 0 ? 15 : 17;
+      if (i + 2 == layout.num_clusters) tokens = 32;
+      if (i + 1 == layout.num_clusters) tokens = 0;
+      *entries = {tokens == 0 ? 0 : next_page, tokens};
+      next_page += geometry.pages_of(tokens);
+    }
+  }
+  SegmentHeader header{};
+  header.magic = kSegmentMagic;
+  header.version = kSegmentVersion;
+  header.num_tokens = num_tokens;
+  header.num_clusters = layout.num_clusters;
+  header.num_layers = geometry.num_layers;
+  header.num_kv_heads = geometry.num_kv_heads;
+  header.head_dim = geometry.head_dim;
+  header.dtype = static_cast<uint32_t>(geometry.dtype);
+  header.used_pages = next_page;
+  header.token_begin = token_begin;
+  std::memcpy(extent.data(), &header, sizeof(header));
+  return next_page;
+}
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,118 @@
+// A small block cache with an arena whose pages carry a pattern.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "gpu_worker/ops/page_lookup.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+
+inline bool operator==(const LogEntry& entry, const LogEntry& other) {
+  return entry.kind == other.kind && entry.page == other.page && entry.slot == other.slot &&
+         entry.step == other.step;
+}
+
+namespace test_support {
+
+// The bytes of page `page`, unless it has been written again: `version` counts that.
+inline void FillPattern(PageId page, uint32_t version, std::byte* bytes) {
+  for (uint32_t i = 0; i < kPageBytes / 4; ++i) {
+    const uint32_t word = page * 2654435761u + version * 40503u + i;
+    std::memcpy(bytes + i * 4, &word, 4);
+  }
+}
+inline bool HasPattern(PageId page, uint32_t version, const std::byte* bytes) {
+  std::byte want[kPageBytes];
+  FillPattern(page, version, want);
+  return std::memcmp(want, bytes, kPageBytes) == 0;
+}
+
+// Device memory of a block cache. The log's cursors and entries lie in memory that the backend has
+// mapped, as in the data plane.
+class BlockCacheImage {
+ public:
+  BlockCacheImage(Backend& backend, uint32_t num_slots, uint32_t num_transient,
+                  uint32_t arena_pages, uint32_t log_capacity)
+      : data_(backend), backend_(backend), shared_(sizeof(Shared) + log_capacity * 16 + 64) {
+    std::vector<std::byte> arena(size_t{arena_pages} * kPageBytes);
+    for (PageId page = 0; page < arena_pages; ++page) {
+      FillPattern(page, 0, arena.data() + size_t{page} * kPageBytes);
+    }
+    arena_ = data_.Upload(arena);
+    slots_ = data_.Upload(std::vector<std::byte>(size_t{num_slots} * kPageBytes, std::byte{0xee}));
+    transient_ =
+        data_.Upload(std::vector<std::byte>(size_t{num_transient} * kPageBytes, std::byte{0xee}));
+    page_slot_ = data_.Upload(std::vector<SlotId>(arena_pages, kNoSlot));
+    slot_page_ = data_.Upload(std::vector<PageId>(num_slots, kNoPage));
+    stamps_ = data_.Upload(std::vector<StepStamp>(num_slots, 0));
+    std::vector<SlotId> free;
+    for (SlotId slot = num_slots; slot > 0; --slot) free.push_back(slot - 1);
+    free_ = data_.Upload(free);
+    num_free_ = data_.Upload(std::vector<uint32_t>{num_slots});
+    counters_ = data_.Upload(std::vector<BlockCacheCounters>(1));
+    const size_t address = reinterpret_cast<size_t>(shared_.data());
+    std::byte* aligned = shared_.data() + (64 - address % 64) % 64;
+    host_ = new (aligned) Shared{};
+    host_log_ = reinterpret_cast<LogEntry*>(aligned + sizeof(Shared));
+    auto mapped = backend.device->MapHost({aligned, sizeof(Shared) + log_capacity * 16});
+    RI_CHECK(mapped.ok());
+    auto* on_device = reinterpret_cast<Shared*>(mapped->device_data());
+    view_ = {
+        .slots = slots_.bytes(),
+        .transient = transient_.bytes(),
+        .arena = arena_.bytes(),
+        .page_slot = page_slot_.as<SlotId>(),
+        .slot_page = slot_page_.as<PageId>(),
+        .slot_stamp = stamps_.as<StepStamp>(),
+        .free_slots = free_.as<SlotId>(),
+        .num_free = num_free_.as<uint32_t>().device_data(),
+        .log = {reinterpret_cast<LogEntry*>(mapped->device_data() + sizeof(Shared)), log_capacity},
+        .log_head = &on_device->head,
+        .log_tail = &on_device->tail};
+  }
+
+  const BlockCacheView& view() const { return view_; }
+  BlockCacheCounters* device_counters() { return counters_.as<BlockCacheCounters>().device_data(); }
+  BlockCacheCounters counters() { return data_.Download<BlockCacheCounters>(counters_)[0]; }
+  std::vector<SlotId> page_slot() { return data_.Download<SlotId>(page_slot_); }
+  std::vector<PageId> slot_page() { return data_.Download<PageId>(slot_page_); }
+  std::vector<StepStamp> stamps() { return data_.Download<StepStamp>(stamps_); }
+  uint32_t num_free() { return data_.Download<uint32_t>(num_free_)[0]; }
+
+  // Takes all entries off the log, as the store does.
+  std::vector<LogEntry> DrainLog() {
+    RI_CHECK(backend_.stream->Synchronize().ok());
+    std::vector<LogEntry> entries;
+    const uint64_t head = host_->head.value.load();
+    for (uint64_t i = host_->tail.value.load(); i < head; ++i) {
+      entries.push_back(host_log_[i & (view_.log.size() - 1)]);
+    }
+    host_->tail.value = head;
+    return entries;
+  }
+  RingCursor& log_tail() { return host_->tail; }
+
+ private:
+  struct Shared {
+    RingCursor head;
+    RingCursor tail;
+  };
+
+  DeviceData data_;
+  Backend& backend_;
+  std::vector<std::byte> shared_;
+  Shared* host_ = nullptr;
+  LogEntry* host_log_ = nullptr;
+  DeviceBuffer arena_, slots_, transient_, page_slot_, slot_page_, stamps_, free_, num_free_,
+      counters_;
+  BlockCacheView view_;
+};
+
+inline LogEntry Entry(LogKind kind, PageId page, SlotId slot, StepStamp step) {
+  return {static_cast<uint32_t>(kind), page, slot, step};
+}
+
+}  // namespace test_support
+}  // namespace retroinfer

@@ -1,0 +1,233 @@
+// An Engine without a model, for tests of everything above the engine.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "gpu_worker/engine/engine.h"
+#include "gpu_worker/engine/sampling_validation.h"
+
+namespace retroinfer {
+
+// Checks requests as the real engine must, then gives each live request one token a step: token i
+// is (last prompt token + 1 + i) mod vocab_size, its text the number and a space. One progress
+// event comes before the first token.
+//
+// Threads: all methods on any thread; sinks are called on the fake's own thread.
+class FakeEngine : public Engine {
+ public:
+  struct Options {
+    int32_t vocab_size = 1000;
+    EngineLimits limits{4096, 2048, 4096, 8};
+    absl::Duration step_time = absl::ZeroDuration();
+    int32_t eos_token = -1;   // ends a request, unless it ignores EOS
+    int64_t fail_after = -1;  // tokens after which each request ends with `failure`
+    absl::Status failure = absl::InternalError("the fake engine failed");
+    std::string token_text;  // text of every token instead of its number
+  };
+
+  explicit FakeEngine(Options options) : options_(std::move(options)), thread_([this] { Run(); }) {}
+  FakeEngine() : FakeEngine(Options()) {}
+  ~FakeEngine() override {
+    {
+      absl::MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    thread_.join();
+  }
+
+  absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) override {
+    absl::MutexLock lock(&mutex_);
+    last_request_ = request;
+    const absl::Status valid =
+        ValidateRequest(request, options_.vocab_size, options_.limits.max_model_len);
+    if (!valid.ok()) return valid;
+    if (draining_) return absl::UnavailableError("the server is shutting down");
+    if (live_.count(request.request_id) > 0) {
+      return absl::AlreadyExistsError(absl::StrCat("request ", request.request_id, " is live"));
+    }
+    const std::string id = request.request_id;
+    live_[id] = Live{std::move(request), std::move(sink), absl::Now()};
+    ++submitted_;
+    return absl::OkStatus();
+  }
+
+  bool Abort(std::string_view request_id) override {
+    absl::MutexLock lock(&mutex_);
+    const auto live = live_.find(std::string(request_id));
+    if (live == live_.end()) return false;
+    live->second.aborted = true;
+    return true;
+  }
+
+  void Drain(absl::Time deadline) override {
+    absl::MutexLock lock(&mutex_);
+    draining_ = true;
+    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return live_.empty(); };
+    if (mutex_.AwaitWithDeadline(absl::Condition(&idle), deadline)) return;
+    for (auto& [id, live] : live_) live.aborted = true;
+    mutex_.Await(absl::Condition(&idle));
+  }
+
+  const EngineLimits& limits() const override { return options_.limits; }
+
+  EngineStats stats() const override {
+    absl::MutexLock lock(&mutex_);
+    EngineStats stats = stats_;
+    stats.requests_running = static_cast<int64_t>(live_.size());
+    stats.ready = ready_;
+    stats.store_attached = ready_;
+    return stats;
+  }
+
+  // While held, requests wait; Abort still ends them.
+  void Hold(bool held) {
+    absl::MutexLock lock(&mutex_);
+    held_ = held;
+  }
+  void SetReady(bool ready) {
+    absl::MutexLock lock(&mutex_);
+    ready_ = ready;
+  }
+  void SetStats(const EngineStats& stats) {
+    absl::MutexLock lock(&mutex_);
+    stats_ = stats;
+  }
+  int64_t submitted() const {
+    absl::MutexLock lock(&mutex_);
+    return submitted_;
+  }
+  int64_t num_live() const {
+    absl::MutexLock lock(&mutex_);
+    return static_cast<int64_t>(live_.size());
+  }
+  // Waits until `count` requests are live; false after 10 s.
+  bool AwaitLive(int64_t count) const {
+    absl::MutexLock lock(&mutex_);
+    const auto reached = [this, count]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return static_cast<int64_t>(live_.size()) == count;
+    };
+    return mutex_.AwaitWithTimeout(absl::Condition(&reached), absl::Seconds(10));
+  }
+  GenerationRequest last_request() const {
+    absl::MutexLock lock(&mutex_);
+    return last_request_;
+  }
+
+ private:
+  struct Live {
+    GenerationRequest request;
+    std::shared_ptr<GenerationSink> sink;
+    absl::Time submitted;
+    bool aborted = false;
+    int64_t tokens = 0;
+  };
+
+  void Run() {
+    while (true) {
+      std::vector<std::string> ids;
+      {
+        absl::MutexLock lock(&mutex_);
+        const auto work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+          return stopping_ || std::any_of(live_.begin(), live_.end(), [this](const auto& entry) {
+                   return !held_ || entry.second.aborted;
+                 });
+        };
+        mutex_.AwaitWithTimeout(absl::Condition(&work), absl::Milliseconds(20));
+        if (stopping_ && live_.empty()) return;
+        if (stopping_) {
+          for (auto& [id, live] : live_) live.aborted = true;
+        }
+        for (const auto& [id, live] : live_) ids.push_back(id);
+      }
+      if (options_.step_time > absl::ZeroDuration()) absl::SleepFor(options_.step_time);
+      for (const std::string& id : ids) Step(id);
+    }
+  }
+
+  // The entry stays in `live_` while its sink is called: nobody else removes entries.
+  void Step(const std::string& id) {
+    Live* live = nullptr;
+    bool aborted = false;
+    bool held = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      live = &live_[id];
+      aborted = live->aborted;
+      held = held_;
+    }
+    const GenerationRequest& request = live->request;
+    if (aborted) return Finish(id, live, FinishReason::kCancelled);
+    if (absl::Now() >= request.deadline) return Finish(id, live, FinishReason::kDeadline);
+    if (held) return;
+    const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    if (live->tokens == 0 && request.return_progress) {
+      live->sink->OnProgress({prompt_tokens, 0, prompt_tokens, absl::Milliseconds(1)});
+    }
+    if (live->tokens == options_.fail_after) return Finish(id, live, FinishReason::kError);
+    const int32_t token = static_cast<int32_t>((int64_t{request.prompt.back()} + 1 + live->tokens) %
+                                               options_.vocab_size);
+    ++live->tokens;
+    OutputDelta delta;
+    delta.text = options_.token_text.empty() ? absl::StrCat(token, " ") : options_.token_text;
+    delta.tokens.push_back({token, std::numeric_limits<float>::quiet_NaN(), {}});
+    if (request.sampling.num_logprobs >= 0) {
+      delta.tokens[0].logprob = -0.25f;
+      for (int i = 0; i < request.sampling.num_logprobs; ++i) {
+        delta.tokens[0].alternatives.push_back({token + i, -0.25f - static_cast<float>(i)});
+      }
+    }
+    live->sink->OnOutput(delta);
+    if (token == options_.eos_token && !request.sampling.ignore_eos) {
+      return Finish(id, live, FinishReason::kStop);
+    }
+    if (live->tokens >= request.sampling.max_tokens) Finish(id, live, FinishReason::kLength);
+  }
+
+  void Finish(const std::string& id, Live* live, FinishReason reason) {
+    GenerationResult result;
+    result.reason = reason;
+    if (reason == FinishReason::kError) result.status = options_.failure;
+    if (reason == FinishReason::kStop) result.matched_token = options_.eos_token;
+    result.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
+    result.completion_tokens = live->tokens;
+    result.seed = live->request.sampling.seed;
+    result.time_to_first_token = absl::Milliseconds(2);
+    result.prefill_time = absl::Milliseconds(1);
+    result.decode_time = absl::Milliseconds(live->tokens);
+    result.kv_read_ratio = 0.25;
+    const std::shared_ptr<GenerationSink> sink = live->sink;
+    {
+      absl::MutexLock lock(&mutex_);
+      live_.erase(id);
+      stats_.prompt_tokens += static_cast<uint64_t>(result.prompt_tokens);
+      stats_.generation_tokens += static_cast<uint64_t>(result.completion_tokens);
+    }
+    sink->OnFinish(result);
+  }
+
+  const Options options_;
+
+  mutable absl::Mutex mutex_;
+  std::map<std::string, Live> live_ ABSL_GUARDED_BY(mutex_);
+  EngineStats stats_ ABSL_GUARDED_BY(mutex_);
+  GenerationRequest last_request_ ABSL_GUARDED_BY(mutex_);
+  int64_t submitted_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool held_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ready_ ABSL_GUARDED_BY(mutex_) = true;
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace retroinfer

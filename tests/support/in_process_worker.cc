@@ -1,0 +1,216 @@
+#include "tests/support/in_process_worker.h"
+
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/check.h"
+#include "common/shm/data_plane.h"
+#include "gpu_worker/engine/engine_assembly.h"
+#include "nlohmann/json.hpp"
+
+namespace retroinfer::test_support {
+namespace {
+
+template <typename T>
+T OrDie(absl::StatusOr<T> result) {
+  if (!result.ok()) {
+    std::fprintf(stderr, "in-process worker: %s\n", result.status().ToString().c_str());
+    std::abort();
+  }
+  return *std::move(result);
+}
+
+// A formatted data plane inside `storage`, aligned to a cache line.
+std::span<std::byte> MakeDataPlane(uint32_t num_slots, uint64_t arena_pages,
+                                   std::vector<std::byte>& storage) {
+  const DataPlaneHeader header =
+      MakeDataPlaneHeader(num_slots, std::bit_ceil(2 * num_slots + 64), 1024, arena_pages);
+  storage.resize(header.total_bytes + 4096);
+  void* address = storage.data();
+  size_t space = storage.size();
+  RI_CHECK(std::align(4096, header.total_bytes, address, space) != nullptr);
+  const std::span<std::byte> memory(static_cast<std::byte*>(address), header.total_bytes);
+  DataPlane::Format(memory, header);
+  return memory;
+}
+
+// Copies the model with another context length into a new folder.
+std::filesystem::path CopyWithContext(const std::filesystem::path& model, int64_t context_length) {
+  std::string name = (std::filesystem::temp_directory_path() / "retroinfer-model-XXXXXX").string();
+  RI_CHECK(mkdtemp(name.data()) != nullptr);
+  std::filesystem::copy(model, name, std::filesystem::copy_options::recursive);
+  std::ifstream in(model / "config.json");
+  nlohmann::json config = nlohmann::json::parse(in);
+  config["max_position_embeddings"] = context_length;
+  std::ofstream(std::filesystem::path(name) / "config.json") << config;
+  return name;
+}
+
+}  // namespace
+
+void CollectingSink::OnProgress(const PrefillProgress& progress) {
+  absl::MutexLock lock(&mutex_);
+  progress_.push_back(progress);
+}
+
+void CollectingSink::OnOutput(const OutputDelta& delta) {
+  absl::MutexLock lock(&mutex_);
+  RI_CHECK(!finished_);
+  for (const OutputToken& token : delta.tokens) tokens_.push_back(token.token);
+  text_ += delta.text;
+}
+
+void CollectingSink::OnFinish(const GenerationResult& result) {
+  absl::MutexLock lock(&mutex_);
+  RI_CHECK(!finished_);
+  result_ = result;
+  finished_ = true;
+}
+
+const GenerationResult& CollectingSink::Wait() {
+  absl::MutexLock lock(&mutex_);
+  RI_CHECK(mutex_.AwaitWithTimeout(absl::Condition(&finished_), absl::Minutes(2)));
+  return result_;
+}
+
+bool CollectingSink::finished() const {
+  absl::MutexLock lock(&mutex_);
+  return finished_;
+}
+std::vector<int32_t> CollectingSink::tokens() const {
+  absl::MutexLock lock(&mutex_);
+  return tokens_;
+}
+std::string CollectingSink::text() const {
+  absl::MutexLock lock(&mutex_);
+  return text_;
+}
+std::vector<PrefillProgress> CollectingSink::progress() const {
+  absl::MutexLock lock(&mutex_);
+  return progress_;
+}
+
+InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
+  InProcessWorkerOptions options = original;
+  if (options.context_length != 0) {
+    temporary_folder_ = CopyWithContext(options.model_folder, options.context_length);
+    options.model_folder = temporary_folder_;
+  }
+  device_ = std::make_unique<CpuDevice>(CpuDeviceOptions{});
+  ops_ = std::make_unique<CpuOps>(*device_, options.precision);
+  compute_ = OrDie(device_->CreateStream(StreamKind::kCompute));
+  background_ = OrDie(device_->CreateStream(StreamKind::kBackground));
+  const ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
+  generation_ = OrDie(LoadGenerationConfig(options.model_folder.string(), config));
+  if (std::filesystem::exists(options.model_folder / "tokenizer.json")) {
+    tokenizer_ = OrDie(Tokenizer::Load(options.model_folder));
+  } else {
+    tokenizer_ = OrDie(Tokenizer::Load(std::filesystem::path(RETROINFER_SOURCE_DIR) /
+                                       "tests/golden/tokenizer/llama"));
+  }
+  const Checkpoint checkpoint = OrDie(Checkpoint::Open(options.model_folder.string()));
+  const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
+  const KvGeometry geometry = config.geometry(options.kv_dtype);
+  const MemoryPlan plan = OrDie(PlanMemory({.geometry = geometry,
+                                            .hidden_size = config.hidden_size,
+                                            .vocab_size = config.vocab_size,
+                                            .weight_bytes = checkpoint.total_bytes(),
+                                            .max_model_len = options.max_model_len,
+                                            .max_batch = options.max_batch,
+                                            .dense_below = options.wave_index.dense_below,
+                                            .arena_pages = arena_pages,
+                                            .available_bytes = size_t{8} << 30,
+                                            .dense_kv_bytes = options.dense_kv_bytes,
+                                            .block_cache_bytes = options.block_cache_bytes}));
+  constexpr int64_t kPrefillRows = 256;
+  model_ = OrDie(Transformer::Load(*device_, *ops_, config, checkpoint,
+                                   {.max_prefill_rows = kPrefillRows,
+                                    .max_decode_rows = options.max_batch,
+                                    .max_positions = options.max_model_len}));
+  store_ = std::make_unique<FakeSegmentStore>(geometry, arena_pages);
+  const std::span<std::byte> data_plane =
+      MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);
+  EngineParts parts = OrDie(AssembleEngine({.device = device_.get(),
+                                            .ops = ops_.get(),
+                                            .compute = compute_.get(),
+                                            .background = background_.get(),
+                                            .model = model_.get(),
+                                            .tokenizer = tokenizer_.get(),
+                                            .store = store_.get(),
+                                            .arena = store_->arena(),
+                                            .data_plane = data_plane},
+                                           plan, options.wave_index));
+  engine_ = OrDie(LocalEngine::Start({.plan = plan,
+                                      .eos_token_ids = generation_.eos_token_ids,
+                                      .max_live_requests = 2048,
+                                      .prefill_rows = kPrefillRows,
+                                      .prefill_rows_beside_decode = kPrefillRows / 2},
+                                     std::move(parts)));
+}
+
+InProcessWorker::~InProcessWorker() {
+  engine_.reset();
+  if (!temporary_folder_.empty()) std::filesystem::remove_all(temporary_folder_);
+}
+
+GenerationRequest InProcessWorker::Greedy(std::vector<int32_t> prompt, int32_t max_tokens,
+                                          PolicyKind policy) {
+  GenerationRequest request;
+  request.request_id = absl::StrCat("test-", next_id_++);
+  request.prompt = std::move(prompt);
+  request.sampling.temperature = 0;
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.ignore_eos = true;
+  request.attention.policy = policy;
+  return request;
+}
+
+std::shared_ptr<CollectingSink> InProcessWorker::Submit(GenerationRequest request) {
+  auto sink = std::make_shared<CollectingSink>();
+  const absl::Status status = engine_->Submit(std::move(request), sink);
+  if (!status.ok()) {
+    std::fprintf(stderr, "submit: %s\n", status.ToString().c_str());
+    std::abort();
+  }
+  return sink;
+}
+
+std::vector<int32_t> InProcessWorker::Generate(GenerationRequest request) {
+  const auto sink = Submit(std::move(request));
+  const GenerationResult& result = sink->Wait();
+  if (!result.status.ok()) {
+    std::fprintf(stderr, "generation: %s\n", result.status.ToString().c_str());
+    std::abort();
+  }
+  return sink->tokens();
+}
+
+bool InProcessWorker::WaitUntilIdle(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (absl::Now() < deadline) {
+    const EngineStats stats = engine_->stats();
+    if (stats.requests_running == 0 && stats.requests_waiting == 0 &&
+        stats.dense_blocks_used == 0 && stats.meta_blocks_used == 0 &&
+        store_->num_sequences() == 0) {
+      return true;
+    }
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return false;
+}
+
+std::vector<int32_t> RandomPrompt(int64_t length, int64_t vocab_size, uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::vector<int32_t> prompt(static_cast<size_t>(length));
+  for (int32_t& token : prompt) {
+    token = static_cast<int32_t>(generator() % static_cast<uint64_t>(vocab_size));
+  }
+  return prompt;
+}
+
+}  // namespace retroinfer::test_support

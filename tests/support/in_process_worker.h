@@ -1,0 +1,96 @@
+// A whole engine in this process: CPU backend, a model folder, and an arena without a service.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "gpu_worker/device/cpu/cpu_device.h"
+#include "gpu_worker/engine/local_engine.h"
+#include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/generation_config.h"
+#include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "gpu_worker/wave_index/wave_index_settings.h"
+#include "tests/support/fake_segment_store.h"
+
+namespace retroinfer::test_support {
+
+struct InProcessWorkerOptions {
+  std::filesystem::path model_folder;
+  int64_t context_length = 0;  // not 0: written into a copy of config.json
+  int64_t max_model_len = 16384;
+  int32_t max_batch = 8;
+  size_t arena_bytes = size_t{256} << 20;
+  size_t block_cache_bytes = size_t{16} << 20;
+  size_t dense_kv_bytes = 0;  // 0: as the plan likes
+  ComputePrecision precision = ComputePrecision::kBf16;
+  DType kv_dtype = DType::kBf16;
+  WaveIndexSettings wave_index;
+};
+
+// What a request gave.
+class CollectingSink final : public GenerationSink {
+ public:
+  void OnProgress(const PrefillProgress& progress) override;
+  void OnOutput(const OutputDelta& delta) override;
+  void OnFinish(const GenerationResult& result) override;
+
+  // Blocks until OnFinish. Aborts the test program after two minutes.
+  const GenerationResult& Wait();
+  bool finished() const;
+  std::vector<int32_t> tokens() const;
+  std::string text() const;
+  std::vector<PrefillProgress> progress() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::string text_ ABSL_GUARDED_BY(mutex_);
+  std::vector<PrefillProgress> progress_ ABSL_GUARDED_BY(mutex_);
+  GenerationResult result_;
+};
+
+class InProcessWorker {
+ public:
+  // Aborts the test program if anything fails.
+  explicit InProcessWorker(const InProcessWorkerOptions& options);
+  ~InProcessWorker();
+
+  LocalEngine& engine() { return *engine_; }
+  FakeSegmentStore& store() { return *store_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const ModelConfig& config() const { return model_->config(); }
+  const GenerationConfig& generation() const { return generation_; }
+  CpuDevice& device() { return *device_; }
+
+  // Greedy generation of `max_tokens` tokens, end tokens ignored.
+  GenerationRequest Greedy(std::vector<int32_t> prompt, int32_t max_tokens,
+                           PolicyKind policy = PolicyKind::kWave);
+  std::shared_ptr<CollectingSink> Submit(GenerationRequest request);
+  // Submit and wait.
+  std::vector<int32_t> Generate(GenerationRequest request);
+  // Waits until nothing is held any more: blocks, slots of sequences, extents.
+  bool WaitUntilIdle(absl::Duration timeout = absl::Seconds(30));
+
+ private:
+  std::filesystem::path temporary_folder_;  // the copy of the model, if any
+  std::unique_ptr<CpuDevice> device_;
+  std::unique_ptr<CpuOps> ops_;
+  std::unique_ptr<Stream> compute_, background_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  GenerationConfig generation_;
+  std::unique_ptr<Transformer> model_;
+  std::unique_ptr<FakeSegmentStore> store_;
+  std::vector<std::byte> data_plane_storage_;
+  std::unique_ptr<LocalEngine> engine_;
+  int next_id_ = 0;
+};
+
+// `length` token ids of a vocabulary, the same for the same seed.
+std::vector<int32_t> RandomPrompt(int64_t length, int64_t vocab_size, uint64_t seed);
+
+}  // namespace retroinfer::test_support

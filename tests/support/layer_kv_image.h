@@ -1,0 +1,45 @@
+// One layer's KV with given contents, on the host and on a backend.
+#pragma once
+
+#include <vector>
+
+#include "gpu_worker/ops/layer_kv.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer::test_support {
+
+class LayerKvImage {
+ public:
+  // keys, values: [num_kv_heads][capacity][head_dim].
+  LayerKvImage(DeviceData& data, std::span<const float> keys, std::span<const float> values,
+               uint32_t num_kv_heads, uint32_t head_dim, DType dtype)
+      : host_keys_(FromBytes(ToBytes(keys, dtype), dtype)),
+        host_values_(FromBytes(ToBytes(values, dtype), dtype)),
+        keys_(data.Upload(ToBytes(keys, dtype))),
+        values_(data.Upload(ToBytes(values, dtype))) {
+    view_ = {.keys = keys_.bytes().device_data(),
+             .values = values_.bytes().device_data(),
+             .num_kv_heads = num_kv_heads,
+             .head_dim = head_dim,
+             .capacity = static_cast<int64_t>(keys.size() / num_kv_heads / head_dim),
+             .dtype = dtype};
+  }
+
+  const LayerKv& view() const { return view_; }
+  // The rounded elements of one token.
+  const float* Key(uint32_t head, int64_t token) const { return At(host_keys_, head, token); }
+  const float* Value(uint32_t head, int64_t token) const { return At(host_values_, head, token); }
+
+ private:
+  const float* At(const std::vector<float>& values, uint32_t head, int64_t token) const {
+    return values.data() + (head * view_.capacity + token) * view_.head_dim;
+  }
+
+  std::vector<float> host_keys_;
+  std::vector<float> host_values_;
+  DeviceBuffer keys_;
+  DeviceBuffer values_;
+  LayerKv view_;
+};
+
+}  // namespace retroinfer::test_support

@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+"""Holds the rules of the house that a formatter cannot: run from anywhere, prints each violation.
+
+Rules: include direction, CUDA headers only in cuda/ folders, a test for every .cc, file and function
+lengths, #pragma once, unfinished work, formatting (where the reference clang-format is installed).
+"""
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SOURCE_DIRS = ("common", "gpu_worker", "kv_store_service", "client")
+CLANG_FORMAT_MAJOR = "14"
+
+MAX_FILE_LINES = 500
+MAX_TEST_FILE_LINES = 800
+MAX_FUNCTION_LINES = 70
+
+# Folder of gpu_worker -> folders of gpu_worker that it may include (besides itself and common/).
+WORKER_LAYERS = {
+    "device": set(),
+    "ops": {"device"},
+    "tokenizer": set(),
+    "model": {"device", "ops"},
+    "wave_index": {"device", "ops"},
+    "wave_buffer": {"device", "ops"},
+    "store_link": set(),
+    "attention": {"device", "ops", "wave_index", "wave_buffer"},
+    "engine": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
+               "store_link"},
+    "server": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
+               "engine", "store_link"},
+}
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|not implemented|\bfor now\b", re.IGNORECASE)
+
+
+def tracked_files():
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [name for name in listing.splitlines() if (ROOT / name).is_file()]
+
+
+def includes(text):
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r'\s*#\s*include\s+["<]([^">]+)[">]', line)
+        if match:
+            yield number, match.group(1)
+
+
+def check_includes(name, text):
+    parts = name.split("/")
+    for number, target in includes(text):
+        if re.match(r"(cuda|cublas|cudnn|cub/|nccl)", target) and "cuda" not in parts:
+            yield f"{name}:{number}: CUDA header outside a cuda/ folder: {target}"
+        top = target.split("/")[0]
+        if parts[0] == "common" and top in ("gpu_worker", "kv_store_service", "client"):
+            yield f"{name}:{number}: common/ includes {target}"
+        if parts[0] == "gpu_worker" and top in ("kv_store_service", "client"):
+            yield f"{name}:{number}: the services share only common/ and proto/: {target}"
+        if parts[0] == "kv_store_service" and top in ("gpu_worker", "client"):
+            yield f"{name}:{number}: the services share only common/ and proto/: {target}"
+        if parts[0] == "gpu_worker" and top == "gpu_worker" and len(parts) > 2:
+            folder, wanted = parts[1], target.split("/")[1]
+            if wanted != folder and wanted not in WORKER_LAYERS.get(folder, set()):
+                yield f"{name}:{number}: {folder}/ must not include {target}"
+
+
+def check_has_test(name, names):
+    parts = name.split("/")
+    if parts[0] not in SOURCE_DIRS or not name.endswith(".cc") or parts[-1] == "main.cc":
+        return
+    stem = parts[-1][:-3]
+    inner = [part for part in parts[:-1] if part not in ("cpu", "cuda")]
+    candidates = {"/".join(["tests", *inner, f"{stem}_test.cc"]),
+                  "/".join(["tests", *parts[:-1], f"{stem}_test.cc"])}
+    if not candidates & names:
+        yield f"{name}: no test at {' or '.join(sorted(candidates))}"
+
+
+def function_lengths(text):
+    """Yields (first line, lines) of each function body: a '{' ending a line at namespace or class
+    level whose head has a parenthesis, up to the brace that closes it."""
+    lines = text.splitlines()
+    for index, line in enumerate(lines):
+        if not re.search(r"\)[^;{}=]*\{\s*$", line) or re.match(r"\s*(if|for|while|switch|else|do|\})",
+                                                               line):
+            continue
+        indent = len(line) - len(line.lstrip())
+        if indent > 2:
+            continue
+        closing = " " * indent + "}"
+        for end in range(index + 1, len(lines)):
+            if lines[end].startswith(closing):
+                yield index + 1, end - index + 1
+                break
+
+
+def check_lengths(name, text):
+    limit = MAX_TEST_FILE_LINES if name.startswith(("tests/", "bench/")) else MAX_FILE_LINES
+    count = text.count("\n")
+    if count > limit:
+        yield f"{name}: {count} lines, at most {limit}"
+    for line, length in function_lengths(text):
+        if length > MAX_FUNCTION_LINES:
+            yield f"{name}:{line}: function of {length} lines, at most {MAX_FUNCTION_LINES}"
+
+
+def check_text(name, text):
+    for number, line in enumerate(text.splitlines(), 1):
+        if UNFINISHED.search(line):
+            yield f"{name}:{number}: unfinished by its own words: {line.strip()}"
+
+
+def check_format(names):
+    program = shutil.which("clang-format")
+    if program is None:
+        print("tidy: clang-format is not installed, formatting not checked")
+        return
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    if f"version {CLANG_FORMAT_MAJOR}." not in version:
+        print(f"tidy: formatting is checked with clang-format {CLANG_FORMAT_MAJOR} only")
+        return
+    result = subprocess.run([program, "--dry-run", "-Werror", *names], cwd=ROOT,
+                            capture_output=True, text=True)
+    bad = sorted({line.split(":")[0] for line in result.stderr.splitlines() if "error:" in line})
+    for name in bad:
+        yield f"{name}: not formatted"
+
+
+def main():
+    names = tracked_files()
+    name_set = set(names)
+    code = [name for name in names if name.endswith((".h", ".cc", ".cu", ".cuh"))]
+    violations = []
+    for name in code:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        violations += check_includes(name, text)
+        violations += check_has_test(name, name_set)
+        violations += check_lengths(name, text)
+        if name.endswith(".h") and "#pragma once" not in text:
+            violations.append(f"{name}: no #pragma once")
+    for name in names:
+        if name.endswith((".h", ".cc", ".cu", ".cuh", ".sh", ".md", ".proto")) or (
+                name.endswith(".py") and not name.endswith("tidy.py")):
+            violations += check_text(name, (ROOT / name).read_text(encoding="utf-8"))
+    violations += check_format(code)
+    for violation in violations:
+        print(violation)
+    print(f"tidy: {len(code)} source files, {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
