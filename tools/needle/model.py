@@ -23,9 +23,9 @@ Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 class Shape:
     """The sizes that config.json states."""
     vocab_size: int
-    hidden_size: int = 384
-    num_hidden_layers: int = 4
-    intermediate_size: int = 768
+    hidden_size: int = 320
+    num_hidden_layers: int = 5
+    intermediate_size: int = 640
     num_attention_heads: int = 8
     num_key_value_heads: int = 2
     head_dim: int = 128

@@ -12,8 +12,8 @@ from . import bpe, document, keys, prompt, tasks
 
 SPLIT = "train"
 # Share of the questions, by task.
-_TASK_SHARES = {tasks.SINGLE: 0.4, tasks.MULTI_VALUE: 0.2, tasks.MULTI_QUERY: 0.2,
-                tasks.VARIABLE_TRACKING: 0.2}
+_TASK_SHARES = {tasks.SINGLE: 0.25, tasks.MULTI_VALUE: 0.35, tasks.MULTI_QUERY: 0.25,
+                tasks.VARIABLE_TRACKING: 0.15}
 _KIND_SHARES = {"number": 0.6, "word": 0.15, "code": 0.25}
 _FACT_TOKENS = 18
 _MAX_QUESTION_TOKENS = 3072
