@@ -62,6 +62,8 @@ class BlockCache {
   // What PageLookup works on in this step. While a snapshot runs nothing is admitted.
   BlockCacheView view() const;
   BlockCacheCounters* counters() const;  // device
+  // The arena as the device sees it.
+  DeviceSpan<std::byte> device_arena() const { return device_arena_; }
   StepStamp step() const { return static_cast<StepStamp>(step_); }
 
   // Frees the slots of pages [first_page, first_page + num_pages), whose segment has ended, over

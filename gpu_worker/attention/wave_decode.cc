@@ -1,0 +1,212 @@
+#include "gpu_worker/attention/wave_decode.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+int64_t MaxClusters(int64_t max_tokens) {
+  return max_tokens / kDecodeSegmentTokens * kClustersPerMetaBlock;
+}
+
+}  // namespace
+
+WaveDecode::WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cache,
+                       const DensePoolView& dense_pool, const MetaPoolView& meta_pool,
+                       const Limits& limits)
+    : device_(device),
+      ops_(ops),
+      stream_(stream),
+      cache_(cache),
+      dense_pool_(dense_pool),
+      meta_pool_(meta_pool),
+      limits_(limits),
+      num_kv_heads_(meta_pool.geometry.num_kv_heads),
+      scale_(1.0f / std::sqrt(static_cast<float>(meta_pool.geometry.head_dim))),
+      host_indexes_(static_cast<size_t>(limits.max_batch)),
+      host_budgets_(static_cast<size_t>(limits.max_batch)) {}
+
+absl::StatusOr<std::unique_ptr<WaveDecode>> WaveDecode::Create(Device& device, Ops& ops,
+                                                               Stream& stream, BlockCache& cache,
+                                                               const DensePoolView& dense_pool,
+                                                               const MetaPoolView& meta_pool,
+                                                               const Limits& limits) {
+  auto decode =
+      absl::WrapUnique(new WaveDecode(device, ops, stream, cache, dense_pool, meta_pool, limits));
+  RETURN_IF_ERROR(decode->Allocate());
+  return decode;
+}
+
+absl::Status WaveDecode::Allocate() {
+  const auto allocate = [this](size_t bytes, DeviceBuffer& buffer) -> absl::Status {
+    ASSIGN_OR_RETURN(buffer, device_.Allocate(bytes, MemoryPurpose::kActivations));
+    return absl::OkStatus();
+  };
+  const KvGeometry& geometry = meta_pool_.geometry;
+  const size_t batch = static_cast<size_t>(limits_.max_batch);
+  const size_t rows = batch * geometry.num_kv_heads;
+  const size_t query_rows = batch * static_cast<size_t>(limits_.num_query_heads);
+  const size_t clusters = static_cast<size_t>(MaxClusters(limits_.max_tokens));
+  RETURN_IF_ERROR(allocate(batch * sizeof(MetaIndexView), indexes_));
+  RETURN_IF_ERROR(allocate(batch * sizeof(SelectionBudget), budgets_));
+  RETURN_IF_ERROR(allocate(query_rows * clusters * sizeof(float), scores_));
+  RETURN_IF_ERROR(allocate(rows * clusters * sizeof(int32_t), retrieved_));
+  RETURN_IF_ERROR(allocate(rows * clusters * sizeof(int32_t), estimated_));
+  RETURN_IF_ERROR(allocate(rows * sizeof(int32_t), num_retrieved_));
+  RETURN_IF_ERROR(allocate(rows * sizeof(int32_t), num_estimated_));
+  RETURN_IF_ERROR(allocate(rows * clusters * 8, select_scratch_));
+  RETURN_IF_ERROR(allocate(query_rows * sizeof(float), estimate_max_));
+  RETURN_IF_ERROR(allocate(query_rows * sizeof(float), estimate_sum_));
+  RETURN_IF_ERROR(allocate(query_rows * geometry.head_dim * sizeof(float), estimate_acc_));
+  RETURN_IF_ERROR(
+      allocate(ops_.DecodeAttentionScratchBytes(limits_.max_batch, limits_.num_query_heads,
+                                                static_cast<int32_t>(geometry.head_dim)),
+               attend_scratch_));
+  ASSIGN_OR_RETURN(execution_, ExecutionBuffer::Create(device_, geometry, limits_.max_batch,
+                                                       static_cast<int64_t>(clusters)));
+  return absl::OkStatus();
+}
+
+absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
+                                   DeviceSpan<const DenseZone> zones) {
+  if (batch.size() > host_indexes_.size() || zones.size() != batch.size()) {
+    return absl::InternalError(absl::StrCat("wave decode: ", batch.size(), " sequences and ",
+                                            zones.size(), " dense zones, room for ",
+                                            host_indexes_.size()));
+  }
+  batch_ = static_cast<int64_t>(batch.size());
+  zones_ = zones;
+  max_clusters_ = max_retrieved_ = max_estimated_ = 0;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const int64_t clusters = int64_t{batch[i].index.num_blocks} * kClustersPerMetaBlock;
+    if (clusters > MaxClusters(limits_.max_tokens)) {
+      return absl::InternalError(absl::StrCat("wave decode: an index of ", clusters,
+                                              " clusters, room for ",
+                                              MaxClusters(limits_.max_tokens)));
+    }
+    host_indexes_[i] = batch[i].index;
+    host_budgets_[i] = BudgetOf(batch[i].ratios, static_cast<int32_t>(clusters));
+    max_clusters_ = std::max(max_clusters_, clusters);
+    max_retrieved_ = std::max<int64_t>(max_retrieved_, host_budgets_[i].num_retrieved);
+    max_estimated_ = std::max<int64_t>(max_estimated_, host_budgets_[i].num_estimated);
+  }
+  const auto upload = [&](const auto& host, const DeviceBuffer& buffer) {
+    const auto bytes = std::as_bytes(std::span(host).first(batch.size()));
+    return device_.Upload(stream_, bytes, buffer.bytes().first(bytes.size()));
+  };
+  RETURN_IF_ERROR(upload(host_indexes_, indexes_));
+  return upload(host_budgets_, budgets_);
+}
+
+absl::Status WaveDecode::Layer(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
+  if (max_clusters_ > 0) {
+    RETURN_IF_ERROR(Score(layer, queries));
+    RETURN_IF_ERROR(Select());
+    RETURN_IF_ERROR(EstimateZone(layer));
+    RETURN_IF_ERROR(LookUpPages(layer));
+  }
+  return Attend(layer, queries, out);
+}
+
+absl::Status WaveDecode::Score(uint32_t layer, const MatrixView& queries) {
+  return ops_.CentroidScore(
+      stream_, {.queries = queries,
+                .pool = meta_pool_,
+                .layer = layer,
+                .indexes = Rows<const MetaIndexView>(indexes_, 1, 1),
+                .scale = scale_,
+                .max_clusters = max_clusters_,
+                .scores = Rows<float>(scores_, limits_.num_query_heads, max_clusters_)});
+}
+
+absl::Status WaveDecode::Select() {
+  return ops_.ClusterSelect(
+      stream_, {.scores = Rows<const float>(scores_, limits_.num_query_heads, max_clusters_),
+                .max_clusters = max_clusters_,
+                .batch = static_cast<int32_t>(batch_),
+                .num_query_heads = limits_.num_query_heads,
+                .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
+                .budgets = Rows<const SelectionBudget>(budgets_, 1, 1),
+                .max_retrieved = max_retrieved_,
+                .max_estimated = max_estimated_,
+                .retrieved = Rows<int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
+                .num_retrieved = Rows<int32_t>(num_retrieved_, num_kv_heads_, 1),
+                .estimated = Rows<int32_t>(estimated_, num_kv_heads_, max_estimated_),
+                .num_estimated = Rows<int32_t>(num_estimated_, num_kv_heads_, 1),
+                .scratch = select_scratch_.bytes()});
+}
+
+AttentionPartialView WaveDecode::EstimateView() const {
+  return {.max = Rows<float>(estimate_max_, limits_.num_query_heads, 1),
+          .sum = Rows<float>(estimate_sum_, limits_.num_query_heads, 1),
+          .acc = Rows<float>(estimate_acc_, limits_.num_query_heads,
+                             static_cast<int64_t>(meta_pool_.geometry.head_dim))};
+}
+
+absl::Status WaveDecode::EstimateZone(uint32_t layer) {
+  return ops_.Estimate(
+      stream_, {.pool = meta_pool_,
+                .layer = layer,
+                .indexes = Rows<const MetaIndexView>(indexes_, 1, 1),
+                .batch = static_cast<int32_t>(batch_),
+                .num_query_heads = limits_.num_query_heads,
+                .scores = Rows<const float>(scores_, limits_.num_query_heads, max_clusters_),
+                .max_clusters = max_clusters_,
+                .estimated = Rows<const int32_t>(estimated_, num_kv_heads_, max_estimated_),
+                .num_estimated = Rows<const int32_t>(num_estimated_, num_kv_heads_, 1),
+                .max_estimated = max_estimated_,
+                .out = EstimateView()});
+}
+
+absl::Status WaveDecode::LookUpPages(uint32_t layer) {
+  const auto batch = static_cast<int32_t>(batch_);
+  return ops_.PageLookup(
+      stream_, {.cache = cache_.view(),
+                .counters = cache_.counters(),
+                .pool = meta_pool_,
+                .layer = layer,
+                .step = cache_.step(),
+                .indexes = Rows<const MetaIndexView>(indexes_, 1, 1),
+                .batch = batch,
+                .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
+                .retrieved = Rows<const int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
+                .num_retrieved = Rows<const int32_t>(num_retrieved_, num_kv_heads_, 1),
+                .max_retrieved = max_retrieved_,
+                .max_pages = execution_.max_pages(),
+                .pages = execution_.pages(batch),
+                .num_pages = execution_.num_pages(batch)});
+}
+
+absl::Status WaveDecode::Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
+  DecodeAttentionArgs args{.queries = queries,
+                           .pool = dense_pool_,
+                           .layer = layer,
+                           .zones = zones_,
+                           .scale = scale_,
+                           .out = out,
+                           .scratch = attend_scratch_.bytes()};
+  if (max_clusters_ > 0) {
+    const auto batch = static_cast<int32_t>(batch_);
+    args.pages = execution_.pages(batch);
+    args.num_pages = execution_.num_pages(batch);
+    args.max_pages = execution_.max_pages();
+    args.estimate = EstimateView();
+  }
+  return ops_.DecodeAttention(stream_, args);
+}
+
+double WaveDecode::LastStepIndexBytes(size_t row) const {
+  const SelectionBudget& budget = host_budgets_[row];
+  const KvGeometry& geometry = meta_pool_.geometry;
+  const double vectors = static_cast<double>(budget.num_clusters) + budget.num_estimated +
+                         2.0 * kTokensPerCluster * budget.num_retrieved;
+  return vectors * static_cast<double>(geometry.vector_bytes()) * geometry.num_layers *
+         geometry.num_kv_heads;
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,114 @@
+// One decode step of tripartite attention for a batch, layer by layer (RetroInfer, section 4):
+//   score   q . C of every live cluster
+//   select  retrieval and estimation zone of each KV head
+//   estimate the estimation zone from centroids and value sums
+//   look up  the pages of the retrieval zone in the block cache
+//   attend   dense zone and pages exactly, merged with the estimate.
+// Sequences without an index take part with zero clusters.
+//
+// Threads: the engine's.
+// Owns:    the step's device memory, allocated once for the largest batch; a step allocates none.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/wave_buffer/block_cache.h"
+#include "gpu_worker/wave_buffer/execution_buffer.h"
+#include "gpu_worker/wave_index/selection_budget.h"
+
+namespace retroinfer {
+
+class WaveDecode {
+ public:
+  struct Limits {
+    int32_t num_query_heads = 0;
+    int32_t max_batch = 0;
+    int64_t max_tokens = 0;  // of a sequence
+  };
+
+  static absl::StatusOr<std::unique_ptr<WaveDecode>> Create(Device& device, Ops& ops,
+                                                            Stream& stream, BlockCache& cache,
+                                                            const DensePoolView& dense_pool,
+                                                            const MetaPoolView& meta_pool,
+                                                            const Limits& limits);
+
+  // What a sequence brings into a step.
+  struct Sequence {
+    MetaIndexView index;  // its live meta blocks
+    SelectionRatios ratios;
+  };
+
+  // `zones` [batch.size()] is device memory that must stay until the step is done; the same holds
+  // for the block lists of the indexes.
+  //
+  // REQUIRES: batch.size() <= max_batch; the block cache has begun the step.
+  absl::Status BeginStep(std::span<const Sequence> batch, DeviceSpan<const DenseZone> zones);
+  // queries, out: [batch, query_heads * head_dim], activation dtype.
+  absl::Status Layer(uint32_t layer, const MatrixView& queries, const MatrixView& out);
+  absl::Status EndStep() { return absl::OkStatus(); }
+
+  // Bytes of centroids, value sums and retrieved pages that the last step read for batch[row], all
+  // layers; a cluster counts with its mean size.
+  double LastStepIndexBytes(size_t row) const;
+
+  // The stages of Layer(), for measuring them one by one. Order: as above.
+  absl::Status Score(uint32_t layer, const MatrixView& queries);
+  absl::Status Select();
+  absl::Status EstimateZone(uint32_t layer);
+  absl::Status LookUpPages(uint32_t layer);
+  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out);
+
+ private:
+  WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cache,
+             const DensePoolView& dense_pool, const MetaPoolView& meta_pool, const Limits& limits);
+
+  absl::Status Allocate();
+  AttentionPartialView EstimateView() const;
+  // The leading part of a buffer that this step's batch uses.
+  template <typename T>
+  DeviceSpan<T> Rows(const DeviceBuffer& buffer, int64_t heads, int64_t row_length) const {
+    return buffer.as<T>().first(static_cast<size_t>(batch_ * heads * row_length));
+  }
+
+  Device& device_;
+  Ops& ops_;
+  Stream& stream_;
+  BlockCache& cache_;
+  const DensePoolView dense_pool_;
+  const MetaPoolView meta_pool_;
+  const Limits limits_;
+  const int64_t num_kv_heads_;
+  const float scale_;
+
+  DeviceBuffer indexes_;        // MetaIndexView [max_batch]
+  DeviceBuffer budgets_;        // SelectionBudget [max_batch]
+  DeviceBuffer scores_;         // float [max_batch, query_heads, max_clusters]
+  DeviceBuffer retrieved_;      // int32 [max_batch, kv_heads, max_clusters]
+  DeviceBuffer num_retrieved_;  // int32 [max_batch, kv_heads]
+  DeviceBuffer estimated_;
+  DeviceBuffer num_estimated_;
+  DeviceBuffer select_scratch_;
+  DeviceBuffer estimate_max_;  // float [max_batch, query_heads]
+  DeviceBuffer estimate_sum_;
+  DeviceBuffer estimate_acc_;  // float [max_batch, query_heads, head_dim]
+  DeviceBuffer attend_scratch_;
+  ExecutionBuffer execution_;
+
+  // This step's batch. The row lengths are those of its largest index, so that rows lie close.
+  int64_t batch_ = 0;
+  int64_t max_clusters_ = 0;
+  int64_t max_retrieved_ = 0;
+  int64_t max_estimated_ = 0;
+  DeviceSpan<const DenseZone> zones_;
+  std::vector<MetaIndexView> host_indexes_;
+  std::vector<SelectionBudget> host_budgets_;
+};
+
+}  // namespace retroinfer
