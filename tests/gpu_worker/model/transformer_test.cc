@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <optional>
 #include <tuple>
 
 #include "tests/gpu_worker/model/dense_sequences.h"
 #include "tests/gpu_worker/model/golden_model.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
 
@@ -87,6 +87,9 @@ class Runner {
     return data.Values(logits);
   }
 
+  // Allocations that the model's part of the last decode step made.
+  int64_t decode_allocations = -1;
+
   // One decode step of some sequences; logits [sequences, vocab].
   std::vector<float> Decode(DenseSequences& dense, const std::vector<int>& sequences,
                             const std::vector<int32_t>& tokens) {
@@ -102,12 +105,15 @@ class Runner {
         data.UploadMatrix(std::vector<float>(static_cast<size_t>(rows * golden.config.vocab_size),
                                              test_support::kNan),
                           rows, golden.config.vocab_size, DType::kF32);
-    Check(model->Decode(
+    const int64_t allocations_before = test_support::NumAllocations();
+    const absl::Status status = model->Decode(
         *backend->stream, token_ids.as<const int32_t>(), device_positions.as<const int32_t>(),
         [&](uint32_t layer, const MatrixView& queries, const MatrixView& keys,
             const MatrixView& values,
             const MatrixView& out) { return dense.Attend(layer, queries, keys, values, out); },
-        logits.view));
+        logits.view);
+    decode_allocations = test_support::NumAllocations() - allocations_before;
+    Check(status);
     return data.Values(logits);
   }
 
@@ -166,6 +172,21 @@ TEST_P(TransformerGoldenTest, DecodeFromTheFirstTokenEqualsHuggingFace) {
       if (golden.prefill_positions[row] != static_cast<int64_t>(token)) continue;
       EXPECT_LE(NormError(logits, golden.PrefillLogits(row)), run_.tolerance()) << token;
     }
+  }
+}
+
+// Each matrix product lets the library below it allocate its own book-keeping (a handful of calls
+// for each thread's share); nothing else in a step may allocate, and nothing may grow.
+TEST_P(TransformerGoldenTest, AWarmDecodeStepAllocatesInMatrixProductsOnly) {
+  const GoldenModel& golden = run_.golden;
+  constexpr int64_t kAllocationsPerProduct = 8;
+  const int64_t num_products = 6 * golden.config.num_layers + 1;
+  DenseSequences dense(*run_.backend, golden.config, run_.kv_dtype(), 3, 200);
+  for (size_t step = 0; step < 10; ++step) {
+    const int32_t token = golden.forced[step];
+    run_.Decode(dense, {0, 1, 2}, {token, token, token});
+    if (step == 0) continue;
+    EXPECT_LE(run_.decode_allocations, num_products * kAllocationsPerProduct) << "step " << step;
   }
 }
 
