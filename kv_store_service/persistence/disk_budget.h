@@ -13,7 +13,7 @@
 
 namespace retroinfer::kvstore {
 
-// Threads: all methods on any thread; one eviction at a time.
+// Threads: all methods on any thread; one eviction at a time. Lock order: eviction_mutex_, mutex_.
 class DiskBudget {
  public:
   struct Stats {
@@ -25,8 +25,8 @@ class DiskBudget {
     uint64_t refused_total = 0;  // calls that found no room
   };
 
-  // `is_referenced` tells whether a live sequence uses a segment; may be empty (none is). It is
-  // called without a lock of this class held.
+  // `is_referenced` tells whether a live sequence uses a segment; may be empty (none is). It must
+  // not call this object.
   //
   // REQUIRES: `storage` outlives this object.
   DiskBudget(SegmentStorage* storage, DiskLimits limits,
@@ -42,12 +42,13 @@ class DiskBudget {
   Stats stats();
 
  private:
-  absl::Status RemoveExpiredContexts(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status RemoveExpiredContexts(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(eviction_mutex_);
 
   SegmentStorage& storage_;
   const DiskLimits limits_;
   const std::function<bool(const SegmentName&)> is_referenced_;
 
+  absl::Mutex eviction_mutex_;
   absl::Mutex mutex_;
   Stats stats_ ABSL_GUARDED_BY(mutex_);
 };
