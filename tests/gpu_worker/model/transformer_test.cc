@@ -148,6 +148,17 @@ TEST_P(TransformerGoldenTest, PrefillEqualsHuggingFaceInAnyChunks) {
   }
 }
 
+// So greedy tokens do not depend on what else the engine does between slices, nor on where a cached
+// prefix ends.
+TEST_P(TransformerGoldenTest, ChunksDoNotChangeABitOfPrefill) {
+  const auto whole = run_.data.Values(run_.Prefill(run_.golden.prompt, {128}));
+  for (const std::vector<int64_t>& chunks :
+       std::vector<std::vector<int64_t>>{{64}, {17}, {1}, {1, 33, 3, 50}}) {
+    EXPECT_TRUE(run_.data.Values(run_.Prefill(run_.golden.prompt, chunks)) == whole)
+        << "first chunk " << chunks.front();
+  }
+}
+
 TEST_P(TransformerGoldenTest, DecodeAfterPrefillEqualsHuggingFace) {
   const GoldenModel& golden = run_.golden;
   ASSERT_EQ(golden.forced.size(), 64u);
