@@ -56,6 +56,8 @@ TEST(AddedTokenMatcherTest, StripsWhiteSpace) {
   EXPECT_THAT(Split(tokens, "a \u3000<l> b"), ElementsAre("a", "1: \u3000<l>", " b"));
   EXPECT_THAT(Split(tokens, "a <r>\n\u2003b"), ElementsAre("a ", "2:<r>\n\u2003", "b"));
   EXPECT_THAT(Split(tokens, "<r> <l>"), ElementsAre("2:<r> ", "1:<l>"));
+  EXPECT_THAT(Split({tokens[1], {.id = 3, .content = " x"}}, "<r> x x"),
+              ElementsAre("2:<r> ", "x", "3: x"));
   EXPECT_THAT(Split(tokens, " <l>"), ElementsAre("1: <l>"));
 }
 
@@ -65,6 +67,7 @@ TEST(AddedTokenMatcherTest, SingleWordsHaveNoWordBesideThem) {
   EXPECT_THAT(Split(tokens, "fit it,its it_ \u00E9it it\u0301"),
               ElementsAre("fit ", "1:it", ",its it_ \u00E9it it\u0301"));
   EXPECT_THAT(Split(tokens, "\u2460it\u24B6it"), ElementsAre("\u2460it\u24B6it"));
+  EXPECT_THAT(Split(tokens, "it\U0002EC33"), ElementsAre("it\U0002EC33"));  // of Unicode 15.1
   EXPECT_THAT(Split(tokens, "\u2460it\u2460"), ElementsAre("\u2460", "1:it", "\u2460"));
 }
 

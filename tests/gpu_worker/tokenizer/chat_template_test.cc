@@ -118,6 +118,21 @@ TEST(ChatTemplateTest, OthersArePlainText) {
   EXPECT_EQ(ChatTemplate::Create(*WithTemplate("qwen", kChatMl)).family_name(), "chatml");
 }
 
+TEST(ChatTemplateTest, TheBeginningOfAnAnswerIsTheTemplates) {
+  const std::vector<ChatMessage> messages = {{"user", "Hi"}};
+  const std::string prompt = "{% if add_generation_prompt %}";
+  const auto text = [&](const std::string& jinja) {
+    const auto tokenizer = WithTemplate("qwen", kChatMl + jinja);
+    return tokenizer->Decode(*ChatTemplate::Create(*tokenizer).Encode(messages), false);
+  };
+  const std::string head = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(text(prompt + "{{ '<|im_start|>assistant\\n' }} {{ 'x' }}"), head);
+  EXPECT_EQ(text(prompt + "{{ \"<|im_start|>assistant\\n\" }}"), head);
+  EXPECT_EQ(text(prompt + "{{ \"<|im_start|>assistant\\n<think>\\n\" + '' }}"), head + "<think>\n");
+  EXPECT_EQ(text(prompt + "{{- '<|im_start|>assistant\\n<think>\\n\\n</think>\\n\\n' }}"),
+            head + "<think>\n\n</think>\n\n");
+}
+
 TEST(ChatTemplateTest, TheDateOfLlama31CanBeGiven) {
   const std::string dated = std::string(kLlama3) +
                             " \"Cutting Knowledge Date: May 2021\\n\" date_string = \"1 Jan 2022\"";

@@ -10,25 +10,27 @@ namespace {
 
 using testing::HasSubstr;
 
-absl::Status LoadText(std::string_view text) {
-  const TemporaryFolder folder;
-  return JsonFile::Load(folder.Write("a.json", text)).status();
-}
+absl::Status ParseText(std::string_view text) { return JsonFile::Parse(text, "a.json").status(); }
 
 TEST(JsonFileTest, HostileFilesAreRefused) {
   const auto deep = [](size_t depth) {
     return std::string(depth, '[') + "1" + std::string(depth, ']');
   };
-  EXPECT_TRUE(LoadText(deep(50)).ok());
+  EXPECT_TRUE(ParseText(deep(50)).ok());
   for (const std::string& text :
        {deep(100), deep(5'000'000), std::string(1'000'000, '['), std::string(1'000'000, '{'),
         std::string(), std::string("  "), std::string("{\"a\":"), std::string("{'a': 1}"),
         std::string("[1] 2"), std::string("\"\xFF\""), std::string("\"\\ud800\""),
         std::string("\0\0", 2), std::string("nul")}) {
-    const absl::Status status = LoadText(text);
+    const absl::Status status = ParseText(text);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text.substr(0, 20);
     EXPECT_THAT(Message(status), HasSubstr("a.json"));
   }
+}
+
+TEST(JsonFileTest, LargeTextsAreRefused) {
+  EXPECT_EQ(ParseText("\"" + std::string(JsonFile::kBytesMax, 'x') + "\"").code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(JsonFileTest, LargeFilesAreRefusedUnread) {

@@ -41,8 +41,7 @@ constexpr const char* kFile = R"({
 })";
 
 absl::StatusOr<TokenizerSpec> Read(std::string_view text) {
-  const TemporaryFolder folder;
-  const auto file = JsonFile::Load(folder.Write("tokenizer.json", text));
+  const auto file = JsonFile::Parse(text, "tokenizer.json");
   if (!file.ok()) return file.status();
   return ReadTokenizerJson(*file);
 }
@@ -159,7 +158,7 @@ TEST(TokenizerJsonTest, DamagedFilesAreNoDanger) {
   const std::string text = kFile;
   for (size_t i = 0; i < text.size(); ++i) {
     EXPECT_FALSE(Read(text.substr(0, i)).ok()) << i;
-    if (i % 3 != 0) continue;
+    if (i % 7 != 0) continue;
     for (const char c : {'"', '[', '}', '0', 'x'}) {
       std::string damaged = text;
       damaged[i] = c;

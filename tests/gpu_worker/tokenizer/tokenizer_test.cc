@@ -3,10 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <random>
-#include <thread>
 
 #include "gpu_worker/tokenizer/nfc.h"
 #include "tests/gpu_worker/tokenizer/tokenizer_fixtures.h"
@@ -214,24 +212,6 @@ TEST_P(GoldenTokenizerTest, LongTextsTakeSeconds) {
     ASSERT_TRUE(ids.ok()) << ids.status();
     EXPECT_TRUE(tokenizer_->Decode(*ids, false) == text);
   }
-}
-
-TEST_P(GoldenTokenizerTest, ManyThreadsShareOneTokenizer) {
-  const std::string text = "Threads don't share 12345 caches: \u00E9\u65E5\u672C <|eot_id|>\n";
-  const auto expected = tokenizer_->Encode(text);
-  std::vector<std::thread> threads;
-  std::atomic<int> num_different = 0;
-  for (int i = 0; i < 4; ++i) {
-    threads.emplace_back([&] {
-      for (int round = 0; round < 200; ++round) {
-        const auto ids = tokenizer_->Encode(text);
-        num_different += !ids.ok() || *ids != *expected;
-        num_different += tokenizer_->Decode(*expected, true).empty();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(num_different, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenTokenizerTest, testing::Values("llama", "qwen"),
