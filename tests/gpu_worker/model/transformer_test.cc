@@ -148,6 +148,17 @@ TEST_P(TransformerGoldenTest, PrefillEqualsHuggingFaceInAnyChunks) {
   }
 }
 
+// So greedy tokens do not depend on what else the engine does between slices, nor on where a cached
+// prefix ends.
+TEST_P(TransformerGoldenTest, ChunksDoNotChangeABitOfPrefill) {
+  const auto whole = run_.data.Values(run_.Prefill(run_.golden.prompt, {128}));
+  for (const std::vector<int64_t>& chunks :
+       std::vector<std::vector<int64_t>>{{64}, {17}, {1}, {1, 33, 3, 50}}) {
+    EXPECT_TRUE(run_.data.Values(run_.Prefill(run_.golden.prompt, chunks)) == whole)
+        << "first chunk " << chunks.front();
+  }
+}
+
 TEST_P(TransformerGoldenTest, DecodeAfterPrefillEqualsHuggingFace) {
   const GoldenModel& golden = run_.golden;
   ASSERT_EQ(golden.forced.size(), 64u);
@@ -179,7 +190,7 @@ TEST_P(TransformerGoldenTest, DecodeFromTheFirstTokenEqualsHuggingFace) {
 // for each thread's share); nothing else in a step may allocate, and nothing may grow.
 TEST_P(TransformerGoldenTest, AWarmDecodeStepAllocatesInMatrixProductsOnly) {
   const GoldenModel& golden = run_.golden;
-  constexpr int64_t kAllocationsPerProduct = 8;
+  constexpr int64_t kAllocationsPerProduct = 16;
   const int64_t num_products = 6 * golden.config.num_layers + 1;
   DenseSequences dense(*run_.backend, golden.config, run_.kv_dtype(), 3, 200);
   for (size_t step = 0; step < 10; ++step) {

@@ -1,0 +1,1 @@
+"""The demo model: text generator, tokenizer, training, evaluation and the index study."""
