@@ -121,7 +121,9 @@ absl::Status WorkerServer::Listen() {
     } else {
       RETURN_IF_ERROR(RequirePort(address));
     }
-    builder.AddListeningPort(address, credentials, &ports[i]);
+    const bool is_unix = absl::StartsWith(address, kUnixScheme);
+    builder.AddListeningPort(address, is_unix ? grpc::InsecureServerCredentials() : credentials,
+                             &ports[i]);
   }
   // gRPC would let a second process listen on the same port and share its connections.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
