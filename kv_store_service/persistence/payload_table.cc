@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<uint32_t>> PayloadTable::Write(uint64_t payload_id,
 absl::Status PayloadTable::ReadChunk(uint64_t payload_id, uint32_t chunk_index,
                                      uint32_t expected_crc, std::span<std::byte> chunk) {
   rocksdb::ReadOptions options;
-  options.verify_checksums = false;  // ours covers the same bytes
+  options.fill_cache = false;
   rocksdb::PinnableSlice value;
   const rocksdb::Status status = tables_.db().Get(options, tables_.handle(Table::kPayload),
                                                   ChunkKey(payload_id, chunk_index), &value);

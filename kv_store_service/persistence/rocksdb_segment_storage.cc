@@ -115,10 +115,13 @@ class RocksDbSegmentStorage : public SegmentStorage {
 };
 
 RocksDbSegmentStorage::~RocksDbSegmentStorage() {
-  if (tables_ != nullptr) FlushTouches().IgnoreError();
+  if (tables_ == nullptr) return;
+  FlushTouches().IgnoreError();
+  if (tables_->FlushAll().ok()) folder_->LeaveCleanMark();
 }
 
 absl::Status RocksDbSegmentStorage::Start() {
+  const bool was_closed = folder_->TakeCleanMark();
   bool skipped_log = false;
   const absl::Status opened = OpenDatabase(&skipped_log);
   if (absl::IsDataLoss(opened)) {
@@ -128,7 +131,7 @@ absl::Status RocksDbSegmentStorage::Start() {
   }
   absl::MutexLock write_lock(&write_mutex_);
   ASSIGN_OR_RETURN(RecoveredRows rows, RecoverRows(tables_.get(), payloads_.get(), &catalog_,
-                                                   skipped_log, absl::Now()));
+                                                   !was_closed, absl::Now()));
   next_payload_id_ = rows.next_payload_id;
   absl::MutexLock lock(&mutex_);
   for (const auto& [payload_id, row] : rows.quarantine) {

@@ -73,9 +73,13 @@ absl::StatusOr<std::unique_ptr<SegmentTables>> SegmentTables::Open(
   std::unique_ptr<SegmentTables> tables(new SegmentTables);
   rocksdb::DB* db = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
-  RETURN_IF_ERROR(
-      RocksDbStatus(rocksdb::DB::Open(DatabaseOptions(options), path, families, &handles, &db),
-                    "opening " + path));
+  const rocksdb::Status opened =
+      rocksdb::DB::Open(DatabaseOptions(options), path, families, &handles, &db);
+  if (opened.IsInvalidArgument() || opened.IsNotSupported()) {
+    // The arguments are ours and right: what is in the folder does not fit them.
+    return absl::DataLossError("opening " + path + ": " + opened.ToString());
+  }
+  RETURN_IF_ERROR(RocksDbStatus(opened, "opening " + path));
   tables->db_.reset(db);
   std::copy(handles.begin(), handles.end(), tables->handles_.begin());
   return tables;
@@ -110,6 +114,11 @@ absl::Status SegmentTables::Write(rocksdb::WriteBatch* batch, bool sync) {
   rocksdb::WriteOptions options;
   options.sync = sync;
   return RocksDbStatus(db_->Write(options, batch), "writing rows");
+}
+
+absl::Status SegmentTables::FlushAll() {
+  const std::vector<rocksdb::ColumnFamilyHandle*> all(handles_.begin(), handles_.end());
+  return RocksDbStatus(db_->Flush(rocksdb::FlushOptions(), all), "flushing tables");
 }
 
 absl::Status SegmentTables::Resume() { return RocksDbStatus(db_->Resume(), "resuming writes"); }

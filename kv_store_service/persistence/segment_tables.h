@@ -57,6 +57,9 @@ class SegmentTables {
   // Writes a batch through the log; with `sync` it is durable when this returns.
   absl::Status Write(rocksdb::WriteBatch* batch, bool sync);
 
+  // Moves everything from memory and the log into table files.
+  absl::Status FlushAll();
+
   // Goes on after a write error whose cause may be gone. OK if there was none.
   absl::Status Resume();
 

@@ -143,6 +143,17 @@ absl::Status StorageFolder::WriteFormat() {
   return absl::OkStatus();
 }
 
+bool StorageFolder::TakeCleanMark() {
+  std::error_code error;
+  const bool is_new = !std::filesystem::exists(database_path(), error);
+  return std::filesystem::remove(path_ + "/CLEAN", error) || is_new;
+}
+
+void StorageFolder::LeaveCleanMark() {
+  const common::UniqueFd mark(
+      open((path_ + "/CLEAN").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+}
+
 absl::Status StorageFolder::SetDatabaseAside() {
   RETURN_IF_ERROR(RemoveDamaged());
   if (rename(database_path().c_str(), damaged_path().c_str()) != 0) {

@@ -2,6 +2,7 @@
 //
 //   LOCK      flock()ed by the process that uses the folder, whose id is in it
 //   FORMAT    the version of what is stored, with a checksum
+//   CLEAN     there while nobody uses the folder, if the last user closed the database properly
 //   db/       the database
 //   damaged/  an earlier database that could not be used any more
 #pragma once
@@ -33,6 +34,11 @@ class StorageFolder {
 
   // The FORMAT file was damaged and has been written anew.
   bool format_was_damaged() const { return format_was_damaged_; }
+
+  // Returns whether the last user called LeaveCleanMark(), or there was none, and takes the mark
+  // away. A process that dies leaves none.
+  bool TakeCleanMark();
+  void LeaveCleanMark();
 
   // Moves the database to damaged_path(); what was there before is deleted.
   absl::Status SetDatabaseAside();

@@ -8,7 +8,6 @@
 
 #include "common/hash/crc32c.h"
 #include "common/status/status_macros.h"
-#include "kv_store_service/persistence/rocksdb_status.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -129,32 +128,55 @@ class RowLoader {
   rocksdb::WriteBatch repairs_;
 };
 
-// Removes every payload whose id is not in use.
-absl::Status SweepPayloads(SegmentTables* tables, const SegmentCatalog& catalog,
-                           const RecoveredRows& rows) {
+// Finds the payloads whose ids are not in use.
+class OrphanFinder {
+ public:
+  explicit OrphanFinder(SegmentTables* tables) : tables_(*tables) {}
+
+  // Looks at the ids in [begin, end). Reads only chunks that no manifest has: none, normally.
+  void Look(uint64_t begin, uint64_t end) {
+    if (begin >= end) return;
+    const std::string upper_key = PayloadIdKey(end);
+    const rocksdb::Slice upper(upper_key);
+    rocksdb::ReadOptions options;
+    options.iterate_upper_bound = &upper;
+    options.fill_cache = false;
+    const std::unique_ptr<rocksdb::Iterator> chunk(
+        tables_.db().NewIterator(options, tables_.handle(Table::kPayload)));
+    for (chunk->Seek(PayloadIdKey(begin)); chunk->Valid(); chunk->Next()) {
+      const std::string_view key = ToView(chunk->key());
+      if (key.size() < 8) continue;
+      const uint64_t payload_id = *ParsePayloadIdKey(key.substr(0, 8));
+      if (orphans_.empty() || orphans_.back().payload_id != payload_id) {
+        orphans_.push_back({payload_id, 0});
+      }
+      ++orphans_.back().num_chunks;
+    }
+    // A chunk that cannot be read does not matter: it stays where it is and nobody asks for it.
+    chunk->status().PermitUncheckedError();
+  }
+
+  const std::vector<PayloadTable::Chunks>& orphans() const { return orphans_; }
+
+ private:
+  SegmentTables& tables_;
+  std::vector<PayloadTable::Chunks> orphans_;
+};
+
+std::vector<PayloadTable::Chunks> FindOrphans(SegmentTables* tables, const SegmentCatalog& catalog,
+                                              const RecoveredRows& rows) {
   std::vector<uint64_t> used;
   for (const ManifestRow& row : catalog.List()) used.push_back(row.payload_id);
   for (const auto& [payload_id, row] : rows.quarantine) used.push_back(payload_id);
   std::sort(used.begin(), used.end());
-  rocksdb::DB& db = tables->db();
-  rocksdb::ColumnFamilyHandle* const table = tables->handle(Table::kPayload);
-  rocksdb::WriteOptions without_log;
-  without_log.disableWAL = true;
+  OrphanFinder finder(tables);
   uint64_t begin = 0;
-  const auto remove_up_to = [&](uint64_t end) {
-    if (begin >= end) return absl::OkStatus();
-    return RocksDbStatus(db.DeleteRange(without_log, table, PayloadIdKey(begin), PayloadIdKey(end)),
-                         "removing payloads without a manifest");
-  };
   for (uint64_t payload_id : used) {
-    RETURN_IF_ERROR(remove_up_to(payload_id));
+    finder.Look(begin, payload_id);
     begin = payload_id + 1;
   }
-  RETURN_IF_ERROR(remove_up_to(std::numeric_limits<uint64_t>::max()));
-  RETURN_IF_ERROR(RocksDbStatus(db.Flush(rocksdb::FlushOptions(), table), "removing payloads"));
-  rocksdb::CompactRangeOptions options;
-  options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
-  return RocksDbStatus(db.CompactRange(options, table, nullptr, nullptr), "reclaiming payloads");
+  finder.Look(begin, std::numeric_limits<uint64_t>::max());
+  return finder.orphans();
 }
 
 absl::Status ForgetPending(SegmentTables* tables,
@@ -178,7 +200,14 @@ absl::StatusOr<RecoveredRows> RecoverRows(SegmentTables* tables, PayloadTable* p
     RETURN_IF_ERROR(ForgetPending(tables, loader.pending()));
     rows.orphans_removed = loader.pending().size();
   }
-  if (loader.sweep()) RETURN_IF_ERROR(SweepPayloads(tables, *catalog, rows));
+  if (loader.sweep()) {
+    const std::vector<PayloadTable::Chunks> orphans = FindOrphans(tables, *catalog, rows);
+    RETURN_IF_ERROR(payloads->Remove(orphans));
+    rows.orphans_removed += orphans.size();
+    for (const PayloadTable::Chunks& orphan : orphans) {
+      rows.next_payload_id = std::max(rows.next_payload_id, orphan.payload_id + 1);
+    }
+  }
   return std::move(rows);
 }
 
