@@ -3,7 +3,7 @@
 //   mask. Queries and accumulators are kept in that order instead of shuffling every row;
 // * scores of several tokens and heads are computed together, so that each load of a key and of a
 //   query serves many products, and their horizontal sums are done four at a time;
-// * a chunk is small enough that it and the next one, which is being fetched, stay in the L1 cache.
+// * the next chunk is fetched into the L2 cache in even steps all through the work on this one.
 #include "gpu_worker/ops/cpu/attend_chunk.h"
 
 #include <algorithm>
@@ -132,12 +132,22 @@ HWY_INLINE void UpdateSoftmax(AttentionState& state, int g, float* scores, int32
   state.sum[group] += hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
+// Fetches into the L2 cache; the L1 cache would run out of places for lines under way.
+HWY_INLINE void PrefetchBytes(const std::byte* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 // acc[g] += sum over the tokens of weights[g][t] * value t.
 template <typename T, int kGroup>
-HWY_INLINE void AddValues(const AttentionChunk& chunk, const float (*weights)[kChunkTokens],
-                          AttentionState& state) {
+HWY_INLINE void AddValues(const AttentionChunk& chunk, const AttentionChunk& next,
+                          const float (*weights)[kChunkTokens], AttentionState& state) {
   const FloatTag d;
   const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+  // Each step fetches as many bytes of the next values as it uses of these, in their order.
+  const uint32_t row_bytes = state.head_dim * sizeof(T);
+  const uint32_t step_bytes = 2 * lanes * sizeof(T);
+  uint32_t next_row = 0;
+  uint32_t next_byte = 0;
   for (uint32_t i = 0; i < state.head_dim; i += 2 * lanes) {
     FloatVec acc_a[kGroup];
     FloatVec acc_b[kGroup];
@@ -150,6 +160,14 @@ HWY_INLINE void AddValues(const AttentionChunk& chunk, const float (*weights)[kC
       FloatVec a;
       FloatVec b;
       LoadPair(d, reinterpret_cast<const T*>(chunk.values[static_cast<size_t>(t)]) + i, a, b);
+      if (next_row < static_cast<uint32_t>(next.num_tokens)) {
+        PrefetchBytes(next.values[next_row] + next_byte, step_bytes);
+        next_byte += step_bytes;
+        if (next_byte == row_bytes) {
+          next_byte = 0;
+          ++next_row;
+        }
+      }
       for (int g = 0; g < kGroup; ++g) {
         const auto weight = hn::Set(d, weights[g][t]);
         acc_a[g] = hn::MulAdd(weight, a, acc_a[g]);
@@ -164,10 +182,6 @@ HWY_INLINE void AddValues(const AttentionChunk& chunk, const float (*weights)[kC
   }
 }
 
-HWY_INLINE void PrefetchRow(const std::byte* row, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(row + i);
-}
-
 template <typename T, int kGroup>
 void Attend(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
   constexpr int kTokens = kGroup <= 4 ? 4 : 2;
@@ -177,10 +191,9 @@ void Attend(const AttentionChunk& chunk, const AttentionChunk& next, AttentionSt
     const std::byte* keys[kTokens];
     for (int j = 0; j < kTokens; ++j) {
       keys[j] = chunk.keys[static_cast<size_t>(std::min(t + j, chunk.num_tokens - 1))];
-      if (t + j < next.num_tokens) {
-        PrefetchRow(next.keys[static_cast<size_t>(t + j)], row_bytes);
-        PrefetchRow(next.values[static_cast<size_t>(t + j)], row_bytes);
-      }
+    }
+    for (int j = 0; j < kTokens && t + j < next.num_tokens; ++j) {
+      PrefetchBytes(next.keys[static_cast<size_t>(t + j)], row_bytes);
     }
     ScoreTokens<T, kGroup, kTokens>(state, keys,
                                     reinterpret_cast<float(*)[kChunkTokens]>(&scores[0][t]));
@@ -191,7 +204,7 @@ void Attend(const AttentionChunk& chunk, const AttentionChunk& next, AttentionSt
     }
     UpdateSoftmax(state, g, scores[g], chunk.num_tokens);
   }
-  AddValues<T, kGroup>(chunk, scores, state);
+  AddValues<T, kGroup>(chunk, next, scores, state);
 }
 
 template <typename T>
