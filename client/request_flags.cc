@@ -55,6 +55,7 @@ void AddSamplingFlags(CLI::App& app, v1::GenerateRequest* request) {
            for (const std::string& value : values) sampling()->add_stop(value);
          },
          "Text that ends the output; may be given several times")
+      ->allow_extra_args(false)  // or it would take the prompt, too
       ->group(kSamplingGroup);
   app.add_flag_function(
          "--ignore-eos", [sampling](int64_t) { sampling()->set_ignore_eos(true); },

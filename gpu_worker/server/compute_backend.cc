@@ -24,7 +24,7 @@ absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DT
 absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
-                   ParseDType(options.compute_dtype, "--dtype", DType::kBf16));
+                   ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));
   ASSIGN_OR_RETURN(backend.kv_dtype,
                    ParseDType(options.kv_dtype, "--kv-dtype", backend.compute_dtype));
   auto device = std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = options.num_threads});
