@@ -81,6 +81,20 @@ TEST(TokenizerTest, TellsWhatTokensAre) {
   EXPECT_EQ(tokenizer->TokenId("nothing"), std::nullopt);
 }
 
+TEST(TokenizerTest, BoundsTheBytesOfATextByItsTokens) {
+  TokenizerSpec spec = TinySpec();
+  EXPECT_EQ(Create(spec)->TextBytesMax(0), 0u);
+  EXPECT_EQ(Create(spec)->TextBytesMax(100), 600u);
+  EXPECT_EQ(Create(spec)->TextBytesMax(SIZE_MAX / 2), SIZE_MAX);
+  spec.nfc = true;
+  EXPECT_EQ(Create(spec)->TextBytesMax(100), 2400u);
+  spec.added_tokens[0].lstrip = true;
+  EXPECT_EQ(Create(spec)->TextBytesMax(100), SIZE_MAX);
+  spec = TinySpec();
+  spec.splits[0].keep_matches = false;
+  EXPECT_EQ(Create(spec)->TextBytesMax(100), SIZE_MAX);
+}
+
 TEST(TokenizerTest, DecodesBytesToText) {
   const auto tokenizer = Create(TinySpec());
   const int32_t ids[] = {300, 257, 0xC3, 0xA9, 0xFF, 299, 5000, -7, 302, 0xC3};
