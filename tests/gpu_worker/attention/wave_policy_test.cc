@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "common/kv/segment_layout.h"
+#include "tests/support/allocation_count.h"
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/device_data.h"
@@ -279,6 +280,32 @@ TEST_P(WavePolicyTest, ReadsFewerBytesThanFullAttention) {
   EXPECT_LT(bytes.read, 0.5 * bytes.full);
   EXPECT_GT(bytes.read, 0);
   ReleaseAndFree(*sequence);
+}
+
+TEST_P(WavePolicyTest, AStepAllocatesNothing) {
+  const auto first = Begin(1, 2300, 2500, 0.02), second = Begin(2, 500, 600, 0.02);
+  Prefill(*first);
+  Prefill(*second);
+  const std::vector<SequenceKv*> batch = {&first->kv, &second->kv};
+  const auto q = data_.Activations(RandomNormal(2 * kQuerySize, 1), 2, kQuerySize);
+  const auto kv = data_.Activations(RandomNormal(2 * kKvSize, 2), 2, kKvSize);
+  const auto out = data_.Poisoned(2, kQuerySize);
+  const auto step = [&] {
+    bool ok = policy_->BeginStep(batch).ok();
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
+      ok &= policy_->DecodeLayer(layer, q.view, kv.view, kv.view, out.view).ok();
+    }
+    return ok && policy_->EndStep().ok();
+  };
+  EXPECT_TRUE(step());  // threads make their working memory
+  EXPECT_TRUE(step());
+  const int64_t before = NumAllocations();
+  bool ok = true;
+  for (int i = 0; i < 20; ++i) ok &= step();
+  EXPECT_EQ(NumAllocations() - before, 0);
+  EXPECT_TRUE(ok);
+  ReleaseAndFree(*first);
+  ReleaseAndFree(*second);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, WavePolicyTest, testing::ValuesIn(AvailableBackends()),
