@@ -9,6 +9,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/hash/crc32c.h"
 #include "common/status/status_macros.h"
 #include "kv_store_service/persistence/rocksdb_status.h"
@@ -16,6 +18,9 @@
 
 namespace retroinfer::kvstore {
 namespace {
+
+constexpr int kFlushAttempts = 100;
+constexpr absl::Duration kFlushRetryInterval = absl::Milliseconds(20);
 
 // What the threads of one Read() share.
 struct SharedResult {
@@ -59,9 +64,28 @@ absl::StatusOr<std::vector<uint32_t>> PayloadTable::Write(uint64_t payload_id,
                                   "writing a payload"));
     crcs.push_back(common::Crc32c(chunk));
   }
-  RETURN_IF_ERROR(RocksDbStatus(db.Flush(rocksdb::FlushOptions(), tables_.handle(Table::kPayload)),
-                                "syncing a payload"));
+  RETURN_IF_ERROR(Flush());
   return crcs;
+}
+
+absl::Status PayloadTable::Flush() {
+  rocksdb::DB& db = tables_.db();
+  rocksdb::ColumnFamilyHandle* const table = tables_.handle(Table::kPayload);
+  for (int attempt = 0; attempt < kFlushAttempts; ++attempt) {
+    RETURN_IF_ERROR(RocksDbStatus(db.Flush(rocksdb::FlushOptions(), table), "syncing payloads"));
+    // While RocksDB recovers from a full disk, Flush() returns OK before anything is written (seen
+    // in 7.8). Nobody else writes payloads now, so what is left in memory is ours.
+    uint64_t active_entries = 0;
+    uint64_t waiting_tables = 0;
+    if (db.GetIntProperty(table, rocksdb::DB::Properties::kNumEntriesActiveMemTable,
+                          &active_entries) &&
+        db.GetIntProperty(table, rocksdb::DB::Properties::kNumImmutableMemTable, &waiting_tables) &&
+        active_entries == 0 && waiting_tables == 0) {
+      return absl::OkStatus();
+    }
+    absl::SleepFor(kFlushRetryInterval);
+  }
+  return absl::UnavailableError("syncing payloads: the database still recovers from an error");
 }
 
 absl::Status PayloadTable::ReadChunk(uint64_t payload_id, uint32_t chunk_index,
@@ -129,7 +153,7 @@ absl::Status PayloadTable::Remove(std::span<const Chunks> payloads) {
     RETURN_IF_ERROR(RocksDbStatus(db.Write(WithoutLog(), &batch), "deleting a payload"));
   }
   // Keys are few and small; compacting them tells RocksDB which blob files nothing refers to.
-  RETURN_IF_ERROR(RocksDbStatus(db.Flush(rocksdb::FlushOptions(), table), "deleting payloads"));
+  RETURN_IF_ERROR(Flush());
   const std::string begin = ChunkKey(first, 0);
   const std::string end = ChunkKey(last + 1, 0);
   const rocksdb::Slice begin_slice(begin), end_slice(end);

@@ -42,6 +42,8 @@ class PayloadTable {
   absl::Status Remove(std::span<const Chunks> payloads);
 
  private:
+  // Makes durable what was written, and makes sure of it.
+  absl::Status Flush();
   absl::Status ReadChunk(uint64_t payload_id, uint32_t chunk_index, uint32_t expected_crc,
                          std::span<std::byte> chunk);
 

@@ -79,6 +79,7 @@ class RocksDbSegmentStorage : public SegmentStorage {
   absl::Status WriteSegment(const SegmentRecord& record, std::span<const int32_t> token_ids,
                             std::span<const std::byte> image)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::Status CheckFreeSpace(uint64_t image_bytes) const;
   absl::Status PrepareToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::Status RemovePayloads(std::vector<PayloadTable::Chunks> payloads)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
@@ -207,6 +208,14 @@ absl::Status RocksDbSegmentStorage::PrepareToWrite() {
   return absl::OkStatus();
 }
 
+absl::Status RocksDbSegmentStorage::CheckFreeSpace(uint64_t image_bytes) const {
+  const uint64_t free_bytes = folder_->FreeBytes();
+  if (free_bytes >= image_bytes + options_.reserve_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "durable segments: ", image_bytes, " bytes do not fit on the disk of ", options_.folder, ": ",
+      free_bytes, " are free, ", options_.reserve_bytes, " of them are kept in reserve"));
+}
+
 absl::Status RocksDbSegmentStorage::Put(const SegmentRecord& record,
                                         std::span<const int32_t> token_ids,
                                         std::span<const std::byte> image) {
@@ -214,6 +223,7 @@ absl::Status RocksDbSegmentStorage::Put(const SegmentRecord& record,
   absl::MutexLock write_lock(&write_mutex_);
   if (catalog_.Find(record.name).has_value()) return absl::OkStatus();
   RETURN_IF_ERROR(AfterWrite(PrepareToWrite()));
+  RETURN_IF_ERROR(AfterWrite(CheckFreeSpace(image.size())));
   const absl::Status status = WriteSegment(record, token_ids, image);
   if (!status.ok()) {
     write_failed_ = true;

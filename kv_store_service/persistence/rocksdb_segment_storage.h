@@ -16,7 +16,10 @@ struct RocksDbStorageOptions {
   uint32_t read_threads = 4;        // for one Read(); at most one for each chunk
   bool direct_reads = false;        // bypass the page cache
   uint64_t write_buffer_bytes = 64u << 20;  // of payload held in memory before it goes to disk
-  StorageStageHook on_stage;                // may be empty
+  // Put() refuses when less than this would be left on the disk: a database without room to write
+  // cannot delete either.
+  uint64_t reserve_bytes = 256u << 20;
+  StorageStageHook on_stage;  // may be empty
 };
 
 // Opens the storage in `options.folder`, making it if there is none. Payloads without a manifest

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -172,6 +173,12 @@ absl::Status StorageFolder::RemoveDamaged() {
   std::filesystem::remove_all(damaged_path(), error);
   if (error) return FolderError(error.value(), absl::StrCat("removing ", damaged_path()));
   return absl::OkStatus();
+}
+
+uint64_t StorageFolder::FreeBytes() const {
+  struct statvfs info;
+  if (statvfs(path_.c_str(), &info) != 0) return 0;
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
 uint64_t StorageFolder::PhysicalBytes() const {

@@ -46,6 +46,9 @@ class StorageFolder {
   bool HasDamaged() const;
   absl::Status RemoveDamaged();
 
+  // Returns the bytes that can still be written on its disk.
+  uint64_t FreeBytes() const;
+
   // Returns the bytes that the folder takes on the disk: allocated blocks, not lengths.
   uint64_t PhysicalBytes() const;
 

@@ -43,6 +43,7 @@ int EnvInt(const char* name, int otherwise) {
 RocksDbStorageOptions Options(const std::string& folder) {
   RocksDbStorageOptions options;
   options.folder = folder;
+  options.reserve_bytes = 0;
   options.chunk_bytes = 4096;
   return options;
 }

@@ -40,6 +40,7 @@ int EnvInt(const char* name, int otherwise) {
 RocksDbStorageOptions Options(const std::string& folder) {
   RocksDbStorageOptions options;
   options.folder = folder;
+  options.reserve_bytes = 0;
   options.chunk_bytes = 16384;
   options.write_buffer_bytes = 1 << 20;
   return options;

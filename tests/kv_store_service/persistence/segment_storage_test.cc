@@ -39,6 +39,7 @@ std::vector<Backend> Backends() {
           {"RocksDb", [](const std::string& folder, StorageStageHook hook) {
              RocksDbStorageOptions options;
              options.folder = folder;
+             options.reserve_bytes = 0;
              options.chunk_bytes = 4096;
              options.on_stage = std::move(hook);
              auto storage = OpenRocksDbSegmentStorage(options);
