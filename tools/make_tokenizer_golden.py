@@ -4,11 +4,12 @@ strings with each.
 
     llama/, qwen/     model folders with tokenizer.json and tokenizer_config.json
     encodings.jsonl   one array a line: [flags, text, ids with llama, ids with qwen]
+    chats.json        chat templates, and conversations with what each template makes of them
 
 Flags: "p" if special tokens in the text count. Ids are written in base 64, two digits each, most
 significant first, in the alphabet DIGITS; the post-processor is left out.
 
-Needs `tokenizers`; the same seed gives the same files with the same version.
+Needs `tokenizers` and `transformers`; the same versions give the same files.
 """
 import argparse
 import json
@@ -17,7 +18,9 @@ import random
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers import pre_tokenizers, processors, trainers
+from transformers import PreTrainedTokenizerFast
 
+import tokenizer_chats as chats
 import tokenizer_corpus as corpus
 
 SEED = 20
@@ -132,10 +135,32 @@ class Strings:
             yield "", self.rng.choice(self.kinds)()
 
 
+def to_digits(ids: list[int]) -> str:
+    return "".join(DIGITS[i // 64] + DIGITS[i % 64] for i in ids)
+
+
 def encode(tokenizer: Tokenizer, text: str, flags: str) -> str:
     tokenizer.encode_special_tokens = "p" not in flags
-    ids = tokenizer.encode(text, add_special_tokens=False).ids
-    return "".join(DIGITS[i // 64] + DIGITS[i % 64] for i in ids)
+    return to_digits(tokenizer.encode(text, add_special_tokens=False).ids)
+
+
+def make_chats(output: pathlib.Path) -> dict:
+    """[template, add_generation_prompt, enable_thinking, [[role, content]..], ids] for each case."""
+    roles = {"s": "system", "u": "user", "a": "assistant"}
+    conversations = [[[roles[m[0]], m[2:]] for m in messages] for messages in chats.CONVERSATIONS]
+    cases = []
+    for name, (tokenizer_name, template) in chats.TEMPLATES.items():
+        folder = output / tokenizer_name
+        tokens = {k: v for k, v in json.loads((folder / "tokenizer_config.json").read_text()).items() if v}
+        tokenizer = PreTrainedTokenizerFast(
+            tokenizer_file=str(folder / "tokenizer.json"), chat_template=template, **tokens)
+        for i, messages in enumerate(conversations):
+            settings = {"add_generation_prompt": i % 4 != 3, "enable_thinking": i % 2 == 0}
+            ids = tokenizer.apply_chat_template(
+                [{"role": role, "content": content} for role, content in messages],
+                tokenize=True, return_dict=False, **settings)
+            cases.append([name, *settings.values(), messages, to_digits(ids)])
+    return {"templates": chats.TEMPLATES, "cases": cases}
 
 
 def main() -> None:
@@ -160,6 +185,9 @@ def main() -> None:
         for flags, text in Strings(rng).all():
             row = [flags, text] + [encode(tokenizer, text, flags) for tokenizer in tokenizers]
             file.write(json.dumps(row, ensure_ascii=True, separators=(",", ":")) + "\n")
+    with open(output / "chats.json", "w") as file:
+        json.dump(make_chats(output), file, indent=None, separators=(",", ":"))
+        file.write("\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ namespace retroinfer {
 class DataPlane {
  public:
   // Limits of what a worker may ask for.
-  static constexpr uint32_t kSlotsMax = 1u << 30;
+  static constexpr uint32_t kSlotsMax = 1u << 27;  // 256 GiB of pages
   static constexpr uint32_t kLogCapacityMin = 64;
   static constexpr uint32_t kLogCapacityMax = 1u << 26;
   static constexpr uint32_t kRequestCapacityMin = 64;

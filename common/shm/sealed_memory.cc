@@ -38,19 +38,27 @@ int AllocateAll(int fd, uint64_t bytes) {
   return 0;
 }
 
-// Writes to each page of new memory. Zeroing is bound by one core's bandwidth, hence the threads.
+// Populates a part of new memory: in one call where the kernel can (5.14), else by writing to each
+// page.
+void Touch(std::span<std::byte> memory) {
+#ifdef MADV_POPULATE_WRITE
+  if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return;
+#endif
+  for (size_t at = 0; at < memory.size(); at += kAlignment) {
+    *static_cast<volatile std::byte*>(&memory[at]) = std::byte{0};
+  }
+}
+
+// Populates all of new memory. Zeroing is bound by one core's bandwidth, hence the threads.
 void TouchAll(std::span<std::byte> memory, int num_threads) {
   const uint64_t shares = std::clamp<uint64_t>(memory.size() / kBytesPerThreadMin, 1,
                                                static_cast<uint64_t>(std::max(num_threads, 1)));
   const uint64_t num_pages = memory.size() / kAlignment;
   std::vector<std::thread> threads;
   for (uint64_t i = 0; i < shares; ++i) {
-    threads.emplace_back([memory, num_pages, shares, i] {
-      const uint64_t end = num_pages * (i + 1) / shares;
-      for (uint64_t page = num_pages * i / shares; page < end; ++page) {
-        *static_cast<volatile std::byte*>(&memory[page * kAlignment]) = std::byte{0};
-      }
-    });
+    const uint64_t begin = num_pages * i / shares * kAlignment;
+    const uint64_t end = num_pages * (i + 1) / shares * kAlignment;
+    threads.emplace_back([part = memory.subspan(begin, end - begin)] { Touch(part); });
   }
   for (std::thread& thread : threads) thread.join();
 }

@@ -1,8 +1,12 @@
 // The SegmentStore that the kv_store_service serves, through a StoreLink.
 #pragma once
 
+#include <utility>
+#include <vector>
+
 #include "gpu_worker/engine/segment_store.h"
 #include "gpu_worker/store_link/store_link.h"
+#include "spdlog/spdlog.h"
 
 namespace retroinfer {
 
@@ -14,12 +18,27 @@ class LinkedSegmentStore final : public SegmentStore {
   uint32_t arena_pages() const override { return link_.arena_pages(); }
   bool attached() const override { return link_.state() == StoreLink::State::kAttached; }
   uint64_t num_reattached() const override { return link_.num_reattached(); }
+
   void Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
-               ReserveCallback callback) override;
+               ReserveCallback callback) override {
+    link_.Reserve(sequence_id, std::move(segment_tokens), std::move(callback));
+  }
+
   // A segment that the store refuses stays in use by its sequence, which holds the extent in any
   // case; the refusal is logged, since it means that one of the two sides is wrong.
-  void Commit(uint64_t sequence_id, uint64_t extent_id, int64_t token_begin) override;
-  void Release(uint64_t sequence_id) override;
+  void Commit(uint64_t sequence_id, uint64_t extent_id, int64_t token_begin) override {
+    link_.Commit(sequence_id,
+                 {{.extent_id = extent_id, .token_begin = static_cast<uint64_t>(token_begin)}},
+                 [sequence_id, extent_id](const absl::Status& status) {
+                   // Cancelled: the link was closed, or the sequence released before its turn.
+                   if (!status.ok() && !absl::IsCancelled(status)) {
+                     spdlog::error("commit of extent {} of sequence {}: {}", extent_id, sequence_id,
+                                   status.ToString());
+                   }
+                 });
+  }
+
+  void Release(uint64_t sequence_id) override { link_.Release(sequence_id); }
 
  private:
   StoreLink& link_;

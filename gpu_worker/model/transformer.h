@@ -72,7 +72,8 @@ class Transformer {
 
   // Takes n <= max_prefill_rows() tokens through one layer: `hidden` [n, hidden] in activation
   // dtype, in place. Their keys (after RoPE) and values become tokens [first_token, first_token +
-  // n) of `kv`, which must hold the tokens before them.
+  // n) of `kv`, which must hold the tokens before them. The result does not depend on where chunks
+  // begin and end.
   absl::Status PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
                             int64_t first_token, const LayerKv& kv);
 

@@ -37,11 +37,12 @@ int Fail(const absl::Status& status) {
 
 // Loads on another thread, so that a signal ends the worker meanwhile, too. Memory and the lease of
 // the store are freed with the process.
-absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(const WorkerOptions& options) {
+absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(const WorkerOptions& options,
+                                                                  ComputeBackend backend) {
   absl::StatusOr<std::unique_ptr<ServedEngine>> served = absl::CancelledError("not loaded");
   absl::Notification loaded;
   std::thread loader([&] {
-    served = LoadServedEngine(options);
+    served = LoadServedEngine(options, std::move(backend));
     loaded.Notify();
   });
   const sigset_t signals = EndSignals();
@@ -76,7 +77,9 @@ int Run(int argc, char** argv) {
   }
   auto server = WorkerServer::Start(options.server, metrics);
   if (!server.ok()) return Fail(server.status());
-  auto served = LoadUnlessSignalled(options);
+  auto backend = CreateCpuBackend(options);
+  if (!backend.ok()) return Fail(backend.status());
+  auto served = LoadUnlessSignalled(options, *std::move(backend));
   if (!served.ok()) return Fail(served.status());
   (*server)->Serve(&(*served)->model(), &(*served)->engine());
   spdlog::info("serving {} on {}", (*served)->model().name,

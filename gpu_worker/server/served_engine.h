@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/server/compute_backend.h"
 #include "gpu_worker/server/served_model.h"
 #include "gpu_worker/server/worker_options.h"
 
@@ -25,6 +26,7 @@ class ServedEngine {
 // Returns: INVALID_ARGUMENT or UNIMPLEMENTED for a model folder that is not right or not supported;
 //          RESOURCE_EXHAUSTED, with the numbers and the largest context that fits, if the memory
 //          does not; UNAVAILABLE if there is no store.
-absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(const WorkerOptions& options);
+absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(const WorkerOptions& options,
+                                                               ComputeBackend backend);
 
 }  // namespace retroinfer

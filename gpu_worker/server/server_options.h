@@ -21,7 +21,8 @@ struct ServerOptions {
   int admission_threads = 2;           // tokenize and submit
 
   // PEM files, read again when they change. Without a certificate the server speaks plain text.
-  // With a client CA, clients need a certificate that it signed.
+  // With a client CA, clients need a certificate that it signed. Unix sockets are always plain: the
+  // mode of their folder says who may connect.
   std::string tls_certificate_file;
   std::string tls_key_file;
   std::string tls_client_ca_file;

@@ -44,6 +44,7 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options,
   app.add_option("--listen", server.addresses,
                  "Addresses of the gRPC API: host:port, or unix: and a path")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(kServerGroup);
   app.add_option("--socket-dir", options->store_socket_dir, "Socket folder of the kv_store_service")
       ->group(kServerGroup);

@@ -70,7 +70,7 @@ absl::Status StoreClient::Call(Method<Request, Response> method, const Request& 
   bool ok = false;
   while (queue_.AsyncNext(&tag, &ok, DeadlineIn(kTickInterval)) !=
          grpc::CompletionQueue::GOT_EVENT) {
-    if (cancelled || tick_()) continue;
+    if (cancelled || detaching_ || tick_()) continue;
     context.TryCancel();
     cancelled = true;
   }
@@ -166,11 +166,13 @@ absl::Status StoreClient::Restore(const ExtentLedger& ledger, absl::Duration tim
 
 void StoreClient::Detach(absl::Duration timeout) {
   if (!lease_.has_value()) return;
+  detaching_ = true;
   v1::DetachWorkerRequest request;
   request.set_attach_token(token_);
   v1::DetachWorkerResponse response;
   // If it fails, the end of the lease's connection says the same.
   (void)Call(&v1::KvStoreService::Stub::AsyncDetachWorker, request, &response, timeout);
+  detaching_ = false;
   lease_.reset();
 }
 

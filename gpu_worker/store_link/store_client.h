@@ -46,7 +46,7 @@ class StoreClient {
   // Attaches, hands `memory` back and tells the store everything in `ledger`.
   absl::Status HandBack(kvstore::v1::AttachWorkerRequest request, const SharedMemoryPair& memory,
                         const ExtentLedger& ledger, absl::Duration timeout);
-  // Ends the lease in good order.
+  // Ends the lease in good order. Does not ask `tick`.
   void Detach(absl::Duration timeout);
 
   absl::StatusOr<std::vector<Extent>> Reserve(uint64_t sequence_id,
@@ -85,6 +85,7 @@ class StoreClient {
   grpc::CompletionQueue queue_;
   std::string token_;
   uint64_t call_number_ = 0;
+  bool detaching_ = false;
   std::optional<common::FdChannel> lease_;
 };
 

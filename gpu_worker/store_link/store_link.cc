@@ -87,7 +87,7 @@ class StoreLink::Impl {
   absl::Status Connect();
 
   void Enqueue(Operation operation) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SetReattachCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetReattachCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(callback_mutex_);
   size_t num_pending() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   const StoreLinkOptions& options() const { return options_; }
@@ -126,10 +126,12 @@ class StoreLink::Impl {
   absl::Duration backoff_ = kBackoffMin;
   common::LogRateLimiter reattach_log_{absl::Seconds(10)};
 
+  absl::Mutex callback_mutex_;  // held while on_reattach_ runs; taken before mutex_
+  std::function<void()> on_reattach_ ABSL_GUARDED_BY(callback_mutex_);
+
   mutable absl::Mutex mutex_;
   std::deque<Operation> queue_ ABSL_GUARDED_BY(mutex_);
   size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::function<void()> on_reattach_ ABSL_GUARDED_BY(mutex_);
 
   // Own synchronisation.
   std::atomic<bool> attached_{false};
@@ -186,7 +188,7 @@ void StoreLink::Impl::Enqueue(Operation operation) {
 }
 
 void StoreLink::Impl::SetReattachCallback(std::function<void()> callback) {
-  absl::MutexLock lock(&mutex_);
+  absl::MutexLock lock(&callback_mutex_);
   on_reattach_ = std::move(callback);
 }
 
@@ -252,12 +254,8 @@ void StoreLink::Impl::Reattach() {
   ++num_reattached_;
   spdlog::info("attached to the kv_store_service again; it knows {} sequences",
                ledger_.sequences().size());
-  std::function<void()> on_reattach;
-  {
-    absl::MutexLock lock(&mutex_);
-    on_reattach = on_reattach_;
-  }
-  if (on_reattach) on_reattach();
+  absl::MutexLock lock(&callback_mutex_);
+  if (on_reattach_) on_reattach_();
 }
 
 StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {

@@ -72,8 +72,8 @@ class StoreLink {
 
   // Runs `on_reattach` on the control thread each time a new store has adopted the memory and knows
   // all extents. It ignores the log until a kReset: the engine must, at its next step boundary, log
-  // kReset and then kAdmit for each resident page. At most one callback; set it before the first
-  // reservation.
+  // kReset and then kAdmit for each resident page. Replaces the callback set before; nullptr: none.
+  // Returns after a run of the earlier one has ended, so it must not be called by a callback.
   void SetReattachCallback(std::function<void()> on_reattach);
 
   State state() const;

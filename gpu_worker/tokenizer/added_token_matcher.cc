@@ -1,44 +1,38 @@
 #include "gpu_worker/tokenizer/added_token_matcher.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "common/log/check.h"
+#include "gpu_worker/tokenizer/regex_syntax.h"
+#include "gpu_worker/tokenizer/split_regex.h"
 #include "gpu_worker/tokenizer/utf8.h"
 
 namespace retroinfer {
 namespace {
 
-// \w of Unicode Technical Standard 18: alphabetic, marks, decimal numbers, connectors and joiners.
-bool IsWordCharacter(char32_t code) {
-  if (code == 0x200C || code == 0x200D || (code >= 0x24B6 && code <= 0x24E9) ||
-      (code >= 0x1F130 && code <= 0x1F149) || (code >= 0x1F150 && code <= 0x1F169) ||
-      (code >= 0x1F170 && code <= 0x1F189)) {
-    return true;
-  }
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(code))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return false;
-  }
+// Whether `character` is in \w of Unicode Technical Standard 18, by the tables of Unicode 16:
+// alphabetic characters, marks, decimal numbers, connectors and joiners.
+bool IsWordCharacter(std::string_view character) {
+  static const SplitRegex* const kWord = [] {
+    const absl::StatusOr<std::string> pattern = TranslateRegex(
+        R"([\p{L}\p{M}\p{Nd}\p{Nl}\p{Pc}\x{200c}\x{200d}\x{24b6}-\x{24e9}\x{1f130}-\x{1f149})"
+        R"(\x{1f150}-\x{1f169}\x{1f170}-\x{1f189}])");
+    RI_CHECK(pattern.ok());
+    absl::StatusOr<SplitRegex> regex = SplitRegex::Compile(*pattern);
+    RI_CHECK(regex.ok());
+    return new SplitRegex(*std::move(regex));
+  }();
+  const auto match = SplitMatcher(*kWord).Find(character, 0);
+  return match.ok() && match->has_value();
 }
 
 bool TouchesWord(std::string_view text, size_t begin, size_t end) {
-  return (begin > 0 && IsWordCharacter(LastUtf8(text.substr(0, begin)).code)) ||
-         (end < text.size() && IsWordCharacter(NextUtf8(text.substr(end)).code));
+  if (begin > 0) {
+    const size_t length = LastUtf8(text.substr(0, begin)).length;
+    if (IsWordCharacter(text.substr(begin - length, length))) return true;
+  }
+  return end < text.size() && IsWordCharacter(text.substr(end, NextUtf8(text.substr(end)).length));
 }
 
 // The offset at which the white space before `end` begins, but not before `floor`.
@@ -121,7 +115,7 @@ void AddedTokenMatcher::Split(std::string_view text, bool parse_special,
     if (token.rstrip) end = WhiteSpaceAfter(text, end);
     if (text_begin < begin) out.push_back({text.substr(text_begin, begin - text_begin)});
     out.push_back({text.substr(begin, end - begin), token.id});
-    text_begin = end;
+    text_begin = offset = end;
   }
   if (text_begin < text.size()) out.push_back({text.substr(text_begin)});
 }

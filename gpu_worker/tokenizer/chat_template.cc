@@ -73,6 +73,15 @@ std::optional<std::string> DefaultSystem(std::string_view jinja) {
   return std::nullopt;
 }
 
+// What a ChatML template writes after the role of the answer that it asks for.
+std::string AnswerPrefix(std::string_view jinja) {
+  constexpr std::string_view kBegin = "<|im_start|>assistant\n";
+  const size_t begin = jinja.find(kBegin, jinja.find("add_generation_prompt"));
+  if (begin == std::string_view::npos) return {};
+  const std::string_view rest = jinja.substr(begin + kBegin.size());
+  return std::string(rest.substr(0, rest.find_first_of("'\"")));
+}
+
 // An answer cut into its thought and the rest, as Qwen3's template does it.
 struct Answer {
   std::string_view thought;
@@ -201,7 +210,7 @@ bool ChatTemplate::RecognizeChatMl(const std::string& jinja) {
   drops_thoughts_ = Has(jinja, "split('</think>')");
   keeps_last_thought_ = drops_thoughts_ && Has(jinja, "last_query_index");
   can_skip_thinking_ = Has(jinja, "enable_thinking");
-  prompts_thinking_ = Has(jinja, "<|im_start|>assistant\n<think>\n'");
+  answer_prefix_ = AnswerPrefix(jinja);
   return true;
 }
 
@@ -311,7 +320,7 @@ absl::Status ChatTemplate::WriteChatMl(std::span<const ChatMessage> messages,
   }
   if (options.add_generation_prompt) {
     RETURN_IF_ERROR(begin("assistant"));
-    if (prompts_thinking_) writer.Text("<think>\n");
+    writer.Text(answer_prefix_);
     if (can_skip_thinking_ && !options.enable_thinking) writer.Text("<think>\n\n</think>\n\n");
   }
   return writer.FlushText({.add_special = false});

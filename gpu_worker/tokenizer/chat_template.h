@@ -90,7 +90,7 @@ class ChatTemplate {
   bool drops_thoughts_ = false;                // "<think>..</think>" of earlier answers
   bool keeps_last_thought_ = false;            // but not of answers after the last question
   bool can_skip_thinking_ = false;             // understands enable_thinking
-  bool prompts_thinking_ = false;              // the answer begins with "<think>\n"
+  std::string answer_prefix_;  // what the template begins an answer with: "<think>\n", or nothing
 };
 
 }  // namespace retroinfer

@@ -104,17 +104,22 @@ absl::Status JsonValue::AllowOnly(std::initializer_list<std::string_view> keys) 
 
 absl::StatusOr<JsonFile> JsonFile::Load(const std::filesystem::path& path) {
   ASSIGN_OR_RETURN(const std::string text, ReadSmallFile(path, kBytesMax));
+  return Parse(text, path.filename().string());
+}
+
+absl::StatusOr<JsonFile> JsonFile::Parse(std::string_view text, std::string name) {
   JsonFile file;
-  file.name_ = path.filename().string();
+  file.name_ = std::move(name);
   file.parser_ = std::make_unique<simdjson::dom::parser>(kBytesMax);
   const auto status = [&](simdjson::error_code error) {
-    return absl::InvalidArgumentError(absl::StrCat(path.string(), ": ",
-                                                   simdjson::error_message(error), " (at most ",
-                                                   kDepthMax, " levels deep)"));
+    return absl::InvalidArgumentError(absl::StrCat(file.name_, ": ", simdjson::error_message(error),
+                                                   " (at most ", kBytesMax, " bytes, ", kDepthMax,
+                                                   " levels deep)"));
   };
+  if (text.size() > kBytesMax) return status(simdjson::CAPACITY);
   const auto allocated = file.parser_->allocate(std::max<size_t>(text.size(), 64), kDepthMax);
   if (allocated != simdjson::SUCCESS) return status(allocated);
-  const auto parsed = file.parser_->parse(text).get(file.root_);
+  const auto parsed = file.parser_->parse(text.data(), text.size()).get(file.root_);
   if (parsed != simdjson::SUCCESS) return status(parsed);
   return file;
 }

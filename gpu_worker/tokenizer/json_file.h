@@ -65,6 +65,9 @@ class JsonFile {
   //          JSON, no UTF-8 or nested deeper than kDepthMax.
   static absl::StatusOr<JsonFile> Load(const std::filesystem::path& path);
 
+  // Parses `text`; errors call it `name`. Returns as Load().
+  static absl::StatusOr<JsonFile> Parse(std::string_view text, std::string name);
+
   JsonValue root() const { return {root_, name_}; }
 
  private:

@@ -161,6 +161,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
   tokenizer->special_ids_ = std::move(special_ids);
   RETURN_IF_ERROR(tokenizer->AddAddedTokens(spec));
   RETURN_IF_ERROR(tokenizer->CheckTemplate(spec));
+  tokenizer->drops_text_ =
+      std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
+                  [](const AddedTokenSpec& token) { return token.lstrip || token.rstrip; }) ||
+      std::any_of(spec.splits.begin(), spec.splits.end(),
+                  [](const SplitSpec& split) { return !split.keep_matches || !split.keep_gaps; });
   for (const std::string& bytes : tokenizer->token_bytes_) {
     tokenizer->token_bytes_max_ = std::max(tokenizer->token_bytes_max_, bytes.size());
   }
@@ -242,6 +247,14 @@ std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) c
 std::string_view Tokenizer::TokenBytes(int32_t id) const {
   if (id < 0 || static_cast<size_t>(id) >= token_bytes_.size()) return {};
   return token_bytes_[static_cast<size_t>(id)];
+}
+
+size_t Tokenizer::TextBytesMax(size_t num_tokens) const {
+  // NFC shortens a text to 2/7 at most: U+1FBE U+0308 U+0301, 7 bytes, become U+0390, 2 bytes.
+  constexpr size_t kNfcRatioMax = 4;
+  const size_t bytes_per_token = token_bytes_max_ * (nfc_ ? kNfcRatioMax : 1);
+  if (drops_text_ || num_tokens > SIZE_MAX / bytes_per_token) return SIZE_MAX;
+  return num_tokens * bytes_per_token;
 }
 
 std::optional<int32_t> Tokenizer::TokenId(std::string_view token) const {

@@ -65,9 +65,11 @@ class Tokenizer {
 
   // The largest id + 1. The model may have more rows in its embedding.
   int32_t vocab_size() const { return static_cast<int32_t>(token_bytes_.size()); }
-  // Bytes of the longest token. A text of more bytes than this times n has more than n tokens,
-  // unless added tokens take white space around them (lstrip, rstrip).
+  // Bytes of the longest token.
   size_t token_bytes_max() const { return token_bytes_max_; }
+  // The most bytes that a text of `num_tokens` tokens can have: a longer one need not be tokenized
+  // to be refused. SIZE_MAX if this tokenizer drops text of any length.
+  size_t TextBytesMax(size_t num_tokens) const;
   const absl::flat_hash_set<int32_t>& special_ids() const { return special_ids_; }
   std::optional<int32_t> bos_id() const { return bos_id_; }
   std::optional<int32_t> eos_id() const { return eos_id_; }
@@ -93,6 +95,7 @@ class Tokenizer {
   absl::flat_hash_map<std::string, int32_t> added_ids_;
   absl::flat_hash_set<int32_t> special_ids_;
   size_t token_bytes_max_ = 0;
+  bool drops_text_ = false;  // added tokens take white space in, or a split removes what it matches
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
   TokenizerConfig config_;

@@ -42,7 +42,10 @@ absl::Status SegmentBuilder::Allocate() {
   RETURN_IF_ERROR(allocate(2 * h * kDecodeSegmentTokens * geometry.vector_bytes(), decode_kv_));
   const size_t num_tickets = static_cast<size_t>(limits_.max_open_segments);
   RETURN_IF_ERROR(allocate(num_tickets * sizeof(uint32_t), page_counters_));
-  host_first_pages_.resize(num_tickets);
+  for (uint32_t tokens = kDecodeSegmentTokens; tokens <= limits_.max_segment_tokens;
+       tokens += kDecodeSegmentTokens) {
+    first_pages_.push_back(SegmentLayout(geometry, tokens).first_kv_page);
+  }
   host_used_pages_.resize(num_tickets);
   segments_.resize(num_tickets);
   for (OpenSegment& segment : segments_) {
@@ -87,12 +90,12 @@ absl::StatusOr<SegmentBuilder::Ticket> SegmentBuilder::Open(const SegmentTarget&
         absl::StrCat("all ", segments_.size(), " segments that can be built at once are open"));
   }
   const auto ticket = static_cast<Ticket>(free - segments_.begin());
-  host_first_pages_[static_cast<size_t>(ticket)] = layout.first_kv_page;
-  RETURN_IF_ERROR(device_.Upload(
-      background_,
-      std::as_bytes(std::span(host_first_pages_).subspan(static_cast<size_t>(ticket), 1)),
-      page_counters_.bytes().subspan(static_cast<size_t>(ticket) * sizeof(uint32_t),
-                                     sizeof(uint32_t))));
+  const auto first_page =
+      std::span(first_pages_).subspan(target.num_tokens / kDecodeSegmentTokens - 1, 1);
+  RETURN_IF_ERROR(
+      device_.Upload(background_, std::as_bytes(first_page),
+                     page_counters_.bytes().subspan(static_cast<size_t>(ticket) * sizeof(uint32_t),
+                                                    sizeof(uint32_t))));
   free->target = target;
   free->is_open = true;
   free->is_sealed = false;

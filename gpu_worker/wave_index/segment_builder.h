@@ -115,9 +115,11 @@ class SegmentBuilder {
   DeviceBuffer write_scratch_;
   DeviceBuffer decode_kv_;  // keys, then values, of one layer of a segment of 1024 tokens
 
-  DeviceBuffer page_counters_;              // uint32, one for each ticket
-  std::vector<uint32_t> host_first_pages_;  // uploaded into page_counters_
-  std::vector<uint32_t> host_used_pages_;   // downloaded from page_counters_
+  DeviceBuffer page_counters_;  // uint32, one for each ticket
+  // First pages of KV of segments of 1024, 2048, ... tokens: what counters begin with. Constant, as
+  // the stream may read it at any time.
+  std::vector<uint32_t> first_pages_;
+  std::vector<uint32_t> host_used_pages_;  // downloaded from page_counters_
   std::vector<OpenSegment> segments_;
   uint64_t num_built_ = 0;
   uint64_t bytes_written_ = 0;

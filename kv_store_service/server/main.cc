@@ -1,5 +1,6 @@
 // kv_store_service: keeps the KV pages of one gpu_worker in shared memory.
 #include <signal.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -78,6 +79,8 @@ int Run(int argc, char** argv) {
   }
   if (*outcome == common::Settings::Outcome::kExit) return EXIT_SUCCESS;
 
+  spdlog::set_default_logger(spdlog::stderr_color_mt("kv_store_service"));
+  spdlog::flush_on(spdlog::level::trace);
   const sigset_t signals = EndSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   auto server = StoreServer::Start(options);

@@ -49,7 +49,14 @@ absl::Status RequireRoomForArena(uint64_t bytes) {
       std::string(status.message()), "; choose a smaller --arena-bytes or free memory"));
 }
 
-void ConfigureKeepalive(grpc::ServerBuilder* builder) {
+// Limits of a control plane that carries a few calls a second.
+void ConfigureLimits(grpc::ServerBuilder* builder) {
+  grpc::ResourceQuota quota("kv_store_service");
+  quota.SetMaxThreads(64);
+  builder->SetResourceQuota(quota);
+  builder->SetMaxReceiveMessageSize(kMessageBytesMax);
+  builder->SetMaxSendMessageSize(kMessageBytesMax);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 64);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
@@ -151,9 +158,7 @@ absl::Status StoreServer::StartGrpc() {
     // gRPC would let a second process listen on the same port and share its connections.
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   }
-  builder.SetMaxReceiveMessageSize(kMessageBytesMax);
-  builder.SetMaxSendMessageSize(kMessageBytesMax);
-  ConfigureKeepalive(&builder);
+  ConfigureLimits(&builder);
   builder.RegisterService(rpc_.get());
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr || (!options_.listen.empty() && tcp_port == 0)) {

@@ -3,7 +3,7 @@
 //   mask. Queries and accumulators are kept in that order instead of shuffling every row;
 // * scores of several tokens and heads are computed together, so that each load of a key and of a
 //   query serves many products, and their horizontal sums are done four at a time;
-// * a chunk is small enough that it and the next one, which is being fetched, stay in the L1 cache.
+// * the next chunk is fetched into the L2 cache in even steps all through the work on this one.
 #include "gpu_worker/ops/cpu/attend_chunk.h"
 
 #include <algorithm>
@@ -17,6 +17,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 //
+#include "gpu_worker/ops/cpu/store_sums-inl.h"
 #include "gpu_worker/ops/cpu/vector_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,39 +43,6 @@ HWY_INLINE uint32_t PairedPlace(DType dtype, uint32_t i) {
   const uint32_t base = i / (2 * lanes) * (2 * lanes);
   return base + (i % 2) * lanes + (i - base) / 2;
 }
-
-// out[i] = sum of the lanes of v_i, for four vectors.
-#if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void StoreSums(FloatTag /*d*/, FloatVec v0, FloatVec v1, FloatVec v2, FloatVec v3,
-                          float* out) {
-  out[0] = hn::GetLane(v0);
-  out[1] = hn::GetLane(v1);
-  out[2] = hn::GetLane(v2);
-  out[3] = hn::GetLane(v3);
-}
-#else
-HWY_INLINE void StoreSums(FloatTag d, FloatVec v0, FloatVec v1, FloatVec v2, FloatVec v3,
-                          float* out) {
-  const hn::Repartition<uint64_t, FloatTag> dw;
-  const hn::FixedTag<float, 4> d4;
-  const auto v01 = hn::Add(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1));
-  const auto v23 = hn::Add(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3));
-  const auto w01 = hn::BitCast(dw, v01);
-  const auto w23 = hn::BitCast(dw, v23);
-  // Lane i of each 128-bit block is now a part of the sum of v_i.
-  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, w01, w23)),
-                              hn::BitCast(d, hn::InterleaveUpper(dw, w01, w23)));
-#if HWY_MAX_BYTES == 64
-  const hn::Half<FloatTag> dh;
-  const auto half = hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks));
-  hn::StoreU(hn::Add(hn::LowerHalf(d4, half), hn::UpperHalf(d4, half)), d4, out);
-#elif HWY_MAX_BYTES == 32
-  hn::StoreU(hn::Add(hn::LowerHalf(d4, blocks), hn::UpperHalf(d4, blocks)), d4, out);
-#else
-  hn::StoreU(blocks, d4, out);
-#endif
-}
-#endif
 
 // scores[g][first + t] for kTokens tokens, from their keys.
 template <typename T, int kGroup, int kTokens>
@@ -104,7 +72,7 @@ HWY_INLINE void ScoreTokens(const AttentionState& state, const std::byte* const*
   }
   float reduced[kPaddedSums];
   for (int i = 0; i < kPaddedSums; i += 4) {
-    StoreSums(d, sums[i], sums[i + 1], sums[i + 2], sums[i + 3], reduced + i);
+    StoreSums(d, sums[i], sums[i + 1], sums[i + 2], sums[i + 3], 1.0f, reduced + i);
   }
   for (int g = 0; g < kGroup; ++g) {
     for (int t = 0; t < kTokens; ++t) scores[g][t] = reduced[g * kTokens + t];
@@ -132,12 +100,22 @@ HWY_INLINE void UpdateSoftmax(AttentionState& state, int g, float* scores, int32
   state.sum[group] += hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
+// Fetches into the L2 cache; the L1 cache would run out of places for lines under way.
+HWY_INLINE void PrefetchBytes(const std::byte* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
 // acc[g] += sum over the tokens of weights[g][t] * value t.
 template <typename T, int kGroup>
-HWY_INLINE void AddValues(const AttentionChunk& chunk, const float (*weights)[kChunkTokens],
-                          AttentionState& state) {
+HWY_INLINE void AddValues(const AttentionChunk& chunk, const AttentionChunk& next,
+                          const float (*weights)[kChunkTokens], AttentionState& state) {
   const FloatTag d;
   const auto lanes = static_cast<uint32_t>(hn::Lanes(d));
+  // Each step fetches as many bytes of the next values as it uses of these, in their order.
+  const uint32_t row_bytes = state.head_dim * sizeof(T);
+  const uint32_t step_bytes = 2 * lanes * sizeof(T);
+  uint32_t next_row = 0;
+  uint32_t next_byte = 0;
   for (uint32_t i = 0; i < state.head_dim; i += 2 * lanes) {
     FloatVec acc_a[kGroup];
     FloatVec acc_b[kGroup];
@@ -150,6 +128,14 @@ HWY_INLINE void AddValues(const AttentionChunk& chunk, const float (*weights)[kC
       FloatVec a;
       FloatVec b;
       LoadPair(d, reinterpret_cast<const T*>(chunk.values[static_cast<size_t>(t)]) + i, a, b);
+      if (next_row < static_cast<uint32_t>(next.num_tokens)) {
+        PrefetchBytes(next.values[next_row] + next_byte, step_bytes);
+        next_byte += step_bytes;
+        if (next_byte == row_bytes) {
+          next_byte = 0;
+          ++next_row;
+        }
+      }
       for (int g = 0; g < kGroup; ++g) {
         const auto weight = hn::Set(d, weights[g][t]);
         acc_a[g] = hn::MulAdd(weight, a, acc_a[g]);
@@ -164,10 +150,6 @@ HWY_INLINE void AddValues(const AttentionChunk& chunk, const float (*weights)[kC
   }
 }
 
-HWY_INLINE void PrefetchRow(const std::byte* row, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(row + i);
-}
-
 template <typename T, int kGroup>
 void Attend(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
   constexpr int kTokens = kGroup <= 4 ? 4 : 2;
@@ -177,10 +159,9 @@ void Attend(const AttentionChunk& chunk, const AttentionChunk& next, AttentionSt
     const std::byte* keys[kTokens];
     for (int j = 0; j < kTokens; ++j) {
       keys[j] = chunk.keys[static_cast<size_t>(std::min(t + j, chunk.num_tokens - 1))];
-      if (t + j < next.num_tokens) {
-        PrefetchRow(next.keys[static_cast<size_t>(t + j)], row_bytes);
-        PrefetchRow(next.values[static_cast<size_t>(t + j)], row_bytes);
-      }
+    }
+    for (int j = 0; j < kTokens && t + j < next.num_tokens; ++j) {
+      PrefetchBytes(next.keys[static_cast<size_t>(t + j)], row_bytes);
     }
     ScoreTokens<T, kGroup, kTokens>(state, keys,
                                     reinterpret_cast<float(*)[kChunkTokens]>(&scores[0][t]));
@@ -191,7 +172,7 @@ void Attend(const AttentionChunk& chunk, const AttentionChunk& next, AttentionSt
     }
     UpdateSoftmax(state, g, scores[g], chunk.num_tokens);
   }
-  AddValues<T, kGroup>(chunk, scores, state);
+  AddValues<T, kGroup>(chunk, next, scores, state);
 }
 
 template <typename T>

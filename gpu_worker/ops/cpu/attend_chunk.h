@@ -9,7 +9,7 @@
 
 namespace retroinfer::cpu {
 
-inline constexpr int32_t kChunkTokens = 32;
+inline constexpr int32_t kChunkTokens = 64;
 inline constexpr int32_t kMaxGroup = 8;
 inline constexpr uint32_t kMaxHeadDim = 128;
 

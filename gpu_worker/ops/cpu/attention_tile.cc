@@ -30,15 +30,15 @@ HWY_INLINE FloatVec Exp2(FloatTag d, FloatVec y) {
   const auto f = hn::Sub(y, hn::Sub(shifted, magic));
   FloatVec p;
   if constexpr (kBf16) {
-    p = hn::MulAdd(hn::Set(d, 0.0551716691f), f, hn::Set(d, 0.242611122f));
-    p = hn::MulAdd(p, f, hn::Set(d, 0.693260985f));
-    p = hn::MulAdd(p, f, hn::Set(d, 0.999928074f));
+    p = hn::MulAdd(hn::Set(d, 0.055008959f), f, hn::Set(d, 0.242211375f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.69328297f));
+    p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
   } else {
-    p = hn::MulAdd(hn::Set(d, 0.0013276472f), f, hn::Set(d, 0.00967554133f));
-    p = hn::MulAdd(p, f, hn::Set(d, 0.0555071327f));
-    p = hn::MulAdd(p, f, hn::Set(d, 0.240221197f));
-    p = hn::MulAdd(p, f, hn::Set(d, 0.693146967f));
-    p = hn::MulAdd(p, f, hn::Set(d, 1.00000007f));
+    p = hn::MulAdd(hn::Set(d, 0.00132647423f), f, hn::Set(d, 0.00967151798f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.0555073376f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.24022242f));
+    p = hn::MulAdd(p, f, hn::Set(d, 0.693146978f));
+    p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
   }
   const auto exponent = hn::ShiftLeft<23>(hn::BitCast(du, shifted));
   const auto power = hn::BitCast(d, hn::Add(hn::BitCast(du, p), exponent));

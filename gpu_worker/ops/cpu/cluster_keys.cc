@@ -29,34 +29,36 @@ HWY_BEFORE_NAMESPACE();
 namespace retroinfer::cpu::HWY_NAMESPACE {
 namespace {
 
-// out[i] = index of the largest of row i of [num_rows][num_cols], the lowest of equal ones.
-// REQUIRES: num_cols is a multiple of 64.
+// Largest of `count` values, a multiple of 64.
+float MaxOfMany(const float* values, int64_t count) {
+  const FloatTag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  FloatVec max0 = hn::LoadU(d, values), max1 = max0, max2 = max0, max3 = max0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    max0 = hn::Max(max0, hn::LoadU(d, values + i));
+    max1 = hn::Max(max1, hn::LoadU(d, values + i + lanes));
+    max2 = hn::Max(max2, hn::LoadU(d, values + i + 2 * lanes));
+    max3 = hn::Max(max3, hn::LoadU(d, values + i + 3 * lanes));
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(max0, max1), hn::Max(max2, max3))));
+}
+
+// out[i] = index of the largest of row i of [num_rows][num_cols], the lowest of equal ones; 0 for a
+// row of NaN. REQUIRES: num_cols is a multiple of 64.
 void ArgMaxRows(const float* products, int64_t num_rows, int64_t num_cols, int32_t* out) {
   const FloatTag d;
-  const hn::RebindToSigned<FloatTag> di;
-  const auto lanes = static_cast<int32_t>(hn::Lanes(d));
-  alignas(64) float best_of_lane[hn::MaxLanes(FloatTag())];
-  alignas(64) int32_t index_of_lane[hn::MaxLanes(FloatTag())];
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   for (int64_t row = 0; row < num_rows; ++row) {
     const float* values = products + row * num_cols;
-    auto best = hn::LoadU(d, values);
-    auto best_index = hn::Iota(di, 0);
-    for (int32_t j = lanes; j < static_cast<int32_t>(num_cols); j += lanes) {
-      const auto v = hn::LoadU(d, values + j);
-      const auto larger = hn::Gt(v, best);
-      best = hn::IfThenElse(larger, v, best);
-      best_index = hn::IfThenElse(hn::RebindMask(di, larger), hn::Iota(di, j), best_index);
+    const auto max = hn::Set(d, MaxOfMany(values, num_cols));
+    out[row] = 0;
+    for (int64_t j = 0; j < num_cols; j += lanes) {
+      const intptr_t lane = hn::FindFirstTrue(d, hn::Eq(hn::LoadU(d, values + j), max));
+      if (lane < 0) continue;
+      out[row] = static_cast<int32_t>(j + lane);
+      break;
     }
-    hn::Store(best, d, best_of_lane);
-    hn::Store(best_index, di, index_of_lane);
-    int32_t winner = 0;
-    for (int32_t lane = 1; lane < lanes; ++lane) {
-      const bool is_better = best_of_lane[lane] > best_of_lane[winner] ||
-                             (best_of_lane[lane] == best_of_lane[winner] &&
-                              index_of_lane[lane] < index_of_lane[winner]);
-      if (is_better) winner = lane;
-    }
-    out[row] = index_of_lane[winner];
   }
 }
 
@@ -106,7 +108,7 @@ HWY_EXPORT(AddRows);
 HWY_EXPORT(NormalizeVector);
 HWY_EXPORT(SubtractVector);
 
-constexpr int64_t kKeysPerBlock = 512;  // products of so many keys at once stay in the L2 cache
+constexpr int64_t kKeysPerBlock = 256;  // products of so many keys at once stay in the L2 cache
 
 size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
 

@@ -76,8 +76,8 @@ TEST_F(DataPlaneTest, RefusesAnArenaOfNoPages) {
 
 TEST(DataPlaneSizesTest, AreLimited) {
   EXPECT_TRUE(DataPlane::ValidateSizes(0, 64, 64).ok());
-  EXPECT_TRUE(DataPlane::ValidateSizes(1u << 30, 1u << 26, 1u << 20).ok());
-  EXPECT_FALSE(DataPlane::ValidateSizes((1u << 30) + 1, 64, 64).ok());
+  EXPECT_TRUE(DataPlane::ValidateSizes(1u << 27, 1u << 26, 1u << 20).ok());
+  EXPECT_FALSE(DataPlane::ValidateSizes((1u << 27) + 1, 64, 64).ok());
   EXPECT_FALSE(DataPlane::ValidateSizes(1, 0, 64).ok());
   EXPECT_FALSE(DataPlane::ValidateSizes(1, 96, 64).ok());
   EXPECT_FALSE(DataPlane::ValidateSizes(1, 1u << 27, 64).ok());

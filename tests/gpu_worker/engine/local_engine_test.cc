@@ -247,10 +247,10 @@ class ExactArithmeticTest : public LocalEngineTest {
 TEST_F(ExactArithmeticTest, RetrievingEverythingEqualsFullAttention) {
   // Crosses dense_below and two later segments while it generates.
   for (const int64_t length : {1900, 3000, 9000}) {
-    GenerationRequest wave = worker_.Greedy(Prompt(length, 3), 2400, PolicyKind::kWave);
+    GenerationRequest wave = worker_.Greedy(Prompt(length, 3), 1400, PolicyKind::kWave);
     wave.attention.retrieval_ratio = 1.0;
     wave.attention.estimation_ratio = 0.0;
-    const GenerationRequest full = worker_.Greedy(wave.prompt, 2400, PolicyKind::kFull);
+    const GenerationRequest full = worker_.Greedy(wave.prompt, 1400, PolicyKind::kFull);
     const auto wave_tokens = worker_.Generate(std::move(wave));
     const auto full_tokens = worker_.Generate(full);
     EXPECT_EQ(wave_tokens, full_tokens) << "prompt of " << length;

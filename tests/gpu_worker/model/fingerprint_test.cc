@@ -120,7 +120,7 @@ TEST(FingerprintTest, FilesOrderAndThreadsDoNotMatter) {
   std::swap(reversed[0], reversed[1]);
   EXPECT_EQ(Hex(Config(), Tensors()), Hex(Config(), reversed));
   // More than one piece, and a part of one.
-  const std::vector<TensorText> large = {{"a", "F16", {20 << 20}, std::string(40 << 20, 'x')},
+  const std::vector<TensorText> large = {{"a", "F16", {9 << 20}, std::string(18 << 20, 'x')},
                                          {"b", "F16", {1}, "yy"}};
   EXPECT_EQ(Hex(Config(), large, 1), Hex(Config(), large, 4));
   auto changed = large;

@@ -35,6 +35,18 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
 
   void WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim);
 
+  // What a segment was written from and to.
+  struct Written {
+    KvGeometry geometry;
+    std::vector<int32_t> assignment;
+    std::vector<float> centroids;
+    std::vector<float> value_sums;
+    std::vector<std::byte> extent;
+    std::vector<std::byte> meta_pool;
+    std::set<uint32_t> taken;  // pages of clusters seen so far
+  };
+  static void CheckHead(Written& written, uint32_t layer, uint32_t head, const LayerKvImage& kv);
+
   // Compares one cluster's pages with its tokens, in any order, and marks the pages as taken.
   static void CheckPages(const LayerKvImage& kv, uint32_t head, std::vector<int64_t> tokens,
                          const std::byte* extent, const ClusterEntry& entry,
@@ -69,6 +81,45 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
   DeviceData data_{*backend_};
 };
 
+// Pages, entries, centroids and value sums of one (layer, head), in the extent and the meta pool.
+void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head,
+                                 const LayerKvImage& kv) {
+  const KvGeometry& geometry = written.geometry;
+  const SegmentLayout layout(geometry, kTokens);
+  const size_t m = kClusters, d = geometry.head_dim;
+  const size_t run = layer * geometry.num_kv_heads + head;
+  const MetaPoolView meta{{written.meta_pool.data(), written.meta_pool.size()}, geometry};
+  const std::byte* extent = written.extent.data();
+  const auto* entries =
+      reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) + run * m;
+  for (size_t c = 0; c < m; ++c) {
+    std::vector<int64_t> tokens;
+    for (int64_t i = 0; i < kTokens; ++i) {
+      if (written.assignment[static_cast<size_t>(head * kTokens + i)] == static_cast<int32_t>(c)) {
+        tokens.push_back(kFirstToken + i);
+      }
+    }
+    CheckPages(kv, head, tokens, extent, entries[c], geometry, written.taken);
+    const MetaEntry& entry = meta.Entries(2, layer, head)[c];
+    EXPECT_EQ(entry.num_tokens, entries[c].num_tokens);
+    if (entry.num_tokens > 0) {
+      EXPECT_EQ(entry.first_page, kExtentFirstPage + entries[c].first_page);
+    }
+  }
+  const size_t run_bytes = m * geometry.vector_bytes();
+  const auto same = [](const std::vector<std::byte>& want, const std::byte* got) {
+    return std::equal(want.begin(), want.end(), got);
+  };
+  const auto want_c =
+      ToBytes(std::span(written.centroids).subspan(head * m * d, m * d), geometry.dtype);
+  const auto want_v =
+      ToBytes(std::span(written.value_sums).subspan(head * m * d, m * d), geometry.dtype);
+  EXPECT_TRUE(same(want_c, extent + layout.centroids_offset + run * run_bytes));
+  EXPECT_TRUE(same(want_v, extent + layout.value_sums_offset + run * run_bytes));
+  EXPECT_TRUE(same(want_c, meta.Centroids(2, layer, head)));
+  EXPECT_TRUE(same(want_v, meta.ValueSums(2, layer, head)));
+}
+
 void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
   const KvGeometry geometry{2, 2, head_dim, dtype};
   const SegmentLayout layout(geometry, kTokens);
@@ -91,7 +142,10 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
   const DeviceBuffer scratch = data_.Allocate(8 * heads * (kTokens + m));
   MetaPoolImage pool(geometry, 3);
   const MetaPoolView pool_view = pool.Upload(data_);
-  std::set<uint32_t> taken;
+  Written written{.geometry = geometry,
+                  .assignment = assignment,
+                  .centroids = centroids,
+                  .value_sums = value_sums};
   for (uint32_t layer = 0; layer < 2; ++layer) {
     const size_t count = heads * 1200 * d;
     const LayerKvImage kv(data_, RandomNormal(count, 20 + layer), RandomNormal(count, 30 + layer),
@@ -116,40 +170,12 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
                                     .scratch = scratch.bytes()})
                     .ok());
     ASSERT_TRUE(backend_->background->Synchronize().ok());
-    const auto bytes = data_.Download<std::byte>(extent);
-    auto meta_bytes = data_.Download<std::byte>(DeviceSpan<const std::byte>(pool_view.bytes));
-    const MetaPoolView meta{{meta_bytes.data(), meta_bytes.size()}, geometry};
-    const size_t run_bytes = m * geometry.vector_bytes();
-    for (uint32_t head = 0; head < 2; ++head) {
-      const size_t run = layer * heads + head;
-      const auto* entries =
-          reinterpret_cast<const ClusterEntry*>(bytes.data() + layout.clusters_offset) + run * m;
-      for (size_t c = 0; c < m; ++c) {
-        std::vector<int64_t> tokens;
-        for (int64_t i = 0; i < kTokens; ++i) {
-          if (assignment[static_cast<size_t>(head * kTokens + i)] == static_cast<int32_t>(c)) {
-            tokens.push_back(kFirstToken + i);
-          }
-        }
-        CheckPages(kv, head, tokens, bytes.data(), entries[c], geometry, taken);
-        const MetaEntry& entry = meta.Entries(2, layer, head)[c];
-        EXPECT_EQ(entry.num_tokens, entries[c].num_tokens);
-        if (entry.num_tokens > 0) {
-          EXPECT_EQ(entry.first_page, kExtentFirstPage + entries[c].first_page);
-        }
-      }
-      const auto want_c = ToBytes(std::span(centroids).subspan(head * m * d, m * d), dtype);
-      const auto want_v = ToBytes(std::span(value_sums).subspan(head * m * d, m * d), dtype);
-      EXPECT_TRUE(std::equal(want_c.begin(), want_c.end(),
-                             bytes.data() + layout.centroids_offset + run * run_bytes));
-      EXPECT_TRUE(std::equal(want_v.begin(), want_v.end(),
-                             bytes.data() + layout.value_sums_offset + run * run_bytes));
-      EXPECT_TRUE(std::equal(want_c.begin(), want_c.end(), meta.Centroids(2, layer, head)));
-      EXPECT_TRUE(std::equal(want_v.begin(), want_v.end(), meta.ValueSums(2, layer, head)));
-    }
+    written.extent = data_.Download<std::byte>(extent);
+    written.meta_pool = data_.Download<std::byte>(DeviceSpan<const std::byte>(pool_view.bytes));
+    for (uint32_t head = 0; head < 2; ++head) CheckHead(written, layer, head, kv);
     // No holes: the pages taken so far are exactly those before next_page.
-    EXPECT_EQ(*taken.begin(), layout.first_kv_page);
-    EXPECT_EQ(data_.Download<uint32_t>(next_page)[0], layout.first_kv_page + taken.size());
+    EXPECT_EQ(*written.taken.begin(), layout.first_kv_page);
+    EXPECT_EQ(data_.Download<uint32_t>(next_page)[0], layout.first_kv_page + written.taken.size());
   }
 }
 

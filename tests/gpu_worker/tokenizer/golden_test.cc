@@ -8,15 +8,12 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "gpu_worker/tokenizer/tokenizer.h"
+#include "tests/gpu_worker/tokenizer/tokenizer_fixtures.h"
 
 namespace retroinfer {
 namespace {
-
-constexpr const char* kFolder = RETROINFER_SOURCE_DIR "/tests/golden/tokenizer";
 
 struct Example {
   bool parse_special = false;
@@ -24,27 +21,17 @@ struct Example {
   std::vector<int32_t> ids;
 };
 
-std::vector<int32_t> DecodeIds(std::string_view digits) {
-  constexpr std::string_view kDigits =
-      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz-_";
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i + 1 < digits.size(); i += 2) {
-    ids.push_back(static_cast<int32_t>(kDigits.find(digits[i]) * 64 + kDigits.find(digits[i + 1])));
-  }
-  return ids;
-}
-
 // `column`: 2 for llama, 3 for qwen.
 std::vector<Example> ReadExamples(size_t column) {
   std::vector<Example> examples;
   simdjson::dom::parser parser;
   simdjson::dom::document_stream lines;
-  const std::string path = absl::StrCat(kFolder, "/encodings.jsonl");
+  const std::string path = GoldenFolder() + "/encodings.jsonl";
   EXPECT_FALSE(parser.load_many(path).get(lines)) << path;
   for (const auto line : lines) {
     examples.push_back({.parse_special = line.at(0).get_string().value() == "p",
                         .text = std::string(line.at(1).get_string().value()),
-                        .ids = DecodeIds(line.at(column).get_string().value())});
+                        .ids = DecodeGoldenIds(line.at(column).get_string().value())});
   }
   return examples;
 }
@@ -58,7 +45,7 @@ struct GoldenCase {
 class GoldenTest : public testing::TestWithParam<GoldenCase> {};
 
 TEST_P(GoldenTest, IdsAreThoseOfHuggingFace) {
-  const auto tokenizer = Tokenizer::Load(absl::StrCat(kFolder, "/", GetParam().name));
+  const auto tokenizer = Tokenizer::Load(GoldenFolder() + "/" + GetParam().name);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   const std::vector<Example> examples = ReadExamples(GetParam().column);
   ASSERT_EQ(examples.size(), 5000u);
@@ -79,7 +66,7 @@ TEST_P(GoldenTest, IdsAreThoseOfHuggingFace) {
 }
 
 TEST_P(GoldenTest, IdsDecodeToTheText) {
-  const auto tokenizer = Tokenizer::Load(absl::StrCat(kFolder, "/", GetParam().name));
+  const auto tokenizer = Tokenizer::Load(GoldenFolder() + "/" + GetParam().name);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   size_t num_different = 0;
   for (const Example& example : ReadExamples(GetParam().column)) {

@@ -188,6 +188,30 @@ TEST_P(SegmentBuilderTest, AnAbandonedSegmentGivesItsTicketBackAndGetsNoHeader) 
   EXPECT_EQ(arena_[100 * kPageBytes], std::byte{0xee});
 }
 
+// The ticket of a segment that was given up while the background still worked on it goes to the
+// next one, of another size.
+TEST_P(SegmentBuilderTest, ATicketIsReusedWhileTheBackgroundStillWorksForTheOldSegment) {
+  const size_t count = 2 * 8200 * 64;
+  const LayerKvImage kv(data_, RandomNormal(count, 1), RandomNormal(count, 2), 2, 64, DType::kBf16);
+  const auto abandoned = builder_->Open(Target(4, 1024, 100));
+  ASSERT_TRUE(abandoned.ok());
+  ASSERT_TRUE(builder_->BuildLayer(*abandoned, 0, kv.view()).ok());
+  ASSERT_TRUE(builder_->BuildLayer(*abandoned, 1, kv.view()).ok());
+  ASSERT_TRUE(builder_->Seal(*abandoned).ok());
+  ASSERT_TRUE(builder_->Abandon(*abandoned).ok());
+  const SegmentTarget target = Target(4, 8192, 5000);
+  const auto ticket = builder_->Open(target);
+  ASSERT_TRUE(ticket.ok());
+  ASSERT_EQ(*ticket, *abandoned);
+  EXPECT_FALSE(*builder_->PollDone(*ticket));
+  for (uint32_t layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(builder_->BuildLayer(*ticket, layer, kv.view()).ok());
+  }
+  Finish(*ticket);
+  ExpectHoldsTokens(target, 0, kv, 4);
+  ExpectHoldsTokens(target, 1, kv, 4);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, SegmentBuilderTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 

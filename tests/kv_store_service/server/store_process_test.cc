@@ -7,9 +7,12 @@
 #include <array>
 #include <atomic>
 #include <fstream>
+#include <map>
+#include <random>
 
 #include "common/shm/descriptor_protocol.h"
 #include "common/shm/fd_channel.h"
+#include "tests/kv_store_service/random_seed.h"
 #include "tests/kv_store_service/server/store_process_fixture.h"
 
 namespace retroinfer::kvstore {
@@ -173,6 +176,51 @@ TEST_F(StoreProcessTest, AKilledStoreGetsItsMemoryBackFromTheWorker) {
   EXPECT_EQ(Stats().log_entries_refused_total(), 0u);
 
   (*link)->Release(1);
+  EXPECT_TRUE(Eventually([&] { return Stats().free_pages() == 8192; }));
+}
+
+// Reserves, commits and releases at random while the store is killed again and again. A committed
+// segment is never lost, and at the end nothing is left.
+TEST_F(StoreProcessTest, KillsAtRandomMomentsLoseAndLeakNothing) {
+  std::mt19937_64 random(TestSeed());
+  StartStore();
+  StoreLinkOptions options = LinkOptions();
+  options.reserve_timeout = absl::Milliseconds(200);
+  auto link = StoreLink::Connect(options);
+  ASSERT_TRUE(link.ok()) << link.status();
+  std::map<uint64_t, Extent> live;  // sequence -> its extent, committed
+  uint64_t sequence = 0;
+  const uint64_t kills = 8;
+  for (uint64_t kill = 0; kill < kills; ++kill) {
+    const absl::Time end = absl::Now() + absl::Milliseconds(random() % 150);
+    while (absl::Now() < end) {
+      if (live.size() >= 4) {
+        const auto victim = std::next(live.begin(), random() % live.size());
+        (*link)->Release(victim->first);
+        live.erase(victim);
+        continue;
+      }
+      const auto extents = Reserve(**link, ++sequence, {1024});
+      if (!extents.ok()) continue;
+      WriteSegment(BytesOf(**link, extents->front()), kTinyGeometry, 4, 1024);
+      ASSERT_TRUE(Commit(**link, sequence, {{extents->front().id, 4}}).ok());
+      live[sequence] = extents->front();
+    }
+    // Some calls are on their way when it happens.
+    (*link)->Reserve(++sequence, {1024}, [](const absl::StatusOr<std::vector<Extent>>&) {});
+    (*link)->Release(sequence);
+    store_->Kill();
+    StartStore();
+    if (random() % 3 == 0) continue;  // the next kill may come before the hand-back
+    ASSERT_TRUE(Eventually([&] { return (*link)->num_pending() == 0; }));
+  }
+  ASSERT_TRUE(Eventually([&] {
+    return (*link)->num_pending() == 0 && (*link)->state() == StoreLink::State::kAttached;
+  }));
+  EXPECT_EQ(Stats().committed_segments(), live.size());
+  EXPECT_EQ(Stats().reserved_extents(), 0u);
+  EXPECT_GE((*link)->num_reattached(), 3u);
+  for (const auto& [id, extent] : live) (*link)->Release(id);
   EXPECT_TRUE(Eventually([&] { return Stats().free_pages() == 8192; }));
 }
 

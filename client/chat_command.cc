@@ -1,0 +1,172 @@
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include "absl/strings/ascii.h"
+#include "client/command_line.h"
+#include "client/commands.h"
+#include "client/connection.h"
+#include "client/generation.h"
+#include "client/prefill_progress_line.h"
+#include "client/request_flags.h"
+#include "common/build_info/build_info.h"
+
+namespace retroinfer::client {
+namespace {
+
+namespace v1 = generation::v1;
+
+constexpr char kPrompt[] = "> ";
+constexpr char kHelp[] =
+    "Commands: /reset forgets the conversation, /file PATH sends a file, /stats shows the last "
+    "answer's statistics,\n/help shows this. Ctrl-C cancels an answer, Ctrl-D ends.\n";
+
+// Threads: one.
+class ChatSession {
+ public:
+  ChatSession(const Connection& connection, const v1::GenerateRequest& settings, std::string system,
+              const Streams& streams, InterruptWatcher* interrupts)
+      : connection_(connection),
+        request_(settings),
+        system_(std::move(system)),
+        streams_(streams),
+        interrupts_(interrupts),
+        shows_prompt_(IsTerminal(streams.in)) {
+    Reset();
+  }
+
+  // Returns the exit code when the input has ended. Without a person at a terminal, a failed answer
+  // ends the chat.
+  int Run() {
+    if (shows_prompt_) std::fputs(kHelp, streams_.err);
+    while (true) {
+      const std::unique_ptr<char, void (*)(void*)> line = ReadLine();
+      if (line == nullptr) break;
+      const std::string text(absl::StripAsciiWhitespace(line.get()));
+      if (text.empty() || HandleCommand(text)) continue;
+      if (!Ask(text) && !shows_prompt_) return kExitFailed;
+    }
+    if (shows_prompt_) std::fputs("\n", streams_.err);
+    return kExitOk;
+  }
+
+ private:
+  void Reset() {
+    request_.clear_messages();
+    request_.mutable_messages();
+    if (!system_.empty()) Add("system", system_);
+  }
+
+  void Add(const std::string& role, const std::string& content) {
+    v1::Message* message = request_.mutable_messages()->add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  }
+
+  std::unique_ptr<char, void (*)(void*)> ReadLine() {
+    if (shows_prompt_) {
+      std::fputs(kPrompt, streams_.err);
+      std::fflush(streams_.err);
+      // The terminal has thrown the line away already.
+      interrupts_->SetCallback([this](int) {
+        std::fprintf(streams_.err, "\n(Ctrl-D ends)\n%s", kPrompt);
+        std::fflush(streams_.err);
+      });
+    }
+    char* line = nullptr;
+    size_t capacity = 0;
+    const bool ended = ::getline(&line, &capacity, streams_.in) < 0;
+    interrupts_->SetCallback(nullptr);
+    if (ended) {
+      std::free(line);
+      line = nullptr;
+    }
+    return {line, &std::free};
+  }
+
+  // Returns whether `text` was a command.
+  bool HandleCommand(const std::string& text) {
+    if (text == "/reset") {
+      Reset();
+      std::fputs("(forgotten)\n", streams_.err);
+    } else if (text == "/stats") {
+      std::fprintf(streams_.err, "[%s]\n", last_stats_.c_str());
+    } else if (text == "/help") {
+      std::fputs(kHelp, streams_.err);
+    } else if (text.rfind("/file ", 0) == 0) {
+      const auto content = ReadWholeFile(std::string(absl::StripAsciiWhitespace(text.substr(6))));
+      if (content.ok()) {
+        Ask(*content);
+      } else {
+        std::fprintf(streams_.err, "%s\n", std::string(content.status().message()).c_str());
+      }
+    } else if (text.front() == '/') {
+      std::fprintf(streams_.err, "unknown command %s\n%s", text.c_str(), kHelp);
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  // An answer that was cancelled stays in the conversation as far as it came; a turn that failed
+  // leaves the conversation as it was. Returns false if it failed.
+  bool Ask(const std::string& text) {
+    Add("user", text);
+    PrefillProgressLine progress(streams_.err, IsTerminal(streams_.err));
+    GenerationCallbacks callbacks;
+    callbacks.on_progress = [&](const v1::PrefillProgress& event) {
+      if (IsTerminal(streams_.err)) progress.Show(event);
+    };
+    callbacks.on_text = [&](int, const std::string& piece) {
+      progress.Clear();
+      std::fwrite(piece.data(), 1, piece.size(), streams_.out);
+      std::fflush(streams_.out);
+    };
+    const GenerationOutcome outcome = RunGeneration(connection_, request_, callbacks, interrupts_);
+    progress.Clear();
+    const Continuation& answer = outcome.continuations[0];
+    if (!answer.text.empty()) std::fputc('\n', streams_.out);
+    std::fflush(streams_.out);
+    const bool cancelled = outcome.status.error_code() == grpc::StatusCode::CANCELLED;
+    if (outcome.status.ok() || (cancelled && !answer.text.empty())) {
+      Add("assistant", answer.text);
+      last_stats_ = cancelled ? "cancelled" : DescribeFinish(answer.finished);
+      if (cancelled) std::fputs("(cancelled)\n", streams_.err);
+      return true;
+    }
+    request_.mutable_messages()->mutable_messages()->RemoveLast();
+    std::fprintf(streams_.err, "retroinfer chat: %s\n",
+                 cancelled ? "cancelled" : connection_.Explain(outcome.status).c_str());
+    return false;
+  }
+
+  const Connection& connection_;
+  v1::GenerateRequest request_;
+  const std::string system_;
+  const Streams streams_;
+  InterruptWatcher* const interrupts_;
+  const bool shows_prompt_;
+  std::string last_stats_ = "no answer yet";
+};
+
+}  // namespace
+
+int ChatCommand(int argc, const char* const* argv, const Streams& streams) {
+  ConnectionOptions connection_options;
+  v1::GenerateRequest request;
+  std::string system;
+  common::Settings settings("Talks with the model, turn by turn.", common::kBuildVersion);
+  settings.app().add_option("--system", system, "System message of the conversation");
+  AddRequestFlags(&settings, &request);
+  AddConnectionOptions(&settings, &connection_options);
+  if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
+  InterruptWatcher interrupts;  // before gRPC has threads
+  const auto connection = Connection::Open(connection_options);
+  if (!connection.ok()) {
+    return Fail(streams, "chat", std::string(connection.status().message()), kExitUsage);
+  }
+  request.set_return_progress(true);
+  return ChatSession(**connection, request, system, streams, &interrupts).Run();
+}
+
+}  // namespace retroinfer::client

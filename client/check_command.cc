@@ -1,0 +1,72 @@
+#include <string>
+
+#include "client/command_line.h"
+#include "client/commands.h"
+#include "client/fit_report.h"
+#include "common/build_info/build_info.h"
+#include "common/memory/available_memory.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/model/checkpoint.h"
+
+namespace retroinfer::client {
+namespace {
+
+struct CheckOptions {
+  std::string model_folder;
+  std::string kv_dtype = "bf16";
+  bool json = false;
+};
+
+void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* input) {
+  CLI::App& app = settings->app();
+  app.add_option("model", options->model_folder, "Model folder (Hugging Face layout)")->required();
+  app.add_option("--context", input->wanted_context, "Ask for a context of so many tokens")
+      ->check(CLI::NonNegativeNumber);
+  settings->AddByteSize("--memory", &input->memory_bytes,
+                        "Memory of the worker; 0: half of what the machine has available");
+  settings->AddByteSize("--arena-bytes", &input->arena_bytes, "Shared memory for the KV");
+  settings->AddByteSize("--block-cache-bytes", &input->block_cache_bytes,
+                        "Part of the worker's memory for the block cache; 0: chosen");
+  app.add_option("--max-batch", input->max_batch, "Requests that decode together")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--dense-below", input->dense_below,
+                 "Contexts of fewer tokens are attended exactly")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache")
+      ->check(CLI::IsMember({"bf16", "f32"}));
+  app.add_flag("--json", options->json, "Write one JSON object");
+}
+
+// Reads the headers of the weights, not the weights.
+absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
+  ASSIGN_OR_RETURN(input->model, LoadModelConfig(options.model_folder));
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.model_folder));
+  input->weight_bytes = checkpoint.total_bytes();
+  input->kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
+  ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
+  if (input->memory_bytes == 0) input->memory_bytes = input->available_bytes / 2;
+  return input->model.geometry(input->kv_dtype).Validate();
+}
+
+}  // namespace
+
+int CheckCommand(int argc, const char* const* argv, const Streams& streams) {
+  CheckOptions options;
+  FitInput input;
+  input.arena_bytes = uint64_t{2} << 30;
+  common::Settings settings("Says whether a model fits into this machine, and up to which context.",
+                            common::kBuildVersion);
+  AddOptions(&settings, &options, &input);
+  if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
+  if (const absl::Status status = ReadModel(options, &input); !status.ok()) {
+    return Fail(streams, "check", std::string(status.message()), kExitFailed);
+  }
+  const FitReport report = ExamineFit(input);
+  std::fprintf(streams.out, "%s%s",
+               options.json ? FitJson(input, report).c_str() : DescribeFit(input, report).c_str(),
+               options.json ? "\n" : "");
+  std::fflush(streams.out);
+  return report.status.ok() ? kExitOk : kExitFailed;
+}
+
+}  // namespace retroinfer::client

@@ -1,0 +1,128 @@
+#include "client/connection.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/rpc/grpc_status.h"
+#include "common/shm/unique_fd.h"
+#include "common/status/errno_status.h"
+#include "common/status/error_reason.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::client {
+namespace {
+
+constexpr int kMessageBytesMax = 64 << 20;
+constexpr char kGroup[] = "Connection";
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
+    const ConnectionOptions& options) {
+  if (options.tls_ca_file.empty()) {
+    if (options.tls_certificate_file.empty() && options.tls_key_file.empty()) {
+      return grpc::InsecureChannelCredentials();
+    }
+    return absl::InvalidArgumentError("--tls-certificate and --tls-key need --tls-ca");
+  }
+  if (options.tls_certificate_file.empty() != options.tls_key_file.empty()) {
+    return absl::InvalidArgumentError("--tls-certificate and --tls-key need each other");
+  }
+  grpc::SslCredentialsOptions ssl;
+  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadWholeFile(options.tls_ca_file));
+  if (!options.tls_key_file.empty()) {
+    ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadWholeFile(options.tls_certificate_file));
+    ASSIGN_OR_RETURN(ssl.pem_private_key, ReadWholeFile(options.tls_key_file));
+  }
+  return grpc::SslCredentials(ssl);
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(
+    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
+  arguments.SetMaxSendMessageSize(kMessageBytesMax);
+  // A prefill may take minutes without a byte on the wire.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  return grpc::CreateCustomChannel(address, credentials, arguments);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
+  const common::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return common::ErrnoStatus(errno, absl::StrCat("reading ", path));
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t size = ::read(file.get(), buffer, sizeof(buffer));
+    if (size == 0) return text;
+    if (size > 0) {
+      text.append(buffer, static_cast<size_t>(size));
+    } else if (errno != EINTR) {
+      return common::ErrnoStatus(errno, absl::StrCat("reading ", path));
+    }
+  }
+}
+
+void AddConnectionOptions(common::Settings* settings, ConnectionOptions* options) {
+  CLI::App& app = settings->app();
+  app.add_option("--address", options->address, "The worker: host:port, or unix: and a path")
+      ->group(kGroup);
+  app.add_option("--api-key-file", options->api_key_file, "File with the server's API key")
+      ->group(kGroup);
+  app.add_option("--tls-ca", options->tls_ca_file,
+                 "PEM file with the CA of the server's certificate; turns TLS on")
+      ->group(kGroup);
+  app.add_option("--tls-certificate", options->tls_certificate_file,
+                 "PEM file with a client certificate, for mutual TLS")
+      ->group(kGroup);
+  app.add_option("--tls-key", options->tls_key_file, "PEM file with its key")->group(kGroup);
+}
+
+Connection::Connection(std::string address, std::string api_key,
+                       const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+    : address_(std::move(address)),
+      api_key_(std::move(api_key)),
+      stub_(generation::v1::GenerationService::NewStub(MakeChannel(address_, credentials))) {}
+
+absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOptions& options) {
+  ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options));
+  std::string api_key;
+  if (!options.api_key_file.empty()) {
+    ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(options.api_key_file));
+    api_key = std::string(absl::StripAsciiWhitespace(text));
+    if (api_key.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(options.api_key_file, " holds no API key"));
+    }
+  }
+  return std::unique_ptr<Connection>(
+      new Connection(options.address, std::move(api_key), credentials));
+}
+
+void Connection::Prepare(grpc::ClientContext* context) const {
+  if (!api_key_.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", api_key_));
+}
+
+std::string Connection::Explain(const grpc::Status& status) const {
+  const common::ErrorReason reason = common::ReasonOf(common::FromGrpcStatus(status));
+  const std::string& message = status.error_message();
+  if (status.error_code() == grpc::StatusCode::UNAVAILABLE && reason.reason.empty()) {
+    return absl::StrCat("no worker answers at ", address_, " (", message,
+                        "): start one with 'retroinfer serve', or name another with --address");
+  }
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) {
+    return absl::StrCat(message, " (--api-key-file)");
+  }
+  const std::string code =
+      absl::StatusCodeToString(static_cast<absl::StatusCode>(status.error_code()));
+  return reason.reason.empty() || reason.reason == code
+             ? absl::StrCat(message, " [", code, "]")
+             : absl::StrCat(message, " [", code, " ", reason.reason, "]");
+}
+
+}  // namespace retroinfer::client

@@ -1,0 +1,53 @@
+// How the commands reach a gpu_worker.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/config/settings.h"
+#include "retroinfer/generation/v1/generation.grpc.pb.h"
+
+namespace retroinfer::client {
+
+struct ConnectionOptions {
+  std::string address = "127.0.0.1:50051";  // host:port, or unix: and a path
+  std::string api_key_file;                 // empty: no key
+  std::string tls_ca_file;                  // turns TLS on; PEM
+  std::string tls_certificate_file;         // of the client, for mutual TLS
+  std::string tls_key_file;
+};
+
+// Adds --address, --api-key-file, --tls-ca, --tls-certificate and --tls-key.
+void AddConnectionOptions(common::Settings* settings, ConnectionOptions* options);
+
+// Threads: immutable; any thread.
+class Connection {
+ public:
+  // Reads the files; does not connect yet.
+  //
+  // Returns: NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT if a file cannot be used.
+  static absl::StatusOr<std::unique_ptr<Connection>> Open(const ConnectionOptions& options);
+
+  generation::v1::GenerationService::Stub& stub() const { return *stub_; }
+  const std::string& address() const { return address_; }
+  // Adds the API key. To be called on the context of each call.
+  void Prepare(grpc::ClientContext* context) const;
+  // Returns `status` as people want to read it: what failed, where, and what to do.
+  std::string Explain(const grpc::Status& status) const;
+
+ private:
+  Connection(std::string address, std::string api_key,
+             const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+
+  const std::string address_;
+  const std::string api_key_;
+  const std::unique_ptr<generation::v1::GenerationService::Stub> stub_;
+};
+
+// Reads all of a file.
+absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
+
+}  // namespace retroinfer::client

@@ -1,0 +1,181 @@
+#include "client/fit_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/number_format.h"
+#include "common/config/byte_size.h"
+#include "common/kv/segment_layout.h"
+
+namespace retroinfer::client {
+namespace {
+
+using common::FormatByteSize;
+
+constexpr int64_t kContextMin = 1024;  // what a worker must hold at least
+
+MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
+  MemoryPlanInput plan{.geometry = input.model.geometry(input.kv_dtype),
+                       .hidden_size = input.model.hidden_size,
+                       .vocab_size = input.model.vocab_size,
+                       .activation_bytes_per_element = input.activation_bytes_per_element,
+                       .weight_bytes = input.weight_bytes,
+                       .max_model_len = context,
+                       .max_batch = input.max_batch,
+                       .dense_below = input.dense_below,
+                       .arena_pages = static_cast<uint32_t>(input.arena_bytes / kPageBytes),
+                       .available_bytes = input.memory_bytes};
+  plan.block_cache_bytes = input.block_cache_bytes != 0
+                               ? input.block_cache_bytes
+                               : DefaultBlockCacheBytes(input.memory_bytes);
+  return plan;
+}
+
+// A plan under which one request of `context` tokens runs, with either policy.
+std::optional<MemoryPlan> PlanFor(const FitInput& input, int64_t context) {
+  auto plan = PlanMemory(PlanInput(input, context));
+  if (!plan.ok()) return std::nullopt;
+  if (std::max(plan->wave_capacity_tokens, plan->full_capacity_tokens) < context) {
+    return std::nullopt;
+  }
+  return *plan;
+}
+
+// Arena for the segments of one request of `context` tokens.
+uint64_t ArenaBytesFor(const KvGeometry& geometry, int64_t context) {
+  const int64_t large = context / kPrefillSegmentTokens;
+  const int64_t rest = context % kPrefillSegmentTokens;
+  const int64_t small = (rest + kDecodeSegmentTokens - 1) / kDecodeSegmentTokens;
+  const uint64_t pages =
+      static_cast<uint64_t>(large) * SegmentLayout(geometry, kPrefillSegmentTokens).max_pages +
+      static_cast<uint64_t>(small) * SegmentLayout(geometry, kDecodeSegmentTokens).max_pages;
+  return pages * kPageBytes;
+}
+
+// The least worker memory under which `context` tokens run, given the arena that they need.
+uint64_t MemoryBytesFor(FitInput input, int64_t context, uint64_t arena_bytes) {
+  input.arena_bytes = arena_bytes;
+  constexpr uint64_t kStep = 1 << 20;
+  uint64_t low = 0;
+  uint64_t high = kStep;
+  const auto fits = [&](uint64_t bytes) {
+    input.memory_bytes = bytes;
+    return PlanFor(input, context).has_value();
+  };
+  while (!fits(high) && high < (uint64_t{1} << 50)) high *= 2;
+  while (high - low > kStep) {
+    const uint64_t middle = low + (high - low) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+absl::Status Verdict(const FitInput& input, const FitReport& report) {
+  if (report.largest_context == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the model does not fit: a worker needs at least ",
+                     FormatByteSize(MemoryBytesFor(input, kContextMin, input.arena_bytes)),
+                     " (weights ", FormatByteSize(input.weight_bytes), "), it has ",
+                     FormatByteSize(input.memory_bytes), ": raise --memory"));
+  }
+  const uint64_t together = input.arena_bytes + report.plan->total_bytes();
+  if (together > input.available_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "worker and arena take ", FormatByteSize(together), " together, the machine has ",
+        FormatByteSize(input.available_bytes), " to give: lower --memory or --arena-bytes"));
+  }
+  if (input.wanted_context > report.largest_context) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a context of ", WithThousands(input.wanted_context),
+        " tokens does not fit, the largest "
+        "is ",
+        WithThousands(report.largest_context),
+        input.wanted_context > input.model.context_length ? " (the model was made for no more than "
+                                                          : " (it needs --arena-bytes ",
+        input.wanted_context > input.model.context_length
+            ? WithThousands(input.model.context_length)
+            : absl::StrCat(FormatByteSize(report.target_arena_bytes), " and --memory ",
+                           FormatByteSize(report.target_memory_bytes)),
+        ")"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+FitReport ExamineFit(const FitInput& input) {
+  FitReport report;
+  const KvGeometry geometry = input.model.geometry(input.kv_dtype);
+  report.kv_bytes_per_token =
+      2 * uint64_t{geometry.num_layers} * geometry.num_kv_heads * geometry.vector_bytes();
+  const int64_t model_context = std::max(input.model.context_length, kContextMin);
+  if (PlanFor(input, kContextMin).has_value()) {
+    int64_t low = kContextMin;  // fits
+    int64_t high = model_context + 1;
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (PlanFor(input, middle).has_value() ? low : high) = middle;
+    }
+    report.largest_context = low;
+    report.plan = PlanFor(input, low);
+  }
+  report.target_context = input.wanted_context != 0 ? input.wanted_context : model_context;
+  report.target_arena_bytes = ArenaBytesFor(geometry, report.target_context);
+  report.target_memory_bytes =
+      MemoryBytesFor(input, report.target_context, report.target_arena_bytes);
+  report.status = Verdict(input, report);
+  return report;
+}
+
+std::string DescribeFit(const FitInput& input, const FitReport& report) {
+  const ModelConfig& model = input.model;
+  std::string text = absl::StrCat(
+      "Model    ", std::string(ModelFamilyName(model.family)), ", ", model.num_layers, " layers, ",
+      model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ", model.head_dim,
+      ", made for ", WithThousands(model.context_length), " tokens\n");
+  absl::StrAppend(&text, "Weights  ", FormatByteSize(input.weight_bytes), "\n");
+  absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
+                  std::string(DTypeName(input.kv_dtype)), ")\n");
+  absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
+                  FormatByteSize(input.memory_bytes), " (--memory), arena ",
+                  FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");
+  if (report.plan.has_value()) {
+    absl::StrAppend(&text, "Split    ", report.plan->ToString(), "\n");
+    absl::StrAppend(&text, "Largest context: ", WithThousands(report.largest_context), " tokens\n");
+  }
+  if (report.target_context > report.largest_context) {
+    absl::StrAppend(&text, "For ", WithThousands(report.target_context), " tokens: --arena-bytes ",
+                    FormatByteSize(report.target_arena_bytes), ", --memory ",
+                    FormatByteSize(report.target_memory_bytes), "\n");
+  }
+  absl::StrAppend(
+      &text, report.status.ok()
+                 ? "It fits.\n"
+                 : absl::StrCat("It does not fit: ", std::string(report.status.message()), "\n"));
+  return text;
+}
+
+std::string FitJson(const FitInput& input, const FitReport& report) {
+  nlohmann::json json = {
+      {"fits", report.status.ok()},
+      {"largest_context_tokens", report.largest_context},
+      {"model_context_tokens", input.model.context_length},
+      {"weight_bytes", input.weight_bytes},
+      {"kv_bytes_per_token", report.kv_bytes_per_token},
+      {"available_bytes", input.available_bytes},
+      {"memory_bytes", input.memory_bytes},
+      {"arena_bytes", input.arena_bytes},
+      {"target_context_tokens", report.target_context},
+      {"target_arena_bytes", report.target_arena_bytes},
+      {"target_memory_bytes", report.target_memory_bytes},
+  };
+  if (!report.status.ok()) json["problem"] = std::string(report.status.message());
+  if (report.plan.has_value()) {
+    json["kv_capacity_tokens_wave"] = report.plan->wave_capacity_tokens;
+    json["kv_capacity_tokens_full"] = report.plan->full_capacity_tokens;
+  }
+  return json.dump(2);
+}
+
+}  // namespace retroinfer::client

@@ -1,0 +1,47 @@
+// Whether a model fits into a machine, and up to which context.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "gpu_worker/engine/memory_plan.h"
+#include "gpu_worker/model/model_config.h"
+
+namespace retroinfer::client {
+
+struct FitInput {
+  ModelConfig model;
+  size_t weight_bytes = 0;
+  DType kv_dtype = DType::kBf16;
+  size_t activation_bytes_per_element = 4;
+  int32_t max_batch = 8;
+  int64_t dense_below = 8192;
+  uint64_t available_bytes = 0;    // what the machine can still give
+  uint64_t memory_bytes = 0;       // for the worker
+  uint64_t block_cache_bytes = 0;  // part of it; 0: chosen
+  uint64_t arena_bytes = 0;        // for the store
+  int64_t wanted_context = 0;      // tokens; 0: as much as the model can
+};
+
+struct FitReport {
+  absl::Status status;             // OK if the model and wanted_context (if any) fit
+  int64_t largest_context = 0;     // tokens, of either policy; 0: the model does not fit at all
+  std::optional<MemoryPlan> plan;  // for the largest context
+  // What the wanted context, or else the model's own length, needs.
+  int64_t target_context = 0;
+  uint64_t target_arena_bytes = 0;
+  uint64_t target_memory_bytes = 0;  // of the worker, at least
+  uint64_t kv_bytes_per_token = 0;
+};
+
+// Pure arithmetic, the same as the worker's at its start.
+FitReport ExamineFit(const FitInput& input);
+
+// Lines for people.
+std::string DescribeFit(const FitInput& input, const FitReport& report);
+// One JSON object for programs.
+std::string FitJson(const FitInput& input, const FitReport& report);
+
+}  // namespace retroinfer::client

@@ -1,0 +1,121 @@
+#include "client/generation.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/strip.h"
+#include "client/number_format.h"
+
+namespace retroinfer::client {
+namespace {
+
+namespace v1 = generation::v1;
+
+double Seconds(const google::protobuf::Duration& duration) {
+  return static_cast<double>(duration.seconds()) + 1e-9 * static_cast<double>(duration.nanos());
+}
+
+// Between the first token and the last; 0 where there is no interval.
+double MillisecondsPerToken(const v1::Finished& finished) {
+  if (finished.completion_tokens() < 2) return 0;
+  return 1e3 * Seconds(finished.timings().decode()) /
+         static_cast<double>(finished.completion_tokens() - 1);
+}
+
+nlohmann::json ContinuationJson(const Continuation& continuation) {
+  const v1::Finished& finished = continuation.finished;
+  nlohmann::json json = {
+      {"text", continuation.text},
+      {"token_ids", continuation.token_ids},
+      {"finish_reason", FinishReasonText(finished.reason())},
+      {"prompt_tokens", finished.prompt_tokens()},
+      {"cached_tokens", finished.cached_tokens()},
+      {"completion_tokens", finished.completion_tokens()},
+      {"seed", finished.seed()},
+      {"queue_s", Seconds(finished.timings().queue())},
+      {"prefill_s", Seconds(finished.timings().prefill())},
+      {"ttft_s", Seconds(finished.timings().time_to_first_token())},
+      {"decode_s", Seconds(finished.timings().decode())},
+      {"ms_per_token", MillisecondsPerToken(finished)},
+      {"kv_read_ratio", finished.kv_read_ratio()},
+  };
+  if (finished.has_matched_stop()) json["matched_stop"] = finished.matched_stop();
+  if (finished.has_matched_token_id()) json["matched_token_id"] = finished.matched_token_id();
+  return json;
+}
+
+}  // namespace
+
+GenerationOutcome RunGeneration(const Connection& connection, const v1::GenerateRequest& request,
+                                const GenerationCallbacks& callbacks,
+                                InterruptWatcher* interrupts) {
+  const int n = request.sampling().has_n() ? request.sampling().n() : 1;
+  GenerationOutcome outcome;
+  outcome.continuations.resize(static_cast<size_t>(std::max(n, 1)));
+  grpc::ClientContext context;
+  connection.Prepare(&context);
+  if (interrupts != nullptr) interrupts->SetCallback([&context](int) { context.TryCancel(); });
+  auto reader = connection.stub().Generate(&context, request);
+  v1::GenerateResponse event;
+  while (reader->Read(&event)) {
+    const size_t index = static_cast<size_t>(event.index());
+    if (index >= outcome.continuations.size()) continue;
+    Continuation& continuation = outcome.continuations[index];
+    if (event.has_progress() && callbacks.on_progress) callbacks.on_progress(event.progress());
+    if (event.has_output()) {
+      continuation.text += event.output().text();
+      continuation.token_ids.insert(continuation.token_ids.end(),
+                                    event.output().token_ids().begin(),
+                                    event.output().token_ids().end());
+      if (callbacks.on_text) callbacks.on_text(event.index(), event.output().text());
+    }
+    if (event.has_finished()) continuation.finished = event.finished();
+  }
+  outcome.status = reader->Finish();
+  if (interrupts != nullptr) interrupts->SetCallback(nullptr);
+  return outcome;
+}
+
+std::string FinishReasonText(v1::FinishReason reason) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::FinishReason_Name(reason), "FINISH_REASON_"));
+}
+
+std::string DescribeFinish(const v1::Finished& finished) {
+  std::string text = FinishReasonText(finished.reason());
+  absl::StrAppend(&text, ", ", WithThousands(finished.prompt_tokens()), " prompt tokens");
+  if (finished.cached_tokens() > 0) {
+    absl::StrAppend(&text, " (", WithThousands(finished.cached_tokens()), " cached)");
+  }
+  absl::StrAppend(&text, ", ", WithThousands(finished.completion_tokens()), " generated");
+  if (finished.completion_tokens() > 0) {
+    absl::StrAppendFormat(&text, ", first token after %.2f s",
+                          Seconds(finished.timings().time_to_first_token()));
+  }
+  if (finished.completion_tokens() > 1) {
+    absl::StrAppendFormat(&text, ", %.1f ms/token", MillisecondsPerToken(finished));
+    absl::StrAppendFormat(&text, ", read %.1f%% of the KV cache", 100 * finished.kv_read_ratio());
+  }
+  return text;
+}
+
+std::string FinishJson(const v1::GenerateRequest& request, const GenerationOutcome& outcome) {
+  nlohmann::json json;
+  if (outcome.continuations.size() == 1) {
+    json = ContinuationJson(outcome.continuations[0]);
+  } else {
+    json["continuations"] = nlohmann::json::array();
+    for (const Continuation& continuation : outcome.continuations) {
+      json["continuations"].push_back(ContinuationJson(continuation));
+    }
+  }
+  if (request.attention().policy() != v1::ATTENTION_POLICY_UNSPECIFIED) {
+    json["policy"] = absl::AsciiStrToLower(absl::StripPrefix(
+        v1::AttentionPolicy_Name(request.attention().policy()), "ATTENTION_POLICY_"));
+  }
+  return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace retroinfer::client

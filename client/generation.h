@@ -1,0 +1,47 @@
+// Runs one Generate call to its end.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "client/connection.h"
+#include "client/interrupt.h"
+#include "retroinfer/generation/v1/generation.pb.h"
+
+namespace retroinfer::client {
+
+// What one continuation gave.
+struct Continuation {
+  std::string text;
+  std::vector<int32_t> token_ids;
+  generation::v1::Finished finished;  // unset if the call failed
+};
+
+struct GenerationOutcome {
+  grpc::Status status;
+  std::vector<Continuation> continuations;  // n of them
+};
+
+// Called on the calling thread, as events arrive.
+struct GenerationCallbacks {
+  std::function<void(const generation::v1::PrefillProgress&)> on_progress;
+  std::function<void(int index, const std::string& text)> on_text;
+};
+
+// `interrupts` nullptr: nothing cancels the call; otherwise a signal does.
+GenerationOutcome RunGeneration(const Connection& connection,
+                                const generation::v1::GenerateRequest& request,
+                                const GenerationCallbacks& callbacks, InterruptWatcher* interrupts);
+
+std::string FinishReasonText(generation::v1::FinishReason reason);  // "stop", "length", ...
+
+// "stop, 16,384 prompt tokens, 12 generated, first token after 2.51 s, 20.0 ms/token, read 4.2% of
+// the KV cache".
+std::string DescribeFinish(const generation::v1::Finished& finished);
+
+// The statistics and texts of all continuations as JSON, for programs.
+std::string FinishJson(const generation::v1::GenerateRequest& request,
+                       const GenerationOutcome& outcome);
+
+}  // namespace retroinfer::client

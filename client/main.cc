@@ -1,0 +1,59 @@
+// retroinfer: the command for people.
+#include <cstdio>
+#include <string_view>
+
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "common/build_info/build_info.h"
+
+namespace retroinfer::client {
+namespace {
+
+struct Subcommand {
+  std::string_view name;
+  int (*run)(int, const char* const*, const Streams&);
+  const char* help;
+};
+constexpr Subcommand kSubcommands[] = {
+    {"serve", ServeCommand, "start the server on this machine and keep it running"},
+    {"generate", GenerateCommand, "generate text from a prompt"},
+    {"chat", ChatCommand, "talk with the model"},
+    {"check", CheckCommand, "does a model fit here, and up to which context"},
+    {"ps", PsCommand, "show what the server is doing"},
+};
+
+void PrintHelp(std::FILE* out) {
+  std::fprintf(out, "Usage: retroinfer COMMAND [OPTIONS]\n\nCommands:\n");
+  for (const Subcommand& subcommand : kSubcommands) {
+    std::fprintf(out, "  %-10s%s\n", subcommand.name.data(), subcommand.help);
+  }
+  std::fprintf(
+      out,
+      "\n'retroinfer COMMAND --help' lists the options of a command. Each can also be set\n"
+      "by an environment variable RETROINFER_OPTION_NAME or in a file named by --config.\n");
+}
+
+int Run(int argc, char** argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  for (const Subcommand& subcommand : kSubcommands) {
+    if (subcommand.name == name) return subcommand.run(argc - 1, argv + 1, Streams());
+  }
+  if (name == "--version") {
+    std::printf("retroinfer %s (%s)\n", common::kBuildVersion, common::kBuildRevision);
+    return kExitOk;
+  }
+  if (name == "--help" || name == "-h" || name == "help") {
+    PrintHelp(stdout);
+    return kExitOk;
+  }
+  if (!name.empty()) {
+    std::fprintf(stderr, "retroinfer: unknown command '%s'\n\n", argv[1]);
+  }
+  PrintHelp(stderr);
+  return kExitUsage;
+}
+
+}  // namespace
+}  // namespace retroinfer::client
+
+int main(int argc, char** argv) { return retroinfer::client::Run(argc, argv); }

@@ -1,0 +1,78 @@
+// Keeps two services running: the kv_store_service and the gpu_worker.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/child_process.h"
+#include "client/health_probe.h"
+#include "client/streams.h"
+
+namespace retroinfer::client {
+
+struct ServiceSpec {
+  std::string name;                    // for messages
+  std::vector<std::string> arguments;  // the first is the program's path
+  std::string health_address;          // where its health service listens
+  absl::Duration stop_grace;           // from SIGTERM to SIGKILL
+};
+
+// Waits before the restarts of a service that keeps dying: 0.5 s, doubled each time up to 30 s,
+// from the beginning again after a minute without a death.
+class RestartDelay {
+ public:
+  // Returns how long to wait after a death at `now` of a process that was started at `started`.
+  absl::Duration Next(absl::Time started, absl::Time now);
+
+ private:
+  absl::Duration next_ = absl::Milliseconds(500);
+};
+
+// Starts services in their order, restarts those that die once all have been up, and stops them in
+// the reverse order.
+//
+// Threads: one, which must be the main thread (see ChildProcess).
+class Supervisor {
+ public:
+  // `should_stop` returns the number of signals that have asked to stop: at the first one the
+  // services get SIGTERM and their grace, at the second SIGKILL. Messages go to `streams.err`.
+  Supervisor(std::vector<ServiceSpec> specs, std::function<int()> should_stop,
+             const Streams& streams);
+
+  // Starts one service after the other, each when the one before is serving.
+  //
+  // Returns: CANCELLED if asked to stop; FAILED_PRECONDITION if a service ends before it serves.
+  absl::Status Start();
+
+  // Runs until it is asked to stop, restarting what dies.
+  void Watch();
+
+  // Stops all services.
+  void Stop();
+
+ private:
+  struct Service {
+    ServiceSpec spec;
+    std::optional<ChildProcess> process;
+    std::unique_ptr<HealthProbe> probe;
+    bool serving = false;
+    RestartDelay delay;
+    absl::Time started;
+    absl::Time restart_at;  // while there is no process
+  };
+
+  absl::Status StartService(Service& service);
+  absl::Status AwaitServing(Service& service);
+  void Tend(Service& service);
+
+  const std::function<int()> should_stop_;
+  const Streams streams_;
+  std::vector<Service> services_;
+};
+
+}  // namespace retroinfer::client

@@ -1,0 +1,56 @@
+// Keeps a segment storage within its limits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "kv_store_service/persistence/eviction_plan.h"
+#include "kv_store_service/persistence/segment_storage.h"
+
+namespace retroinfer::kvstore {
+
+// Threads: all methods on any thread; one eviction at a time. Lock order: eviction_mutex_, mutex_.
+class DiskBudget {
+ public:
+  struct Stats {
+    uint64_t expired_total = 0;     // segments
+    uint64_t over_quota_total = 0;  // segments
+    uint64_t over_cap_total = 0;    // segments
+    uint64_t evicted_bytes_total = 0;
+    uint64_t expired_contexts_total = 0;
+    uint64_t refused_total = 0;  // calls that found no room
+  };
+
+  // `is_referenced` tells whether a live sequence uses a segment; may be empty (none is). It must
+  // not call this object.
+  //
+  // REQUIRES: `storage` outlives this object.
+  DiskBudget(SegmentStorage* storage, DiskLimits limits,
+             std::function<bool(const SegmentName&)> is_referenced);
+
+  // Removes expired contexts, then what PlanEviction() says, so that `incoming_bytes` of `tenant`
+  // fit; with 0 bytes just keeps the limits. What is in quarantine goes first.
+  //
+  // Returns: RESOURCE_EXHAUSTED with the numbers if they cannot fit; errors of the storage.
+  absl::Status MakeRoom(uint64_t incoming_bytes, const Hash256& tenant, absl::Time now);
+
+  const DiskLimits& limits() const { return limits_; }
+  Stats stats();
+
+ private:
+  absl::Status RemoveExpiredContexts(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(eviction_mutex_);
+
+  SegmentStorage& storage_;
+  const DiskLimits limits_;
+  const std::function<bool(const SegmentName&)> is_referenced_;
+
+  absl::Mutex eviction_mutex_;
+  absl::Mutex mutex_;
+  Stats stats_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace retroinfer::kvstore

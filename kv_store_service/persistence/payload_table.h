@@ -1,0 +1,54 @@
+// Payloads of segments, cut into chunks that RocksDB keeps in blob files.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kv_store_service/persistence/segment_tables.h"
+
+namespace retroinfer::kvstore {
+
+// Threads: Read() on any thread; the others one at a time.
+class PayloadTable {
+ public:
+  struct Chunks {
+    uint64_t payload_id = 0;
+    uint64_t num_chunks = 0;
+  };
+
+  // REQUIRES: `tables` outlives this object; read_threads > 0.
+  PayloadTable(SegmentTables* tables, uint32_t read_threads)
+      : tables_(*tables), read_threads_(read_threads) {}
+
+  // Writes `image` under a new id and makes it durable. `half_way` runs after half of the chunks.
+  // Returns the CRC-32C of each chunk.
+  absl::StatusOr<std::vector<uint32_t>> Write(uint64_t payload_id, std::span<const std::byte> image,
+                                              uint32_t chunk_bytes,
+                                              const std::function<void()>& half_way);
+
+  // Reads a payload into `image` with several threads and checks every chunk.
+  //
+  // Returns: DATA_LOSS if a chunk is missing or fails its check; INTERNAL for an I/O error. The
+  //          bytes of `image` are unspecified then.
+  absl::Status Read(uint64_t payload_id, uint32_t chunk_bytes, std::span<const uint32_t> chunk_crcs,
+                    std::span<std::byte> image);
+
+  // Removes payloads and returns their room to the file system.
+  absl::Status Remove(std::span<const Chunks> payloads);
+
+ private:
+  // Makes durable what was written, and makes sure of it.
+  absl::Status Flush();
+  absl::Status ReadChunk(uint64_t payload_id, uint32_t chunk_index, uint32_t expected_crc,
+                         std::span<std::byte> chunk);
+
+  SegmentTables& tables_;
+  const uint32_t read_threads_;
+};
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,130 @@
+#include "kv_store_service/persistence/segment_tables.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+
+#include <utility>
+#include <vector>
+
+#include "common/status/status_macros.h"
+#include "kv_store_service/persistence/rocksdb_status.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+constexpr std::array<const char*, kNumTables> kTableNames = {
+    "default", "index", "payload", "contexts", "usage", "pending", "quarantine"};
+constexpr uint64_t kSmallWriteBufferBytes = 4u << 20;
+constexpr uint64_t kMaxLogBytes = 16u << 20;
+constexpr uint64_t kBlobFileBytes = uint64_t{1} << 30;
+constexpr int kMaxOpenFiles = 512;
+
+rocksdb::DBOptions DatabaseOptions(const SegmentTablesOptions& options) {
+  rocksdb::DBOptions db;
+  db.create_if_missing = true;
+  db.create_missing_column_families = true;
+  db.wal_recovery_mode = options.skip_damaged_log
+                             ? rocksdb::WALRecoveryMode::kSkipAnyCorruptedRecords
+                             : rocksdb::WALRecoveryMode::kTolerateCorruptedTailRecords;
+  db.max_total_wal_size = kMaxLogBytes;
+  db.max_open_files = kMaxOpenFiles;
+  db.max_background_jobs = 2;
+  db.use_direct_reads = options.direct_reads;
+  db.bytes_per_sync = 8u << 20;  // spreads the write-back, so that a sync is short
+  db.allow_fallocate = false;    // the cap counts allocated bytes
+  db.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
+  db.max_log_file_size = 1u << 20;
+  db.keep_log_file_num = 2;
+  db.stats_dump_period_sec = 0;
+  db.stats_persist_period_sec = 0;
+  return db;
+}
+
+rocksdb::ColumnFamilyOptions TableOptions(Table table, const SegmentTablesOptions& options,
+                                          const std::shared_ptr<rocksdb::Cache>& cache) {
+  rocksdb::ColumnFamilyOptions family;
+  family.compression = rocksdb::kNoCompression;
+  family.write_buffer_size = kSmallWriteBufferBytes;
+  rocksdb::BlockBasedTableOptions blocks;
+  blocks.block_cache = cache;
+  family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(blocks));
+  if (table == Table::kPayload) {
+    family.write_buffer_size = options.write_buffer_bytes;
+    family.max_write_buffer_number = 3;
+    family.enable_blob_files = true;
+    family.min_blob_size = 0;
+    family.blob_file_size = kBlobFileBytes;
+    family.blob_compression_type = rocksdb::kNoCompression;
+    family.enable_blob_garbage_collection = false;
+  }
+  return family;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SegmentTables>> SegmentTables::Open(
+    const std::string& path, const SegmentTablesOptions& options) {
+  const std::shared_ptr<rocksdb::Cache> cache = rocksdb::NewLRUCache(8u << 20);
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (size_t i = 0; i < kNumTables; ++i) {
+    families.emplace_back(kTableNames[i], TableOptions(static_cast<Table>(i), options, cache));
+  }
+  std::unique_ptr<SegmentTables> tables(new SegmentTables);
+  rocksdb::DB* db = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  const rocksdb::Status opened =
+      rocksdb::DB::Open(DatabaseOptions(options), path, families, &handles, &db);
+  if (opened.IsInvalidArgument() || opened.IsNotSupported()) {
+    // The arguments are ours and right: what is in the folder does not fit them.
+    return absl::DataLossError("opening " + path + ": " + opened.ToString());
+  }
+  RETURN_IF_ERROR(RocksDbStatus(opened, "opening " + path));
+  tables->db_.reset(db);
+  std::copy(handles.begin(), handles.end(), tables->handles_.begin());
+  return tables;
+}
+
+SegmentTables::~SegmentTables() {
+  if (db_ == nullptr) return;
+  for (rocksdb::ColumnFamilyHandle* handle : handles_) {
+    db_->DestroyColumnFamilyHandle(handle).PermitUncheckedError();
+  }
+  db_->Close().PermitUncheckedError();
+}
+
+absl::StatusOr<std::string> SegmentTables::Get(Table table, std::string_view key) {
+  std::string value;
+  RETURN_IF_ERROR(RocksDbStatus(
+      db_->Get(rocksdb::ReadOptions(), handle(table), ToSlice(key), &value), "reading a row"));
+  return value;
+}
+
+absl::Status SegmentTables::ForEach(
+    Table table, const std::function<void(std::string_view, std::string_view)>& visit) {
+  rocksdb::ReadOptions options;
+  options.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> row(db_->NewIterator(options, handle(table)));
+  for (row->SeekToFirst(); row->Valid(); row->Next())
+    visit(ToView(row->key()), ToView(row->value()));
+  return RocksDbStatus(row->status(), "scanning a table");
+}
+
+absl::Status SegmentTables::Write(rocksdb::WriteBatch* batch, bool sync) {
+  rocksdb::WriteOptions options;
+  options.sync = sync;
+  return RocksDbStatus(db_->Write(options, batch), "writing rows");
+}
+
+absl::Status SegmentTables::FlushAll() {
+  const std::vector<rocksdb::ColumnFamilyHandle*> all(handles_.begin(), handles_.end());
+  return RocksDbStatus(db_->Flush(rocksdb::FlushOptions(), all), "flushing tables");
+}
+
+absl::Status SegmentTables::Resume() { return RocksDbStatus(db_->Resume(), "resuming writes"); }
+
+absl::Status SegmentTables::VerifyTables() {
+  return RocksDbStatus(db_->VerifyChecksum(), "checking tables");
+}
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,199 @@
+#include "kv_store_service/persistence/storage_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <span>
+#include <string_view>
+#include <system_error>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/hash/crc32c.h"
+#include "common/status/errno_status.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+constexpr char kAdvice[] = "; choose another folder for durable contexts, or switch them off";
+
+absl::Status FolderError(int error_number, const std::string& what) {
+  absl::Status status = common::ErrnoStatus(error_number, what);
+  const absl::StatusCode code =
+      error_number == EROFS ? absl::StatusCode::kPermissionDenied : status.code();
+  return absl::Status(code, absl::StrCat(status.message(), kAdvice));
+}
+
+std::string FormatText(uint32_t version) {
+  const std::string text = absl::StrFormat("retroinfer durable segments\nversion %u\n", version);
+  return absl::StrFormat("%scrc32c %08x\n", text,
+                         common::Crc32c(std::as_bytes(std::span(text.data(), text.size()))));
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Returns the version that an intact FORMAT file names, else 0.
+uint32_t VersionOf(const std::string& text) {
+  static constexpr char kWord[] = "\nversion ";
+  const size_t word = text.find(kWord);
+  if (word == std::string::npos) return 0;
+  const size_t begin = word + sizeof(kWord) - 1;
+  const size_t end = text.find('\n', begin);
+  uint32_t version = 0;
+  if (end == std::string::npos || !absl::SimpleAtoi(text.substr(begin, end - begin), &version)) {
+    return 0;
+  }
+  return text == FormatText(version) ? version : 0;
+}
+
+uint64_t AllocatedBytes(const std::filesystem::path& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StorageFolder>> StorageFolder::Open(const std::string& path) {
+  std::unique_ptr<StorageFolder> folder(new StorageFolder(path));
+  RETURN_IF_ERROR(folder->Prepare());
+  RETURN_IF_ERROR(folder->Lock());
+  RETURN_IF_ERROR(folder->CheckFormat());
+  return folder;
+}
+
+absl::Status StorageFolder::Prepare() {
+  const std::filesystem::path folder(path_);
+  std::error_code error;
+  if (folder.has_parent_path()) std::filesystem::create_directories(folder.parent_path(), error);
+  if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) {
+    return FolderError(errno, absl::StrCat("making the folder ", path_));
+  }
+  struct stat info;
+  if (stat(path_.c_str(), &info) != 0) return FolderError(errno, absl::StrCat("opening ", path_));
+  if (!S_ISDIR(info.st_mode)) return FolderError(ENOTDIR, absl::StrCat("opening ", path_));
+  if (info.st_uid != geteuid()) {
+    return absl::PermissionDeniedError(
+        absl::StrFormat("the folder %s belongs to user %u, this process runs as %u%s", path_,
+                        info.st_uid, geteuid(), kAdvice));
+  }
+  if ((info.st_mode & 077) != 0 && chmod(path_.c_str(), 0700) != 0) {
+    return FolderError(errno, absl::StrCat("making the folder ", path_, " private"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StorageFolder::Lock() {
+  const std::string path = path_ + "/LOCK";
+  lock_ = common::UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (lock_.get() < 0) return FolderError(errno, absl::StrCat("writing in the folder ", path_));
+  if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return FolderError(errno, absl::StrCat("locking ", path));
+    std::string owner = ReadAll(path);
+    while (!owner.empty() && owner.back() == '\n') owner.pop_back();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the folder ", path_, " is in use by process ", owner.empty() ? "(unknown)" : owner,
+        ": stop it, or give each kv_store_service a folder of its own"));
+  }
+  const std::string pid = absl::StrCat(getpid(), "\n");
+  if (ftruncate(lock_.get(), 0) != 0 ||
+      pwrite(lock_.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return FolderError(errno, absl::StrCat("writing ", path));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StorageFolder::CheckFormat() {
+  std::error_code error;
+  const std::string path = path_ + "/FORMAT";
+  if (!std::filesystem::exists(path, error)) return WriteFormat();
+  const uint32_t version = VersionOf(ReadAll(path));
+  if (version > kStorageFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "the folder %s has format %u, this version knows formats up to %u: use a newer version, "
+        "or another folder",
+        path_, version, kStorageFormatVersion));
+  }
+  if (version == kStorageFormatVersion) return absl::OkStatus();
+  format_was_damaged_ = true;  // every row has its own version and checksum
+  return WriteFormat();
+}
+
+absl::Status StorageFolder::WriteFormat() {
+  const std::string path = path_ + "/FORMAT";
+  const std::string next = path + ".next";
+  const std::string text = FormatText(kStorageFormatVersion);
+  const common::UniqueFd file(open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (file.get() < 0) return FolderError(errno, absl::StrCat("writing ", next));
+  if (write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
+      fsync(file.get()) != 0 || rename(next.c_str(), path.c_str()) != 0) {
+    return FolderError(errno, absl::StrCat("writing ", path));
+  }
+  return absl::OkStatus();
+}
+
+bool StorageFolder::TakeCleanMark() {
+  std::error_code error;
+  const bool is_new = !std::filesystem::exists(database_path(), error);
+  return std::filesystem::remove(path_ + "/CLEAN", error) || is_new;
+}
+
+void StorageFolder::LeaveCleanMark() {
+  const common::UniqueFd mark(
+      open((path_ + "/CLEAN").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+}
+
+absl::Status StorageFolder::SetDatabaseAside() {
+  RETURN_IF_ERROR(RemoveDamaged());
+  if (rename(database_path().c_str(), damaged_path().c_str()) != 0) {
+    return FolderError(errno, absl::StrCat("moving ", database_path(), " aside"));
+  }
+  return absl::OkStatus();
+}
+
+bool StorageFolder::HasDamaged() const {
+  std::error_code error;
+  return std::filesystem::exists(damaged_path(), error);
+}
+
+absl::Status StorageFolder::RemoveDamaged() {
+  std::error_code error;
+  std::filesystem::remove_all(damaged_path(), error);
+  if (error) return FolderError(error.value(), absl::StrCat("removing ", damaged_path()));
+  return absl::OkStatus();
+}
+
+absl::Status StorageFolder::CheckFreeSpace(uint64_t bytes, uint64_t reserve_bytes) const {
+  struct statvfs info;
+  if (statvfs(path_.c_str(), &info) != 0) return FolderError(errno, "looking at " + path_);
+  const uint64_t free_bytes = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+  if (free_bytes >= bytes + reserve_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("durable segments: ", bytes, " bytes do not fit on the disk of ", path_, ": ",
+                   free_bytes, " are free, ", reserve_bytes, " of them are kept in reserve"));
+}
+
+uint64_t StorageFolder::PhysicalBytes() const {
+  uint64_t bytes = AllocatedBytes(path_);
+  std::error_code error;  // files come and go while we look
+  std::filesystem::recursive_directory_iterator entry(path_, error), end;
+  while (!error && entry != end) {
+    bytes += AllocatedBytes(entry->path());
+    entry.increment(error);
+  }
+  return bytes;
+}
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+"""The demonstration behind scripts/demo.sh: serve the demo model, ask it about a long document."""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+MODEL = ROOT / "models" / "needle"
+MIN_TOKENS, MAX_TOKENS = 1024, 131072
+POLICIES = ("full", "wave")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        prog="scripts/demo.sh", description="Hides facts in a document and asks for them.")
+    parser.add_argument("--tokens", type=int, default=16384,
+                        help=f"length of the document, {MIN_TOKENS} to {MAX_TOKENS} (default: 16384)")
+    parser.add_argument("--questions", type=int, default=3, help="facts to ask for, 1 to 16")
+    parser.add_argument("--seed", type=int, default=int(time.time()),
+                        help="of the document (default: another one each time)")
+    parser.add_argument("--bin-dir", default=str(ROOT / "build/release/bin"), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if not MIN_TOKENS <= arguments.tokens <= MAX_TOKENS:
+        parser.error(f"--tokens {arguments.tokens}: the model reads {MIN_TOKENS} to {MAX_TOKENS}")
+    if not 1 <= arguments.questions <= 16:
+        parser.error(f"--questions {arguments.questions}: 1 to 16 can be asked")
+    return arguments
+
+
+def make_questions(arguments):
+    """Asks the generator for one document and several questions about it."""
+    command = [sys.executable, "-m", "tools.needle.generate", "--task", "multi_key",
+               "--length", str(arguments.tokens), "--questions", str(arguments.questions),
+               "--seed", str(arguments.seed)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"demo: the generator failed:\n{result.stderr}")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+class Server:
+    """`retroinfer serve` in a process group of its own, stopped when the block ends."""
+
+    def __init__(self, bin_dir, work_dir):
+        self.program = str(pathlib.Path(bin_dir) / "retroinfer")
+        self.work_dir = pathlib.Path(work_dir)
+        self.address = f"unix:{self.work_dir}/api.sock"
+        self.log_path = self.work_dir / "server.log"
+
+    def __enter__(self):
+        command = [self.program, "serve", "--model", str(MODEL), "--listen", self.address,
+                   "--socket-dir", str(self.work_dir / "sockets"), "--arena-bytes", "1GiB",
+                   "--metrics-address", "127.0.0.1:0", "--store-metrics-address", "127.0.0.1:0"]
+        self.log = open(self.log_path, "wb")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT,
+                                        start_new_session=True)
+        return self
+
+    def __exit__(self, *unused):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+        self.log.close()
+
+    def wait_until_ready(self, timeout_s=120):
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                break
+            probe = subprocess.run([self.program, "ps", "--address", self.address, "--socket-dir",
+                                    str(self.work_dir / "sockets")],
+                                   capture_output=True, check=False)
+            if probe.returncode == 0:
+                return
+            time.sleep(0.2)
+        sys.exit(f"demo: the server did not start:\n{self.log_path.read_text(errors='replace')}")
+
+    def ask(self, prompt, policy):
+        """Streams the answer to the terminal and returns the statistics."""
+        prompt_path, json_path = self.work_dir / "prompt.txt", self.work_dir / "answer.json"
+        prompt_path.write_text(prompt, encoding="utf-8")
+        command = [self.program, "generate", "--address", self.address, "--file", str(prompt_path),
+                   "--policy", policy, "--temperature", "0", "--max-tokens", "64",
+                   "--json-file", str(json_path)]
+        subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
+        if not json_path.exists():
+            return None
+        answer = json.loads(json_path.read_text(encoding="utf-8"))
+        json_path.unlink()
+        return answer
+
+
+def ask_all(server, questions):
+    rows = []
+    for question in questions:
+        print(f"\nQ: {question['question']}   (the document says: {question['answer']})")
+        for policy in POLICIES:
+            print(f"{policy:>5}:", end="", flush=True)
+            answer = server.ask(question["prompt"], policy)
+            rows.append((policy, question, answer))
+    return rows
+
+
+def report(rows):
+    print("\npolicy  right  first token  ms/token  KV read  answer")
+    all_right = True
+    for policy, question, answer in rows:
+        if answer is None:
+            print(f"{policy:<7} no     (the request failed)")
+            all_right = False
+            continue
+        right = answer["text"].strip() == question["answer"]
+        all_right &= right
+        print(f"{policy:<7} {'yes' if right else 'NO':<6} {answer['ttft_s']:>9.2f} s "
+              f"{answer['ms_per_token']:>9.1f} {100 * answer['kv_read_ratio']:>7.1f}%  "
+              f"{answer['text'].strip()}")
+    return all_right
+
+
+def main():
+    arguments = parse_arguments()
+    print(f"making a document of {arguments.tokens} tokens (seed {arguments.seed})", flush=True)
+    questions = make_questions(arguments)
+    work_dir = tempfile.mkdtemp(prefix="retroinfer-demo-")
+    try:
+        with Server(arguments.bin_dir, work_dir) as server:
+            server.wait_until_ready()
+            all_right = report(ask_all(server, questions))
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        shutil.rmtree(work_dir, ignore_errors=True)
+    print("all answers are right" if all_right else "NOT all answers are right")
+    return 0 if all_right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# Builds, starts both services, hides facts in a long document and asks for them, once with full and once
+# with wave attention. Ends by itself; exit code 0 only if every answer is right.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case "${1:-}" in
+  -h | --help) exec python3 scripts/demo.py --help ;;
+esac
+scripts/bootstrap.sh
+cmake --preset release >/dev/null
+cmake --build --preset release --target retroinfer gpu_worker kv_store_service
+exec python3 scripts/demo.py --bin-dir build/release/bin "$@"

@@ -1,0 +1,217 @@
+#include "gpu_worker/attention/wave_decode.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/support/backends.h"
+#include "tests/support/data_plane_memory.h"
+#include "tests/support/wave_sequence.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  static constexpr uint32_t kKvHeads = 2, kGroup = 4, kHeadDim = 64;
+  static constexpr int32_t kQueryHeads = kKvHeads * kGroup;
+  static constexpr uint32_t kArenaPages = 60'000;
+
+  // A block cache of `num_slots`, and memory for a few sequences.
+  void SetUpMemory(DType dtype, uint32_t num_slots, uint32_t num_transient) {
+    geometry_ = {2, kKvHeads, kHeadDim, dtype};
+    arena_.resize(size_t{kArenaPages} * kPageBytes);
+    plane_ = std::make_unique<DataPlaneMemory>(num_slots, 1 << 17, 64, kArenaPages);
+    auto cache = BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
+                                    {.num_slots = num_slots, .num_transient = num_transient},
+                                    arena_, plane_->bytes());
+    RI_CHECK(cache.ok());
+    cache_ = *std::move(cache);
+    dense_bytes_ = data_.Allocate(600 * DensePoolView::BlockBytes(geometry_));
+    meta_bytes_ = data_.Allocate(64 * MetaPoolView::BlockBytes(geometry_));
+    const DensePoolView dense{dense_bytes_.bytes(), geometry_};
+    const MetaPoolView meta{meta_bytes_.bytes(), geometry_};
+    auto builder = SegmentBuilder::Create(*backend_->device, *backend_->ops, *backend_->background,
+                                          meta, {.host = arena_, .device = cache_->device_arena()},
+                                          {}, {.max_open_segments = 1});
+    RI_CHECK(builder.ok());
+    builder_ = *std::move(builder);
+    memory_ = std::make_unique<WaveMemory>(WaveMemory{data_, dense, meta, *builder_});
+    auto decode = WaveDecode::Create(
+        *backend_->device, *backend_->ops, *backend_->stream, *cache_, dense, meta,
+        {.num_query_heads = kQueryHeads, .max_batch = 4, .max_tokens = 20'000});
+    RI_CHECK(decode.ok());
+    decode_ = *std::move(decode);
+  }
+
+  WaveSequence& AddSequence(int64_t num_tokens, uint64_t seed, int64_t dense_below = 8192) {
+    std::vector<LayerKvImage> layers;
+    for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      const StructuredKv kv(kKvHeads, num_tokens, kHeadDim, seed + 100 * layer);
+      layers.emplace_back(data_, kv.keys, kv.values, kKvHeads, kHeadDim, geometry_.dtype);
+    }
+    sequences_.push_back(std::make_unique<WaveSequence>(*backend_, *memory_, std::move(layers),
+                                                        num_tokens, dense_below));
+    seeds_.push_back(seed);
+    return *sequences_.back();
+  }
+
+  // Queries of sequence `i` for `layer`: each head likes a topic of its own.
+  std::vector<float> Queries(size_t i, uint32_t layer, float strength) const {
+    const StructuredKv kv(1, 1, kHeadDim, seeds_[i] + 100 * layer);
+    std::vector<float> queries;
+    for (size_t head = 0; head < kQueryHeads; ++head) {
+      const auto query = kv.Query(head * 5, seeds_[i] + head, strength, kHeadDim);
+      queries.insert(queries.end(), query.begin(), query.end());
+    }
+    return queries;
+  }
+
+  // One step of the given sequences; outputs of all layers, [layer][row][query_heads * d].
+  std::vector<std::vector<float>> Step(const std::vector<size_t>& batch,
+                                       const SelectionRatios& ratios, float strength = 1.0f) {
+    std::vector<WaveDecode::Sequence> rows;
+    std::vector<DenseZone> zones;
+    for (const size_t i : batch) {
+      rows.push_back({sequences_[i]->index(), ratios});
+      zones.push_back(sequences_[i]->zone());
+    }
+    const DeviceBuffer device_zones = data_.Upload(zones);
+    RI_CHECK(cache_->BeginStep().ok());
+    RI_CHECK(decode_->BeginStep(rows, device_zones.as<const DenseZone>().first(batch.size())).ok());
+    std::vector<std::vector<float>> outputs;
+    for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      std::vector<float> host;
+      for (const size_t i : batch) {
+        const auto queries = Queries(i, layer, strength);
+        host.insert(host.end(), queries.begin(), queries.end());
+      }
+      const int64_t cols = int64_t{kQueryHeads} * kHeadDim;
+      const auto queries = data_.Activations(host, static_cast<int64_t>(batch.size()), cols);
+      const auto out = data_.Poisoned(static_cast<int64_t>(batch.size()), cols);
+      const absl::Status status = decode_->Layer(layer, queries.view, out.view);
+      RI_CHECK(status.ok());
+      outputs.push_back(data_.Values(out));
+    }
+    RI_CHECK(decode_->EndStep().ok());
+    return outputs;
+  }
+
+  // Error of a step of sequence `i` alone against exact attention, both layers.
+  double Error(size_t i, const SelectionRatios& ratios, float strength = 1.0f) {
+    const auto outputs = Step({i}, ratios, strength);
+    double error = 0;
+    for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      const auto queries = Queries(i, layer, strength);
+      std::vector<double> want;
+      for (uint32_t head = 0; head < kQueryHeads; ++head) {
+        const auto exact =
+            sequences_[i]->Attention(layer, head / kGroup, queries.data() + head * kHeadDim);
+        want.insert(want.end(), exact.begin(), exact.end());
+      }
+      error = std::max(error, RelativeError(outputs[layer], want));
+    }
+    return error;
+  }
+
+  static constexpr SelectionRatios kAll{.retrieval = 1.0, .estimation = 0.0};
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+  KvGeometry geometry_;
+  std::vector<std::byte> arena_;
+  std::unique_ptr<DataPlaneMemory> plane_;
+  std::unique_ptr<BlockCache> cache_;
+  DeviceBuffer dense_bytes_;
+  DeviceBuffer meta_bytes_;
+  std::unique_ptr<SegmentBuilder> builder_;
+  std::unique_ptr<WaveMemory> memory_;
+  std::unique_ptr<WaveDecode> decode_;
+  std::vector<std::unique_ptr<WaveSequence>> sequences_;
+  std::vector<uint64_t> seeds_;
+};
+
+TEST_P(WaveDecodeTest, RetrievingEverythingIsFullAttention) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    sequences_.clear();
+    seeds_.clear();
+    SetUpMemory(dtype, 30'000, 64);
+    AddSequence(4 + 8192 + 2 * 1024 + 100, 1);
+    // KV is the same, rounded or not; what is left is f32 arithmetic.
+    EXPECT_LT(Error(0, kAll), 1e-5);
+    EXPECT_LT(Error(0, kAll, 3.0f), 1e-5) << "a sharp distribution";
+    const BlockCacheStats stats = *cache_->Stats();
+    EXPECT_GT(stats.counters.hits, 0u);
+    EXPECT_GT(stats.counters.admissions, 0u);
+  }
+}
+
+TEST_P(WaveDecodeTest, WhereAPageLiesChangesNothing) {
+  // 100 slots and 50 transient ones: most pages are read in the arena.
+  SetUpMemory(DType::kBf16, 100, 50);
+  AddSequence(4 + 8192 + 100, 1);
+  const auto cold = Step({0}, {});
+  const auto warm = Step({0}, {});
+  EXPECT_EQ(cold, warm);
+  EXPECT_LT(Error(0, kAll), 1e-5);
+  const BlockCacheStats stats = *cache_->Stats();
+  EXPECT_EQ(stats.num_used_slots, 100u);
+  EXPECT_GT(stats.counters.transients, 1000u);
+}
+
+TEST_P(WaveDecodeTest, EstimationLowersTheError) {
+  SetUpMemory(DType::kBf16, 8'000, 64);
+  AddSequence(4 + 8192 + 1024 + 70, 3);
+  // The defaults, but for the floors, which would hide the ratios at this length.
+  const SelectionRatios with{.min_retrieved = 0};
+  const SelectionRatios without{.estimation = 0, .min_retrieved = 0};
+  for (const float strength : {0.3f, 0.6f, 1.0f}) {
+    SCOPED_TRACE(strength);
+    const double error_with = Error(0, with, strength);
+    const double error_without = Error(0, without, strength);
+    EXPECT_LT(error_with, 0.8 * error_without);
+    EXPECT_GT(error_without, 1e-3) << "nothing left to estimate";
+  }
+}
+
+TEST_P(WaveDecodeTest, ARowDoesNotDependOnTheBatch) {
+  SetUpMemory(DType::kBf16, 8'000, 2'000);
+  AddSequence(4 + 8192 + 1024 + 70, 3);
+  AddSequence(500, 4);  // no index
+  AddSequence(3000, 5, 1000);
+  const auto together = Step({0, 1, 2}, {});
+  for (size_t i = 0; i < 3; ++i) {
+    const auto alone = Step({i}, {});
+    for (uint32_t layer = 0; layer < 2; ++layer) {
+      const size_t size = size_t{kQueryHeads} * kHeadDim;
+      EXPECT_EQ(std::memcmp(together[layer].data() + i * size, alone[layer].data(), size * 4), 0)
+          << "sequence " << i << " layer " << layer;
+    }
+  }
+}
+
+TEST_P(WaveDecodeTest, WithoutAnIndexItIsExact) {
+  SetUpMemory(DType::kF32, 100, 100);
+  AddSequence(500, 4);
+  AddSequence(3, 6);
+  EXPECT_LT(Error(0, {}), 1e-5);
+  EXPECT_LT(Error(1, {}), 1e-5);
+  EXPECT_EQ(decode_->LastStepIndexBytes(0), 0.0);
+}
+
+TEST_P(WaveDecodeTest, CountsTheBytesOfAStep) {
+  SetUpMemory(DType::kBf16, 8'000, 64);
+  AddSequence(4 + 8192 + 70, 3);  // 512 clusters: 64 retrieved, 119 estimated
+  Step({0}, {});
+  EXPECT_EQ(decode_->LastStepIndexBytes(0), (512 + 119 + 2 * 16 * 64) * 128.0 * 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, WaveDecodeTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

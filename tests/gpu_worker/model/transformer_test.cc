@@ -1,0 +1,325 @@
+#include "gpu_worker/model/transformer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <tuple>
+
+#include "tests/gpu_worker/model/dense_sequences.h"
+#include "tests/gpu_worker/model/golden_model.h"
+#include "tests/support/allocation_count.h"
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+namespace {
+
+using test_support::Backend;
+using test_support::BackendParam;
+using test_support::DenseSequences;
+using test_support::DeviceData;
+using test_support::GoldenModel;
+using test_support::NormError;
+using ::testing::HasSubstr;
+
+// A golden model on a backend, driven as the engine drives it.
+class Runner {
+ public:
+  Runner(const BackendParam& param, const std::string& model_name)
+      : golden(model_name),
+        is_f32(param.matmul_tolerance < 1e-4),
+        backend(param.create()),
+        data(*backend) {
+    auto loaded =
+        Transformer::Load(*backend->device, *backend->ops, golden.config, golden.checkpoint,
+                          {.max_prefill_rows = 128, .max_decode_rows = 4});
+    RI_CHECK(loaded.ok());
+    model = *std::move(loaded);
+  }
+
+  DType kv_dtype() const { return is_f32 ? DType::kF32 : DType::kBf16; }
+  // What the task sets: f32 follows Hugging Face to rounding, bf16 to its 8 bits of mantissa.
+  double tolerance() const { return is_f32 ? 1e-4 : 2e-2; }
+
+  // The KV of one layer, poisoned, with room for `capacity` tokens.
+  LayerKv NewLayerKv(int64_t capacity) {
+    const KvGeometry geometry = golden.config.geometry(kv_dtype());
+    const size_t bytes =
+        static_cast<size_t>(capacity) * geometry.num_kv_heads * geometry.vector_bytes();
+    kv_buffer = data.Upload(std::vector<float>(2 * bytes / sizeof(float), test_support::kNan));
+    return {.keys = kv_buffer.bytes().device_data(),
+            .values = kv_buffer.bytes().device_data() + bytes,
+            .num_kv_heads = geometry.num_kv_heads,
+            .head_dim = geometry.head_dim,
+            .capacity = capacity,
+            .dtype = geometry.dtype};
+  }
+
+  // Prefills `prompt` layer by layer in chunks of these sizes (the last one repeats), hands each
+  // layer to `sequences` if there is one, and returns the hidden states [prompt, hidden].
+  DeviceData::Matrix Prefill(const std::vector<int32_t>& prompt, const std::vector<int64_t>& chunks,
+                             DenseSequences* sequences = nullptr, int sequence = 0) {
+    const auto total = static_cast<int64_t>(prompt.size());
+    DeviceData::Matrix hidden = data.Poisoned(total, golden.config.hidden_size);
+    const DeviceBuffer tokens = data.Upload(prompt);
+    Check(model->Embed(*backend->stream, tokens.as<const int32_t>(), hidden.view));
+    for (uint32_t layer = 0; layer < golden.config.num_layers; ++layer) {
+      const LayerKv kv = NewLayerKv(total + 5);
+      size_t chunk = 0;
+      for (int64_t first = 0; first < total;) {
+        const int64_t rows = std::min(chunks[std::min(chunk++, chunks.size() - 1)], total - first);
+        Check(
+            model->PrefillLayer(*backend->stream, layer, hidden.view.Rows(first, rows), first, kv));
+        first += rows;
+      }
+      if (sequences != nullptr) Check(sequences->Fill(sequence, layer, kv, total));
+    }
+    return hidden;
+  }
+
+  // Logits of one row of the hidden states.
+  std::vector<float> LogitsOf(const MatrixView& hidden, int64_t row) {
+    DeviceData::Matrix logits = data.UploadMatrix(
+        std::vector<float>(static_cast<size_t>(golden.config.vocab_size), test_support::kNan), 1,
+        golden.config.vocab_size, DType::kF32);
+    Check(model->Logits(*backend->stream, hidden.Rows(row, 1), logits.view));
+    return data.Values(logits);
+  }
+
+  // Allocations that the model's part of the last decode step made.
+  int64_t decode_allocations = -1;
+
+  // One decode step of some sequences; logits [sequences, vocab].
+  std::vector<float> Decode(DenseSequences& dense, const std::vector<int>& sequences,
+                            const std::vector<int32_t>& tokens) {
+    std::vector<int32_t> positions;
+    for (const int sequence : sequences) {
+      positions.push_back(static_cast<int32_t>(dense.length(sequence)));
+    }
+    dense.BeginStep(sequences);
+    const DeviceBuffer token_ids = data.Upload(tokens);
+    const DeviceBuffer device_positions = data.Upload(positions);
+    const auto rows = static_cast<int64_t>(tokens.size());
+    DeviceData::Matrix logits =
+        data.UploadMatrix(std::vector<float>(static_cast<size_t>(rows * golden.config.vocab_size),
+                                             test_support::kNan),
+                          rows, golden.config.vocab_size, DType::kF32);
+    const int64_t allocations_before = test_support::NumAllocations();
+    const absl::Status status = model->Decode(
+        *backend->stream, token_ids.as<const int32_t>(), device_positions.as<const int32_t>(),
+        [&](uint32_t layer, const MatrixView& queries, const MatrixView& keys,
+            const MatrixView& values,
+            const MatrixView& out) { return dense.Attend(layer, queries, keys, values, out); },
+        logits.view);
+    decode_allocations = test_support::NumAllocations() - allocations_before;
+    Check(status);
+    return data.Values(logits);
+  }
+
+  static void Check(const absl::Status& status) { ASSERT_TRUE(status.ok()) << status; }
+
+  const GoldenModel golden;
+  const bool is_f32;
+  std::unique_ptr<Backend> backend;
+  DeviceData data;
+  DeviceBuffer kv_buffer;
+  std::unique_ptr<Transformer> model;
+};
+
+class TransformerGoldenTest
+    : public ::testing::TestWithParam<std::tuple<BackendParam, std::string>> {
+ protected:
+  Runner run_{std::get<0>(GetParam()), std::get<1>(GetParam())};
+};
+
+TEST_P(TransformerGoldenTest, PrefillEqualsHuggingFaceInAnyChunks) {
+  const GoldenModel& golden = run_.golden;
+  const std::vector<std::vector<int64_t>> chunkings = {{128}, {64}, {1, 33, 3, 50}, {17}};
+  for (const auto& chunks : chunkings) {
+    const DeviceData::Matrix hidden = run_.Prefill(golden.prompt, chunks);
+    double worst = 0;
+    for (size_t row = 0; row < golden.prefill_positions.size(); ++row) {
+      const auto logits = run_.LogitsOf(hidden.view, golden.prefill_positions[row]);
+      worst = std::max(worst, NormError(logits, golden.PrefillLogits(row)));
+    }
+    EXPECT_LE(worst, run_.tolerance()) << "first chunk " << chunks.front();
+    RecordProperty("worst", std::to_string(worst));
+  }
+}
+
+// So greedy tokens do not depend on what else the engine does between slices, nor on where a cached
+// prefix ends.
+TEST_P(TransformerGoldenTest, ChunksDoNotChangeABitOfPrefill) {
+  const auto whole = run_.data.Values(run_.Prefill(run_.golden.prompt, {128}));
+  for (const std::vector<int64_t>& chunks :
+       std::vector<std::vector<int64_t>>{{64}, {17}, {1}, {1, 33, 3, 50}}) {
+    EXPECT_TRUE(run_.data.Values(run_.Prefill(run_.golden.prompt, chunks)) == whole)
+        << "first chunk " << chunks.front();
+  }
+}
+
+TEST_P(TransformerGoldenTest, DecodeAfterPrefillEqualsHuggingFace) {
+  const GoldenModel& golden = run_.golden;
+  ASSERT_EQ(golden.forced.size(), 64u);
+  DenseSequences dense(*run_.backend, golden.config, run_.kv_dtype(), 1, 200);
+  run_.Prefill(golden.prompt, {128}, &dense);
+  double worst = 0;
+  for (size_t step = 0; step < golden.forced.size(); ++step) {
+    const auto logits = run_.Decode(dense, {0}, {golden.forced[step]});
+    const double error = NormError(logits, golden.DecodeLogits(step));
+    EXPECT_LE(error, run_.tolerance()) << "step " << step;
+    worst = std::max(worst, error);
+  }
+  RecordProperty("worst", std::to_string(worst));
+}
+
+TEST_P(TransformerGoldenTest, DecodeFromTheFirstTokenEqualsHuggingFace) {
+  const GoldenModel& golden = run_.golden;
+  DenseSequences dense(*run_.backend, golden.config, run_.kv_dtype(), 1, 200);
+  for (size_t token = 0; token < golden.prompt.size(); ++token) {
+    const auto logits = run_.Decode(dense, {0}, {golden.prompt[token]});
+    for (size_t row = 0; row < golden.prefill_positions.size(); ++row) {
+      if (golden.prefill_positions[row] != static_cast<int64_t>(token)) continue;
+      EXPECT_LE(NormError(logits, golden.PrefillLogits(row)), run_.tolerance()) << token;
+    }
+  }
+}
+
+// Each matrix product lets the library below it allocate its own book-keeping (a handful of calls
+// for each thread's share); nothing else in a step may allocate, and nothing may grow.
+TEST_P(TransformerGoldenTest, AWarmDecodeStepAllocatesInMatrixProductsOnly) {
+  const GoldenModel& golden = run_.golden;
+  constexpr int64_t kAllocationsPerProduct = 16;
+  const int64_t num_products = 6 * golden.config.num_layers + 1;
+  DenseSequences dense(*run_.backend, golden.config, run_.kv_dtype(), 3, 200);
+  for (size_t step = 0; step < 10; ++step) {
+    const int32_t token = golden.forced[step];
+    run_.Decode(dense, {0, 1, 2}, {token, token, token});
+    if (step == 0) continue;
+    EXPECT_LE(run_.decode_allocations, num_products * kAllocationsPerProduct) << "step " << step;
+  }
+}
+
+TEST_P(TransformerGoldenTest, RowsOfABatchDoNotInfluenceEachOther) {
+  const GoldenModel& golden = run_.golden;
+  const auto vocab = static_cast<size_t>(golden.config.vocab_size);
+  // Three sequences of different lengths, then each of them alone.
+  const std::vector<size_t> lengths = {101, 3, 40};
+  const auto prompt_of = [&](size_t i) {
+    return std::vector<int32_t>(golden.prompt.end() - static_cast<int64_t>(lengths[i]),
+                                golden.prompt.end());
+  };
+  std::vector<std::vector<float>> together(lengths.size());
+  DenseSequences batched(*run_.backend, golden.config, run_.kv_dtype(), 3, 200);
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    run_.Prefill(prompt_of(i), {128}, &batched, static_cast<int>(i));
+  }
+  constexpr size_t kSteps = 8;
+  for (size_t step = 0; step < kSteps; ++step) {
+    const auto logits =
+        run_.Decode(batched, {2, 0, 1},
+                    {golden.forced[step + 2], golden.forced[step], golden.forced[step + 1]});
+    const size_t order[] = {2, 0, 1};
+    for (size_t row = 0; row < 3; ++row) {
+      auto& rows = together[order[row]];
+      rows.insert(rows.end(), logits.begin() + static_cast<int64_t>(row * vocab),
+                  logits.begin() + static_cast<int64_t>((row + 1) * vocab));
+    }
+  }
+  for (size_t i = 0; i < lengths.size(); ++i) {
+    DenseSequences single(*run_.backend, golden.config, run_.kv_dtype(), 1, 200);
+    run_.Prefill(prompt_of(i), {128}, &single);
+    std::vector<float> alone;
+    for (size_t step = 0; step < kSteps; ++step) {
+      const auto logits = run_.Decode(single, {0}, {golden.forced[step + i]});
+      alone.insert(alone.end(), logits.begin(), logits.end());
+    }
+    EXPECT_TRUE(alone == together[i])
+        << "sequence " << i << ", relative difference " << NormError(together[i], alone);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, TransformerGoldenTest,
+                         ::testing::Combine(::testing::ValuesIn(test_support::AvailableBackends()),
+                                            ::testing::ValuesIn(test_support::GoldenModelNames())),
+                         [](const auto& info) {
+                           std::string name =
+                               std::get<0>(info.param).name + "_" + std::get<1>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+class TransformerTest : public ::testing::TestWithParam<BackendParam> {
+ protected:
+  absl::Status Load(const TransformerOptions& options) {
+    const GoldenModel golden(kModel);
+    auto backend = GetParam().create();
+    return Transformer::Load(*backend->device, *backend->ops, golden.config, golden.checkpoint,
+                             options)
+        .status();
+  }
+  void ExpectInvalid(const absl::Status& status, const std::string& part) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(part));
+  }
+
+  static constexpr char kModel[] = "qwen3-d64-untied-f32";
+};
+
+TEST_P(TransformerTest, OptionsAreChecked) {
+  EXPECT_TRUE(Load({}).ok());
+  ExpectInvalid(Load({.max_positions = 257}), "256");
+  ExpectInvalid(Load({.max_positions = -1}), "-1");
+  ExpectInvalid(Load({.max_prefill_rows = 0}), "at least one row");
+  ExpectInvalid(Load({.max_decode_rows = 0}), "at least one row");
+}
+
+TEST_P(TransformerTest, ActivationBytesAreWhatLoadAllocates) {
+  Runner run(GetParam(), kModel);
+  EXPECT_EQ(run.backend->device->allocated_bytes(MemoryPurpose::kActivations),
+            Transformer::ActivationBytes(run.golden.config, run.model->activation_dtype(),
+                                         {.max_prefill_rows = 128, .max_decode_rows = 4}));
+}
+
+TEST_P(TransformerTest, ShapesAndPositionsAreChecked) {
+  Runner run(GetParam(), kModel);
+  Stream& stream = *run.backend->stream;
+  Transformer& model = *run.model;
+  const ModelConfig& config = model.config();
+  const LayerKv kv = run.NewLayerKv(300);
+  const auto hidden = run.data.Poisoned(200, config.hidden_size);
+  const auto wide = run.data.Poisoned(4, config.hidden_size + 1);
+  const auto logits =
+      run.data.UploadMatrix(std::vector<float>(static_cast<size_t>(5 * config.vocab_size)), 5,
+                            config.vocab_size, DType::kF32);
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view, 0, kv), "1 to 128");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 0), 0, kv), "0 rows");
+  ExpectInvalid(model.PrefillLayer(stream, 0, wide.view, 0, kv), "hidden");
+  ExpectInvalid(model.PrefillLayer(stream, 2, hidden.view.Rows(0, 4), 0, kv), "layer 2 of 2");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 4), 253, kv), "256");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 4), -1, kv), "-1");
+  ExpectInvalid(model.Logits(stream, hidden.view.Rows(0, 1), logits.view), "logits");
+  ExpectInvalid(model.Logits(stream, wide.view, logits.view.Rows(0, 4)), "hidden");
+  const DeviceBuffer ids = run.data.Upload(std::vector<int32_t>(8, 0));
+  const auto span = ids.as<const int32_t>();
+  const auto attend = [](uint32_t, const MatrixView&, const MatrixView&, const MatrixView&,
+                         const MatrixView&) { return absl::AbortedError("called"); };
+  ExpectInvalid(model.Embed(stream, span, hidden.view), "hidden");
+  ExpectInvalid(model.Decode(stream, span.first(5), span.first(5), attend, logits.view), "5 rows");
+  ExpectInvalid(model.Decode(stream, span.first(0), span.first(0), attend, logits.view), "0 rows");
+  ExpectInvalid(model.Decode(stream, span.first(2), span.first(3), attend, logits.view.Rows(0, 2)),
+                "positions");
+  ExpectInvalid(model.Decode(stream, span.first(2), span.first(2), attend, logits.view), "logits");
+  // What the callback returns ends the step.
+  EXPECT_EQ(
+      model.Decode(stream, span.first(2), span.first(2), attend, logits.view.Rows(0, 2)).code(),
+      absl::StatusCode::kAborted);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, TransformerTest,
+                         ::testing::ValuesIn(test_support::AvailableBackends()),
+                         test_support::BackendName);
+
+}  // namespace
+}  // namespace retroinfer

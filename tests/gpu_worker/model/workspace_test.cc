@@ -1,0 +1,86 @@
+#include "gpu_worker/model/workspace.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "tests/support/backends.h"
+
+namespace retroinfer {
+namespace {
+
+ModelConfig Config(int64_t intermediate) {
+  ModelConfig config;
+  config.hidden_size = 24;
+  config.intermediate_size = intermediate;
+  config.num_query_heads = 3;
+  config.num_kv_heads = 1;
+  config.head_dim = 64;
+  return config;
+}
+
+using Range = std::pair<const void*, const void*>;
+
+Range Of(const MatrixView& matrix) {
+  EXPECT_EQ(matrix.row_stride, matrix.cols);
+  return {matrix.data, matrix.data + matrix.rows * matrix.cols * DTypeBytes(matrix.dtype)};
+}
+Range Of(DeviceSpan<float> span) { return {span.device_data(), span.device_data() + span.size()}; }
+bool Disjoint(const Range& a, const Range& b) {
+  const std::less_equal<const void*> at_most;
+  return at_most(a.second, b.first) || at_most(b.second, a.first);
+}
+
+class WorkspaceTest : public ::testing::TestWithParam<std::pair<int64_t, DType>> {
+ protected:
+  std::unique_ptr<test_support::Backend> backend_ =
+      test_support::AvailableBackends().front().create();
+};
+
+TEST_P(WorkspaceTest, PartsHaveTheirShapesAndDoNotOverlap) {
+  const auto [intermediate, dtype] = GetParam();
+  const ModelConfig config = Config(intermediate);
+  const auto workspace = Workspace::Create(*backend_->device, config, dtype, 33);
+  ASSERT_TRUE(workspace.ok()) << workspace.status();
+  EXPECT_EQ(workspace->max_rows(), 33);
+  EXPECT_EQ(backend_->device->allocated_bytes(MemoryPurpose::kActivations),
+            Workspace::Bytes(config, dtype, 33));
+  for (const int64_t rows : {1, 32, 33}) {
+    const Workspace::Views views = workspace->Rows(rows);
+    EXPECT_EQ(views.hidden.cols, 24);
+    EXPECT_EQ(views.normed.cols, 24);
+    EXPECT_EQ(views.queries.cols, 192);
+    EXPECT_EQ(views.keys.cols, 64);
+    EXPECT_EQ(views.values.cols, 64);
+    EXPECT_EQ(views.attention.cols, 192);
+    EXPECT_EQ(views.gate_up.cols, 2 * intermediate);
+    EXPECT_EQ(views.cos.size(), static_cast<size_t>(rows * 32));
+    EXPECT_EQ(views.sin.size(), static_cast<size_t>(rows * 32));
+    const std::vector<Range> attention = {Of(views.hidden), Of(views.normed),   Of(views.cos),
+                                          Of(views.sin),    Of(views.queries),  Of(views.keys),
+                                          Of(views.values), Of(views.attention)};
+    const std::vector<Range> feed_forward = {Of(views.hidden), Of(views.normed), Of(views.cos),
+                                             Of(views.sin), Of(views.gate_up)};
+    for (const auto& ranges : {attention, feed_forward}) {
+      for (size_t i = 0; i < ranges.size(); ++i) {
+        for (size_t j = 0; j < i; ++j) EXPECT_TRUE(Disjoint(ranges[i], ranges[j])) << i << j;
+      }
+    }
+    for (const MatrixView& matrix : {views.hidden, views.gate_up, views.attention}) {
+      EXPECT_EQ(matrix.rows, rows);
+      EXPECT_EQ(matrix.dtype, dtype);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(matrix.data) % 64, 0u);
+    }
+  }
+}
+
+// Whichever half of a layer is larger.
+INSTANTIATE_TEST_SUITE_P(Sizes, WorkspaceTest,
+                         ::testing::Values(std::pair(int64_t{16}, DType::kF32),
+                                           std::pair(int64_t{1000}, DType::kF32),
+                                           std::pair(int64_t{1000}, DType::kBf16)));
+
+}  // namespace
+}  // namespace retroinfer

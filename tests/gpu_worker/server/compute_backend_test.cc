@@ -1,0 +1,32 @@
+#include "gpu_worker/server/compute_backend.h"
+
+#include <gtest/gtest.h>
+
+namespace retroinfer {
+namespace {
+
+WorkerOptions WithTypes(const char* compute, const char* kv) {
+  WorkerOptions options;
+  options.compute_dtype = compute;
+  options.kv_dtype = kv;
+  options.num_threads = 1;
+  return options;
+}
+
+TEST(ComputeBackendTest, KvPagesFollowTheComputationUnlessToldOtherwise) {
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "auto"))->kv_dtype, DType::kBf16);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "auto"))->kv_dtype, DType::kF32);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "bf16"))->kv_dtype, DType::kBf16);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "bf16"))->compute_dtype, DType::kF32);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("bf16", "auto"))->device->info().backend, "cpu");
+}
+
+TEST(ComputeBackendTest, RefusesTypesThatItDoesNotHave) {
+  EXPECT_EQ(CreateCpuBackend(WithTypes("int8", "auto")).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "f16")).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace retroinfer

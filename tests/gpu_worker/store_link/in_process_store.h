@@ -1,0 +1,53 @@
+// The real store inside the test process.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "kv_store_service/server/store_server.h"
+#include "tests/kv_store_service/segment_writer.h"
+#include "tests/kv_store_service/temporary_folder.h"
+
+namespace retroinfer {
+
+// Threads: one. Owns: the store and its folder.
+class InProcessStore {
+ public:
+  static constexpr uint64_t kArenaBytes = 8 << 20;
+
+  InProcessStore() { Start(); }
+
+  void Start() {
+    kvstore::StoreServerOptions options;
+    options.arena_bytes = kArenaBytes;
+    options.socket_dir = folder_.path();
+    options.adopt_wait = absl::Seconds(2);  // the process of a worker that is gone still lives
+    auto server = kvstore::StoreServer::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    const absl::Status status = server_->ObtainArena([] { return false; });
+    ASSERT_TRUE(status.ok()) << status;
+  }
+  // Without the worker's leave: it sees the connection end.
+  void Stop() { server_.reset(); }
+
+  std::string target() const { return "unix:" + folder_.path() + "/kv_store.sock"; }
+
+  kvstore::v1::GetStatsResponse Stats() const {
+    auto stub = kvstore::v1::KvStoreService::NewStub(
+        grpc::CreateChannel(target(), grpc::InsecureChannelCredentials()));
+    grpc::ClientContext context;
+    context.set_wait_for_ready(true);
+    kvstore::v1::GetStatsResponse stats;
+    EXPECT_TRUE(stub->GetStats(&context, {}, &stats).ok());
+    return stats;
+  }
+
+ private:
+  kvstore::TemporaryFolder folder_;
+  std::unique_ptr<kvstore::StoreServer> server_;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,123 @@
+#include "gpu_worker/store_link/store_client.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include "absl/time/clock.h"
+#include "tests/gpu_worker/store_link/in_process_store.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = kvstore::v1;
+
+constexpr absl::Duration kLong = absl::Seconds(10);
+
+v1::AttachWorkerRequest Request() {
+  v1::AttachWorkerRequest request;
+  request.mutable_geometry()->set_num_layers(kvstore::kTinyGeometry.num_layers);
+  request.mutable_geometry()->set_num_kv_heads(kvstore::kTinyGeometry.num_kv_heads);
+  request.mutable_geometry()->set_head_dim(kvstore::kTinyGeometry.head_dim);
+  request.mutable_geometry()->set_dtype(v1::DATA_TYPE_BF16);
+  request.set_model_fingerprint("model");
+  request.set_num_slots(16);
+  request.set_log_capacity(64);
+  request.set_request_capacity(64);
+  return request;
+}
+
+bool GoOn() { return true; }
+
+TEST(StoreClientTest, AttachesReservesCommitsReleasesAndDetaches) {
+  InProcessStore store;
+  StoreClient client(store.target(), GoOn);
+  EXPECT_FALSE(client.LeaseIsAlive());
+  const auto memory = client.Attach(Request(), kLong);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  EXPECT_EQ(memory->arena.bytes().size(), InProcessStore::kArenaBytes);
+  EXPECT_TRUE(client.LeaseIsAlive());
+
+  const auto extents = client.Reserve(3, {1024}, kLong);
+  ASSERT_TRUE(extents.ok()) << extents.status();
+  const Extent& extent = extents->front();
+  EXPECT_EQ(extent.num_tokens, 1024u);
+  const uint32_t used =
+      kvstore::WriteSegment(memory->arena.bytes().subspan(size_t{extent.first_page} * kPageBytes,
+                                                          size_t{extent.num_pages} * kPageBytes),
+                            kvstore::kTinyGeometry, 4, 1024);
+  v1::Segment segment;
+  segment.set_extent_id(extent.id);
+  segment.set_token_begin(4);
+  segment.set_token_count(1024);
+  const auto committed = client.Commit(3, {segment}, kLong);
+  ASSERT_TRUE(committed.ok()) << committed.status();
+  EXPECT_EQ(committed->front().num_pages, used);
+  EXPECT_EQ(committed->front().num_tokens, 1024u);
+  EXPECT_TRUE(client.Release(3, kLong).ok());
+  client.Detach(kLong);
+  EXPECT_FALSE(client.LeaseIsAlive());
+  EXPECT_FALSE(store.Stats().worker_attached());
+}
+
+TEST(StoreClientTest, HandsTheMemoryBackWithWhatIsInIt) {
+  InProcessStore store;
+  auto client = std::make_unique<StoreClient>(store.target(), GoOn);
+  const auto memory = client->Attach(Request(), kLong);
+  ASSERT_TRUE(memory.ok());
+  const auto extents = client->Reserve(3, {1024, 2048}, kLong);
+  ASSERT_TRUE(extents.ok());
+  ExtentLedger ledger;
+  ledger.Reserve(3, *extents);
+  client->Detach(kLong);
+  EXPECT_EQ(store.Stats().sequences(), 0u);
+
+  client = std::make_unique<StoreClient>(store.target(), GoOn);
+  const absl::Status status = client->HandBack(Request(), *memory, ledger, kLong);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_EQ(store.Stats().sequences(), 1u);
+  EXPECT_EQ(store.Stats().reserved_extents(), 2u);
+  const auto again = client->Reserve(3, {1024, 2048}, kLong);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->front().id, extents->front().id);
+}
+
+TEST(StoreClientTest, ReturnsTheStoresCodes) {
+  InProcessStore store;
+  StoreClient client(store.target(), GoOn);
+  EXPECT_EQ(client.Reserve(1, {1024}, kLong).status().code(), absl::StatusCode::kPermissionDenied);
+  v1::AttachWorkerRequest request = Request();
+  request.mutable_geometry()->set_head_dim(1);
+  EXPECT_EQ(client.Attach(request, kLong).status().code(), absl::StatusCode::kInvalidArgument);
+  ASSERT_TRUE(client.Attach(Request(), kLong).ok());
+  EXPECT_EQ(client.Reserve(1, {8192, 8192}, kLong).status().code(),
+            absl::StatusCode::kResourceExhausted);
+  StoreClient second(store.target(), GoOn);
+  EXPECT_EQ(second.Attach(Request(), kLong).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(StoreClientTest, SaysWhenThereIsNoStore) {
+  StoreClient client("unix:/tmp/no_such_folder_of_retroinfer/kv_store.sock", GoOn);
+  EXPECT_EQ(client.Attach(Request(), kLong).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(StoreClientTest, TheTickEndsACallThatGetsNoAnswer) {
+  // A socket whose owner never accepts.
+  kvstore::TemporaryFolder folder;
+  const std::string path = folder.path() + "/silent.sock";
+  common::UniqueFd silent(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(::bind(silent.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(::listen(silent.get(), 1), 0);
+  int ticks = 0;
+  StoreClient client("unix:" + path, [&] { return ++ticks < 3; });
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(client.Attach(Request(), absl::Seconds(30)).status().code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+}
+
+}  // namespace
+}  // namespace retroinfer

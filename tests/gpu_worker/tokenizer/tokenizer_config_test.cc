@@ -1,0 +1,61 @@
+#include "gpu_worker/tokenizer/tokenizer_config.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/gpu_worker/tokenizer/tokenizer_fixtures.h"
+
+namespace retroinfer {
+namespace {
+
+TEST(TokenizerConfigTest, AbsentFilesSayNothing) {
+  const TemporaryFolder folder;
+  const auto config = ReadTokenizerConfig(folder.path());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->bos_token.has_value() || config->eos_token.has_value());
+  EXPECT_FALSE(config->chat_template.has_value());
+}
+
+TEST(TokenizerConfigTest, ReadsBothFormsOfTokensAndTemplates) {
+  const TemporaryFolder folder;
+  folder.Write("tokenizer_config.json",
+               R"({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
+                   "chat_template": "plain", "model_max_length": 1e30, "other": [1]})");
+  auto config = ReadTokenizerConfig(folder.path());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->bos_token, "<s>");
+  EXPECT_EQ(config->eos_token, "</s>");
+  EXPECT_EQ(config->chat_template, "plain");
+
+  folder.Write("tokenizer_config.json",
+               R"({"bos_token": null, "chat_template": [{"name": "rag", "template": "r"},
+                   {"name": "default", "template": "d"}]})");
+  config = ReadTokenizerConfig(folder.path());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_FALSE(config->bos_token.has_value());
+  EXPECT_EQ(config->chat_template, "d");
+
+  folder.Write("chat_template.jinja", "of its own");
+  EXPECT_EQ(ReadTokenizerConfig(folder.path())->chat_template, "of its own");
+}
+
+TEST(TokenizerConfigTest, MalformedFilesAreRefused) {
+  const TemporaryFolder folder;
+  for (const char* const text :
+       {"", "[]", R"({"bos_token": 1})", R"({"eos_token": {"text": "x"}})",
+        R"({"chat_template": 5})", R"({"chat_template": [{"name": "default"}]})",
+        R"({"chat_template": ["x"]})"}) {
+    folder.Write("tokenizer_config.json", text);
+    EXPECT_EQ(ReadTokenizerConfig(folder.path()).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << text;
+  }
+  folder.Write("tokenizer_config.json",
+               absl::StrCat("{\"chat_template\": \"", std::string(2'000'000, 'x'), "\"}"));
+  EXPECT_FALSE(ReadTokenizerConfig(folder.path()).ok());
+  folder.Write("tokenizer_config.json", "{}");
+  folder.Write("chat_template.jinja", std::string(2'000'000, 'x'));
+  EXPECT_FALSE(ReadTokenizerConfig(folder.path()).ok());
+}
+
+}  // namespace
+}  // namespace retroinfer

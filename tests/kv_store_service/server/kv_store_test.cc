@@ -1,0 +1,243 @@
+#include "kv_store_service/server/kv_store.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "absl/time/clock.h"
+#include "common/shm/descriptor_protocol.h"
+#include "tests/kv_store_service/segment_writer.h"
+#include "tests/kv_store_service/temporary_folder.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+constexpr uint64_t kArenaBytes = 8 << 20;
+constexpr uint64_t kArenaPages = kArenaBytes / kPageBytes;
+
+class KvStoreTest : public testing::Test {
+ protected:
+  KvStoreTest() : store_(NewStore()) { store_->SetArena(NewArena()); }
+
+  std::unique_ptr<KvStore> NewStore() {
+    KvStore::Options options;
+    options.attach_timeout = absl::Seconds(100);
+    return std::make_unique<KvStore>(options, StateFile(folder_.path() + "/state"));
+  }
+  static common::SealedMemory NewArena() {
+    return *common::SealedMemory::Create("test arena", kArenaBytes, 1);
+  }
+  static AttachParameters Parameters() {
+    return {kTinyGeometry, "model", 16, 64, 64, /*hand_back=*/false};
+  }
+  // Attaches and takes the descriptors. Returns the token.
+  std::string AttachWorker() {
+    const auto result = store_->Attach(Parameters());
+    EXPECT_TRUE(result.ok()) << result.status();
+    auto pair = store_->ClaimDescriptors(result->token, 1);
+    EXPECT_TRUE(pair.ok()) << pair.status();
+    held_ = *std::move(pair);
+    return result->token;
+  }
+  // Hands the held memory back. Returns the token.
+  absl::StatusOr<std::string> HandBack(AttachParameters parameters) {
+    parameters.hand_back = true;
+    const auto result = store_->Attach(parameters);
+    if (!result.ok()) return result.status();
+    const absl::Status status =
+        store_->HandBack(result->token, 1, common::UniqueFd(::dup(held_.arena.get())),
+                         common::UniqueFd(::dup(held_.data_plane.get())));
+    if (!status.ok()) return status;
+    return result->token;
+  }
+  absl::StatusCode Reserve(const std::string& token, uint64_t call_number, uint64_t sequence) {
+    return store_->Reserve(token, call_number, sequence, std::vector<uint32_t>{1024})
+        .status()
+        .code();
+  }
+
+  TemporaryFolder folder_;
+  std::unique_ptr<KvStore> store_;
+  DescriptorPair held_;
+};
+
+TEST_F(KvStoreTest, GivesDescriptorsOnceAndOnlyForTheToken) {
+  const auto result = store_->Attach(Parameters());
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->token.size(), kAttachTokenBytes);
+  EXPECT_EQ(result->arena_bytes, kArenaBytes);
+  std::string wrong = result->token;
+  wrong[7] ^= 1;
+  EXPECT_EQ(store_->ClaimDescriptors(wrong, 1).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(store_->ClaimDescriptors("", 1).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(Reserve(result->token, 1, 1), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(store_->ClaimDescriptors(result->token, 1).ok());
+  EXPECT_EQ(store_->ClaimDescriptors(result->token, 1).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE(store_->HasLease(result->token));
+  EXPECT_FALSE(store_->HasLease(wrong));
+}
+
+TEST_F(KvStoreTest, RefusesASecondWorkerUntilTheFirstIsGone) {
+  const std::string token = AttachWorker();
+  EXPECT_EQ(store_->Attach(Parameters()).status().code(), absl::StatusCode::kFailedPrecondition);
+  store_->EndLease("some other token", "test");
+  EXPECT_TRUE(store_->HasLease(token));
+  store_->EndLease(token, "test");
+  EXPECT_NE(AttachWorker(), token);
+}
+
+TEST_F(KvStoreTest, AnUnclaimedAttachmentIsReplacedOrExpires) {
+  const auto first = store_->Attach(Parameters());
+  const auto second = store_->Attach(Parameters());
+  ASSERT_TRUE(second.ok());
+  EXPECT_FALSE(store_->ClaimDescriptors(first->token, 1).ok());
+  store_->ExpireAttachment(absl::Now() + absl::Seconds(50));
+  store_->ExpireAttachment(absl::Now() + absl::Seconds(200));
+  EXPECT_FALSE(store_->ClaimDescriptors(second->token, 1).ok());
+  const std::string token = AttachWorker();
+  store_->ExpireAttachment(absl::Now() + absl::Seconds(200));
+  EXPECT_TRUE(store_->HasLease(token));
+}
+
+TEST_F(KvStoreTest, EndOfTheLeaseFreesEverything) {
+  const std::string token = AttachWorker();
+  EXPECT_EQ(Reserve(token, 1, 1), absl::StatusCode::kOk);
+  EXPECT_EQ(Reserve(token, 2, 2), absl::StatusCode::kOk);
+  EXPECT_LT(store_->stats().free_pages, kArenaPages);
+  EXPECT_EQ(store_->List(0, 10).size(), 2u);
+  EXPECT_TRUE(store_->Detach(token).ok());
+  EXPECT_EQ(store_->Detach(token).code(), absl::StatusCode::kPermissionDenied);
+  const StoreStats stats = store_->stats();
+  EXPECT_FALSE(stats.worker_attached);
+  EXPECT_EQ(stats.free_pages, kArenaPages);
+  EXPECT_EQ(stats.sequences + stats.reserved_extents, 0u);
+  EXPECT_TRUE(store_->List(0, 10).empty());
+}
+
+TEST_F(KvStoreTest, RefusesCallsThatComeLate) {
+  const std::string token = AttachWorker();
+  EXPECT_EQ(Reserve(token, 5, 1), absl::StatusCode::kOk);
+  EXPECT_TRUE(store_->Release(token, 6, 1).ok());
+  EXPECT_EQ(Reserve(token, 5, 1), absl::StatusCode::kAborted);
+  EXPECT_EQ(Reserve(token, 6, 2), absl::StatusCode::kAborted);
+  EXPECT_EQ(store_->Commit(token, 1, 1, {}).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(store_->Release(token, 0, 1).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(store_->stats().free_pages, kArenaPages);
+}
+
+TEST_F(KvStoreTest, RefusesParametersOutsideTheirLimits) {
+  const auto refused = [&](auto change) {
+    AttachParameters parameters = Parameters();
+    change(parameters);
+    EXPECT_EQ(store_->Attach(parameters).status().code(), absl::StatusCode::kInvalidArgument);
+  };
+  refused([](auto& p) { p.geometry.head_dim = 96; });
+  refused([](auto& p) { p.geometry.dtype = static_cast<DType>(0); });
+  refused([](auto& p) { p.model_fingerprint.clear(); });
+  refused([](auto& p) { p.model_fingerprint.assign(65, 'x'); });
+  refused([](auto& p) { p.log_capacity = 63; });
+  refused([](auto& p) { p.request_capacity = UINT32_MAX; });
+  refused([](auto& p) { p.num_slots = UINT32_MAX; });
+}
+
+TEST_F(KvStoreTest, TakesNobodyBeforeItHasAnArena) {
+  store_ = NewStore();
+  EXPECT_EQ(store_->Attach(Parameters()).status().code(), absl::StatusCode::kUnavailable);
+  store_->SetArena(NewArena());
+  EXPECT_TRUE(store_->Attach(Parameters()).ok());
+}
+
+TEST_F(KvStoreTest, ANewStoreAdoptsTheMemoryOfALiveWorker) {
+  std::string token = AttachWorker();
+  const auto extents = store_->Reserve(token, 1, 7, std::vector<uint32_t>{1024});
+  ASSERT_TRUE(extents.ok());
+  StateFile state(folder_.path() + "/state");
+  const auto note = state.Read();
+  ASSERT_TRUE(note.has_value());
+  EXPECT_EQ(note->arena_bytes, kArenaBytes);
+
+  store_ = NewStore();
+  store_->AwaitAdoption(*note);
+  EXPECT_EQ(store_->PollAdoption(absl::InfiniteFuture()), KvStore::Adoption::kPending);
+  EXPECT_EQ(store_->Attach(Parameters()).status().code(), absl::StatusCode::kUnavailable);
+  AttachParameters other = Parameters();
+  other.model_fingerprint = "other";
+  EXPECT_EQ(HandBack(other).status().code(), absl::StatusCode::kFailedPrecondition);
+  const auto adopted = HandBack(Parameters());
+  ASSERT_TRUE(adopted.ok()) << adopted.status();
+  EXPECT_EQ(store_->PollAdoption(absl::InfiniteFuture()), KvStore::Adoption::kAdopted);
+
+  EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kFailedPrecondition);
+  const std::vector<SequenceToRestore> known = {{7, *extents}};
+  ASSERT_TRUE(store_->Restore(*adopted, known).ok());
+  EXPECT_EQ(store_->Restore(*adopted, known).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(store_->stats().sequences, 1u);
+  EXPECT_EQ(store_->stats().adoptions, 1u);
+  EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kOk);
+  store_->EndLease(*adopted, "test");
+  EXPECT_EQ(store_->stats().arena_pages, kArenaPages);
+  EXPECT_EQ(state.Read(), std::nullopt);
+}
+
+TEST_F(KvStoreTest, ARunningStoreTakesItsOwnMemoryBack) {
+  const std::string token = AttachWorker();
+  store_->EndLease(token, "a connection that broke");
+  const auto again = HandBack(Parameters());
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_TRUE(store_->Restore(*again, {}).ok());
+  EXPECT_EQ(store_->stats().free_pages, kArenaPages);
+}
+
+TEST_F(KvStoreTest, RefusesMemoryThatIsNotWhatWasDeclared) {
+  const std::string token = AttachWorker();
+  store_->EndLease(token, "test");
+  AttachParameters other = Parameters();
+  other.num_slots = 17;
+  EXPECT_EQ(HandBack(other).status().code(), absl::StatusCode::kInvalidArgument);
+  std::swap(held_.arena, held_.data_plane);
+  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kInvalidArgument);
+  std::swap(held_.arena, held_.data_plane);
+  held_.arena.Reset(::open("/dev/null", O_RDWR));
+  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kInvalidArgument);
+  // The store is as before.
+  AttachWorker();
+  EXPECT_EQ(store_->stats().arena_pages, kArenaPages);
+}
+
+TEST_F(KvStoreTest, GivesUpWaitingInTimeOrForADeadWorker) {
+  StateNote note{::getpid(), kArenaBytes, kTinyGeometry, "model"};
+  store_ = NewStore();
+  store_->AwaitAdoption(note);
+  EXPECT_EQ(store_->PollAdoption(absl::Now() + absl::Seconds(10)), KvStore::Adoption::kPending);
+  EXPECT_EQ(store_->PollAdoption(absl::Now()), KvStore::Adoption::kGivenUp);
+  store_->SetArena(NewArena());
+  EXPECT_TRUE(store_->Attach(Parameters()).ok());
+
+  note.worker_pid = 1 << 29;  // above any process id
+  store_ = NewStore();
+  store_->AwaitAdoption(note);
+  EXPECT_EQ(store_->PollAdoption(absl::InfiniteFuture()), KvStore::Adoption::kGivenUp);
+}
+
+TEST_F(KvStoreTest, CountsOverAllAttachments) {
+  for (int i = 0; i < 2; ++i) {
+    const std::string token = AttachWorker();
+    auto memory = common::SealedMemory::Adopt(std::move(held_.data_plane), 1 << 20);
+    ASSERT_TRUE(memory.ok());
+    auto plane = DataPlane::Open(memory->bytes());
+    plane->log().TryPush({uint32_t(LogKind::kAdmit), 1, 1, 0});
+    plane->log().TryPush({99, 1, 1, 0});
+    while (store_->stats().data_plane.used_slots == 0) absl::SleepFor(absl::Milliseconds(1));
+    store_->EndLease(token, "test");
+  }
+  const StoreStats stats = store_->stats();
+  EXPECT_EQ(stats.data_plane.entries_replayed, 2u);
+  EXPECT_EQ(stats.data_plane.used_slots, 0u);
+  EXPECT_EQ(stats.workers_attached, 2u);
+}
+
+}  // namespace
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,42 @@
+#include "kv_store_service/server/store_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/kv_store_service/segment_writer.h"
+#include "tests/kv_store_service/temporary_folder.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(StoreMetricsTest, ShowTheStoreAtEachScrape) {
+  TemporaryFolder folder;
+  KvStore store({}, StateFile(folder.path() + "/state"));
+  store.SetArena(*common::SealedMemory::Create("test arena", 8 << 20, 1));
+  common::Metrics metrics("kv_store_service", "1", "r", "cpu");
+  StoreMetrics store_metrics(&metrics, &store);
+  EXPECT_THAT(metrics.Render(), HasSubstr("retroinfer_arena_bytes 8388608"));
+  EXPECT_THAT(metrics.Render(), HasSubstr("retroinfer_worker_attached 0"));
+
+  const std::string token = store.Attach({kTinyGeometry, "model", 16, 64, 64, false})->token;
+  ASSERT_TRUE(store.ClaimDescriptors(token, 1).ok());
+  ASSERT_TRUE(store.Reserve(token, 1, 1, std::vector<uint32_t>{1024}).ok());
+  ASSERT_FALSE(store.Reserve(token, 2, 2, std::vector<uint32_t>(100, 8192)).ok());
+  std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_worker_attached 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_sequences 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_reserved_extents 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_slots 16"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_allocation_failures_total 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_workers_attached_total 1"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("retroinfer_kv_cache_usage_ratio 0\n")));
+  store.EndLease(token, "test");
+  text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_kv_cache_usage_ratio 0\n"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_workers_attached_total 1"));
+}
+
+}  // namespace
+}  // namespace retroinfer::kvstore

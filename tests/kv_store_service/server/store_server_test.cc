@@ -1,0 +1,106 @@
+#include "kv_store_service/server/store_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "absl/time/clock.h"
+#include "tests/kv_store_service/temporary_folder.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+using testing::HasSubstr;
+
+class StoreServerTest : public testing::Test {
+ protected:
+  StoreServerTest() {
+    options_.arena_bytes = 1 << 20;
+    options_.socket_dir = folder_.path() + "/store";
+  }
+  absl::Status Start() { return StoreServer::Start(options_).status(); }
+
+  TemporaryFolder folder_;
+  StoreServerOptions options_;
+};
+
+TEST_F(StoreServerTest, MakesItsFolderPrivateAndServes) {
+  options_.listen = "127.0.0.1:0";
+  options_.metrics_address = "127.0.0.1:0";
+  auto server = StoreServer::Start(options_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  struct stat info {};
+  ASSERT_EQ(::stat(options_.socket_dir.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  EXPECT_GT((*server)->metrics_port(), 0);
+  ASSERT_TRUE((*server)->ObtainArena([] { return false; }).ok());
+  auto stub = v1::KvStoreService::NewStub(grpc::CreateChannel(
+      "unix:" + options_.socket_dir + "/kv_store.sock", grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::GetStatsResponse stats;
+  ASSERT_TRUE(stub->GetStats(&context, {}, &stats).ok());
+  EXPECT_EQ(stats.arena_pages(), 512u);
+}
+
+TEST_F(StoreServerTest, RefusesBadOptionsWithTheirNames) {
+  StoreServerOptions good = options_;
+  const auto refused = [&](auto change, absl::StatusCode code, const std::string& text) {
+    options_ = good;
+    change(options_);
+    const absl::Status status = Start();
+    EXPECT_EQ(status.code(), code) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(text));
+  };
+  constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+  refused(
+      [](auto& o) {
+        o.arena_bytes = 4097 << 10;
+        --o.arena_bytes;
+      },
+      kInvalid, "--arena-bytes");
+  refused([](auto& o) { o.arena_bytes = 0; }, kInvalid, "--arena-bytes");
+  refused([](auto& o) { o.arena_bytes = uint64_t{1} << 50; }, kInvalid, "--arena-bytes");
+  refused([](auto& o) { o.arena_bytes = uint64_t{1} << 42; }, absl::StatusCode::kResourceExhausted,
+          "needs 4398046511104 bytes");
+  refused([](auto& o) { o.watermarks = {0.5, 0.4}; }, kInvalid, "watermarks");
+  refused([](auto& o) { o.watermarks = {0.5, 1.1}; }, kInvalid, "watermarks");
+  refused([](auto& o) { o.socket_dir = "relative"; }, kInvalid, "--socket-dir");
+  refused([](auto& o) { o.socket_dir = "/" + std::string(100, 'x'); }, kInvalid, "--socket-dir");
+  refused([](auto& o) { o.metrics_address = "nowhere:x"; }, absl::StatusCode::kUnavailable,
+          "metrics");
+  refused([](auto& o) { o.listen = "256.0.0.1:1"; }, absl::StatusCode::kUnavailable, "256.0.0.1");
+}
+
+TEST_F(StoreServerTest, RefusesAFolderThatOthersMayEnter) {
+  ASSERT_EQ(::mkdir(options_.socket_dir.c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(options_.socket_dir.c_str(), 0755), 0);
+  EXPECT_EQ(Start().code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(StoreServerTest, RefusesAFolderThatAnotherStoreUses) {
+  auto first = StoreServer::Start(options_);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(Start().code(), absl::StatusCode::kAlreadyExists);
+  first->reset();
+  EXPECT_TRUE(Start().ok());
+}
+
+TEST_F(StoreServerTest, CanBeStoppedWhileItWaitsForAWorker) {
+  { ASSERT_TRUE(Start().ok()); }
+  ASSERT_TRUE(StateFile(options_.socket_dir + "/kv_store.state")
+                  .Write({::getpid(), 1 << 20, {1, 1, 64, DType::kF32}, "model"})
+                  .ok());
+  auto server = StoreServer::Start(options_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  int calls = 0;
+  EXPECT_TRUE(absl::IsCancelled((*server)->ObtainArena([&] { return ++calls == 3; })));
+
+  options_.adopt_wait = absl::ZeroDuration();
+  server->reset();
+  auto second = StoreServer::Start(options_);
+  ASSERT_TRUE(second.ok());
+  EXPECT_TRUE((*second)->ObtainArena([] { return false; }).ok());
+}
+
+}  // namespace
+}  // namespace retroinfer::kvstore
