@@ -150,7 +150,10 @@ class Llama(nn.Module):
         cos, sin = rope_tables(self.shape, positions)
         x = self.model.embed_tokens(ids)
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, functools.partial(attend, index)) if attend else layer(x, cos, sin)
+            if attend:
+                x = layer(x, cos, sin, functools.partial(attend, index))
+            else:
+                x = layer(x, cos, sin)
         return self.model.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

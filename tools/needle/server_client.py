@@ -33,6 +33,7 @@ class Client:
 
     def __init__(self, address: str, timeout_s: float):
         import grpc
+        self._failure = grpc.RpcError
         self._messages = load_messages()
         self._timeout_s = timeout_s
         limits = [("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
@@ -42,12 +43,18 @@ class Client:
             response_deserializer=self._messages.GenerateResponse.FromString)
 
     def generate(self, text: str, policy: str, max_tokens: int) -> str:
-        """Continues `text` greedily under the policy "full" or "wave"."""
+        """Continues `text` greedily under the policy "full" or "wave".
+
+        Raises OSError with the server's message when the call fails.
+        """
         request = self._messages.GenerateRequest(text=text)
         request.sampling.temperature = 0
         request.sampling.max_tokens = max_tokens
         request.attention.policy = self._messages.AttentionPolicy.Value(
             f"ATTENTION_POLICY_{policy.upper()}")
-        return "".join(response.output.text
-                       for response in self._generate(request, timeout=self._timeout_s)
-                       if response.WhichOneof("event") == "output")
+        try:
+            return "".join(response.output.text
+                           for response in self._generate(request, timeout=self._timeout_s)
+                           if response.WhichOneof("event") == "output")
+        except self._failure as error:
+            raise OSError(f"the server answered {error.code().name}: {error.details()}") from error

@@ -1,6 +1,7 @@
 """Training sequences: one document with facts of every kind, and many questions about it."""
 
 import dataclasses
+import itertools
 import math
 import random
 
@@ -38,7 +39,7 @@ class Course:
 
 
 class Sequences(IterableDataset):
-    """Endless batches of a course: ids, labels (task number of answer tokens, else 0), positions."""
+    """Endless batches: ids, labels (task number of an answer's tokens, else 0) and positions."""
 
     def __init__(self, course: Course, encoder: bpe.Encoder, bank: document.FillerBank, seed: int):
         super().__init__()
@@ -130,7 +131,10 @@ class Sequences(IterableDataset):
         names = iter(keys.draw_keys(rng, SPLIT, min(count, len(keys.KEYS[SPLIT]))))
         parts = [rng.random() for _ in range(3)] if self._course.all_tasks else [1.0, 0.0, 0.0]
         single, valued, chained = (int(count * part / sum(parts)) for part in parts)
-        take = lambda n: [name for name, _ in zip(names, range(n))]
+
+        def take(number: int) -> list[str]:
+            return list(itertools.islice(names, number))
+
         for kind, share in _KIND_SHARES.items():
             chosen = take(max(1, int(single * share)))
             some = tasks.lookups(rng, tasks.SINGLE, kind, chosen)

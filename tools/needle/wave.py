@@ -103,7 +103,8 @@ def cluster(keys: torch.Tensor, count: int, settings: Settings) -> tuple[torch.T
     centres = _start(x, count, settings)
     for _ in range(settings.iterations):
         sums, sizes = _sums(x, _assign(x, centres, settings), count)
-        moved = sums / sizes.clamp(min=1)[..., None] if settings.euclidean else F.normalize(sums, dim=-1)
+        moved = (sums / sizes.clamp(min=1)[..., None] if settings.euclidean
+                 else F.normalize(sums, dim=-1))
         centres = torch.where(sizes[..., None] > 0, moved, centres)
     assigned = _assign(x, centres, settings)
     if settings.largest:

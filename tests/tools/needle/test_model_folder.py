@@ -63,7 +63,8 @@ class ModelFolderTest(unittest.TestCase):
             rest = prompt.question_text(questions[-1].text)
             ids = [encoder.special(prompt.BEGIN_OF_TEXT), *made.ids(encoder), *encoder.encode(rest)]
             self.assertEqual(ids, reference.encode(made.text + rest).ids)
-        self.assertEqual(reference.decode(reference.encode("h\u00e9llo \u4e16").ids), "h\u00e9llo \u4e16")
+        text = "h\u00e9llo \u4e16"
+        self.assertEqual(reference.decode(reference.encode(text).ids), text)
 
 
 if __name__ == "__main__":
