@@ -16,11 +16,17 @@ namespace {
 void LimitVectorInstructions() {
   const char* simd = std::getenv("RETROINFER_TEST_SIMD");
   if (simd == nullptr) return;
-  constexpr int64_t kAvx512 = HWY_AVX3 | HWY_AVX3_DL;
-  constexpr int64_t kAll = kAvx512 | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3;
+  int64_t avx512 = HWY_AVX3 | HWY_AVX3_DL;
+#if defined(HWY_AVX3_ZEN4)  // newer versions of Highway
+  avx512 |= HWY_AVX3_ZEN4;
+#endif
+#if defined(HWY_AVX3_SPR)
+  avx512 |= HWY_AVX3_SPR;
+#endif
+  const int64_t all = avx512 | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3;
   const std::string_view name = simd;
   RI_CHECK(name == "avx2" || name == "baseline");
-  hwy::DisableTargets(name == "avx2" ? kAvx512 : kAll);
+  hwy::DisableTargets(name == "avx2" ? avx512 : all);
 }
 
 std::unique_ptr<Backend> CreateCpu(ComputePrecision precision) {
