@@ -12,6 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/support/measure.h"
+#include "gpu_worker/device/cpu/cpu_device.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
 
@@ -25,8 +26,8 @@ using test_support::ServiceProcesses;
 constexpr size_t kConcurrent = 6;
 // The allocator keeps up to 64 freed blocks of each size for each thread, and gives whole pages
 // back only at the top of an arena: a few MiB come and go with the threads that happened to run. A
-// request that leaked its prompt alone (2000 requests of 700 ids on average) would show as 5 MiB, one
-// that leaked its sampling state or its page table as tens of MiB.
+// request that leaked its prompt alone (2000 requests of 700 ids on average) would show as 5 MiB,
+// one that leaked its sampling state or its page table as tens of MiB.
 constexpr int64_t kAllowedGrowth = int64_t{4} << 20;
 
 struct Sample {
@@ -124,7 +125,7 @@ int Main() {
   Run run(num_requests);
   const absl::Time begin = absl::Now();
   if (!run.Go()) return 1;
-  nlohmann::json report = bench::Report("steady_state", {});
+  nlohmann::json report = bench::Report("steady_state", CpuDevice(CpuDeviceOptions{}).info());
   report["requests"] = num_requests;
   report["concurrent"] = kConcurrent;
   report["seconds"] = absl::ToDoubleSeconds(absl::Now() - begin);

@@ -1,7 +1,7 @@
-// Shows that the store is not on the critical path of a decode step: one stream with wave attention,
-// whose store is stopped with SIGSTOP and continued in turns. Compares the time between tokens of
-// the two, and the tokens with those of an undisturbed run. Fails if a stopped store changes the
-// median by more than 5 %, or any token.
+// Shows that the store is not on the critical path of a decode step: one stream with wave
+// attention, whose store is stopped with SIGSTOP and continued in turns. Compares the time between
+// tokens of the two, and the tokens with those of an undisturbed run. Fails if a stopped store
+// changes the median by more than 5 %, or any token.
 #include <signal.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/support/measure.h"
+#include "gpu_worker/device/cpu/cpu_device.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
 
@@ -111,7 +112,7 @@ int Main() {
   const double change = Median(stopped) / Median(running) - 1;
   const bool same_tokens = !expected.empty() && stream.tokens() == expected;
   const v1::WorkerStats stats = processes.ModelInfo().stats();
-  nlohmann::json report = bench::Report("store_stall", {});
+  nlohmann::json report = bench::Report("store_stall", CpuDevice(CpuDeviceOptions{}).info());
   report["prompt_tokens"] = sizes.prompt;
   report["tokens"] = stream.num_tokens();
   report["phases"] = phases.size();
