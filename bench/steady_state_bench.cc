@@ -24,10 +24,9 @@ using test_support::GenerateStream;
 using test_support::ServiceProcesses;
 
 constexpr size_t kConcurrent = 6;
-// The allocator keeps up to 64 freed blocks of each size for each thread, and gives whole pages
-// back only at the top of an arena: a few MiB come and go with the threads that happened to run. A
-// request that leaked its prompt alone (2000 requests of 700 ids on average) would show as 5 MiB,
-// one that leaked its sampling state or its page table as tens of MiB.
+// Between the two quarters lie 1000 requests, so what each of them leaks shows from 4 KiB on: less
+// than a page table, a sampling state or the state of a call. The allocator keeps what was freed,
+// so a rare moment at which more is in use than ever before raises the mark once, by about 2 MiB.
 constexpr int64_t kAllowedGrowth = int64_t{4} << 20;
 
 struct Sample {
@@ -36,7 +35,7 @@ struct Sample {
   int64_t store;
 };
 
-// Prompts of 10 to 1500 tokens, a tenth of them over the length from which pages go to the arena.
+// Prompts of 10 to 1500 tokens; with wave attention, those over 1024 have pages in the arena.
 v1::GenerateRequest RandomRequest(std::mt19937_64& random) {
   const bool medium = random() % 10 < 3;
   const size_t prompt = medium ? 500 + random() % 1000 : 10 + random() % 200;

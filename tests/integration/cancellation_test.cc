@@ -52,8 +52,8 @@ class CancellationTest : public testing::Test {
     for (int i = 0; i < 10; ++i) {
       streams.push_back(
           std::make_unique<GenerateStream>(processes_.worker_stub(), LongRequest(8000)));
+      ASSERT_TRUE(streams[0]->WaitForTokens(10));
     }
-    ASSERT_TRUE(streams[0]->WaitForTokens(10));
     // One that ends by itself while the worker drains.
     v1::GenerateRequest brief_request = SampledRequest(RandomTokens(100, 2), 40, 3);
     brief_request.set_priority(-1);
