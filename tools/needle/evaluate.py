@@ -1,6 +1,6 @@
 """Measures exact match by task and length, with greedy generation.
 
-    python3 -m tools.needle.evaluate --backend reference --policy full --policy wave
+    python3 -m tools.needle.evaluate --policy full --policy wave --results results.jsonl
     python3 -m tools.needle.evaluate --backend transformers --length 4096
     python3 -m tools.needle.evaluate --backend grpc --address localhost:50051 --policy wave
 
@@ -111,7 +111,8 @@ BACKENDS = {"reference": ReferenceBackend, "transformers": TransformersBackend,
 
 
 def evaluate(backend, generator: generate.Generator, group: list[str], length: int,
-             questions: int, policies) -> dict[tuple[str, str], list[bool]]:
+             questions: int, policies, needles: int | None = None,
+             ) -> dict[tuple[str, str], list[bool]]:
     """Asks at least `questions` questions of each task of a group whose documents are the same.
 
     Returns which answers are right, by policy and task.
@@ -120,7 +121,7 @@ def evaluate(backend, generator: generate.Generator, group: list[str], length: i
         (policy, task): [] for task in group for policy in policies}
     index = 0
     while len(right[policies[0], group[0]]) < questions:
-        document, asked = generator.make(group[0], length, index)
+        document, asked = generator.make(group[0], length, index, needles)
         asked = [question for task in group for question in [
             q for q in asked if q.task == task][:QUESTIONS_PER_DOCUMENT[task]]]
         for policy, texts in backend.answers(document, asked, policies).items():
@@ -160,6 +161,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, action="append",
                         help=f"may be repeated (default: {', '.join(map(str, LENGTHS))})")
     parser.add_argument("--task", action="append", help="may be repeated (default: all)")
+    parser.add_argument("--needles", type=int, help="sentences with facts (default: by task)")
     parser.add_argument("--questions", type=int, default=100,
                         help="least questions of a task and length (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1000, help="(default: %(default)s)")
@@ -183,12 +185,14 @@ def _run(arguments, backend, generator) -> None:
         for group in task_groups(arguments.task):
             began = time.monotonic()
             right = evaluate(backend, generator, group, length, arguments.questions,
-                             arguments.policy)
+                             arguments.policy, arguments.needles)
             print(f"{length} {', '.join(group)}: {time.monotonic() - began:.1f} s")
             for (policy, task), marks in right.items():
                 line = {"backend": arguments.backend, "policy": policy, "task": task,
                         "length": length, "right": sum(marks), "questions": len(marks),
                         "seed": arguments.seed}
+                if arguments.needles:
+                    line["needles"] = arguments.needles
                 print(json.dumps(line), flush=True)
                 if arguments.results:
                     with arguments.results.open("a", encoding="utf-8") as file:

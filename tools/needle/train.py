@@ -1,6 +1,6 @@
 """Trains the model and writes its folder.
 
-    python3 -m tools.needle.train --model models/needle --minutes 40 --checkpoint needle.pt
+    python3 -m tools.needle.train --model models/needle --minutes 24 --checkpoint needle.pt
 
 The tokenizer must be there (train_tokenizer.py). A stage ends when its tasks are solved or its
 share of the time is used up. `--resume` goes on from a checkpoint, at the stage it had reached.
@@ -236,7 +236,7 @@ def main() -> None:
     parser.add_argument("--resume", help="checkpoint to go on from")
     parser.add_argument("--stage", choices=[stage.name for stage in STAGES],
                         help="stage to begin with (default: the first, or the checkpoint's)")
-    parser.add_argument("--minutes", type=float, default=40, help="(default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=24, help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="peak learning rate")
     parser.add_argument("--cooldown", type=float, default=0.3,
                         help="last part of the time in which the rate falls (default: %(default)s)")
