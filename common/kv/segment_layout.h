@@ -6,7 +6,7 @@
 //
 //   OFFSET             SIZE         DESCRIPTION
 //   0                  2048         SegmentHeader, zero-padded
-//   2048               8*L*H*m      ClusterEntry [L][H][m]
+//   2048               12*L*H*m     ClusterEntry [L][H][m]
 //   centroids_offset   d*e*L*H*m    centroids C [L][H][m][d]: mean of the member keys
 //   value_sums_offset  d*e*L*H*m    value sums  [L][H][m][d]
 //   pages_offset       2048*pages   KV pages; multiple of 2048; clusters in any order, each a run
@@ -45,8 +45,9 @@ static_assert(sizeof(SegmentHeader) == 48 && std::is_trivially_copyable_v<Segmen
 struct ClusterEntry {
   uint32_t first_page;  // from the start of the extent
   uint32_t num_tokens;  // 0: an empty cluster, which has no page
+  float radius;         // largest distance of a member key to the mean; finite, >= 0
 };
-static_assert(sizeof(ClusterEntry) == 8 && std::is_trivially_copyable_v<ClusterEntry>);
+static_assert(sizeof(ClusterEntry) == 12 && std::is_trivially_copyable_v<ClusterEntry>);
 
 // Offsets of the parts of a segment of `num_tokens` tokens.
 struct SegmentLayout {

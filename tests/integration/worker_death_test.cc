@@ -21,6 +21,7 @@ using testing::HasSubstr;
 
 ServiceOptions Options() {
   ServiceOptions options;
+  options.arena_bytes = "192MiB";  // for two requests of 8000 tokens
   options.worker_arguments = {"--dense-below", "1024"};
   return options;
 }
