@@ -22,7 +22,6 @@ namespace {
 
 constexpr absl::Duration kIdleWait = absl::Milliseconds(20);
 constexpr absl::Duration kCacheStatsInterval = absl::Milliseconds(100);
-constexpr absl::Duration kArenaRetry = absl::Milliseconds(20);
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);
 
 }  // namespace
@@ -175,7 +174,6 @@ void LocalEngine::TakeAnswer(ReserveAnswer answer) {
   live->arena_was_full = true;
   parts_.memory->Free(live->kv);
   live->state = RequestState::kWaiting;
-  live->retry_at = absl::Now() + kArenaRetry;
 }
 
 LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
@@ -238,7 +236,7 @@ void LocalEngine::Admit() {
       }
     }
     // Strictly in order: a large request at the head is not starved by small ones behind it.
-    if (first == nullptr || absl::Now() < first->retry_at || !TryReserve(*first)) return;
+    if (first == nullptr || !TryReserve(*first)) return;
   }
 }
 
