@@ -36,7 +36,9 @@ absl::StatusOr<std::unique_ptr<WavePolicy>> MakeWavePolicy(const EngineEnvironme
            .max_batch = plan.max_batch,
            .max_tokens = plan.max_model_len}));
   wave.on_built = [&store](uint64_t sequence_id, uint64_t extent_id, int64_t token_begin) {
-    store.Commit(sequence_id, extent_id, token_begin);
+    store.Commit(sequence_id, {.extent_id = extent_id,
+                               .token_begin = static_cast<uint64_t>(token_begin),
+                               .identity = {}});
   };
   return WavePolicy::Create(settings, plan.max_batch, std::move(wave));
 }

@@ -261,7 +261,7 @@ bool LocalEngine::TryReserve(LiveRequest& live) {
   live.state = RequestState::kReserving;
   live.asked_store = true;
   const uint64_t id = live.kv.sequence_id;
-  parts_.store->Reserve(id, need.segment_tokens,
+  parts_.store->Reserve(ReserveRequest::Unnamed(id, need.segment_tokens),
                         [this, id](absl::StatusOr<std::vector<Extent>> extents) {
                           inbox_.Answer({id, std::move(extents)});
                         });

@@ -65,7 +65,7 @@ struct Operation {
 
   Kind kind = Kind::kRelease;
   uint64_t sequence_id = 0;
-  std::vector<uint32_t> segment_tokens;          // kReserve
+  ReserveRequest request;                        // kReserve
   StoreLink::ReserveCallback on_reserved;        // kReserve
   absl::Time deadline = absl::InfiniteFuture();  // kReserve
   std::vector<CommittedSegment> segments;        // kCommit
@@ -286,9 +286,17 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
 }
 
 StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(Operation& operation) {
+  if (operation.request.cached_only) {
+    operation.on_reserved(std::vector<Extent>());
+    return Outcome::kAnswered;
+  }
+  std::vector<uint32_t> segment_tokens;
+  for (const SegmentWanted& wanted : operation.request.segments) {
+    segment_tokens.push_back(wanted.num_tokens);
+  }
   const absl::Duration left = operation.deadline - absl::Now();
   auto extents = left > absl::ZeroDuration()
-                     ? client_->Reserve(operation.sequence_id, operation.segment_tokens, left)
+                     ? client_->Reserve(operation.sequence_id, segment_tokens, left)
                      : absl::DeadlineExceededError("waited too long");
   if (extents.ok()) {
     ledger_.Reserve(operation.sequence_id, *extents);
@@ -419,12 +427,11 @@ uint32_t StoreLink::arena_pages() const {
 
 DataPlane& StoreLink::data_plane() { return impl_->data_plane(); }
 
-void StoreLink::Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
-                        ReserveCallback callback) {
+void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
   Operation operation;
   operation.kind = Operation::Kind::kReserve;
-  operation.sequence_id = sequence_id;
-  operation.segment_tokens = std::move(segment_tokens);
+  operation.sequence_id = request.sequence_id;
+  operation.request = std::move(request);
   operation.on_reserved = std::move(callback);
   operation.deadline = absl::Now() + impl_->options().reserve_timeout;
   impl_->Enqueue(std::move(operation));

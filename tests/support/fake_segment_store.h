@@ -36,14 +36,13 @@ class FakeSegmentStore final : public SegmentStore {
     attached_ = attached;
   }
 
-  void Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
-               ReserveCallback callback) override {
-    callback(TryReserve(sequence_id, segment_tokens));
+  void Reserve(ReserveRequest request, ReserveCallback callback) override {
+    callback(TryReserve(request));
   }
 
-  void Commit(uint64_t /*sequence_id*/, uint64_t extent_id, int64_t token_begin) override {
+  void Commit(uint64_t /*sequence_id*/, CommittedSegment segment) override {
     absl::MutexLock lock(&mutex_);
-    committed_[extent_id] = token_begin;
+    committed_[segment.extent_id] = segment.token_begin;
   }
 
   void Release(uint64_t sequence_id) override {
@@ -68,12 +67,12 @@ class FakeSegmentStore final : public SegmentStore {
   }
 
  private:
-  absl::StatusOr<std::vector<Extent>> TryReserve(uint64_t sequence_id,
-                                                 const std::vector<uint32_t>& segment_tokens) {
+  absl::StatusOr<std::vector<Extent>> TryReserve(const ReserveRequest& request) {
     absl::MutexLock lock(&mutex_);
     if (!attached_) return absl::UnavailableError("the kv store does not answer");
     std::vector<Extent> extents;
-    for (const uint32_t tokens : segment_tokens) {
+    for (const SegmentWanted& wanted : request.segments) {
+      const uint32_t tokens = wanted.num_tokens;
       const uint32_t pages = SegmentLayout(geometry_, tokens).max_pages;
       auto hole = free_.begin();
       while (hole != free_.end() && hole->second < pages) ++hole;
@@ -86,7 +85,7 @@ class FakeSegmentStore final : public SegmentStore {
       if (count > pages) free_[first + pages] = count - pages;
       extents.push_back({next_id_++, first, pages, tokens});
     }
-    held_[sequence_id] = extents;
+    held_[request.sequence_id] = extents;
     return extents;
   }
 
@@ -113,7 +112,7 @@ class FakeSegmentStore final : public SegmentStore {
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   std::map<PageId, uint32_t> free_ ABSL_GUARDED_BY(mutex_);  // first page -> pages
   std::map<uint64_t, std::vector<Extent>> held_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, int64_t> committed_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint64_t, uint64_t> committed_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace retroinfer::test_support

@@ -38,10 +38,11 @@ class StoreLinkTest : public testing::Test {
   absl::StatusOr<std::vector<Extent>> Reserve(uint64_t sequence, std::vector<uint32_t> tokens) {
     absl::Notification done;
     absl::StatusOr<std::vector<Extent>> result;
-    link_->Reserve(sequence, std::move(tokens), [&](absl::StatusOr<std::vector<Extent>> extents) {
-      result = std::move(extents);
-      done.Notify();
-    });
+    link_->Reserve(ReserveRequest::Unnamed(sequence, tokens),
+                   [&](absl::StatusOr<std::vector<Extent>> extents) {
+                     result = std::move(extents);
+                     done.Notify();
+                   });
     done.WaitForNotification();
     return result;
   }
@@ -69,12 +70,13 @@ TEST_F(StoreLinkTest, CallbacksComeInOrderOnOneThreadAndMayCallTheLink) {
   std::vector<uint64_t> order;  // only touched on the control thread until `done`
   absl::Notification done;
   for (uint64_t sequence = 1; sequence <= 5; ++sequence) {
-    link_->Reserve(sequence, {1024}, [&, sequence](absl::StatusOr<std::vector<Extent>> extents) {
-      EXPECT_TRUE(extents.ok()) << extents.status();
-      order.push_back(sequence);
-      link_->Release(sequence);
-      if (sequence == 5) done.Notify();
-    });
+    link_->Reserve(ReserveRequest::Unnamed(sequence, {1024}),
+                   [&, sequence](absl::StatusOr<std::vector<Extent>> extents) {
+                     EXPECT_TRUE(extents.ok()) << extents.status();
+                     order.push_back(sequence);
+                     link_->Release(sequence);
+                     if (sequence == 5) done.Notify();
+                   });
   }
   done.WaitForNotification();
   WaitUntilIdle();
@@ -92,7 +94,7 @@ TEST_F(StoreLinkTest, ManyThreadsReserveAndReleaseWithoutALeak) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kRounds; ++i) {
         const uint64_t sequence = 1 + t * kRounds + i;
-        link_->Reserve(sequence, {1024, 1024},
+        link_->Reserve(ReserveRequest::Unnamed(sequence, {1024, 1024}),
                        [&](absl::StatusOr<std::vector<Extent>>) { answered.DecrementCount(); });
         link_->Release(sequence);
       }
@@ -149,10 +151,11 @@ TEST_F(StoreLinkTest, AReservationSurvivesAQuickRestart) {
   Connect();
   store_.Stop();
   absl::Notification done;
-  link_->Reserve(1, {1024}, [&](absl::StatusOr<std::vector<Extent>> extents) {
-    EXPECT_TRUE(extents.ok() || absl::IsUnavailable(extents.status())) << extents.status();
-    done.Notify();
-  });
+  link_->Reserve(
+      ReserveRequest::Unnamed(1, {1024}), [&](absl::StatusOr<std::vector<Extent>> extents) {
+        EXPECT_TRUE(extents.ok() || absl::IsUnavailable(extents.status())) << extents.status();
+        done.Notify();
+      });
   store_.Start();
   done.WaitForNotification();
   WaitUntilIdle();

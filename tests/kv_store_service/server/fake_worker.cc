@@ -25,20 +25,22 @@ int main(int argc, char** argv) {
     return 1;
   }
   absl::Notification committed;
-  (*link)->Reserve(1, {1024, 1024}, [&](absl::StatusOr<std::vector<Extent>> extents) {
-    if (!extents.ok()) std::abort();
-    const Extent& extent = extents->front();
-    kvstore::WriteSegment((*link)->arena().subspan(size_t{extent.first_page} * kPageBytes,
-                                                   size_t{extent.num_pages} * kPageBytes),
-                          options.geometry, kSinkTokens, 1024);
-    (*link)->Commit(1, {{extent.id, kSinkTokens}}, [&](absl::Status status) {
-      if (!status.ok()) std::abort();
-    });
-    (*link)->Reserve(2, {1024}, [&](absl::StatusOr<std::vector<Extent>> second) {
-      if (!second.ok()) std::abort();
-      committed.Notify();
-    });
-  });
+  (*link)->Reserve(
+      ReserveRequest::Unnamed(1, {1024, 1024}), [&](absl::StatusOr<std::vector<Extent>> extents) {
+        if (!extents.ok()) std::abort();
+        const Extent& extent = extents->front();
+        kvstore::WriteSegment((*link)->arena().subspan(size_t{extent.first_page} * kPageBytes,
+                                                       size_t{extent.num_pages} * kPageBytes),
+                              options.geometry, kSinkTokens, 1024);
+        (*link)->Commit(1, {{extent.id, kSinkTokens}}, [&](absl::Status status) {
+          if (!status.ok()) std::abort();
+        });
+        (*link)->Reserve(ReserveRequest::Unnamed(2, {1024}),
+                         [&](absl::StatusOr<std::vector<Extent>> second) {
+                           if (!second.ok()) std::abort();
+                           committed.Notify();
+                         });
+      });
   committed.WaitForNotification();
   std::puts("ready");
   std::fflush(stdout);

@@ -86,10 +86,11 @@ class StoreProcessTest : public testing::Test {
                                                      std::vector<uint32_t> tokens) {
     absl::Notification done;
     absl::StatusOr<std::vector<Extent>> result;
-    link.Reserve(sequence, std::move(tokens), [&](absl::StatusOr<std::vector<Extent>> extents) {
-      result = std::move(extents);
-      done.Notify();
-    });
+    link.Reserve(ReserveRequest::Unnamed(sequence, tokens),
+                 [&](absl::StatusOr<std::vector<Extent>> extents) {
+                   result = std::move(extents);
+                   done.Notify();
+                 });
     done.WaitForNotification();
     return result;
   }
