@@ -29,7 +29,8 @@ struct LiveRequest {
 
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;
-  bool asked_store = false;  // Reserve was called: Release must be, too
+  bool asked_store = false;    // Reserve was called: Release must be, too
+  bool only_restores = false;  // of the store it takes what prefill can read, and no more
   std::optional<SamplingState> sampling;
   std::unique_ptr<OutputProcessor> output;
   int32_t next_token = -1;  // sampled last; its KV does not exist yet
@@ -42,5 +43,8 @@ struct LiveRequest {
   double kv_bytes_read = 0;
   double kv_bytes_full = 0;
 };
+
+// Returns what a request that ends now has to say.
+GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status);
 
 }  // namespace retroinfer
