@@ -295,6 +295,7 @@ TEST_F(LittleArenaTest, EvictedSegmentsAreComputedAgain) {
   }
   EXPECT_GT(cached, 0);
   EXPECT_LT(cached, 12 * SegmentedTokens(2300));
+  ASSERT_TRUE(worker_.WaitUntilIdle());
   worker_.store().EvictUnused();
   EXPECT_EQ(Run(Request(Prompt(2300, 0), 10, ""))->Wait().cached_tokens, 0);
   EXPECT_TRUE(worker_.WaitUntilIdle());
