@@ -171,9 +171,12 @@ bool RunCase(ComputePrecision precision, int64_t tokens, int64_t num_queries) {
   const double same_size_speed = same_size.flops() / same_size_samples.timing().median;
   const double square_speed = square.flops() / square_samples.timing().median;
   auto report = bench::Report("prefill_attention", backend.device->info());
-  report["settings"] = {{"products", std::string(bf16 ? "bf16" : "f32")}, {"kv_dtype", std::string(DTypeName(dtype))},
-                        {"tokens", tokens},           {"queries", num_queries},
-                        {"query_heads", kQueryHeads}, {"kv_heads", kKvHeads},
+  report["settings"] = {{"products", std::string(bf16 ? "bf16" : "f32")},
+                        {"kv_dtype", std::string(DTypeName(dtype))},
+                        {"tokens", tokens},
+                        {"queries", num_queries},
+                        {"query_heads", kQueryHeads},
+                        {"kv_heads", kKvHeads},
                         {"head_dim", kHeadDim}};
   report["error"] = error;
   report["attention"] = bench::ToJson(attention_samples.timing());

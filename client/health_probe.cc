@@ -10,7 +10,7 @@ namespace retroinfer::client {
 namespace {
 
 constexpr char kMethod[] = "/grpc.health.v1.Health/Check";
-constexpr int kReconnectMilliseconds = 200;
+constexpr int kReconnectMilliseconds = 100;
 
 }  // namespace
 
@@ -28,6 +28,7 @@ bool HealthProbe::IsServing(absl::Duration timeout) {
       channel_);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  context.set_wait_for_ready(true);  // a connection makes progress only while a call waits
   grpc::CompletionQueue queue;
   auto call = stub.PrepareUnaryCall(&context, kMethod, rpc::v1::HealthCheckRequest(), &queue);
   call->StartCall();

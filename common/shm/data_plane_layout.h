@@ -12,8 +12,8 @@
 // Protocol:
 // * The log, in order, is the state of the block cache: the store's table is its replay. An entry
 // is
-//   visible once `head` has been stored (release) past it. When the log is full the worker admits
-//   nothing: misses take transient slots.
+//   visible once `head` has been stored (release) past it. The worker admits a page only while the
+//   log has room for that and for the release of every resident page; else misses are transient.
 // * Cursors only grow (64 bit, entry number = cursor % capacity), so a restarted consumer sees
 // exactly
 //   where it stands.

@@ -29,8 +29,10 @@ struct LiveRequest {
 
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;
-  bool asked_store = false;    // Reserve was called: Release must be, too
-  bool only_restores = false;  // of the store it takes what prefill can read, and no more
+  bool asked_store = false;          // Reserve was called: Release must be, too
+  bool only_restores = false;        // of the store it takes what prefill can read, and no more
+  bool arena_was_full = false;       // when it was asked last
+  uint64_t releases_when_asked = 0;  // LocalEngine::num_releases_ then
   std::optional<SamplingState> sampling;
   std::unique_ptr<OutputProcessor> output;
   int32_t next_token = -1;  // sampled last; its KV does not exist yet

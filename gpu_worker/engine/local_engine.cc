@@ -1,12 +1,10 @@
 // Invariants of the loop:
 // * A request is in exactly one place of `live_` from Submit's mail to the release of its last
-// block.
+//   block.
 // * Only kDecoding requests take part in steps; a request leaves a step's batch by changing state.
-// * OnFinish is called in End() and nowhere else; End() changes the state to kEnding, so it runs
-// once.
+// * OnFinish is called in End() and nowhere else; End() makes the state kEnding, so it runs once.
 // * Blocks return to the pools, and extents to the store, in PollEnding() only, once the policy
-// says that
-//   neither the background nor the device uses them any more.
+//   says that neither the background nor the device uses them any more.
 #include "gpu_worker/engine/local_engine.h"
 
 #include <algorithm>
@@ -103,7 +101,6 @@ void LocalEngine::Drain(absl::Time deadline) {
 }
 
 // --- Loop
-// -----------------------------------------------------------------------------------------
 
 void LocalEngine::Loop() {
   absl::Duration wait = kIdleWait;
@@ -130,7 +127,6 @@ bool LocalEngine::RunOnce() {
 }
 
 // --- Mail
-// -----------------------------------------------------------------------------------------
 
 void LocalEngine::TakeMail(absl::Duration timeout) {
   Mail mail = inbox_.Take(timeout);
@@ -175,16 +171,17 @@ void LocalEngine::TakeAnswer(ReserveAnswer answer) {
     return;
   }
   // The arena is full now. It will not be for ever: the request fits (CheckFits) and others end.
-  // Should nobody else hold extents, its free space is fragmented beyond use.
+  // Should nobody else have held extents since it was asked, its free space is too fragmented.
   ++stats_.counters().allocation_failures;
   const bool others = std::any_of(live_.begin(), live_.end(), [live](const auto& other) {
     return other.get() != live && other->asked_store;
   });
-  if (!others) {
+  if (!others && live->releases_when_asked == num_releases_) {
     End(*live, FinishReason::kError, answer.extents.status());
     return;
   }
   live->asked_store = false;
+  live->arena_was_full = true;
   parts_.memory->Free(live->kv);
   live->state = RequestState::kWaiting;
 }
@@ -205,7 +202,6 @@ LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
 }
 
 // --- Admission
-// ------------------------------------------------------------------------------------
 
 AttentionPolicy& LocalEngine::PolicyOf(const AttentionSettings& settings) const {
   if (settings.policy == PolicyKind::kFull) return *parts_.full;
@@ -263,6 +259,7 @@ void LocalEngine::Admit() {
 }
 
 bool LocalEngine::TryReserve(LiveRequest& live) {
+  if (live.arena_was_full && live.releases_when_asked == num_releases_) return false;
   const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.kv.total_tokens);
   if (!parts_.memory->Reserve(need, live.kv)) return false;
   auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
@@ -286,6 +283,7 @@ void LocalEngine::AskStore(LiveRequest& live, const KvNeed& need) {
   }
   live.state = RequestState::kReserving;
   live.asked_store = true;
+  live.releases_when_asked = num_releases_;
   const uint64_t id = live.kv.sequence_id;
   parts_.store->Reserve(*std::move(request),
                         [this, id](absl::StatusOr<std::vector<Extent>> extents) {
@@ -294,7 +292,6 @@ void LocalEngine::AskStore(LiveRequest& live, const KvNeed& need) {
 }
 
 // --- Prefill
-// --------------------------------------------------------------------------------------
 
 void LocalEngine::AssignLanes() {
   for (const auto& live : live_) {
@@ -373,6 +370,7 @@ bool LocalEngine::PollIndexing() {
       live->state = RequestState::kDecoding;
       if (live->only_restores && live->asked_store) {
         parts_.store->Release(live->kv.sequence_id);
+        ++num_releases_;
         live->asked_store = false;
       }
     }
@@ -382,7 +380,6 @@ bool LocalEngine::PollIndexing() {
 }
 
 // --- Decode
-// ---------------------------------------------------------------------------------------
 
 bool LocalEngine::RunDecodeStep() {
   batch_.clear();
@@ -425,7 +422,6 @@ void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
 }
 
 // --- The end of a request
-// -------------------------------------------------------------------------
 
 void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status status) {
   if (live.state == RequestState::kEnding) return;
@@ -462,7 +458,10 @@ bool LocalEngine::PollEnding() {
     for (const auto& lane : lanes_) {
       if (lane->sequence() == &live.kv) lane->End();
     }
-    if (live.asked_store) parts_.store->Release(live.kv.sequence_id);
+    if (live.asked_store) {
+      parts_.store->Release(live.kv.sequence_id);
+      ++num_releases_;
+    }
     parts_.memory->Free(live.kv);
     it = live_.erase(it);
     changed = true;

@@ -121,6 +121,7 @@ class LocalEngine final : public Engine {
   std::deque<std::unique_ptr<LiveRequest>> live_;  // in order of arrival
   std::vector<LiveRequest*> batch_;
   uint64_t next_sequence_id_ = 1;
+  uint64_t num_releases_ = 0;  // calls of the store's Release
 
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;

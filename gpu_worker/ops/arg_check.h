@@ -14,10 +14,12 @@ namespace retroinfer {
 // Where absl was built without std::string_view, StrCat wants its own.
 inline absl::string_view AbslView(std::string_view text) { return {text.data(), text.size()}; }
 
-// INVALID_ARGUMENT "op: message" unless `condition`.
-inline absl::Status CheckArg(bool condition, std::string_view op, std::string_view message) {
+// INVALID_ARGUMENT "op: parts..." unless `condition`. The parts are what absl::StrCat takes; the
+// message is built, and memory allocated, only when there is something to say.
+template <typename... Parts>
+absl::Status CheckArg(bool condition, std::string_view op, const Parts&... parts) {
   if (condition) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(AbslView(op), ": ", AbslView(message)));
+  return absl::InvalidArgumentError(absl::StrCat(AbslView(op), ": ", parts...));
 }
 
 // Requires `view` to be [rows, cols] with a row stride of at least cols, and data unless empty.

@@ -19,8 +19,8 @@ namespace v1 = generation::v1;
 class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                               public EventStream {
  public:
-  explicit GenerateReactor(const GenerateCall::Context& context)
-      : call_(std::make_shared<GenerateCall>(context, this)) {}
+  GenerateReactor(const GenerateCall::Context& context, std::function<void()> on_done)
+      : call_(std::make_shared<GenerateCall>(context, this)), on_done_(std::move(on_done)) {}
 
   const std::shared_ptr<GenerateCall>& call() const { return call_; }
 
@@ -41,10 +41,14 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     const std::shared_ptr<GenerateCall> call = call_;
     call->OnCancelled();
   }
-  void OnDone() override { delete this; }
+  void OnDone() override {
+    on_done_();
+    delete this;
+  }
 
  private:
   const std::shared_ptr<GenerateCall> call_;
+  const std::function<void()> on_done_;
   grpc::ByteBuffer outgoing_;
 };
 
@@ -91,6 +95,17 @@ void GenerationServiceImpl::StartDraining() {
   draining_ = true;
 }
 
+void GenerationServiceImpl::AwaitNoCalls(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return open_calls_ == 0; };
+  mutex_.AwaitWithTimeout(absl::Condition(&none), timeout);
+}
+
+void GenerationServiceImpl::OnGenerateDone() {
+  absl::MutexLock lock(&mutex_);
+  --open_calls_;
+}
+
 absl::Status GenerationServiceImpl::CheckKey(const grpc::CallbackServerContext& context) const {
   if (!api_key_.required()) return absl::OkStatus();
   const auto found = context.client_metadata().find("authorization");
@@ -121,9 +136,14 @@ absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::Adm
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const absl::StatusOr<const Backend*> backend = AdmitGenerate(*context);
+  {
+    absl::MutexLock lock(&mutex_);
+    ++open_calls_;
+  }
   Engine* const engine = backend.ok() ? (*backend)->engine : nullptr;
   auto* const reactor = new GenerateReactor(
-      {engine, settings_.sender, settings_.observer, settings_.max_pending_bytes});
+      {engine, settings_.sender, settings_.observer, settings_.max_pending_bytes},
+      [this] { OnGenerateDone(); });
   // From here on the reactor may be gone at any time; its call is shared.
   const std::shared_ptr<GenerateCall> call = reactor->call();
   if (!backend.ok()) {

@@ -49,6 +49,8 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
   void Serve(const ServedModel* model, Engine* engine) ABSL_LOCKS_EXCLUDED(mutex_);
   // From now on new calls of Generate get UNAVAILABLE.
   void StartDraining() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until no call of Generate is open, at most `timeout`.
+  void AwaitNoCalls(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
@@ -73,6 +75,7 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
     RequestReader reader;
   };
 
+  void OnGenerateDone() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckKey(const grpc::CallbackServerContext& context) const;
   absl::StatusOr<const Backend*> FindBackend() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<const Backend*> AdmitGenerate(const grpc::CallbackServerContext& context) const
@@ -93,6 +96,7 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
   mutable absl::Mutex mutex_;
   std::unique_ptr<Backend> backend_ ABSL_GUARDED_BY(mutex_);  // set once, then constant
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;  // of Generate
 };
 
 }  // namespace retroinfer

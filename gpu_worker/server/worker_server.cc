@@ -27,7 +27,9 @@ namespace retroinfer {
 namespace {
 
 constexpr char kUnixScheme[] = "unix:";
-constexpr absl::Duration kShutdownTime = absl::Seconds(5);  // for the last writes
+constexpr absl::Duration kLastWritesTime = absl::Seconds(5);
+// gRPC's own shutdown also waits for idle connections, which clients close late.
+constexpr absl::Duration kShutdownTime = absl::Milliseconds(100);
 
 // Pings every 10 s and without calls are welcome: a client may wait long for a prefill.
 void ConfigureKeepalive(grpc::ServerBuilder* builder) {
@@ -192,6 +194,7 @@ void WorkerServer::Drain(absl::Duration grace) {
     spdlog::info("draining {} live requests for up to {}", live, absl::FormatDuration(grace));
     engine_->Drain(deadline);
   }
+  service_.AwaitNoCalls(kLastWritesTime);
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownTime));
   grpc_server_->Wait();
 }

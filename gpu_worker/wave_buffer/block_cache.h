@@ -44,6 +44,9 @@ class BlockCache {
     uint32_t num_transient = 0;
   };
 
+  // The log should hold at least 2 * num_slots entries: a page is admitted only while the release
+  // of all resident ones would fit, so a shorter log leaves slots empty.
+  //
   // `arena` holds data_plane.arena_pages() pages; `data_plane_memory` has been formatted by the
   // store. Both are mapped for the device until the cache is destroyed.
   static absl::StatusOr<std::unique_ptr<BlockCache>> Create(Device& device, Ops& ops,

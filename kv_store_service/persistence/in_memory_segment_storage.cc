@@ -7,12 +7,12 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "kv_store_service/persistence/segment_catalog.h"
+#include "kv_store_service/persistence/catalog_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
-class InMemorySegmentStorage : public SegmentStorage {
+class InMemorySegmentStorage : public CatalogStorage {
  public:
   explicit InMemorySegmentStorage(StorageStageHook on_stage) : on_stage_(std::move(on_stage)) {}
 
@@ -51,12 +51,6 @@ class InMemorySegmentStorage : public SegmentStorage {
       ++stats_.token_mismatches_total;
       return absl::NotFoundError(absl::StrCat(Describe(name), " has other tokens"));
     }
-    return row->record;
-  }
-
-  std::optional<SegmentRecord> Peek(const SegmentName& name) override {
-    const auto row = catalog_.Find(name);
-    if (!row.has_value()) return std::nullopt;
     return row->record;
   }
 
@@ -104,30 +98,17 @@ class InMemorySegmentStorage : public SegmentStorage {
     return absl::OkStatus();
   }
 
-  std::vector<SegmentRecord> List() override {
-    std::vector<SegmentRecord> records;
-    for (const ManifestRow& row : catalog_.List()) records.push_back(row.record);
-    return records;
-  }
-
   absl::Status PutContext(const ContextRecord& context) override {
     absl::MutexLock write_lock(&write_mutex_);
     const absl::Status valid = catalog_.CheckContext(context);
     if (valid.ok()) catalog_.PutContext(context);
     return valid;
   }
-  absl::StatusOr<ContextRecord> FindContext(const Hash256& salt_hash,
-                                            std::string_view context_name) override {
-    auto context = catalog_.FindContext(salt_hash, context_name);
-    if (!context.has_value()) return absl::NotFoundError("there is no context of this name");
-    return *std::move(context);
-  }
   absl::Status DeleteContext(const Hash256& salt_hash, std::string_view context_name) override {
     absl::MutexLock write_lock(&write_mutex_);
     if (catalog_.EraseContext(salt_hash, context_name)) return absl::OkStatus();
     return absl::NotFoundError("there is no context of this name");
   }
-  std::vector<ContextRecord> ListContexts() override { return catalog_.ListContexts(); }
 
   absl::Status Quarantine(const SegmentName& name, std::string_view) override {
     absl::MutexLock write_lock(&write_mutex_);
@@ -153,12 +134,9 @@ class InMemorySegmentStorage : public SegmentStorage {
   }
 
   StorageStats Stats() override {
-    const SegmentCatalog::Totals totals = catalog_.totals();
     absl::MutexLock lock(&mutex_);
     StorageStats stats = stats_;
-    stats.segments = totals.segments;
-    stats.contexts = totals.contexts;
-    stats.image_bytes = totals.image_bytes;
+    AddTotals(&stats);
     return stats;
   }
 
@@ -184,7 +162,6 @@ class InMemorySegmentStorage : public SegmentStorage {
   }
 
   const StorageStageHook on_stage_;
-  SegmentCatalog catalog_;
   absl::Mutex write_mutex_;  // before mutex_
   absl::Mutex mutex_;
   absl::flat_hash_map<SegmentName, Payload> payloads_ ABSL_GUARDED_BY(mutex_);

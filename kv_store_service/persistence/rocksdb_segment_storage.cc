@@ -21,11 +21,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/hash/crc32c.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/persistence/catalog_storage.h"
 #include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/persistence/segment_catalog.h"
 #include "kv_store_service/persistence/segment_codec.h"
+#include "kv_store_service/persistence/segment_rows.h"
 #include "kv_store_service/persistence/segment_tables.h"
 #include "kv_store_service/persistence/storage_folder.h"
 #include "kv_store_service/persistence/storage_recovery.h"
@@ -36,14 +37,9 @@ namespace {
 constexpr uint32_t kMinChunkBytes = 4096;
 constexpr uint32_t kMaxChunkBytes = 64u << 20;
 constexpr size_t kTouchesPerBatch = 1024;
-constexpr size_t kVerifyScratchBytes = 64u << 20;
-
-std::span<const std::byte> Bytes(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
 
 // Lock order: write_mutex_, then mutex_ (and the catalog's own).
-class RocksDbSegmentStorage : public SegmentStorage {
+class RocksDbSegmentStorage : public CatalogStorage {
  public:
   RocksDbSegmentStorage(RocksDbStorageOptions options, std::unique_ptr<StorageFolder> folder)
       : options_(std::move(options)), folder_(std::move(folder)) {}
@@ -55,18 +51,13 @@ class RocksDbSegmentStorage : public SegmentStorage {
                    std::span<const std::byte> image) override;
   absl::StatusOr<SegmentRecord> Find(const SegmentName& name,
                                      std::span<const int32_t> token_ids) override;
-  std::optional<SegmentRecord> Peek(const SegmentName& name) override;
   absl::StatusOr<std::vector<int32_t>> ReadTokens(const SegmentName& name) override;
   absl::Status Read(const SegmentName& name, std::span<std::byte> image) override;
   absl::StatusOr<size_t> Delete(std::span<const SegmentName> names) override;
   void Touch(std::span<const SegmentName> names, absl::Time when) override;
   absl::Status FlushTouches() override;
-  std::vector<SegmentRecord> List() override;
   absl::Status PutContext(const ContextRecord& context) override;
-  absl::StatusOr<ContextRecord> FindContext(const Hash256& salt_hash,
-                                            std::string_view context_name) override;
   absl::Status DeleteContext(const Hash256& salt_hash, std::string_view context_name) override;
-  std::vector<ContextRecord> ListContexts() override;
   absl::Status Quarantine(const SegmentName& name, std::string_view reason) override;
   absl::StatusOr<size_t> PurgeQuarantine() override;
   absl::StatusOr<VerifyReport> VerifyAll() override;
@@ -79,14 +70,11 @@ class RocksDbSegmentStorage : public SegmentStorage {
   absl::Status WriteSegment(const SegmentRecord& record, std::span<const int32_t> token_ids,
                             std::span<const std::byte> image)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
-  absl::Status CheckFreeSpace(uint64_t image_bytes) const;
   absl::Status PrepareToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::Status RemovePayloads(std::vector<PayloadTable::Chunks> payloads)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::Status FlushTouchesLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
-  void DeleteRows(const SegmentName& name, rocksdb::WriteBatch* batch);
 
-  absl::StatusOr<IndexRow> LoadIndex(const ManifestRow& row);
   absl::Status ReadImage(const ManifestRow& row, std::span<std::byte> image);
   // Takes a segment out of use if `status` says that it is damaged. Returns what to tell the
   // caller.
@@ -101,8 +89,6 @@ class RocksDbSegmentStorage : public SegmentStorage {
   const std::unique_ptr<StorageFolder> folder_;
   std::unique_ptr<SegmentTables> tables_;   // constant after Start()
   std::unique_ptr<PayloadTable> payloads_;  // constant after Start()
-
-  SegmentCatalog catalog_;
 
   absl::Mutex write_mutex_;
   uint64_t next_payload_id_ ABSL_GUARDED_BY(write_mutex_) = 1;
@@ -208,14 +194,6 @@ absl::Status RocksDbSegmentStorage::PrepareToWrite() {
   return absl::OkStatus();
 }
 
-absl::Status RocksDbSegmentStorage::CheckFreeSpace(uint64_t image_bytes) const {
-  const uint64_t free_bytes = folder_->FreeBytes();
-  if (free_bytes >= image_bytes + options_.reserve_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "durable segments: ", image_bytes, " bytes do not fit on the disk of ", options_.folder, ": ",
-      free_bytes, " are free, ", options_.reserve_bytes, " of them are kept in reserve"));
-}
-
 absl::Status RocksDbSegmentStorage::Put(const SegmentRecord& record,
                                         std::span<const int32_t> token_ids,
                                         std::span<const std::byte> image) {
@@ -223,7 +201,7 @@ absl::Status RocksDbSegmentStorage::Put(const SegmentRecord& record,
   absl::MutexLock write_lock(&write_mutex_);
   if (catalog_.Find(record.name).has_value()) return absl::OkStatus();
   RETURN_IF_ERROR(AfterWrite(PrepareToWrite()));
-  RETURN_IF_ERROR(AfterWrite(CheckFreeSpace(image.size())));
+  RETURN_IF_ERROR(AfterWrite(folder_->CheckFreeSpace(image.size(), options_.reserve_bytes)));
   const absl::Status status = WriteSegment(record, token_ids, image);
   if (!status.ok()) {
     write_failed_ = true;
@@ -245,10 +223,8 @@ absl::Status RocksDbSegmentStorage::WriteSegment(const SegmentRecord& record,
   manifest.chunk_bytes = options_.chunk_bytes;
   const PayloadTable::Chunks chunks = {manifest.payload_id, manifest.num_chunks()};
   leftovers_.push_back(chunks);  // until the manifest is durable
-  const std::string pending_key = PayloadIdKey(chunks.payload_id);
   rocksdb::WriteBatch intent;
-  intent.Put(tables_->handle(Table::kPending), pending_key,
-             EncodePending(chunks.payload_id, chunks.num_chunks));
+  AddPendingRow(tables_.get(), chunks.payload_id, chunks.num_chunks, &intent);
   RETURN_IF_ERROR(tables_->Write(&intent, /*sync=*/true));
   Report(StorageStage::kPutBegun);
 
@@ -259,38 +235,16 @@ absl::Status RocksDbSegmentStorage::WriteSegment(const SegmentRecord& record,
                                     [this] { Report(StorageStage::kPutHalfPayload); }));
   Report(StorageStage::kPutPayload);
 
-  const std::string index_value = EncodeIndex(record.name, index);
-  manifest.index_crc = common::Crc32c(Bytes(index_value));
   rocksdb::WriteBatch commit;
-  commit.Put(tables_->handle(Table::kIndex), ToSlice(record.name.view()), index_value);
-  commit.Put(tables_->handle(Table::kManifest), ToSlice(record.name.view()),
-             EncodeManifest(manifest));
-  commit.Put(tables_->handle(Table::kUsage), ToSlice(record.name.view()),
-             EncodeUsage(record.name, record.last_use));
-  commit.Delete(tables_->handle(Table::kPending), pending_key);
+  AddSegmentRows(tables_.get(), index, &manifest, &commit);
   RETURN_IF_ERROR(tables_->Write(&commit, /*sync=*/true));
   leftovers_.pop_back();
   catalog_.Insert(manifest);
   return absl::OkStatus();
 }
 
-absl::StatusOr<IndexRow> RocksDbSegmentStorage::LoadIndex(const ManifestRow& row) {
-  auto value = tables_->Get(Table::kIndex, row.record.name.view());
-  if (absl::IsNotFound(value.status())) return absl::DataLossError("the index row is missing");
-  RETURN_IF_ERROR(value.status());
-  if (common::Crc32c(Bytes(*value)) != row.index_crc) {
-    return absl::DataLossError("the index row is not the one that the manifest names");
-  }
-  ASSIGN_OR_RETURN(IndexRow index, DecodeIndex(row.record.name.view(), *value));
-  if (index.token_ids.size() != row.record.num_tokens ||
-      index.chunk_crcs.size() != row.num_chunks()) {
-    return absl::DataLossError("the index row does not fit the manifest");
-  }
-  return index;
-}
-
 absl::Status RocksDbSegmentStorage::ReadImage(const ManifestRow& row, std::span<std::byte> image) {
-  ASSIGN_OR_RETURN(const IndexRow index, LoadIndex(row));
+  ASSIGN_OR_RETURN(const IndexRow index, LoadIndexRow(tables_.get(), row));
   return payloads_->Read(row.payload_id, row.chunk_bytes, index.chunk_crcs, image);
 }
 
@@ -326,52 +280,37 @@ absl::Status RocksDbSegmentStorage::SetAside(const ManifestRow& row, std::string
       tables_->handle(Table::kQuarantine), PayloadIdKey(row.payload_id),
       EncodeQuarantine({name, row.payload_id, row.num_chunks(), absl::Now(), std::string(reason)}));
   // The same segment may have been put again since.
-  if (!catalog_.Find(name).has_value()) DeleteRows(name, &batch);
+  if (!catalog_.Find(name).has_value()) RemoveSegmentRows(tables_.get(), name, &batch);
   const absl::Status status = tables_->Write(&batch, /*sync=*/true);
   if (!status.ok()) write_failed_ = true;
   return AfterWrite(status);
 }
 
-void RocksDbSegmentStorage::DeleteRows(const SegmentName& name, rocksdb::WriteBatch* batch) {
-  for (Table table : {Table::kManifest, Table::kIndex, Table::kUsage}) {
-    batch->Delete(tables_->handle(table), ToSlice(name.view()));
-  }
-}
-
 absl::StatusOr<SegmentRecord> RocksDbSegmentStorage::Find(const SegmentName& name,
                                                           std::span<const int32_t> token_ids) {
-  const auto row = catalog_.Find(name);
-  if (!row.has_value()) return absl::NotFoundError(absl::StrCat("there is no ", Describe(name)));
-  const auto index = LoadIndex(*row);
-  if (!index.ok()) return AfterRead(*row, index.status());
+  ASSIGN_OR_RETURN(const ManifestRow row, Require(name));
+  const auto index = LoadIndexRow(tables_.get(), row);
+  if (!index.ok()) return AfterRead(row, index.status());
   if (!std::equal(token_ids.begin(), token_ids.end(), index->token_ids.begin(),
                   index->token_ids.end())) {
     absl::MutexLock lock(&mutex_);
     ++stats_.token_mismatches_total;
     return absl::NotFoundError(absl::StrCat(Describe(name), " has other tokens"));
   }
-  return row->record;
-}
-
-std::optional<SegmentRecord> RocksDbSegmentStorage::Peek(const SegmentName& name) {
-  const auto row = catalog_.Find(name);
-  if (!row.has_value()) return std::nullopt;
-  return row->record;
+  return row.record;
 }
 
 absl::StatusOr<std::vector<int32_t>> RocksDbSegmentStorage::ReadTokens(const SegmentName& name) {
-  const auto row = catalog_.Find(name);
-  if (!row.has_value()) return absl::NotFoundError(absl::StrCat("there is no ", Describe(name)));
-  auto index = LoadIndex(*row);
-  if (!index.ok()) return AfterRead(*row, index.status());
+  ASSIGN_OR_RETURN(const ManifestRow row, Require(name));
+  auto index = LoadIndexRow(tables_.get(), row);
+  if (!index.ok()) return AfterRead(row, index.status());
   return std::move(index->token_ids);
 }
 
 absl::Status RocksDbSegmentStorage::Read(const SegmentName& name, std::span<std::byte> image) {
-  const auto row = catalog_.Find(name);
-  if (!row.has_value()) return absl::NotFoundError(absl::StrCat("there is no ", Describe(name)));
-  RETURN_IF_ERROR(CheckRead(row->record, image));
-  RETURN_IF_ERROR(AfterRead(*row, ReadImage(*row, image)));
+  ASSIGN_OR_RETURN(const ManifestRow row, Require(name));
+  RETURN_IF_ERROR(CheckRead(row.record, image));
+  RETURN_IF_ERROR(AfterRead(row, ReadImage(row, image)));
   absl::MutexLock lock(&mutex_);
   ++stats_.reads_total;
   stats_.read_bytes_total += image.size();
@@ -383,7 +322,7 @@ absl::Status RocksDbSegmentStorage::RemovePayloads(std::vector<PayloadTable::Chu
   if (status.ok()) {
     rocksdb::WriteBatch done;
     for (const PayloadTable::Chunks& payload : payloads) {
-      done.Delete(tables_->handle(Table::kPending), PayloadIdKey(payload.payload_id));
+      RemovePendingRow(tables_.get(), payload.payload_id, &done);
     }
     status = tables_->Write(&done, /*sync=*/false);
   }
@@ -402,9 +341,8 @@ absl::StatusOr<size_t> RocksDbSegmentStorage::Delete(std::span<const SegmentName
   for (const SegmentName& name : names) {
     const auto row = catalog_.Find(name);
     if (!row.has_value()) continue;
-    DeleteRows(name, &batch);
-    batch.Put(tables_->handle(Table::kPending), PayloadIdKey(row->payload_id),
-              EncodePending(row->payload_id, row->num_chunks()));
+    RemoveSegmentRows(tables_.get(), name, &batch);
+    AddPendingRow(tables_.get(), row->payload_id, row->num_chunks(), &batch);
     payloads.push_back({row->payload_id, row->num_chunks()});
   }
   if (payloads.empty()) return 0;
@@ -448,12 +386,6 @@ absl::Status RocksDbSegmentStorage::FlushTouchesLocked() {
   return AfterWrite(tables_->Write(&batch, /*sync=*/false));
 }
 
-std::vector<SegmentRecord> RocksDbSegmentStorage::List() {
-  std::vector<SegmentRecord> records;
-  for (const ManifestRow& row : catalog_.List()) records.push_back(row.record);
-  return records;
-}
-
 absl::Status RocksDbSegmentStorage::PutContext(const ContextRecord& context) {
   absl::MutexLock write_lock(&write_mutex_);
   RETURN_IF_ERROR(catalog_.CheckContext(context));
@@ -464,13 +396,6 @@ absl::Status RocksDbSegmentStorage::PutContext(const ContextRecord& context) {
   RETURN_IF_ERROR(AfterWrite(tables_->Write(&batch, /*sync=*/true)));
   catalog_.PutContext(context);
   return absl::OkStatus();
-}
-
-absl::StatusOr<ContextRecord> RocksDbSegmentStorage::FindContext(const Hash256& salt_hash,
-                                                                 std::string_view context_name) {
-  auto context = catalog_.FindContext(salt_hash, context_name);
-  if (!context.has_value()) return absl::NotFoundError("there is no context of this name");
-  return *std::move(context);
 }
 
 absl::Status RocksDbSegmentStorage::DeleteContext(const Hash256& salt_hash,
@@ -487,12 +412,9 @@ absl::Status RocksDbSegmentStorage::DeleteContext(const Hash256& salt_hash,
   return absl::OkStatus();
 }
 
-std::vector<ContextRecord> RocksDbSegmentStorage::ListContexts() { return catalog_.ListContexts(); }
-
 absl::Status RocksDbSegmentStorage::Quarantine(const SegmentName& name, std::string_view reason) {
-  const auto row = catalog_.Find(name);
-  if (!row.has_value()) return absl::NotFoundError(absl::StrCat("there is no ", Describe(name)));
-  return SetAside(*row, reason);
+  ASSIGN_OR_RETURN(const ManifestRow row, Require(name));
+  return SetAside(row, reason);
 }
 
 absl::StatusOr<size_t> RocksDbSegmentStorage::PurgeQuarantine() {
@@ -536,7 +458,6 @@ absl::StatusOr<VerifyReport> RocksDbSegmentStorage::VerifyAll() {
     } else {
       RETURN_IF_ERROR(status);
     }
-    if (image.capacity() > kVerifyScratchBytes) image = {};
   }
   RETURN_IF_ERROR(
       tables_->ForEach(Table::kContexts, [&report](std::string_view key, std::string_view value) {
@@ -546,13 +467,10 @@ absl::StatusOr<VerifyReport> RocksDbSegmentStorage::VerifyAll() {
 }
 
 StorageStats RocksDbSegmentStorage::Stats() {
-  const SegmentCatalog::Totals totals = catalog_.totals();
   const uint64_t physical_bytes = folder_->PhysicalBytes();
   absl::MutexLock lock(&mutex_);
   StorageStats stats = stats_;
-  stats.segments = totals.segments;
-  stats.contexts = totals.contexts;
-  stats.image_bytes = totals.image_bytes;
+  AddTotals(&stats);
   stats.physical_bytes = physical_bytes;
   stats.quarantined = quarantine_.size();
   return stats;

@@ -175,10 +175,14 @@ absl::Status StorageFolder::RemoveDamaged() {
   return absl::OkStatus();
 }
 
-uint64_t StorageFolder::FreeBytes() const {
+absl::Status StorageFolder::CheckFreeSpace(uint64_t bytes, uint64_t reserve_bytes) const {
   struct statvfs info;
-  if (statvfs(path_.c_str(), &info) != 0) return 0;
-  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+  if (statvfs(path_.c_str(), &info) != 0) return FolderError(errno, "looking at " + path_);
+  const uint64_t free_bytes = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+  if (free_bytes >= bytes + reserve_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("durable segments: ", bytes, " bytes do not fit on the disk of ", path_, ": ",
+                   free_bytes, " are free, ", reserve_bytes, " of them are kept in reserve"));
 }
 
 uint64_t StorageFolder::PhysicalBytes() const {

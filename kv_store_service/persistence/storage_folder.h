@@ -46,8 +46,9 @@ class StorageFolder {
   bool HasDamaged() const;
   absl::Status RemoveDamaged();
 
-  // Returns the bytes that can still be written on its disk.
-  uint64_t FreeBytes() const;
+  // Returns RESOURCE_EXHAUSTED, with the numbers, unless `bytes` can be written so that
+  // `reserve_bytes` are still free on the disk.
+  absl::Status CheckFreeSpace(uint64_t bytes, uint64_t reserve_bytes) const;
 
   // Returns the bytes that the folder takes on the disk: allocated blocks, not lengths.
   uint64_t PhysicalBytes() const;

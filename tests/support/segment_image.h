@@ -55,6 +55,7 @@ class SegmentImage {
                                                .sizes = device_sizes.as<const int32_t>(),
                                                .centroids = centroids.as<const float>(),
                                                .value_sums = value_sums.as<const float>(),
+                                               .radii = radii.as<const float>(),
                                                .layer = layer,
                                                .geometry = geometry,
                                                .extent = extent_.bytes(),

@@ -74,8 +74,8 @@ absl::StatusOr<DeviceBuffer> CpuDevice::Allocate(size_t bytes, MemoryPurpose pur
   absl::MutexLock lock(&mutex_);
   if (bytes > memory_limit_bytes_ - total_allocated_) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        std::string(MemoryPurposeName(purpose)), " needs ", bytes, " bytes of device memory; ", total_allocated_,
-        " of ", memory_limit_bytes_,
+        std::string(MemoryPurposeName(purpose)), " needs ", bytes, " bytes of device memory; ",
+        total_allocated_, " of ", memory_limit_bytes_,
         " are in use. Allow more memory, or shorter contexts or fewer requests at a time."));
   }
   ASSIGN_OR_RETURN(std::byte * data, AllocateBytes(bytes));

@@ -24,6 +24,12 @@ class AccessLog {
     return room_;
   }
 
+  // Whether `count` entries can be appended now.
+  bool HasRoomFor(uint64_t count) {
+    if (room_ < count) CountRoom();
+    return room_ >= count;
+  }
+
   // REQUIRES: room() > 0.
   void Append(LogKind kind, PageId page, SlotId slot) {
     cache_.log.device_data()[head_ & (cache_.log.size() - 1)] = {static_cast<uint32_t>(kind), page,

@@ -17,6 +17,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"
 //
+#include "gpu_worker/ops/cpu/store_sums-inl.h"
 #include "gpu_worker/ops/cpu/vector_kernels-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -42,39 +43,6 @@ HWY_INLINE uint32_t PairedPlace(DType dtype, uint32_t i) {
   const uint32_t base = i / (2 * lanes) * (2 * lanes);
   return base + (i % 2) * lanes + (i - base) / 2;
 }
-
-// out[i] = sum of the lanes of v_i, for four vectors.
-#if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void StoreSums(FloatTag /*d*/, FloatVec v0, FloatVec v1, FloatVec v2, FloatVec v3,
-                          float* out) {
-  out[0] = hn::GetLane(v0);
-  out[1] = hn::GetLane(v1);
-  out[2] = hn::GetLane(v2);
-  out[3] = hn::GetLane(v3);
-}
-#else
-HWY_INLINE void StoreSums(FloatTag d, FloatVec v0, FloatVec v1, FloatVec v2, FloatVec v3,
-                          float* out) {
-  const hn::Repartition<uint64_t, FloatTag> dw;
-  const hn::FixedTag<float, 4> d4;
-  const auto v01 = hn::Add(hn::InterleaveLower(d, v0, v1), hn::InterleaveUpper(d, v0, v1));
-  const auto v23 = hn::Add(hn::InterleaveLower(d, v2, v3), hn::InterleaveUpper(d, v2, v3));
-  const auto w01 = hn::BitCast(dw, v01);
-  const auto w23 = hn::BitCast(dw, v23);
-  // Lane i of each 128-bit block is now a part of the sum of v_i.
-  const auto blocks = hn::Add(hn::BitCast(d, hn::InterleaveLower(dw, w01, w23)),
-                              hn::BitCast(d, hn::InterleaveUpper(dw, w01, w23)));
-#if HWY_MAX_BYTES == 64
-  const hn::Half<FloatTag> dh;
-  const auto half = hn::Add(hn::LowerHalf(dh, blocks), hn::UpperHalf(dh, blocks));
-  hn::StoreU(hn::Add(hn::LowerHalf(d4, half), hn::UpperHalf(d4, half)), d4, out);
-#elif HWY_MAX_BYTES == 32
-  hn::StoreU(hn::Add(hn::LowerHalf(d4, blocks), hn::UpperHalf(d4, blocks)), d4, out);
-#else
-  hn::StoreU(blocks, d4, out);
-#endif
-}
-#endif
 
 // scores[g][first + t] for kTokens tokens, from their keys.
 template <typename T, int kGroup, int kTokens>
@@ -104,7 +72,7 @@ HWY_INLINE void ScoreTokens(const AttentionState& state, const std::byte* const*
   }
   float reduced[kPaddedSums];
   for (int i = 0; i < kPaddedSums; i += 4) {
-    StoreSums(d, sums[i], sums[i + 1], sums[i + 2], sums[i + 3], reduced + i);
+    StoreSums(d, sums[i], sums[i + 1], sums[i + 2], sums[i + 3], 1.0f, reduced + i);
   }
   for (int g = 0; g < kGroup; ++g) {
     for (int t = 0; t < kTokens; ++t) scores[g][t] = reduced[g * kTokens + t];

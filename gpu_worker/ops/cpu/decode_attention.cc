@@ -236,11 +236,9 @@ absl::Status CheckArgs(const DecodeAttentionArgs& args) {
   RETURN_IF_ERROR(CheckShape(kOp, "out", args.out, batch, args.queries.cols));
   RETURN_IF_ERROR(CheckDType(kOp, "queries", args.queries, DType::kF32));
   RETURN_IF_ERROR(CheckDType(kOp, "out", args.out, DType::kF32));
-  if (args.queries.cols <= 0 || args.queries.cols % kv_cols != 0 ||
-      args.queries.cols / kv_cols > kMaxGroup) {
-    return CheckArg(false, kOp,
-                    absl::StrCat("query columns must be 1 to ", kMaxGroup, " times ", kv_cols));
-  }
+  RETURN_IF_ERROR(CheckArg(args.queries.cols > 0 && args.queries.cols % kv_cols == 0 &&
+                               args.queries.cols / kv_cols <= kMaxGroup,
+                           kOp, "query columns must be 1 to ", kMaxGroup, " times ", kv_cols));
   RETURN_IF_ERROR(CheckSize(kOp, "zones", args.zones, batch));
   if (!args.num_pages.empty()) {
     RETURN_IF_ERROR(CheckSize(kOp, "num_pages", args.num_pages, batch * kv_heads));

@@ -9,6 +9,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/arg_check.h"
+#include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/estimate.cc"
@@ -69,6 +70,34 @@ void FindWeights(const Slice& slice, int32_t first, int32_t count, const float* 
   }
 }
 
+// Where the value sum of the i-th estimated cluster lies, from the slice's first dimension on.
+template <typename Element>
+const Element* ValueSumAt(const Slice& slice, int32_t i) {
+  const int32_t cluster = slice.estimated[i];
+  const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
+  const auto place = static_cast<int64_t>(cluster) % int64_t{kClustersPerMetaBlock};
+  return reinterpret_cast<const Element*>(slice.pool.ValueSums(block, slice.layer, slice.head)) +
+         place * slice.pool.geometry.head_dim + slice.first_dim;
+}
+
+float SizeOf(const Slice& slice, int32_t i) {
+  const int32_t cluster = slice.estimated[i];
+  const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
+  return static_cast<float>(
+      slice.pool.Entries(block, slice.layer, slice.head)[cluster % int32_t{kClustersPerMetaBlock}]
+          .num_tokens);
+}
+
+// Asks for the value sums of a block of clusters, which lie far apart, before they are needed.
+template <typename Element>
+void PrefetchBlock(const Slice& slice, int32_t first) {
+  const int32_t end = std::min(first + kBlock, slice.num_estimated);
+  for (int32_t i = first; i < end; ++i) {
+    const auto* line = reinterpret_cast<const std::byte*>(ValueSumAt<Element>(slice, i));
+    for (size_t at = 0; at < kSliceDims * sizeof(Element); at += 64) hwy::Prefetch(line + at);
+  }
+}
+
 template <int kHeads, typename Element>
 void EstimateSlice(const Slice& slice) {
   const hn::CappedTag<float, kSliceDims / 4> d;
@@ -78,22 +107,18 @@ void EstimateSlice(const Slice& slice) {
   const int64_t head_dim = slice.pool.geometry.head_dim;
   float max[kHeads];
   float sum[kHeads] = {};
+  PrefetchBlock<Element>(slice, 0);
   FindMaxima<kHeads>(slice, max);
   alignas(64) float weights[kHeads][kBlock];
   alignas(64) float acc[kHeads][kSliceDims] = {};
   for (int32_t first = 0; first < slice.num_estimated; first += kBlock) {
     const int32_t count = std::min(kBlock, slice.num_estimated - first);
+    PrefetchBlock<Element>(slice, first + kBlock);
     FindWeights<kHeads>(slice, first, count, max, weights);
     const Element* rows[kBlock];
     for (int32_t i = 0; i < count; ++i) {
-      const int32_t cluster = slice.estimated[first + i];
-      const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
-      const uint32_t place = static_cast<uint32_t>(cluster) % kClustersPerMetaBlock;
-      rows[i] =
-          reinterpret_cast<const Element*>(slice.pool.ValueSums(block, slice.layer, slice.head)) +
-          place * head_dim + slice.first_dim;
-      const float size =
-          static_cast<float>(slice.pool.Entries(block, slice.layer, slice.head)[place].num_tokens);
+      rows[i] = ValueSumAt<Element>(slice, first + i);
+      const float size = SizeOf(slice, first + i);
       for (int g = 0; g < kHeads; ++g) sum[g] += size * weights[g][i];
     }
     static_assert(kMaxVectors % 4 == 0);

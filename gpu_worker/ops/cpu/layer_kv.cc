@@ -39,11 +39,11 @@ absl::Status CheckLayerKv(std::string_view op, const LayerKv& kv, const DensePoo
                                kv.head_dim == pool.geometry.head_dim &&
                                kv.dtype == pool.geometry.dtype,
                            op, "the layer's KV and the pool differ in heads, head_dim or dtype"));
-  RETURN_IF_ERROR(CheckArg(
-      first_token >= 0 && num_tokens >= 0 && first_token + num_tokens <= kv.capacity, op,
-      absl::StrCat("tokens [", first_token, ", ", first_token + num_tokens, ") of ", kv.capacity)));
+  RETURN_IF_ERROR(
+      CheckArg(first_token >= 0 && num_tokens >= 0 && first_token + num_tokens <= kv.capacity, op,
+               "tokens [", first_token, ", ", first_token + num_tokens, ") of ", kv.capacity));
   return CheckArg(num_tokens <= static_cast<int64_t>(num_blocks) * kDenseBlockTokens, op,
-                  absl::StrCat(num_tokens, " tokens do not fit into ", num_blocks, " blocks"));
+                  num_tokens, " tokens do not fit into ", num_blocks, " blocks");
 }
 
 // Calls copy(place in block, token, head) for `num_tokens` tokens of every head.
@@ -74,9 +74,8 @@ absl::Status StoreLayerKv(CpuStream& stream, const StoreLayerKvArgs& args) {
   RETURN_IF_ERROR(
       CheckArg(args.out.dtype != DType::kF16, "store_layer_kv", "KV must be bf16 or f32"));
   RETURN_IF_ERROR(CheckArg(args.first_token >= 0 && args.first_token + rows <= args.out.capacity,
-                           "store_layer_kv",
-                           absl::StrCat("tokens [", args.first_token, ", ", args.first_token + rows,
-                                        ") of ", args.out.capacity)));
+                           "store_layer_kv", "tokens [", args.first_token, ", ",
+                           args.first_token + rows, ") of ", args.out.capacity));
   return stream.Launch([args, rows, cols](ThreadPool& pool) {
     ParallelRows(pool, rows, 2 * cols, [&args](int64_t first, int64_t last) {
       const LayerKv& out = args.out;

@@ -31,8 +31,9 @@ void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
       const bool fits =
           entry.num_tokens > 0 && entry.num_tokens <= args.num_tokens &&
           uint64_t{entry.first_page} + geometry.pages_of(entry.num_tokens) <= extent_pages;
-      to[j] = fits ? MetaEntry{args.extent_first_page + entry.first_page, entry.num_tokens}
-                   : MetaEntry{0, 0};
+      to[j] = fits ? MetaEntry{args.extent_first_page + entry.first_page, entry.num_tokens,
+                               entry.radius}
+                   : MetaEntry{0, 0, 0.0f};
     }
   }
 }

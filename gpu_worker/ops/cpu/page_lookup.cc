@@ -79,7 +79,9 @@ class Lookup {
       return {cache.slots.device_data() + size_t{slot} * kPageBytes, 0, 0};
     }
     ++sums_.misses;
-    if (num_free_ > 0 && log_.room() > 0) return Admit(page);
+    // An entry for this page now, and one for the release of it and of every resident page later.
+    const uint64_t num_resident = cache.slot_page.size() - num_free_;
+    if (num_free_ > 0 && log_.HasRoomFor(num_resident + 2)) return Admit(page);
     ++sums_.transients;
     const std::byte* in_arena = cache.arena.device_data() + size_t{page} * kPageBytes;
     if (num_transient_ == cache.transient.size() / kPageBytes) return {in_arena, 0, 0};

@@ -206,7 +206,7 @@ absl::Status CheckArgs(const PrefillAttentionArgs& args) {
   const LayerKv& kv = args.kv;
   RETURN_IF_ERROR(
       CheckArg(kv.head_dim > 0 && kv.head_dim % 32 == 0 && kv.head_dim <= kMaxTileHeadDim, kOp,
-               absl::StrCat("head_dim is ", kv.head_dim)));
+               "head_dim is ", kv.head_dim));
   RETURN_IF_ERROR(CheckArg(kv.num_kv_heads > 0 && kv.dtype != DType::kF16, kOp,
                            "KV must have heads, and be bf16 or f32"));
   RETURN_IF_ERROR(CheckArg(args.queries.cols % (int64_t{kv.num_kv_heads} * kv.head_dim) == 0, kOp,
@@ -216,8 +216,8 @@ absl::Status CheckArgs(const PrefillAttentionArgs& args) {
   RETURN_IF_ERROR(CheckDType(kOp, "queries", args.queries, DType::kF32));
   RETURN_IF_ERROR(CheckDType(kOp, "out", args.out, DType::kF32));
   return CheckArg(args.first_token >= 0 && args.first_token + args.queries.rows <= kv.capacity, kOp,
-                  absl::StrCat("tokens up to ", args.first_token + args.queries.rows, " of KV for ",
-                               kv.capacity));
+                  "tokens up to ", args.first_token + args.queries.rows, " of KV for ",
+                  kv.capacity);
 }
 
 void Attend(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecision precision) {

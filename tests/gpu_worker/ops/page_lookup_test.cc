@@ -121,17 +121,18 @@ TEST_P(PageLookupTest, ReadsTheArenaInPlaceWhenTransientSlotsRunOut) {
   EXPECT_EQ(cache.counters().transients, 4u);
 }
 
-TEST_P(PageLookupTest, AdmitsNothingWhileTheLogIsFull) {
-  BlockCacheImage cache(*backend_, 16, 8, 64, 2);
-  Lookup(cache, 1, {1});  // fills the log
-  Lookup(cache, 2, {2});
-  EXPECT_EQ(cache.num_free(), 14u);
-  EXPECT_EQ(cache.counters().transients, 2u);
-  EXPECT_EQ(cache.DrainLog().size(), 2u);
-  Lookup(cache, 3, {2});
+// Every resident page must be able to leave without the store: its kRelease has to fit.
+TEST_P(PageLookupTest, AdmitsOnlyWhileTheReleaseOfAllResidentPagesFitsIntoTheLog) {
+  BlockCacheImage cache(*backend_, 16, 8, 64, 8);
+  Lookup(cache, 1, {1, 2});  // 4 entries written, 4 left for 4 releases
   EXPECT_EQ(cache.num_free(), 12u);
-  EXPECT_EQ(cache.DrainLog(), (std::vector<LogEntry>{Entry(LogKind::kAdmit, 20, 2, 3),
-                                                     Entry(LogKind::kAdmit, 21, 3, 3)}));
+  Lookup(cache, 2, {3});
+  EXPECT_EQ(cache.num_free(), 12u);
+  EXPECT_EQ(cache.counters().transients, 1u);
+  EXPECT_EQ(cache.DrainLog().size(), 4u);
+  Lookup(cache, 3, {3});
+  EXPECT_EQ(cache.num_free(), 11u);
+  EXPECT_EQ(cache.DrainLog(), (std::vector<LogEntry>{Entry(LogKind::kAdmit, 30, 4, 3)}));
 }
 
 TEST_P(PageLookupTest, AnImpossibleLogCursorOnlyStopsAdmission) {

@@ -28,7 +28,7 @@ constexpr uint32_t kPagesPerSegment = 256;
 constexpr uint32_t kArenaPages = kSegments * kPagesPerSegment;
 constexpr uint32_t kSlots = 300;
 constexpr uint32_t kTransient = 24;
-constexpr uint32_t kLogCapacity = 128;
+constexpr uint32_t kLogCapacity = 1024;  // of which releases may need kSlots
 constexpr uint32_t kClustersPerLookup = 24;
 
 // What the log says, entry by entry; refuses what the protocol forbids.

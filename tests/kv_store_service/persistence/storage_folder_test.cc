@@ -88,6 +88,13 @@ TEST(StorageFolderTest, SetsADatabaseAsideAndMeasures) {
   EXPECT_LE((*folder)->PhysicalBytes(), before + 4096);
 }
 
+TEST(StorageFolderTest, KnowsWhatFitsOnTheDisk) {
+  TempFolder temp;
+  const auto folder = StorageFolder::Open(temp.path());
+  EXPECT_TRUE((*folder)->CheckFreeSpace(1, 1).ok());
+  EXPECT_TRUE(absl::IsResourceExhausted((*folder)->CheckFreeSpace(1, uint64_t{1} << 60)));
+}
+
 TEST(StorageFolderTest, AFileInItsPlaceIsAnError) {
   TempFolder temp;
   std::ofstream(temp.path()) << "x";

@@ -1,0 +1,203 @@
+// Durable segments: bandwidth of Put() against writing and syncing a plain file, and of Read()
+// against reading a plain file of the same bytes with as many threads; with the page cache dropped
+// before each run ("cold") and with everything in it ("warm"), buffered and with direct reads.
+//
+// RETROINFER_BENCH_FOLDER: where (default: the folder for temporary files). Checks the bytes first.
+// Prints JSON; exits with 1 if a byte is wrong.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "bench/support/measure.h"
+#include "common/log/check.h"
+#include "common/shm/unique_fd.h"
+#include "kv_store_service/persistence/rocksdb_segment_storage.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kBlockBytes = 1 << 20;
+constexpr int kReadThreads = 4;
+
+struct Workload {
+  size_t num_segments;
+  size_t image_bytes;
+  int rounds;
+};
+
+struct Segment {
+  SegmentRecord record;
+  std::vector<int32_t> token_ids;
+};
+
+Segment MakeSegment(size_t index, size_t image_bytes) {
+  Segment segment;
+  segment.token_ids.assign(1024, static_cast<int32_t>(index));
+  segment.record.name = common::NameSegment({}, segment.token_ids);
+  segment.record.num_tokens = 1024;
+  segment.record.image_bytes = image_bytes;
+  return segment;
+}
+
+void DropFromPageCache(const fs::path& path) {
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (!entry.is_regular_file()) continue;
+    const common::UniqueFd file(open(entry.path().c_str(), O_RDONLY));
+    fdatasync(file.get());
+    posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+}
+
+void PlainWrite(const std::string& path, std::span<const std::byte> image) {
+  const common::UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600));
+  for (size_t offset = 0; offset < image.size(); offset += kBlockBytes) {
+    const size_t size = std::min(kBlockBytes, image.size() - offset);
+    RI_CHECK(write(file.get(), image.data() + offset, size) == static_cast<ssize_t>(size));
+  }
+  RI_CHECK(fsync(file.get()) == 0);
+}
+
+void PlainRead(const std::string& path, std::span<std::byte> image) {
+  const common::UniqueFd file(open(path.c_str(), O_RDONLY));
+  std::atomic<size_t> next{0};
+  const auto work = [&] {
+    for (size_t offset; (offset = next.fetch_add(kBlockBytes)) < image.size();) {
+      const size_t size = std::min(kBlockBytes, image.size() - offset);
+      RI_CHECK(pread(file.get(), image.data() + offset, size, static_cast<off_t>(offset)) ==
+               static_cast<ssize_t>(size));
+    }
+  };
+  std::vector<std::thread> others;
+  for (int i = 1; i < kReadThreads; ++i) others.emplace_back(work);
+  work();
+  for (std::thread& thread : others) thread.join();
+}
+
+class StorageBench {
+ public:
+  StorageBench(const Workload& workload, fs::path folder)
+      : workload_(workload), folder_(std::move(folder)), image_(workload.image_bytes) {
+    std::mt19937_64 random(1);
+    for (size_t i = 0; i + 8 <= image_.size(); i += 8) {
+      const uint64_t word = random();
+      std::memcpy(image_.data() + i, &word, sizeof(word));
+    }
+    for (size_t i = 0; i < workload.num_segments; ++i) {
+      segments_.push_back(MakeSegment(i, workload.image_bytes));
+    }
+    fs::create_directories(folder_ / "plain");
+  }
+
+  nlohmann::json Run() {
+    nlohmann::json report = {{"benchmark", "segment_storage"},
+                             {"smoke", bench::IsSmoke()},
+                             {"folder", folder_.string()},
+                             {"commit", std::string(common::kBuildRevision)},
+                             {"num_segments", workload_.num_segments},
+                             {"image_bytes", workload_.image_bytes},
+                             {"read_threads", kReadThreads}};
+    report["write"] = Write();
+    for (const bool direct : {false, true}) {
+      auto storage = Open(direct);
+      for (const bool cold : {true, false}) {
+        report[std::string(direct ? "restore_direct_" : "restore_buffered_") +
+               (cold ? "cold" : "warm")] = Restore(*storage, cold);
+      }
+    }
+    return report;
+  }
+
+ private:
+  std::unique_ptr<SegmentStorage> Open(bool direct) {
+    RocksDbStorageOptions options;
+    options.folder = folder_ / "store";
+    options.read_threads = kReadThreads;
+    options.direct_reads = direct;
+    auto storage = OpenRocksDbSegmentStorage(options);
+    if (!storage.ok()) std::fprintf(stderr, "%s\n", storage.status().ToString().c_str());
+    RI_CHECK(storage.ok());
+    return *std::move(storage);
+  }
+
+  std::string PlainPath(size_t index) const { return folder_ / "plain" / std::to_string(index); }
+
+  // Each image begins with its number, so that no two are the same.
+  std::span<const std::byte> Image(size_t index) {
+    std::memcpy(image_.data(), &index, sizeof(index));
+    return image_;
+  }
+
+  nlohmann::json Write() {
+    auto storage = Open(false);
+    bench::Samples put, plain;
+    for (size_t i = 0; i < segments_.size(); ++i) {
+      const auto image = Image(i);
+      plain.Time([&] { PlainWrite(PlainPath(i), image); });
+      put.Time(
+          [&] { RI_CHECK(storage->Put(segments_[i].record, segments_[i].token_ids, image).ok()); });
+    }
+    return Compare(put.timing(), plain.timing());
+  }
+
+  nlohmann::json Restore(SegmentStorage& storage, bool cold) {
+    std::vector<std::byte> target(image_.size());
+    bench::Samples restore, plain;
+    for (int round = 0; round < workload_.rounds; ++round) {
+      for (size_t i = 0; i < segments_.size(); ++i) {
+        const auto image = Image(i);
+        if (cold) DropFromPageCache(folder_);
+        const auto read = [&] { RI_CHECK(storage.Read(segments_[i].record.name, target).ok()); };
+        if (round == 0) read();  // warm-up, and the check
+        RI_CHECK(std::equal(target.begin(), target.end(), image.begin()) || round > 0);
+        if (cold) DropFromPageCache(folder_);
+        restore.Time(read);
+        if (round == 0 && !cold) PlainRead(PlainPath(i), target);
+        plain.Time([&] { PlainRead(PlainPath(i), target); });
+      }
+    }
+    return Compare(restore.timing(), plain.timing());
+  }
+
+  nlohmann::json Compare(const bench::Timing& ours, const bench::Timing& plain) const {
+    const double bytes = static_cast<double>(workload_.image_bytes);
+    return {{"gb_per_s", bytes / ours.median / 1e9},
+            {"plain_gb_per_s", bytes / plain.median / 1e9},
+            {"ratio", plain.median / ours.median},
+            {"timing", bench::ToJson(ours)},
+            {"plain_timing", bench::ToJson(plain)}};
+  }
+
+  const Workload workload_;
+  const fs::path folder_;
+  std::vector<std::byte> image_;
+  std::vector<Segment> segments_;
+};
+
+int Main() {
+  const char* base = std::getenv("RETROINFER_BENCH_FOLDER");
+  const fs::path folder = fs::path(base != nullptr ? base : fs::temp_directory_path().string()) /
+                          ("segment_storage_bench." + std::to_string(getpid()));
+  const Workload workload =
+      bench::IsSmoke() ? Workload{2, size_t{4} << 20, 1} : Workload{8, size_t{128} << 20, 3};
+  bench::Print(StorageBench(workload, folder).Run());
+  fs::remove_all(folder);
+  return 0;
+}
+
+}  // namespace
+}  // namespace retroinfer::kvstore
+
+int main() { return retroinfer::kvstore::Main(); }

@@ -1,0 +1,63 @@
+#include "kv_store_service/persistence/segment_rows.h"
+
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/hash/crc32c.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+uint32_t CrcOf(const std::string& value) {
+  return common::Crc32c(std::as_bytes(std::span(value.data(), value.size())));
+}
+
+}  // namespace
+
+void AddSegmentRows(SegmentTables* tables, const IndexRow& index, ManifestRow* manifest,
+                    rocksdb::WriteBatch* batch) {
+  const SegmentName& name = manifest->record.name;
+  const rocksdb::Slice key = ToSlice(name.view());
+  const std::string index_value = EncodeIndex(name, index);
+  manifest->index_crc = CrcOf(index_value);
+  batch->Put(tables->handle(Table::kIndex), key, index_value);
+  batch->Put(tables->handle(Table::kManifest), key, EncodeManifest(*manifest));
+  batch->Put(tables->handle(Table::kUsage), key, EncodeUsage(name, manifest->record.last_use));
+  RemovePendingRow(tables, manifest->payload_id, batch);
+}
+
+void RemoveSegmentRows(SegmentTables* tables, const SegmentName& name, rocksdb::WriteBatch* batch) {
+  for (Table table : {Table::kManifest, Table::kIndex, Table::kUsage}) {
+    batch->Delete(tables->handle(table), ToSlice(name.view()));
+  }
+}
+
+void AddPendingRow(SegmentTables* tables, uint64_t payload_id, uint64_t num_chunks,
+                   rocksdb::WriteBatch* batch) {
+  batch->Put(tables->handle(Table::kPending), PayloadIdKey(payload_id),
+             EncodePending(payload_id, num_chunks));
+}
+
+void RemovePendingRow(SegmentTables* tables, uint64_t payload_id, rocksdb::WriteBatch* batch) {
+  batch->Delete(tables->handle(Table::kPending), PayloadIdKey(payload_id));
+}
+
+absl::StatusOr<IndexRow> LoadIndexRow(SegmentTables* tables, const ManifestRow& manifest) {
+  const std::string_view key = manifest.record.name.view();
+  const auto value = tables->Get(Table::kIndex, key);
+  if (absl::IsNotFound(value.status())) return absl::DataLossError("the index row is missing");
+  RETURN_IF_ERROR(value.status());
+  if (CrcOf(*value) != manifest.index_crc) {
+    return absl::DataLossError("the index row is not the one that the manifest names");
+  }
+  ASSIGN_OR_RETURN(IndexRow index, DecodeIndex(key, *value));
+  if (index.token_ids.size() != manifest.record.num_tokens ||
+      index.chunk_crcs.size() != manifest.num_chunks()) {
+    return absl::DataLossError("the index row does not fit the manifest");
+  }
+  return index;
+}
+
+}  // namespace retroinfer::kvstore

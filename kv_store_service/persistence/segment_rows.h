@@ -1,0 +1,30 @@
+// The rows that make up a segment in the database, put together and taken apart.
+#pragma once
+
+#include <rocksdb/write_batch.h>
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "kv_store_service/persistence/segment_codec.h"
+#include "kv_store_service/persistence/segment_tables.h"
+
+namespace retroinfer::kvstore {
+
+// Adds to `batch` what brings a segment into being: manifest, index and usage row, and the end of
+// its payload's pending row. Sets manifest->index_crc.
+void AddSegmentRows(SegmentTables* tables, const IndexRow& index, ManifestRow* manifest,
+                    rocksdb::WriteBatch* batch);
+
+// Adds to `batch` what makes a segment vanish. Its payload is another matter.
+void RemoveSegmentRows(SegmentTables* tables, const SegmentName& name, rocksdb::WriteBatch* batch);
+
+// Add or remove the row that says that nobody owns a payload, or nobody yet.
+void AddPendingRow(SegmentTables* tables, uint64_t payload_id, uint64_t num_chunks,
+                   rocksdb::WriteBatch* batch);
+void RemovePendingRow(SegmentTables* tables, uint64_t payload_id, rocksdb::WriteBatch* batch);
+
+// Reads the index row of a segment. DATA_LOSS unless it is the one that the manifest names.
+absl::StatusOr<IndexRow> LoadIndexRow(SegmentTables* tables, const ManifestRow& manifest);
+
+}  // namespace retroinfer::kvstore

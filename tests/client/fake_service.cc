@@ -1,0 +1,51 @@
+// Stands in for kv_store_service and gpu_worker in tests of the supervisor: serves health on the
+// socket that the real one has, by the name it is started under, and does what files in its socket
+// folder say:
+//   NAME.refuse   ends with exit code 2 at once
+//   NAME.deaf     ignores SIGTERM
+// It leaves NAME.pid, and NAME.args with its arguments, one a line.
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "retroinfer/generation/v1/generation.grpc.pb.h"
+
+int main(int argc, char** argv) {
+  const std::string name = std::filesystem::path(argv[0]).filename();
+  std::string folder;
+  const std::string flag = "--socket-dir=";
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument.rfind(flag, 0) == 0) folder = argument.substr(flag.size());
+  }
+  const std::string prefix = folder + "/" + name;
+  if (std::filesystem::exists(prefix + ".refuse")) return 2;
+  std::ofstream args(prefix + ".args");
+  for (int i = 1; i < argc; ++i) args << argv[i] << "\n";
+  args.close();
+
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  const std::string socket = name == "gpu_worker" ? "generation.sock" : "kv_store.sock";
+  builder.AddListeningPort("unix:" + folder + "/" + socket, grpc::InsecureServerCredentials());
+  retroinfer::generation::v1::GenerationService::Service service;  // gRPC wants one beside health
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  if (server == nullptr) return 1;
+  std::ofstream(prefix + ".pid.new") << ::getpid();
+  std::filesystem::rename(prefix + ".pid.new", prefix + ".pid");
+  int signal = 0;
+  do {
+    sigwait(&signals, &signal);
+  } while (std::filesystem::exists(prefix + ".deaf"));
+  ::_exit(0);
+}

@@ -1,0 +1,191 @@
+// The serve command over stand-ins for the services (fake_service.cc).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "client/supervisor.h"
+
+namespace retroinfer::client {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+TEST(RestartDelay, DoublesUntilAProcessHasLivedLong) {
+  RestartDelay delay;
+  const absl::Time now = absl::Now();
+  EXPECT_EQ(delay.Next(now, now), absl::Milliseconds(500));
+  EXPECT_EQ(delay.Next(now, now), absl::Seconds(1));
+  EXPECT_EQ(delay.Next(now, now), absl::Seconds(2));
+  for (int i = 0; i < 10; ++i) delay.Next(now, now);
+  EXPECT_EQ(delay.Next(now, now), absl::Seconds(30));
+  EXPECT_EQ(delay.Next(now - absl::Minutes(2), now), absl::Milliseconds(500));
+}
+
+bool Await(const std::function<bool()>& reached) {
+  for (int i = 0; i < 3000; ++i) {
+    if (reached()) return true;
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  return false;
+}
+
+std::string ReadText(const fs::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Runs `retroinfer serve` in a process of its own, as a shell would.
+class ServeCommandTest : public ::testing::Test {
+ protected:
+  ServeCommandTest() {
+    std::string pattern = (fs::temp_directory_path() / "retroinfer-XXXXXX").string();
+    folder_ = ::mkdtemp(pattern.data());
+    for (const char* name : {"kv_store_service", "gpu_worker"}) {
+      fs::create_symlink(RETROINFER_FAKE_SERVICE, folder_ / name);
+    }
+  }
+  ~ServeCommandTest() override {
+    if (serve_ > 0) {
+      ::kill(serve_, SIGKILL);
+      ::waitpid(serve_, nullptr, 0);
+    }
+    fs::remove_all(folder_);
+  }
+
+  void Serve(std::vector<std::string> arguments = {"--model=/some/model"}) {
+    arguments.insert(arguments.begin(), {"serve", "--socket-dir=" + folder_.string(),
+                                         "--bin-dir=" + folder_.string()});
+    serve_ = ::fork();
+    if (serve_ != 0) return;
+    std::vector<const char*> argv;
+    for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+    Streams streams;
+    streams.err = std::fopen((folder_ / "serve.log").c_str(), "w");
+    std::setvbuf(streams.err, nullptr, _IONBF, 0);
+    ::_exit(ServeCommand(static_cast<int>(argv.size()), argv.data(), streams));
+  }
+  int ExitCode() {
+    int status = 0;
+    ::waitpid(std::exchange(serve_, -1), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  pid_t PidOf(const std::string& name) {
+    const std::string text = ReadText(folder_ / (name + ".pid"));
+    return text.empty() ? 0 : std::stoi(text);
+  }
+  // Dead and not even a zombie of ours; orphans may stay zombies where nobody reaps them.
+  static bool IsGone(pid_t pid) {
+    const std::string stat = ReadText("/proc/" + std::to_string(pid) + "/stat");
+    return stat.empty() || stat.find(") Z") != std::string::npos;
+  }
+  bool AwaitBoth() {
+    return Await([&] { return PidOf("kv_store_service") > 0 && PidOf("gpu_worker") > 0; });
+  }
+  void Touch(const std::string& name) { std::ofstream(folder_ / name) << "x"; }
+  std::string Log() { return ReadText(folder_ / "serve.log"); }
+
+  fs::path folder_;
+  pid_t serve_ = -1;
+};
+
+TEST_F(ServeCommandTest, StartsBothPassesFlagsAndStopsOnSigterm) {
+  Serve({"--model=/some/model", "--arena-bytes=1GiB", "--max-batch=3", "--listen=127.0.0.1:1",
+         "--store-metrics-address=127.0.0.1:2", "--drain-timeout=7s"});
+  ASSERT_TRUE(AwaitBoth()) << Log();
+  const pid_t store = PidOf("kv_store_service");
+  const pid_t worker = PidOf("gpu_worker");
+  const std::string store_arguments = ReadText(folder_ / "kv_store_service.args");
+  EXPECT_THAT(store_arguments, HasSubstr("--arena-bytes=1GiB\n"));
+  EXPECT_THAT(store_arguments, HasSubstr("--metrics-address=127.0.0.1:2\n"));
+  EXPECT_THAT(store_arguments, ::testing::Not(HasSubstr("--model")));
+  const std::string worker_arguments = ReadText(folder_ / "gpu_worker.args");
+  EXPECT_THAT(worker_arguments, HasSubstr("--model=/some/model\n"));
+  EXPECT_THAT(worker_arguments, HasSubstr("--max-batch=3\n"));
+  EXPECT_THAT(worker_arguments, HasSubstr("--drain-timeout=7s\n"));
+  EXPECT_THAT(worker_arguments, HasSubstr("--listen=127.0.0.1:1,unix:" + folder_.string()));
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk) << Log();
+  EXPECT_TRUE(IsGone(store));
+  EXPECT_TRUE(IsGone(worker));
+}
+
+TEST_F(ServeCommandTest, RestartsWhatDies) {
+  Serve();
+  ASSERT_TRUE(AwaitBoth()) << Log();
+  for (const std::string name : {"kv_store_service", "gpu_worker"}) {
+    const pid_t first = PidOf(name);
+    // The supervisor watches from when the second service serves.
+    absl::SleepFor(absl::Milliseconds(500));
+    ::kill(first, SIGKILL);
+    ASSERT_TRUE(Await([&] { return PidOf(name) != first; })) << Log();
+    EXPECT_THAT(Log(), HasSubstr(name + " died (signal 9 (Killed)), restarting it in 500ms"));
+    ASSERT_TRUE(Await([&] { return Log().find(name + " is serving again") != std::string::npos; }))
+        << Log();
+  }
+  ::kill(serve_, SIGINT);
+  EXPECT_EQ(ExitCode(), kExitOk);
+}
+
+TEST_F(ServeCommandTest, AServiceThatNeverServesEndsIt) {
+  Touch("gpu_worker.refuse");
+  Serve();
+  EXPECT_EQ(ExitCode(), kExitFailed);
+  EXPECT_THAT(Log(), HasSubstr("gpu_worker ended before it served anything: exit code 2"));
+  EXPECT_TRUE(IsGone(PidOf("kv_store_service")));
+}
+
+TEST_F(ServeCommandTest, ASecondSignalKills) {
+  Touch("gpu_worker.deaf");
+  Serve();
+  ASSERT_TRUE(AwaitBoth()) << Log();
+  const pid_t worker = PidOf("gpu_worker");
+  ::kill(serve_, SIGTERM);
+  ASSERT_TRUE(Await([&] { return Log().find("stopping") != std::string::npos; }));
+  absl::SleepFor(absl::Milliseconds(200));
+  EXPECT_FALSE(IsGone(worker));
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk);
+  EXPECT_TRUE(IsGone(worker));
+}
+
+TEST_F(ServeCommandTest, NothingOutlivesAKilledSupervisor) {
+  Serve();
+  ASSERT_TRUE(AwaitBoth()) << Log();
+  ::kill(serve_, SIGKILL);
+  ExitCode();
+  EXPECT_TRUE(Await([&] { return IsGone(PidOf("kv_store_service")); }));
+  EXPECT_TRUE(Await([&] { return IsGone(PidOf("gpu_worker")); }));
+}
+
+TEST_F(ServeCommandTest, MistakesAreToldBeforeAnythingStarts) {
+  Serve({});
+  EXPECT_EQ(ExitCode(), kExitUsage);
+  EXPECT_THAT(Log(), HasSubstr("--model is missing"));
+  fs::remove(folder_ / "gpu_worker");
+  Serve();
+  EXPECT_EQ(ExitCode(), kExitUsage);
+  EXPECT_THAT(Log(), HasSubstr("gpu_worker is not there"));
+  Serve({"--model=/m", "--nonsense"});
+  EXPECT_EQ(ExitCode(), kExitUsage);
+}
+
+}  // namespace
+}  // namespace retroinfer::client

@@ -1,0 +1,89 @@
+#include "gpu_worker/ops/rms_norm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+// A handful of f32 roundings.
+constexpr double kTolerance = 1e-6;
+
+class RmsNormTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+};
+
+TEST_P(RmsNormTest, NormalizesByHand) {
+  const auto in = data_.Activations(std::vector<float>{3, 4, 0, 0}, 1, 4);
+  const auto weight = data_.UploadMatrix(std::vector<float>{1, 2, 3, 4}, 1, 4, DType::kBf16);
+  const auto out = data_.Poisoned(1, 4);
+  ASSERT_TRUE(
+      backend_->ops
+          ->RmsNorm(*backend_->stream,
+                    {.in = in.view, .weight = weight.view, .epsilon = 1e-12f, .out = out.view})
+          .ok());
+  const std::vector<float> got = data_.Values(out);  // mean of squares 6.25
+  EXPECT_NEAR(got[0], 1.2, 1e-6);
+  EXPECT_NEAR(got[1], 3.2, 1e-6);
+  EXPECT_EQ(got[2], 0);
+}
+
+TEST_P(RmsNormTest, FollowsDoublesInPlaceAndOutOfPlace) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    for (const int64_t cols : {1, 31, 32, 33, 128, 3000}) {
+      for (const int64_t rows : {0, 1, 33}) {
+        const auto x = RandomNormal(static_cast<size_t>(rows * cols), 1, 3.0f);
+        const auto weight =
+            data_.UploadMatrix(RandomNormal(static_cast<size_t>(cols), 2), 1, cols, dtype);
+        const auto in = data_.Activations(x, rows, cols);
+        const auto out = data_.Poisoned(rows, cols);
+        for (const MatrixView& target : {out.view, in.view}) {
+          ASSERT_TRUE(
+              backend_->ops
+                  ->RmsNorm(*backend_->stream,
+                            {.in = in.view, .weight = weight.view, .epsilon = 0.01f, .out = target})
+                  .ok());
+        }
+        const std::vector<float> w = data_.Values(weight);
+        std::vector<double> want;
+        for (int64_t r = 0; r < rows; ++r) {
+          double squares = 0;
+          const float* row = x.data() + r * cols;
+          for (int64_t i = 0; i < cols; ++i) squares += double{row[i]} * row[i];
+          const double factor = 1 / std::sqrt(squares / static_cast<double>(cols) + double{0.01f});
+          for (int64_t i = 0; i < cols; ++i) {
+            want.push_back(row[i] * factor * w[static_cast<size_t>(i)]);
+          }
+        }
+        EXPECT_LE(RelativeError(data_.Values(out), want), kTolerance) << rows << " x " << cols;
+        EXPECT_EQ(data_.Values(out), data_.Values(in));
+      }
+    }
+  }
+}
+
+TEST_P(RmsNormTest, RefusesOtherShapesAndNoEpsilon) {
+  const auto x = data_.Poisoned(2, 4), narrow = data_.Poisoned(2, 3);
+  const auto weight = data_.UploadMatrix(std::vector<float>(4), 1, 4, DType::kF32);
+  RmsNormArgs args = {.in = x.view, .weight = weight.view, .epsilon = 1, .out = narrow.view};
+  EXPECT_EQ(backend_->ops->RmsNorm(*backend_->stream, args).code(),
+            absl::StatusCode::kInvalidArgument);
+  args.out = x.view;
+  args.epsilon = 0;
+  EXPECT_EQ(backend_->ops->RmsNorm(*backend_->stream, args).code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RmsNormTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

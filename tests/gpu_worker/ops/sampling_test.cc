@@ -1,0 +1,261 @@
+#include "gpu_worker/ops/sampling.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "gpu_worker/ops/counter_random.h"
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+struct Sampled {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<int32_t> top_tokens;
+  std::vector<float> top_logprobs;
+};
+
+class SamplingTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  // logits: [rows, vocab]. occurrences: one row of counts for each row, or empty.
+  Sampled Run(const std::vector<SamplingRow>& rows, const std::vector<float>& logits,
+              const std::vector<std::vector<uint32_t>>& occurrences = {},
+              std::vector<int32_t> banned = {}) {
+    const size_t batch = rows.size(), vocab = logits.size() / batch;
+    banned.resize(batch * kMaxBanned);
+    const auto matrix = data_.UploadMatrix(logits, static_cast<int64_t>(batch),
+                                           static_cast<int64_t>(vocab), DType::kF32);
+    const DeviceBuffer row_buffer = data_.Upload(rows), banned_buffer = data_.Upload(banned);
+    std::vector<DeviceBuffer> counts;
+    std::vector<const uint32_t*> pointers(batch, nullptr);
+    for (size_t i = 0; i < occurrences.size(); ++i) {
+      if (occurrences[i].empty()) continue;
+      counts.push_back(data_.Upload(occurrences[i]));
+      pointers[i] = counts.back().as<const uint32_t>().device_data();
+    }
+    const DeviceBuffer pointer_buffer = data_.Upload(pointers);
+    const DeviceBuffer tokens = data_.Upload(std::vector<int32_t>(batch, -7));
+    const DeviceBuffer logprobs = data_.Upload(std::vector<float>(batch, kNan));
+    const DeviceBuffer top_tokens = data_.Upload(std::vector<int32_t>(batch * kMaxTopLogprobs, -7));
+    const DeviceBuffer top_logprobs =
+        data_.Upload(std::vector<float>(batch * kMaxTopLogprobs, kNan));
+    const DeviceBuffer scratch = data_.Allocate(16 * vocab);
+    const absl::Status status = backend_->ops->Sampling(
+        *backend_->stream, {.logits = matrix.view,
+                            .rows = row_buffer.as<const SamplingRow>(),
+                            .banned = banned_buffer.as<const int32_t>(),
+                            .occurrences = pointer_buffer.as<const uint32_t* const>(),
+                            .tokens = tokens.as<int32_t>(),
+                            .logprobs = logprobs.as<float>(),
+                            .top_tokens = top_tokens.as<int32_t>(),
+                            .top_logprobs = top_logprobs.as<float>(),
+                            .scratch = scratch.bytes()});
+    EXPECT_TRUE(status.ok()) << status;
+    return {data_.Download<int32_t>(tokens), data_.Download<float>(logprobs),
+            data_.Download<int32_t>(top_tokens), data_.Download<float>(top_logprobs)};
+  }
+
+  // Draws `count` tokens of one distribution: rows that differ in the position only.
+  std::vector<int32_t> Draw(SamplingRow row, const std::vector<float>& logits, size_t count) {
+    std::vector<int32_t> drawn;
+    constexpr size_t kBatch = 250;
+    std::vector<float> all;
+    for (size_t i = 0; i < kBatch; ++i) all.insert(all.end(), logits.begin(), logits.end());
+    while (drawn.size() < count) {
+      std::vector<SamplingRow> rows(kBatch, row);
+      for (size_t i = 0; i < kBatch; ++i) rows[i].position = row.position++;
+      const auto tokens = Run(rows, all).tokens;
+      drawn.insert(drawn.end(), tokens.begin(), tokens.end());
+    }
+    return drawn;
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+};
+
+TEST_P(SamplingTest, GreedyTakesTheLowestOfTheLargest) {
+  const Sampled got = Run({{.temperature = 0}, {.temperature = 0}}, {1, 5, 5, 2, -3, -1, -1, -9});
+  EXPECT_EQ(got.tokens, (std::vector<int32_t>{1, 1}));
+  const double sum = std::exp(1) + 2 * std::exp(5) + std::exp(2);
+  EXPECT_NEAR(got.logprobs[0], 5 - std::log(sum), 1e-5);
+}
+
+TEST_P(SamplingTest, GreedyFindsTheLargestAtAllSizes) {
+  for (const size_t vocab : {1, 31, 32, 33, 5000}) {
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      const auto logits = RandomNormal(vocab, seed);
+      const Sampled got = Run({{.temperature = 0, .num_top_logprobs = 5}}, logits);
+      const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+      EXPECT_EQ(got.tokens[0], best);
+      EXPECT_EQ(got.top_tokens[0], best);
+      double sum = 0;
+      for (const float logit : logits) sum += std::exp(double{logit});
+      EXPECT_NEAR(got.logprobs[0], logits[static_cast<size_t>(best)] - std::log(sum), 1e-5);
+      if (vocab == 1) {
+        EXPECT_EQ(got.top_tokens[1], -1);
+      }
+    }
+  }
+}
+
+TEST_P(SamplingTest, TopLogprobsAreSorted) {
+  const Sampled got = Run({{.temperature = 0, .num_top_logprobs = 3}}, {0, 3, 1, 3, 2});
+  EXPECT_EQ(std::vector<int32_t>(got.top_tokens.begin(), got.top_tokens.begin() + 3),
+            (std::vector<int32_t>{1, 3, 4}));
+  EXPECT_EQ(got.top_logprobs[0], got.logprobs[0]);
+  EXPECT_NEAR(got.top_logprobs[2], got.top_logprobs[0] - 1, 1e-6);
+}
+
+TEST_P(SamplingTest, PenaltiesByHand) {
+  const SamplingRow row = {.temperature = 0,
+                           .repetition_penalty = 2,
+                           .frequency_penalty = 0.5f,
+                           .presence_penalty = 0.25f,
+                           .num_top_logprobs = 4};
+  constexpr uint32_t kPrompt = 0x80000000u;
+  // Token 0: in the prompt, 4 / 2. Token 1: generated twice, -1 * 2 - 1 - 0.25. Token 3: both.
+  const Sampled got = Run({row}, {4, -1, 1, 6}, {{kPrompt, 2, 0, kPrompt | 1}});
+  std::map<int32_t, float> logprob;
+  for (size_t i = 0; i < 4; ++i) logprob[got.top_tokens[i]] = got.top_logprobs[i];
+  EXPECT_NEAR(logprob[0] - logprob[2], 1, 1e-6);
+  EXPECT_NEAR(logprob[1] - logprob[2], -3.25 - 1, 1e-6);
+  EXPECT_NEAR(logprob[3] - logprob[2], 2.25 - 1, 1e-6);
+  EXPECT_EQ(got.tokens[0], 3);
+}
+
+TEST_P(SamplingTest, BannedTokensAreNeverDrawn) {
+  EXPECT_EQ(Run({{.temperature = 0, .num_banned = 2}}, {1, 9, 8, 2}, {}, {1, 2}).tokens[0], 3);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const SamplingRow row = {.top_k = 2, .seed = seed, .num_banned = 1};
+    EXPECT_NE(Run({row}, {1, 9, 0, 2}, {}, {1}).tokens[0], 1);
+  }
+}
+
+TEST_P(SamplingTest, DrawsFollowTheDistribution) {
+  constexpr size_t kDraws = 20'000;
+  const std::vector<float> logits = {0, 1, 2, -1, 0.5f};
+  for (const float temperature : {0.7f, 1.0f, 2.0f}) {
+    std::vector<double> weight;
+    double sum = 0;
+    for (const float logit : logits) sum += weight.emplace_back(std::exp(logit / temperature));
+    std::vector<double> count(5);
+    for (const int32_t token : Draw({.temperature = temperature, .seed = 5}, logits, kDraws)) {
+      ++count[static_cast<size_t>(token)];
+    }
+    double chi_square = 0;
+    for (size_t i = 0; i < 5; ++i) {
+      const double expected = weight[i] / sum * kDraws;
+      chi_square += (count[i] - expected) * (count[i] - expected) / expected;
+    }
+    EXPECT_LT(chi_square, 18.5) << "4 degrees of freedom, p = 0.001; temperature " << temperature;
+  }
+}
+
+TEST_P(SamplingTest, CutsKeepExactlyTheRightTokens) {
+  // Probabilities 0.4, 0.3, 0.2, 0.06, 0.04, in a shuffled order.
+  const std::vector<double> probabilities = {0.06, 0.4, 0.04, 0.2, 0.3};
+  std::vector<float> logits;
+  for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)) + 3);
+  struct Case {
+    SamplingRow row;
+    std::set<int32_t> kept;
+  };
+  const std::vector<Case> cases = {
+      {{.top_k = 1}, {1}},
+      {{.top_k = 3}, {1, 3, 4}},
+      {{.top_k = 99}, {0, 1, 2, 3, 4}},
+      {{.top_p = 0.39f}, {1}},
+      {{.top_p = 0.65f}, {1, 4}},
+      {{.top_p = 0.91f}, {0, 1, 3, 4}},
+      {{.min_p = 0.45f}, {1, 3, 4}},
+      {{.min_p = 1.0f}, {1}},
+      // Among the first two, 0.4 is 0.57 of what is left.
+      {{.top_k = 2, .top_p = 0.55f}, {1}},
+      {{.top_k = 4, .top_p = 0.9f, .min_p = 0.6f}, {1, 4}},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    SamplingRow row = cases[i].row;
+    row.seed = i;
+    const auto drawn = Draw(row, logits, 1000);
+    EXPECT_EQ(std::set<int32_t>(drawn.begin(), drawn.end()), cases[i].kept) << "case " << i;
+  }
+}
+
+TEST_P(SamplingTest, TopPOverALargeVocabularyMatchesASort) {
+  const auto logits = RandomNormal(4000, 9, 2.0f);
+  std::vector<size_t> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  std::set<int32_t> kept;
+  double reached = 0;
+  for (const size_t token : order) {
+    if (reached >= 0.8 * sum) break;
+    reached += std::exp(double{logits[token]});
+    kept.insert(static_cast<int32_t>(token));
+  }
+  EXPECT_GT(kept.size(), 256u) << "the first cut must not be enough";
+  const auto drawn = Draw({.top_p = 0.8f, .seed = 3}, logits, 2000);
+  for (const int32_t token : drawn) EXPECT_TRUE(kept.count(token)) << token;
+  EXPECT_GT(std::set<int32_t>(drawn.begin(), drawn.end()).size(), 200u);
+}
+
+TEST_P(SamplingTest, ATokenDependsOnSeedAndPositionAlone) {
+  const auto logits = RandomNormal(300, 4);
+  std::vector<float> three;
+  for (int i = 0; i < 3; ++i) three.insert(three.end(), logits.begin(), logits.end());
+  const SamplingRow row = {.top_p = 0.95f, .seed = 42, .position = 17};
+  const int32_t alone = Run({row}, logits).tokens[0];
+  const auto batch = Run({{.seed = 1}, row, {.temperature = 0}}, three).tokens;
+  EXPECT_EQ(batch[1], alone);
+  std::set<int32_t> different;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SamplingRow other = row;
+    other.seed = seed;
+    different.insert(Run({other}, logits).tokens[0]);
+  }
+  EXPECT_GT(different.size(), 5u);
+}
+
+TEST_P(SamplingTest, SurvivesHostileLogits) {
+  for (const float value : {kNan, -INFINITY, 0.0f}) {
+    for (const float temperature : {0.0f, 1.0f, 1e-30f}) {
+      const Sampled got = Run({{.temperature = temperature, .top_p = 0.5f, .num_top_logprobs = 2}},
+                              std::vector<float>(40, value));
+      EXPECT_GE(got.tokens[0], 0);
+      EXPECT_LT(got.tokens[0], 40);
+    }
+  }
+}
+
+TEST(CounterRandomTest, IsUniformAndKeepsSeedsApart) {
+  double sum = 0;
+  std::set<double> values;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    for (int64_t position = 0; position < 100; ++position) {
+      const double value = UniformAt(seed, position);
+      ASSERT_GE(value, 0.0);
+      ASSERT_LT(value, 1.0);
+      sum += value;
+      values.insert(value);
+    }
+  }
+  EXPECT_NEAR(sum / 10'000, 0.5, 0.01);
+  EXPECT_EQ(values.size(), 10'000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

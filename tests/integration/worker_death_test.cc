@@ -1,0 +1,132 @@
+// Workers that are killed, doubled, and exchanged for one with another model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "tests/integration/generate_stream.h"
+#include "tests/integration/service_processes.h"
+
+namespace retroinfer::test_support {
+namespace {
+
+namespace v1 = generation::v1;
+using testing::HasSubstr;
+
+ServiceOptions Options() {
+  ServiceOptions options;
+  options.worker_arguments = {"--dense-below", "1024"};
+  return options;
+}
+
+v1::GenerateRequest LongRequest(int32_t max_tokens) {
+  return SampledRequest(RandomTokens(4000, 1), max_tokens, 7);
+}
+
+std::optional<int> ExitCode(ChildProcess& process) {
+  const std::optional<int> status = process.Wait(absl::Seconds(20));
+  if (!status.has_value() || !WIFEXITED(*status)) return std::nullopt;
+  return WEXITSTATUS(*status);
+}
+
+// A copy of the demo model without its upper layers.
+std::filesystem::path ShallowModel(const std::filesystem::path& folder) {
+  const std::filesystem::path model = folder / "shallow";
+  std::filesystem::copy(RETROINFER_SOURCE_DIR "/models/needle", model,
+                        std::filesystem::copy_options::recursive);
+  std::ifstream in(model / "config.json");
+  nlohmann::json config = nlohmann::json::parse(in);
+  in.close();
+  config["num_hidden_layers"] = 3;
+  std::ofstream(model / "config.json") << config;
+  return model;
+}
+
+class WorkerDeathTest : public testing::Test {
+ protected:
+  WorkerDeathTest() : processes_(Options()) { processes_.StartBoth(); }
+
+  // Waits until the store has freed everything; false after 10 s.
+  bool StoreIsEmpty() {
+    return Eventually(
+        [&] {
+          const kvstore::v1::GetStatsResponse stats = processes_.StoreStats();
+          return !stats.worker_attached() && stats.sequences() == 0 &&
+                 stats.reserved_extents() == 0 && stats.committed_segments() == 0 &&
+                 stats.clusters() == 0 && stats.used_slots() == 0 &&
+                 stats.free_pages() == stats.arena_pages() &&
+                 stats.largest_free_pages() == stats.arena_pages();
+        },
+        absl::Seconds(10));
+  }
+
+  ServiceProcesses processes_;
+};
+
+TEST_F(WorkerDeathTest, TheStoreFreesWhatAKilledWorkerHeldAndTakesTheNext) {
+  const std::vector<int32_t> tokens = Generate(processes_.worker_stub(), LongRequest(30));
+  ASSERT_EQ(tokens.size(), 30u);
+  {
+    GenerateStream decoding(processes_.worker_stub(), LongRequest(4000));
+    ASSERT_TRUE(decoding.WaitForTokens(20));
+    GenerateStream prefilling(processes_.worker_stub(), LongRequest(4000));
+    ASSERT_TRUE(Eventually([&] { return processes_.StoreStats().sequences() == 2; }));
+    ASSERT_GT(processes_.StoreStats().committed_segments(), 0u);
+    ASSERT_GT(processes_.StoreStats().used_slots(), 0u);
+    processes_.worker().Kill();
+    EXPECT_TRUE(StoreIsEmpty());
+    EXPECT_EQ(decoding.Wait().error_code(), grpc::StatusCode::UNAVAILABLE);
+    EXPECT_EQ(prefilling.Wait().error_code(), grpc::StatusCode::UNAVAILABLE);
+  }
+  processes_.StartWorker();
+  EXPECT_EQ(Generate(processes_.worker_stub(), LongRequest(30)), tokens);
+  EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
+  EXPECT_EQ(processes_.StoreStats().workers_attached_total(), 2u);
+}
+
+TEST_F(WorkerDeathTest, ASecondWorkerIsRefusedAndTheFirstIsNotDisturbed) {
+  const std::vector<int32_t> tokens = Generate(processes_.worker_stub(), LongRequest(300));
+  GenerateStream running(processes_.worker_stub(), LongRequest(300));
+  ASSERT_TRUE(running.WaitForTokens(1));
+  const auto second = processes_.StartOtherWorker("second");
+  EXPECT_EQ(ExitCode(*second), 1);
+  EXPECT_THAT(processes_.LogOf("second"),
+              HasSubstr(absl::StrCat("another worker (process ", processes_.worker().pid(),
+                                     ") is attached; a store serves one worker")));
+  const auto same_socket = processes_.StartOtherWorker(
+      "third", {"--listen", absl::StrCat("unix:", processes_.folder().string(), "/worker.sock")});
+  EXPECT_EQ(ExitCode(*same_socket), 1);
+  EXPECT_THAT(processes_.LogOf("third"), HasSubstr("another server listens on"));
+  EXPECT_TRUE(running.Wait().ok());
+  EXPECT_EQ(running.tokens(), tokens);
+}
+
+TEST_F(WorkerDeathTest, AWorkerWithAnotherModelIsTakenOnceTheFirstHasGone) {
+  const std::filesystem::path shallow = ShallowModel(processes_.folder());
+  const auto refused = processes_.StartOtherWorker("refused", {"--model", shallow.string()});
+  EXPECT_EQ(ExitCode(*refused), 1);
+  EXPECT_THAT(processes_.LogOf("refused"), HasSubstr("is attached"));
+
+  processes_.worker().Kill();
+  ASSERT_TRUE(StoreIsEmpty());
+  const auto other = processes_.StartOtherWorker("other", {"--model", shallow.string()});
+  EXPECT_TRUE(Eventually([&] { return processes_.StoreStats().geometry().num_layers() == 3; }))
+      << processes_.LogOf("other");
+  EXPECT_TRUE(processes_.StoreStats().worker_attached());
+  other->Kill();
+  ASSERT_TRUE(StoreIsEmpty());
+  // Pages of another type are another geometry, too.
+  const auto f32 = processes_.StartOtherWorker("f32", {"--kv-dtype", "f32"});
+  EXPECT_TRUE(Eventually([&] {
+    return processes_.StoreStats().geometry().dtype() == kvstore::v1::DATA_TYPE_F32;
+  })) << processes_.LogOf("f32");
+}
+
+}  // namespace
+}  // namespace retroinfer::test_support
