@@ -35,7 +35,8 @@ absl::StatusOr<std::unique_ptr<WavePolicy>> MakeWavePolicy(const EngineEnvironme
           device, ops, *environment.compute, cache, memory.dense_pool(), memory.meta_pool(),
           {.num_query_heads = static_cast<int32_t>(environment.model->config().num_query_heads),
            .max_batch = plan.max_batch,
-           .max_tokens = plan.max_model_len}));
+           .max_tokens = plan.max_model_len,
+           .radius_weight = settings.radius_weight}));
   wave.on_built = [&store](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
     store.Commit(sequence.sequence_id, CommitOf(sequence, segment, token_begin));
   };

@@ -41,7 +41,7 @@ void EngineStatsBoard::AddCacheStats(EngineStats& stats) {
   stats.slots_total = cache_stats_.num_slots;
   stats.slots_used = cache_stats_.num_used_slots;
   stats.page_hits = counters.hits;
-  stats.page_misses = counters.misses;
+  stats.page_misses = counters.admissions;
   stats.page_transients = counters.transients;
   stats.page_evictions = counters.evictions;
   stats.evictions_kept = counters.evictions_kept;

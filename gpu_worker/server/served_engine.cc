@@ -29,6 +29,10 @@ constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at
 WaveIndexSettings IndexSettings(const WorkerOptions& options) {
   WaveIndexSettings settings;
   settings.dense_below = options.dense_below;
+  if (options.wave_index == "paper") {
+    settings.centre_keys = false;
+    settings.radius_weight = 0;
+  }
   return settings;
 }
 
@@ -255,6 +259,9 @@ void LoadedEngine::DescribeModel() {
   model_.backend = backend_.device->info().backend;
   model_.eos_token_ids = generation_.eos_token_ids;
   model_.default_attention = options_.default_attention;
+  if (options_.wave_index == "paper") {
+    model_.default_attention.ranking = GroupRanking::kSumOfSoftmax;
+  }
 
   SamplingParams& sampling = model_.default_sampling;
   sampling.max_tokens = options_.default_max_tokens;

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -101,8 +102,13 @@ void ServiceProcesses::StartWorker() {
 
 std::unique_ptr<ChildProcess> ServiceProcesses::StartOtherWorker(
     const std::string& name, const std::vector<std::string>& extra) {
-  std::vector<std::string> arguments = WorkerArguments(name);
+  const std::vector<std::string> usual = WorkerArguments(name);
+  std::vector<std::string> arguments = {usual[0]};
   arguments.insert(arguments.end(), extra.begin(), extra.end());
+  for (size_t i = 1; i + 1 < usual.size(); i += 2) {
+    if (std::find(extra.begin(), extra.end(), usual[i]) != extra.end()) continue;
+    arguments.insert(arguments.end(), {usual[i], usual[i + 1]});
+  }
   return std::make_unique<ChildProcess>(arguments, PathOf(name + ".log"));
 }
 
