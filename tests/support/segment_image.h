@@ -1,6 +1,7 @@
 // A segment in an extent, written by a backend from random keys and values and a random clustering.
 #pragma once
 
+#include <cmath>
 #include <random>
 #include <vector>
 
@@ -46,6 +47,7 @@ class SegmentImage {
       const DeviceBuffer device_sizes = data.Upload(sizes);
       const DeviceBuffer centroids = data.Upload(RandomNormal(heads * m * d, 60 + layer));
       const DeviceBuffer value_sums = data.Upload(RandomNormal(heads * m * d, 80 + layer));
+      const DeviceBuffer radii = data.Upload(RandomRadii(heads * m, layer));
       RI_CHECK(
           backend.ops
               ->WriteSegment(*backend.stream, {.kv = layers_.back().view(),
@@ -77,6 +79,12 @@ class SegmentImage {
   }
 
  private:
+  static std::vector<float> RandomRadii(size_t count, uint64_t seed) {
+    std::vector<float> radii = RandomNormal(count, seed);
+    for (float& radius : radii) radius = std::abs(radius);
+    return radii;
+  }
+
   const KvGeometry geometry_;
   const uint32_t num_tokens_;
   MetaPoolImage pool_image_;
