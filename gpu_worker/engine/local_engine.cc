@@ -187,7 +187,12 @@ void LocalEngine::TakeAnswer(ReserveAnswer answer) {
 }
 
 void LocalEngine::BeginPrefill(LiveRequest& live, std::vector<Extent> extents) {
-  TakeExtents(std::move(extents), live.kv);
+  if (const absl::Status status =
+          TakeExtents(std::move(extents), parts_.store->arena_pages(), live.kv);
+      !status.ok()) {
+    End(live, FinishReason::kError, status);
+    return;
+  }
   live.state = RequestState::kPrefill;
   EngineStats& counters = stats_.counters();
   counters.prefix_cache_queries_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 namespace retroinfer {
 
 std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const KvNeed& need) {
@@ -24,7 +26,13 @@ std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const Kv
   return request;
 }
 
-void TakeExtents(std::vector<Extent> extents, SequenceKv& sequence) {
+absl::Status TakeExtents(std::vector<Extent> extents, uint32_t arena_pages, SequenceKv& sequence) {
+  for (const Extent& extent : extents) {
+    if (uint64_t{extent.first_page} + extent.num_pages <= arena_pages) continue;
+    return absl::InternalError(absl::StrCat("the store answered with an extent of ",
+                                            extent.num_pages, " pages from ", extent.first_page,
+                                            "; the arena has ", arena_pages));
+  }
   sequence.extents = std::move(extents);
   sequence.num_cached_segments = 0;
   sequence.cached_end = kSinkTokens;
@@ -33,6 +41,7 @@ void TakeExtents(std::vector<Extent> extents, SequenceKv& sequence) {
     ++sequence.num_cached_segments;
     sequence.cached_end += sequence.prefix.segments[i].num_tokens;
   }
+  return absl::OkStatus();
 }
 
 CommittedSegment CommitOf(const SequenceKv& sequence, size_t index, int64_t token_begin) {

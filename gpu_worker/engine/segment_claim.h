@@ -1,10 +1,11 @@
 // What a request asks of the segment store, and what it makes of the answer.
 #pragma once
 
+#include <cstdint>
 #include <optional>
-#include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "common/kv/extent.h"
 #include "common/kv/named_segment.h"
 #include "gpu_worker/attention/sequence_kv.h"
@@ -16,7 +17,10 @@ namespace retroinfer {
 std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const KvNeed& need);
 
 // Gives `sequence` the store's answer to that request.
-void TakeExtents(std::vector<Extent> extents, SequenceKv& sequence);
+//
+// Returns: INTERNAL, and the sequence is unchanged, if an extent is not inside an arena of
+//          `arena_pages`: the answer comes from another process.
+absl::Status TakeExtents(std::vector<Extent> extents, uint32_t arena_pages, SequenceKv& sequence);
 
 // Returns what to commit when segment `index` of the sequence is built.
 CommittedSegment CommitOf(const SequenceKv& sequence, size_t index, int64_t token_begin);

@@ -42,20 +42,28 @@ TEST_F(SegmentClaimTest, WhatNeedsNoExtentsTakesOnlyWhatIsThere) {
 TEST_F(SegmentClaimTest, TheLeadingCachedExtentsCount) {
   std::vector<Extent> extents(4);
   for (Extent& extent : extents) extent.num_tokens = 1024;
-  TakeExtents(extents, sequence_);
+  ASSERT_TRUE(TakeExtents(extents, 100, sequence_).ok());
   EXPECT_EQ(sequence_.num_cached_segments, 0u);
   EXPECT_EQ(sequence_.cached_tokens(), 0);
   extents[0].cached = extents[1].cached = extents[3].cached = true;
-  TakeExtents(extents, sequence_);
+  ASSERT_TRUE(TakeExtents(extents, 100, sequence_).ok());
   EXPECT_EQ(sequence_.num_cached_segments, 2u);
   EXPECT_EQ(sequence_.cached_end, 4 + 2048);
   EXPECT_EQ(sequence_.extents.size(), 4u);
 }
 
+TEST_F(SegmentClaimTest, AnExtentOutsideOfTheArenaIsRefused) {
+  std::vector<Extent> extents(1);
+  extents[0].first_page = UINT32_MAX;
+  extents[0].num_pages = 10;
+  EXPECT_EQ(TakeExtents(extents, 100, sequence_).code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(sequence_.extents.empty());
+}
+
 TEST_F(SegmentClaimTest, OnlySegmentsOfThePromptAreCommittedWithANameForOthers) {
   std::vector<Extent> extents(4);
   for (size_t i = 0; i < 4; ++i) extents[i].id = 10 + i;
-  TakeExtents(extents, sequence_);
+  ASSERT_TRUE(TakeExtents(extents, 100, sequence_).ok());
   const CommittedSegment named = CommitOf(sequence_, 1, 1028);
   EXPECT_EQ(named.extent_id, 11u);
   EXPECT_EQ(named.token_begin, 1028u);
