@@ -9,6 +9,9 @@
 
 namespace retroinfer {
 
+// Error reason of a reservation that must wait: another sequence computes the next named segment.
+inline constexpr char kSegmentInProgressReason[] = "SEGMENT_IN_PROGRESS";
+
 // A segment by its content: its place in the hash chain of common/hash/segment_name.h.
 struct SegmentIdentity {
   common::SegmentName name;
