@@ -1,4 +1,5 @@
-// A run of pages of the arena that the worker may write until its segment is committed.
+// A run of pages of the arena. The worker may write it until its segment is committed; a cached one
+// holds a committed segment already, which other sequences may use as well.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@ struct Extent {
   PageId first_page = 0;    // in the arena
   uint32_t num_pages = 0;   // pages
   uint32_t num_tokens = 0;  // that it was reserved for
+  bool cached = false;      // holds the image of the wanted segment; must not be written
 };
 
 }  // namespace retroinfer

@@ -1,7 +1,7 @@
 // Byte layout of a segment inside its extent of the arena. The same bytes are what a durable copy
 // holds. Offsets count from the start of the extent; everything is little-endian.
 //
-//   L layers, H KV heads, m clusters for each (layer, head) = num_tokens / 16, d head_dim, e bytes
+//   L layers, H KV heads, n tokens, m clusters for each (layer, head) = n / 16, d head_dim, e bytes
 //   of an element.
 //
 //   OFFSET             SIZE         DESCRIPTION
@@ -9,6 +9,9 @@
 //   2048               12*L*H*m     ClusterEntry [L][H][m]
 //   centroids_offset   d*e*L*H*m    centroids C [L][H][m][d]: mean of the member keys
 //   value_sums_offset  d*e*L*H*m    value sums  [L][H][m][d]
+//   order_offset       2*L*H*n      uint16 [L][H][n]: for each token in page order (cluster by
+//   cluster,
+//                                   in the order of their entries) its index in the segment
 //   pages_offset       2048*pages   KV pages; multiple of 2048; clusters in any order, each a run
 //   of
 //                                   consecutive pages, no two overlapping
@@ -25,7 +28,7 @@
 namespace retroinfer {
 
 inline constexpr uint64_t kSegmentMagic = 0x31474553'4f525452;  // "RTROSEG1"
-inline constexpr uint32_t kSegmentVersion = 1;
+inline constexpr uint32_t kSegmentVersion = 2;
 
 struct SegmentHeader {
   uint64_t magic;
@@ -49,6 +52,11 @@ struct ClusterEntry {
 };
 static_assert(sizeof(ClusterEntry) == 12 && std::is_trivially_copyable_v<ClusterEntry>);
 
+// Index of a token in its segment. For each (layer, head) the order table is a permutation of
+// 0 .. num_tokens - 1.
+using TokenOrder = uint16_t;
+static_assert(kPrefillSegmentTokens - 1 <= UINT16_MAX);
+
 // Offsets of the parts of a segment of `num_tokens` tokens.
 struct SegmentLayout {
   SegmentLayout(const KvGeometry& geometry, uint32_t num_tokens)
@@ -58,8 +66,9 @@ struct SegmentLayout {
     clusters_offset = kPageBytes;
     centroids_offset = clusters_offset + total_clusters * sizeof(ClusterEntry);
     value_sums_offset = centroids_offset + total_clusters * geometry.vector_bytes();
-    const size_t end = value_sums_offset + total_clusters * geometry.vector_bytes();
-    first_kv_page = static_cast<uint32_t>((end + kPageBytes - 1) / kPageBytes);
+    order_offset = value_sums_offset + total_clusters * geometry.vector_bytes();
+    index_end = order_offset + total_clusters * kTokensPerCluster * sizeof(TokenOrder);
+    first_kv_page = static_cast<uint32_t>((index_end + kPageBytes - 1) / kPageBytes);
     // Each cluster wastes less than one page: m clusters of n tokens need at most
     // (n + m * (tokens_per_page - 1)) / tokens_per_page pages.
     const uint32_t per_page = geometry.tokens_per_page();
@@ -71,6 +80,8 @@ struct SegmentLayout {
   size_t clusters_offset;       // bytes
   size_t centroids_offset;      // bytes
   size_t value_sums_offset;     // bytes
+  size_t order_offset;          // bytes
+  size_t index_end;             // bytes; zeros from here to first_kv_page
   uint32_t first_kv_page;       // pages
   uint32_t max_pages_per_head;  // pages of KV that one (layer, head) can need at most
   uint32_t max_pages;           // size of an extent that always suffices

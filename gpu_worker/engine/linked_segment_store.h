@@ -19,16 +19,17 @@ class LinkedSegmentStore final : public SegmentStore {
   bool attached() const override { return link_.state() == StoreLink::State::kAttached; }
   uint64_t num_reattached() const override { return link_.num_reattached(); }
 
-  void Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
-               ReserveCallback callback) override {
-    link_.Reserve(sequence_id, std::move(segment_tokens), std::move(callback));
+  void Reserve(ReserveRequest request, ReserveCallback callback) override {
+    link_.Reserve(std::move(request), std::move(callback));
   }
 
   // A segment that the store refuses stays in use by its sequence, which holds the extent in any
   // case; the refusal is logged, since it means that one of the two sides is wrong.
-  void Commit(uint64_t sequence_id, uint64_t extent_id, int64_t token_begin) override {
-    link_.Commit(sequence_id,
-                 {{.extent_id = extent_id, .token_begin = static_cast<uint64_t>(token_begin)}},
+  void Commit(uint64_t sequence_id, CommittedSegment segment) override {
+    const uint64_t extent_id = segment.extent_id;
+    std::vector<CommittedSegment> segments;
+    segments.push_back(std::move(segment));
+    link_.Commit(sequence_id, std::move(segments),
                  [sequence_id, extent_id](const absl::Status& status) {
                    // Cancelled: the link was closed, or the sequence released before its turn.
                    if (!status.ok() && !absl::IsCancelled(status)) {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/extent.h"
+#include "common/kv/named_segment.h"
 
 namespace retroinfer {
 
@@ -24,13 +25,18 @@ class SegmentStore {
   virtual bool attached() const = 0;
   virtual uint64_t num_reattached() const = 0;
 
-  // Reserves one extent for each element of `segment_tokens`, all or nothing. The callback gets
-  // them in that order, RESOURCE_EXHAUSTED (no room now) or UNAVAILABLE (no store).
-  virtual void Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
-                       ReserveCallback callback) = 0;
-  // Makes the segment in `extent_id`, whose first token is at position `token_begin`, immutable.
-  virtual void Commit(uint64_t sequence_id, uint64_t extent_id, int64_t token_begin) = 0;
-  // Frees everything that the sequence holds in the arena.
+  // Takes one extent for each wanted segment, all or nothing. The leading named ones that are
+  // committed, by whomever, are shared: Extent::cached. If the next named one is being computed by
+  // another sequence, the answer waits for its commit or for the end of that sequence, so that it
+  // is computed once.
+  //
+  // The callback gets the extents in order (with cached_only: the cached ones), RESOURCE_EXHAUSTED
+  // (no room now), UNAVAILABLE (no store) or CANCELLED (released meanwhile).
+  virtual void Reserve(ReserveRequest request, ReserveCallback callback) = 0;
+  // Makes a segment immutable; a named one is found by others from now on. Not for cached ones.
+  virtual void Commit(uint64_t sequence_id, CommittedSegment segment) = 0;
+  // Gives up everything that the sequence holds in the arena or waits for. Its named segments may
+  // stay, for others to find, until the room is needed.
   virtual void Release(uint64_t sequence_id) = 0;
 };
 

@@ -1,4 +1,5 @@
-// Writes one layer of a clustered segment: pages and index into its extent of the arena, and the
+// Writes one layer of a clustered segment: pages, index and order of tokens into its extent of the
+// arena, and the
 // meta blocks of the device (layouts in segment_layout.h and meta_pool.h). Clusters of a head take
 // consecutive pages in cluster order; heads and layers follow each other from `first_page` on,
 // which is advanced past the layer's last page, so that the extent has no holes. Bound by the copy:

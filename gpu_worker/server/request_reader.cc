@@ -93,6 +93,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   ASSIGN_OR_RETURN(shared.prompt, ReadPrompt(request));
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
+  shared.cache_salt = request.cache_salt();
   shared.priority = request.priority();
   shared.deadline = deadline.time;
   shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted

@@ -142,6 +142,7 @@ class LoadedEngine final : public ServedEngine {
   std::unique_ptr<ChatTemplate> chat_template_;
   ServedModel model_;
   MemoryPlan plan_;
+  std::string segment_fingerprint_;
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Stream> background_;
   std::unique_ptr<Transformer> transformer_;
@@ -183,9 +184,8 @@ absl::Status LoadedEngine::AttachAndPlan(const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(const Fingerprint fingerprint,
                    ModelFingerprint(config_, checkpoint,
                                     {.num_threads = backend_.device->info().num_processors}));
-  ASSIGN_OR_RETURN(
-      link_, ConnectStore(options_, geometry, SegmentFingerprint(fingerprint, backend_, settings_),
-                          cache_bytes));
+  segment_fingerprint_ = SegmentFingerprint(fingerprint, backend_, settings_);
+  ASSIGN_OR_RETURN(link_, ConnectStore(options_, geometry, segment_fingerprint_, cache_bytes));
   store_ = std::make_unique<LinkedSegmentStore>(*link_);
   ASSIGN_OR_RETURN(
       plan_, PlanFor(options_, config_,
@@ -233,6 +233,7 @@ absl::Status LoadedEngine::StartEngine(const Checkpoint& checkpoint) {
       engine_,
       LocalEngine::Start({.plan = plan_,
                           .eos_token_ids = generation_.eos_token_ids,
+                          .segment_fingerprint = segment_fingerprint_,
                           .max_live_requests = static_cast<size_t>(options_.max_queued_requests),
                           .prefill_rows = kPrefillRows},
                          std::move(parts)));

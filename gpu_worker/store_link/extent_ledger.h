@@ -3,38 +3,61 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "common/kv/extent.h"
+#include "common/kv/named_segment.h"
 
 namespace retroinfer {
 
 // One extent of a sequence.
 struct LedgerExtent {
   Extent extent;
-  std::optional<uint64_t> token_begin;  // of its segment; set when committed
+  std::optional<uint64_t> token_begin;                        // of its segment; set when committed
+  std::shared_ptr<const SegmentIdentity> identity = nullptr;  // set: committed and found by name
 };
 
-// The record from which a restarted store is told everything again.
+// The record from which a restarted store is told everything again: the extents of the live
+// sequences, and the named segments of those that ended, as long as nothing else was granted their
+// pages, so that their bytes are still in the arena whether or not the store evicted them.
 //
 // Threads: one at a time.
 class ExtentLedger {
  public:
-  // Notes the extents of a sequence; replaces what was known of it.
-  void Reserve(uint64_t sequence_id, const std::vector<Extent>& extents);
-  // Notes that an extent is committed and now has `num_pages` pages; unknown ones are ignored.
-  void Commit(uint64_t sequence_id, uint64_t extent_id, uint64_t token_begin, uint32_t num_pages);
-  // Forgets a sequence.
+  // Notes the extents of a sequence; replaces what was known of it. The cached ones hold the wanted
+  // segments, of which the first begins behind the sink tokens.
+  //
+  // REQUIRES: not more extents than wanted segments.
+  void Reserve(const ReserveRequest& request, const std::vector<Extent>& extents);
+  // Notes that an extent is committed and now has `num_pages` pages; unknown ones are ignored. With
+  // an identity it is found by name.
+  void Commit(uint64_t sequence_id, uint64_t extent_id, uint64_t token_begin, uint32_t num_pages,
+              std::shared_ptr<const SegmentIdentity> identity = nullptr);
+  // Forgets a sequence, but not its named segments.
   void Release(uint64_t sequence_id);
 
   // Returns the extent, or nothing.
   const LedgerExtent* Find(uint64_t sequence_id, uint64_t extent_id) const;
   // All live sequences with their extents in the order of the reservation.
   const std::map<uint64_t, std::vector<LedgerExtent>>& sequences() const { return sequences_; }
+  // All named segments, each once: those of ended sequences in the order of their release, then
+  // those of live ones. Valid until the next change.
+  std::vector<const LedgerExtent*> NamedSegments() const;
 
  private:
+  struct Retained {
+    LedgerExtent entry;
+    uint64_t released = 0;  // order
+  };
+
+  // Forgets the segments of ended sequences whose pages `extent` has.
+  void DropRetained(const Extent& extent);
+
   std::map<uint64_t, std::vector<LedgerExtent>> sequences_;
+  std::map<PageId, Retained> retained_;  // by first page; no two overlap
+  uint64_t last_release_ = 0;
 };
 
 }  // namespace retroinfer

@@ -39,10 +39,26 @@ Extent FromProto(const v1::Extent& proto, uint32_t num_tokens) {
   extent.first_page = proto.first_page();
   extent.num_pages = proto.num_pages();
   extent.num_tokens = num_tokens;
+  extent.cached = proto.cached();
   return extent;
 }
 
+void ToProto(const LedgerExtent& entry, v1::RestoredExtent* proto) {
+  proto->mutable_extent()->set_extent_id(entry.extent.id);
+  proto->mutable_extent()->set_first_page(entry.extent.first_page);
+  proto->mutable_extent()->set_num_pages(entry.extent.num_pages);
+  proto->set_reserved_tokens(entry.extent.num_tokens);
+  if (entry.token_begin.has_value()) proto->set_token_begin(*entry.token_begin);
+}
+
 }  // namespace
+
+void ToProto(const SegmentIdentity& identity, v1::SegmentIdentity* proto) {
+  proto->set_name(std::string(identity.name.view()));
+  proto->set_parent(std::string(identity.parent.view()));
+  proto->set_salt_hash(std::string(identity.salt_hash.view()));
+  proto->mutable_token_ids()->Add(identity.token_ids.begin(), identity.token_ids.end());
+}
 
 StoreClient::StoreClient(const std::string& target, Tick tick)
     : tick_(std::move(tick)),
@@ -151,14 +167,17 @@ absl::Status StoreClient::Restore(const ExtentLedger& ledger, absl::Duration tim
   for (const auto& [sequence_id, entries] : ledger.sequences()) {
     v1::RestoredSequence* sequence = request.add_sequences();
     sequence->set_sequence_id(sequence_id);
+    uint32_t num_cached = 0;
     for (const LedgerExtent& entry : entries) {
-      v1::RestoredExtent* restored = sequence->add_extents();
-      restored->mutable_extent()->set_extent_id(entry.extent.id);
-      restored->mutable_extent()->set_first_page(entry.extent.first_page);
-      restored->mutable_extent()->set_num_pages(entry.extent.num_pages);
-      restored->set_reserved_tokens(entry.extent.num_tokens);
-      if (entry.token_begin.has_value()) restored->set_token_begin(*entry.token_begin);
+      ToProto(entry, sequence->add_extents());
+      num_cached += entry.extent.cached ? 1 : 0;
     }
+    sequence->set_num_cached(num_cached);
+  }
+  for (const LedgerExtent* entry : ledger.NamedSegments()) {
+    v1::RestoredSegment* segment = request.add_named_segments();
+    ToProto(*entry, segment->mutable_extent());
+    ToProto(*entry->identity, segment->mutable_identity());
   }
   v1::RestoreSegmentsResponse response;
   return Call(&v1::KvStoreService::Stub::AsyncRestoreSegments, request, &response, timeout);
@@ -176,23 +195,35 @@ void StoreClient::Detach(absl::Duration timeout) {
   lease_.reset();
 }
 
-absl::StatusOr<std::vector<Extent>> StoreClient::Reserve(
-    uint64_t sequence_id, const std::vector<uint32_t>& segment_tokens, absl::Duration timeout) {
+absl::StatusOr<std::vector<Extent>> StoreClient::Reserve(const ReserveRequest& wanted,
+                                                         bool compute_anyway,
+                                                         absl::Duration timeout) {
   v1::ReserveExtentsRequest request;
   request.set_attach_token(token_);
   request.set_call_number(++call_number_);
-  request.set_sequence_id(sequence_id);
-  for (const uint32_t tokens : segment_tokens) request.add_segment_tokens(tokens);
+  request.set_sequence_id(wanted.sequence_id);
+  request.set_cached_only(wanted.cached_only);
+  request.set_compute_anyway(compute_anyway);
+  for (const SegmentWanted& segment : wanted.segments) {
+    request.add_segment_tokens(segment.num_tokens);
+    if (segment.identity.has_value()) ToProto(*segment.identity, request.add_identities());
+  }
   v1::ReserveExtentsResponse response;
   RETURN_IF_ERROR(
       Call(&v1::KvStoreService::Stub::AsyncReserveExtents, request, &response, timeout));
-  if (response.extents_size() != static_cast<int>(segment_tokens.size())) {
-    return absl::InternalError(absl::StrCat("the store returned ", response.extents_size(),
-                                            " extents for ", segment_tokens.size(), " segments"));
+  const size_t num_extents = response.extents().size();
+  if (wanted.cached_only ? num_extents > wanted.segments.size()
+                         : num_extents != wanted.segments.size()) {
+    return absl::InternalError(absl::StrCat("the store returned ", num_extents, " extents for ",
+                                            wanted.segments.size(), " segments"));
   }
   std::vector<Extent> extents;
   for (int i = 0; i < response.extents_size(); ++i) {
-    extents.push_back(FromProto(response.extents(i), segment_tokens[i]));
+    extents.push_back(FromProto(response.extents(i), wanted.segments[i].num_tokens));
+    if (extents.back().cached && !wanted.segments[i].identity.has_value()) {
+      return absl::InternalError(absl::StrCat("the store returned a cached extent for segment ", i,
+                                              ", which has no name"));
+    }
   }
   return extents;
 }

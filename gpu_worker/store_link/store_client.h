@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/kv/named_segment.h"
 #include "common/shm/fd_channel.h"
 #include "common/shm/sealed_memory.h"
 #include "gpu_worker/store_link/extent_ledger.h"
@@ -25,6 +26,9 @@ struct SharedMemoryPair {
   common::SealedMemory arena;
   common::SealedMemory data_plane;
 };
+
+// Fills the message of a segment's identity.
+void ToProto(const SegmentIdentity& identity, kvstore::v1::SegmentIdentity* proto);
 
 // Threads: one at a time.
 // Owns:    the channel and, once attached, the lease (the descriptor connection).
@@ -49,10 +53,11 @@ class StoreClient {
   // Ends the lease in good order. Does not ask `tick`.
   void Detach(absl::Duration timeout);
 
-  absl::StatusOr<std::vector<Extent>> Reserve(uint64_t sequence_id,
-                                              const std::vector<uint32_t>& segment_tokens,
+  // `compute_anyway`: does not mind that another sequence computes the same segments.
+  absl::StatusOr<std::vector<Extent>> Reserve(const ReserveRequest& request, bool compute_anyway,
                                               absl::Duration timeout);
-  // Returns the extents after the cut, in the order of `segments`.
+  // Returns the extents after the cut, in the order of `segments`; Extent::cached of those that are
+  // found by their name now.
   absl::StatusOr<std::vector<Extent>> Commit(uint64_t sequence_id,
                                              const std::vector<kvstore::v1::Segment>& segments,
                                              absl::Duration timeout);

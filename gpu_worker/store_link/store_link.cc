@@ -24,6 +24,7 @@
 #include "common/log/log_rate_limiter.h"
 #include "common/shm/unique_fd.h"
 #include "common/status/errno_status.h"
+#include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/store_link/extent_ledger.h"
 #include "gpu_worker/store_link/store_client.h"
@@ -39,6 +40,8 @@ constexpr absl::Duration kDetachTimeout = absl::Seconds(1);
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(50);
 constexpr absl::Duration kBackoffMax = absl::Milliseconds(250);
 constexpr int kIdlePollMs = 1000;
+// While reservations wait for other sequences.
+constexpr absl::Duration kProgressPoll = absl::Seconds(1);
 
 v1::AttachWorkerRequest MakeAttachRequest(const StoreLinkOptions& options) {
   v1::AttachWorkerRequest request;
@@ -65,11 +68,14 @@ struct Operation {
 
   Kind kind = Kind::kRelease;
   uint64_t sequence_id = 0;
-  std::vector<uint32_t> segment_tokens;          // kReserve
+  ReserveRequest request;                        // kReserve
   StoreLink::ReserveCallback on_reserved;        // kReserve
   absl::Time deadline = absl::InfiniteFuture();  // kReserve
-  std::vector<CommittedSegment> segments;        // kCommit
-  StoreLink::DoneCallback on_committed;          // kCommit
+  // kReserve: when it stops to mind that others compute the same; set at the first answer that they
+  // do.
+  std::optional<absl::Time> progress_deadline;
+  std::vector<CommittedSegment> segments;  // kCommit
+  StoreLink::DoneCallback on_committed;    // kCommit
 };
 
 void Finish(Operation& operation, const absl::Status& error) {
@@ -106,6 +112,12 @@ class StoreLink::Impl {
   // Takes the oldest operation, if there is one, to the store; keeps it unless it was answered.
   Outcome ProcessFront();
   Outcome ProcessReserve(Operation& operation);
+  void SetAside(Operation operation);
+  // Moves reservations that wait for other sequences back into the queue: those that are due, or
+  // all.
+  void ResumeWaiting(bool all);
+  // Ends the sequence's reservation if it waits for another sequence.
+  void CancelWaiting(uint64_t sequence_id);
   Outcome ProcessCommit(Operation& operation);
   Outcome ProcessRelease(Operation& operation);
   // Fails the reservations in the queue that have waited long enough.
@@ -124,6 +136,7 @@ class StoreLink::Impl {
   std::unique_ptr<StoreClient> client_;
   ExtentLedger ledger_;
   absl::Duration backoff_ = kBackoffMin;
+  absl::Time next_look_ = absl::InfiniteFuture();  // for waiting_
   common::LogRateLimiter reattach_log_{absl::Seconds(10)};
 
   absl::Mutex callback_mutex_;  // held while on_reattach_ runs; taken before mutex_
@@ -132,6 +145,7 @@ class StoreLink::Impl {
   mutable absl::Mutex mutex_;
   std::deque<Operation> queue_ ABSL_GUARDED_BY(mutex_);
   size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<Operation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
 
   // Own synchronisation.
   std::atomic<bool> attached_{false};
@@ -194,7 +208,7 @@ void StoreLink::Impl::SetReattachCallback(std::function<void()> callback) {
 
 size_t StoreLink::Impl::num_pending() const {
   absl::MutexLock lock(&mutex_);
-  return queue_.size() + num_in_call_;
+  return queue_.size() + waiting_.size() + num_in_call_;
 }
 
 void StoreLink::Impl::Loop() {
@@ -207,6 +221,7 @@ void StoreLink::Impl::Loop() {
       Lose("a call found the store gone");
     } else {
       WaitForWork();
+      ResumeWaiting(/*all=*/false);
     }
   }
   client_->Detach(kDetachTimeout);
@@ -218,7 +233,8 @@ void StoreLink::Impl::WaitForWork() {
     absl::MutexLock lock(&mutex_);
     if (!queue_.empty()) return;
   }
-  WaitFor(absl::Milliseconds(kIdlePollMs));
+  const absl::Duration idle = absl::Milliseconds(kIdlePollMs);
+  WaitFor(std::clamp(next_look_ - absl::Now(), absl::Milliseconds(1), idle));
 }
 
 void StoreLink::Impl::WaitFor(absl::Duration duration) {
@@ -232,6 +248,7 @@ void StoreLink::Impl::Lose(const std::string& reason) {
   if (stop_) return;
   attached_ = false;
   backoff_ = kBackoffMin;
+  ResumeWaiting(/*all=*/true);
   spdlog::warn("lost the kv_store_service: {}; running sequences go on, reconnecting", reason);
 }
 
@@ -286,16 +303,22 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
 }
 
 StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(Operation& operation) {
+  const bool compute_anyway =
+      operation.progress_deadline.has_value() && absl::Now() >= *operation.progress_deadline;
   const absl::Duration left = operation.deadline - absl::Now();
   auto extents = left > absl::ZeroDuration()
-                     ? client_->Reserve(operation.sequence_id, operation.segment_tokens, left)
+                     ? client_->Reserve(operation.request, compute_anyway, left)
                      : absl::DeadlineExceededError("waited too long");
   if (extents.ok()) {
-    ledger_.Reserve(operation.sequence_id, *extents);
+    ledger_.Reserve(operation.request, *extents);
     operation.on_reserved(*std::move(extents));
     return Outcome::kAnswered;
   }
   if (IsLoss(extents.status())) return Outcome::kStoreGone;
+  if (common::ReasonOf(extents.status()).reason == kSegmentInProgressReason) {
+    SetAside(std::move(operation));
+    return Outcome::kAnswered;
+  }
   if (!absl::IsDeadlineExceeded(extents.status())) {
     operation.on_reserved(extents.status());
     return Outcome::kAnswered;
@@ -327,21 +350,28 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessCommit(Operation& operation) {
     segment.set_extent_id(committed.extent_id);
     segment.set_token_begin(committed.token_begin);
     segment.set_token_count(entry->extent.num_tokens);
+    if (committed.identity.has_value()) ToProto(*committed.identity, segment.mutable_identity());
   }
   const auto extents = client_->Commit(operation.sequence_id, segments, kCallTimeout);
   if (IsLoss(extents.status())) return Outcome::kStoreGone;
   if (absl::IsDeadlineExceeded(extents.status())) return Outcome::kNoAnswer;
   if (extents.ok()) {
     for (size_t i = 0; i < segments.size(); ++i) {
+      std::shared_ptr<const SegmentIdentity> identity;
+      if ((*extents)[i].cached && operation.segments[i].identity.has_value()) {
+        identity = std::make_shared<const SegmentIdentity>(*operation.segments[i].identity);
+      }
       ledger_.Commit(operation.sequence_id, segments[i].extent_id(), segments[i].token_begin(),
-                     (*extents)[i].num_pages);
+                     (*extents)[i].num_pages, std::move(identity));
     }
   }
   operation.on_committed(extents.status());
+  ResumeWaiting(/*all=*/true);
   return Outcome::kAnswered;
 }
 
 StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(Operation& operation) {
+  CancelWaiting(operation.sequence_id);
   const absl::Status status = client_->Release(operation.sequence_id, kCallTimeout);
   if (IsLoss(status)) return Outcome::kStoreGone;
   if (absl::IsDeadlineExceeded(status)) return Outcome::kNoAnswer;
@@ -350,7 +380,52 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(Operation& operation) {
                   std::string(status.message()));
   }
   ledger_.Release(operation.sequence_id);
+  ResumeWaiting(/*all=*/true);
   return Outcome::kAnswered;
+}
+
+void StoreLink::Impl::SetAside(Operation operation) {
+  const absl::Time now = absl::Now();
+  if (!operation.progress_deadline.has_value()) {
+    operation.progress_deadline = now + options_.progress_timeout;
+  }
+  next_look_ = std::min({next_look_, now + kProgressPoll, *operation.progress_deadline});
+  absl::MutexLock lock(&mutex_);
+  waiting_.push_back(std::move(operation));
+}
+
+// All builders of segments are sequences of this link, so that every commit and release, and with
+// them everything worth waiting for, passes here; the timed look is for the deadlines.
+void StoreLink::Impl::ResumeWaiting(bool all) {
+  const absl::Time now = absl::Now();
+  if (!all && now < next_look_) return;
+  next_look_ = absl::InfiniteFuture();
+  absl::MutexLock lock(&mutex_);
+  while (!waiting_.empty()) {
+    Operation operation = std::move(waiting_.back());
+    waiting_.pop_back();
+    operation.deadline = now + options_.reserve_timeout;
+    queue_.push_front(std::move(operation));
+  }
+}
+
+void StoreLink::Impl::CancelWaiting(uint64_t sequence_id) {
+  std::vector<Operation> cancelled;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (auto operation = waiting_.begin(); operation != waiting_.end();) {
+      if (operation->sequence_id != sequence_id) {
+        ++operation;
+        continue;
+      }
+      cancelled.push_back(std::move(*operation));
+      operation = waiting_.erase(operation);
+    }
+  }
+  for (Operation& operation : cancelled) {
+    Finish(operation, absl::CancelledError(absl::StrCat("sequence ", sequence_id,
+                                                        " was released before it was reserved")));
+  }
 }
 
 void StoreLink::Impl::ExpireReservations() {
@@ -382,6 +457,7 @@ bool StoreLink::Impl::Tick() {
 }
 
 void StoreLink::Impl::CancelAll() {
+  ResumeWaiting(/*all=*/true);
   while (true) {
     Operation operation;
     {
@@ -419,12 +495,11 @@ uint32_t StoreLink::arena_pages() const {
 
 DataPlane& StoreLink::data_plane() { return impl_->data_plane(); }
 
-void StoreLink::Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
-                        ReserveCallback callback) {
+void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
   Operation operation;
   operation.kind = Operation::Kind::kReserve;
-  operation.sequence_id = sequence_id;
-  operation.segment_tokens = std::move(segment_tokens);
+  operation.sequence_id = request.sequence_id;
+  operation.request = std::move(request);
   operation.on_reserved = std::move(callback);
   operation.deadline = absl::Now() + impl_->options().reserve_timeout;
   impl_->Enqueue(std::move(operation));

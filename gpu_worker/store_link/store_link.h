@@ -16,15 +16,10 @@
 #include "absl/time/time.h"
 #include "common/kv/extent.h"
 #include "common/kv/kv_geometry.h"
+#include "common/kv/named_segment.h"
 #include "common/shm/data_plane.h"
 
 namespace retroinfer {
-
-// A segment whose image (common/kv/segment_layout.h) is complete in its extent.
-struct CommittedSegment {
-  uint64_t extent_id = 0;
-  uint64_t token_begin = 0;  // position in the sequence: kSinkTokens + a multiple of 1024
-};
 
 struct StoreLinkOptions {
   std::string target;  // gRPC target of the store, for example "unix:/run/retroinfer/kv_store.sock"
@@ -38,6 +33,9 @@ struct StoreLinkOptions {
 
   absl::Duration attach_timeout = absl::Seconds(30);  // of Connect(); the store may be starting
   absl::Duration reserve_timeout = absl::Seconds(3);  // without a store: UNAVAILABLE after this
+  // A reservation waits this long for segments that another sequence computes; then it computes
+  // them too.
+  absl::Duration progress_timeout = absl::Minutes(10);
 };
 
 // Keeps one worker attached to the store.
@@ -84,15 +82,15 @@ class StoreLink {
   // Rings and stamps; the worker is the log's producer and the requests' consumer.
   DataPlane& data_plane();
 
-  // Reserves one extent for each element of `segment_tokens` (multiples of 1024, at most 8192): all
-  // or nothing, once per sequence. `sequence_id` is unique among the live sequences of the worker.
+  // Takes one extent for each wanted segment: all or nothing, once per sequence. Leading named ones
+  // that are committed come back with Extent::cached; see SegmentStore::Reserve().
   //
-  // Callback: the extents in the order of `segment_tokens`; RESOURCE_EXHAUSTED the arena has no
-  // room
-  //           now (the message has the numbers); UNAVAILABLE no answer within reserve_timeout.
-  //           After an error the sequence holds nothing.
-  void Reserve(uint64_t sequence_id, std::vector<uint32_t> segment_tokens,
-               ReserveCallback callback);
+  // Callback: the extents in the order of the request (with cached_only: the cached ones);
+  //           RESOURCE_EXHAUSTED the arena has no room now (the message has the numbers);
+  //           UNAVAILABLE no answer within reserve_timeout; CANCELLED by Release(). After an error
+  //           the sequence holds nothing. The answer waits, without holding other calls up, while
+  //           another sequence computes the next named segment, at most progress_timeout.
+  void Reserve(ReserveRequest request, ReserveCallback callback);
 
   // Makes segments immutable. Their extents must not be written afterwards, and pages of an extent
   // behind SegmentHeader::used_pages must not be used any more.
@@ -101,12 +99,13 @@ class StoreLink {
   //           image (nothing is committed then). Waits while the store is away.
   void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments, DoneCallback callback);
 
-  // Frees everything the sequence holds. The engine must have logged kRelease (or kEvict) for its
+  // Gives up everything the sequence holds or waits for; its named segments stay in the arena until
+  // their room is needed. The engine must have logged kRelease (or kEvict) for its
   // resident pages and must not read its extents afterwards. Releasing an unknown sequence does
   // nothing. Waits while the store is away; later Reserve() calls may still find the arena full.
   void Release(uint64_t sequence_id);
 
-  // Number of calls that wait for the store; for metrics and tests.
+  // Number of calls that wait for the store or for another sequence; for metrics and tests.
   size_t num_pending() const;
   // Times that a store was found again; for metrics.
   uint64_t num_reattached() const;

@@ -209,10 +209,8 @@ void SegmentBuilder::WriteHeader(const OpenSegment& segment, uint32_t used_pages
   const KvGeometry& geometry = meta_pool_.geometry;
   const SegmentLayout layout(geometry, target.num_tokens);
   std::byte* extent = arena_.host.data() + size_t{target.extent.first_page} * kPageBytes;
-  const size_t index_end =
-      layout.value_sums_offset + size_t{geometry.num_layers} * geometry.num_kv_heads *
-                                     layout.num_clusters * geometry.vector_bytes();
-  std::memset(extent + index_end, 0, size_t{layout.first_kv_page} * kPageBytes - index_end);
+  std::memset(extent + layout.index_end, 0,
+              size_t{layout.first_kv_page} * kPageBytes - layout.index_end);
   std::memset(extent, 0, kPageBytes);
   const SegmentHeader header{.magic = kSegmentMagic,
                              .version = kSegmentVersion,

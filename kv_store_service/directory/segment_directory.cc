@@ -1,4 +1,10 @@
+// Invariants: a record is in unreferenced_ if and only if it is named and has no references; one
+// that has neither a name nor references does not exist; by_name_ holds the records with a key, and
+// in_progress_ only uncommitted ones.
 #include "kv_store_service/directory/segment_directory.h"
+
+#include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/log/check.h"
@@ -6,22 +12,69 @@
 namespace retroinfer::kvstore {
 
 absl::Status SegmentDirectory::AddSequence(uint64_t sequence_id,
-                                           const std::vector<ExtentRecord>& extents) {
+                                           const std::vector<ExtentRecord>& extents,
+                                           size_t num_shared) {
+  for (size_t i = 0; i < extents.size(); ++i) {
+    const bool shared = i < num_shared;
+    RI_CHECK(shared ? extents[i].key != nullptr : extents[i].sequence_id == sequence_id);
+    RI_CHECK(extents_.contains(extents[i].id) == shared);
+  }
+  return RestoreSequence(sequence_id, extents, num_shared);
+}
+
+absl::Status SegmentDirectory::RestoreSequence(uint64_t sequence_id,
+                                               const std::vector<ExtentRecord>& extents,
+                                               size_t num_cached) {
   const auto [sequence, is_new] = sequences_.try_emplace(sequence_id);
   if (!is_new) {
     return absl::AlreadyExistsError(
         absl::StrCat("sequence ", sequence_id, " has already reserved its extents"));
   }
+  sequence->second.num_cached = num_cached;
   for (const ExtentRecord& extent : extents) {
-    RI_CHECK(extent.sequence_id == sequence_id);
-    RI_CHECK(extents_.emplace(extent.id, extent).second);
-    sequence->second.push_back(extent.id);
-    num_committed_ += extent.committed() ? 1 : 0;
+    if (!extents_.contains(extent.id)) AddExtent(extent);
+    Reference(extents_.at(extent.id));
+    sequence->second.extent_ids.push_back(extent.id);
   }
   return absl::OkStatus();
 }
 
-const std::vector<uint64_t>* SegmentDirectory::FindSequence(uint64_t sequence_id) const {
+void SegmentDirectory::AddNamed(ExtentRecord segment) {
+  RI_CHECK(segment.committed() && segment.key != nullptr);
+  const uint64_t id = segment.id;
+  RI_CHECK(by_name_.try_emplace(segment.key->identity.name, id).second);
+  named_pages_ += segment.pages.count;
+  AddExtent(segment);
+  ExtentRecord& added = extents_.at(id);
+  added.references = 1;
+  Unreference(added);
+}
+
+void SegmentDirectory::AddExtent(const ExtentRecord& extent) {
+  const auto [added, is_new] = extents_.emplace(extent.id, extent);
+  RI_CHECK(is_new);
+  added->second.references = 0;
+  num_committed_ += extent.committed() ? 1 : 0;
+  if (extent.wanted_name.has_value() && !extent.committed()) {
+    in_progress_.try_emplace(*extent.wanted_name, extent.id);
+  }
+}
+
+void SegmentDirectory::Reference(ExtentRecord& extent) {
+  if (extent.references++ > 0 || extent.key == nullptr) return;
+  unreferenced_.erase(extent.unreferenced_since);
+  unreferenced_pages_ -= extent.pages.count;
+}
+
+void SegmentDirectory::Unreference(ExtentRecord& extent) {
+  RI_CHECK(extent.references > 0);
+  if (--extent.references > 0 || extent.key == nullptr) return;
+  extent.unreferenced_since = ++last_release_;
+  unreferenced_.emplace(extent.unreferenced_since, extent.id);
+  unreferenced_pages_ += extent.pages.count;
+}
+
+const SequenceRecord* SegmentDirectory::FindSequence(uint64_t sequence_id) const {
   const auto sequence = sequences_.find(sequence_id);
   return sequence == sequences_.end() ? nullptr : &sequence->second;
 }
@@ -31,11 +84,28 @@ const ExtentRecord* SegmentDirectory::FindExtent(uint64_t extent_id) const {
   return extent == extents_.end() ? nullptr : &extent->second;
 }
 
+const ExtentRecord* SegmentDirectory::FindNamed(const common::SegmentName& name) const {
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : &extents_.at(found->second);
+}
+
+const ExtentRecord* SegmentDirectory::FindInProgress(const common::SegmentName& name) const {
+  const auto found = in_progress_.find(name);
+  return found == in_progress_.end() ? nullptr : &extents_.at(found->second);
+}
+
+bool SegmentDirectory::References(uint64_t sequence_id, uint64_t extent_id) const {
+  const SequenceRecord* sequence = FindSequence(sequence_id);
+  if (sequence == nullptr) return false;
+  const std::vector<uint64_t>& ids = sequence->extent_ids;
+  return std::find(ids.begin(), ids.end(), extent_id) != ids.end();
+}
+
 const ExtentRecord* SegmentDirectory::FindOverlap(uint64_t sequence_id, uint64_t token_begin,
                                                   uint32_t token_count) const {
-  const std::vector<uint64_t>* ids = FindSequence(sequence_id);
-  if (ids == nullptr) return nullptr;
-  for (const uint64_t id : *ids) {
+  const SequenceRecord* sequence = FindSequence(sequence_id);
+  if (sequence == nullptr) return nullptr;
+  for (const uint64_t id : sequence->extent_ids) {
     const ExtentRecord& extent = extents_.at(id);
     if (extent.committed() && *extent.token_begin < token_begin + token_count &&
         token_begin < *extent.token_begin + extent.reserved_tokens) {
@@ -45,28 +115,68 @@ const ExtentRecord* SegmentDirectory::FindOverlap(uint64_t sequence_id, uint64_t
   return nullptr;
 }
 
-PageRun SegmentDirectory::Commit(uint64_t extent_id, uint64_t token_begin, uint32_t num_pages) {
+PageRun SegmentDirectory::Commit(uint64_t extent_id, uint64_t token_begin, uint32_t num_pages,
+                                 std::shared_ptr<const SegmentKey> key) {
   ExtentRecord& extent = extents_.at(extent_id);
   RI_CHECK(!extent.committed() && num_pages > 0 && num_pages <= extent.pages.count);
+  AbandonWantedName(extent_id);
   const PageRun tail{extent.pages.first + num_pages, extent.pages.count - num_pages};
   extent.pages.count = num_pages;
   extent.token_begin = token_begin;
   ++num_committed_;
+  if (key != nullptr && by_name_.try_emplace(key->identity.name, extent_id).second) {
+    extent.key = std::move(key);
+    named_pages_ += num_pages;
+  }
   return tail;
+}
+
+void SegmentDirectory::AbandonWantedName(uint64_t extent_id) {
+  const auto extent = extents_.find(extent_id);
+  if (extent == extents_.end() || !extent->second.wanted_name.has_value()) return;
+  const auto entry = in_progress_.find(*extent->second.wanted_name);
+  if (entry != in_progress_.end() && entry->second == extent_id) in_progress_.erase(entry);
+  extent->second.wanted_name.reset();
+}
+
+ExtentRecord SegmentDirectory::Remove(uint64_t extent_id) {
+  AbandonWantedName(extent_id);
+  const auto extent = extents_.find(extent_id);
+  ExtentRecord record = std::move(extent->second);
+  num_committed_ -= record.committed() ? 1 : 0;
+  extents_.erase(extent);
+  return record;
 }
 
 std::vector<ExtentRecord> SegmentDirectory::RemoveSequence(uint64_t sequence_id) {
   std::vector<ExtentRecord> removed;
   const auto sequence = sequences_.find(sequence_id);
   if (sequence == sequences_.end()) return removed;
-  for (const uint64_t id : sequence->second) {
-    const auto extent = extents_.find(id);
-    num_committed_ -= extent->second.committed() ? 1 : 0;
-    removed.push_back(extent->second);
-    extents_.erase(extent);
+  std::vector<uint64_t>& ids = sequence->second.extent_ids;
+  for (auto id = ids.rbegin(); id != ids.rend(); ++id) {
+    ExtentRecord& extent = extents_.at(*id);
+    Unreference(extent);
+    if (extent.references == 0 && extent.key == nullptr) removed.push_back(Remove(*id));
   }
   sequences_.erase(sequence);
+  std::reverse(removed.begin(), removed.end());
   return removed;
+}
+
+std::vector<const ExtentRecord*> SegmentDirectory::Unreferenced() const {
+  std::vector<const ExtentRecord*> records;
+  for (const auto& [since, id] : unreferenced_) records.push_back(&extents_.at(id));
+  return records;
+}
+
+ExtentRecord SegmentDirectory::Evict(uint64_t extent_id) {
+  const ExtentRecord& extent = extents_.at(extent_id);
+  RI_CHECK(extent.key != nullptr && extent.references == 0);
+  unreferenced_.erase(extent.unreferenced_since);
+  by_name_.erase(extent.key->identity.name);
+  unreferenced_pages_ -= extent.pages.count;
+  named_pages_ -= extent.pages.count;
+  return Remove(extent_id);
 }
 
 std::vector<const ExtentRecord*> SegmentDirectory::List(uint64_t after, size_t limit) const {
@@ -76,6 +186,12 @@ std::vector<const ExtentRecord*> SegmentDirectory::List(uint64_t after, size_t l
     records.push_back(&extent->second);
   }
   return records;
+}
+
+std::vector<uint64_t> SegmentDirectory::SequenceIds() const {
+  std::vector<uint64_t> ids;
+  for (const auto& [id, sequence] : sequences_) ids.push_back(id);
+  return ids;
 }
 
 }  // namespace retroinfer::kvstore

@@ -1,43 +1,85 @@
-// Knows every extent, what is in it, and which sequence references it.
+// Knows every extent, what is in it, its name, and which sequences reference it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "common/kv/named_segment.h"
 #include "kv_store_service/arena/extent_allocator.h"
 
 namespace retroinfer::kvstore {
+
+// What a committed segment is found by.
+struct SegmentKey {
+  common::Hash256 fingerprint;  // of the model that wrote it
+  SegmentIdentity identity;
+};
 
 // An extent of the arena: reserved, then committed with a segment.
 struct ExtentRecord {
   uint64_t id = 0;
   PageRun pages;
-  uint64_t sequence_id = 0;
+  uint64_t sequence_id = 0;  // that reserved it
   uint32_t reserved_tokens = 0;
-  std::optional<uint64_t> token_begin;  // of its segment; set when committed
+  std::optional<uint64_t> token_begin;                  // of its segment; set when committed
+  uint32_t references = 0;                              // sequences
+  std::optional<common::SegmentName> wanted_name = {};  // of the segment it is reserved for
+  std::shared_ptr<const SegmentKey> key = nullptr;      // set: committed and found by its name
+  uint64_t unreferenced_since = 0;  // order of release; of named ones without references
 
   bool committed() const { return token_begin.has_value(); }
 };
 
+// The extents of one sequence.
+struct SequenceRecord {
+  std::vector<uint64_t> extent_ids;  // in the order of the reservation
+  size_t num_cached = 0;             // leading ones that held a segment when it reserved
+};
+
+// A named segment has one record, whatever number of sequences reference it, and stays when the
+// last one goes: unreferenced, in the order of release, until Evict().
+//
 // Threads: one at a time.
 // Owns:    the records; pages belong to the allocator.
 class SegmentDirectory {
  public:
-  // Adds a sequence with its extents.
+  // Adds a sequence with its extents: references to the first `num_shared`, which are known and
+  // named, then new ones, which it owns.
   //
-  // REQUIRES: all records name `sequence_id`; their ids are new.
+  // REQUIRES: that; the new ones name `sequence_id`.
   // Returns:  ALREADY_EXISTS if the sequence is known; nothing has changed then.
-  absl::Status AddSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents);
+  absl::Status AddSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents,
+                           size_t num_shared = 0);
+  // As above, each extent referenced if it is known and added if not, `num_cached` for the record.
+  absl::Status RestoreSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents,
+                               size_t num_cached);
 
-  // Returns the extents of a sequence in the order of their reservation; nothing if unknown. Valid
-  // until the sequence is removed.
-  const std::vector<uint64_t>* FindSequence(uint64_t sequence_id) const;
+  // Adds a named segment that no sequence references yet; it counts as just released.
+  //
+  // REQUIRES: it is committed, has a key, and its id and name are new.
+  void AddNamed(ExtentRecord segment);
 
-  // Returns the record, or nothing. Valid until its sequence is removed.
+  // Returns the sequence; nothing if unknown. Valid until it is removed.
+  const SequenceRecord* FindSequence(uint64_t sequence_id) const;
+
+  // Returns the record, or nothing. Valid until it is removed.
   const ExtentRecord* FindExtent(uint64_t extent_id) const;
+
+  // Returns the committed segment of that name, or nothing.
+  const ExtentRecord* FindNamed(const common::SegmentName& name) const;
+
+  // Returns the extent that is reserved for the segment of that name and not committed; the first
+  // of several; or nothing.
+  const ExtentRecord* FindInProgress(const common::SegmentName& name) const;
+
+  // Whether the sequence references the extent.
+  bool References(uint64_t sequence_id, uint64_t extent_id) const;
 
   // Returns the committed extent of the sequence that has a token of [begin, begin + count), or
   // nothing.
@@ -45,26 +87,54 @@ class SegmentDirectory {
                                   uint32_t token_count) const;
 
   // Records that the extent holds the segment that begins at `token_begin` and keeps only its first
-  // `num_pages` pages. Returns the pages that it no longer has; possibly none (count 0).
+  // `num_pages` pages. With a key it is found by that name from now on, unless another one is.
+  // Returns the pages that it no longer has; possibly none (count 0).
   //
   // REQUIRES: the extent exists, is not committed, and has at least num_pages > 0 pages.
-  PageRun Commit(uint64_t extent_id, uint64_t token_begin, uint32_t num_pages);
+  PageRun Commit(uint64_t extent_id, uint64_t token_begin, uint32_t num_pages,
+                 std::shared_ptr<const SegmentKey> key = nullptr);
 
-  // Forgets a sequence. Returns the extents that nothing references any more, for the caller to
-  // free; none if the sequence is unknown.
+  // Lets others reserve the segment that the extent was reserved for, if it is known.
+  void AbandonWantedName(uint64_t extent_id);
+
+  // Forgets a sequence. Returns the extents that nothing references or finds any more, for the
+  // caller to free; none if the sequence is unknown. Named segments stay; of those that lose their
+  // last reference the last one in the sequence counts as released first.
   std::vector<ExtentRecord> RemoveSequence(uint64_t sequence_id);
+
+  // Named segments without references, the one released first first.
+  std::vector<const ExtentRecord*> Unreferenced() const;
+  // Forgets one of them. Returns its record, for the caller to free.
+  //
+  // REQUIRES: it is named and has no references.
+  ExtentRecord Evict(uint64_t extent_id);
 
   // Returns up to `limit` records with an id above `after`, in ascending order.
   std::vector<const ExtentRecord*> List(uint64_t after, size_t limit) const;
+  std::vector<uint64_t> SequenceIds() const;
 
   size_t num_sequences() const { return sequences_.size(); }
   size_t num_extents() const { return extents_.size(); }
   size_t num_committed() const { return num_committed_; }
+  size_t num_named() const { return by_name_.size(); }
+  uint64_t named_pages() const { return named_pages_; }
+  uint64_t unreferenced_pages() const { return unreferenced_pages_; }
 
  private:
-  std::map<uint64_t, ExtentRecord> extents_;             // by extent id
-  std::map<uint64_t, std::vector<uint64_t>> sequences_;  // sequence id -> extent ids
+  void AddExtent(const ExtentRecord& extent);
+  void Reference(ExtentRecord& extent);
+  void Unreference(ExtentRecord& extent);
+  ExtentRecord Remove(uint64_t extent_id);
+
+  std::map<uint64_t, ExtentRecord> extents_;                        // by extent id
+  std::map<uint64_t, SequenceRecord> sequences_;                    // by sequence id
+  absl::flat_hash_map<common::SegmentName, uint64_t> by_name_;      // committed: extent id
+  absl::flat_hash_map<common::SegmentName, uint64_t> in_progress_;  // reserved: extent id
+  std::map<uint64_t, uint64_t> unreferenced_;  // unreferenced_since -> extent id
+  uint64_t last_release_ = 0;
   size_t num_committed_ = 0;
+  uint64_t named_pages_ = 0;
+  uint64_t unreferenced_pages_ = 0;
 };
 
 }  // namespace retroinfer::kvstore

@@ -6,10 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/hash/segment_name.h"
 #include "common/kv/segment_layout.h"
 #include "common/log/check.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/arena/allocation_plan.h"
 #include "kv_store_service/mapping/segment_image.h"
 
 namespace retroinfer::kvstore {
@@ -43,6 +45,47 @@ absl::Status CheckCount(size_t count) {
       absl::StrCat(count, " segments in one call, needs 1 to ", kSegmentsPerCallMax));
 }
 
+absl::Status CheckTokenIds(const SegmentIdentity& identity, uint32_t num_tokens) {
+  if (identity.token_ids.size() == num_tokens) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a named segment of ", num_tokens, " tokens has ",
+                                                 identity.token_ids.size(), " token ids"));
+}
+
+absl::Status CheckIdentity(const SegmentIdentity& identity, uint32_t num_tokens) {
+  RETURN_IF_ERROR(CheckTokenIds(identity, num_tokens));
+  if (common::NameSegment(identity.parent, identity.token_ids) == identity.name) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the name ", identity.name.ToHex(),
+                                                 " is not that of its parent and its tokens"));
+}
+
+absl::Status CheckRequest(const ReserveRequest& request) {
+  if (!request.cached_only || !request.segments.empty()) {
+    RETURN_IF_ERROR(CheckCount(request.segments.size()));
+  }
+  const SegmentWanted* previous = nullptr;
+  for (const SegmentWanted& wanted : request.segments) {
+    RETURN_IF_ERROR(CheckTokens(wanted.num_tokens));
+    if (wanted.identity.has_value()) {
+      RETURN_IF_ERROR(CheckTokenIds(*wanted.identity, wanted.num_tokens));
+      if (previous != nullptr && (!previous->identity.has_value() ||
+                                  previous->identity->name != wanted.identity->parent)) {
+        return absl::InvalidArgumentError(absl::StrCat(
+            "the segment ", wanted.identity->name.ToHex(),
+            " does not follow the one before: named segments must be a chain and lead"));
+      }
+    }
+    previous = &wanted;
+  }
+  return absl::OkStatus();
+}
+
+bool SameIdentity(const SegmentIdentity& a, const SegmentIdentity& b) {
+  return a.name == b.name && a.parent == b.parent && a.salt_hash == b.salt_hash &&
+         a.token_ids == b.token_ids;
+}
+
 }  // namespace
 
 SegmentStore::SegmentStore(std::span<const std::byte> arena, const KvGeometry& geometry)
@@ -62,40 +105,119 @@ absl::Status SegmentStore::ValidateGeometry(const KvGeometry& geometry) {
                                                  max_pages, " pages, the limit is ", kNoPage - 1));
 }
 
-absl::StatusOr<std::vector<ExtentRecord>> SegmentStore::Reserve(
-    uint64_t sequence_id, std::span<const uint32_t> segment_tokens) {
-  RETURN_IF_ERROR(CheckCount(segment_tokens.size()));
-  std::vector<ExtentRecord> extents;
-  if (const std::vector<uint64_t>* known = directory_.FindSequence(sequence_id)) {
-    for (const uint64_t id : *known) extents.push_back(*directory_.FindExtent(id));
-    const bool same =
-        std::equal(extents.begin(), extents.end(), segment_tokens.begin(), segment_tokens.end(),
-                   [](const ExtentRecord& extent, uint32_t tokens) {
-                     return extent.reserved_tokens == tokens;
-                   });
-    if (same) return extents;
-    return absl::AlreadyExistsError(
-        absl::StrCat("sequence ", sequence_id, " has already reserved other extents"));
+absl::StatusOr<Reservation> SegmentStore::Reserve(const ReserveRequest& request,
+                                                  bool compute_anyway) {
+  RETURN_IF_ERROR(CheckRequest(request));
+  if (directory_.FindSequence(request.sequence_id) != nullptr) return RepeatReservation(request);
+  Reservation reservation;
+  reservation.extents = FindCached(request);
+  reservation.num_cached = reservation.extents.size();
+  if (!request.cached_only) {
+    if (!compute_anyway) RETURN_IF_ERROR(CheckNotInProgress(request, reservation.num_cached));
+    RETURN_IF_ERROR(AllocateExtents(request, &reservation));
   }
-  uint64_t needed = 0;
-  for (const uint32_t tokens : segment_tokens) {
-    RETURN_IF_ERROR(CheckTokens(tokens));
-    needed += SegmentLayout(geometry_, tokens).max_pages;
+  for (size_t i = 0; i < request.segments.size(); ++i) {
+    const uint32_t tokens = request.segments[i].num_tokens;
+    if (request.segments[i].identity.has_value()) counters_.queries_tokens += tokens;
+    if (i < reservation.num_cached) counters_.hits_tokens += tokens;
   }
-  for (const uint32_t tokens : segment_tokens) {
-    const std::optional<PageRun> pages =
-        needed <= allocator_.free_pages()
-            ? allocator_.Allocate(SegmentLayout(geometry_, tokens).max_pages)
-            : std::nullopt;
-    if (!pages.has_value()) {
-      for (const ExtentRecord& extent : extents) allocator_.Free(extent.pages);
-      return ArenaFull(sequence_id, needed, segment_tokens.size());
+  if (reservation.extents.empty()) return reservation;
+  RI_CHECK(directory_.AddSequence(request.sequence_id, reservation.extents, reservation.num_cached)
+               .ok());
+  return reservation;
+}
+
+absl::StatusOr<Reservation> SegmentStore::RepeatReservation(const ReserveRequest& request) const {
+  const SequenceRecord& known = *directory_.FindSequence(request.sequence_id);
+  Reservation reservation;
+  reservation.num_cached = known.num_cached;
+  for (const uint64_t id : known.extent_ids) {
+    reservation.extents.push_back(*directory_.FindExtent(id));
+  }
+  const std::vector<ExtentRecord>& extents = reservation.extents;
+  const bool complete = request.cached_only ? extents.size() == known.num_cached &&
+                                                  extents.size() <= request.segments.size()
+                                            : extents.size() == request.segments.size();
+  if (complete && std::equal(extents.begin(), extents.end(), request.segments.begin(),
+                             [](const ExtentRecord& extent, const SegmentWanted& wanted) {
+                               return extent.reserved_tokens == wanted.num_tokens;
+                             })) {
+    return reservation;
+  }
+  return absl::AlreadyExistsError(
+      absl::StrCat("sequence ", request.sequence_id, " has already reserved other extents"));
+}
+
+std::vector<ExtentRecord> SegmentStore::FindCached(const ReserveRequest& request) const {
+  std::vector<ExtentRecord> cached;
+  uint64_t token_begin = kSinkTokens;
+  for (const SegmentWanted& wanted : request.segments) {
+    if (!wanted.identity.has_value()) break;
+    const ExtentRecord* found = directory_.FindNamed(wanted.identity->name);
+    if (found == nullptr || found->token_begin != token_begin ||
+        found->key->fingerprint != fingerprint_ ||
+        !SameIdentity(found->key->identity, *wanted.identity)) {
+      break;
     }
-    extents.push_back({last_extent_id_ + 1 + extents.size(), *pages, sequence_id, tokens, {}});
+    cached.push_back(*found);
+    token_begin += wanted.num_tokens;
   }
-  last_extent_id_ += extents.size();
-  RI_CHECK(directory_.AddSequence(sequence_id, extents).ok());
-  return extents;
+  return cached;
+}
+
+absl::Status SegmentStore::CheckNotInProgress(const ReserveRequest& request,
+                                              size_t num_cached) const {
+  if (num_cached == request.segments.size()) return absl::OkStatus();
+  const SegmentWanted& next = request.segments[num_cached];
+  if (!next.identity.has_value()) return absl::OkStatus();
+  const ExtentRecord* other = directory_.FindInProgress(next.identity->name);
+  if (other == nullptr) return absl::OkStatus();
+  return common::WithReason(
+      absl::AbortedError(absl::StrCat("segment ", next.identity->name.ToHex(), " for sequence ",
+                                      request.sequence_id, " is being computed by sequence ",
+                                      other->sequence_id, "; try again when it is committed")),
+      kSegmentInProgressReason, {{"sequence_id", absl::StrCat(other->sequence_id)}});
+}
+
+absl::Status SegmentStore::AllocateExtents(const ReserveRequest& request,
+                                           Reservation* reservation) {
+  const size_t num_cached = reservation->num_cached;
+  std::vector<uint32_t> counts;
+  uint64_t needed = 0;
+  for (size_t i = num_cached; i < request.segments.size(); ++i) {
+    counts.push_back(SegmentLayout(geometry_, request.segments[i].num_tokens).max_pages);
+    needed += counts.back();
+  }
+  std::vector<uint64_t> evictable_ids;
+  std::optional<AllocationPlan> plan = PlanAllocation(allocator_, counts, {});
+  if (!plan.has_value()) {
+    std::set<uint64_t> kept;
+    for (const ExtentRecord& extent : reservation->extents) kept.insert(extent.id);
+    std::vector<PageRun> runs;
+    for (const ExtentRecord* segment : directory_.Unreferenced()) {
+      if (kept.contains(segment->id)) continue;
+      evictable_ids.push_back(segment->id);
+      runs.push_back(segment->pages);
+    }
+    plan = PlanAllocation(allocator_, counts, runs);
+  }
+  if (!plan.has_value()) return ArenaFull(request.sequence_id, needed, counts.size());
+  for (size_t i = 0; i < plan->num_evicted; ++i) {
+    directory_.Evict(evictable_ids[i]);
+    clusters_.Erase(evictable_ids[i]);
+  }
+  counters_.evictions += plan->num_evicted;
+  allocator_ = std::move(plan->allocator);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    const SegmentWanted& wanted = request.segments[num_cached + i];
+    ExtentRecord& extent = reservation->extents.emplace_back();
+    extent.id = ++last_extent_id_;
+    extent.pages = plan->extents[i];
+    extent.sequence_id = request.sequence_id;
+    extent.reserved_tokens = wanted.num_tokens;
+    if (wanted.identity.has_value()) extent.wanted_name = wanted.identity->name;
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SegmentStore::ArenaFull(uint64_t sequence_id, uint64_t needed_pages,
@@ -103,7 +225,8 @@ absl::Status SegmentStore::ArenaFull(uint64_t sequence_id, uint64_t needed_pages
   const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
       "the arena has no room for sequence ", sequence_id, ": needs ", needed_pages, " pages in ",
       num_extents, " extents; ", allocator_.free_pages(), " of ", allocator_.num_pages(),
-      " pages are free, the longest run has ", allocator_.largest_free(),
+      " pages are free, the longest run has ", allocator_.largest_free(), ", ",
+      directory_.unreferenced_pages(), " pages of unused segments could be evicted",
       "; wait for other requests or start the store with a larger --arena-bytes"));
   return common::WithReason(status, "ARENA_FULL",
                             {{"needed_pages", absl::StrCat(needed_pages)},
@@ -115,7 +238,7 @@ absl::Status SegmentStore::ArenaFull(uint64_t sequence_id, uint64_t needed_pages
 absl::Status SegmentStore::CheckToCommit(uint64_t sequence_id,
                                          const SegmentToCommit& segment) const {
   const ExtentRecord* extent = directory_.FindExtent(segment.extent_id);
-  if (extent == nullptr || extent->sequence_id != sequence_id) {
+  if (extent == nullptr || !directory_.References(sequence_id, segment.extent_id)) {
     return absl::NotFoundError(
         absl::StrCat("sequence ", sequence_id, " has no extent ", segment.extent_id));
   }
@@ -125,6 +248,9 @@ absl::Status SegmentStore::CheckToCommit(uint64_t sequence_id,
                      " tokens, the segment has ", segment.token_count));
   }
   RETURN_IF_ERROR(CheckTokenBegin(segment.token_begin));
+  if (segment.identity.has_value()) {
+    RETURN_IF_ERROR(CheckIdentity(*segment.identity, segment.token_count));
+  }
   if (extent->committed()) {
     if (*extent->token_begin == segment.token_begin) return absl::OkStatus();
     return absl::FailedPreconditionError(absl::StrCat("extent ", segment.extent_id,
@@ -140,6 +266,19 @@ absl::Status SegmentStore::CheckToCommit(uint64_t sequence_id,
 }
 
 absl::StatusOr<std::vector<ExtentRecord>> SegmentStore::Commit(
+    uint64_t sequence_id, std::span<const SegmentToCommit> segments) {
+  auto records = TryCommit(sequence_id, segments);
+  if (records.ok()) return records;
+  // Nobody may wait for what will not come.
+  for (const SegmentToCommit& segment : segments) {
+    if (directory_.References(sequence_id, segment.extent_id)) {
+      directory_.AbandonWantedName(segment.extent_id);
+    }
+  }
+  return records;
+}
+
+absl::StatusOr<std::vector<ExtentRecord>> SegmentStore::TryCommit(
     uint64_t sequence_id, std::span<const SegmentToCommit> segments) {
   RETURN_IF_ERROR(CheckCount(segments.size()));
   std::vector<SegmentToCommit> sorted(segments.begin(), segments.end());
@@ -167,8 +306,13 @@ absl::StatusOr<std::vector<ExtentRecord>> SegmentStore::Commit(
     to_apply.emplace_back(segment, std::move(image));
   }
   for (auto& [segment, image] : to_apply) {
+    std::shared_ptr<const SegmentKey> key;
+    if (segment.identity.has_value()) {
+      key = std::make_shared<const SegmentKey>(
+          SegmentKey{fingerprint_, *std::move(segment.identity)});
+    }
     const PageRun tail =
-        directory_.Commit(segment.extent_id, segment.token_begin, image.used_pages);
+        directory_.Commit(segment.extent_id, segment.token_begin, image.used_pages, std::move(key));
     if (tail.count > 0) allocator_.Free(tail);
     clusters_.Insert(segment.extent_id, directory_.FindExtent(segment.extent_id)->pages.first,
                      geometry_.tokens_per_page(), std::move(image.clusters));
@@ -190,16 +334,61 @@ uint64_t SegmentStore::Release(uint64_t sequence_id) {
   return freed;
 }
 
-absl::Status SegmentStore::Restore(std::span<const SequenceToRestore> sequences) {
-  RI_CHECK(directory_.num_sequences() == 0);
+uint64_t SegmentStore::ReleaseAll() {
+  uint64_t freed = 0;
+  for (const uint64_t id : directory_.SequenceIds()) freed += Release(id);
+  return freed;
+}
+
+absl::Status SegmentStore::Restore(std::span<const SequenceToRestore> sequences,
+                                   std::span<const SegmentToRestore> named) {
+  RI_CHECK(directory_.num_extents() == 0);
+  absl::Status status = RestoreAll(sequences, named);
+  if (!status.ok()) Clear();
+  return status;
+}
+
+// What sequences reference comes first: an unreferenced segment that overlaps it is out of date.
+absl::Status SegmentStore::RestoreAll(std::span<const SequenceToRestore> sequences,
+                                      std::span<const SegmentToRestore> named) {
+  std::set<uint64_t> referenced;
+  for (const SequenceToRestore& sequence : sequences) {
+    for (const ExtentRecord& extent : sequence.extents) referenced.insert(extent.id);
+  }
+  for (const SegmentToRestore& segment : named) {
+    if (!referenced.contains(segment.extent.id)) continue;
+    const absl::Status status = RestoreNamed(segment);
+    if (!status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("restoring named segment ", segment.extent.id,
+                                                     ": ", std::string(status.message())));
+    }
+  }
   for (const SequenceToRestore& sequence : sequences) {
     const absl::Status status = RestoreSequence(sequence);
     if (!status.ok()) {
-      Clear();
       return absl::InvalidArgumentError(absl::StrCat("restoring sequence ", sequence.sequence_id,
                                                      ": ", std::string(status.message())));
     }
   }
+  for (const SegmentToRestore& segment : named) {
+    if (!referenced.contains(segment.extent.id)) (void)RestoreNamed(segment);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SegmentStore::RestoreNamed(const SegmentToRestore& segment) {
+  ExtentRecord extent = segment.extent;
+  if (!extent.committed()) return absl::InvalidArgumentError("it is not committed");
+  if (directory_.FindExtent(extent.id) != nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " occurs twice"));
+  }
+  if (directory_.FindNamed(segment.identity.name) != nullptr) {
+    return absl::InvalidArgumentError("its name occurs twice");
+  }
+  RETURN_IF_ERROR(CheckIdentity(segment.identity, extent.reserved_tokens));
+  RETURN_IF_ERROR(RestoreExtent(extent));
+  extent.key = std::make_shared<const SegmentKey>(SegmentKey{fingerprint_, segment.identity});
+  directory_.AddNamed(std::move(extent));
   return absl::OkStatus();
 }
 
@@ -208,17 +397,24 @@ absl::Status SegmentStore::RestoreSequence(const SequenceToRestore& sequence) {
     return absl::InvalidArgumentError("it occurs twice");
   }
   RETURN_IF_ERROR(CheckCount(sequence.extents.size()));
+  if (sequence.num_cached > sequence.extents.size()) {
+    return absl::InvalidArgumentError("it has more cached extents than extents");
+  }
   std::set<uint64_t> ids;
   std::vector<std::pair<uint64_t, uint64_t>> ranges;  // tokens of its segments: begin, end
   for (const ExtentRecord& extent : sequence.extents) {
-    if (directory_.FindExtent(extent.id) != nullptr || !ids.insert(extent.id).second) {
+    const ExtentRecord* known = directory_.FindExtent(extent.id);
+    const bool is_shared = known != nullptr && known->key != nullptr &&
+                           known->pages == extent.pages &&
+                           known->reserved_tokens == extent.reserved_tokens &&
+                           known->token_begin == extent.token_begin;
+    if (!ids.insert(extent.id).second || (known != nullptr && !is_shared)) {
       return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " occurs twice"));
     }
-    RETURN_IF_ERROR(RestoreExtent(extent));
+    if (!is_shared) RETURN_IF_ERROR(RestoreExtent(extent));
     if (extent.committed()) {
       ranges.emplace_back(*extent.token_begin, *extent.token_begin + extent.reserved_tokens);
     }
-    last_extent_id_ = std::max(last_extent_id_, extent.id);
   }
   std::sort(ranges.begin(), ranges.end());
   for (size_t i = 1; i < ranges.size(); ++i) {
@@ -226,15 +422,22 @@ absl::Status SegmentStore::RestoreSequence(const SequenceToRestore& sequence) {
       return absl::InvalidArgumentError(absl::StrCat("two segments have token ", ranges[i].first));
     }
   }
-  return directory_.AddSequence(sequence.sequence_id, sequence.extents);
+  return directory_.RestoreSequence(sequence.sequence_id, sequence.extents, sequence.num_cached);
 }
 
 absl::Status SegmentStore::RestoreExtent(const ExtentRecord& extent) {
   if (extent.id == 0 || extent.id == UINT64_MAX) {
     return absl::InvalidArgumentError(absl::StrCat("an extent with id ", extent.id));
   }
+  last_extent_id_ = std::max(last_extent_id_, extent.id);
   RETURN_IF_ERROR(CheckTokens(extent.reserved_tokens));
   RETURN_IF_ERROR(allocator_.Take(extent.pages));
+  absl::Status status = RestoreImage(extent);
+  if (!status.ok()) allocator_.Free(extent.pages);
+  return status;
+}
+
+absl::Status SegmentStore::RestoreImage(const ExtentRecord& extent) {
   if (!extent.committed()) {
     const uint32_t max_pages = SegmentLayout(geometry_, extent.reserved_tokens).max_pages;
     if (extent.pages.count == max_pages) return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
+#include "common/kv/named_segment.h"
 #include "kv_store_service/arena/extent_allocator.h"
 #include "kv_store_service/directory/segment_directory.h"
 #include "kv_store_service/mapping/cluster_map.h"
@@ -21,16 +22,38 @@ struct SegmentToCommit {
   uint64_t extent_id = 0;
   uint64_t token_begin = 0;
   uint32_t token_count = 0;
+  std::optional<SegmentIdentity> identity = std::nullopt;  // set: other sequences may find it
 };
 
 // A sequence as a worker tells it to a restarted store.
 struct SequenceToRestore {
   uint64_t sequence_id = 0;
   std::vector<ExtentRecord> extents;
+  size_t num_cached = 0;  // leading ones that were cached when it reserved
+};
+
+// A named segment as a worker tells it to a restarted store.
+struct SegmentToRestore {
+  ExtentRecord extent;
+  SegmentIdentity identity;
+};
+
+// The extents of a sequence, in the order of its request.
+struct Reservation {
+  std::vector<ExtentRecord> extents;
+  size_t num_cached = 0;  // leading ones that hold the wanted segments already
+};
+
+// Since the construction of the store.
+struct PrefixCounters {
+  uint64_t queries_tokens = 0;  // of named segments in reservations
+  uint64_t hits_tokens = 0;     // of those, in cached segments
+  uint64_t evictions = 0;       // of named segments
 };
 
 // Joins the extent allocator, the segment directory and the cluster map, so that each operation
-// happens in all three or in none.
+// happens in all three or in none. Keeps named segments that no sequence references until their
+// room is needed.
 //
 // Threads: one at a time.
 // Owns:    page numbers and private copies of the segments' indices; the arena is only read.
@@ -43,13 +66,19 @@ class SegmentStore {
   // pages.
   static absl::Status ValidateGeometry(const KvGeometry& geometry);
 
-  // Reserves one extent per element, all or nothing. The same request again returns the same
-  // extents.
+  // Names the model whose segments are found and committed from now on.
+  void SetFingerprint(const common::Hash256& fingerprint) { fingerprint_ = fingerprint; }
+
+  // References the longest leading run of named segments that are committed, tokens compared, and
+  // reserves an extent for each other element, all or nothing. Evicts unreferenced segments, the
+  // one released first first, as far as it needs their room. The same request again returns the
+  // same extents.
   //
-  // Returns: INVALID_ARGUMENT for token counts that are no segment; ALREADY_EXISTS if the sequence
-  //          reserved something else; RESOURCE_EXHAUSTED (reason ARENA_FULL), with the numbers.
-  absl::StatusOr<std::vector<ExtentRecord>> Reserve(uint64_t sequence_id,
-                                                    std::span<const uint32_t> segment_tokens);
+  // Returns: INVALID_ARGUMENT for token counts that are no segment and names that are no chain;
+  //          ALREADY_EXISTS if the sequence reserved something else; RESOURCE_EXHAUSTED (reason
+  //          ARENA_FULL), with the numbers; ABORTED (reason SEGMENT_IN_PROGRESS) if another
+  //          sequence has reserved the next named segment, unless `compute_anyway`.
+  absl::StatusOr<Reservation> Reserve(const ReserveRequest& request, bool compute_anyway = false);
 
   // Checks the images and makes them segments, all or nothing; frees the tails of their extents.
   // Returns the records. Committing the same again changes nothing.
@@ -58,25 +87,45 @@ class SegmentStore {
   absl::StatusOr<std::vector<ExtentRecord>> Commit(uint64_t sequence_id,
                                                    std::span<const SegmentToCommit> segments);
 
-  // Frees all of a sequence. Returns how many pages that were; 0 if it is unknown.
+  // Frees all of a sequence that no other one uses, except named segments. Returns how many pages
+  // that were; 0 if it is unknown.
   uint64_t Release(uint64_t sequence_id);
+  // Releases all sequences.
+  uint64_t ReleaseAll();
 
-  // Takes over what the worker says it holds, all or nothing.
+  // Takes over what the worker says it holds, all or nothing; a named segment that no sequence
+  // references is left out if it does not fit.
   //
   // REQUIRES: the store is empty.
-  // Returns:  INVALID_ARGUMENT if anything does not fit; the store is empty then.
-  absl::Status Restore(std::span<const SequenceToRestore> sequences);
+  // Returns:  INVALID_ARGUMENT if anything else does not fit; the store is empty then.
+  absl::Status Restore(std::span<const SequenceToRestore> sequences,
+                       std::span<const SegmentToRestore> named = {});
 
+  const KvGeometry& geometry() const { return geometry_; }
+  const PrefixCounters& counters() const { return counters_; }
   const ExtentAllocator& allocator() const { return allocator_; }
   const SegmentDirectory& directory() const { return directory_; }
   const ClusterMap& clusters() const { return clusters_; }
 
  private:
   std::span<const std::byte> BytesOf(PageRun pages) const;
+  absl::StatusOr<Reservation> RepeatReservation(const ReserveRequest& request) const;
+  // Returns the longest leading run of the wanted segments that are committed.
+  std::vector<ExtentRecord> FindCached(const ReserveRequest& request) const;
+  absl::Status CheckNotInProgress(const ReserveRequest& request, size_t num_cached) const;
+  // Adds extents for the segments behind the cached ones.
+  absl::Status AllocateExtents(const ReserveRequest& request, Reservation* reservation);
   absl::Status ArenaFull(uint64_t sequence_id, uint64_t needed_pages, size_t num_extents) const;
+  absl::StatusOr<std::vector<ExtentRecord>> TryCommit(uint64_t sequence_id,
+                                                      std::span<const SegmentToCommit> segments);
   absl::Status CheckToCommit(uint64_t sequence_id, const SegmentToCommit& segment) const;
+  absl::Status RestoreNamed(const SegmentToRestore& segment);
+  absl::Status RestoreAll(std::span<const SequenceToRestore> sequences,
+                          std::span<const SegmentToRestore> named);
   absl::Status RestoreSequence(const SequenceToRestore& sequence);
+  // Takes the pages and the clusters of one extent, or nothing.
   absl::Status RestoreExtent(const ExtentRecord& extent);
+  absl::Status RestoreImage(const ExtentRecord& extent);
   void Clear();
 
   const std::span<const std::byte> arena_;
@@ -85,6 +134,8 @@ class SegmentStore {
   SegmentDirectory directory_;
   ClusterMap clusters_;
   uint64_t last_extent_id_ = 0;
+  common::Hash256 fingerprint_;
+  PrefixCounters counters_;
 };
 
 }  // namespace retroinfer::kvstore

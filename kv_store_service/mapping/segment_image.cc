@@ -71,6 +71,24 @@ absl::Status CheckClusters(std::span<const ClusterEntry> clusters, const KvGeome
   return RequireEqual("sum of the clusters' tokens", tokens, token_count);
 }
 
+// Checks that the order table of one (layer, head), little-endian, is a permutation.
+absl::Status CheckOrder(std::span<const std::byte> order, uint32_t token_count,
+                        std::vector<bool>* seen) {
+  seen->assign(token_count, false);
+  for (uint32_t i = 0; i < token_count; ++i) {
+    TokenOrder index;
+    std::memcpy(&index, order.data() + size_t{i} * sizeof(index), sizeof(index));
+    if (index >= token_count || (*seen)[index]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("segment image: place ", i, " of the order table has token ", index,
+                       index >= token_count ? ", which the segment does not have"
+                                            : ", which another place has too"));
+    }
+    (*seen)[index] = true;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
@@ -94,10 +112,16 @@ absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
   std::memcpy(image.clusters.data(), extent.data() + layout.clusters_offset,
               image.clusters.size() * sizeof(ClusterEntry));
   std::vector<bool> taken(header.used_pages);
+  std::vector<bool> seen;
   for (size_t head = 0; head < num_heads; ++head) {
     const auto clusters =
         std::span(image.clusters).subspan(head * layout.num_clusters, layout.num_clusters);
-    const absl::Status status = CheckClusters(clusters, geometry, layout, token_count, &taken);
+    absl::Status status = CheckClusters(clusters, geometry, layout, token_count, &taken);
+    if (status.ok()) {
+      const size_t row_bytes = token_count * sizeof(TokenOrder);
+      status = CheckOrder(extent.subspan(layout.order_offset + head * row_bytes, row_bytes),
+                          token_count, &seen);
+    }
     if (!status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat(std::string(status.message()), " (layer ",
                                                      head / geometry.num_kv_heads, ", head ",

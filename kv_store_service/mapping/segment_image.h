@@ -23,9 +23,10 @@ struct SegmentImage {
 //
 // Returns: INVALID_ARGUMENT, naming the field and both values, unless the header is that of a
 //          segment with this geometry, token count and begin; used_pages fits into the extent; the
-//          clusters of each (layer, head) have `token_count` tokens in sum; and each cluster's
-//          pages lie between the index and used_pages and in no other cluster.
-// Cost:    O(clusters + pages).
+//          clusters of each (layer, head) have `token_count` tokens in sum; each cluster's pages
+//          lie between the index and used_pages and in no other cluster; and each (layer, head)'s
+//          row of the order table is a permutation of the tokens.
+// Cost:    O(tokens * layers * heads + pages).
 absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
                                               const KvGeometry& geometry, uint64_t token_begin,
                                               uint32_t token_count);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/hash/segment_name.h"
 #include "common/log/check.h"
 #include "common/shm/data_plane.h"
 #include "common/shm/descriptor_protocol.h"
@@ -45,6 +46,26 @@ void AddCounters(const DataPlaneStats& from, DataPlaneStats* to) {
   to->evictions_kept += from.evictions_kept;
 }
 
+void AddCounters(const PrefixCounters& from, PrefixCounters* to) {
+  to->queries_tokens += from.queries_tokens;
+  to->hits_tokens += from.hits_tokens;
+  to->evictions += from.evictions;
+}
+
+void AddSegmentStats(const SegmentStore& segments, StoreStats* stats) {
+  const SegmentDirectory& directory = segments.directory();
+  stats->free_pages = segments.allocator().free_pages();
+  stats->largest_free_pages = segments.allocator().largest_free();
+  stats->committed_segments = directory.num_committed();
+  stats->reserved_extents = directory.num_extents() - stats->committed_segments;
+  stats->sequences = directory.num_sequences();
+  stats->clusters = segments.clusters().num_clusters();
+  stats->named_segments = directory.num_named();
+  stats->named_pages = directory.named_pages();
+  stats->unreferenced_pages = directory.unreferenced_pages();
+  AddCounters(segments.counters(), &stats->prefix);
+}
+
 }  // namespace
 
 KvStore::KvStore(Options options, StateFile state_file)
@@ -73,6 +94,7 @@ KvStore::Adoption KvStore::PollAdoption(absl::Time deadline) {
 void KvStore::SetArena(common::SealedMemory arena) {
   absl::MutexLock lock(&mutex_);
   RI_CHECK(phase_ == Phase::kStarting);
+  segments_.reset();
   arena_ = std::move(arena);
   phase_ = Phase::kReady;
 }
@@ -199,6 +221,8 @@ absl::Status KvStore::TakeHandedBack(common::UniqueFd arena_fd, common::UniqueFd
                                                    arena.bytes().size(), " bytes, needs ",
                                                    awaited_->arena_bytes));
   }
+  if (segments_ != nullptr) AddCounters(segments_->counters(), &ended_prefix_);
+  segments_.reset();
   arena_ = std::move(arena);
   attachment_->plane_memory = std::move(plane_memory);
   return absl::OkStatus();
@@ -209,7 +233,7 @@ void KvStore::StartLease(const DataPlane& plane, pid_t pid) {
   const AttachParameters& parameters = attachment.parameters;
   attachment.leased = true;
   attachment.pid = pid;
-  attachment.segments = std::make_unique<SegmentStore>(arena_.bytes(), parameters.geometry);
+  PrepareSegments(parameters);
   DataPlaneServer::Options plane_options;
   plane_options.watermarks = options_.watermarks;
   plane_options.await_reset = parameters.hand_back;
@@ -227,6 +251,14 @@ void KvStore::StartLease(const DataPlane& plane, pid_t pid) {
                parameters.geometry.num_layers, parameters.geometry.num_kv_heads,
                parameters.geometry.head_dim, std::string(DTypeName(parameters.geometry.dtype)),
                parameters.num_slots);
+}
+
+void KvStore::PrepareSegments(const AttachParameters& parameters) {
+  if (segments_ == nullptr || !(segments_->geometry() == parameters.geometry)) {
+    if (segments_ != nullptr) AddCounters(segments_->counters(), &ended_prefix_);
+    segments_ = std::make_unique<SegmentStore>(arena_.bytes(), parameters.geometry);
+  }
+  segments_->SetFingerprint(common::FingerprintHash(parameters.model_fingerprint));
 }
 
 void KvStore::EndLease(const std::string& token, const std::string& reason) {
@@ -250,11 +282,12 @@ void KvStore::EndAttachment(const std::string& reason) {
   if (attachment_->leased) {
     attachment_->plane_server->Stop();
     AddCounters(attachment_->plane_server->stats(), &ended_planes_);
-    const SegmentStore& segments = *attachment_->segments;
-    spdlog::info("worker {} is gone ({}): freed {} sequences, {} extents, {} pages",
-                 attachment_->pid, reason, segments.directory().num_sequences(),
-                 segments.directory().num_extents(),
-                 segments.allocator().num_pages() - segments.allocator().free_pages());
+    const size_t num_sequences = segments_->directory().num_sequences();
+    const uint64_t freed = segments_->ReleaseAll();
+    spdlog::info(
+        "worker {} is gone ({}): freed {} sequences, {} pages; {} named segments in {} pages stay",
+        attachment_->pid, reason, num_sequences, freed, segments_->directory().num_named(),
+        segments_->directory().named_pages());
     state_file_.Remove();
   } else {
     spdlog::warn("an attachment was given up: {}", reason);
@@ -288,14 +321,13 @@ absl::Status KvStore::BeginCall(const std::string& token, uint64_t call_number) 
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<ExtentRecord>> KvStore::Reserve(
-    const std::string& token, uint64_t call_number, uint64_t sequence_id,
-    std::span<const uint32_t> segment_tokens) {
+absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t call_number,
+                                             const ReserveRequest& request, bool compute_anyway) {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(BeginCall(token, call_number));
-  auto extents = attachment_->segments->Reserve(sequence_id, segment_tokens);
-  if (absl::IsResourceExhausted(extents.status())) ++reservations_refused_;
-  return extents;
+  auto reservation = segments_->Reserve(request, compute_anyway);
+  if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
+  return reservation;
 }
 
 absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
@@ -303,10 +335,10 @@ absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
     std::span<const SegmentToCommit> segments) {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(BeginCall(token, call_number));
-  const size_t before = attachment_->segments->directory().num_committed();
-  auto extents = attachment_->segments->Commit(sequence_id, segments);
+  const size_t before = segments_->directory().num_committed();
+  auto extents = segments_->Commit(sequence_id, segments);
   if (extents.ok()) {
-    segments_committed_ += attachment_->segments->directory().num_committed() - before;
+    segments_committed_ += segments_->directory().num_committed() - before;
   } else {
     ++segments_refused_;
     spdlog::error("refused to commit segments of sequence {}: {}", sequence_id,
@@ -319,29 +351,31 @@ absl::StatusOr<uint64_t> KvStore::Release(const std::string& token, uint64_t cal
                                           uint64_t sequence_id) {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(BeginCall(token, call_number));
-  return attachment_->segments->Release(sequence_id);
+  return segments_->Release(sequence_id);
 }
 
 absl::Status KvStore::Restore(const std::string& token,
-                              std::span<const SequenceToRestore> sequences) {
+                              std::span<const SequenceToRestore> sequences,
+                              std::span<const SegmentToRestore> named) {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(CheckToken(token));
   if (!attachment_->leased || !attachment_->restore_awaited) {
     return absl::FailedPreconditionError("nothing is to be restored");
   }
-  RETURN_IF_ERROR(attachment_->segments->Restore(sequences));
+  RETURN_IF_ERROR(segments_->Restore(sequences, named));
   attachment_->restore_awaited = false;
-  const SegmentDirectory& directory = attachment_->segments->directory();
-  spdlog::info("worker {} restored {} sequences, {} extents, {} segments", attachment_->pid,
-               directory.num_sequences(), directory.num_extents(), directory.num_committed());
+  const SegmentDirectory& directory = segments_->directory();
+  spdlog::info("worker {} restored {} sequences, {} extents, {} segments, {} of them named",
+               attachment_->pid, directory.num_sequences(), directory.num_extents(),
+               directory.num_committed(), directory.num_named());
   return absl::OkStatus();
 }
 
 std::vector<ExtentListing> KvStore::List(uint64_t after_extent_id, size_t limit) const {
   absl::MutexLock lock(&mutex_);
   std::vector<ExtentListing> listings;
-  if (!attachment_.has_value() || !attachment_->leased) return listings;
-  const SegmentStore& segments = *attachment_->segments;
+  if (segments_ == nullptr) return listings;
+  const SegmentStore& segments = *segments_;
   for (const ExtentRecord* record : segments.directory().List(after_extent_id, limit)) {
     listings.push_back({*record, segments.clusters().num_clusters(record->id)});
   }
@@ -359,18 +393,13 @@ StoreStats KvStore::stats() const {
   stats.reservations_refused = reservations_refused_;
   stats.arena_pages = stats.free_pages = stats.largest_free_pages =
       arena_.bytes().size() / kPageBytes;
+  stats.prefix = ended_prefix_;
+  if (segments_ != nullptr) AddSegmentStats(*segments_, &stats);
   if (!attachment_.has_value() || !attachment_->leased) return stats;
-  const SegmentStore& segments = *attachment_->segments;
   stats.worker_attached = true;
   stats.worker_pid = attachment_->pid;
   stats.geometry = attachment_->parameters.geometry;
   stats.model_fingerprint = attachment_->parameters.model_fingerprint;
-  stats.free_pages = segments.allocator().free_pages();
-  stats.largest_free_pages = segments.allocator().largest_free();
-  stats.committed_segments = segments.directory().num_committed();
-  stats.reserved_extents = segments.directory().num_extents() - stats.committed_segments;
-  stats.sequences = segments.directory().num_sequences();
-  stats.clusters = segments.clusters().num_clusters();
   const DataPlaneStats plane = attachment_->plane_server->stats();
   AddCounters(plane, &stats.data_plane);
   stats.data_plane.used_slots = plane.used_slots;

@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "common/kv/kv_geometry.h"
+#include "common/kv/named_segment.h"
 #include "common/shm/sealed_memory.h"
 #include "common/shm/unique_fd.h"
 #include "kv_store_service/directory/segment_store.h"
@@ -63,7 +64,11 @@ struct StoreStats {
   uint64_t committed_segments = 0;
   uint64_t sequences = 0;
   uint64_t clusters = 0;
-  DataPlaneStats data_plane;  // counters over all attachments of this process
+  uint64_t named_segments = 0;
+  uint64_t named_pages = 0;
+  uint64_t unreferenced_pages = 0;  // of named segments that no sequence uses
+  PrefixCounters prefix;            // of this process
+  DataPlaneStats data_plane;        // counters over all attachments of this process
   uint64_t workers_attached = 0;
   uint64_t adoptions = 0;
   uint64_t segments_committed = 0;  // in all
@@ -79,7 +84,8 @@ struct StoreStats {
 //
 // An attachment begins with Attach(), which promises nothing: a later Attach() replaces it. The
 // worker's connection to the descriptor socket makes it the lease (ClaimDescriptors or HandBack).
-// EndLease() frees everything.
+// EndLease() frees everything but the named segments, which the next worker of the same geometry
+// and fingerprint finds.
 class KvStore {
  public:
   struct Options {
@@ -107,9 +113,8 @@ class KvStore {
   absl::StatusOr<AttachResult> Attach(const AttachParameters& parameters)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Detach(const std::string& token) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::vector<ExtentRecord>> Reserve(const std::string& token, uint64_t call_number,
-                                                    uint64_t sequence_id,
-                                                    std::span<const uint32_t> segment_tokens)
+  absl::StatusOr<Reservation> Reserve(const std::string& token, uint64_t call_number,
+                                      const ReserveRequest& request, bool compute_anyway = false)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<std::vector<ExtentRecord>> Commit(const std::string& token, uint64_t call_number,
                                                    uint64_t sequence_id,
@@ -117,8 +122,8 @@ class KvStore {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<uint64_t> Release(const std::string& token, uint64_t call_number,
                                    uint64_t sequence_id) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Restore(const std::string& token, std::span<const SequenceToRestore> sequences)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Restore(const std::string& token, std::span<const SequenceToRestore> sequences,
+                       std::span<const SegmentToRestore> named = {}) ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<ExtentListing> List(uint64_t after_extent_id, size_t limit) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   StoreStats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -133,7 +138,7 @@ class KvStore {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
                         common::UniqueFd data_plane) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Frees everything of the attachment, if `token` is the present one.
+  // Ends the attachment, if `token` is the present one.
   void EndLease(const std::string& token, const std::string& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasLease(const std::string& token) const ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends an attachment whose worker did not connect in time. To be called now and then.
@@ -151,7 +156,6 @@ class KvStore {
     pid_t pid = 0;
     uint64_t last_call_number = 0;
     common::SealedMemory plane_memory;
-    std::unique_ptr<SegmentStore> segments;         // reads arena_
     std::unique_ptr<DataPlaneServer> plane_server;  // reads plane_memory
   };
 
@@ -160,6 +164,8 @@ class KvStore {
   absl::Status TakeHandedBack(common::UniqueFd arena, common::UniqueFd data_plane)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartLease(const DataPlane& plane, pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Makes the segments fit the worker that just got its lease.
+  void PrepareSegments(const AttachParameters& parameters) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndAttachment(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Checks a call that changes segments and notes its number.
   absl::Status BeginCall(const std::string& token, uint64_t call_number)
@@ -173,7 +179,9 @@ class KvStore {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
   std::optional<StateNote> awaited_ ABSL_GUARDED_BY(mutex_);
   common::SealedMemory arena_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<SegmentStore> segments_ ABSL_GUARDED_BY(mutex_);  // reads arena_; since a lease
   std::optional<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
+  PrefixCounters ended_prefix_ ABSL_GUARDED_BY(mutex_);  // counters of earlier segments_
   DataPlaneStats ended_planes_ ABSL_GUARDED_BY(mutex_);  // counters of earlier attachments
   uint64_t workers_attached_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t adoptions_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/grpc_status.h"
+#include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -32,6 +34,41 @@ void ToProto(const ExtentRecord& record, v1::Extent* proto) {
   proto->set_extent_id(record.id);
   proto->set_first_page(record.pages.first);
   proto->set_num_pages(record.pages.count);
+}
+
+absl::StatusOr<SegmentIdentity> FromProto(const v1::SegmentIdentity& proto) {
+  SegmentIdentity identity;
+  ASSIGN_OR_RETURN(identity.name, common::Hash256::FromBytes(proto.name()));
+  ASSIGN_OR_RETURN(identity.parent, common::Hash256::FromBytes(proto.parent()));
+  ASSIGN_OR_RETURN(identity.salt_hash, common::Hash256::FromBytes(proto.salt_hash()));
+  identity.token_ids.assign(proto.token_ids().begin(), proto.token_ids().end());
+  return identity;
+}
+
+absl::StatusOr<ReserveRequest> FromProto(const v1::ReserveExtentsRequest& proto) {
+  if (proto.identities_size() > proto.segment_tokens_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(proto.identities_size(), " identities for ",
+                                                   proto.segment_tokens_size(), " segments"));
+  }
+  ReserveRequest request{.sequence_id = proto.sequence_id()};
+  request.cached_only = proto.cached_only();
+  for (int i = 0; i < proto.segment_tokens_size(); ++i) {
+    SegmentWanted& wanted = request.segments.emplace_back();
+    wanted.num_tokens = proto.segment_tokens(i);
+    if (i >= proto.identities_size()) continue;
+    ASSIGN_OR_RETURN(wanted.identity, FromProto(proto.identities(i)));
+  }
+  return request;
+}
+
+ExtentRecord FromProto(const v1::RestoredExtent& proto, uint64_t sequence_id) {
+  ExtentRecord record;
+  record.id = proto.extent().extent_id();
+  record.pages = {proto.extent().first_page(), proto.extent().num_pages()};
+  record.sequence_id = sequence_id;
+  record.reserved_tokens = proto.reserved_tokens();
+  if (proto.has_token_begin()) record.token_begin = proto.token_begin();
+  return record;
 }
 
 }  // namespace
@@ -67,12 +104,15 @@ grpc::Status KvStoreRpc::DetachWorker(grpc::ServerContext*, const v1::DetachWork
 grpc::Status KvStoreRpc::ReserveExtents(grpc::ServerContext*,
                                         const v1::ReserveExtentsRequest* request,
                                         v1::ReserveExtentsResponse* response) {
-  const std::vector<uint32_t> tokens(request->segment_tokens().begin(),
-                                     request->segment_tokens().end());
-  const auto extents = store_->Reserve(request->attach_token(), request->call_number(),
-                                       request->sequence_id(), tokens);
-  if (!extents.ok()) return ToGrpcStatus(extents.status());
-  for (const ExtentRecord& extent : *extents) ToProto(extent, response->add_extents());
+  const absl::StatusOr<ReserveRequest> wanted = FromProto(*request);
+  if (!wanted.ok()) return ToGrpcStatus(wanted.status());
+  const auto reservation = store_->Reserve(request->attach_token(), request->call_number(), *wanted,
+                                           request->compute_anyway());
+  if (!reservation.ok()) return ToGrpcStatus(reservation.status());
+  for (size_t i = 0; i < reservation->extents.size(); ++i) {
+    ToProto(reservation->extents[i], response->add_extents());
+    response->mutable_extents(static_cast<int>(i))->set_cached(i < reservation->num_cached);
+  }
   return grpc::Status::OK;
 }
 
@@ -82,11 +122,19 @@ grpc::Status KvStoreRpc::CommitSegments(grpc::ServerContext*,
   std::vector<SegmentToCommit> segments;
   for (const v1::Segment& segment : request->segments()) {
     segments.push_back({segment.extent_id(), segment.token_begin(), segment.token_count()});
+    if (!segment.has_identity()) continue;
+    auto identity = FromProto(segment.identity());
+    if (!identity.ok()) return ToGrpcStatus(identity.status());
+    segments.back().identity = *std::move(identity);
   }
   const auto extents = store_->Commit(request->attach_token(), request->call_number(),
                                       request->sequence_id(), segments);
   if (!extents.ok()) return ToGrpcStatus(extents.status());
-  for (const ExtentRecord& extent : *extents) ToProto(extent, response->add_extents());
+  for (const ExtentRecord& extent : *extents) {
+    v1::Extent* added = response->add_extents();
+    ToProto(extent, added);
+    added->set_cached(extent.key != nullptr);
+  }
   return grpc::Status::OK;
 }
 
@@ -109,18 +157,20 @@ grpc::Status KvStoreRpc::RestoreSegments(grpc::ServerContext*,
   for (const v1::RestoredSequence& sequence : request->sequences()) {
     SequenceToRestore& restored = sequences.emplace_back();
     restored.sequence_id = sequence.sequence_id();
+    restored.num_cached = sequence.num_cached();
     for (const v1::RestoredExtent& extent : sequence.extents()) {
-      ExtentRecord& record = restored.extents.emplace_back();
-      record.id = extent.extent().extent_id();
-      record.pages = {extent.extent().first_page(), extent.extent().num_pages()};
-      record.sequence_id = sequence.sequence_id();
-      record.reserved_tokens = extent.reserved_tokens();
-      if (extent.has_token_begin()) record.token_begin = extent.token_begin();
+      restored.extents.push_back(FromProto(extent, sequence.sequence_id()));
       ++num_extents;
-      num_segments += record.committed() ? 1 : 0;
+      num_segments += restored.extents.back().committed() ? 1 : 0;
     }
   }
-  const absl::Status status = store_->Restore(request->attach_token(), sequences);
+  std::vector<SegmentToRestore> named;
+  for (const v1::RestoredSegment& segment : request->named_segments()) {
+    auto identity = FromProto(segment.identity());
+    if (!identity.ok()) return ToGrpcStatus(identity.status());
+    named.push_back({FromProto(segment.extent(), 0), *std::move(identity)});
+  }
+  const absl::Status status = store_->Restore(request->attach_token(), sequences, named);
   if (!status.ok()) return ToGrpcStatus(status);
   response->set_restored_extents(num_extents);
   response->set_restored_segments(num_segments);
@@ -139,6 +189,10 @@ grpc::Status KvStoreRpc::ListSegments(grpc::ServerContext*, const v1::ListSegmen
     info->set_token_begin(listing.record.token_begin.value_or(0));
     info->set_token_count(listing.record.reserved_tokens);
     info->set_num_clusters(static_cast<uint32_t>(listing.num_clusters));
+    info->set_references(listing.record.references);
+    if (listing.record.key != nullptr) {
+      info->set_name(std::string(listing.record.key->identity.name.view()));
+    }
   }
   if (response->segments_size() == static_cast<int>(limit)) {
     response->set_next_after_extent_id(
@@ -174,6 +228,12 @@ grpc::Status KvStoreRpc::GetStats(grpc::ServerContext*, const v1::GetStatsReques
   response->set_workers_attached_total(stats.workers_attached);
   response->set_memory_adoptions_total(stats.adoptions);
   response->set_segments_refused_total(stats.segments_refused);
+  response->set_named_segments(stats.named_segments);
+  response->set_named_segment_pages(stats.named_pages);
+  response->set_unreferenced_pages(stats.unreferenced_pages);
+  response->set_prefix_cache_queries_tokens_total(stats.prefix.queries_tokens);
+  response->set_prefix_cache_hits_tokens_total(stats.prefix.hits_tokens);
+  response->set_named_segments_evicted_total(stats.prefix.evictions);
   return grpc::Status::OK;
 }
 

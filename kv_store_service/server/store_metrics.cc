@@ -6,6 +6,8 @@ namespace retroinfer::kvstore {
 namespace {
 
 double UsedPages(const StoreStats& s) { return double(s.arena_pages) - double(s.free_pages); }
+// Without what is evicted as soon as room is needed.
+double HeldPages(const StoreStats& s) { return UsedPages(s) - double(s.unreferenced_pages); }
 
 }  // namespace
 
@@ -18,14 +20,21 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
            [](S s) { return double(s.arena_pages) * kPageBytes; });
   AddGauge("arena_used_bytes", "Bytes of the arena that are reserved or hold segments",
            [](S s) { return UsedPages(s) * kPageBytes; });
-  AddGauge("kv_cache_usage_ratio", "Used share of the arena",
-           [](S s) { return s.arena_pages == 0 ? 0.0 : UsedPages(s) / double(s.arena_pages); });
+  AddGauge("kv_cache_usage_ratio", "Share of the arena that running sequences hold",
+           [](S s) { return s.arena_pages == 0 ? 0.0 : HeldPages(s) / double(s.arena_pages); });
   AddGauge("arena_largest_free_bytes", "Longest free run of the arena",
            [](S s) { return double(s.largest_free_pages) * kPageBytes; });
   AddGauge("sequences", "Sequences that hold extents", [](S s) { return double(s.sequences); });
   AddGauge("reserved_extents", "Extents that are reserved and not committed",
            [](S s) { return double(s.reserved_extents); });
   AddGauge("segments", "Committed segments", [](S s) { return double(s.committed_segments); });
+  AddGauge("prefix_cache_segments", "Committed segments that are found by their name",
+           [](S s) { return double(s.named_segments); });
+  AddGauge("prefix_cache_bytes", "Bytes of the arena in segments that are found by their name",
+           [](S s) { return double(s.named_pages) * kPageBytes; });
+  AddGauge("prefix_cache_unreferenced_bytes",
+           "Bytes of the arena in such segments that no sequence uses: evicted when needed",
+           [](S s) { return double(s.unreferenced_pages) * kPageBytes; });
   AddGauge("clusters", "Entries of the cluster mapping table",
            [](S s) { return double(s.clusters); });
   AddGauge("slots", "Slots of the block cache", [](S s) { return double(s.data_plane.num_slots); });
@@ -46,6 +55,12 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
              [](S s) { return double(s.segments_refused); });
   AddCounter("allocation_failures_total", "Reservations refused because the arena was full",
              [](S s) { return double(s.reservations_refused); });
+  AddCounter("prefix_cache_queries_tokens_total", "Tokens of named segments in reservations",
+             [](S s) { return double(s.prefix.queries_tokens); });
+  AddCounter("prefix_cache_hits_tokens_total", "Tokens of those that were in committed segments",
+             [](S s) { return double(s.prefix.hits_tokens); });
+  AddCounter("prefix_cache_evictions_total", "Unreferenced named segments that made room",
+             [](S s) { return double(s.prefix.evictions); });
   AddCounter("access_log_entries_total", "Entries of the access log replayed",
              [](S s) { return double(s.data_plane.entries_replayed); });
   AddCounter(

@@ -14,7 +14,7 @@ namespace retroinfer::kvstore {
 inline constexpr KvGeometry kTinyGeometry{2, 2, 64, DType::kBf16};
 
 // Writes a segment whose clusters have 15, 17, 15, 17, ... tokens (the last two of each head: 32
-// and 0) with their pages back to back. Returns used_pages.
+// and 0) with their pages back to back, the tokens in reverse order. Returns used_pages.
 //
 // REQUIRES: extent.size() >= SegmentLayout::max_pages * kPageBytes.
 inline uint32_t WriteSegment(std::span<std::byte> extent, const KvGeometry& geometry,
@@ -31,6 +31,10 @@ inline uint32_t WriteSegment(std::span<std::byte> extent, const KvGeometry& geom
       *entries = {tokens == 0 ? 0 : next_page, tokens};
       next_page += geometry.pages_of(tokens);
     }
+  }
+  auto* order = reinterpret_cast<TokenOrder*>(extent.data() + layout.order_offset);
+  for (uint32_t i = 0; i < num_heads * num_tokens; ++i) {
+    order[i] = static_cast<TokenOrder>(num_tokens - 1 - i % num_tokens);
   }
   SegmentHeader header{};
   header.magic = kSegmentMagic;

@@ -1,7 +1,7 @@
 // Invariants:
 // * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
 //   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
-// * Tokens keep their order inside a cluster.
+// * Tokens keep their order inside a cluster; the order table says which token went where.
 #include "gpu_worker/ops/cpu/write_segment.h"
 
 #include <cstring>
@@ -13,16 +13,18 @@
 namespace retroinfer::cpu {
 namespace {
 
-// Scratch of one head: where each cluster begins, and how many of its tokens are written.
+// Scratch of one head: where each cluster begins, in pages and in tokens, and how many of its
+// tokens are written.
 struct HeadScratch {
   uint32_t* first_page;   // [m], from the start of the extent
+  uint32_t* first_token;  // [m], in page order
   uint32_t* num_written;  // [m]
 };
 
 HeadScratch ScratchOf(const WriteSegmentArgs& args, uint32_t head) {
   const size_t m = static_cast<size_t>(args.num_clusters);
-  auto* base = reinterpret_cast<uint32_t*>(args.scratch.device_data()) + head * 2 * m;
-  return {base, base + m};
+  auto* base = reinterpret_cast<uint32_t*>(args.scratch.device_data()) + head * 3 * m;
+  return {base, base + m, base + 2 * m};
 }
 
 // Gives the clusters of every head their pages, from *next_page on, which is advanced.
@@ -31,10 +33,13 @@ void PlacePages(const WriteSegmentArgs& args) {
   for (uint32_t head = 0; head < args.geometry.num_kv_heads; ++head) {
     const HeadScratch scratch = ScratchOf(args, head);
     const int32_t* sizes = args.sizes.device_data() + int64_t{head} * args.num_clusters;
+    uint32_t token = 0;
     for (int32_t i = 0; i < args.num_clusters; ++i) {
       scratch.first_page[i] = page;
+      scratch.first_token[i] = token;
       scratch.num_written[i] = 0;
       page += args.geometry.pages_of(static_cast<uint32_t>(sizes[i]));
+      token += static_cast<uint32_t>(sizes[i]);
     }
   }
   RI_CHECK(size_t{page} * kPageBytes <= args.extent.size());
@@ -45,13 +50,20 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
   const uint32_t per_page = args.geometry.tokens_per_page();
   const size_t vector_bytes = args.geometry.vector_bytes();
   const int32_t* assignment = args.assignment.device_data() + int64_t{head} * args.num_tokens;
+  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
   std::byte* extent = args.extent.device_data();
+  auto* order = reinterpret_cast<TokenOrder*>(extent + layout.order_offset) +
+                (size_t{args.layer} * args.geometry.num_kv_heads + head) *
+                    static_cast<size_t>(args.num_tokens);
   const auto place_of = [&](int32_t cluster, uint32_t index) {
     return extent + size_t{scratch.first_page[cluster] + index / per_page} * kPageBytes +
            index % per_page * vector_bytes;
   };
   for (int32_t i = 0; i < args.num_tokens; ++i) {
-    std::byte* to = place_of(assignment[i], scratch.num_written[assignment[i]]++);
+    const int32_t cluster = assignment[i];
+    const uint32_t index = scratch.num_written[cluster]++;
+    order[scratch.first_token[cluster] + index] = static_cast<TokenOrder>(i);
+    std::byte* to = place_of(cluster, index);
     std::memcpy(to, args.kv.Key(head, args.first_token + i), vector_bytes);
     std::memcpy(to + kPageBytes / 2, args.kv.Value(head, args.first_token + i), vector_bytes);
   }

@@ -43,8 +43,9 @@ TEST(SegmentLayoutTest, PartsDoNotOverlapAndTheExtentSufficesForTheWorstClusters
   EXPECT_EQ(layout.clusters_offset, kPageBytes);
   EXPECT_EQ(layout.centroids_offset - layout.clusters_offset, 12u * 32 * 8 * 512);
   EXPECT_EQ(layout.value_sums_offset - layout.centroids_offset, 256u * 32 * 8 * 512);
-  EXPECT_GE(size_t{layout.first_kv_page} * kPageBytes,
-            layout.value_sums_offset + 256u * 32 * 8 * 512);
+  EXPECT_EQ(layout.order_offset - layout.value_sums_offset, 256u * 32 * 8 * 512);
+  EXPECT_EQ(layout.index_end - layout.order_offset, 2u * 32 * 8 * kPrefillSegmentTokens);
+  EXPECT_GE(size_t{layout.first_kv_page} * kPageBytes, layout.index_end);
   // 511 clusters of 13 tokens (4 pages, 3 places wasted) and one with the rest.
   const uint32_t rest = kPrefillSegmentTokens - 511 * 13;
   EXPECT_LE(511 * kLlama8b.pages_of(13) + kLlama8b.pages_of(rest), layout.max_pages_per_head);

@@ -93,6 +93,8 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
   const std::byte* extent = written.extent.data();
   const auto* entries =
       reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) + run * m;
+  const auto* order =
+      reinterpret_cast<const TokenOrder*>(extent + layout.order_offset) + run * kTokens;
   for (size_t c = 0; c < m; ++c) {
     std::vector<int64_t> tokens;
     for (int64_t i = 0; i < kTokens; ++i) {
@@ -101,6 +103,15 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
       }
     }
     CheckPages(kv, head, tokens, extent, entries[c], geometry, written.taken);
+    // The order table: the cluster's tokens, as their pages have them.
+    for (uint32_t i = 0; i < entries[c].num_tokens; ++i) {
+      const int64_t token = kFirstToken + *order++;
+      const std::byte* key =
+          extent + size_t{entries[c].first_page + i / geometry.tokens_per_page()} * kPageBytes +
+          i % geometry.tokens_per_page() * geometry.vector_bytes();
+      const auto got = FromBytes(std::span(key, geometry.vector_bytes()), geometry.dtype);
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), kv.Key(head, token)));
+    }
     const MetaEntry& entry = meta.Entries(2, layer, head)[c];
     EXPECT_EQ(entry.num_tokens, entries[c].num_tokens);
     if (entry.num_tokens > 0) {

@@ -38,7 +38,7 @@ TEST(StoreClientTest, AttachesReservesCommitsReleasesAndDetaches) {
   EXPECT_EQ(memory->arena.bytes().size(), InProcessStore::kArenaBytes);
   EXPECT_TRUE(client.LeaseIsAlive());
 
-  const auto extents = client.Reserve(3, {1024}, kLong);
+  const auto extents = client.Reserve(ReserveRequest::Unnamed(3, {1024}), false, kLong);
   ASSERT_TRUE(extents.ok()) << extents.status();
   const Extent& extent = extents->front();
   EXPECT_EQ(extent.num_tokens, 1024u);
@@ -65,10 +65,10 @@ TEST(StoreClientTest, HandsTheMemoryBackWithWhatIsInIt) {
   auto client = std::make_unique<StoreClient>(store.target(), GoOn);
   const auto memory = client->Attach(Request(), kLong);
   ASSERT_TRUE(memory.ok());
-  const auto extents = client->Reserve(3, {1024, 2048}, kLong);
+  const auto extents = client->Reserve(ReserveRequest::Unnamed(3, {1024, 2048}), false, kLong);
   ASSERT_TRUE(extents.ok());
   ExtentLedger ledger;
-  ledger.Reserve(3, *extents);
+  ledger.Reserve({.sequence_id = 3}, *extents);
   client->Detach(kLong);
   EXPECT_EQ(store.Stats().sequences(), 0u);
 
@@ -77,7 +77,7 @@ TEST(StoreClientTest, HandsTheMemoryBackWithWhatIsInIt) {
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(store.Stats().sequences(), 1u);
   EXPECT_EQ(store.Stats().reserved_extents(), 2u);
-  const auto again = client->Reserve(3, {1024, 2048}, kLong);
+  const auto again = client->Reserve(ReserveRequest::Unnamed(3, {1024, 2048}), false, kLong);
   ASSERT_TRUE(again.ok());
   EXPECT_EQ(again->front().id, extents->front().id);
 }
@@ -85,12 +85,13 @@ TEST(StoreClientTest, HandsTheMemoryBackWithWhatIsInIt) {
 TEST(StoreClientTest, ReturnsTheStoresCodes) {
   InProcessStore store;
   StoreClient client(store.target(), GoOn);
-  EXPECT_EQ(client.Reserve(1, {1024}, kLong).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(client.Reserve(ReserveRequest::Unnamed(1, {1024}), false, kLong).status().code(),
+            absl::StatusCode::kPermissionDenied);
   v1::AttachWorkerRequest request = Request();
   request.mutable_geometry()->set_head_dim(1);
   EXPECT_EQ(client.Attach(request, kLong).status().code(), absl::StatusCode::kInvalidArgument);
   ASSERT_TRUE(client.Attach(Request(), kLong).ok());
-  EXPECT_EQ(client.Reserve(1, {8192, 8192}, kLong).status().code(),
+  EXPECT_EQ(client.Reserve(ReserveRequest::Unnamed(1, {8192, 8192}), false, kLong).status().code(),
             absl::StatusCode::kResourceExhausted);
   StoreClient second(store.target(), GoOn);
   EXPECT_EQ(second.Attach(Request(), kLong).status().code(), absl::StatusCode::kFailedPrecondition);

@@ -13,6 +13,7 @@
 #include "absl/time/clock.h"
 #include "common/status/error_reason.h"
 #include "tests/gpu_worker/store_link/in_process_store.h"
+#include "tests/kv_store_service/named_chain.h"
 
 namespace retroinfer {
 namespace {
@@ -38,10 +39,11 @@ class StoreLinkTest : public testing::Test {
   absl::StatusOr<std::vector<Extent>> Reserve(uint64_t sequence, std::vector<uint32_t> tokens) {
     absl::Notification done;
     absl::StatusOr<std::vector<Extent>> result;
-    link_->Reserve(sequence, std::move(tokens), [&](absl::StatusOr<std::vector<Extent>> extents) {
-      result = std::move(extents);
-      done.Notify();
-    });
+    link_->Reserve(ReserveRequest::Unnamed(sequence, tokens),
+                   [&](absl::StatusOr<std::vector<Extent>> extents) {
+                     result = std::move(extents);
+                     done.Notify();
+                   });
     done.WaitForNotification();
     return result;
   }
@@ -69,12 +71,13 @@ TEST_F(StoreLinkTest, CallbacksComeInOrderOnOneThreadAndMayCallTheLink) {
   std::vector<uint64_t> order;  // only touched on the control thread until `done`
   absl::Notification done;
   for (uint64_t sequence = 1; sequence <= 5; ++sequence) {
-    link_->Reserve(sequence, {1024}, [&, sequence](absl::StatusOr<std::vector<Extent>> extents) {
-      EXPECT_TRUE(extents.ok()) << extents.status();
-      order.push_back(sequence);
-      link_->Release(sequence);
-      if (sequence == 5) done.Notify();
-    });
+    link_->Reserve(ReserveRequest::Unnamed(sequence, {1024}),
+                   [&, sequence](absl::StatusOr<std::vector<Extent>> extents) {
+                     EXPECT_TRUE(extents.ok()) << extents.status();
+                     order.push_back(sequence);
+                     link_->Release(sequence);
+                     if (sequence == 5) done.Notify();
+                   });
   }
   done.WaitForNotification();
   WaitUntilIdle();
@@ -92,7 +95,7 @@ TEST_F(StoreLinkTest, ManyThreadsReserveAndReleaseWithoutALeak) {
     threads.emplace_back([&, t] {
       for (int i = 0; i < kRounds; ++i) {
         const uint64_t sequence = 1 + t * kRounds + i;
-        link_->Reserve(sequence, {1024, 1024},
+        link_->Reserve(ReserveRequest::Unnamed(sequence, {1024, 1024}),
                        [&](absl::StatusOr<std::vector<Extent>>) { answered.DecrementCount(); });
         link_->Release(sequence);
       }
@@ -111,6 +114,126 @@ TEST_F(StoreLinkTest, TellsWhyTheArenaHasNoRoom) {
   ASSERT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(common::ReasonOf(refused.status()).reason, "ARENA_FULL");
   EXPECT_TRUE(Reserve(1, {1024}).ok());
+}
+
+class NamedSegmentsTest : public StoreLinkTest {
+ protected:
+  struct Answer {
+    absl::Notification done;
+    absl::StatusOr<std::vector<Extent>> extents;
+  };
+  std::shared_ptr<Answer> Start(ReserveRequest request) {
+    auto answer = std::make_shared<Answer>();
+    link_->Reserve(std::move(request), [answer](absl::StatusOr<std::vector<Extent>> extents) {
+      answer->extents = std::move(extents);
+      answer->done.Notify();
+    });
+    return answer;
+  }
+  std::vector<Extent> Wait(Answer& answer) {
+    answer.done.WaitForNotification();
+    EXPECT_TRUE(answer.extents.ok()) << answer.extents.status();
+    return answer.extents.ok() ? *answer.extents : std::vector<Extent>{};
+  }
+  void WriteAndCommit(uint64_t sequence, const Extent& extent, uint64_t token_begin,
+                      const SegmentIdentity& identity) {
+    kvstore::WriteSegment(link_->arena().subspan(size_t{extent.first_page} * kPageBytes,
+                                                 size_t{extent.num_pages} * kPageBytes),
+                          kvstore::kTinyGeometry, token_begin, extent.num_tokens);
+    link_->Commit(sequence, {{extent.id, token_begin, identity}},
+                  [](const absl::Status& status) { EXPECT_TRUE(status.ok()) << status; });
+  }
+  // Computes a chain and releases it.
+  void Run(uint64_t sequence, const std::vector<SegmentIdentity>& chain) {
+    const auto extents = Wait(*Start(kvstore::NamedRequest(sequence, chain)));
+    for (size_t i = 0; i < extents.size(); ++i) {
+      if (!extents[i].cached) WriteAndCommit(sequence, extents[i], 4 + 1024 * i, chain[i]);
+    }
+    link_->Release(sequence);
+    WaitUntilIdle();
+  }
+  const std::vector<SegmentIdentity> chain_ = kvstore::NamedChain({1, 2});
+};
+
+TEST_F(NamedSegmentsTest, AReleasedPrefixIsCached) {
+  Connect();
+  Run(1, chain_);
+  const auto extents = Wait(*Start(kvstore::NamedRequest(2, chain_, 1)));
+  ASSERT_EQ(extents.size(), 3u);
+  EXPECT_TRUE(extents[0].cached && extents[1].cached && !extents[2].cached);
+  ReserveRequest look = kvstore::NamedRequest(3, kvstore::NamedChain({1, 3}));
+  look.cached_only = true;
+  EXPECT_EQ(Wait(*Start(look)).size(), 1u);
+  const auto stats = store_.Stats();
+  EXPECT_EQ(stats.prefix_cache_hits_tokens_total(), 3 * 1024u);
+  EXPECT_EQ(stats.prefix_cache_queries_tokens_total(), 6 * 1024u);
+  EXPECT_EQ(stats.named_segments(), 2u);
+}
+
+TEST_F(NamedSegmentsTest, TheSecondWaitsForTheFirstAndOthersDoNot) {
+  Connect();
+  const auto first = Wait(*Start(kvstore::NamedRequest(1, chain_)));
+  auto second = Start(kvstore::NamedRequest(2, chain_));
+  EXPECT_TRUE(Reserve(3, {1024}).ok());
+  link_->Release(3);
+  WriteAndCommit(1, first[0], 4, chain_[0]);
+  absl::SleepFor(absl::Milliseconds(1200));  // longer than reserve_timeout
+  EXPECT_FALSE(second->done.HasBeenNotified());
+  EXPECT_EQ(link_->num_pending(), 1u);
+  WriteAndCommit(1, first[1], 1028, chain_[1]);
+  const auto extents = Wait(*second);
+  ASSERT_EQ(extents.size(), 2u);
+  EXPECT_TRUE(extents[0].cached && extents[1].cached);
+}
+
+TEST_F(NamedSegmentsTest, TheWaitEndsWithTheFirstSequenceOrWithItsOwn) {
+  Connect();
+  Wait(*Start(kvstore::NamedRequest(1, chain_)));
+  auto second = Start(kvstore::NamedRequest(2, chain_));
+  auto third = Start(kvstore::NamedRequest(3, chain_));
+  link_->Release(3);
+  third->done.WaitForNotification();
+  EXPECT_TRUE(absl::IsCancelled(third->extents.status())) << third->extents.status();
+  EXPECT_FALSE(second->done.HasBeenNotified());
+  link_->Release(1);
+  EXPECT_FALSE(Wait(*second)[0].cached);
+}
+
+TEST_F(NamedSegmentsTest, TheWaitIsBounded) {
+  StoreLinkOptions options = Options();
+  options.progress_timeout = absl::Milliseconds(100);
+  link_ = *StoreLink::Connect(options);
+  Wait(*Start(kvstore::NamedRequest(1, chain_)));
+  const absl::Time begin = absl::Now();
+  EXPECT_FALSE(Wait(*Start(kvstore::NamedRequest(2, chain_)))[0].cached);
+  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(99));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(2));
+}
+
+TEST_F(NamedSegmentsTest, ARestartedStoreLearnsTheNames) {
+  Connect();
+  Run(1, chain_);
+  const auto other = kvstore::NamedChain({7});
+  Run(2, other);
+  const auto live = Wait(*Start(kvstore::NamedRequest(3, chain_)));
+  auto waiting_chain = kvstore::NamedChain({9});
+  Wait(*Start(kvstore::NamedRequest(4, waiting_chain)));
+  auto waiting = Start(kvstore::NamedRequest(5, waiting_chain));
+  store_.Stop();
+  WaitFor(StoreLink::State::kLost);
+  store_.Start();
+  WaitFor(StoreLink::State::kAttached);
+  // The new store does not know that sequence 4 works on it.
+  EXPECT_FALSE(Wait(*waiting)[0].cached);
+  EXPECT_EQ(store_.Stats().named_segments(), 3u);
+  EXPECT_EQ(store_.Stats().sequences(), 3u);
+  EXPECT_TRUE(Wait(*Start(kvstore::NamedRequest(6, other)))[0].cached);
+  const auto shared = Wait(*Start(kvstore::NamedRequest(7, chain_)));
+  EXPECT_EQ(shared[1].id, live[1].id);
+  for (uint64_t sequence = 3; sequence <= 7; ++sequence) link_->Release(sequence);
+  WaitUntilIdle();
+  const auto stats = store_.Stats();
+  EXPECT_EQ(stats.free_pages() + stats.unreferenced_pages(), stats.arena_pages());
 }
 
 TEST_F(StoreLinkTest, CommittingAnUnknownExtentIsNotFound) {
@@ -149,10 +272,11 @@ TEST_F(StoreLinkTest, AReservationSurvivesAQuickRestart) {
   Connect();
   store_.Stop();
   absl::Notification done;
-  link_->Reserve(1, {1024}, [&](absl::StatusOr<std::vector<Extent>> extents) {
-    EXPECT_TRUE(extents.ok() || absl::IsUnavailable(extents.status())) << extents.status();
-    done.Notify();
-  });
+  link_->Reserve(
+      ReserveRequest::Unnamed(1, {1024}), [&](absl::StatusOr<std::vector<Extent>> extents) {
+        EXPECT_TRUE(extents.ok() || absl::IsUnavailable(extents.status())) << extents.status();
+        done.Notify();
+      });
   store_.Start();
   done.WaitForNotification();
   WaitUntilIdle();

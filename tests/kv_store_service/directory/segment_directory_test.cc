@@ -22,7 +22,7 @@ class SegmentDirectoryTest : public testing::Test {
 };
 
 TEST_F(SegmentDirectoryTest, FindsSequencesAndExtents) {
-  EXPECT_THAT(*directory_.FindSequence(7), ElementsAre(1, 2));
+  EXPECT_THAT(directory_.FindSequence(7)->extent_ids, ElementsAre(1, 2));
   EXPECT_EQ(directory_.FindSequence(9), nullptr);
   EXPECT_EQ(directory_.FindExtent(3)->sequence_id, 8u);
   EXPECT_EQ(directory_.FindExtent(4), nullptr);

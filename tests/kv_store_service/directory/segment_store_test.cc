@@ -20,9 +20,9 @@ class SegmentStoreTest : public testing::Test {
   SegmentStoreTest() : bytes_(kArenaPages * kPageBytes), store_(bytes_, kTinyGeometry) {}
 
   std::vector<ExtentRecord> Reserve(uint64_t sequence, std::vector<uint32_t> tokens) {
-    auto extents = store_.Reserve(sequence, tokens);
-    EXPECT_TRUE(extents.ok()) << extents.status();
-    return extents.ok() ? *extents : std::vector<ExtentRecord>{};
+    auto reserved = store_.Reserve(ReserveRequest::Unnamed(sequence, tokens));
+    EXPECT_TRUE(reserved.ok()) << reserved.status();
+    return reserved.ok() ? reserved->extents : std::vector<ExtentRecord>{};
   }
   uint32_t Write(const ExtentRecord& extent, uint64_t token_begin) {
     return WriteSegment(std::span(bytes_).subspan(size_t{extent.pages.first} * kPageBytes,
@@ -57,14 +57,15 @@ TEST_F(SegmentStoreTest, ARepeatedReservationIsTheSame) {
   const auto again = Reserve(1, {1024, 2048});
   EXPECT_EQ(first[1].id, again[1].id);
   EXPECT_EQ(first[1].pages, again[1].pages);
-  EXPECT_EQ(store_.Reserve(1, std::vector<uint32_t>{1024}).status().code(),
+  EXPECT_EQ(store_.Reserve(ReserveRequest::Unnamed(1, std::vector<uint32_t>{1024})).status().code(),
             absl::StatusCode::kAlreadyExists);
   EXPECT_EQ(store_.directory().num_extents(), 2u);
 }
 
 TEST_F(SegmentStoreTest, AFullArenaTakesNothingAndTellsTheNumbers) {
   const uint64_t each = Reserve(1, {1024})[0].pages.count;
-  const auto refused = store_.Reserve(2, std::vector<uint32_t>(kArenaPages / each, 1024));
+  const auto refused =
+      store_.Reserve(ReserveRequest::Unnamed(2, std::vector<uint32_t>(kArenaPages / each, 1024)));
   ASSERT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(store_.allocator().free_pages(), kArenaPages - each);
   EXPECT_EQ(store_.directory().num_sequences(), 1u);
@@ -80,18 +81,24 @@ TEST_F(SegmentStoreTest, AFragmentedArenaTakesNothing) {
   for (uint64_t odd = 1; odd <= sequence; odd += 2) store_.Release(odd);
   const uint64_t free = store_.allocator().free_pages();
   ASSERT_GT(free, uint64_t{each} * 2);
-  EXPECT_EQ(store_.Reserve(1000, std::vector<uint32_t>{1024, 2048}).status().code(),
+  EXPECT_EQ(store_.Reserve(ReserveRequest::Unnamed(1000, std::vector<uint32_t>{1024, 2048}))
+                .status()
+                .code(),
             absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(store_.allocator().free_pages(), free);
 }
 
 TEST_F(SegmentStoreTest, RefusesTokenCountsThatAreNoSegment) {
   for (const uint32_t tokens : {0u, 1u, 1023u, 1025u, 9216u, UINT32_MAX}) {
-    EXPECT_EQ(store_.Reserve(1, std::vector<uint32_t>{tokens}).status().code(),
-              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(
+        store_.Reserve(ReserveRequest::Unnamed(1, std::vector<uint32_t>{tokens})).status().code(),
+        absl::StatusCode::kInvalidArgument);
   }
-  EXPECT_EQ(store_.Reserve(1, {}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(store_.Reserve(1, std::vector<uint32_t>(65537, 1024)).status().code(),
+  EXPECT_EQ(store_.Reserve(ReserveRequest::Unnamed(1, {})).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_.Reserve(ReserveRequest::Unnamed(1, std::vector<uint32_t>(65537, 1024)))
+                .status()
+                .code(),
             absl::StatusCode::kInvalidArgument);
 }
 
@@ -152,7 +159,7 @@ class RestoreTest : public SegmentStoreTest {
     for (const uint64_t id : {1, 2}) {
       SequenceToRestore& sequence = known_.emplace_back();
       sequence.sequence_id = id;
-      for (const uint64_t extent : *store_.directory().FindSequence(id)) {
+      for (const uint64_t extent : store_.directory().FindSequence(id)->extent_ids) {
         sequence.extents.push_back(*store_.directory().FindExtent(extent));
       }
     }
@@ -168,9 +175,9 @@ TEST_F(RestoreTest, ANewStoreKnowsWhatTheOldOneKnew) {
   EXPECT_EQ(restarted.allocator().largest_free(), store_.allocator().largest_free());
   EXPECT_EQ(restarted.directory().num_committed(), 2u);
   EXPECT_EQ(restarted.clusters().num_clusters(), store_.clusters().num_clusters());
-  const auto next = restarted.Reserve(3, std::vector<uint32_t>{1024});
+  const auto next = restarted.Reserve(ReserveRequest::Unnamed(3, std::vector<uint32_t>{1024}));
   ASSERT_TRUE(next.ok());
-  EXPECT_GT(next->front().id, known_[1].extents[0].id);
+  EXPECT_GT(next->extents.front().id, known_[1].extents[0].id);
   restarted.Release(1);
   restarted.Release(2);
   restarted.Release(3);

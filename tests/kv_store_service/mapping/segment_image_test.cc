@@ -55,7 +55,7 @@ TEST_F(SegmentImageTest, RefusesEveryWrongHeaderField) {
     ExpectRefused(field);
   };
   damaged("magic", [](SegmentHeader& h) { h.magic ^= 1; });
-  damaged("version", [](SegmentHeader& h) { h.version = 2; });
+  damaged("version", [](SegmentHeader& h) { ++h.version; });
   damaged("num_tokens", [](SegmentHeader& h) { h.num_tokens = 2048; });
   damaged("num_clusters", [](SegmentHeader& h) { h.num_clusters = 65; });
   damaged("num_layers", [](SegmentHeader& h) { h.num_layers = 3; });
@@ -90,6 +90,14 @@ TEST_F(SegmentImageTest, RefusesPagesOutsideTheSegment) {
 TEST_F(SegmentImageTest, RefusesPagesOfTwoClusters) {
   clusters()[200].first_page = clusters()[3].first_page + 1;
   ExpectRefused("belongs to another cluster too");
+}
+
+TEST_F(SegmentImageTest, RefusesAnOrderThatIsNoPermutation) {
+  auto* order = reinterpret_cast<TokenOrder*>(bytes_.data() + layout_.order_offset);
+  order[3 * 1024 + 7] = order[3 * 1024 + 6];
+  ExpectRefused("place 7 of the order table has token 1017, which another place has too (layer 1");
+  order[3 * 1024 + 7] = 1024;
+  ExpectRefused("has token 1024, which the segment does not have (layer 1, head 1)");
 }
 
 TEST_F(SegmentImageTest, RefusesAnExtentThatIsTooSmall) {

@@ -7,6 +7,7 @@
 
 #include "absl/time/clock.h"
 #include "common/shm/descriptor_protocol.h"
+#include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/segment_writer.h"
 #include "tests/kv_store_service/temporary_folder.h"
 
@@ -52,7 +53,7 @@ class KvStoreTest : public testing::Test {
     return result->token;
   }
   absl::StatusCode Reserve(const std::string& token, uint64_t call_number, uint64_t sequence) {
-    return store_->Reserve(token, call_number, sequence, std::vector<uint32_t>{1024})
+    return store_->Reserve(token, call_number, ReserveRequest::Unnamed(sequence, {1024}))
         .status()
         .code();
   }
@@ -117,6 +118,64 @@ TEST_F(KvStoreTest, EndOfTheLeaseFreesEverything) {
   EXPECT_TRUE(store_->List(0, 10).empty());
 }
 
+class NamedSegmentsTest : public KvStoreTest {
+ protected:
+  // Attaches, computes a named segment and dies.
+  void RunWorker(const std::vector<SegmentIdentity>& chain) {
+    const std::string token = AttachWorker();
+    const auto reservation = store_->Reserve(token, 1, NamedRequest(1, chain));
+    ASSERT_TRUE(reservation.ok()) << reservation.status();
+    auto arena = common::SealedMemory::Adopt(std::move(held_.arena), kArenaBytes);
+    const PageRun pages = reservation->extents[0].pages;
+    WriteSegment(
+        arena->bytes().subspan(size_t{pages.first} * kPageBytes, size_t{pages.count} * kPageBytes),
+        kTinyGeometry, 4, 1024);
+    const std::vector<SegmentToCommit> segments = {{reservation->extents[0].id, 4, 1024, chain[0]}};
+    ASSERT_TRUE(store_->Commit(token, 2, 1, segments).ok());
+    ASSERT_TRUE(store_->Reserve(token, 3, ReserveRequest::Unnamed(2, {1024})).ok());
+    store_->EndLease(token, "test");
+  }
+  size_t NumCached(const AttachParameters& parameters, const std::vector<SegmentIdentity>& chain) {
+    const auto attached = store_->Attach(parameters);
+    EXPECT_TRUE(store_->ClaimDescriptors(attached->token, 1).ok());
+    const auto reservation = store_->Reserve(attached->token, 1, NamedRequest(1, chain));
+    EXPECT_TRUE(reservation.ok()) << reservation.status();
+    store_->EndLease(attached->token, "test");
+    return reservation->num_cached;
+  }
+  const std::vector<SegmentIdentity> chain_ = NamedChain({1});
+};
+
+TEST_F(NamedSegmentsTest, ANewWorkerOfTheSameModelFindsThem) {
+  RunWorker(chain_);
+  const StoreStats stats = store_->stats();
+  EXPECT_EQ(stats.named_segments, 1u);
+  EXPECT_EQ(stats.sequences, 0u);
+  EXPECT_EQ(stats.free_pages + stats.unreferenced_pages, kArenaPages);
+  EXPECT_EQ(store_->List(0, 10).size(), 1u);
+  EXPECT_EQ(NumCached(Parameters(), chain_), 1u);
+  EXPECT_EQ(NumCached(Parameters(), chain_), 1u);
+  EXPECT_EQ(store_->stats().prefix.hits_tokens, 2048u);
+}
+
+TEST_F(NamedSegmentsTest, AnotherModelDoesNot) {
+  RunWorker(chain_);
+  AttachParameters other = Parameters();
+  other.model_fingerprint = "other";
+  EXPECT_EQ(NumCached(other, chain_), 0u);
+  EXPECT_EQ(NumCached(Parameters(), chain_), 1u);
+}
+
+TEST_F(NamedSegmentsTest, AnotherGeometryEmptiesTheArena) {
+  RunWorker(chain_);
+  AttachParameters other = Parameters();
+  other.geometry.num_layers = 1;
+  EXPECT_EQ(NumCached(other, chain_), 0u);
+  EXPECT_EQ(store_->stats().free_pages, kArenaPages);
+  EXPECT_EQ(NumCached(Parameters(), chain_), 0u);
+  EXPECT_EQ(store_->stats().prefix.queries_tokens, 3 * 1024u);  // over all of them
+}
+
 TEST_F(KvStoreTest, RefusesCallsThatComeLate) {
   const std::string token = AttachWorker();
   EXPECT_EQ(Reserve(token, 5, 1), absl::StatusCode::kOk);
@@ -152,7 +211,7 @@ TEST_F(KvStoreTest, TakesNobodyBeforeItHasAnArena) {
 
 TEST_F(KvStoreTest, ANewStoreAdoptsTheMemoryOfALiveWorker) {
   std::string token = AttachWorker();
-  const auto extents = store_->Reserve(token, 1, 7, std::vector<uint32_t>{1024});
+  const auto extents = store_->Reserve(token, 1, ReserveRequest::Unnamed(7, {1024}));
   ASSERT_TRUE(extents.ok());
   StateFile state(folder_.path() + "/state");
   const auto note = state.Read();
@@ -171,7 +230,7 @@ TEST_F(KvStoreTest, ANewStoreAdoptsTheMemoryOfALiveWorker) {
   EXPECT_EQ(store_->PollAdoption(absl::InfiniteFuture()), KvStore::Adoption::kAdopted);
 
   EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kFailedPrecondition);
-  const std::vector<SequenceToRestore> known = {{7, *extents}};
+  const std::vector<SequenceToRestore> known = {{7, extents->extents}};
   ASSERT_TRUE(store_->Restore(*adopted, known).ok());
   EXPECT_EQ(store_->Restore(*adopted, known).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(store_->stats().sequences, 1u);

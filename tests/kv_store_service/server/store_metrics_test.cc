@@ -22,8 +22,9 @@ TEST(StoreMetricsTest, ShowTheStoreAtEachScrape) {
 
   const std::string token = store.Attach({kTinyGeometry, "model", 16, 64, 64, false})->token;
   ASSERT_TRUE(store.ClaimDescriptors(token, 1).ok());
-  ASSERT_TRUE(store.Reserve(token, 1, 1, std::vector<uint32_t>{1024}).ok());
-  ASSERT_FALSE(store.Reserve(token, 2, 2, std::vector<uint32_t>(100, 8192)).ok());
+  ASSERT_TRUE(store.Reserve(token, 1, ReserveRequest::Unnamed(1, {1024})).ok());
+  ASSERT_FALSE(
+      store.Reserve(token, 2, ReserveRequest::Unnamed(2, std::vector<uint32_t>(100, 8192))).ok());
   std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("retroinfer_worker_attached 1"));
   EXPECT_THAT(text, HasSubstr("retroinfer_sequences 1"));

@@ -82,16 +82,19 @@ class StoreProcessTest : public testing::Test {
     return response;
   }
 
-  static absl::StatusOr<std::vector<Extent>> Reserve(StoreLink& link, uint64_t sequence,
-                                                     std::vector<uint32_t> tokens) {
+  static absl::StatusOr<std::vector<Extent>> Reserve(StoreLink& link, ReserveRequest request) {
     absl::Notification done;
     absl::StatusOr<std::vector<Extent>> result;
-    link.Reserve(sequence, std::move(tokens), [&](absl::StatusOr<std::vector<Extent>> extents) {
+    link.Reserve(std::move(request), [&](absl::StatusOr<std::vector<Extent>> extents) {
       result = std::move(extents);
       done.Notify();
     });
     done.WaitForNotification();
     return result;
+  }
+  static absl::StatusOr<std::vector<Extent>> Reserve(StoreLink& link, uint64_t sequence,
+                                                     std::vector<uint32_t> tokens) {
+    return Reserve(link, ReserveRequest::Unnamed(sequence, tokens));
   }
 
   static absl::Status Commit(StoreLink& link, uint64_t sequence,

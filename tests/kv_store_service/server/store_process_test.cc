@@ -207,7 +207,8 @@ TEST_F(StoreProcessTest, KillsAtRandomMomentsLoseAndLeakNothing) {
       live[sequence] = extents->front();
     }
     // Some calls are on their way when it happens.
-    (*link)->Reserve(++sequence, {1024}, [](const absl::StatusOr<std::vector<Extent>>&) {});
+    (*link)->Reserve(ReserveRequest::Unnamed(++sequence, {1024}),
+                     [](const absl::StatusOr<std::vector<Extent>>&) {});
     (*link)->Release(sequence);
     store_->Kill();
     StartStore();
