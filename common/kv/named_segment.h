@@ -11,6 +11,8 @@ namespace retroinfer {
 
 // Error reason of a reservation that must wait: another sequence computes the next named segment.
 inline constexpr char kSegmentInProgressReason[] = "SEGMENT_IN_PROGRESS";
+// The same, but the store reads it back from the disk, or writes segments there that take the room.
+inline constexpr char kWaitsForDiskReason[] = "WAITS_FOR_DISK";
 
 // A segment by its content: its place in the hash chain of common/hash/segment_name.h.
 struct SegmentIdentity {

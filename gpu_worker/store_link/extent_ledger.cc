@@ -39,11 +39,16 @@ void ExtentLedger::Release(uint64_t sequence_id) {
   if (sequence == sequences_.end()) return;
   std::vector<LedgerExtent>& entries = sequence->second;
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    if (entry->identity == nullptr) continue;
+    if (entry->identity == nullptr || !retains_) continue;
     const PageId first_page = entry->extent.first_page;
     retained_[first_page] = {std::move(*entry), ++last_release_};
   }
   sequences_.erase(sequence);
+}
+
+void ExtentLedger::StopRetaining() {
+  retains_ = false;
+  retained_.clear();
 }
 
 void ExtentLedger::DropRetained(const Extent& extent) {

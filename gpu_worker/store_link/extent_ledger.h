@@ -37,6 +37,9 @@ class ExtentLedger {
               std::shared_ptr<const SegmentIdentity> identity = nullptr);
   // Forgets a sequence, but not its named segments.
   void Release(uint64_t sequence_id);
+  // Forgets the named segments of ended sequences, also of those that end later: the store writes
+  // into the arena by itself, so that nobody here knows whether their bytes are still there.
+  void StopRetaining();
 
   // Returns the extent, or nothing.
   const LedgerExtent* Find(uint64_t sequence_id, uint64_t extent_id) const;
@@ -58,6 +61,7 @@ class ExtentLedger {
   std::map<uint64_t, std::vector<LedgerExtent>> sequences_;
   std::map<PageId, Retained> retained_;  // by first page; no two overlap
   uint64_t last_release_ = 0;
+  bool retains_ = true;
 };
 
 }  // namespace retroinfer

@@ -98,6 +98,7 @@ absl::StatusOr<v1::AttachWorkerResponse> StoreClient::AttachWorker(
   v1::AttachWorkerResponse response;
   RETURN_IF_ERROR(Call(&v1::KvStoreService::Stub::AsyncAttachWorker, request, &response, timeout));
   token_ = response.attach_token();
+  store_writes_arena_ = response.store_writes_arena();
   return response;
 }
 

@@ -63,6 +63,8 @@ class StoreClient {
                                              absl::Duration timeout);
   absl::Status Release(uint64_t sequence_id, absl::Duration timeout);
 
+  // Whether the store reads segments back into the arena by itself; known once attached.
+  bool store_writes_arena() const { return store_writes_arena_; }
   // Whether the store still holds the lease. Does not block.
   bool LeaseIsAlive();
   // For poll(); -1 without a lease.
@@ -91,6 +93,7 @@ class StoreClient {
   std::string token_;
   uint64_t call_number_ = 0;
   bool detaching_ = false;
+  bool store_writes_arena_ = false;
   std::optional<common::FdChannel> lease_;
 };
 

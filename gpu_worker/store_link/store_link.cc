@@ -42,6 +42,7 @@ constexpr absl::Duration kBackoffMax = absl::Milliseconds(250);
 constexpr int kIdlePollMs = 1000;
 // While reservations wait for other sequences.
 constexpr absl::Duration kProgressPoll = absl::Seconds(1);
+constexpr absl::Duration kRestorePoll = absl::Milliseconds(20);  // the store reads from the disk
 
 v1::AttachWorkerRequest MakeAttachRequest(const StoreLinkOptions& options) {
   v1::AttachWorkerRequest request;
@@ -112,7 +113,7 @@ class StoreLink::Impl {
   // Takes the oldest operation, if there is one, to the store; keeps it unless it was answered.
   Outcome ProcessFront();
   Outcome ProcessReserve(Operation& operation);
-  void SetAside(Operation operation);
+  void SetAside(Operation operation, absl::Duration poll);
   // Moves reservations that wait for other sequences back into the queue: those that are due, or
   // all.
   void ResumeWaiting(bool all);
@@ -170,6 +171,7 @@ absl::Status StoreLink::Impl::Connect() {
     auto memory = client_->Attach(MakeAttachRequest(options_), std::min(left, kAttachAttempt));
     if (memory.ok()) {
       memory_ = *std::move(memory);
+      if (client_->store_writes_arena()) ledger_.StopRetaining();
       break;
     }
     const bool retry =
@@ -267,6 +269,7 @@ void StoreLink::Impl::Reattach() {
     backoff_ = std::min(2 * backoff_, kBackoffMax);
     return;
   }
+  if (client_->store_writes_arena()) ledger_.StopRetaining();
   attached_ = true;
   ++num_reattached_;
   spdlog::info("attached to the kv_store_service again; it knows {} sequences",
@@ -315,8 +318,10 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(Operation& operation) {
     return Outcome::kAnswered;
   }
   if (IsLoss(extents.status())) return Outcome::kStoreGone;
-  if (common::ReasonOf(extents.status()).reason == kSegmentInProgressReason) {
-    SetAside(std::move(operation));
+  const std::string reason = common::ReasonOf(extents.status()).reason;
+  if (reason == kSegmentInProgressReason || reason == kWaitsForDiskReason) {
+    SetAside(std::move(operation),
+             reason == kWaitsForDiskReason ? kRestorePoll : kProgressPoll);
     return Outcome::kAnswered;
   }
   if (!absl::IsDeadlineExceeded(extents.status())) {
@@ -384,18 +389,19 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(Operation& operation) {
   return Outcome::kAnswered;
 }
 
-void StoreLink::Impl::SetAside(Operation operation) {
+void StoreLink::Impl::SetAside(Operation operation, absl::Duration poll) {
   const absl::Time now = absl::Now();
   if (!operation.progress_deadline.has_value()) {
     operation.progress_deadline = now + options_.progress_timeout;
   }
-  next_look_ = std::min({next_look_, now + kProgressPoll, *operation.progress_deadline});
+  next_look_ = std::min({next_look_, now + poll, *operation.progress_deadline});
   absl::MutexLock lock(&mutex_);
   waiting_.push_back(std::move(operation));
 }
 
-// All builders of segments are sequences of this link, so that every commit and release, and with
-// them everything worth waiting for, passes here; the timed look is for the deadlines.
+// Whoever computes segments is a sequence of this link, so that every commit and release, and with
+// them everything worth waiting for, passes here; the timed look is for the deadlines and for
+// segments that the store reads back from the disk.
 void StoreLink::Impl::ResumeWaiting(bool all) {
   const absl::Time now = absl::Now();
   if (!all && now < next_look_) return;

@@ -74,6 +74,19 @@ void SegmentDirectory::Unreference(ExtentRecord& extent) {
   unreferenced_pages_ += extent.pages.count;
 }
 
+void SegmentDirectory::Pin(uint64_t extent_id) {
+  ExtentRecord& extent = extents_.at(extent_id);
+  RI_CHECK(extent.key != nullptr);
+  Reference(extent);
+  pinned_pages_ += extent.pages.count;
+}
+
+void SegmentDirectory::Unpin(uint64_t extent_id) {
+  ExtentRecord& extent = extents_.at(extent_id);
+  pinned_pages_ -= extent.pages.count;
+  Unreference(extent);
+}
+
 const SequenceRecord* SegmentDirectory::FindSequence(uint64_t sequence_id) const {
   const auto sequence = sequences_.find(sequence_id);
   return sequence == sequences_.end() ? nullptr : &sequence->second;

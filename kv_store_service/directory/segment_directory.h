@@ -102,6 +102,14 @@ class SegmentDirectory {
   // last reference the last one in the sequence counts as released first.
   std::vector<ExtentRecord> RemoveSequence(uint64_t sequence_id);
 
+  // Keeps a named segment for something that is no sequence, like a reference; and ends that.
+  void Pin(uint64_t extent_id);
+  void Unpin(uint64_t extent_id);
+  // Whether a sequence with an id of at least `sequence_id` is known.
+  bool HasSequenceFrom(uint64_t sequence_id) const {
+    return sequences_.lower_bound(sequence_id) != sequences_.end();
+  }
+
   // Named segments without references, the one released first first.
   std::vector<const ExtentRecord*> Unreferenced() const;
   // Forgets one of them. Returns its record, for the caller to free.
@@ -119,6 +127,7 @@ class SegmentDirectory {
   size_t num_named() const { return by_name_.size(); }
   uint64_t named_pages() const { return named_pages_; }
   uint64_t unreferenced_pages() const { return unreferenced_pages_; }
+  uint64_t pinned_pages() const { return pinned_pages_; }
 
  private:
   void AddExtent(const ExtentRecord& extent);
@@ -135,6 +144,7 @@ class SegmentDirectory {
   size_t num_committed_ = 0;
   uint64_t named_pages_ = 0;
   uint64_t unreferenced_pages_ = 0;
+  uint64_t pinned_pages_ = 0;
 };
 
 }  // namespace retroinfer::kvstore

@@ -114,9 +114,17 @@ absl::StatusOr<Reservation> SegmentStore::Reserve(const ReserveRequest& request,
   reservation.num_cached = reservation.extents.size();
   if (!request.cached_only) {
     if (!compute_anyway) RETURN_IF_ERROR(CheckNotInProgress(request, reservation.num_cached));
-    RETURN_IF_ERROR(AllocateExtents(request, &reservation));
+    absl::Status status = AllocateExtents(request, &reservation);
+    if (!status.ok() && !compute_anyway && DiskHoldsRoom()) {
+      return common::WithReason(
+          absl::AbortedError(absl::StrCat("segments that are on their way between arena and disk "
+                                          "take the room for sequence ",
+                                          request.sequence_id, "; try again soon")),
+          kWaitsForDiskReason);
+    }
+    RETURN_IF_ERROR(status);
   }
-  for (size_t i = 0; i < request.segments.size(); ++i) {
+  for (size_t i = 0; i < request.segments.size() && request.sequence_id < kOwnSequences; ++i) {
     const uint32_t tokens = request.segments[i].num_tokens;
     if (request.segments[i].identity.has_value()) counters_.queries_tokens += tokens;
     if (i < reservation.num_cached) counters_.hits_tokens += tokens;
@@ -176,7 +184,8 @@ absl::Status SegmentStore::CheckNotInProgress(const ReserveRequest& request,
       absl::AbortedError(absl::StrCat("segment ", next.identity->name.ToHex(), " for sequence ",
                                       request.sequence_id, " is being computed by sequence ",
                                       other->sequence_id, "; try again when it is committed")),
-      kSegmentInProgressReason, {{"sequence_id", absl::StrCat(other->sequence_id)}});
+      other->sequence_id < kOwnSequences ? kSegmentInProgressReason : kWaitsForDiskReason,
+      {{"sequence_id", absl::StrCat(other->sequence_id)}});
 }
 
 absl::Status SegmentStore::AllocateExtents(const ReserveRequest& request,
@@ -336,7 +345,9 @@ uint64_t SegmentStore::Release(uint64_t sequence_id) {
 
 uint64_t SegmentStore::ReleaseAll() {
   uint64_t freed = 0;
-  for (const uint64_t id : directory_.SequenceIds()) freed += Release(id);
+  for (const uint64_t id : directory_.SequenceIds()) {
+    if (id < kOwnSequences) freed += Release(id);
+  }
   return freed;
 }
 

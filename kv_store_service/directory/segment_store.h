@@ -51,6 +51,9 @@ struct PrefixCounters {
   uint64_t evictions = 0;       // of named segments
 };
 
+// Sequences from here on are the store's own: segments that it reads back from the disk.
+inline constexpr uint64_t kOwnSequences = uint64_t{1} << 63;
+
 // Joins the extent allocator, the segment directory and the cluster map, so that each operation
 // happens in all three or in none. Keeps named segments that no sequence references until their
 // room is needed.
@@ -78,6 +81,7 @@ class SegmentStore {
   //          ALREADY_EXISTS if the sequence reserved something else; RESOURCE_EXHAUSTED (reason
   //          ARENA_FULL), with the numbers; ABORTED (reason SEGMENT_IN_PROGRESS) if another
   //          sequence has reserved the next named segment, unless `compute_anyway`.
+  //          In both cases and if DiskHoldsRoom(), reason WAITS_FOR_DISK if it is the disk's.
   absl::StatusOr<Reservation> Reserve(const ReserveRequest& request, bool compute_anyway = false);
 
   // Checks the images and makes them segments, all or nothing; frees the tails of their extents.
@@ -90,8 +94,19 @@ class SegmentStore {
   // Frees all of a sequence that no other one uses, except named segments. Returns how many pages
   // that were; 0 if it is unknown.
   uint64_t Release(uint64_t sequence_id);
-  // Releases all sequences.
+  // Releases all sequences of the worker.
   uint64_t ReleaseAll();
+
+  // Keeps a named segment in the arena until Unpin(), besides the sequences.
+  void Pin(uint64_t extent_id) { directory_.Pin(extent_id); }
+  void Unpin(uint64_t extent_id) { directory_.Unpin(extent_id); }
+
+  // Whether segments that the disk is about to let go take room in the arena.
+  bool DiskHoldsRoom() const {
+    return directory_.pinned_pages() > 0 || directory_.HasSequenceFrom(kOwnSequences);
+  }
+  // Returns how many leading segments of a request are committed.
+  size_t CountCached(const ReserveRequest& request) const { return FindCached(request).size(); }
 
   // Takes over what the worker says it holds, all or nothing; a named segment that no sequence
   // references is left out if it does not fit.

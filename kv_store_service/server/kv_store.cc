@@ -71,7 +71,10 @@ void AddSegmentStats(const SegmentStore& segments, StoreStats* stats) {
 KvStore::KvStore(Options options, StateFile state_file)
     : options_(std::move(options)), state_file_(std::move(state_file)) {}
 
-KvStore::~KvStore() = default;
+KvStore::~KvStore() {
+  // Its callbacks need everything else.
+  tier_.reset();
+}
 
 void KvStore::AwaitAdoption(const StateNote& note) {
   absl::MutexLock lock(&mutex_);
@@ -94,7 +97,7 @@ KvStore::Adoption KvStore::PollAdoption(absl::Time deadline) {
 void KvStore::SetArena(common::SealedMemory arena) {
   absl::MutexLock lock(&mutex_);
   RI_CHECK(phase_ == Phase::kStarting);
-  segments_.reset();
+  DropSegments();
   arena_ = std::move(arena);
   phase_ = Phase::kReady;
 }
@@ -142,6 +145,7 @@ absl::StatusOr<AttachResult> KvStore::Attach(const AttachParameters& parameters)
   attachment.parameters = parameters;
   attachment.claim_deadline = absl::Now() + options_.attach_timeout;
   AttachResult result;
+  result.store_writes_arena = tier_ != nullptr;
   result.token = attachment.token;
   if (!parameters.hand_back) {
     const DataPlaneHeader header =
@@ -165,6 +169,7 @@ absl::Status KvStore::Detach(const std::string& token) {
 }
 
 absl::StatusOr<DescriptorPair> KvStore::ClaimDescriptors(const std::string& token, pid_t pid) {
+  RETURN_IF_ERROR(DrainTier(token));
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(CheckToken(token));
   if (attachment_->leased || attachment_->parameters.hand_back) {
@@ -180,6 +185,7 @@ absl::StatusOr<DescriptorPair> KvStore::ClaimDescriptors(const std::string& toke
 
 absl::Status KvStore::HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
                                common::UniqueFd data_plane) {
+  RETURN_IF_ERROR(DrainTier(token));
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(CheckToken(token));
   if (attachment_->leased || !attachment_->parameters.hand_back) {
@@ -221,8 +227,7 @@ absl::Status KvStore::TakeHandedBack(common::UniqueFd arena_fd, common::UniqueFd
                                                    arena.bytes().size(), " bytes, needs ",
                                                    awaited_->arena_bytes));
   }
-  if (segments_ != nullptr) AddCounters(segments_->counters(), &ended_prefix_);
-  segments_.reset();
+  DropSegments();
   arena_ = std::move(arena);
   attachment_->plane_memory = std::move(plane_memory);
   return absl::OkStatus();
@@ -255,7 +260,7 @@ void KvStore::StartLease(const DataPlane& plane, pid_t pid) {
 
 void KvStore::PrepareSegments(const AttachParameters& parameters) {
   if (segments_ == nullptr || !(segments_->geometry() == parameters.geometry)) {
-    if (segments_ != nullptr) AddCounters(segments_->counters(), &ended_prefix_);
+    DropSegments();
     segments_ = std::make_unique<SegmentStore>(arena_.bytes(), parameters.geometry);
   }
   segments_->SetFingerprint(common::FingerprintHash(parameters.model_fingerprint));
@@ -303,8 +308,13 @@ absl::Status KvStore::CheckToken(const std::string& token) const {
   return absl::PermissionDeniedError("the attach token is not that of the attached worker");
 }
 
-absl::Status KvStore::BeginCall(const std::string& token, uint64_t call_number) {
+absl::Status KvStore::BeginCall(const std::string& token, uint64_t call_number,
+                                uint64_t sequence_id) {
   RETURN_IF_ERROR(CheckToken(token));
+  if (sequence_id >= kOwnSequences) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sequence ", sequence_id, ": needs a number below ", kOwnSequences));
+  }
   if (!attachment_->leased) {
     return absl::FailedPreconditionError(
         "the worker has not yet connected to the descriptor socket");
@@ -324,33 +334,50 @@ absl::Status KvStore::BeginCall(const std::string& token, uint64_t call_number) 
 absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t call_number,
                                              const ReserveRequest& request, bool compute_anyway) {
   absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(BeginCall(token, call_number));
+  RETURN_IF_ERROR(BeginCall(token, call_number, request.sequence_id));
+  if (tier_ != nullptr && !compute_anyway && !request.cached_only) StartRestore(request);
   auto reservation = segments_->Reserve(request, compute_anyway);
   if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
+  if (tier_ != nullptr && reservation.ok()) TouchDurable(*reservation);
   return reservation;
 }
 
 absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
     const std::string& token, uint64_t call_number, uint64_t sequence_id,
     std::span<const SegmentToCommit> segments) {
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(BeginCall(token, call_number));
-  const size_t before = segments_->directory().num_committed();
-  auto extents = segments_->Commit(sequence_id, segments);
-  if (extents.ok()) {
+  std::vector<PersistRequest> to_persist;
+  absl::StatusOr<std::vector<ExtentRecord>> extents;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(BeginCall(token, call_number, sequence_id));
+    const size_t before = segments_->directory().num_committed();
+    extents = segments_->Commit(sequence_id, segments);
+    if (!extents.ok()) {
+      ++segments_refused_;
+      spdlog::error("refused to commit segments of sequence {}: {}", sequence_id,
+                    std::string(extents.status().message()));
+      return extents;
+    }
     segments_committed_ += segments_->directory().num_committed() - before;
-  } else {
-    ++segments_refused_;
-    spdlog::error("refused to commit segments of sequence {}: {}", sequence_id,
-                  std::string(extents.status().message()));
+    for (const ExtentRecord& extent : *extents) {
+      if (tier_ == nullptr || extent.key == nullptr) continue;
+      if (tier_->Peek(extent.key->identity.name).has_value()) continue;
+      if (segments_->directory().pinned_pages() > arena_.bytes().size() / kPageBytes / 2) {
+        ++durable_skipped_;  // a slow disk must not keep the arena to itself
+        continue;
+      }
+      to_persist.push_back(MakePersistRequest(extent));
+    }
   }
+  // Not under the lock: what is refused is unpinned at once.
+  for (PersistRequest& request : to_persist) tier_->Offer(std::move(request));
   return extents;
 }
 
 absl::StatusOr<uint64_t> KvStore::Release(const std::string& token, uint64_t call_number,
                                           uint64_t sequence_id) {
   absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(BeginCall(token, call_number));
+  RETURN_IF_ERROR(BeginCall(token, call_number, sequence_id));
   return segments_->Release(sequence_id);
 }
 
@@ -383,8 +410,9 @@ std::vector<ExtentListing> KvStore::List(uint64_t after_extent_id, size_t limit)
 }
 
 StoreStats KvStore::stats() const {
-  absl::MutexLock lock(&mutex_);
   StoreStats stats;
+  if (tier_ != nullptr) stats.durable = tier_->stats();
+  absl::MutexLock lock(&mutex_);
   stats.data_plane = ended_planes_;
   stats.workers_attached = workers_attached_;
   stats.adoptions = adoptions_;
@@ -394,6 +422,7 @@ StoreStats KvStore::stats() const {
   stats.arena_pages = stats.free_pages = stats.largest_free_pages =
       arena_.bytes().size() / kPageBytes;
   stats.prefix = ended_prefix_;
+  stats.durable_skipped = durable_skipped_;
   if (segments_ != nullptr) AddSegmentStats(*segments_, &stats);
   if (!attachment_.has_value() || !attachment_->leased) return stats;
   stats.worker_attached = true;

@@ -20,6 +20,7 @@
 #include "common/shm/unique_fd.h"
 #include "kv_store_service/directory/segment_store.h"
 #include "kv_store_service/server/data_plane_server.h"
+#include "kv_store_service/server/durable_tier.h"
 #include "kv_store_service/server/state_file.h"
 
 namespace retroinfer::kvstore {
@@ -38,6 +39,7 @@ struct AttachResult {
   std::string token;              // kAttachTokenBytes
   uint64_t arena_bytes = 0;       // 0 with hand_back
   uint64_t data_plane_bytes = 0;  // 0 with hand_back
+  bool store_writes_arena = false;
 };
 
 // Copies of the descriptors that a worker receives.
@@ -68,7 +70,9 @@ struct StoreStats {
   uint64_t named_pages = 0;
   uint64_t unreferenced_pages = 0;  // of named segments that no sequence uses
   PrefixCounters prefix;            // of this process
-  DataPlaneStats data_plane;        // counters over all attachments of this process
+  std::optional<DurableTier::Stats> durable;
+  uint64_t durable_skipped = 0;  // segments not written because the disk is too slow
+  DataPlaneStats data_plane;     // counters over all attachments of this process
   uint64_t workers_attached = 0;
   uint64_t adoptions = 0;
   uint64_t segments_committed = 0;  // in all
@@ -97,6 +101,11 @@ class KvStore {
 
   KvStore(Options options, StateFile state_file);
   ~KvStore();
+
+  // Gives the store a disk. REQUIRES: no other method but IsReferenced() was called yet.
+  void SetDurableTier(std::unique_ptr<DurableTier> tier) { tier_ = std::move(tier); }
+  // Whether a sequence, or a write to the disk, uses the segment of that name.
+  bool IsReferenced(const SegmentName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Lets only the worker of `note`, or one with the same geometry and fingerprint, attach, by
   // handing its memory back.
@@ -164,27 +173,45 @@ class KvStore {
   absl::Status TakeHandedBack(common::UniqueFd arena, common::UniqueFd data_plane)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartLease(const DataPlane& plane, pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void DropSegments() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits until the disk needs no bytes of the arena any more, if the lease that `token` is about
+  // to start would change it.
+  absl::Status DrainTier(const std::string& token) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Pins a segment and returns what makes it durable.
+  PersistRequest MakePersistRequest(const ExtentRecord& segment)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndPersist(uint64_t generation, uint64_t extent_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Starts to read what follows the committed segments of a request, as far as it is on the disk.
+  void StartRestore(const ReserveRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status EndRestoreOf(uint64_t generation, uint64_t sequence_id,
+                            const SegmentToCommit& segment) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndRestore(uint64_t generation, uint64_t sequence_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void TouchDurable(const Reservation& reservation) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the segments fit the worker that just got its lease.
   void PrepareSegments(const AttachParameters& parameters) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndAttachment(const std::string& reason) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Checks a call that changes segments and notes its number.
-  absl::Status BeginCall(const std::string& token, uint64_t call_number)
+  absl::Status BeginCall(const std::string& token, uint64_t call_number, uint64_t sequence_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckToken(const std::string& token) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
+  std::unique_ptr<DurableTier> tier_;  // constant once set; its callbacks lock mutex_
 
-  mutable absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;  // before the tier's locks
   StateFile state_file_ ABSL_GUARDED_BY(mutex_);
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
   std::optional<StateNote> awaited_ ABSL_GUARDED_BY(mutex_);
   common::SealedMemory arena_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SegmentStore> segments_ ABSL_GUARDED_BY(mutex_);  // reads arena_; since a lease
   std::optional<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of segments_
+  uint64_t last_own_sequence_ ABSL_GUARDED_BY(mutex_) = kOwnSequences;
   PrefixCounters ended_prefix_ ABSL_GUARDED_BY(mutex_);  // counters of earlier segments_
   DataPlaneStats ended_planes_ ABSL_GUARDED_BY(mutex_);  // counters of earlier attachments
   uint64_t workers_attached_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t adoptions_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t durable_skipped_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t segments_committed_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t segments_refused_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t reservations_refused_ ABSL_GUARDED_BY(mutex_) = 0;

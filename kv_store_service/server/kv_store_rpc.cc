@@ -93,6 +93,7 @@ grpc::Status KvStoreRpc::AttachWorker(grpc::ServerContext*, const v1::AttachWork
   response->set_descriptor_socket_path(descriptor_socket_path_);
   response->set_arena_bytes(result->arena_bytes);
   response->set_data_plane_bytes(result->data_plane_bytes);
+  response->set_store_writes_arena(result->store_writes_arena);
   return grpc::Status::OK;
 }
 
@@ -234,6 +235,15 @@ grpc::Status KvStoreRpc::GetStats(grpc::ServerContext*, const v1::GetStatsReques
   response->set_prefix_cache_queries_tokens_total(stats.prefix.queries_tokens);
   response->set_prefix_cache_hits_tokens_total(stats.prefix.hits_tokens);
   response->set_named_segments_evicted_total(stats.prefix.evictions);
+  if (!stats.durable.has_value()) return grpc::Status::OK;
+  response->set_durable_tier(true);
+  response->set_durable_segments(stats.durable->storage.segments);
+  response->set_durable_bytes(stats.durable->storage.physical_bytes);
+  response->set_durable_queued_segments(stats.durable->persister.queued);
+  response->set_durable_persisted_total(stats.durable->persister.persisted_total);
+  response->set_durable_restored_total(stats.durable->restored_total);
+  response->set_durable_restore_failures_total(stats.durable->restore_failures_total);
+  response->set_durable_corrupt_total(stats.durable->storage.corrupt_total);
   return grpc::Status::OK;
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -38,6 +39,22 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
   settings->AddDuration("--adopt-wait", &options->adopt_wait,
                         "After a restart: how long to wait for a live worker to hand the memory "
                         "back");
+  app.add_option(
+      "--cache-dir", options->durable.folder,
+      "Folder of mode 0700 for durable segments; made if it does not exist; empty: none");
+  app.add_option(
+         "--persist", options->durable.mode,
+         "Which committed segments are written to --cache-dir: write-through (all that have "
+         "a name), on-demand, or off")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, PersistMode>{{"write-through", PersistMode::kWriteThrough},
+                                             {"on-demand", PersistMode::kOnDemand},
+                                             {"off", PersistMode::kOff}}));
+  settings->AddByteSize("--cache-bytes", &options->durable.cap_bytes,
+                        "Most that --cache-dir may take on disk; 0: no limit");
+  app.add_option("--restore-threads", options->durable.restore_threads,
+                 "Threads that read one segment back from --cache-dir")
+      ->check(CLI::Range(1, 64));
   app.add_option("--free-slots-low", options->watermarks.low,
                  "Share of free slots of the block cache below which pages are evicted");
   app.add_option("--free-slots-high", options->watermarks.high,

@@ -45,6 +45,8 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
   AddGauge("access_log_depth", "Entries of the access log that are not replayed",
            [](S s) { return double(s.data_plane.log_depth); });
 
+  AddDurable();
+
   AddCounter("workers_attached_total", "Attachments of workers",
              [](S s) { return double(s.workers_attached); });
   AddCounter("memory_adoptions_total", "Arenas taken over from a live worker",
@@ -74,6 +76,45 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
              "Eviction requests refused: the slot was used since",
              [](S s) { return double(s.data_plane.evictions_kept); });
   update_id_ = metrics_->OnScrape([this] { Update(); });
+}
+
+void StoreMetrics::AddDurable() {
+  using D = const DurableTier::Stats&;
+  const auto of = [](double (*value)(D)) {
+    return [value](const StoreStats& s) { return s.durable.has_value() ? value(*s.durable) : 0.0; };
+  };
+  AddGauge("durable_tier", "1 while there is a disk tier",
+           [](const StoreStats& s) { return s.durable.has_value() ? 1.0 : 0.0; });
+  AddGauge("durable_degraded", "1 while a failed disk is left alone for a while",
+           of([](D d) { return d.persister.degraded ? 1.0 : 0.0; }));
+  AddGauge("durable_segments", "Segments on disk",
+           of([](D d) { return double(d.storage.segments); }));
+  AddGauge("durable_bytes", "Bytes on disk, everything included",
+           of([](D d) { return double(d.storage.physical_bytes); }));
+  AddGauge("durable_queued_segments", "Segments that wait to be written",
+           of([](D d) { return double(d.persister.queued); }));
+  AddGauge("durable_quarantined_segments", "Damaged segments that are kept aside",
+           of([](D d) { return double(d.storage.quarantined); }));
+  AddCounter("durable_persisted_total", "Segments written to disk",
+             of([](D d) { return double(d.persister.persisted_total); }));
+  AddCounter("durable_persisted_bytes_total", "Bytes of segments written to disk",
+             of([](D d) { return double(d.persister.persisted_bytes_total); }));
+  AddCounter("durable_write_failures_total", "Segments that could not be written",
+             of([](D d) { return double(d.persister.failed_total); }));
+  AddCounter("durable_dropped_total", "Segments that were not written: queue full or disk degraded",
+             of([](D d) { return double(d.persister.dropped_total + d.persister.no_room_total); }));
+  AddCounter("durable_skipped_total", "Segments that were not written: too many wait for the disk",
+             [](const StoreStats& s) { return double(s.durable_skipped); });
+  AddCounter("durable_restored_total", "Segments read back from disk",
+             of([](D d) { return double(d.restored_total); }));
+  AddCounter("durable_restored_bytes_total", "Bytes of segments read back from disk",
+             of([](D d) { return double(d.restored_bytes_total); }));
+  AddCounter("durable_restore_failures_total", "Segments that could not be read back",
+             of([](D d) { return double(d.restore_failures_total); }));
+  AddCounter("durable_corrupt_total", "Records and images on disk that failed a check",
+             of([](D d) { return double(d.storage.corrupt_total); }));
+  AddCounter("durable_evicted_bytes_total", "Bytes of segments removed from disk for its limits",
+             of([](D d) { return double(d.budget.evicted_bytes_total); }));
 }
 
 StoreMetrics::~StoreMetrics() { metrics_->RemoveOnScrape(update_id_); }

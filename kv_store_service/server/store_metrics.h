@@ -36,6 +36,7 @@ class StoreMetrics {
 
   void AddGauge(const char* name, const char* help, Value value);
   void AddCounter(const char* name, const char* help, Value value);
+  void AddDurable();
   void Update();
 
   common::Metrics* const metrics_;

@@ -105,6 +105,7 @@ absl::Status StoreServer::Initialize() {
   KvStore::Options store_options;
   store_options.watermarks = watermarks;
   store_ = std::make_unique<KvStore>(store_options, std::move(state_file));
+  OpenDurableTier();
   if (adopts_) store_->AwaitAdoption(*note);
   metrics_ = std::make_unique<common::Metrics>("kv_store_service", common::kBuildVersion,
                                                common::kBuildRevision, "cpu");
@@ -115,6 +116,22 @@ absl::Status StoreServer::Initialize() {
   ASSIGN_OR_RETURN(descriptor_server_,
                    DescriptorServer::Start(PathOf(kDescriptorSocket), store_.get(), {}));
   return StartGrpc();
+}
+
+void StoreServer::OpenDurableTier() {
+  if (options_.durable.folder.empty() || options_.durable.mode == PersistMode::kOff) return;
+  KvStore* const store = store_.get();
+  auto tier = DurableTier::Open(
+      options_.durable, [store](const SegmentName& name) { return store->IsReferenced(name); });
+  if (!tier.ok()) {
+    spdlog::error("no durable segments, the service goes on without them: {}",
+                  std::string(tier.status().message()));
+    return;
+  }
+  const StorageStats stats = (*tier)->stats().storage;
+  spdlog::info("durable segments in {}: {} segments, {}", options_.durable.folder, stats.segments,
+               common::FormatByteSize(stats.physical_bytes));
+  store_->SetDurableTier(*std::move(tier));
 }
 
 absl::Status StoreServer::PrepareFolder() {

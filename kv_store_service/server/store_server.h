@@ -28,6 +28,7 @@ struct StoreServerOptions {
   absl::Duration adopt_wait = absl::Seconds(10);
   Watermarks watermarks;
   int allocation_threads = 0;  // 0: one per CPU core
+  DurableTierOptions durable;  // with a folder: named segments are kept on disk too
 };
 
 // Threads: one.
@@ -55,6 +56,8 @@ class StoreServer {
   explicit StoreServer(const StoreServerOptions& options);
   absl::Status Initialize();
   absl::Status PrepareFolder();
+  // Opens the disk tier, if there is to be one. Without it the service goes on.
+  void OpenDurableTier();
   absl::Status StartGrpc();
   std::string PathOf(const char* name) const { return options_.socket_dir + "/" + name; }
 

@@ -71,6 +71,13 @@ TEST_F(NamedExtentsTest, OutliveTheirSequenceUntilTheirPagesAreGranted) {
   EXPECT_THAT(NamedIds(), testing::ElementsAre(11));
 }
 
+TEST_F(NamedExtentsTest, AreForgottenWithTheirSequenceIfTheStoreWritesIntoTheArena) {
+  Run(1, 11, 0);
+  ledger_.StopRetaining();
+  Run(2, 12, 20);
+  EXPECT_TRUE(NamedIds().empty());
+}
+
 TEST_F(NamedExtentsTest, SharedOnesAreCommittedAndListedOnce) {
   Run(1, 11, 0);
   const auto chain = kvstore::NamedChain({11, 5});

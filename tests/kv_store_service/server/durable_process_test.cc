@@ -1,0 +1,168 @@
+// The disk tier of the real program: kills of both sides, damage, folders that cannot be used.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <set>
+
+#include "tests/kv_store_service/named_chain.h"
+#include "tests/kv_store_service/random_seed.h"
+#include "tests/kv_store_service/server/store_process_fixture.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+class DurableProcessTest : public StoreProcessTest {
+ protected:
+  ~DurableProcessTest() override {
+    link_.reset();
+    store_->Kill();
+    std::filesystem::remove_all(cache_);
+  }
+  void Start(std::vector<std::string> extra = {}) {
+    std::vector<std::string> arguments = {"--cache-dir", cache_, "--adopt-wait", "1s"};
+    arguments.insert(arguments.end(), extra.begin(), extra.end());
+    StartStore(arguments);
+  }
+  void Connect() {
+    auto link = StoreLink::Connect(LinkOptions());
+    ASSERT_TRUE(link.ok()) << link.status();
+    link_ = *std::move(link);
+  }
+  // Both processes die; this one cannot, so its link goes while there is no store.
+  void KillBoth() {
+    store_->Kill();
+    link_.reset();
+    std::filesystem::remove(folder_ + "/kv_store.state");
+  }
+  std::byte* Mark(const Extent& extent) {
+    return BytesOf(*link_, extent).data() + SegmentLayout(kTinyGeometry, 1024).centroids_offset;
+  }
+  // Computes what is not cached; checks what is. Returns how much was cached.
+  size_t Run(const std::vector<SegmentIdentity>& chain) {
+    const uint64_t sequence = ++sequence_;
+    const auto extents = Reserve(*link_, NamedRequest(sequence, chain));
+    if (!extents.ok()) {
+      ADD_FAILURE() << extents.status();
+      return 0;
+    }
+    size_t num_cached = 0;
+    for (size_t i = 0; i < chain.size(); ++i) {
+      const Extent& extent = (*extents)[i];
+      const auto& name = chain[i].name.bytes;
+      if (extent.cached) {
+        ++num_cached;
+        EXPECT_EQ(std::memcmp(Mark(extent), name.data(), name.size()), 0);
+        continue;
+      }
+      const uint64_t begin = kSinkTokens + 1024 * i;
+      WriteSegment(BytesOf(*link_, extent), kTinyGeometry, begin, 1024);
+      std::memcpy(Mark(extent), name.data(), name.size());
+      EXPECT_TRUE(Commit(*link_, sequence, {{extent.id, begin, chain[i]}}).ok());
+    }
+    link_->Release(sequence);
+    return num_cached;
+  }
+  bool Written() {
+    return Eventually([&] { return Stats().durable_queued_segments() == 0; });
+  }
+
+  const std::string cache_ = absl::StrCat("/tmp/rt_store_cache.", ::getpid());
+  std::unique_ptr<StoreLink> link_;
+  uint64_t sequence_ = 0;
+};
+
+TEST_F(DurableProcessTest, SegmentsSurviveTheDeathOfBoth) {
+  Start();
+  Connect();
+  EXPECT_EQ(Run(NamedChain({1, 2, 3})), 0u);
+  ASSERT_TRUE(Written());
+  EXPECT_EQ(Stats().durable_segments(), 3u);
+  for (int i = 0; i < 2; ++i) {
+    KillBoth();
+    Start();
+    Connect();
+    EXPECT_EQ(Run(NamedChain({1, 2, 3})), 3u);
+    EXPECT_EQ(Stats().durable_restored_total(), 3u);
+  }
+  EXPECT_EQ(Run(NamedChain({1, 2}, 1024, "salt")), 0u);
+}
+
+// An acknowledged durable segment (it was seen on disk before the kill) is found afterwards.
+TEST_F(DurableProcessTest, KillsAtRandomMomentsLoseNothingDurable) {
+  std::mt19937_64 random(TestSeed());
+  std::set<int32_t> durable;
+  int32_t next = 1;
+  Start();
+  Connect();
+  for (int kill = 0; kill < 5; ++kill) {
+    for (const int32_t text : durable) EXPECT_EQ(Run(NamedChain({text})), 1u) << text;
+    const int32_t first = next;
+    for (uint64_t i = 0, n = 1 + random() % 4; i < n; ++i) Run(NamedChain({next++}));
+    if (random() % 2 == 0) {
+      ASSERT_TRUE(Written());
+      for (int32_t text = first; text < next; ++text) durable.insert(text);
+    }
+    KillBoth();
+    Start();
+    Connect();
+  }
+  for (int32_t text = 1; text < next; ++text) {
+    const size_t cached = Run(NamedChain({text}));
+    EXPECT_TRUE(cached == 1 || !durable.contains(text)) << text;
+  }
+  EXPECT_EQ(Stats().durable_corrupt_total(), 0u);
+}
+
+TEST_F(DurableProcessTest, AStoreRestartWithALiveWorkerMixesNothingUp) {
+  Start();
+  Connect();
+  for (int round = 0; round < 3; ++round) {
+    for (int32_t text = 1; text <= 12; ++text) Run(NamedChain({text, 1 + text % 3}));
+    store_->Kill();
+    Start();
+    ASSERT_TRUE(Eventually([&] {
+      return link_->state() == StoreLink::State::kAttached &&
+             link_->num_reattached() == uint64_t(round) + 1;
+    }));
+  }
+  const v1::GetStatsResponse stats = Stats();
+  EXPECT_EQ(stats.durable_corrupt_total(), 0u);
+}
+
+TEST_F(DurableProcessTest, TheServiceGoesOnWithoutADiskItCannotUse) {
+  std::filesystem::create_directory(cache_);
+  std::ofstream(cache_ + "/db") << "not a folder";
+  std::filesystem::permissions(cache_, std::filesystem::perms::owner_all);
+  Start();
+  Connect();
+  EXPECT_EQ(Run(NamedChain({1})), 0u);
+  EXPECT_EQ(Run(NamedChain({1})), 1u);
+}
+
+TEST_F(DurableProcessTest, ASecondStoreOnTheFolderGoesOnWithoutIt) {
+  Start();
+  EXPECT_TRUE(Stats().durable_tier());
+  const std::string other = folder_ + ".2";
+  ChildProcess second(
+      {absl::StrCat(RETROINFER_BINARY_DIR, "/bin/kv_store_service"), "--socket-dir", other,
+       "--arena-bytes", "16MiB", "--metrics-address", "", "--cache-dir", cache_},
+      log_path_);
+  EXPECT_TRUE(Eventually([&] {
+    return second.Log().find("no durable segments, the service goes on") != std::string::npos &&
+           second.Log().find(absl::StrCat("serving in ", other)) != std::string::npos;
+  }));
+  second.Kill();
+  std::filesystem::remove_all(other);
+}
+
+TEST_F(DurableProcessTest, OffMeansOff) {
+  Start({"--persist", "off"});
+  EXPECT_FALSE(Stats().durable_tier());
+  EXPECT_FALSE(std::filesystem::exists(cache_));
+}
+
+}  // namespace
+}  // namespace retroinfer::kvstore
