@@ -75,7 +75,7 @@ class CancellationTest : public testing::Test {
     }
     EXPECT_TRUE(Eventually([&] { return !processes_.StoreStats().worker_attached(); }));
     const kvstore::v1::GetStatsResponse stats = processes_.StoreStats();
-    EXPECT_EQ(stats.free_pages(), stats.arena_pages());
+    EXPECT_EQ(stats.free_pages() + stats.unreferenced_pages(), stats.arena_pages());
     EXPECT_EQ(stats.sequences(), 0u);
   }
 
