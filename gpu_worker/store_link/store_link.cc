@@ -27,6 +27,7 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/store_link/extent_ledger.h"
+#include "gpu_worker/store_link/link_operation.h"
 #include "gpu_worker/store_link/store_client.h"
 
 namespace retroinfer {
@@ -44,46 +45,6 @@ constexpr int kIdlePollMs = 1000;
 constexpr absl::Duration kProgressPoll = absl::Seconds(1);
 constexpr absl::Duration kRestorePoll = absl::Milliseconds(20);  // the store reads from the disk
 
-v1::AttachWorkerRequest MakeAttachRequest(const StoreLinkOptions& options) {
-  v1::AttachWorkerRequest request;
-  v1::KvGeometry* geometry = request.mutable_geometry();
-  geometry->set_num_layers(options.geometry.num_layers);
-  geometry->set_num_kv_heads(options.geometry.num_kv_heads);
-  geometry->set_head_dim(options.geometry.head_dim);
-  geometry->set_dtype(static_cast<v1::DataType>(options.geometry.dtype));
-  request.set_model_fingerprint(options.model_fingerprint);
-  request.set_num_slots(options.num_slots);
-  request.set_log_capacity(options.log_capacity);
-  request.set_request_capacity(options.request_capacity);
-  return request;
-}
-
-// Whether trying again may help: the store is away, starting, or has forgotten this worker.
-bool IsLoss(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsPermissionDenied(status) ||
-         absl::IsCancelled(status);
-}
-
-struct Operation {
-  enum class Kind { kReserve, kCommit, kRelease };
-
-  Kind kind = Kind::kRelease;
-  uint64_t sequence_id = 0;
-  ReserveRequest request;                        // kReserve
-  StoreLink::ReserveCallback on_reserved;        // kReserve
-  absl::Time deadline = absl::InfiniteFuture();  // kReserve
-  // kReserve: when it stops to mind that others compute the same; set at the first answer that they
-  // do.
-  std::optional<absl::Time> progress_deadline;
-  std::vector<CommittedSegment> segments;  // kCommit
-  StoreLink::DoneCallback on_committed;    // kCommit
-};
-
-void Finish(Operation& operation, const absl::Status& error) {
-  if (operation.on_reserved) operation.on_reserved(error);
-  if (operation.on_committed) operation.on_committed(error);
-}
-
 }  // namespace
 
 class StoreLink::Impl {
@@ -93,7 +54,7 @@ class StoreLink::Impl {
 
   absl::Status Connect();
 
-  void Enqueue(Operation operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Enqueue(LinkOperation operation) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReattachCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(callback_mutex_);
   size_t num_pending() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -112,15 +73,15 @@ class StoreLink::Impl {
   enum class Outcome { kAnswered, kNoAnswer, kStoreGone };
   // Takes the oldest operation, if there is one, to the store; keeps it unless it was answered.
   Outcome ProcessFront();
-  Outcome ProcessReserve(Operation& operation);
-  void SetAside(Operation operation, absl::Duration poll);
+  Outcome ProcessReserve(LinkOperation& operation);
+  void SetAside(LinkOperation operation, absl::Duration poll);
   // Moves reservations that wait for other sequences back into the queue: those that are due, or
   // all.
   void ResumeWaiting(bool all);
   // Ends the sequence's reservation if it waits for another sequence.
   void CancelWaiting(uint64_t sequence_id);
-  Outcome ProcessCommit(Operation& operation);
-  Outcome ProcessRelease(Operation& operation);
+  Outcome ProcessCommit(LinkOperation& operation);
+  Outcome ProcessRelease(LinkOperation& operation);
   // Fails the reservations in the queue that have waited long enough.
   void ExpireReservations();
   // Runs while a call waits; false ends the call.
@@ -144,9 +105,9 @@ class StoreLink::Impl {
   std::function<void()> on_reattach_ ABSL_GUARDED_BY(callback_mutex_);
 
   mutable absl::Mutex mutex_;
-  std::deque<Operation> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<LinkOperation> queue_ ABSL_GUARDED_BY(mutex_);
   size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::deque<Operation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
+  std::deque<LinkOperation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
 
   // Own synchronisation.
   std::atomic<bool> attached_{false};
@@ -195,7 +156,7 @@ absl::Status StoreLink::Impl::Connect() {
   return absl::OkStatus();
 }
 
-void StoreLink::Impl::Enqueue(Operation operation) {
+void StoreLink::Impl::Enqueue(LinkOperation operation) {
   {
     absl::MutexLock lock(&mutex_);
     queue_.push_back(std::move(operation));
@@ -279,7 +240,7 @@ void StoreLink::Impl::Reattach() {
 }
 
 StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
-  Operation operation;
+  LinkOperation operation;
   {
     absl::MutexLock lock(&mutex_);
     if (queue_.empty()) return Outcome::kAnswered;
@@ -289,13 +250,13 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
   }
   Outcome outcome = Outcome::kAnswered;
   switch (operation.kind) {
-    case Operation::Kind::kReserve:
+    case LinkOperation::Kind::kReserve:
       outcome = ProcessReserve(operation);
       break;
-    case Operation::Kind::kCommit:
+    case LinkOperation::Kind::kCommit:
       outcome = ProcessCommit(operation);
       break;
-    case Operation::Kind::kRelease:
+    case LinkOperation::Kind::kRelease:
       outcome = ProcessRelease(operation);
       break;
   }
@@ -305,7 +266,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
   return outcome;
 }
 
-StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(Operation& operation) {
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(LinkOperation& operation) {
   const bool compute_anyway =
       operation.progress_deadline.has_value() && absl::Now() >= *operation.progress_deadline;
   const absl::Duration left = operation.deadline - absl::Now();
@@ -320,8 +281,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(Operation& operation) {
   if (IsLoss(extents.status())) return Outcome::kStoreGone;
   const std::string reason = common::ReasonOf(extents.status()).reason;
   if (reason == kSegmentInProgressReason || reason == kWaitsForDiskReason) {
-    SetAside(std::move(operation),
-             reason == kWaitsForDiskReason ? kRestorePoll : kProgressPoll);
+    SetAside(std::move(operation), reason == kWaitsForDiskReason ? kRestorePoll : kProgressPoll);
     return Outcome::kAnswered;
   }
   if (!absl::IsDeadlineExceeded(extents.status())) {
@@ -329,8 +289,8 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(Operation& operation) {
     return Outcome::kAnswered;
   }
   // The store may have granted it all the same, or do so when it wakes up: give it back.
-  Operation undo;
-  undo.kind = Operation::Kind::kRelease;
+  LinkOperation undo;
+  undo.kind = LinkOperation::Kind::kRelease;
   undo.sequence_id = operation.sequence_id;
   {
     absl::MutexLock lock(&mutex_);
@@ -342,7 +302,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(Operation& operation) {
   return Outcome::kAnswered;
 }
 
-StoreLink::Impl::Outcome StoreLink::Impl::ProcessCommit(Operation& operation) {
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessCommit(LinkOperation& operation) {
   std::vector<v1::Segment> segments;
   for (const CommittedSegment& committed : operation.segments) {
     const LedgerExtent* entry = ledger_.Find(operation.sequence_id, committed.extent_id);
@@ -375,7 +335,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessCommit(Operation& operation) {
   return Outcome::kAnswered;
 }
 
-StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(Operation& operation) {
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(LinkOperation& operation) {
   CancelWaiting(operation.sequence_id);
   const absl::Status status = client_->Release(operation.sequence_id, kCallTimeout);
   if (IsLoss(status)) return Outcome::kStoreGone;
@@ -389,7 +349,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(Operation& operation) {
   return Outcome::kAnswered;
 }
 
-void StoreLink::Impl::SetAside(Operation operation, absl::Duration poll) {
+void StoreLink::Impl::SetAside(LinkOperation operation, absl::Duration poll) {
   const absl::Time now = absl::Now();
   if (!operation.progress_deadline.has_value()) {
     operation.progress_deadline = now + options_.progress_timeout;
@@ -408,7 +368,7 @@ void StoreLink::Impl::ResumeWaiting(bool all) {
   next_look_ = absl::InfiniteFuture();
   absl::MutexLock lock(&mutex_);
   while (!waiting_.empty()) {
-    Operation operation = std::move(waiting_.back());
+    LinkOperation operation = std::move(waiting_.back());
     waiting_.pop_back();
     operation.deadline = now + options_.reserve_timeout;
     queue_.push_front(std::move(operation));
@@ -416,7 +376,7 @@ void StoreLink::Impl::ResumeWaiting(bool all) {
 }
 
 void StoreLink::Impl::CancelWaiting(uint64_t sequence_id) {
-  std::vector<Operation> cancelled;
+  std::vector<LinkOperation> cancelled;
   {
     absl::MutexLock lock(&mutex_);
     for (auto operation = waiting_.begin(); operation != waiting_.end();) {
@@ -428,14 +388,14 @@ void StoreLink::Impl::CancelWaiting(uint64_t sequence_id) {
       operation = waiting_.erase(operation);
     }
   }
-  for (Operation& operation : cancelled) {
+  for (LinkOperation& operation : cancelled) {
     Finish(operation, absl::CancelledError(absl::StrCat("sequence ", sequence_id,
                                                         " was released before it was reserved")));
   }
 }
 
 void StoreLink::Impl::ExpireReservations() {
-  std::vector<Operation> expired;
+  std::vector<LinkOperation> expired;
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = absl::Now();
@@ -448,7 +408,7 @@ void StoreLink::Impl::ExpireReservations() {
       operation = queue_.erase(operation);
     }
   }
-  for (Operation& operation : expired) {
+  for (LinkOperation& operation : expired) {
     Finish(operation,
            absl::UnavailableError(absl::StrCat("the kv_store_service did not answer within ",
                                                absl::FormatDuration(options_.reserve_timeout))));
@@ -465,7 +425,7 @@ bool StoreLink::Impl::Tick() {
 void StoreLink::Impl::CancelAll() {
   ResumeWaiting(/*all=*/true);
   while (true) {
-    Operation operation;
+    LinkOperation operation;
     {
       absl::MutexLock lock(&mutex_);
       if (queue_.empty()) return;
@@ -502,8 +462,8 @@ uint32_t StoreLink::arena_pages() const {
 DataPlane& StoreLink::data_plane() { return impl_->data_plane(); }
 
 void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
-  Operation operation;
-  operation.kind = Operation::Kind::kReserve;
+  LinkOperation operation;
+  operation.kind = LinkOperation::Kind::kReserve;
   operation.sequence_id = request.sequence_id;
   operation.request = std::move(request);
   operation.on_reserved = std::move(callback);
@@ -513,8 +473,8 @@ void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
 
 void StoreLink::Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments,
                        DoneCallback callback) {
-  Operation operation;
-  operation.kind = Operation::Kind::kCommit;
+  LinkOperation operation;
+  operation.kind = LinkOperation::Kind::kCommit;
   operation.sequence_id = sequence_id;
   operation.segments = std::move(segments);
   operation.on_committed = std::move(callback);
@@ -522,8 +482,8 @@ void StoreLink::Commit(uint64_t sequence_id, std::vector<CommittedSegment> segme
 }
 
 void StoreLink::Release(uint64_t sequence_id) {
-  Operation operation;
-  operation.kind = Operation::Kind::kRelease;
+  LinkOperation operation;
+  operation.kind = LinkOperation::Kind::kRelease;
   operation.sequence_id = sequence_id;
   impl_->Enqueue(std::move(operation));
 }
