@@ -191,7 +191,7 @@ int Main() {
   const fs::path folder = fs::path(base != nullptr ? base : fs::temp_directory_path().string()) /
                           ("segment_storage_bench." + std::to_string(getpid()));
   const Workload workload =
-      bench::IsSmoke() ? Workload{2, size_t{4} << 20, 1} : Workload{8, size_t{128} << 20, 3};
+      bench::IsSmoke() ? Workload{2, size_t{4} << 20, 1} : Workload{8, size_t{64} << 20, 3};
   bench::Print(StorageBench(workload, folder).Run());
   fs::remove_all(folder);
   return 0;

@@ -284,9 +284,12 @@ void Context::FillLayers() {
 }
 
 void Context::MakeDecode() {
-  decode_ = *WaveDecode::Create(
-      *backend_.device, *backend_.ops, *backend_.stream, *cache_, dense_pool(), meta_pool(),
-      {.num_query_heads = kQueryHeads, .max_batch = 1, .max_tokens = tokens_});
+  decode_ = *WaveDecode::Create(*backend_.device, *backend_.ops, *backend_.stream, *cache_,
+                                dense_pool(), meta_pool(),
+                                {.num_query_heads = kQueryHeads,
+                                 .max_batch = 1,
+                                 .max_tokens = tokens_,
+                                 .radius_weight = WaveIndexSettings().radius_weight});
 }
 
 // The stages of a wave step; a sample is one layer's.

@@ -57,6 +57,8 @@ constexpr PassedOption kPassedOptions[] = {
     {"--threads", Service::kWorker, "--threads", "Compute threads"},
     {"--compute-dtype", Service::kWorker, "--compute-dtype", "auto, bf16 or f32"},
     {"--kv-dtype", Service::kWorker, "--kv-dtype", "auto, bf16 or f32"},
+    {"--wave-index", Service::kWorker, "--wave-index",
+     "How clusters are made and ranked: tuned, or paper"},
     {"--policy", Service::kWorker, "--policy", "Default attention policy: wave or full"},
     {"--retrieval-ratio", Service::kWorker, "--retrieval-ratio",
      "Share of the clusters that wave attends exactly"},

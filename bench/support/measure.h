@@ -78,6 +78,10 @@ inline nlohmann::json Report(const std::string& name, const DeviceInfo& info) {
           {"smoke", IsSmoke()}};
 }
 
-inline void Print(const nlohmann::json& report) { std::printf("%s\n", report.dump(2).c_str()); }
+// At once, so that a benchmark that is interrupted has shown what it had.
+inline void Print(const nlohmann::json& report) {
+  std::printf("%s\n", report.dump(2).c_str());
+  std::fflush(stdout);
+}
 
 }  // namespace retroinfer::bench

@@ -6,7 +6,7 @@
 //
 //   OFFSET             SIZE         DESCRIPTION
 //   0                  2048         SegmentHeader, zero-padded
-//   2048               8*L*H*m      ClusterEntry [L][H][m]
+//   2048               12*L*H*m     ClusterEntry [L][H][m]
 //   centroids_offset   d*e*L*H*m    centroids C [L][H][m][d]: mean of the member keys
 //   value_sums_offset  d*e*L*H*m    value sums  [L][H][m][d]
 //   order_offset       2*L*H*n      uint16 [L][H][n]: for each token in page order (cluster by
@@ -48,8 +48,9 @@ static_assert(sizeof(SegmentHeader) == 48 && std::is_trivially_copyable_v<Segmen
 struct ClusterEntry {
   uint32_t first_page;  // from the start of the extent
   uint32_t num_tokens;  // 0: an empty cluster, which has no page
+  float radius;         // largest distance of a member key to the mean; finite, >= 0
 };
-static_assert(sizeof(ClusterEntry) == 8 && std::is_trivially_copyable_v<ClusterEntry>);
+static_assert(sizeof(ClusterEntry) == 12 && std::is_trivially_copyable_v<ClusterEntry>);
 
 // Index of a token in its segment. For each (layer, head) the order table is a permutation of
 // 0 .. num_tokens - 1.

@@ -22,8 +22,8 @@ class AttentionPolicy {
   // What a sequence of `prompt_tokens` that may grow to `total_tokens` must reserve.
   virtual KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const = 0;
 
-  // Takes over one layer of a prompt's KV: tokens [0, prompt_tokens) are in `kv`, which must stay
-  // untouched until LayerTaken(layer). Layers come in order.
+  // Takes over one layer of a prompt's KV: tokens [0, prompt_tokens) are in `kv`, cached ones
+  // included, which must stay untouched until LayerTaken(layer). Layers come in order.
   virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;

@@ -21,7 +21,7 @@ struct AttentionSettings {
   // Shares of a sequence's clusters, in [0, 1]; retrieval + estimation at most 1 after capping.
   double retrieval_ratio = 0.018;
   double estimation_ratio = 0.232;
-  GroupRanking ranking = GroupRanking::kSumOfSoftmax;
+  GroupRanking ranking = GroupRanking::kMaxOfSoftmax;
 };
 
 }  // namespace retroinfer

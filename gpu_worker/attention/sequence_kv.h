@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/kv/extent.h"
 #include "common/kv/kv_geometry.h"
 #include "gpu_worker/attention/attention_settings.h"
 #include "gpu_worker/ops/dense_pool.h"
+#include "gpu_worker/wave_index/named_prefix.h"
 
 namespace retroinfer {
 
@@ -33,11 +35,19 @@ struct SequenceKv {
   int64_t window_begin = kSinkTokens;
 
   // Index. The first `num_indexed_blocks` meta blocks are live; the others are reserved for
-  // segments to come, as are extents from `next_extent` on.
+  // segments to come, as are extents.
   std::vector<MetaBlockId> meta_blocks;
   int32_t num_indexed_blocks = 0;
   std::vector<Extent> extents;
-  size_t next_extent = 0;
+
+  // The prompt, and what its segments are called. The leading `num_cached_segments` extents held
+  // their segments already when the sequence was admitted: tokens [4, cached_end), which prefill
+  // reads instead of computing them.
+  std::span<const int32_t> prompt;  // of the request, which lives longer
+  NamedPrefix prefix;
+  size_t num_cached_segments = 0;
+  int64_t cached_end = kSinkTokens;
+  int64_t cached_tokens() const { return cached_end - kSinkTokens; }
 };
 
 }  // namespace retroinfer

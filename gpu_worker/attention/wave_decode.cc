@@ -29,7 +29,8 @@ WaveDecode::WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cac
       num_kv_heads_(meta_pool.geometry.num_kv_heads),
       scale_(1.0f / std::sqrt(static_cast<float>(meta_pool.geometry.head_dim))),
       host_indexes_(static_cast<size_t>(limits.max_batch)),
-      host_budgets_(static_cast<size_t>(limits.max_batch)) {}
+      host_budgets_(static_cast<size_t>(limits.max_batch)),
+      host_num_pages_(PageCountsAt(meta_pool.geometry.num_layers)) {}
 
 absl::StatusOr<std::unique_ptr<WaveDecode>> WaveDecode::Create(Device& device, Ops& ops,
                                                                Stream& stream, BlockCache& cache,
@@ -55,6 +56,9 @@ absl::Status WaveDecode::Allocate() {
   RETURN_IF_ERROR(allocate(batch * sizeof(MetaIndexView), indexes_));
   RETURN_IF_ERROR(allocate(batch * sizeof(SelectionBudget), budgets_));
   RETURN_IF_ERROR(allocate(query_rows * clusters * sizeof(float), scores_));
+  if (limits_.radius_weight != 0) {
+    RETURN_IF_ERROR(allocate(query_rows * clusters * sizeof(float), ranks_));
+  }
   RETURN_IF_ERROR(allocate(rows * clusters * sizeof(int32_t), retrieved_));
   RETURN_IF_ERROR(allocate(rows * clusters * sizeof(int32_t), estimated_));
   RETURN_IF_ERROR(allocate(rows * sizeof(int32_t), num_retrieved_));
@@ -121,12 +125,17 @@ absl::Status WaveDecode::Score(uint32_t layer, const MatrixView& queries) {
                 .indexes = Rows<const MetaIndexView>(indexes_, 1, 1),
                 .scale = scale_,
                 .max_clusters = max_clusters_,
-                .scores = Rows<float>(scores_, limits_.num_query_heads, max_clusters_)});
+                .scores = Rows<float>(scores_, limits_.num_query_heads, max_clusters_),
+                .radius_weight = limits_.radius_weight,
+                .ranks = limits_.radius_weight != 0
+                             ? Rows<float>(ranks_, limits_.num_query_heads, max_clusters_)
+                             : DeviceSpan<float>()});
 }
 
 absl::Status WaveDecode::Select() {
+  const DeviceBuffer& ranks = limits_.radius_weight != 0 ? ranks_ : scores_;
   return ops_.ClusterSelect(
-      stream_, {.scores = Rows<const float>(scores_, limits_.num_query_heads, max_clusters_),
+      stream_, {.scores = Rows<const float>(ranks, limits_.num_query_heads, max_clusters_),
                 .max_clusters = max_clusters_,
                 .batch = static_cast<int32_t>(batch_),
                 .num_query_heads = limits_.num_query_heads,
@@ -165,7 +174,7 @@ absl::Status WaveDecode::EstimateZone(uint32_t layer) {
 
 absl::Status WaveDecode::LookUpPages(uint32_t layer) {
   const auto batch = static_cast<int32_t>(batch_);
-  return ops_.PageLookup(
+  RETURN_IF_ERROR(ops_.PageLookup(
       stream_, {.cache = cache_.view(),
                 .counters = cache_.counters(),
                 .pool = meta_pool_,
@@ -179,7 +188,14 @@ absl::Status WaveDecode::LookUpPages(uint32_t layer) {
                 .max_retrieved = max_retrieved_,
                 .max_pages = execution_.max_pages(),
                 .pages = execution_.pages(batch),
-                .num_pages = execution_.num_pages(batch)});
+                .num_pages = execution_.num_pages(batch)}));
+  // For the account of bytes read; looked at after the step's own synchronisation.
+  const DeviceSpan<int32_t> counts = execution_.num_pages(batch);
+  const std::span<int32_t> host =
+      std::span(host_num_pages_).subspan(PageCountsAt(layer), counts.size());
+  return device_.Download(
+      stream_, {reinterpret_cast<const std::byte*>(counts.device_data()), counts.size_bytes()},
+      std::as_writable_bytes(host));
 }
 
 absl::Status WaveDecode::Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
@@ -202,11 +218,18 @@ absl::Status WaveDecode::Attend(uint32_t layer, const MatrixView& queries, const
 
 double WaveDecode::LastStepIndexBytes(size_t row) const {
   const SelectionBudget& budget = host_budgets_[row];
+  if (max_clusters_ == 0 || budget.num_clusters == 0) return 0;
   const KvGeometry& geometry = meta_pool_.geometry;
-  const double vectors = static_cast<double>(budget.num_clusters) + budget.num_estimated +
-                         2.0 * kTokensPerCluster * budget.num_retrieved;
-  return vectors * static_cast<double>(geometry.vector_bytes()) * geometry.num_layers *
-         geometry.num_kv_heads;
+  double num_pages = 0;
+  for (size_t layer = 0; layer < geometry.num_layers; ++layer) {
+    const size_t first = PageCountsAt(layer) + row * geometry.num_kv_heads;
+    for (size_t head = 0; head < geometry.num_kv_heads; ++head) {
+      num_pages += host_num_pages_[first + head];
+    }
+  }
+  const double vectors = static_cast<double>(budget.num_clusters) + budget.num_estimated;
+  return num_pages * kPageBytes + vectors * static_cast<double>(geometry.vector_bytes()) *
+                                      geometry.num_layers * geometry.num_kv_heads;
 }
 
 }  // namespace retroinfer

@@ -30,7 +30,8 @@ class WaveDecode {
   struct Limits {
     int32_t num_query_heads = 0;
     int32_t max_batch = 0;
-    int64_t max_tokens = 0;  // of a sequence
+    int64_t max_tokens = 0;   // of a sequence
+    float radius_weight = 0;  // of WaveIndexSettings
   };
 
   static absl::StatusOr<std::unique_ptr<WaveDecode>> Create(Device& device, Ops& ops,
@@ -55,7 +56,7 @@ class WaveDecode {
   absl::Status EndStep() { return absl::OkStatus(); }
 
   // Bytes of centroids, value sums and retrieved pages that the last step read for batch[row], all
-  // layers; a cluster counts with its mean size.
+  // layers. The pages are counted as they were looked up; REQUIRES: the stream has passed the step.
   double LastStepIndexBytes(size_t row) const;
 
   // The stages of Layer(), for measuring them one by one. Order: as above.
@@ -70,6 +71,10 @@ class WaveDecode {
              const DensePoolView& dense_pool, const MetaPoolView& meta_pool, const Limits& limits);
 
   absl::Status Allocate();
+  // Where a layer's counts begin in host_num_pages_.
+  size_t PageCountsAt(size_t layer) const {
+    return layer * static_cast<size_t>(limits_.max_batch * num_kv_heads_);
+  }
   AttentionPartialView EstimateView() const;
   // The leading part of a buffer that this step's batch uses.
   template <typename T>
@@ -90,6 +95,7 @@ class WaveDecode {
   DeviceBuffer indexes_;        // MetaIndexView [max_batch]
   DeviceBuffer budgets_;        // SelectionBudget [max_batch]
   DeviceBuffer scores_;         // float [max_batch, query_heads, max_clusters]
+  DeviceBuffer ranks_;          // the same; empty without a radius weight
   DeviceBuffer retrieved_;      // int32 [max_batch, kv_heads, max_clusters]
   DeviceBuffer num_retrieved_;  // int32 [max_batch, kv_heads]
   DeviceBuffer estimated_;
@@ -109,6 +115,7 @@ class WaveDecode {
   DeviceSpan<const DenseZone> zones_;
   std::vector<MetaIndexView> host_indexes_;
   std::vector<SelectionBudget> host_budgets_;
+  std::vector<int32_t> host_num_pages_;  // [layers, max_batch, kv_heads], of the last step
 };
 
 }  // namespace retroinfer

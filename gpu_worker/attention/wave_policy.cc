@@ -3,10 +3,12 @@
 // * window_begin is where the last live segment ends (kSinkTokens without one), and
 // num_indexed_blocks
 //   counts the live segments' meta blocks.
-// * extents[i] and a run of meta_blocks belong to plan[i], from admission on.
+// * extents[i] and a run of meta_blocks belong to plan[i], from admission on. The extent of a named
+//   segment may be shared; its pages may be in the block cache as long as it has users here.
 #include "gpu_worker/attention/wave_policy.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -14,6 +16,8 @@
 
 namespace retroinfer {
 namespace {
+
+constexpr SegmentBuilder::Ticket kNoTicket = -1;
 
 int32_t MetaBlocksOf(uint32_t num_tokens) {
   return static_cast<int32_t>(num_tokens / kDecodeSegmentTokens);
@@ -80,6 +84,9 @@ absl::StatusOr<WavePolicy::State*> WavePolicy::Start(SequenceKv& sequence) {
       parts_.memory->tables().WriteMeta(*parts_.stream, sequence.table_row, sequence.meta_blocks));
   State* const result = state.get();
   states_[sequence.sequence_id] = std::move(state);
+  for (const Extent& extent : sequence.extents) ++extent_users_[extent.id];
+  result->tickets.assign(sequence.num_cached_segments, kNoTicket);
+  result->is_built.assign(sequence.num_cached_segments, true);
   while (result->tickets.size() < result->plan.size() &&
          result->plan[result->tickets.size()].live_at <= sequence.prompt_tokens) {
     RETURN_IF_ERROR(OpenNext(sequence, *result));
@@ -111,16 +118,40 @@ absl::Status WavePolicy::BackgroundWaitsForCompute() {
   return parts_.builder->background().Wait(*computed_);
 }
 
+absl::Status WavePolicy::LoadCachedIndexes(const SequenceKv& sequence, const State& state,
+                                           uint32_t layer) {
+  const DeviceSpan<const MetaBlockId> blocks = parts_.memory->tables().Meta(sequence.table_row);
+  size_t first_block = 0;
+  for (size_t i = 0; i < sequence.num_cached_segments; ++i) {
+    const Extent& extent = sequence.extents[i];
+    const uint32_t num_tokens = state.plan[i].num_tokens;
+    const auto num_blocks = static_cast<size_t>(MetaBlocksOf(num_tokens));
+    RETURN_IF_ERROR(parts_.ops->LoadSegmentIndex(
+        *parts_.stream,
+        {.extent = parts_.cache->device_arena().subspan(size_t{extent.first_page} * kPageBytes,
+                                                        size_t{extent.num_pages} * kPageBytes),
+         .extent_first_page = extent.first_page,
+         .num_tokens = num_tokens,
+         .layer = layer,
+         .pool = parts_.memory->meta_pool(),
+         .meta_blocks = blocks.subspan(first_block, num_blocks)}));
+    first_block += num_blocks;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WavePolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {
   if (layer == 0) RETURN_IF_ERROR(Start(sequence).status());
   State& state = *states_.at(sequence.sequence_id);
   RETURN_IF_ERROR(dense_.FillFromPrompt(sequence, layer, kv));
+  RETURN_IF_ERROR(LoadCachedIndexes(sequence, state, layer));
   RETURN_IF_ERROR(BackgroundWaitsForCompute());
-  for (const SegmentBuilder::Ticket ticket : state.tickets) {
+  const auto to_build = std::span(state.tickets).subspan(sequence.num_cached_segments);
+  for (const SegmentBuilder::Ticket ticket : to_build) {
     RETURN_IF_ERROR(parts_.builder->BuildLayer(ticket, layer, kv));
   }
   if (layer + 1 == dense_.pool().geometry.num_layers) {
-    for (const SegmentBuilder::Ticket ticket : state.tickets) {
+    for (const SegmentBuilder::Ticket ticket : to_build) {
       RETURN_IF_ERROR(parts_.builder->Seal(ticket));
     }
     state.is_sealed = true;
@@ -142,7 +173,7 @@ absl::StatusOr<bool> WavePolicy::PollBuilt(const SequenceKv& sequence, State& st
       continue;
     }
     state.is_built[i] = true;
-    parts_.on_built(sequence.sequence_id, sequence.extents[i].id, state.plan[i].token_begin);
+    parts_.on_built(sequence, i, state.plan[i].token_begin);
   }
   return all_built;
 }
@@ -253,13 +284,27 @@ AttentionPolicy::BytesRead WavePolicy::LastStepBytes(size_t row) const {
 // --- The end of a sequence
 // ------------------------------------------------------------------------
 
+// Pages that this sequence, or one that used the same segment and ended before, may have brought
+// into the block cache.
+void WavePolicy::ReleasePages(const SequenceKv& sequence, State& state) {
+  for (size_t i = 0; i < sequence.extents.size(); ++i) {
+    const Extent& extent = sequence.extents[i];
+    const auto users = extent_users_.find(extent.id);
+    if (--users->second > 0) continue;
+    extent_users_.erase(users);
+    if (i >= state.is_built.size() || !state.is_built[i]) continue;
+    state.page_releases.push_back(parts_.cache->Release(extent.first_page, extent.num_pages));
+  }
+}
+
 absl::StatusOr<bool> WavePolicy::Release(SequenceKv& sequence) {
   const auto found = states_.find(sequence.sequence_id);
   if (found == states_.end()) return true;  // it ended before its prefill began
   State& state = *found->second;
   if (state.released == nullptr) {
     ASSIGN_OR_RETURN(state.released, parts_.device->CreateEvent());
-    for (size_t i = 0; i < state.tickets.size(); ++i) {
+    // Segments of which all layers are on their way are finished, for others to find.
+    for (size_t i = 0; i < state.tickets.size() && !state.is_sealed; ++i) {
       if (!state.is_built[i]) RETURN_IF_ERROR(parts_.builder->Abandon(state.tickets[i]));
     }
     RETURN_IF_ERROR(BackgroundWaitsForCompute());
@@ -267,9 +312,10 @@ absl::StatusOr<bool> WavePolicy::Release(SequenceKv& sequence) {
   }
   ASSIGN_OR_RETURN(const bool background_done, parts_.device->IsDone(*state.released));
   if (!background_done) return false;
-  for (size_t i = state.page_releases.size(); i < state.num_live; ++i) {
-    const Extent& extent = sequence.extents[i];
-    state.page_releases.push_back(parts_.cache->Release(extent.first_page, extent.num_pages));
+  if (state.is_sealed) RETURN_IF_ERROR(PollBuilt(sequence, state).status());
+  if (!state.is_unshared) {
+    state.is_unshared = true;
+    ReleasePages(sequence, state);
   }
   // Tickets are done in order.
   if (!state.page_releases.empty() && !parts_.cache->ReleaseDone(state.page_releases.back())) {

@@ -28,8 +28,9 @@
 
 namespace retroinfer {
 
-// Told of every segment that is complete in the arena: sequence, extent, first token's position.
-using SegmentBuilt = std::function<void(uint64_t, uint64_t, int64_t)>;
+// Told of every segment that was built and is complete in the arena: its sequence, its number
+// there, and its first token's position.
+using SegmentBuilt = std::function<void(const SequenceKv&, size_t, int64_t)>;
 
 class WavePolicy final : public AttentionPolicy {
  public:
@@ -59,22 +60,24 @@ class WavePolicy final : public AttentionPolicy {
   absl::StatusOr<bool> Release(SequenceKv& sequence) override;
   BytesRead LastStepBytes(size_t row) const override;
 
+  const WaveIndexSettings& settings() const { return settings_; }
   const SegmentBuilder& builder() const { return *parts_.builder; }
   // Steps that had to wait for a segment because the background was late.
   uint64_t num_late_segments() const { return num_late_segments_; }
 
  private:
   // Segments of a sequence go through three states in order of position: planned, open (being
-  // built), live.
+  // built, or found built in the arena), live.
   struct State {
     std::vector<PlannedSegment> plan;
-    std::vector<SegmentBuilder::Ticket> tickets;           // of plan[0..tickets.size())
-    std::vector<bool> is_built;                            // the same range
-    size_t num_live = 0;                                   // leading segments of the plan
-    std::unique_ptr<Event> layer_taken[2];                 // of even and odd layers
-    std::unique_ptr<Event> released;                       // background work at the time of Release
-    bool is_sealed = false;                                // the prompt's segments
-    std::vector<BlockCache::ReleaseTicket> page_releases;  // of live segments, filled by Release
+    std::vector<SegmentBuilder::Ticket> tickets;  // of plan[0..tickets.size()); none if cached
+    std::vector<bool> is_built;                   // the same range; cached ones are
+    size_t num_live = 0;                          // leading segments of the plan
+    std::unique_ptr<Event> layer_taken[2];        // of even and odd layers
+    std::unique_ptr<Event> released;              // background work at the time of Release
+    bool is_sealed = false;                       // the prompt's segments
+    bool is_unshared = false;                     // no more counted among the users of its extents
+    std::vector<BlockCache::ReleaseTicket> page_releases;  // of segments nobody uses any more
   };
 
   WavePolicy(const WaveIndexSettings& settings, Parts parts, DenseZoneBatch dense,
@@ -86,9 +89,11 @@ class WavePolicy final : public AttentionPolicy {
 
   absl::StatusOr<State*> Start(SequenceKv& sequence);
   absl::Status OpenNext(const SequenceKv& sequence, State& state);
+  absl::Status LoadCachedIndexes(const SequenceKv& sequence, const State& state, uint32_t layer);
   absl::StatusOr<bool> PollBuilt(const SequenceKv& sequence, State& state);
   absl::Status BuildDueSegments(const SequenceKv& sequence, State& state);
   absl::Status GoLive(SequenceKv& sequence, State& state);
+  void ReleasePages(const SequenceKv& sequence, State& state);
   void DropWindowTokens(SequenceKv& sequence, uint32_t num_tokens);
   absl::Status BackgroundWaitsForCompute();
 
@@ -97,6 +102,7 @@ class WavePolicy final : public AttentionPolicy {
   DenseZoneBatch dense_;
   std::unique_ptr<Event> computed_;  // a point of the compute stream for the background to wait for
   absl::flat_hash_map<uint64_t, std::unique_ptr<State>> states_;  // by sequence id
+  absl::flat_hash_map<uint64_t, int32_t> extent_users_;           // states, by extent id
   std::vector<SequenceKv*> batch_;
   std::vector<WaveDecode::Sequence> decode_batch_;
   uint64_t num_late_segments_ = 0;

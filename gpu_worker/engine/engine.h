@@ -30,6 +30,8 @@ struct EngineStats {
   int64_t meta_blocks_used = 0, meta_blocks_total = 0;
   int64_t slots_used = 0, slots_total = 0;
   uint64_t prompt_tokens = 0, generation_tokens = 0;
+  uint64_t prefix_cache_queries_tokens = 0;  // of prompts that looked for committed segments
+  uint64_t prefix_cache_hits_tokens = 0;     // of those, found
   uint64_t page_hits = 0, page_misses = 0, page_transients = 0, page_evictions = 0;
   uint64_t evictions_kept = 0;
   uint64_t arena_bytes_in = 0;   // read from the arena (over PCIe where there is one)

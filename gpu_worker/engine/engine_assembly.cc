@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/engine/segment_claim.h"
 
 namespace retroinfer {
 namespace {
@@ -34,11 +35,10 @@ absl::StatusOr<std::unique_ptr<WavePolicy>> MakeWavePolicy(const EngineEnvironme
           device, ops, *environment.compute, cache, memory.dense_pool(), memory.meta_pool(),
           {.num_query_heads = static_cast<int32_t>(environment.model->config().num_query_heads),
            .max_batch = plan.max_batch,
-           .max_tokens = plan.max_model_len}));
-  wave.on_built = [&store](uint64_t sequence_id, uint64_t extent_id, int64_t token_begin) {
-    store.Commit(sequence_id, {.extent_id = extent_id,
-                               .token_begin = static_cast<uint64_t>(token_begin),
-                               .identity = {}});
+           .max_tokens = plan.max_model_len,
+           .radius_weight = settings.radius_weight}));
+  wave.on_built = [&store](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
+    store.Commit(sequence.sequence_id, CommitOf(sequence, segment, token_begin));
   };
   return WavePolicy::Create(settings, plan.max_batch, std::move(wave));
 }

@@ -41,7 +41,8 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;  // at least one token, each in the vocabulary
   SamplingParams sampling;
   AttentionSettings attention;
-  int32_t priority = 0;  // lower runs first; equal: first come
+  std::string cache_salt;  // shares segments with requests of the same salt only
+  int32_t priority = 0;    // lower runs first; equal: first come
   bool return_progress = false;
   absl::Time deadline = absl::InfiniteFuture();
 };

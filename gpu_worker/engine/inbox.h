@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "common/kv/extent.h"
 #include "gpu_worker/engine/generation.h"
+#include "gpu_worker/wave_index/named_prefix.h"
 
 namespace retroinfer {
 
@@ -25,6 +26,7 @@ struct Submission {
   GenerationRequest request;
   std::shared_ptr<GenerationSink> sink;
   absl::Time submitted;
+  NamedPrefix prefix = {};
 };
 
 struct ReserveAnswer {

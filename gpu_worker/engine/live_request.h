@@ -30,6 +30,7 @@ struct LiveRequest {
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;
   bool asked_store = false;          // Reserve was called: Release must be, too
+  bool only_restores = false;        // of the store it takes what prefill can read, and no more
   bool arena_was_full = false;       // when it was asked last
   uint64_t releases_when_asked = 0;  // LocalEngine::num_releases_ then
   std::optional<SamplingState> sampling;
@@ -44,5 +45,8 @@ struct LiveRequest {
   double kv_bytes_read = 0;
   double kv_bytes_full = 0;
 };
+
+// Returns what a request that ends now has to say.
+GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status);
 
 }  // namespace retroinfer

@@ -8,26 +8,32 @@
 #include "gpu_worker/engine/local_engine.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/sampling_validation.h"
+#include "gpu_worker/engine/segment_claim.h"
 #include "spdlog/spdlog.h"
 
 namespace retroinfer {
 namespace {
 
 constexpr absl::Duration kIdleWait = absl::Milliseconds(20);
-constexpr absl::Duration kCacheStatsInterval = absl::Milliseconds(100);
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);
 
 }  // namespace
 
 LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
-    : options_(options), parts_(std::move(parts)), inbox_(options.max_live_requests) {
+    : options_(options),
+      parts_(std::move(parts)),
+      inbox_(options.max_live_requests),
+      stats_({.memory = parts_.memory.get(),
+              .cache = parts_.cache.get(),
+              .store = parts_.store,
+              .builder = &parts_.wave->builder()}) {
   limits_ = {.max_model_len = options.plan.max_model_len,
              .kv_capacity_tokens_full = options.plan.full_capacity_tokens,
              .kv_capacity_tokens_wave = options.plan.wave_capacity_tokens,
@@ -50,9 +56,13 @@ absl::Status LocalEngine::CreateWorkspaces() {
   ASSIGN_OR_RETURN(decode_step_, DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model,
                                                     *sampler_, plan.max_batch));
   for (const int64_t max_tokens : {plan.max_model_len, plan.short_lane_tokens}) {
-    ASSIGN_OR_RETURN(
-        auto lane, PrefillLane::Create(*parts_.device, *parts_.stream, *parts_.model, plan.geometry,
-                                       max_tokens, options_.prefill_rows));
+    ASSIGN_OR_RETURN(auto lane,
+                     PrefillLane::Create({.device = parts_.device,
+                                          .ops = parts_.ops,
+                                          .stream = parts_.stream,
+                                          .model = parts_.model,
+                                          .arena = parts_.cache->device_arena()},
+                                         plan.geometry, max_tokens, options_.prefill_rows));
     lanes_.push_back(std::move(lane));
   }
   batch_.reserve(static_cast<size_t>(plan.max_batch));
@@ -71,7 +81,10 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   RETURN_IF_ERROR(ValidateRequest(request, static_cast<int32_t>(parts_.model->config().vocab_size),
                                   limits_.max_model_len));
   RETURN_IF_ERROR(CheckFits(request));
-  return inbox_.Submit({std::move(request), std::move(sink), absl::Now()});
+  // Hashing a long prompt takes milliseconds: on the caller's thread.
+  NamedPrefix prefix = NamePrefix(request.prompt, parts_.wave->settings().dense_below,
+                                  options_.segment_fingerprint, request.cache_salt);
+  return inbox_.Submit({std::move(request), std::move(sink), absl::Now(), std::move(prefix)});
 }
 
 bool LocalEngine::Abort(std::string_view request_id) { return inbox_.Abort(request_id); }
@@ -85,11 +98,6 @@ void LocalEngine::Drain(absl::Time deadline) {
     }
     absl::SleepFor(absl::Milliseconds(5));
   }
-}
-
-EngineStats LocalEngine::stats() const {
-  absl::MutexLock lock(&stats_mutex_);
-  return stats_;
 }
 
 // --- Loop
@@ -143,6 +151,8 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->kv.settings = live->request.attention;
   live->kv.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
   live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
+  live->kv.prompt = live->request.prompt;
+  live->kv.prefix = std::move(submission.prefix);
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
                                                    options_.eos_token_ids);
   live_.push_back(std::move(live));
@@ -151,9 +161,9 @@ void LocalEngine::TakeSubmission(Submission submission) {
 void LocalEngine::TakeAnswer(ReserveAnswer answer) {
   LiveRequest* live = Find(answer.sequence_id);
   if (live == nullptr || live->state != RequestState::kReserving) return;
-  if (answer.extents.ok()) {
-    live->kv.extents = *std::move(answer.extents);
-    live->state = RequestState::kPrefill;
+  if (answer.extents.ok() || live->only_restores) {
+    // What only looked for segments does without them.
+    BeginPrefill(*live, std::move(answer.extents).value_or(std::vector<Extent>()));
     return;
   }
   if (!absl::IsResourceExhausted(answer.extents.status())) {
@@ -162,7 +172,7 @@ void LocalEngine::TakeAnswer(ReserveAnswer answer) {
   }
   // The arena is full now. It will not be for ever: the request fits (CheckFits) and others end.
   // Should nobody else have held extents since it was asked, its free space is too fragmented.
-  ++counters_.allocation_failures;
+  ++stats_.counters().allocation_failures;
   const bool others = std::any_of(live_.begin(), live_.end(), [live](const auto& other) {
     return other.get() != live && other->asked_store;
   });
@@ -174,6 +184,19 @@ void LocalEngine::TakeAnswer(ReserveAnswer answer) {
   live->arena_was_full = true;
   parts_.memory->Free(live->kv);
   live->state = RequestState::kWaiting;
+}
+
+void LocalEngine::BeginPrefill(LiveRequest& live, std::vector<Extent> extents) {
+  if (const absl::Status status =
+          TakeExtents(std::move(extents), parts_.store->arena_pages(), live.kv);
+      !status.ok()) {
+    End(live, FinishReason::kError, status);
+    return;
+  }
+  live.state = RequestState::kPrefill;
+  EngineStats& counters = stats_.counters();
+  counters.prefix_cache_queries_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);
+  counters.prefix_cache_hits_tokens += static_cast<uint64_t>(live.kv.cached_tokens());
 }
 
 LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
@@ -251,19 +274,26 @@ bool LocalEngine::TryReserve(LiveRequest& live) {
     return true;
   }
   live.sampling = *std::move(sampling);
-  if (need.segment_tokens.empty()) {
+  AskStore(live, need);
+  return true;
+}
+
+void LocalEngine::AskStore(LiveRequest& live, const KvNeed& need) {
+  std::optional<ReserveRequest> request = ClaimSegments(live.kv, need);
+  live.only_restores = request.has_value() && request->cached_only;
+  // Without a store, what needs no extents does not wait for it.
+  if (!request.has_value() || (live.only_restores && !parts_.store->attached())) {
     live.state = RequestState::kPrefill;
-    return true;
+    return;
   }
   live.state = RequestState::kReserving;
   live.asked_store = true;
   live.releases_when_asked = num_releases_;
   const uint64_t id = live.kv.sequence_id;
-  parts_.store->Reserve(ReserveRequest::Unnamed(id, need.segment_tokens),
+  parts_.store->Reserve(*std::move(request),
                         [this, id](absl::StatusOr<std::vector<Extent>> extents) {
                           inbox_.Answer({id, std::move(extents)});
                         });
-  return true;
 }
 
 // --- Prefill
@@ -316,7 +346,7 @@ bool LocalEngine::RunLane(PrefillLane& lane) {
     End(live, FinishReason::kError, token.status());
     return true;
   }
-  counters_.prompt_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);
+  stats_.counters().prompt_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);
   live.state = RequestState::kIndexing;
   live.first_token = live.last_token = absl::Now();
   Emit(live, token->front());
@@ -326,7 +356,7 @@ bool LocalEngine::RunLane(PrefillLane& lane) {
 void LocalEngine::ReportProgress(LiveRequest& live, const PrefillLane& lane) {
   if (!live.request.return_progress) return;
   live.sink->OnProgress({.total_tokens = live.kv.prompt_tokens,
-                         .cached_tokens = 0,
+                         .cached_tokens = live.kv.cached_tokens(),
                          .processed_tokens = lane.processed_tokens(),
                          .elapsed = absl::Now() - live.prefill_begun});
 }
@@ -343,6 +373,11 @@ bool LocalEngine::PollIndexing() {
         if (lane->sequence() == &live->kv) lane->End();
       }
       live->state = RequestState::kDecoding;
+      if (live->only_restores && live->asked_store) {
+        parts_.store->Release(live->kv.sequence_id);
+        ++num_releases_;
+        live->asked_store = false;
+      }
     }
     changed |= !done.ok() || *done;
   }
@@ -358,9 +393,9 @@ bool LocalEngine::RunDecodeStep() {
   }
   if (batch_.empty()) return false;
   const absl::StatusOr<std::span<const OutputToken>> tokens = decode_step_->Run(std::span(batch_));
-  ++counters_.decode_steps;
+  ++stats_.counters().decode_steps;
   if (!tokens.ok()) {
-    spdlog::error("decode step {}: {}", counters_.decode_steps, tokens.status().ToString());
+    spdlog::error("decode step {}: {}", stats_.counters().decode_steps, tokens.status().ToString());
     for (LiveRequest* live : batch_) End(*live, FinishReason::kError, tokens.status());
     return true;
   }
@@ -374,7 +409,7 @@ bool LocalEngine::RunDecodeStep() {
 
 void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
   ++live.num_generated;
-  ++counters_.generation_tokens;
+  ++stats_.counters().generation_tokens;
   live.next_token = token.token;
   if (const absl::Status status = live.sampling->Count(*parts_.device, *parts_.stream, token.token);
       !status.ok()) {
@@ -399,24 +434,7 @@ void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status statu
   if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
     live.sink->OnOutput(delta);
   }
-  const bool any_output = live.num_generated > 0;
-  const absl::Time now = absl::Now();
-  const bool began = live.prefill_begun != absl::Time();
-  const GenerationResult result{
-      .status = std::move(status),
-      .reason = reason,
-      .matched_stop = live.output->matched_stop(),
-      .matched_token = live.output->matched_token(),
-      .prompt_tokens = live.kv.prompt_tokens,
-      .cached_tokens = 0,
-      .completion_tokens = live.num_generated,
-      .seed = live.request.sampling.seed,
-      .queue_time = (began ? live.prefill_begun : now) - live.submitted,
-      .prefill_time =
-          began ? std::min(live.first_token, now) - live.prefill_begun : absl::ZeroDuration(),
-      .time_to_first_token = any_output ? live.first_token - live.submitted : absl::ZeroDuration(),
-      .decode_time = any_output ? live.last_token - live.first_token : absl::ZeroDuration(),
-      .kv_read_ratio = live.kv_bytes_full > 0 ? live.kv_bytes_read / live.kv_bytes_full : 0};
+  const GenerationResult result = ResultOf(live, reason, std::move(status));
   live.state = RequestState::kEnding;
   // First free the id and only then tell the client, who may use it again at once.
   inbox_.Forget(live.request.request_id);
@@ -457,44 +475,15 @@ bool LocalEngine::PollEnding() {
 }
 
 void LocalEngine::UpdateStats() {
-  EngineStats stats = counters_;
+  int64_t running = 0, waiting = 0;
   for (const auto& live : live_) {
     if (live->state == RequestState::kWaiting || live->state == RequestState::kReserving) {
-      ++stats.requests_waiting;
+      ++waiting;
     } else if (live->state != RequestState::kEnding) {
-      ++stats.requests_running;
+      ++running;
     }
   }
-  stats.dense_blocks_used = parts_.memory->dense_blocks().num_used();
-  stats.dense_blocks_total = parts_.memory->dense_blocks().total();
-  stats.meta_blocks_used = parts_.memory->meta_blocks().num_used();
-  stats.meta_blocks_total = parts_.memory->meta_blocks().total();
-  stats.store_reconnects = parts_.store->num_reattached();
-  stats.store_attached = parts_.store->attached();
-  stats.ready = stats.store_attached;
-  UpdateCacheStats(stats);
-  absl::MutexLock lock(&stats_mutex_);
-  stats_ = stats;
-}
-
-void LocalEngine::UpdateCacheStats(EngineStats& stats) {
-  if (const absl::Time now = absl::Now(); now >= next_cache_stats_) {
-    next_cache_stats_ = now + kCacheStatsInterval;
-    if (const absl::StatusOr<BlockCacheStats> cache = parts_.cache->Stats(); cache.ok()) {
-      cache_stats_ = *cache;
-    }
-  }
-  const BlockCacheCounters& counters = cache_stats_.counters;
-  stats.slots_total = cache_stats_.num_slots;
-  stats.slots_used = cache_stats_.num_used_slots;
-  stats.page_hits = counters.hits;
-  stats.page_misses = counters.misses;
-  stats.page_transients = counters.transients;
-  stats.page_evictions = counters.evictions;
-  stats.evictions_kept = counters.evictions_kept;
-  stats.arena_bytes_in = counters.misses * kPageBytes;
-  stats.arena_bytes_out = parts_.wave->builder().bytes_written();
-  stats.segments_built = parts_.wave->builder().num_built();
+  stats_.Update(running, waiting);
 }
 
 }  // namespace retroinfer

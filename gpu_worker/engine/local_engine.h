@@ -14,16 +14,16 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 #include "gpu_worker/attention/full_policy.h"
 #include "gpu_worker/attention/kv_memory.h"
 #include "gpu_worker/attention/wave_policy.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/engine/engine_stats_board.h"
 #include "gpu_worker/engine/inbox.h"
 #include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/memory_plan.h"
@@ -36,6 +36,7 @@ namespace retroinfer {
 struct LocalEngineOptions {
   MemoryPlan plan;
   std::vector<int32_t> eos_token_ids;
+  std::string segment_fingerprint;  // of all that decides the bytes of a segment but its tokens
   size_t max_live_requests = 1024;  // queued and running
   // Rows of a prefill slice: while nothing decodes, and while something does.
   int64_t prefill_rows = 1024;
@@ -68,7 +69,7 @@ class LocalEngine final : public Engine {
   bool Abort(std::string_view request_id) override;
   void Drain(absl::Time deadline) override;
   const EngineLimits& limits() const override { return limits_; }
-  EngineStats stats() const override;
+  EngineStats stats() const override { return stats_.Read(); }
 
  private:
   LocalEngine(const LocalEngineOptions& options, EngineParts parts);
@@ -81,6 +82,7 @@ class LocalEngine final : public Engine {
   void TakeMail(absl::Duration timeout);
   void TakeSubmission(Submission submission);
   void TakeAnswer(ReserveAnswer answer);
+  void BeginPrefill(LiveRequest& live, std::vector<Extent> extents);
 
   // Admission.
   void EndLateRequests();
@@ -88,12 +90,12 @@ class LocalEngine final : public Engine {
   absl::Status CheckFits(const GenerationRequest& request) const;
   AttentionPolicy& PolicyOf(const AttentionSettings& settings) const;
   bool TryReserve(LiveRequest& live);
+  void AskStore(LiveRequest& live, const KvNeed& need);
 
   // Work.
   bool RunPrefillSlice();
   bool RunLane(PrefillLane& lane);
   void AssignLanes();
-  void FinishPrefill(LiveRequest& live, std::span<const OutputToken> token);
   bool PollIndexing();
   bool RunDecodeStep();
   bool PollEnding();
@@ -103,13 +105,13 @@ class LocalEngine final : public Engine {
   void ReportProgress(LiveRequest& live, const PrefillLane& lane);
   void End(LiveRequest& live, FinishReason reason, absl::Status status = absl::OkStatus());
   void UpdateStats();
-  void UpdateCacheStats(EngineStats& stats);
   LiveRequest* Find(uint64_t sequence_id);
 
   const LocalEngineOptions options_;
   EngineParts parts_;
   EngineLimits limits_;
   Inbox inbox_;
+  EngineStatsBoard stats_;
 
   // Of the engine's thread.
   std::unique_ptr<Sampler> sampler_;
@@ -120,14 +122,9 @@ class LocalEngine final : public Engine {
   std::vector<LiveRequest*> batch_;
   uint64_t next_sequence_id_ = 1;
   uint64_t num_releases_ = 0;  // calls of the store's Release
-  EngineStats counters_;
-  BlockCacheStats cache_stats_;  // read from the device now and then
-  absl::Time next_cache_stats_ = absl::InfinitePast();
 
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;
-  mutable absl::Mutex stats_mutex_;
-  EngineStats stats_ ABSL_GUARDED_BY(stats_mutex_);
   std::thread thread_;
 };
 

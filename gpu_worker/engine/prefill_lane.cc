@@ -8,22 +8,13 @@
 
 namespace retroinfer {
 
-PrefillLane::PrefillLane(Device& device, Stream& stream, Transformer& model,
-                         const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
-    : device_(device),
-      stream_(stream),
-      model_(model),
-      geometry_(geometry),
-      max_tokens_(max_tokens),
-      max_rows_(max_rows) {}
-
-absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(Device& device, Stream& stream,
-                                                                 Transformer& model,
+absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& parts,
                                                                  const KvGeometry& geometry,
                                                                  int64_t max_tokens,
                                                                  int64_t max_rows) {
-  auto lane =
-      absl::WrapUnique(new PrefillLane(device, stream, model, geometry, max_tokens, max_rows));
+  auto lane = absl::WrapUnique(new PrefillLane(parts, geometry, max_tokens, max_rows));
+  Device& device = *parts.device;
+  const Transformer& model = *parts.model;
   ASSIGN_OR_RETURN(lane->token_ids_,
                    device.Allocate(static_cast<size_t>(max_rows) * sizeof(int32_t),
                                    MemoryPurpose::kActivations));
@@ -59,17 +50,35 @@ LayerKv PrefillLane::KvOfLayer(uint32_t layer) const {
 }
 
 absl::Status PrefillLane::RunChunk(int64_t rows) {
-  const MatrixView hidden = MatrixView::Dense(hidden_.bytes(), model_.activation_dtype(),
-                                              max_tokens_, model_.config().hidden_size)
+  const MatrixView hidden = MatrixView::Dense(hidden_.bytes(), parts_.model->activation_dtype(),
+                                              max_tokens_, parts_.model->config().hidden_size)
                                 .Rows(next_token_, rows);
   if (layer_ == 0) {
     const auto ids = prompt_.subspan(static_cast<size_t>(next_token_), static_cast<size_t>(rows));
-    RETURN_IF_ERROR(
-        device_.Upload(stream_, std::as_bytes(ids), token_ids_.bytes().first(ids.size_bytes())));
-    RETURN_IF_ERROR(
-        model_.Embed(stream_, token_ids_.as<const int32_t>().first(ids.size()), hidden));
+    RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(ids),
+                                          token_ids_.bytes().first(ids.size_bytes())));
+    RETURN_IF_ERROR(parts_.model->Embed(*parts_.stream,
+                                        token_ids_.as<const int32_t>().first(ids.size()), hidden));
   }
-  return model_.PrefillLayer(stream_, layer_, hidden, next_token_, KvOfLayer(layer_));
+  return parts_.model->PrefillLayer(*parts_.stream, layer_, hidden, next_token_, KvOfLayer(layer_));
+}
+
+absl::Status PrefillLane::ReadCachedTokens() {
+  const LayerKv kv = KvOfLayer(layer_);
+  for (size_t i = 0; i < sequence_->num_cached_segments; ++i) {
+    const Extent& extent = sequence_->extents[i];
+    const PlannedSegment& segment = sequence_->prefix.segments[i];
+    RETURN_IF_ERROR(parts_.ops->ReadSegmentLayer(
+        *parts_.stream, {.extent = parts_.arena.subspan(size_t{extent.first_page} * kPageBytes,
+                                                        size_t{extent.num_pages} * kPageBytes),
+                         .geometry = geometry_,
+                         .num_tokens = segment.num_tokens,
+                         .layer = layer_,
+                         .out = kv,
+                         .first_token = segment.token_begin}));
+  }
+  next_token_ = sequence_->cached_end;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const MatrixView& logits) {
@@ -77,6 +86,10 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const M
   if (next_token_ == 0 && layer_ >= 2) {
     ASSIGN_OR_RETURN(const bool taken, policy_->LayerTaken(*sequence_, layer_ - 2));
     if (!taken) return Outcome::kBlocked;
+  }
+  if (next_token_ == 0 && sequence_->num_cached_segments > 0) {
+    RETURN_IF_ERROR(RunChunk(kSinkTokens));
+    RETURN_IF_ERROR(ReadCachedTokens());
   }
   const int64_t total = static_cast<int64_t>(prompt_.size());
   const int64_t count = std::min({rows, max_rows_, total - next_token_});
@@ -88,16 +101,18 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const M
   ++layer_;
   next_token_ = 0;
   if (layer_ < geometry_.num_layers) return Outcome::kWorked;
-  const MatrixView last = MatrixView::Dense(hidden_.bytes(), model_.activation_dtype(), max_tokens_,
-                                            model_.config().hidden_size)
+  const MatrixView last = MatrixView::Dense(hidden_.bytes(), parts_.model->activation_dtype(),
+                                            max_tokens_, parts_.model->config().hidden_size)
                               .Rows(total - 1, 1);
-  RETURN_IF_ERROR(model_.Logits(stream_, last, logits));
+  RETURN_IF_ERROR(parts_.model->Logits(*parts_.stream, last, logits));
   return Outcome::kDone;
 }
 
 int64_t PrefillLane::processed_tokens() const {
-  const int64_t total = static_cast<int64_t>(prompt_.size());
-  return (int64_t{layer_} * total + next_token_) / geometry_.num_layers;
+  const int64_t cached = sequence_->cached_tokens();
+  const int64_t to_compute = static_cast<int64_t>(prompt_.size()) - cached;
+  const int64_t of_layer = next_token_ == 0 ? 0 : next_token_ - cached;
+  return cached + (int64_t{layer_} * to_compute + of_layer) / geometry_.num_layers;
 }
 
 }  // namespace retroinfer

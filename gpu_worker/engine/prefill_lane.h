@@ -2,6 +2,10 @@
 // layer (design: "Prefill"). Work comes in slices of one (layer, chunk), between which the engine
 // runs decode steps of other sequences.
 //
+// Tokens of cached segments are not computed: for each layer, first the sink (4 tokens, which are
+// in no segment), then the cached tokens' KV is read from the arena, then the rest is computed.
+// What the rest attends to is bit by bit what a prefill of everything would have computed.
+//
 // Only one layer's KV is here at a time, in two buffers: while layer l + 1 computes, the policy
 // still reads layer l's. The policy takes each finished layer over (index construction, copies to
 // the arena).
@@ -30,9 +34,17 @@ class PrefillLane {
     kDone,     // the prompt is computed and its last layer handed over; logits are filled
   };
 
+  // What a lane computes with; all of it outlives the lane.
+  struct Parts {
+    Device* device = nullptr;
+    Ops* ops = nullptr;
+    Stream* stream = nullptr;  // compute
+    Transformer* model = nullptr;
+    DeviceSpan<const std::byte> arena;
+  };
+
   // A lane for prompts of up to `max_tokens`. `max_rows` is the largest chunk.
-  static absl::StatusOr<std::unique_ptr<PrefillLane>> Create(Device& device, Stream& stream,
-                                                             Transformer& model,
+  static absl::StatusOr<std::unique_ptr<PrefillLane>> Create(const Parts& parts,
                                                              const KvGeometry& geometry,
                                                              int64_t max_tokens, int64_t max_rows);
 
@@ -49,19 +61,19 @@ class PrefillLane {
   // Makes the lane free. REQUIRES: the policy has let go of the sequence's layers.
   void End() { sequence_ = nullptr; }
 
-  // Prompt tokens whose share of all layers is done.
+  // Prompt tokens whose share of all layers is done; cached ones count from the beginning.
   int64_t processed_tokens() const;
 
  private:
-  PrefillLane(Device& device, Stream& stream, Transformer& model, const KvGeometry& geometry,
-              int64_t max_tokens, int64_t max_rows);
+  PrefillLane(const Parts& parts, const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
+      : parts_(parts), geometry_(geometry), max_tokens_(max_tokens), max_rows_(max_rows) {}
 
   absl::Status RunChunk(int64_t rows);
+  // Fills the rows of cached tokens of the current layer and goes on behind them.
+  absl::Status ReadCachedTokens();
   LayerKv KvOfLayer(uint32_t layer) const;
 
-  Device& device_;
-  Stream& stream_;
-  Transformer& model_;
+  const Parts parts_;
   const KvGeometry geometry_;
   const int64_t max_tokens_;
   const int64_t max_rows_;

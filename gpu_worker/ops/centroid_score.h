@@ -1,5 +1,9 @@
 // Scores every cluster of a sequence for every query head: score = scale * q . C.
-// Bound by memory: reads each centroid once for the whole group of query heads (1/32 of the KV).
+//
+// For the ranking, optionally, also score + radius_weight * scale * |q| * radius: with weight 1 an
+// upper bound of scale * q . k over the cluster's members (Cauchy and Schwarz), with less a
+// compromise between that and the mean. Bound by memory: reads each centroid once for the whole
+// group of query heads (1/32 of the KV).
 #pragma once
 
 #include <cstdint>
@@ -18,6 +22,8 @@ struct CentroidScoreArgs {
   int64_t max_clusters = 0;                 // row length of `scores`; multiple of 64
   DeviceSpan<float> scores;  // [batch, query_heads, max_clusters]; -inf for empty clusters; places
                              // from 64 * num_blocks on are not written
+  float radius_weight = 0;   // >= 0
+  DeviceSpan<float> ranks;   // as `scores`; needed if radius_weight is not 0, else not written
 };
 
 }  // namespace retroinfer

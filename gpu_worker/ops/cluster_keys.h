@@ -5,8 +5,8 @@
 // then centroid = normalised sum of the members (an empty cluster keeps its centroid); one last
 // assignment. With `centre_keys`, the segment's mean key is subtracted before all that: softmax
 // does not see a constant shift of the keys, but cosine similarity does. The index is then C = mean
-// of the members (never centred, not normalised), value sum, size. Bound by arithmetic: 2 * n * m *
-// d * (rounds + 1) flops for each head.
+// of the members (never centred, not normalised), value sum, size, and the radius: the largest
+// distance of a member to C. Bound by arithmetic: 2 * n * m * d * (rounds + 1) flops for each head.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,7 @@ struct ClusterKeysArgs {
   DeviceSpan<int32_t> sizes;       // [kv_heads, m]
   DeviceSpan<float> centroids;     // [kv_heads, m, d]: C; 0 for an empty cluster
   DeviceSpan<float> value_sums;    // [kv_heads, m, d]
+  DeviceSpan<float> radii;         // [kv_heads, m]; 0 for an empty cluster
   DeviceSpan<std::byte> scratch;   // at least ClusterKeysScratchBytes(...)
 };
 

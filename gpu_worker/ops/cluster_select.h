@@ -25,7 +25,8 @@ struct SelectionBudget {
 };
 
 struct ClusterSelectArgs {
-  DeviceSpan<const float> scores;  // [batch, query_heads, max_clusters]
+  DeviceSpan<const float> scores;  // [batch, query_heads, max_clusters]; the ranks of
+                                   // centroid_score.h where a radius counts
   int64_t max_clusters = 0;
   int32_t batch = 0;
   int32_t num_query_heads = 0;

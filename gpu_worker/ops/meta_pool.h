@@ -15,10 +15,11 @@
 
 namespace retroinfer {
 
-// Where a cluster's tokens lie in the arena.
+// Where a cluster's tokens lie in the arena, and how far they spread.
 struct MetaEntry {
   PageId first_page;    // global page id; the cluster's pages are consecutive
   uint32_t num_tokens;  // 0: empty, masked everywhere
+  float radius;         // largest distance of a member key to the centroid
 };
 
 struct MetaPoolView {

@@ -21,8 +21,10 @@
 #include "gpu_worker/ops/estimate.h"
 #include "gpu_worker/ops/layer_kv.h"
 #include "gpu_worker/ops/linear.h"
+#include "gpu_worker/ops/load_segment_index.h"
 #include "gpu_worker/ops/page_lookup.h"
 #include "gpu_worker/ops/prefill_attention.h"
+#include "gpu_worker/ops/read_segment_layer.h"
 #include "gpu_worker/ops/rms_norm.h"
 #include "gpu_worker/ops/rope.h"
 #include "gpu_worker/ops/sampling.h"
@@ -61,6 +63,8 @@ class Ops {
 
   virtual absl::Status ClusterKeys(Stream& stream, const ClusterKeysArgs& args) = 0;
   virtual absl::Status WriteSegment(Stream& stream, const WriteSegmentArgs& args) = 0;
+  virtual absl::Status LoadSegmentIndex(Stream& stream, const LoadSegmentIndexArgs& args) = 0;
+  virtual absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) = 0;
   virtual absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) = 0;
   virtual absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) = 0;
   virtual absl::Status Estimate(Stream& stream, const EstimateArgs& args) = 0;

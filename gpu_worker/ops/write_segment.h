@@ -23,6 +23,7 @@ struct WriteSegmentArgs {
   DeviceSpan<const int32_t> sizes;
   DeviceSpan<const float> centroids;
   DeviceSpan<const float> value_sums;
+  DeviceSpan<const float> radii;
   uint32_t layer = 0;
   KvGeometry geometry;
   // Destinations.

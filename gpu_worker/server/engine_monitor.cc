@@ -25,6 +25,10 @@ struct CounterField {
 constexpr CounterField kCounters[] = {
     {"prompt_tokens_total", "Prompt tokens processed", &EngineStats::prompt_tokens},
     {"generation_tokens_total", "Tokens generated", &EngineStats::generation_tokens},
+    {"prefix_cache_queries_tokens_total", "Prompt tokens of requests that looked into the cache",
+     &EngineStats::prefix_cache_queries_tokens},
+    {"prefix_cache_hits_tokens_total", "Prompt tokens found in the cache, not computed",
+     &EngineStats::prefix_cache_hits_tokens},
     {"decode_steps_total", "Decode steps, of all requests together", &EngineStats::decode_steps},
     {"page_hits_total", "Pages that decode steps found in the block cache",
      &EngineStats::page_hits},

@@ -93,6 +93,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   ASSIGN_OR_RETURN(shared.prompt, ReadPrompt(request));
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
+  shared.cache_salt = request.cache_salt();
   shared.priority = request.priority();
   shared.deadline = deadline.time;
   shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted
@@ -128,15 +129,15 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::ReadPrompt(
 }
 
 absl::Status RequestReader::CheckLength(size_t text_bytes) const {
-  const size_t token_bytes = std::max<size_t>(model_.tokenizer->token_bytes_max(), 1);
-  const int64_t tokens_min = static_cast<int64_t>(text_bytes / token_bytes);
-  if (tokens_min <= max_model_len_) return absl::OkStatus();
+  const size_t bytes_max = model_.tokenizer->TextBytesMax(static_cast<size_t>(max_model_len_));
+  if (text_bytes <= bytes_max) return absl::OkStatus();
   return common::WithReason(
-      absl::InvalidArgumentError(absl::StrCat("a text of ", text_bytes, " bytes has at least ",
-                                              tokens_min, " tokens, this server's model takes ",
-                                              max_model_len_, ": shorten the prompt")),
+      absl::InvalidArgumentError(
+          absl::StrCat("a text of ", text_bytes, " bytes has more than the ", max_model_len_,
+                       " tokens that this server's model takes (these have at most ", bytes_max,
+                       " bytes): shorten the prompt")),
       "CONTEXT_TOO_LONG",
-      {{"prompt_tokens", absl::StrCat(tokens_min)},
+      {{"prompt_bytes", absl::StrCat(text_bytes)},
        {"max_model_len", absl::StrCat(max_model_len_)}});
 }
 

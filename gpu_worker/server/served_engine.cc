@@ -29,6 +29,10 @@ constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at
 WaveIndexSettings IndexSettings(const WorkerOptions& options) {
   WaveIndexSettings settings;
   settings.dense_below = options.dense_below;
+  if (options.wave_index == "paper") {
+    settings.centre_keys = false;
+    settings.radius_weight = 0;
+  }
   return settings;
 }
 
@@ -138,6 +142,7 @@ class LoadedEngine final : public ServedEngine {
   std::unique_ptr<ChatTemplate> chat_template_;
   ServedModel model_;
   MemoryPlan plan_;
+  std::string segment_fingerprint_;
   std::unique_ptr<Stream> compute_;
   std::unique_ptr<Stream> background_;
   std::unique_ptr<Transformer> transformer_;
@@ -179,9 +184,8 @@ absl::Status LoadedEngine::AttachAndPlan(const Checkpoint& checkpoint) {
   ASSIGN_OR_RETURN(const Fingerprint fingerprint,
                    ModelFingerprint(config_, checkpoint,
                                     {.num_threads = backend_.device->info().num_processors}));
-  ASSIGN_OR_RETURN(
-      link_, ConnectStore(options_, geometry, SegmentFingerprint(fingerprint, backend_, settings_),
-                          cache_bytes));
+  segment_fingerprint_ = SegmentFingerprint(fingerprint, backend_, settings_);
+  ASSIGN_OR_RETURN(link_, ConnectStore(options_, geometry, segment_fingerprint_, cache_bytes));
   store_ = std::make_unique<LinkedSegmentStore>(*link_);
   ASSIGN_OR_RETURN(
       plan_, PlanFor(options_, config_,
@@ -229,6 +233,7 @@ absl::Status LoadedEngine::StartEngine(const Checkpoint& checkpoint) {
       engine_,
       LocalEngine::Start({.plan = plan_,
                           .eos_token_ids = generation_.eos_token_ids,
+                          .segment_fingerprint = segment_fingerprint_,
                           .max_live_requests = static_cast<size_t>(options_.max_queued_requests),
                           .prefill_rows = kPrefillRows},
                          std::move(parts)));
@@ -254,6 +259,9 @@ void LoadedEngine::DescribeModel() {
   model_.backend = backend_.device->info().backend;
   model_.eos_token_ids = generation_.eos_token_ids;
   model_.default_attention = options_.default_attention;
+  if (options_.wave_index == "paper") {
+    model_.default_attention.ranking = GroupRanking::kSumOfSoftmax;
+  }
 
   SamplingParams& sampling = model_.default_sampling;
   sampling.max_tokens = options_.default_max_tokens;

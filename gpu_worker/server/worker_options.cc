@@ -114,6 +114,10 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, std::
                  "Share of the clusters that wave estimates")
       ->check(CLI::Range(0.0, 1.0))
       ->group(kDefaultsGroup);
+  app.add_option("--wave-index", options->wave_index,
+                 "How clusters are made and ranked: tuned, or as the RetroInfer paper has it")
+      ->check(CLI::IsMember({"tuned", "paper"}))
+      ->group(kDefaultsGroup);
   app.add_option("--dense-below", options->dense_below,
                  "Contexts of fewer tokens are attended exactly by wave, too")
       ->check(CLI::NonNegativeNumber)

@@ -28,6 +28,7 @@ struct WorkerOptions {
   uint64_t block_cache_bytes = 0;      // of it for the block cache; 0: chosen
   int32_t num_threads = 0;             // compute threads; 0: one per CPU core
   int64_t dense_below = 8192;          // tokens; shorter contexts are attended exactly
+  std::string wave_index = "tuned";    // "tuned" or "paper": how clusters are made and ranked
   int32_t max_queued_requests = 1024;  // live requests, queued and running
 
   AttentionSettings default_attention;

@@ -34,6 +34,7 @@ absl::Status SegmentBuilder::Allocate() {
   RETURN_IF_ERROR(allocate(h * m * sizeof(int32_t), sizes_));
   RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), centroids_));
   RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), value_sums_));
+  RETURN_IF_ERROR(allocate(h * m * sizeof(float), radii_));
   RETURN_IF_ERROR(
       allocate(ClusterKeysScratchBytes(geometry.num_kv_heads, geometry.head_dim,
                                        static_cast<int32_t>(n), static_cast<int32_t>(m)),
@@ -122,6 +123,7 @@ absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket
                                                  .sizes = sizes_.as<int32_t>(),
                                                  .centroids = centroids_.as<float>(),
                                                  .value_sums = value_sums_.as<float>(),
+                                                 .radii = radii_.as<float>(),
                                                  .scratch = cluster_scratch_.bytes()}));
   return ops_.WriteSegment(
       background_, {.kv = kv,
@@ -132,6 +134,7 @@ absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket
                     .sizes = sizes_.as<const int32_t>(),
                     .centroids = centroids_.as<const float>(),
                     .value_sums = value_sums_.as<const float>(),
+                    .radii = radii_.as<const float>(),
                     .layer = layer,
                     .geometry = meta_pool_.geometry,
                     .extent = arena_.device.subspan(size_t{target.extent.first_page} * kPageBytes,

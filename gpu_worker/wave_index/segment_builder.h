@@ -111,6 +111,7 @@ class SegmentBuilder {
   DeviceBuffer sizes_;
   DeviceBuffer centroids_;
   DeviceBuffer value_sums_;
+  DeviceBuffer radii_;
   DeviceBuffer cluster_scratch_;
   DeviceBuffer write_scratch_;
   DeviceBuffer decode_kv_;  // keys, then values, of one layer of a segment of 1024 tokens

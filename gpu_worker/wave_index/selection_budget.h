@@ -11,7 +11,7 @@ struct SelectionRatios {
   double retrieval = 0.018;   // of all clusters, [0, 1]
   double estimation = 0.232;  // of all clusters, [0, 1]
   int32_t min_retrieved = 64;
-  GroupRanking ranking = GroupRanking::kSumOfSoftmax;
+  GroupRanking ranking = GroupRanking::kMaxOfSoftmax;
 };
 
 // Returns the budget for an index of `num_clusters` places (a multiple of 64): both ratios rounded

@@ -1,5 +1,6 @@
 #include "kv_store_service/mapping/segment_image.h"
 
+#include <cmath>
 #include <cstring>
 #include <string>
 
@@ -47,6 +48,10 @@ absl::Status CheckClusters(std::span<const ClusterEntry> clusters, const KvGeome
       return absl::InvalidArgumentError(absl::StrCat("segment image: cluster ", i, " has ",
                                                      cluster.num_tokens, " tokens, the segment ",
                                                      token_count));
+    }
+    if (!(cluster.radius >= 0 && std::isfinite(cluster.radius))) {
+      return absl::InvalidArgumentError(absl::StrCat("segment image: cluster ", i, " has radius ",
+                                                     cluster.radius, ", needs a finite one >= 0"));
     }
     tokens += cluster.num_tokens;
     const uint64_t end = uint64_t{cluster.first_page} + geometry.pages_of(cluster.num_tokens);

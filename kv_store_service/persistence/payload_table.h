@@ -45,7 +45,7 @@ class PayloadTable {
   // Makes durable what was written, and makes sure of it.
   absl::Status Flush();
   absl::Status ReadChunk(uint64_t payload_id, uint32_t chunk_index, uint32_t expected_crc,
-                         std::span<std::byte> chunk);
+                         bool check_keys, std::span<std::byte> chunk);
 
   SegmentTables& tables_;
   const uint32_t read_threads_;

@@ -137,7 +137,7 @@ absl::Status RocksDbSegmentStorage::Start() {
 absl::Status RocksDbSegmentStorage::OpenDatabase(bool* skipped_log) {
   SegmentTablesOptions options;
   options.write_buffer_bytes = options_.write_buffer_bytes;
-  options.direct_reads = options_.direct_reads;
+  options.direct_reads = options_.direct_reads && folder_->SupportsDirectReads();
   auto tables = SegmentTables::Open(folder_->database_path(), options);
   if (absl::IsDataLoss(tables.status())) {
     // Most likely the end of the log, written while the machine went down.

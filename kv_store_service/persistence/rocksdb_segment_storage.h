@@ -11,10 +11,12 @@
 namespace retroinfer::kvstore {
 
 struct RocksDbStorageOptions {
-  std::string folder;               // created with mode 0700 if it is missing
-  uint32_t chunk_bytes = 1u << 20;  // of payload, each with its own checksum; 4 KiB to 64 MiB
-  uint32_t read_threads = 4;        // for one Read(); at most one for each chunk
-  bool direct_reads = false;        // bypass the page cache
+  std::string folder;                 // created with mode 0700 if it is missing
+  uint32_t chunk_bytes = 256u << 10;  // of payload, each with its own checksum; 4 KiB to 64 MiB
+  uint32_t read_threads = 4;          // for one Read(); at most one for each chunk
+  // Bypass the page cache where the file system can: restores from a cold disk are faster, and the
+  // memory is the arena's.
+  bool direct_reads = true;
   uint64_t write_buffer_bytes = 64u << 20;  // of payload held in memory before it goes to disk
   // Put() refuses when less than this would be left on the disk: a database without room to write
   // cannot delete either.

@@ -18,6 +18,8 @@ constexpr std::array<const char*, kNumTables> kTableNames = {
 constexpr uint64_t kSmallWriteBufferBytes = 4u << 20;
 constexpr uint64_t kMaxLogBytes = 16u << 20;
 constexpr uint64_t kBlobFileBytes = uint64_t{1} << 30;
+constexpr size_t kPayloadBlockBytes = 64u << 10;
+constexpr size_t kPayloadCacheBytes = 64u << 20;
 constexpr int kMaxOpenFiles = 512;
 
 rocksdb::DBOptions DatabaseOptions(const SegmentTablesOptions& options) {
@@ -50,6 +52,11 @@ rocksdb::ColumnFamilyOptions TableOptions(Table table, const SegmentTablesOption
   blocks.block_cache = cache;
   family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(blocks));
   if (table == Table::kPayload) {
+    // Keys only. Large blocks, so that the chunks of a segment share few, and a cache of their own,
+    // so that what was checked once stays: see PayloadTable::Read().
+    blocks.block_size = kPayloadBlockBytes;
+    blocks.block_cache = rocksdb::NewLRUCache(kPayloadCacheBytes);
+    family.table_factory.reset(rocksdb::NewBlockBasedTableFactory(blocks));
     family.write_buffer_size = options.write_buffer_bytes;
     family.max_write_buffer_number = 3;
     family.enable_blob_files = true;

@@ -155,6 +155,11 @@ void StorageFolder::LeaveCleanMark() {
       open((path_ + "/CLEAN").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }
 
+bool StorageFolder::SupportsDirectReads() const {
+  return common::UniqueFd(open((path_ + "/FORMAT").c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC))
+      .valid();
+}
+
 absl::Status StorageFolder::SetDatabaseAside() {
   RETURN_IF_ERROR(RemoveDamaged());
   if (rename(database_path().c_str(), damaged_path().c_str()) != 0) {

@@ -40,6 +40,9 @@ class StorageFolder {
   bool TakeCleanMark();
   void LeaveCleanMark();
 
+  // Whether files of the folder can be read past the page cache (O_DIRECT).
+  bool SupportsDirectReads() const;
+
   // Moves the database to damaged_path(); what was there before is deleted.
   absl::Status SetDatabaseAside();
 

@@ -36,14 +36,11 @@ void DataPlaneServer::Stop() {
 }
 
 void DataPlaneServer::Loop() {
-  const absl::Duration sleep_min = absl::Microseconds(50);
-  absl::Duration sleep = sleep_min;
-  absl::Time spin_end = absl::InfinitePast();
+  absl::Duration sleep = options_.sleep_min;
   while (!stop_) {
     if (RunOnce()) {
-      sleep = sleep_min;
-      spin_end = absl::Now() + options_.spin;
-    } else if (absl::Now() >= spin_end) {
+      sleep = options_.sleep_min;
+    } else {
       absl::SleepFor(sleep);
       sleep = std::min(2 * sleep, options_.sleep_max);
     }

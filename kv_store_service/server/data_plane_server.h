@@ -38,7 +38,9 @@ class DataPlaneServer {
   struct Options {
     Watermarks watermarks;
     bool await_reset = false;  // the log's beginning is not known, see PageTable
-    absl::Duration spin = absl::Microseconds(20);      // polling after work, before sleeping
+    // After work. The worker never waits for the store, and free slots last for many steps: waking
+    // up more often only takes processor time from the worker's compute threads.
+    absl::Duration sleep_min = absl::Milliseconds(1);
     absl::Duration sleep_max = absl::Milliseconds(4);  // when idle; doubles up to here
   };
 

@@ -17,24 +17,12 @@
 #include "absl/time/time.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
-#include "client/supervisor.h"
 
 namespace retroinfer::client {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-TEST(RestartDelay, DoublesUntilAProcessHasLivedLong) {
-  RestartDelay delay;
-  const absl::Time now = absl::Now();
-  EXPECT_EQ(delay.Next(now, now), absl::Milliseconds(500));
-  EXPECT_EQ(delay.Next(now, now), absl::Seconds(1));
-  EXPECT_EQ(delay.Next(now, now), absl::Seconds(2));
-  for (int i = 0; i < 10; ++i) delay.Next(now, now);
-  EXPECT_EQ(delay.Next(now, now), absl::Seconds(30));
-  EXPECT_EQ(delay.Next(now - absl::Minutes(2), now), absl::Milliseconds(500));
-}
 
 bool Await(const std::function<bool()>& reached) {
   for (int i = 0; i < 3000; ++i) {

@@ -29,6 +29,7 @@ uint64_t Seed() {
 
 ServiceOptions Options() {
   ServiceOptions options;
+  options.arena_bytes = "192MiB";
   options.worker_arguments = {"--dense-below",   "1024", "--block-cache-bytes", "2MiB",
                               "--drain-timeout", "2s",   "--max-batch",         "8"};
   return options;
@@ -50,11 +51,13 @@ class CancellationTest : public testing::Test {
     std::vector<std::unique_ptr<GenerateStream>> streams;
     for (int i = 0; i < 10; ++i) {
       streams.push_back(
-          std::make_unique<GenerateStream>(processes_.worker_stub(), LongRequest(12000)));
+          std::make_unique<GenerateStream>(processes_.worker_stub(), LongRequest(8000)));
+      ASSERT_TRUE(streams[0]->WaitForTokens(10));
     }
-    ASSERT_TRUE(streams[0]->WaitForTokens(10));
     // One that ends by itself while the worker drains.
-    GenerateStream brief(processes_.worker_stub(), SampledRequest(RandomTokens(100, 2), 40, 3));
+    v1::GenerateRequest brief_request = SampledRequest(RandomTokens(100, 2), 40, 3);
+    brief_request.set_priority(-1);
+    GenerateStream brief(processes_.worker_stub(), brief_request);
     ASSERT_TRUE(brief.WaitForTokens(1));
     const absl::Time begin = absl::Now();
     processes_.worker().Signal(signal);
@@ -72,7 +75,7 @@ class CancellationTest : public testing::Test {
     }
     EXPECT_TRUE(Eventually([&] { return !processes_.StoreStats().worker_attached(); }));
     const kvstore::v1::GetStatsResponse stats = processes_.StoreStats();
-    EXPECT_EQ(stats.free_pages(), stats.arena_pages());
+    EXPECT_EQ(stats.free_pages() + stats.unreferenced_pages(), stats.arena_pages());
     EXPECT_EQ(stats.sequences(), 0u);
   }
 

@@ -46,8 +46,8 @@ class ServiceProcesses {
     StartStore();
     StartWorker();
   }
-  // A further worker of the same store with a socket of its own, and `extra` arguments that win
-  // over the usual ones. Does not wait for it.
+  // Starts a further worker of the same store with a socket of its own, and `extra` arguments
+  // (flag, value, ...), which replace the usual ones. Does not wait for it.
   std::unique_ptr<ChildProcess> StartOtherWorker(const std::string& name,
                                                  const std::vector<std::string>& extra = {});
 

@@ -1,11 +1,33 @@
 #include "tests/support/backends.h"
 
+#include <cstdlib>
+#include <string_view>
+
 #include "common/log/check.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "hwy/highway.h"
 
 namespace retroinfer::test_support {
 namespace {
+
+// RETROINFER_TEST_SIMD limits the vector instructions of this process, so that what runs on older
+// processors is tested on newer ones: "avx2", or "baseline" for none beyond any x86-64.
+void LimitVectorInstructions() {
+  const char* simd = std::getenv("RETROINFER_TEST_SIMD");
+  if (simd == nullptr) return;
+  int64_t avx512 = HWY_AVX3 | HWY_AVX3_DL;
+#if defined(HWY_AVX3_ZEN4)  // newer versions of Highway
+  avx512 |= HWY_AVX3_ZEN4;
+#endif
+#if defined(HWY_AVX3_SPR)
+  avx512 |= HWY_AVX3_SPR;
+#endif
+  const int64_t all = avx512 | HWY_AVX2 | HWY_SSE4 | HWY_SSSE3;
+  const std::string_view name = simd;
+  RI_CHECK(name == "avx2" || name == "baseline");
+  hwy::DisableTargets(name == "avx2" ? avx512 : all);
+}
 
 std::unique_ptr<Backend> CreateCpu(ComputePrecision precision) {
   auto backend = std::make_unique<Backend>();
@@ -23,6 +45,7 @@ std::unique_ptr<Backend> CreateCpu(ComputePrecision precision) {
 }  // namespace
 
 std::vector<BackendParam> AvailableBackends() {
+  LimitVectorInstructions();
   return {
       {"CpuF32", [] { return CreateCpu(ComputePrecision::kF32); }, 1e-5},
       {"CpuBf16", [] { return CreateCpu(ComputePrecision::kBf16); }, 1.0 / 128},

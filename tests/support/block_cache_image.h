@@ -93,6 +93,10 @@ class BlockCacheImage {
     return entries;
   }
   RingCursor& log_tail() { return host_->tail; }
+  // Makes the log look as if only `entries` more fitted; what it claims to hold is undefined.
+  void LeaveLogRoom(uint64_t entries) {
+    host_->head.value = host_->tail.value + view_.log.size() - entries;
+  }
 
  private:
   struct Shared {

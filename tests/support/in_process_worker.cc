@@ -61,7 +61,10 @@ void CollectingSink::OnProgress(const PrefillProgress& progress) {
 void CollectingSink::OnOutput(const OutputDelta& delta) {
   absl::MutexLock lock(&mutex_);
   RI_CHECK(!finished_);
-  for (const OutputToken& token : delta.tokens) tokens_.push_back(token.token);
+  for (const OutputToken& token : delta.tokens) {
+    tokens_.push_back(token.token);
+    logprobs_.push_back(token.logprob);
+  }
   text_ += delta.text;
 }
 
@@ -85,6 +88,10 @@ bool CollectingSink::finished() const {
 std::vector<int32_t> CollectingSink::tokens() const {
   absl::MutexLock lock(&mutex_);
   return tokens_;
+}
+std::vector<float> CollectingSink::logprobs() const {
+  absl::MutexLock lock(&mutex_);
+  return logprobs_;
 }
 std::string CollectingSink::text() const {
   absl::MutexLock lock(&mutex_);
@@ -135,6 +142,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   store_ = std::make_unique<FakeSegmentStore>(geometry, arena_pages);
   const std::span<std::byte> data_plane =
       MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);
+  log_reader_ = std::thread([this, data_plane] { ReadLog(data_plane); });
   EngineParts parts = OrDie(AssembleEngine({.device = device_.get(),
                                             .ops = ops_.get(),
                                             .compute = compute_.get(),
@@ -147,14 +155,27 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                            plan, options.wave_index));
   engine_ = OrDie(LocalEngine::Start({.plan = plan,
                                       .eos_token_ids = generation_.eos_token_ids,
+                                      .segment_fingerprint = "in-process worker",
                                       .max_live_requests = 2048,
                                       .prefill_rows = kPrefillRows,
                                       .prefill_rows_beside_decode = kPrefillRows / 2},
                                      std::move(parts)));
 }
 
+void InProcessWorker::ReadLog(std::span<std::byte> data_plane) {
+  DataPlane plane = OrDie(DataPlane::Open(data_plane));
+  std::vector<LogEntry> entries(1024);
+  while (!stop_reading_) {
+    while (OrDie(plane.log().Pop(std::span(entries))) == entries.size()) {
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+}
+
 InProcessWorker::~InProcessWorker() {
   engine_.reset();
+  stop_reading_ = true;
+  log_reader_.join();
   if (!temporary_folder_.empty()) std::filesystem::remove_all(temporary_folder_);
 }
 

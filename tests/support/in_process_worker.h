@@ -1,10 +1,12 @@
 // A whole engine in this process: CPU backend, a model folder, and an arena without a service.
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -42,6 +44,8 @@ class CollectingSink final : public GenerationSink {
   const GenerationResult& Wait();
   bool finished() const;
   std::vector<int32_t> tokens() const;
+  // Of the tokens, if the request asked for them: the same bits mean the same computation.
+  std::vector<float> logprobs() const;
   std::string text() const;
   std::vector<PrefillProgress> progress() const;
 
@@ -49,6 +53,7 @@ class CollectingSink final : public GenerationSink {
   mutable absl::Mutex mutex_;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mutex_);
+  std::vector<float> logprobs_ ABSL_GUARDED_BY(mutex_);
   std::string text_ ABSL_GUARDED_BY(mutex_);
   std::vector<PrefillProgress> progress_ ABSL_GUARDED_BY(mutex_);
   GenerationResult result_;
@@ -77,6 +82,8 @@ class InProcessWorker {
   bool WaitUntilIdle(absl::Duration timeout = absl::Seconds(30));
 
  private:
+  void ReadLog(std::span<std::byte> data_plane);
+
   std::filesystem::path temporary_folder_;  // the copy of the model, if any
   std::unique_ptr<CpuDevice> device_;
   std::unique_ptr<CpuOps> ops_;
@@ -86,6 +93,9 @@ class InProcessWorker {
   std::unique_ptr<Transformer> model_;
   std::unique_ptr<FakeSegmentStore> store_;
   std::vector<std::byte> data_plane_storage_;
+  // Reads the access log, as the store does, so that it never fills up.
+  std::atomic<bool> stop_reading_ = false;
+  std::thread log_reader_;
   std::unique_ptr<LocalEngine> engine_;
   int next_id_ = 0;
 };

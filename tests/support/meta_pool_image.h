@@ -40,7 +40,8 @@ class MetaPoolImage {
       for (uint32_t i = 0; i < kClustersPerMetaBlock; ++i) {
         const bool is_empty = empty_every != 0 && i % empty_every == empty_every - 1;
         host().Entries(block, layer, head)[i] = {
-            0, is_empty ? 0 : 1 + static_cast<uint32_t>(random() % 40)};
+            0, is_empty ? 0 : 1 + static_cast<uint32_t>(random() % 40),
+            static_cast<float>(random() % 100) / 50};
       }
     }
   }

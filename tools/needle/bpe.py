@@ -31,6 +31,7 @@ class Encoder:
         merges = (m.split(" ") if isinstance(m, str) else m for m in content["model"]["merges"])
         self._ranks = {tuple(pair): rank for rank, pair in enumerate(merges)}
         self._special = {t["content"]: t["id"] for t in content["added_tokens"]}
+        self._texts = {index: text for text, index in self._vocab.items()}
         self._pieces: dict[str, list[int]] = {}
 
     @property
@@ -54,6 +55,12 @@ class Encoder:
                 known = pieces[piece] = self._merge(piece)
             ids += known
         return ids
+
+    def decode(self, ids: list[int]) -> str:
+        """Returns the text of ids; special tokens are left out, and so are bytes over 127."""
+        shown = {printed: char for char, printed in _PRINTED.items()}
+        text = "".join(self._texts.get(index, "") for index in ids)
+        return "".join(shown.get(char, char) for char in text if char.isascii() or char in shown)
 
     def _merge(self, piece: str) -> list[int]:
         parts = [_PRINTED.get(char, char) for char in piece]

@@ -36,7 +36,8 @@ class Generator:
         Raises ValueError for an impossible request, and says what is possible.
         """
         check_request(task, length, needles, depth)
-        rng = random.Random(f"{self._split} {self._seed} {task} {length} {index}")
+        kind = "lists" if task in tasks.WORD_LIST_TASKS else task
+        rng = random.Random(f"{self._split} {self._seed} {kind} {length} {index}")
         if task in tasks.WORD_LIST_TASKS:
             return self._make_word_lists(rng, length)
         form = tasks.FORMS[task]

@@ -23,9 +23,9 @@ Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 class Shape:
     """The sizes that config.json states."""
     vocab_size: int
-    hidden_size: int = 384
-    num_hidden_layers: int = 4
-    intermediate_size: int = 768
+    hidden_size: int = 320
+    num_hidden_layers: int = 5
+    intermediate_size: int = 640
     num_attention_heads: int = 8
     num_key_value_heads: int = 2
     head_dim: int = 128
@@ -150,7 +150,10 @@ class Llama(nn.Module):
         cos, sin = rope_tables(self.shape, positions)
         x = self.model.embed_tokens(ids)
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, cos, sin, functools.partial(attend, index)) if attend else layer(x, cos, sin)
+            if attend:
+                x = layer(x, cos, sin, functools.partial(attend, index))
+            else:
+                x = layer(x, cos, sin)
         return self.model.norm(x)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

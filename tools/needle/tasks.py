@@ -130,7 +130,8 @@ def word_lists(rng: random.Random, room: int) -> Facts:
     listed, coded = (sentences + 1) // 2, sentences // 2
     common, nouns = _common_words(rng, listed * WORDS_PER_SENTENCE)
     frequent, codes = _frequent_words(rng, coded * WORDS_PER_SENTENCE)
-    lines = [f"List: {line}." for line in _lines(nouns)] + [f"Text: {line}." for line in _lines(codes)]
+    lines = [f"List: {line}." for line in _lines(nouns)]
+    lines += [f"Text: {line}." for line in _lines(codes)]
     rng.shuffle(lines)
     return Facts([lines], [
         Question(COMMON_WORDS, patterns.ask_common(COMMON), tuple(sorted(common)), 0),

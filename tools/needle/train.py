@@ -1,6 +1,6 @@
 """Trains the model and writes its folder.
 
-    python3 -m tools.needle.train --model models/needle --minutes 40 --checkpoint needle.pt
+    python3 -m tools.needle.train --model models/needle --minutes 24 --checkpoint needle.pt
 
 The tokenizer must be there (train_tokenizer.py). A stage ends when its tasks are solved or its
 share of the time is used up. `--resume` goes on from a checkpoint, at the stage it had reached.
@@ -52,7 +52,9 @@ STAGES = (
     Stage("mixed-32k", ((1, Course(32768, 4)), (0.5, Course(4096, 32, lists=0.4))),
           0.15, 0.985, 0.6),
     Stage("mixed-128k", ((1, Course(131072, 1, lists=0.1)), (0.5, Course(32768, 4, lists=0.2)),
-                         (1.0, Course(4096, 32, lists=0.4))), 1.0, 2.0, 0.6),
+                         (1.0, Course(4096, 32, lists=0.4))), 0.7, 2.0, 0.6),
+    Stage("finish", ((1.0, Course(32768, 4, lists=0.15)), (1.0, Course(8192, 16, lists=0.15)),
+                     (0.5, Course(131072, 1, lists=0.1))), 1.0, 2.0, 0.3),
 )
 
 
@@ -94,12 +96,14 @@ class Trainer:
         self.first_list = 1 + tasks.TASKS.index(tasks.COMMON_WORDS)
         torch.manual_seed(arguments.seed)
         self.model = llama.Llama(_shape(arguments, self.encoder)).to(self.device)
-        self.optimizers = _optimizers(self.model, arguments)
+        self.optimizers = _optimizers(self.model, arguments.rate)
         self.progress = Progress()
         self.step = self.stage = 0
         self.trained_s = 0.0
         if arguments.resume:
             self._load(arguments.resume)
+        if arguments.stage:
+            self.stage = [stage.name for stage in STAGES].index(arguments.stage)
         if self.device == "cuda":
             torch._dynamo.config.recompile_limit = 64
             for layer in self.model.model.layers:
@@ -214,14 +218,10 @@ def _shape(arguments, encoder: bpe.Encoder) -> llama.Shape:
     return llama.Shape(encoder.size, arguments.hidden, arguments.layers, arguments.feed_forward)
 
 
-def _optimizers(model: llama.Llama, arguments) -> list[torch.optim.Optimizer]:
+def _optimizers(model: llama.Llama, rate: float) -> list[torch.optim.Optimizer]:
     """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
     matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
     rest = [p for name, p in model.named_parameters() if p.dim() < 2 or "layers" not in name]
-    rate = arguments.rate
-    if arguments.optimizer == "adamw":
-        return [torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98),
-                                  weight_decay=0.05)]
     return [
         torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, momentum=0.95,
                          adjust_lr_fn="match_rms_adamw"),
@@ -234,16 +234,17 @@ def main() -> None:
                         help="model folder: has tokenizer.json, receives the weights")
     parser.add_argument("--checkpoint", required=True, help="file for going on later")
     parser.add_argument("--resume", help="checkpoint to go on from")
-    parser.add_argument("--minutes", type=float, default=40, help="(default: %(default)s)")
+    parser.add_argument("--stage", choices=[stage.name for stage in STAGES],
+                        help="stage to begin with (default: the first, or the checkpoint's)")
+    parser.add_argument("--minutes", type=float, default=24, help="(default: %(default)s)")
     parser.add_argument("--rate", type=float, default=1.5e-3, help="peak learning rate")
     parser.add_argument("--cooldown", type=float, default=0.3,
                         help="last part of the time in which the rate falls (default: %(default)s)")
     parser.add_argument("--workers", type=int, default=14, help="processes that write text")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
-    parser.add_argument("--hidden", type=int, default=384)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--feed-forward", type=int, default=768)
+    parser.add_argument("--hidden", type=int, default=320)
+    parser.add_argument("--layers", type=int, default=5)
+    parser.add_argument("--feed-forward", type=int, default=640)
     parser.add_argument("--report", type=int, default=REPORT_STEPS, help="steps between reports")
     arguments = parser.parse_args()
     try:

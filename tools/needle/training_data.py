@@ -1,6 +1,7 @@
 """Training sequences: one document with facts of every kind, and many questions about it."""
 
 import dataclasses
+import itertools
 import math
 import random
 
@@ -12,8 +13,8 @@ from . import bpe, document, keys, prompt, tasks
 
 SPLIT = "train"
 # Share of the questions, by task.
-_TASK_SHARES = {tasks.SINGLE: 0.4, tasks.MULTI_VALUE: 0.2, tasks.MULTI_QUERY: 0.2,
-                tasks.VARIABLE_TRACKING: 0.2}
+_TASK_SHARES = {tasks.SINGLE: 0.25, tasks.MULTI_VALUE: 0.35, tasks.MULTI_QUERY: 0.25,
+                tasks.VARIABLE_TRACKING: 0.15}
 _KIND_SHARES = {"number": 0.6, "word": 0.15, "code": 0.25}
 _FACT_TOKENS = 18
 _MAX_QUESTION_TOKENS = 3072
@@ -38,7 +39,7 @@ class Course:
 
 
 class Sequences(IterableDataset):
-    """Endless batches of a course: ids, labels (task number of answer tokens, else 0), positions."""
+    """Endless batches: ids, labels (task number of an answer's tokens, else 0) and positions."""
 
     def __init__(self, course: Course, encoder: bpe.Encoder, bank: document.FillerBank, seed: int):
         super().__init__()
@@ -130,7 +131,10 @@ class Sequences(IterableDataset):
         names = iter(keys.draw_keys(rng, SPLIT, min(count, len(keys.KEYS[SPLIT]))))
         parts = [rng.random() for _ in range(3)] if self._course.all_tasks else [1.0, 0.0, 0.0]
         single, valued, chained = (int(count * part / sum(parts)) for part in parts)
-        take = lambda n: [name for name, _ in zip(names, range(n))]
+
+        def take(number: int) -> list[str]:
+            return list(itertools.islice(names, number))
+
         for kind, share in _KIND_SHARES.items():
             chosen = take(max(1, int(single * share)))
             some = tasks.lookups(rng, tasks.SINGLE, kind, chosen)

@@ -32,7 +32,8 @@ mitten monkey moon moose moss moth mountain mouse needle nest oak oasis ocean ol
 otter owl oyster paddle painter palace panda paper parrot pasture peach pearl pebble pencil pepper
 piano pigeon pillow pine pirate planet plum pocket pond pony poplar potato prairie prince pumpkin
 puzzle quarry queen rabbit radio raven reef ribbon river robin rocket root rose sailor salmon sand
-scarf school shadow shell shepherd ship shore silk spider spoon squirrel star statue stork swan tiger
+scarf school shadow shell shepherd ship shore silk spider
+spoon squirrel star statue stork swan tiger
 torch tulip turtle violin walnut whale willow wolf zebra
 """.split())
 

@@ -36,14 +36,6 @@ HWY_INLINE void LoadPair(FloatTag d, const Bf16* from, FloatVec& a, FloatVec& b)
   b = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
 }
 
-// Place in LoadPair's order of element i of a row.
-HWY_INLINE uint32_t PairedPlace(DType dtype, uint32_t i) {
-  if (dtype == DType::kF32) return i;
-  const auto lanes = static_cast<uint32_t>(hn::Lanes(FloatTag()));
-  const uint32_t base = i / (2 * lanes) * (2 * lanes);
-  return base + (i % 2) * lanes + (i - base) / 2;
-}
-
 // scores[g][first + t] for kTokens tokens, from their keys.
 template <typename T, int kGroup, int kTokens>
 HWY_INLINE void ScoreTokens(const AttentionState& state, const std::byte* const* keys,
@@ -205,12 +197,34 @@ void AttendBf16(const AttentionChunk& chunk, const AttentionChunk& next, Attenti
   AttendGroup<Bf16>(chunk, next, state);
 }
 
+// Between the natural order of a row and LoadPair's: of each 2 * Lanes elements of bf16, first the
+// even ones, then the odd ones.
 void PairRow(DType dtype, const float* in, float factor, uint32_t size, float* out) {
-  for (uint32_t i = 0; i < size; ++i) out[PairedPlace(dtype, i)] = in[i] * factor;
+  if (dtype == DType::kF32) {
+    for (uint32_t i = 0; i < size; ++i) out[i] = in[i] * factor;
+    return;
+  }
+  const auto lanes = static_cast<uint32_t>(hn::Lanes(FloatTag()));
+  for (uint32_t base = 0; base < size; base += 2 * lanes) {
+    for (uint32_t i = 0; i < lanes; ++i) {
+      out[base + i] = in[base + 2 * i] * factor;
+      out[base + lanes + i] = in[base + 2 * i + 1] * factor;
+    }
+  }
 }
 
 void UnpairRow(DType dtype, const float* in, uint32_t size, float* out) {
-  for (uint32_t i = 0; i < size; ++i) out[i] = in[PairedPlace(dtype, i)];
+  if (dtype == DType::kF32) {
+    for (uint32_t i = 0; i < size; ++i) out[i] = in[i];
+    return;
+  }
+  const auto lanes = static_cast<uint32_t>(hn::Lanes(FloatTag()));
+  for (uint32_t base = 0; base < size; base += 2 * lanes) {
+    for (uint32_t i = 0; i < lanes; ++i) {
+      out[base + 2 * i] = in[base + i];
+      out[base + 2 * i + 1] = in[base + lanes + i];
+    }
+  }
 }
 
 }  // namespace

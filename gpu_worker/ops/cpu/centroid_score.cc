@@ -5,6 +5,7 @@
 #include "gpu_worker/ops/cpu/centroid_score.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <type_traits>
 
@@ -69,6 +70,14 @@ void ScoreHeads(const float* queries, const Element* centroids, const Element* n
   }
 }
 
+// ranks[i] = scores[i] + reach * radius of cluster i; -inf for an empty one.
+void RankBlock(const float* scores, const MetaEntry* entries, float reach, float* ranks) {
+  for (uint32_t i = 0; i < kClustersPerMetaBlock; ++i) {
+    ranks[i] = entries[i].num_tokens == 0 ? -std::numeric_limits<float>::infinity()
+                                          : scores[i] + reach * entries[i].radius;
+  }
+}
+
 template <typename Element>
 void ScoreBlock(const CentroidScoreArgs& args, int32_t sequence, int32_t block, uint32_t head) {
   const KvGeometry& geometry = args.pool.geometry;
@@ -100,6 +109,15 @@ void ScoreBlock(const CentroidScoreArgs& args, int32_t sequence, int32_t block, 
   if (g < group) run(std::integral_constant<int, 1>(), g);
 
   const MetaEntry* entries = args.pool.Entries(id, args.layer, head);
+  if (args.radius_weight != 0) {
+    float* ranks = args.ranks.device_data() + (scores - args.scores.device_data());
+    for (int64_t h = 0; h < group; ++h) {
+      const float* query = queries + h * head_dim;
+      const float reach = args.radius_weight * args.scale *
+                          std::sqrt(Dot(query, query, static_cast<size_t>(head_dim)));
+      RankBlock(scores + h * args.max_clusters, entries, reach, ranks + h * args.max_clusters);
+    }
+  }
   for (uint32_t i = 0; i < kClustersPerMetaBlock; ++i) {
     if (entries[i].num_tokens != 0) continue;
     for (int64_t h = 0; h < group; ++h) {
@@ -146,9 +164,13 @@ absl::Status Validate(const CentroidScoreArgs& args) {
                            "needs max_clusters in multiples of 64"));
   RETURN_IF_ERROR(CheckArg(static_cast<int64_t>(args.indexes.size()) == args.queries.rows, kOp,
                            "needs an index for each row of queries"));
-  return CheckArg(static_cast<int64_t>(args.scores.size()) >=
-                      args.queries.rows * query_heads * args.max_clusters,
-                  kOp, "needs scores of batch * query_heads * max_clusters");
+  const int64_t size = args.queries.rows * query_heads * args.max_clusters;
+  RETURN_IF_ERROR(CheckArg(
+      args.radius_weight == 0 ||
+          (args.radius_weight > 0 && static_cast<int64_t>(args.ranks.size()) >= size),
+      kOp, "needs radius_weight >= 0, and ranks of batch * query_heads * max_clusters with one"));
+  return CheckArg(static_cast<int64_t>(args.scores.size()) >= size, kOp,
+                  "needs scores of batch * query_heads * max_clusters");
 }
 
 }  // namespace

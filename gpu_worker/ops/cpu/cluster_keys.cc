@@ -88,6 +88,8 @@ bool NormalizeVector(float* x, int64_t size) {
   return true;
 }
 
+float SquaredNorm(const float* x, int64_t size) { return Dot(x, x, static_cast<size_t>(size)); }
+
 void SubtractVector(const float* from_each, int64_t num_rows, int64_t size, float* rows) {
   for (int64_t i = 0; i < num_rows; ++i) {
     AddScaled(from_each, -1.0f, rows + i * size, static_cast<size_t>(size));
@@ -106,6 +108,7 @@ namespace {
 HWY_EXPORT(ArgMaxRows);
 HWY_EXPORT(AddRows);
 HWY_EXPORT(NormalizeVector);
+HWY_EXPORT(SquaredNorm);
 HWY_EXPORT(SubtractVector);
 
 constexpr int64_t kKeysPerBlock = 256;  // products of so many keys at once stay in the L2 cache
@@ -243,7 +246,25 @@ class HeadClustering {
     }
   }
 
-  // Sizes, means of the members and value sums, of the KV as it is.
+  // Largest distance of a member to the cluster's mean.
+  void WriteRadii(const float* centroids) {
+    float* radii = args_.radii.device_data() + head_ * m_;
+    std::fill_n(radii, m_, 0.0f);
+    const int64_t raw_bytes = static_cast<int64_t>(DTypeBytes(args_.kv.dtype));
+    for (int64_t first = 0; first < n_; first += kKeysPerBlock) {
+      ConvertToF32(args_.kv.dtype, RawKeys() + first * d_ * raw_bytes, scratch_.block,
+                   kKeysPerBlock * d_);
+      for (int64_t i = 0; i < kKeysPerBlock; ++i) {
+        const int32_t cluster = assignment_[first + i];
+        float* key = scratch_.block + i * d_;
+        HWY_DYNAMIC_DISPATCH(SubtractVector)(centroids + cluster * d_, 1, d_, key);
+        radii[cluster] = std::max(radii[cluster], HWY_DYNAMIC_DISPATCH(SquaredNorm)(key, d_));
+      }
+    }
+    for (int64_t j = 0; j < m_; ++j) radii[j] = std::sqrt(radii[j]);
+  }
+
+  // Sizes, means of the members, value sums and radii, of the KV as it is.
   void WriteIndex() {
     std::fill_n(sizes_, m_, 0);
     for (int64_t i = 0; i < n_; ++i) ++sizes_[assignment_[i]];
@@ -260,6 +281,7 @@ class HeadClustering {
       const float size = static_cast<float>(sizes_[j]);
       for (int64_t i = 0; i < d_; ++i) centroids[j * d_ + i] /= size;
     }
+    WriteRadii(centroids);
   }
 
   const ClusterKeysArgs& args_;
@@ -292,6 +314,7 @@ absl::Status Validate(const ClusterKeysArgs& args) {
   RETURN_IF_ERROR(CheckSize(kOp, "sizes", args.sizes, heads * m));
   RETURN_IF_ERROR(CheckSize(kOp, "centroids", args.centroids, heads * m * d));
   RETURN_IF_ERROR(CheckSize(kOp, "value_sums", args.value_sums, heads * m * d));
+  RETURN_IF_ERROR(CheckSize(kOp, "radii", args.radii, heads * m));
   return CheckSize(
       kOp, "scratch", args.scratch,
       static_cast<int64_t>(ClusterKeysScratchBytes(args.kv.num_kv_heads, args.kv.head_dim,

@@ -10,9 +10,11 @@
 #include "gpu_worker/ops/cpu/estimate.h"
 #include "gpu_worker/ops/cpu/layer_kv.h"
 #include "gpu_worker/ops/cpu/linear.h"
+#include "gpu_worker/ops/cpu/load_segment_index.h"
 #include "gpu_worker/ops/cpu/log_snapshot.h"
 #include "gpu_worker/ops/cpu/page_lookup.h"
 #include "gpu_worker/ops/cpu/prefill_attention.h"
+#include "gpu_worker/ops/cpu/read_segment_layer.h"
 #include "gpu_worker/ops/cpu/release_pages.h"
 #include "gpu_worker/ops/cpu/rms_norm.h"
 #include "gpu_worker/ops/cpu/rope.h"
@@ -95,6 +97,14 @@ absl::Status CpuOps::ClusterKeys(Stream& stream, const ClusterKeysArgs& args) {
 
 absl::Status CpuOps::WriteSegment(Stream& stream, const WriteSegmentArgs& args) {
   return cpu::WriteSegment(Cpu(stream), args);
+}
+
+absl::Status CpuOps::LoadSegmentIndex(Stream& stream, const LoadSegmentIndexArgs& args) {
+  return cpu::LoadSegmentIndex(Cpu(stream), args);
+}
+
+absl::Status CpuOps::ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) {
+  return cpu::ReadSegmentLayer(Cpu(stream), args);
 }
 
 absl::Status CpuOps::CentroidScore(Stream& stream, const CentroidScoreArgs& args) {

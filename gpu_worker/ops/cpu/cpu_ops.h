@@ -39,6 +39,8 @@ class CpuOps final : public Ops {
 
   absl::Status ClusterKeys(Stream& stream, const ClusterKeysArgs& args) override;
   absl::Status WriteSegment(Stream& stream, const WriteSegmentArgs& args) override;
+  absl::Status LoadSegmentIndex(Stream& stream, const LoadSegmentIndexArgs& args) override;
+  absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) override;
   absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) override;
   absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) override;
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;

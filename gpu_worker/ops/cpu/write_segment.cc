@@ -92,7 +92,9 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
                  static_cast<int64_t>(m * d));
   for (size_t i = 0; i < m; ++i) {
     const uint32_t size = scratch.num_written[i];
-    entries[i] = size == 0 ? ClusterEntry{0, 0} : ClusterEntry{scratch.first_page[i], size};
+    entries[i] = size == 0 ? ClusterEntry{0, 0, 0.0f}
+                           : ClusterEntry{scratch.first_page[i], size,
+                                          args.radii.device_data()[head * m + i]};
   }
   const size_t block_bytes = kClustersPerMetaBlock * vector_bytes;
   for (size_t i = 0; i < m / kClustersPerMetaBlock; ++i) {
@@ -104,9 +106,9 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
     MetaEntry* to = args.pool.Entries(id, args.layer, head);
     for (uint32_t j = 0; j < kClustersPerMetaBlock; ++j) {
       const ClusterEntry& entry = entries[i * kClustersPerMetaBlock + j];
-      to[j] = entry.num_tokens == 0
-                  ? MetaEntry{0, 0}
-                  : MetaEntry{args.extent_first_page + entry.first_page, entry.num_tokens};
+      to[j] = entry.num_tokens == 0 ? MetaEntry{0, 0, 0.0f}
+                                    : MetaEntry{args.extent_first_page + entry.first_page,
+                                                entry.num_tokens, entry.radius};
     }
   }
 }
@@ -135,7 +137,8 @@ absl::Status Validate(const WriteSegmentArgs& args) {
   const size_t m = layout.num_clusters;
   RETURN_IF_ERROR(CheckArg(args.assignment.size() >= h * n && args.sizes.size() >= h * m &&
                                args.centroids.size() >= h * m * geometry.head_dim &&
-                               args.value_sums.size() >= h * m * geometry.head_dim,
+                               args.value_sums.size() >= h * m * geometry.head_dim &&
+                               args.radii.size() >= h * m,
                            kOp, "needs the clusters of every KV head"));
   RETURN_IF_ERROR(CheckArg(args.meta_blocks.size() == m / kClustersPerMetaBlock, kOp,
                            "needs a meta block for each 64 clusters"));

@@ -41,7 +41,7 @@ TEST(SegmentLayoutTest, PartsDoNotOverlapAndTheExtentSufficesForTheWorstClusters
   const SegmentLayout layout(kLlama8b, kPrefillSegmentTokens);
   EXPECT_EQ(layout.num_clusters, 512u);
   EXPECT_EQ(layout.clusters_offset, kPageBytes);
-  EXPECT_EQ(layout.centroids_offset - layout.clusters_offset, 8u * 32 * 8 * 512);
+  EXPECT_EQ(layout.centroids_offset - layout.clusters_offset, 12u * 32 * 8 * 512);
   EXPECT_EQ(layout.value_sums_offset - layout.centroids_offset, 256u * 32 * 8 * 512);
   EXPECT_EQ(layout.order_offset - layout.value_sums_offset, 256u * 32 * 8 * 512);
   EXPECT_EQ(layout.index_end - layout.order_offset, 2u * 32 * 8 * kPrefillSegmentTokens);

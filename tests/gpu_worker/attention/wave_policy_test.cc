@@ -56,8 +56,8 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
         *backend_->device, *backend_->ops, *backend_->stream, *cache_, memory_->dense_pool(),
         memory_->meta_pool(),
         {.num_query_heads = kQueryHeads, .max_batch = kMaxBatch, .max_tokens = 8192});
-    parts.on_built = [this](uint64_t sequence, uint64_t extent, int64_t token_begin) {
-      built_.emplace_back(sequence, extent, token_begin);
+    parts.on_built = [this](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
+      built_.emplace_back(sequence.sequence_id, sequence.extents[segment].id, token_begin);
     };
     policy_ = *WavePolicy::Create(settings, kMaxBatch, std::move(parts));
   }

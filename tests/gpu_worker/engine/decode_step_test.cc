@@ -42,7 +42,13 @@ class DecodeStepTest : public testing::TestWithParam<test_support::BackendParam>
     sampler_ =
         Sampler::Create(device, *backend_->ops, stream, kMaxBatch, config.vocab_size).value();
     step_ = DecodeStep::Create(device, stream, *model_, *sampler_, kMaxBatch).value();
-    lane_ = PrefillLane::Create(device, stream, *model_, geometry, kMaxTokens, 64).value();
+    lane_ = PrefillLane::Create({.device = &device,
+                                 .ops = backend_->ops.get(),
+                                 .stream = &stream,
+                                 .model = model_.get(),
+                                 .arena = {}},
+                                geometry, kMaxTokens, 64)
+                .value();
   }
 
   std::unique_ptr<LiveRequest> Prefilled(uint64_t id, int64_t length, AttentionPolicy& policy) {

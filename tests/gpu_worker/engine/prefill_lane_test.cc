@@ -47,8 +47,12 @@ class PrefillLaneTest : public testing::TestWithParam<test_support::BackendParam
     backend_ = GetParam().create();
     model_ = test_support::LoadGoldenModel(*backend_, "qwen3-d64-untied-f32", kMaxRows, 1);
     const KvGeometry geometry = model_->config().geometry(DType::kF32);
-    auto lane = PrefillLane::Create(*backend_->device, *backend_->stream, *model_, geometry,
-                                    kMaxTokens, kMaxRows);
+    auto lane = PrefillLane::Create({.device = backend_->device.get(),
+                                     .ops = backend_->ops.get(),
+                                     .stream = backend_->stream.get(),
+                                     .model = model_.get(),
+                                     .arena = {}},
+                                    geometry, kMaxTokens, kMaxRows);
     ASSERT_TRUE(lane.ok()) << lane.status();
     lane_ = *std::move(lane);
     logits_ = backend_->device

@@ -69,8 +69,9 @@ TEST_P(ApplyEvictionsTest, ImpossibleRequestsAreCountedAndChangeNothing) {
 }
 
 TEST_P(ApplyEvictionsTest, NothingIsAppliedThatCannotBeLogged) {
-  BlockCacheImage cache(*backend_, 2, 2, 64, 2);
-  AdmitPages(*backend_, cache, 5, {30, 31});  // fills the log
+  BlockCacheImage cache(*backend_, 2, 2, 64, 8);
+  AdmitPages(*backend_, cache, 5, {30, 31});
+  cache.LeaveLogRoom(0);
   Apply(cache, 7, {{0, 30, 5, 0}});
   EXPECT_EQ(cache.num_free(), 0u);
   EXPECT_EQ(cache.page_slot()[30], 0u);

@@ -29,6 +29,8 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
                           batch, query_heads * head_dim);
     const size_t num_scores = static_cast<size_t>(batch * query_heads * max_clusters);
     const DeviceBuffer scores = data_.Upload(std::vector<float>(num_scores, kNan));
+    const DeviceBuffer ranks = data_.Upload(std::vector<float>(num_scores, kNan));
+    constexpr float kRadiusWeight = 0.75f;
     const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
     ASSERT_TRUE(backend_->ops
                     ->CentroidScore(*backend_->stream, {.queries = queries.view,
@@ -37,9 +39,12 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
                                                         .indexes = indexes.views(),
                                                         .scale = scale,
                                                         .max_clusters = max_clusters,
-                                                        .scores = scores.as<float>()})
+                                                        .scores = scores.as<float>(),
+                                                        .radius_weight = kRadiusWeight,
+                                                        .ranks = ranks.as<float>()})
                     .ok());
     const std::vector<float> got = data_.Download<float>(scores);
+    const std::vector<float> got_ranks = data_.Download<float>(ranks);
     const std::vector<float> q = data_.Values(queries);
     double largest = 0;
     for (int64_t row = 0; row < batch * query_heads; ++row) {
@@ -47,22 +52,29 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
       const auto head = static_cast<uint32_t>(row % query_heads) / group;
       for (int64_t c = 0; c < max_clusters; ++c) {
         const float score = got[static_cast<size_t>(row * max_clusters + c)];
+        const float rank = got_ranks[static_cast<size_t>(row * max_clusters + c)];
         if (c >= static_cast<int64_t>(list.size()) * 64) {
-          ASSERT_TRUE(std::isnan(score)) << "written beyond the index";
+          ASSERT_TRUE(std::isnan(score) && std::isnan(rank)) << "written beyond the index";
           continue;
         }
         const MetaBlockId block = list[static_cast<size_t>(c / 64)];
         const size_t place = static_cast<size_t>(c % 64);
         if (pool.host().Entries(block, 1, head)[place].num_tokens == 0) {
           ASSERT_EQ(score, -INFINITY);
+          ASSERT_EQ(rank, -INFINITY);
           continue;
         }
-        double want = 0;
+        double want = 0, norm = 0;
         for (size_t i = 0; i < head_dim; ++i) {
           want += double{q[static_cast<size_t>(row) * head_dim + i]} *
                   pool.At(pool.host().Centroids(block, 1, head), place * head_dim + i);
         }
+        for (size_t i = 0; i < head_dim; ++i) {
+          norm += std::pow(double{q[static_cast<size_t>(row) * head_dim + i]}, 2);
+        }
         want *= scale;
+        const float radius = pool.host().Entries(block, 1, head)[place].radius;
+        ASSERT_NEAR(rank, want + kRadiusWeight * scale * std::sqrt(norm) * radius, 1e-5);
         largest = std::max(largest, std::abs(want));
         // f32 sums of up to 128 products of order 1.
         ASSERT_NEAR(score, want, 1e-5) << "row " << row << " cluster " << c;
@@ -101,6 +113,9 @@ TEST_P(CentroidScoreTest, RefusesWrongShapes) {
                          .scale = 1,
                          .max_clusters = 64,
                          .scores = scores.as<float>()};
+  args.radius_weight = 1;  // without room for ranks
+  EXPECT_FALSE(backend_->ops->CentroidScore(*backend_->stream, args).ok());
+  args.radius_weight = 0;
   // Three query heads cannot share two KV heads.
   EXPECT_EQ(backend_->ops->CentroidScore(*backend_->stream, args).code(),
             absl::StatusCode::kInvalidArgument);

@@ -20,6 +20,7 @@ struct Clusters {
   std::vector<int32_t> sizes;       // [heads, m]
   std::vector<float> centroids;     // [heads, m, d]
   std::vector<float> value_sums;
+  std::vector<float> radii;  // [heads, m]
 };
 
 class ClusterKeysTest : public testing::TestWithParam<BackendParam> {
@@ -35,6 +36,7 @@ class ClusterKeysTest : public testing::TestWithParam<BackendParam> {
     const DeviceBuffer sizes = data_.Upload(std::vector<int32_t>(heads * m, -1));
     const DeviceBuffer centroids = data_.Upload(std::vector<float>(heads * m * d, kNan));
     const DeviceBuffer value_sums = data_.Upload(std::vector<float>(heads * m * d, kNan));
+    const DeviceBuffer radii = data_.Upload(std::vector<float>(heads * m, kNan));
     const DeviceBuffer scratch = data_.Allocate(ClusterKeysScratchBytes(
         kv.view().num_kv_heads, kv.view().head_dim, num_tokens, static_cast<int32_t>(m)));
     const absl::Status status =
@@ -48,11 +50,13 @@ class ClusterKeysTest : public testing::TestWithParam<BackendParam> {
                                                            .sizes = sizes.as<int32_t>(),
                                                            .centroids = centroids.as<float>(),
                                                            .value_sums = value_sums.as<float>(),
+                                                           .radii = radii.as<float>(),
                                                            .scratch = scratch.bytes()});
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_TRUE(backend_->background->Synchronize().ok());
     return {data_.Download<int32_t>(assignment), data_.Download<int32_t>(sizes),
-            data_.Download<float>(centroids), data_.Download<float>(value_sums)};
+            data_.Download<float>(centroids), data_.Download<float>(value_sums),
+            data_.Download<float>(radii)};
   }
 
   // Every token is in one cluster, and C, the value sum and the size are those of the members.
@@ -78,6 +82,17 @@ class ClusterKeysTest : public testing::TestWithParam<BackendParam> {
     // f32 sums of at most n terms.
     EXPECT_LT(RelativeError(got.centroids, keys), 1e-5);
     EXPECT_LT(RelativeError(got.value_sums, values), 1e-5);
+    std::vector<double> radii(heads * m);
+    for (size_t i = 0; i < heads * n; ++i) {
+      const size_t head = i / n;
+      const size_t cluster = head * m + static_cast<size_t>(got.assignment[i]);
+      const float* key =
+          kv.Key(static_cast<uint32_t>(head), first_token + static_cast<int64_t>(i % n));
+      double square = 0;
+      for (size_t j = 0; j < d; ++j) square += std::pow(key[j] - keys[cluster * d + j], 2);
+      radii[cluster] = std::max(radii[cluster], std::sqrt(square));
+    }
+    EXPECT_LT(RelativeError(got.radii, radii), 1e-5);
   }
 
   LayerKvImage RandomKv(int64_t capacity, uint32_t heads, uint32_t head_dim, DType dtype) {

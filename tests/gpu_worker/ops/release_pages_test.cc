@@ -42,9 +42,10 @@ TEST_P(ReleasePagesTest, FreesTheSlotsOfTheRangeOnly) {
 }
 
 TEST_P(ReleasePagesTest, StopsWhereTheLogIsFullAndGoesOnLater) {
-  BlockCacheImage cache(*backend_, 4, 4, 64, 4);
+  BlockCacheImage cache(*backend_, 4, 4, 64, 8);
   AdmitPages(*backend_, cache, 5, {20, 21, 22});
-  EXPECT_EQ(Release(cache, 18, 10), 21u);  // room for one entry
+  cache.LeaveLogRoom(1);
+  EXPECT_EQ(Release(cache, 18, 10), 21u);
   EXPECT_EQ(Release(cache, 21, 7), 21u);
   cache.DrainLog();
   EXPECT_EQ(Release(cache, 21, 7), 28u);

@@ -41,6 +41,7 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
     std::vector<int32_t> assignment;
     std::vector<float> centroids;
     std::vector<float> value_sums;
+    std::vector<float> radii;  // [heads, m]
     std::vector<std::byte> extent;
     std::vector<std::byte> meta_pool;
     std::set<uint32_t> taken;  // pages of clusters seen so far
@@ -115,6 +116,8 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
     EXPECT_EQ(entry.num_tokens, entries[c].num_tokens);
     if (entry.num_tokens > 0) {
       EXPECT_EQ(entry.first_page, kExtentFirstPage + entries[c].first_page);
+      EXPECT_EQ(entry.radius, written.radii[head * m + c]);
+      EXPECT_EQ(entries[c].radius, written.radii[head * m + c]);
     }
   }
   const size_t run_bytes = m * geometry.vector_bytes();
@@ -141,14 +144,14 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
     ++sizes[i / kTokens * m + static_cast<size_t>(assignment[i])];
   }
   const auto centroids = RandomNormal(heads * m * d, 11),
-             value_sums = RandomNormal(heads * m * d, 12);
+             value_sums = RandomNormal(heads * m * d, 12), radii = RandomNormal(heads * m, 13);
   const DeviceBuffer extent =
       data_.Upload(std::vector<std::byte>(layout.max_pages * kPageBytes, std::byte{0xee}));
   const DeviceBuffer next_page = data_.Upload(std::vector<uint32_t>{layout.first_kv_page});
   const DeviceBuffer device_assignment = data_.Upload(assignment),
                      device_sizes = data_.Upload(sizes);
   const DeviceBuffer device_centroids = data_.Upload(centroids),
-                     device_sums = data_.Upload(value_sums);
+                     device_sums = data_.Upload(value_sums), device_radii = data_.Upload(radii);
   const DeviceBuffer blocks = data_.Upload(std::vector<MetaBlockId>{2});
   const DeviceBuffer scratch = data_.Allocate(8 * heads * (kTokens + m));
   MetaPoolImage pool(geometry, 3);
@@ -156,7 +159,8 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
   Written written{.geometry = geometry,
                   .assignment = assignment,
                   .centroids = centroids,
-                  .value_sums = value_sums};
+                  .value_sums = value_sums,
+                  .radii = radii};
   for (uint32_t layer = 0; layer < 2; ++layer) {
     const size_t count = heads * 1200 * d;
     const LayerKvImage kv(data_, RandomNormal(count, 20 + layer), RandomNormal(count, 30 + layer),
@@ -171,6 +175,7 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
                                     .sizes = device_sizes.as<const int32_t>(),
                                     .centroids = device_centroids.as<const float>(),
                                     .value_sums = device_sums.as<const float>(),
+                                    .radii = device_radii.as<const float>(),
                                     .layer = layer,
                                     .geometry = geometry,
                                     .extent = extent.bytes(),

@@ -202,6 +202,12 @@ TEST_F(RequestReaderTest, RefusesUnknownPoliciesAndBadRatios) {
   ExpectRefused("INVALID_ATTENTION", "retrieval_ratio is 1.5");
 }
 
+TEST_F(RequestReaderTest, PassesTheCacheSaltOn) {
+  EXPECT_EQ(ReadOne().cache_salt, "");
+  request_.set_cache_salt("tenant");
+  EXPECT_EQ(ReadOne().cache_salt, "tenant");
+}
+
 TEST_F(RequestReaderTest, RefusesBadIdsSaltsAndTimeouts) {
   request_.set_request_id("a/b");
   ExpectRefused("INVALID_REQUEST", "request_id");

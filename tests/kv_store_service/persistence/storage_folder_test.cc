@@ -88,6 +88,14 @@ TEST(StorageFolderTest, SetsADatabaseAsideAndMeasures) {
   EXPECT_LE((*folder)->PhysicalBytes(), before + 4096);
 }
 
+TEST(StorageFolderTest, AsksTheFileSystemForDirectReads) {
+  TempFolder temp;
+  const auto folder = StorageFolder::Open(temp.path());
+  (*folder)->SupportsDirectReads();  // either answer is right
+  std::filesystem::remove(temp.path() + "/FORMAT");
+  EXPECT_FALSE((*folder)->SupportsDirectReads());
+}
+
 TEST(StorageFolderTest, KnowsWhatFitsOnTheDisk) {
   TempFolder temp;
   const auto folder = StorageFolder::Open(temp.path());

@@ -1,0 +1,156 @@
+// Shows that the store is not on the critical path of a decode step: one stream with wave
+// attention, whose store is stopped with SIGSTOP and continued in turns. Compares the time between
+// tokens of the two, and the tokens with those of an undisturbed run. Fails if a stopped store
+// changes the median by more than 5 %, or any token.
+#include <signal.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "bench/support/measure.h"
+#include "gpu_worker/device/cpu/cpu_device.h"
+#include "tests/integration/generate_stream.h"
+#include "tests/integration/service_processes.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = generation::v1;
+using test_support::GenerateStream;
+using test_support::ServiceProcesses;
+using test_support::TokenArrival;
+
+constexpr double kAllowedChange = 0.05;
+
+struct Sizes {
+  size_t prompt;
+  size_t phase;   // tokens between two changes
+  size_t rounds;  // of two phases, running and stopped
+  size_t margin;  // tokens after a change that count for neither: the store catches up
+  int32_t max_tokens() const { return static_cast<int32_t>((2 * rounds + 1) * phase); }
+};
+constexpr Sizes kFull = {16000, 80, 24, 20};
+constexpr Sizes kSmoke = {2500, 40, 2, 4};
+
+// A stretch of the stream with the store in one state.
+struct Phase {
+  bool stopped;
+  size_t first_token;
+  size_t end_token;
+};
+
+v1::GenerateRequest Request(const Sizes& sizes) {
+  return test_support::SampledRequest(test_support::RandomTokens(sizes.prompt, 1),
+                                      sizes.max_tokens(), 7);
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Seconds a token of every arrival that lies within `phase`.
+std::vector<double> StepSeconds(const std::vector<TokenArrival>& arrivals, const Phase& phase) {
+  std::vector<double> seconds;
+  size_t token = 0;
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    const size_t begin = token;
+    token += arrivals[i].num_tokens;
+    if (i == 0 || begin < phase.first_token || token > phase.end_token) continue;
+    const double elapsed = absl::ToDoubleSeconds(arrivals[i].time - arrivals[i - 1].time);
+    seconds.insert(seconds.end(), arrivals[i].num_tokens,
+                   elapsed / static_cast<double>(arrivals[i].num_tokens));
+  }
+  return seconds;
+}
+
+// Stops and continues the store in turns while `stream` runs. Which state comes first changes from
+// round to round, so that a context that grows favours neither.
+std::vector<Phase> Disturb(ServiceProcesses& processes, GenerateStream& stream,
+                           const Sizes& sizes) {
+  std::vector<Phase> phases;
+  stream.WaitForTokens(sizes.phase);
+  for (size_t i = 0; i < 2 * sizes.rounds && !stream.ended(); ++i) {
+    const bool stopped = (i % 2 == 0) == (i / 2 % 2 == 0);
+    processes.store().Signal(stopped ? SIGSTOP : SIGCONT);
+    const size_t begin = stream.num_tokens() + sizes.margin;
+    stream.WaitForTokens(begin + sizes.phase - 2 * sizes.margin);
+    phases.push_back({stopped, begin, stream.num_tokens()});
+  }
+  processes.store().Signal(SIGCONT);
+  return phases;
+}
+
+int Main() {
+  const Sizes& sizes = bench::IsSmoke() ? kSmoke : kFull;
+  test_support::ServiceOptions options;
+  options.arena_bytes = "256MiB";
+  // Room for a part of the pages: some come from the arena in every step, and the store evicts.
+  options.worker_arguments = {"--dense-below", "1024", "--block-cache-bytes",
+                              bench::IsSmoke() ? "4MiB" : "64MiB"};
+  ServiceProcesses processes(options);
+  processes.StartBoth();
+  const std::vector<int32_t> expected =
+      test_support::Generate(processes.worker_stub(), Request(sizes));
+  GenerateStream stream(processes.worker_stub(), Request(sizes));
+  const absl::Duration store_cpu_before = processes.store().CpuTime();
+  const std::vector<Phase> phases = Disturb(processes, stream, sizes);
+  if (const grpc::Status status = stream.Wait(); !status.ok()) {
+    std::fprintf(stderr, "store_stall_bench: %s\n", status.error_message().c_str());
+    return 1;
+  }
+  const absl::Duration store_cpu = processes.store().CpuTime() - store_cpu_before;
+  std::vector<double> running, stopped, changes;
+  std::vector<double> medians;  // of the phases of one round
+  for (const Phase& phase : phases) {
+    const std::vector<double> seconds = StepSeconds(stream.arrivals(), phase);
+    std::vector<double>& all = phase.stopped ? stopped : running;
+    all.insert(all.end(), seconds.begin(), seconds.end());
+    medians.push_back(Median(seconds));
+    if (medians.size() < 2) continue;
+    const double ratio = medians[1] / medians[0];
+    changes.push_back((phase.stopped ? ratio : 1 / ratio) - 1);
+    medians.clear();
+  }
+  const double change = Median(stopped) / Median(running) - 1;
+  const bool same_tokens = !expected.empty() && stream.tokens() == expected;
+  const v1::WorkerStats stats = processes.ModelInfo().stats();
+  nlohmann::json report = bench::Report("store_stall", CpuDevice(CpuDeviceOptions{}).info());
+  report["prompt_tokens"] = sizes.prompt;
+  report["tokens"] = stream.num_tokens();
+  report["phases"] = phases.size();
+  report["steps_running"] = running.size();
+  report["steps_stopped"] = stopped.size();
+  report["step_seconds_median_running"] = Median(running);
+  report["step_seconds_median_stopped"] = Median(stopped);
+  report["store_cpu_seconds_of_stream"] = absl::ToDoubleSeconds(store_cpu);
+  report["change"] = change;
+  report["change_median_of_rounds"] = Median(changes);
+  report["change_allowed"] = kAllowedChange;
+  report["same_tokens"] = same_tokens;
+  report["page_hits"] = stats.page_hits_total();
+  report["page_misses"] = stats.page_misses_total();
+  report["page_transients"] = stats.page_transients_total();
+  report["page_evictions"] = stats.page_evictions_total();
+  bench::Print(report);
+  if (!same_tokens) {
+    std::fprintf(stderr, "store_stall_bench: a stopped store changed the tokens\n");
+    return 1;
+  }
+  if (!bench::IsSmoke() && std::abs(change) > kAllowedChange) {
+    std::fprintf(stderr, "store_stall_bench: a stopped store changed the median step by %.1f %%\n",
+                 100 * change);
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace retroinfer
+
+int main() { return retroinfer::Main(); }

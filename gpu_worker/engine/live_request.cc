@@ -1,0 +1,31 @@
+#include "gpu_worker/engine/live_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace retroinfer {
+
+GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status) {
+  const bool any_output = live.num_generated > 0;
+  const absl::Time now = absl::Now();
+  const bool began = live.prefill_begun != absl::Time();
+  return {
+      .status = std::move(status),
+      .reason = reason,
+      .matched_stop = live.output->matched_stop(),
+      .matched_token = live.output->matched_token(),
+      .prompt_tokens = live.kv.prompt_tokens,
+      .cached_tokens = live.kv.cached_tokens(),
+      .completion_tokens = live.num_generated,
+      .seed = live.request.sampling.seed,
+      .queue_time = (began ? live.prefill_begun : now) - live.submitted,
+      .prefill_time =
+          began ? std::min(live.first_token, now) - live.prefill_begun : absl::ZeroDuration(),
+      .time_to_first_token = any_output ? live.first_token - live.submitted : absl::ZeroDuration(),
+      .decode_time = any_output ? live.last_token - live.first_token : absl::ZeroDuration(),
+      .kv_read_ratio = live.kv_bytes_full > 0 ? live.kv_bytes_read / live.kv_bytes_full : 0};
+}
+
+}  // namespace retroinfer

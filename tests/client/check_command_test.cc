@@ -1,0 +1,52 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "client/commands.h"
+#include "client/exit_code.h"
+#include "tests/client/command_runner.h"
+
+namespace retroinfer::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+const char kModel[] = RETROINFER_SOURCE_DIR "/models/needle";
+
+TEST(CheckCommand, TellsTheSplitAndTheLargestContext) {
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=256MiB"});
+  EXPECT_EQ(result.exit_code, kExitOk) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Largest context: "));
+  EXPECT_THAT(result.out, HasSubstr("KV capacity: "));
+  EXPECT_THAT(result.out, HasSubstr("It fits."));
+}
+
+TEST(CheckCommand, JsonIsForPrograms) {
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=64MiB", "--json"});
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_GT(json["largest_context_tokens"], 1024);
+  EXPECT_EQ(json["memory_bytes"], 1 << 30);
+}
+
+TEST(CheckCommand, WhatDoesNotFitIsAFailure) {
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--memory=20MiB", "--arena-bytes=64MiB"});
+  EXPECT_EQ(result.exit_code, kExitFailed);
+  EXPECT_THAT(result.out, HasSubstr("needs at least"));
+}
+
+TEST(CheckCommand, BadFoldersAndFlagsAreTold) {
+  const CommandResult missing = RunCommand(CheckCommand, {"check", "/no/such/model"});
+  EXPECT_EQ(missing.exit_code, kExitFailed);
+  EXPECT_THAT(missing.err, HasSubstr("/no/such/model"));
+  EXPECT_EQ(RunCommand(CheckCommand, {"check"}).exit_code, kExitUsage);
+  EXPECT_EQ(RunCommand(CheckCommand, {"check", kModel, "--memory=lots"}).exit_code, kExitUsage);
+}
+
+}  // namespace
+}  // namespace retroinfer::client

@@ -1,0 +1,72 @@
+#include "client/generation.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "tests/support/worker_harness.h"
+
+namespace retroinfer::client {
+namespace {
+
+namespace v1 = generation::v1;
+
+v1::Finished MakeFinished() {
+  v1::Finished finished;
+  finished.set_reason(v1::FINISH_REASON_STOP);
+  finished.set_prompt_tokens(16384);
+  finished.set_completion_tokens(11);
+  finished.set_kv_read_ratio(0.042);
+  finished.mutable_timings()->mutable_time_to_first_token()->set_seconds(2);
+  finished.mutable_timings()->mutable_time_to_first_token()->set_nanos(510'000'000);
+  finished.mutable_timings()->mutable_decode()->set_nanos(200'000'000);
+  return finished;
+}
+
+TEST(DescribeFinish, IsOneLine) {
+  EXPECT_EQ(DescribeFinish(MakeFinished()),
+            "stop, 16,384 prompt tokens, 11 generated, first token after 2.51 s, 20.0 ms/token, "
+            "read 4.2% of the KV cache");
+  v1::Finished nothing;
+  nothing.set_reason(v1::FINISH_REASON_DEADLINE);
+  nothing.set_prompt_tokens(5);
+  nothing.set_cached_tokens(4);
+  EXPECT_EQ(DescribeFinish(nothing), "deadline, 5 prompt tokens (4 cached), 0 generated");
+}
+
+TEST(FinishJson, TakesTextThatIsNoUtf8) {
+  GenerationOutcome outcome;
+  outcome.continuations.push_back({"a\xFF", {1, 2}, MakeFinished()});
+  v1::GenerateRequest request;
+  const auto json = nlohmann::json::parse(FinishJson(request, outcome));
+  EXPECT_EQ(json["text"], "a\xEF\xBF\xBD");
+  EXPECT_FALSE(json.contains("policy"));
+  EXPECT_DOUBLE_EQ(json["ms_per_token"], 20.0);
+}
+
+TEST(RunGeneration, CollectsWhatComes) {
+  WorkerHarness worker;
+  const auto connection = Connection::Open({.address = worker.address()});
+  ASSERT_TRUE(connection.ok());
+  v1::GenerateRequest request;
+  request.set_text("a");
+  request.set_return_progress(true);
+  request.mutable_sampling()->set_max_tokens(3);
+  int progress = 0;
+  std::string streamed;
+  const GenerationOutcome outcome =
+      RunGeneration(**connection, request,
+                    {.on_progress = [&](const v1::PrefillProgress&) { ++progress; },
+                     .on_text = [&](int, const std::string& text) { streamed += text; }},
+                    nullptr);
+  EXPECT_TRUE(outcome.status.ok());
+  EXPECT_EQ(progress, 1);
+  EXPECT_EQ(streamed, "98 99 100 ");
+  EXPECT_EQ(outcome.continuations.at(0).text, streamed);
+  EXPECT_EQ(outcome.continuations.at(0).token_ids.size(), 3u);
+  EXPECT_EQ(FinishReasonText(outcome.continuations.at(0).finished.reason()), "length");
+}
+
+}  // namespace
+}  // namespace retroinfer::client

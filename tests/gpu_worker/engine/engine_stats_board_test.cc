@@ -1,0 +1,52 @@
+#include "gpu_worker/engine/engine_stats_board.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/backends.h"
+#include "tests/support/data_plane_memory.h"
+#include "tests/support/fake_segment_store.h"
+
+namespace retroinfer {
+namespace {
+
+TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
+  constexpr uint32_t kArenaPages = 1024, kSlots = 64;
+  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const auto backend = test_support::AvailableBackends().front().create();
+  test_support::FakeSegmentStore store(geometry, kArenaPages);
+  test_support::DataPlaneMemory plane(kSlots, 256, 64, kArenaPages);
+  const auto memory = *KvMemory::Create(*backend->device, {.geometry = geometry,
+                                                           .dense_blocks = 10,
+                                                           .meta_blocks = 4,
+                                                           .max_sequences = 2,
+                                                           .max_model_len = 4096});
+  const auto cache =
+      *BlockCache::Create(*backend->device, *backend->ops, *backend->stream,
+                          {.num_slots = kSlots, .num_transient = 8}, store.arena(), plane.bytes());
+  const auto builder = *SegmentBuilder::Create(
+      *backend->device, *backend->ops, *backend->background, memory->meta_pool(),
+      {.host = store.arena(), .device = cache->device_arena()}, {}, {.max_open_segments = 1});
+  EngineStatsBoard board(
+      {.memory = memory.get(), .cache = cache.get(), .store = &store, .builder = builder.get()});
+  EXPECT_FALSE(board.Read().ready);  // nothing was published yet
+
+  SequenceKv sequence;
+  ASSERT_TRUE(memory->Reserve({.dense_blocks = 3, .meta_blocks = 1}, sequence));
+  board.counters().prompt_tokens = 77;
+  board.Update(2, 5);
+  const EngineStats stats = board.Read();
+  EXPECT_EQ(stats.requests_running, 2);
+  EXPECT_EQ(stats.requests_waiting, 5);
+  EXPECT_EQ(stats.prompt_tokens, 77u);
+  EXPECT_EQ(stats.dense_blocks_used, 3);
+  EXPECT_EQ(stats.dense_blocks_total, 10);
+  EXPECT_EQ(stats.meta_blocks_used, 1);
+  EXPECT_EQ(stats.slots_total, kSlots);
+  EXPECT_TRUE(stats.ready);
+  store.set_attached(false);
+  board.Update(0, 0);
+  EXPECT_FALSE(board.Read().ready);
+}
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,44 @@
+#include "gpu_worker/engine/live_request.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/byte_tokenizer.h"
+
+namespace retroinfer {
+namespace {
+
+TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
+  const auto tokenizer = MakeByteTokenizer();
+  LiveRequest live;
+  live.request.sampling.seed = 9;
+  live.output =
+      std::make_unique<OutputProcessor>(*tokenizer, live.request.sampling, std::vector<int32_t>{});
+  live.kv.prompt_tokens = 3000;
+  live.submitted = absl::Now() - absl::Seconds(10);
+  const GenerationResult waiting = ResultOf(live, FinishReason::kCancelled, absl::OkStatus());
+  EXPECT_EQ(waiting.reason, FinishReason::kCancelled);
+  EXPECT_GE(waiting.queue_time, absl::Seconds(10));
+  EXPECT_EQ(waiting.prefill_time, absl::ZeroDuration());
+  EXPECT_EQ(waiting.time_to_first_token, absl::ZeroDuration());
+  EXPECT_EQ(waiting.seed, 9u);
+
+  live.kv.cached_end = kSinkTokens + 2048;
+  live.prefill_begun = live.submitted + absl::Seconds(1);
+  live.first_token = live.submitted + absl::Seconds(3);
+  live.last_token = live.submitted + absl::Seconds(7);
+  live.num_generated = 5;
+  live.kv_bytes_read = 1;
+  live.kv_bytes_full = 4;
+  const GenerationResult done = ResultOf(live, FinishReason::kLength, absl::OkStatus());
+  EXPECT_EQ(done.prompt_tokens, 3000);
+  EXPECT_EQ(done.cached_tokens, 2048);
+  EXPECT_EQ(done.completion_tokens, 5);
+  EXPECT_EQ(done.queue_time, absl::Seconds(1));
+  EXPECT_EQ(done.prefill_time, absl::Seconds(2));
+  EXPECT_EQ(done.time_to_first_token, absl::Seconds(3));
+  EXPECT_EQ(done.decode_time, absl::Seconds(4));
+  EXPECT_DOUBLE_EQ(done.kv_read_ratio, 0.25);
+}
+
+}  // namespace
+}  // namespace retroinfer
