@@ -26,10 +26,9 @@
 #include "common/status/errno_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/store_link/attach_request.h"
 #include "gpu_worker/store_link/extent_ledger.h"
+#include "gpu_worker/store_link/link_operation.h"
 #include "gpu_worker/store_link/store_client.h"
-#include "gpu_worker/store_link/store_operation.h"
 
 namespace retroinfer {
 namespace {
@@ -46,12 +45,6 @@ constexpr int kIdlePollMs = 1000;
 constexpr absl::Duration kProgressPoll = absl::Seconds(1);
 constexpr absl::Duration kRestorePoll = absl::Milliseconds(20);  // the store reads from the disk
 
-// Whether trying again may help: the store is away, starting, or has forgotten this worker.
-bool IsLoss(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsPermissionDenied(status) ||
-         absl::IsCancelled(status);
-}
-
 }  // namespace
 
 class StoreLink::Impl {
@@ -61,7 +54,7 @@ class StoreLink::Impl {
 
   absl::Status Connect();
 
-  void Enqueue(StoreOperation operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Enqueue(LinkOperation operation) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetReattachCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(callback_mutex_);
   size_t num_pending() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -80,15 +73,15 @@ class StoreLink::Impl {
   enum class Outcome { kAnswered, kNoAnswer, kStoreGone };
   // Takes the oldest operation, if there is one, to the store; keeps it unless it was answered.
   Outcome ProcessFront();
-  Outcome ProcessReserve(StoreOperation& operation);
-  void SetAside(StoreOperation operation, absl::Duration poll);
+  Outcome ProcessReserve(LinkOperation& operation);
+  void SetAside(LinkOperation operation, absl::Duration poll);
   // Moves reservations that wait for other sequences back into the queue: those that are due, or
   // all.
   void ResumeWaiting(bool all);
   // Ends the sequence's reservation if it waits for another sequence.
   void CancelWaiting(uint64_t sequence_id);
-  Outcome ProcessCommit(StoreOperation& operation);
-  Outcome ProcessRelease(StoreOperation& operation);
+  Outcome ProcessCommit(LinkOperation& operation);
+  Outcome ProcessRelease(LinkOperation& operation);
   // Fails the reservations in the queue that have waited long enough.
   void ExpireReservations();
   // Runs while a call waits; false ends the call.
@@ -112,9 +105,9 @@ class StoreLink::Impl {
   std::function<void()> on_reattach_ ABSL_GUARDED_BY(callback_mutex_);
 
   mutable absl::Mutex mutex_;
-  std::deque<StoreOperation> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<LinkOperation> queue_ ABSL_GUARDED_BY(mutex_);
   size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::deque<StoreOperation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
+  std::deque<LinkOperation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
 
   // Own synchronisation.
   std::atomic<bool> attached_{false};
@@ -163,7 +156,7 @@ absl::Status StoreLink::Impl::Connect() {
   return absl::OkStatus();
 }
 
-void StoreLink::Impl::Enqueue(StoreOperation operation) {
+void StoreLink::Impl::Enqueue(LinkOperation operation) {
   {
     absl::MutexLock lock(&mutex_);
     queue_.push_back(std::move(operation));
@@ -247,7 +240,7 @@ void StoreLink::Impl::Reattach() {
 }
 
 StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
-  StoreOperation operation;
+  LinkOperation operation;
   {
     absl::MutexLock lock(&mutex_);
     if (queue_.empty()) return Outcome::kAnswered;
@@ -257,13 +250,13 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
   }
   Outcome outcome = Outcome::kAnswered;
   switch (operation.kind) {
-    case StoreOperation::Kind::kReserve:
+    case LinkOperation::Kind::kReserve:
       outcome = ProcessReserve(operation);
       break;
-    case StoreOperation::Kind::kCommit:
+    case LinkOperation::Kind::kCommit:
       outcome = ProcessCommit(operation);
       break;
-    case StoreOperation::Kind::kRelease:
+    case LinkOperation::Kind::kRelease:
       outcome = ProcessRelease(operation);
       break;
   }
@@ -273,7 +266,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
   return outcome;
 }
 
-StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(StoreOperation& operation) {
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(LinkOperation& operation) {
   const bool compute_anyway =
       operation.progress_deadline.has_value() && absl::Now() >= *operation.progress_deadline;
   const absl::Duration left = operation.deadline - absl::Now();
@@ -296,8 +289,8 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(StoreOperation& operati
     return Outcome::kAnswered;
   }
   // The store may have granted it all the same, or do so when it wakes up: give it back.
-  StoreOperation undo;
-  undo.kind = StoreOperation::Kind::kRelease;
+  LinkOperation undo;
+  undo.kind = LinkOperation::Kind::kRelease;
   undo.sequence_id = operation.sequence_id;
   {
     absl::MutexLock lock(&mutex_);
@@ -309,7 +302,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(StoreOperation& operati
   return Outcome::kAnswered;
 }
 
-StoreLink::Impl::Outcome StoreLink::Impl::ProcessCommit(StoreOperation& operation) {
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessCommit(LinkOperation& operation) {
   std::vector<v1::Segment> segments;
   for (const CommittedSegment& committed : operation.segments) {
     const LedgerExtent* entry = ledger_.Find(operation.sequence_id, committed.extent_id);
@@ -342,7 +335,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessCommit(StoreOperation& operatio
   return Outcome::kAnswered;
 }
 
-StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(StoreOperation& operation) {
+StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(LinkOperation& operation) {
   CancelWaiting(operation.sequence_id);
   const absl::Status status = client_->Release(operation.sequence_id, kCallTimeout);
   if (IsLoss(status)) return Outcome::kStoreGone;
@@ -356,7 +349,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(StoreOperation& operati
   return Outcome::kAnswered;
 }
 
-void StoreLink::Impl::SetAside(StoreOperation operation, absl::Duration poll) {
+void StoreLink::Impl::SetAside(LinkOperation operation, absl::Duration poll) {
   const absl::Time now = absl::Now();
   if (!operation.progress_deadline.has_value()) {
     operation.progress_deadline = now + options_.progress_timeout;
@@ -375,7 +368,7 @@ void StoreLink::Impl::ResumeWaiting(bool all) {
   next_look_ = absl::InfiniteFuture();
   absl::MutexLock lock(&mutex_);
   while (!waiting_.empty()) {
-    StoreOperation operation = std::move(waiting_.back());
+    LinkOperation operation = std::move(waiting_.back());
     waiting_.pop_back();
     operation.deadline = now + options_.reserve_timeout;
     queue_.push_front(std::move(operation));
@@ -383,7 +376,7 @@ void StoreLink::Impl::ResumeWaiting(bool all) {
 }
 
 void StoreLink::Impl::CancelWaiting(uint64_t sequence_id) {
-  std::vector<StoreOperation> cancelled;
+  std::vector<LinkOperation> cancelled;
   {
     absl::MutexLock lock(&mutex_);
     for (auto operation = waiting_.begin(); operation != waiting_.end();) {
@@ -395,14 +388,14 @@ void StoreLink::Impl::CancelWaiting(uint64_t sequence_id) {
       operation = waiting_.erase(operation);
     }
   }
-  for (StoreOperation& operation : cancelled) {
+  for (LinkOperation& operation : cancelled) {
     Finish(operation, absl::CancelledError(absl::StrCat("sequence ", sequence_id,
                                                         " was released before it was reserved")));
   }
 }
 
 void StoreLink::Impl::ExpireReservations() {
-  std::vector<StoreOperation> expired;
+  std::vector<LinkOperation> expired;
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = absl::Now();
@@ -415,7 +408,7 @@ void StoreLink::Impl::ExpireReservations() {
       operation = queue_.erase(operation);
     }
   }
-  for (StoreOperation& operation : expired) {
+  for (LinkOperation& operation : expired) {
     Finish(operation,
            absl::UnavailableError(absl::StrCat("the kv_store_service did not answer within ",
                                                absl::FormatDuration(options_.reserve_timeout))));
@@ -432,7 +425,7 @@ bool StoreLink::Impl::Tick() {
 void StoreLink::Impl::CancelAll() {
   ResumeWaiting(/*all=*/true);
   while (true) {
-    StoreOperation operation;
+    LinkOperation operation;
     {
       absl::MutexLock lock(&mutex_);
       if (queue_.empty()) return;
@@ -469,8 +462,8 @@ uint32_t StoreLink::arena_pages() const {
 DataPlane& StoreLink::data_plane() { return impl_->data_plane(); }
 
 void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
-  StoreOperation operation;
-  operation.kind = StoreOperation::Kind::kReserve;
+  LinkOperation operation;
+  operation.kind = LinkOperation::Kind::kReserve;
   operation.sequence_id = request.sequence_id;
   operation.request = std::move(request);
   operation.on_reserved = std::move(callback);
@@ -480,8 +473,8 @@ void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
 
 void StoreLink::Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments,
                        DoneCallback callback) {
-  StoreOperation operation;
-  operation.kind = StoreOperation::Kind::kCommit;
+  LinkOperation operation;
+  operation.kind = LinkOperation::Kind::kCommit;
   operation.sequence_id = sequence_id;
   operation.segments = std::move(segments);
   operation.on_committed = std::move(callback);
@@ -489,8 +482,8 @@ void StoreLink::Commit(uint64_t sequence_id, std::vector<CommittedSegment> segme
 }
 
 void StoreLink::Release(uint64_t sequence_id) {
-  StoreOperation operation;
-  operation.kind = StoreOperation::Kind::kRelease;
+  LinkOperation operation;
+  operation.kind = LinkOperation::Kind::kRelease;
   operation.sequence_id = sequence_id;
   impl_->Enqueue(std::move(operation));
 }

@@ -45,11 +45,9 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
   app.add_option(
          "--persist", options->durable.mode,
          "Which committed segments are written to --cache-dir: write-through (all that have "
-         "a name), on-demand, or off")
-      ->transform(CLI::CheckedTransformer(
-          std::map<std::string, PersistMode>{{"write-through", PersistMode::kWriteThrough},
-                                             {"on-demand", PersistMode::kOnDemand},
-                                             {"off", PersistMode::kOff}}));
+         "a name) or off")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, PersistMode>{
+          {"write-through", PersistMode::kWriteThrough}, {"off", PersistMode::kOff}}));
   settings->AddByteSize("--cache-bytes", &options->durable.cap_bytes,
                         "Most that --cache-dir may take on disk; 0: no limit");
   app.add_option("--restore-threads", options->durable.restore_threads,
