@@ -110,7 +110,7 @@ TEST_F(StoreDeathTest, AStoppedStoreRefusesNewRequestsInTimeAndRunningOnesGoOn) 
   const std::vector<int32_t> tokens = Generate(stub(), LongRequest());
   GenerateStream running(stub(), LongRequest());
   ASSERT_TRUE(running.WaitForTokens(50));
-  processes_.store().Signal(SIGSTOP);
+  processes_.store().Stop();
   const absl::Time stopped = absl::Now();
   GenerateStream refused(stub(), LongRequest());
   EXPECT_EQ(refused.Wait().error_code(), grpc::StatusCode::UNAVAILABLE);

@@ -47,6 +47,11 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   void Signal(int signal) { ::kill(pid_, signal); }
+  // Stops it, and returns when none of its threads runs any more.
+  void Stop() {
+    Signal(SIGSTOP);
+    ::waitpid(pid_, nullptr, WUNTRACED);
+  }
   void Kill() {
     Signal(SIGKILL);
     Wait(absl::InfiniteDuration());

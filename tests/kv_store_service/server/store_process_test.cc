@@ -246,7 +246,7 @@ TEST_F(StoreProcessTest, AStoppedStoreFailsReservationsAndGrantsNoneBehindTheWor
   options.reserve_timeout = absl::Milliseconds(300);
   auto link = StoreLink::Connect(options);
   ASSERT_TRUE(link.ok()) << link.status();
-  store_->Signal(SIGSTOP);
+  store_->Stop();
   for (uint64_t sequence = 1; sequence <= 3; ++sequence) {
     EXPECT_EQ(Reserve(**link, sequence, {1024}).status().code(), absl::StatusCode::kUnavailable);
   }
@@ -278,7 +278,7 @@ TEST_F(StoreProcessTest, ARestartedStoreTurnsOtherModelsAwayWhileItWaits) {
   ChildProcess worker({absl::StrCat(RETROINFER_BINARY_DIR, "/bin/store_fake_worker"), target()},
                       log_path_);
   ASSERT_TRUE(Eventually([&] { return worker.Log().find("ready") != std::string::npos; }));
-  worker.Signal(SIGSTOP);
+  worker.Stop();
   store_->Kill();
   StartStore({"--adopt-wait", "2s"});
   v1::AttachWorkerRequest request;
