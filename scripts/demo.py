@@ -112,7 +112,7 @@ def ask_all(server, questions):
 
 
 def report(rows):
-    print("\npolicy  right  first token  ms/token  KV read  answer")
+    print("\npolicy  right  from cache  first token  ms/token  KV read  answer")
     all_right = True
     for policy, question, answer in rows:
         if answer is None:
@@ -121,7 +121,7 @@ def report(rows):
             continue
         right = answer["text"].strip() == question["answer"]
         all_right &= right
-        print(f"{policy:<7} {'yes' if right else 'NO':<6} {answer['ttft_s']:>9.2f} s "
+        print(f"{policy:<7} {'yes' if right else 'NO':<6} {answer['cached_tokens']:>10,} {answer['ttft_s']:>10.2f} s "
               f"{answer['ms_per_token']:>9.1f} {100 * answer['kv_read_ratio']:>7.1f}%  "
               f"{answer['text'].strip()}")
     return all_right
