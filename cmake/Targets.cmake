@@ -29,10 +29,6 @@ endfunction()
 function(retroinfer_test name)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
-  if(RETROINFER_SANITIZER STREQUAL "thread")
-    target_sources(${name} PRIVATE "${CMAKE_SOURCE_DIR}/tests/support/tsan_absl.cc")
-    target_link_libraries(${name} PRIVATE absl::synchronization ${CMAKE_DL_LIBS})
-  endif()
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main GTest::gmock
                                         retroinfer_warnings)
   target_compile_definitions(${name} PRIVATE
