@@ -212,7 +212,7 @@ TEST_F(GenerateCallTest, AReaderThatIsTooSlowLosesTheRequest) {
   stream_.SetReading(false);
   call_->Submit(MakeSubmission(4000));
   ASSERT_TRUE(engine_->AwaitLive(0)) << "the request was not aborted";
-  EXPECT_FALSE(stream_.finished());
+  // If the engine was quicker than the first write, the call has ended already.
   stream_.SetReading(true);
   const absl::Status status = stream_.AwaitFinish();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
