@@ -102,3 +102,13 @@ TEST_F(BenchCommandTest, AnInterruptEndsItWithTheFiguresSoFar) {
 
 }  // namespace
 }  // namespace retroinfer::client
+
+// Signals go to the thread that waits for them: the others must block them from the beginning.
+int main(int argc, char** argv) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGINT);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}
