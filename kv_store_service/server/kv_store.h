@@ -136,6 +136,11 @@ class KvStore {
   std::vector<ExtentListing> List(uint64_t after_extent_id, size_t limit) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   StoreStats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Records of the segments on the disk, ordered by name; nothing without a disk tier.
+  std::optional<std::vector<SegmentRecord>> ListDurable() const {
+    if (tier_ == nullptr) return std::nullopt;
+    return tier_->List();
+  }
 
   // For the descriptor socket. Both start the lease of the attachment with this token; `pid` is the
   // peer's, 0 if unknown.
