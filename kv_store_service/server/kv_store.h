@@ -146,8 +146,9 @@ class KvStore {
   // peer's, 0 if unknown.
   //
   // Returns: PERMISSION_DENIED unless the token is that of an attachment that waits for this.
-  //          HandBack(): INVALID_ARGUMENT if the memory is not what the worker declared; the
-  //          attachment is over then.
+  //          HandBack(): FAILED_PRECONDITION if another worker had the arena since;
+  //          INVALID_ARGUMENT if the memory is not what the worker declared; the attachment is over
+  //          then.
   absl::StatusOr<DescriptorPair> ClaimDescriptors(const std::string& token, pid_t pid)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
@@ -178,6 +179,8 @@ class KvStore {
   absl::Status TakeHandedBack(common::UniqueFd arena, common::UniqueFd data_plane)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartLease(const DataPlane& plane, pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the former worker that the arena is not its any more.
+  void TakeArenaFromFormerWorker() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropSegments() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the disk needs no bytes of the arena any more, if the lease that `token` is about
   // to start would change it.
@@ -208,6 +211,8 @@ class KvStore {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
   std::optional<StateNote> awaited_ ABSL_GUARDED_BY(mutex_);
   common::SealedMemory arena_ ABSL_GUARDED_BY(mutex_);
+  // Data plane of the last worker, which is gone but may live and still read arena_.
+  common::SealedMemory former_plane_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SegmentStore> segments_ ABSL_GUARDED_BY(mutex_);  // reads arena_; since a lease
   std::optional<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
   uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of segments_
