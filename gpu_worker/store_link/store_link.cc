@@ -223,9 +223,9 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(LinkOperation& operatio
     return Outcome::kAnswered;
   }
   if (IsLoss(extents.status())) return Outcome::kStoreGone;
-  const std::string reason = common::ReasonOf(extents.status()).reason;
-  if (reason == kSegmentInProgressReason || reason == kWaitsForDiskReason) {
-    SetAside(std::move(operation), reason == kWaitsForDiskReason ? kRestorePoll : kProgressPoll);
+  const auto reason = common::ReasonOf(extents.status());
+  if (reason.reason == kSegmentInProgressReason || reason.reason == kWaitsForDiskReason) {
+    SetAside(std::move(operation), reason);
     return Outcome::kAnswered;
   }
   if (!absl::IsDeadlineExceeded(extents.status())) {
@@ -293,10 +293,18 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(LinkOperation& operatio
   return Outcome::kAnswered;
 }
 
-void StoreLink::Impl::SetAside(LinkOperation operation, absl::Duration poll) {
+void StoreLink::Impl::SetAside(LinkOperation operation, const common::ErrorReason& reason) {
   const absl::Time now = absl::Now();
-  if (!operation.progress_deadline.has_value()) {
-    operation.progress_deadline = now + options_.progress_timeout;
+  const bool on_disk = reason.reason == kWaitsForDiskReason;
+  const absl::Duration poll = on_disk ? kRestorePoll : kProgressPoll;
+  // Each segment that the disk gives back earns another wait.
+  const auto segment = reason.metadata.find("segment");
+  const std::string waits_for = absl::StrCat(
+      reason.reason, on_disk && segment != reason.metadata.end() ? segment->second : "");
+  if (!operation.progress_deadline.has_value() || operation.waits_for != waits_for) {
+    operation.progress_deadline =
+        now + (on_disk ? options_.disk_timeout : options_.progress_timeout);
+    operation.waits_for = waits_for;
   }
   next_look_ = std::min({next_look_, now + poll, *operation.progress_deadline});
   absl::MutexLock lock(&mutex_);

@@ -36,6 +36,9 @@ struct StoreLinkOptions {
   // A reservation waits this long for segments that another sequence computes; then it computes
   // them too.
   absl::Duration progress_timeout = absl::Minutes(10);
+  // The same for each segment that the store reads back from the disk, or for room that a write to
+  // the disk keeps.
+  absl::Duration disk_timeout = absl::Seconds(10);
 
   // Called once, on the control thread, when memory_taken() has become true: nothing that this
   // process keeps in the arena is right any more and no store will take it back. By default the

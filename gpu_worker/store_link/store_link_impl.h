@@ -59,7 +59,8 @@ class StoreLink::Impl {
   // Takes the oldest operation, if there is one, to the store; keeps it unless it was answered.
   Outcome ProcessFront();
   Outcome ProcessReserve(LinkOperation& operation);
-  void SetAside(LinkOperation operation, absl::Duration poll);
+  // Keeps a reservation that the store answered with `reason`.
+  void SetAside(LinkOperation operation, const common::ErrorReason& reason);
   // Moves reservations that wait for other sequences back into the queue: those that are due, or
   // all.
   void ResumeWaiting(bool all);

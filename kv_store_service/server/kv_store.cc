@@ -349,12 +349,22 @@ absl::Status KvStore::BeginCall(const std::string& token, uint64_t call_number,
 
 absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t call_number,
                                              const ReserveRequest& request, bool compute_anyway) {
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(BeginCall(token, call_number, request.sequence_id));
-  if (tier_ != nullptr && !compute_anyway && !request.cached_only) StartRestore(request);
-  auto reservation = segments_->Reserve(request, compute_anyway);
-  if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
-  if (tier_ != nullptr && reservation.ok()) TouchDurable(*reservation);
+  std::vector<PersistRequest> to_persist;
+  absl::StatusOr<Reservation> reservation;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(BeginCall(token, call_number, request.sequence_id));
+    if (tier_ != nullptr && !compute_anyway && !request.cached_only) StartRestore(request);
+    reservation = segments_->Reserve(request, compute_anyway);
+    if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
+    if (tier_ != nullptr && reservation.ok()) {
+      TouchDurable(*reservation);
+      // What the disk had no time or no room for when it was committed.
+      to_persist = PersistRequestsFor(
+          std::span<const ExtentRecord>(reservation->extents).first(reservation->num_cached));
+    }
+  }
+  for (PersistRequest& persist : to_persist) tier_->Offer(std::move(persist));
   return reservation;
 }
 
@@ -375,15 +385,7 @@ absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
       return extents;
     }
     segments_committed_ += segments_->directory().num_committed() - before;
-    for (const ExtentRecord& extent : *extents) {
-      if (tier_ == nullptr || extent.key == nullptr) continue;
-      if (tier_->Peek(extent.key->identity.name).has_value()) continue;
-      if (segments_->directory().pinned_pages() > arena_.bytes().size() / kPageBytes / 2) {
-        ++durable_skipped_;  // a slow disk must not keep the arena to itself
-        continue;
-      }
-      to_persist.push_back(MakePersistRequest(extent));
-    }
+    if (tier_ != nullptr) to_persist = PersistRequestsFor(*extents);
   }
   // Not under the lock: what is refused is unpinned at once.
   for (PersistRequest& request : to_persist) tier_->Offer(std::move(request));

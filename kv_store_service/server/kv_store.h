@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -185,6 +186,10 @@ class KvStore {
   // Waits until the disk needs no bytes of the arena any more, if the lease that `token` is about
   // to start would change it.
   absl::Status DrainTier(const std::string& token) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns what makes those of the named segments durable that are not and are not on their way;
+  // without those that a slow disk has no time for, which are counted.
+  std::vector<PersistRequest> PersistRequestsFor(std::span<const ExtentRecord> segments)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Pins a segment and returns what makes it durable.
   PersistRequest MakePersistRequest(const ExtentRecord& segment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -215,7 +220,8 @@ class KvStore {
   common::SealedMemory former_plane_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SegmentStore> segments_ ABSL_GUARDED_BY(mutex_);  // reads arena_; since a lease
   std::optional<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
-  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of segments_
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;     // of segments_
+  std::set<uint64_t> writing_ ABSL_GUARDED_BY(mutex_);  // extents on their way to the disk
   uint64_t last_own_sequence_ ABSL_GUARDED_BY(mutex_) = kOwnSequences;
   PrefixCounters ended_prefix_ ABSL_GUARDED_BY(mutex_);  // counters of earlier segments_
   DataPlaneStats ended_planes_ ABSL_GUARDED_BY(mutex_);  // counters of earlier attachments

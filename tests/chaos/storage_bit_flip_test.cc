@@ -206,6 +206,27 @@ TEST_F(StorageRowFlipTest, InRows) {
   for (const auto& [kind, count] : flips_of_) std::printf("%-16s %d\n", kind.c_str(), count);
 }
 
+// A damaged end of MANIFEST or log takes rows away as if they had never been written.
+TEST_F(StorageRowFlipTest, RowsThatVanishedAreCounted) {
+  TempFolder folder;
+  MakeStore(folder.path());
+  {
+    auto tables = SegmentTables::Open(folder.path() + "/db", {});
+    ASSERT_TRUE(tables.ok());
+    auto& db = (*tables)->db();
+    const ContextRecord context = MakeContext(3, samples_[3]);
+    ASSERT_TRUE(
+        db.Delete({}, (*tables)->handle(Table::kManifest), ToSlice(samples_[1].name().view()))
+            .ok());
+    ASSERT_TRUE(db.Delete({}, (*tables)->handle(Table::kContexts),
+                          ContextKey(context.salt_hash, context.context_name))
+                    .ok());
+  }
+  EXPECT_EQ((*OpenRocksDbSegmentStorage(Options(folder.path())))->Stats().corrupt_total, 2u);
+  // Once.
+  EXPECT_EQ((*OpenRocksDbSegmentStorage(Options(folder.path())))->Stats().corrupt_total, 0u);
+}
+
 // ---- Flips in the files. ----
 
 std::string KindOf(const fs::path& file) {
