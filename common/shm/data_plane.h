@@ -64,6 +64,9 @@ class DataPlane {
   StampControl& stamp_control() { return control_->stamps; }
   // Number of the step last begun, written by the worker.
   std::atomic<uint64_t>& worker_step() { return control_->worker_step.value; }
+  // Not 0 once another worker has the arena, see DataPlaneControl.
+  std::atomic<uint64_t>& arena_taken() { return control_->arena_taken.value; }
+  const std::atomic<uint64_t>& arena_taken() const { return control_->arena_taken.value; }
 
  private:
   DataPlane(std::span<std::byte> memory, const DataPlaneHeader& header);

@@ -2,7 +2,7 @@
 // single-producer single-consumer rings and the last-use stamps. Little-endian.
 //
 //   OFFSET            SIZE                 DESCRIPTION
-//   0                 512                  DataPlaneHeader (constant) and, on cache lines of their
+//   0                 576                  DataPlaneHeader (constant) and, on cache lines of their
 //   own,
 //                                          RingCursors of both rings and StampControl
 //   log_offset        16 * log_capacity    access log: LogEntry ring, worker -> store
@@ -92,8 +92,12 @@ struct DataPlaneControl {
   RingCursor request_tail;  // 256: written by the worker
   StampControl stamps;      // 320
   RingCursor worker_step;   // 448: number of the step last begun, written by the worker
+  // 512: not 0 once the store has given the arena to another worker; written by the store, before
+  // that one can write to it. What the owner of this plane reads in the arena afterwards may be
+  // anything, for ever.
+  RingCursor arena_taken;
 };
-static_assert(sizeof(DataPlaneControl) == 512 && offsetof(DataPlaneControl, stamps) == 320);
+static_assert(sizeof(DataPlaneControl) == 576 && offsetof(DataPlaneControl, stamps) == 320);
 static_assert(std::is_standard_layout_v<DataPlaneControl>);
 
 // Returns the header for the given sizes; offsets are multiples of 4096.

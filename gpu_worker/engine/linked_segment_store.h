@@ -19,6 +19,8 @@ class LinkedSegmentStore final : public SegmentStore {
   bool attached() const override { return link_.state() == StoreLink::State::kAttached; }
   uint64_t num_reattached() const override { return link_.num_reattached(); }
 
+  bool memory_taken() const override { return link_.memory_taken(); }
+
   void Reserve(ReserveRequest request, ReserveCallback callback) override {
     link_.Reserve(std::move(request), std::move(callback));
   }

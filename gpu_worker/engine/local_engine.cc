@@ -408,6 +408,11 @@ bool LocalEngine::RunDecodeStep() {
 }
 
 void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
+  if (parts_.store->memory_taken()) {
+    End(live, FinishReason::kError,
+        absl::UnavailableError("another worker has taken the memory of this one; try again"));
+    return;
+  }
   ++live.num_generated;
   ++stats_.counters().generation_tokens;
   live.next_token = token.token;

@@ -24,6 +24,9 @@ class SegmentStore {
   virtual uint32_t arena_pages() const = 0;
   virtual bool attached() const = 0;
   virtual uint64_t num_reattached() const = 0;
+  // Whether the arena is somebody else's now, for ever. What was read from it before a call that
+  // returns false was right.
+  virtual bool memory_taken() const { return false; }
 
   // Takes one extent for each wanted segment, all or nothing. The leading named ones that are
   // committed, by whomever, are shared: Extent::cached. If the next named one is being computed by

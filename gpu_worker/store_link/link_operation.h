@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,9 +23,10 @@ struct LinkOperation {
   ReserveRequest request;                        // kReserve
   StoreLink::ReserveCallback on_reserved;        // kReserve
   absl::Time deadline = absl::InfiniteFuture();  // kReserve
-  // kReserve: when it stops to mind that others compute the same; set at the first answer that they
-  // do.
+  // kReserve: when it stops to mind that others compute the same, or that the disk is slow; set at
+  // the first answer that they do.
   std::optional<absl::Time> progress_deadline;
+  std::string waits_for;                   // kReserve: what that answer said
   std::vector<CommittedSegment> segments;  // kCommit
   StoreLink::DoneCallback on_committed;    // kCommit
 };

@@ -9,19 +9,16 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <deque>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "common/log/log_rate_limiter.h"
 #include "common/shm/unique_fd.h"
 #include "common/status/errno_status.h"
 #include "common/status/error_reason.h"
@@ -29,6 +26,7 @@
 #include "gpu_worker/store_link/extent_ledger.h"
 #include "gpu_worker/store_link/link_operation.h"
 #include "gpu_worker/store_link/store_client.h"
+#include "gpu_worker/store_link/store_link_impl.h"
 
 namespace retroinfer {
 namespace {
@@ -46,75 +44,6 @@ constexpr absl::Duration kProgressPoll = absl::Seconds(1);
 constexpr absl::Duration kRestorePoll = absl::Milliseconds(20);  // the store reads from the disk
 
 }  // namespace
-
-class StoreLink::Impl {
- public:
-  explicit Impl(StoreLinkOptions options) : options_(std::move(options)) {}
-  ~Impl();
-
-  absl::Status Connect();
-
-  void Enqueue(LinkOperation operation) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SetReattachCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(callback_mutex_);
-  size_t num_pending() const ABSL_LOCKS_EXCLUDED(mutex_);
-
-  const StoreLinkOptions& options() const { return options_; }
-  bool attached() const { return attached_; }
-  uint64_t num_reattached() const { return num_reattached_; }
-  std::span<std::byte> arena() const { return memory_.arena.bytes(); }
-  DataPlane& data_plane() { return *plane_; }
-
- private:
-  void Loop();
-  void WaitForWork();
-  void WaitFor(absl::Duration duration);
-  void Reattach();
-  void Lose(const std::string& reason);
-  enum class Outcome { kAnswered, kNoAnswer, kStoreGone };
-  // Takes the oldest operation, if there is one, to the store; keeps it unless it was answered.
-  Outcome ProcessFront();
-  Outcome ProcessReserve(LinkOperation& operation);
-  void SetAside(LinkOperation operation, absl::Duration poll);
-  // Moves reservations that wait for other sequences back into the queue: those that are due, or
-  // all.
-  void ResumeWaiting(bool all);
-  // Ends the sequence's reservation if it waits for another sequence.
-  void CancelWaiting(uint64_t sequence_id);
-  Outcome ProcessCommit(LinkOperation& operation);
-  Outcome ProcessRelease(LinkOperation& operation);
-  // Fails the reservations in the queue that have waited long enough.
-  void ExpireReservations();
-  // Runs while a call waits; false ends the call.
-  bool Tick();
-  void CancelAll();
-
-  // Constant after Connect().
-  const StoreLinkOptions options_;
-  common::UniqueFd wake_;
-  SharedMemoryPair memory_;
-  std::optional<DataPlane> plane_;
-
-  // Control thread only.
-  std::unique_ptr<StoreClient> client_;
-  ExtentLedger ledger_;
-  absl::Duration backoff_ = kBackoffMin;
-  absl::Time next_look_ = absl::InfiniteFuture();  // for waiting_
-  common::LogRateLimiter reattach_log_{absl::Seconds(10)};
-
-  absl::Mutex callback_mutex_;  // held while on_reattach_ runs; taken before mutex_
-  std::function<void()> on_reattach_ ABSL_GUARDED_BY(callback_mutex_);
-
-  mutable absl::Mutex mutex_;
-  std::deque<LinkOperation> queue_ ABSL_GUARDED_BY(mutex_);
-  size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::deque<LinkOperation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
-
-  // Own synchronisation.
-  std::atomic<bool> attached_{false};
-  std::atomic<bool> stop_{false};
-  std::atomic<uint64_t> num_reattached_{0};
-  std::thread thread_;
-};
 
 StoreLink::Impl::~Impl() {
   stop_ = true;
@@ -188,7 +117,8 @@ void StoreLink::Impl::Loop() {
     }
   }
   client_->Detach(kDetachTimeout);
-  CancelAll();
+  ResumeWaiting(/*all=*/true);
+  EndAll(absl::CancelledError("the link to the kv_store_service was closed"));
 }
 
 void StoreLink::Impl::WaitForWork() {
@@ -215,7 +145,21 @@ void StoreLink::Impl::Lose(const std::string& reason) {
   spdlog::warn("lost the kv_store_service: {}; running sequences go on, reconnecting", reason);
 }
 
+void StoreLink::Impl::GiveUpMemory() {
+  ResumeWaiting(/*all=*/true);
+  EndAll(absl::UnavailableError("another worker has taken the memory of this one; try again"));
+  WaitFor(kBackoffMax);
+  if (std::exchange(gave_up_, true)) return;
+  spdlog::critical(
+      "the kv_store_service has given the arena to another worker: what this one kept there is "
+      "lost");
+  if (options_.on_memory_taken) return options_.on_memory_taken();
+  absl::SleepFor(absl::Seconds(1));  // for the last answers
+  std::_Exit(EXIT_FAILURE);
+}
+
 void StoreLink::Impl::Reattach() {
+  if (memory_taken()) return GiveUpMemory();
   ExpireReservations();
   client_ = std::make_unique<StoreClient>(options_.target, [this] { return Tick(); });
   const absl::Status status =
@@ -279,9 +223,9 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(LinkOperation& operatio
     return Outcome::kAnswered;
   }
   if (IsLoss(extents.status())) return Outcome::kStoreGone;
-  const std::string reason = common::ReasonOf(extents.status()).reason;
-  if (reason == kSegmentInProgressReason || reason == kWaitsForDiskReason) {
-    SetAside(std::move(operation), reason == kWaitsForDiskReason ? kRestorePoll : kProgressPoll);
+  const auto reason = common::ReasonOf(extents.status());
+  if (reason.reason == kSegmentInProgressReason || reason.reason == kWaitsForDiskReason) {
+    SetAside(std::move(operation), reason);
     return Outcome::kAnswered;
   }
   if (!absl::IsDeadlineExceeded(extents.status())) {
@@ -349,10 +293,18 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(LinkOperation& operatio
   return Outcome::kAnswered;
 }
 
-void StoreLink::Impl::SetAside(LinkOperation operation, absl::Duration poll) {
+void StoreLink::Impl::SetAside(LinkOperation operation, const common::ErrorReason& reason) {
   const absl::Time now = absl::Now();
-  if (!operation.progress_deadline.has_value()) {
-    operation.progress_deadline = now + options_.progress_timeout;
+  const bool on_disk = reason.reason == kWaitsForDiskReason;
+  const absl::Duration poll = on_disk ? kRestorePoll : kProgressPoll;
+  // Each segment that the disk gives back earns another wait.
+  const auto segment = reason.metadata.find("segment");
+  const std::string waits_for = absl::StrCat(
+      reason.reason, on_disk && segment != reason.metadata.end() ? segment->second : "");
+  if (!operation.progress_deadline.has_value() || operation.waits_for != waits_for) {
+    operation.progress_deadline =
+        now + (on_disk ? options_.disk_timeout : options_.progress_timeout);
+    operation.waits_for = waits_for;
   }
   next_look_ = std::min({next_look_, now + poll, *operation.progress_deadline});
   absl::MutexLock lock(&mutex_);
@@ -422,8 +374,7 @@ bool StoreLink::Impl::Tick() {
   return client_->lease_fd() < 0 || client_->LeaseIsAlive();
 }
 
-void StoreLink::Impl::CancelAll() {
-  ResumeWaiting(/*all=*/true);
+void StoreLink::Impl::EndAll(const absl::Status& error) {
   while (true) {
     LinkOperation operation;
     {
@@ -432,7 +383,7 @@ void StoreLink::Impl::CancelAll() {
       operation = std::move(queue_.front());
       queue_.pop_front();
     }
-    Finish(operation, absl::CancelledError("the link to the kv_store_service was closed"));
+    Finish(operation, error);
   }
 }
 
@@ -452,6 +403,8 @@ void StoreLink::SetReattachCallback(std::function<void()> on_reattach) {
 StoreLink::State StoreLink::state() const {
   return impl_->attached() ? State::kAttached : State::kLost;
 }
+
+bool StoreLink::memory_taken() const { return impl_->memory_taken(); }
 
 std::span<std::byte> StoreLink::arena() const { return impl_->arena(); }
 

@@ -36,6 +36,14 @@ struct StoreLinkOptions {
   // A reservation waits this long for segments that another sequence computes; then it computes
   // them too.
   absl::Duration progress_timeout = absl::Minutes(10);
+  // The same for each segment that the store reads back from the disk, or for room that a write to
+  // the disk keeps.
+  absl::Duration disk_timeout = absl::Seconds(10);
+
+  // Called once, on the control thread, when memory_taken() has become true: nothing that this
+  // process keeps in the arena is right any more and no store will take it back. By default the
+  // process ends a second later, for its supervisor to start it again.
+  std::function<void()> on_memory_taken;
 };
 
 // Keeps one worker attached to the store.
@@ -75,6 +83,10 @@ class StoreLink {
   void SetReattachCallback(std::function<void()> on_reattach);
 
   State state() const;
+
+  // Whether the store gave the arena to another worker while this one had no lease. What was read
+  // from it before a call that returns false was right. Cost: one load.
+  bool memory_taken() const;
 
   // Arena, constant for the life of the link. Page `p` begins at arena()[p * kPageBytes].
   std::span<std::byte> arena() const;

@@ -185,7 +185,8 @@ absl::Status SegmentStore::CheckNotInProgress(const ReserveRequest& request,
                                       request.sequence_id, " is being computed by sequence ",
                                       other->sequence_id, "; try again when it is committed")),
       other->sequence_id < kOwnSequences ? kSegmentInProgressReason : kWaitsForDiskReason,
-      {{"sequence_id", absl::StrCat(other->sequence_id)}});
+      {{"sequence_id", absl::StrCat(other->sequence_id)},
+       {"segment", next.identity->name.ToHex()}});
 }
 
 absl::Status SegmentStore::AllocateExtents(const ReserveRequest& request,

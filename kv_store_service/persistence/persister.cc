@@ -1,5 +1,7 @@
 #include "kv_store_service/persistence/persister.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -17,8 +19,15 @@ Persister::~Persister() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    stop_deadline_ = absl::Now() + options_.stop_timeout;
   }
   thread_.join();
+  absl::MutexLock lock(&mutex_);
+  if (unwritten_ == 0) return;
+  spdlog::warn(
+      "durable segments: stopped with {} segments ({} bytes) not written; they will be computed "
+      "afresh",
+      unwritten_, unwritten_bytes_);
 }
 
 void Persister::Offer(PersistRequest request) {
@@ -63,11 +72,12 @@ void Persister::Run() {
       if (queue_.empty()) return;
       request = std::move(queue_.front());
       queue_.pop_front();
-      refuse = options_.now() < retry_at_;
+      refuse = options_.now() < retry_at_ || absl::Now() >= stop_deadline_;
     }
     const absl::Time begin = absl::Now();
     absl::Status status = refuse
-                              ? absl::UnavailableError("durable segments: the disk failed recently")
+                              ? absl::UnavailableError(
+                                    "durable segments: the disk failed recently, or it is too late")
                               : Write(request);
     const uint64_t bytes = request.image.size();
     {
@@ -76,6 +86,10 @@ void Persister::Run() {
         ++stats_.dropped_total;
       } else {
         RecordResult(status, bytes, absl::Now() - begin);
+      }
+      if (stopping_ && !status.ok()) {
+        ++unwritten_;
+        unwritten_bytes_ += bytes;
       }
     }
     request.done(std::move(status));

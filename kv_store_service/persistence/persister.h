@@ -28,9 +28,10 @@ enum class PersistMode {
 
 struct PersisterOptions {
   PersistMode mode = PersistMode::kWriteThrough;
-  size_t max_queued = 1024;                         // segments
-  absl::Duration first_backoff = absl::Seconds(1);  // after a failed write; doubles ...
-  absl::Duration max_backoff = absl::Minutes(1);    // ... up to this
+  size_t max_queued = 1024;                                // segments
+  absl::Duration first_backoff = absl::Seconds(1);         // after a failed write; doubles ...
+  absl::Duration max_backoff = absl::Minutes(1);           // ... up to this
+  absl::Duration stop_timeout = absl::InfiniteDuration();  // see ~Persister()
   std::function<absl::Time()> now = absl::Now;
 };
 
@@ -69,7 +70,8 @@ class Persister {
   // REQUIRES: `storage` and `budget` outlive this object; `budget` may be null (no limits).
   Persister(PersisterOptions options, SegmentStorage* storage, DiskBudget* budget);
 
-  // Writes what is queued if the disk works, else refuses it, and ends.
+  // Writes what is queued if the disk works, and ends. What cannot be written, or is not written
+  // after stop_timeout, is refused and logged; a write that has begun is waited for.
   ~Persister();
 
   // Queues a segment that was just committed. In any mode but write-through, does nothing more than
@@ -103,6 +105,9 @@ class Persister {
   absl::Mutex mutex_;
   std::deque<PersistRequest> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time stop_deadline_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();
+  uint64_t unwritten_ ABSL_GUARDED_BY(mutex_) = 0;        // segments refused while stopping
+  uint64_t unwritten_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of those
   absl::Duration backoff_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   absl::Time retry_at_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   Stats stats_ ABSL_GUARDED_BY(mutex_);

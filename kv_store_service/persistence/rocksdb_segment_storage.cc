@@ -7,8 +7,8 @@
 //   pending row is durable before the payload's first byte. So whatever dies, recovery finds each
 //   payload that nobody owns.
 // * The catalog has what the manifest table has. It is changed after the disk, except when a
-//   segment is taken out of use: then nobody may see it any more, even if the disk cannot be
-//   written.
+//   segment is taken out of use: then nobody may see it, whatever the disk does.
+// * The witness never counts more segments or contexts than the database has.
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 
 #include <spdlog/spdlog.h>
@@ -24,6 +24,7 @@
 #include "common/status/status_macros.h"
 #include "kv_store_service/persistence/catalog_storage.h"
 #include "kv_store_service/persistence/payload_table.h"
+#include "kv_store_service/persistence/row_witness.h"
 #include "kv_store_service/persistence/segment_catalog.h"
 #include "kv_store_service/persistence/segment_codec.h"
 #include "kv_store_service/persistence/segment_rows.h"
@@ -93,6 +94,7 @@ class RocksDbSegmentStorage : public CatalogStorage {
   absl::Mutex write_mutex_;
   uint64_t next_payload_id_ ABSL_GUARDED_BY(write_mutex_) = 1;
   bool write_failed_ ABSL_GUARDED_BY(write_mutex_) = false;
+  std::optional<RowWitness> witness_ ABSL_GUARDED_BY(write_mutex_);  // set by Start()
   // Payloads that have a pending row and could not be removed yet.
   std::vector<PayloadTable::Chunks> leftovers_ ABSL_GUARDED_BY(write_mutex_);
 
@@ -109,17 +111,21 @@ RocksDbSegmentStorage::~RocksDbSegmentStorage() {
 
 absl::Status RocksDbSegmentStorage::Start() {
   const bool was_closed = folder_->TakeCleanMark();
+  {
+    absl::MutexLock write_lock(&write_mutex_);
+    ASSIGN_OR_RETURN(witness_, RowWitness::Open(folder_->witness_path(), &catalog_));
+  }
   bool skipped_log = false;
   const absl::Status opened = OpenDatabase(&skipped_log);
-  if (absl::IsDataLoss(opened)) {
-    RETURN_IF_ERROR(ReplaceDatabase(opened));
-  } else {
-    RETURN_IF_ERROR(opened);
-  }
+  const bool replaced = absl::IsDataLoss(opened);
+  RETURN_IF_ERROR(replaced ? ReplaceDatabase(opened) : opened);
   absl::MutexLock write_lock(&write_mutex_);
   ASSIGN_OR_RETURN(RecoveredRows rows, RecoverRows(tables_.get(), payloads_.get(), &catalog_,
                                                    !was_closed, absl::Now()));
   next_payload_id_ = rows.next_payload_id;
+  const RowCounts damaged = {rows.corrupt_segments, rows.corrupt_contexts};
+  rows.corrupt_rows += replaced ? 0 : witness_->CountLost(damaged);
+  RETURN_IF_ERROR(witness_->Lower({}));
   absl::MutexLock lock(&mutex_);
   for (const auto& [payload_id, row] : rows.quarantine) {
     quarantine_[payload_id] = {payload_id, row.num_chunks};
@@ -240,6 +246,7 @@ absl::Status RocksDbSegmentStorage::WriteSegment(const SegmentRecord& record,
   RETURN_IF_ERROR(tables_->Write(&commit, /*sync=*/true));
   leftovers_.pop_back();
   catalog_.Insert(manifest);
+  witness_->Raise();
   return absl::OkStatus();
 }
 
@@ -275,10 +282,9 @@ absl::Status RocksDbSegmentStorage::SetAside(const ManifestRow& row, std::string
   }
   spdlog::warn("durable segments: {} goes into quarantine: {}", Describe(name), reason);
   absl::MutexLock write_lock(&write_mutex_);
+  RETURN_IF_ERROR(AfterWrite(witness_->Lower({})));
   rocksdb::WriteBatch batch;
-  batch.Put(
-      tables_->handle(Table::kQuarantine), PayloadIdKey(row.payload_id),
-      EncodeQuarantine({name, row.payload_id, row.num_chunks(), absl::Now(), std::string(reason)}));
+  AddQuarantineRow(tables_.get(), row, absl::Now(), reason, &batch);
   // The same segment may have been put again since.
   if (!catalog_.Find(name).has_value()) RemoveSegmentRows(tables_.get(), name, &batch);
   const absl::Status status = tables_->Write(&batch, /*sync=*/true);
@@ -346,6 +352,7 @@ absl::StatusOr<size_t> RocksDbSegmentStorage::Delete(std::span<const SegmentName
     payloads.push_back({row->payload_id, row->num_chunks()});
   }
   if (payloads.empty()) return 0;
+  RETURN_IF_ERROR(AfterWrite(witness_->Lower({.segments = payloads.size()})));
   if (const absl::Status status = tables_->Write(&batch, /*sync=*/true); !status.ok()) {
     write_failed_ = true;
     return AfterWrite(status);
@@ -379,10 +386,7 @@ absl::Status RocksDbSegmentStorage::FlushTouchesLocked() {
   const std::vector<SegmentCatalog::Use> uses = catalog_.TakeTouched();
   if (uses.empty()) return absl::OkStatus();
   rocksdb::WriteBatch batch;
-  for (const SegmentCatalog::Use& use : uses) {
-    batch.Put(tables_->handle(Table::kUsage), ToSlice(use.name.view()),
-              EncodeUsage(use.name, use.last_use));
-  }
+  AddUsageRows(tables_.get(), uses, &batch);
   return AfterWrite(tables_->Write(&batch, /*sync=*/false));
 }
 
@@ -395,6 +399,7 @@ absl::Status RocksDbSegmentStorage::PutContext(const ContextRecord& context) {
             EncodeContext(context));
   RETURN_IF_ERROR(AfterWrite(tables_->Write(&batch, /*sync=*/true)));
   catalog_.PutContext(context);
+  witness_->Raise();
   return absl::OkStatus();
 }
 
@@ -405,6 +410,7 @@ absl::Status RocksDbSegmentStorage::DeleteContext(const Hash256& salt_hash,
     return absl::NotFoundError("there is no context of this name");
   }
   RETURN_IF_ERROR(AfterWrite(PrepareToWrite()));
+  RETURN_IF_ERROR(AfterWrite(witness_->Lower({.contexts = 1})));
   rocksdb::WriteBatch batch;
   batch.Delete(tables_->handle(Table::kContexts), ContextKey(salt_hash, context_name));
   RETURN_IF_ERROR(AfterWrite(tables_->Write(&batch, /*sync=*/true)));

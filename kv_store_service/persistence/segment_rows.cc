@@ -44,6 +44,21 @@ void RemovePendingRow(SegmentTables* tables, uint64_t payload_id, rocksdb::Write
   batch->Delete(tables->handle(Table::kPending), PayloadIdKey(payload_id));
 }
 
+void AddQuarantineRow(SegmentTables* tables, const ManifestRow& segment, absl::Time when,
+                      std::string_view reason, rocksdb::WriteBatch* batch) {
+  batch->Put(tables->handle(Table::kQuarantine), PayloadIdKey(segment.payload_id),
+             EncodeQuarantine({segment.record.name, segment.payload_id, segment.num_chunks(), when,
+                               std::string(reason)}));
+}
+
+void AddUsageRows(SegmentTables* tables, std::span<const SegmentCatalog::Use> uses,
+                  rocksdb::WriteBatch* batch) {
+  for (const SegmentCatalog::Use& use : uses) {
+    batch->Put(tables->handle(Table::kUsage), ToSlice(use.name.view()),
+               EncodeUsage(use.name, use.last_use));
+  }
+}
+
 absl::StatusOr<IndexRow> LoadIndexRow(SegmentTables* tables, const ManifestRow& manifest) {
   const std::string_view key = manifest.record.name.view();
   const auto value = tables->Get(Table::kIndex, key);

@@ -4,8 +4,12 @@
 #include <rocksdb/write_batch.h>
 
 #include <cstdint>
+#include <span>
+#include <string_view>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kv_store_service/persistence/segment_catalog.h"
 #include "kv_store_service/persistence/segment_codec.h"
 #include "kv_store_service/persistence/segment_tables.h"
 
@@ -23,6 +27,12 @@ void RemoveSegmentRows(SegmentTables* tables, const SegmentName& name, rocksdb::
 void AddPendingRow(SegmentTables* tables, uint64_t payload_id, uint64_t num_chunks,
                    rocksdb::WriteBatch* batch);
 void RemovePendingRow(SegmentTables* tables, uint64_t payload_id, rocksdb::WriteBatch* batch);
+
+// Add to `batch` that a segment is in quarantine, and newer uses of segments.
+void AddQuarantineRow(SegmentTables* tables, const ManifestRow& segment, absl::Time when,
+                      std::string_view reason, rocksdb::WriteBatch* batch);
+void AddUsageRows(SegmentTables* tables, std::span<const SegmentCatalog::Use> uses,
+                  rocksdb::WriteBatch* batch);
 
 // Reads the index row of a segment. DATA_LOSS unless it is the one that the manifest names.
 absl::StatusOr<IndexRow> LoadIndexRow(SegmentTables* tables, const ManifestRow& manifest);

@@ -2,6 +2,7 @@
 //
 //   LOCK      flock()ed by the process that uses the folder, whose id is in it
 //   FORMAT    the version of what is stored, with a checksum
+//   COUNTS    what the database must at least have (row_witness.h)
 //   CLEAN     there while nobody uses the folder, if the last user closed the database properly
 //   db/       the database
 //   damaged/  an earlier database that could not be used any more
@@ -30,6 +31,7 @@ class StorageFolder {
   static absl::StatusOr<std::unique_ptr<StorageFolder>> Open(const std::string& path);
 
   std::string database_path() const { return path_ + "/db"; }
+  std::string witness_path() const { return path_ + "/COUNTS"; }
   std::string damaged_path() const { return path_ + "/damaged"; }
 
   // The FORMAT file was damaged and has been written anew.

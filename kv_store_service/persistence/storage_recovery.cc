@@ -72,6 +72,7 @@ class RowLoader {
       }
       sweep_ = true;
       DropDamaged(Table::kManifest, key);
+      ++rows_.corrupt_segments;
       repairs_.Delete(tables_.handle(Table::kIndex), ToSlice(key));
       repairs_.Delete(tables_.handle(Table::kUsage), ToSlice(key));
       QuarantineRow aside;
@@ -100,7 +101,10 @@ class RowLoader {
   absl::Status LoadContexts() {
     return tables_.ForEach(Table::kContexts, [this](std::string_view key, std::string_view value) {
       const auto context = DecodeContext(key, value);
-      if (!context.ok()) return DropDamaged(Table::kContexts, key);
+      if (!context.ok()) {
+        ++rows_.corrupt_contexts;
+        return DropDamaged(Table::kContexts, key);
+      }
       catalog_.PutContext(*context);
     });
   }

@@ -20,6 +20,8 @@ struct RecoveredRows {
   std::map<uint64_t, QuarantineRow> quarantine;  // by payload id
   uint64_t next_payload_id = 1;                  // above every id in use
   uint64_t corrupt_rows = 0;                     // found and taken out of use
+  uint64_t corrupt_segments = 0;                 // of those, manifests
+  uint64_t corrupt_contexts = 0;                 // of those, contexts
   uint64_t orphans_removed = 0;                  // payloads
 };
 

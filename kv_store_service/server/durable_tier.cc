@@ -2,11 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "common/status/status_macros.h"
-#include "kv_store_service/persistence/rocksdb_segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -23,6 +23,7 @@ DiskLimits Limits(const DurableTierOptions& options) {
 PersisterOptions ForPersister(const DurableTierOptions& options) {
   PersisterOptions persister;
   persister.mode = options.mode;
+  persister.stop_timeout = options.stop_timeout;
   return persister;
 }
 
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<DurableTier>> DurableTier::Open(
   storage_options.folder = options.folder;
   storage_options.read_threads = options.restore_threads;
   ASSIGN_OR_RETURN(std::unique_ptr<SegmentStorage> storage,
-                   OpenRocksDbSegmentStorage(std::move(storage_options)));
+                   options.open_storage(std::move(storage_options)));
   return std::make_unique<DurableTier>(options, std::move(storage), std::move(is_referenced));
 }
 
@@ -67,6 +68,13 @@ std::optional<SegmentRecord> DurableTier::Peek(const SegmentName& name) {
     }
   }
   return storage_->Peek(name);
+}
+
+std::vector<SegmentRecord> DurableTier::List() {
+  std::vector<SegmentRecord> records = storage_->List();
+  std::sort(records.begin(), records.end(),
+            [](const SegmentRecord& a, const SegmentRecord& b) { return a.name < b.name; });
+  return records;
 }
 
 void DurableTier::Touch(std::span<const SegmentName> names) { storage_->Touch(names, absl::Now()); }

@@ -21,6 +21,7 @@
 #include "common/kv/named_segment.h"
 #include "kv_store_service/persistence/disk_budget.h"
 #include "kv_store_service/persistence/persister.h"
+#include "kv_store_service/persistence/rocksdb_segment_storage.h"
 #include "kv_store_service/persistence/segment_storage.h"
 
 namespace retroinfer::kvstore {
@@ -31,6 +32,10 @@ struct DurableTierOptions {
   uint64_t cap_bytes = 0;                          // physical, on disk; 0: no cap
   uint32_t restore_threads = 2;                    // that read one segment
   absl::Duration retry_after = absl::Seconds(30);  // a segment that could not be read
+  // How long the end of the tier may take to write what is queued; the rest is not written.
+  absl::Duration stop_timeout = absl::Seconds(5);
+  std::function<absl::StatusOr<std::unique_ptr<SegmentStorage>>(RocksDbStorageOptions)>
+      open_storage = OpenRocksDbSegmentStorage;
 };
 
 // One segment to read back into the arena.
@@ -70,7 +75,8 @@ class DurableTier {
 
   DurableTier(const DurableTierOptions& options, std::unique_ptr<SegmentStorage> storage,
               std::function<bool(const SegmentName&)> is_referenced);
-  ~DurableTier();  // writes what is queued if the disk works
+  // Writes what is queued if the disk works, for options.stop_timeout; logs what was not written.
+  ~DurableTier();
 
   // Queues a committed segment to be written, as Persister::Offer().
   void Offer(PersistRequest request) { persister_.Offer(std::move(request)); }
@@ -78,6 +84,8 @@ class DurableTier {
   // Returns the record of a segment that can be read back; nothing if there is none, or reading it
   // failed a moment ago. Memory only.
   std::optional<SegmentRecord> Peek(const SegmentName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the records of all segments on the disk, ordered by name. Memory only.
+  std::vector<SegmentRecord> List();
   // Notes the use of the segments of a prefix.
   void Touch(std::span<const SegmentName> names);
   // Queues a job.

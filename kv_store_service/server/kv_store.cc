@@ -98,6 +98,7 @@ void KvStore::SetArena(common::SealedMemory arena) {
   absl::MutexLock lock(&mutex_);
   RI_CHECK(phase_ == Phase::kStarting);
   DropSegments();
+  former_plane_ = {};
   arena_ = std::move(arena);
   phase_ = Phase::kReady;
 }
@@ -179,8 +180,16 @@ absl::StatusOr<DescriptorPair> KvStore::ClaimDescriptors(const std::string& toke
   ASSIGN_OR_RETURN(pair.arena, Duplicate(arena_.fd()));
   ASSIGN_OR_RETURN(pair.data_plane, Duplicate(attachment_->plane_memory.fd()));
   ASSIGN_OR_RETURN(const DataPlane plane, DataPlane::Open(attachment_->plane_memory.bytes()));
+  TakeArenaFromFormerWorker();
   StartLease(plane, pid);
   return pair;
+}
+
+void KvStore::TakeArenaFromFormerWorker() {
+  if (former_plane_.bytes().empty()) return;
+  auto plane = DataPlane::Open(former_plane_.bytes());
+  if (plane.ok()) plane->arena_taken().store(1, std::memory_order_seq_cst);
+  former_plane_ = {};
 }
 
 absl::Status KvStore::HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
@@ -222,12 +231,18 @@ absl::Status KvStore::TakeHandedBack(common::UniqueFd arena_fd, common::UniqueFd
     return absl::InvalidArgumentError(
         "the data plane that was handed back does not fit the arena and what was declared");
   }
+  if (plane.arena_taken().load(std::memory_order_acquire) != 0) {
+    return absl::FailedPreconditionError(
+        "another worker has used the arena since: what this one kept there is lost; start it "
+        "again");
+  }
   if (awaited_.has_value() && awaited_->arena_bytes != arena.bytes().size()) {
     return absl::InvalidArgumentError(absl::StrCat("the arena that was handed back has ",
                                                    arena.bytes().size(), " bytes, needs ",
                                                    awaited_->arena_bytes));
   }
   DropSegments();
+  former_plane_ = {};
   arena_ = std::move(arena);
   attachment_->plane_memory = std::move(plane_memory);
   return absl::OkStatus();
@@ -287,6 +302,7 @@ void KvStore::EndAttachment(const std::string& reason) {
   if (attachment_->leased) {
     attachment_->plane_server->Stop();
     AddCounters(attachment_->plane_server->stats(), &ended_planes_);
+    former_plane_ = std::move(attachment_->plane_memory);
     const size_t num_sequences = segments_->directory().num_sequences();
     const uint64_t freed = segments_->ReleaseAll();
     spdlog::info(
@@ -333,12 +349,22 @@ absl::Status KvStore::BeginCall(const std::string& token, uint64_t call_number,
 
 absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t call_number,
                                              const ReserveRequest& request, bool compute_anyway) {
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(BeginCall(token, call_number, request.sequence_id));
-  if (tier_ != nullptr && !compute_anyway && !request.cached_only) StartRestore(request);
-  auto reservation = segments_->Reserve(request, compute_anyway);
-  if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
-  if (tier_ != nullptr && reservation.ok()) TouchDurable(*reservation);
+  std::vector<PersistRequest> to_persist;
+  absl::StatusOr<Reservation> reservation;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(BeginCall(token, call_number, request.sequence_id));
+    if (tier_ != nullptr && !compute_anyway && !request.cached_only) StartRestore(request);
+    reservation = segments_->Reserve(request, compute_anyway);
+    if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
+    if (tier_ != nullptr && reservation.ok()) {
+      TouchDurable(*reservation);
+      // What the disk had no time or no room for when it was committed.
+      to_persist = PersistRequestsFor(
+          std::span<const ExtentRecord>(reservation->extents).first(reservation->num_cached));
+    }
+  }
+  for (PersistRequest& persist : to_persist) tier_->Offer(std::move(persist));
   return reservation;
 }
 
@@ -359,15 +385,7 @@ absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
       return extents;
     }
     segments_committed_ += segments_->directory().num_committed() - before;
-    for (const ExtentRecord& extent : *extents) {
-      if (tier_ == nullptr || extent.key == nullptr) continue;
-      if (tier_->Peek(extent.key->identity.name).has_value()) continue;
-      if (segments_->directory().pinned_pages() > arena_.bytes().size() / kPageBytes / 2) {
-        ++durable_skipped_;  // a slow disk must not keep the arena to itself
-        continue;
-      }
-      to_persist.push_back(MakePersistRequest(extent));
-    }
+    if (tier_ != nullptr) to_persist = PersistRequestsFor(*extents);
   }
   // Not under the lock: what is refused is unpinned at once.
   for (PersistRequest& request : to_persist) tier_->Offer(std::move(request));

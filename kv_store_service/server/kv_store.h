@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -136,13 +137,19 @@ class KvStore {
   std::vector<ExtentListing> List(uint64_t after_extent_id, size_t limit) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   StoreStats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Records of the segments on the disk, ordered by name; nothing without a disk tier.
+  std::optional<std::vector<SegmentRecord>> ListDurable() const {
+    if (tier_ == nullptr) return std::nullopt;
+    return tier_->List();
+  }
 
   // For the descriptor socket. Both start the lease of the attachment with this token; `pid` is the
   // peer's, 0 if unknown.
   //
   // Returns: PERMISSION_DENIED unless the token is that of an attachment that waits for this.
-  //          HandBack(): INVALID_ARGUMENT if the memory is not what the worker declared; the
-  //          attachment is over then.
+  //          HandBack(): FAILED_PRECONDITION if another worker had the arena since;
+  //          INVALID_ARGUMENT if the memory is not what the worker declared; the attachment is over
+  //          then.
   absl::StatusOr<DescriptorPair> ClaimDescriptors(const std::string& token, pid_t pid)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
@@ -173,10 +180,16 @@ class KvStore {
   absl::Status TakeHandedBack(common::UniqueFd arena, common::UniqueFd data_plane)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StartLease(const DataPlane& plane, pid_t pid) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells the former worker that the arena is not its any more.
+  void TakeArenaFromFormerWorker() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropSegments() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the disk needs no bytes of the arena any more, if the lease that `token` is about
   // to start would change it.
   absl::Status DrainTier(const std::string& token) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns what makes those of the named segments durable that are not and are not on their way;
+  // without those that a slow disk has no time for, which are counted.
+  std::vector<PersistRequest> PersistRequestsFor(std::span<const ExtentRecord> segments)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Pins a segment and returns what makes it durable.
   PersistRequest MakePersistRequest(const ExtentRecord& segment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -203,9 +216,12 @@ class KvStore {
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kStarting;
   std::optional<StateNote> awaited_ ABSL_GUARDED_BY(mutex_);
   common::SealedMemory arena_ ABSL_GUARDED_BY(mutex_);
+  // Data plane of the last worker, which is gone but may live and still read arena_.
+  common::SealedMemory former_plane_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SegmentStore> segments_ ABSL_GUARDED_BY(mutex_);  // reads arena_; since a lease
   std::optional<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
-  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of segments_
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;     // of segments_
+  std::set<uint64_t> writing_ ABSL_GUARDED_BY(mutex_);  // extents on their way to the disk
   uint64_t last_own_sequence_ ABSL_GUARDED_BY(mutex_) = kOwnSequences;
   PrefixCounters ended_prefix_ ABSL_GUARDED_BY(mutex_);  // counters of earlier segments_
   DataPlaneStats ended_planes_ ABSL_GUARDED_BY(mutex_);  // counters of earlier attachments

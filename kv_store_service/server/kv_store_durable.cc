@@ -43,9 +43,24 @@ absl::Status KvStore::DrainTier(const std::string& token) {
   return absl::UnavailableError("segments of the worker before are still written to the disk");
 }
 
+std::vector<PersistRequest> KvStore::PersistRequestsFor(std::span<const ExtentRecord> segments) {
+  std::vector<PersistRequest> requests;
+  for (const ExtentRecord& segment : segments) {
+    if (segment.key == nullptr || writing_.contains(segment.id)) continue;
+    if (tier_->Peek(segment.key->identity.name).has_value()) continue;
+    if (segments_->directory().pinned_pages() > arena_.bytes().size() / kPageBytes / 2) {
+      ++durable_skipped_;  // a slow disk must not keep the arena to itself
+      continue;
+    }
+    requests.push_back(MakePersistRequest(segment));
+  }
+  return requests;
+}
+
 PersistRequest KvStore::MakePersistRequest(const ExtentRecord& segment) {
   const SegmentIdentity& identity = segment.key->identity;
   segments_->Pin(segment.id);
+  writing_.insert(segment.id);
   PersistRequest request;
   request.record.name = identity.name;
   request.record.parent = identity.parent;
@@ -68,7 +83,9 @@ PersistRequest KvStore::MakePersistRequest(const ExtentRecord& segment) {
 
 void KvStore::EndPersist(uint64_t generation, uint64_t extent_id) {
   absl::MutexLock lock(&mutex_);
-  if (generation == generation_) segments_->Unpin(extent_id);
+  if (generation != generation_) return;
+  segments_->Unpin(extent_id);
+  writing_.erase(extent_id);
 }
 
 void KvStore::StartRestore(const ReserveRequest& request) {
@@ -148,6 +165,7 @@ void KvStore::DropSegments() {
   ended_prefix_.hits_tokens += counters.hits_tokens;
   ended_prefix_.evictions += counters.evictions;
   segments_.reset();
+  writing_.clear();
   ++generation_;
 }
 

@@ -202,6 +202,32 @@ grpc::Status KvStoreRpc::ListSegments(grpc::ServerContext*, const v1::ListSegmen
   return grpc::Status::OK;
 }
 
+grpc::Status KvStoreRpc::ListDurableSegments(grpc::ServerContext*,
+                                             const v1::ListDurableSegmentsRequest* request,
+                                             v1::ListDurableSegmentsResponse* response) {
+  const size_t limit =
+      request->max_results() == 0 ? kListDefault : std::min(request->max_results(), kListMax);
+  const auto records = store_->ListDurable();
+  if (!records.has_value()) {
+    return ToGrpcStatus(absl::FailedPreconditionError(
+        "this store has no disk tier that works; start it with --cache-dir, or see its log"));
+  }
+  for (const SegmentRecord& record : *records) {
+    if (record.name.view() <= std::string_view(request->after_name())) continue;
+    if (static_cast<size_t>(response->segments_size()) == limit) {
+      response->set_next_after_name(response->segments().rbegin()->name());
+      break;
+    }
+    v1::DurableSegmentInfo* info = response->add_segments();
+    info->set_name(std::string(record.name.view()));
+    info->set_parent(std::string(record.parent.view()));
+    info->set_token_begin(record.token_begin);
+    info->set_token_count(record.num_tokens);
+    info->set_image_bytes(record.image_bytes);
+  }
+  return grpc::Status::OK;
+}
+
 grpc::Status KvStoreRpc::GetStats(grpc::ServerContext*, const v1::GetStatsRequest*,
                                   v1::GetStatsResponse* response) {
   const StoreStats stats = store_->stats();

@@ -33,6 +33,9 @@ class KvStoreRpc final : public v1::KvStoreService::Service {
                                v1::RestoreSegmentsResponse* response) override;
   grpc::Status ListSegments(grpc::ServerContext* context, const v1::ListSegmentsRequest* request,
                             v1::ListSegmentsResponse* response) override;
+  grpc::Status ListDurableSegments(grpc::ServerContext* context,
+                                   const v1::ListDurableSegmentsRequest* request,
+                                   v1::ListDurableSegmentsResponse* response) override;
   grpc::Status GetStats(grpc::ServerContext* context, const v1::GetStatsRequest* request,
                         v1::GetStatsResponse* response) override;
 

@@ -23,6 +23,7 @@ void GenerateStream::Read(v1::GenerationService::Stub& stub, const v1::GenerateR
   while (reader->Read(&response)) {
     const absl::Time now = absl::Now();
     absl::MutexLock lock(&mutex_);
+    last_event_ = now;
     progressed_ |= response.has_progress();
     if (response.has_finished()) finished_ = response.finished();
     if (const auto& ids = response.output().token_ids(); !ids.empty()) {
@@ -75,6 +76,10 @@ size_t GenerateStream::num_tokens() const {
 std::vector<TokenArrival> GenerateStream::arrivals() const {
   absl::MutexLock lock(&mutex_);
   return arrivals_;
+}
+absl::Time GenerateStream::last_event() const {
+  absl::MutexLock lock(&mutex_);
+  return last_event_;
 }
 v1::Finished GenerateStream::finished() const {
   absl::MutexLock lock(&mutex_);

@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "retroinfer/generation/v1/generation.grpc.pb.h"
 
@@ -45,6 +46,8 @@ class GenerateStream {
   std::vector<int32_t> tokens() const;
   size_t num_tokens() const;
   std::vector<TokenArrival> arrivals() const;
+  // When the call began, or the last event came, whichever is later.
+  absl::Time last_event() const;
   generation::v1::Finished finished() const;  // as it is sent; empty if it did not come
 
  private:
@@ -56,6 +59,7 @@ class GenerateStream {
   std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mutex_);
   std::vector<TokenArrival> arrivals_ ABSL_GUARDED_BY(mutex_);
   bool progressed_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time last_event_ ABSL_GUARDED_BY(mutex_) = absl::Now();
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   generation::v1::Finished finished_ ABSL_GUARDED_BY(mutex_);
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);

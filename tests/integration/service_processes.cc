@@ -56,19 +56,19 @@ ServiceProcesses::~ServiceProcesses() {
   std::filesystem::remove_all(folder_, ignored);
 }
 
-void ServiceProcesses::StartStore() {
-  std::vector<std::string> arguments = {RETROINFER_BINARY_DIR "/bin/kv_store_service",
-                                        "--socket-dir",
-                                        folder_.string(),
-                                        "--arena-bytes",
-                                        options_.arena_bytes,
-                                        "--metrics-address",
-                                        ""};
+void ServiceProcesses::LaunchStore() {
+  std::vector<std::string> arguments = options_.store_program;
+  arguments.insert(arguments.end(), {"--socket-dir", folder_.string(), "--arena-bytes",
+                                     options_.arena_bytes, "--metrics-address", ""});
   arguments.insert(arguments.end(), options_.store_arguments.begin(),
                    options_.store_arguments.end());
   store_.reset();
   store_ = std::make_unique<ChildProcess>(arguments, PathOf("store.log"));
-  store_stub_ = kvstore::v1::KvStoreService::NewStub(Channel(PathOf("kv_store.sock")));
+  store_stub_ = NewStoreStub();
+}
+
+void ServiceProcesses::StartStore() {
+  LaunchStore();
   if (!Eventually([this] { return StoreIsServing(); }, kStartTimeout)) {
     Die("the store does not serve", store_->Log());
   }
@@ -88,13 +88,17 @@ std::vector<std::string> ServiceProcesses::WorkerArguments(const std::string& na
           options_.memory};
 }
 
-void ServiceProcesses::StartWorker() {
+void ServiceProcesses::LaunchWorker() {
   std::vector<std::string> arguments = WorkerArguments("worker");
   arguments.insert(arguments.end(), options_.worker_arguments.begin(),
                    options_.worker_arguments.end());
   worker_.reset();
   worker_ = std::make_unique<ChildProcess>(arguments, PathOf("worker.log"));
   worker_stub_ = NewWorkerStub();
+}
+
+void ServiceProcesses::StartWorker() {
+  LaunchWorker();
   if (!Eventually([this] { return WorkerIsServing(); }, kStartTimeout)) {
     Die("the worker does not serve", worker_->Log());
   }
@@ -120,6 +124,10 @@ std::string ServiceProcesses::LogOf(const std::string& name) const {
 
 std::unique_ptr<generation::v1::GenerationService::Stub> ServiceProcesses::NewWorkerStub() const {
   return generation::v1::GenerationService::NewStub(Channel(PathOf("worker.sock")));
+}
+
+std::unique_ptr<kvstore::v1::KvStoreService::Stub> ServiceProcesses::NewStoreStub() const {
+  return kvstore::v1::KvStoreService::NewStub(Channel(PathOf("kv_store.sock")));
 }
 
 bool ServiceProcesses::WorkerIsServing() {
@@ -177,6 +185,22 @@ std::string ServiceProcesses::WaitUntilNothingIsHeld(absl::Duration timeout) {
   std::string held;
   Eventually([&] { return (held = WhatIsHeld()).empty(); }, timeout);
   return held;
+}
+
+std::optional<std::set<std::string>> DurableNames(kvstore::v1::KvStoreService::Stub& store,
+                                                  absl::Duration timeout) {
+  std::set<std::string> names;
+  kvstore::v1::ListDurableSegmentsRequest request;
+  do {
+    kvstore::v1::ListDurableSegmentsResponse response;
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+    context.set_wait_for_ready(true);
+    if (!store.ListDurableSegments(&context, request, &response).ok()) return std::nullopt;
+    for (const auto& segment : response.segments()) names.insert(segment.name());
+    request.set_after_name(response.next_after_name());
+  } while (!request.after_name().empty());
+  return names;
 }
 
 int64_t AnonymousBytes(pid_t pid) {

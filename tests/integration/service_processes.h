@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,8 @@ struct ServiceOptions {
   std::string memory = "512MiB";  // of the worker
   std::vector<std::string> store_arguments;
   std::vector<std::string> worker_arguments;
+  // Of the store: another one that takes the same arguments, perhaps behind "/usr/bin/env A=B".
+  std::vector<std::string> store_program = {RETROINFER_BINARY_DIR "/bin/kv_store_service"};
 };
 
 // A gpu_worker and its kv_store_service. They listen on unix sockets in a temporary folder and on
@@ -42,6 +46,9 @@ class ServiceProcesses {
   // Start a process that is not there, and wait until it serves.
   void StartStore();
   void StartWorker();
+  // Start them without waiting.
+  void LaunchStore();
+  void LaunchWorker();
   void StartBoth() {
     StartStore();
     StartWorker();
@@ -50,6 +57,9 @@ class ServiceProcesses {
   // (flag, value, ...), which replace the usual ones. Does not wait for it.
   std::unique_ptr<ChildProcess> StartOtherWorker(const std::string& name,
                                                  const std::vector<std::string>& extra = {});
+
+  // How processes are started from now on.
+  ServiceOptions& options() { return options_; }
 
   ChildProcess& store() { return *store_; }
   ChildProcess& worker() { return *worker_; }
@@ -60,6 +70,7 @@ class ServiceProcesses {
   generation::v1::GenerationService::Stub& worker_stub() { return *worker_stub_; }
   kvstore::v1::KvStoreService::Stub& store_stub() { return *store_stub_; }
   std::unique_ptr<generation::v1::GenerationService::Stub> NewWorkerStub() const;
+  std::unique_ptr<kvstore::v1::KvStoreService::Stub> NewStoreStub() const;
 
   // The health service's answer, within a second.
   bool WorkerIsServing();
@@ -67,7 +78,6 @@ class ServiceProcesses {
   // Abort the test program if there is no answer within 10 s.
   generation::v1::GetModelInfoResponse ModelInfo();
   kvstore::v1::GetStatsResponse StoreStats();
-
   // Waits until neither process holds anything for a request. Returns what is held, empty if
   // nothing.
   std::string WaitUntilNothingIsHeld(absl::Duration timeout = absl::Seconds(10));
@@ -77,13 +87,17 @@ class ServiceProcesses {
   std::vector<std::string> WorkerArguments(const std::string& name) const;
   std::string WhatIsHeld();
 
-  const ServiceOptions options_;
+  ServiceOptions options_;
   std::filesystem::path folder_;
   std::unique_ptr<ChildProcess> store_;
   std::unique_ptr<ChildProcess> worker_;
   std::unique_ptr<kvstore::v1::KvStoreService::Stub> store_stub_;
   std::unique_ptr<generation::v1::GenerationService::Stub> worker_stub_;
 };
+
+// Returns the names of the segments on the disk; nothing if the store does not answer in time.
+std::optional<std::set<std::string>> DurableNames(kvstore::v1::KvStoreService::Stub& store,
+                                                  absl::Duration timeout = absl::Seconds(10));
 
 // Anonymous resident memory of a process in bytes: RssAnon of /proc/<pid>/status, which leaves the
 // shared mappings out.

@@ -2,6 +2,7 @@
 // for the engine, without the service. It can be stopped, and keeps count of everything.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <list>
@@ -35,6 +36,8 @@ class FakeSegmentStore final : public SegmentStore {
     return attached_;
   }
   uint64_t num_reattached() const override { return 0; }
+  bool memory_taken() const override { return memory_taken_; }
+  void TakeMemory() { memory_taken_ = true; }
   void set_attached(bool attached) {
     absl::MutexLock lock(&mutex_);
     attached_ = attached;
@@ -269,6 +272,7 @@ class FakeSegmentStore final : public SegmentStore {
   const KvGeometry geometry_;
   std::vector<std::byte> arena_;
   mutable absl::Mutex mutex_;
+  std::atomic<bool> memory_taken_{false};
   bool attached_ ABSL_GUARDED_BY(mutex_) = true;
   uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -221,6 +221,15 @@ TEST_F(LocalEngineTest, WithoutAStoreLongRequestsAreUnavailableAndOthersGoOn) {
   EXPECT_TRUE(worker_.WaitUntilIdle());
 }
 
+TEST_F(LocalEngineTest, NoTokenIsShownOnceTheArenaIsSomebodyElses) {
+  const auto running = worker_.Submit(worker_.Greedy(Prompt(9000, 1), 2000));
+  while (running->tokens().size() < 3) absl::SleepFor(absl::Milliseconds(1));
+  worker_.store().TakeMemory();
+  const size_t before = running->tokens().size();
+  EXPECT_TRUE(absl::IsUnavailable(running->Wait().status)) << running->Wait().status;
+  EXPECT_LE(running->tokens().size(), before + 1);  // the one that was on its way
+}
+
 TEST_F(LocalEngineTest, DrainFinishesWhatRunsAndRefusesTheRest) {
   const auto sink = worker_.Submit(worker_.Greedy(Prompt(100, 1), 200));
   worker_.engine().Drain(absl::Now() + absl::Seconds(60));

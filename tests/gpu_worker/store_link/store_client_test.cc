@@ -82,6 +82,25 @@ TEST(StoreClientTest, HandsTheMemoryBackWithWhatIsInIt) {
   EXPECT_EQ(again->front().id, extents->front().id);
 }
 
+TEST(StoreClientTest, MemoryThatAnotherWorkerHadIsNotTakenBack) {
+  InProcessStore store;
+  auto first = std::make_unique<StoreClient>(store.target(), GoOn);
+  const auto memory = first->Attach(Request(), kLong);
+  ASSERT_TRUE(memory.ok());
+  first->Detach(kLong);
+  StoreClient second(store.target(), GoOn);
+  const auto theirs = second.Attach(Request(), kLong);
+  ASSERT_TRUE(theirs.ok());
+  EXPECT_EQ(DataPlane::Open(memory->data_plane.bytes())->arena_taken(), 1u);
+  EXPECT_EQ(DataPlane::Open(theirs->data_plane.bytes())->arena_taken(), 0u);
+  second.Detach(kLong);
+  first = std::make_unique<StoreClient>(store.target(), GoOn);
+  const absl::Status status = first->HandBack(Request(), *memory, {}, kLong);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("another worker has used the arena"), absl::string_view::npos)
+      << status;
+}
+
 TEST(StoreClientTest, ReturnsTheStoresCodes) {
   InProcessStore store;
   StoreClient client(store.target(), GoOn);

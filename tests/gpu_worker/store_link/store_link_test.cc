@@ -20,7 +20,7 @@ namespace {
 
 class StoreLinkTest : public testing::Test {
  protected:
-  StoreLinkOptions Options() const {
+  StoreLinkOptions Options() {
     StoreLinkOptions options;
     options.target = store_.target();
     options.geometry = kvstore::kTinyGeometry;
@@ -29,6 +29,7 @@ class StoreLinkTest : public testing::Test {
     options.log_capacity = 64;
     options.request_capacity = 64;
     options.reserve_timeout = absl::Milliseconds(500);
+    options.on_memory_taken = [this] { memory_taken_.Notify(); };
     return options;
   }
   void Connect() {
@@ -55,6 +56,7 @@ class StoreLinkTest : public testing::Test {
   }
 
   InProcessStore store_;
+  absl::Notification memory_taken_;
   std::unique_ptr<StoreLink> link_;
 };
 
@@ -266,6 +268,28 @@ TEST_F(StoreLinkTest, WithoutAStoreReservationsFailInTimeAndReleasesWait) {
   EXPECT_EQ(link_->num_reattached(), 1u);
   EXPECT_EQ(store_.Stats().sequences(), 0u);
   EXPECT_TRUE(Reserve(3, {1024}).ok());
+}
+
+TEST_F(StoreLinkTest, AnArenaThatIsAnotherWorkersEndsEverything) {
+  Connect();
+  EXPECT_FALSE(link_->memory_taken());
+  store_.Stop();
+  WaitFor(StoreLink::State::kLost);
+  absl::Status commit;
+  absl::Notification done;
+  link_->Commit(1, {{1, 4}}, [&](absl::Status status) {
+    commit = std::move(status);
+    done.Notify();
+  });
+  link_->data_plane().arena_taken() = 1;  // as the store does
+  EXPECT_TRUE(link_->memory_taken());
+  memory_taken_.WaitForNotification();
+  done.WaitForNotification();
+  EXPECT_TRUE(absl::IsUnavailable(commit) || absl::IsNotFound(commit)) << commit;
+  EXPECT_TRUE(absl::IsUnavailable(Reserve(2, {1024}).status()));
+  store_.Start();
+  absl::SleepFor(absl::Milliseconds(300));
+  EXPECT_EQ(link_->state(), StoreLink::State::kLost);
 }
 
 TEST_F(StoreLinkTest, AReservationSurvivesAQuickRestart) {

@@ -96,6 +96,22 @@ TEST_F(PersisterTest, AFullQueueRefusesAtOnce) {
   EXPECT_GE(persister.stats().dropped_total, 7u);
 }
 
+TEST_F(PersisterTest, ItsEndTakesABoundedTime) {
+  storage_.SetDelay(absl::Milliseconds(100));
+  PersisterOptions options = Options(PersistMode::kWriteThrough);
+  options.stop_timeout = absl::Milliseconds(250);
+  std::vector<Sample> samples;
+  for (int i = 0; i < 100; ++i) samples.push_back(MakeSample(i));
+  const absl::Time begin = absl::Now();
+  {
+    Persister persister(options, &storage_, nullptr);
+    for (const Sample& sample : samples) persister.Offer(Request(sample));
+  }
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(3));  // and not 10
+  EXPECT_GE(Results(absl::StatusCode::kOk), 1);
+  EXPECT_EQ(Results(absl::StatusCode::kOk) + Results(absl::StatusCode::kUnavailable), 100);
+}
+
 TEST_F(PersisterTest, ABrokenDiskDegradesAndComesBack) {
   for (DiskFault fault : {DiskFault::kNoSpace, DiskFault::kIoError}) {
     now_ += 1000;

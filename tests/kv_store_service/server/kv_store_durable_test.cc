@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "absl/time/clock.h"
@@ -25,6 +26,7 @@ class SharedStorage final : public SegmentStorage {
   explicit SharedStorage(std::shared_ptr<SegmentStorage> to) : to_(std::move(to)) {}
   absl::Status Put(const SegmentRecord& record, std::span<const int32_t> token_ids,
                    std::span<const std::byte> image) override {
+    if (full_) return absl::ResourceExhaustedError("the disk is full");
     return to_->Put(record, token_ids, image);
   }
   absl::StatusOr<SegmentRecord> Find(const SegmentName& name,
@@ -68,6 +70,7 @@ class SharedStorage final : public SegmentStorage {
 
   bool damages_ = false;  // reads return a wrong index
   bool fails_ = false;    // reads fail
+  std::atomic<bool> full_{false};
 
  private:
   std::shared_ptr<SegmentStorage> to_;
@@ -200,6 +203,19 @@ TEST_F(KvStoreDurableTest, ASlowDiskKeepsNobodyFromTheArena) {
   EXPECT_EQ(stats.durable->storage.segments + stats.durable_skipped, 80u);
   EXPECT_EQ(stats.reservations_refused, 0u);
   EXPECT_EQ(stats.free_pages + stats.unreferenced_pages, kArenaPages);
+}
+
+TEST_F(KvStoreDurableTest, WhatTheDiskHadNoRoomForIsWrittenWhenItIsUsedAgain) {
+  storage_->full_ = true;
+  EXPECT_EQ(Run(1, chain_), 0u);
+  WaitUntilWritten();
+  EXPECT_EQ(store_->stats().durable->storage.segments, 0u);
+  storage_->full_ = false;
+  absl::SleepFor(absl::Milliseconds(1200));  // the back-off
+  EXPECT_EQ(Run(2, chain_), 2u);
+  WaitUntilWritten();
+  EXPECT_EQ(store_->stats().durable->storage.segments, 2u);
+  EXPECT_EQ(store_->stats().free_pages + store_->stats().unreferenced_pages, kArenaPages);
 }
 
 TEST_F(KvStoreDurableTest, AnotherModelOrSaltMisses) {

@@ -250,6 +250,26 @@ TEST_F(KvStoreTest, ARunningStoreTakesItsOwnMemoryBack) {
   EXPECT_EQ(store_->stats().free_pages, kArenaPages);
 }
 
+TEST_F(KvStoreTest, RefusesMemoryThatAnotherWorkerHasUsedSince) {
+  store_->EndLease(AttachWorker(), "a connection that broke");
+  const DescriptorPair first = std::move(held_);
+  auto memory =
+      common::SealedMemory::Adopt(common::UniqueFd(::dup(first.data_plane.get())), 1 << 20);
+  DataPlane plane = *DataPlane::Open(memory->bytes());
+  EXPECT_EQ(plane.arena_taken(), 0u);
+  const std::string second = AttachWorker();
+  EXPECT_EQ(plane.arena_taken(), 1u);
+  store_->EndLease(second, "it died");
+  held_ = {common::UniqueFd(::dup(first.arena.get())),
+           common::UniqueFd(::dup(first.data_plane.get()))};
+  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kFailedPrecondition);
+  // Neither does a later store take it.
+  store_ = NewStore();
+  store_->SetArena(NewArena());
+  EXPECT_EQ(HandBack(Parameters()).status().code(), absl::StatusCode::kFailedPrecondition);
+  AttachWorker();
+}
+
 TEST_F(KvStoreTest, RefusesMemoryThatIsNotWhatWasDeclared) {
   const std::string token = AttachWorker();
   store_->EndLease(token, "test");

@@ -1,0 +1,107 @@
+// The store link's state: its queue, its control thread, and what they know of the store.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/log/log_rate_limiter.h"
+#include "common/shm/data_plane.h"
+#include "common/shm/unique_fd.h"
+#include "gpu_worker/store_link/extent_ledger.h"
+#include "gpu_worker/store_link/link_operation.h"
+#include "gpu_worker/store_link/store_client.h"
+#include "gpu_worker/store_link/store_link.h"
+
+namespace retroinfer {
+
+// Threads: as StoreLink; the private methods on the control thread, but Connect().
+class StoreLink::Impl {
+ public:
+  explicit Impl(StoreLinkOptions options) : options_(std::move(options)) {}
+  ~Impl();
+
+  absl::Status Connect();
+
+  void Enqueue(LinkOperation operation) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetReattachCallback(std::function<void()> callback) ABSL_LOCKS_EXCLUDED(callback_mutex_);
+  size_t num_pending() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const StoreLinkOptions& options() const { return options_; }
+  bool attached() const { return attached_; }
+  uint64_t num_reattached() const { return num_reattached_; }
+  std::span<std::byte> arena() const { return memory_.arena.bytes(); }
+  DataPlane& data_plane() { return *plane_; }
+  bool memory_taken() const {
+    return std::as_const(*plane_).arena_taken().load(std::memory_order_seq_cst) != 0;
+  }
+
+ private:
+  void Loop();
+  void WaitForWork();
+  void WaitFor(absl::Duration duration);
+  void Reattach();
+  // Ends everything, once the arena is another worker's.
+  void GiveUpMemory();
+  void Lose(const std::string& reason);
+  enum class Outcome { kAnswered, kNoAnswer, kStoreGone };
+  // Takes the oldest operation, if there is one, to the store; keeps it unless it was answered.
+  Outcome ProcessFront();
+  Outcome ProcessReserve(LinkOperation& operation);
+  // Keeps a reservation that the store answered with `reason`.
+  void SetAside(LinkOperation operation, const common::ErrorReason& reason);
+  // Moves reservations that wait for other sequences back into the queue: those that are due, or
+  // all.
+  void ResumeWaiting(bool all);
+  // Ends the sequence's reservation if it waits for another sequence.
+  void CancelWaiting(uint64_t sequence_id);
+  Outcome ProcessCommit(LinkOperation& operation);
+  Outcome ProcessRelease(LinkOperation& operation);
+  // Fails the reservations in the queue that have waited long enough.
+  void ExpireReservations();
+  // Runs while a call waits; false ends the call.
+  bool Tick();
+  // Fails all operations.
+  void EndAll(const absl::Status& error);
+
+  // Constant after Connect().
+  const StoreLinkOptions options_;
+  common::UniqueFd wake_;
+  SharedMemoryPair memory_;
+  std::optional<DataPlane> plane_;
+
+  // Control thread only.
+  std::unique_ptr<StoreClient> client_;
+  ExtentLedger ledger_;
+  absl::Duration backoff_;
+  bool gave_up_ = false;
+  absl::Time next_look_ = absl::InfiniteFuture();  // for waiting_
+  common::LogRateLimiter reattach_log_{absl::Seconds(10)};
+
+  absl::Mutex callback_mutex_;  // held while on_reattach_ runs; taken before mutex_
+  std::function<void()> on_reattach_ ABSL_GUARDED_BY(callback_mutex_);
+
+  mutable absl::Mutex mutex_;
+  std::deque<LinkOperation> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t num_in_call_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<LinkOperation> waiting_ ABSL_GUARDED_BY(mutex_);  // for other sequences; reservations
+
+  // Own synchronisation.
+  std::atomic<bool> attached_{false};
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> num_reattached_{0};
+  std::thread thread_;
+};
+
+}  // namespace retroinfer
