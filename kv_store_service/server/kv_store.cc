@@ -262,6 +262,7 @@ void KvStore::PrepareSegments(const AttachParameters& parameters) {
   if (segments_ == nullptr || !(segments_->geometry() == parameters.geometry)) {
     DropSegments();
     segments_ = std::make_unique<SegmentStore>(arena_.bytes(), parameters.geometry);
+    segments_->KeepNamed(&pinned_);
   }
   segments_->SetFingerprint(common::FingerprintHash(parameters.model_fingerprint));
 }
@@ -335,7 +336,8 @@ absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t 
                                              const ReserveRequest& request, bool compute_anyway) {
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(BeginCall(token, call_number, request.sequence_id));
-  if (tier_ != nullptr && !compute_anyway && !request.cached_only) StartRestore(request);
+  // Who takes only what is there does not wait for it, but the next one finds it.
+  if (tier_ != nullptr && !compute_anyway) StartRestore(request);
   auto reservation = segments_->Reserve(request, compute_anyway);
   if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
   if (tier_ != nullptr && reservation.ok()) TouchDurable(*reservation);
@@ -345,6 +347,7 @@ absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t 
 absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
     const std::string& token, uint64_t call_number, uint64_t sequence_id,
     std::span<const SegmentToCommit> segments) {
+  std::vector<PersistRequest> to_offer;
   std::vector<PersistRequest> to_persist;
   absl::StatusOr<std::vector<ExtentRecord>> extents;
   {
@@ -361,16 +364,23 @@ absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
     segments_committed_ += segments_->directory().num_committed() - before;
     for (const ExtentRecord& extent : *extents) {
       if (tier_ == nullptr || extent.key == nullptr) continue;
-      if (tier_->Peek(extent.key->identity.name).has_value()) continue;
+      const SegmentName& name = extent.key->identity.name;
+      if (tier_->Peek(name).has_value()) continue;
+      if (IsHeld(name)) {
+        if (writing_.insert(name).second) to_persist.push_back(MakePersistRequest(extent));
+        continue;
+      }
+      if (!tier_->writes_through()) continue;
       if (segments_->directory().pinned_pages() > arena_.bytes().size() / kPageBytes / 2) {
         ++durable_skipped_;  // a slow disk must not keep the arena to itself
         continue;
       }
-      to_persist.push_back(MakePersistRequest(extent));
+      if (writing_.insert(name).second) to_offer.push_back(MakePersistRequest(extent));
     }
   }
   // Not under the lock: what is refused is unpinned at once.
-  for (PersistRequest& request : to_persist) tier_->Offer(std::move(request));
+  for (PersistRequest& request : to_offer) tier_->Offer(std::move(request));
+  for (PersistRequest& request : to_persist) tier_->Persist(std::move(request));
   return extents;
 }
 

@@ -22,6 +22,7 @@ constexpr absl::Duration kDrainTimeout = absl::Seconds(20);
 
 bool KvStore::IsReferenced(const SegmentName& name) const {
   absl::MutexLock lock(&mutex_);
+  if (IsHeld(name)) return true;
   if (segments_ == nullptr) return false;
   const ExtentRecord* segment = segments_->directory().FindNamed(name);
   return segment != nullptr && segment->references > 0;
@@ -60,14 +61,14 @@ PersistRequest KvStore::MakePersistRequest(const ExtentRecord& segment) {
   request.token_ids = identity.token_ids;
   request.image =
       arena_.bytes().subspan(size_t{segment.pages.first} * kPageBytes, request.record.image_bytes);
-  request.done = [this, generation = generation_, id = segment.id](const absl::Status&) {
-    EndPersist(generation, id);
-  };
+  request.done = [this, generation = generation_, id = segment.id,
+                  name = identity.name](const absl::Status&) { EndPersist(generation, id, name); };
   return request;
 }
 
-void KvStore::EndPersist(uint64_t generation, uint64_t extent_id) {
+void KvStore::EndPersist(uint64_t generation, uint64_t extent_id, const SegmentName& name) {
   absl::MutexLock lock(&mutex_);
+  writing_.erase(name);
   if (generation == generation_) segments_->Unpin(extent_id);
 }
 
