@@ -20,6 +20,9 @@ int BenchCommand(int argc, const char* const* argv, const Streams& streams);
 // Says whether a model fits into this machine, and up to which context.
 int CheckCommand(int argc, const char* const* argv, const Streams& streams);
 
+// Saves, lists, pins, checks, moves and removes durable contexts.
+int CacheCommand(int argc, const char* const* argv, const Streams& streams);
+
 // Shows what worker and store are doing.
 int PsCommand(int argc, const char* const* argv, const Streams& streams);
 

@@ -88,7 +88,9 @@ Connection::Connection(std::string address, std::string api_key,
                        const std::shared_ptr<grpc::ChannelCredentials>& credentials)
     : address_(std::move(address)),
       api_key_(std::move(api_key)),
-      stub_(generation::v1::GenerationService::NewStub(MakeChannel(address_, credentials))) {}
+      channel_(MakeChannel(address_, credentials)),
+      stub_(generation::v1::GenerationService::NewStub(channel_)),
+      contexts_(generation::v1::ContextService::NewStub(channel_)) {}
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOptions& options) {
   ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options));

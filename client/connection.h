@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/config/settings.h"
+#include "retroinfer/generation/v1/contexts.grpc.pb.h"
 #include "retroinfer/generation/v1/generation.grpc.pb.h"
 
 namespace retroinfer::client {
@@ -32,6 +33,7 @@ class Connection {
   static absl::StatusOr<std::unique_ptr<Connection>> Open(const ConnectionOptions& options);
 
   generation::v1::GenerationService::Stub& stub() const { return *stub_; }
+  generation::v1::ContextService::Stub& contexts() const { return *contexts_; }
   const std::string& address() const { return address_; }
   // Adds the API key. To be called on the context of each call.
   void Prepare(grpc::ClientContext* context) const;
@@ -44,7 +46,9 @@ class Connection {
 
   const std::string address_;
   const std::string api_key_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<generation::v1::GenerationService::Stub> stub_;
+  const std::unique_ptr<generation::v1::ContextService::Stub> contexts_;
 };
 
 // Reads all of a file.

@@ -19,6 +19,7 @@ constexpr Subcommand kSubcommands[] = {
     {"generate", GenerateCommand, "generate text from a prompt"},
     {"chat", ChatCommand, "talk with the model"},
     {"bench", BenchCommand, "measure throughput and latency of a running server"},
+    {"cache", CacheCommand, "keep the KV of texts on disk, and manage what is kept"},
     {"check", CheckCommand, "does a model fit here, and up to which context"},
     {"ps", PsCommand, "show what the server is doing"},
 };

@@ -63,6 +63,10 @@ absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Messa
       "MALFORMED");
 }
 
+absl::Status CheckKnownFields(const google::protobuf::Message& message) {
+  return CheckFields(message);
+}
+
 grpc::ByteBuffer SerializeResponse(const google::protobuf::Message& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);

@@ -17,6 +17,9 @@ namespace retroinfer {
 //          type and the field's number).
 absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message* message);
 
+// Returns INVALID_ARGUMENT with reason UNKNOWN_FIELD if a message that was parsed already has one.
+absl::Status CheckKnownFields(const google::protobuf::Message& message);
+
 grpc::ByteBuffer SerializeResponse(const google::protobuf::Message& message);
 
 }  // namespace retroinfer

@@ -55,11 +55,15 @@ std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& b
   return std::string(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
 }
 
+std::string StoreTarget(const WorkerOptions& options) {
+  return absl::StrCat("unix:", options.store_socket_dir, "/kv_store.sock");
+}
+
 absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const WorkerOptions& options,
                                                         const KvGeometry& geometry,
                                                         const std::string& fingerprint,
                                                         size_t block_cache_bytes) {
-  StoreLinkOptions link{.target = absl::StrCat("unix:", options.store_socket_dir, "/kv_store.sock"),
+  StoreLinkOptions link{.target = StoreTarget(options),
                         .geometry = geometry,
                         .model_fingerprint = fingerprint,
                         .num_slots = static_cast<uint32_t>(block_cache_bytes / kPageBytes)};
@@ -258,6 +262,9 @@ void LoadedEngine::DescribeModel() {
   model_.kv_dtype = std::string(DTypeName(backend_.kv_dtype));
   model_.backend = backend_.device->info().backend;
   model_.eos_token_ids = generation_.eos_token_ids;
+  model_.segment_fingerprint = segment_fingerprint_;
+  model_.dense_below = options_.dense_below;
+  model_.store_target = StoreTarget(options_);
   model_.default_attention = options_.default_attention;
   if (options_.wave_index == "paper") {
     model_.default_attention.ranking = GroupRanking::kSumOfSoftmax;

@@ -29,6 +29,11 @@ struct ServedModel {
   std::string backend;        // "cpu"
   std::vector<int32_t> eos_token_ids;
 
+  // Of contexts: what names the segments of a prompt, and where they are kept.
+  std::string segment_fingerprint;  // as LocalEngineOptions
+  int64_t dense_below = 0;          // shorter prompts have no segments
+  std::string store_target;         // gRPC target of the kv_store_service
+
   // What a request gets that does not say; max_tokens is an upper limit of the default.
   SamplingParams default_sampling;
   AttentionSettings default_attention;

@@ -97,7 +97,8 @@ WorkerServer::WorkerServer(const ServerOptions& options, common::Metrics& metric
       recorder_(metrics),
       admission_(options.admission_threads),
       service_({&admission_, &sender_, &recorder_, options.max_pending_bytes, options.api_key,
-                options.version}) {}
+                options.version}),
+      contexts_(options.api_key) {}
 
 absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ServerOptions& options,
                                                                   common::Metrics& metrics) {
@@ -137,6 +138,7 @@ absl::Status WorkerServer::Listen() {
   builder.SetResourceQuota(quota);
   ConfigureKeepalive(&builder);
   builder.RegisterService(&service_);
+  builder.RegisterService(&contexts_);
   grpc_server_ = builder.BuildAndStart();
   for (size_t i = 0; i < ports.size(); ++i) {
     if (grpc_server_ != nullptr && ports[i] != 0) {
@@ -161,6 +163,7 @@ void WorkerServer::SetServing(bool serving) {
   grpc::HealthCheckServiceInterface* const health = grpc_server_->GetHealthCheckService();
   health->SetServingStatus("", serving);
   health->SetServingStatus(generation::v1::GenerationService::service_full_name(), serving);
+  health->SetServingStatus(generation::v1::ContextService::service_full_name(), serving);
 }
 
 void WorkerServer::Serve(const ServedModel* model, Engine* engine) {
@@ -180,6 +183,7 @@ void WorkerServer::Serve(const ServedModel* model, Engine* engine) {
               {"capacity_tokens_wave", absl::StrCat(limits.kv_capacity_tokens_wave)}})
       .Set(1);
   service_.Serve(model, engine);
+  contexts_.Serve(model, engine);
   monitor_ = std::make_unique<EngineMonitor>(*engine, metrics_, options_.statistics_interval,
                                              [this](bool ready) { SetServing(ready); });
 }
@@ -189,6 +193,7 @@ void WorkerServer::Drain(absl::Duration grace) {
   monitor_.reset();
   SetServing(false);
   service_.StartDraining();
+  contexts_.StartDraining();
   if (engine_ != nullptr) {
     const int64_t live = engine_->stats().requests_running + engine_->stats().requests_waiting;
     spdlog::info("draining {} live requests for up to {}", live, absl::FormatDuration(grace));

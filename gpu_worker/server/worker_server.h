@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
+#include "gpu_worker/server/context_service.h"
 #include "gpu_worker/server/engine_monitor.h"
 #include "gpu_worker/server/generation_service.h"
 #include "gpu_worker/server/request_recorder.h"
@@ -60,6 +61,7 @@ class WorkerServer {
   TaskPool sender_{1};
   TaskPool admission_;
   GenerationServiceImpl service_;
+  ContextServiceImpl contexts_;
   Engine* engine_ = nullptr;
   std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> grpc_server_;

@@ -204,8 +204,14 @@ absl::Status SegmentStore::AllocateExtents(const ReserveRequest& request,
     std::set<uint64_t> kept;
     for (const ExtentRecord& extent : reservation->extents) kept.insert(extent.id);
     std::vector<PageRun> runs;
+    uint64_t kept_pages = 0;
     for (const ExtentRecord* segment : directory_.Unreferenced()) {
       if (kept.contains(segment->id)) continue;
+      if (kept_ != nullptr && kept_->contains(segment->key->identity.name)) {
+        // As many as requests can do without.
+        kept_pages += segment->pages.count;
+        if (kept_pages <= allocator_.num_pages() / 2) continue;
+      }
       evictable_ids.push_back(segment->id);
       runs.push_back(segment->pages);
     }
@@ -230,14 +236,24 @@ absl::Status SegmentStore::AllocateExtents(const ReserveRequest& request,
   return absl::OkStatus();
 }
 
+bool SegmentStore::EvictNamed(const common::SegmentName& name) {
+  const ExtentRecord* segment = directory_.FindNamed(name);
+  if (segment == nullptr || segment->references > 0) return false;
+  clusters_.Erase(segment->id);
+  allocator_.Free(directory_.Evict(segment->id).pages);
+  return true;
+}
+
 absl::Status SegmentStore::ArenaFull(uint64_t sequence_id, uint64_t needed_pages,
                                      size_t num_extents) const {
-  const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
-      "the arena has no room for sequence ", sequence_id, ": needs ", needed_pages, " pages in ",
-      num_extents, " extents; ", allocator_.free_pages(), " of ", allocator_.num_pages(),
-      " pages are free, the longest run has ", allocator_.largest_free(), ", ",
-      directory_.unreferenced_pages(), " pages of unused segments could be evicted",
-      "; wait for other requests or start the store with a larger --arena-bytes"));
+  const absl::Status status = absl::ResourceExhaustedError(
+      absl::StrCat("the arena has no room for sequence ", sequence_id, ": needs ", needed_pages,
+                   " pages in ", num_extents, " extents; ", allocator_.free_pages(), " of ",
+                   allocator_.num_pages(), " pages are free, the longest run has ",
+                   allocator_.largest_free(), ", ", directory_.unreferenced_pages(),
+                   " pages of unused segments could be evicted, as far as no "
+                   "pinned context has them; wait for other requests, unpin contexts or start the "
+                   "store with a larger --arena-bytes"));
   return common::WithReason(status, "ARENA_FULL",
                             {{"needed_pages", absl::StrCat(needed_pages)},
                              {"free_pages", absl::StrCat(allocator_.free_pages())},

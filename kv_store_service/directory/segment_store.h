@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
@@ -72,6 +73,10 @@ class SegmentStore {
   // Names the model whose segments are found and committed from now on.
   void SetFingerprint(const common::Hash256& fingerprint) { fingerprint_ = fingerprint; }
 
+  // Segments of these names are not evicted, as long as they take at most half of the arena.
+  // REQUIRES: `names` outlives the store.
+  void KeepNamed(const absl::flat_hash_set<common::SegmentName>* names) { kept_ = names; }
+
   // References the longest leading run of named segments that are committed, tokens compared, and
   // reserves an extent for each other element, all or nothing. Evicts unreferenced segments, the
   // one released first first, as far as it needs their room. The same request again returns the
@@ -100,6 +105,9 @@ class SegmentStore {
   // Keeps a named segment in the arena until Unpin(), besides the sequences.
   void Pin(uint64_t extent_id) { directory_.Pin(extent_id); }
   void Unpin(uint64_t extent_id) { directory_.Unpin(extent_id); }
+
+  // Evicts the named segment if it is there and nothing uses it. Returns whether it did.
+  bool EvictNamed(const common::SegmentName& name);
 
   // Whether segments that the disk is about to let go take room in the arena.
   bool DiskHoldsRoom() const {
@@ -150,6 +158,7 @@ class SegmentStore {
   ClusterMap clusters_;
   uint64_t last_extent_id_ = 0;
   common::Hash256 fingerprint_;
+  const absl::flat_hash_set<common::SegmentName>* kept_ = nullptr;
   PrefixCounters counters_;
 };
 

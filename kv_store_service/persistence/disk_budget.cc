@@ -23,6 +23,19 @@ absl::Status DiskBudget::RemoveExpiredContexts(absl::Time now) {
   return absl::OkStatus();
 }
 
+absl::Status DiskBudget::PutContext(const ContextRecord& context) {
+  absl::MutexLock eviction_lock(&eviction_mutex_);
+  return storage_.PutContext(context);
+}
+
+bool DiskBudget::FitsEasily(uint64_t physical_bytes, uint64_t incoming_bytes) const {
+  const double sum = static_cast<double>(physical_bytes) + static_cast<double>(incoming_bytes);
+  return limits_.tenant_quota_bytes == 0 && limits_.quotas.empty() &&
+         limits_.idle_ttl == absl::InfiniteDuration() &&
+         (limits_.cap_bytes == 0 ||
+          sum <= limits_.high_watermark * static_cast<double>(limits_.cap_bytes));
+}
+
 absl::Status DiskBudget::MakeRoom(uint64_t incoming_bytes, const Hash256& tenant, absl::Time now) {
   absl::MutexLock eviction_lock(&eviction_mutex_);
   RETURN_IF_ERROR(RemoveExpiredContexts(now));
@@ -33,6 +46,7 @@ absl::Status DiskBudget::MakeRoom(uint64_t incoming_bytes, const Hash256& tenant
     RETURN_IF_ERROR(storage_.PurgeQuarantine().status());
     stats = storage_.Stats();
   }
+  if (FitsEasily(stats.physical_bytes, incoming_bytes)) return absl::OkStatus();
 
   absl::flat_hash_set<SegmentName> pinned;
   for (const ContextRecord& context : storage_.ListContexts()) {

@@ -38,10 +38,16 @@ class DiskBudget {
   // Returns: RESOURCE_EXHAUSTED with the numbers if they cannot fit; errors of the storage.
   absl::Status MakeRoom(uint64_t incoming_bytes, const Hash256& tenant, absl::Time now);
 
+  // Adds or replaces a context while nothing is evicted: its segments are there, and stay if it is
+  // pinned. Errors as SegmentStorage::PutContext().
+  absl::Status PutContext(const ContextRecord& context);
+
   const DiskLimits& limits() const { return limits_; }
   Stats stats();
 
  private:
+  // Whether the limits hold with that much more, without a look at the segments.
+  bool FitsEasily(uint64_t physical_bytes, uint64_t incoming_bytes) const;
   absl::Status RemoveExpiredContexts(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(eviction_mutex_);
 
   SegmentStorage& storage_;

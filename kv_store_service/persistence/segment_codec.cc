@@ -225,6 +225,7 @@ std::string EncodeContext(const ContextRecord& context) {
       .Put(context.salt_hash)
       .Put(context.root)
       .PutList(context.segments)
+      .PutList(context.sink_token_ids)
       .Put(context.num_tokens)
       .Put(uint32_t{context.pinned})
       .Put(context.created)
@@ -240,6 +241,7 @@ absl::StatusOr<ContextRecord> DecodeContext(std::string_view key, std::string_vi
   context.salt_hash = reader.Get<Hash256>();
   context.root = reader.Get<Hash256>();
   context.segments = reader.GetList<SegmentName>();
+  context.sink_token_ids = reader.GetList<int32_t>();
   context.num_tokens = reader.Get<uint64_t>();
   context.pinned = reader.Get<uint32_t>() != 0;
   context.created = reader.GetTime();

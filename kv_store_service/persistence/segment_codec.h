@@ -15,8 +15,8 @@
 //               u32 num_tokens  u64 image_bytes  i64 created  u64 payload_id  u32 chunk_bytes
 //               u32 CRC-32C of the index row
 //   index       list of i32 token ids, list of u32 CRC-32C of the chunks of the payload
-//   context     string name, salt_hash[32] root[32], list of name[32], u64 num_tokens  u32 pinned
-//               i64 created  i64 expires (INT64_MAX: never)
+//   context     string name, salt_hash[32] root[32], list of name[32], list of i32 sink token ids,
+//               u64 num_tokens  u32 pinned  i64 created  i64 expires (INT64_MAX: never)
 //   usage       i64 last use
 //   pending     u64 number of chunks of a payload that no manifest row has, or has not yet
 //   quarantine  name[32] u64 payload_id  u64 number of chunks  i64 when  string reason

@@ -41,12 +41,13 @@ struct SegmentRecord {
 
 // A prefix that a user has named, to find it again or to keep it.
 struct ContextRecord {
-  std::string context_name;           // 1 to kMaxContextNameBytes bytes, unique for its tenant
-  Hash256 salt_hash;                  // the tenant
-  SegmentName root;                   // of its segments
-  std::vector<SegmentName> segments;  // in the order of their tokens; at most 65536
-  uint64_t num_tokens = 0;            // of the prefix, the sink and an unsegmented tail included
-  bool pinned = false;                // its segments are never evicted
+  std::string context_name;             // 1 to kMaxContextNameBytes bytes, unique for its tenant
+  Hash256 salt_hash;                    // the tenant
+  SegmentName root;                     // of its segments
+  std::vector<SegmentName> segments;    // in the order of their tokens; at most 65536
+  std::vector<int32_t> sink_token_ids;  // before the first segment: what its parent is made of
+  uint64_t num_tokens = 0;              // of the prefix, the sink and an unsegmented tail included
+  bool pinned = false;                  // its segments are never evicted
   absl::Time created;
   absl::Time expires = absl::InfiniteFuture();  // after it the name is gone and pins nothing
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/time/clock.h"
 #include "common/status/status_macros.h"
 
@@ -14,10 +15,9 @@ namespace {
 // How often uses are written and limits are looked after while nothing happens.
 constexpr absl::Duration kHousekeeping = absl::Seconds(30);
 
-DiskLimits Limits(const DurableTierOptions& options) {
-  DiskLimits limits;
-  limits.cap_bytes = options.cap_bytes;
-  return limits;
+// Times to live that are shorter are kept with half their precision.
+absl::Duration HousekeepingInterval(const DiskLimits& limits) {
+  return std::clamp(limits.idle_ttl / 2, absl::Milliseconds(100), kHousekeeping);
 }
 
 PersisterOptions ForPersister(const DurableTierOptions& options) {
@@ -43,7 +43,7 @@ DurableTier::DurableTier(const DurableTierOptions& options, std::unique_ptr<Segm
                          std::function<bool(const SegmentName&)> is_referenced)
     : options_(options),
       storage_(std::move(storage)),
-      budget_(storage_.get(), Limits(options), std::move(is_referenced)),
+      budget_(storage_.get(), options.limits, std::move(is_referenced)),
       persister_(ForPersister(options), storage_.get(), &budget_) {
   thread_ = std::thread([this] { Run(); });
 }
@@ -103,8 +103,8 @@ void DurableTier::Run() {
     bool stopping;
     {
       absl::MutexLock lock(&mutex_);
-      idle =
-          !mutex_.AwaitWithTimeout(absl::Condition(this, &DurableTier::WorkOrStop), kHousekeeping);
+      idle = !mutex_.AwaitWithTimeout(absl::Condition(this, &DurableTier::WorkOrStop),
+                                      HousekeepingInterval(options_.limits));
       stopping = stopping_;
       if (!idle && jobs_.empty()) return;
       if (!idle) {
@@ -161,6 +161,16 @@ DurableTier::Stats DurableTier::stats() {
   stats.storage = storage_->Stats();
   stats.persister = persister_.stats();
   stats.budget = budget_.stats();
+  absl::flat_hash_set<SegmentName> pinned;
+  for (const ContextRecord& context : storage_->ListContexts()) {
+    if (!context.pinned) continue;
+    ++stats.pinned_contexts;
+    for (const SegmentName& name : context.segments) {
+      if (!pinned.insert(name).second) continue;
+      const auto record = storage_->Peek(name);
+      if (record.has_value()) stats.pinned_bytes += record->image_bytes;
+    }
+  }
   absl::MutexLock lock(&mutex_);
   stats.restored_total = restored_;
   stats.restored_bytes_total = restored_bytes_;

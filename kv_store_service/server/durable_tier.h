@@ -29,7 +29,7 @@ namespace retroinfer::kvstore {
 struct DurableTierOptions {
   std::string folder;                              // of the storage; empty: no durable tier
   PersistMode mode = PersistMode::kWriteThrough;   // which committed segments are written
-  uint64_t cap_bytes = 0;                          // physical, on disk; 0: no cap
+  DiskLimits limits;                               // of what is written
   uint32_t restore_threads = 2;                    // that read one segment
   absl::Duration retry_after = absl::Seconds(30);  // a segment that could not be read
   // How long the end of the tier may take to write what is queued; the rest is not written.
@@ -62,6 +62,8 @@ class DurableTier {
     StorageStats storage;
     Persister::Stats persister;
     DiskBudget::Stats budget;
+    uint64_t pinned_contexts = 0;
+    uint64_t pinned_bytes = 0;    // of their segments
     uint64_t restored_total = 0;  // segments
     uint64_t restored_bytes_total = 0;
     uint64_t restore_failures_total = 0;  // segments that were there and could not be read
@@ -80,6 +82,15 @@ class DurableTier {
 
   // Queues a committed segment to be written, as Persister::Offer().
   void Offer(PersistRequest request) { persister_.Offer(std::move(request)); }
+
+  // The same for a segment that a user wants to keep, as Persister::Persist().
+  void Persist(PersistRequest request) { persister_.Persist(std::move(request)); }
+  bool writes_through() const { return options_.mode == PersistMode::kWriteThrough; }
+
+  // For contexts, which the storage keeps; evictions go through the budget.
+  SegmentStorage& storage() { return *storage_; }
+  DiskBudget& budget() { return budget_; }
+  const std::string& folder() const { return options_.folder; }
 
   // Returns the record of a segment that can be read back; nothing if there is none, or reading it
   // failed a moment ago. Memory only.

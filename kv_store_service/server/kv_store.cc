@@ -277,6 +277,7 @@ void KvStore::PrepareSegments(const AttachParameters& parameters) {
   if (segments_ == nullptr || !(segments_->geometry() == parameters.geometry)) {
     DropSegments();
     segments_ = std::make_unique<SegmentStore>(arena_.bytes(), parameters.geometry);
+    segments_->KeepNamed(&pinned_);
   }
   segments_->SetFingerprint(common::FingerprintHash(parameters.model_fingerprint));
 }
@@ -349,12 +350,13 @@ absl::Status KvStore::BeginCall(const std::string& token, uint64_t call_number,
 
 absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t call_number,
                                              const ReserveRequest& request, bool compute_anyway) {
-  std::vector<PersistRequest> to_persist;
+  ToPersist to_persist;
   absl::StatusOr<Reservation> reservation;
   {
     absl::MutexLock lock(&mutex_);
     RETURN_IF_ERROR(BeginCall(token, call_number, request.sequence_id));
-    if (tier_ != nullptr && !compute_anyway && !request.cached_only) StartRestore(request);
+    // Who takes only what is there does not wait for it, but the next one finds it.
+    if (tier_ != nullptr && !compute_anyway) StartRestore(request);
     reservation = segments_->Reserve(request, compute_anyway);
     if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
     if (tier_ != nullptr && reservation.ok()) {
@@ -364,14 +366,14 @@ absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t 
           std::span<const ExtentRecord>(reservation->extents).first(reservation->num_cached));
     }
   }
-  for (PersistRequest& persist : to_persist) tier_->Offer(std::move(persist));
+  Persist(std::move(to_persist));
   return reservation;
 }
 
 absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
     const std::string& token, uint64_t call_number, uint64_t sequence_id,
     std::span<const SegmentToCommit> segments) {
-  std::vector<PersistRequest> to_persist;
+  ToPersist to_persist;
   absl::StatusOr<std::vector<ExtentRecord>> extents;
   {
     absl::MutexLock lock(&mutex_);
@@ -387,8 +389,7 @@ absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
     segments_committed_ += segments_->directory().num_committed() - before;
     if (tier_ != nullptr) to_persist = PersistRequestsFor(*extents);
   }
-  // Not under the lock: what is refused is unpinned at once.
-  for (PersistRequest& request : to_persist) tier_->Offer(std::move(request));
+  Persist(std::move(to_persist));
   return extents;
 }
 

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -11,9 +12,12 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/kv/kv_geometry.h"
 #include "common/kv/named_segment.h"
@@ -105,8 +109,34 @@ class KvStore {
 
   // Gives the store a disk. REQUIRES: no other method but IsReferenced() was called yet.
   void SetDurableTier(std::unique_ptr<DurableTier> tier) { tier_ = std::move(tier); }
-  // Whether a sequence, or a write to the disk, uses the segment of that name.
+  DurableTier* tier() const { return tier_.get(); }  // nullptr: there is none
+  // Whether a sequence, a write to the disk or a context that is being saved uses the segment of
+  // that name.
   bool IsReferenced(const SegmentName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // For contexts. The model of the attached worker, or nothing.
+  struct AttachedModel {
+    KvGeometry geometry;
+    std::string fingerprint;
+  };
+  std::optional<AttachedModel> attached_model() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Replaces the segments that are not evicted from the arena, as SegmentStore::KeepNamed().
+  using NameSet = absl::flat_hash_set<SegmentName>;
+  void PinNames(NameSet names) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Until then, the segments are written as soon as they are committed, and not evicted from the
+  // disk. InfinitePast() ends it.
+  void Hold(std::span<const SegmentName> names, absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where each of the segments is in the arena: the pages it takes, 0 if it is not there.
+  std::vector<uint64_t> PagesInArena(std::span<const SegmentName> names) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Starts to write those of the segments that are in the arena and neither on the disk nor about
+  // to be; `failed` is called, on any thread, for each that cannot be written.
+  using PersistFailed = std::function<void(const SegmentName&, const absl::Status&)>;
+  void PersistNow(std::span<const SegmentName> names, const PersistFailed& failed)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Evicts those of the segments that are in the arena and that nobody uses.
+  void DropFromArena(std::span<const SegmentName> names) ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t arena_bytes() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Lets only the worker of `note`, or one with the same geometry and fingerprint, attach, by
   // handing its memory back.
@@ -186,14 +216,23 @@ class KvStore {
   // Waits until the disk needs no bytes of the arena any more, if the lease that `token` is about
   // to start would change it.
   absl::Status DrainTier(const std::string& token) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Segments on their way to the disk.
+  struct ToPersist {
+    std::vector<PersistRequest> offered;  // as far as the disk has time
+    std::vector<PersistRequest> held;     // whatever the disk says
+  };
   // Returns what makes those of the named segments durable that are not and are not on their way;
-  // without those that a slow disk has no time for, which are counted.
-  std::vector<PersistRequest> PersistRequestsFor(std::span<const ExtentRecord> segments)
+  // without those that a slow disk has no time for, which are counted, and those that nobody asked
+  // to persist.
+  ToPersist PersistRequestsFor(std::span<const ExtentRecord> segments)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Pins a segment and returns what makes it durable.
+  // Not under the lock: what is refused is unpinned at once.
+  void Persist(ToPersist requests) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Pins a segment and returns what makes it durable; it is in writing_ until that is done.
   PersistRequest MakePersistRequest(const ExtentRecord& segment)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void EndPersist(uint64_t generation, uint64_t extent_id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndPersist(uint64_t generation, uint64_t extent_id, const SegmentName& name)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Starts to read what follows the committed segments of a request, as far as it is on the disk.
   void StartRestore(const ReserveRequest& request) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status EndRestoreOf(uint64_t generation, uint64_t sequence_id,
@@ -206,6 +245,10 @@ class KvStore {
   // Checks a call that changes segments and notes its number.
   absl::Status BeginCall(const std::string& token, uint64_t call_number, uint64_t sequence_id)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsHeld(const SegmentName& name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const auto held = held_.find(name);
+    return held != held_.end() && absl::Now() < held->second;
+  }
   absl::Status CheckToken(const std::string& token) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Options options_;
@@ -220,8 +263,10 @@ class KvStore {
   common::SealedMemory former_plane_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SegmentStore> segments_ ABSL_GUARDED_BY(mutex_);  // reads arena_; since a lease
   std::optional<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
-  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;     // of segments_
-  std::set<uint64_t> writing_ ABSL_GUARDED_BY(mutex_);  // extents on their way to the disk
+  NameSet pinned_ ABSL_GUARDED_BY(mutex_);  // not evicted from the arena
+  absl::flat_hash_map<SegmentName, absl::Time> held_ ABSL_GUARDED_BY(mutex_);  // see Hold()
+  NameSet writing_ ABSL_GUARDED_BY(mutex_);          // offered to the disk and not written yet
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of segments_
   uint64_t last_own_sequence_ ABSL_GUARDED_BY(mutex_) = kOwnSequences;
   PrefixCounters ended_prefix_ ABSL_GUARDED_BY(mutex_);  // counters of earlier segments_
   DataPlaneStats ended_planes_ ABSL_GUARDED_BY(mutex_);  // counters of earlier attachments

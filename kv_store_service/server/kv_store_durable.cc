@@ -22,6 +22,7 @@ constexpr absl::Duration kDrainTimeout = absl::Seconds(20);
 
 bool KvStore::IsReferenced(const SegmentName& name) const {
   absl::MutexLock lock(&mutex_);
+  if (IsHeld(name)) return true;
   if (segments_ == nullptr) return false;
   const ExtentRecord* segment = segments_->directory().FindNamed(name);
   return segment != nullptr && segment->references > 0;
@@ -43,24 +44,35 @@ absl::Status KvStore::DrainTier(const std::string& token) {
   return absl::UnavailableError("segments of the worker before are still written to the disk");
 }
 
-std::vector<PersistRequest> KvStore::PersistRequestsFor(std::span<const ExtentRecord> segments) {
-  std::vector<PersistRequest> requests;
+KvStore::ToPersist KvStore::PersistRequestsFor(std::span<const ExtentRecord> segments) {
+  ToPersist to_persist;
   for (const ExtentRecord& segment : segments) {
-    if (segment.key == nullptr || writing_.contains(segment.id)) continue;
-    if (tier_->Peek(segment.key->identity.name).has_value()) continue;
+    if (segment.key == nullptr) continue;
+    const SegmentName& name = segment.key->identity.name;
+    if (writing_.contains(name) || tier_->Peek(name).has_value()) continue;
+    if (IsHeld(name)) {
+      to_persist.held.push_back(MakePersistRequest(segment));
+      continue;
+    }
+    if (!tier_->writes_through()) continue;
     if (segments_->directory().pinned_pages() > arena_.bytes().size() / kPageBytes / 2) {
       ++durable_skipped_;  // a slow disk must not keep the arena to itself
       continue;
     }
-    requests.push_back(MakePersistRequest(segment));
+    to_persist.offered.push_back(MakePersistRequest(segment));
   }
-  return requests;
+  return to_persist;
+}
+
+void KvStore::Persist(ToPersist requests) {
+  for (PersistRequest& request : requests.offered) tier_->Offer(std::move(request));
+  for (PersistRequest& request : requests.held) tier_->Persist(std::move(request));
 }
 
 PersistRequest KvStore::MakePersistRequest(const ExtentRecord& segment) {
   const SegmentIdentity& identity = segment.key->identity;
   segments_->Pin(segment.id);
-  writing_.insert(segment.id);
+  writing_.insert(identity.name);
   PersistRequest request;
   request.record.name = identity.name;
   request.record.parent = identity.parent;
@@ -75,17 +87,15 @@ PersistRequest KvStore::MakePersistRequest(const ExtentRecord& segment) {
   request.token_ids = identity.token_ids;
   request.image =
       arena_.bytes().subspan(size_t{segment.pages.first} * kPageBytes, request.record.image_bytes);
-  request.done = [this, generation = generation_, id = segment.id](const absl::Status&) {
-    EndPersist(generation, id);
-  };
+  request.done = [this, generation = generation_, id = segment.id,
+                  name = identity.name](const absl::Status&) { EndPersist(generation, id, name); };
   return request;
 }
 
-void KvStore::EndPersist(uint64_t generation, uint64_t extent_id) {
+void KvStore::EndPersist(uint64_t generation, uint64_t extent_id, const SegmentName& name) {
   absl::MutexLock lock(&mutex_);
-  if (generation != generation_) return;
-  segments_->Unpin(extent_id);
-  writing_.erase(extent_id);
+  writing_.erase(name);
+  if (generation == generation_) segments_->Unpin(extent_id);
 }
 
 void KvStore::StartRestore(const ReserveRequest& request) {

@@ -49,11 +49,23 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
   app.add_option(
          "--persist", options->durable.mode,
          "Which committed segments are written to --cache-dir: write-through (all that have "
-         "a name) or off")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, PersistMode>{
-          {"write-through", PersistMode::kWriteThrough}, {"off", PersistMode::kOff}}));
-  settings->AddByteSize("--cache-bytes", &options->durable.cap_bytes,
+         "a name), on-demand (those of contexts that are saved) or off")
+      ->transform(CLI::CheckedTransformer(
+          std::map<std::string, PersistMode>{{"write-through", PersistMode::kWriteThrough},
+                                             {"on-demand", PersistMode::kOnDemand},
+                                             {"off", PersistMode::kOff}}));
+  DiskLimits& limits = options->durable.limits;
+  settings->AddByteSize("--cache-bytes", &limits.cap_bytes,
                         "Most that --cache-dir may take on disk; 0: no limit");
+  settings->AddByteSize("--cache-tenant-bytes", &limits.tenant_quota_bytes,
+                        "Most that the segments of one cache salt may take; 0: no limit");
+  settings->AddDuration("--cache-ttl", &limits.idle_ttl,
+                        "Segments that were not used for longer than this are removed, unless they "
+                        "are of a pinned context; inf: never");
+  app.add_option("--cache-high-watermark", limits.high_watermark,
+                 "Share of --cache-bytes above which the least recently used segments are removed");
+  app.add_option("--cache-low-watermark", limits.low_watermark,
+                 "Share of --cache-bytes that is left then");
   app.add_option("--restore-threads", options->durable.restore_threads,
                  "Threads that read one segment back from --cache-dir")
       ->check(CLI::Range(1, 64));

@@ -113,6 +113,22 @@ void StoreMetrics::AddDurable() {
              of([](D d) { return double(d.restore_failures_total); }));
   AddCounter("durable_corrupt_total", "Records and images on disk that failed a check",
              of([](D d) { return double(d.storage.corrupt_total); }));
+  AddGauge("contexts", "Contexts that have a name",
+           of([](D d) { return double(d.storage.contexts); }));
+  AddGauge("contexts_pinned", "Contexts that are never evicted",
+           of([](D d) { return double(d.pinned_contexts); }));
+  AddGauge("contexts_pinned_bytes", "Bytes on disk of segments of pinned contexts",
+           of([](D d) { return double(d.pinned_bytes); }));
+  AddCounter("contexts_expired_total", "Contexts whose time to live was over",
+             of([](D d) { return double(d.budget.expired_contexts_total); }));
+  const char* const evictions = "durable_evictions_total";
+  const char* const help = "Segments removed from disk, by reason";
+  AddCounter(evictions, help, of([](D d) { return double(d.budget.expired_total); }),
+             {{"reason", "ttl"}});
+  AddCounter(evictions, help, of([](D d) { return double(d.budget.over_quota_total); }),
+             {{"reason", "tenant_quota"}});
+  AddCounter(evictions, help, of([](D d) { return double(d.budget.over_cap_total); }),
+             {{"reason", "watermark"}});
   AddCounter("durable_evicted_bytes_total", "Bytes of segments removed from disk for its limits",
              of([](D d) { return double(d.budget.evicted_bytes_total); }));
 }
@@ -123,8 +139,9 @@ void StoreMetrics::AddGauge(const char* name, const char* help, Value value) {
   gauges_.push_back({&metrics_->Gauge(name, help), std::move(value)});
 }
 
-void StoreMetrics::AddCounter(const char* name, const char* help, Value value) {
-  counters_.push_back({&metrics_->Counter(name, help), std::move(value)});
+void StoreMetrics::AddCounter(const char* name, const char* help, Value value,
+                              const common::Metrics::Labels& labels) {
+  counters_.push_back({&metrics_->Counter(name, help, labels), std::move(value)});
 }
 
 void StoreMetrics::Update() {

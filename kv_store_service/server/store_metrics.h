@@ -35,7 +35,8 @@ class StoreMetrics {
   };
 
   void AddGauge(const char* name, const char* help, Value value);
-  void AddCounter(const char* name, const char* help, Value value);
+  void AddCounter(const char* name, const char* help, Value value,
+                  const common::Metrics::Labels& labels = {});
   void AddDurable();
   void Update();
 

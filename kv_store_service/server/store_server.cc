@@ -49,6 +49,18 @@ absl::Status RequireRoomForArena(uint64_t bytes) {
       std::string(status.message()), "; choose a smaller --arena-bytes or free memory"));
 }
 
+absl::Status CheckLimits(const DiskLimits& limits) {
+  if (!(limits.low_watermark > 0 && limits.low_watermark <= limits.high_watermark &&
+        limits.high_watermark <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--cache-low-watermark is ", limits.low_watermark, " and --cache-high-watermark ",
+        limits.high_watermark, ", needs 0 < low <= high <= 1"));
+  }
+  if (limits.idle_ttl > absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--cache-ttl is ", absl::FormatDuration(limits.idle_ttl), ", needs more than 0"));
+}
+
 // Limits of a control plane that carries a few calls a second.
 void ConfigureLimits(grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("kv_store_service");
@@ -94,6 +106,7 @@ absl::Status StoreServer::Initialize() {
                                                    watermarks.high,
                                                    ", needs 0 <= low <= high <= 1"));
   }
+  RETURN_IF_ERROR(CheckLimits(options_.durable.limits));
   RETURN_IF_ERROR(PrepareFolder());
   StateFile state_file(PathOf(kStateFileName));
   const std::optional<StateNote> note = state_file.Read();
@@ -164,6 +177,8 @@ absl::Status StoreServer::PrepareFolder() {
 
 absl::Status StoreServer::StartGrpc() {
   rpc_ = std::make_unique<KvStoreRpc>(store_.get(), PathOf(kDescriptorSocket));
+  contexts_ = std::make_unique<Contexts>(store_.get());
+  context_rpc_ = std::make_unique<ContextRpc>(contexts_.get());
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -177,6 +192,7 @@ absl::Status StoreServer::StartGrpc() {
   }
   ConfigureLimits(&builder);
   builder.RegisterService(rpc_.get());
+  builder.RegisterService(context_rpc_.get());
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr || (!options_.listen.empty() && tcp_port == 0)) {
     return absl::UnavailableError(

@@ -13,6 +13,8 @@
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
 #include "common/shm/unique_fd.h"
+#include "kv_store_service/server/context_rpc.h"
+#include "kv_store_service/server/contexts.h"
 #include "kv_store_service/server/descriptor_server.h"
 #include "kv_store_service/server/kv_store.h"
 #include "kv_store_service/server/kv_store_rpc.h"
@@ -69,6 +71,8 @@ class StoreServer {
   std::unique_ptr<common::Metrics> metrics_;
   std::unique_ptr<StoreMetrics> store_metrics_;
   std::unique_ptr<KvStoreRpc> rpc_;
+  std::unique_ptr<Contexts> contexts_;
+  std::unique_ptr<ContextRpc> context_rpc_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::unique_ptr<DescriptorServer> descriptor_server_;
 };

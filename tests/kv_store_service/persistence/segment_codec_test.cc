@@ -27,6 +27,7 @@ ContextRecord SampleContext() {
   context.salt_hash = common::SaltHash("salt");
   context.root = MakeSample(1).record.root;
   context.segments = {MakeSample(1).name(), MakeSample(2).name()};
+  context.sink_token_ids = {1, 2, 3, 4};
   context.num_tokens = 2052;
   context.pinned = true;
   context.created = At(3);

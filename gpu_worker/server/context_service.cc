@@ -1,0 +1,353 @@
+#include "gpu_worker/server/context_service.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/hash/segment_name.h"
+#include "common/kv/segment_layout.h"
+#include "common/log/check.h"
+#include "common/rpc/grpc_status.h"
+#include "common/status/error_reason.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/server/message_codec.h"
+#include "gpu_worker/server/proto_time.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = generation::v1;
+namespace store = kvstore::v1;
+
+constexpr size_t kMaxNameBytes = 256;
+constexpr absl::Duration kCallTimeout = absl::Seconds(30);
+
+absl::Status Invalid(const std::string& message) {
+  return common::WithReason(absl::InvalidArgumentError(message), "INVALID_CONTEXT");
+}
+
+absl::Status CheckName(const std::string& name) {
+  if (!name.empty() && name.size() <= kMaxNameBytes) return absl::OkStatus();
+  return Invalid(absl::StrCat("the name of a context has 1 to ", kMaxNameBytes,
+                              " bytes, this one has ", name.size()));
+}
+
+absl::StatusOr<std::string> SaltHashOf(const std::string& salt) {
+  if (salt.size() > RequestReader::kMaxSaltBytes) {
+    return Invalid(absl::StrCat("cache_salt has ", salt.size(), " bytes, at most ",
+                                RequestReader::kMaxSaltBytes, " are allowed"));
+  }
+  return std::string(common::SaltHash(salt).view());
+}
+
+void ToProto(const store::ContextInfo& from, v1::ContextInfo* to) {
+  to->set_name(from.name());
+  to->set_num_tokens(static_cast<int64_t>(from.num_tokens()));
+  to->set_reusable_tokens(static_cast<int64_t>(from.reusable_tokens()));
+  to->set_bytes(static_cast<int64_t>(from.bytes()));
+  to->set_num_segments(static_cast<int32_t>(from.num_segments()));
+  to->set_segments_in_arena(static_cast<int32_t>(from.segments_in_arena()));
+  to->set_segments_on_disk(static_cast<int32_t>(from.segments_on_disk()));
+  to->set_tier(static_cast<v1::ContextTier>(from.tier()));
+  to->set_pinned(from.pinned());
+  *to->mutable_created() = from.created();
+  *to->mutable_last_used() = from.last_used();
+  if (from.has_expires()) *to->mutable_expires() = from.expires();
+}
+
+// Prepares the message and the deadline of a call for one context of a tenant.
+template <typename Request>
+absl::StatusOr<store::ListContextsRequest> TenantOf(const Request& request) {
+  store::ListContextsRequest tenant;
+  ASSIGN_OR_RETURN(*tenant.mutable_salt_hash(), SaltHashOf(request.cache_salt()));
+  return tenant;
+}
+
+template <typename StoreRequest, typename Request>
+absl::StatusOr<StoreRequest> ForOne(const Request& request) {
+  StoreRequest to_store;
+  RETURN_IF_ERROR(CheckName(request.name()));
+  ASSIGN_OR_RETURN(*to_store.mutable_salt_hash(), SaltHashOf(request.cache_salt()));
+  to_store.set_name(request.name());
+  return to_store;
+}
+
+// Ends the call to the store when the client's call ends.
+std::unique_ptr<grpc::ClientContext> ContextFor(const grpc::ServerContext& context,
+                                                absl::Duration timeout) {
+  auto to_store = grpc::ClientContext::FromServerContext(context);
+  const auto own = absl::ToChronoTime(absl::Now() + timeout);
+  if (timeout != absl::InfiniteDuration())
+    to_store->set_deadline(std::min(own, context.deadline()));
+  return to_store;
+}
+
+// What a request for text with this prompt would be, with as little output as commits the prompt's
+// segments.
+v1::GenerateRequest AsGenerate(const v1::SaveContextRequest& request) {
+  v1::GenerateRequest generate;
+  switch (request.input_case()) {
+    case v1::SaveContextRequest::kText:
+      generate.set_text(request.text());
+      break;
+    case v1::SaveContextRequest::kTokenIds:
+      *generate.mutable_token_ids() = request.token_ids();
+      break;
+    case v1::SaveContextRequest::kMessages:
+      *generate.mutable_messages() = request.messages();
+      break;
+    case v1::SaveContextRequest::INPUT_NOT_SET:
+      break;
+  }
+  if (request.has_add_special_tokens()) {
+    generate.set_add_special_tokens(request.add_special_tokens());
+  }
+  generate.set_request_id(absl::StrFormat("save-%016x", absl::Uniform<uint64_t>(absl::BitGen())));
+  generate.set_cache_salt(request.cache_salt());
+  generate.mutable_sampling()->set_temperature(0);
+  generate.mutable_sampling()->set_max_tokens(2);
+  generate.mutable_sampling()->set_ignore_eos(true);
+  generate.mutable_attention()->set_policy(v1::ATTENTION_POLICY_WAVE);
+  return generate;
+}
+
+absl::StatusOr<absl::Duration> TimeToLive(const v1::SaveContextRequest& request) {
+  if (!request.has_time_to_live()) return absl::InfiniteDuration();
+  const google::protobuf::Duration& ttl = request.time_to_live();
+  const absl::Duration duration = GetDuration(ttl);
+  if (ttl.nanos() >= 0 && ttl.nanos() < 1'000'000'000 && duration > absl::ZeroDuration()) {
+    return duration;
+  }
+  return Invalid("time_to_live must be more than 0");
+}
+
+}  // namespace
+
+void ContextServiceImpl::Serve(const ServedModel* model, Engine* engine) {
+  absl::MutexLock lock(&mutex_);
+  RI_CHECK(backend_ == nullptr);
+  backend_ = std::make_unique<Backend>(model, engine);
+}
+
+void ContextServiceImpl::StartDraining() {
+  absl::MutexLock lock(&mutex_);
+  draining_ = true;
+}
+
+bool ContextServiceImpl::IsOver(const grpc::ServerContext& context) const {
+  if (context.IsCancelled()) return true;
+  absl::MutexLock lock(&mutex_);
+  return draining_;
+}
+
+absl::StatusOr<ContextServiceImpl::Backend*> ContextServiceImpl::Admit(
+    const grpc::ServerContext& context) {
+  if (api_key_.required()) {
+    const auto found = context.client_metadata().find("authorization");
+    const bool there = found != context.client_metadata().end();
+    RETURN_IF_ERROR(
+        api_key_.Check(there ? std::string_view(found->second.data(), found->second.size()) : ""));
+  }
+  absl::MutexLock lock(&mutex_);
+  if (draining_) {
+    return common::WithReason(absl::UnavailableError("the server is shutting down"), "DRAINING");
+  }
+  if (backend_ == nullptr) {
+    return common::WithReason(absl::UnavailableError("the model is still loading"), "NOT_READY");
+  }
+  if (open_calls_ >= kMaxCalls) {
+    return common::WithReason(
+        absl::ResourceExhaustedError(absl::StrCat(kMaxCalls,
+                                                  " calls about contexts are open; try "
+                                                  "again when one has ended")),
+        "TOO_MANY_CALLS");
+  }
+  ++open_calls_;
+  return backend_.get();
+}
+
+template <typename Handle>
+grpc::Status ContextServiceImpl::Run(const grpc::ServerContext& context, Handle handle) {
+  const absl::StatusOr<Backend*> backend = Admit(context);
+  if (!backend.ok()) return common::ToGrpcStatus(backend.status());
+  const absl::Status status = handle(**backend);
+  {
+    absl::MutexLock lock(&mutex_);
+    --open_calls_;
+  }
+  return common::ToGrpcStatus(status);
+}
+
+grpc::Status ContextServiceImpl::SaveContext(grpc::ServerContext* context,
+                                             const v1::SaveContextRequest* request,
+                                             grpc::ServerWriter<v1::SaveContextResponse>* writer) {
+  return Run(*context, [&](Backend& backend) { return Save(backend, *context, *request, writer); });
+}
+
+absl::Status ContextServiceImpl::Save(Backend& backend, const grpc::ServerContext& context,
+                                      const v1::SaveContextRequest& request,
+                                      grpc::ServerWriter<v1::SaveContextResponse>* writer) {
+  const absl::Time begin = absl::Now();
+  RETURN_IF_ERROR(CheckKnownFields(request));
+  RETURN_IF_ERROR(CheckName(request.name()));
+  PrefixToSave prefix;
+  prefix.name = request.name();
+  prefix.pinned = request.pinned();
+  ASSIGN_OR_RETURN(prefix.time_to_live, TimeToLive(request));
+  ASSIGN_OR_RETURN(GenerateCall::Submission submission,
+                   backend.reader.Read(AsGenerate(request), absl::InfiniteFuture()));
+  prefix.request = std::move(submission.continuations.front());
+  ContextSaver saver(backend.model, backend.engine, &backend.store.stub());
+  const auto on_progress = [writer](const PrefillProgress& progress) {
+    v1::SaveContextResponse response;
+    v1::PrefillProgress* proto = response.mutable_progress();
+    proto->set_total_tokens(progress.total_tokens);
+    proto->set_cached_tokens(progress.cached_tokens);
+    proto->set_processed_tokens(progress.processed_tokens);
+    SetDuration(progress.elapsed, proto->mutable_elapsed());
+    writer->Write(response);
+  };
+  ASSIGN_OR_RETURN(const SavedPrefix saved,
+                   saver.Save(std::move(prefix), on_progress, [&] { return IsOver(context); }));
+  v1::SaveContextResponse response;
+  ToProto(saved.context, response.mutable_saved()->mutable_context());
+  response.mutable_saved()->set_computed_tokens(saved.computed_tokens);
+  SetDuration(absl::Now() - begin, response.mutable_saved()->mutable_elapsed());
+  writer->Write(response);
+  return absl::OkStatus();
+}
+
+grpc::Status ContextServiceImpl::ListContexts(grpc::ServerContext* context,
+                                              const v1::ListContextsRequest* request,
+                                              v1::ListContextsResponse* response) {
+  return Run(*context, [&](Backend& backend) -> absl::Status {
+    RETURN_IF_ERROR(CheckKnownFields(*request));
+    ASSIGN_OR_RETURN(const store::ListContextsRequest tenant, TenantOf(*request));
+    store::ListContextsResponse answer;
+    RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().ListContexts(
+        ContextFor(*context, kCallTimeout).get(), tenant, &answer)));
+    for (const store::ContextInfo& info : answer.contexts())
+      ToProto(info, response->add_contexts());
+    return absl::OkStatus();
+  });
+}
+
+grpc::Status ContextServiceImpl::PinContext(grpc::ServerContext* context,
+                                            const v1::PinContextRequest* request,
+                                            v1::PinContextResponse* response) {
+  return Run(*context, [&](Backend& backend) -> absl::Status {
+    RETURN_IF_ERROR(CheckKnownFields(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::PinContextRequest>(*request));
+    store::PinContextResponse answer;
+    RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().PinContext(
+        ContextFor(*context, kCallTimeout).get(), to_store, &answer)));
+    ToProto(answer.context(), response->mutable_context());
+    return absl::OkStatus();
+  });
+}
+
+grpc::Status ContextServiceImpl::UnpinContext(grpc::ServerContext* context,
+                                              const v1::UnpinContextRequest* request,
+                                              v1::UnpinContextResponse* response) {
+  return Run(*context, [&](Backend& backend) -> absl::Status {
+    RETURN_IF_ERROR(CheckKnownFields(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::UnpinContextRequest>(*request));
+    store::UnpinContextResponse answer;
+    RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().UnpinContext(
+        ContextFor(*context, kCallTimeout).get(), to_store, &answer)));
+    ToProto(answer.context(), response->mutable_context());
+    return absl::OkStatus();
+  });
+}
+
+grpc::Status ContextServiceImpl::RemoveContext(grpc::ServerContext* context,
+                                               const v1::RemoveContextRequest* request,
+                                               v1::RemoveContextResponse* response) {
+  return Run(*context, [&](Backend& backend) -> absl::Status {
+    RETURN_IF_ERROR(CheckKnownFields(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::RemoveContextRequest>(*request));
+    store::RemoveContextResponse answer;
+    RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().RemoveContext(
+        ContextFor(*context, kCallTimeout).get(), to_store, &answer)));
+    response->set_removed_segments(static_cast<int32_t>(answer.removed_segments()));
+    response->set_removed_bytes(static_cast<int64_t>(answer.removed_bytes()));
+    return absl::OkStatus();
+  });
+}
+
+grpc::Status ContextServiceImpl::VerifyContext(grpc::ServerContext* context,
+                                               const v1::VerifyContextRequest* request,
+                                               v1::VerifyContextResponse* response) {
+  return Run(*context, [&](Backend& backend) -> absl::Status {
+    RETURN_IF_ERROR(CheckKnownFields(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::VerifyContextRequest>(*request));
+    store::VerifyContextResponse answer;
+    RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().VerifyContext(
+        ContextFor(*context, absl::InfiniteDuration()).get(), to_store, &answer)));
+    response->set_num_segments(static_cast<int32_t>(answer.num_segments()));
+    response->set_intact_segments(static_cast<int32_t>(answer.intact_segments()));
+    response->set_missing_segments(static_cast<int32_t>(answer.missing_segments()));
+    response->set_damaged_segments(static_cast<int32_t>(answer.damaged_segments()));
+    response->set_bytes_checked(static_cast<int64_t>(answer.bytes_checked()));
+    *response->mutable_problems() = answer.problems();
+    return absl::OkStatus();
+  });
+}
+
+grpc::Status ContextServiceImpl::ExportContext(
+    grpc::ServerContext* context, const v1::ExportContextRequest* request,
+    grpc::ServerWriter<v1::ExportContextResponse>* writer) {
+  return Run(*context, [&](Backend& backend) -> absl::Status {
+    RETURN_IF_ERROR(CheckKnownFields(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::ExportContextRequest>(*request));
+    const auto to_store_context = ContextFor(*context, absl::InfiniteDuration());
+    const auto reader = backend.store.stub().ExportContext(to_store_context.get(), to_store);
+    store::ExportContextResponse chunk;
+    v1::ExportContextResponse response;
+    while (reader->Read(&chunk)) {
+      response.set_data(std::move(*chunk.mutable_data()));
+      if (!writer->Write(response) || IsOver(*context)) to_store_context->TryCancel();
+    }
+    return common::FromGrpcStatus(reader->Finish());
+  });
+}
+
+grpc::Status ContextServiceImpl::ImportContext(grpc::ServerContext* context,
+                                               grpc::ServerReader<v1::ImportContextRequest>* reader,
+                                               v1::ImportContextResponse* response) {
+  return Run(*context, [&](Backend& backend) -> absl::Status {
+    v1::ImportContextRequest message;
+    if (!reader->Read(&message)) return Invalid("there is no message");
+    RETURN_IF_ERROR(CheckKnownFields(message));
+    store::ImportContextRequest chunk;
+    ASSIGN_OR_RETURN(*chunk.mutable_salt_hash(), SaltHashOf(message.cache_salt()));
+    const common::Hash256 root =
+        common::RootName(backend.model->segment_fingerprint, common::SaltHash(message.cache_salt()),
+                         kSegmentVersion);
+    chunk.set_root(std::string(root.view()));
+    chunk.set_name(message.name());
+    chunk.set_pinned(message.pinned());
+    chunk.set_replace(message.replace());
+    store::ImportContextResponse answer;
+    const auto to_store_context = ContextFor(*context, absl::InfiniteDuration());
+    const auto writer = backend.store.stub().ImportContext(to_store_context.get(), &answer);
+    bool goes_on = true;
+    do {
+      chunk.set_data(std::move(*message.mutable_data()));
+      goes_on = writer->Write(chunk);  // false: the store has its answer already
+      chunk.Clear();
+    } while (goes_on && !IsOver(*context) && reader->Read(&message));
+    // Half a file must not look like a whole one.
+    if (IsOver(*context)) to_store_context->TryCancel();
+    writer->WritesDone();
+    RETURN_IF_ERROR(common::FromGrpcStatus(writer->Finish()));
+    ToProto(answer.context(), response->mutable_context());
+    response->set_written_segments(static_cast<int32_t>(answer.written_segments()));
+    return absl::OkStatus();
+  });
+}
+
+}  // namespace retroinfer

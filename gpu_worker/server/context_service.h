@@ -1,0 +1,92 @@
+// The gRPC handlers of ContextService: read what a client means, and pass it on to the store.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "gpu_worker/engine/engine.h"
+#include "gpu_worker/server/api_key.h"
+#include "gpu_worker/server/context_saver.h"
+#include "gpu_worker/server/request_reader.h"
+#include "gpu_worker/server/served_model.h"
+#include "gpu_worker/store_link/context_client.h"
+#include "retroinfer/generation/v1/contexts.grpc.pb.h"
+
+namespace retroinfer {
+
+// Calls are few and long, so each has a thread of gRPC's; at most kMaxCalls are open.
+//
+// Threads: handlers run on gRPC's threads; the other methods on any thread.
+class ContextServiceImpl final : public generation::v1::ContextService::Service {
+ public:
+  static constexpr int kMaxCalls = 8;
+
+  explicit ContextServiceImpl(const std::string& api_key) : api_key_(api_key) {}
+
+  // From now on calls reach `engine` and the model's store. Called once; both outlive all calls.
+  void Serve(const ServedModel* model, Engine* engine) ABSL_LOCKS_EXCLUDED(mutex_);
+  // From now on calls get UNAVAILABLE; open ones end soon.
+  void StartDraining() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  grpc::Status SaveContext(
+      grpc::ServerContext* context, const generation::v1::SaveContextRequest* request,
+      grpc::ServerWriter<generation::v1::SaveContextResponse>* writer) override;
+  grpc::Status ListContexts(grpc::ServerContext* context,
+                            const generation::v1::ListContextsRequest* request,
+                            generation::v1::ListContextsResponse* response) override;
+  grpc::Status PinContext(grpc::ServerContext* context,
+                          const generation::v1::PinContextRequest* request,
+                          generation::v1::PinContextResponse* response) override;
+  grpc::Status UnpinContext(grpc::ServerContext* context,
+                            const generation::v1::UnpinContextRequest* request,
+                            generation::v1::UnpinContextResponse* response) override;
+  grpc::Status RemoveContext(grpc::ServerContext* context,
+                             const generation::v1::RemoveContextRequest* request,
+                             generation::v1::RemoveContextResponse* response) override;
+  grpc::Status VerifyContext(grpc::ServerContext* context,
+                             const generation::v1::VerifyContextRequest* request,
+                             generation::v1::VerifyContextResponse* response) override;
+  grpc::Status ExportContext(
+      grpc::ServerContext* context, const generation::v1::ExportContextRequest* request,
+      grpc::ServerWriter<generation::v1::ExportContextResponse>* writer) override;
+  grpc::Status ImportContext(grpc::ServerContext* context,
+                             grpc::ServerReader<generation::v1::ImportContextRequest>* reader,
+                             generation::v1::ImportContextResponse* response) override;
+
+ private:
+  struct Backend {
+    Backend(const ServedModel* served, Engine* runs)
+        : model(served),
+          engine(runs),
+          reader(*served, runs->limits().max_model_len),
+          store(served->store_target) {}
+
+    const ServedModel* model;
+    Engine* engine;
+    RequestReader reader;
+    ContextClient store;
+  };
+
+  // Admits a call, runs `handle(backend)` and turns its status into gRPC's.
+  template <typename Handle>
+  grpc::Status Run(const grpc::ServerContext& context, Handle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Backend*> Admit(const grpc::ServerContext& context) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsOver(const grpc::ServerContext& context) const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Save(Backend& backend, const grpc::ServerContext& context,
+                    const generation::v1::SaveContextRequest& request,
+                    grpc::ServerWriter<generation::v1::SaveContextResponse>* writer);
+
+  const ApiKey api_key_;
+
+  mutable absl::Mutex mutex_;
+  std::unique_ptr<Backend> backend_ ABSL_GUARDED_BY(mutex_);  // set once, then constant
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
+  int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace retroinfer

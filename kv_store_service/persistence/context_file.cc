@@ -1,0 +1,248 @@
+#include "kv_store_service/persistence/context_file.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/hash/crc32c.h"
+#include "common/kv/segment_layout.h"
+#include "common/status/errno_status.h"
+#include "common/status/error_reason.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+              "fields are written as they lie in memory");
+
+constexpr std::string_view kMagic = "RTROCTX\n";
+constexpr size_t kPreambleBytes = 16;
+constexpr size_t kFixedHeaderBytes = 112;  // up to the name
+constexpr size_t kHeaderBytesMax = 64 << 10;
+constexpr size_t kSegmentHeadBytes = 20;
+constexpr size_t kCrcBytes = 4;
+constexpr size_t kDigestBytes = 32;
+constexpr size_t kChunkBytes = 1 << 20;
+
+std::span<const std::byte> Bytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+template <typename T>
+void Put(T value, std::string* out) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  out->append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+template <typename T>
+T Get(std::string_view bytes, size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(value));
+  return value;
+}
+
+absl::Status Bad(std::string_view what) {
+  return common::WithReason(
+      absl::InvalidArgumentError(absl::StrCat(std::string(what), ": this is no context file, or ",
+                                              "one that was cut or changed; export it again")),
+      kBadFileReason);
+}
+
+}  // namespace
+
+absl::Status ContextFileWriter::Write(std::string_view bytes) {
+  digest_.Add(bytes);
+  for (size_t begin = 0; begin < bytes.size(); begin += kChunkBytes) {
+    RETURN_IF_ERROR(sink_(bytes.substr(begin, kChunkBytes)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ContextFileWriter::Begin(const ContextFileHeader& header) {
+  std::string out(kMagic);
+  Put(kContextFileVersion, &out);
+  const size_t size = kFixedHeaderBytes + header.context_name.size() + kCrcBytes;
+  Put(static_cast<uint32_t>(size), &out);
+  out.append(header.fingerprint_hash.view());
+  Put(header.segment_version, &out);
+  Put(header.geometry.num_layers, &out);
+  Put(header.geometry.num_kv_heads, &out);
+  Put(header.geometry.head_dim, &out);
+  Put(static_cast<uint32_t>(header.geometry.dtype), &out);
+  Put(header.num_tokens, &out);
+  Put(header.num_segments, &out);
+  Put(absl::ToUnixMicros(header.created), &out);
+  for (const int32_t token : header.sink_token_ids) Put(token, &out);
+  Put(static_cast<uint32_t>(header.context_name.size()), &out);
+  out.append(header.context_name);
+  Put(common::Crc32c(Bytes(out)), &out);
+  return Write(out);
+}
+
+absl::Status ContextFileWriter::AddSegment(uint64_t token_begin, std::span<const int32_t> token_ids,
+                                           std::span<const std::byte> image) {
+  std::string head;
+  Put(token_begin, &head);
+  Put(static_cast<uint32_t>(token_ids.size()), &head);
+  Put(uint64_t{image.size()}, &head);
+  head.append(reinterpret_cast<const char*>(token_ids.data()), token_ids.size_bytes());
+  Put(common::Crc32c(Bytes(head)), &head);
+  RETURN_IF_ERROR(Write(head));
+  RETURN_IF_ERROR(Write({reinterpret_cast<const char*>(image.data()), image.size()}));
+  std::string tail;
+  Put(common::Crc32c(image), &tail);
+  return Write(tail);
+}
+
+absl::Status ContextFileWriter::Finish() { return sink_(digest_.Finish().view()); }
+
+absl::StatusOr<std::optional<ContextFileHeader>> ParseContextFileHeader(std::string_view bytes) {
+  const size_t magic_there = std::min(bytes.size(), kMagic.size());
+  if (bytes.substr(0, magic_there) != kMagic.substr(0, magic_there)) return Bad("wrong beginning");
+  if (bytes.size() < kPreambleBytes) return std::optional<ContextFileHeader>();
+  const auto version = Get<uint32_t>(bytes, 8);
+  if (version != kContextFileVersion) {
+    return common::WithReason(absl::FailedPreconditionError(absl::StrCat(
+                                  "the file has format version ", version,
+                                  ", this server reads version ", kContextFileVersion)),
+                              kWrongFormatReason);
+  }
+  const auto size = Get<uint32_t>(bytes, 12);
+  if (size < kFixedHeaderBytes + kCrcBytes || size > kHeaderBytesMax) return Bad("wrong header");
+  if (bytes.size() < size) return std::optional<ContextFileHeader>();
+  const std::string_view body = bytes.substr(0, size - kCrcBytes);
+  if (common::Crc32c(Bytes(body)) != Get<uint32_t>(bytes, body.size())) {
+    return Bad("the checksum of the header is wrong");
+  }
+  if (Get<uint32_t>(body, 108) != body.size() - kFixedHeaderBytes) return Bad("wrong name");
+  ContextFileHeader header;
+  ASSIGN_OR_RETURN(header.fingerprint_hash, common::Hash256::FromBytes(body.substr(16, 32)));
+  header.segment_version = Get<uint32_t>(body, 48);
+  header.geometry = {Get<uint32_t>(body, 52), Get<uint32_t>(body, 56), Get<uint32_t>(body, 60),
+                     static_cast<DType>(Get<uint32_t>(body, 64))};
+  header.num_tokens = Get<uint64_t>(body, 68);
+  header.num_segments = Get<uint64_t>(body, 76);
+  header.created = absl::FromUnixMicros(Get<int64_t>(body, 84));
+  for (size_t i = 0; i < kSinkTokens; ++i) {
+    header.sink_token_ids.push_back(Get<int32_t>(body, 92 + 4 * i));
+  }
+  header.context_name = std::string(body.substr(kFixedHeaderBytes));
+  return std::optional(std::move(header));
+}
+
+absl::StatusOr<ContextFileReader> ContextFileReader::Open(int fd) {
+  ContextFileReader reader;
+  reader.fd_ = fd;
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return common::ErrnoStatus(errno, "looking at a context file");
+  reader.size_ = static_cast<uint64_t>(info.st_size);
+  RETURN_IF_ERROR(reader.ReadHeader());
+  RETURN_IF_ERROR(reader.CheckDigest());
+  RETURN_IF_ERROR(reader.FindSegments());
+  return reader;
+}
+
+absl::Status ContextFileReader::ReadAt(uint64_t offset, void* to, size_t size) const {
+  if (offset > size_ || size > size_ - offset) return Bad("it ends too early");
+  auto* bytes = static_cast<char*>(to);
+  while (size > 0) {
+    const ssize_t count = ::pread(fd_, bytes, size, static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return common::ErrnoStatus(errno, "reading a context file");
+    if (count == 0) return Bad("it ends too early");
+    bytes += count;
+    offset += static_cast<uint64_t>(count);
+    size -= static_cast<size_t>(count);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ContextFileReader::ReadHeader() {
+  std::string bytes(std::min<uint64_t>(size_, kHeaderBytesMax), '\0');
+  RETURN_IF_ERROR(ReadAt(0, bytes.data(), bytes.size()));
+  ASSIGN_OR_RETURN(std::optional<ContextFileHeader> header, ParseContextFileHeader(bytes));
+  if (!header.has_value()) return Bad("it ends too early");
+  header_ = *std::move(header);
+  header_bytes_ = Get<uint32_t>(bytes, 12);
+  return absl::OkStatus();
+}
+
+absl::Status ContextFileReader::CheckDigest() const {
+  if (size_ < header_bytes_ + kDigestBytes) return Bad("it ends too early");
+  common::Sha256 digest("retroinfer context file");
+  std::string chunk(kChunkBytes, '\0');
+  const uint64_t end = size_ - kDigestBytes;
+  for (uint64_t offset = 0; offset < end;) {
+    const size_t size = std::min<uint64_t>(kChunkBytes, end - offset);
+    RETURN_IF_ERROR(ReadAt(offset, chunk.data(), size));
+    digest.Add({chunk.data(), size});
+    offset += size;
+  }
+  char stored[kDigestBytes];
+  RETURN_IF_ERROR(ReadAt(end, stored, kDigestBytes));
+  if (digest.Finish().view() == std::string_view(stored, kDigestBytes)) return absl::OkStatus();
+  return Bad("the digest of the file is wrong");
+}
+
+absl::Status ContextFileReader::FindSegments() {
+  RETURN_IF_ERROR(header_.geometry.Validate());
+  uint64_t offset = header_bytes_;
+  uint64_t position = kSinkTokens;
+  const uint64_t end = size_ - kDigestBytes;
+  while (offset < end) {
+    char head[kSegmentHeadBytes];
+    RETURN_IF_ERROR(ReadAt(offset, head, sizeof(head)));
+    const std::string_view view(head, sizeof(head));
+    const Segment segment = {Get<uint64_t>(view, 0), Get<uint32_t>(view, 8),
+                             Get<uint64_t>(view, 12), offset + kSegmentHeadBytes};
+    if (segment.num_tokens == 0 || segment.num_tokens % kDecodeSegmentTokens != 0 ||
+        segment.num_tokens > kPrefillSegmentTokens || segment.token_begin != position) {
+      return Bad("a segment is not where it should be");
+    }
+    const uint64_t pages_max = SegmentLayout(header_.geometry, segment.num_tokens).max_pages;
+    const uint64_t token_bytes = uint64_t{segment.num_tokens} * sizeof(int32_t);
+    if (segment.image_bytes == 0 || segment.image_bytes % kPageBytes != 0 ||
+        segment.image_bytes > pages_max * kPageBytes) {
+      return Bad("a segment has a wrong size");
+    }
+    offset = segment.offset + token_bytes + kCrcBytes + segment.image_bytes + kCrcBytes;
+    position += segment.num_tokens;
+    segments_.push_back(segment);
+  }
+  if (offset == end && !segments_.empty() && segments_.size() == header_.num_segments &&
+      position <= header_.num_tokens) {
+    return absl::OkStatus();
+  }
+  return Bad("the number of segments is wrong");
+}
+
+absl::StatusOr<std::vector<int32_t>> ContextFileReader::ReadTokens(size_t index) const {
+  const Segment& segment = segments_[index];
+  std::string head(kSegmentHeadBytes + segment.num_tokens * sizeof(int32_t) + kCrcBytes, '\0');
+  RETURN_IF_ERROR(ReadAt(segment.offset - kSegmentHeadBytes, head.data(), head.size()));
+  const std::string_view body = std::string_view(head).substr(0, head.size() - kCrcBytes);
+  if (common::Crc32c(Bytes(body)) != Get<uint32_t>(head, body.size())) {
+    return Bad("the checksum of a segment's tokens is wrong");
+  }
+  std::vector<int32_t> tokens(segment.num_tokens);
+  std::memcpy(tokens.data(), body.data() + kSegmentHeadBytes, tokens.size() * sizeof(int32_t));
+  return tokens;
+}
+
+absl::StatusOr<std::vector<std::byte>> ContextFileReader::ReadImage(size_t index) const {
+  const Segment& segment = segments_[index];
+  const uint64_t offset = segment.offset + segment.num_tokens * sizeof(int32_t) + kCrcBytes;
+  std::vector<std::byte> image(segment.image_bytes);
+  RETURN_IF_ERROR(ReadAt(offset, image.data(), image.size()));
+  char stored[kCrcBytes];
+  RETURN_IF_ERROR(ReadAt(offset + image.size(), stored, kCrcBytes));
+  if (common::Crc32c(image) == Get<uint32_t>({stored, kCrcBytes}, 0)) return image;
+  return Bad("the checksum of a segment's image is wrong");
+}
+
+}  // namespace retroinfer::kvstore

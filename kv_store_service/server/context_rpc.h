@@ -1,0 +1,39 @@
+// The ContextStoreService RPCs: translate messages and statuses, nothing else.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include "kv_store_service/server/contexts.h"
+#include "retroinfer/kvstore/v1/contexts.grpc.pb.h"
+
+namespace retroinfer::kvstore {
+
+// Threads: gRPC's.
+class ContextRpc final : public v1::ContextStoreService::Service {
+ public:
+  // REQUIRES: `contexts` outlives the service.
+  explicit ContextRpc(Contexts* contexts) : contexts_(*contexts) {}
+
+  grpc::Status SaveContext(grpc::ServerContext* context, const v1::SaveContextRequest* request,
+                           v1::SaveContextResponse* response) override;
+  grpc::Status ListContexts(grpc::ServerContext* context, const v1::ListContextsRequest* request,
+                            v1::ListContextsResponse* response) override;
+  grpc::Status PinContext(grpc::ServerContext* context, const v1::PinContextRequest* request,
+                          v1::PinContextResponse* response) override;
+  grpc::Status UnpinContext(grpc::ServerContext* context, const v1::UnpinContextRequest* request,
+                            v1::UnpinContextResponse* response) override;
+  grpc::Status RemoveContext(grpc::ServerContext* context, const v1::RemoveContextRequest* request,
+                             v1::RemoveContextResponse* response) override;
+  grpc::Status VerifyContext(grpc::ServerContext* context, const v1::VerifyContextRequest* request,
+                             v1::VerifyContextResponse* response) override;
+  grpc::Status ExportContext(grpc::ServerContext* context, const v1::ExportContextRequest* request,
+                             grpc::ServerWriter<v1::ExportContextResponse>* writer) override;
+  grpc::Status ImportContext(grpc::ServerContext* context,
+                             grpc::ServerReader<v1::ImportContextRequest>* reader,
+                             v1::ImportContextResponse* response) override;
+
+ private:
+  Contexts& contexts_;
+};
+
+}  // namespace retroinfer::kvstore
