@@ -6,14 +6,17 @@
 // * the decode of a stream beside a prefill of which every segment is written to the disk, against
 //   the same without a disk, in turns.
 //
+// RETROINFER_BENCH_PART: "first-token" or "decode" alone. RETROINFER_BENCH_ROUNDS: default 5.
 // Prints JSON with medians and ratios; exits with 1 if a token is wrong.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -34,8 +37,17 @@ using test_support::SampledRequest;
 using test_support::ServiceOptions;
 using test_support::ServiceProcesses;
 
+int EnvInt(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+bool HasPart(std::string_view part) {
+  const char* text = std::getenv("RETROINFER_BENCH_PART");
+  return text == nullptr || text == part;
+}
+
 const size_t kPrompt = bench::IsSmoke() ? 9'000 : 32'768;
-const int kRounds = bench::IsSmoke() ? 1 : 5;
+const int kRounds = bench::IsSmoke() ? 1 : EnvInt("RETROINFER_BENCH_ROUNDS", 5);
 const int32_t kDecodeTokens = bench::IsSmoke() ? 60 : 600;
 constexpr size_t kBesidePrompt = 9'000;  // of the prefill beside a decode
 constexpr size_t kDecodePrompt = 9'000;
@@ -174,8 +186,8 @@ int Main() {
   nlohmann::json report = {{"benchmark", "durable_services"},
                            {"smoke", bench::IsSmoke()},
                            {"commit", std::string(common::kBuildRevision)}};
-  if (const int failed = MeasureFirstToken(&report); failed != 0) return failed;
-  MeasureDecode(&report);
+  if (HasPart("first-token") && MeasureFirstToken(&report) != 0) return 1;
+  if (HasPart("decode")) MeasureDecode(&report);
   bench::Print(report);
   return 0;
 }
