@@ -22,6 +22,7 @@
 #include "bench/support/measure.h"
 #include "common/log/check.h"
 #include "common/shm/unique_fd.h"
+#include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 
 namespace retroinfer::kvstore {
@@ -192,6 +193,7 @@ int Main() {
                           ("segment_storage_bench." + std::to_string(getpid()));
   const Workload workload =
       bench::IsSmoke() ? Workload{2, size_t{4} << 20, 1} : Workload{8, size_t{64} << 20, 3};
+  KeepReadBuffers();  // as the service does
   bench::Print(StorageBench(workload, folder).Run());
   fs::remove_all(folder);
   return 0;

@@ -1,5 +1,7 @@
 #include "kv_store_service/persistence/payload_table.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -18,7 +20,9 @@
 namespace retroinfer::kvstore {
 namespace {
 
-constexpr uint32_t kChunksPerKeyCheck = 16;  // far fewer than share a block of keys
+constexpr uint32_t kChunksPerKeyCheck = 64;  // far fewer than share a block of keys
+constexpr int kKeptBufferBytes = 16 << 20;
+constexpr int kKeptFreeBytes = 64 << 20;
 constexpr int kFlushAttempts = 100;
 constexpr absl::Duration kFlushRetryInterval = absl::Milliseconds(20);
 
@@ -55,6 +59,12 @@ rocksdb::WriteOptions WithoutLog() {
 }
 
 }  // namespace
+
+void KeepReadBuffers() {
+  // Either fails only where malloc has no such setting, and costs speed alone.
+  (void)mallopt(M_MMAP_THRESHOLD, kKeptBufferBytes);
+  (void)mallopt(M_TRIM_THRESHOLD, kKeptFreeBytes);
+}
 
 absl::StatusOr<std::vector<uint32_t>> PayloadTable::Write(uint64_t payload_id,
                                                           std::span<const std::byte> image,

@@ -13,6 +13,11 @@
 
 namespace retroinfer::kvstore {
 
+// Lets malloc keep the buffers of chunks that a read gives back, instead of returning them to the
+// system and paying page faults for the next ones: that doubles the bandwidth of reads from the
+// page cache. It holds for the whole process: programs call it once, at their start.
+void KeepReadBuffers();
+
 // Threads: Read() on any thread; the others one at a time.
 class PayloadTable {
  public:

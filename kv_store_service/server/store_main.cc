@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/build_info/build_info.h"
 #include "common/config/settings.h"
+#include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/server/store_server.h"
 
 namespace retroinfer::kvstore {
@@ -124,6 +125,7 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
   }
   if (*outcome == common::Settings::Outcome::kExit) return EXIT_SUCCESS;
 
+  KeepReadBuffers();
   spdlog::set_default_logger(spdlog::stderr_color_mt("kv_store_service"));
   spdlog::flush_on(spdlog::level::trace);
   const sigset_t signals = EndSignals();

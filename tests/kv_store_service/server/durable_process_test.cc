@@ -80,6 +80,24 @@ TEST_F(DurableProcessTest, SegmentsSurviveTheDeathOfBoth) {
   EXPECT_EQ(Run(NamedChain({1, 2, 3})), 0u);
   ASSERT_TRUE(Written());
   EXPECT_EQ(Stats().durable_segments(), 3u);
+  std::set<std::string> listed;
+  v1::ListDurableSegmentsRequest request;
+  request.set_max_results(2);
+  for (const int expected : {2, 1}) {
+    v1::ListDurableSegmentsResponse response;
+    grpc::ClientContext context;
+    ASSERT_TRUE(stub_->ListDurableSegments(&context, request, &response).ok());
+    ASSERT_EQ(response.segments_size(), expected);
+    EXPECT_EQ(response.next_after_name().empty(), expected == 1);
+    for (const auto& segment : response.segments()) listed.insert(segment.name());
+    EXPECT_EQ(response.segments(0).token_count(), 1024u);
+    request.set_after_name(response.next_after_name());
+  }
+  std::set<std::string> names;
+  for (const SegmentIdentity& identity : NamedChain({1, 2, 3})) {
+    names.emplace(identity.name.view());
+  }
+  EXPECT_EQ(listed, names);
   for (int i = 0; i < 2; ++i) {
     KillBoth();
     Start();

@@ -134,6 +134,10 @@ TEST_F(KvStoreRpcTest, ReturnsTheStoresErrors) {
   v1::RestoreSegmentsResponse restored;
   EXPECT_EQ(rpc_.RestoreSegments(nullptr, &restore, &restored).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
+  v1::ListDurableSegmentsRequest list;
+  v1::ListDurableSegmentsResponse listed;
+  EXPECT_EQ(rpc_.ListDurableSegments(nullptr, &list, &listed).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
   v1::AttachWorkerRequest attach;
   v1::AttachWorkerResponse attached;
   EXPECT_EQ(rpc_.AttachWorker(nullptr, &attach, &attached).error_code(),

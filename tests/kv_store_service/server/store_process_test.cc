@@ -3,9 +3,13 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 
 #include <array>
 #include <atomic>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <random>
@@ -301,6 +305,45 @@ TEST_F(StoreProcessTest, ARestartedStoreTurnsOtherModelsAwayWhileItWaits) {
   // Nobody came: the store allocates anew and takes any worker.
   request.set_hand_back(false);
   EXPECT_TRUE(Eventually([&] { return attach() == grpc::StatusCode::OK; }));
+}
+
+// What a process of another user can reach: 0 nothing, else what it reached. Calls only the system.
+int ReachedByAnotherUser(const char* socket_path, pid_t store, pid_t worker) {
+  constexpr uid_t kNobody = 65534;
+  if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) return 1;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, socket_path, sizeof(address.sun_path) - 1);
+  const int channel = ::socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  if (::connect(channel, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return 2;
+  for (const pid_t owner : {store, worker}) {
+    for (int fd = 0; fd < 256; ++fd) {
+      char path[64];
+      std::snprintf(path, sizeof(path), "/proc/%d/fd/%d", owner, fd);
+      if (::open(path, O_RDONLY) >= 0) return 3;
+    }
+    char path[64];
+    std::snprintf(path, sizeof(path), "/proc/%d/mem", owner);
+    if (::open(path, O_RDONLY) >= 0) return 4;
+  }
+  return 0;
+}
+
+TEST_F(StoreProcessTest, AnotherUserCannotReachTheArena) {
+  if (::geteuid() != 0) GTEST_SKIP() << "becoming another user needs root";
+  StartStore();
+  auto link = StoreLink::Connect(LinkOptions());
+  ASSERT_TRUE(link.ok()) << link.status();
+  const std::string path = folder_ + "/kv_store_fd.sock";
+  const pid_t owner = ::getpid();
+  const pid_t other = ::fork();
+  if (other == 0) ::_exit(ReachedByAnotherUser(path.c_str(), store_->pid(), owner));
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  // A memfd has no name that anybody could open.
+  EXPECT_FALSE(std::filesystem::exists("/dev/shm/retroinfer arena"));
 }
 
 TEST_F(StoreProcessTest, GarbageOnTheDescriptorSocketIsRefused) {

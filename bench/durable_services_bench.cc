@@ -1,0 +1,211 @@
+// What the disk tier costs and saves, through both services with the demo model:
+//
+// * time to the first token of a prompt of 32,768 tokens: computed, found in the arena, read back
+//   from the disk into an empty arena (with the page cache dropped); tokens are checked to be the
+//   same;
+// * the decode of a stream beside a prefill of which every segment is written to the disk, against
+//   the same without a disk, in turns.
+//
+// RETROINFER_BENCH_PART: "first-token" or "decode" alone. RETROINFER_BENCH_ROUNDS: default 5.
+// Prints JSON with medians and ratios; exits with 1 if a token is wrong.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "bench/support/measure.h"
+#include "common/log/check.h"
+#include "common/shm/unique_fd.h"
+#include "tests/integration/generate_stream.h"
+#include "tests/integration/service_processes.h"
+
+namespace retroinfer {
+namespace {
+
+namespace v1 = generation::v1;
+using test_support::GenerateStream;
+using test_support::RandomTokens;
+using test_support::SampledRequest;
+using test_support::ServiceOptions;
+using test_support::ServiceProcesses;
+
+int EnvInt(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+bool HasPart(std::string_view part) {
+  const char* text = std::getenv("RETROINFER_BENCH_PART");
+  return text == nullptr || text == part;
+}
+
+const size_t kPrompt = bench::IsSmoke() ? 9'000 : 32'768;
+const int kRounds = bench::IsSmoke() ? 1 : EnvInt("RETROINFER_BENCH_ROUNDS", 5);
+const int32_t kDecodeTokens = bench::IsSmoke() ? 60 : 600;
+constexpr size_t kBesidePrompt = 9'000;  // of the prefill beside a decode
+constexpr size_t kDecodePrompt = 9'000;
+
+class Pair {
+ public:
+  explicit Pair(bool durable) : processes_(Options()) {
+    cache_ = processes_.folder() / "cache";
+    if (durable) processes_.options().store_arguments = {"--cache-dir", cache_.string()};
+    processes_.StartBoth();
+  }
+
+  struct Answer {
+    double ttft_seconds = 0;
+    int64_t cached = 0;
+    std::vector<int32_t> tokens;
+  };
+  Answer Ask(const std::vector<int32_t>& prompt, const std::string& salt) {
+    GenerateStream stream(processes_.worker_stub(), Request(prompt, salt, 4));
+    const absl::Time begin = absl::Now();
+    RI_CHECK(stream.Wait().ok());
+    Answer answer;
+    answer.ttft_seconds = absl::ToDoubleSeconds(stream.arrivals().front().time - begin);
+    answer.cached = stream.finished().cached_tokens();
+    answer.tokens = stream.tokens();
+    return answer;
+  }
+  void WaitUntilWritten() {
+    RI_CHECK(test_support::Eventually(
+        [&] { return processes_.StoreStats().durable_queued_segments() == 0; }, absl::Minutes(2)));
+  }
+  void RestartBothCold() {
+    processes_.worker().Kill();
+    processes_.store().Kill();
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(cache_)) {
+      if (!entry.is_regular_file()) continue;
+      const common::UniqueFd file(::open(entry.path().c_str(), O_RDONLY));
+      ::fdatasync(file.get());
+      ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+    }
+    processes_.StartBoth();
+    Ask(RandomTokens(200, 1), "");  // the first steps of a process are slow
+  }
+
+  struct Decode {
+    double seconds_per_token = 0;
+    double store_cpu_seconds = 0;  // until everything was written
+    double worker_cpu_seconds = 0;
+  };
+  // Decodes, and has segments computed beside.
+  Decode DecodeBesidePrefills(uint64_t seed) {
+    const absl::Duration store_before = processes_.store().CpuTime();
+    const absl::Duration worker_before = processes_.worker().CpuTime();
+    GenerateStream decode(processes_.worker_stub(),
+                          Request(RandomTokens(kDecodePrompt, 3), "", kDecodeTokens));
+    RI_CHECK(decode.WaitForTokens(1));
+    uint64_t prompts = 0;
+    while (!decode.ended()) Ask(RandomTokens(kBesidePrompt, 1000 * seed + ++prompts), "");
+    RI_CHECK(decode.Wait().ok());
+    WaitUntilWritten();
+    const auto arrivals = decode.arrivals();
+    const absl::Duration span = arrivals.back().time - arrivals.front().time;
+    return {absl::ToDoubleSeconds(span) / static_cast<double>(decode.num_tokens() - 1),
+            absl::ToDoubleSeconds(processes_.store().CpuTime() - store_before),
+            absl::ToDoubleSeconds(processes_.worker().CpuTime() - worker_before)};
+  }
+  kvstore::v1::GetStatsResponse stats() { return processes_.StoreStats(); }
+
+ private:
+  static ServiceOptions Options() {
+    ServiceOptions options;
+    options.arena_bytes = "1GiB";
+    options.memory = "1GiB";
+    return options;
+  }
+  static v1::GenerateRequest Request(const std::vector<int32_t>& prompt, const std::string& salt,
+                                     int32_t max_tokens) {
+    v1::GenerateRequest request = SampledRequest(prompt, max_tokens, 7);
+    request.mutable_sampling()->set_temperature(0);
+    request.set_cache_salt(salt);
+    return request;
+  }
+
+  ServiceProcesses processes_;
+  std::filesystem::path cache_;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+int MeasureFirstToken(nlohmann::json* report) {
+  Pair pair(/*durable=*/true);
+  const std::vector<int32_t> prompt = RandomTokens(kPrompt, 2);
+  pair.Ask(RandomTokens(kPrompt, 9), "warm-up");
+  std::vector<double> cold, arena, disk;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string salt = absl::StrCat("tenant ", round);
+    const auto computed = pair.Ask(prompt, salt);
+    pair.WaitUntilWritten();
+    const auto found = pair.Ask(prompt, salt);
+    pair.RestartBothCold();
+    const auto restored = pair.Ask(prompt, salt);
+    if (found.tokens != computed.tokens || restored.tokens != computed.tokens) {
+      std::fprintf(stderr, "a cached prefix gives other tokens than a cold run\n");
+      return 1;
+    }
+    RI_CHECK(computed.cached == 0 && found.cached > 0 && restored.cached == found.cached);
+    cold.push_back(computed.ttft_seconds);
+    arena.push_back(found.ttft_seconds);
+    disk.push_back(restored.ttft_seconds);
+    (*report)["cached_tokens"] = found.cached;
+  }
+  (*report)["prompt_tokens"] = kPrompt;
+  (*report)["cold_ttft_seconds"] = cold;
+  (*report)["arena_ttft_seconds"] = arena;
+  (*report)["disk_ttft_seconds"] = disk;
+  (*report)["arena_over_cold"] = Median(arena) / Median(cold);
+  (*report)["disk_over_cold"] = Median(disk) / Median(cold);
+  return 0;
+}
+
+void MeasureDecode(nlohmann::json* report) {
+  Pair with(/*durable=*/true), without(/*durable=*/false);
+  std::vector<double> written, plain, ratios, cpu_shares;
+  for (int round = 0; round < kRounds; ++round) {
+    const auto seed = static_cast<uint64_t>(round) + 1;
+    Pair::Decode durable, volatile_only;
+    // In turns, the order too.
+    if (round % 2 == 0) durable = with.DecodeBesidePrefills(seed);
+    volatile_only = without.DecodeBesidePrefills(seed);
+    if (round % 2 != 0) durable = with.DecodeBesidePrefills(seed);
+    written.push_back(durable.seconds_per_token);
+    plain.push_back(volatile_only.seconds_per_token);
+    ratios.push_back(durable.seconds_per_token / volatile_only.seconds_per_token);
+    cpu_shares.push_back((durable.store_cpu_seconds - volatile_only.store_cpu_seconds) /
+                         durable.worker_cpu_seconds);
+  }
+  (*report)["write_through_seconds_per_token"] = written;
+  (*report)["no_disk_seconds_per_token"] = plain;
+  (*report)["segments_written"] = with.stats().durable_persisted_total();
+  (*report)["write_through_over_no_disk"] = Median(ratios);
+  // Does not mind what else runs: the store's CPU time for the disk, over all that the worker used.
+  (*report)["write_through_cpu_over_worker_cpu"] = Median(cpu_shares);
+}
+
+int Main() {
+  nlohmann::json report = {{"benchmark", "durable_services"},
+                           {"smoke", bench::IsSmoke()},
+                           {"commit", std::string(common::kBuildRevision)}};
+  if (HasPart("first-token") && MeasureFirstToken(&report) != 0) return 1;
+  if (HasPart("decode")) MeasureDecode(&report);
+  bench::Print(report);
+  return 0;
+}
+
+}  // namespace
+}  // namespace retroinfer
+
+int main() { return retroinfer::Main(); }
