@@ -23,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "common/status/status_macros.h"
 #include "kv_store_service/persistence/catalog_storage.h"
+#include "kv_store_service/persistence/folder_size.h"
 #include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/persistence/row_witness.h"
 #include "kv_store_service/persistence/segment_catalog.h"
@@ -38,9 +39,6 @@ namespace {
 constexpr uint32_t kMinChunkBytes = 4096;
 constexpr uint32_t kMaxChunkBytes = 64u << 20;
 constexpr size_t kTouchesPerBatch = 1024;
-// How long the measured size of the folder holds, with what was put since added to it.
-constexpr absl::Duration kSizeHolds = absl::Seconds(30);
-constexpr int kPutsPerMeasurement = 64;
 
 // Lock order: write_mutex_, then mutex_ (and the catalog's own).
 class RocksDbSegmentStorage : public CatalogStorage {
@@ -85,17 +83,13 @@ class RocksDbSegmentStorage : public CatalogStorage {
   absl::Status AfterRead(const ManifestRow& row, absl::Status status);
   absl::Status SetAside(const ManifestRow& row, std::string_view reason);
   absl::Status AfterWrite(absl::Status status);
-  uint64_t PhysicalBytes();
-  void ForgetSize() {
-    absl::MutexLock lock(&mutex_);
-    size_measured_ = absl::InfinitePast();
-  }
   void Report(StorageStage stage) {
     if (options_.on_stage) options_.on_stage(stage);
   }
 
   const RocksDbStorageOptions options_;
   const std::unique_ptr<StorageFolder> folder_;
+  FolderSize size_{[this] { return folder_->PhysicalBytes(); }};
   std::unique_ptr<SegmentTables> tables_;   // constant after Start()
   std::unique_ptr<PayloadTable> payloads_;  // constant after Start()
 
@@ -109,10 +103,6 @@ class RocksDbSegmentStorage : public CatalogStorage {
   absl::Mutex mutex_;
   std::map<uint64_t, PayloadTable::Chunks> quarantine_ ABSL_GUARDED_BY(mutex_);
   StorageStats stats_ ABSL_GUARDED_BY(mutex_);  // the counters
-  // Of the folder: a walk over its files is too slow for each Put().
-  uint64_t physical_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Time size_measured_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  int puts_since_measured_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 RocksDbSegmentStorage::~RocksDbSegmentStorage() {
@@ -198,9 +188,9 @@ absl::Status RocksDbSegmentStorage::ReplaceDatabase(const absl::Status& damage) 
 
 absl::Status RocksDbSegmentStorage::AfterWrite(absl::Status status) {
   if (status.ok()) return status;
+  size_.Forget();
   absl::MutexLock lock(&mutex_);
   ++stats_.write_errors_total;
-  size_measured_ = absl::InfinitePast();
   return status;
 }
 
@@ -227,11 +217,10 @@ absl::Status RocksDbSegmentStorage::Put(const SegmentRecord& record,
     return AfterWrite(status);
   }
   Report(StorageStage::kPutCommitted);
+  size_.Add(image.size());
   absl::MutexLock lock(&mutex_);
   ++stats_.puts_total;
   stats_.put_bytes_total += image.size();
-  physical_bytes_ += image.size();
-  ++puts_since_measured_;
   return absl::OkStatus();
 }
 
@@ -340,7 +329,7 @@ absl::Status RocksDbSegmentStorage::Read(const SegmentName& name, std::span<std:
 
 absl::Status RocksDbSegmentStorage::RemovePayloads(std::vector<PayloadTable::Chunks> payloads) {
   absl::Status status = payloads_->Remove(payloads);
-  ForgetSize();
+  size_.Forget();
   if (status.ok()) {
     rocksdb::WriteBatch done;
     for (const PayloadTable::Chunks& payload : payloads) {
@@ -456,7 +445,7 @@ absl::StatusOr<size_t> RocksDbSegmentStorage::PurgeQuarantine() {
     done.Delete(tables_->handle(Table::kQuarantine), PayloadIdKey(payload.payload_id));
   }
   absl::Status status = payloads_->Remove(stored);
-  ForgetSize();
+  size_.Forget();
   if (status.ok()) status = tables_->Write(&done, /*sync=*/true);
   if (!status.ok()) {
     write_failed_ = true;
@@ -489,25 +478,8 @@ absl::StatusOr<VerifyReport> RocksDbSegmentStorage::VerifyAll() {
   return report;
 }
 
-uint64_t RocksDbSegmentStorage::PhysicalBytes() {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (absl::Now() - size_measured_ < kSizeHolds && puts_since_measured_ < kPutsPerMeasurement) {
-      return physical_bytes_;
-    }
-    // What changes during the walk makes it run again.
-    size_measured_ = absl::Now();
-    puts_since_measured_ = 0;
-  }
-  const uint64_t measured = folder_->PhysicalBytes();
-  absl::MutexLock lock(&mutex_);
-  physical_bytes_ = measured;
-  if (puts_since_measured_ > 0) size_measured_ = absl::InfinitePast();
-  return measured;
-}
-
 StorageStats RocksDbSegmentStorage::Stats() {
-  const uint64_t physical_bytes = PhysicalBytes();
+  const uint64_t physical_bytes = size_.Bytes();
   absl::MutexLock lock(&mutex_);
   StorageStats stats = stats_;
   AddTotals(&stats);
