@@ -1,0 +1,12 @@
+// The CUDA backend's clustering of a segment (contract in gpu_worker/ops/cluster_keys.h).
+#pragma once
+
+#include "absl/status/status.h"
+#include "gpu_worker/device/cuda/cuda_stream.h"
+#include "gpu_worker/ops/cluster_keys.h"
+
+namespace retroinfer::cuda {
+
+absl::Status ClusterKeys(CudaStream& stream, const ClusterKeysArgs& args);
+
+}  // namespace retroinfer::cuda
