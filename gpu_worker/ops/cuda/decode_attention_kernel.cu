@@ -25,18 +25,34 @@ struct Config {
   static constexpr int kStages = kTensor ? 3 * 128 / kHeadDim : 1;
 };
 
-template <typename C>
+template <typename C, int kHeadDim>
 struct alignas(128) Shared {
   std::byte tiles[kDecodeWarps][C::kStages][C::kTileBytes];
   union {
     DecodePlanScratch plan;
-    WarpResults results;
+    WarpResults<kHeadDim> results;
   };
   DecodePart parts[kMaxPartsOfBlock];
   uint32_t masks[kDecodeWarps][C::kStages];
   int32_t total_parts;
-  bool merges;
+  int32_t num_published;              // parts whose results are in scratch
+  int32_t num_counted;                // of these, by the counter
+  unsigned long long complete_parts;  // bit p: part p was its unit's last; the counter's
+  unsigned long long merges;          // the same, not merged yet; the other warps'
 };
+static_assert(kMaxPartsOfBlock <= 64);
+
+// Waits for the warps that attend.
+__device__ void MeetWarps() { asm volatile("bar.sync 1, %0;\n" ::"n"(kDecodeThreads) : "memory"); }
+
+template <typename T>
+__device__ T ReadShared(const T& value) {
+  return *const_cast<const volatile T*>(&value);
+}
+template <typename T>
+__device__ void WriteShared(T& place, T value) {
+  *const_cast<volatile T*>(&place) = value;
+}
 
 __device__ float2* PartMaxSums(const DecodeLaunch& launch) {
   return reinterpret_cast<float2*>(launch.scratch + kDecodeCounterBytes);
@@ -50,7 +66,7 @@ __device__ float* PartValues(const DecodeLaunch& launch) {
 template <typename C, int kHeadDim>
 class TileFeeder {
  public:
-  __device__ TileFeeder(const DecodeLaunch& launch, Shared<C>& shared, int32_t num_parts,
+  __device__ TileFeeder(const DecodeLaunch& launch, Shared<C, kHeadDim>& shared, int32_t num_parts,
                         int32_t warp)
       : launch_(launch),
         shared_(shared),
@@ -109,7 +125,7 @@ class TileFeeder {
   }
 
   const DecodeLaunch& launch_;
-  Shared<C>& shared_;
+  Shared<C, kHeadDim>& shared_;
   const int32_t num_parts_, warp_, lane_;
   int32_t part_ = 0;
   int32_t tile_ = 0;
@@ -171,48 +187,113 @@ __device__ void MergeParts(const DecodeLaunch& launch, const DecodePart& part) {
   }
 }
 
-// Sums the warps' results into the part's place in scratch, and merges the unit if this was its
-// last part. Called by the whole block.
-template <typename C, int kHeadDim, typename State>
-__device__ void FinishPart(const DecodeLaunch& launch, const DecodePart& part, State& state,
-                           int32_t warp, Shared<C>& shared) {
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  WarpResults& results = shared.results;
-  state.PublishMax(results, warp);
-  __syncthreads();
-  const int64_t place = int64_t{part.index} * launch.group;
-  if (thread < launch.group) {
-    const float max = results.Max(thread);
-    float sum = 0;
-    for (int32_t w = 0; w < kDecodeWarps; ++w) {
-      sum += Exp2(results.max[w][thread] - ScoreBase(max)) * results.sum[w][thread];
-    }
-    PartMaxSums(launch)[place + thread] = {max, sum};
+// Merges units whose last part this block has finished.
+template <typename C, int kHeadDim>
+__device__ void MergeUnits(const DecodeLaunch& launch, const Shared<C, kHeadDim>& shared,
+                           unsigned long long parts) {
+  for (; parts != 0; parts &= parts - 1) {
+    MergeParts<kHeadDim>(launch, shared.parts[__ffsll(static_cast<long long>(parts)) - 1]);
   }
+}
+
+// Thread 0, before a meeting: takes over what the counter found. Returns what is taken over so far.
+template <typename C, int kHeadDim>
+__device__ void TakeComplete(Shared<C, kHeadDim>& shared, unsigned long long& taken) {
+  const unsigned long long complete = ReadShared(shared.complete_parts);
+  __threadfence_block();
+  shared.merges = complete & ~taken;
+  taken = complete;
+}
+
+// Sums the warps' results into the place of part `p` in scratch. Called by the warps that attend;
+// `taken` is thread 0's.
+template <typename C, int kHeadDim, typename State>
+__device__ void FinishPart(const DecodeLaunch& launch, int32_t p, State& state, int32_t warp,
+                           Shared<C, kHeadDim>& shared, unsigned long long& taken) {
+  constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  WarpResults<kHeadDim>& results = shared.results;
+  const int64_t place = int64_t{shared.parts[p].index} * launch.group;
+  unsigned long long merges = 0;
+  state.PublishMax(results, warp);
+  if (thread == 0) TakeComplete(shared, taken);
 #pragma unroll
-  for (int section = 0; section < kHeadDim / kSumDims; ++section) {
+  for (int32_t section = 0; section < kDecodeGroup / kHeads; ++section) {
+    if (section * kHeads >= launch.group) break;
     state.PublishValues(section, results, warp);
-    __syncthreads();
-    for (int32_t i = thread; i < launch.group * kSumDims; i += kDecodeThreads) {
-      const int32_t q = i / kSumDims, d = i % kSumDims;
-      float sum = 0;
-      for (int32_t w = 0; w < kDecodeWarps; ++w) sum += results.acc[w][q][d];
-      PartValues(launch)[(place + q) * kHeadDim + section * kSumDims + d] = sum;
+    MeetWarps();
+    if (section == 0) {
+      merges = shared.merges;
+      if (thread < launch.group) {
+        const float max = results.Max(thread);
+        float sum = 0;
+        for (int32_t w = 0; w < kDecodeWarps; ++w) {
+          sum += Exp2(results.max[w][thread] - ScoreBase(max)) * results.sum[w][thread];
+        }
+        PartMaxSums(launch)[place + thread] = {max, sum};
+      }
     }
-    __threadfence();
-    __syncthreads();
+    const int32_t heads = min(kHeads, launch.group - section * kHeads);
+    for (int32_t i = thread; i < heads * kHeadDim; i += kDecodeThreads) {
+      const int32_t q = section * kHeads + i / kHeadDim;
+      const float base = ScoreBase(results.Max(q));
+      float sum = 0;
+      for (int32_t w = 0; w < kDecodeWarps; ++w) {
+        sum += Exp2(results.max[w][q] - base) * results.acc[w][i / kHeadDim][i % kHeadDim];
+      }
+      PartValues(launch)[(place + q) * kHeadDim + i % kHeadDim] = sum;
+    }
+    MeetWarps();
   }
   if (thread == 0) {
-    unsigned long long* counter = Counters(launch) + part.unit;
-    const bool merges =
-        part.parts_of_unit == 1 || (atomicAdd(counter, 1ull) & kCountMask) + 1 ==
-                                       static_cast<unsigned long long>(part.parts_of_unit);
-    if (merges) *counter = kIdle;
-    shared.merges = merges;
-    __threadfence();
+    __threadfence_block();
+    WriteShared(shared.num_published, p + 1);
   }
-  __syncthreads();
-  if (shared.merges) MergeParts<kHeadDim>(launch, part);
+  MergeUnits(launch, shared, merges);
+}
+
+// The last meeting: merges what is left when the counter has seen all parts.
+template <typename C, int kHeadDim>
+__device__ void FinishBlock(const DecodeLaunch& launch, int32_t num_parts,
+                            Shared<C, kHeadDim>& shared, unsigned long long& taken) {
+  if (threadIdx.x == 0) {
+    while (ReadShared(shared.num_counted) < num_parts) {
+    }
+    __threadfence_block();
+    TakeComplete(shared, taken);
+  }
+  MeetWarps();
+  MergeUnits(launch, shared, shared.merges);
+}
+
+// The counter: one thread that waits for parts to be published.
+template <typename C, int kHeadDim>
+__device__ void CountParts(const DecodeLaunch& launch, int32_t num_parts,
+                           Shared<C, kHeadDim>& shared) {
+  unsigned long long complete = 0;
+  for (int32_t counted = 0; counted < num_parts;) {
+    const int32_t published = ReadShared(shared.num_published);
+    if (published == counted) {
+      __nanosleep(100);
+      continue;
+    }
+    __threadfence();
+    const unsigned long long before = complete;
+    for (; counted < published; ++counted) {
+      const DecodePart& part = shared.parts[counted];
+      unsigned long long* counter = Counters(launch) + part.unit;
+      const unsigned long long last = static_cast<unsigned long long>(part.parts_of_unit) - 1;
+      if (last > 0 && (atomicAdd(counter, 1ull) & kCountMask) != last) continue;
+      *counter = kIdle;
+      complete |= 1ull << counted;
+    }
+    if (complete != before) {
+      __threadfence();
+      WriteShared(shared.complete_parts, complete);
+    }
+    __threadfence_block();
+    WriteShared(shared.num_counted, counted);
+  }
 }
 
 // Attends a part with f32 KV.
@@ -232,48 +313,67 @@ __device__ void AttendPlain(const DecodeLaunch& launch, const DecodePart& part, 
   }
 }
 
+// Attends the block's parts with bf16 KV.
+template <typename C, int kHeadDim>
+__device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32_t warp,
+                            Shared<C, kHeadDim>& shared, unsigned long long& taken) {
+  TileFeeder<C, kHeadDim> feeder(launch, shared, num_parts, warp);
+  for (int32_t stage = 0; stage < C::kStages - 1; ++stage) feeder.Copy(stage);
+  int32_t filling = C::kStages - 1, reading = 0;
+  TensorState<kHeadDim> state;
+  if (num_parts > 0) state.Prefetch(launch, shared.parts[0]);
+  for (int32_t p = 0; p < num_parts; ++p) {
+    state.Begin();
+    const int32_t end = shared.parts[p].end;
+    for (int32_t tile = shared.parts[p].begin + warp; tile < end; tile += kDecodeWarps) {
+      WaitCopies<C::kStages - 2>();
+      __syncwarp();  // all lanes' copies have come, and all have read the stage to be filled
+      feeder.Copy(filling);
+      filling = filling + 1 == C::kStages ? 0 : filling + 1;
+      state.Attend(SharedAddress(shared.tiles[warp][reading]), shared.masks[warp][reading],
+                   launch.scale_log2);
+      reading = reading + 1 == C::kStages ? 0 : reading + 1;
+    }
+    if (p + 1 < num_parts) state.Prefetch(launch, shared.parts[p + 1]);
+    FinishPart(launch, p, state, warp, shared, taken);
+  }
+}
+
 template <typename Kv, int kHeadDim>
-__global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
+__global__ void __launch_bounds__(kBlockThreads, kBlocksOfProcessor)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
   using C = Config<Kv, kHeadDim>;
   extern __shared__ __align__(128) std::byte memory[];
-  Shared<C>& shared = *reinterpret_cast<Shared<C>*>(memory);
+  auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  if (threadIdx.x == 0) {
+    shared.num_published = shared.num_counted = 0;
+    shared.complete_parts = 0;
+  }
   const int32_t num_parts =
       PlanParts<C::kTokensOfPage>(launch, shared.plan, shared.total_parts, shared.parts);
+  if (warp == kDecodeWarps) {
+    if (threadIdx.x == kDecodeThreads) CountParts(launch, num_parts, shared);
+    return;
+  }
+  unsigned long long taken = 0;
   if constexpr (C::kTensor) {
-    TileFeeder<C, kHeadDim> feeder(launch, shared, num_parts, warp);
-    for (int32_t stage = 0; stage < C::kStages - 1; ++stage) feeder.Copy(stage);
-    int32_t filling = C::kStages - 1, reading = 0;
-    TensorState<kHeadDim> state;
-    for (int32_t p = 0; p < num_parts; ++p) {
-      const DecodePart& part = shared.parts[p];
-      state.Begin(launch, part);
-      for (int32_t tile = part.begin + warp; tile < part.end; tile += kDecodeWarps) {
-        WaitCopies<C::kStages - 2>();
-        __syncwarp();  // all lanes' copies have come, and all have read the stage to be filled
-        feeder.Copy(filling);
-        filling = filling + 1 == C::kStages ? 0 : filling + 1;
-        state.Attend(SharedAddress(shared.tiles[warp][reading]), shared.masks[warp][reading],
-                     launch.scale_log2);
-        reading = reading + 1 == C::kStages ? 0 : reading + 1;
-      }
-      FinishPart<C, kHeadDim>(launch, part, state, warp, shared);
-    }
+    AttendParts(launch, num_parts, warp, shared, taken);
   } else {
     PlainState<kHeadDim> state;
     for (int32_t p = 0; p < num_parts; ++p) {
       state.Begin(launch, shared.parts[p]);
       AttendPlain<C, kHeadDim>(launch, shared.parts[p], warp, state);
-      FinishPart<C, kHeadDim>(launch, shared.parts[p], state, warp, shared);
+      FinishPart(launch, p, state, warp, shared, taken);
     }
   }
+  FinishBlock(launch, num_parts, shared, taken);
 }
 
 // How many blocks fill the current device.
 template <typename Kv, int kHeadDim>
 cudaError_t CountBlocks(int& blocks) {
-  constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>>);
+  constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>);
   auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim>;
   int device = 0, processors = 0, of_processor = 0;
   cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -283,7 +383,7 @@ cudaError_t CountBlocks(int& blocks) {
     code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
   }
   if (code == cudaSuccess) {
-    code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads,
+    code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kBlockThreads,
                                                          kSharedBytes);
   }
   if (code != cudaSuccess) return code;
@@ -300,7 +400,8 @@ cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
   static const Grid grid;  // a process has one device
   if (grid.code != cudaSuccess) return grid.code;
   DecodeAttentionKernel<Kv, kHeadDim>
-      <<<grid.blocks, kDecodeThreads, sizeof(Shared<Config<Kv, kHeadDim>>), stream>>>(launch);
+      <<<grid.blocks, kBlockThreads, sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>), stream>>>(
+          launch);
   return cudaGetLastError();
 }
 

@@ -18,6 +18,8 @@ inline constexpr int32_t kTileTokens = 16;
 inline constexpr int32_t kTilesOfBlock = kDenseBlockTokens / kTileTokens;
 inline constexpr int32_t kDecodeWarps = 4;
 inline constexpr int32_t kDecodeThreads = 32 * kDecodeWarps;
+// One more warp counts finished parts.
+inline constexpr int32_t kBlockThreads = kDecodeThreads + 32;
 // Bytes of one (layer, head) of a dense block.
 template <int kTokensOfPage>
 inline constexpr int64_t kRunBytes = kDenseBlockTokens / kTokensOfPage* kPageBytes;
@@ -107,7 +109,7 @@ __device__ inline int32_t SumParts(int32_t units, DecodePlanScratch& plan) {
 // barriers.
 __device__ inline void ChooseParts(int32_t units, int32_t heads, DecodePlanScratch& plan) {
   const auto blocks = static_cast<int32_t>(gridDim.x);
-  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kDecodeThreads) {
+  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kBlockThreads) {
     const int32_t first = unit / heads * heads;
     int32_t tiles = 0;
     for (int32_t h = 0; h < heads; ++h) tiles += plan.tiles[first + h];
@@ -116,7 +118,7 @@ __device__ inline void ChooseParts(int32_t units, int32_t heads, DecodePlanScrat
   }
   __syncthreads();
   // Rounding up may have made more parts than blocks; larger parts cannot.
-  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kDecodeThreads) {
+  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kBlockThreads) {
     const int32_t first = unit / heads * heads;
     int32_t tiles = 0, parts = 0;
     for (int32_t h = 0; h < heads; ++h) {
@@ -183,7 +185,7 @@ __device__ inline int32_t PlanParts(const DecodeLaunch& launch, DecodePlanScratc
   const int32_t units = launch.num_sequences * launch.num_heads;
   const auto block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  for (int32_t unit = thread; unit < units; unit += kDecodeThreads) {
+  for (int32_t unit = thread; unit < units; unit += kBlockThreads) {
     plan.tiles[unit] = DescribeUnit<kTokensOfPage>(launch, unit).end;
     MakeCounterValid(Counters(launch) + unit);
   }
@@ -195,7 +197,7 @@ __device__ inline int32_t PlanParts(const DecodeLaunch& launch, DecodePlanScratc
     if (thread == 0) total_parts = total;
   }
   __syncthreads();
-  for (int32_t unit = thread; unit < units; unit += kDecodeThreads) {
+  for (int32_t unit = thread; unit < units; unit += kBlockThreads) {
     const int32_t first = plan.first_part[unit], count = plan.final_parts[unit];
     const int32_t own = first + (block + blocks - first % blocks) % blocks;
     if (own >= first + count) continue;

@@ -11,12 +11,14 @@
 namespace retroinfer::cuda {
 
 inline constexpr int32_t kDecodeGroup = 8;  // query heads, those that are not there included
-inline constexpr int32_t kSumDims = 64;     // of the head, summed over warps at a time
-inline constexpr int32_t kSumStride = kSumDims + 4;  // so that the lanes of a warp meet all banks
 
-// Results of the block's warps, in shared memory.
+// Results of the block's warps, in shared memory: those of some query heads at a time.
+template <int kHeadDim>
 struct WarpResults {
-  float acc[kDecodeWarps][kDecodeGroup][kSumStride];
+  static constexpr int32_t kHeads = 512 / kHeadDim;  // of a section
+  static constexpr int32_t kStride = kHeadDim + 4;   // so that the lanes of a warp meet all banks
+
+  float acc[kDecodeWarps][kHeads][kStride];
   float max[kDecodeWarps][kDecodeGroup];
   float sum[kDecodeWarps][kDecodeGroup];
 
@@ -53,14 +55,22 @@ class TensorState {
     return static_cast<uint32_t>(row * kRowBytes + ((piece ^ (row & 7)) << 4));
   }
 
-  __device__ void Begin(const DecodeLaunch& launch, const DecodePart& part) {
+  // Begins to load the queries of the part that Begin will start.
+  __device__ void Prefetch(const DecodeLaunch& launch, const DecodePart& part) {
     const int32_t lane = Lane(), q = lane / 4;
     const __nv_bfloat16* query =
         Queries(launch, part, kHeadDim) + static_cast<int64_t>(q) * kHeadDim + 2 * (lane % 4);
     for (int i = 0; i < kSteps; ++i) {
-      queries_[i][0] = q < launch.group ? *reinterpret_cast<const uint32_t*>(query + 16 * i) : 0u;
-      queries_[i][1] =
-          q < launch.group ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 8) : 0u;
+      for (int half = 0; half < 2; ++half) {
+        next_queries_[i][half] =
+            q < launch.group ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 8 * half) : 0u;
+      }
+    }
+  }
+  __device__ void Begin() {
+    for (int i = 0; i < kSteps; ++i) {
+      queries_[i][0] = next_queries_[i][0];
+      queries_[i][1] = next_queries_[i][1];
       for (float& value : acc_[i]) value = 0;
     }
     max_[0] = max_[1] = -INFINITY;
@@ -89,7 +99,7 @@ class TensorState {
   }
 
   // Tells the other warps maximum and sum.
-  __device__ void PublishMax(WarpResults& results, int32_t warp) {
+  __device__ void PublishMax(WarpResults<kHeadDim>& results, int32_t warp) {
     for (float& sum : sum_) {
       for (int step = 4; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
     }
@@ -100,17 +110,15 @@ class TensorState {
       }
     }
   }
-  // Writes dimensions [kSumDims * section, kSumDims * (section + 1)), relative to the block's
-  // maximum.
-  __device__ void PublishValues(int section, WarpResults& results, int32_t warp) const {
-    const int32_t q = 2 * (Lane() % 4), row = Lane() / 4;
-    float weight[2];
-    for (int i = 0; i < 2; ++i) weight[i] = Exp2(max_[i] - ScoreBase(results.Max(q + i)));
+  // Writes the values of a section's query heads, relative to the warp's own maximum.
+  __device__ void PublishValues(int32_t section, WarpResults<kHeadDim>& results,
+                                int32_t warp) const {
+    constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
+    const int32_t q = 2 * (Lane() % 4) - section * kHeads, row = Lane() / 4;
+    if (q < 0 || q >= kHeads) return;
     for (int step = 0; step < kSteps; ++step) {
-      if (step / (kSumDims / 16) != section) continue;
       for (int i = 0; i < 4; ++i) {
-        results.acc[warp][q + i % 2][16 * (step % (kSumDims / 16)) + row + 8 * (i / 2)] =
-            acc_[step][i] * weight[i % 2];
+        results.acc[warp][q + i % 2][16 * step + row + 8 * (i / 2)] = acc_[step][i];
       }
     }
   }
@@ -172,6 +180,7 @@ class TensorState {
   }
 
   uint32_t queries_[kSteps][2];
+  uint32_t next_queries_[kSteps][2];
   float acc_[kSteps][4];   // dimensions 16 i + lane / 4 and + 8, query heads as the scores'
   float max_[2], sum_[2];  // max_ the same in all lanes of a column, sum_ the lane's own share
 };
@@ -210,19 +219,20 @@ class PlainState {
     }
   }
 
-  __device__ void PublishMax(WarpResults& results, int32_t warp) const {
+  __device__ void PublishMax(WarpResults<kHeadDim>& results, int32_t warp) const {
     for (int q = 0; q < kDecodeGroup; ++q) {
       if (Lane() != q) continue;
       results.max[warp][q] = max_[q];
       results.sum[warp][q] = sum_[q];
     }
   }
-  __device__ void PublishValues(int section, WarpResults& results, int32_t warp) const {
-    if (kDims * Lane() / kSumDims != section) return;
+  __device__ void PublishValues(int32_t section, WarpResults<kHeadDim>& results,
+                                int32_t warp) const {
+    constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
     for (int q = 0; q < kDecodeGroup; ++q) {
-      const float weight = Exp2(max_[q] - ScoreBase(results.Max(q)));
+      if (q / kHeads != section) continue;
       for (int i = 0; i < kDims; ++i) {
-        results.acc[warp][q][(kDims * Lane() + i) % kSumDims] = acc_[q][i] * weight;
+        results.acc[warp][q % kHeads][kDims * Lane() + i] = acc_[q][i];
       }
     }
   }
