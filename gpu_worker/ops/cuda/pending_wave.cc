@@ -14,6 +14,7 @@ absl::Status CentroidScore(CudaStream&, const CentroidScoreArgs&) {
 absl::Status ClusterSelect(CudaStream&, const ClusterSelectArgs&) {
   return absl::UnimplementedError("ClusterSelect");
 }
+size_t EstimateScratchBytes(int32_t, int32_t, int32_t, int64_t) { return 0; }
 absl::Status Estimate(CudaStream&, const EstimateArgs&) {
   return absl::UnimplementedError("Estimate");
 }
