@@ -102,6 +102,12 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     return outputs;
   }
 
+  BlockCacheStats Stats() {
+    RI_CHECK(cache_->Stats().ok());
+    RI_CHECK(backend_->stream->Synchronize().ok());
+    return *cache_->Stats();
+  }
+
   // Error of a step of sequence `i` alone against exact attention, both layers.
   double Error(size_t i, const SelectionRatios& ratios, float strength = 1.0f) {
     const auto outputs = Step({i}, ratios, strength);
@@ -146,7 +152,7 @@ TEST_P(WaveDecodeTest, RetrievingEverythingIsFullAttention) {
     // KV is the same, rounded or not; what is left is f32 arithmetic.
     EXPECT_LT(Error(0, kAll), 1e-5);
     EXPECT_LT(Error(0, kAll, 3.0f), 1e-5) << "a sharp distribution";
-    const BlockCacheStats stats = *cache_->Stats();
+    const BlockCacheStats stats = Stats();
     EXPECT_GT(stats.counters.hits, 0u);
     EXPECT_GT(stats.counters.admissions, 0u);
   }
@@ -160,7 +166,7 @@ TEST_P(WaveDecodeTest, WhereAPageLiesChangesNothing) {
   const auto warm = Step({0}, {});
   EXPECT_EQ(cold, warm);
   EXPECT_LT(Error(0, kAll), 1e-5);
-  const BlockCacheStats stats = *cache_->Stats();
+  const BlockCacheStats stats = Stats();
   EXPECT_EQ(stats.num_used_slots, 100u);
   EXPECT_GT(stats.counters.transients, 1000u);
 }
@@ -209,7 +215,7 @@ TEST_P(WaveDecodeTest, CountsTheBytesOfAStep) {
   SetUpMemory(DType::kBf16, 8'000, 64);
   AddSequence(4 + 8192 + 70, 3);  // 512 clusters: 64 retrieved, 119 estimated
   Step({0}, {});
-  const BlockCacheCounters counters = cache_->Stats().value().counters;
+  const BlockCacheCounters counters = Stats().counters;
   const uint64_t num_pages = counters.hits + counters.misses;
   EXPECT_GE(num_pages, 64u * 4);  // a page for each cluster, layer and head at least
   EXPECT_EQ(decode_->LastStepIndexBytes(0),
