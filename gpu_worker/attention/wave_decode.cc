@@ -67,6 +67,10 @@ absl::Status WaveDecode::Allocate() {
   RETURN_IF_ERROR(allocate(query_rows * sizeof(float), estimate_max_));
   RETURN_IF_ERROR(allocate(query_rows * sizeof(float), estimate_sum_));
   RETURN_IF_ERROR(allocate(query_rows * geometry.head_dim * sizeof(float), estimate_acc_));
+  RETURN_IF_ERROR(allocate(ops_.EstimateScratchBytes(limits_.max_batch, limits_.num_query_heads,
+                                                     static_cast<int32_t>(geometry.head_dim),
+                                                     static_cast<int64_t>(clusters)),
+                           estimate_scratch_));
   RETURN_IF_ERROR(
       allocate(ops_.DecodeAttentionScratchBytes(limits_.max_batch, limits_.num_query_heads,
                                                 static_cast<int32_t>(geometry.head_dim)),
@@ -169,7 +173,8 @@ absl::Status WaveDecode::EstimateZone(uint32_t layer) {
                 .estimated = Rows<const int32_t>(estimated_, num_kv_heads_, max_estimated_),
                 .num_estimated = Rows<const int32_t>(num_estimated_, num_kv_heads_, 1),
                 .max_estimated = max_estimated_,
-                .out = EstimateView()});
+                .out = EstimateView(),
+                .scratch = estimate_scratch_.bytes()});
 }
 
 absl::Status WaveDecode::LookUpPages(uint32_t layer) {
@@ -179,7 +184,6 @@ absl::Status WaveDecode::LookUpPages(uint32_t layer) {
                 .counters = cache_.counters(),
                 .pool = meta_pool_,
                 .layer = layer,
-                .step = cache_.step(),
                 .indexes = Rows<const MetaIndexView>(indexes_, 1, 1),
                 .batch = batch,
                 .num_kv_heads = static_cast<int32_t>(num_kv_heads_),

@@ -104,6 +104,7 @@ class WaveDecode {
   DeviceBuffer estimate_max_;  // float [max_batch, query_heads]
   DeviceBuffer estimate_sum_;
   DeviceBuffer estimate_acc_;  // float [max_batch, query_heads, head_dim]
+  DeviceBuffer estimate_scratch_;
   DeviceBuffer attend_scratch_;
   ExecutionBuffer execution_;
 

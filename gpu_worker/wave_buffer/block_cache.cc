@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kMaxRequestsPerStep = 4096;
 constexpr uint32_t kMaxPagesPerRelease = 1u << 20;  // examined between two steps
+constexpr size_t kMaxListedMisses = 1u << 16;       // of one look-up: 128 MiB of pages
 
 }  // namespace
 
@@ -68,7 +69,9 @@ absl::Status BlockCache::Allocate() {
   RETURN_IF_ERROR(allocate(slots * sizeof(StepStamp), stamps_));
   RETURN_IF_ERROR(allocate(slots * sizeof(SlotId), free_slots_));
   RETURN_IF_ERROR(allocate(sizeof(uint32_t), num_free_));
-  RETURN_IF_ERROR(allocate(sizeof(uint32_t), no_free_));
+  RETURN_IF_ERROR(allocate(sizeof(LookupControl), control_));
+  RETURN_IF_ERROR(allocate(kMaxListedMisses * sizeof(PageMiss), misses_));
+  RETURN_IF_ERROR(allocate(sizeof(LookupState), lookup_));
   RETURN_IF_ERROR(allocate(sizeof(BlockCacheCounters), counters_));
   RETURN_IF_ERROR(allocate(kMaxRequestsPerStep * sizeof(EvictionRequest), requests_));
   RETURN_IF_ERROR(allocate(sizeof(uint32_t), cursor_));
@@ -92,14 +95,14 @@ absl::Status BlockCache::Clear() {
   RETURN_IF_ERROR(
       upload(std::vector<SlotId>(static_cast<size_t>(plane_.arena_pages()), kNoSlot), page_slot_));
   RETURN_IF_ERROR(upload(std::vector<BlockCacheCounters>(1), counters_));
-  RETURN_IF_ERROR(Write(no_free_, 0));
+  RETURN_IF_ERROR(upload(std::vector<LookupControl>{host_control_}, control_));
+  RETURN_IF_ERROR(upload(std::vector<LookupState>(1), lookup_));
   return Write(num_free_, sizes_.num_slots);
 }
 
 BlockCacheView BlockCache::view() const {
   auto* control = reinterpret_cast<DataPlaneControl*>(device_plane_.device_data());
   const DataPlaneHeader& header = plane_.header();
-  const DeviceBuffer& num_free = is_snapshot_running_ ? no_free_ : num_free_;
   return {.slots = slots_.bytes(),
           .transient = transient_.bytes(),
           .arena = device_arena_.first(static_cast<size_t>(header.arena_pages) * kPageBytes),
@@ -107,7 +110,10 @@ BlockCacheView BlockCache::view() const {
           .slot_page = slot_page_.as<PageId>(),
           .slot_stamp = stamps_.as<StepStamp>(),
           .free_slots = free_slots_.as<SlotId>(),
-          .num_free = num_free.as<uint32_t>().device_data(),
+          .num_free = num_free_.as<uint32_t>().device_data(),
+          .control = control_.as<LookupControl>().device_data(),
+          .misses = misses_.as<PageMiss>(),
+          .lookup = lookup_.as<LookupState>().device_data(),
           .log = {reinterpret_cast<LogEntry*>(device_plane_.device_data() + header.log_offset),
                   header.log_capacity},
           .log_head = &control->log_head,
@@ -126,6 +132,7 @@ absl::Status BlockCache::BeginStep() {
 
 absl::Status BlockCache::Tend() {
   RETURN_IF_ERROR(TendSnapshot());
+  RETURN_IF_ERROR(WriteControl());
   if (is_snapshot_running_) return absl::OkStatus();
   RETURN_IF_ERROR(TendReleases());
   RETURN_IF_ERROR(TendEvictions());
@@ -211,6 +218,16 @@ absl::Status BlockCache::TendStamps() {
   RETURN_IF_ERROR(stream_.Synchronize());
   control.published.value.store(requested, std::memory_order_release);
   return absl::OkStatus();
+}
+
+absl::Status BlockCache::WriteControl() {
+  const LookupControl control{step(), is_snapshot_running_ ? 1u : 0u};
+  if (control.step == host_control_.step && control.is_closed == host_control_.is_closed) {
+    return absl::OkStatus();
+  }
+  host_control_ = control;
+  return device_.Upload(stream_, std::as_bytes(std::span(&host_control_, 1)),
+                        control_.bytes().first(sizeof(host_control_)));
 }
 
 absl::StatusOr<uint32_t> BlockCache::ReadBack(const DeviceBuffer& buffer) {

@@ -62,7 +62,7 @@ class BlockCache {
   // The work between two steps, also while no sequence decodes. The same requirement.
   absl::Status Tend();
 
-  // What PageLookup works on in this step. While a snapshot runs nothing is admitted.
+  // What PageLookup works on: the same in every step. While a snapshot runs nothing is admitted.
   BlockCacheView view() const;
   BlockCacheCounters* counters() const;  // device
   // The arena as the device sees it.
@@ -96,6 +96,8 @@ class BlockCache {
   absl::Status TendReleases();
   absl::Status TendEvictions();
   absl::Status TendStamps();
+  // Tells the kernels the step and whether pages may be admitted, where that has changed.
+  absl::Status WriteControl();
   // Reads one uint32 that a kernel has written; waits for it.
   absl::StatusOr<uint32_t> ReadBack(const DeviceBuffer& buffer);
   absl::Status Write(const DeviceBuffer& buffer, uint32_t value);
@@ -117,12 +119,15 @@ class BlockCache {
   DeviceBuffer stamps_;
   DeviceBuffer free_slots_;
   DeviceBuffer num_free_;
-  DeviceBuffer no_free_;  // a zero: what num_free points to while nothing may be admitted
+  DeviceBuffer control_;  // LookupControl
+  DeviceBuffer misses_;   // working memory of look-ups
+  DeviceBuffer lookup_;
   DeviceBuffer counters_;
   DeviceBuffer requests_;  // eviction requests, copied out of the ring
   DeviceBuffer cursor_;    // where a release or a snapshot has come to
   std::vector<EvictionRequest> host_requests_;
   uint32_t host_word_ = 0;
+  LookupControl host_control_{};  // as on the device, once the stream has passed the last write
 
   uint64_t step_ = 0;
   std::atomic<bool> snapshot_requested_ = false;

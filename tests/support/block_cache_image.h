@@ -52,6 +52,9 @@ class BlockCacheImage {
     free_ = data_.Upload(free);
     num_free_ = data_.Upload(std::vector<uint32_t>{num_slots});
     counters_ = data_.Upload(std::vector<BlockCacheCounters>(1));
+    control_ = data_.Upload(std::vector<LookupControl>(1));
+    misses_ = data_.Allocate(kMaxListedMisses * sizeof(PageMiss));
+    lookup_ = data_.Upload(std::vector<LookupState>(1));
     const size_t address = reinterpret_cast<size_t>(shared_.data());
     std::byte* aligned = shared_.data() + (64 - address % 64) % 64;
     host_ = new (aligned) Shared{};
@@ -68,9 +71,22 @@ class BlockCacheImage {
         .slot_stamp = stamps_.as<StepStamp>(),
         .free_slots = free_.as<SlotId>(),
         .num_free = num_free_.as<uint32_t>().device_data(),
+        .control = control_.as<LookupControl>().device_data(),
+        .misses = misses_.as<PageMiss>(),
+        .lookup = lookup_.as<LookupState>().device_data(),
         .log = {reinterpret_cast<LogEntry*>(mapped->device_data() + sizeof(Shared)), log_capacity},
         .log_head = &on_device->head,
         .log_tail = &on_device->tail};
+  }
+
+  // What the next look-ups are told.
+  void BeginStep(StepStamp step, bool is_closed = false) {
+    const LookupControl control{step, is_closed ? 1u : 0u};
+    RI_CHECK(backend_.device
+                 ->Upload(*backend_.stream, std::as_bytes(std::span(&control, 1)),
+                          control_.bytes().first(sizeof(control)))
+                 .ok());
+    RI_CHECK(backend_.stream->Synchronize().ok());
   }
 
   const BlockCacheView& view() const { return view_; }
@@ -109,8 +125,10 @@ class BlockCacheImage {
   std::vector<std::byte> shared_;
   Shared* host_ = nullptr;
   LogEntry* host_log_ = nullptr;
+  static constexpr size_t kMaxListedMisses = 4096;
+
   DeviceBuffer arena_, slots_, transient_, page_slot_, slot_page_, stamps_, free_, num_free_,
-      counters_;
+      counters_, control_, misses_, lookup_;
   BlockCacheView view_;
 };
 
