@@ -228,7 +228,7 @@ __device__ Kept Measure(Shared& shared, const Entries& entries, const Threshold&
 }
 
 // Keeps the fewest of the largest whose weights reach `top_p` of all that `cut` has left. `total`
-// is that of the whole row, and stands where there was no cut.
+// is what that is if `cut` keeps all.
 template <typename Weight>
 __device__ Threshold CutTopP(Shared& shared, const Entries& entries, const Threshold& cut,
                              float top_p, double total, const Weight& weight) {
@@ -382,12 +382,13 @@ __device__ float FindLargest(Shared& shared, const Entries& row, int32_t* token)
 __device__ int32_t DrawToken(Shared& shared, const SamplingRow& row, const Entries& all,
                              float max) {
   const auto weight = [&row, max](float logit) { return expf((logit - max) / row.temperature); };
-  const double total = SumOf(shared, all, weight);
+  double total = SumOf(shared, all, weight);
   Entries entries = all;
   Threshold threshold;
   if (row.top_k > 0) {
     entries = Gather(shared, all, LowestOfTop(shared, all, row.top_k));
     threshold = CutTopK(shared, entries, row.top_k);
+    if (threshold.ties == kAll) total = SumOf(shared, entries, weight);
   } else if (row.top_p < 1.0f) {
     // What top-p drops sums to at most (1 - top_p) of all weights, so it drops every token of less
     // than that divided by the size of the vocabulary.
