@@ -140,6 +140,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
     }
     EXPECT_TRUE(policy_->DownloadStep().ok());
     EXPECT_TRUE(policy_->EndStep().ok());
+    EXPECT_TRUE(backend_->stream->Synchronize().ok());
     DrainLog();
     return outputs;
   }
@@ -182,6 +183,8 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
     EXPECT_EQ(memory_->dense_blocks().num_used(), 0);
     EXPECT_EQ(memory_->meta_blocks().num_used(), 0);
     EXPECT_EQ(policy_->builder().num_open(), 0);
+    EXPECT_TRUE(cache_->Stats().ok());
+    EXPECT_TRUE(backend_->stream->Synchronize().ok());
     EXPECT_EQ(cache_->Stats()->num_used_slots, 0u);
   }
 
@@ -297,7 +300,8 @@ TEST_P(WavePolicyTest, AStepAllocatesNothing) {
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       ok &= policy_->DecodeLayer(layer, q.view, kv.view, kv.view, out.view).ok();
     }
-    return ok && policy_->DownloadStep().ok() && policy_->EndStep().ok();
+    ok &= policy_->DownloadStep().ok() && policy_->EndStep().ok();
+    return ok && backend_->stream->Synchronize().ok();
   };
   EXPECT_TRUE(step());  // threads make their working memory
   EXPECT_TRUE(step());
