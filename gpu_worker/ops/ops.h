@@ -67,6 +67,8 @@ class Ops {
   virtual absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) = 0;
   virtual absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) = 0;
   virtual absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) = 0;
+  virtual size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                                      int64_t max_estimated) const = 0;
   virtual absl::Status Estimate(Stream& stream, const EstimateArgs& args) = 0;
   virtual absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) = 0;
   virtual absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) = 0;

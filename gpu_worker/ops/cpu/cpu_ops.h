@@ -43,6 +43,11 @@ class CpuOps final : public Ops {
   absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) override;
   absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) override;
   absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) override;
+  // This backend needs none.
+  size_t EstimateScratchBytes(int32_t /*max_batch*/, int32_t /*num_query_heads*/,
+                              int32_t /*head_dim*/, int64_t /*max_estimated*/) const override {
+    return 0;
+  }
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
   absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) override;
   absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) override;

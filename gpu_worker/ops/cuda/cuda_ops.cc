@@ -127,6 +127,11 @@ absl::Status CudaOps::ClusterSelect(Stream& stream, const ClusterSelectArgs& arg
   return cuda::ClusterSelect(Cuda(stream), args);
 }
 
+size_t CudaOps::EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                                     int64_t max_estimated) const {
+  return cuda::EstimateScratchBytes(max_batch, num_query_heads, head_dim, max_estimated);
+}
+
 absl::Status CudaOps::Estimate(Stream& stream, const EstimateArgs& args) {
   return cuda::Estimate(Cuda(stream), args);
 }

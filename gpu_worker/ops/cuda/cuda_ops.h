@@ -51,6 +51,8 @@ class CudaOps final : public Ops {
   absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) override;
   absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) override;
   absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) override;
+  size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                              int64_t max_estimated) const override;
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
   absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) override;
   absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) override;

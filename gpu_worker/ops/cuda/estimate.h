@@ -7,6 +7,9 @@
 
 namespace retroinfer::cuda {
 
+size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                            int64_t max_estimated);
+
 absl::Status Estimate(CudaStream& stream, const EstimateArgs& args);
 
 }  // namespace retroinfer::cuda

@@ -82,6 +82,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     const DeviceBuffer device_zones = data_.Upload(zones);
     RI_CHECK(cache_->BeginStep().ok());
     RI_CHECK(decode_->BeginStep(rows, device_zones.as<const DenseZone>().first(batch.size())).ok());
+    RI_CHECK(decode_->UploadStep().ok());
     std::vector<std::vector<float>> outputs;
     for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       std::vector<float> host;
@@ -96,7 +97,8 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
       RI_CHECK(status.ok());
       outputs.push_back(data_.Values(out));
     }
-    RI_CHECK(decode_->EndStep().ok());
+    RI_CHECK(decode_->DownloadStep().ok());
+    RI_CHECK(backend_->stream->Synchronize().ok());
     return outputs;
   }
 

@@ -31,7 +31,7 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
 
   void BeginStep() { ASSERT_TRUE(cache_->BeginStep().ok()); }
   void Lookup(const std::vector<int32_t>& pages) {
-    const auto refs = lookup_.Run(cache_->view(), cache_->counters(), cache_->step(), pages);
+    const auto refs = lookup_.Run(cache_->view(), cache_->counters(), pages);
     ASSERT_EQ(refs.size(), pages.size());
     for (size_t i = 0; i < pages.size(); ++i) {
       EXPECT_TRUE(HasPattern(static_cast<PageId>(pages[i]), 0, lookup_.PageBytes(refs[i]).data()));
