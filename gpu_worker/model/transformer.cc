@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/random_weights.h"
 
 namespace retroinfer {
 namespace {
@@ -57,6 +58,21 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
                                                                const ModelConfig& config,
                                                                const Checkpoint& checkpoint,
                                                                const TransformerOptions& options) {
+  ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
+  ASSIGN_OR_RETURN(model->weights_,
+                   LoadModelWeights(device, ops, config, checkpoint, options.progress));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::LoadRandom(
+    Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
+  ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
+  ASSIGN_OR_RETURN(model->weights_, RandomModelWeights(device, ops, config));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
+    Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
   const int64_t max_positions = MaxPositions(config, options);
   if (max_positions < 1 || max_positions > config.context_length) {
     return absl::InvalidArgumentError(absl::StrCat("the context was set to ", max_positions,
@@ -73,8 +89,6 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
   ASSIGN_OR_RETURN(model->decode_,
                    Workspace::Create(device, config, dtype, options.max_decode_rows));
   RETURN_IF_ERROR(model->UploadTables(device, max_positions));
-  ASSIGN_OR_RETURN(model->weights_,
-                   LoadModelWeights(device, ops, config, checkpoint, options.progress));
   return model;
 }
 

@@ -59,6 +59,11 @@ class Transformer {
                                                            const Checkpoint& checkpoint,
                                                            const TransformerOptions& options);
 
+  // The same with random weights, without a checkpoint. Returns: as RandomModelWeights.
+  static absl::StatusOr<std::unique_ptr<Transformer>> LoadRandom(Device& device, Ops& ops,
+                                                                 const ModelConfig& config,
+                                                                 const TransformerOptions& options);
+
   const ModelConfig& config() const { return config_; }
   DType activation_dtype() const { return ops_.activation_dtype(); }
   int64_t max_prefill_rows() const { return prefill_.max_rows(); }
@@ -95,6 +100,9 @@ class Transformer {
  private:
   Transformer(Ops& ops, const ModelConfig& config) : ops_(ops), config_(config) {}
 
+  // Everything but the weights.
+  static absl::StatusOr<std::unique_ptr<Transformer>> WithoutWeights(
+      Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options);
   absl::Status UploadTables(Device& device, int64_t max_positions);
   absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                          const Workspace::Views& rows);
