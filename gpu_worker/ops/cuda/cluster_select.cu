@@ -29,7 +29,6 @@ constexpr float kRankRange = 64.0f;  // below the largest rank; smaller ones sha
 constexpr int64_t kMaxSharedClusters = 24 * 1024;  // else ranks lie in scratch memory
 constexpr uint64_t kNoKey = UINT64_MAX;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr float kLog2E = 1.4426950408889634f;
 
 struct SelectParams {
   const float* scores;
@@ -52,7 +51,8 @@ struct ExpSum {
   float sum;
 };
 
-__device__ float Exp(float x) { return exp2f(x * kLog2E); }
+// To a few units in the last place: ranks need no more.
+__device__ float Exp(float x) { return __expf(x); }
 
 __device__ ExpSum Merge(const ExpSum& a, const ExpSum& b) {
   const float max = fmaxf(a.max, b.max);
@@ -157,21 +157,30 @@ __device__ RankRange FindRanks(const SelectParams& params, const float* scores, 
                                GroupRanking ranking, float* ranks, Shared& shared) {
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   RankRange range{INFINITY, -INFINITY, 0};
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kThreads) {
-    float weights[kMaxGroup];
+  // Four clusters at a time: as many loads of 16 bytes are under way as there are heads.
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count / 4; i += kThreads) {
+    float4 quads[kMaxGroup];
 #pragma unroll
     for (int g = 0; g < kMaxGroup; ++g) {
-      if (g < params.group) weights[g] = scores[g * params.max_clusters + i];
+      if (g < params.group) {
+        quads[g] = reinterpret_cast<const float4*>(scores + g * params.max_clusters)[i];
+      }
     }
 #pragma unroll
-    for (int g = 0; g < kMaxGroup; ++g) {
-      if (g < params.group) weights[g] -= shared.log_sums[g];
+    for (int j = 0; j < 4; ++j) {
+      float weights[kMaxGroup];
+#pragma unroll
+      for (int g = 0; g < kMaxGroup; ++g) {
+        if (g < params.group) weights[g] = (&quads[g].x)[j] - shared.log_sums[g];
+      }
+      float rank = RankOf(weights, params.group, ranking);
+      const bool is_live = rank > -INFINITY && rank < INFINITY;
+      if (!is_live) rank = -INFINITY;
+      ranks[4 * i + j] = rank;
+      if (is_live) {
+        range = {fminf(range.least, rank), fmaxf(range.most, rank), range.num_live + 1};
+      }
     }
-    float rank = RankOf(weights, params.group, ranking);
-    const bool is_live = rank > -INFINITY && rank < INFINITY;
-    if (!is_live) rank = -INFINITY;
-    ranks[i] = rank;
-    if (is_live) range = {fminf(range.least, rank), fmaxf(range.most, rank), range.num_live + 1};
   }
   const auto reduce = [](RankRange a, const RankRange& b) {
     return RankRange{fminf(a.least, b.least), fmaxf(a.most, b.most), a.num_live + b.num_live};
