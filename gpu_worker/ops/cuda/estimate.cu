@@ -112,8 +112,9 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
       }
       if (lane == 0) warp_max[g][warp] = max;
     }
-    // Only the threads that hold a place take part.
-    asm volatile("bar.sync 1, %0;\n" ::"n"(kClustersPerPart) : "memory");
+  }
+  __syncthreads();
+  if (thread < kClustersPerPart) {
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
       float max = warp_max[g][0];
