@@ -21,7 +21,8 @@ endif()
 add_library(retroinfer_warnings INTERFACE)
 target_compile_options(retroinfer_warnings INTERFACE
   # Designated initialisers leave fields at their defaults on purpose.
-  -Wall -Wextra -Werror -Wno-missing-field-initializers -Wnon-virtual-dtor -Woverloaded-virtual -Wimplicit-fallthrough
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Werror;-Wno-missing-field-initializers;-Wnon-virtual-dtor;-Woverloaded-virtual;-Wimplicit-fallthrough>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall;-Werror=all-warnings>"
   $<$<CXX_COMPILER_ID:Clang>:-Wthread-safety>)
 
 # One include root: headers are named by their path from the top of the tree.

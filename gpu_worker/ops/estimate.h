@@ -23,6 +23,7 @@ struct EstimateArgs {
   DeviceSpan<const int32_t> num_estimated;  // [batch, kv_heads]
   int64_t max_estimated = 0;
   AttentionPartialView out;
+  DeviceSpan<std::byte> scratch;  // at least EstimateScratchBytes(...) of the backend
 };
 
 }  // namespace retroinfer

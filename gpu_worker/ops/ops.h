@@ -61,12 +61,16 @@ class Ops {
                                              int32_t head_dim) const = 0;
   virtual absl::Status DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) = 0;
 
+  virtual size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim,
+                                         int32_t num_tokens, int32_t num_clusters) const = 0;
   virtual absl::Status ClusterKeys(Stream& stream, const ClusterKeysArgs& args) = 0;
   virtual absl::Status WriteSegment(Stream& stream, const WriteSegmentArgs& args) = 0;
   virtual absl::Status LoadSegmentIndex(Stream& stream, const LoadSegmentIndexArgs& args) = 0;
   virtual absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) = 0;
   virtual absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) = 0;
   virtual absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) = 0;
+  virtual size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                                      int64_t max_estimated) const = 0;
   virtual absl::Status Estimate(Stream& stream, const EstimateArgs& args) = 0;
   virtual absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) = 0;
   virtual absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) = 0;

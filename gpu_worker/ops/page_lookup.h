@@ -14,16 +14,52 @@
 
 namespace retroinfer {
 
-// Device state of the block cache; written by kernels only. Counters live in device memory.
+// What changes from step to step, in device memory, so that a recorded step can be replayed.
+// Written between two steps.
+struct LookupControl {
+  StepStamp step;      // that begins
+  uint32_t is_closed;  // not 0: nothing may be admitted
+};
+
+// A page that a look-up did not find, for backends whose threads share the work. One of several
+// misses of the same page in a call owns it: the one at the lowest place.
+struct PageMiss {
+  PageId page;
+  uint32_t ref;    // place in the execution buffer
+  uint32_t owner;  // place of the owner in the list
+  uint32_t rank;   // among the owners; decides where the page goes. Of an owner only
+};
+
+// What the kernels of one look-up tell each other. Zero before the first call; each call leaves the
+// counters at zero.
+struct LookupState {
+  uint32_t num_listed;    // places of the list asked for so far; may exceed its size
+  uint32_t num_finished;  // thread blocks that are done
+  uint32_t num_misses;    // places of the list in use
+  uint32_t num_admitted;  // owners with a rank below this get free slots
+  uint32_t num_free;      // before the call
+  uint32_t reserved;
+  uint64_t log_head;  // cursors of the log before the call
+  uint64_t log_tail;
+};
+
+inline constexpr size_t kMaxSlots = 0x7fffffff;
+
+// Device state of the block cache; written by kernels only. Counters live in device memory. All
+// addresses stay the same for the life of the cache.
 struct BlockCacheView {
-  DeviceSpan<std::byte> slots;        // [num_slots] pages
-  DeviceSpan<std::byte> transient;    // [num_transient] pages
-  DeviceSpan<const std::byte> arena;  // [arena_pages] pages, mapped host memory
-  DeviceSpan<SlotId> page_slot;       // [arena_pages], kNoSlot: a miss
-  DeviceSpan<PageId> slot_page;       // [num_slots], kNoPage: free
-  DeviceSpan<StepStamp> slot_stamp;   // [num_slots], step of the last use
-  DeviceSpan<SlotId> free_slots;      // [num_slots], a stack
-  uint32_t* num_free = nullptr;       // device; size of that stack
+  DeviceSpan<std::byte> slots;             // [num_slots] pages
+  DeviceSpan<std::byte> transient;         // [num_transient] pages
+  DeviceSpan<const std::byte> arena;       // [arena_pages] pages, mapped host memory
+  DeviceSpan<SlotId> page_slot;            // [arena_pages], kNoSlot: a miss
+  DeviceSpan<PageId> slot_page;            // [num_slots], kNoPage: free
+  DeviceSpan<StepStamp> slot_stamp;        // [num_slots], step of the last use
+  DeviceSpan<SlotId> free_slots;           // [num_slots], a stack
+  uint32_t* num_free = nullptr;            // device; size of that stack
+  const LookupControl* control = nullptr;  // device
+  // Working memory of look-ups. Pages that the list has no room for are attended in the arena.
+  DeviceSpan<PageMiss> misses;
+  LookupState* lookup = nullptr;  // device
   // Access log, in mapped host memory.
   DeviceSpan<LogEntry> log;  // [capacity], a power of two
   RingCursor* log_head = nullptr;
@@ -47,7 +83,6 @@ struct PageLookupArgs {
   BlockCacheCounters* counters = nullptr;  // device
   MetaPoolView pool;
   uint32_t layer = 0;
-  StepStamp step = 0;
   DeviceSpan<const MetaIndexView> indexes;  // [batch]
   int32_t batch = 0;
   int32_t num_kv_heads = 0;

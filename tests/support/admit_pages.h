@@ -13,6 +13,7 @@ namespace retroinfer::test_support {
 // REQUIRES: at most 64 pages.
 inline void AdmitPages(Backend& backend, BlockCacheImage& cache, StepStamp step,
                        const std::vector<PageId>& pages) {
+  cache.BeginStep(step);
   DeviceData data(backend);
   MetaPoolImage pool({1, 1, 128, DType::kBf16}, 1);
   std::vector<int32_t> clusters;
@@ -31,7 +32,6 @@ inline void AdmitPages(Backend& backend, BlockCacheImage& cache, StepStamp step,
                                                  .counters = cache.device_counters(),
                                                  .pool = pool.Upload(data),
                                                  .layer = 0,
-                                                 .step = step,
                                                  .indexes = indexes.views(),
                                                  .batch = 1,
                                                  .num_kv_heads = 1,

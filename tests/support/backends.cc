@@ -7,6 +7,10 @@
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/cpu/cpu_ops.h"
 #include "hwy/highway.h"
+#if RETROINFER_CUDA
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/ops/cuda/cuda_ops.h"
+#endif
 
 namespace retroinfer::test_support {
 namespace {
@@ -29,27 +33,55 @@ void LimitVectorInstructions() {
   hwy::DisableTargets(name == "avx2" ? avx512 : all);
 }
 
+void CreateStreams(Backend& backend) {
+  auto stream = backend.device->CreateStream(StreamKind::kCompute);
+  auto background = backend.device->CreateStream(StreamKind::kBackground);
+  RI_CHECK(stream.ok() && background.ok());
+  backend.stream = *std::move(stream);
+  backend.background = *std::move(background);
+}
+
 std::unique_ptr<Backend> CreateCpu(ComputePrecision precision) {
   auto backend = std::make_unique<Backend>();
   auto device = std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = 2});
   backend->ops = std::make_unique<CpuOps>(*device, precision);
   backend->device = std::move(device);
-  auto stream = backend->device->CreateStream(StreamKind::kCompute);
-  auto background = backend->device->CreateStream(StreamKind::kBackground);
-  RI_CHECK(stream.ok() && background.ok());
-  backend->stream = *std::move(stream);
-  backend->background = *std::move(background);
+  CreateStreams(*backend);
   return backend;
 }
+
+#if RETROINFER_CUDA
+bool HasGpu() {
+  int count = 0;
+  return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
+}
+
+// Suites make a backend for each test: a small share of the memory each.
+std::unique_ptr<Backend> CreateCuda() {
+  auto backend = std::make_unique<Backend>();
+  auto device = CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.2});
+  RI_CHECK(device.ok());
+  auto ops = CudaOps::Create(**device);
+  RI_CHECK(ops.ok());
+  backend->device = *std::move(device);
+  backend->ops = *std::move(ops);
+  CreateStreams(*backend);
+  return backend;
+}
+#endif
 
 }  // namespace
 
 std::vector<BackendParam> AvailableBackends() {
   LimitVectorInstructions();
-  return {
+  std::vector<BackendParam> backends = {
       {"CpuF32", [] { return CreateCpu(ComputePrecision::kF32); }, 1e-5},
       {"CpuBf16", [] { return CreateCpu(ComputePrecision::kBf16); }, 1.0 / 128},
   };
+#if RETROINFER_CUDA
+  if (HasGpu()) backends.push_back({"Cuda", CreateCuda, 1.0 / 128});
+#endif
+  return backends;
 }
 
 }  // namespace retroinfer::test_support

@@ -1,7 +1,9 @@
 // A small block cache with an arena whose pages carry a pattern.
 #pragma once
 
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "gpu_worker/ops/page_lookup.h"
@@ -35,7 +37,10 @@ class BlockCacheImage {
  public:
   BlockCacheImage(Backend& backend, uint32_t num_slots, uint32_t num_transient,
                   uint32_t arena_pages, uint32_t log_capacity)
-      : data_(backend), backend_(backend), shared_(sizeof(Shared) + log_capacity * 16 + 64) {
+      : data_(backend),
+        backend_(backend),
+        shared_bytes_((sizeof(Shared) + log_capacity * sizeof(LogEntry) + 4095) / 4096 * 4096),
+        shared_(static_cast<std::byte*>(std::aligned_alloc(4096, shared_bytes_))) {
     std::vector<std::byte> arena(size_t{arena_pages} * kPageBytes);
     for (PageId page = 0; page < arena_pages; ++page) {
       FillPattern(page, 0, arena.data() + size_t{page} * kPageBytes);
@@ -52,11 +57,12 @@ class BlockCacheImage {
     free_ = data_.Upload(free);
     num_free_ = data_.Upload(std::vector<uint32_t>{num_slots});
     counters_ = data_.Upload(std::vector<BlockCacheCounters>(1));
-    const size_t address = reinterpret_cast<size_t>(shared_.data());
-    std::byte* aligned = shared_.data() + (64 - address % 64) % 64;
-    host_ = new (aligned) Shared{};
-    host_log_ = reinterpret_cast<LogEntry*>(aligned + sizeof(Shared));
-    auto mapped = backend.device->MapHost({aligned, sizeof(Shared) + log_capacity * 16});
+    control_ = data_.Upload(std::vector<LookupControl>(1));
+    misses_ = data_.Allocate(kMaxListedMisses * sizeof(PageMiss));
+    lookup_ = data_.Upload(std::vector<LookupState>(1));
+    host_ = new (shared_.get()) Shared{};
+    host_log_ = reinterpret_cast<LogEntry*>(shared_.get() + sizeof(Shared));
+    auto mapped = backend.device->MapHost({shared_.get(), shared_bytes_});
     RI_CHECK(mapped.ok());
     auto* on_device = reinterpret_cast<Shared*>(mapped->device_data());
     view_ = {
@@ -68,9 +74,27 @@ class BlockCacheImage {
         .slot_stamp = stamps_.as<StepStamp>(),
         .free_slots = free_.as<SlotId>(),
         .num_free = num_free_.as<uint32_t>().device_data(),
+        .control = control_.as<LookupControl>().device_data(),
+        .misses = misses_.as<PageMiss>(),
+        .lookup = lookup_.as<LookupState>().device_data(),
         .log = {reinterpret_cast<LogEntry*>(mapped->device_data() + sizeof(Shared)), log_capacity},
         .log_head = &on_device->head,
         .log_tail = &on_device->tail};
+  }
+
+  ~BlockCacheImage() {
+    RI_CHECK(backend_.stream->Synchronize().ok());
+    backend_.device->UnmapHost({shared_.get(), shared_bytes_});
+  }
+
+  // What the next look-ups are told.
+  void BeginStep(StepStamp step, bool is_closed = false) {
+    const LookupControl control{step, is_closed ? 1u : 0u};
+    RI_CHECK(backend_.device
+                 ->Upload(*backend_.stream, std::as_bytes(std::span(&control, 1)),
+                          control_.bytes().first(sizeof(control)))
+                 .ok());
+    RI_CHECK(backend_.stream->Synchronize().ok());
   }
 
   const BlockCacheView& view() const { return view_; }
@@ -106,11 +130,17 @@ class BlockCacheImage {
 
   DeviceData data_;
   Backend& backend_;
-  std::vector<std::byte> shared_;
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  const size_t shared_bytes_;  // whole memory pages: nothing else is mapped with them
+  const std::unique_ptr<std::byte, Free> shared_;
   Shared* host_ = nullptr;
   LogEntry* host_log_ = nullptr;
+  static constexpr size_t kMaxListedMisses = 4096;
+
   DeviceBuffer arena_, slots_, transient_, page_slot_, slot_page_, stamps_, free_, num_free_,
-      counters_;
+      counters_, control_, misses_, lookup_;
   BlockCacheView view_;
 };
 

@@ -38,7 +38,7 @@ class ClusterLookup {
 
   // Returns the execution buffer, in the order of `clusters`.
   std::vector<PageRef> Run(const BlockCacheView& cache, BlockCacheCounters* counters,
-                           StepStamp step, const std::vector<int32_t>& clusters) {
+                           const std::vector<int32_t>& clusters) {
     const std::vector<int32_t> count = {static_cast<int32_t>(clusters.size())};
     Copy(std::as_bytes(std::span(clusters)), retrieved_.bytes().device_data());
     Copy(std::as_bytes(std::span(count)), num_retrieved_.bytes().device_data());
@@ -48,7 +48,6 @@ class ClusterLookup {
                                             .counters = counters,
                                             .pool = pool(),
                                             .layer = 0,
-                                            .step = step,
                                             .indexes = index_.as<const MetaIndexView>().first(1),
                                             .batch = 1,
                                             .num_kv_heads = 1,

@@ -66,7 +66,4 @@ inline void FreeSlot(const BlockCacheView& cache, PageId page, SlotId slot) {
   cache.free_slots.device_data()[(*cache.num_free)++] = slot;
 }
 
-// Checks what all operations on the block cache need.
-absl::Status ValidateCache(const BlockCacheView& cache, const char* op);
-
 }  // namespace retroinfer::cpu

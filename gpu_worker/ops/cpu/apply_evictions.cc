@@ -1,7 +1,7 @@
 #include "gpu_worker/ops/cpu/apply_evictions.h"
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/block_cache_check.h"
 #include "gpu_worker/ops/cpu/access_log.h"
 
 namespace retroinfer::cpu {
@@ -34,9 +34,7 @@ void Apply(const ApplyEvictionsArgs& args) {
 }  // namespace
 
 absl::Status ApplyEvictions(CpuStream& stream, const ApplyEvictionsArgs& args) {
-  constexpr char kOp[] = "apply_evictions";
-  RETURN_IF_ERROR(ValidateCache(args.cache, kOp));
-  RETURN_IF_ERROR(CheckArg(args.counters != nullptr, kOp, "needs counters"));
+  RETURN_IF_ERROR(CheckApplyEvictions(args));
   return stream.Launch([args](ThreadPool&) { Apply(args); });
 }
 

@@ -37,12 +37,19 @@ class CpuOps final : public Ops {
                                      int32_t head_dim) const override;
   absl::Status DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) override;
 
+  size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
+                                 int32_t num_clusters) const override;
   absl::Status ClusterKeys(Stream& stream, const ClusterKeysArgs& args) override;
   absl::Status WriteSegment(Stream& stream, const WriteSegmentArgs& args) override;
   absl::Status LoadSegmentIndex(Stream& stream, const LoadSegmentIndexArgs& args) override;
   absl::Status ReadSegmentLayer(Stream& stream, const ReadSegmentLayerArgs& args) override;
   absl::Status CentroidScore(Stream& stream, const CentroidScoreArgs& args) override;
   absl::Status ClusterSelect(Stream& stream, const ClusterSelectArgs& args) override;
+  // This backend needs none.
+  size_t EstimateScratchBytes(int32_t /*max_batch*/, int32_t /*num_query_heads*/,
+                              int32_t /*head_dim*/, int64_t /*max_estimated*/) const override {
+    return 0;
+  }
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
   absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) override;
   absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) override;

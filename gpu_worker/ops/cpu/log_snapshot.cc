@@ -1,7 +1,7 @@
 #include "gpu_worker/ops/cpu/log_snapshot.h"
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/block_cache_check.h"
 #include "gpu_worker/ops/cpu/access_log.h"
 
 namespace retroinfer::cpu {
@@ -24,9 +24,7 @@ void Snapshot(const LogSnapshotArgs& args) {
 }  // namespace
 
 absl::Status LogSnapshot(CpuStream& stream, const LogSnapshotArgs& args) {
-  constexpr char kOp[] = "log_snapshot";
-  RETURN_IF_ERROR(ValidateCache(args.cache, kOp));
-  RETURN_IF_ERROR(CheckArg(args.next_slot != nullptr, kOp, "needs next_slot"));
+  RETURN_IF_ERROR(CheckLogSnapshot(args));
   return stream.Launch([args](ThreadPool&) { Snapshot(args); });
 }
 

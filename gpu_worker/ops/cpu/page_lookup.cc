@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/block_cache_check.h"
 #include "gpu_worker/ops/cpu/access_log.h"
 
 namespace retroinfer::cpu {
@@ -42,7 +42,11 @@ void ForEachPage(const PageLookupArgs& args, int32_t sequence, uint32_t head, Vi
 class Lookup {
  public:
   explicit Lookup(const PageLookupArgs& args)
-      : args_(args), log_(args.cache, args.step), num_free_(*args.cache.num_free) {}
+      : args_(args),
+        step_(args.cache.control->step),
+        log_(args.cache, step_),
+        num_free_(*args.cache.num_free),
+        is_closed_(args.cache.control->is_closed != 0) {}
 
   // Fills one row of the execution buffer; returns its number of pages.
   int64_t Row(int32_t sequence, uint32_t head) {
@@ -75,13 +79,13 @@ class Lookup {
     const SlotId slot = cache.page_slot.device_data()[page];
     if (slot != kNoSlot) {
       ++sums_.hits;
-      cache.slot_stamp.device_data()[slot] = args_.step;
+      cache.slot_stamp.device_data()[slot] = step_;
       return {cache.slots.device_data() + size_t{slot} * kPageBytes, 0, 0};
     }
     ++sums_.misses;
     // An entry for this page now, and one for the release of it and of every resident page later.
     const uint64_t num_resident = cache.slot_page.size() - num_free_;
-    if (num_free_ > 0 && log_.HasRoomFor(num_resident + 2)) return Admit(page);
+    if (!is_closed_ && num_free_ > 0 && log_.HasRoomFor(num_resident + 2)) return Admit(page);
     ++sums_.transients;
     const std::byte* in_arena = cache.arena.device_data() + size_t{page} * kPageBytes;
     if (num_transient_ == cache.transient.size() / kPageBytes) return {in_arena, 0, 0};
@@ -91,15 +95,17 @@ class Lookup {
   PageRef Admit(PageId page) {
     const BlockCacheView& cache = args_.cache;
     const SlotId slot = cache.free_slots.device_data()[--num_free_];
-    FillSlot(cache, page, slot, args_.step);
+    FillSlot(cache, page, slot, step_);
     log_.Append(LogKind::kAdmit, page, slot);
     ++sums_.admissions;
     return {cache.slots.device_data() + size_t{slot} * kPageBytes, 0, 1};
   }
 
   const PageLookupArgs& args_;
+  const StepStamp step_;
   AccessLog log_;
   uint32_t num_free_;
+  const bool is_closed_;
   size_t num_transient_ = 0;
   BlockCacheCounters sums_{};
 };
@@ -115,31 +121,10 @@ void CopyRow(const PageLookupArgs& args, int32_t sequence, uint32_t head) {
   });
 }
 
-absl::Status Validate(const PageLookupArgs& args) {
-  constexpr char kOp[] = "page_lookup";
-  RETURN_IF_ERROR(ValidateCache(args.cache, kOp));
-  RETURN_IF_ERROR(args.pool.geometry.Validate());
-  RETURN_IF_ERROR(CheckArg(args.counters != nullptr, kOp, "needs counters"));
-  RETURN_IF_ERROR(
-      CheckArg(args.num_kv_heads == static_cast<int32_t>(args.pool.geometry.num_kv_heads) &&
-                   args.layer < args.pool.geometry.num_layers,
-               kOp, "needs the KV heads and a layer of the pool"));
-  const size_t rows = static_cast<size_t>(args.batch) * static_cast<size_t>(args.num_kv_heads);
-  RETURN_IF_ERROR(CheckArg(args.indexes.size() == static_cast<size_t>(args.batch), kOp,
-                           "needs an index for each sequence"));
-  RETURN_IF_ERROR(
-      CheckArg(args.retrieved.size() >= rows * static_cast<size_t>(args.max_retrieved) &&
-                   args.num_retrieved.size() >= rows,
-               kOp, "needs clusters for every sequence and KV head"));
-  return CheckArg(args.pages.size() >= rows * static_cast<size_t>(args.max_pages) &&
-                      args.num_pages.size() >= rows,
-                  kOp, "needs an execution buffer for every sequence and KV head");
-}
-
 }  // namespace
 
 absl::Status PageLookup(CpuStream& stream, const PageLookupArgs& args) {
-  RETURN_IF_ERROR(Validate(args));
+  RETURN_IF_ERROR(CheckPageLookup(args));
   return stream.Launch([args](ThreadPool& pool) {
     Lookup lookup(args);
     for (int32_t sequence = 0; sequence < args.batch; ++sequence) {

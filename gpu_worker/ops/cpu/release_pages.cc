@@ -1,7 +1,7 @@
 #include "gpu_worker/ops/cpu/release_pages.h"
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/block_cache_check.h"
 #include "gpu_worker/ops/cpu/access_log.h"
 
 namespace retroinfer::cpu {
@@ -27,12 +27,7 @@ void Release(const ReleasePagesArgs& args) {
 }  // namespace
 
 absl::Status ReleasePages(CpuStream& stream, const ReleasePagesArgs& args) {
-  constexpr char kOp[] = "release_pages";
-  RETURN_IF_ERROR(ValidateCache(args.cache, kOp));
-  RETURN_IF_ERROR(CheckArg(args.counters != nullptr && args.next_page != nullptr, kOp,
-                           "needs counters and next_page"));
-  RETURN_IF_ERROR(CheckArg(size_t{args.first_page} + args.num_pages <= args.cache.page_slot.size(),
-                           kOp, "needs pages of the arena"));
+  RETURN_IF_ERROR(CheckReleasePages(args));
   return stream.Launch([args](ThreadPool&) { Release(args); });
 }
 

@@ -42,6 +42,8 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
     const DeviceBuffer max = data_.Upload(std::vector<float>(query_rows, kNan));
     const DeviceBuffer sum = data_.Upload(std::vector<float>(query_rows, kNan));
     const DeviceBuffer acc = data_.Upload(std::vector<float>(query_rows * head_dim, kNan));
+    const DeviceBuffer scratch = data_.Allocate(backend_->ops->EstimateScratchBytes(
+        3, query_heads, static_cast<int32_t>(head_dim), max_estimated));
     const DeviceBuffer device_scores = data_.Upload(scores);
     const DeviceBuffer device_estimated = data_.Upload(estimated);
     const DeviceBuffer device_counts = data_.Upload(counts);
@@ -57,7 +59,8 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
                                 .estimated = device_estimated.as<const int32_t>(),
                                 .num_estimated = device_counts.as<const int32_t>(),
                                 .max_estimated = max_estimated,
-                                .out = {max.as<float>(), sum.as<float>(), acc.as<float>()}})
+                                .out = {max.as<float>(), sum.as<float>(), acc.as<float>()},
+                                .scratch = scratch.bytes()})
                     .ok());
     const auto got_max = data_.Download<float>(max);
     const auto got_sum = data_.Download<float>(sum);

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <numeric>
+#include <random>
+
 #include "tests/support/backends.h"
 #include "tests/support/block_cache_image.h"
 #include "tests/support/meta_pool_image.h"
@@ -25,7 +29,9 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
 
   // Looks up the clusters' pages and checks what the execution buffer refers to; returns where.
   std::vector<const std::byte*> Lookup(BlockCacheImage& cache, StepStamp step,
-                                       const std::vector<int32_t>& clusters) {
+                                       const std::vector<int32_t>& clusters,
+                                       bool is_closed = false) {
+    cache.BeginStep(step, is_closed);
     const DeviceBuffer retrieved = data_.Upload(clusters);
     const DeviceBuffer count =
         data_.Upload(std::vector<int32_t>{static_cast<int32_t>(clusters.size())});
@@ -36,7 +42,6 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
                             .counters = cache.device_counters(),
                             .pool = pool_view_,
                             .layer = 0,
-                            .step = step,
                             .indexes = indexes_.views(),
                             .batch = 1,
                             .num_kv_heads = 1,
@@ -150,6 +155,114 @@ TEST_P(PageLookupTest, AClusterTwiceInABatchIsAdmittedOnce) {
   EXPECT_EQ(places[1], places[3]);
   EXPECT_EQ(cache.counters().admissions, 2u);
   EXPECT_EQ(cache.counters().hits, 2u);
+}
+
+TEST_P(PageLookupTest, NothingIsAdmittedWhileTheCacheIsClosed) {
+  BlockCacheImage cache(*backend_, 8, 8, 64, 64);
+  Lookup(cache, 1, {1});
+  cache.DrainLog();
+  Lookup(cache, 2, {1, 2}, true);
+  EXPECT_TRUE(cache.DrainLog().empty());
+  EXPECT_EQ(cache.num_free(), 6u);
+  EXPECT_EQ(cache.counters().hits, 2u);
+  EXPECT_EQ(cache.counters().transients, 2u);
+  EXPECT_EQ(cache.page_slot()[20], kNoSlot);
+}
+
+// Many rows that share pages: sequences with a common prefix miss the same pages in one call.
+TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
+  constexpr int32_t kBatch = 6, kHeads = 2, kRetrieved = 60;
+  constexpr uint32_t kArena = 1024, kSlots = 300;
+  MetaPoolImage pool({1, kHeads, 128, DType::kBf16}, 1);
+  PageId page = 0;
+  for (uint32_t head = 0; head < kHeads; ++head) {
+    for (uint32_t i = 0; i < 64; ++i) {
+      pool.host().Entries(0, 0, head)[i] = {page, 1 + i % 20};
+      page += (1 + i % 20 + 3) / 4;
+    }
+  }
+  ASSERT_LT(page, kArena);
+  const MetaIndexImage indexes(data_, std::vector<std::vector<MetaBlockId>>(kBatch, {0}));
+  const MetaPoolView device_pool = pool.Upload(data_);
+  for (const uint32_t num_transient : {0u, 16u, 400u}) {
+    BlockCacheImage cache(*backend_, kSlots, num_transient, kArena, 1024);
+    std::mt19937 random(num_transient);
+    uint64_t lookups = 0;
+    for (StepStamp step = 1; step < 5; ++step) {
+      cache.BeginStep(step);
+      std::vector<int32_t> clusters(kBatch * kHeads * kRetrieved);
+      std::vector<int32_t> counts(kBatch * kHeads);
+      for (size_t row = 0; row < counts.size(); ++row) {
+        std::vector<int32_t> all(64);
+        std::iota(all.begin(), all.end(), 0);
+        std::shuffle(all.begin(), all.end(), random);
+        counts[row] = static_cast<int32_t>(random() % (kRetrieved + 1));
+        std::copy_n(all.begin(), kRetrieved,
+                    clusters.begin() + static_cast<int64_t>(row) * kRetrieved);
+      }
+      constexpr int64_t kPages = kRetrieved * 5;
+      const DeviceBuffer retrieved = data_.Upload(clusters);
+      const DeviceBuffer count = data_.Upload(counts);
+      const DeviceBuffer refs = data_.Allocate(counts.size() * kPages * sizeof(PageRef));
+      const DeviceBuffer num_pages = data_.Allocate(counts.size() * sizeof(int32_t));
+      ASSERT_TRUE(backend_->ops
+                      ->PageLookup(*backend_->stream, {.cache = cache.view(),
+                                                       .counters = cache.device_counters(),
+                                                       .pool = device_pool,
+                                                       .layer = 0,
+                                                       .indexes = indexes.views(),
+                                                       .batch = kBatch,
+                                                       .num_kv_heads = kHeads,
+                                                       .retrieved = retrieved.as<const int32_t>(),
+                                                       .num_retrieved = count.as<const int32_t>(),
+                                                       .max_retrieved = kRetrieved,
+                                                       .max_pages = kPages,
+                                                       .pages = refs.as<PageRef>(),
+                                                       .num_pages = num_pages.as<int32_t>()})
+                      .ok());
+      const auto got = data_.Download<PageRef>(refs);
+      const auto got_pages = data_.Download<int32_t>(num_pages);
+      for (size_t row = 0; row < counts.size(); ++row) {
+        size_t next = row * kPages;
+        for (int32_t i = 0; i < counts[row]; ++i) {
+          const auto cluster =
+              static_cast<size_t>(clusters[row * kRetrieved + static_cast<size_t>(i)]);
+          const MetaEntry& entry = pool.host().Entries(0, 0, row % kHeads)[cluster];
+          for (uint32_t j = 0; 4 * j < entry.num_tokens; ++j, ++next, ++lookups) {
+            ASSERT_EQ(got[next].num_tokens,
+                      static_cast<int32_t>(std::min(4u, entry.num_tokens - 4 * j)));
+            ASSERT_EQ(got[next].reserved, 0);
+            const auto bytes =
+                data_.Download(DeviceSpan<const std::byte>(got[next].page, kPageBytes));
+            ASSERT_TRUE(HasPattern(entry.first_page + j, 0, bytes.data()));
+          }
+        }
+        ASSERT_EQ(got_pages[row], static_cast<int32_t>(next - row * kPages));
+      }
+    }
+    // The table, its inverse, the stack and the log agree.
+    const auto page_slot = cache.page_slot();
+    const auto slot_page = cache.slot_page();
+    uint32_t num_resident = 0;
+    for (PageId id = 0; id < kArena; ++id) {
+      if (page_slot[id] == kNoSlot) continue;
+      ++num_resident;
+      ASSERT_LT(page_slot[id], kSlots);
+      ASSERT_EQ(slot_page[page_slot[id]], id);
+    }
+    EXPECT_EQ(num_resident, kSlots - cache.num_free());
+    EXPECT_GT(num_resident, 0u);
+    const BlockCacheCounters counters = cache.counters();
+    EXPECT_EQ(counters.hits + counters.misses, lookups);
+    EXPECT_EQ(counters.admissions + counters.transients, counters.misses);
+    EXPECT_EQ(counters.admissions, num_resident);
+    const auto log = cache.DrainLog();
+    ASSERT_EQ(log.size(), num_resident);
+    for (const LogEntry& entry : log) {
+      EXPECT_EQ(entry.kind, static_cast<uint32_t>(LogKind::kAdmit));
+      EXPECT_EQ(page_slot.at(entry.page), entry.slot);
+    }
+  }
 }
 
 TEST_P(PageLookupTest, NothingRetrieved) {

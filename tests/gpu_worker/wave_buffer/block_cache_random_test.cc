@@ -143,7 +143,7 @@ class BlockCacheRandomTest : public testing::Test {
           static_cast<int32_t>(segment * 64 + (Random(3) != 0 ? Random(8) : Random(64))));
     }
     operations_ += clusters.size();
-    const auto refs = lookup_.Run(cache_->view(), cache_->counters(), cache_->step(), clusters);
+    const auto refs = lookup_.Run(cache_->view(), cache_->counters(), clusters);
     size_t next = 0;
     for (const int32_t cluster : clusters) {
       const Segment& segment = segments_[static_cast<size_t>(cluster / 64)];

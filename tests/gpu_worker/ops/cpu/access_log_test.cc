@@ -4,6 +4,8 @@
 
 #include <array>
 
+#include "gpu_worker/ops/block_cache_check.h"
+#include "gpu_worker/ops/block_cache_check.h"
 #include "tests/support/block_cache_image.h"
 
 namespace retroinfer::cpu {
@@ -47,16 +49,16 @@ TEST_F(AccessLogTest, AnImpossibleCursorLeavesNoRoom) {
 }
 
 TEST_F(AccessLogTest, RefusesACacheWhosePartsDoNotFit) {
-  EXPECT_TRUE(ValidateCache(cache_.view(), "op").ok());
+  EXPECT_TRUE(CheckBlockCache(cache_.view(), "op").ok());
   BlockCacheView view = cache_.view();
   view.slot_stamp = view.slot_stamp.first(3);
-  EXPECT_EQ(ValidateCache(view, "op").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckBlockCache(view, "op").code(), absl::StatusCode::kInvalidArgument);
   view = cache_.view();
   view.log = view.log.first(3);
-  EXPECT_EQ(ValidateCache(view, "op").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckBlockCache(view, "op").code(), absl::StatusCode::kInvalidArgument);
   view = cache_.view();
   view.arena = view.arena.first(kPageBytes);
-  EXPECT_EQ(ValidateCache(view, "op").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckBlockCache(view, "op").code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

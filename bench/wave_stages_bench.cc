@@ -1,0 +1,466 @@
+// The stages of wave attention on a GPU, one layer at a time: 122,880 tokens (7,680 clusters a KV
+// head), 8 KV heads of 128 with 4 query heads each, bf16; 1.8 % retrieved, 23.2 % estimated.
+//
+// Every sample is a CUDA graph that runs a stage on kSets layers in turn, so that no layer's data
+// is left in the L2 cache; reported is the time of one layer. Prints a table, and a limit measured
+// in the same run: a plain read of device memory. Exits with 1 if a page was read from a wrong
+// place.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "bench/support/measure.h"
+#include "bench/support/read_bandwidth.h"
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/device/cuda/cuda_stream.h"
+#include "gpu_worker/ops/cuda/cuda_ops.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+constexpr uint32_t kHeads = 8, kGroup = 4, kDim = 128;
+constexpr int32_t kQueryHeads = kHeads * kGroup;
+constexpr int32_t kSets = 8;
+constexpr KvGeometry kGeometry{kSets, kHeads, kDim, DType::kBf16};
+constexpr int32_t kMaxBatch = 8;
+constexpr int32_t kMetaBlocks = 120;  // of a sequence
+constexpr int32_t kClusters = kMetaBlocks * kClustersPerMetaBlock;
+constexpr int32_t kPagesPerCluster = 4;  // 16 tokens
+// 1.8 % of the clusters, and then some: clusters leave pages part-filled, here none does.
+constexpr int32_t kRetrieved = 138, kLookedUp = 172, kEstimated = 1782;
+constexpr uint32_t kTransient = 8192;
+constexpr uint32_t kRows = kMaxBatch * kHeads;
+// Pages that the retrieved clusters of all rows and sets have, each its own.
+constexpr uint32_t kPages = kSets * kRows * kLookedUp * kPagesPerCluster;
+constexpr uint32_t kLogCapacity = 1 << 16;
+
+void Ok(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  std::abort();
+}
+void Ok(cudaError_t code) {
+  if (code == cudaSuccess) return;
+  std::fprintf(stderr, "%s\n", cudaGetErrorString(code));
+  std::abort();
+}
+
+// Inputs and outputs of all stages.
+class Stages {
+ public:
+  explicit Stages(Backend& backend) : backend_(backend), data_(backend) {
+    FillPool();
+    FillArena();
+    MakeQueries();
+    const auto floats = [&](size_t count) { return data_.Allocate(count * sizeof(float)); };
+    scores_ = floats(size_t{kMaxBatch} * kQueryHeads * kClusters);
+    ranks_ = floats(size_t{kMaxBatch} * kQueryHeads * kClusters);
+    for (DeviceBuffer* ids : {&retrieved_, &estimated_}) *ids = floats(size_t{kRows} * kEstimated);
+    for (DeviceBuffer* counts : {&num_retrieved_, &num_estimated_, &num_pages_}) {
+      *counts = floats(kRows);
+    }
+    select_scratch_ = data_.Allocate(size_t{kRows} * kClusters * 8);
+    estimate_scratch_ =
+        data_.Allocate(ops().EstimateScratchBytes(kMaxBatch, kQueryHeads, kDim, kEstimated));
+    partial_ = floats(size_t{kMaxBatch} * kQueryHeads * (kDim + 2));
+    budgets_ = data_.Upload(std::vector<SelectionBudget>(
+        kMaxBatch, {kClusters, kRetrieved, kEstimated, GroupRanking::kMaxOfSoftmax}));
+    refs_ = data_.Allocate(size_t{kRows} * kLookedUp * kPagesPerCluster * sizeof(PageRef));
+    std::vector<int32_t> looked_up;
+    for (uint32_t row = 0; row < kRows; ++row) {
+      for (int32_t i = 0; i < kLookedUp; ++i) looked_up.push_back(ClusterOf(i));
+    }
+    looked_up_ = data_.Upload(looked_up);
+    num_looked_up_ = data_.Allocate(kRows * sizeof(int32_t));
+  }
+  ~Stages() {
+    backend_.device->UnmapHost(arena_);
+    backend_.device->UnmapHost(shared_);
+    std::free(arena_.data());
+    std::free(shared_.data());
+  }
+
+  // Makes `hit_ratio` of the pages hits, the others transient misses; each row looks up `clusters`.
+  void SetCache(double hit_ratio, int32_t clusters) {
+    std::mt19937 random(7);
+    std::vector<SlotId> page_slot(kPages);
+    for (PageId page = 0; page < kPages; ++page) {
+      page_slot[page] = random() < hit_ratio * 4294967296.0 ? page : kNoSlot;
+    }
+    page_slot_ = data_.Upload(page_slot);
+    num_looked_up_ = data_.Upload(std::vector<int32_t>(kRows, clusters));
+  }
+
+  void Score(CudaStream& stream, int32_t batch, uint32_t set) {
+    Ok(ops().CentroidScore(stream, {.queries = queries_[set].view.Rows(0, batch),
+                                    .pool = pool(),
+                                    .layer = set,
+                                    .indexes = indexes(batch),
+                                    .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
+                                    .max_clusters = kClusters,
+                                    .scores = scores_.as<float>(),
+                                    .radius_weight = 0.5f,
+                                    .ranks = ranks_.as<float>()}));
+  }
+  void Select(CudaStream& stream, int32_t batch) {
+    Ok(ops().ClusterSelect(
+        stream, {.scores = ranks_.as<const float>(),
+                 .max_clusters = kClusters,
+                 .batch = batch,
+                 .num_query_heads = kQueryHeads,
+                 .num_kv_heads = kHeads,
+                 .budgets = budgets_.as<const SelectionBudget>().first(static_cast<size_t>(batch)),
+                 .max_retrieved = kRetrieved,
+                 .max_estimated = kEstimated,
+                 .retrieved = retrieved_.as<int32_t>(),
+                 .num_retrieved = num_retrieved_.as<int32_t>(),
+                 .estimated = estimated_.as<int32_t>(),
+                 .num_estimated = num_estimated_.as<int32_t>(),
+                 .scratch = select_scratch_.bytes()}));
+  }
+  void Estimate(CudaStream& stream, int32_t batch, uint32_t set) {
+    const size_t heads = size_t{kMaxBatch} * kQueryHeads;
+    const DeviceSpan<float> out = partial_.as<float>();
+    Ok(ops().Estimate(stream, {.pool = pool(),
+                               .layer = set,
+                               .indexes = indexes(batch),
+                               .batch = batch,
+                               .num_query_heads = kQueryHeads,
+                               .scores = scores_.as<const float>(),
+                               .max_clusters = kClusters,
+                               .estimated = estimated_.as<const int32_t>(),
+                               .num_estimated = num_estimated_.as<const int32_t>(),
+                               .max_estimated = kEstimated,
+                               .out = {out.first(heads), out.subspan(heads, heads),
+                                       out.subspan(2 * heads, heads * kDim)},
+                               .scratch = estimate_scratch_.bytes()}));
+  }
+  void LookUp(CudaStream& stream, int32_t batch, uint32_t set) {
+    Ok(ops().PageLookup(stream, {.cache = cache(),
+                                 .counters = counters_.as<BlockCacheCounters>().device_data(),
+                                 .pool = pool(),
+                                 .layer = set,
+                                 .indexes = indexes(batch),
+                                 .batch = batch,
+                                 .num_kv_heads = kHeads,
+                                 .retrieved = looked_up_.as<const int32_t>(),
+                                 .num_retrieved = num_looked_up_.as<const int32_t>(),
+                                 .max_retrieved = kLookedUp,
+                                 .max_pages = kLookedUp * kPagesPerCluster,
+                                 .pages = refs_.as<PageRef>(),
+                                 .num_pages = num_pages_.as<int32_t>()}));
+  }
+
+  // Whether the references of one look-up lead to the right bytes.
+  bool ChecksOut() {
+    SetCache(0.9, kLookedUp);
+    auto& stream = static_cast<CudaStream&>(*backend_.stream);
+    LookUp(stream, kMaxBatch, 1);
+    const auto refs = data_.Download<PageRef>(refs_);
+    const auto slots = slots_.as<const std::byte>();
+    size_t num_misses = 0;
+    for (uint32_t i = 0; i < refs.size(); ++i) {
+      const PageId page = kRows * kLookedUp * kPagesPerCluster + i;
+      if (refs[i].page == slots.device_data() + size_t{page} * kPageBytes) continue;
+      ++num_misses;
+      const auto words = data_.Download(
+          DeviceSpan<const uint32_t>(reinterpret_cast<const uint32_t*>(refs[i].page), 512));
+      for (uint32_t j = 0; j < 512; ++j) {
+        if (words[j] != page * 512 + j) return false;
+      }
+    }
+    std::printf("%zu of %zu pages read from the arena, all as they should be\n", num_misses,
+                refs.size());
+    return num_misses > refs.size() / 20 && num_misses < refs.size() / 5;
+  }
+
+  DeviceSpan<std::byte> pool_bytes() const { return pool_bytes_.bytes(); }
+  Backend& backend() { return backend_; }
+
+ private:
+  // Looked-up clusters lie apart.
+  static int32_t ClusterOf(int32_t index) { return index * 44 % kClusters; }
+
+  Ops& ops() { return *backend_.ops; }
+  MetaPoolView pool() const { return {pool_bytes_.bytes(), kGeometry}; }
+  DeviceSpan<const MetaIndexView> indexes(int32_t batch) const {
+    return indexes_.as<const MetaIndexView>().first(static_cast<size_t>(batch));
+  }
+  BlockCacheView cache() const {
+    return {.slots = slots_.bytes(),
+            .transient = transient_.bytes(),
+            .arena = device_arena_,
+            .page_slot = page_slot_.as<SlotId>().first(kPages),
+            .slot_page = slot_page_.as<PageId>().first(kPages),
+            .slot_stamp = stamps_.as<StepStamp>().first(kPages),
+            .free_slots = free_.as<SlotId>().first(kPages),
+            .num_free = num_free_.as<uint32_t>().device_data(),
+            .control = control_.as<LookupControl>().device_data(),
+            .misses = misses_.as<PageMiss>(),
+            .lookup = lookup_.as<LookupState>().device_data(),
+            .log = {reinterpret_cast<LogEntry*>(device_shared_.device_data() + 4096), kLogCapacity},
+            .log_head = reinterpret_cast<RingCursor*>(device_shared_.device_data()),
+            .log_tail = reinterpret_cast<RingCursor*>(device_shared_.device_data() + 64)};
+  }
+
+  // Random centroids and value sums, the same 16 MiB over and over at odd distances.
+  void FillPool() {
+    const size_t num_blocks = size_t{kMaxBatch} * kMetaBlocks;
+    const size_t run_bytes = MetaPoolView::RunBytes(kGeometry);
+    const size_t num_runs = num_blocks * kSets * kHeads;
+    pool_bytes_ = data_.Allocate(num_runs * run_bytes);
+    constexpr size_t kNoise = size_t{8} << 20;
+    const DeviceBuffer noise = data_.Upload(ToBytes(RandomNormal(kNoise, 1), DType::kBf16));
+    std::byte* pool = pool_bytes_.bytes().device_data();
+    for (size_t at = 0, shift = 0; at < pool_bytes_.size_bytes(); shift += 4096 * 37) {
+      const size_t begin = shift % (kNoise / 2) * 2;
+      const size_t count = std::min(2 * kNoise - begin, pool_bytes_.size_bytes() - at);
+      Ok(cudaMemcpy(pool + at, noise.bytes().device_data() + begin, count,
+                    cudaMemcpyDeviceToDevice));
+      at += count;
+    }
+    std::vector<MetaEntry> entries(num_runs * kClustersPerMetaBlock);
+    for (size_t run = 0; run < num_runs; ++run) {
+      const size_t block = run / kSets / kHeads, set = run / kHeads % kSets;
+      const size_t row = block / kMetaBlocks * kHeads + run % kHeads;
+      for (size_t i = 0; i < kClustersPerMetaBlock; ++i) {
+        const size_t cluster = block % kMetaBlocks * kClustersPerMetaBlock + i;
+        const size_t place = std::min<size_t>(cluster / 44, kLookedUp - 1);
+        const size_t first = ((set * kRows + row) * kLookedUp + place) * kPagesPerCluster;
+        entries[run * kClustersPerMetaBlock + i] = {static_cast<PageId>(first), 16, 1.0f};
+      }
+    }
+    const size_t width = kClustersPerMetaBlock * sizeof(MetaEntry);
+    Ok(cudaMemcpy2D(pool + 2 * kClustersPerMetaBlock * kGeometry.vector_bytes(), run_bytes,
+                    entries.data(), width, width, num_runs, cudaMemcpyHostToDevice));
+    std::vector<MetaBlockId> ids(num_blocks);
+    std::iota(ids.begin(), ids.end(), 0);
+    block_ids_ = data_.Upload(ids);
+    std::vector<MetaIndexView> views;
+    for (size_t i = 0; i < kMaxBatch; ++i) {
+      views.push_back(
+          {block_ids_.as<const MetaBlockId>().device_data() + i * kMetaBlocks, kMetaBlocks});
+    }
+    indexes_ = data_.Upload(views);
+  }
+
+  // A cache without free slots, and an arena in host memory whose words count up.
+  void FillArena() {
+    arena_ = HostMemory(size_t{kPages} * kPageBytes);
+    auto* words = reinterpret_cast<uint32_t*>(arena_.data());
+    for (size_t i = 0; i < arena_.size() / 4; ++i) words[i] = static_cast<uint32_t>(i);
+    device_arena_ = *backend_.device->MapHost(arena_);
+    shared_ = HostMemory(4096 + kLogCapacity * sizeof(LogEntry));
+    std::memset(shared_.data(), 0, shared_.size());
+    device_shared_ = *backend_.device->MapHost(shared_);
+    slots_ = data_.Allocate(size_t{kPages} * kPageBytes);
+    transient_ = data_.Allocate(size_t{kTransient} * kPageBytes);
+    slot_page_ = data_.Allocate(kPages * sizeof(PageId));
+    stamps_ = data_.Allocate(kPages * sizeof(StepStamp));
+    free_ = data_.Allocate(kPages * sizeof(SlotId));
+    num_free_ = data_.Upload(std::vector<uint32_t>(1));
+    control_ = data_.Upload(std::vector<LookupControl>(1));
+    misses_ = data_.Allocate((1 << 16) * sizeof(PageMiss));
+    lookup_ = data_.Upload(std::vector<LookupState>(1));
+    counters_ = data_.Upload(std::vector<BlockCacheCounters>(1));
+  }
+  static std::span<std::byte> HostMemory(size_t bytes) {
+    return {static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)),
+            (bytes + 4095) / 4096 * 4096};
+  }
+
+  void MakeQueries() {
+    for (int32_t set = 0; set < kSets; ++set) {
+      queries_.push_back(data_.Activations(
+          RandomNormal(size_t{kMaxBatch} * kQueryHeads * kDim, 50 + static_cast<uint64_t>(set), 3),
+          kMaxBatch, kQueryHeads * kDim));
+    }
+  }
+
+  Backend& backend_;
+  DeviceData data_;
+  std::span<std::byte> arena_, shared_;
+  DeviceSpan<std::byte> device_arena_, device_shared_;
+  DeviceBuffer pool_bytes_, block_ids_, indexes_, scores_, ranks_, retrieved_, estimated_,
+      num_retrieved_, num_estimated_, num_pages_, select_scratch_, estimate_scratch_, partial_,
+      budgets_, refs_, looked_up_, num_looked_up_, slots_, transient_, page_slot_, slot_page_,
+      stamps_, free_, num_free_, control_, misses_, lookup_, counters_;
+  std::vector<DeviceData::Matrix> queries_;
+};
+
+// Times graphs on one stream; `side` runs beside it.
+class Clock {
+ public:
+  explicit Clock(Backend& backend)
+      : stream_(static_cast<CudaStream&>(*backend.stream)),
+        side_(static_cast<CudaStream&>(*backend.background)) {
+    for (cudaEvent_t* event : {&begin_, &end_}) Ok(cudaEventCreate(event));
+    for (cudaEvent_t* event : {&fork_, &join_}) {
+      Ok(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
+    }
+  }
+  ~Clock() {
+    for (cudaEvent_t event : {begin_, end_, fork_, join_}) (void)cudaEventDestroy(event);
+  }
+
+  CudaStream& stream() { return stream_; }
+  CudaStream& side() { return side_; }
+
+  // While recording: what is enqueued on side() runs beside later work of stream(), until Join().
+  void Fork() {
+    Ok(cudaEventRecord(fork_, stream_.get()));
+    Ok(cudaStreamWaitEvent(side_.get(), fork_));
+  }
+  void Join() {
+    Ok(cudaEventRecord(join_, side_.get()));
+    Ok(cudaStreamWaitEvent(stream_.get(), join_));
+  }
+
+  // Median time in microseconds of what `enqueue` puts on the stream.
+  double Time(const std::function<void()>& enqueue) {
+    cudaGraph_t graph;
+    cudaGraphExec_t program;
+    Ok(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal));
+    enqueue();
+    Ok(cudaStreamEndCapture(stream_.get(), &graph));
+    Ok(cudaGraphInstantiate(&program, graph, 0));
+    std::vector<float> times;
+    const int rounds = bench::IsSmoke() ? 3 : 40;
+    for (int round = -3; round < rounds; ++round) {
+      Ok(cudaEventRecord(begin_, stream_.get()));
+      Ok(cudaGraphLaunch(program, stream_.get()));
+      Ok(cudaEventRecord(end_, stream_.get()));
+      Ok(cudaEventSynchronize(end_));
+      float milliseconds = 0;
+      Ok(cudaEventElapsedTime(&milliseconds, begin_, end_));
+      if (round >= 0) times.push_back(milliseconds);
+    }
+    Ok(cudaGraphExecDestroy(program));
+    Ok(cudaGraphDestroy(graph));
+    std::sort(times.begin(), times.end());
+    return 1e3 * double{times[times.size() / 2]};
+  }
+  // The same of one of kSets layers.
+  double TimeLayer(const std::function<void(uint32_t)>& enqueue) {
+    return Time([&] {
+             for (uint32_t set = 0; set < kSets; ++set) enqueue(set);
+           }) /
+           kSets;
+  }
+
+ private:
+  CudaStream& stream_;
+  CudaStream& side_;
+  cudaEvent_t begin_, end_, fork_, join_;
+};
+
+// One line of the table; `bytes` 0: none are counted.
+void PrintLine(const char* stage, int32_t batch, double us, double bytes, double limit) {
+  std::printf("%-34s %5d %9.2f", stage, batch, us);
+  if (bytes != 0) std::printf(" %9.0f %8.2f", bytes / us / 1e3, bytes / us / 1e3 / limit);
+  std::printf("\n");
+}
+
+void MeasureStages(Stages& stages, Clock& clock, double limit) {
+  for (const int32_t batch : {1, kMaxBatch}) {
+    const double rows = static_cast<double>(batch) * kHeads;
+    const double score_bytes = rows * kClusters * (kDim * 2 + sizeof(MetaEntry) + 2 * kGroup * 4);
+    PrintLine("score", batch,
+              clock.TimeLayer([&](uint32_t set) { stages.Score(clock.stream(), batch, set); }),
+              score_bytes, limit);
+    PrintLine("select", batch,
+              clock.TimeLayer([&](uint32_t) { stages.Select(clock.stream(), batch); }), 0, limit);
+    PrintLine("estimate", batch,
+              clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
+              rows * kEstimated * (kDim * 2 + sizeof(MetaEntry)), limit);
+    for (const int percent : {100, 95, 85}) {
+      stages.SetCache(percent / 100.0, kLookedUp);
+      const auto name = [&](const char* what) {
+        return std::string(what) + " " + std::to_string(percent) + " % hits";
+      };
+      PrintLine(name("look up,").c_str(), batch,
+                clock.TimeLayer([&](uint32_t set) { stages.LookUp(clock.stream(), batch, set); }),
+                0, limit);
+      PrintLine(name("all but attention,").c_str(), batch, clock.TimeLayer([&](uint32_t set) {
+        stages.Score(clock.stream(), batch, set);
+        stages.Select(clock.stream(), batch);
+        clock.Fork();
+        stages.Estimate(clock.side(), batch, set);
+        stages.LookUp(clock.stream(), batch, set);
+        clock.Join();
+      }),
+                0, limit);
+    }
+  }
+}
+
+void MeasureFetch(Stages& stages, Clock& clock) {
+  std::printf("\n%-8s %10s %8s %22s %8s\n", "pages", "alone us", "GB/s", "beside estimation us",
+              "GB/s");
+  const double estimate =
+      clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), 1, set); });
+  for (const int32_t pages : {32, 256, 1024, 4096}) {
+    stages.SetCache(0, pages / int32_t{kHeads} / kPagesPerCluster);
+    const auto fetch = [&](uint32_t set) { stages.LookUp(clock.stream(), 1, set); };
+    const double alone = clock.TimeLayer(fetch);
+    const int repeats = std::max(1, static_cast<int>(0.9 * alone / estimate));
+    const double beside = clock.TimeLayer([&](uint32_t set) {
+      clock.Fork();
+      for (int i = 0; i < repeats; ++i) stages.Estimate(clock.side(), 1, set);
+      fetch(set);
+      clock.Join();
+    });
+    const double bytes = static_cast<double>(pages) * kPageBytes;
+    std::printf("%-8d %10.2f %8.1f %22.2f %8.1f\n", pages, alone, bytes / alone / 1e3, beside,
+                bytes / beside / 1e3);
+  }
+}
+
+int Run() {
+  int num_devices = 0;
+  if (cudaGetDeviceCount(&num_devices) != cudaSuccess || num_devices == 0) {
+    std::printf("no GPU: nothing measured\n");
+    return 0;
+  }
+  Backend backend;
+  auto device = *CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.5});
+  backend.ops = *CudaOps::Create(*device);
+  backend.device = std::move(device);
+  backend.stream = *backend.device->CreateStream(StreamKind::kCompute);
+  backend.background = *backend.device->CreateStream(StreamKind::kBackground);
+  {
+    Stages stages(backend);
+    Clock clock(backend);
+    if (!stages.ChecksOut()) {
+      std::fprintf(stderr, "wave_stages_bench: a page was read from a wrong place\n");
+      return 1;
+    }
+    DeviceData data(backend);
+    const DeviceBuffer sink = data.Allocate(sizeof(float));
+    const double read_us = clock.Time([&] {
+      bench::LaunchRead(stages.pool_bytes().device_data(), stages.pool_bytes().size() / 16 * 16,
+                        sink.as<float>().device_data(), clock.stream().get());
+    });
+    const double limit = static_cast<double>(stages.pool_bytes().size()) / read_us / 1e3;
+    std::printf("%s, commit %s\nread of %.1f GB of device memory: %.0f GB/s\n\n",
+                backend.device->info().name.c_str(), common::kBuildRevision,
+                static_cast<double>(stages.pool_bytes().size()) / 1e9, limit);
+    std::printf("%-34s %5s %9s %9s %8s\n", "stage", "batch", "us", "GB/s", "of limit");
+    MeasureStages(stages, clock, limit);
+    MeasureFetch(stages, clock);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace retroinfer
+
+int main() { return retroinfer::Run(); }

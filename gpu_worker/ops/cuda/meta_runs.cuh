@@ -1,0 +1,38 @@
+// Where the clusters of the wave index lie, for kernels (layout in gpu_worker/ops/meta_pool.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu_worker/ops/meta_pool.h"
+
+namespace retroinfer::cuda {
+
+struct MetaRuns {
+  const std::byte* bytes;
+  size_t run_bytes;
+  size_t vector_bytes;
+  uint32_t num_layers;
+  uint32_t num_heads;
+
+  explicit MetaRuns(const MetaPoolView& pool)
+      : bytes(pool.bytes.device_data()),
+        run_bytes(MetaPoolView::RunBytes(pool.geometry)),
+        vector_bytes(pool.geometry.vector_bytes()),
+        num_layers(pool.geometry.num_layers),
+        num_heads(pool.geometry.num_kv_heads) {}
+
+  __device__ const std::byte* Centroids(MetaBlockId block, uint32_t layer, uint32_t head) const {
+    return bytes +
+           ((static_cast<size_t>(block) * num_layers + layer) * num_heads + head) * run_bytes;
+  }
+  __device__ const std::byte* ValueSums(MetaBlockId block, uint32_t layer, uint32_t head) const {
+    return Centroids(block, layer, head) + kClustersPerMetaBlock * vector_bytes;
+  }
+  __device__ const MetaEntry* Entries(MetaBlockId block, uint32_t layer, uint32_t head) const {
+    return reinterpret_cast<const MetaEntry*>(Centroids(block, layer, head) +
+                                              2 * kClustersPerMetaBlock * vector_bytes);
+  }
+};
+
+}  // namespace retroinfer::cuda
