@@ -1,4 +1,4 @@
-#include <chrono>
+#include <atomic>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -53,7 +53,7 @@ class Call {
     if (!connection.ok()) return Fail(std::string(connection.status().message()), kExitUsage);
     grpc::ClientContext context;
     (*connection)->Prepare(&context);
-    bool interrupted = false;
+    std::atomic<bool> interrupted = false;
     interrupts.SetCallback([&](int) {
       interrupted = true;
       context.TryCancel();

@@ -85,6 +85,10 @@ absl::Status SegmentCatalog::CheckContext(const ContextRecord& context) const {
                                                    context.segments.size()));
   }
   absl::MutexLock lock(&mutex_);
+  const auto known = contexts_.find(ContextKey(context.salt_hash, context.context_name));
+  if (!context.pinned && known != contexts_.end() && known->second.segments == context.segments) {
+    return absl::OkStatus();
+  }
   for (size_t i = 0; i < context.segments.size(); ++i) {
     if (!segments_.contains(context.segments[i])) {
       return absl::NotFoundError(absl::StrCat("segment ", i, " of ", context.segments.size(),

@@ -157,7 +157,8 @@ class SegmentStorage {
   // Adds a named context or replaces the one of the same tenant and name.
   //
   // Returns: INVALID_ARGUMENT for a name or a number of segments outside the limits; NOT_FOUND if a
-  //          segment of it does not exist (with the position).
+  //          segment of it does not exist (with the position), unless it replaces a context with
+  //          the same segments and is not pinned.
   virtual absl::Status PutContext(const ContextRecord& context) = 0;
 
   // Returns the context, or NOT_FOUND. Its segments may have been evicted if it is not pinned.

@@ -8,6 +8,7 @@
 #include <random>
 #include <set>
 
+#include "kv_store_service/server/store_metrics.h"
 #include "tests/kv_store_service/random_seed.h"
 #include "tests/kv_store_service/server/context_fixture.h"
 
@@ -89,6 +90,33 @@ TEST_F(ContextsTest, APinnedOneSurvivesPressureOnArenaAndDisk) {
   }
   EXPECT_EQ(contexts_->List(tenant_)->at(0).missing, 2u);
   EXPECT_EQ(Reason(contexts_->SetPinned(tenant_, "kept", true).status()), "CONTEXT_LOST");
+}
+
+TEST_F(ContextsTest, WhatIsPartlyLostCanBeUnpinnedButNotPinned) {
+  ASSERT_TRUE(SaveText("book", {1, 2}, true).ok());
+  ASSERT_TRUE(disk_->Delete(std::vector{NamedChain({1, 2})[1].name}).ok());
+  const auto unpinned = contexts_->SetPinned(tenant_, "book", false);
+  ASSERT_TRUE(unpinned.ok()) << unpinned.status();
+  EXPECT_EQ(unpinned->on_disk, 1u);
+  EXPECT_EQ(Reason(contexts_->SetPinned(tenant_, "book", true).status()), "CONTEXT_LOST");
+}
+
+TEST_F(ContextsTest, MetricsCountThem) {
+  common::Metrics metrics("kv_store_service", "1", "r", "cpu");
+  ASSERT_TRUE(SaveText("a", {1}, true).ok());
+  const uint64_t bytes = disk_->Stats().image_bytes;
+  contexts_.reset();
+  limits_.tenant_quota_bytes = 2 * bytes + 1;
+  StartContexts();
+  ASSERT_TRUE(SaveText("b", {2}).ok());
+  ASSERT_TRUE(SaveText("c", {3}).ok());
+  StoreMetrics store_metrics(&metrics, store_.get());
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_contexts 3\n"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_contexts_pinned 1\n"));
+  EXPECT_THAT(text, HasSubstr(absl::StrCat("retroinfer_contexts_pinned_bytes ", bytes, "\n")));
+  EXPECT_THAT(text, HasSubstr("retroinfer_durable_evictions_total{reason=\"tenant_quota\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_durable_evictions_total{reason=\"ttl\"} 0\n"));
 }
 
 TEST_F(ContextsTest, AtMostHalfOfTheArenaCanBePinned) {

@@ -64,6 +64,10 @@ TEST_F(StoreServerTest, RefusesBadOptionsWithTheirNames) {
           "needs 4398046511104 bytes");
   refused([](auto& o) { o.watermarks = {0.5, 0.4}; }, kInvalid, "watermarks");
   refused([](auto& o) { o.watermarks = {0.5, 1.1}; }, kInvalid, "watermarks");
+  refused([](auto& o) { o.durable.limits.low_watermark = 0; }, kInvalid, "--cache-low-watermark");
+  refused([](auto& o) { o.durable.limits.high_watermark = 0.5; }, kInvalid, "needs 0 < low");
+  refused([](auto& o) { o.durable.limits.idle_ttl = absl::ZeroDuration(); }, kInvalid,
+          "--cache-ttl");
   refused([](auto& o) { o.socket_dir = "relative"; }, kInvalid, "--socket-dir");
   refused([](auto& o) { o.socket_dir = "/" + std::string(100, 'x'); }, kInvalid, "--socket-dir");
   refused([](auto& o) { o.metrics_address = "nowhere:x"; }, absl::StatusCode::kUnavailable,
