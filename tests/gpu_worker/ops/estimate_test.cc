@@ -39,9 +39,9 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
       std::copy_n(all.begin(), counts[row],
                   estimated.begin() + static_cast<int64_t>(row) * max_estimated);
     }
-    const DeviceBuffer max = data_.Upload(std::vector<float>(query_rows, kNan));
-    const DeviceBuffer sum = data_.Upload(std::vector<float>(query_rows, kNan));
-    const DeviceBuffer acc = data_.Upload(std::vector<float>(query_rows * head_dim, kNan));
+    const auto poisoned = [&](size_t size) { return data_.Upload(std::vector<float>(size, kNan)); };
+    const DeviceBuffer max = poisoned(query_rows), sum = poisoned(query_rows);
+    const DeviceBuffer acc = poisoned(query_rows * head_dim);
     const DeviceBuffer scratch = data_.Allocate(backend_->ops->EstimateScratchBytes(
         3, query_heads, static_cast<int32_t>(head_dim), max_estimated));
     const DeviceBuffer device_scores = data_.Upload(scores);
@@ -62,8 +62,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
                                 .out = {max.as<float>(), sum.as<float>(), acc.as<float>()},
                                 .scratch = scratch.bytes()})
                     .ok());
-    const auto got_max = data_.Download<float>(max);
-    const auto got_sum = data_.Download<float>(sum);
+    const auto got_max = data_.Download<float>(max), got_sum = data_.Download<float>(sum);
     const auto got_acc = data_.Download<float>(acc);
     for (size_t q = 0; q < query_rows; ++q) {
       const size_t sequence = q / static_cast<size_t>(query_heads);
