@@ -106,6 +106,7 @@ class Context {
         {meta_blocks_.as<const MetaBlockId>().device_data(), num_meta_blocks_}, ratios};
     RI_CHECK(decode_->BeginStep(std::span(&sequence, 1), wave_zone_.as<const DenseZone>().first(1))
                  .ok());
+    RI_CHECK(decode_->UploadStep().ok());
   }
   MatrixView Queries(uint32_t layer, size_t step) const {
     return queries_[layer].view.Rows(static_cast<int64_t>(step % kSteps), 1);
@@ -115,6 +116,7 @@ class Context {
     for (uint32_t layer = 0; layer < kGeometry.num_layers; ++layer) {
       RI_CHECK(decode_->Layer(layer, Queries(layer, step), wave_out_[layer].view).ok());
     }
+    RI_CHECK(decode_->DownloadStep().ok());
   }
   void RunFull(size_t step) {
     for (uint32_t layer = 0; layer < kGeometry.num_layers; ++layer) {

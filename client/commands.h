@@ -14,6 +14,9 @@ int GenerateCommand(int argc, const char* const* argv, const Streams& streams);
 // Talks with the model, turn by turn.
 int ChatCommand(int argc, const char* const* argv, const Streams& streams);
 
+// Measures throughput and latency of a running server.
+int BenchCommand(int argc, const char* const* argv, const Streams& streams);
+
 // Says whether a model fits into this machine, and up to which context.
 int CheckCommand(int argc, const char* const* argv, const Streams& streams);
 

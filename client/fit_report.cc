@@ -26,9 +26,12 @@ MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
                        .dense_below = input.dense_below,
                        .arena_pages = static_cast<uint32_t>(input.arena_bytes / kPageBytes),
                        .available_bytes = input.memory_bytes};
+  // As a worker on the CPU chooses.
+  const size_t for_slots =
+      (input.memory_bytes - std::min<size_t>(input.memory_bytes, input.weight_bytes)) / 16;
   plan.block_cache_bytes = input.block_cache_bytes != 0
                                ? input.block_cache_bytes
-                               : DefaultBlockCacheBytes(input.memory_bytes);
+                               : DefaultBlockCacheBytes(for_slots);
   return plan;
 }
 

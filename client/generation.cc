@@ -52,13 +52,21 @@ nlohmann::json ContinuationJson(const Continuation& continuation) {
 GenerationOutcome RunGeneration(const Connection& connection, const v1::GenerateRequest& request,
                                 const GenerationCallbacks& callbacks,
                                 InterruptWatcher* interrupts) {
-  const int n = request.sampling().has_n() ? request.sampling().n() : 1;
-  GenerationOutcome outcome;
-  outcome.continuations.resize(static_cast<size_t>(std::max(n, 1)));
   grpc::ClientContext context;
   connection.Prepare(&context);
   if (interrupts != nullptr) interrupts->SetCallback([&context](int) { context.TryCancel(); });
-  auto reader = connection.stub().Generate(&context, request);
+  GenerationOutcome outcome = RunGeneration(connection, &context, request, callbacks);
+  if (interrupts != nullptr) interrupts->SetCallback(nullptr);
+  return outcome;
+}
+
+GenerationOutcome RunGeneration(const Connection& connection, grpc::ClientContext* context,
+                                const v1::GenerateRequest& request,
+                                const GenerationCallbacks& callbacks) {
+  const int n = request.sampling().has_n() ? request.sampling().n() : 1;
+  GenerationOutcome outcome;
+  outcome.continuations.resize(static_cast<size_t>(std::max(n, 1)));
+  auto reader = connection.stub().Generate(context, request);
   v1::GenerateResponse event;
   while (reader->Read(&event)) {
     const size_t index = static_cast<size_t>(event.index());
@@ -75,7 +83,6 @@ GenerationOutcome RunGeneration(const Connection& connection, const v1::Generate
     if (event.has_finished()) continuation.finished = event.finished();
   }
   outcome.status = reader->Finish();
-  if (interrupts != nullptr) interrupts->SetCallback(nullptr);
   return outcome;
 }
 

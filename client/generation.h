@@ -33,6 +33,10 @@ struct GenerationCallbacks {
 GenerationOutcome RunGeneration(const Connection& connection,
                                 const generation::v1::GenerateRequest& request,
                                 const GenerationCallbacks& callbacks, InterruptWatcher* interrupts);
+// With the caller's context, which the connection has prepared: to cancel it in another way.
+GenerationOutcome RunGeneration(const Connection& connection, grpc::ClientContext* context,
+                                const generation::v1::GenerateRequest& request,
+                                const GenerationCallbacks& callbacks);
 
 std::string FinishReasonText(generation::v1::FinishReason reason);  // "stop", "length", ...
 

@@ -18,6 +18,7 @@ constexpr Subcommand kSubcommands[] = {
     {"serve", ServeCommand, "start the server on this machine and keep it running"},
     {"generate", GenerateCommand, "generate text from a prompt"},
     {"chat", ChatCommand, "talk with the model"},
+    {"bench", BenchCommand, "measure throughput and latency of a running server"},
     {"check", CheckCommand, "does a model fit here, and up to which context"},
     {"ps", PsCommand, "show what the server is doing"},
 };

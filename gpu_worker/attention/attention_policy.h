@@ -34,12 +34,19 @@ class AttentionPolicy {
   // Prepares a step in which each sequence gets one more token at position num_tokens.
   // REQUIRES: batch.size() <= the engine's max_batch; all use this policy.
   virtual absl::Status BeginStep(std::span<SequenceKv* const> batch) = 0;
+  // The device's part of the step: UploadStep, DecodeLayer for each layer in order, DownloadStep.
+  // What they enqueue depends on the batch's size and StepShape() alone, so it can be recorded once
+  // and replayed; everything else is read from memory that BeginStep has written.
+  virtual uint64_t StepShape() const = 0;
+  virtual absl::Status UploadStep() = 0;
   // One layer of that step; row i belongs to batch[i].
   //   queries, out: [batch, query_heads * head_dim]; keys, values: [batch, kv_heads * head_dim],
   //   activation dtype, after RoPE.
   virtual absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries,
                                    const MatrixView& keys, const MatrixView& values,
                                    const MatrixView& out) = 0;
+  // Copies what LastStepBytes needs to the host.
+  virtual absl::Status DownloadStep() = 0;
   // Counts the new token: num_tokens grows by one.
   virtual absl::Status EndStep() = 0;
 
@@ -53,7 +60,7 @@ class AttentionPolicy {
     double read = 0;
     double full = 0;
   };
-  // Of batch[row] in the step that EndStep ended.
+  // Of batch[row] in the step that EndStep ended. REQUIRES: the stream has passed that step.
   virtual BytesRead LastStepBytes(size_t row) const = 0;
 };
 

@@ -6,30 +6,17 @@
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
-namespace {
-
-template <typename T>
-absl::Status UploadFirst(Device& device, Stream& stream, const std::vector<T>& host, size_t count,
-                         const DeviceBuffer& buffer) {
-  return device.Upload(stream, std::as_bytes(std::span(host).first(count)),
-                       buffer.bytes().first(count * sizeof(T)));
-}
-
-}  // namespace
 
 absl::StatusOr<DenseZoneBatch> DenseZoneBatch::Create(Device& device, Ops& ops, Stream& stream,
                                                       const DensePoolView& pool,
                                                       BlockTables& tables, int32_t max_batch) {
   DenseZoneBatch batch(device, ops, stream, pool, tables);
   const size_t rows = static_cast<size_t>(max_batch);
-  batch.host_zones_.resize(rows);
-  batch.host_blocks_.resize(rows);
-  batch.host_places_.resize(rows);
-  ASSIGN_OR_RETURN(batch.zones_,
-                   device.Allocate(rows * sizeof(DenseZone), MemoryPurpose::kDenseKv));
-  ASSIGN_OR_RETURN(batch.blocks_,
-                   device.Allocate(rows * sizeof(DenseBlockId), MemoryPurpose::kDenseKv));
-  ASSIGN_OR_RETURN(batch.places_, device.Allocate(rows * sizeof(int32_t), MemoryPurpose::kDenseKv));
+  ASSIGN_OR_RETURN(batch.arrays_,
+                   StagedArrays::Create(device,
+                                        {rows * sizeof(DenseZone), rows * sizeof(DenseBlockId),
+                                         rows * sizeof(int32_t)},
+                                        MemoryPurpose::kDenseKv));
   return batch;
 }
 
@@ -54,11 +41,14 @@ absl::Status DenseZoneBatch::WriteTable(const SequenceKv& sequence) {
 }
 
 absl::Status DenseZoneBatch::BeginStep(std::span<SequenceKv* const> batch) {
-  batch_ = batch.size();
-  if (batch_ > host_zones_.size()) {
+  const std::span<DenseZone> zones = arrays_.Host<DenseZone>(kZones);
+  const std::span<DenseBlockId> blocks = arrays_.Host<DenseBlockId>(kBlocks);
+  const std::span<int32_t> places = arrays_.Host<int32_t>(kPlaces);
+  if (batch.size() > zones.size()) {
     return absl::InternalError(
-        absl::StrCat("decode batch of ", batch_, " sequences, room for ", host_zones_.size()));
+        absl::StrCat("decode batch of ", batch.size(), " sequences, room for ", zones.size()));
   }
+  batch_ = batch.size();
   for (size_t i = 0; i < batch_; ++i) {
     const SequenceKv& sequence = *batch[i];
     const int64_t position = sequence.num_tokens;
@@ -74,17 +64,15 @@ absl::Status DenseZoneBatch::BeginStep(std::span<SequenceKv* const> batch) {
                                               " tokens has outgrown its ",
                                               sequence.dense_blocks.size(), " dense blocks"));
     }
-    host_blocks_[i] = sequence.dense_blocks[block];
-    host_places_[i] = static_cast<int32_t>(place);
-    host_zones_[i] = {
+    blocks[i] = sequence.dense_blocks[block];
+    places[i] = static_cast<int32_t>(place);
+    zones[i] = {
         .block_ids = tables_->Dense(sequence.table_row).device_data(),
         .num_sink_tokens = static_cast<int32_t>(std::min<int64_t>(kSinkTokens, position + 1)),
         .num_window_tokens =
             static_cast<int32_t>(std::max<int64_t>(0, position + 1 - sequence.window_begin))};
   }
-  RETURN_IF_ERROR(UploadFirst(*device_, *stream_, host_zones_, batch_, zones_));
-  RETURN_IF_ERROR(UploadFirst(*device_, *stream_, host_blocks_, batch_, blocks_));
-  return UploadFirst(*device_, *stream_, host_places_, batch_, places_);
+  return absl::OkStatus();
 }
 
 absl::Status DenseZoneBatch::Append(uint32_t layer, const MatrixView& keys,
@@ -93,8 +81,8 @@ absl::Status DenseZoneBatch::Append(uint32_t layer, const MatrixView& keys,
                                       .values = values,
                                       .pool = pool_,
                                       .layer = layer,
-                                      .block_ids = blocks_.as<const DenseBlockId>().first(batch_),
-                                      .place_in_block = places_.as<const int32_t>().first(batch_)});
+                                      .block_ids = arrays_.On<const DenseBlockId>(kBlocks).first(batch_),
+                                      .place_in_block = arrays_.On<const int32_t>(kPlaces).first(batch_)});
 }
 
 }  // namespace retroinfer

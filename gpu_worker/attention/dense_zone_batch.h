@@ -6,12 +6,12 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/block_tables.h"
 #include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/device/staged_arrays.h"
 #include "gpu_worker/ops/ops.h"
 
 namespace retroinfer {
@@ -28,14 +28,18 @@ class DenseZoneBatch {
   // Publishes the sequence's block numbers to the device, after they have changed.
   absl::Status WriteTable(const SequenceKv& sequence);
 
-  // Places the next token of each sequence and describes the zones, that token included.
+  // Places the next token of each sequence and describes the zones, that token included, in host
+  // memory; UploadStep enqueues the copy to the device.
   absl::Status BeginStep(std::span<SequenceKv* const> batch);
+  absl::Status UploadStep() { return arrays_.Upload(*stream_); }
   absl::Status Append(uint32_t layer, const MatrixView& keys, const MatrixView& values);
 
-  DeviceSpan<const DenseZone> zones() const { return zones_.as<const DenseZone>().first(batch_); }
+  DeviceSpan<const DenseZone> zones() const { return arrays_.On<const DenseZone>(kZones).first(batch_); }
   const DensePoolView& pool() const { return pool_; }
 
  private:
+  enum Array : size_t { kZones, kBlocks, kPlaces };
+
   DenseZoneBatch(Device& device, Ops& ops, Stream& stream, const DensePoolView& pool,
                  BlockTables& tables)
       : device_(&device), ops_(&ops), stream_(&stream), pool_(pool), tables_(&tables) {}
@@ -45,13 +49,7 @@ class DenseZoneBatch {
   Stream* stream_;
   DensePoolView pool_;
   BlockTables* tables_;
-  // Host images of the device arrays, [max_batch].
-  std::vector<DenseZone> host_zones_;
-  std::vector<DenseBlockId> host_blocks_;
-  std::vector<int32_t> host_places_;
-  DeviceBuffer zones_;
-  DeviceBuffer blocks_;
-  DeviceBuffer places_;
+  StagedArrays arrays_;  // [max_batch] each, in the order of Array
   size_t batch_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "gpu_worker/attention/wave_decode.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "absl/memory/memory.h"
@@ -12,6 +13,14 @@ namespace {
 
 int64_t MaxClusters(int64_t max_tokens) {
   return max_tokens / kDecodeSegmentTokens * kClustersPerMetaBlock;
+}
+
+// A row length that holds `length` clusters: one of a few, at most `max`.
+int64_t RowLength(int64_t length, int64_t max) {
+  if (length == 0) return 0;
+  const int64_t blocks = (length + kClustersPerMetaBlock - 1) / kClustersPerMetaBlock;
+  const auto rounded = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(blocks)));
+  return std::min(rounded * kClustersPerMetaBlock, max);
 }
 
 }  // namespace
@@ -27,10 +36,7 @@ WaveDecode::WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cac
       meta_pool_(meta_pool),
       limits_(limits),
       num_kv_heads_(meta_pool.geometry.num_kv_heads),
-      scale_(1.0f / std::sqrt(static_cast<float>(meta_pool.geometry.head_dim))),
-      host_indexes_(static_cast<size_t>(limits.max_batch)),
-      host_budgets_(static_cast<size_t>(limits.max_batch)),
-      host_num_pages_(PageCountsAt(meta_pool.geometry.num_layers)) {}
+      scale_(1.0f / std::sqrt(static_cast<float>(meta_pool.geometry.head_dim))) {}
 
 absl::StatusOr<std::unique_ptr<WaveDecode>> WaveDecode::Create(Device& device, Ops& ops,
                                                                Stream& stream, BlockCache& cache,
@@ -53,8 +59,19 @@ absl::Status WaveDecode::Allocate() {
   const size_t rows = batch * geometry.num_kv_heads;
   const size_t query_rows = batch * static_cast<size_t>(limits_.num_query_heads);
   const size_t clusters = static_cast<size_t>(MaxClusters(limits_.max_tokens));
-  RETURN_IF_ERROR(allocate(batch * sizeof(MetaIndexView), indexes_));
-  RETURN_IF_ERROR(allocate(batch * sizeof(SelectionBudget), budgets_));
+  ASSIGN_OR_RETURN(
+      inputs_,
+      StagedArrays::Create(device_, {batch * sizeof(MetaIndexView), batch * sizeof(SelectionBudget)},
+                           MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(page_counts_,
+                   StagedArrays::Create(device_,
+                                        {PageCountsAt(geometry.num_layers) * sizeof(int32_t)},
+                                        MemoryPurpose::kActivations));
+  if (device_.can_capture()) {
+    ASSIGN_OR_RETURN(beside_, device_.CreateStream(StreamKind::kCompute));
+    ASSIGN_OR_RETURN(selected_, device_.CreateEvent());
+    ASSIGN_OR_RETURN(estimated_done_, device_.CreateEvent());
+  }
   RETURN_IF_ERROR(allocate(query_rows * clusters * sizeof(float), scores_));
   if (limits_.radius_weight != 0) {
     RETURN_IF_ERROR(allocate(query_rows * clusters * sizeof(float), ranks_));
@@ -82,41 +99,56 @@ absl::Status WaveDecode::Allocate() {
 
 absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
                                    DeviceSpan<const DenseZone> zones) {
-  if (batch.size() > host_indexes_.size() || zones.size() != batch.size()) {
+  const std::span<MetaIndexView> indexes = inputs_.Host<MetaIndexView>(kIndexes);
+  const std::span<SelectionBudget> budgets = inputs_.Host<SelectionBudget>(kBudgets);
+  if (batch.size() > indexes.size() || zones.size() != batch.size()) {
     return absl::InternalError(absl::StrCat("wave decode: ", batch.size(), " sequences and ",
                                             zones.size(), " dense zones, room for ",
-                                            host_indexes_.size()));
+                                            indexes.size()));
   }
+  const int64_t most_clusters = MaxClusters(limits_.max_tokens);
   batch_ = static_cast<int64_t>(batch.size());
   zones_ = zones;
   max_clusters_ = max_retrieved_ = max_estimated_ = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     const int64_t clusters = int64_t{batch[i].index.num_blocks} * kClustersPerMetaBlock;
-    if (clusters > MaxClusters(limits_.max_tokens)) {
+    if (clusters > most_clusters) {
       return absl::InternalError(absl::StrCat("wave decode: an index of ", clusters,
-                                              " clusters, room for ",
-                                              MaxClusters(limits_.max_tokens)));
+                                              " clusters, room for ", most_clusters));
     }
-    host_indexes_[i] = batch[i].index;
-    host_budgets_[i] = BudgetOf(batch[i].ratios, static_cast<int32_t>(clusters));
+    indexes[i] = batch[i].index;
+    budgets[i] = BudgetOf(batch[i].ratios, static_cast<int32_t>(clusters));
     max_clusters_ = std::max(max_clusters_, clusters);
-    max_retrieved_ = std::max<int64_t>(max_retrieved_, host_budgets_[i].num_retrieved);
-    max_estimated_ = std::max<int64_t>(max_estimated_, host_budgets_[i].num_estimated);
+    max_retrieved_ = std::max<int64_t>(max_retrieved_, budgets[i].num_retrieved);
+    max_estimated_ = std::max<int64_t>(max_estimated_, budgets[i].num_estimated);
   }
-  const auto upload = [&](const auto& host, const DeviceBuffer& buffer) {
-    const auto bytes = std::as_bytes(std::span(host).first(batch.size()));
-    return device_.Upload(stream_, bytes, buffer.bytes().first(bytes.size()));
-  };
-  RETURN_IF_ERROR(upload(host_indexes_, indexes_));
-  return upload(host_budgets_, budgets_);
+  max_clusters_ = RowLength(max_clusters_, most_clusters);
+  max_retrieved_ = RowLength(max_retrieved_, most_clusters);
+  max_estimated_ = RowLength(max_estimated_, most_clusters);
+  return absl::OkStatus();
+}
+
+uint64_t WaveDecode::StepShape() const {
+  // Each is a multiple of 64 or the largest of all, below 2^21 (32M tokens).
+  return (static_cast<uint64_t>(max_clusters_) << 42) |
+         (static_cast<uint64_t>(max_retrieved_) << 21) | static_cast<uint64_t>(max_estimated_);
 }
 
 absl::Status WaveDecode::Layer(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
   if (max_clusters_ > 0) {
     RETURN_IF_ERROR(Score(layer, queries));
     RETURN_IF_ERROR(Select());
-    RETURN_IF_ERROR(EstimateZone(layer));
-    RETURN_IF_ERROR(LookUpPages(layer));
+    if (beside_ != nullptr) {
+      RETURN_IF_ERROR(stream_.Record(*selected_));
+      RETURN_IF_ERROR(beside_->Wait(*selected_));
+      RETURN_IF_ERROR(EstimateOn(*beside_, layer));
+      RETURN_IF_ERROR(beside_->Record(*estimated_done_));
+      RETURN_IF_ERROR(LookUpPages(layer));
+      RETURN_IF_ERROR(stream_.Wait(*estimated_done_));
+    } else {
+      RETURN_IF_ERROR(EstimateZone(layer));
+      RETURN_IF_ERROR(LookUpPages(layer));
+    }
   }
   return Attend(layer, queries, out);
 }
@@ -126,7 +158,7 @@ absl::Status WaveDecode::Score(uint32_t layer, const MatrixView& queries) {
       stream_, {.queries = queries,
                 .pool = meta_pool_,
                 .layer = layer,
-                .indexes = Rows<const MetaIndexView>(indexes_, 1, 1),
+                .indexes = Indexes(),
                 .scale = scale_,
                 .max_clusters = max_clusters_,
                 .scores = Rows<float>(scores_, limits_.num_query_heads, max_clusters_),
@@ -144,7 +176,7 @@ absl::Status WaveDecode::Select() {
                 .batch = static_cast<int32_t>(batch_),
                 .num_query_heads = limits_.num_query_heads,
                 .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
-                .budgets = Rows<const SelectionBudget>(budgets_, 1, 1),
+                .budgets = inputs_.On<const SelectionBudget>(kBudgets).first(static_cast<size_t>(batch_)),
                 .max_retrieved = max_retrieved_,
                 .max_estimated = max_estimated_,
                 .retrieved = Rows<int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
@@ -161,11 +193,11 @@ AttentionPartialView WaveDecode::EstimateView() const {
                              static_cast<int64_t>(meta_pool_.geometry.head_dim))};
 }
 
-absl::Status WaveDecode::EstimateZone(uint32_t layer) {
+absl::Status WaveDecode::EstimateOn(Stream& stream, uint32_t layer) {
   return ops_.Estimate(
-      stream_, {.pool = meta_pool_,
+      stream, {.pool = meta_pool_,
                 .layer = layer,
-                .indexes = Rows<const MetaIndexView>(indexes_, 1, 1),
+                .indexes = Indexes(),
                 .batch = static_cast<int32_t>(batch_),
                 .num_query_heads = limits_.num_query_heads,
                 .scores = Rows<const float>(scores_, limits_.num_query_heads, max_clusters_),
@@ -177,14 +209,23 @@ absl::Status WaveDecode::EstimateZone(uint32_t layer) {
                 .scratch = estimate_scratch_.bytes()});
 }
 
+DeviceSpan<int32_t> WaveDecode::PageCounts(uint32_t layer) const {
+  return page_counts_.On<int32_t>(0).subspan(PageCountsAt(layer),
+                                             static_cast<size_t>(batch_ * num_kv_heads_));
+}
+
+absl::Status WaveDecode::DownloadStep() {
+  return max_clusters_ > 0 ? page_counts_.Download(stream_, 1) : absl::OkStatus();
+}
+
 absl::Status WaveDecode::LookUpPages(uint32_t layer) {
   const auto batch = static_cast<int32_t>(batch_);
-  RETURN_IF_ERROR(ops_.PageLookup(
+  return ops_.PageLookup(
       stream_, {.cache = cache_.view(),
                 .counters = cache_.counters(),
                 .pool = meta_pool_,
                 .layer = layer,
-                .indexes = Rows<const MetaIndexView>(indexes_, 1, 1),
+                .indexes = Indexes(),
                 .batch = batch,
                 .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
                 .retrieved = Rows<const int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
@@ -192,14 +233,7 @@ absl::Status WaveDecode::LookUpPages(uint32_t layer) {
                 .max_retrieved = max_retrieved_,
                 .max_pages = execution_.max_pages(),
                 .pages = execution_.pages(batch),
-                .num_pages = execution_.num_pages(batch)}));
-  // For the account of bytes read; looked at after the step's own synchronisation.
-  const DeviceSpan<int32_t> counts = execution_.num_pages(batch);
-  const std::span<int32_t> host =
-      std::span(host_num_pages_).subspan(PageCountsAt(layer), counts.size());
-  return device_.Download(
-      stream_, {reinterpret_cast<const std::byte*>(counts.device_data()), counts.size_bytes()},
-      std::as_writable_bytes(host));
+                .num_pages = PageCounts(layer)});
 }
 
 absl::Status WaveDecode::Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
@@ -213,7 +247,7 @@ absl::Status WaveDecode::Attend(uint32_t layer, const MatrixView& queries, const
   if (max_clusters_ > 0) {
     const auto batch = static_cast<int32_t>(batch_);
     args.pages = execution_.pages(batch);
-    args.num_pages = execution_.num_pages(batch);
+    args.num_pages = PageCounts(layer);
     args.max_pages = execution_.max_pages();
     args.estimate = EstimateView();
   }
@@ -221,14 +255,15 @@ absl::Status WaveDecode::Attend(uint32_t layer, const MatrixView& queries, const
 }
 
 double WaveDecode::LastStepIndexBytes(size_t row) const {
-  const SelectionBudget& budget = host_budgets_[row];
+  const SelectionBudget& budget = inputs_.Host<SelectionBudget>(kBudgets)[row];
   if (max_clusters_ == 0 || budget.num_clusters == 0) return 0;
   const KvGeometry& geometry = meta_pool_.geometry;
+  const std::span<const int32_t> page_counts = page_counts_.Host<const int32_t>(0);
   double num_pages = 0;
   for (size_t layer = 0; layer < geometry.num_layers; ++layer) {
     const size_t first = PageCountsAt(layer) + row * geometry.num_kv_heads;
     for (size_t head = 0; head < geometry.num_kv_heads; ++head) {
-      num_pages += host_num_pages_[first + head];
+      num_pages += page_counts[first + head];
     }
   }
   const double vectors = static_cast<double>(budget.num_clusters) + budget.num_estimated;

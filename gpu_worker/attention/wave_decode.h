@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/staged_arrays.h"
 #include "gpu_worker/ops/ops.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 #include "gpu_worker/wave_buffer/execution_buffer.h"
@@ -51,9 +51,13 @@ class WaveDecode {
   //
   // REQUIRES: batch.size() <= max_batch; the block cache has begun the step.
   absl::Status BeginStep(std::span<const Sequence> batch, DeviceSpan<const DenseZone> zones);
+  // As in attention_policy.h. The shape is that of the step's arrays: row lengths are rounded up to
+  // powers of two, so that a growing context keeps its shape for long.
+  uint64_t StepShape() const;
+  absl::Status UploadStep() { return inputs_.Upload(stream_); }
   // queries, out: [batch, query_heads * head_dim], activation dtype.
   absl::Status Layer(uint32_t layer, const MatrixView& queries, const MatrixView& out);
-  absl::Status EndStep() { return absl::OkStatus(); }
+  absl::Status DownloadStep();
 
   // Bytes of centroids, value sums and retrieved pages that the last step read for batch[row], all
   // layers. The pages are counted as they were looked up; REQUIRES: the stream has passed the step.
@@ -62,7 +66,7 @@ class WaveDecode {
   // The stages of Layer(), for measuring them one by one. Order: as above.
   absl::Status Score(uint32_t layer, const MatrixView& queries);
   absl::Status Select();
-  absl::Status EstimateZone(uint32_t layer);
+  absl::Status EstimateZone(uint32_t layer) { return EstimateOn(stream_, layer); }
   absl::Status LookUpPages(uint32_t layer);
   absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out);
 
@@ -71,11 +75,17 @@ class WaveDecode {
              const DensePoolView& dense_pool, const MetaPoolView& meta_pool, const Limits& limits);
 
   absl::Status Allocate();
-  // Where a layer's counts begin in host_num_pages_.
+  absl::Status EstimateOn(Stream& stream, uint32_t layer);
+  // Where a layer's counts begin in page_counts_.
   size_t PageCountsAt(size_t layer) const {
     return layer * static_cast<size_t>(limits_.max_batch * num_kv_heads_);
   }
   AttentionPartialView EstimateView() const;
+  DeviceSpan<const MetaIndexView> Indexes() const {
+    return inputs_.On<const MetaIndexView>(kIndexes).first(static_cast<size_t>(batch_));
+  }
+  // [batch, kv_heads] pages of a layer's retrieval zone.
+  DeviceSpan<int32_t> PageCounts(uint32_t layer) const;
   // The leading part of a buffer that this step's batch uses.
   template <typename T>
   DeviceSpan<T> Rows(const DeviceBuffer& buffer, int64_t heads, int64_t row_length) const {
@@ -92,8 +102,9 @@ class WaveDecode {
   const int64_t num_kv_heads_;
   const float scale_;
 
-  DeviceBuffer indexes_;        // MetaIndexView [max_batch]
-  DeviceBuffer budgets_;        // SelectionBudget [max_batch]
+  enum Input : size_t { kIndexes, kBudgets };
+  StagedArrays inputs_;         // MetaIndexView, SelectionBudget [max_batch]
+  StagedArrays page_counts_;    // int32 [layers, max_batch, kv_heads]
   DeviceBuffer scores_;         // float [max_batch, query_heads, max_clusters]
   DeviceBuffer ranks_;          // the same; empty without a radius weight
   DeviceBuffer retrieved_;      // int32 [max_batch, kv_heads, max_clusters]
@@ -108,15 +119,17 @@ class WaveDecode {
   DeviceBuffer attend_scratch_;
   ExecutionBuffer execution_;
 
-  // This step's batch. The row lengths are those of its largest index, so that rows lie close.
+  // Where the device runs streams side by side: the estimation zone beside look-up and fetch.
+  std::unique_ptr<Stream> beside_;
+  std::unique_ptr<Event> selected_;
+  std::unique_ptr<Event> estimated_done_;
+
+  // This step's batch. The row lengths fit its largest index, rounded up.
   int64_t batch_ = 0;
   int64_t max_clusters_ = 0;
   int64_t max_retrieved_ = 0;
   int64_t max_estimated_ = 0;
   DeviceSpan<const DenseZone> zones_;
-  std::vector<MetaIndexView> host_indexes_;
-  std::vector<SelectionBudget> host_budgets_;
-  std::vector<int32_t> host_num_pages_;  // [layers, max_batch, kv_heads], of the last step
 };
 
 }  // namespace retroinfer

@@ -260,6 +260,11 @@ absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
   return parts_.decode->BeginStep(decode_batch_, dense_.zones());
 }
 
+absl::Status WavePolicy::UploadStep() {
+  RETURN_IF_ERROR(dense_.UploadStep());
+  return parts_.decode->UploadStep();
+}
+
 absl::Status WavePolicy::DecodeLayer(uint32_t layer, const MatrixView& queries,
                                      const MatrixView& keys, const MatrixView& values,
                                      const MatrixView& out) {
@@ -269,7 +274,7 @@ absl::Status WavePolicy::DecodeLayer(uint32_t layer, const MatrixView& queries,
 
 absl::Status WavePolicy::EndStep() {
   for (SequenceKv* const sequence : batch_) ++sequence->num_tokens;
-  return parts_.decode->EndStep();
+  return absl::OkStatus();
 }
 
 AttentionPolicy::BytesRead WavePolicy::LastStepBytes(size_t row) const {

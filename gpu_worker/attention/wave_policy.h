@@ -54,8 +54,11 @@ class WavePolicy final : public AttentionPolicy {
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
+  uint64_t StepShape() const override { return parts_.decode->StepShape(); }
+  absl::Status UploadStep() override;
   absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                            const MatrixView& values, const MatrixView& out) override;
+  absl::Status DownloadStep() override { return parts_.decode->DownloadStep(); }
   absl::Status EndStep() override;
   absl::StatusOr<bool> Release(SequenceKv& sequence) override;
   BytesRead LastStepBytes(size_t row) const override;

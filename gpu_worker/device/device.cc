@@ -36,4 +36,17 @@ DeviceBuffer::~DeviceBuffer() {
   if (data_ != nullptr) device_->Free(data_, bytes_, purpose_);
 }
 
+HostBuffer& HostBuffer::operator=(HostBuffer&& other) noexcept {
+  if (this == &other) return *this;
+  if (data_ != nullptr) device_->FreeHost(data_, bytes_);
+  device_ = std::exchange(other.device_, nullptr);
+  data_ = std::exchange(other.data_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+HostBuffer::~HostBuffer() {
+  if (data_ != nullptr) device_->FreeHost(data_, bytes_);
+}
+
 }  // namespace retroinfer

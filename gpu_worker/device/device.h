@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device_span.h"
@@ -55,6 +56,33 @@ class DeviceBuffer {
   MemoryPurpose purpose_ = MemoryPurpose::kActivations;
 };
 
+// Owns memory of the host that the device copies from and to without a stop: page-locked where the
+// device needs that. Freed when destroyed; no copy may be under way then.
+//
+// Threads: as a unique_ptr. Must not outlive its Device.
+class HostBuffer {
+ public:
+  HostBuffer() = default;
+  HostBuffer(Device* device, std::byte* data, size_t bytes)
+      : device_(device), data_(data), bytes_(bytes) {}
+  HostBuffer(HostBuffer&& other) noexcept { *this = std::move(other); }
+  HostBuffer& operator=(HostBuffer&& other) noexcept;
+  ~HostBuffer();
+
+  size_t size_bytes() const { return bytes_; }
+  std::span<std::byte> bytes() const { return {data_, bytes_}; }
+  // The buffer as elements of T; a remainder of bytes is left out.
+  template <typename T>
+  std::span<T> as() const {
+    return {reinterpret_cast<T*>(data_), bytes_ / sizeof(T)};
+  }
+
+ private:
+  Device* device_ = nullptr;
+  std::byte* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
 // A point in a stream's work that other streams and the host can wait for.
 class Event {
  public:
@@ -73,6 +101,12 @@ class Stream {
   virtual absl::Status Wait(const Event& event) = 0;
   // Blocks the host until all enqueued work is done. Never called inside a decode step.
   virtual absl::Status Synchronize() = 0;
+};
+
+// Recorded work, ready to be enqueued again as one piece.
+class Graph {
+ public:
+  virtual ~Graph() = default;
 };
 
 enum class StreamKind {
@@ -96,6 +130,9 @@ class Device {
   // Returns `bytes` of uninitialised memory, aligned to 256 bytes. RESOURCE_EXHAUSTED says how much
   // was asked for, by whom, and how much there is.
   virtual absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, MemoryPurpose purpose) = 0;
+  // Returns `bytes` of host memory, zeroed, aligned to 256 bytes. May be slow: not for a decode
+  // step.
+  virtual absl::StatusOr<HostBuffer> AllocateHost(size_t bytes) = 0;
   virtual absl::StatusOr<std::unique_ptr<Stream>> CreateStream(StreamKind kind) = 0;
   virtual absl::StatusOr<std::unique_ptr<Event>> CreateEvent() = 0;
   // Blocks the host until the work that `event` marked is done.
@@ -110,6 +147,18 @@ class Device {
   virtual absl::Status Download(Stream& stream, DeviceSpan<const std::byte> device,
                                 std::span<std::byte> host) = 0;
 
+  // Whether enqueuing costs enough to record work once and replay it, and streams run side by side.
+  // Where not, Capture and Launch return UNIMPLEMENTED and work is enqueued piece by piece.
+  virtual bool can_capture() const = 0;
+  // Records what `enqueue` enqueues on `stream`, and on streams that wait for it and that it waits
+  // for again, without running it. Addresses and sizes are fixed by that; what they hold is read
+  // when the graph runs. `enqueue` must not synchronise, allocate, or copy from or to host memory
+  // other than HostBuffers.
+  virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      Stream& stream, absl::FunctionRef<absl::Status()> enqueue) = 0;
+  // Enqueues the recorded work on `stream`. The graph must stay until the stream has passed it.
+  virtual absl::Status Launch(Stream& stream, Graph& graph) = 0;
+
   // Makes host memory (the arena, the rings) readable and writable by kernels, page-locked where
   // the device needs that; returns its device address. Undone by UnmapHost or with the device.
   virtual absl::StatusOr<DeviceSpan<std::byte>> MapHost(std::span<std::byte> host) = 0;
@@ -120,7 +169,9 @@ class Device {
 
  protected:
   friend class DeviceBuffer;
+  friend class HostBuffer;
   virtual void Free(std::byte* data, size_t bytes, MemoryPurpose purpose) = 0;
+  virtual void FreeHost(std::byte* data, size_t bytes) = 0;
 };
 
 }  // namespace retroinfer

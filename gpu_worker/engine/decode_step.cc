@@ -3,18 +3,25 @@
 #include <algorithm>
 
 #include "absl/memory/memory.h"
+#include "absl/time/clock.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
+namespace {
+
+// Shapes of steps in use at a time: batch sizes, policies and context lengths (about 1 MB each).
+constexpr size_t kMaxGraphs = 64;
+
+int64_t NowNs() { return absl::GetCurrentTimeNanos(); }
+
+}  // namespace
 
 DecodeStep::DecodeStep(Device& device, Stream& stream, Transformer& model, Sampler& sampler,
                        int32_t max_batch)
-    : device_(device),
-      stream_(stream),
+    : stream_(stream),
       model_(model),
       sampler_(sampler),
-      host_tokens_(static_cast<size_t>(max_batch)),
-      host_positions_(static_cast<size_t>(max_batch)) {
+      graphs_(device, stream, kMaxGraphs) {
   sequences_.reserve(static_cast<size_t>(max_batch));
   sampling_.reserve(static_cast<size_t>(max_batch));
   policies_.reserve(static_cast<size_t>(max_batch));
@@ -25,8 +32,8 @@ absl::StatusOr<std::unique_ptr<DecodeStep>> DecodeStep::Create(Device& device, S
                                                                int32_t max_batch) {
   auto step = absl::WrapUnique(new DecodeStep(device, stream, model, sampler, max_batch));
   const size_t bytes = static_cast<size_t>(max_batch) * sizeof(int32_t);
-  ASSIGN_OR_RETURN(step->token_ids_, device.Allocate(bytes, MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(step->positions_, device.Allocate(bytes, MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(step->inputs_,
+                   StagedArrays::Create(device, {bytes, bytes}, MemoryPurpose::kActivations));
   return step;
 }
 
@@ -39,8 +46,8 @@ absl::Status DecodeStep::Begin(std::span<LiveRequest*> batch) {
   policies_.clear();
   for (size_t i = 0; i < batch.size(); ++i) {
     LiveRequest& live = *batch[i];
-    host_tokens_[i] = live.next_token;
-    host_positions_[i] = static_cast<int32_t>(live.kv.num_tokens);
+    inputs_.Host<int32_t>(kTokenIds)[i] = live.next_token;
+    inputs_.Host<int32_t>(kPositions)[i] = static_cast<int32_t>(live.kv.num_tokens);
     sequences_.push_back(&live.kv);
     sampling_.push_back(&*live.sampling);
     if (policies_.empty() || policies_.back().policy != live.policy) {
@@ -53,11 +60,14 @@ absl::Status DecodeStep::Begin(std::span<LiveRequest*> batch) {
         std::span<SequenceKv* const>(sequences_)
             .subspan(static_cast<size_t>(rows.first_row), static_cast<size_t>(rows.num_rows))));
   }
-  const size_t bytes = batch.size() * sizeof(int32_t);
-  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(std::span(host_tokens_)).first(bytes),
-                                 token_ids_.bytes().first(bytes)));
-  return device_.Upload(stream_, std::as_bytes(std::span(host_positions_)).first(bytes),
-                        positions_.bytes().first(bytes));
+  RETURN_IF_ERROR(sampler_.Prepare(sampling_));
+  shape_.assign({sampler_.wants_alternatives() ? 1u : 0u});
+  for (const PolicyRows& rows : policies_) {
+    shape_.push_back(reinterpret_cast<uintptr_t>(rows.policy));
+    shape_.push_back(static_cast<uint64_t>(rows.num_rows));
+    shape_.push_back(rows.policy->StepShape());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status DecodeStep::Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
@@ -72,17 +82,30 @@ absl::Status DecodeStep::Attend(uint32_t layer, const MatrixView& queries, const
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::span<const OutputToken>> DecodeStep::Run(std::span<LiveRequest*> batch) {
-  RETURN_IF_ERROR(Begin(batch));
+absl::Status DecodeStep::Enqueue() {
+  const size_t batch = sequences_.size();
+  RETURN_IF_ERROR(inputs_.Upload(stream_));
+  for (const PolicyRows& rows : policies_) RETURN_IF_ERROR(rows.policy->UploadStep());
   const auto attend = [this](uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                              const MatrixView& values, const MatrixView& out) {
     return Attend(layer, queries, keys, values, out);
   };
-  RETURN_IF_ERROR(model_.Decode(stream_, token_ids_.as<const int32_t>().first(batch.size()),
-                                positions_.as<const int32_t>().first(batch.size()), attend,
-                                sampler_.logits(static_cast<int32_t>(batch.size()))));
+  RETURN_IF_ERROR(model_.Decode(stream_, inputs_.On<const int32_t>(kTokenIds).first(batch),
+                                inputs_.On<const int32_t>(kPositions).first(batch), attend,
+                                sampler_.logits(static_cast<int32_t>(batch))));
+  RETURN_IF_ERROR(sampler_.Enqueue());
+  for (const PolicyRows& rows : policies_) RETURN_IF_ERROR(rows.policy->DownloadStep());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::span<const OutputToken>> DecodeStep::Run(std::span<LiveRequest*> batch) {
+  const int64_t begun = NowNs();
+  RETURN_IF_ERROR(Begin(batch));
+  RETURN_IF_ERROR(graphs_.Run(shape_, [this] { return Enqueue(); }));
   for (const PolicyRows& rows : policies_) RETURN_IF_ERROR(rows.policy->EndStep());
-  ASSIGN_OR_RETURN(const std::span<const OutputToken> tokens, sampler_.Sample(sampling_));
+  const int64_t enqueued = NowNs();
+  RETURN_IF_ERROR(sampler_.Wait());
+  const int64_t waited = NowNs();
   for (const PolicyRows& rows : policies_) {
     for (int64_t row = 0; row < rows.num_rows; ++row) {
       const AttentionPolicy::BytesRead bytes = rows.policy->LastStepBytes(static_cast<size_t>(row));
@@ -91,7 +114,14 @@ absl::StatusOr<std::span<const OutputToken>> DecodeStep::Run(std::span<LiveReque
       live.kv_bytes_full += bytes.full;
     }
   }
+  const std::span<const OutputToken> tokens = sampler_.Results();
+  ++num_steps_;
+  host_ns_ += enqueued - begun + NowNs() - waited;
   return tokens;
+}
+
+DecodeStep::Counters DecodeStep::counters() const {
+  return {.steps = num_steps_, .host_ns = host_ns_, .graphs = graphs_.counters()};
 }
 
 }  // namespace retroinfer

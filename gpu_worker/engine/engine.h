@@ -40,6 +40,8 @@ struct EngineStats {
   uint64_t store_reconnects = 0;
   uint64_t allocation_failures = 0;
   uint64_t decode_steps = 0;
+  double decode_host_seconds = 0;  // of the engine's thread in steps, beside waiting for the device
+  uint64_t decode_graphs_recorded = 0, decode_graphs_launched = 0;  // steps run as one piece
   bool store_attached = false;
   bool ready = false;  // model loaded, warm, and attached to the store
 };

@@ -393,7 +393,12 @@ bool LocalEngine::RunDecodeStep() {
   }
   if (batch_.empty()) return false;
   const absl::StatusOr<std::span<const OutputToken>> tokens = decode_step_->Run(std::span(batch_));
-  ++stats_.counters().decode_steps;
+  EngineStats& counters = stats_.counters();
+  ++counters.decode_steps;
+  const DecodeStep::Counters step = decode_step_->counters();
+  counters.decode_host_seconds = static_cast<double>(step.host_ns) * 1e-9;
+  counters.decode_graphs_recorded = step.graphs.recorded;
+  counters.decode_graphs_launched = step.graphs.launched;
   if (!tokens.ok()) {
     spdlog::error("decode step {}: {}", stats_.counters().decode_steps, tokens.status().ToString());
     for (LiveRequest* live : batch_) End(*live, FinishReason::kError, tokens.status());
@@ -411,11 +416,7 @@ void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
   ++live.num_generated;
   ++stats_.counters().generation_tokens;
   live.next_token = token.token;
-  if (const absl::Status status = live.sampling->Count(*parts_.device, *parts_.stream, token.token);
-      !status.ok()) {
-    End(live, FinishReason::kError, status);
-    return;
-  }
+  live.sampling->Count(token.token);
   const bool stop = live.output->Append(token);
   if (stop || live.num_generated >= live.request.sampling.max_tokens) {
     End(live, stop ? FinishReason::kStop : FinishReason::kLength);

@@ -16,6 +16,8 @@ namespace {
 constexpr int64_t kWaveWindowBlocks =
     (kDecodeSegmentTokens + 2 * kDenseBlockTokens) / kDenseBlockTokens + 2;
 constexpr uint32_t kTransientSlotsPerRow = 2048;
+constexpr size_t kTableBytesPerPage = 4;   // of the arena: its slot
+constexpr size_t kTableBytesPerSlot = 12;  // its page, its stamp, its place in the free list
 
 std::string Gib(size_t bytes) {
   return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -43,7 +45,8 @@ size_t MemoryPlan::meta_bytes() const {
   return static_cast<size_t>(meta_blocks) * MetaPoolView::BlockBytes(geometry);
 }
 size_t MemoryPlan::block_cache_bytes() const {
-  return (size_t{num_slots} + num_transient_slots) * kPageBytes;
+  const size_t slots = (size_t{num_slots} + num_transient_slots) * kPageBytes;
+  return slots + size_t{arena_pages} * kTableBytesPerPage + size_t{num_slots} * kTableBytesPerSlot;
 }
 size_t MemoryPlan::total_bytes() const {
   return weight_bytes + activation_bytes + dense_bytes() + meta_bytes() + block_cache_bytes();
@@ -58,8 +61,8 @@ std::string MemoryPlan::ToString() const {
       full_capacity_tokens, " with full attention");
 }
 
-size_t DefaultBlockCacheBytes(size_t available_bytes) {
-  return std::max<size_t>(available_bytes / 16 / kPageBytes, 64) * kPageBytes;
+size_t DefaultBlockCacheBytes(size_t bytes) {
+  return std::max<size_t>(bytes / kPageBytes, 64) * kPageBytes;
 }
 
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages) {
@@ -81,6 +84,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   const int64_t arena_tokens = ArenaCapacityTokens(input.geometry, input.arena_pages);
   plan.meta_blocks = static_cast<int32_t>(arena_tokens / kDecodeSegmentTokens);
   plan.num_slots = static_cast<uint32_t>(input.block_cache_bytes / kPageBytes);
+  plan.arena_pages = input.arena_pages;
   plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(input.max_batch);
 
   const size_t block_bytes = DensePoolView::BlockBytes(input.geometry);

@@ -34,6 +34,7 @@ struct MemoryPlan {
   int32_t meta_blocks = 0;
   uint32_t num_slots = 0;
   uint32_t num_transient_slots = 0;
+  uint32_t arena_pages = 0;
   int64_t max_model_len = 0;
   int64_t short_lane_tokens = 0;  // of the second prefill lane
   int32_t max_batch = 0;
@@ -42,15 +43,15 @@ struct MemoryPlan {
 
   size_t dense_bytes() const;
   size_t meta_bytes() const;
-  size_t block_cache_bytes() const;  // slots and transient slots
+  size_t block_cache_bytes() const;  // slots, transient slots, page table and stamps
   size_t total_bytes() const;
   // One line for each purpose and "KV capacity: N tokens".
   std::string ToString() const;
 };
 
-// Bytes for slots where nobody says how many: a sixteenth of the device memory. The store must know
-// the number of slots before the worker knows the arena, so it does not depend on the latter.
-size_t DefaultBlockCacheBytes(size_t available_bytes);
+// Bytes for slots where nobody says how many: whole pages of `bytes`, some at least. The store must
+// know the number of slots before the worker knows the arena, so it does not depend on the latter.
+size_t DefaultBlockCacheBytes(size_t bytes);
 
 // Tokens of context whose segments fit into `arena_pages`, whatever their clusters look like.
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);

@@ -17,19 +17,8 @@ bool HasPenalty(const SamplingParams& sampling) {
          sampling.presence_penalty != 0.0f;
 }
 
-template <typename T>
-absl::Status UploadFirst(Device& device, Stream& stream, const std::vector<T>& host, size_t count,
-                         const DeviceBuffer& buffer) {
-  return device.Upload(stream, std::as_bytes(std::span(host).first(count)),
-                       buffer.bytes().first(count * sizeof(T)));
-}
-
-template <typename T>
-absl::Status DownloadFirst(Device& device, Stream& stream, const DeviceBuffer& buffer, size_t count,
-                           std::vector<T>& host) {
-  return device.Download(stream, buffer.bytes().first(count * sizeof(T)),
-                         std::as_writable_bytes(std::span(host).first(count)));
-}
+// Of tokens with penalties, for each row; more are waited for.
+constexpr size_t kCountsPerRow = 4;
 
 }  // namespace
 
@@ -71,20 +60,17 @@ absl::StatusOr<SamplingState> SamplingState::Create(Device& device, Stream& stre
     const size_t bytes = state.occurrences_.size() * sizeof(uint32_t);
     ASSIGN_OR_RETURN(state.device_occurrences_,
                      device.Allocate(bytes, MemoryPurpose::kActivations));
-    RETURN_IF_ERROR(UploadFirst(device, stream, state.occurrences_, state.occurrences_.size(),
-                                state.device_occurrences_));
+    RETURN_IF_ERROR(device.Upload(stream, std::as_bytes(std::span(state.occurrences_)),
+                                  state.device_occurrences_.bytes()));
   }
   return state;
 }
 
-absl::Status SamplingState::Count(Device& device, Stream& stream, int32_t token) {
+void SamplingState::Count(int32_t token) {
   ++num_generated_;
-  if (occurrences_.empty()) return absl::OkStatus();
-  const size_t index = static_cast<size_t>(token);
-  ++occurrences_[index];
-  return device.Upload(
-      stream, std::as_bytes(std::span(occurrences_).subspan(index, 1)),
-      device_occurrences_.bytes().subspan(index * sizeof(uint32_t), sizeof(uint32_t)));
+  if (occurrences_.empty()) return;
+  ++occurrences_[static_cast<size_t>(token)];
+  uncounted_.push_back(token);
 }
 
 Sampler::Sampler(Device& device, Ops& ops, Stream& stream, int32_t max_batch, int64_t vocab_size)
@@ -93,13 +79,6 @@ Sampler::Sampler(Device& device, Ops& ops, Stream& stream, int32_t max_batch, in
       stream_(stream),
       max_batch_(max_batch),
       vocab_size_(vocab_size),
-      host_rows_(static_cast<size_t>(max_batch)),
-      host_banned_(static_cast<size_t>(max_batch) * kMaxBanned),
-      host_pointers_(static_cast<size_t>(max_batch)),
-      host_tokens_(static_cast<size_t>(max_batch)),
-      host_top_tokens_(static_cast<size_t>(max_batch) * kMaxTopLogprobs),
-      host_logprobs_(static_cast<size_t>(max_batch)),
-      host_top_logprobs_(static_cast<size_t>(max_batch) * kMaxTopLogprobs),
       output_(static_cast<size_t>(max_batch)) {
   for (OutputToken& output : output_) output.alternatives.reserve(kMaxTopLogprobs);
 }
@@ -114,14 +93,22 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, Ops& op
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(allocate(batch * vocab * sizeof(float), sampler->logits_));
-  RETURN_IF_ERROR(allocate(batch * sizeof(SamplingRow), sampler->rows_));
-  RETURN_IF_ERROR(allocate(batch * kMaxBanned * sizeof(int32_t), sampler->banned_));
-  RETURN_IF_ERROR(allocate(batch * sizeof(const uint32_t*), sampler->occurrence_pointers_));
-  RETURN_IF_ERROR(allocate(batch * sizeof(int32_t), sampler->tokens_));
-  RETURN_IF_ERROR(allocate(batch * sizeof(float), sampler->logprobs_));
-  RETURN_IF_ERROR(allocate(batch * kMaxTopLogprobs * sizeof(int32_t), sampler->top_tokens_));
-  RETURN_IF_ERROR(allocate(batch * kMaxTopLogprobs * sizeof(float), sampler->top_logprobs_));
   RETURN_IF_ERROR(allocate(16 * vocab, sampler->scratch_));
+  ASSIGN_OR_RETURN(sampler->inputs_,
+                   StagedArrays::Create(device,
+                                        {batch * sizeof(SamplingRow),
+                                         batch * kMaxBanned * sizeof(int32_t),
+                                         batch * sizeof(const uint32_t*)},
+                                        MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(
+      sampler->results_,
+      StagedArrays::Create(device,
+                           {batch * sizeof(int32_t), batch * sizeof(float),
+                            batch * kMaxTopLogprobs * sizeof(int32_t),
+                            batch * kMaxTopLogprobs * sizeof(float)},
+                           MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(sampler->sampled_, device.CreateEvent());
+  ASSIGN_OR_RETURN(sampler->counts_, device.AllocateHost(batch * kCountsPerRow * sizeof(uint32_t)));
   return sampler;
 }
 
@@ -130,53 +117,93 @@ MatrixView Sampler::logits(int32_t batch) const {
   return MatrixView::Dense(logits_.bytes(), DType::kF32, batch, vocab_size_);
 }
 
+absl::Status Sampler::UploadCounts(SamplingState& state) {
+  const std::span<uint32_t> words = counts_.as<uint32_t>();
+  for (const int32_t token : state.uncounted_) {
+    if (num_counts_ == words.size()) {
+      RETURN_IF_ERROR(stream_.Synchronize());
+      num_counts_ = 0;
+    }
+    const std::span<uint32_t> word = words.subspan(num_counts_++, 1);
+    const size_t index = static_cast<size_t>(token);
+    word[0] = state.occurrences_[index];
+    RETURN_IF_ERROR(device_.Upload(
+        stream_, std::as_bytes(word),
+        state.device_occurrences_.bytes().subspan(index * sizeof(uint32_t), sizeof(uint32_t))));
+  }
+  state.uncounted_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status Sampler::Prepare(std::span<SamplingState* const> states) {
+  const std::span<SamplingRow> rows = inputs_.Host<SamplingRow>(kRows);
+  const std::span<int32_t> banned = inputs_.Host<int32_t>(kBanned);
+  const auto occurrences = inputs_.Host<const uint32_t*>(kOccurrences);
+  RI_CHECK(states.size() <= rows.size());
+  batch_ = states.size();
+  wants_alternatives_ = false;
+  for (size_t i = 0; i < batch_; ++i) {
+    SamplingState& state = *states[i];
+    rows[i] = state.row_;
+    rows[i].position = state.prompt_tokens_ + state.num_generated_;
+    if (state.num_generated_ < state.min_tokens_) {
+      rows[i].num_banned = static_cast<int32_t>(state.banned_.size());
+      std::copy(state.banned_.begin(), state.banned_.end(),
+                banned.begin() + static_cast<ptrdiff_t>(i * kMaxBanned));
+    }
+    RETURN_IF_ERROR(UploadCounts(state));
+    occurrences[i] = state.device_occurrences_.as<uint32_t>().device_data();
+    wants_alternatives_ |= state.row_.num_top_logprobs > 0;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Sampler::Enqueue() {
+  RETURN_IF_ERROR(inputs_.Upload(stream_));
+  const size_t tops = batch_ * kMaxTopLogprobs;
+  RETURN_IF_ERROR(ops_.Sampling(
+      stream_, {.logits = logits(static_cast<int32_t>(batch_)),
+                .rows = inputs_.On<const SamplingRow>(kRows).first(batch_),
+                .banned = inputs_.On<const int32_t>(kBanned).first(batch_ * kMaxBanned),
+                .occurrences = inputs_.On<const uint32_t* const>(kOccurrences).first(batch_),
+                .tokens = results_.On<int32_t>(kTokens).first(batch_),
+                .logprobs = results_.On<float>(kLogprobs).first(batch_),
+                .top_tokens = results_.On<int32_t>(kTopTokens).first(tops),
+                .top_logprobs = results_.On<float>(kTopLogprobs).first(tops),
+                .scratch = scratch_.bytes()}));
+  return results_.Download(stream_, wants_alternatives_ ? kTopLogprobs + 1 : kLogprobs + 1);
+}
+
+absl::Status Sampler::Wait() {
+  RETURN_IF_ERROR(stream_.Record(*sampled_));
+  RETURN_IF_ERROR(device_.Synchronize(*sampled_));
+  num_counts_ = 0;
+  return absl::OkStatus();
+}
+
+std::span<const OutputToken> Sampler::Results() {
+  const auto rows = inputs_.Host<const SamplingRow>(kRows);
+  const auto top_tokens = results_.Host<const int32_t>(kTopTokens);
+  const auto top_logprobs = results_.Host<const float>(kTopLogprobs);
+  for (size_t i = 0; i < batch_; ++i) {
+    OutputToken& output = output_[i];
+    output.token = results_.Host<const int32_t>(kTokens)[i];
+    output.logprob = results_.Host<const float>(kLogprobs)[i];
+    output.alternatives.clear();
+    for (int32_t j = 0; j < rows[i].num_top_logprobs; ++j) {
+      const size_t at = i * kMaxTopLogprobs + static_cast<size_t>(j);
+      output.alternatives.push_back({top_tokens[at], top_logprobs[at]});
+    }
+  }
+  return std::span<const OutputToken>(output_).first(batch_);
+}
+
 absl::StatusOr<std::span<const OutputToken>> Sampler::Sample(
     std::span<SamplingState* const> states) {
-  const size_t batch = states.size();
-  bool wants_logprobs = false;
-  for (size_t i = 0; i < batch; ++i) {
-    SamplingState& state = *states[i];
-    host_rows_[i] = state.row_;
-    host_rows_[i].position = state.prompt_tokens_ + state.num_generated_;
-    if (state.num_generated_ < state.min_tokens_) {
-      host_rows_[i].num_banned = static_cast<int32_t>(state.banned_.size());
-      std::copy(state.banned_.begin(), state.banned_.end(), &host_banned_[i * kMaxBanned]);
-    }
-    host_pointers_[i] = state.device_occurrences_.as<uint32_t>().device_data();
-    wants_logprobs |= state.row_.num_top_logprobs > 0;
-  }
-  RETURN_IF_ERROR(UploadFirst(device_, stream_, host_rows_, batch, rows_));
-  RETURN_IF_ERROR(UploadFirst(device_, stream_, host_banned_, batch * kMaxBanned, banned_));
-  RETURN_IF_ERROR(UploadFirst(device_, stream_, host_pointers_, batch, occurrence_pointers_));
-  RETURN_IF_ERROR(ops_.Sampling(
-      stream_, {.logits = logits(static_cast<int32_t>(batch)),
-                .rows = rows_.as<const SamplingRow>().first(batch),
-                .banned = banned_.as<const int32_t>().first(batch * kMaxBanned),
-                .occurrences = occurrence_pointers_.as<const uint32_t* const>().first(batch),
-                .tokens = tokens_.as<int32_t>().first(batch),
-                .logprobs = logprobs_.as<float>().first(batch),
-                .top_tokens = top_tokens_.as<int32_t>().first(batch * kMaxTopLogprobs),
-                .top_logprobs = top_logprobs_.as<float>().first(batch * kMaxTopLogprobs),
-                .scratch = scratch_.bytes()}));
-  RETURN_IF_ERROR(DownloadFirst(device_, stream_, tokens_, batch, host_tokens_));
-  RETURN_IF_ERROR(DownloadFirst(device_, stream_, logprobs_, batch, host_logprobs_));
-  if (wants_logprobs) {
-    const size_t tops = batch * kMaxTopLogprobs;
-    RETURN_IF_ERROR(DownloadFirst(device_, stream_, top_tokens_, tops, host_top_tokens_));
-    RETURN_IF_ERROR(DownloadFirst(device_, stream_, top_logprobs_, tops, host_top_logprobs_));
-  }
-  RETURN_IF_ERROR(stream_.Synchronize());
-  for (size_t i = 0; i < batch; ++i) {
-    OutputToken& output = output_[i];
-    output.token = host_tokens_[i];
-    output.logprob = host_logprobs_[i];
-    output.alternatives.clear();
-    for (int32_t j = 0; j < host_rows_[i].num_top_logprobs; ++j) {
-      const size_t at = i * kMaxTopLogprobs + static_cast<size_t>(j);
-      output.alternatives.push_back({host_top_tokens_[at], host_top_logprobs_[at]});
-    }
-  }
-  return std::span<const OutputToken>(output_).first(batch);
+  RETURN_IF_ERROR(Prepare(states));
+  RETURN_IF_ERROR(Enqueue());
+  RETURN_IF_ERROR(Wait());
+  return Results();
 }
 
 }  // namespace retroinfer

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gpu_worker/device/staged_arrays.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/ops/ops.h"
 
@@ -26,8 +27,8 @@ class SamplingState {
                                               std::span<const int32_t> eos_token_ids,
                                               int64_t vocab_size);
 
-  // Counts a generated token.
-  absl::Status Count(Device& device, Stream& stream, int32_t token);
+  // Counts a generated token. The device learns of it when the sequence is sampled again.
+  void Count(int32_t token);
 
  private:
   friend class Sampler;
@@ -37,6 +38,7 @@ class SamplingState {
   int64_t prompt_tokens_ = 0;
   std::vector<int32_t> banned_;        // at most kMaxBanned
   std::vector<uint32_t> occurrences_;  // host image, [vocab] or empty
+  std::vector<int32_t> uncounted_;     // tokens whose count the device does not know
   DeviceBuffer device_occurrences_;
 };
 
@@ -48,26 +50,41 @@ class Sampler {
   // Logits of up to max_batch sequences, [max_batch, vocab] f32; filled by the model before Sample.
   MatrixView logits(int32_t batch) const;
 
-  // Samples one token for each state. Waits for the device: this is the step's one synchronisation.
-  // The result stays valid until the next call. Alternatives are filled as far as the request asks.
+  // Samples one token for each state: the four calls below in order. The result stays valid until
+  // the next call. Alternatives are filled as far as the request asks.
   absl::StatusOr<std::span<const OutputToken>> Sample(std::span<SamplingState* const> states);
+
+  // Describes the rows in host memory.
+  // REQUIRES: states.size() <= max_batch; Wait() has returned since the last Prepare().
+  absl::Status Prepare(std::span<SamplingState* const> states);
+  // Copies the description to the device, samples, and copies the results back. What it enqueues
+  // depends on the batch's size and wants_alternatives() alone, so it can be recorded.
+  absl::Status Enqueue();
+  bool wants_alternatives() const { return wants_alternatives_; }
+  // Waits for the results: a decode step's one synchronisation.
+  absl::Status Wait();
+  std::span<const OutputToken> Results();
 
  private:
   Sampler(Device& device, Ops& ops, Stream& stream, int32_t max_batch, int64_t vocab_size);
+  absl::Status UploadCounts(SamplingState& state);
 
   Device& device_;
   Ops& ops_;
   Stream& stream_;
   const int32_t max_batch_;
   const int64_t vocab_size_;
-  DeviceBuffer logits_, rows_, banned_, occurrence_pointers_;
-  DeviceBuffer tokens_, logprobs_, top_tokens_, top_logprobs_, scratch_;
-  // Host images, [max_batch] or [max_batch, n].
-  std::vector<SamplingRow> host_rows_;
-  std::vector<int32_t> host_banned_;
-  std::vector<const uint32_t*> host_pointers_;
-  std::vector<int32_t> host_tokens_, host_top_tokens_;
-  std::vector<float> host_logprobs_, host_top_logprobs_;
+  DeviceBuffer logits_, scratch_;
+  enum Input : size_t { kRows, kBanned, kOccurrences };
+  enum Result : size_t { kTokens, kLogprobs, kTopTokens, kTopLogprobs };
+  StagedArrays inputs_;   // [max_batch] or [max_batch, n]
+  StagedArrays results_;  // the same
+  std::unique_ptr<Event> sampled_;
+  // Counts on their way to the device.
+  HostBuffer counts_;
+  size_t num_counts_ = 0;
+  size_t batch_ = 0;
+  bool wants_alternatives_ = false;
   std::vector<OutputToken> output_;
 };
 

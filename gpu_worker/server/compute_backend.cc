@@ -3,13 +3,22 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "spdlog/spdlog.h"
 
 namespace retroinfer {
 namespace {
+
+// The rest of the machine is for the arena and everybody else, and slots only copy the arena.
+constexpr double kCpuMemoryShare = 0.5;
+constexpr double kCpuBlockCacheShare = 1.0 / 16;
+
+}  // namespace
 
 absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DType otherwise) {
   if (name == "auto") return otherwise;
@@ -18,8 +27,6 @@ absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DT
   return absl::InvalidArgumentError(
       absl::StrCat(option, " is '", name, "': use auto, bf16 or f32"));
 }
-
-}  // namespace
 
 absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options) {
   ComputeBackend backend;
@@ -32,7 +39,29 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options) {
                                                       ? ComputePrecision::kBf16
                                                       : ComputePrecision::kF32);
   backend.device = std::move(device);
+  backend.memory_bytes = static_cast<size_t>(
+      static_cast<double>(backend.device->info().memory_bytes) * kCpuMemoryShare);
+  backend.block_cache_share = kCpuBlockCacheShare;
   return backend;
+}
+
+absl::StatusOr<ComputeBackend> CreateBackend(const WorkerOptions& options) {
+  const std::string& name = options.device;
+  if (name == "cpu") return CreateCpuBackend(options);
+  if (name == "auto") {
+    absl::StatusOr<ComputeBackend> cuda = CreateCudaBackend(options, 0);
+    if (cuda.ok() || !absl::IsFailedPrecondition(cuda.status())) return cuda;
+    spdlog::info("computing on the CPU: {}", std::string(cuda.status().message()));
+    return CreateCpuBackend(options);
+  }
+  int ordinal = 0;
+  if (name == "cuda") return CreateCudaBackend(options, 0);
+  if (absl::StartsWith(name, "cuda:") && absl::SimpleAtoi(name.substr(5), &ordinal) &&
+      ordinal >= 0) {
+    return CreateCudaBackend(options, ordinal);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--device is '", name, "': use auto, cpu, cuda or cuda:N"));
 }
 
 }  // namespace retroinfer

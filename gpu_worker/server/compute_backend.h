@@ -2,7 +2,9 @@
 // is.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
@@ -18,12 +20,31 @@ struct ComputeBackend {
   DType kv_dtype = DType::kBf16;
   DType compute_dtype =
       DType::kBf16;  // of matrix products; f32 weights are multiplied in f32 anyway
+  // What a worker may take where options.memory_bytes does not say: for everything, and of what the
+  // weights leave of that, for the slots of the block cache.
+  size_t memory_bytes = 0;
+  double block_cache_share = 0;
 };
+
+// The backend that options.device names: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU
+// if this machine has one that can be used, else the CPU.
+//
+// Returns: INVALID_ARGUMENT for another name; what the named backend returns.
+absl::StatusOr<ComputeBackend> CreateBackend(const WorkerOptions& options);
 
 // This machine's cores. Precision "auto" is bf16; KV pages follow the precision of the computation
 // unless options.kv_dtype says otherwise.
 //
 // Returns: INVALID_ARGUMENT for a dtype other than "auto", "bf16" and "f32".
 absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options);
+
+// GPU number `ordinal`, with options.gpu_memory_utilization of its memory. It computes in bf16.
+//
+// Returns: INVALID_ARGUMENT for a compute dtype of f32; FAILED_PRECONDITION if this program was
+// built without CUDA, or without a driver or a GPU; as CudaDevice::Create.
+absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, int ordinal);
+
+// The dtype that `option` names: "bf16", "f32", or "auto" for `otherwise`; else INVALID_ARGUMENT.
+absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DType otherwise);
 
 }  // namespace retroinfer

@@ -69,7 +69,13 @@ int Run(int argc, char** argv) {
 
   const sigset_t signals = EndSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  common::Metrics metrics("gpu_worker", common::kBuildVersion, common::kBuildRevision, "cpu");
+  auto backend = CreateBackend(options);
+  if (!backend.ok()) return Fail(backend.status());
+  const DeviceInfo& device = backend->device->info();
+  spdlog::info("computing on {} ({}, {} MiB)", device.name, device.backend,
+               device.memory_bytes >> 20);
+  common::Metrics metrics("gpu_worker", common::kBuildVersion, common::kBuildRevision,
+                          device.backend);
   if (!options.metrics_address.empty()) {
     const absl::StatusOr<int> port = metrics.Serve(options.metrics_address);
     if (!port.ok()) return Fail(port.status());
@@ -77,8 +83,6 @@ int Run(int argc, char** argv) {
   }
   auto server = WorkerServer::Start(options.server, metrics);
   if (!server.ok()) return Fail(server.status());
-  auto backend = CreateCpuBackend(options);
-  if (!backend.ok()) return Fail(backend.status());
   auto served = LoadUnlessSignalled(options, *std::move(backend));
   if (!served.ok()) return Fail(served.status());
   (*server)->Serve(&(*served)->model(), &(*served)->engine());

@@ -36,16 +36,18 @@ WaveIndexSettings IndexSettings(const WorkerOptions& options) {
   return settings;
 }
 
-size_t AvailableBytes(const Device& device, const WorkerOptions& options) {
-  // The rest of the machine is for the arena and everybody else.
-  return options.memory_bytes != 0 ? options.memory_bytes : device.info().memory_bytes / 2;
+size_t AvailableBytes(const ComputeBackend& backend, const WorkerOptions& options) {
+  if (options.memory_bytes == 0) return backend.memory_bytes;
+  return std::min<size_t>(options.memory_bytes, backend.device->info().memory_bytes);
 }
 
-// The fingerprint also covers what the index does to a segment's bytes.
+// The fingerprint also covers what the index does to a segment's bytes, and what computes them:
+// backends round differently.
 std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& backend,
                                const WaveIndexSettings& settings) {
   FingerprintBuilder builder;
   builder.AddFingerprint("model", model);
+  builder.AddBytes("backend", std::as_bytes(std::span(backend.device->info().backend)));
   builder.AddInt("kv_dtype", static_cast<int64_t>(backend.kv_dtype));
   builder.AddInt("compute_dtype", static_cast<int64_t>(backend.compute_dtype));
   builder.AddInt("segment_version", kSegmentVersion);
@@ -178,9 +180,12 @@ absl::Status LoadedEngine::ReadFolder() {
 absl::Status LoadedEngine::AttachAndPlan(const Checkpoint& checkpoint) {
   const KvGeometry geometry = config_.geometry(backend_.kv_dtype);
   RETURN_IF_ERROR(geometry.Validate());
-  const size_t available = AvailableBytes(*backend_.device, options_);
+  const size_t available = AvailableBytes(backend_, options_);
+  const auto for_slots = static_cast<size_t>(
+      static_cast<double>(available - std::min(available, checkpoint.total_bytes())) *
+      backend_.block_cache_share);
   const size_t cache_bytes = options_.block_cache_bytes != 0 ? options_.block_cache_bytes
-                                                             : DefaultBlockCacheBytes(available);
+                                                             : DefaultBlockCacheBytes(for_slots);
   ASSIGN_OR_RETURN(const Fingerprint fingerprint,
                    ModelFingerprint(config_, checkpoint,
                                     {.num_threads = backend_.device->info().num_processors}));

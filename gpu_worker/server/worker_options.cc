@@ -29,7 +29,7 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
                  "Name that GetModelInfo gives; default: the folder's name")
       ->group(kModelGroup);
   app.add_option("--compute-dtype", options->compute_dtype,
-                 "Type that matrix products compute in; auto: bf16 where the CPU has it")
+                 "Type that matrix products compute in; auto: bf16 where the device has it")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache; auto: the model's")
@@ -82,6 +82,13 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
   app.add_option("--max-queued-requests", options->max_queued_requests,
                  "Live requests, queued and running; more get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1'000'000))
+      ->group(kMemoryGroup);
+  app.add_option("--device", options->device,
+                 "What computes: auto (a GPU if there is one), cpu, cuda or cuda:N")
+      ->group(kMemoryGroup);
+  app.add_option("--gpu-memory-utilization", options->gpu_memory_utilization,
+                 "Share of a GPU's memory that this worker may take")
+      ->check(CLI::Range(0.01, 1.0))
       ->group(kMemoryGroup);
   settings
       ->AddByteSize("--memory", &options->memory_bytes,

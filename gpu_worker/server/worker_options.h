@@ -19,6 +19,8 @@ struct WorkerOptions {
   ServerOptions server;
   std::string metrics_address;  // "host:port"; empty: none
 
+  std::string device = "auto";           // "auto", "cpu", "cuda" or "cuda:N"
+  double gpu_memory_utilization = 0.9;   // of the GPU's memory, for this process
   std::string compute_dtype = "auto";  // "auto", "bf16" or "f32"
   std::string kv_dtype = "auto";       // "auto", "bf16" or "f32"
   int64_t max_model_len = 0;           // tokens; 0: what the model and the memory allow

@@ -1,10 +1,14 @@
 // Invariants:
 // * The log in order is the state of the cache. So while a snapshot runs, which describes the slots
 //   one after the other, nothing else may change the table: no admission, release or eviction.
+// * At most one task of the device that writes the log or reads a cursor is under way (task_), and
+//   look-ups are done when the cache is tended: so the host sees the log's head as it is, and the
+//   room that it finds in the log is still there when the next task runs.
 // * Releases are first in, first out: a ticket is done when as many have been completed.
 #include "gpu_worker/wave_buffer/block_cache.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <numeric>
 
 #include "absl/memory/memory.h"
@@ -75,7 +79,13 @@ absl::Status BlockCache::Allocate() {
   RETURN_IF_ERROR(allocate(sizeof(BlockCacheCounters), counters_));
   RETURN_IF_ERROR(allocate(kMaxRequestsPerStep * sizeof(EvictionRequest), requests_));
   RETURN_IF_ERROR(allocate(sizeof(uint32_t), cursor_));
-  host_requests_.resize(kMaxRequestsPerStep);
+  ASSIGN_OR_RETURN(host_requests_,
+                   device_.AllocateHost(kMaxRequestsPerStep * sizeof(EvictionRequest)));
+  ASSIGN_OR_RETURN(host_control_, device_.AllocateHost(sizeof(LookupControl)));
+  ASSIGN_OR_RETURN(host_cursor_, device_.AllocateHost(2 * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(host_counts_, device_.AllocateHost(sizeof(Counts)));
+  ASSIGN_OR_RETURN(counted_, device_.CreateEvent());
+  ASSIGN_OR_RETURN(task_done_, device_.CreateEvent());
   return absl::OkStatus();
 }
 
@@ -95,9 +105,10 @@ absl::Status BlockCache::Clear() {
   RETURN_IF_ERROR(
       upload(std::vector<SlotId>(static_cast<size_t>(plane_.arena_pages()), kNoSlot), page_slot_));
   RETURN_IF_ERROR(upload(std::vector<BlockCacheCounters>(1), counters_));
-  RETURN_IF_ERROR(upload(std::vector<LookupControl>{host_control_}, control_));
+  RETURN_IF_ERROR(upload(std::vector<LookupControl>(1), control_));
   RETURN_IF_ERROR(upload(std::vector<LookupState>(1), lookup_));
-  return Write(num_free_, sizes_.num_slots);
+  counts_.num_free = sizes_.num_slots;
+  return upload(std::vector<uint32_t>{sizes_.num_slots}, num_free_);
 }
 
 BlockCacheView BlockCache::view() const {
@@ -131,12 +142,56 @@ absl::Status BlockCache::BeginStep() {
 }
 
 absl::Status BlockCache::Tend() {
+  ASSIGN_OR_RETURN(const bool is_idle, Settle());
+  if (is_idle) RETURN_IF_ERROR(TendIdle());
+  return WriteControl();
+}
+
+absl::Status BlockCache::TendIdle() {
   RETURN_IF_ERROR(TendSnapshot());
-  RETURN_IF_ERROR(WriteControl());
   if (is_snapshot_running_) return absl::OkStatus();
   RETURN_IF_ERROR(TendReleases());
-  RETURN_IF_ERROR(TendEvictions());
-  return TendStamps();
+  if (task_ == Task::kNone) RETURN_IF_ERROR(TendEvictions());
+  return task_ == Task::kNone ? TendStamps() : absl::OkStatus();
+}
+
+absl::Status BlockCache::Start(Task task) {
+  RETURN_IF_ERROR(stream_.Record(*task_done_));
+  task_ = task;
+  return Settle().status();
+}
+
+absl::StatusOr<bool> BlockCache::Settle() {
+  if (task_ == Task::kNone) return true;
+  ASSIGN_OR_RETURN(const bool is_done, device_.IsDone(*task_done_));
+  if (!is_done) return false;
+  Finish(task_);
+  task_ = Task::kNone;
+  return true;
+}
+
+void BlockCache::Finish(Task task) {
+  const uint32_t cursor = host_cursor_.as<uint32_t>()[1];
+  switch (task) {
+    case Task::kSnapshot:
+      snapshot_next_slot_ = cursor;
+      if (snapshot_next_slot_ < sizes_.num_slots) return;
+      is_snapshot_running_ = false;
+      ++num_snapshots_;
+      return;
+    case Task::kRelease:
+      releases_.front().next_page = cursor;
+      if (cursor != releases_.front().end) return;
+      releases_.pop_front();
+      ++num_released_;
+      return;
+    case Task::kStamps:
+      plane_.stamp_control().published.value.store(stamps_requested_, std::memory_order_release);
+      return;
+    case Task::kEvictions:
+    case Task::kNone:
+      return;
+  }
 }
 
 BlockCache::ReleaseTicket BlockCache::Release(PageId first_page, uint32_t num_pages) {
@@ -154,20 +209,17 @@ absl::Status BlockCache::TendSnapshot() {
     snapshot_next_slot_ = 0;
   }
   if (!is_snapshot_running_) return absl::OkStatus();
-  RETURN_IF_ERROR(Write(cursor_, snapshot_next_slot_));
+  RETURN_IF_ERROR(WriteCursor(snapshot_next_slot_));
   RETURN_IF_ERROR(ops_.LogSnapshot(
       stream_, {.cache = view(), .step = step(), .next_slot = cursor_.as<SlotId>().device_data()}));
-  ASSIGN_OR_RETURN(snapshot_next_slot_, ReadBack(cursor_));
-  if (snapshot_next_slot_ < sizes_.num_slots) return absl::OkStatus();
-  is_snapshot_running_ = false;
-  ++num_snapshots_;
-  return absl::OkStatus();
+  RETURN_IF_ERROR(ReadCursor());
+  return Start(Task::kSnapshot);
 }
 
 absl::Status BlockCache::TendReleases() {
   uint32_t budget = kMaxPagesPerRelease;
   while (!releases_.empty() && budget > 0) {
-    Range& range = releases_.front();
+    const Range range = releases_.front();
     const uint32_t num_pages = std::min(budget, range.end - range.next_page);
     RETURN_IF_ERROR(ops_.ReleasePages(stream_, {.cache = view(),
                                                 .counters = counters(),
@@ -175,36 +227,35 @@ absl::Status BlockCache::TendReleases() {
                                                 .first_page = range.next_page,
                                                 .num_pages = num_pages,
                                                 .next_page = cursor_.as<PageId>().device_data()}));
-    ASSIGN_OR_RETURN(const PageId next_page, ReadBack(cursor_));
-    const bool is_log_full = next_page < range.next_page + num_pages;
+    RETURN_IF_ERROR(ReadCursor());
+    RETURN_IF_ERROR(Start(Task::kRelease));
+    if (task_ != Task::kNone) return absl::OkStatus();
     budget -= num_pages;
-    range.next_page = next_page;
-    if (range.next_page == range.end) {
-      releases_.pop_front();
-      ++num_released_;
-    }
+    const bool is_log_full = host_cursor_.as<uint32_t>()[1] < range.next_page + num_pages;
     if (is_log_full) break;
   }
   return absl::OkStatus();
 }
 
 absl::Status BlockCache::TendEvictions() {
-  const size_t room = std::min(plane_.log().FreeEntries(), host_requests_.size());
+  const std::span<EvictionRequest> image = host_requests_.as<EvictionRequest>();
+  const size_t room = std::min(plane_.log().FreeEntries(), image.size());
   if (room == 0) return absl::OkStatus();
-  const absl::StatusOr<size_t> count = plane_.requests().Pop(std::span(host_requests_).first(room));
+  const absl::StatusOr<size_t> count = plane_.requests().Pop(image.first(room));
   if (!count.ok()) {
     // The store has written nonsense. Evictions stop; hits suffer, nothing else does.
     ++num_ring_errors_;
     return absl::OkStatus();
   }
   if (*count == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(std::span(host_requests_).first(*count)),
+  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(image.first(*count)),
                                  requests_.bytes().first(*count * sizeof(EvictionRequest))));
-  return ops_.ApplyEvictions(stream_,
-                             {.cache = view(),
-                              .counters = counters(),
-                              .step = step(),
-                              .requests = requests_.as<const EvictionRequest>().first(*count)});
+  RETURN_IF_ERROR(
+      ops_.ApplyEvictions(stream_, {.cache = view(),
+                                    .counters = counters(),
+                                    .step = step(),
+                                    .requests = requests_.as<const EvictionRequest>().first(*count)}));
+  return Start(Task::kEvictions);
 }
 
 absl::Status BlockCache::TendStamps() {
@@ -215,44 +266,53 @@ absl::Status BlockCache::TendStamps() {
   }
   RETURN_IF_ERROR(device_.Download(stream_, stamps_.bytes().first(plane_.stamps().size_bytes()),
                                    std::as_writable_bytes(plane_.stamps())));
-  RETURN_IF_ERROR(stream_.Synchronize());
-  control.published.value.store(requested, std::memory_order_release);
-  return absl::OkStatus();
+  stamps_requested_ = requested;
+  return Start(Task::kStamps);
 }
 
+// A copy that is still under way takes the newer values, which is as good.
 absl::Status BlockCache::WriteControl() {
+  LookupControl& image = host_control_.as<LookupControl>()[0];
   const LookupControl control{step(), is_snapshot_running_ ? 1u : 0u};
-  if (control.step == host_control_.step && control.is_closed == host_control_.is_closed) {
-    return absl::OkStatus();
-  }
-  host_control_ = control;
-  return device_.Upload(stream_, std::as_bytes(std::span(&host_control_, 1)),
-                        control_.bytes().first(sizeof(host_control_)));
+  if (control.step == image.step && control.is_closed == image.is_closed) return absl::OkStatus();
+  image = control;
+  return device_.Upload(stream_, host_control_.bytes(),
+                        control_.bytes().first(host_control_.size_bytes()));
 }
 
-absl::StatusOr<uint32_t> BlockCache::ReadBack(const DeviceBuffer& buffer) {
-  RETURN_IF_ERROR(device_.Download(stream_, buffer.bytes().first(sizeof(uint32_t)),
-                                   std::as_writable_bytes(std::span(&host_word_, 1))));
-  RETURN_IF_ERROR(stream_.Synchronize());
-  return host_word_;
+absl::Status BlockCache::WriteCursor(uint32_t value) {
+  host_cursor_.as<uint32_t>()[0] = value;
+  return device_.Upload(stream_, host_cursor_.bytes().first(sizeof(uint32_t)),
+                        cursor_.bytes().first(sizeof(uint32_t)));
 }
 
-absl::Status BlockCache::Write(const DeviceBuffer& buffer, uint32_t value) {
-  host_word_ = value;
-  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(std::span(&host_word_, 1)),
-                                 buffer.bytes().first(sizeof(uint32_t))));
-  return stream_.Synchronize();
+absl::Status BlockCache::ReadCursor() {
+  return device_.Download(stream_, cursor_.bytes().first(sizeof(uint32_t)),
+                          host_cursor_.bytes().last(sizeof(uint32_t)));
 }
 
 absl::StatusOr<BlockCacheStats> BlockCache::Stats() {
-  BlockCacheStats stats{.num_slots = sizes_.num_slots,
+  if (!are_counts_under_way_) {
+    const std::span<std::byte> image = host_counts_.bytes();
+    RETURN_IF_ERROR(device_.Download(stream_, counters_.bytes().first(sizeof(BlockCacheCounters)),
+                                     image.first(sizeof(BlockCacheCounters))));
+    RETURN_IF_ERROR(
+        device_.Download(stream_, num_free_.bytes().first(sizeof(uint32_t)),
+                         image.subspan(offsetof(Counts, num_free), sizeof(uint32_t))));
+    RETURN_IF_ERROR(stream_.Record(*counted_));
+    are_counts_under_way_ = true;
+  }
+  ASSIGN_OR_RETURN(const bool is_done, device_.IsDone(*counted_));
+  if (is_done) {
+    counts_ = host_counts_.as<Counts>()[0];
+    are_counts_under_way_ = false;
+  }
+  BlockCacheStats stats{.counters = counts_.counters,
+                        .num_slots = sizes_.num_slots,
+                        .num_used_slots = sizes_.num_slots - counts_.num_free,
                         .snapshots = num_snapshots_,
                         .ring_errors = num_ring_errors_,
                         .is_snapshot_running = is_snapshot_running_};
-  RETURN_IF_ERROR(device_.Download(stream_, counters_.bytes().first(sizeof(stats.counters)),
-                                   std::as_writable_bytes(std::span(&stats.counters, 1))));
-  ASSIGN_OR_RETURN(const uint32_t num_free, ReadBack(num_free_));
-  stats.num_used_slots = sizes_.num_slots - num_free;
   for (const Range& range : releases_) stats.pages_to_release += range.end - range.next_page;
   return stats;
 }

@@ -55,9 +55,12 @@ class BlockCache {
                                                             std::span<std::byte> data_plane_memory);
   ~BlockCache();
 
-  // Begins the next step and tends the cache. Allocates nothing.
+  // Begins the next step and tends the cache. Allocates nothing and waits for nothing: work of the
+  // device that was enqueued between two steps is polled, and nothing that the log's or the rings'
+  // state decides is begun before it is done.
   //
-  // REQUIRES: the stream is idle: the last step's tokens have been read.
+  // REQUIRES: the look-ups of all steps so far are done: the last step's tokens have been read.
+  // Other work of the stream (a prefill) may still run.
   absl::Status BeginStep();
   // The work between two steps, also while no sequence decodes. The same requirement.
   absl::Status Tend();
@@ -78,7 +81,7 @@ class BlockCache {
   // Replays the cache through the log, kReset first, from the next step on: a store has restarted.
   void RequestSnapshot() { snapshot_requested_.store(true, std::memory_order_release); }
 
-  // Synchronises with the device.
+  // Does not wait for the device: where that is behind, what it counts is as of the last call.
   absl::StatusOr<BlockCacheStats> Stats();
 
  private:
@@ -92,15 +95,21 @@ class BlockCache {
 
   absl::Status Allocate();
   absl::Status Clear();
+  // What the device does between two steps: one thing at a time.
+  enum class Task { kNone, kSnapshot, kRelease, kEvictions, kStamps };
+  absl::Status Start(Task task);
+  // Takes the result of the task under way, if it is done. Returns whether none is left.
+  absl::StatusOr<bool> Settle();
+  void Finish(Task task);
+  absl::Status TendIdle();
   absl::Status TendSnapshot();
   absl::Status TendReleases();
   absl::Status TendEvictions();
   absl::Status TendStamps();
   // Tells the kernels the step and whether pages may be admitted, where that has changed.
   absl::Status WriteControl();
-  // Reads one uint32 that a kernel has written; waits for it.
-  absl::StatusOr<uint32_t> ReadBack(const DeviceBuffer& buffer);
-  absl::Status Write(const DeviceBuffer& buffer, uint32_t value);
+  absl::Status WriteCursor(uint32_t value);
+  absl::Status ReadCursor();
 
   Device& device_;
   Ops& ops_;
@@ -125,9 +134,24 @@ class BlockCache {
   DeviceBuffer counters_;
   DeviceBuffer requests_;  // eviction requests, copied out of the ring
   DeviceBuffer cursor_;    // where a release or a snapshot has come to
-  std::vector<EvictionRequest> host_requests_;
-  uint32_t host_word_ = 0;
-  LookupControl host_control_{};  // as on the device, once the stream has passed the last write
+
+  // Host images of these; unchanged while a copy may be under way.
+  HostBuffer host_requests_;
+  HostBuffer host_control_;
+  HostBuffer host_cursor_;  // two words: to the device, and back
+  HostBuffer host_counts_;  // Counts
+
+  struct Counts {
+    BlockCacheCounters counters;
+    uint32_t num_free;
+  };
+  Counts counts_{};  // as of the last copy that is done
+  bool are_counts_under_way_ = false;
+  std::unique_ptr<Event> counted_;
+
+  Task task_ = Task::kNone;  // under way
+  std::unique_ptr<Event> task_done_;
+  uint64_t stamps_requested_ = 0;  // what a kStamps answers
 
   uint64_t step_ = 0;
   std::atomic<bool> snapshot_requested_ = false;

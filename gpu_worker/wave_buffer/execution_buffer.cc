@@ -18,18 +18,12 @@ absl::StatusOr<ExecutionBuffer> ExecutionBuffer::Create(Device& device, const Kv
   ASSIGN_OR_RETURN(buffer.pages_,
                    device.Allocate(rows * static_cast<size_t>(buffer.max_pages_) * sizeof(PageRef),
                                    MemoryPurpose::kBlockCache));
-  ASSIGN_OR_RETURN(buffer.num_pages_,
-                   device.Allocate(rows * sizeof(int32_t), MemoryPurpose::kBlockCache));
   return buffer;
 }
 
 DeviceSpan<PageRef> ExecutionBuffer::pages(int32_t batch) const {
   return pages_.as<PageRef>().first(static_cast<size_t>(batch) * num_kv_heads_ *
                                     static_cast<size_t>(max_pages_));
-}
-
-DeviceSpan<int32_t> ExecutionBuffer::num_pages(int32_t batch) const {
-  return num_pages_.as<int32_t>().first(static_cast<size_t>(batch) * num_kv_heads_);
 }
 
 }  // namespace retroinfer

@@ -22,15 +22,13 @@ class ExecutionBuffer {
                                                 int32_t max_batch, int64_t max_clusters);
 
   int64_t max_pages() const { return max_pages_; }
-  // Views for a batch: [batch, kv_heads, max_pages] and [batch, kv_heads].
+  // View for a batch: [batch, kv_heads, max_pages].
   DeviceSpan<PageRef> pages(int32_t batch) const;
-  DeviceSpan<int32_t> num_pages(int32_t batch) const;
 
  private:
   int64_t max_pages_ = 0;
   size_t num_kv_heads_ = 0;
   DeviceBuffer pages_;
-  DeviceBuffer num_pages_;
 };
 
 }  // namespace retroinfer

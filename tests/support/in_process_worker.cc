@@ -25,6 +25,18 @@ T OrDie(absl::StatusOr<T> result) {
   return *std::move(result);
 }
 
+std::unique_ptr<Backend> MakeBackend(ComputePrecision precision) {
+  const char* const named = std::getenv("RETROINFER_TEST_BACKEND");
+  const std::string name = named != nullptr                         ? named
+                           : precision == ComputePrecision::kF32 ? "CpuF32"
+                                                                    : "CpuBf16";
+  for (const BackendParam& backend : AvailableBackends()) {
+    if (backend.name == name) return backend.create();
+  }
+  std::fprintf(stderr, "this machine has no backend %s\n", name.c_str());
+  std::abort();
+}
+
 // A formatted data plane inside `storage`, aligned to a cache line.
 std::span<std::byte> MakeDataPlane(uint32_t num_slots, uint64_t arena_pages,
                                    std::vector<std::byte>& storage) {
@@ -108,10 +120,8 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
     temporary_folder_ = CopyWithContext(options.model_folder, options.context_length);
     options.model_folder = temporary_folder_;
   }
-  device_ = std::make_unique<CpuDevice>(CpuDeviceOptions{});
-  ops_ = std::make_unique<CpuOps>(*device_, options.precision);
-  compute_ = OrDie(device_->CreateStream(StreamKind::kCompute));
-  background_ = OrDie(device_->CreateStream(StreamKind::kBackground));
+  backend_ = MakeBackend(options.precision);
+  Device& device = *backend_->device;
   const ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
   generation_ = OrDie(LoadGenerationConfig(options.model_folder.string(), config));
   if (std::filesystem::exists(options.model_folder / "tokenizer.json")) {
@@ -135,7 +145,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                             .dense_kv_bytes = options.dense_kv_bytes,
                                             .block_cache_bytes = options.block_cache_bytes}));
   constexpr int64_t kPrefillRows = 256;
-  model_ = OrDie(Transformer::Load(*device_, *ops_, config, checkpoint,
+  model_ = OrDie(Transformer::Load(device, *backend_->ops, config, checkpoint,
                                    {.max_prefill_rows = kPrefillRows,
                                     .max_decode_rows = options.max_batch,
                                     .max_positions = options.max_model_len}));
@@ -143,10 +153,10 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   const std::span<std::byte> data_plane =
       MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);
   log_reader_ = std::thread([this, data_plane] { ReadLog(data_plane); });
-  EngineParts parts = OrDie(AssembleEngine({.device = device_.get(),
-                                            .ops = ops_.get(),
-                                            .compute = compute_.get(),
-                                            .background = background_.get(),
+  EngineParts parts = OrDie(AssembleEngine({.device = &device,
+                                            .ops = backend_->ops.get(),
+                                            .compute = backend_->stream.get(),
+                                            .background = backend_->background.get(),
                                             .model = model_.get(),
                                             .tokenizer = tokenizer_.get(),
                                             .store = store_.get(),

@@ -1,4 +1,5 @@
-// A whole engine in this process: CPU backend, a model folder, and an arena without a service.
+// A whole engine in this process: a model folder, and an arena without a service. On the CPU, or
+// on the backend that RETROINFER_TEST_BACKEND names (tests/support/backends.h).
 #pragma once
 
 #include <atomic>
@@ -10,12 +11,12 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/generation_config.h"
-#include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "gpu_worker/ops/cpu/compute_precision.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
+#include "tests/support/backends.h"
 #include "tests/support/fake_segment_store.h"
 
 namespace retroinfer::test_support {
@@ -70,7 +71,7 @@ class InProcessWorker {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return model_->config(); }
   const GenerationConfig& generation() const { return generation_; }
-  CpuDevice& device() { return *device_; }
+  Device& device() { return *backend_->device; }
 
   // Greedy generation of `max_tokens` tokens, end tokens ignored.
   GenerationRequest Greedy(std::vector<int32_t> prompt, int32_t max_tokens,
@@ -85,9 +86,7 @@ class InProcessWorker {
   void ReadLog(std::span<std::byte> data_plane);
 
   std::filesystem::path temporary_folder_;  // the copy of the model, if any
-  std::unique_ptr<CpuDevice> device_;
-  std::unique_ptr<CpuOps> ops_;
-  std::unique_ptr<Stream> compute_, background_;
+  std::unique_ptr<Backend> backend_;
   std::unique_ptr<Tokenizer> tokenizer_;
   GenerationConfig generation_;
   std::unique_ptr<Transformer> model_;

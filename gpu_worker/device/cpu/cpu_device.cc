@@ -95,6 +95,26 @@ void CpuDevice::Free(std::byte* data, size_t bytes, MemoryPurpose purpose) {
   allocated_[static_cast<size_t>(purpose)] -= bytes;
 }
 
+absl::StatusOr<HostBuffer> CpuDevice::AllocateHost(size_t bytes) {
+  if (bytes == 0) return HostBuffer();
+  auto* data = static_cast<std::byte*>(::operator new(bytes, kAlignment));
+  std::memset(data, 0, bytes);
+  return HostBuffer(this, data, bytes);
+}
+
+void CpuDevice::FreeHost(std::byte* data, size_t /*bytes*/) {
+  ::operator delete(data, kAlignment);
+}
+
+absl::StatusOr<std::unique_ptr<Graph>> CpuDevice::Capture(
+    Stream& /*stream*/, absl::FunctionRef<absl::Status()> /*enqueue*/) {
+  return absl::UnimplementedError("the CPU backend records no graphs");
+}
+
+absl::Status CpuDevice::Launch(Stream& /*stream*/, Graph& /*graph*/) {
+  return absl::UnimplementedError("the CPU backend records no graphs");
+}
+
 absl::StatusOr<std::unique_ptr<Stream>> CpuDevice::CreateStream(StreamKind kind) {
   ThreadPool* pool = kind == StreamKind::kCompute ? &compute_pool_ : &background_pool_;
   return std::make_unique<CpuStream>(kind, pool);

@@ -27,6 +27,7 @@ class CpuDevice final : public Device {
 
   // Memory of a large buffer is the system's until it is first touched.
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, MemoryPurpose purpose) override;
+  absl::StatusOr<HostBuffer> AllocateHost(size_t bytes) override;
   // Compute streams share one set of threads, background streams another of lower priority.
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(StreamKind kind) override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
@@ -36,6 +37,11 @@ class CpuDevice final : public Device {
                       DeviceSpan<std::byte> device) override;
   absl::Status Download(Stream& stream, DeviceSpan<const std::byte> device,
                         std::span<std::byte> host) override;
+  // Enqueuing is calling: there is nothing to save.
+  bool can_capture() const override { return false; }
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
+                                                 absl::FunctionRef<absl::Status()> enqueue) override;
+  absl::Status Launch(Stream& stream, Graph& graph) override;
   // Host memory is device memory here.
   absl::StatusOr<DeviceSpan<std::byte>> MapHost(std::span<std::byte> host) override;
   void UnmapHost(std::span<std::byte> host) override;
@@ -43,6 +49,7 @@ class CpuDevice final : public Device {
 
  protected:
   void Free(std::byte* data, size_t bytes, MemoryPurpose purpose) override;
+  void FreeHost(std::byte* data, size_t bytes) override;
 
  private:
   DeviceInfo info_;

@@ -5,10 +5,13 @@
 #include <limits>
 #include <string>
 
+#include <cstring>
+
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/device/cuda/cuda_graph.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
 
@@ -113,6 +116,29 @@ void CudaDevice::Free(std::byte* data, size_t bytes, MemoryPurpose purpose) {
   (void)cudaFreeAsync(data, pool_stream_);
   total_allocated_ -= bytes;
   allocated_[static_cast<size_t>(purpose)] -= bytes;
+}
+
+absl::StatusOr<HostBuffer> CudaDevice::AllocateHost(size_t bytes) {
+  if (bytes == 0) return HostBuffer();
+  void* data = nullptr;
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal_));
+  RETURN_IF_ERROR(CudaStatus(cudaHostAlloc(&data, bytes, cudaHostAllocPortable),
+                             absl::StrCat("allocating ", bytes, " bytes of page-locked memory")));
+  std::memset(data, 0, bytes);
+  return HostBuffer(this, static_cast<std::byte*>(data), bytes);
+}
+
+void CudaDevice::FreeHost(std::byte* data, size_t /*bytes*/) { (void)cudaFreeHost(data); }
+
+absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
+    Stream& stream, absl::FunctionRef<absl::Status()> enqueue) {
+  return CudaGraph::Capture(static_cast<CudaStream&>(stream), enqueue);
+}
+
+absl::Status CudaDevice::Launch(Stream& stream, Graph& graph) {
+  return CudaStatus(cudaGraphLaunch(static_cast<CudaGraph&>(graph).get(),
+                                    static_cast<CudaStream&>(stream).get()),
+                    "launching a graph");
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::CreateStream(StreamKind kind) {

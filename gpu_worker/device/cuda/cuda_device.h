@@ -38,6 +38,8 @@ class CudaDevice final : public Device {
   // Stream-ordered memory of a pool that keeps what is freed, so neither allocating nor freeing
   // waits for kernels. What is freed may be reused at once: its users must have finished.
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, MemoryPurpose purpose) override;
+  // Page-locked.
+  absl::StatusOr<HostBuffer> AllocateHost(size_t bytes) override;
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(StreamKind kind) override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   absl::Status Synchronize(const Event& event) override;
@@ -46,6 +48,11 @@ class CudaDevice final : public Device {
                       DeviceSpan<std::byte> device) override;
   absl::Status Download(Stream& stream, DeviceSpan<const std::byte> device,
                         std::span<std::byte> host) override;
+  bool can_capture() const override { return true; }
+  // Other threads may use the device meanwhile; what they enqueue is not recorded.
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
+                                                 absl::FunctionRef<absl::Status()> enqueue) override;
+  absl::Status Launch(Stream& stream, Graph& graph) override;
   // Registers in pieces of 64 GiB: larger ones fail on current drivers.
   absl::StatusOr<DeviceSpan<std::byte>> MapHost(std::span<std::byte> host) override;
   void UnmapHost(std::span<std::byte> host) override;
@@ -53,6 +60,7 @@ class CudaDevice final : public Device {
 
  protected:
   void Free(std::byte* data, size_t bytes, MemoryPurpose purpose) override;
+  void FreeHost(std::byte* data, size_t bytes) override;
 
  private:
   CudaDevice() = default;

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/attend_chunk.h"
+#include "gpu_worker/ops/decode_attention_check.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -21,6 +21,7 @@ constexpr int64_t kMaxPartsOfHead = kMaxDensePartsOfHead + kMaxPagePartsOfHead;
 constexpr int64_t kMinBlocksOfPart = 4;
 constexpr int64_t kMinPagesOfPart = 64;
 constexpr size_t kScratchAlignment = 64;
+static_assert(kMaxDecodeGroup <= kMaxGroup);
 
 // How many items go into each part, if there may be `max_parts`.
 int64_t ItemsOfPart(int64_t items, int64_t min_items, int64_t max_parts) {
@@ -224,38 +225,6 @@ void Run(ThreadPool& pool, const Plan& plan) {
   }
 }
 
-absl::Status CheckArgs(const DecodeAttentionArgs& args) {
-  constexpr std::string_view kOp = "decode_attention";
-  const KvGeometry& geometry = args.pool.geometry;
-  RETURN_IF_ERROR(geometry.Validate());
-  const int64_t batch = args.queries.rows;
-  const int64_t kv_heads = geometry.num_kv_heads;
-  const int64_t kv_cols = kv_heads * geometry.head_dim;
-  RETURN_IF_ERROR(CheckArg(args.layer < geometry.num_layers, kOp, "layer is outside of the pool"));
-  RETURN_IF_ERROR(CheckShape(kOp, "queries", args.queries, batch, args.queries.cols));
-  RETURN_IF_ERROR(CheckShape(kOp, "out", args.out, batch, args.queries.cols));
-  RETURN_IF_ERROR(CheckDType(kOp, "queries", args.queries, DType::kF32));
-  RETURN_IF_ERROR(CheckDType(kOp, "out", args.out, DType::kF32));
-  RETURN_IF_ERROR(CheckArg(args.queries.cols > 0 && args.queries.cols % kv_cols == 0 &&
-                               args.queries.cols / kv_cols <= kMaxGroup,
-                           kOp, "query columns must be 1 to ", kMaxGroup, " times ", kv_cols));
-  RETURN_IF_ERROR(CheckSize(kOp, "zones", args.zones, batch));
-  if (!args.num_pages.empty()) {
-    RETURN_IF_ERROR(CheckSize(kOp, "num_pages", args.num_pages, batch * kv_heads));
-    RETURN_IF_ERROR(CheckSize(kOp, "pages", args.pages, batch * kv_heads * args.max_pages));
-  }
-  const int64_t query_heads = args.queries.cols / geometry.head_dim;
-  if (!args.estimate.max.empty()) {
-    RETURN_IF_ERROR(CheckSize(kOp, "estimate.max", args.estimate.max, batch * query_heads));
-    RETURN_IF_ERROR(CheckSize(kOp, "estimate.sum", args.estimate.sum, batch * query_heads));
-    RETURN_IF_ERROR(CheckSize(kOp, "estimate.acc", args.estimate.acc, batch * args.queries.cols));
-  }
-  const size_t scratch =
-      DecodeAttentionScratchBytes(static_cast<int32_t>(batch), static_cast<int32_t>(query_heads),
-                                  static_cast<int32_t>(geometry.head_dim));
-  return CheckSize(kOp, "scratch", args.scratch, static_cast<int64_t>(scratch));
-}
-
 size_t TaskTableBytes(int64_t sequence_heads) {
   const size_t bytes = static_cast<size_t>(sequence_heads + 1) * sizeof(int64_t);
   return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
@@ -270,7 +239,7 @@ size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads, i
 }
 
 absl::Status DecodeAttention(CpuStream& stream, const DecodeAttentionArgs& args) {
-  RETURN_IF_ERROR(CheckArgs(args));
+  RETURN_IF_ERROR(CheckDecodeAttention(args, DType::kF32, &DecodeAttentionScratchBytes));
   return stream.Launch([args](ThreadPool& pool) {
     const KvGeometry& geometry = args.pool.geometry;
     Plan plan = {.args = &args,

@@ -1,17 +1,15 @@
 #include "gpu_worker/ops/cpu/embedding.h"
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/parallel_rows.h"
+#include "gpu_worker/ops/embedding_check.h"
 
 namespace retroinfer::cpu {
 
 absl::Status Embedding(CpuStream& stream, const EmbeddingArgs& args) {
   const auto rows = static_cast<int64_t>(args.token_ids.size());
-  RETURN_IF_ERROR(CheckShape("embedding", "table", args.table, args.table.rows, args.out.cols));
-  RETURN_IF_ERROR(CheckShape("embedding", "out", args.out, rows, args.table.cols));
-  RETURN_IF_ERROR(CheckDType("embedding", "out", args.out, DType::kF32));
+  RETURN_IF_ERROR(CheckEmbedding(args, DType::kF32));
   return stream.Launch([args, rows](ThreadPool& pool) {
     ParallelRows(pool, rows, args.table.cols, [&args](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {

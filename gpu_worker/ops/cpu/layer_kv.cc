@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/parallel_rows.h"
+#include "gpu_worker/ops/layer_kv_check.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -26,24 +26,6 @@ KvPlace PlaceInBlock(const DensePoolView& pool, DenseBlockId block, uint32_t lay
   std::byte* page = pool.Run(block, layer, head) + place / per_page * int64_t{kPageBytes};
   std::byte* key = page + place % per_page * vector_bytes;
   return {key, key + per_page * vector_bytes};
-}
-
-absl::Status CheckPool(std::string_view op, const DensePoolView& pool, uint32_t layer) {
-  RETURN_IF_ERROR(pool.geometry.Validate());
-  return CheckArg(layer < pool.geometry.num_layers, op, "layer is outside of the pool's geometry");
-}
-
-absl::Status CheckLayerKv(std::string_view op, const LayerKv& kv, const DensePoolView& pool,
-                          int64_t first_token, int64_t num_tokens, size_t num_blocks) {
-  RETURN_IF_ERROR(CheckArg(kv.num_kv_heads == pool.geometry.num_kv_heads &&
-                               kv.head_dim == pool.geometry.head_dim &&
-                               kv.dtype == pool.geometry.dtype,
-                           op, "the layer's KV and the pool differ in heads, head_dim or dtype"));
-  RETURN_IF_ERROR(
-      CheckArg(first_token >= 0 && num_tokens >= 0 && first_token + num_tokens <= kv.capacity, op,
-               "tokens [", first_token, ", ", first_token + num_tokens, ") of ", kv.capacity));
-  return CheckArg(num_tokens <= static_cast<int64_t>(num_blocks) * kDenseBlockTokens, op,
-                  num_tokens, " tokens do not fit into ", num_blocks, " blocks");
 }
 
 // Calls copy(place in block, token, head) for `num_tokens` tokens of every head.
@@ -65,17 +47,9 @@ void ForEachToken(ThreadPool& pool, const DensePoolView& dense, uint32_t layer,
 }  // namespace
 
 absl::Status StoreLayerKv(CpuStream& stream, const StoreLayerKvArgs& args) {
+  RETURN_IF_ERROR(CheckStoreLayerKv(args, DType::kF32));
   const int64_t rows = args.keys.rows;
-  const int64_t cols = int64_t{args.out.num_kv_heads} * args.out.head_dim;
-  RETURN_IF_ERROR(CheckShape("store_layer_kv", "keys", args.keys, rows, cols));
-  RETURN_IF_ERROR(CheckShape("store_layer_kv", "values", args.values, rows, cols));
-  RETURN_IF_ERROR(CheckDType("store_layer_kv", "keys", args.keys, DType::kF32));
-  RETURN_IF_ERROR(CheckDType("store_layer_kv", "values", args.values, DType::kF32));
-  RETURN_IF_ERROR(
-      CheckArg(args.out.dtype != DType::kF16, "store_layer_kv", "KV must be bf16 or f32"));
-  RETURN_IF_ERROR(CheckArg(args.first_token >= 0 && args.first_token + rows <= args.out.capacity,
-                           "store_layer_kv", "tokens [", args.first_token, ", ",
-                           args.first_token + rows, ") of ", args.out.capacity));
+  const int64_t cols = args.keys.cols;
   return stream.Launch([args, rows, cols](ThreadPool& pool) {
     ParallelRows(pool, rows, 2 * cols, [&args](int64_t first, int64_t last) {
       const LayerKv& out = args.out;
@@ -94,9 +68,7 @@ absl::Status StoreLayerKv(CpuStream& stream, const StoreLayerKvArgs& args) {
 }
 
 absl::Status FillDense(CpuStream& stream, const FillDenseArgs& args) {
-  RETURN_IF_ERROR(CheckPool("fill_dense", args.pool, args.layer));
-  RETURN_IF_ERROR(CheckLayerKv("fill_dense", args.in, args.pool, args.first_token, args.num_tokens,
-                               args.block_ids.size()));
+  RETURN_IF_ERROR(CheckFillDense(args));
   return stream.Launch([args](ThreadPool& pool) {
     const size_t bytes = args.pool.geometry.vector_bytes();
     ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
@@ -108,9 +80,7 @@ absl::Status FillDense(CpuStream& stream, const FillDenseArgs& args) {
 }
 
 absl::Status ReadDense(CpuStream& stream, const ReadDenseArgs& args) {
-  RETURN_IF_ERROR(CheckPool("read_dense", args.pool, args.layer));
-  RETURN_IF_ERROR(
-      CheckLayerKv("read_dense", args.out, args.pool, 0, args.num_tokens, args.block_ids.size()));
+  RETURN_IF_ERROR(CheckReadDense(args));
   return stream.Launch([args](ThreadPool& pool) {
     const size_t bytes = args.pool.geometry.vector_bytes();
     ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
@@ -122,16 +92,7 @@ absl::Status ReadDense(CpuStream& stream, const ReadDenseArgs& args) {
 }
 
 absl::Status AppendDense(CpuStream& stream, const AppendDenseArgs& args) {
-  const KvGeometry& geometry = args.pool.geometry;
-  const int64_t batch = args.keys.rows;
-  const int64_t cols = int64_t{geometry.num_kv_heads} * geometry.head_dim;
-  RETURN_IF_ERROR(CheckPool("append_dense", args.pool, args.layer));
-  RETURN_IF_ERROR(CheckShape("append_dense", "keys", args.keys, batch, cols));
-  RETURN_IF_ERROR(CheckShape("append_dense", "values", args.values, batch, cols));
-  RETURN_IF_ERROR(CheckDType("append_dense", "keys", args.keys, DType::kF32));
-  RETURN_IF_ERROR(CheckDType("append_dense", "values", args.values, DType::kF32));
-  RETURN_IF_ERROR(CheckSize("append_dense", "block_ids", args.block_ids, batch));
-  RETURN_IF_ERROR(CheckSize("append_dense", "place_in_block", args.place_in_block, batch));
+  RETURN_IF_ERROR(CheckAppendDense(args, DType::kF32));
   return stream.Launch([args](ThreadPool&) {
     const KvGeometry& geometry = args.pool.geometry;
     for (int64_t i = 0; i < args.keys.rows; ++i) {

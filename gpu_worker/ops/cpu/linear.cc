@@ -16,6 +16,7 @@
 #include "gpu_worker/ops/cpu/cpu_features.h"
 #include "gpu_worker/ops/cpu/matmul_kernel.h"
 #include "gpu_worker/ops/cpu/thread_scratch.h"
+#include "gpu_worker/ops/linear_check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/linear.cc"
@@ -129,15 +130,6 @@ absl::Status PackShards(const MatrixView& weight, Device& device, CpuLinear& lin
   return absl::OkStatus();
 }
 
-absl::Status CheckArgs(const LinearArgs& args) {
-  RETURN_IF_ERROR(CheckArg(args.linear != nullptr, "linear", "no weights were given"));
-  const int64_t rows = args.in.rows;
-  RETURN_IF_ERROR(CheckShape("linear", "in", args.in, rows, args.linear->in_features()));
-  RETURN_IF_ERROR(CheckShape("linear", "out", args.out, rows, args.linear->out_features()));
-  RETURN_IF_ERROR(CheckDType("linear", "in", args.in, DType::kF32));
-  return CheckDType("linear", "out", args.out, DType::kF32);
-}
-
 // Converts rows of `in` to `dtype`, dense, and appends zero rows up to `padded_rows`.
 void PadRows(ThreadPool& pool, const MatrixView& in, DType dtype, int64_t padded_rows,
              std::byte* out) {
@@ -188,16 +180,13 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
                                                               ComputePrecision precision,
                                                               const LinearWeights& weights) {
   const MatrixView& weight = weights.weight;
-  RETURN_IF_ERROR(CheckShape("prepare_linear", "weight", weight, weight.rows, weight.cols));
-  RETURN_IF_ERROR(
-      CheckArg(weight.rows > 0 && weight.cols > 0, "prepare_linear", "the weight is empty"));
+  RETURN_IF_ERROR(CheckLinearWeights(weights));
   auto linear = std::make_unique<CpuLinear>();
   linear->in_features_ = weight.cols;
   linear->out_features_ = weight.rows;
   const bool bf16 = precision == ComputePrecision::kBf16 && weight.dtype != DType::kF32;
   linear->dtype_ = bf16 && HasAvx512Bf16() ? DType::kBf16 : DType::kF32;
   if (weights.bias.has_value()) {
-    RETURN_IF_ERROR(CheckShape("prepare_linear", "bias", *weights.bias, 1, weight.rows));
     linear->bias_.resize(static_cast<size_t>(weight.rows));
     ConvertToF32(weights.bias->dtype, weights.bias->data, linear->bias_.data(), weight.rows);
   }
@@ -206,7 +195,8 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
 }
 
 absl::Status Linear(CpuStream& stream, const LinearArgs& args) {
-  RETURN_IF_ERROR(CheckArgs(args));
+  RETURN_IF_ERROR(CheckLinear(args, DType::kF32));
+  RETURN_IF_ERROR(CheckDType("linear", "out", args.out, DType::kF32));
   return stream.Launch([args](ThreadPool& pool) {
     const auto& linear = static_cast<const CpuLinear&>(*args.linear);
     for (int64_t first = 0; first < args.in.rows; first += kRowsAtATime) {

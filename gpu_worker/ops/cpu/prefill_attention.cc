@@ -13,12 +13,12 @@
 #include <numbers>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/attention_tile.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_features.h"
 #include "gpu_worker/ops/cpu/thread_scratch.h"
 #include "gpu_worker/ops/cpu/tile_gemm.h"
+#include "gpu_worker/ops/prefill_attention_check.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -27,6 +27,8 @@ namespace {
 constexpr int64_t kMinTaskCols = 128;
 constexpr int64_t kMaxTaskCols = 512;
 constexpr int64_t kTasksPerThread = 4;
+
+static_assert(kMaxPrefillHeadDim <= kMaxTileHeadDim);
 
 int64_t RoundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
 
@@ -201,25 +203,6 @@ class Task {
   TileMemory memory_;
 };
 
-absl::Status CheckArgs(const PrefillAttentionArgs& args) {
-  constexpr std::string_view kOp = "prefill_attention";
-  const LayerKv& kv = args.kv;
-  RETURN_IF_ERROR(
-      CheckArg(kv.head_dim > 0 && kv.head_dim % 32 == 0 && kv.head_dim <= kMaxTileHeadDim, kOp,
-               "head_dim is ", kv.head_dim));
-  RETURN_IF_ERROR(CheckArg(kv.num_kv_heads > 0 && kv.dtype != DType::kF16, kOp,
-                           "KV must have heads, and be bf16 or f32"));
-  RETURN_IF_ERROR(CheckArg(args.queries.cols % (int64_t{kv.num_kv_heads} * kv.head_dim) == 0, kOp,
-                           "query columns must be a multiple of kv_heads * head_dim"));
-  RETURN_IF_ERROR(CheckShape(kOp, "queries", args.queries, args.queries.rows, args.queries.cols));
-  RETURN_IF_ERROR(CheckShape(kOp, "out", args.out, args.queries.rows, args.queries.cols));
-  RETURN_IF_ERROR(CheckDType(kOp, "queries", args.queries, DType::kF32));
-  RETURN_IF_ERROR(CheckDType(kOp, "out", args.out, DType::kF32));
-  return CheckArg(args.first_token >= 0 && args.first_token + args.queries.rows <= kv.capacity, kOp,
-                  "tokens up to ", args.first_token + args.queries.rows, " of KV for ",
-                  kv.capacity);
-}
-
 void Attend(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecision precision) {
   const bool bf16 =
       precision == ComputePrecision::kBf16 && args.kv.dtype == DType::kBf16 && HasAvx512Bf16();
@@ -247,7 +230,7 @@ void Attend(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecision
 
 absl::Status PrefillAttention(CpuStream& stream, const PrefillAttentionArgs& args,
                               ComputePrecision precision) {
-  RETURN_IF_ERROR(CheckArgs(args));
+  RETURN_IF_ERROR(CheckPrefillAttention(args, DType::kF32));
   return stream.Launch([args, precision](ThreadPool& pool) { Attend(pool, args, precision); });
 }
 

@@ -3,10 +3,10 @@
 #include <cmath>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/parallel_rows.h"
 #include "gpu_worker/ops/cpu/thread_scratch.h"
+#include "gpu_worker/ops/rms_norm_check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/rms_norm.cc"
@@ -49,12 +49,7 @@ namespace retroinfer::cpu {
 HWY_EXPORT(NormalizeRow);
 
 absl::Status RmsNorm(CpuStream& stream, const RmsNormArgs& args) {
-  RETURN_IF_ERROR(CheckShape("rms_norm", "in", args.in, args.in.rows, args.weight.cols));
-  RETURN_IF_ERROR(CheckShape("rms_norm", "weight", args.weight, 1, args.in.cols));
-  RETURN_IF_ERROR(CheckShape("rms_norm", "out", args.out, args.in.rows, args.in.cols));
-  RETURN_IF_ERROR(CheckDType("rms_norm", "in", args.in, DType::kF32));
-  RETURN_IF_ERROR(CheckDType("rms_norm", "out", args.out, DType::kF32));
-  RETURN_IF_ERROR(CheckArg(args.epsilon > 0, "rms_norm", "epsilon must be positive"));
+  RETURN_IF_ERROR(CheckRmsNorm(args, DType::kF32));
   return stream.Launch([args](ThreadPool& pool) {
     const int64_t cols = args.in.cols;
     auto* weight =

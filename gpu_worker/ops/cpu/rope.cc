@@ -3,8 +3,8 @@
 #include <cmath>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/parallel_rows.h"
+#include "gpu_worker/ops/rope_check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/rope.cc"
@@ -50,8 +50,7 @@ HWY_EXPORT(RotateHead);
 absl::Status RopeTable(CpuStream& stream, const RopeTableArgs& args) {
   const auto rows = static_cast<int64_t>(args.positions.size());
   const auto half = static_cast<int64_t>(args.inv_freq.size());
-  RETURN_IF_ERROR(CheckSize("rope_table", "cos", args.cos, rows * half));
-  RETURN_IF_ERROR(CheckSize("rope_table", "sin", args.sin, rows * half));
+  RETURN_IF_ERROR(CheckRopeTable(args));
   return stream.Launch([args, rows, half](ThreadPool& pool) {
     constexpr int64_t kCostOfSinCos = 16;  // elements of plain arithmetic that take as long
     ParallelRows(pool, rows, half * kCostOfSinCos, [&args, half](int64_t first, int64_t last) {
@@ -68,14 +67,7 @@ absl::Status RopeTable(CpuStream& stream, const RopeTableArgs& args) {
 }
 
 absl::Status Rope(CpuStream& stream, const RopeArgs& args) {
-  RETURN_IF_ERROR(CheckArg(args.head_dim > 0 && args.head_dim % 2 == 0, "rope",
-                           "head_dim must be even and positive"));
-  RETURN_IF_ERROR(CheckShape("rope", "x", args.x, args.x.rows, args.x.cols));
-  RETURN_IF_ERROR(CheckArg(args.x.cols % args.head_dim == 0, "rope",
-                           "columns of x must be a multiple of head_dim"));
-  RETURN_IF_ERROR(CheckDType("rope", "x", args.x, DType::kF32));
-  RETURN_IF_ERROR(CheckSize("rope", "cos", args.cos, args.x.rows * (args.head_dim / 2)));
-  RETURN_IF_ERROR(CheckSize("rope", "sin", args.sin, args.x.rows * (args.head_dim / 2)));
+  RETURN_IF_ERROR(CheckRope(args, DType::kF32));
   return stream.Launch([args](ThreadPool& pool) {
     ParallelRows(pool, args.x.rows, args.x.cols, [&args](int64_t first, int64_t last) {
       const int64_t half = args.head_dim / 2;

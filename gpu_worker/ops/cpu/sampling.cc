@@ -6,9 +6,9 @@
 #include <span>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/counter_random.h"
 #include "gpu_worker/ops/cpu/thread_scratch.h"
+#include "gpu_worker/ops/sampling_check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/sampling.cc"
@@ -265,20 +265,8 @@ void SampleRow(const SamplingArgs& args, int64_t i) {
 }  // namespace
 
 absl::Status Sampling(CpuStream& stream, const SamplingArgs& args) {
-  constexpr std::string_view kOp = "sampling";
+  RETURN_IF_ERROR(CheckSampling(args));
   const int64_t batch = args.logits.rows;
-  RETURN_IF_ERROR(CheckShape(kOp, "logits", args.logits, batch, args.logits.cols));
-  RETURN_IF_ERROR(CheckDType(kOp, "logits", args.logits, DType::kF32));
-  RETURN_IF_ERROR(CheckArg(args.logits.cols > 0, kOp, "the vocabulary is empty"));
-  RETURN_IF_ERROR(CheckSize(kOp, "rows", args.rows, batch));
-  RETURN_IF_ERROR(CheckSize(kOp, "banned", args.banned, batch * kMaxBanned));
-  if (!args.occurrences.empty()) {
-    RETURN_IF_ERROR(CheckSize(kOp, "occurrences", args.occurrences, batch));
-  }
-  RETURN_IF_ERROR(CheckSize(kOp, "tokens", args.tokens, batch));
-  RETURN_IF_ERROR(CheckSize(kOp, "logprobs", args.logprobs, batch));
-  RETURN_IF_ERROR(CheckSize(kOp, "top_tokens", args.top_tokens, batch * kMaxTopLogprobs));
-  RETURN_IF_ERROR(CheckSize(kOp, "top_logprobs", args.top_logprobs, batch * kMaxTopLogprobs));
   // Each thread has working memory of its own, so args.scratch, which serves one row, is not used.
   return stream.Launch([args, batch](ThreadPool& pool) {
     pool.ParallelFor(batch, [&args](int64_t i) { SampleRow(args, i); });

@@ -1,8 +1,8 @@
 #include "gpu_worker/ops/cpu/silu_mul.h"
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/cpu/parallel_rows.h"
+#include "gpu_worker/ops/silu_mul_check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/silu_mul.cc"
@@ -43,12 +43,7 @@ namespace retroinfer::cpu {
 HWY_EXPORT(SiluMulRow);
 
 absl::Status SiluMul(CpuStream& stream, const SiluMulArgs& args) {
-  RETURN_IF_ERROR(CheckShape("silu_mul", "gate", args.gate, args.out.rows, args.out.cols));
-  RETURN_IF_ERROR(CheckShape("silu_mul", "up", args.up, args.out.rows, args.out.cols));
-  RETURN_IF_ERROR(CheckShape("silu_mul", "out", args.out, args.out.rows, args.out.cols));
-  RETURN_IF_ERROR(CheckDType("silu_mul", "gate", args.gate, DType::kF32));
-  RETURN_IF_ERROR(CheckDType("silu_mul", "up", args.up, DType::kF32));
-  RETURN_IF_ERROR(CheckDType("silu_mul", "out", args.out, DType::kF32));
+  RETURN_IF_ERROR(CheckSiluMul(args, DType::kF32));
   return stream.Launch([args](ThreadPool& pool) {
     ParallelRows(pool, args.out.rows, args.out.cols, [&args](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {

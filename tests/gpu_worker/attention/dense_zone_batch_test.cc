@@ -34,6 +34,7 @@ class DenseZoneBatchTest : public testing::TestWithParam<test_support::BackendPa
     SequenceKv* rows[] = {&sequence};
     const absl::Status status = batch_->BeginStep(rows);
     EXPECT_TRUE(status.ok()) << status;
+    EXPECT_TRUE(batch_->UploadStep().ok());
     return test_support::DeviceData(*backend_).Download<DenseZone>(batch_->zones()).front();
   }
 

@@ -137,6 +137,7 @@ TEST_P(FullPolicyTest, DecodeEqualsExactAttentionAtEveryStep) {
   const int64_t rows = static_cast<int64_t>(batch.size());
   for (int step = 0; step < kSteps; ++step) {
     ASSERT_TRUE(policy_->BeginStep(batch).ok());
+    ASSERT_TRUE(policy_->UploadStep().ok());
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       const uint64_t seed = 5000 + static_cast<uint64_t>(step) * 10 + layer;
       const auto query = Rounded(static_cast<size_t>(rows * kQuerySize), seed);
@@ -164,6 +165,7 @@ TEST_P(FullPolicyTest, DecodeEqualsExactAttentionAtEveryStep) {
             << "step " << step << " layer " << layer << " sequence " << s;
       }
     }
+    ASSERT_TRUE(policy_->DownloadStep().ok());
     ASSERT_TRUE(policy_->EndStep().ok());
   }
   for (size_t s = 0; s < batch.size(); ++s) {

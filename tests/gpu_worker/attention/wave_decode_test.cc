@@ -82,6 +82,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     const DeviceBuffer device_zones = data_.Upload(zones);
     RI_CHECK(cache_->BeginStep().ok());
     RI_CHECK(decode_->BeginStep(rows, device_zones.as<const DenseZone>().first(batch.size())).ok());
+    RI_CHECK(decode_->UploadStep().ok());
     std::vector<std::vector<float>> outputs;
     for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       std::vector<float> host;
@@ -96,8 +97,15 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
       RI_CHECK(status.ok());
       outputs.push_back(data_.Values(out));
     }
-    RI_CHECK(decode_->EndStep().ok());
+    RI_CHECK(decode_->DownloadStep().ok());
+    RI_CHECK(backend_->stream->Synchronize().ok());
     return outputs;
+  }
+
+  BlockCacheStats Stats() {
+    RI_CHECK(cache_->Stats().ok());
+    RI_CHECK(backend_->stream->Synchronize().ok());
+    return *cache_->Stats();
   }
 
   // Error of a step of sequence `i` alone against exact attention, both layers.
@@ -144,7 +152,7 @@ TEST_P(WaveDecodeTest, RetrievingEverythingIsFullAttention) {
     // KV is the same, rounded or not; what is left is f32 arithmetic.
     EXPECT_LT(Error(0, kAll), 1e-5);
     EXPECT_LT(Error(0, kAll, 3.0f), 1e-5) << "a sharp distribution";
-    const BlockCacheStats stats = *cache_->Stats();
+    const BlockCacheStats stats = Stats();
     EXPECT_GT(stats.counters.hits, 0u);
     EXPECT_GT(stats.counters.admissions, 0u);
   }
@@ -158,7 +166,7 @@ TEST_P(WaveDecodeTest, WhereAPageLiesChangesNothing) {
   const auto warm = Step({0}, {});
   EXPECT_EQ(cold, warm);
   EXPECT_LT(Error(0, kAll), 1e-5);
-  const BlockCacheStats stats = *cache_->Stats();
+  const BlockCacheStats stats = Stats();
   EXPECT_EQ(stats.num_used_slots, 100u);
   EXPECT_GT(stats.counters.transients, 1000u);
 }
@@ -207,7 +215,7 @@ TEST_P(WaveDecodeTest, CountsTheBytesOfAStep) {
   SetUpMemory(DType::kBf16, 8'000, 64);
   AddSequence(4 + 8192 + 70, 3);  // 512 clusters: 64 retrieved, 119 estimated
   Step({0}, {});
-  const BlockCacheCounters counters = cache_->Stats().value().counters;
+  const BlockCacheCounters counters = Stats().counters;
   const uint64_t num_pages = counters.hits + counters.misses;
   EXPECT_GE(num_pages, 64u * 4);  // a page for each cluster, layer and head at least
   EXPECT_EQ(decode_->LastStepIndexBytes(0),

@@ -113,6 +113,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
     std::vector<SequenceKv*> sequences;
     for (TestSequence* sequence : batch) sequences.push_back(&sequence->kv);
     EXPECT_TRUE(policy_->BeginStep(sequences).ok());
+    EXPECT_TRUE(policy_->UploadStep().ok());
     std::vector<std::vector<float>> outputs;
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       std::vector<float> queries, keys, values;
@@ -137,7 +138,9 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
       EXPECT_TRUE(policy_->DecodeLayer(layer, q.view, k.view, v.view, out.view).ok());
       outputs.push_back(data_.Values(out));
     }
+    EXPECT_TRUE(policy_->DownloadStep().ok());
     EXPECT_TRUE(policy_->EndStep().ok());
+    EXPECT_TRUE(backend_->stream->Synchronize().ok());
     DrainLog();
     return outputs;
   }
@@ -180,6 +183,8 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
     EXPECT_EQ(memory_->dense_blocks().num_used(), 0);
     EXPECT_EQ(memory_->meta_blocks().num_used(), 0);
     EXPECT_EQ(policy_->builder().num_open(), 0);
+    EXPECT_TRUE(cache_->Stats().ok());
+    EXPECT_TRUE(backend_->stream->Synchronize().ok());
     EXPECT_EQ(cache_->Stats()->num_used_slots, 0u);
   }
 
@@ -291,11 +296,12 @@ TEST_P(WavePolicyTest, AStepAllocatesNothing) {
   const auto kv = data_.Activations(RandomNormal(2 * kKvSize, 2), 2, kKvSize);
   const auto out = data_.Poisoned(2, kQuerySize);
   const auto step = [&] {
-    bool ok = policy_->BeginStep(batch).ok();
+    bool ok = policy_->BeginStep(batch).ok() && policy_->UploadStep().ok();
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       ok &= policy_->DecodeLayer(layer, q.view, kv.view, kv.view, out.view).ok();
     }
-    return ok && policy_->EndStep().ok();
+    ok &= policy_->DownloadStep().ok() && policy_->EndStep().ok();
+    return ok && backend_->stream->Synchronize().ok();
   };
   EXPECT_TRUE(step());  // threads make their working memory
   EXPECT_TRUE(step());

@@ -29,6 +29,9 @@ class SlowPolicy final : public AttentionPolicy {
   }
   absl::StatusOr<bool> FinishPrefill(SequenceKv&) override { return true; }
   absl::Status BeginStep(std::span<SequenceKv* const>) override { return absl::OkStatus(); }
+  uint64_t StepShape() const override { return 0; }
+  absl::Status UploadStep() override { return absl::OkStatus(); }
+  absl::Status DownloadStep() override { return absl::OkStatus(); }
   absl::Status DecodeLayer(uint32_t, const MatrixView&, const MatrixView&, const MatrixView&,
                            const MatrixView&) override {
     return absl::OkStatus();

@@ -30,9 +30,6 @@ class SamplerTest : public testing::TestWithParam<test_support::BackendParam> {
     EXPECT_TRUE(state.ok()) << state.status();
     return *std::move(state);
   }
-  void Count(SamplingState& state, int32_t token) {
-    EXPECT_TRUE(state.Count(*backend_->device, *backend_->stream, token).ok());
-  }
   void SetLogits(const std::vector<std::vector<float>>& rows) {
     std::vector<float> flat;
     for (const auto& row : rows) flat.insert(flat.end(), row.begin(), row.end());
@@ -85,7 +82,7 @@ TEST_P(SamplerTest, EndTokensAreHeldBackUntilMinTokens) {
   SamplingState state = State(request);
   SetLogits({Peaked(7, 11)});
   EXPECT_EQ(Sample({&state})[0].token, 11);
-  Count(state, 11);
+  state.Count(11);
   SetLogits({Peaked(7, 11)});
   EXPECT_EQ(Sample({&state})[0].token, 7);
 }
@@ -98,7 +95,7 @@ TEST_P(SamplerTest, GeneratedTokensCountTowardsTheFrequencyPenalty) {
   for (int i = 0; i < 3; ++i) {
     SetLogits({Peaked(9, 11)});
     drawn.push_back(Sample({&state})[0].token);
-    Count(state, drawn.back());
+    state.Count(drawn.back());
   }
   EXPECT_EQ(drawn, (std::vector<int32_t>{9, 9, 11}));  // 6, 5.4 > 5 > 4.8
 }

@@ -38,8 +38,8 @@ TEST_P(LayerKvTest, StoresAChunkRoundedAndLeavesTheRest) {
       const int64_t capacity = rows + 9, first = 5;
       const auto kv = Random(g, capacity, 1);
       const std::vector<float> before = Read(kv.view(), false);
-      const auto k = RandomNormal(static_cast<size_t>(rows) * 128, 3);
-      const auto v = RandomNormal(static_cast<size_t>(rows) * 128, 4);
+      const auto k = data_.Rounded(RandomNormal(static_cast<size_t>(rows) * 128, 3));
+      const auto v = data_.Rounded(RandomNormal(static_cast<size_t>(rows) * 128, 4));
       const auto keys = data_.Activations(k, rows, 128), values = data_.Activations(v, rows, 128);
       ASSERT_TRUE(backend_->ops
                       ->StoreLayerKv(*backend_->stream, {.keys = keys.view,

@@ -123,26 +123,31 @@ TEST_P(LinearTest, AddsToTheOutputAndKeepsWhatLiesBesideIt) {
 }
 
 TEST_P(LinearTest, ARowDoesNotDependOnTheOthers) {
-  constexpr int64_t kIn = 160, kOut = 300, kRows = 130;
-  const auto w = RandomNormal(kOut * kIn, 4);
+  constexpr int64_t kIn = 160, kRows = 130;
   const auto x = RandomNormal(kRows * kIn, 5);
-  const auto weight = data_.UploadMatrix(w, kOut, kIn, DType::kBf16);
-  const auto linear = Prepare(weight.view);
-  for (const bool decode : {false, true}) {
-    const auto all = Run(*linear, x, kRows, decode);
-    for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1},
-                                      {1, 1},
-                                      {7, 20},
-                                      {63, 2},
-                                      {15, 64},
-                                      {129, 1},
-                                      {50, 80}}) {
-      const auto some = Run(
-          *linear,
-          std::span(x).subspan(static_cast<size_t>(first * kIn), static_cast<size_t>(rows * kIn)),
-          rows, decode);
-      const auto same = std::span(all).subspan(static_cast<size_t>(first * kOut), some.size());
-      EXPECT_TRUE(std::equal(some.begin(), some.end(), same.begin())) << first << ", " << rows;
+  // 300 rows of 2-byte results are not all aligned, 512 are.
+  for (const int64_t out : {300, 512}) {
+    const auto w = RandomNormal(static_cast<size_t>(out * kIn), 4);
+    const auto weight = data_.UploadMatrix(w, out, kIn, DType::kBf16);
+    const auto linear = Prepare(weight.view);
+    for (const bool decode : {false, true}) {
+      const auto all = Run(*linear, x, kRows, decode);
+      for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1},
+                                        {1, 1},
+                                        {7, 20},
+                                        {63, 2},
+                                        {15, 64},
+                                        {3, 9},
+                                        {129, 1},
+                                        {50, 80}}) {
+        const auto some = Run(
+            *linear,
+            std::span(x).subspan(static_cast<size_t>(first * kIn), static_cast<size_t>(rows * kIn)),
+            rows, decode);
+        const auto same = std::span(all).subspan(static_cast<size_t>(first * out), some.size());
+        EXPECT_TRUE(std::equal(some.begin(), some.end(), same.begin()))
+            << first << ", " << rows << " of " << out << (decode ? ", decode" : "");
+      }
     }
   }
 }
@@ -151,7 +156,7 @@ TEST_P(LinearTest, WeightsAreCountedAndFreed) {
   const auto weight = data_.UploadMatrix(RandomNormal(64 * 64, 6), 64, 64, DType::kF32);
   const size_t before = backend_->device->allocated_bytes(MemoryPurpose::kWeights);
   auto linear = Prepare(weight.view);
-  EXPECT_GE(backend_->device->allocated_bytes(MemoryPurpose::kWeights), before + 64 * 64 * 4);
+  EXPECT_GE(backend_->device->allocated_bytes(MemoryPurpose::kWeights), before + 64 * 64 * 2);
   linear.reset();
   EXPECT_EQ(backend_->device->allocated_bytes(MemoryPurpose::kWeights), before);
 }

@@ -28,5 +28,20 @@ TEST(ComputeBackendTest, RefusesTypesThatItDoesNotHave) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ComputeBackendTest, TheDeviceIsNamedByAFlag) {
+  WorkerOptions options = WithTypes("auto", "auto");
+  options.device = "cpu";
+  EXPECT_EQ(CreateBackend(options)->device->info().backend, "cpu");
+  EXPECT_GT(CreateBackend(options)->memory_bytes, 0u);
+  for (const char* name : {"tpu", "cuda:", "cuda:-1", "cuda:x", ""}) {
+    options.device = name;
+    EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kInvalidArgument) << name;
+  }
+  options.device = "cuda:4711";
+  EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kFailedPrecondition);
+  options.device = "auto";
+  EXPECT_TRUE(CreateBackend(options).ok());
+}
+
 }  // namespace
 }  // namespace retroinfer

@@ -29,7 +29,14 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
     cache_ = *std::move(cache);
   }
 
-  void BeginStep() { ASSERT_TRUE(cache_->BeginStep().ok()); }
+  // Begins a step, and lets the device finish what that started.
+  void BeginStep() {
+    ASSERT_TRUE(cache_->BeginStep().ok());
+    for (int i = 0; i < 4; ++i) {
+      ASSERT_TRUE(backend_->stream->Synchronize().ok());
+      ASSERT_TRUE(cache_->Tend().ok());
+    }
+  }
   void Lookup(const std::vector<int32_t>& pages) {
     const auto refs = lookup_.Run(cache_->view(), cache_->counters(), pages);
     ASSERT_EQ(refs.size(), pages.size());
@@ -46,7 +53,11 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
     entries.resize(*store_.log().Pop(std::span(entries)));
     return entries;
   }
-  BlockCacheStats Stats() { return *cache_->Stats(); }
+  BlockCacheStats Stats() {
+    RI_CHECK(cache_->Stats().ok());
+    RI_CHECK(backend_->stream->Synchronize().ok());
+    return *cache_->Stats();
+  }
 
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DataPlaneMemory plane_;

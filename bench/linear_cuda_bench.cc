@@ -1,0 +1,211 @@
+// Matrix products and sampling on a GPU: the projections of Llama-3-8B for decode batches (time
+// against a plain read of as many bytes in the same run) and for a chunk of a prompt, and the
+// choice of a token from its vocabulary. Medians over launches of a CUDA graph that goes through so
+// many copies of a weight that none is found in L2. The suites of the operations check the results.
+//
+// usage: linear_cuda_bench     a table
+#include <algorithm>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/cuda/decode_attention_kernels.h"
+#include "bench/support/measure.h"
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/device/cuda/cuda_stream.h"
+#include "gpu_worker/ops/cuda/cuda_ops.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr size_t kBytesOfCopies = size_t{600} << 20;  // a dozen times the L2
+
+void Must(cudaError_t code) {
+  if (code == cudaSuccess) return;
+  std::fprintf(stderr, "linear_cuda_bench: %s\n", cudaGetErrorString(code));
+  std::exit(1);
+}
+void Must(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "linear_cuda_bench: %s\n", status.ToString().c_str());
+  std::exit(1);
+}
+template <typename T>
+T Must(absl::StatusOr<T> result) {
+  Must(result.status());
+  return *std::move(result);
+}
+
+class Machine {
+ public:
+  Machine()
+      : device_(Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.5}))),
+        ops_(Must(CudaOps::Create(*device_))),
+        stream_owner_(Must(device_->CreateStream(StreamKind::kCompute))) {}
+
+  CudaOps& ops() { return *ops_; }
+  Stream& stream() { return *stream_owner_; }
+  cudaStream_t cuda_stream() { return static_cast<CudaStream&>(*stream_owner_).get(); }
+  DeviceBuffer Allocate(size_t bytes) {
+    return Must(device_->Allocate(bytes, MemoryPurpose::kActivations));
+  }
+  DeviceBuffer Random(size_t bytes) {
+    DeviceBuffer buffer = Allocate(bytes);
+    bench::FillBf16(buffer.bytes().device_data(), bytes, 1, cuda_stream());
+    return buffer;
+  }
+  template <typename T>
+  DeviceBuffer Upload(const std::vector<T>& host) {
+    DeviceBuffer buffer = Allocate(host.size() * sizeof(T));
+    Must(cudaMemcpy(buffer.bytes().device_data(), host.data(), host.size() * sizeof(T),
+                    cudaMemcpyHostToDevice));
+    return buffer;
+  }
+
+  // Microseconds of one of the `count` launches that `enqueue` makes.
+  double Microseconds(size_t count, const std::function<void()>& enqueue) {
+    enqueue();  // Whatever is chosen at the first use is chosen here.
+    cudaGraph_t graph;
+    cudaGraphExec_t executable;
+    cudaEvent_t begin, end;
+    Must(cudaStreamBeginCapture(cuda_stream(), cudaStreamCaptureModeThreadLocal));
+    enqueue();
+    Must(cudaStreamEndCapture(cuda_stream(), &graph));
+    Must(cudaGraphInstantiate(&executable, graph, 0));
+    Must(cudaEventCreate(&begin));
+    Must(cudaEventCreate(&end));
+    std::vector<float> times;
+    for (int i = 0; i < (bench::IsSmoke() ? 3 : 11); ++i) {
+      Must(cudaEventRecord(begin, cuda_stream()));
+      Must(cudaGraphLaunch(executable, cuda_stream()));
+      Must(cudaEventRecord(end, cuda_stream()));
+      Must(cudaEventSynchronize(end));
+      float milliseconds = 0;
+      Must(cudaEventElapsedTime(&milliseconds, begin, end));
+      times.push_back(milliseconds);
+    }
+    std::sort(times.begin(), times.end());
+    Must(cudaEventDestroy(begin));
+    Must(cudaEventDestroy(end));
+    Must(cudaGraphExecDestroy(executable));
+    Must(cudaGraphDestroy(graph));
+    return 1000.0 * times[times.size() / 2] / static_cast<double>(count);
+  }
+
+ private:
+  std::unique_ptr<CudaDevice> device_;
+  std::unique_ptr<CudaOps> ops_;
+  std::unique_ptr<Stream> stream_owner_;
+};
+
+struct Projection {
+  const char* name;
+  int64_t in;
+  int64_t out;
+  DType out_dtype = DType::kBf16;
+};
+constexpr Projection kProjections[] = {{"qkv", 4096, 6144},
+                                       {"attention out", 4096, 4096},
+                                       {"gate and up", 4096, 28672},
+                                       {"down", 14336, 4096},
+                                       {"vocabulary", 4096, 128256, DType::kF32}};
+
+void MeasureProjection(Machine& machine, const Projection& projection) {
+  const auto bytes = static_cast<size_t>(projection.in * projection.out * 2);
+  const size_t copies = std::max<size_t>(1, kBytesOfCopies / bytes);
+  std::vector<std::unique_ptr<PreparedLinear>> weights;
+  const DeviceBuffer random = machine.Random(bytes);
+  Must(machine.stream().Synchronize());
+  for (size_t i = 0; i < copies; ++i) {
+    weights.push_back(Must(machine.ops().PrepareLinear(
+        {.weight = MatrixView::Dense(random.bytes(), DType::kBf16, projection.out, projection.in),
+         .bias = std::nullopt})));
+  }
+  for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 2048}) {
+    const bool decode = rows <= 128;
+    if (!decode && projection.out_dtype == DType::kF32) continue;
+    const DeviceBuffer in = machine.Random(static_cast<size_t>(rows * projection.in * 2));
+    const DeviceBuffer out = machine.Random(static_cast<size_t>(rows * projection.out) *
+                                            DTypeBytes(projection.out_dtype));
+    const double us = machine.Microseconds(copies, [&] {
+      for (const auto& weight : weights) {
+        Must(machine.ops().Linear(
+            machine.stream(),
+            {.linear = weight.get(),
+             .in = MatrixView::Dense(in.bytes(), DType::kBf16, rows, projection.in),
+             .out = MatrixView::Dense(out.bytes(), projection.out_dtype, rows, projection.out),
+             .decode = decode}));
+      }
+    });
+    const double flops = 2.0 * static_cast<double>(rows * projection.in * projection.out);
+    std::printf("%-14s %5lld rows %9.1f us %7.0f GB/s %6.0f TFLOP/s\n", projection.name,
+                static_cast<long long>(rows), us, static_cast<double>(bytes) / us / 1e3,
+                flops / us / 1e6);
+    std::fflush(stdout);
+  }
+}
+
+void MeasureSampling(Machine& machine, const char* name, size_t batch, const SamplingRow& row) {
+  constexpr int64_t kVocab = 128256;
+  const auto size = batch * static_cast<size_t>(kVocab);
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal(0.0f, 3.0f);
+  std::vector<float> values(size);
+  for (float& value : values) value = normal(generator);
+  const DeviceBuffer logits = machine.Upload(values);
+  const DeviceBuffer rows = machine.Upload(std::vector<SamplingRow>(batch, row));
+  const DeviceBuffer banned = machine.Upload(std::vector<int32_t>(batch * kMaxBanned));
+  const DeviceBuffer tokens = machine.Allocate(batch * 4);
+  const DeviceBuffer logprobs = machine.Allocate(batch * 4);
+  const DeviceBuffer top_tokens = machine.Allocate(batch * kMaxTopLogprobs * 4);
+  const DeviceBuffer top_logprobs = machine.Allocate(batch * kMaxTopLogprobs * 4);
+  const double us = machine.Microseconds(1, [&] {
+    Must(machine.ops().Sampling(machine.stream(),
+                                {.logits = MatrixView::Dense(logits.bytes(), DType::kF32,
+                                                             static_cast<int64_t>(batch), kVocab),
+                                 .rows = rows.as<const SamplingRow>(),
+                                 .banned = banned.as<const int32_t>(),
+                                 .occurrences = {},
+                                 .tokens = tokens.as<int32_t>(),
+                                 .logprobs = logprobs.as<float>(),
+                                 .top_tokens = top_tokens.as<int32_t>(),
+                                 .top_logprobs = top_logprobs.as<float>(),
+                                 .scratch = {}}));
+  });
+  std::printf("sampling %-28s batch %3zu %9.1f us\n", name, batch, us);
+}
+
+int Main() {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
+    std::printf("no GPU, nothing measured\n");
+    return 0;
+  }
+  Machine machine;
+  const DeviceBuffer all = machine.Random(size_t{4} << 30);
+  const DeviceBuffer sink = machine.Allocate(256);
+  const double read_us = machine.Microseconds(1, [&] {
+    bench::ReadAll(all.bytes().device_data(), all.size_bytes(), sink.as<uint32_t>().device_data(),
+                   machine.cuda_stream());
+  });
+  std::printf("plain read %24.0f GB/s\n", static_cast<double>(all.size_bytes()) / read_us / 1e3);
+  for (const Projection& projection : kProjections) {
+    MeasureProjection(machine, projection);
+    if (bench::IsSmoke()) break;
+  }
+  for (const size_t batch : {1, 64}) {
+    MeasureSampling(machine, "greedy", batch, {.temperature = 0});
+    MeasureSampling(machine, "all", batch, {});
+    MeasureSampling(machine, "top-p 0.95", batch, {.top_p = 0.95f});
+    MeasureSampling(machine, "top-k 50, top-p 0.9", batch, {.top_k = 50, .top_p = 0.9f});
+    MeasureSampling(machine, "greedy with 20 logprobs", batch,
+                    {.temperature = 0, .num_top_logprobs = 20});
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace retroinfer
+
+int main() { return retroinfer::Main(); }

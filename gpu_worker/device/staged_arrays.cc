@@ -1,0 +1,37 @@
+#include "gpu_worker/device/staged_arrays.h"
+
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+}  // namespace
+
+absl::StatusOr<StagedArrays> StagedArrays::Create(Device& device,
+                                                  std::initializer_list<size_t> sizes,
+                                                  MemoryPurpose purpose) {
+  StagedArrays arrays;
+  arrays.device_ = &device;
+  size_t end = 0;
+  for (const size_t size : sizes) {
+    arrays.places_.push_back({end, size});
+    end += (size + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  ASSIGN_OR_RETURN(arrays.host_, device.AllocateHost(end));
+  ASSIGN_OR_RETURN(arrays.device_memory_, device.Allocate(end, purpose));
+  return arrays;
+}
+
+absl::Status StagedArrays::Upload(Stream& stream) const {
+  return device_->Upload(stream, host_.bytes(), device_memory_.bytes());
+}
+
+absl::Status StagedArrays::Download(Stream& stream, size_t num_arrays) const {
+  const Place& last = places_[num_arrays - 1];
+  const size_t bytes = last.first + last.size;
+  return device_->Download(stream, device_memory_.bytes().first(bytes), host_.bytes().first(bytes));
+}
+
+}  // namespace retroinfer

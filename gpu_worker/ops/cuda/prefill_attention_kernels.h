@@ -1,0 +1,47 @@
+// The kernels behind the CUDA backend's prefill attention. All cut the keys into blocks at fixed
+// positions of the sequence, pass them in order, and give keys that a query does not see weight 0
+// exactly: a query's result depends neither on its chunk nor on its place in a tile.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace retroinfer::cuda {
+
+struct PrefillLaunch {
+  const std::byte* queries = nullptr;  // device, [num_queries, query_stride] bf16
+  int64_t query_stride = 0;            // elements
+  std::byte* out = nullptr;            // device, [num_queries, out_stride] bf16
+  int64_t out_stride = 0;
+  const std::byte* keys = nullptr;    // device, [num_kv_heads][capacity][head_dim]
+  const std::byte* values = nullptr;  // the same
+  int64_t capacity = 0;
+  int32_t num_kv_heads = 0;
+  int32_t group = 0;  // query heads of a KV head
+  int32_t head_dim = 0;
+  int32_t num_queries = 0;
+  int32_t first_token = 0;
+  float scale_log2 = 0;  // scores times this are exponents of 2
+};
+
+// Any head_dim up to 128 and any alignment; bf16 or f32 keys and values. Slow.
+cudaError_t LaunchPlainPrefill(const PrefillLaunch& launch, bool f32_kv, cudaStream_t stream);
+
+// bf16 on the tensor cores of any device: head_dim 64 or 128, all rows at multiples of 16 bytes.
+cudaError_t LaunchWarpPrefill(const PrefillLaunch& launch, cudaStream_t stream);
+
+// The same on Hopper, whose products of four warps and copies of whole tiles the other lacks.
+struct HopperPrefillMaps {
+  CUtensorMap queries;  // boxes of [128 rows, 64 columns], swizzled by 128 bytes
+  CUtensorMap keys;     // the same of each head; zero from the end of the sequence on
+  CUtensorMap values;   // the same
+};
+// Whether this build has it.
+bool HasHopperPrefill();
+cudaError_t LaunchHopperPrefill(const PrefillLaunch& launch, const HopperPrefillMaps& maps,
+                                cudaStream_t stream);
+
+}  // namespace retroinfer::cuda

@@ -1,0 +1,489 @@
+// One block a row. Reading the row (vocab * 4 bytes, from L2) a few times bounds a row; rows run
+// beside each other.
+//
+// No row is sorted. A cut is a *threshold*: an order-preserving integer key and how many of the
+// tokens at exactly that key are kept, lowest ids first. It is found three bits of the key at a
+// time: a pass measures (by count or by weight) what is kept for each of the seven possible digits.
+// Where a cheap bound leaves few candidates, as it nearly always does, they are gathered in shared
+// memory first and the passes go over them alone.
+//
+// All sums are taken in a fixed order, so a row's token is a function of the row.
+#include <cfloat>
+
+#include "gpu_worker/ops/counter_random.h"
+#include "gpu_worker/ops/cuda/launch.h"
+#include "gpu_worker/ops/cuda/sampling.h"
+#include "gpu_worker/ops/sampling_check.h"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+constexpr int kMaxCandidates = 4096;
+constexpr int kDigits = 7;  // digits above zero of three bits
+constexpr uint32_t kAll = ~0u;
+
+struct SamplingLaunch {
+  std::byte* logits;
+  int64_t logits_stride;
+  int32_t vocab;
+  const SamplingRow* rows;
+  const int32_t* banned;
+  const uint32_t* const* occurrences;  // or null
+  int32_t* tokens;
+  float* logprobs;
+  int32_t* top_tokens;
+  float* top_logprobs;
+};
+
+// Tokens of keys above `key` are kept, and the first `ties` (by id) of those at it.
+struct Threshold {
+  uint32_t key = 0;
+  uint32_t ties = kAll;
+};
+
+// What the threads of a block exchange.
+struct Shared {
+  double sums[kWarps][kDigits];
+  double totals[kDigits];
+  uint32_t counts[kWarps];
+  float maxima[kThreads];
+  float candidate_logits[kMaxCandidates];  // in order of their ids
+  int32_t candidate_tokens[kMaxCandidates];
+  float top_logits[kMaxTopLogprobs];
+  int32_t top_tokens[kMaxTopLogprobs];
+  int32_t token;
+};
+
+// Larger for larger values; there are no NaNs and no negative zeros.
+__device__ uint32_t KeyOf(float value) {
+  const uint32_t bits = __float_as_uint(value);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ float ValueOf(uint32_t key) {
+  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+// The row itself, or the candidates gathered from it. Token(i) ascends with i.
+struct Entries {
+  const float* logits;
+  const int32_t* tokens;  // null: the index is the token
+  int32_t size;
+
+  __device__ int32_t Token(int32_t i) const { return tokens == nullptr ? i : tokens[i]; }
+  // Each warp's share is contiguous, so that ids ascend from warp to warp.
+  __device__ int32_t ShareOfWarp() const { return (size + kThreads - 1) / kThreads * 32; }
+};
+
+// Calls visit(i, valid) for every entry of the warp's share, 32 lanes at a time, all lanes.
+template <typename Visit>
+__device__ void ForShare(const Entries& entries, int warp, const Visit& visit) {
+  const int32_t share = entries.ShareOfWarp();
+  const int32_t begin = warp * share;
+  for (int32_t at = begin; at < begin + share && at < entries.size; at += 32) {
+    const int32_t i = at + static_cast<int32_t>(threadIdx.x) % 32;
+    visit(i, i < entries.size);
+  }
+}
+
+__device__ double WarpSum(double value) {
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(~0u, value, lanes);
+  return value;
+}
+
+// Every thread gets the sums over the block in `values`.
+template <int kCount>
+__device__ void BlockSums(Shared& shared, double (&values)[kCount]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  __syncthreads();  // Readers of the sums before these are done.
+#pragma unroll
+  for (int c = 0; c < kCount; ++c) {
+    const double sum = WarpSum(values[c]);
+    if (lane == 0) shared.sums[warp][c] = sum;
+  }
+  __syncthreads();
+  if (warp < kCount) {
+    const double total = WarpSum(shared.sums[lane][warp]);
+    if (lane == 0) shared.totals[warp] = total;
+  }
+  __syncthreads();
+#pragma unroll
+  for (int c = 0; c < kCount; ++c) values[c] = shared.totals[c];
+}
+
+__device__ double BlockSum(Shared& shared, double value) {
+  double values[1] = {value};
+  BlockSums(shared, values);
+  return values[0];
+}
+
+// The sum over all entries of weight(logit), which is f32.
+template <typename Weight>
+__device__ double SumOf(Shared& shared, const Entries& entries, const Weight& weight) {
+  float sum = 0;
+  for (int32_t i = threadIdx.x; i < entries.size; i += kThreads) sum += weight(entries.logits[i]);
+  return BlockSum(shared, sum);
+}
+
+// The largest key for which the entries at or above it measure at least `needed`, which is above
+// zero; 0 if all of them do not.
+template <typename Measure>
+__device__ uint32_t FindKey(Shared& shared, const Entries& entries, double needed,
+                            const Measure& measure) {
+  uint32_t prefix = 0;
+  for (int shift = 30; shift >= 0; shift -= 3) {
+    float sums[kDigits] = {};
+    for (int32_t i = threadIdx.x; i < entries.size; i += kThreads) {
+      const float logit = entries.logits[i];
+      const uint32_t key = KeyOf(logit);
+      if (key < prefix) continue;
+      const uint32_t digit = (key - prefix) >> shift;
+      const float value = measure(logit);
+#pragma unroll
+      for (uint32_t d = 0; d < kDigits; ++d) sums[d] += digit > d ? value : 0.0f;
+    }
+    double totals[kDigits];
+#pragma unroll
+    for (int d = 0; d < kDigits; ++d) totals[d] = sums[d];
+    BlockSums(shared, totals);
+    uint32_t digit = 0;
+    while (digit < kDigits && totals[digit] >= needed) ++digit;
+    prefix += digit << shift;
+  }
+  return prefix;
+}
+
+// Gathers the entries of the row at or above `lowest`, in order. Returns the row itself if they
+// are too many.
+__device__ Entries Gather(Shared& shared, const Entries& row, float lowest) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint32_t count = 0;
+  ForShare(row, warp, [&](int32_t i, bool valid) {
+    count += __popc(__ballot_sync(~0u, valid && row.logits[i] >= lowest));
+  });
+  __syncthreads();
+  if (lane == 0) shared.counts[warp] = count;
+  __syncthreads();
+  uint32_t first = 0, total = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    if (w < warp) first += shared.counts[w];
+    total += shared.counts[w];
+  }
+  if (total > kMaxCandidates || total == 0) return row;
+  ForShare(row, warp, [&](int32_t i, bool valid) {
+    const bool kept = valid && row.logits[i] >= lowest;
+    const uint32_t kept_lanes = __ballot_sync(~0u, kept);
+    if (kept) {
+      const uint32_t at = first + __popc(kept_lanes & ((1u << lane) - 1));
+      shared.candidate_logits[at] = row.logits[i];
+      shared.candidate_tokens[at] = row.Token(i);
+    }
+    first += __popc(kept_lanes);
+  });
+  __syncthreads();
+  return {shared.candidate_logits, shared.candidate_tokens, static_cast<int32_t>(total)};
+}
+
+// A value that the `count` largest logits reach: the smallest of the `count` largest maxima of
+// threads.
+__device__ float LowestOfTop(Shared& shared, const Entries& row, int32_t count) {
+  if (count > kThreads) return -INFINITY;
+  float max = -INFINITY;
+  for (int32_t i = threadIdx.x; i < row.size; i += kThreads) max = fmaxf(max, row.logits[i]);
+  __syncthreads();
+  shared.maxima[threadIdx.x] = max;
+  __syncthreads();
+  const Entries maxima = {shared.maxima, nullptr, kThreads};
+  return ValueOf(FindKey(shared, maxima, count, [](float) { return 1.0f; }));
+}
+
+// The threshold that keeps the `k` largest entries; all if there are not more.
+__device__ Threshold CutTopK(Shared& shared, const Entries& entries, int32_t k) {
+  if (k >= entries.size) return {};
+  const uint32_t key = FindKey(shared, entries, k, [](float) { return 1.0f; });
+  const float value = ValueOf(key);
+  const double above =
+      SumOf(shared, entries, [value](float logit) { return logit > value ? 1.0f : 0.0f; });
+  return {key, static_cast<uint32_t>(k - above)};
+}
+
+// What has a threshold left of the entries, by weight, without the ties at it; and the ties.
+struct Kept {
+  double above = 0;
+  double ties = 0;  // how many there are, at most threshold.ties
+};
+template <typename Weight>
+__device__ Kept Measure(Shared& shared, const Entries& entries, const Threshold& threshold,
+                        const Weight& weight) {
+  float above = 0, ties = 0;
+  for (int32_t i = threadIdx.x; i < entries.size; i += kThreads) {
+    const uint32_t key = KeyOf(entries.logits[i]);
+    above += key > threshold.key ? weight(entries.logits[i]) : 0.0f;
+    ties += key == threshold.key ? 1.0f : 0.0f;
+  }
+  double values[2] = {above, ties};
+  BlockSums(shared, values);
+  return {values[0], min(values[1], static_cast<double>(threshold.ties))};
+}
+
+// Keeps the fewest of the largest whose weights reach `top_p` of all that `cut` has left. `total`
+// is what that is if `cut` keeps all.
+template <typename Weight>
+__device__ Threshold CutTopP(Shared& shared, const Entries& entries, const Threshold& cut,
+                             float top_p, double total, const Weight& weight) {
+  double needed = top_p * total;
+  uint32_t key = 0;
+  if (cut.ties != kAll) {
+    const Kept kept = Measure(shared, entries, cut, weight);
+    needed = top_p * (kept.above + kept.ties * weight(ValueOf(cut.key)));
+    if (kept.above < needed) key = cut.key;
+  }
+  if (key == 0) key = FindKey(shared, entries, needed, weight);
+  const Kept kept = Measure(shared, entries, {key, kAll}, weight);
+  const double each = weight(ValueOf(key));
+  double ties = each > 0 ? ceil((needed - kept.above) / each) : kept.ties;
+  ties = max(1.0, min(ties, kept.ties));
+  if (key == cut.key) ties = min(ties, static_cast<double>(cut.ties));
+  return {key, static_cast<uint32_t>(ties)};
+}
+
+// Draws one of the entries that the threshold keeps and that weigh at least `min_weight`, in
+// order of their ids: the warp whose share holds `uniform` of the sum, then the entry.
+template <typename Weight>
+__device__ int32_t DrawFrom(Shared& shared, const Entries& entries, const Threshold& threshold,
+                            float min_weight, double uniform, const Weight& weight) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto is_tie = [&](int32_t i, bool valid) {
+    return __ballot_sync(~0u, valid && KeyOf(entries.logits[i]) == threshold.key);
+  };
+  uint32_t ties = 0;
+  if (threshold.ties != kAll) {
+    ForShare(entries, warp, [&](int32_t i, bool valid) { ties += __popc(is_tie(i, valid)); });
+  }
+  __syncthreads();
+  if (lane == 0) shared.counts[warp] = ties;
+  __syncthreads();
+  uint32_t first_tie = 0;
+  for (int w = 0; w < warp; ++w) first_tie += shared.counts[w];
+  // Calls visit(i, weight or 0) for the share.
+  const auto for_kept = [&](const auto& visit) {
+    uint32_t tie = first_tie;
+    ForShare(entries, warp, [&](int32_t i, bool valid) {
+      const uint32_t lanes = threshold.ties == kAll ? 0 : is_tie(i, valid);
+      const uint32_t rank = tie + __popc(lanes & ((1u << lane) - 1));
+      tie += __popc(lanes);
+      const float logit = valid ? entries.logits[i] : -INFINITY;
+      const uint32_t key = KeyOf(logit);
+      const bool kept =
+          valid && (key > threshold.key || (key == threshold.key && rank < threshold.ties));
+      const float w = kept ? weight(logit) : 0.0f;
+      visit(i, w >= min_weight ? w : 0.0f);
+    });
+  };
+  float share = 0;
+  for_kept([&](int32_t, float w) { share += w; });
+  const double sum = WarpSum(share);
+  __syncthreads();
+  if (lane == 0) shared.sums[warp][0] = sum;
+  __syncthreads();
+  double total = 0;
+  for (int w = 0; w < kWarps; ++w) total += shared.sums[w][0];
+  double left = uniform * total;
+  // Where the sum was rounded up, the last warp that has anything.
+  int chosen = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    const double of_warp = shared.sums[w][0];
+    if (of_warp <= 0) continue;
+    chosen = w;
+    if (left < of_warp) break;
+    if (w + 1 < kWarps) left -= of_warp;
+  }
+  if (warp == chosen) {
+    double before = 0;
+    int32_t token = -1, last = -1;
+    for_kept([&](int32_t i, float w) {
+      double upto = w;
+      for (int lanes = 1; lanes < 32; lanes *= 2) {
+        const double other = __shfl_up_sync(~0u, upto, lanes);
+        if (lane >= lanes) upto += other;
+      }
+      upto += before;
+      const uint32_t possible = __ballot_sync(~0u, w > 0);
+      const uint32_t reached = __ballot_sync(~0u, w > 0 && left < upto);
+      if (possible != 0) last = __shfl_sync(~0u, i, 31 - __clz(possible));
+      if (token < 0 && reached != 0) token = __shfl_sync(~0u, i, __ffs(reached) - 1);
+      before = __shfl_sync(~0u, upto, 31);
+    });
+    if (lane == 0) shared.token = entries.Token(token >= 0 ? token : max(last, 0));
+  }
+  __syncthreads();
+  return shared.token;
+}
+
+// Applies bans and penalties; leaves finite numbers and minus infinity.
+__device__ void PrepareLogits(const SamplingLaunch& launch, const SamplingRow& row, float* logits) {
+  if (static_cast<int32_t>(threadIdx.x) < min(row.num_banned, kMaxBanned)) {
+    const int32_t token = launch.banned[int64_t{blockIdx.x} * kMaxBanned + threadIdx.x];
+    if (token >= 0 && token < launch.vocab) logits[token] = -INFINITY;
+  }
+  __syncthreads();
+  const uint32_t* const occurrences =
+      launch.occurrences == nullptr ? nullptr : launch.occurrences[blockIdx.x];
+  for (int32_t i = threadIdx.x; i < launch.vocab; i += kThreads) {
+    float logit = logits[i];
+    const uint32_t seen = occurrences == nullptr ? 0 : occurrences[i];
+    if (seen != 0) {
+      logit = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
+      const uint32_t generated = seen & 0x7fffffffu;
+      if (generated > 0) {
+        logit -= row.frequency_penalty * static_cast<float>(generated) + row.presence_penalty;
+      }
+    }
+    logits[i] = isnan(logit) ? -INFINITY : fminf(logit, FLT_MAX) + 0.0f;
+  }
+  __syncthreads();
+}
+
+// The largest logit and its lowest token.
+__device__ float FindLargest(Shared& shared, const Entries& row, int32_t* token) {
+  float best = -INFINITY;
+  int32_t at = 0;
+  for (int32_t i = threadIdx.x; i < row.size; i += kThreads) {
+    if (row.logits[i] > best) {
+      best = row.logits[i];
+      at = i;
+    }
+  }
+  const auto take = [&](float other, int32_t other_at) {
+    if (other > best || (other == best && other_at < at)) {
+      best = other;
+      at = other_at;
+    }
+  };
+  if (best == -INFINITY) at = row.size;  // So that a thread without a token never wins.
+  for (int lanes = 16; lanes > 0; lanes /= 2) {
+    const float other = __shfl_xor_sync(~0u, best, lanes);
+    const int32_t other_at = __shfl_xor_sync(~0u, at, lanes);
+    take(other, other_at);
+  }
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    shared.maxima[threadIdx.x / 32] = best;
+    shared.counts[threadIdx.x / 32] = static_cast<uint32_t>(at);
+  }
+  __syncthreads();
+  for (int w = 0; w < kWarps; ++w) take(shared.maxima[w], static_cast<int32_t>(shared.counts[w]));
+  __syncthreads();
+  *token = at < row.size ? at : 0;
+  return best;
+}
+
+__device__ int32_t DrawToken(Shared& shared, const SamplingRow& row, const Entries& all,
+                             float max) {
+  const auto weight = [&row, max](float logit) { return expf((logit - max) / row.temperature); };
+  double total = SumOf(shared, all, weight);
+  Entries entries = all;
+  Threshold threshold;
+  if (row.top_k > 0) {
+    entries = Gather(shared, all, LowestOfTop(shared, all, row.top_k));
+    threshold = CutTopK(shared, entries, row.top_k);
+    if (threshold.ties == kAll) total = SumOf(shared, entries, weight);
+  } else if (row.top_p < 1.0f) {
+    // What top-p drops sums to at most (1 - top_p) of all weights, so it drops every token of less
+    // than that divided by the size of the vocabulary.
+    constexpr double kRounding = 0.5;
+    const double smallest = kRounding * (1.0 - row.top_p) * total / all.size;
+    entries = Gather(shared, all, static_cast<float>(max + log(smallest) * row.temperature));
+  }
+  if (row.top_p < 1.0f) {
+    threshold = CutTopP(shared, entries, threshold, row.top_p, total, weight);
+  }
+  return DrawFrom(shared, entries, threshold, fminf(row.min_p, 1.0f),
+                  UniformAt(row.seed, row.position), weight);
+}
+
+// Writes the largest logits' tokens and log-probabilities, largest first.
+__device__ void WriteTop(Shared& shared, const Entries& all, int32_t count, double log_sum,
+                         int32_t* tokens, float* logprobs) {
+  const Entries entries = Gather(shared, all, LowestOfTop(shared, all, count));
+  const Threshold threshold = CutTopK(shared, entries, count);
+  // One warp goes over them in order of their ids: there are few, nearly always.
+  if (threadIdx.x >= 32) return;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x);
+  uint32_t kept = 0, ties = 0;
+  for (int32_t at = 0; at < entries.size; at += 32) {
+    const int32_t i = at + lane;
+    const bool valid = i < entries.size;
+    const uint32_t key = valid ? KeyOf(entries.logits[i]) : 0;
+    const uint32_t before = (1u << lane) - 1;
+    const uint32_t tie_lanes = __ballot_sync(~0u, valid && key == threshold.key);
+    const bool keep =
+        valid && (key > threshold.key ||
+                  (key == threshold.key && ties + __popc(tie_lanes & before) < threshold.ties));
+    const uint32_t kept_lanes = __ballot_sync(~0u, keep);
+    if (keep) {
+      const uint32_t to = kept + __popc(kept_lanes & before);
+      shared.top_logits[to] = entries.logits[i];
+      shared.top_tokens[to] = entries.Token(i);
+    }
+    ties += __popc(tie_lanes);
+    kept += __popc(kept_lanes);
+  }
+  __syncwarp();
+  if (lane >= count) return;
+  if (lane >= static_cast<int32_t>(kept)) {
+    tokens[lane] = -1;
+    logprobs[lane] = -INFINITY;
+    return;
+  }
+  const float logit = shared.top_logits[lane];
+  int32_t rank = 0;
+  for (int32_t i = 0; i < static_cast<int32_t>(kept); ++i) {
+    rank += shared.top_logits[i] > logit || (shared.top_logits[i] == logit && i < lane) ? 1 : 0;
+  }
+  tokens[rank] = shared.top_tokens[lane];
+  logprobs[rank] = static_cast<float>(logit - log_sum);
+}
+
+__global__ void __launch_bounds__(kThreads) SamplingKernel(const SamplingLaunch launch) {
+  extern __shared__ __align__(16) std::byte shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  const int64_t i = blockIdx.x;
+  const SamplingRow row = launch.rows[i];
+  float* const logits = reinterpret_cast<float*>(launch.logits) + i * launch.logits_stride;
+  PrepareLogits(launch, row, logits);
+  const Entries all = {logits, nullptr, launch.vocab};
+  int32_t token = 0;
+  const float max = FindLargest(shared, all, &token);
+  if (row.temperature > 0 && max > -INFINITY) token = DrawToken(shared, row, all, max);
+  const double sum = SumOf(shared, all, [max](float logit) { return expf(logit - max); });
+  const double log_sum = max + log(sum);
+  if (threadIdx.x == 0) {
+    launch.tokens[i] = token;
+    launch.logprobs[i] = static_cast<float>(logits[token] - log_sum);
+  }
+  const int32_t count = min(row.num_top_logprobs, kMaxTopLogprobs);
+  if (count > 0) {
+    WriteTop(shared, all, count, log_sum, launch.top_tokens + i * kMaxTopLogprobs,
+             launch.top_logprobs + i * kMaxTopLogprobs);
+  }
+}
+
+}  // namespace
+
+absl::Status Sampling(CudaStream& stream, const SamplingArgs& args) {
+  RETURN_IF_ERROR(CheckSampling(args));
+  static_assert(sizeof(Shared) <= 48 * 1024, "more needs to be asked for");
+  if (args.logits.rows == 0) return absl::OkStatus();
+  SamplingKernel<<<static_cast<unsigned>(args.logits.rows), kThreads, sizeof(Shared),
+                   stream.get()>>>(
+      {args.logits.data, args.logits.row_stride, static_cast<int32_t>(args.logits.cols),
+       args.rows.device_data(), args.banned.device_data(),
+       args.occurrences.empty() ? nullptr : args.occurrences.device_data(),
+       args.tokens.device_data(), args.logprobs.device_data(), args.top_tokens.device_data(),
+       args.top_logprobs.device_data()});
+  return LaunchStatus("launching sampling");
+}
+
+}  // namespace retroinfer::cuda

@@ -1,0 +1,39 @@
+// out = in * weight^T (+ bias) (+ out) for few rows, at the speed at which the weight can be read;
+// and for shapes and alignments that cuBLASLt does not take, at any speed.
+//
+// Batch-invariant: the order in which the products of an element are added depends on in_features
+// alone.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace retroinfer::cuda {
+
+// Columns of a prepared weight are a multiple of this; those added are zero.
+inline constexpr int64_t kWeightColumnAlignment = 8;
+
+struct SkinnyGemmLaunch {
+  const void* weight = nullptr;  // [out_features][padded_in] bf16
+  int64_t out_features = 0;
+  int64_t in_features = 0;
+  int64_t padded_in = 0;        // in_features rounded up to kWeightColumnAlignment
+  const float* bias = nullptr;  // [out_features] or null
+  const void* in = nullptr;     // [rows] rows of in_features bf16
+  int64_t in_stride = 0;        // elements
+  int64_t rows = 0;
+  std::byte* out = nullptr;  // [rows] rows of out_features, f32 or bf16
+  int64_t out_stride = 0;    // elements
+  bool out_is_f32 = false;
+  bool accumulate = false;
+};
+
+// Allows the kernels the shared memory that they need. Once, before the first launch.
+cudaError_t PrepareSkinnyGemm();
+
+// REQUIRES: rows, out_features and in_features above zero.
+cudaError_t LaunchSkinnyGemm(const SkinnyGemmLaunch& launch, cudaStream_t stream);
+
+}  // namespace retroinfer::cuda

@@ -1,0 +1,40 @@
+#include <algorithm>
+#include <utility>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/ops/cuda/cuda_ops.h"
+#include "gpu_worker/server/compute_backend.h"
+
+namespace retroinfer {
+namespace {
+
+// What the plan does not count: workspaces of libraries, activations of a step, graphs.
+constexpr size_t kUnplannedBytes = size_t{1} << 30;
+// A page in a slot is read at the speed of the GPU's memory, others over PCIe. The other half is for
+// dense KV and the index.
+constexpr double kBlockCacheShare = 0.5;
+
+}  // namespace
+
+absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, int ordinal) {
+  ComputeBackend backend;
+  ASSIGN_OR_RETURN(backend.compute_dtype,
+                   ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));
+  if (backend.compute_dtype != DType::kBf16) {
+    return absl::InvalidArgumentError(
+        "--compute-dtype f32 is for --device cpu; a GPU computes in bf16");
+  }
+  ASSIGN_OR_RETURN(backend.kv_dtype, ParseDType(options.kv_dtype, "--kv-dtype", DType::kBf16));
+  ASSIGN_OR_RETURN(auto device,
+                   CudaDevice::Create({.ordinal = ordinal,
+                                       .memory_utilization = options.gpu_memory_utilization}));
+  ASSIGN_OR_RETURN(backend.ops, CudaOps::Create(*device));
+  const size_t memory_bytes = device->info().memory_bytes;
+  backend.memory_bytes = memory_bytes - std::min(memory_bytes / 4, kUnplannedBytes);
+  backend.block_cache_share = kBlockCacheShare;
+  backend.device = std::move(device);
+  return backend;
+}
+
+}  // namespace retroinfer

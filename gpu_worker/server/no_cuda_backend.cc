@@ -1,0 +1,13 @@
+// Of programs that are built without CUDA.
+#include "gpu_worker/server/compute_backend.h"
+
+namespace retroinfer {
+
+absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& /*options*/,
+                                                 int /*ordinal*/) {
+  return absl::FailedPreconditionError(
+      "this program was built without CUDA; use --device cpu, or build it where the CUDA toolkit "
+      "is installed");
+}
+
+}  // namespace retroinfer
