@@ -28,8 +28,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
     pool.Randomize(3, 0);
     const MetaIndexImage indexes(data_, lists);
     const size_t query_rows = 3 * static_cast<size_t>(query_heads);
-    const std::vector<float> scores =
-        RandomNormal(query_rows * static_cast<size_t>(max_clusters), 8, deviation);
+    const auto scores = RandomNormal(query_rows * static_cast<size_t>(max_clusters), 8, deviation);
     std::vector<int32_t> estimated(6 * static_cast<size_t>(max_estimated), -1);
     std::mt19937 random(4);
     for (size_t row = 0; row < 6; ++row) {
@@ -86,8 +85,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
       EXPECT_EQ(got_max[q], static_cast<float>(want_max));
       // f32 sums of 128 terms of one sign, exp() to 2e-7.
       EXPECT_NEAR(got_sum[q], want_sum, 1e-5 * want_sum);
-      const std::span<const float> got(got_acc.data() + q * head_dim, head_dim);
-      EXPECT_LT(RelativeError(got, want_acc), 1e-5);
+      EXPECT_LT(RelativeError(std::span(got_acc).subspan(q * head_dim, head_dim), want_acc), 1e-5);
     }
   }
 
