@@ -447,7 +447,7 @@ int Run() {
     const DeviceBuffer sink = data.Allocate(sizeof(float));
     const double read_us = clock.Time([&] {
       bench::LaunchRead(stages.pool_bytes().device_data(), stages.pool_bytes().size() / 16 * 16,
-                        sink.as<float>().device_data(), clock.stream().get());
+                        sink.as<float>().device_data(), clock.stream());
     });
     const double limit = static_cast<double>(stages.pool_bytes().size()) / read_us / 1e3;
     std::printf("%s, commit %s\nread of %.1f GB of device memory: %.0f GB/s\n\n",

@@ -26,9 +26,9 @@ __global__ void __launch_bounds__(kThreads) Read(const uint4* data, size_t count
 
 }  // namespace
 
-void LaunchRead(const std::byte* data, size_t bytes, float* sink, cudaStream_t stream) {
-  Read<<<kBlocks, kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(data),
-                                         bytes / sizeof(uint4), sink);
+void LaunchRead(const std::byte* data, size_t bytes, float* sink, CudaStream& stream) {
+  Read<<<kBlocks, kThreads, 0, stream.get()>>>(reinterpret_cast<const uint4*>(data),
+                                               bytes / sizeof(uint4), sink);
 }
 
 }  // namespace retroinfer::bench

@@ -55,85 +55,113 @@ struct alignas(sizeof(Element) * kCount) Pack {
 __device__ float ToFloat(float value) { return value; }
 __device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
 
+template <int kDims, int kHeads>
+struct PartShared {
+  const std::byte* sums[kClustersPerPart];  // where the value sums lie
+  float weights[kHeads][kClustersPerPart];
+  float warp_max[kHeads][kClustersPerPart / 32];
+  float warp_sum[kHeads][kClustersPerPart / 32];
+  float partial[kWarps][kHeads][kDims];
+};
+
+// One cluster of the zone; of size 0 and with scores of -inf where there is none.
+template <int kHeads>
+struct Place {
+  float size;
+  float x[kHeads];  // scores
+};
+
+// Begins to read the cluster at `index` of the row's zone, of which `count` from `first` on are
+// this part's; says where its value sum lies.
+template <int kHeads>
+__device__ Place<kHeads> ReadPlace(const EstimateParams& params, int64_t row, int32_t first,
+                                   int32_t count, const std::byte** sum) {
+  const uint32_t head = blockIdx.y;
+  const int index = static_cast<int>(threadIdx.x);
+  // Places beyond the zone read its first cluster, with weight 0.
+  const bool is_place = index < count;
+  const int32_t cluster =
+      params.estimated[row * params.max_estimated + first + (is_place ? index : 0)];
+  const auto in_block = static_cast<uint32_t>(cluster) % kClustersPerMetaBlock;
+  const MetaBlockId block =
+      params.indexes[blockIdx.z].block_ids[static_cast<uint32_t>(cluster) / kClustersPerMetaBlock];
+  *sum = params.runs.ValueSums(block, params.layer, head) + in_block * params.runs.vector_bytes;
+  Place<kHeads> place;
+  place.size =
+      is_place
+          ? static_cast<float>(params.runs.Entries(block, params.layer, head)[in_block].num_tokens)
+          : 0;
+#pragma unroll
+  for (int g = 0; g < kHeads; ++g) {
+    place.x[g] = is_place && g < params.group
+                     ? params.scores[(row * params.group + g) * params.max_clusters + cluster]
+                     : -INFINITY;
+  }
+  return place;
+}
+
+// Turns scores into weights against the part's maximum, and adds up the sizes they weigh. All
+// threads of the block take part; the first kClustersPerPart have a place.
+template <int kDims, int kHeads>
+__device__ void FindWeights(const Place<kHeads>& place, PartShared<kDims, kHeads>& shared) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  if (thread < kClustersPerPart) {
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      float max = place.x[g];
+      for (int step = 16; step > 0; step /= 2) {
+        max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, step));
+      }
+      if (lane == 0) shared.warp_max[g][warp] = max;
+    }
+  }
+  __syncthreads();
+  if (thread < kClustersPerPart) {
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      float max = shared.warp_max[g][0];
+      for (int i = 1; i < kClustersPerPart / 32; ++i) max = fmaxf(max, shared.warp_max[g][i]);
+      const float weight = place.x[g] == -INFINITY ? 0 : Exp(place.x[g] - max);
+      shared.weights[g][thread] = weight;
+      float sum = weight * place.size;
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+      if (lane == 0) shared.warp_sum[g][warp] = sum;
+    }
+  }
+  __syncthreads();
+}
+
 // grid: [max_parts, kv_heads, batch]
 template <typename Element, int kDims, int kHeads>
 __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams params) {
   constexpr int kPerLane = kDims / 32;
   using Values = Pack<Element, kPerLane>;
-  __shared__ float weights[kHeads][kClustersPerPart];
-  __shared__ const std::byte* sums[kClustersPerPart];  // where the value sums lie
-  __shared__ float warp_max[kHeads][kClustersPerPart / 32];
-  __shared__ float warp_sum[kHeads][kClustersPerPart / 32];
-  __shared__ float partial[kWarps][kHeads][kDims];
-  const uint32_t head = blockIdx.y, sequence = blockIdx.z;
-  const int64_t row = static_cast<int64_t>(sequence) * gridDim.y + head;
+  __shared__ PartShared<kDims, kHeads> shared;
+  const int64_t row = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
   const int32_t first = static_cast<int32_t>(blockIdx.x) * kClustersPerPart;
   const int32_t count = min(kClustersPerPart, params.num_estimated[row] - first);
   if (count <= 0) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
-  const MetaBlockId* block_ids = params.indexes[sequence].block_ids;
-  const int64_t query_row = row * params.group;
+
   // All loads are under way before the first result is used.
-  float size = 0;
-  float x[kHeads];
-#pragma unroll
-  for (int g = 0; g < kHeads; ++g) x[g] = -INFINITY;
+  Place<kHeads> place;
   if (thread < kClustersPerPart) {
-    // Places beyond the zone read its first cluster, with weight 0.
-    const bool is_place = thread < count;
-    const int32_t place =
-        params.estimated[row * params.max_estimated + first + (is_place ? thread : 0)];
-    const auto in_block = static_cast<uint32_t>(place) % kClustersPerMetaBlock;
-    const MetaBlockId block = block_ids[static_cast<uint32_t>(place) / kClustersPerMetaBlock];
-    sums[thread] =
-        params.runs.ValueSums(block, params.layer, head) + in_block * params.runs.vector_bytes;
-    if (is_place) {
-      size =
-          static_cast<float>(params.runs.Entries(block, params.layer, head)[in_block].num_tokens);
-#pragma unroll
-      for (int g = 0; g < kHeads; ++g) {
-        if (g < params.group) x[g] = params.scores[(query_row + g) * params.max_clusters + place];
-      }
-    }
+    place = ReadPlace<kHeads>(params, row, first, count, &shared.sums[thread]);
   }
   __syncthreads();
   Values values[kClustersPerWarp];
 #pragma unroll
   for (int i = 0; i < kClustersPerWarp; ++i) {
-    values[i] = reinterpret_cast<const Values*>(sums[warp * kClustersPerWarp + i])[lane];
+    values[i] = reinterpret_cast<const Values*>(shared.sums[warp * kClustersPerWarp + i])[lane];
   }
-
-  if (thread < kClustersPerPart) {
-#pragma unroll
-    for (int g = 0; g < kHeads; ++g) {
-      float max = x[g];
-      for (int step = 16; step > 0; step /= 2) {
-        max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, step));
-      }
-      if (lane == 0) warp_max[g][warp] = max;
-    }
-  }
-  __syncthreads();
-  if (thread < kClustersPerPart) {
-#pragma unroll
-    for (int g = 0; g < kHeads; ++g) {
-      float max = warp_max[g][0];
-      for (int i = 1; i < kClustersPerPart / 32; ++i) max = fmaxf(max, warp_max[g][i]);
-      const float weight = x[g] == -INFINITY ? 0 : Exp(x[g] - max);
-      weights[g][thread] = weight;
-      float sum = weight * size;
-      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-      if (lane == 0) warp_sum[g][warp] = sum;
-    }
-  }
-  __syncthreads();
+  FindWeights(place, shared);
 
   float acc[kHeads][kPerLane] = {};
 #pragma unroll
   for (int i = 0; i < kClustersPerWarp; ++i) {
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
-      const float weight = weights[g][warp * kClustersPerWarp + i];
+      const float weight = shared.weights[g][warp * kClustersPerWarp + i];
 #pragma unroll
       for (int j = 0; j < kPerLane; ++j) acc[g][j] += weight * ToFloat(values[i].elements[j]);
     }
@@ -141,24 +169,25 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
 #pragma unroll
   for (int g = 0; g < kHeads; ++g) {
 #pragma unroll
-    for (int j = 0; j < kPerLane; ++j) partial[warp][g][lane * kPerLane + j] = acc[g][j];
+    for (int j = 0; j < kPerLane; ++j) shared.partial[warp][g][lane * kPerLane + j] = acc[g][j];
   }
   __syncthreads();
+  const int64_t first_part = row * params.group * params.max_parts + blockIdx.x;
   for (int i = thread; i < params.group * kDims; i += kThreads) {
     const int g = i / kDims;
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += partial[w][g][i % kDims];
-    params.part_acc[((query_row + g) * params.max_parts + blockIdx.x) * kDims + i % kDims] = sum;
+    for (int w = 0; w < kWarps; ++w) sum += shared.partial[w][g][i % kDims];
+    params.part_acc[(first_part + g * params.max_parts) * kDims + i % kDims] = sum;
   }
   if (thread < params.group) {
     float max = -INFINITY, sum = 0;
     for (int i = 0; i < kClustersPerPart / 32; ++i) {
-      max = fmaxf(max, warp_max[thread][i]);
-      sum += warp_sum[thread][i];
+      max = fmaxf(max, shared.warp_max[thread][i]);
+      sum += shared.warp_sum[thread][i];
     }
-    params.part_max[(query_row + thread) * params.max_parts + blockIdx.x] = max;
-    params.part_sum[(query_row + thread) * params.max_parts + blockIdx.x] = sum;
+    params.part_max[first_part + thread * params.max_parts] = max;
+    params.part_sum[first_part + thread * params.max_parts] = sum;
   }
 }
 

@@ -196,6 +196,46 @@ TEST_P(ClusterSelectTest, TiesFillTheBudgetExactly) {
   EXPECT_EQ(zones[0].estimated, again[0].estimated);
 }
 
+// So many ties that no short list of candidates holds them, between clusters that are no ties.
+TEST_P(ClusterSelectTest, ThousandsOfTies) {
+  constexpr int64_t kClusters = 4096;
+  std::vector<float> scores(kClusters, 1.0f);
+  for (size_t i = 0; i < 300; ++i) scores[i * 13] = 2.0f + static_cast<float>(i) / 128;
+  for (size_t i = 0; i < 200; ++i) scores[i * 17 + 5] = -3.0f;
+  for (const GroupRanking ranking : {GroupRanking::kSumOfSoftmax, GroupRanking::kMaxOfSoftmax}) {
+    for (const int32_t num_retrieved : {0, 10, 300, 1000}) {
+      SCOPED_TRACE(num_retrieved);
+      const SelectionBudget budget{kClusters, num_retrieved, 1500, ranking};
+      const auto zones = Select(scores, kClusters, 1, 1, {budget});
+      ExpectBest(zones[0], Ranks(scores, kClusters, 1, kClusters, ranking), budget);
+      const auto again = Select(scores, kClusters, 1, 1, {budget});
+      EXPECT_EQ(zones[0].retrieved, again[0].retrieved);
+      EXPECT_EQ(zones[0].estimated, again[0].estimated);
+    }
+  }
+}
+
+// A context of a million tokens beside a short one.
+TEST_P(ClusterSelectTest, TensOfThousandsOfClusters) {
+  constexpr int64_t kClusters = 65'536;
+  auto scores = RandomNormal(2 * 2 * 4 * kClusters, 23, 4.0f);
+  for (size_t i = 0; i < scores.size(); ++i) {
+    if (i % kClusters % 29 == 7) scores[i] = kEmpty;
+  }
+  const std::vector<SelectionBudget> budgets = {
+      {kClusters, 1180, 15'204, GroupRanking::kMaxOfSoftmax},
+      {128, 64, 64, GroupRanking::kSumOfSoftmax}};
+  const auto zones = Select(scores, kClusters, 8, 2, budgets);
+  for (size_t row = 0; row < zones.size(); ++row) {
+    SCOPED_TRACE(row);
+    const SelectionBudget& budget = budgets[row / 2];
+    ExpectBest(zones[row],
+               Ranks(std::span(scores).subspan(row * 4 * kClusters), kClusters, 4,
+                     static_cast<size_t>(budget.num_clusters), budget.ranking),
+               budget);
+  }
+}
+
 TEST_P(ClusterSelectTest, EmptyIndexesAndZeroBudgets) {
   const std::vector<float> scores(3 * 64, 1.0f);
   const auto zones = Select(scores, 64, 1, 1,

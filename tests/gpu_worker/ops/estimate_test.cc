@@ -28,8 +28,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
     pool.Randomize(3, 0);
     const MetaIndexImage indexes(data_, lists);
     const size_t query_rows = 3 * static_cast<size_t>(query_heads);
-    const std::vector<float> scores =
-        RandomNormal(query_rows * static_cast<size_t>(max_clusters), 8, deviation);
+    const auto scores = RandomNormal(query_rows * static_cast<size_t>(max_clusters), 8, deviation);
     std::vector<int32_t> estimated(6 * static_cast<size_t>(max_estimated), -1);
     std::mt19937 random(4);
     for (size_t row = 0; row < 6; ++row) {
@@ -39,9 +38,9 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
       std::copy_n(all.begin(), counts[row],
                   estimated.begin() + static_cast<int64_t>(row) * max_estimated);
     }
-    const DeviceBuffer max = data_.Upload(std::vector<float>(query_rows, kNan));
-    const DeviceBuffer sum = data_.Upload(std::vector<float>(query_rows, kNan));
-    const DeviceBuffer acc = data_.Upload(std::vector<float>(query_rows * head_dim, kNan));
+    const auto poisoned = [&](size_t size) { return data_.Upload(std::vector<float>(size, kNan)); };
+    const DeviceBuffer max = poisoned(query_rows), sum = poisoned(query_rows);
+    const DeviceBuffer acc = poisoned(query_rows * head_dim);
     const DeviceBuffer scratch = data_.Allocate(backend_->ops->EstimateScratchBytes(
         3, query_heads, static_cast<int32_t>(head_dim), max_estimated));
     const DeviceBuffer device_scores = data_.Upload(scores);
@@ -62,8 +61,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
                                 .out = {max.as<float>(), sum.as<float>(), acc.as<float>()},
                                 .scratch = scratch.bytes()})
                     .ok());
-    const auto got_max = data_.Download<float>(max);
-    const auto got_sum = data_.Download<float>(sum);
+    const auto got_max = data_.Download<float>(max), got_sum = data_.Download<float>(sum);
     const auto got_acc = data_.Download<float>(acc);
     for (size_t q = 0; q < query_rows; ++q) {
       const size_t sequence = q / static_cast<size_t>(query_heads);
@@ -87,8 +85,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
       EXPECT_EQ(got_max[q], static_cast<float>(want_max));
       // f32 sums of 128 terms of one sign, exp() to 2e-7.
       EXPECT_NEAR(got_sum[q], want_sum, 1e-5 * want_sum);
-      const std::span<const float> got(got_acc.data() + q * head_dim, head_dim);
-      EXPECT_LT(RelativeError(got, want_acc), 1e-5);
+      EXPECT_LT(RelativeError(std::span(got_acc).subspan(q * head_dim, head_dim), want_acc), 1e-5);
     }
   }
 

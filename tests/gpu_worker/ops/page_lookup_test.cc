@@ -170,85 +170,113 @@ TEST_P(PageLookupTest, NothingIsAdmittedWhileTheCacheIsClosed) {
 }
 
 // Many rows that share pages: sequences with a common prefix miss the same pages in one call.
-TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
-  constexpr int32_t kBatch = 6, kHeads = 2, kRetrieved = 60;
-  constexpr uint32_t kArena = 1024, kSlots = 300;
-  MetaPoolImage pool({1, kHeads, 128, DType::kBf16}, 1);
-  PageId page = 0;
-  for (uint32_t head = 0; head < kHeads; ++head) {
-    for (uint32_t i = 0; i < 64; ++i) {
-      pool.host().Entries(0, 0, head)[i] = {page, 1 + i % 20};
-      page += (1 + i % 20 + 3) / 4;
+class SharedPages {
+ public:
+  static constexpr int32_t kBatch = 6, kHeads = 2, kRetrieved = 60;
+  static constexpr size_t kRows = kBatch * kHeads;
+  static constexpr int64_t kPages = kRetrieved * 5;
+
+  explicit SharedPages(Backend& backend) : backend_(backend), data_(backend) {
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      for (uint32_t i = 0; i < 64; ++i) {
+        pool_.host().Entries(0, 0, head)[i] = {num_pages_, 1 + i % 20};
+        num_pages_ += (1 + i % 20 + 3) / 4;
+      }
     }
+    pool_view_ = pool_.Upload(data_);
   }
-  ASSERT_LT(page, kArena);
-  const MetaIndexImage indexes(data_, std::vector<std::vector<MetaBlockId>>(kBatch, {0}));
-  const MetaPoolView device_pool = pool.Upload(data_);
+
+  // All pages that there are.
+  uint32_t num_pages() const { return num_pages_; }
+
+  // Looks up clusters drawn by `random` and checks every page; returns how many there were.
+  uint64_t Run(BlockCacheImage& cache, std::mt19937& random) {
+    std::vector<int32_t> clusters, counts;
+    for (size_t row = 0; row < kRows; ++row) {
+      std::vector<int32_t> all(64);
+      std::iota(all.begin(), all.end(), 0);
+      std::shuffle(all.begin(), all.end(), random);
+      counts.push_back(static_cast<int32_t>(random() % (kRetrieved + 1)));
+      clusters.insert(clusters.end(), all.begin(), all.begin() + kRetrieved);
+    }
+    const DeviceBuffer retrieved = data_.Upload(clusters), count = data_.Upload(counts);
+    const DeviceBuffer refs = data_.Allocate(kRows * kPages * sizeof(PageRef));
+    const DeviceBuffer num_pages = data_.Allocate(kRows * sizeof(int32_t));
+    const absl::Status status =
+        backend_.ops->PageLookup(*backend_.stream, {.cache = cache.view(),
+                                                    .counters = cache.device_counters(),
+                                                    .pool = pool_view_,
+                                                    .layer = 0,
+                                                    .indexes = indexes_.views(),
+                                                    .batch = kBatch,
+                                                    .num_kv_heads = kHeads,
+                                                    .retrieved = retrieved.as<const int32_t>(),
+                                                    .num_retrieved = count.as<const int32_t>(),
+                                                    .max_retrieved = kRetrieved,
+                                                    .max_pages = kPages,
+                                                    .pages = refs.as<PageRef>(),
+                                                    .num_pages = num_pages.as<int32_t>()});
+    EXPECT_TRUE(status.ok()) << status;
+    const auto got = data_.Download<PageRef>(refs);
+    const auto got_pages = data_.Download<int32_t>(num_pages);
+    uint64_t lookups = 0;
+    for (size_t row = 0; row < kRows; ++row) {
+      const size_t first = row * kPages;
+      size_t next = first;
+      for (size_t i = 0; i < static_cast<size_t>(counts[row]); ++i) {
+        const auto cluster = static_cast<size_t>(clusters[row * kRetrieved + i]);
+        next = CheckCluster(pool_.host().Entries(0, 0, row % kHeads)[cluster], got, next);
+      }
+      EXPECT_EQ(got_pages[row], static_cast<int32_t>(next - first));
+      lookups += next - first;
+    }
+    return lookups;
+  }
+
+ private:
+  // Checks the references from `next` on; returns the place behind them.
+  size_t CheckCluster(const MetaEntry& entry, const std::vector<PageRef>& refs, size_t next) {
+    for (uint32_t i = 0; 4 * i < entry.num_tokens; ++i, ++next) {
+      const PageRef& ref = refs.at(next);
+      EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(std::min(4u, entry.num_tokens - 4 * i)));
+      EXPECT_EQ(ref.reserved, 0);
+      const auto bytes =
+          data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
+      EXPECT_TRUE(HasPattern(entry.first_page + i, 0, bytes.data()));
+    }
+    return next;
+  }
+
+  Backend& backend_;
+  DeviceData data_;
+  MetaPoolImage pool_{{1, kHeads, 128, DType::kBf16}, 1};
+  MetaIndexImage indexes_{data_, std::vector<std::vector<MetaBlockId>>(kBatch, {0})};
+  MetaPoolView pool_view_;
+  uint32_t num_pages_ = 0;
+};
+
+TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
+  constexpr uint32_t kSlots = 300;
+  SharedPages shared(*backend_);
+  ASSERT_GT(shared.num_pages(), kSlots);
   for (const uint32_t num_transient : {0u, 16u, 400u}) {
-    BlockCacheImage cache(*backend_, kSlots, num_transient, kArena, 1024);
+    SCOPED_TRACE(num_transient);
+    BlockCacheImage cache(*backend_, kSlots, num_transient, shared.num_pages(), 1024);
     std::mt19937 random(num_transient);
     uint64_t lookups = 0;
     for (StepStamp step = 1; step < 5; ++step) {
       cache.BeginStep(step);
-      std::vector<int32_t> clusters(kBatch * kHeads * kRetrieved);
-      std::vector<int32_t> counts(kBatch * kHeads);
-      for (size_t row = 0; row < counts.size(); ++row) {
-        std::vector<int32_t> all(64);
-        std::iota(all.begin(), all.end(), 0);
-        std::shuffle(all.begin(), all.end(), random);
-        counts[row] = static_cast<int32_t>(random() % (kRetrieved + 1));
-        std::copy_n(all.begin(), kRetrieved,
-                    clusters.begin() + static_cast<int64_t>(row) * kRetrieved);
-      }
-      constexpr int64_t kPages = kRetrieved * 5;
-      const DeviceBuffer retrieved = data_.Upload(clusters);
-      const DeviceBuffer count = data_.Upload(counts);
-      const DeviceBuffer refs = data_.Allocate(counts.size() * kPages * sizeof(PageRef));
-      const DeviceBuffer num_pages = data_.Allocate(counts.size() * sizeof(int32_t));
-      ASSERT_TRUE(backend_->ops
-                      ->PageLookup(*backend_->stream, {.cache = cache.view(),
-                                                       .counters = cache.device_counters(),
-                                                       .pool = device_pool,
-                                                       .layer = 0,
-                                                       .indexes = indexes.views(),
-                                                       .batch = kBatch,
-                                                       .num_kv_heads = kHeads,
-                                                       .retrieved = retrieved.as<const int32_t>(),
-                                                       .num_retrieved = count.as<const int32_t>(),
-                                                       .max_retrieved = kRetrieved,
-                                                       .max_pages = kPages,
-                                                       .pages = refs.as<PageRef>(),
-                                                       .num_pages = num_pages.as<int32_t>()})
-                      .ok());
-      const auto got = data_.Download<PageRef>(refs);
-      const auto got_pages = data_.Download<int32_t>(num_pages);
-      for (size_t row = 0; row < counts.size(); ++row) {
-        size_t next = row * kPages;
-        for (int32_t i = 0; i < counts[row]; ++i) {
-          const auto cluster =
-              static_cast<size_t>(clusters[row * kRetrieved + static_cast<size_t>(i)]);
-          const MetaEntry& entry = pool.host().Entries(0, 0, row % kHeads)[cluster];
-          for (uint32_t j = 0; 4 * j < entry.num_tokens; ++j, ++next, ++lookups) {
-            ASSERT_EQ(got[next].num_tokens,
-                      static_cast<int32_t>(std::min(4u, entry.num_tokens - 4 * j)));
-            ASSERT_EQ(got[next].reserved, 0);
-            const auto bytes =
-                data_.Download(DeviceSpan<const std::byte>(got[next].page, kPageBytes));
-            ASSERT_TRUE(HasPattern(entry.first_page + j, 0, bytes.data()));
-          }
-        }
-        ASSERT_EQ(got_pages[row], static_cast<int32_t>(next - row * kPages));
-      }
+      lookups += shared.Run(cache, random);
     }
-    // The table, its inverse, the stack and the log agree.
+    // The table, its inverse, the stack, the log and the counters agree.
     const auto page_slot = cache.page_slot();
     const auto slot_page = cache.slot_page();
     uint32_t num_resident = 0;
-    for (PageId id = 0; id < kArena; ++id) {
-      if (page_slot[id] == kNoSlot) continue;
+    for (PageId page = 0; page < shared.num_pages(); ++page) {
+      if (page_slot[page] == kNoSlot) continue;
       ++num_resident;
-      ASSERT_LT(page_slot[id], kSlots);
-      ASSERT_EQ(slot_page[page_slot[id]], id);
+      ASSERT_LT(page_slot[page], kSlots);
+      ASSERT_EQ(slot_page[page_slot[page]], page);
     }
     EXPECT_EQ(num_resident, kSlots - cache.num_free());
     EXPECT_GT(num_resident, 0u);

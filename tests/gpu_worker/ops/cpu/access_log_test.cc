@@ -5,7 +5,6 @@
 #include <array>
 
 #include "gpu_worker/ops/block_cache_check.h"
-#include "gpu_worker/ops/block_cache_check.h"
 #include "tests/support/block_cache_image.h"
 
 namespace retroinfer::cpu {
