@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "bench/decode_attention_cuda_kernels.h"
+#include "bench/cuda/decode_attention_kernels.h"
 #include "bench/support/measure.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"

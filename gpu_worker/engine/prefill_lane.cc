@@ -60,7 +60,12 @@ absl::Status PrefillLane::RunChunk(int64_t rows) {
     RETURN_IF_ERROR(parts_.model->Embed(*parts_.stream,
                                         token_ids_.as<const int32_t>().first(ids.size()), hidden));
   }
-  return parts_.model->PrefillLayer(*parts_.stream, layer_, hidden, next_token_, KvOfLayer(layer_));
+  // The last layer's rows have no reader but the prompt's last one.
+  const bool is_last_layer = layer_ + 1 == geometry_.num_layers;
+  const bool has_last_token = next_token_ + rows == static_cast<int64_t>(prompt_.size());
+  const int64_t num_outputs = is_last_layer ? int64_t{has_last_token} : rows;
+  return parts_.model->PrefillLayer(*parts_.stream, layer_, hidden, next_token_, KvOfLayer(layer_),
+                                    num_outputs);
 }
 
 absl::Status PrefillLane::ReadCachedTokens() {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/random_weights.h"
 
 namespace retroinfer {
 namespace {
@@ -31,6 +32,15 @@ float AttentionScale(const ModelConfig& config) {
   return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
 }
 
+// `room` for the last rows of a chunk, with what was computed for these as rows of the whole chunk.
+Workspace::Views LastRows(const Workspace::Views& chunk, Workspace::Views room) {
+  const int64_t count = room.normed.rows;
+  room.normed = chunk.normed.Rows(chunk.normed.rows - count, count);
+  room.cos = chunk.cos.subspan(chunk.cos.size() - room.cos.size(), room.cos.size());
+  room.sin = chunk.sin.subspan(chunk.sin.size() - room.sin.size(), room.sin.size());
+  return room;
+}
+
 int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& options) {
   return options.max_positions == 0 ? config.context_length : options.max_positions;
 }
@@ -48,6 +58,21 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
                                                                const ModelConfig& config,
                                                                const Checkpoint& checkpoint,
                                                                const TransformerOptions& options) {
+  ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
+  ASSIGN_OR_RETURN(model->weights_,
+                   LoadModelWeights(device, ops, config, checkpoint, options.progress));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::LoadRandom(
+    Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
+  ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
+  ASSIGN_OR_RETURN(model->weights_, RandomModelWeights(device, ops, config));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
+    Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
   const int64_t max_positions = MaxPositions(config, options);
   if (max_positions < 1 || max_positions > config.context_length) {
     return absl::InvalidArgumentError(absl::StrCat("the context was set to ", max_positions,
@@ -64,8 +89,6 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
   ASSIGN_OR_RETURN(model->decode_,
                    Workspace::Create(device, config, dtype, options.max_decode_rows));
   RETURN_IF_ERROR(model->UploadTables(device, max_positions));
-  ASSIGN_OR_RETURN(model->weights_,
-                   LoadModelWeights(device, ops, config, checkpoint, options.progress));
   return model;
 }
 
@@ -109,22 +132,25 @@ absl::Status Transformer::RopeTable(Stream& stream, DeviceSpan<const int32_t> po
 
 absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights,
                                      const MatrixView& hidden, const Workspace::Views& rows,
-                                     bool decode) {
+                                     const Workspace::Views& query_rows, bool decode) {
   RETURN_IF_ERROR(Norm(stream, hidden, weights.attention_norm, rows.normed));
-  RETURN_IF_ERROR(Project(stream, *weights.q, rows.normed, rows.queries, false, decode));
   RETURN_IF_ERROR(Project(stream, *weights.k, rows.normed, rows.keys, false, decode));
   RETURN_IF_ERROR(Project(stream, *weights.v, rows.normed, rows.values, false, decode));
+  RETURN_IF_ERROR(PlaceHeads(stream, rows.keys, weights.k_norm, rows));
+  if (query_rows.queries.rows == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(
+      Project(stream, *weights.q, query_rows.normed, query_rows.queries, false, decode));
+  return PlaceHeads(stream, query_rows.queries, weights.q_norm, query_rows);
+}
+
+absl::Status Transformer::PlaceHeads(Stream& stream, const MatrixView& x,
+                                     const MatrixView& norm_weight, const Workspace::Views& rows) {
   if (config_.qk_norm) {
-    const MatrixView query_heads = rows.queries.SplitColumns(config_.head_dim);
-    const MatrixView key_heads = rows.keys.SplitColumns(config_.head_dim);
-    RETURN_IF_ERROR(Norm(stream, query_heads, weights.q_norm, query_heads));
-    RETURN_IF_ERROR(Norm(stream, key_heads, weights.k_norm, key_heads));
+    const MatrixView heads = x.SplitColumns(config_.head_dim);
+    RETURN_IF_ERROR(Norm(stream, heads, norm_weight, heads));
   }
-  for (const MatrixView& heads : {rows.queries, rows.keys}) {
-    RETURN_IF_ERROR(ops_.Rope(
-        stream, {.x = heads, .head_dim = config_.head_dim, .cos = rows.cos, .sin = rows.sin}));
-  }
-  return absl::OkStatus();
+  return ops_.Rope(stream,
+                   {.x = x, .head_dim = config_.head_dim, .cos = rows.cos, .sin = rows.sin});
 }
 
 absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,
@@ -148,7 +174,8 @@ absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_
 }
 
 absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
-                                       int64_t first_token, const LayerKv& kv) {
+                                       int64_t first_token, const LayerKv& kv,
+                                       int64_t num_outputs) {
   RETURN_IF_ERROR(CheckRows("PrefillLayer", hidden.rows, max_prefill_rows()));
   RETURN_IF_ERROR(CheckMatrix("PrefillLayer: hidden", hidden, activation_dtype(), hidden.rows,
                               config_.hidden_size));
@@ -162,20 +189,27 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
                                                    first_token + hidden.rows,
                                                    "; there is room for ", limit));
   }
+  if (num_outputs < 0 || num_outputs > hidden.rows) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("PrefillLayer: outputs for ", num_outputs, " rows of ", hidden.rows));
+  }
   const LayerWeights& weights = weights_.layers[layer];
   const Workspace::Views rows = prefill_.Rows(hidden.rows);
   const DeviceSpan<const int32_t> positions = positions_.as<const int32_t>().subspan(
       static_cast<size_t>(first_token), static_cast<size_t>(hidden.rows));
   RETURN_IF_ERROR(RopeTable(stream, positions, rows));
-  RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, false));
+  const Workspace::Views outputs = LastRows(rows, prefill_.Rows(num_outputs));
+  RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, outputs, false));
   RETURN_IF_ERROR(ops_.StoreLayerKv(
       stream, {.keys = rows.keys, .values = rows.values, .first_token = first_token, .out = kv}));
-  RETURN_IF_ERROR(ops_.PrefillAttention(stream, {.queries = rows.queries,
+  if (num_outputs == 0) return absl::OkStatus();
+  const int64_t first_output = hidden.rows - num_outputs;
+  RETURN_IF_ERROR(ops_.PrefillAttention(stream, {.queries = outputs.queries,
                                                  .kv = kv,
-                                                 .first_token = first_token,
+                                                 .first_token = first_token + first_output,
                                                  .scale = AttentionScale(config_),
-                                                 .out = rows.attention}));
-  return FinishLayer(stream, weights, hidden, rows, false);
+                                                 .out = outputs.attention}));
+  return FinishLayer(stream, weights, hidden.Rows(first_output, num_outputs), outputs, false);
 }
 
 absl::Status Transformer::Logits(Stream& stream, const MatrixView& hidden,
@@ -205,7 +239,7 @@ absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token
   RETURN_IF_ERROR(RopeTable(stream, positions, rows));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[layer];
-    RETURN_IF_ERROR(ProjectQkv(stream, weights, rows.hidden, rows, true));
+    RETURN_IF_ERROR(ProjectQkv(stream, weights, rows.hidden, rows, rows, true));
     RETURN_IF_ERROR(attention(layer, rows.queries, rows.keys, rows.values, rows.attention));
     RETURN_IF_ERROR(FinishLayer(stream, weights, rows.hidden, rows, true));
   }

@@ -5,7 +5,8 @@
 //   Embed(chunk) into hidden                  Decode(token ids, positions):
 //   for each layer, for each chunk:             embed
 //     PrefillLayer(layer, chunk)                for each layer: norm, QKV, RoPE, `attention`,
-//   Logits(last row of hidden)                    output projection, feed-forward
+//   (of the last layer the last row)              output projection, feed-forward
+//   Logits(last row of hidden)
 //                                               norm, output projection -> logits
 //
 // Everything is enqueued on the caller's stream; nothing is allocated after Load.
@@ -58,6 +59,11 @@ class Transformer {
                                                            const Checkpoint& checkpoint,
                                                            const TransformerOptions& options);
 
+  // The same with random weights, without a checkpoint. Returns: as RandomModelWeights.
+  static absl::StatusOr<std::unique_ptr<Transformer>> LoadRandom(Device& device, Ops& ops,
+                                                                 const ModelConfig& config,
+                                                                 const TransformerOptions& options);
+
   const ModelConfig& config() const { return config_; }
   DType activation_dtype() const { return ops_.activation_dtype(); }
   int64_t max_prefill_rows() const { return prefill_.max_rows(); }
@@ -74,8 +80,11 @@ class Transformer {
   // dtype, in place. Their keys (after RoPE) and values become tokens [first_token, first_token +
   // n) of `kv`, which must hold the tokens before them. The result does not depend on where chunks
   // begin and end.
+  //
+  // Only the last `num_outputs` rows of `hidden`, 0 to n, are computed; the others stay as they
+  // are. Of the last layer a prompt needs all keys and values, but no row beside its last.
   absl::Status PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
-                            int64_t first_token, const LayerKv& kv);
+                            int64_t first_token, const LayerKv& kv, int64_t num_outputs);
 
   // Final norm and output projection: `hidden` [n, hidden] as the last layer left it, `logits`
   // [n, vocab] f32; n <= max_prefill_rows(). `hidden` is unchanged.
@@ -91,12 +100,20 @@ class Transformer {
  private:
   Transformer(Ops& ops, const ModelConfig& config) : ops_(ops), config_(config) {}
 
+  // Everything but the weights.
+  static absl::StatusOr<std::unique_ptr<Transformer>> WithoutWeights(
+      Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options);
   absl::Status UploadTables(Device& device, int64_t max_positions);
   absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                          const Workspace::Views& rows);
-  // Norm, projections, norms of heads, RoPE: hidden -> rows.queries, rows.keys, rows.values.
+  // Norm, projections, norms of heads, RoPE: hidden -> rows.keys, rows.values, and of the rows
+  // whose norm lies in query_rows.normed -> query_rows.queries.
   absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
-                          const Workspace::Views& rows, bool decode);
+                          const Workspace::Views& rows, const Workspace::Views& query_rows,
+                          bool decode);
+  // Norm of each head, where the model has one, and RoPE: `x` (queries or keys) in place.
+  absl::Status PlaceHeads(Stream& stream, const MatrixView& x, const MatrixView& norm_weight,
+                          const Workspace::Views& rows);
   // Output projection and feed-forward network: hidden += f(rows.attention), hidden += g(hidden).
   absl::Status FinishLayer(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                            const Workspace::Views& rows, bool decode);

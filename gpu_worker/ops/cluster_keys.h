@@ -18,7 +18,7 @@ namespace retroinfer {
 struct ClusterKeysArgs {
   LayerKv kv;
   int64_t first_token = 0;   // of the segment, a row of `kv`
-  int32_t num_tokens = 0;    // n, multiple of 1024
+  int32_t num_tokens = 0;    // n, multiple of 1024, at most 8192
   int32_t num_clusters = 0;  // m = n / 16
   int32_t rounds = 10;
   bool centre_keys = false;
@@ -27,10 +27,7 @@ struct ClusterKeysArgs {
   DeviceSpan<float> centroids;     // [kv_heads, m, d]: C; 0 for an empty cluster
   DeviceSpan<float> value_sums;    // [kv_heads, m, d]
   DeviceSpan<float> radii;         // [kv_heads, m]; 0 for an empty cluster
-  DeviceSpan<std::byte> scratch;   // at least ClusterKeysScratchBytes(...)
+  DeviceSpan<std::byte> scratch;   // at least ClusterKeysScratchBytes(...) of the backend
 };
-
-size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
-                               int32_t num_clusters);
 
 }  // namespace retroinfer

@@ -61,6 +61,8 @@ class Ops {
                                              int32_t head_dim) const = 0;
   virtual absl::Status DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) = 0;
 
+  virtual size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim,
+                                         int32_t num_tokens, int32_t num_clusters) const = 0;
   virtual absl::Status ClusterKeys(Stream& stream, const ClusterKeysArgs& args) = 0;
   virtual absl::Status WriteSegment(Stream& stream, const WriteSegmentArgs& args) = 0;
   virtual absl::Status LoadSegmentIndex(Stream& stream, const LoadSegmentIndexArgs& args) = 0;

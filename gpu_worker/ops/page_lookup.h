@@ -39,7 +39,8 @@ struct LookupState {
   uint32_t num_admitted;  // owners with a rank below this get free slots
   uint32_t num_free;      // before the call
   uint32_t reserved;
-  uint64_t log_head;  // before the call
+  uint64_t log_head;  // cursors of the log before the call
+  uint64_t log_tail;
 };
 
 inline constexpr size_t kMaxSlots = 0x7fffffff;

@@ -36,8 +36,8 @@ absl::Status SegmentBuilder::Allocate() {
   RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), value_sums_));
   RETURN_IF_ERROR(allocate(h * m * sizeof(float), radii_));
   RETURN_IF_ERROR(
-      allocate(ClusterKeysScratchBytes(geometry.num_kv_heads, geometry.head_dim,
-                                       static_cast<int32_t>(n), static_cast<int32_t>(m)),
+      allocate(ops_.ClusterKeysScratchBytes(geometry.num_kv_heads, geometry.head_dim,
+                                            static_cast<int32_t>(n), static_cast<int32_t>(m)),
                cluster_scratch_));
   RETURN_IF_ERROR(allocate(8 * h * (n + m), write_scratch_));
   RETURN_IF_ERROR(allocate(2 * h * kDecodeSegmentTokens * geometry.vector_bytes(), decode_kv_));

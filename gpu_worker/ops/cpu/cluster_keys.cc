@@ -13,7 +13,7 @@
 #include <limits>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/cluster_keys_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_features.h"
 #include "gpu_worker/ops/cpu/matmul_kernel.h"
@@ -297,34 +297,17 @@ class HeadClustering {
   const std::byte* keys_ = nullptr;
 };
 
-absl::Status Validate(const ClusterKeysArgs& args) {
-  constexpr char kOp[] = "cluster_keys";
-  const int64_t heads = args.kv.num_kv_heads, n = args.num_tokens, m = args.num_clusters,
-                d = args.kv.head_dim;
-  RETURN_IF_ERROR(CheckArg(heads > 0 && (d == 64 || d == 128), kOp, "needs head_dim 64 or 128"));
-  RETURN_IF_ERROR(CheckArg(args.kv.dtype == DType::kF32 || args.kv.dtype == DType::kBf16, kOp,
-                           "needs KV in f32 or bf16"));
-  RETURN_IF_ERROR(CheckArg(
-      n > 0 && n % int64_t{kDecodeSegmentTokens} == 0 && m == n / int64_t{kTokensPerCluster}, kOp,
-      "needs whole segments of 16 tokens a cluster"));
-  RETURN_IF_ERROR(CheckArg(args.first_token >= 0 && args.first_token + n <= args.kv.capacity, kOp,
-                           "needs tokens inside the layer's KV"));
-  RETURN_IF_ERROR(CheckArg(args.rounds >= 0, kOp, "needs rounds >= 0"));
-  RETURN_IF_ERROR(CheckSize(kOp, "assignment", args.assignment, heads * n));
-  RETURN_IF_ERROR(CheckSize(kOp, "sizes", args.sizes, heads * m));
-  RETURN_IF_ERROR(CheckSize(kOp, "centroids", args.centroids, heads * m * d));
-  RETURN_IF_ERROR(CheckSize(kOp, "value_sums", args.value_sums, heads * m * d));
-  RETURN_IF_ERROR(CheckSize(kOp, "radii", args.radii, heads * m));
-  return CheckSize(
-      kOp, "scratch", args.scratch,
-      static_cast<int64_t>(ClusterKeysScratchBytes(args.kv.num_kv_heads, args.kv.head_dim,
-                                                   args.num_tokens, args.num_clusters)));
-}
-
 }  // namespace
 
+size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
+                               int32_t num_clusters) {
+  return num_kv_heads * ScratchBytesOfHead(head_dim, num_tokens, num_clusters);
+}
+
 absl::Status ClusterKeys(CpuStream& stream, const ClusterKeysArgs& args) {
-  RETURN_IF_ERROR(Validate(args));
+  RETURN_IF_ERROR(
+      CheckClusterKeys(args, ClusterKeysScratchBytes(args.kv.num_kv_heads, args.kv.head_dim,
+                                                     args.num_tokens, args.num_clusters)));
   const int64_t m = args.num_clusters, d = args.kv.head_dim;
   ASSIGN_OR_RETURN(const std::shared_ptr<const MatmulKernel> products,
                    MatmulKernel::Get(kKeysPerBlock, m, d, ProductType(args.kv.dtype)));
@@ -337,11 +320,5 @@ absl::Status ClusterKeys(CpuStream& stream, const ClusterKeysArgs& args) {
 }
 
 }  // namespace cpu
-
-size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
-                               int32_t num_clusters) {
-  return num_kv_heads * cpu::ScratchBytesOfHead(head_dim, num_tokens, num_clusters);
-}
-
 }  // namespace retroinfer
 #endif  // HWY_ONCE

@@ -91,6 +91,11 @@ absl::Status CpuOps::Sampling(Stream& stream, const SamplingArgs& args) {
   return cpu::Sampling(Cpu(stream), args);
 }
 
+size_t CpuOps::ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
+                                       int32_t num_clusters) const {
+  return cpu::ClusterKeysScratchBytes(num_kv_heads, head_dim, num_tokens, num_clusters);
+}
+
 absl::Status CpuOps::ClusterKeys(Stream& stream, const ClusterKeysArgs& args) {
   return cpu::ClusterKeys(Cpu(stream), args);
 }

@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/load_segment_index_check.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -38,26 +38,10 @@ void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
   }
 }
 
-absl::Status Validate(const LoadSegmentIndexArgs& args) {
-  constexpr char kOp[] = "load_segment_index";
-  const KvGeometry& geometry = args.pool.geometry;
-  RETURN_IF_ERROR(geometry.Validate());
-  RETURN_IF_ERROR(
-      CheckArg(args.layer < geometry.num_layers, kOp, "layer is outside of the pool's geometry"));
-  RETURN_IF_ERROR(CheckArg(args.num_tokens > 0 && args.num_tokens % kDecodeSegmentTokens == 0 &&
-                               args.num_tokens <= kPrefillSegmentTokens,
-                           kOp, "needs a whole segment"));
-  const SegmentLayout layout(geometry, args.num_tokens);
-  RETURN_IF_ERROR(CheckArg(args.extent.size() >= size_t{layout.first_kv_page} * kPageBytes, kOp,
-                           "needs an extent that holds the segment's index"));
-  return CheckArg(args.meta_blocks.size() == layout.num_clusters / kClustersPerMetaBlock, kOp,
-                  "needs a meta block for each 64 clusters");
-}
-
 }  // namespace
 
 absl::Status LoadSegmentIndex(CpuStream& stream, const LoadSegmentIndexArgs& args) {
-  RETURN_IF_ERROR(Validate(args));
+  RETURN_IF_ERROR(CheckLoadSegmentIndex(args));
   return stream.Launch([args](ThreadPool& pool) {
     pool.ParallelFor(args.pool.geometry.num_kv_heads,
                      [&](int64_t head) { LoadHead(args, static_cast<uint32_t>(head)); });

@@ -7,6 +7,8 @@
 
 namespace retroinfer::cuda {
 
+size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
+                               int32_t num_clusters);
 absl::Status ClusterKeys(CudaStream& stream, const ClusterKeysArgs& args);
 
 }  // namespace retroinfer::cuda

@@ -29,7 +29,6 @@ constexpr float kRankRange = 64.0f;  // below the largest rank; smaller ones sha
 constexpr int64_t kMaxSharedClusters = 24 * 1024;  // else ranks lie in scratch memory
 constexpr uint64_t kNoKey = UINT64_MAX;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-constexpr float kLog2E = 1.4426950408889634f;
 
 struct SelectParams {
   const float* scores;
@@ -52,7 +51,8 @@ struct ExpSum {
   float sum;
 };
 
-__device__ float Exp(float x) { return exp2f(x * kLog2E); }
+// To a few units in the last place: ranks need no more.
+__device__ float Exp(float x) { return __expf(x); }
 
 __device__ ExpSum Merge(const ExpSum& a, const ExpSum& b) {
   const float max = fmaxf(a.max, b.max);
@@ -131,16 +131,17 @@ __device__ void FindLogSums(const SelectParams& params, const float* scores, int
 }
 
 // The rank that a cluster's weights give.
-__device__ float RankOf(const float (&weights)[kMaxGroup], int32_t group, GroupRanking ranking) {
+template <int kHeads>
+__device__ float RankOf(const float (&weights)[kHeads], int32_t group, GroupRanking ranking) {
   float max = -INFINITY;
 #pragma unroll
-  for (int g = 0; g < kMaxGroup; ++g) {
+  for (int g = 0; g < kHeads; ++g) {
     if (g < group) max = fmaxf(max, weights[g]);
   }
   if (ranking == GroupRanking::kMaxOfSoftmax || max == -INFINITY) return max;
   float sum = 0;
 #pragma unroll
-  for (int g = 0; g < kMaxGroup; ++g) {
+  for (int g = 0; g < kHeads; ++g) {
     if (g < group) sum += Exp(weights[g] - max);
   }
   return max + logf(sum);
@@ -153,25 +154,35 @@ struct RankRange {
 };
 
 // Writes all ranks; returns the range of those of live clusters.
+template <int kHeads>
 __device__ RankRange FindRanks(const SelectParams& params, const float* scores, int32_t count,
                                GroupRanking ranking, float* ranks, Shared& shared) {
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
   RankRange range{INFINITY, -INFINITY, 0};
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count; i += kThreads) {
-    float weights[kMaxGroup];
+  // Four clusters at a time: as many loads of 16 bytes are under way as there are heads.
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count / 4; i += kThreads) {
+    float4 quads[kHeads];
 #pragma unroll
-    for (int g = 0; g < kMaxGroup; ++g) {
-      if (g < params.group) weights[g] = scores[g * params.max_clusters + i];
+    for (int g = 0; g < kHeads; ++g) {
+      if (g < params.group) {
+        quads[g] = reinterpret_cast<const float4*>(scores + g * params.max_clusters)[i];
+      }
     }
 #pragma unroll
-    for (int g = 0; g < kMaxGroup; ++g) {
-      if (g < params.group) weights[g] -= shared.log_sums[g];
+    for (int j = 0; j < 4; ++j) {
+      float weights[kHeads];
+#pragma unroll
+      for (int g = 0; g < kHeads; ++g) {
+        if (g < params.group) weights[g] = (&quads[g].x)[j] - shared.log_sums[g];
+      }
+      float rank = RankOf<kHeads>(weights, params.group, ranking);
+      const bool is_live = rank > -INFINITY && rank < INFINITY;
+      if (!is_live) rank = -INFINITY;
+      ranks[4 * i + j] = rank;
+      if (is_live) {
+        range = {fminf(range.least, rank), fmaxf(range.most, rank), range.num_live + 1};
+      }
     }
-    float rank = RankOf(weights, params.group, ranking);
-    const bool is_live = rank > -INFINITY && rank < INFINITY;
-    if (!is_live) rank = -INFINITY;
-    ranks[i] = rank;
-    if (is_live) range = {fminf(range.least, rank), fmaxf(range.most, rank), range.num_live + 1};
   }
   const auto reduce = [](RankRange a, const RankRange& b) {
     return RankRange{fminf(a.least, b.least), fmaxf(a.most, b.most), a.num_live + b.num_live};
@@ -360,7 +371,8 @@ __device__ void WriteZones(const SelectParams& params, const float* ranks, int32
   });
 }
 
-// grid: [batch * kv_heads]
+// grid: [batch * kv_heads]. kHeads: at least the group.
+template <int kHeads>
 __global__ void __launch_bounds__(kThreads, 1) SelectRow(const SelectParams params) {
   __shared__ Shared shared;
   extern __shared__ float shared_ranks[];
@@ -375,7 +387,7 @@ __global__ void __launch_bounds__(kThreads, 1) SelectRow(const SelectParams para
       params.scratch == nullptr ? shared_ranks : params.scratch + row * 2 * params.max_clusters;
 
   FindLogSums(params, scores, count, shared);
-  const RankRange range = FindRanks(params, scores, count, budget.ranking, ranks, shared);
+  const RankRange range = FindRanks<kHeads>(params, scores, count, budget.ranking, ranks, shared);
   const auto r = static_cast<int32_t>(min(int64_t{budget.num_retrieved}, params.max_retrieved));
   const auto e = static_cast<int32_t>(min(int64_t{budget.num_estimated}, params.max_estimated));
   const int32_t numbers[2] = {min(r, range.num_live), min(r + e, range.num_live)};
@@ -412,10 +424,11 @@ absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
   };
   const size_t shared_bytes =
       in_shared ? static_cast<size_t>(args.max_clusters) * sizeof(float) : 0;
-  RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(SelectRow, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  const auto kernel = group <= 2 ? SelectRow<2> : group <= 4 ? SelectRow<4> : SelectRow<kMaxGroup>;
+  RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(kMaxSharedClusters * sizeof(float))));
-  SelectRow<<<static_cast<uint32_t>(args.batch * args.num_kv_heads), kThreads, shared_bytes,
-              stream.get()>>>(params);
+  kernel<<<static_cast<uint32_t>(args.batch * args.num_kv_heads), kThreads, shared_bytes,
+           stream.get()>>>(params);
   return CudaStatus(cudaGetLastError(), "cluster_select");
 }
 

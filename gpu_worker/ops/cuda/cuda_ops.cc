@@ -103,6 +103,11 @@ absl::Status CudaOps::Sampling(Stream& stream, const SamplingArgs& args) {
   return cuda::Sampling(Cuda(stream), args);
 }
 
+size_t CudaOps::ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim,
+                                        int32_t num_tokens, int32_t num_clusters) const {
+  return cuda::ClusterKeysScratchBytes(num_kv_heads, head_dim, num_tokens, num_clusters);
+}
+
 absl::Status CudaOps::ClusterKeys(Stream& stream, const ClusterKeysArgs& args) {
   return cuda::ClusterKeys(Cuda(stream), args);
 }

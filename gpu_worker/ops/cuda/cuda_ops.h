@@ -45,6 +45,8 @@ class CudaOps final : public Ops {
                                      int32_t head_dim) const override;
   absl::Status DecodeAttention(Stream& stream, const DecodeAttentionArgs& args) override;
 
+  size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
+                                 int32_t num_clusters) const override;
   absl::Status ClusterKeys(Stream& stream, const ClusterKeysArgs& args) override;
   absl::Status WriteSegment(Stream& stream, const WriteSegmentArgs& args) override;
   absl::Status LoadSegmentIndex(Stream& stream, const LoadSegmentIndexArgs& args) override;

@@ -1,8 +1,11 @@
-// Split-KV attention in one kernel. Bound by memory: it must read every KV byte once, so what
-// counts is bytes under way. Each warp has tiles of its own and a ring of stages in shared memory
-// that asynchronous copies fill ahead of it, across the ends of parts; warps meet only at those
-// ends. A part's result goes to scratch; the block that finishes the last part of a unit merges
-// them.
+// Split-KV attention. Bound by memory: it must read every KV byte once, so what counts is bytes
+// under way. Each warp has tiles of its own and a ring of stages in shared memory that asynchronous
+// copies fill ahead of it, across the ends of parts; warps meet only at those ends. A part's result
+// goes to scratch, and a second kernel, whose blocks are there before the first one ends, merges
+// the parts of each query head. (Merging by whichever block finishes a unit's last part is slower:
+// late blocks are late for all their units, and each merge makes them later.)
+#include <cmath>
+#include <numbers>
 #include <type_traits>
 
 #include "gpu_worker/ops/cuda/decode_attention_kernel.h"
@@ -21,8 +24,8 @@ struct Config {
   static constexpr int kTokensOfPage = static_cast<int>(kPageBytes / (2 * kHeadDim * sizeof(Kv)));
   static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
   static constexpr int kTileBytes = kTensor ? TensorState<kHeadDim>::kTileBytes : 16;
-  // 24 KiB for each warp: 192 KiB on a multiprocessor, of which two thirds are under way.
-  static constexpr int kStages = kTensor ? 3 * 128 / kHeadDim : 1;
+  // 16 KiB for each warp, 128 KiB on a multiprocessor: more under way only queues up.
+  static constexpr int kStages = kTensor ? 2 * 128 / kHeadDim : 1;
 };
 
 template <typename C, int kHeadDim>
@@ -35,27 +38,10 @@ struct alignas(128) Shared {
   DecodePart parts[kMaxPartsOfBlock];
   uint32_t masks[kDecodeWarps][C::kStages];
   int32_t total_parts;
-  int32_t num_published;              // parts whose results are in scratch
-  int32_t num_counted;                // of these, by the counter
-  unsigned long long complete_parts;  // bit p: part p was its unit's last; the counter's
-  unsigned long long merges;          // the same, not merged yet; the other warps'
 };
-static_assert(kMaxPartsOfBlock <= 64);
-
-// Waits for the warps that attend.
-__device__ void MeetWarps() { asm volatile("bar.sync 1, %0;\n" ::"n"(kDecodeThreads) : "memory"); }
-
-template <typename T>
-__device__ T ReadShared(const T& value) {
-  return *const_cast<const volatile T*>(&value);
-}
-template <typename T>
-__device__ void WriteShared(T& place, T value) {
-  *const_cast<volatile T*>(&place) = value;
-}
 
 __device__ float2* PartMaxSums(const DecodeLaunch& launch) {
-  return reinterpret_cast<float2*>(launch.scratch + kDecodeCounterBytes);
+  return reinterpret_cast<float2*>(launch.scratch + kDecodePlanBytes);
 }
 __device__ float* PartValues(const DecodeLaunch& launch) {
   return reinterpret_cast<float*>(PartMaxSums(launch) +
@@ -132,106 +118,27 @@ class TileFeeder {
   PageRequest request_ = {};
 };
 
-// Merges the parts of a unit and the estimate into out: a warp for each query head in turn.
-template <int kHeadDim>
-__device__ void MergeParts(const DecodeLaunch& launch, const DecodePart& part) {
-  constexpr int kDims = kHeadDim / 32;
-  using Values = std::conditional_t<kDims == 4, float4, float2>;
-  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
-  const int64_t first = part.first_of_unit;
-  for (auto q = static_cast<int32_t>(threadIdx.x / 32); q < launch.group; q += kDecodeWarps) {
-    const float2* max_sums = PartMaxSums(launch) + first * launch.group + q;
-    const auto* values =
-        reinterpret_cast<const Values*>(PartValues(launch) + (first * launch.group + q) * kHeadDim);
-    const int64_t query = (int64_t{part.sequence} * launch.kv_heads + part.head) * launch.group + q;
-    const bool has_estimate = launch.estimate_max != nullptr && launch.estimate_sum[query] > 0;
-    const float estimate_max =
-        has_estimate ? launch.estimate_max[query] * 1.4426950408889634f : -INFINITY;
-    float max = estimate_max;
-    for (int32_t p = lane; p < part.parts_of_unit; p += 32) {
-      max = fmaxf(max, __ldcg(max_sums + int64_t{p} * launch.group).x);
-    }
-    for (int step = 1; step < 32; step *= 2) max = fmaxf(max, __shfl_xor_sync(~0u, max, step));
-    const float base = ScoreBase(max);
-    float sum = 0;
-    float acc[kDims] = {};
-    for (int32_t begin = 0; begin < part.parts_of_unit; begin += 32) {
-      float weight = 0;
-      if (begin + lane < part.parts_of_unit) {
-        const float2 max_sum = __ldcg(max_sums + int64_t{begin + lane} * launch.group);
-        weight = Exp2(max_sum.x - base);
-        sum += weight * max_sum.y;
-      }
-      const int32_t count = min(32, part.parts_of_unit - begin);
-#pragma unroll 8
-      for (int32_t i = 0; i < count; ++i) {
-        const Values value =
-            __ldcg(values + int64_t{begin + i} * launch.group * (kHeadDim / kDims) + lane);
-        const float own = __shfl_sync(~0u, weight, i);
-        for (int d = 0; d < kDims; ++d) acc[d] += own * (&value.x)[d];
-      }
-    }
-    for (int step = 1; step < 32; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-    if (has_estimate) {
-      const float weight = Exp2(estimate_max - base);
-      sum += weight * launch.estimate_sum[query];
-      const float* estimate = launch.estimate_acc + query * kHeadDim + lane * kDims;
-      for (int d = 0; d < kDims; ++d) acc[d] += weight * estimate[d];
-    }
-    const float inverse = sum > 0 ? 1 / sum : 0.0f;
-    auto* out = reinterpret_cast<__nv_bfloat16*>(launch.out) + part.sequence * launch.out_stride +
-                (int64_t{part.head} * launch.group + q) * kHeadDim + lane * kDims;
-    for (int d = 0; d < kDims; d += 2) {
-      *reinterpret_cast<uint32_t*>(out + d) = PackBf16(acc[d] * inverse, acc[d + 1] * inverse);
-    }
-  }
-}
-
-// Merges units whose last part this block has finished.
-template <typename C, int kHeadDim>
-__device__ void MergeUnits(const DecodeLaunch& launch, const Shared<C, kHeadDim>& shared,
-                           unsigned long long parts) {
-  for (; parts != 0; parts &= parts - 1) {
-    MergeParts<kHeadDim>(launch, shared.parts[__ffsll(static_cast<long long>(parts)) - 1]);
-  }
-}
-
-// Thread 0, before a meeting: takes over what the counter found. Returns what is taken over so far.
-template <typename C, int kHeadDim>
-__device__ void TakeComplete(Shared<C, kHeadDim>& shared, unsigned long long& taken) {
-  const unsigned long long complete = ReadShared(shared.complete_parts);
-  __threadfence_block();
-  shared.merges = complete & ~taken;
-  taken = complete;
-}
-
-// Sums the warps' results into the place of part `p` in scratch. Called by the warps that attend;
-// `taken` is thread 0's.
+// Sums the warps' results into the place of part `p` in scratch. Called by the whole block.
 template <typename C, int kHeadDim, typename State>
 __device__ void FinishPart(const DecodeLaunch& launch, int32_t p, State& state, int32_t warp,
-                           Shared<C, kHeadDim>& shared, unsigned long long& taken) {
+                           Shared<C, kHeadDim>& shared) {
   constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   WarpResults<kHeadDim>& results = shared.results;
   const int64_t place = int64_t{shared.parts[p].index} * launch.group;
-  unsigned long long merges = 0;
   state.PublishMax(results, warp);
-  if (thread == 0) TakeComplete(shared, taken);
 #pragma unroll
   for (int32_t section = 0; section < kDecodeGroup / kHeads; ++section) {
     if (section * kHeads >= launch.group) break;
     state.PublishValues(section, results, warp);
-    MeetWarps();
-    if (section == 0) {
-      merges = shared.merges;
-      if (thread < launch.group) {
-        const float max = results.Max(thread);
-        float sum = 0;
-        for (int32_t w = 0; w < kDecodeWarps; ++w) {
-          sum += Exp2(results.max[w][thread] - ScoreBase(max)) * results.sum[w][thread];
-        }
-        PartMaxSums(launch)[place + thread] = {max, sum};
+    __syncthreads();
+    if (section == 0 && thread < launch.group) {
+      const float max = results.Max(thread);
+      float sum = 0;
+      for (int32_t w = 0; w < kDecodeWarps; ++w) {
+        sum += Exp2(results.max[w][thread] - ScoreBase(max)) * results.sum[w][thread];
       }
+      PartMaxSums(launch)[place + thread] = {max, sum};
     }
     const int32_t heads = min(kHeads, launch.group - section * kHeads);
     for (int32_t i = thread; i < heads * kHeadDim; i += kDecodeThreads) {
@@ -243,56 +150,7 @@ __device__ void FinishPart(const DecodeLaunch& launch, int32_t p, State& state, 
       }
       PartValues(launch)[(place + q) * kHeadDim + i % kHeadDim] = sum;
     }
-    MeetWarps();
-  }
-  if (thread == 0) {
-    __threadfence_block();
-    WriteShared(shared.num_published, p + 1);
-  }
-  MergeUnits(launch, shared, merges);
-}
-
-// The last meeting: merges what is left when the counter has seen all parts.
-template <typename C, int kHeadDim>
-__device__ void FinishBlock(const DecodeLaunch& launch, int32_t num_parts,
-                            Shared<C, kHeadDim>& shared, unsigned long long& taken) {
-  if (threadIdx.x == 0) {
-    while (ReadShared(shared.num_counted) < num_parts) {
-    }
-    __threadfence_block();
-    TakeComplete(shared, taken);
-  }
-  MeetWarps();
-  MergeUnits(launch, shared, shared.merges);
-}
-
-// The counter: one thread that waits for parts to be published.
-template <typename C, int kHeadDim>
-__device__ void CountParts(const DecodeLaunch& launch, int32_t num_parts,
-                           Shared<C, kHeadDim>& shared) {
-  unsigned long long complete = 0;
-  for (int32_t counted = 0; counted < num_parts;) {
-    const int32_t published = ReadShared(shared.num_published);
-    if (published == counted) {
-      __nanosleep(100);
-      continue;
-    }
-    __threadfence();
-    const unsigned long long before = complete;
-    for (; counted < published; ++counted) {
-      const DecodePart& part = shared.parts[counted];
-      unsigned long long* counter = Counters(launch) + part.unit;
-      const unsigned long long last = static_cast<unsigned long long>(part.parts_of_unit) - 1;
-      if (last > 0 && (atomicAdd(counter, 1ull) & kCountMask) != last) continue;
-      *counter = kIdle;
-      complete |= 1ull << counted;
-    }
-    if (complete != before) {
-      __threadfence();
-      WriteShared(shared.complete_parts, complete);
-    }
-    __threadfence_block();
-    WriteShared(shared.num_counted, counted);
+    __syncthreads();
   }
 }
 
@@ -316,7 +174,7 @@ __device__ void AttendPlain(const DecodeLaunch& launch, const DecodePart& part, 
 // Attends the block's parts with bf16 KV.
 template <typename C, int kHeadDim>
 __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32_t warp,
-                            Shared<C, kHeadDim>& shared, unsigned long long& taken) {
+                            Shared<C, kHeadDim>& shared) {
   TileFeeder<C, kHeadDim> feeder(launch, shared, num_parts, warp);
   for (int32_t stage = 0; stage < C::kStages - 1; ++stage) feeder.Copy(stage);
   int32_t filling = C::kStages - 1, reading = 0;
@@ -335,74 +193,182 @@ __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32
       reading = reading + 1 == C::kStages ? 0 : reading + 1;
     }
     if (p + 1 < num_parts) state.Prefetch(launch, shared.parts[p + 1]);
-    FinishPart(launch, p, state, warp, shared, taken);
+    FinishPart(launch, p, state, warp, shared);
   }
 }
 
+// Programmatic dependent launch: the next kernel's blocks may start, and wait for this one's end.
+__device__ void AllowNextKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+__device__ void AwaitLastKernel() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+// Sums the parts of a query head: each warp every fourth of them, relative to its own maximum.
+template <int kHeadDim>
+__device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32_t q,
+                        float (&maxima)[kDecodeWarps], float (&sums)[kDecodeWarps],
+                        float (&accs)[kDecodeWarps][kHeadDim]) {
+  constexpr int kDims = kHeadDim / 32;
+  constexpr int kAhead = 16;  // loads under way
+  using Values = std::conditional_t<kDims == 4, float4, float2>;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const int64_t first = int64_t{unit.first} * launch.group + q;
+  const float2* max_sums = PartMaxSums(launch) + first;
+  const auto* values =
+      reinterpret_cast<const Values*>(PartValues(launch) + first * kHeadDim) + lane;
+  float max = -INFINITY, sum = 0, acc[kDims] = {};
+  for (int32_t begin = warp; begin < unit.count; begin += kAhead * kDecodeWarps) {
+    Values ahead[kAhead];
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) {
+      const int64_t part = begin + i * kDecodeWarps;
+      ahead[i] = part < unit.count ? values[part * launch.group * (kHeadDim / kDims)] : Values{};
+    }
+    const int64_t part = begin + lane * kDecodeWarps;
+    float2 own = {-INFINITY, 0};
+    if (lane < kAhead && part < unit.count) own = max_sums[part * launch.group];
+    float raised = fmaxf(max, own.x);
+    for (int i = 1; i < 32; i *= 2) raised = fmaxf(raised, __shfl_xor_sync(~0u, raised, i));
+    const float kept = Exp2(max - ScoreBase(raised));
+    const float weight = Exp2(own.x - ScoreBase(raised));
+    max = raised;
+    sum = sum * kept + weight * own.y;
+    for (float& value : acc) value *= kept;
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) {
+      const float of_part = __shfl_sync(~0u, weight, i);
+      for (int d = 0; d < kDims; ++d) acc[d] += of_part * (&ahead[i].x)[d];
+    }
+  }
+  for (int i = 1; i < 32; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);
+  if (lane == 0) {
+    maxima[warp] = max;
+    sums[warp] = sum;
+  }
+  for (int d = 0; d < kDims; ++d) accs[warp][lane * kDims + d] = acc[d];
+}
+
 template <typename Kv, int kHeadDim>
-__global__ void __launch_bounds__(kBlockThreads, kBlocksOfProcessor)
+__global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
     DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
   using C = Config<Kv, kHeadDim>;
   extern __shared__ __align__(128) std::byte memory[];
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
-  if (threadIdx.x == 0) {
-    shared.num_published = shared.num_counted = 0;
-    shared.complete_parts = 0;
-  }
+  AllowNextKernel();
   const int32_t num_parts =
       PlanParts<C::kTokensOfPage>(launch, shared.plan, shared.total_parts, shared.parts);
-  if (warp == kDecodeWarps) {
-    if (threadIdx.x == kDecodeThreads) CountParts(launch, num_parts, shared);
-    return;
-  }
-  unsigned long long taken = 0;
   if constexpr (C::kTensor) {
-    AttendParts(launch, num_parts, warp, shared, taken);
+    AttendParts(launch, num_parts, warp, shared);
   } else {
     PlainState<kHeadDim> state;
     for (int32_t p = 0; p < num_parts; ++p) {
       state.Begin(launch, shared.parts[p]);
       AttendPlain<C, kHeadDim>(launch, shared.parts[p], warp, state);
-      FinishPart(launch, p, state, warp, shared, taken);
+      FinishPart(launch, p, state, warp, shared);
     }
   }
-  FinishBlock(launch, num_parts, shared, taken);
 }
 
-// How many blocks fill the current device.
+// Merges the parts of a query head and its estimate into out; a block for each query head. Bound by
+// the latency of two reads: of the plan, and of all parts at once.
+template <int kHeadDim>
+__global__ void __launch_bounds__(kDecodeThreads)
+    MergeKernel(const __grid_constant__ DecodeLaunch launch) {
+  __shared__ float maxima[kDecodeWarps], sums[kDecodeWarps], accs[kDecodeWarps][kHeadDim];
+  const auto block = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t unit = block / launch.group, q = block % launch.group;
+  const int64_t sequence = launch.first_sequence + unit / launch.num_heads;
+  const int64_t query_head =
+      int64_t{launch.first_head + unit % launch.num_heads} * launch.group + q;
+  const int64_t query = sequence * launch.kv_heads * launch.group + query_head;
+  AwaitLastKernel();
+  SumHead<kHeadDim>(launch, PlannedUnits(launch)[unit], q, maxima, sums, accs);
+  const bool has_estimate = launch.estimate_max != nullptr && launch.estimate_sum[query] > 0;
+  const float estimate_max =
+      has_estimate ? launch.estimate_max[query] * std::numbers::log2e_v<float> : -INFINITY;
+  float estimate = 0;
+  if (has_estimate && thread < kHeadDim) estimate = launch.estimate_acc[query * kHeadDim + thread];
+  __syncthreads();
+  if (thread >= kHeadDim) return;
+  float max = estimate_max;
+  for (const float other : maxima) max = fmaxf(max, other);
+  const float base = ScoreBase(max);
+  float sum = 0, acc = 0;
+  for (int w = 0; w < kDecodeWarps; ++w) {
+    const float weight = Exp2(maxima[w] - base);
+    sum += weight * sums[w];
+    acc += weight * accs[w][thread];
+  }
+  if (has_estimate) {
+    const float weight = Exp2(estimate_max - base);
+    sum += weight * launch.estimate_sum[query];
+    acc += weight * estimate;
+  }
+  auto* out = reinterpret_cast<__nv_bfloat16*>(launch.out) + sequence * launch.out_stride;
+  out[query_head * kHeadDim + thread] = __float2bfloat16_rn(sum > 0 ? acc / sum : 0.0f);
+}
+
+struct Grid {
+  cudaError_t code = cudaSuccess;
+  int blocks = 0;  // that fill the device
+  bool merge_starts_early = false;
+};
+
 template <typename Kv, int kHeadDim>
-cudaError_t CountBlocks(int& blocks) {
+Grid FindGrid() {
   constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>);
   auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim>;
-  int device = 0, processors = 0, of_processor = 0;
-  cudaError_t code = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          static_cast<int>(kSharedBytes));
-  if (code == cudaSuccess) code = cudaGetDevice(&device);
-  if (code == cudaSuccess) {
-    code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  }
-  if (code == cudaSuccess) {
-    code = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kBlockThreads,
-                                                         kSharedBytes);
-  }
-  if (code != cudaSuccess) return code;
-  blocks = min(kMaxDecodeBlocks, processors * min(of_processor, kBlocksOfProcessor));
-  return blocks > 0 ? cudaSuccess : cudaErrorInvalidConfiguration;
+  Grid grid;
+  int device = 0, processors = 0, of_processor = 0, capability = 0;
+  const auto attempt = [&grid](cudaError_t code) {
+    if (grid.code == cudaSuccess) grid.code = code;
+  };
+  attempt(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(kSharedBytes)));
+  attempt(cudaGetDevice(&device));
+  attempt(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  attempt(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device));
+  attempt(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads,
+                                                        kSharedBytes));
+  grid.blocks = min(kMaxDecodeBlocks, processors * min(of_processor, kBlocksOfProcessor));
+  grid.merge_starts_early = capability >= 9;
+  if (grid.blocks == 0) attempt(cudaErrorInvalidConfiguration);
+  return grid;
+}
+
+template <int kHeadDim>
+cudaError_t LaunchMerge(const DecodeLaunch& launch, bool starts_early, cudaStream_t stream) {
+  cudaLaunchAttribute early = {};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim =
+      dim3(static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.group));
+  config.blockDim = dim3(kDecodeThreads);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = starts_early ? 1 : 0;
+  return cudaLaunchKernelEx(&config, &MergeKernel<kHeadDim>, launch);
 }
 
 template <typename Kv, int kHeadDim>
 cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
-  struct Grid {
-    int blocks = 0;
-    cudaError_t code = CountBlocks<Kv, kHeadDim>(blocks);
-  };
-  static const Grid grid;  // a process has one device
+  static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
   if (grid.code != cudaSuccess) return grid.code;
   DecodeAttentionKernel<Kv, kHeadDim>
-      <<<grid.blocks, kBlockThreads, sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>), stream>>>(
+      <<<grid.blocks, kDecodeThreads, sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>), stream>>>(
           launch);
-  return cudaGetLastError();
+  const cudaError_t code = cudaGetLastError();
+  if (code != cudaSuccess) return code;
+  return LaunchMerge<kHeadDim>(launch, grid.merge_starts_early, stream);
 }
 
 }  // namespace

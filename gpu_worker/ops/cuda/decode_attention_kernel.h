@@ -31,8 +31,8 @@ struct DecodeLaunch {
   const float* estimate_max;  // or null
   const float* estimate_sum;
   const float* estimate_acc;
-  std::byte* scratch;  // DecodeScratchLayout
-  float scale_log2;    // scale * log2(e)
+  std::byte* scratch;
+  float scale_log2;  // scale * log2(e)
   uint32_t num_layers;
   uint32_t layer;
   int32_t kv_heads;
@@ -41,9 +41,9 @@ struct DecodeLaunch {
   int32_t first_head, num_heads;          // at most kMaxDecodeHeads; the product kMaxDecodeUnits
 };
 
-// Scratch of a launch: kMaxDecodeUnits counters of 8 bytes; (max, sum) [parts][group][2] f32; acc
-// [parts][group][head_dim] f32.
-inline constexpr size_t kDecodeCounterBytes = size_t{kMaxDecodeUnits} * sizeof(uint64_t);
+// Scratch of a launch: parts of each unit, kMaxDecodeUnits times 8 bytes; (max, sum)
+// [parts][group][2] f32; acc [parts][group][head_dim] f32.
+inline constexpr size_t kDecodePlanBytes = size_t{kMaxDecodeUnits} * 8;
 
 // Parts that a launch over `num_sequences` sequences may have.
 constexpr int64_t MaxDecodeParts(int64_t num_sequences) {
@@ -51,7 +51,7 @@ constexpr int64_t MaxDecodeParts(int64_t num_sequences) {
   return num_sequences * kMaxDecodeBlocks;
 }
 
-// Enqueues one kernel. `dtype` and `head_dim` are those of KV.
+// Enqueues two kernels. `dtype` and `head_dim` are those of KV.
 cudaError_t LaunchDecodeAttention(const DecodeLaunch& launch, DType dtype, uint32_t head_dim,
                                   cudaStream_t stream);
 

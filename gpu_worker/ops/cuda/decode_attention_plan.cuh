@@ -18,13 +18,11 @@ inline constexpr int32_t kTileTokens = 16;
 inline constexpr int32_t kTilesOfBlock = kDenseBlockTokens / kTileTokens;
 inline constexpr int32_t kDecodeWarps = 4;
 inline constexpr int32_t kDecodeThreads = 32 * kDecodeWarps;
-// One more warp counts finished parts.
-inline constexpr int32_t kBlockThreads = kDecodeThreads + 32;
 // Bytes of one (layer, head) of a dense block.
 template <int kTokensOfPage>
 inline constexpr int64_t kRunBytes = kDenseBlockTokens / kTokensOfPage* kPageBytes;
 // A part has at least a tile for each warp.
-inline constexpr int32_t kMinTilesOfPart = kDecodeWarps;
+inline constexpr int32_t kMinTilesOfPart = 2 * kDecodeWarps;
 // A block has at most one part of each unit; fewer than all units if those have a part each.
 inline constexpr int32_t kMaxPartsOfBlock = kMaxDecodeSequences;
 
@@ -33,10 +31,8 @@ struct DecodePart {
   const DenseBlockId* block_ids;
   const PageRef* pages;  // the unit's
   int64_t run_in_block;  // of the unit's layer and head, bytes
-  int32_t unit, sequence, head;
-  int32_t index;          // among all parts of the launch
-  int32_t first_of_unit;  // index of the unit's first part
-  int32_t parts_of_unit;
+  int32_t sequence, head;
+  int32_t index;       // among all parts of the launch
   int32_t begin, end;  // tiles of the unit
   int32_t sink_tokens, window_tokens, num_pages;
 };
@@ -51,19 +47,15 @@ struct DecodePlanScratch {
 
 __device__ inline int32_t CeilDivide(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
-// Counters of finished parts hold kIdle plus the count. Scratch memory comes with any contents:
-// whatever has other high bits is set to kIdle first. At the end of a launch they are kIdle.
-inline constexpr unsigned long long kIdle = 0xd3c0'de5a'7e57'0000ull;
-inline constexpr unsigned long long kCountMask = 0xffff;
+// Parts of a unit, for whoever merges them: in scratch.
+struct UnitParts {
+  int32_t first;  // among all parts of the launch
+  int32_t count;
+};
+static_assert(sizeof(UnitParts) * kMaxDecodeUnits == kDecodePlanBytes);
 
-__device__ inline unsigned long long* Counters(const DecodeLaunch& launch) {
-  return reinterpret_cast<unsigned long long*>(launch.scratch);
-}
-
-// No block counts before it has seen the counter valid, so only invalid contents are replaced.
-__device__ inline void MakeCounterValid(unsigned long long* counter) {
-  const unsigned long long seen = *reinterpret_cast<volatile unsigned long long*>(counter);
-  if ((seen & ~kCountMask) != kIdle) atomicCAS(counter, seen, kIdle);
+__device__ inline UnitParts* PlannedUnits(const DecodeLaunch& launch) {
+  return reinterpret_cast<UnitParts*>(launch.scratch);
 }
 
 // Describes unit `unit` of the launch, but for its parts.
@@ -74,7 +66,6 @@ __device__ inline DecodePart DescribeUnit(const DecodeLaunch& launch, int32_t un
   const int64_t list = sequence * int64_t{launch.kv_heads} + head;
   const DenseZone zone = launch.zones[sequence];
   DecodePart part = {};
-  part.unit = unit;
   part.sequence = sequence;
   part.head = static_cast<int32_t>(head);
   part.run_in_block = (int64_t{launch.layer} * launch.kv_heads + head) * kRunBytes<kTokensOfPage>;
@@ -109,7 +100,7 @@ __device__ inline int32_t SumParts(int32_t units, DecodePlanScratch& plan) {
 // barriers.
 __device__ inline void ChooseParts(int32_t units, int32_t heads, DecodePlanScratch& plan) {
   const auto blocks = static_cast<int32_t>(gridDim.x);
-  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kBlockThreads) {
+  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kDecodeThreads) {
     const int32_t first = unit / heads * heads;
     int32_t tiles = 0;
     for (int32_t h = 0; h < heads; ++h) tiles += plan.tiles[first + h];
@@ -118,7 +109,7 @@ __device__ inline void ChooseParts(int32_t units, int32_t heads, DecodePlanScrat
   }
   __syncthreads();
   // Rounding up may have made more parts than blocks; larger parts cannot.
-  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kBlockThreads) {
+  for (int32_t unit = static_cast<int32_t>(threadIdx.x); unit < units; unit += kDecodeThreads) {
     const int32_t first = unit / heads * heads;
     int32_t tiles = 0, parts = 0;
     for (int32_t h = 0; h < heads; ++h) {
@@ -178,16 +169,16 @@ __device__ inline const std::byte* ResolvePage(const DecodeLaunch& launch,
   return launch.pool + static_cast<int64_t>(request.word) * block_bytes + request.offset;
 }
 
-// Writes this block's parts and returns their number. Called by the whole block.
+// Writes this block's parts, and the first block all units' to scratch;
+// returns the number of this block's. Called by the whole block.
 template <int kTokensOfPage>
 __device__ inline int32_t PlanParts(const DecodeLaunch& launch, DecodePlanScratch& plan,
                                     int32_t& total_parts, DecodePart* parts) {
   const int32_t units = launch.num_sequences * launch.num_heads;
   const auto block = static_cast<int32_t>(blockIdx.x), blocks = static_cast<int32_t>(gridDim.x);
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  for (int32_t unit = thread; unit < units; unit += kBlockThreads) {
+  for (int32_t unit = thread; unit < units; unit += kDecodeThreads) {
     plan.tiles[unit] = DescribeUnit<kTokensOfPage>(launch, unit).end;
-    MakeCounterValid(Counters(launch) + unit);
   }
   __syncthreads();
   ChooseParts(units, launch.num_heads, plan);
@@ -197,15 +188,14 @@ __device__ inline int32_t PlanParts(const DecodeLaunch& launch, DecodePlanScratc
     if (thread == 0) total_parts = total;
   }
   __syncthreads();
-  for (int32_t unit = thread; unit < units; unit += kBlockThreads) {
+  for (int32_t unit = thread; unit < units; unit += kDecodeThreads) {
     const int32_t first = plan.first_part[unit], count = plan.final_parts[unit];
+    if (block == 0) PlannedUnits(launch)[unit] = {first, count};
     const int32_t own = first + (block + blocks - first % blocks) % blocks;
     if (own >= first + count) continue;
     DecodePart part = DescribeUnit<kTokensOfPage>(launch, unit);
     const int32_t tiles = part.end / count, rest = part.end % count, i = own - first;
     part.index = own;
-    part.first_of_unit = first;
-    part.parts_of_unit = count;
     part.begin = i * tiles + min(i, rest);
     part.end = part.begin + tiles + (i < rest ? 1 : 0);
     parts[own / blocks] = part;

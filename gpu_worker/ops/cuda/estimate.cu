@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
   constexpr int kPerLane = kDims / 32;
   using Values = Pack<Element, kPerLane>;
   __shared__ float weights[kHeads][kClustersPerPart];
-  __shared__ int32_t places[kClustersPerPart];
+  __shared__ const std::byte* sums[kClustersPerPart];  // where the value sums lie
   __shared__ float warp_max[kHeads][kClustersPerPart / 32];
   __shared__ float warp_sum[kHeads][kClustersPerPart / 32];
   __shared__ float partial[kWarps][kHeads][kDims];
@@ -73,42 +73,37 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const MetaBlockId* block_ids = params.indexes[sequence].block_ids;
   const int64_t query_row = row * params.group;
-  if (thread < kClustersPerPart) {
-    places[thread] =
-        thread < count ? params.estimated[row * params.max_estimated + first + thread] : -1;
-  }
-  __syncthreads();
-
-  // The value sums are on their way while the weights are computed.
-  Values values[kClustersPerWarp];
+  // All loads are under way before the first result is used.
+  float size = 0;
+  float x[kHeads];
 #pragma unroll
-  for (int i = 0; i < kClustersPerWarp; ++i) {
-    const int32_t place = places[warp * kClustersPerWarp + i];
-    if (place < 0) {
-      values[i] = Values{};
-      continue;
-    }
-    const MetaBlockId block = block_ids[place / int32_t{kClustersPerMetaBlock}];
-    values[i] = reinterpret_cast<const Values*>(params.runs.ValueSums(
-        block, params.layer, head))[place % int32_t{kClustersPerMetaBlock} * 32 + lane];
-  }
-
+  for (int g = 0; g < kHeads; ++g) x[g] = -INFINITY;
   if (thread < kClustersPerPart) {
-    const int32_t place = places[thread];
-    float size = 0;
-    float x[kHeads];
-#pragma unroll
-    for (int g = 0; g < kHeads; ++g) x[g] = -INFINITY;
-    if (place >= 0) {
-      const MetaBlockId block = block_ids[place / int32_t{kClustersPerMetaBlock}];
-      size = static_cast<float>(
-          params.runs.Entries(block, params.layer, head)[place % int32_t{kClustersPerMetaBlock}]
-              .num_tokens);
+    // Places beyond the zone read its first cluster, with weight 0.
+    const bool is_place = thread < count;
+    const int32_t place =
+        params.estimated[row * params.max_estimated + first + (is_place ? thread : 0)];
+    const auto in_block = static_cast<uint32_t>(place) % kClustersPerMetaBlock;
+    const MetaBlockId block = block_ids[static_cast<uint32_t>(place) / kClustersPerMetaBlock];
+    sums[thread] =
+        params.runs.ValueSums(block, params.layer, head) + in_block * params.runs.vector_bytes;
+    if (is_place) {
+      size =
+          static_cast<float>(params.runs.Entries(block, params.layer, head)[in_block].num_tokens);
 #pragma unroll
       for (int g = 0; g < kHeads; ++g) {
         if (g < params.group) x[g] = params.scores[(query_row + g) * params.max_clusters + place];
       }
     }
+  }
+  __syncthreads();
+  Values values[kClustersPerWarp];
+#pragma unroll
+  for (int i = 0; i < kClustersPerWarp; ++i) {
+    values[i] = reinterpret_cast<const Values*>(sums[warp * kClustersPerWarp + i])[lane];
+  }
+
+  if (thread < kClustersPerPart) {
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
       float max = x[g];
@@ -117,8 +112,9 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
       }
       if (lane == 0) warp_max[g][warp] = max;
     }
-    // Only the threads that hold a place take part.
-    asm volatile("bar.sync 1, %0;\n" ::"n"(kClustersPerPart) : "memory");
+  }
+  __syncthreads();
+  if (thread < kClustersPerPart) {
 #pragma unroll
     for (int g = 0; g < kHeads; ++g) {
       float max = warp_max[g][0];

@@ -59,6 +59,7 @@ struct FindShared {
   uint32_t num_owners;
   uint32_t num_admissible;
   uint32_t num_shared_hits;
+  uint32_t num_free;
   bool is_last;
 };
 
@@ -141,23 +142,33 @@ __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t f
 
 // Admissions that the free slots and the log allow: an entry for each page now, and one for the
 // release of it and of every resident page later.
-__device__ uint32_t Admissible(const BlockCacheParams& cache, uint64_t head, uint64_t tail) {
-  if (cache.control->is_closed != 0) return 0;
-  const uint64_t num_free = *cache.num_free;
+__device__ uint32_t Admissible(const BlockCacheParams& cache, uint64_t num_free, uint64_t head,
+                               uint64_t tail) {
+  if (cache.control->is_closed != 0 || num_free == 0) return 0;
   const uint64_t need = cache.num_slots - num_free + 2;
   const uint64_t room = LogRoom(cache, head, tail);
   return room < need ? 0 : static_cast<uint32_t>(min(num_free, (room - need) / 2 + 1));
 }
 
-// Ranks the owners and keeps the accounts. `head` and `tail` are those of thread 0.
-__device__ void RankOwners(const LookupParams& params, uint64_t head, uint64_t tail,
-                           FindShared& shared) {
+// Adds to a sum that nobody waits for.
+__device__ void Count(uint64_t& sum, uint64_t more) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(more));
+}
+
+// Ranks the owners and keeps the accounts.
+__device__ void RankOwners(const LookupParams& params, FindShared& shared) {
   const BlockCacheParams& cache = params.cache;
   LookupState& state = *cache.lookup;
   const uint32_t num_listed = __ldcg(&state.num_listed);
   const uint32_t num_misses = min(num_listed, cache.max_misses);
+  if (num_misses == 0 && threadIdx.x == 0) {
+    state.num_misses = state.num_admitted = state.num_finished = 0;
+  }
+  if (num_misses == 0) return;
   if (threadIdx.x == 0) {
-    shared.num_admissible = num_misses == 0 ? 0 : Admissible(cache, head, tail);
+    shared.num_free = *cache.num_free;
+    shared.num_admissible =
+        Admissible(cache, shared.num_free, __ldcg(&state.log_head), __ldcg(&state.log_tail));
     shared.num_shared_hits = 0;
   }
   __syncthreads();
@@ -189,17 +200,15 @@ __device__ void RankOwners(const LookupParams& params, uint64_t head, uint64_t t
   const uint32_t num_admitted = min(num_admissible, num_owners);
   state.num_misses = num_misses;
   state.num_admitted = num_admitted;
-  state.num_free = *cache.num_free;
-  state.log_head = head;
+  state.num_free = shared.num_free;
   state.num_listed = 0;
   state.num_finished = 0;
-  *cache.num_free -= num_admitted;
+  if (num_admitted != 0) *cache.num_free = shared.num_free - num_admitted;
   const uint32_t read = num_listed - shared.num_shared_hits;
-  atomicAdd(reinterpret_cast<unsigned long long*>(&cache.counters->hits),
-            static_cast<unsigned long long>(shared.num_shared_hits));
-  cache.counters->misses += read;
-  cache.counters->admissions += num_admitted;
-  cache.counters->transients += read - num_admitted;
+  Count(cache.counters->hits, shared.num_shared_hits);
+  Count(cache.counters->misses, read);
+  Count(cache.counters->admissions, num_admitted);
+  Count(cache.counters->transients, read - num_admitted);
 }
 
 // grid: [batch * kv_heads]
@@ -208,13 +217,12 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
   const BlockCacheParams& cache = params.cache;
   const int64_t row = blockIdx.x;
   const auto head = static_cast<uint32_t>(row % params.num_kv_heads);
-  // Asked for early: the cursors are as far away as the host. An old tail only means less room.
-  uint64_t log_head = 0, log_tail = 0;
-  if (threadIdx.x == 0) {
-    log_tail = PeekCursor(cache.log_tail);
-    log_head = PeekCursor(cache.log_head);
-    shared.num_hits = 0;
-  }
+  // One block asks for the cursors, early: they are as far away as the host, which answers one read
+  // of an address after the other. An old tail only means less room.
+  uint64_t cursor = 0;
+  if (blockIdx.x == 0 && threadIdx.x == 0) cursor = PeekCursor(cache.log_head);
+  if (blockIdx.x == 0 && threadIdx.x == 32) cursor = PeekCursor(cache.log_tail);
+  if (threadIdx.x == 0) shared.num_hits = 0;
   const StepStamp step = cache.control->step;
   const auto num_clusters =
       static_cast<int32_t>(min(int64_t{params.num_retrieved[row]}, params.max_retrieved));
@@ -246,17 +254,18 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
   num_hits = __reduce_add_sync(kAllLanes, num_hits);
   __syncthreads();
   if (threadIdx.x % 32 == 0 && num_hits != 0) atomicAdd(&shared.num_hits, num_hits);
+  if (blockIdx.x == 0 && threadIdx.x == 0) cache.lookup->log_head = cursor;
+  if (blockIdx.x == 0 && threadIdx.x == 32) cache.lookup->log_tail = cursor;
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
     params.num_pages[row] = static_cast<int32_t>(num_pages);
-    atomicAdd(reinterpret_cast<unsigned long long*>(&cache.counters->hits),
-              static_cast<unsigned long long>(shared.num_hits));
+    Count(cache.counters->hits, shared.num_hits);
     shared.is_last = atomicAdd(&cache.lookup->num_finished, 1u) == gridDim.x - 1;
     __threadfence();
   }
   __syncthreads();
-  if (shared.is_last) RankOwners(params, log_head, log_tail, shared);
+  if (shared.is_last) RankOwners(params, shared);
 }
 
 // The slot that the owner with `rank` < num_admitted gets.

@@ -14,12 +14,10 @@ namespace retroinfer::cuda {
 namespace {
 
 constexpr int kTileQueries = 128;
-constexpr int kTileKeys = 128;
 constexpr int kStages = 2;
 constexpr int kConsumers = 2;  // warpgroups, of 64 queries each
 constexpr int kThreads = 128 * (1 + kConsumers);
 constexpr int kChunk = 64;  // columns of a swizzled row of 128 bytes
-constexpr int kGroupBytes = 8 * 128;
 constexpr int kChunkBytes = 128 * 128;  // of a tile: 128 rows
 
 struct HopperParams {
@@ -45,6 +43,9 @@ struct Layout {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+constexpr int kTileKeys = 128;
+constexpr int kGroupBytes = 8 * 128;  // of rows of a chunk that are swizzled together
 
 // Addresses of a block's tiles and barriers.
 template <int kHeadDim>
@@ -121,7 +122,8 @@ struct Softmax {
       next = fmaxf(next, __shfl_xor_sync(~0u, next, 1));
       next = fmaxf(next, __shfl_xor_sync(~0u, next, 2));
       const float offset = next * scale_log2;
-      keep[row] = Exp2(largest[row] * scale_log2 - offset);
+      // The difference first: a block that a query sees nothing of must keep sums as they are.
+      keep[row] = Exp2((largest[row] - next) * scale_log2);
       largest[row] = next;
       float total = 0;
 #pragma unroll

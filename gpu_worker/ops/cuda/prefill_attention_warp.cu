@@ -154,7 +154,8 @@ class WarpTile {
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
         const float offset = largest * params_.scale_log2;
-        const float keep = Exp2(largest_[tile][half] * params_.scale_log2 - offset);
+        // The difference first: a block that a query sees nothing of must keep sums as they are.
+        const float keep = Exp2((largest_[tile][half] - largest) * params_.scale_log2);
         largest_[tile][half] = largest;
         float total = 0;
 #pragma unroll

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <tuple>
 
 #include "tests/gpu_worker/model/dense_sequences.h"
@@ -69,8 +70,10 @@ class Runner {
       size_t chunk = 0;
       for (int64_t first = 0; first < total;) {
         const int64_t rows = std::min(chunks[std::min(chunk++, chunks.size() - 1)], total - first);
-        Check(
-            model->PrefillLayer(*backend->stream, layer, hidden.view.Rows(first, rows), first, kv));
+        const bool is_last_layer = layer + 1 == golden.config.num_layers;
+        const int64_t outputs = is_last_layer ? std::min(last_layer_outputs, rows) : rows;
+        Check(model->PrefillLayer(*backend->stream, layer, hidden.view.Rows(first, rows), first, kv,
+                                  outputs));
         first += rows;
       }
       if (sequences != nullptr) Check(sequences->Fill(sequence, layer, kv, total));
@@ -86,6 +89,9 @@ class Runner {
     Check(model->Logits(*backend->stream, hidden.Rows(row, 1), logits.view));
     return data.Values(logits);
   }
+
+  // Rows of a chunk that Prefill has the last layer compute.
+  int64_t last_layer_outputs = std::numeric_limits<int64_t>::max();
 
   // Allocations that the model's part of the last decode step made.
   int64_t decode_allocations = -1;
@@ -156,6 +162,28 @@ TEST_P(TransformerGoldenTest, ChunksDoNotChangeABitOfPrefill) {
        std::vector<std::vector<int64_t>>{{64}, {17}, {1}, {1, 33, 3, 50}}) {
     EXPECT_TRUE(run_.data.Values(run_.Prefill(run_.golden.prompt, chunks)) == whole)
         << "first chunk " << chunks.front();
+  }
+}
+
+// Keys and values do not miss the rows that the last layer leaves out, nor do its last rows.
+TEST_P(TransformerGoldenTest, TheLastLayerMayComputeLastRowsOnly) {
+  const auto total = static_cast<int64_t>(run_.golden.prompt.size());
+  const std::vector<int64_t> chunks = {33, 64};
+  const auto whole = run_.Prefill(run_.golden.prompt, chunks);
+  const auto whole_kv = run_.data.Download<uint16_t>(run_.kv_buffer);
+  const auto want = run_.LogitsOf(whole.view, total - 1);
+  for (const int64_t outputs : {5, 1, 0}) {
+    run_.last_layer_outputs = outputs;
+    const auto some = run_.Prefill(run_.golden.prompt, chunks);
+    EXPECT_TRUE(run_.data.Download<uint16_t>(run_.kv_buffer) == whole_kv) << outputs;
+    const double error = NormError(run_.LogitsOf(some.view, total - 1), want);
+    if (outputs > 0) {
+      EXPECT_LE(error, run_.tolerance()) << outputs;
+    } else {
+      EXPECT_GT(error, 0.1) << outputs;
+    }
+    // A row that is left out is as the layer before left it.
+    EXPECT_GT(NormError(run_.LogitsOf(some.view, 0), run_.LogitsOf(whole.view, 0)), 0.1) << outputs;
   }
 }
 
@@ -293,12 +321,14 @@ TEST_P(TransformerTest, ShapesAndPositionsAreChecked) {
   const auto logits =
       run.data.UploadMatrix(std::vector<float>(static_cast<size_t>(5 * config.vocab_size)), 5,
                             config.vocab_size, DType::kF32);
-  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view, 0, kv), "1 to 128");
-  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 0), 0, kv), "0 rows");
-  ExpectInvalid(model.PrefillLayer(stream, 0, wide.view, 0, kv), "hidden");
-  ExpectInvalid(model.PrefillLayer(stream, 2, hidden.view.Rows(0, 4), 0, kv), "layer 2 of 2");
-  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 4), 253, kv), "256");
-  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 4), -1, kv), "-1");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view, 0, kv, 1), "1 to 128");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 0), 0, kv, 0), "0 rows");
+  ExpectInvalid(model.PrefillLayer(stream, 0, wide.view, 0, kv, 1), "hidden");
+  ExpectInvalid(model.PrefillLayer(stream, 2, hidden.view.Rows(0, 4), 0, kv, 4), "layer 2 of 2");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 4), 253, kv, 4), "256");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 4), -1, kv, 4), "-1");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 4), 0, kv, 5), "5 rows of 4");
+  ExpectInvalid(model.PrefillLayer(stream, 0, hidden.view.Rows(0, 4), 0, kv, -1), "-1 rows of 4");
   ExpectInvalid(model.Logits(stream, hidden.view.Rows(0, 1), logits.view), "logits");
   ExpectInvalid(model.Logits(stream, wide.view, logits.view.Rows(0, 4)), "hidden");
   const DeviceBuffer ids = run.data.Upload(std::vector<int32_t>(8, 0));

@@ -37,7 +37,7 @@ class ClusterKeysTest : public testing::TestWithParam<BackendParam> {
     const DeviceBuffer centroids = data_.Upload(std::vector<float>(heads * m * d, kNan));
     const DeviceBuffer value_sums = data_.Upload(std::vector<float>(heads * m * d, kNan));
     const DeviceBuffer radii = data_.Upload(std::vector<float>(heads * m, kNan));
-    const DeviceBuffer scratch = data_.Allocate(ClusterKeysScratchBytes(
+    const DeviceBuffer scratch = data_.Allocate(backend_->ops->ClusterKeysScratchBytes(
         kv.view().num_kv_heads, kv.view().head_dim, num_tokens, static_cast<int32_t>(m)));
     const absl::Status status =
         backend_->ops->ClusterKeys(*backend_->background, {.kv = kv.view(),

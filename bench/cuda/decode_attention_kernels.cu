@@ -1,6 +1,6 @@
 #include <cuda_bf16.h>
 
-#include "bench/decode_attention_cuda_kernels.h"
+#include "bench/cuda/decode_attention_kernels.h"
 
 namespace retroinfer::bench {
 namespace {

@@ -1,0 +1,379 @@
+// Decode steps of a whole model with random weights over synthetic contexts: what a step takes, how
+// much of it the host is busy, what the block cache finds. The engine's own step, policies and
+// memory; contexts go through the normal construction of segments, queries are the bench's own
+// (bench/synthetic_context.h).
+//
+// usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
+//          [--batch 1] [--context 122880] [--steps 64] [--overlap 0.9] [--cache-share 0.05]
+// Prints one JSON object. --cache-share: slots of the block cache, of all pages of the contexts.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "bench/support/measure.h"
+#include "bench/synthetic_context.h"
+#include "common/kv/segment_layout.h"
+#include "gpu_worker/attention/full_policy.h"
+#include "gpu_worker/attention/wave_policy.h"
+#include "gpu_worker/engine/decode_step.h"
+#include "gpu_worker/model/model_shapes.h"
+#include "tests/support/backends.h"
+#include "tests/support/data_plane_memory.h"
+
+#if RETROINFER_CUDA
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/ops/cuda/cuda_ops.h"
+#endif
+
+namespace retroinfer {
+namespace {
+
+using test_support::Backend;
+using test_support::DataPlaneMemory;
+
+constexpr uint32_t kTransientSlotsPerRow = 2048;  // as the engine's memory plan has it
+constexpr int kWarmUpSteps = 8;
+
+struct Settings {
+  std::string backend = "cpu";
+  std::string model = "llama-3.1-8b";
+  std::string policy = "wave";
+  int32_t batch = 1;
+  int64_t context = 122'880;
+  int64_t steps = 64;
+  double overlap = 0.9;
+  double cache_share = 0.05;
+  int64_t dense_below = 8192;
+};
+
+[[noreturn]] void Fail(const std::string& message) {
+  std::fprintf(stderr, "decode_throughput_bench: %s\n", message.c_str());
+  std::exit(1);
+}
+void Must(const absl::Status& status) {
+  if (!status.ok()) Fail(status.ToString());
+}
+template <typename T>
+T Must(absl::StatusOr<T> result) {
+  Must(result.status());
+  return *std::move(result);
+}
+
+Settings Parse(int argc, char** argv) {
+  Settings settings;
+  if (bench::IsSmoke()) {
+    settings.model = "tiny";
+    settings.context = 2500;
+    settings.steps = 4;
+    settings.batch = 2;
+    settings.cache_share = 0.3;
+    settings.dense_below = 1500;
+  }
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (i + 1 == argc) Fail(name + " needs a value");
+    const std::string value = argv[i + 1];
+    if (name == "--backend") {
+      settings.backend = value;
+    } else if (name == "--model") {
+      settings.model = value;
+    } else if (name == "--policy") {
+      settings.policy = value;
+    } else if (name == "--batch") {
+      settings.batch = std::atoi(value.c_str());
+    } else if (name == "--context") {
+      settings.context = std::atoll(value.c_str());
+    } else if (name == "--steps") {
+      settings.steps = std::atoll(value.c_str());
+    } else if (name == "--overlap") {
+      settings.overlap = std::atof(value.c_str());
+    } else if (name == "--cache-share") {
+      settings.cache_share = std::atof(value.c_str());
+    } else {
+      Fail("unknown option " + name);
+    }
+  }
+  if (settings.batch < 1 || settings.context < 1 || settings.steps < 1) {
+    Fail("batch, context and steps must be at least 1");
+  }
+  if (settings.policy != "wave" && settings.policy != "full") Fail("--policy is wave or full");
+  return settings;
+}
+
+Backend CreateBackend(const std::string& name) {
+  for (const test_support::BackendParam& param : test_support::AvailableBackends()) {
+    // Suites make small CUDA backends; this one takes the GPU.
+    if (name == "cpu" && param.name == "CpuBf16") return std::move(*param.create());
+  }
+#if RETROINFER_CUDA
+  if (name == "cuda") {
+    Backend backend;
+    auto device = Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.95}));
+    backend.ops = Must(CudaOps::Create(*device));
+    backend.device = std::move(device);
+    backend.stream = Must(backend.device->CreateStream(StreamKind::kCompute));
+    backend.background = Must(backend.device->CreateStream(StreamKind::kBackground));
+    return backend;
+  }
+#endif
+  Fail("no backend " + name + " here");
+}
+
+// Host memory of the size of the arena. Never unmapped: the program ends with it.
+std::span<std::byte> MapArena(size_t bytes) {
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) Fail("no " + std::to_string(bytes) + " bytes of host memory");
+  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
+  return {static_cast<std::byte*>(memory), bytes};
+}
+
+double Seconds(absl::Time begin, absl::Time end) { return absl::ToDoubleSeconds(end - begin); }
+
+class DecodeBench {
+ public:
+  explicit DecodeBench(const Settings& settings)
+      : settings_(settings), backend_(CreateBackend(settings.backend)) {
+    config_ = Must(NamedModelShape(settings.model));
+    total_tokens_ = settings.context + settings.steps + kWarmUpSteps + 1;
+    config_.context_length = std::max(config_.context_length, total_tokens_);
+    const absl::Time begin = absl::Now();
+    model_ = Must(Transformer::LoadRandom(*backend_.device, *backend_.ops, config_,
+                                          {.max_prefill_rows = 1,
+                                           .max_decode_rows = settings.batch,
+                                           .max_positions = 0,
+                                           .progress = {}}));
+    load_seconds_ = Seconds(begin, absl::Now());
+    geometry_ = config_.geometry(DType::kBf16);
+    CreateMemory();
+    CreatePolicy();
+    sampler_ = Must(Sampler::Create(*backend_.device, *backend_.ops, *backend_.stream,
+                                    settings.batch, config_.vocab_size));
+    step_ = Must(
+        DecodeStep::Create(*backend_.device, *backend_.stream, *model_, *sampler_, settings.batch));
+  }
+
+  nlohmann::json Run() {
+    const absl::Time begin = absl::Now();
+    FillContexts();
+    const double fill_seconds = Seconds(begin, absl::Now());
+    for (int i = 0; i < kWarmUpSteps; ++i) Step();
+    const BlockCacheStats before = Must(cache_->Stats());
+    const DecodeStep::Counters counters_before = step_->counters();
+    std::vector<double> seconds;
+    for (int64_t i = 0; i < settings_.steps; ++i) seconds.push_back(Step());
+    return Result(fill_seconds, before, counters_before, std::move(seconds));
+  }
+
+ private:
+  KvNeed Need() const {
+    // What either policy says of a sequence; they exist only once there is memory for them.
+    const bool full = settings_.policy == "full";
+    KvNeed need;
+    const auto plan = full ? std::vector<PlannedSegment>()
+                           : PlanSegments(settings_.context, total_tokens_, settings_.dense_below);
+    int64_t window = total_tokens_ - kSinkTokens;
+    if (!full) window = MaxWindowTokens(plan, settings_.context, total_tokens_);
+    need.dense_blocks =
+        static_cast<int32_t>(1 + (window + kDenseBlockTokens - 1) / kDenseBlockTokens);
+    for (const PlannedSegment& segment : plan) {
+      need.meta_blocks += static_cast<int32_t>(segment.num_tokens / kDecodeSegmentTokens);
+      need.segment_tokens.push_back(segment.num_tokens);
+    }
+    return need;
+  }
+
+  void CreateMemory() {
+    need_ = Need();
+    uint64_t pages = 0;
+    for (const uint32_t tokens : need_.segment_tokens) {
+      pages += SegmentLayout(geometry_, tokens).max_pages;
+    }
+    arena_pages_ = std::max<uint64_t>(64, pages * static_cast<uint64_t>(settings_.batch));
+    const uint64_t slots =
+        static_cast<uint64_t>(static_cast<double>(arena_pages_) * settings_.cache_share);
+    num_slots_ = static_cast<uint32_t>(std::max<uint64_t>(64, slots));
+    arena_ = MapArena(arena_pages_ * kPageBytes);
+    // The store is this program: it takes what the log says, and asks for no evictions.
+    plane_ = std::make_unique<DataPlaneMemory>(num_slots_, std::bit_ceil(2 * num_slots_ + 1024),
+                                               1024, arena_pages_);
+    cache_ = Must(BlockCache::Create(
+        *backend_.device, *backend_.ops, *backend_.stream,
+        {.num_slots = num_slots_,
+         .num_transient = kTransientSlotsPerRow * static_cast<uint32_t>(settings_.batch)},
+        arena_, plane_->bytes()));
+    memory_ = Must(KvMemory::Create(
+        *backend_.device, {.geometry = geometry_,
+                           .dense_blocks = need_.dense_blocks * settings_.batch,
+                           .meta_blocks = std::max(1, need_.meta_blocks * settings_.batch),
+                           .max_sequences = settings_.batch,
+                           .max_model_len = total_tokens_}));
+  }
+
+  void CreatePolicy() {
+    Device& device = *backend_.device;
+    Ops& ops = *backend_.ops;
+    const auto query_heads = static_cast<int32_t>(config_.num_query_heads);
+    if (settings_.policy == "full") {
+      policy_ = Must(FullPolicy::Create(device, ops, *backend_.stream, memory_->dense_pool(),
+                                        memory_->tables(), query_heads, settings_.batch));
+    } else {
+      const WaveIndexSettings index{.dense_below = settings_.dense_below};
+      WavePolicy::Parts parts{.device = &device,
+                              .ops = &ops,
+                              .stream = backend_.stream.get(),
+                              .memory = memory_.get(),
+                              .cache = cache_.get()};
+      parts.builder = Must(SegmentBuilder::Create(
+          device, ops, *backend_.background, memory_->meta_pool(),
+          {.host = arena_, .device = cache_->device_arena()}, index,
+          {.max_open_segments =
+               static_cast<int32_t>(need_.segment_tokens.size()) + settings_.batch}));
+      parts.decode = Must(WaveDecode::Create(device, ops, *backend_.stream, *cache_,
+                                             memory_->dense_pool(), memory_->meta_pool(),
+                                             {.num_query_heads = query_heads,
+                                              .max_batch = settings_.batch,
+                                              .max_tokens = total_tokens_,
+                                              .radius_weight = index.radius_weight}));
+      parts.on_built = [](const SequenceKv&, size_t, int64_t) {};
+      policy_ = Must(WavePolicy::Create(index, settings_.batch, std::move(parts)));
+    }
+    context_ = std::make_unique<bench::SyntheticContext>(
+        Must(bench::SyntheticContext::Create(device, ops,
+                                             {.geometry = geometry_,
+                                              .num_query_heads = query_heads,
+                                              .num_tokens = settings_.context,
+                                              .overlap = settings_.overlap})));
+    drifting_ = Must(bench::DriftingQueries::Create(
+        device, ops, *backend_.stream, *policy_, *context_, geometry_.num_layers, settings_.batch));
+  }
+
+  std::unique_ptr<LiveRequest> MakeRequest(uint64_t id) {
+    auto live = std::make_unique<LiveRequest>();
+    live->request.sampling.temperature = 0;
+    live->request.prompt = {1};
+    live->policy = drifting_.get();
+    live->kv.sequence_id = id;
+    live->kv.prompt_tokens = settings_.context;
+    live->kv.total_tokens = total_tokens_;
+    live->next_token = 1;
+    live->sampling = Must(SamplingState::Create(*backend_.device, *backend_.stream, live->request,
+                                                {}, config_.vocab_size));
+    if (!memory_->Reserve(need_, live->kv)) Fail("the KV memory is too small");
+    for (const uint32_t tokens : need_.segment_tokens) {
+      const uint32_t pages = SegmentLayout(geometry_, tokens).max_pages;
+      live->kv.extents.push_back({next_extent_++, next_page_, pages, tokens});
+      next_page_ += pages;
+    }
+    return live;
+  }
+
+  void FillContexts() {
+    for (int32_t i = 0; i < settings_.batch; ++i) {
+      live_.push_back(MakeRequest(static_cast<uint64_t>(i) + 1));
+      SequenceKv& kv = live_.back()->kv;
+      for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+        const LayerKv layer_kv = Must(context_->MakeLayer(*backend_.stream, layer));
+        Must(drifting_->TakeLayer(kv, layer, layer_kv));
+        Must(backend_.stream->Synchronize());
+        while (!Must(drifting_->LayerTaken(kv, layer))) std::this_thread::yield();
+      }
+      while (!Must(drifting_->FinishPrefill(kv))) std::this_thread::yield();
+    }
+    for (auto& live : live_) batch_.push_back(live.get());
+  }
+
+  // Returns the seconds of the step; what the store would do in its own process is not counted.
+  double Step() {
+    const absl::Time begin = absl::Now();
+    const auto tokens = Must(step_->Run(batch_));
+    const double seconds = Seconds(begin, absl::Now());
+    for (size_t i = 0; i < batch_.size(); ++i) {
+      batch_[i]->next_token = tokens[i].token;
+      ++batch_[i]->num_generated;
+    }
+    DataPlane store = plane_->view();
+    std::vector<LogEntry> entries(4096);
+    while (*store.log().Pop(std::span(entries)) > 0) continue;
+    return seconds;
+  }
+
+  nlohmann::json Result(double fill_seconds, const BlockCacheStats& before,
+                        const DecodeStep::Counters& counters_before, std::vector<double> seconds) {
+    const BlockCacheStats after = Must(cache_->Stats());
+    const auto hits = static_cast<double>(after.counters.hits - before.counters.hits);
+    const auto misses = static_cast<double>(after.counters.misses - before.counters.misses);
+    const DecodeStep::Counters counters = step_->counters();
+    double read = 0, full = 0;
+    for (size_t i = 0; i < batch_.size(); ++i) {
+      const auto bytes = drifting_->LastStepBytes(i);
+      read += bytes.read;
+      full += bytes.full;
+    }
+    double sum = 0;
+    for (const double s : seconds) sum += s;
+    std::sort(seconds.begin(), seconds.end());
+    const auto steps = static_cast<double>(seconds.size());
+    nlohmann::json json = bench::Report("decode_throughput", backend_.device->info());
+    json["settings"] = {
+        {"model", settings_.model},  {"policy", settings_.policy},
+        {"batch", settings_.batch},  {"context_tokens", settings_.context},
+        {"steps", settings_.steps},  {"overlap", settings_.overlap},
+        {"cache_slots", num_slots_}, {"arena_gib", static_cast<double>(arena_.size()) / (1 << 30)}};
+    json["load_s"] = load_seconds_;
+    json["fill_s"] = fill_seconds;
+    json["step_ms_median"] = 1e3 * seconds[seconds.size() / 2];
+    json["step_ms_mean"] = 1e3 * sum / steps;
+    json["step_ms_p99"] = 1e3 * seconds[static_cast<size_t>(0.99 * (steps - 1))];
+    json["output_throughput"] = static_cast<double>(settings_.batch) * steps / sum;
+    json["host_us_per_step"] =
+        static_cast<double>(counters.host_ns - counters_before.host_ns) / 1e3 / steps;
+    json["graph_launches"] = counters.graphs.launched - counters_before.graphs.launched;
+    json["hit_ratio"] = hits + misses > 0 ? hits / (hits + misses) : 0.0;
+    json["pages_missed_per_step"] = misses / steps;
+    json["kv_bytes_read_last_step"] = read;
+    json["kv_bytes_of_full_attention"] = full;
+    return json;
+  }
+
+  const Settings settings_;
+  Backend backend_;
+  ModelConfig config_;
+  KvGeometry geometry_;
+  int64_t total_tokens_ = 0;
+  double load_seconds_ = 0;
+  std::unique_ptr<Transformer> model_;
+  KvNeed need_;
+  uint64_t arena_pages_ = 0;
+  uint32_t num_slots_ = 0;
+  std::span<std::byte> arena_;
+  std::unique_ptr<DataPlaneMemory> plane_;
+  std::unique_ptr<BlockCache> cache_;
+  std::unique_ptr<KvMemory> memory_;
+  std::unique_ptr<AttentionPolicy> policy_;
+  std::unique_ptr<bench::SyntheticContext> context_;
+  std::unique_ptr<bench::DriftingQueries> drifting_;
+  std::unique_ptr<Sampler> sampler_;
+  std::unique_ptr<DecodeStep> step_;
+  std::vector<std::unique_ptr<LiveRequest>> live_;
+  std::vector<LiveRequest*> batch_;
+  PageId next_page_ = 0;
+  uint64_t next_extent_ = 1;
+};
+
+}  // namespace
+}  // namespace retroinfer
+
+int main(int argc, char** argv) {
+  const retroinfer::Settings settings = retroinfer::Parse(argc, argv);
+  retroinfer::DecodeBench bench(settings);
+  retroinfer::bench::Print(bench.Run());
+  return 0;
+}

@@ -1,0 +1,76 @@
+#include "gpu_worker/model/model_shapes.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace retroinfer {
+namespace {
+
+ModelConfig Llama3() {
+  ModelConfig config;
+  config.family = ModelFamily::kLlama;
+  config.hidden_size = 4096;
+  config.intermediate_size = 14336;
+  config.num_layers = 32;
+  config.num_query_heads = 32;
+  config.num_kv_heads = 8;
+  config.head_dim = 128;
+  config.vocab_size = 128'256;
+  config.context_length = 8192;
+  config.rms_norm_epsilon = 1e-5f;
+  config.rope.theta = 500'000;
+  config.dtype = DType::kBf16;
+  return config;
+}
+
+ModelConfig Llama31() {
+  ModelConfig config = Llama3();
+  config.context_length = 131'072;
+  config.rope.type = RopeConfig::Type::kLlama3;
+  config.rope.factor = 8;
+  config.rope.low_freq_factor = 1;
+  config.rope.high_freq_factor = 4;
+  config.rope.original_positions = 8192;
+  return config;
+}
+
+ModelConfig Qwen25() {
+  ModelConfig config = Llama3();
+  config.family = ModelFamily::kQwen2;
+  config.hidden_size = 3584;
+  config.intermediate_size = 18'944;
+  config.num_layers = 28;
+  config.num_query_heads = 28;
+  config.num_kv_heads = 4;
+  config.vocab_size = 152'064;
+  config.context_length = 32'768;
+  config.rms_norm_epsilon = 1e-6f;
+  config.rope.theta = 1'000'000;
+  config.qkv_bias = true;
+  return config;
+}
+
+ModelConfig Tiny() {
+  ModelConfig config = Llama3();
+  config.hidden_size = 128;
+  config.intermediate_size = 256;
+  config.num_layers = 2;
+  config.num_query_heads = 4;
+  config.num_kv_heads = 2;
+  config.head_dim = 64;
+  config.vocab_size = 512;
+  return config;
+}
+
+}  // namespace
+
+absl::StatusOr<ModelConfig> NamedModelShape(std::string_view name) {
+  if (name == "llama-3-8b") return Llama3();
+  if (name == "llama-3.1-8b") return Llama31();
+  if (name == "qwen2.5-7b") return Qwen25();
+  if (name == "tiny") return Tiny();
+  return absl::NotFoundError(
+      absl::StrCat("no model shape \"", std::string(name),
+                   "\"; there are llama-3-8b, llama-3.1-8b, qwen2.5-7b and tiny"));
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,20 @@
+// Weights for a model without a checkpoint: for measuring speed, which does not depend on them.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/model/model_config.h"
+#include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/ops/ops.h"
+
+namespace retroinfer {
+
+// Makes bf16 weights: norms of one, everything else normal with deviation 0.02, the same in every
+// run. A few million numbers are drawn and repeated, each matrix beginning elsewhere in them.
+//
+// Returns: RESOURCE_EXHAUSTED if the device has too little memory. Beside the weights it takes room
+//          for the largest matrix, until it returns.
+absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, Ops& ops,
+                                                const ModelConfig& config);
+
+}  // namespace retroinfer

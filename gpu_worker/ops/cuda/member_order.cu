@@ -1,0 +1,94 @@
+// Invariants:
+// * Each warp sorts a run of consecutive tokens; runs follow each other inside a cluster, and lanes
+//   inside a run, so that the order of a cluster's tokens is that of the text on every run.
+// * The counters of a warp are its own: nothing depends on which of two atomics came first.
+#include "gpu_worker/ops/cuda/launch.h"
+#include "gpu_worker/ops/cuda/member_order.h"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+constexpr unsigned kAllLanes = 0xffffffff;
+
+// Sum of `value` over the threads before this one.
+__device__ uint32_t SumBefore(uint32_t value, uint32_t* warp_sums) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  uint32_t sum = value;
+  for (int distance = 1; distance < 32; distance *= 2) {
+    const uint32_t other = __shfl_up_sync(kAllLanes, sum, distance);
+    if (lane >= distance) sum += other;
+  }
+  if (lane == 31) warp_sums[warp] = sum;
+  __syncthreads();
+  uint32_t before = 0;
+  for (int i = 0; i < warp; ++i) before += warp_sums[i];
+  return before + sum - value;
+}
+
+// One block a head. Bound by latency: two passes over 4 n bytes.
+__global__ void __launch_bounds__(kThreads)
+    OrderMembersKernel(const int32_t* assignments, int32_t num_tokens, int32_t num_clusters,
+                       MemberOrder order, int32_t* sizes) {
+  // Members in the warp's run, then the place of the warp's next member.
+  __shared__ uint16_t places[kWarps][kMaxOrderedClusters];
+  __shared__ uint32_t warp_sums[kWarps];
+  const int64_t head = blockIdx.x;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t lane = thread % 32;
+  const int32_t warp = thread / 32;
+  const int32_t* const assignment = assignments + head * num_tokens;
+  const int32_t run = num_tokens / kWarps;
+  for (int32_t i = thread; i < kWarps * kMaxOrderedClusters; i += kThreads) {
+    (&places[0][0])[i] = 0;
+  }
+  __syncthreads();
+  for (int32_t i = warp * run + lane; i < (warp + 1) * run; i += 32) {
+    const int32_t cluster = assignment[i];
+    const unsigned peers = __match_any_sync(kAllLanes, cluster);
+    if (__ffs(static_cast<int>(peers)) - 1 == lane) {
+      places[warp][cluster] += static_cast<uint16_t>(__popc(peers));
+    }
+    __syncwarp();
+  }
+  __syncthreads();
+  uint32_t size = 0;
+  if (thread < num_clusters) {
+    for (auto& warp_places : places) size += warp_places[thread];
+  }
+  uint32_t place = SumBefore(size, warp_sums);
+  if (thread < num_clusters) {
+    order.first[head * num_clusters + thread] = place;
+    if (sizes != nullptr) sizes[head * num_clusters + thread] = static_cast<int32_t>(size);
+    for (auto& warp_places : places) {
+      const uint16_t members = warp_places[thread];
+      warp_places[thread] = static_cast<uint16_t>(place);
+      place += members;
+    }
+  }
+  __syncthreads();
+  for (int32_t i = warp * run + lane; i < (warp + 1) * run; i += 32) {
+    const int32_t cluster = assignment[i];
+    const unsigned peers = __match_any_sync(kAllLanes, cluster);
+    const int before = __popc(peers & ((1u << lane) - 1));
+    const uint16_t first = places[warp][cluster];
+    order.tokens[head * num_tokens + first + before] = static_cast<uint16_t>(i);
+    __syncwarp();
+    if (before == 0) places[warp][cluster] = static_cast<uint16_t>(first + __popc(peers));
+    __syncwarp();
+  }
+}
+
+}  // namespace
+
+absl::Status OrderMembers(CudaStream& stream, const int32_t* assignment, uint32_t num_heads,
+                          int32_t num_tokens, int32_t num_clusters, const MemberOrder& order,
+                          int32_t* sizes) {
+  OrderMembersKernel<<<num_heads, kThreads, 0, stream.get()>>>(assignment, num_tokens, num_clusters,
+                                                               order, sizes);
+  return LaunchStatus("launching order_members");
+}
+
+}  // namespace retroinfer::cuda

@@ -1,0 +1,66 @@
+// Where the parts of one layer lie in a segment's image and in the meta blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "common/kv/segment_layout.h"
+#include "gpu_worker/ops/cuda/element.cuh"
+#include "gpu_worker/ops/meta_pool.h"
+
+namespace retroinfer::cuda {
+
+// Offsets into an extent, bytes, of the first head of one layer; heads follow each other.
+struct LayerOffsets {
+  LayerOffsets(const KvGeometry& geometry, uint32_t num_tokens, uint32_t layer) {
+    const SegmentLayout layout(geometry, num_tokens);
+    const int64_t first_run = int64_t{layer} * geometry.num_kv_heads;
+    const int64_t vectors = static_cast<int64_t>(layout.num_clusters * geometry.vector_bytes());
+    clusters = static_cast<int64_t>(layout.clusters_offset) +
+               first_run * layout.num_clusters * static_cast<int64_t>(sizeof(ClusterEntry));
+    centroids = static_cast<int64_t>(layout.centroids_offset) + first_run * vectors;
+    value_sums = static_cast<int64_t>(layout.value_sums_offset) + first_run * vectors;
+    order = static_cast<int64_t>(layout.order_offset) +
+            first_run * num_tokens * static_cast<int64_t>(sizeof(TokenOrder));
+  }
+
+  int64_t clusters;
+  int64_t centroids;
+  int64_t value_sums;
+  int64_t order;
+};
+
+// One layer of the pool of meta blocks.
+struct MetaLayer {
+  MetaLayer(const MetaPoolView& pool, uint32_t layer, DeviceSpan<const MetaBlockId> meta_blocks)
+      : data(pool.Centroids(0, layer, 0)),
+        block_bytes(static_cast<int64_t>(MetaPoolView::BlockBytes(pool.geometry))),
+        run_bytes(static_cast<int64_t>(MetaPoolView::RunBytes(pool.geometry))),
+        vectors_bytes(static_cast<int64_t>(kClustersPerMetaBlock * pool.geometry.vector_bytes())),
+        ids(meta_blocks.device_data()) {}
+
+  // What belongs to 64 clusters of a head: centroids, value sums, entries.
+  __device__ std::byte* Run(int32_t head, int32_t block) const {
+    return data + static_cast<int64_t>(ids[block]) * block_bytes + head * run_bytes;
+  }
+  __device__ MetaEntry* Entry(int32_t head, int32_t cluster) const {
+    constexpr auto kPerBlock = static_cast<int32_t>(kClustersPerMetaBlock);
+    return reinterpret_cast<MetaEntry*>(Run(head, cluster / kPerBlock) + 2 * vectors_bytes) +
+           cluster % kPerBlock;
+  }
+  // Address in the pool of byte `at` of the layer's centroids (`which` 0) or value sums (1), as
+  // they follow each other in the segment: [heads][m][d]. `head_bytes`: of one head's vectors.
+  __device__ std::byte* Vector(int64_t at, int64_t head_bytes, int which) const {
+    const int64_t in_head = at % head_bytes;
+    return Run(static_cast<int32_t>(at / head_bytes),
+               static_cast<int32_t>(in_head / vectors_bytes)) +
+           which * vectors_bytes + in_head % vectors_bytes;
+  }
+
+  std::byte* data;  // of the layer's first head in block 0
+  int64_t block_bytes;
+  int64_t run_bytes;      // of a head
+  int64_t vectors_bytes;  // of 64 centroids
+  const MetaBlockId* ids;
+};
+
+}  // namespace retroinfer::cuda
