@@ -112,7 +112,7 @@ TEST_P(BlockCacheTest, SurvivesAnImpossibleRequestCursor) {
   auto* control = reinterpret_cast<DataPlaneControl*>(plane_.bytes().data());
   control->request_head.value = 1'000'000;
   Step({1});
-  EXPECT_EQ(Stats().ring_errors, 1u);
+  EXPECT_GE(Stats().ring_errors, 1u);
   EXPECT_EQ(Stats().num_used_slots, 2u);
 }
 

@@ -1,0 +1,122 @@
+// Exact match of the demo model through the engine, and what a decode step costs the host.
+//
+//   python3 -m tools.needle.generate --task multi_key --length 16384 --count 8 > questions.jsonl
+//   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [POLICY...]
+//
+// The backend is that of tests/support/in_process_worker.h, so two runs compare two backends.
+// Policies: full, wave, and wave-all, which retrieves every cluster and must answer as full does.
+// Prints a JSON line for each policy.
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "bench/support/measure.h"
+#include "common/log/check.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/in_process_worker.h"
+
+namespace retroinfer {
+namespace {
+
+using test_support::CollectingSink;
+using test_support::InProcessWorker;
+
+constexpr int32_t kMaxAnswerTokens = 64;
+
+struct Question {
+  std::vector<int32_t> prompt;
+  std::string answer;
+};
+
+std::vector<Question> ReadQuestions(const char* path, const Tokenizer& tokenizer) {
+  std::vector<Question> questions;
+  std::ifstream file(path);
+  RI_CHECK(file.good());
+  for (std::string line; std::getline(file, line);) {
+    const nlohmann::json json = nlohmann::json::parse(line);
+    auto tokens = tokenizer.Encode(json["prompt"].get<std::string>());
+    RI_CHECK(tokens.ok());
+    questions.push_back({*std::move(tokens), json["answer"].get<std::string>()});
+  }
+  return questions;
+}
+
+std::string Trimmed(const std::string& text) {
+  const size_t first = text.find_first_not_of(" \n");
+  return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \n") + 1);
+}
+
+nlohmann::json Ask(InProcessWorker& worker, const std::vector<Question>& questions,
+                   const std::string& policy) {
+  const EngineStats before = worker.engine().stats();
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (const Question& question : questions) {
+    GenerationRequest request =
+        worker.Greedy(question.prompt, kMaxAnswerTokens,
+                      policy == "full" ? PolicyKind::kFull : PolicyKind::kWave);
+    request.sampling.ignore_eos = false;
+    if (policy == "wave-all") {
+      request.attention.retrieval_ratio = 1;
+      request.attention.estimation_ratio = 0;
+    }
+    sinks.push_back(worker.Submit(std::move(request)));
+  }
+  size_t right = 0;
+  nlohmann::json wrong = nlohmann::json::array();
+  for (size_t i = 0; i < sinks.size(); ++i) {
+    const GenerationResult& result = sinks[i]->Wait();
+    if (!result.status.ok()) wrong.push_back(std::string(result.status.message()));
+    const std::string answer = Trimmed(sinks[i]->text());
+    if (answer == questions[i].answer) {
+      ++right;
+    } else {
+      wrong.push_back(answer);
+    }
+  }
+  RI_CHECK(worker.WaitUntilIdle());
+  const EngineStats after = worker.engine().stats();
+  const double steps = static_cast<double>(after.decode_steps - before.decode_steps);
+  return {
+      {"policy", policy},
+      {"backend", worker.device().info().backend},
+      {"device", worker.device().info().name},
+      {"questions", questions.size()},
+      {"right", right},
+      {"wrong", wrong},
+      {"decode_steps", steps},
+      {"steps_replayed", after.decode_graphs_launched - before.decode_graphs_launched},
+      {"graphs_recorded", after.decode_graphs_recorded - before.decode_graphs_recorded},
+      {"host_us_per_step", (after.decode_host_seconds - before.decode_host_seconds) * 1e6 / steps},
+      {"page_hits", after.page_hits - before.page_hits},
+      {"page_misses", after.page_misses - before.page_misses}};
+}
+
+int Main(int argc, char** argv) {
+  if (argc < 3) {
+    if (bench::IsSmoke()) return 0;
+    std::fprintf(stderr, "usage: %s FOLDER_OF_MODEL questions.jsonl [POLICY...]\n", argv[0]);
+    return 2;
+  }
+  test_support::InProcessWorkerOptions options;
+  options.model_folder = argv[1];
+  options.max_model_len = 131072;
+  options.arena_bytes = size_t{4} << 30;
+  options.block_cache_bytes = size_t{256} << 20;
+  InProcessWorker worker(options);
+  const std::vector<Question> questions = ReadQuestions(argv[2], worker.tokenizer());
+  std::vector<std::string> policies(argv + 3, argv + argc);
+  if (policies.empty()) policies = {"full", "wave", "wave-all"};
+  for (int round = 0; round < 2; ++round) {  // the second time shapes are known
+    for (const std::string& policy : policies) {
+      std::printf("%s\n", Ask(worker, questions, policy).dump().c_str());
+      std::fflush(stdout);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace retroinfer
+
+int main(int argc, char** argv) { return retroinfer::Main(argc, argv); }
