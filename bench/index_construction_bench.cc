@@ -14,7 +14,7 @@
 #include <numeric>
 #include <vector>
 
-#include "bench/decode_attention_cuda_kernels.h"
+#include "bench/cuda/decode_attention_kernels.h"
 #include "bench/support/measure.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
