@@ -17,7 +17,7 @@ constexpr int kTileQueries = 128;
 constexpr int kStages = 2;
 constexpr int kConsumers = 2;  // warpgroups, of 64 queries each
 constexpr int kThreads = 128 * (1 + kConsumers);
-constexpr int kChunk = 64;  // columns of a swizzled row of 128 bytes
+constexpr int kChunk = 64;              // columns of a swizzled row of 128 bytes
 constexpr int kChunkBytes = 128 * 128;  // of a tile: 128 rows
 
 struct HopperParams {
