@@ -6,8 +6,6 @@
 // results.
 //
 // usage: index_construction_bench     a table
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <cstring>
 #include <functional>

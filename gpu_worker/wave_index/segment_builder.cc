@@ -47,7 +47,7 @@ absl::Status SegmentBuilder::Allocate() {
        tokens += kDecodeSegmentTokens) {
     first_pages_.push_back(SegmentLayout(geometry, tokens).first_kv_page);
   }
-  host_used_pages_.resize(num_tickets);
+  ASSIGN_OR_RETURN(host_used_pages_, device_.AllocateHost(num_tickets * sizeof(uint32_t)));
   segments_.resize(num_tickets);
   for (OpenSegment& segment : segments_) {
     ASSIGN_OR_RETURN(segment.done, device_.CreateEvent());
@@ -179,7 +179,7 @@ absl::Status SegmentBuilder::Seal(Ticket ticket) {
   const size_t index = static_cast<size_t>(ticket);
   RETURN_IF_ERROR(device_.Download(
       background_, page_counters_.bytes().subspan(index * sizeof(uint32_t), sizeof(uint32_t)),
-      std::as_writable_bytes(std::span(host_used_pages_).subspan(index, 1))));
+      host_used_pages_.bytes().subspan(index * sizeof(uint32_t), sizeof(uint32_t))));
   RETURN_IF_ERROR(background_.Record(*segment.done));
   segment.is_sealed = true;
   return absl::OkStatus();
@@ -190,7 +190,7 @@ absl::StatusOr<bool> SegmentBuilder::PollDone(Ticket ticket) {
   if (!segment.is_sealed) return false;
   ASSIGN_OR_RETURN(const bool is_done, device_.IsDone(*segment.done));
   if (!is_done) return false;
-  const uint32_t used_pages = host_used_pages_[static_cast<size_t>(ticket)];
+  const uint32_t used_pages = host_used_pages_.as<uint32_t>()[static_cast<size_t>(ticket)];
   WriteHeader(segment, used_pages);
   segment.is_open = false;
   ++num_built_;

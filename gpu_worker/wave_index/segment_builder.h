@@ -120,7 +120,7 @@ class SegmentBuilder {
   // First pages of KV of segments of 1024, 2048, ... tokens: what counters begin with. Constant, as
   // the stream may read it at any time.
   std::vector<uint32_t> first_pages_;
-  std::vector<uint32_t> host_used_pages_;  // downloaded from page_counters_
+  HostBuffer host_used_pages_;  // uint32, downloaded from page_counters_
   std::vector<OpenSegment> segments_;
   uint64_t num_built_ = 0;
   uint64_t bytes_written_ = 0;

@@ -10,6 +10,7 @@
 // * Keys and centroids are multiplied in the KV dtype: bf16 on tensor cores, f32 without.
 #include "gpu_worker/ops/cluster_keys_check.h"
 #include "gpu_worker/ops/cuda/cluster_keys.h"
+#include "gpu_worker/ops/cuda/cluster_rows.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/member_order.h"
@@ -18,7 +19,6 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr unsigned kAllLanes = 0xffffffff;
 constexpr int kRowsPerBlock = 256;  // of keys, in the kernels that centre them
 constexpr int kTileClusters = 64;   // centroids in shared memory at once
 
@@ -30,41 +30,6 @@ constexpr int kPlainThreads = 128;
 constexpr int kSumWarps = 4;
 constexpr int kSumThreads = 32 * kSumWarps;
 constexpr int kRowsInFlight = 4;
-
-__device__ float ToFloat(float value) { return value; }
-__device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
-
-template <typename T>
-__device__ T FromFloat(float value);
-template <>
-__device__ float FromFloat<float>(float value) {
-  return value;
-}
-template <>
-__device__ __nv_bfloat16 FromFloat<__nv_bfloat16>(float value) {
-  return __float2bfloat16_rn(value);
-}
-
-// A few consecutive elements, read and written at once.
-template <typename T, int kCount>
-struct alignas(sizeof(T) * kCount) Elements {
-  T values[kCount];
-};
-
-// Sum over the warp, in an order that does not change.
-__device__ float WarpSum(float value) {
-  for (int distance = 16; distance > 0; distance /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, distance);
-  }
-  return value;
-}
-
-// Rows of one segment: row t of head h at data + h * head_stride + t * d.
-template <typename T>
-struct Rows {
-  const T* data;
-  int64_t head_stride;  // elements
-};
 
 // partial[head][block][d] = sum of the block's rows.
 template <typename T, int kDim>
@@ -95,18 +60,6 @@ __global__ void __launch_bounds__(kDim)
   for (int i = 0; i < kRowsPerBlock; ++i) {
     to[i * kDim] = FromFloat<T>(ToFloat(from[i * kDim]) - mean);
   }
-}
-
-// This lane's elements of a row.
-template <typename T, int kDim>
-__device__ void AddRow(const Elements<T, kDim / 32>& row, float (&sum)[kDim / 32]) {
-#pragma unroll
-  for (int i = 0; i < kDim / 32; ++i) sum[i] += ToFloat(row.values[i]);
-}
-
-template <typename T, int kDim>
-__device__ Elements<T, kDim / 32> LaneOfRow(const T* rows, int64_t row) {
-  return reinterpret_cast<const Elements<T, kDim / 32>*>(rows + row * kDim)[threadIdx.x % 32];
 }
 
 // sum += this lane's elements of the rows of the members that are this warp's.
