@@ -4,7 +4,7 @@
 // (bench/synthetic_context.h).
 //
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
-//          [--batch 1] [--context 122880] [--steps 64] [--overlap 0.9] [--cache-share 0.05]
+//          [--batch 1] [--context 122880] [--steps 64] [--overlap 0.99] [--cache-share 0.05]
 // Prints one JSON object. --cache-share: slots of the block cache, of all pages of the contexts.
 #include <sys/mman.h>
 
@@ -49,7 +49,7 @@ struct Settings {
   int32_t batch = 1;
   int64_t context = 122'880;
   int64_t steps = 64;
-  double overlap = 0.9;
+  double overlap = 0.99;
   double cache_share = 0.05;
   int64_t dense_below = 8192;
 };
