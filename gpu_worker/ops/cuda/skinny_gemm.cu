@@ -212,10 +212,7 @@ cudaError_t LaunchSkinnyGemm(const SkinnyGemmLaunch& launch, cudaStream_t stream
                        launch.in_stride % 8 == 0 && launch.in_features % 8 == 0;
   if (!aligned) return Launch<2, 8, false, 1>(launch, stream);
   if (launch.rows <= 16) return Launch<1, 2, true, 4>(launch, stream);
-  // Wider tiles read the input less often, but leave processors idle at few output features.
-  constexpr int64_t kFewFeatures = 8192;
   if (launch.rows <= 32) return Launch<1, 4, true, 4>(launch, stream);
-  if (launch.out_features <= kFewFeatures) return Launch<1, 8, true, 2>(launch, stream);
   return Launch<2, 8, true, 1>(launch, stream);
 }
 
