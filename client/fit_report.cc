@@ -29,9 +29,8 @@ MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
   // As a worker on the CPU chooses.
   const size_t for_slots =
       (input.memory_bytes - std::min<size_t>(input.memory_bytes, input.weight_bytes)) / 16;
-  plan.block_cache_bytes = input.block_cache_bytes != 0
-                               ? input.block_cache_bytes
-                               : DefaultBlockCacheBytes(for_slots);
+  plan.block_cache_bytes =
+      input.block_cache_bytes != 0 ? input.block_cache_bytes : DefaultBlockCacheBytes(for_slots);
   return plan;
 }
 

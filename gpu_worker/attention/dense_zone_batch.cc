@@ -12,11 +12,11 @@ absl::StatusOr<DenseZoneBatch> DenseZoneBatch::Create(Device& device, Ops& ops, 
                                                       BlockTables& tables, int32_t max_batch) {
   DenseZoneBatch batch(device, ops, stream, pool, tables);
   const size_t rows = static_cast<size_t>(max_batch);
-  ASSIGN_OR_RETURN(batch.arrays_,
-                   StagedArrays::Create(device,
-                                        {rows * sizeof(DenseZone), rows * sizeof(DenseBlockId),
-                                         rows * sizeof(int32_t)},
-                                        MemoryPurpose::kDenseKv));
+  ASSIGN_OR_RETURN(
+      batch.arrays_,
+      StagedArrays::Create(
+          device, {rows * sizeof(DenseZone), rows * sizeof(DenseBlockId), rows * sizeof(int32_t)},
+          MemoryPurpose::kDenseKv));
   return batch;
 }
 
@@ -77,12 +77,13 @@ absl::Status DenseZoneBatch::BeginStep(std::span<SequenceKv* const> batch) {
 
 absl::Status DenseZoneBatch::Append(uint32_t layer, const MatrixView& keys,
                                     const MatrixView& values) {
-  return ops_->AppendDense(*stream_, {.keys = keys,
-                                      .values = values,
-                                      .pool = pool_,
-                                      .layer = layer,
-                                      .block_ids = arrays_.On<const DenseBlockId>(kBlocks).first(batch_),
-                                      .place_in_block = arrays_.On<const int32_t>(kPlaces).first(batch_)});
+  return ops_->AppendDense(*stream_,
+                           {.keys = keys,
+                            .values = values,
+                            .pool = pool_,
+                            .layer = layer,
+                            .block_ids = arrays_.On<const DenseBlockId>(kBlocks).first(batch_),
+                            .place_in_block = arrays_.On<const int32_t>(kPlaces).first(batch_)});
 }
 
 }  // namespace retroinfer

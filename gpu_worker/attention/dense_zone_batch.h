@@ -34,7 +34,9 @@ class DenseZoneBatch {
   absl::Status UploadStep() { return arrays_.Upload(*stream_); }
   absl::Status Append(uint32_t layer, const MatrixView& keys, const MatrixView& values);
 
-  DeviceSpan<const DenseZone> zones() const { return arrays_.On<const DenseZone>(kZones).first(batch_); }
+  DeviceSpan<const DenseZone> zones() const {
+    return arrays_.On<const DenseZone>(kZones).first(batch_);
+  }
   const DensePoolView& pool() const { return pool_; }
 
  private:

@@ -22,7 +22,7 @@ class FullPolicy final : public AttentionPolicy {
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return 0; }
-  absl::Status UploadStep() override{ return dense_.UploadStep(); }
+  absl::Status UploadStep() override { return dense_.UploadStep(); }
   absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                            const MatrixView& values, const MatrixView& out) override;
   absl::Status DownloadStep() override { return absl::OkStatus(); }

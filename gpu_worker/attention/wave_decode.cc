@@ -59,14 +59,13 @@ absl::Status WaveDecode::Allocate() {
   const size_t rows = batch * geometry.num_kv_heads;
   const size_t query_rows = batch * static_cast<size_t>(limits_.num_query_heads);
   const size_t clusters = static_cast<size_t>(MaxClusters(limits_.max_tokens));
-  ASSIGN_OR_RETURN(
-      inputs_,
-      StagedArrays::Create(device_, {batch * sizeof(MetaIndexView), batch * sizeof(SelectionBudget)},
-                           MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(page_counts_,
-                   StagedArrays::Create(device_,
-                                        {PageCountsAt(geometry.num_layers) * sizeof(int32_t)},
-                                        MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(inputs_,
+                   StagedArrays::Create(
+                       device_, {batch * sizeof(MetaIndexView), batch * sizeof(SelectionBudget)},
+                       MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(page_counts_, StagedArrays::Create(
+                                     device_, {PageCountsAt(geometry.num_layers) * sizeof(int32_t)},
+                                     MemoryPurpose::kActivations));
   if (device_.can_capture()) {
     ASSIGN_OR_RETURN(beside_, device_.CreateStream(StreamKind::kCompute));
     ASSIGN_OR_RETURN(selected_, device_.CreateEvent());
@@ -171,19 +170,20 @@ absl::Status WaveDecode::Score(uint32_t layer, const MatrixView& queries) {
 absl::Status WaveDecode::Select() {
   const DeviceBuffer& ranks = limits_.radius_weight != 0 ? ranks_ : scores_;
   return ops_.ClusterSelect(
-      stream_, {.scores = Rows<const float>(ranks, limits_.num_query_heads, max_clusters_),
-                .max_clusters = max_clusters_,
-                .batch = static_cast<int32_t>(batch_),
-                .num_query_heads = limits_.num_query_heads,
-                .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
-                .budgets = inputs_.On<const SelectionBudget>(kBudgets).first(static_cast<size_t>(batch_)),
-                .max_retrieved = max_retrieved_,
-                .max_estimated = max_estimated_,
-                .retrieved = Rows<int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
-                .num_retrieved = Rows<int32_t>(num_retrieved_, num_kv_heads_, 1),
-                .estimated = Rows<int32_t>(estimated_, num_kv_heads_, max_estimated_),
-                .num_estimated = Rows<int32_t>(num_estimated_, num_kv_heads_, 1),
-                .scratch = select_scratch_.bytes()});
+      stream_,
+      {.scores = Rows<const float>(ranks, limits_.num_query_heads, max_clusters_),
+       .max_clusters = max_clusters_,
+       .batch = static_cast<int32_t>(batch_),
+       .num_query_heads = limits_.num_query_heads,
+       .num_kv_heads = static_cast<int32_t>(num_kv_heads_),
+       .budgets = inputs_.On<const SelectionBudget>(kBudgets).first(static_cast<size_t>(batch_)),
+       .max_retrieved = max_retrieved_,
+       .max_estimated = max_estimated_,
+       .retrieved = Rows<int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
+       .num_retrieved = Rows<int32_t>(num_retrieved_, num_kv_heads_, 1),
+       .estimated = Rows<int32_t>(estimated_, num_kv_heads_, max_estimated_),
+       .num_estimated = Rows<int32_t>(num_estimated_, num_kv_heads_, 1),
+       .scratch = select_scratch_.bytes()});
 }
 
 AttentionPartialView WaveDecode::EstimateView() const {
@@ -196,17 +196,17 @@ AttentionPartialView WaveDecode::EstimateView() const {
 absl::Status WaveDecode::EstimateOn(Stream& stream, uint32_t layer) {
   return ops_.Estimate(
       stream, {.pool = meta_pool_,
-                .layer = layer,
-                .indexes = Indexes(),
-                .batch = static_cast<int32_t>(batch_),
-                .num_query_heads = limits_.num_query_heads,
-                .scores = Rows<const float>(scores_, limits_.num_query_heads, max_clusters_),
-                .max_clusters = max_clusters_,
-                .estimated = Rows<const int32_t>(estimated_, num_kv_heads_, max_estimated_),
-                .num_estimated = Rows<const int32_t>(num_estimated_, num_kv_heads_, 1),
-                .max_estimated = max_estimated_,
-                .out = EstimateView(),
-                .scratch = estimate_scratch_.bytes()});
+               .layer = layer,
+               .indexes = Indexes(),
+               .batch = static_cast<int32_t>(batch_),
+               .num_query_heads = limits_.num_query_heads,
+               .scores = Rows<const float>(scores_, limits_.num_query_heads, max_clusters_),
+               .max_clusters = max_clusters_,
+               .estimated = Rows<const int32_t>(estimated_, num_kv_heads_, max_estimated_),
+               .num_estimated = Rows<const int32_t>(num_estimated_, num_kv_heads_, 1),
+               .max_estimated = max_estimated_,
+               .out = EstimateView(),
+               .scratch = estimate_scratch_.bytes()});
 }
 
 DeviceSpan<int32_t> WaveDecode::PageCounts(uint32_t layer) const {

@@ -18,10 +18,7 @@ int64_t NowNs() { return absl::GetCurrentTimeNanos(); }
 
 DecodeStep::DecodeStep(Device& device, Stream& stream, Transformer& model, Sampler& sampler,
                        int32_t max_batch)
-    : stream_(stream),
-      model_(model),
-      sampler_(sampler),
-      graphs_(device, stream, kMaxGraphs) {
+    : stream_(stream), model_(model), sampler_(sampler), graphs_(device, stream, kMaxGraphs) {
   sequences_.reserve(static_cast<size_t>(max_batch));
   sampling_.reserve(static_cast<size_t>(max_batch));
   policies_.reserve(static_cast<size_t>(max_batch));

@@ -94,19 +94,17 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, Ops& op
   };
   RETURN_IF_ERROR(allocate(batch * vocab * sizeof(float), sampler->logits_));
   RETURN_IF_ERROR(allocate(16 * vocab, sampler->scratch_));
-  ASSIGN_OR_RETURN(sampler->inputs_,
+  ASSIGN_OR_RETURN(sampler->inputs_, StagedArrays::Create(device,
+                                                          {batch * sizeof(SamplingRow),
+                                                           batch * kMaxBanned * sizeof(int32_t),
+                                                           batch * sizeof(const uint32_t*)},
+                                                          MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(sampler->results_,
                    StagedArrays::Create(device,
-                                        {batch * sizeof(SamplingRow),
-                                         batch * kMaxBanned * sizeof(int32_t),
-                                         batch * sizeof(const uint32_t*)},
+                                        {batch * sizeof(int32_t), batch * sizeof(float),
+                                         batch * kMaxTopLogprobs * sizeof(int32_t),
+                                         batch * kMaxTopLogprobs * sizeof(float)},
                                         MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(
-      sampler->results_,
-      StagedArrays::Create(device,
-                           {batch * sizeof(int32_t), batch * sizeof(float),
-                            batch * kMaxTopLogprobs * sizeof(int32_t),
-                            batch * kMaxTopLogprobs * sizeof(float)},
-                           MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(sampler->sampled_, device.CreateEvent());
   ASSIGN_OR_RETURN(sampler->counts_, device.AllocateHost(batch * kCountsPerRow * sizeof(uint32_t)));
   return sampler;

@@ -15,9 +15,9 @@ StepGraphs::Entry* StepGraphs::Find(std::span<const uint64_t> shape) {
 
 void StepGraphs::Remember(std::span<const uint64_t> shape) {
   if (entries_.size() >= capacity_) {
-    entries_.erase(std::min_element(
-        entries_.begin(), entries_.end(),
-        [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; }));
+    entries_.erase(
+        std::min_element(entries_.begin(), entries_.end(),
+                         [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; }));
   }
   entries_.push_back({{shape.begin(), shape.end()}, nullptr, num_uses_});
 }

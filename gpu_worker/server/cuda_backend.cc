@@ -11,8 +11,8 @@ namespace {
 
 // What the plan does not count: workspaces of libraries, activations of a step, graphs.
 constexpr size_t kUnplannedBytes = size_t{1} << 30;
-// A page in a slot is read at the speed of the GPU's memory, others over PCIe. The other half is for
-// dense KV and the index.
+// A page in a slot is read at the speed of the GPU's memory, others over PCIe. The other half is
+// for dense KV and the index.
 constexpr double kBlockCacheShare = 0.5;
 
 }  // namespace
@@ -27,8 +27,8 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, i
   }
   ASSIGN_OR_RETURN(backend.kv_dtype, ParseDType(options.kv_dtype, "--kv-dtype", DType::kBf16));
   ASSIGN_OR_RETURN(auto device,
-                   CudaDevice::Create({.ordinal = ordinal,
-                                       .memory_utilization = options.gpu_memory_utilization}));
+                   CudaDevice::Create(
+                       {.ordinal = ordinal, .memory_utilization = options.gpu_memory_utilization}));
   ASSIGN_OR_RETURN(backend.ops, CudaOps::Create(*device));
   const size_t memory_bytes = device->info().memory_bytes;
   backend.memory_bytes = memory_bytes - std::min(memory_bytes / 4, kUnplannedBytes);

@@ -19,19 +19,19 @@ struct WorkerOptions {
   ServerOptions server;
   std::string metrics_address;  // "host:port"; empty: none
 
-  std::string device = "auto";           // "auto", "cpu", "cuda" or "cuda:N"
-  double gpu_memory_utilization = 0.9;   // of the GPU's memory, for this process
-  std::string compute_dtype = "auto";  // "auto", "bf16" or "f32"
-  std::string kv_dtype = "auto";       // "auto", "bf16" or "f32"
-  int64_t max_model_len = 0;           // tokens; 0: what the model and the memory allow
-  int32_t max_batch = 8;               // requests that decode together
-  uint64_t memory_bytes = 0;           // for weights, KV and all else; 0: chosen
-  uint64_t dense_kv_bytes = 0;         // of it for steady zones and policy full; 0: chosen
-  uint64_t block_cache_bytes = 0;      // of it for the block cache; 0: chosen
-  int32_t num_threads = 0;             // compute threads; 0: one per CPU core
-  int64_t dense_below = 8192;          // tokens; shorter contexts are attended exactly
-  std::string wave_index = "tuned";    // "tuned" or "paper": how clusters are made and ranked
-  int32_t max_queued_requests = 1024;  // live requests, queued and running
+  std::string device = "auto";          // "auto", "cpu", "cuda" or "cuda:N"
+  double gpu_memory_utilization = 0.9;  // of the GPU's memory, for this process
+  std::string compute_dtype = "auto";   // "auto", "bf16" or "f32"
+  std::string kv_dtype = "auto";        // "auto", "bf16" or "f32"
+  int64_t max_model_len = 0;            // tokens; 0: what the model and the memory allow
+  int32_t max_batch = 8;                // requests that decode together
+  uint64_t memory_bytes = 0;            // for weights, KV and all else; 0: chosen
+  uint64_t dense_kv_bytes = 0;          // of it for steady zones and policy full; 0: chosen
+  uint64_t block_cache_bytes = 0;       // of it for the block cache; 0: chosen
+  int32_t num_threads = 0;              // compute threads; 0: one per CPU core
+  int64_t dense_below = 8192;           // tokens; shorter contexts are attended exactly
+  std::string wave_index = "tuned";     // "tuned" or "paper": how clusters are made and ranked
+  int32_t max_queued_requests = 1024;   // live requests, queued and running
 
   AttentionSettings default_attention;
   int32_t default_max_tokens = 1024;

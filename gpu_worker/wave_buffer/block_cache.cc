@@ -250,11 +250,11 @@ absl::Status BlockCache::TendEvictions() {
   if (*count == 0) return absl::OkStatus();
   RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(image.first(*count)),
                                  requests_.bytes().first(*count * sizeof(EvictionRequest))));
-  RETURN_IF_ERROR(
-      ops_.ApplyEvictions(stream_, {.cache = view(),
-                                    .counters = counters(),
-                                    .step = step(),
-                                    .requests = requests_.as<const EvictionRequest>().first(*count)}));
+  RETURN_IF_ERROR(ops_.ApplyEvictions(
+      stream_, {.cache = view(),
+                .counters = counters(),
+                .step = step(),
+                .requests = requests_.as<const EvictionRequest>().first(*count)}));
   return Start(Task::kEvictions);
 }
 
@@ -296,9 +296,8 @@ absl::StatusOr<BlockCacheStats> BlockCache::Stats() {
     const std::span<std::byte> image = host_counts_.bytes();
     RETURN_IF_ERROR(device_.Download(stream_, counters_.bytes().first(sizeof(BlockCacheCounters)),
                                      image.first(sizeof(BlockCacheCounters))));
-    RETURN_IF_ERROR(
-        device_.Download(stream_, num_free_.bytes().first(sizeof(uint32_t)),
-                         image.subspan(offsetof(Counts, num_free), sizeof(uint32_t))));
+    RETURN_IF_ERROR(device_.Download(stream_, num_free_.bytes().first(sizeof(uint32_t)),
+                                     image.subspan(offsetof(Counts, num_free), sizeof(uint32_t))));
     RETURN_IF_ERROR(stream_.Record(*counted_));
     are_counts_under_way_ = true;
   }

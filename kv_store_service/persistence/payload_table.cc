@@ -20,6 +20,8 @@
 namespace retroinfer::kvstore {
 namespace {
 
+constexpr uint32_t kMinChunkBytes = 4096;
+constexpr uint32_t kMaxChunkBytes = 64u << 20;
 constexpr uint32_t kChunksPerKeyCheck = 64;  // far fewer than share a block of keys
 constexpr int kKeptBufferBytes = 16 << 20;
 constexpr int kKeptFreeBytes = 64 << 20;
@@ -59,6 +61,12 @@ rocksdb::WriteOptions WithoutLog() {
 }
 
 }  // namespace
+
+absl::Status CheckChunkBytes(uint32_t chunk_bytes) {
+  if (chunk_bytes >= kMinChunkBytes && chunk_bytes <= kMaxChunkBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("chunks have ", kMinChunkBytes, " to ",
+                                                 kMaxChunkBytes, " bytes, not ", chunk_bytes));
+}
 
 void KeepReadBuffers() {
   // Either fails only where malloc has no such setting, and costs speed alone.

@@ -18,6 +18,9 @@ namespace retroinfer::kvstore {
 // page cache. It holds for the whole process: programs call it once, at their start.
 void KeepReadBuffers();
 
+// INVALID_ARGUMENT unless payloads may be cut into chunks of this size: 4 KiB to 64 MiB.
+absl::Status CheckChunkBytes(uint32_t chunk_bytes);
+
 // Threads: Read() on any thread; the others one at a time.
 class PayloadTable {
  public:

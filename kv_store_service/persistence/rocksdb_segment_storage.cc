@@ -36,8 +36,6 @@
 namespace retroinfer::kvstore {
 namespace {
 
-constexpr uint32_t kMinChunkBytes = 4096;
-constexpr uint32_t kMaxChunkBytes = 64u << 20;
 constexpr size_t kTouchesPerBatch = 1024;
 
 // Lock order: write_mutex_, then mutex_ (and the catalog's own).
@@ -492,11 +490,7 @@ StorageStats RocksDbSegmentStorage::Stats() {
 
 absl::StatusOr<std::unique_ptr<SegmentStorage>> OpenRocksDbSegmentStorage(
     RocksDbStorageOptions options) {
-  if (options.chunk_bytes < kMinChunkBytes || options.chunk_bytes > kMaxChunkBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("chunks have ", kMinChunkBytes, " to ",
-                                                   kMaxChunkBytes, " bytes, not ",
-                                                   options.chunk_bytes));
-  }
+  RETURN_IF_ERROR(CheckChunkBytes(options.chunk_bytes));
   ASSIGN_OR_RETURN(auto folder, StorageFolder::Open(options.folder));
   auto storage = std::make_unique<RocksDbSegmentStorage>(std::move(options), std::move(folder));
   RETURN_IF_ERROR(storage->Start());

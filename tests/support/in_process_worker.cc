@@ -27,9 +27,9 @@ T OrDie(absl::StatusOr<T> result) {
 
 std::unique_ptr<Backend> MakeBackend(ComputePrecision precision) {
   const char* const named = std::getenv("RETROINFER_TEST_BACKEND");
-  const std::string name = named != nullptr                         ? named
+  const std::string name = named != nullptr                      ? named
                            : precision == ComputePrecision::kF32 ? "CpuF32"
-                                                                    : "CpuBf16";
+                                                                 : "CpuBf16";
   for (const BackendParam& backend : AvailableBackends()) {
     if (backend.name == name) return backend.create();
   }

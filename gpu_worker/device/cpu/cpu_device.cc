@@ -102,9 +102,7 @@ absl::StatusOr<HostBuffer> CpuDevice::AllocateHost(size_t bytes) {
   return HostBuffer(this, data, bytes);
 }
 
-void CpuDevice::FreeHost(std::byte* data, size_t /*bytes*/) {
-  ::operator delete(data, kAlignment);
-}
+void CpuDevice::FreeHost(std::byte* data, size_t /*bytes*/) { ::operator delete(data, kAlignment); }
 
 absl::StatusOr<std::unique_ptr<Graph>> CpuDevice::Capture(
     Stream& /*stream*/, absl::FunctionRef<absl::Status()> /*enqueue*/) {

@@ -39,8 +39,8 @@ class CpuDevice final : public Device {
                         std::span<std::byte> host) override;
   // Enqueuing is calling: there is nothing to save.
   bool can_capture() const override { return false; }
-  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
-                                                 absl::FunctionRef<absl::Status()> enqueue) override;
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      Stream& stream, absl::FunctionRef<absl::Status()> enqueue) override;
   absl::Status Launch(Stream& stream, Graph& graph) override;
   // Host memory is device memory here.
   absl::StatusOr<DeviceSpan<std::byte>> MapHost(std::span<std::byte> host) override;

@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
-
-#include <cstring>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -136,9 +135,9 @@ absl::StatusOr<std::unique_ptr<Graph>> CudaDevice::Capture(
 }
 
 absl::Status CudaDevice::Launch(Stream& stream, Graph& graph) {
-  return CudaStatus(cudaGraphLaunch(static_cast<CudaGraph&>(graph).get(),
-                                    static_cast<CudaStream&>(stream).get()),
-                    "launching a graph");
+  return CudaStatus(
+      cudaGraphLaunch(static_cast<CudaGraph&>(graph).get(), static_cast<CudaStream&>(stream).get()),
+      "launching a graph");
 }
 
 absl::StatusOr<std::unique_ptr<Stream>> CudaDevice::CreateStream(StreamKind kind) {

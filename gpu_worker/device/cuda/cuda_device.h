@@ -50,8 +50,8 @@ class CudaDevice final : public Device {
                         std::span<std::byte> host) override;
   bool can_capture() const override { return true; }
   // Other threads may use the device meanwhile; what they enqueue is not recorded.
-  absl::StatusOr<std::unique_ptr<Graph>> Capture(Stream& stream,
-                                                 absl::FunctionRef<absl::Status()> enqueue) override;
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(
+      Stream& stream, absl::FunctionRef<absl::Status()> enqueue) override;
   absl::Status Launch(Stream& stream, Graph& graph) override;
   // Registers in pieces of 64 GiB: larger ones fail on current drivers.
   absl::StatusOr<DeviceSpan<std::byte>> MapHost(std::span<std::byte> host) override;

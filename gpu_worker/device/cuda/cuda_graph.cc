@@ -13,8 +13,8 @@ absl::StatusOr<std::unique_ptr<CudaGraph>> CudaGraph::Capture(
   const absl::Status enqueued = enqueue();
   cudaGraph_t graph = nullptr;
   // Ends the capture in any case, so that the stream can be used again.
-  const absl::Status ended = CudaStatus(cudaStreamEndCapture(stream.get(), &graph),
-                                        "recording a graph");
+  const absl::Status ended =
+      CudaStatus(cudaStreamEndCapture(stream.get(), &graph), "recording a graph");
   absl::Status status = enqueued.ok() ? ended : enqueued;
   cudaGraphExec_t executable = nullptr;
   if (status.ok()) {

@@ -63,8 +63,8 @@ TEST_P(DeviceBackendsTest, RecordedWorkReadsWhatMemoryHoldsWhenItRuns) {
 TEST_P(DeviceBackendsTest, ARecordingThatFailsLeavesTheStreamUsable) {
   const auto graph =
       device_.Capture(stream_, [] { return absl::InternalError("what was enqueued"); });
-  EXPECT_EQ(graph.status().code(), device_.can_capture() ? absl::StatusCode::kInternal
-                                                         : absl::StatusCode::kUnimplemented);
+  EXPECT_EQ(graph.status().code(),
+            device_.can_capture() ? absl::StatusCode::kInternal : absl::StatusCode::kUnimplemented);
   const HostBuffer host = device_.AllocateHost(8).value();
   const DeviceBuffer there = device_.Allocate(8, MemoryPurpose::kActivations).value();
   EXPECT_TRUE(device_.Upload(stream_, host.bytes(), there.bytes()).ok());

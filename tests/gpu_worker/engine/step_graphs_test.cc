@@ -26,7 +26,8 @@ class StepGraphsTest : public testing::TestWithParam<test_support::BackendParam>
   }
 
   std::unique_ptr<test_support::Backend> backend_ = GetParam().create();
-  StagedArrays in_ = StagedArrays::Create(*backend_->device, {4}, MemoryPurpose::kActivations).value();
+  StagedArrays in_ =
+      StagedArrays::Create(*backend_->device, {4}, MemoryPurpose::kActivations).value();
   int num_enqueued_ = 0;
 };
 

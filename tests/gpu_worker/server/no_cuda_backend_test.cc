@@ -1,0 +1,18 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "gpu_worker/server/compute_backend.h"
+
+namespace retroinfer {
+namespace {
+
+TEST(NoCudaBackendTest, SaysHowToGetOne) {
+  const absl::Status status = CreateCudaBackend(WorkerOptions(), 0).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("--device cpu"));
+}
+
+}  // namespace
+}  // namespace retroinfer
