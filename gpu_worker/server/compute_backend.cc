@@ -49,6 +49,10 @@ absl::StatusOr<ComputeBackend> CreateBackend(const WorkerOptions& options) {
   const std::string& name = options.device;
   if (name == "cpu") return CreateCpuBackend(options);
   if (name == "auto") {
+    if (options.compute_dtype == "f32") {
+      spdlog::info("computing on the CPU: a GPU computes in bf16, --compute-dtype is f32");
+      return CreateCpuBackend(options);
+    }
     absl::StatusOr<ComputeBackend> cuda = CreateCudaBackend(options, 0);
     if (cuda.ok() || !absl::IsFailedPrecondition(cuda.status())) return cuda;
     spdlog::info("computing on the CPU: {}", std::string(cuda.status().message()));

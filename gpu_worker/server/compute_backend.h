@@ -27,7 +27,7 @@ struct ComputeBackend {
 };
 
 // The backend that options.device names: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU
-// if this machine has one that can be used, else the CPU.
+// if this machine has one that can be used and --compute-dtype is not f32, else the CPU.
 //
 // Returns: INVALID_ARGUMENT for another name; what the named backend returns.
 absl::StatusOr<ComputeBackend> CreateBackend(const WorkerOptions& options);

@@ -206,7 +206,7 @@ TEST_F(ContextsTest, EvictsAsANaiveModelDoes) {
     absl::SleepFor(absl::Microseconds(10));  // times on disk have microseconds
     if (found != on_disk.end()) {
       on_disk.splice(on_disk.end(), on_disk, found);
-    } else if (!hit) {
+    } else {  // new, or evicted from the disk and written again on its use in the arena
       if (on_disk.size() + 1 > 8) {
         for (; on_disk.size() + 1 > 5; ++num_evicted) on_disk.pop_front();
       }
