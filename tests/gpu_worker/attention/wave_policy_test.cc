@@ -219,7 +219,8 @@ TEST_P(WavePolicyTest, RetrievingEverythingIsExactWhileSegmentsAreAdded) {
     blocks = sequence->kv.num_indexed_blocks;
     if (!segment_added && step % 250 != 0) continue;
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      ASSERT_LT(RelativeError(outputs[layer], Exact(*sequence, layer)), Tolerance()) << "step " << step;
+      ASSERT_LT(RelativeError(outputs[layer], Exact(*sequence, layer)), Tolerance())
+          << "step " << step;
     }
   }
   EXPECT_EQ(blocks, 4);
