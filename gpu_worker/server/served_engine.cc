@@ -266,6 +266,7 @@ void LoadedEngine::DescribeModel() {
   model_.compute_dtype = std::string(DTypeName(backend_.compute_dtype));
   model_.kv_dtype = std::string(DTypeName(backend_.kv_dtype));
   model_.backend = backend_.device->info().backend;
+  model_.device_name = backend_.device->info().name;
   model_.eos_token_ids = generation_.eos_token_ids;
   model_.segment_fingerprint = segment_fingerprint_;
   model_.dense_below = options_.dense_below;

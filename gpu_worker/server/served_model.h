@@ -26,7 +26,8 @@ struct ServedModel {
   int32_t head_dim = 0;
   std::string compute_dtype;  // "bf16" or "f32"
   std::string kv_dtype;       // "bf16" or "f32"
-  std::string backend;        // "cpu"
+  std::string backend;        // "cpu" or "cuda"
+  std::string device_name;    // as the hardware says it
   std::vector<int32_t> eos_token_ids;
 
   // Of contexts: what names the segments of a prompt, and where they are kept.

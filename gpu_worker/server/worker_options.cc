@@ -160,6 +160,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   options->store_socket_dir = DefaultSocketDir();
   options->metrics_address = "127.0.0.1:9401";
   options->server.version = common::kBuildVersion;
+  options->server.revision = common::kBuildRevision;
   std::string api_key_file;
   std::string policy(PolicyName(options->default_attention.policy));
   common::Settings settings("Generates text: owns the model and serves the gRPC API.",
