@@ -54,7 +54,8 @@ class StoreDeathTest : public testing::Test {
 TEST_F(StoreDeathTest, BothServeTheirMetrics) {
   Generate(stub(), ShortRequest());
   EXPECT_TRUE(Eventually([this] {
-    return absl::StrContains(processes_.WorkerMetrics(), "retroinfer_generation_tokens_total 20");
+    return absl::StrContains(processes_.WorkerMetrics(),
+                             "retroinfer_requests_total{finish_reason=\"length\"} 1");
   }));
   EXPECT_THAT(processes_.StoreMetrics(), testing::HasSubstr("retroinfer_build_info"));
 }
