@@ -43,9 +43,11 @@ class WeightLoader {
   absl::Status Allocate(const ModelConfig& config, ModelWeights& weights);
   // Uploads a vector into the buffer of norms.
   absl::StatusOr<MatrixView> LoadNorm(const std::string& name, const DeviceBuffer& buffer);
-  // Prepares the matrices `names`, one below the other, with the bias `bias` if it is not empty.
-  absl::StatusOr<std::unique_ptr<PreparedLinear>> LoadLinear(const std::vector<std::string>& names,
-                                                             const std::string& bias = "");
+  // Prepares the matrices `names`, one below the other, with their biases, if any.
+  absl::StatusOr<std::unique_ptr<PreparedLinear>> LoadLinear(
+      const std::vector<std::string>& names, const std::vector<std::string>& biases = {});
+  // Uploads tensors of one type one behind the other, from `offset` of the staging buffer on.
+  absl::StatusOr<MatrixView> Stage(const std::vector<std::string>& names, size_t offset);
   absl::StatusOr<LayerWeights> LoadLayer(const ModelConfig& config, uint32_t layer,
                                          const DeviceBuffer& norms);
   absl::Status Upload(const HostTensor& tensor, DeviceSpan<std::byte> target);
@@ -77,12 +79,16 @@ absl::Status WeightLoader::Allocate(const ModelConfig& config, ModelWeights& wei
     if (IsNorm(name)) {
       norm_bytes += bytes;
     } else if (name != kEmbedding) {
-      const bool has_partner = absl::EndsWith(name, "gate_proj.weight");
-      staging_bytes = std::max(staging_bytes, (has_partner ? 2 : 1) * bytes);
+      // Of a product that is joined from two or three matrices, the first is the largest.
+      const size_t joined = absl::EndsWith(name, "gate_proj.weight") ? 2
+                            : absl::EndsWith(name, "q_proj.weight")  ? 3
+                                                                     : 1;
+      staging_bytes = std::max(staging_bytes, joined * bytes);
     }
   }
-  // Room for a bias behind its matrix.
-  staging_bytes += Aligned(static_cast<size_t>(config.query_size()) * sizeof(float));
+  // Room for biases behind their matrices.
+  staging_bytes +=
+      Aligned(static_cast<size_t>(config.query_size() + 2 * config.kv_size()) * sizeof(float));
   ASSIGN_OR_RETURN(weights.norm_buffer, device_.Allocate(norm_bytes, MemoryPurpose::kWeights));
   ASSIGN_OR_RETURN(staging_, device_.Allocate(staging_bytes, MemoryPurpose::kWeights));
   ASSIGN_OR_RETURN(weights.embedding_buffer,
@@ -99,11 +105,11 @@ absl::StatusOr<MatrixView> WeightLoader::LoadNorm(const std::string& name,
   return MatrixView::Dense(target, tensor.dtype, 1, tensor.shape[0]);
 }
 
-absl::StatusOr<std::unique_ptr<PreparedLinear>> WeightLoader::LoadLinear(
-    const std::vector<std::string>& names, const std::string& bias) {
+absl::StatusOr<MatrixView> WeightLoader::Stage(const std::vector<std::string>& names,
+                                               size_t offset) {
   const HostTensor& first = Tensor(names.front());
   int64_t rows = 0;
-  size_t used = 0;
+  size_t used = offset;
   for (const std::string& name : names) {
     const HostTensor& tensor = Tensor(name);
     if (tensor.dtype != first.dtype) {
@@ -115,14 +121,19 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> WeightLoader::LoadLinear(
     used += tensor.bytes.size();
     rows += tensor.shape[0];
   }
+  const DeviceSpan<std::byte> bytes = staging_.bytes().subspan(offset, used - offset);
+  if (first.shape.size() == 1) return MatrixView::Dense(bytes, first.dtype, 1, rows);
+  return MatrixView::Dense(bytes, first.dtype, rows, first.shape[1]);
+}
+
+absl::StatusOr<std::unique_ptr<PreparedLinear>> WeightLoader::LoadLinear(
+    const std::vector<std::string>& names, const std::vector<std::string>& biases) {
   LinearWeights weights;
-  weights.weight = MatrixView::Dense(staging_.bytes(), first.dtype, rows, first.shape[1]);
-  if (!bias.empty()) {
-    const HostTensor& tensor = Tensor(bias);
-    const DeviceSpan<std::byte> target =
-        staging_.bytes().subspan(Aligned(used), tensor.bytes.size());
-    RETURN_IF_ERROR(Upload(tensor, target));
-    weights.bias = MatrixView::Dense(target, tensor.dtype, 1, tensor.shape[0]);
+  ASSIGN_OR_RETURN(weights.weight, Stage(names, 0));
+  if (!biases.empty()) {
+    const size_t used = static_cast<size_t>(weights.weight.rows * weights.weight.cols) *
+                        DTypeBytes(weights.weight.dtype);
+    ASSIGN_OR_RETURN(weights.bias, Stage(biases, Aligned(used)));
   }
   return ops_.PrepareLinear(weights);
 }
@@ -132,8 +143,12 @@ absl::StatusOr<LayerWeights> WeightLoader::LoadLayer(const ModelConfig& config, 
   const std::string prefix = LayerPrefix(layer);
   const std::string attention = prefix + "self_attn.";
   const std::string mlp = prefix + "mlp.";
-  const auto bias = [&](const char* name) {
-    return config.qkv_bias ? absl::StrCat(attention, name, ".bias") : std::string();
+  const auto qkv = [&](const char* what) {
+    std::vector<std::string> names;
+    for (const char* part : {"q_proj", "k_proj", "v_proj"}) {
+      names.push_back(absl::StrCat(attention, part, what));
+    }
+    return names;
   };
   LayerWeights weights;
   ASSIGN_OR_RETURN(weights.attention_norm, LoadNorm(prefix + "input_layernorm.weight", norms));
@@ -142,9 +157,9 @@ absl::StatusOr<LayerWeights> WeightLoader::LoadLayer(const ModelConfig& config, 
     ASSIGN_OR_RETURN(weights.q_norm, LoadNorm(attention + "q_norm.weight", norms));
     ASSIGN_OR_RETURN(weights.k_norm, LoadNorm(attention + "k_norm.weight", norms));
   }
-  ASSIGN_OR_RETURN(weights.q, LoadLinear({attention + "q_proj.weight"}, bias("q_proj")));
-  ASSIGN_OR_RETURN(weights.k, LoadLinear({attention + "k_proj.weight"}, bias("k_proj")));
-  ASSIGN_OR_RETURN(weights.v, LoadLinear({attention + "v_proj.weight"}, bias("v_proj")));
+  ASSIGN_OR_RETURN(
+      weights.qkv,
+      LoadLinear(qkv(".weight"), config.qkv_bias ? qkv(".bias") : std::vector<std::string>()));
   ASSIGN_OR_RETURN(weights.o, LoadLinear({attention + "o_proj.weight"}));
   ASSIGN_OR_RETURN(weights.gate_up, LoadLinear({mlp + "gate_proj.weight", mlp + "up_proj.weight"}));
   ASSIGN_OR_RETURN(weights.down, LoadLinear({mlp + "down_proj.weight"}));

@@ -24,9 +24,7 @@ struct LayerWeights {
   MatrixView mlp_norm;                      // [1, hidden]
   MatrixView q_norm;                        // [1, head_dim]; Qwen3 only
   MatrixView k_norm;                        // [1, head_dim]; Qwen3 only
-  std::unique_ptr<PreparedLinear> q;        // hidden -> Q
-  std::unique_ptr<PreparedLinear> k;        // hidden -> K
-  std::unique_ptr<PreparedLinear> v;        // hidden -> K
+  std::unique_ptr<PreparedLinear> qkv;      // hidden -> Q + 2 K: queries, keys, values
   std::unique_ptr<PreparedLinear> o;        // Q -> hidden
   std::unique_ptr<PreparedLinear> gate_up;  // hidden -> 2 F: gate, then up
   std::unique_ptr<PreparedLinear> down;     // F -> hidden

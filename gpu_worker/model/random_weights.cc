@@ -96,9 +96,7 @@ absl::StatusOr<LayerWeights> RandomWeights::Layer(const DeviceBuffer& ones) {
     layer.k_norm = norm(config_.head_dim);
   }
   const bool bias = config_.qkv_bias;
-  ASSIGN_OR_RETURN(layer.q, Linear(hidden, config_.query_size(), bias));
-  ASSIGN_OR_RETURN(layer.k, Linear(hidden, config_.kv_size(), bias));
-  ASSIGN_OR_RETURN(layer.v, Linear(hidden, config_.kv_size(), bias));
+  ASSIGN_OR_RETURN(layer.qkv, Linear(hidden, config_.query_size() + 2 * config_.kv_size(), bias));
   ASSIGN_OR_RETURN(layer.o, Linear(config_.query_size(), hidden));
   ASSIGN_OR_RETURN(layer.gate_up, Linear(hidden, 2 * config_.intermediate_size));
   ASSIGN_OR_RETURN(layer.down, Linear(config_.intermediate_size, hidden));
@@ -109,7 +107,8 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
   ASSIGN_OR_RETURN(stream_, device_.CreateStream(StreamKind::kCompute));
   const int64_t hidden = config_.hidden_size;
   num_numbers_ = std::max(config_.vocab_size, 2 * config_.intermediate_size) * hidden + 16 * kShift;
-  num_numbers_ = std::max(num_numbers_, config_.query_size() * hidden + kShift);
+  num_numbers_ =
+      std::max(num_numbers_, (config_.query_size() + 2 * config_.kv_size()) * hidden + kShift);
   const std::vector<uint16_t> drawn = Draw();
   ASSIGN_OR_RETURN(numbers_, Repeat(drawn, num_numbers_));
   ModelWeights weights;

@@ -32,15 +32,6 @@ float AttentionScale(const ModelConfig& config) {
   return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
 }
 
-// `room` for the last rows of a chunk, with what was computed for these as rows of the whole chunk.
-Workspace::Views LastRows(const Workspace::Views& chunk, Workspace::Views room) {
-  const int64_t count = room.normed.rows;
-  room.normed = chunk.normed.Rows(chunk.normed.rows - count, count);
-  room.cos = chunk.cos.subspan(chunk.cos.size() - room.cos.size(), room.cos.size());
-  room.sin = chunk.sin.subspan(chunk.sin.size() - room.sin.size(), room.sin.size());
-  return room;
-}
-
 int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& options) {
   return options.max_positions == 0 ? config.context_length : options.max_positions;
 }
@@ -132,25 +123,17 @@ absl::Status Transformer::RopeTable(Stream& stream, DeviceSpan<const int32_t> po
 
 absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights,
                                      const MatrixView& hidden, const Workspace::Views& rows,
-                                     const Workspace::Views& query_rows, bool decode) {
+                                     bool decode) {
   RETURN_IF_ERROR(Norm(stream, hidden, weights.attention_norm, rows.normed));
-  RETURN_IF_ERROR(Project(stream, *weights.k, rows.normed, rows.keys, false, decode));
-  RETURN_IF_ERROR(Project(stream, *weights.v, rows.normed, rows.values, false, decode));
-  RETURN_IF_ERROR(PlaceHeads(stream, rows.keys, weights.k_norm, rows));
-  if (query_rows.queries.rows == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(
-      Project(stream, *weights.q, query_rows.normed, query_rows.queries, false, decode));
-  return PlaceHeads(stream, query_rows.queries, weights.q_norm, query_rows);
-}
-
-absl::Status Transformer::PlaceHeads(Stream& stream, const MatrixView& x,
-                                     const MatrixView& norm_weight, const Workspace::Views& rows) {
+  RETURN_IF_ERROR(Project(stream, *weights.qkv, rows.normed, rows.qkv, false, decode));
   if (config_.qk_norm) {
-    const MatrixView heads = x.SplitColumns(config_.head_dim);
-    RETURN_IF_ERROR(Norm(stream, heads, norm_weight, heads));
+    RETURN_IF_ERROR(Norm(stream, rows.queries, weights.q_norm, rows.queries));
+    RETURN_IF_ERROR(Norm(stream, rows.keys, weights.k_norm, rows.keys));
   }
-  return ops_.Rope(stream,
-                   {.x = x, .head_dim = config_.head_dim, .cos = rows.cos, .sin = rows.sin});
+  const MatrixView queries_and_keys = rows.qkv.Columns(0, config_.query_size() + config_.kv_size());
+  return ops_.Rope(
+      stream,
+      {.x = queries_and_keys, .head_dim = config_.head_dim, .cos = rows.cos, .sin = rows.sin});
 }
 
 absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weights,
@@ -158,11 +141,13 @@ absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weight
                                       bool decode) {
   RETURN_IF_ERROR(Project(stream, *weights.o, rows.attention, hidden, true, decode));
   RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
-  RETURN_IF_ERROR(Project(stream, *weights.gate_up, rows.normed, rows.gate_up, false, decode));
-  const MatrixView gate = rows.gate_up.Columns(0, config_.intermediate_size);
-  const MatrixView up = rows.gate_up.Columns(config_.intermediate_size, config_.intermediate_size);
-  RETURN_IF_ERROR(ops_.SiluMul(stream, {.gate = gate, .up = up, .out = gate}));
-  return Project(stream, *weights.down, gate, hidden, true, decode);
+  const MatrixView gated = rows.gate_up.Columns(0, config_.intermediate_size);
+  RETURN_IF_ERROR(ops_.GatedLinear(stream, {.linear = weights.gate_up.get(),
+                                            .in = rows.normed,
+                                            .gate_up = rows.gate_up,
+                                            .out = gated,
+                                            .decode = decode}));
+  return Project(stream, *weights.down, gated, hidden, true, decode);
 }
 
 absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_ids,
@@ -198,17 +183,18 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
   const DeviceSpan<const int32_t> positions = positions_.as<const int32_t>().subspan(
       static_cast<size_t>(first_token), static_cast<size_t>(hidden.rows));
   RETURN_IF_ERROR(RopeTable(stream, positions, rows));
-  const Workspace::Views outputs = LastRows(rows, prefill_.Rows(num_outputs));
-  RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, outputs, false));
+  RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, false));
   RETURN_IF_ERROR(ops_.StoreLayerKv(
       stream, {.keys = rows.keys, .values = rows.values, .first_token = first_token, .out = kv}));
   if (num_outputs == 0) return absl::OkStatus();
   const int64_t first_output = hidden.rows - num_outputs;
-  RETURN_IF_ERROR(ops_.PrefillAttention(stream, {.queries = outputs.queries,
-                                                 .kv = kv,
-                                                 .first_token = first_token + first_output,
-                                                 .scale = AttentionScale(config_),
-                                                 .out = outputs.attention}));
+  const Workspace::Views outputs = prefill_.Rows(num_outputs);
+  RETURN_IF_ERROR(
+      ops_.PrefillAttention(stream, {.queries = rows.queries.Rows(first_output, num_outputs),
+                                     .kv = kv,
+                                     .first_token = first_token + first_output,
+                                     .scale = AttentionScale(config_),
+                                     .out = outputs.attention}));
   return FinishLayer(stream, weights, hidden.Rows(first_output, num_outputs), outputs, false);
 }
 
@@ -239,7 +225,7 @@ absl::Status Transformer::Decode(Stream& stream, DeviceSpan<const int32_t> token
   RETURN_IF_ERROR(RopeTable(stream, positions, rows));
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& weights = weights_.layers[layer];
-    RETURN_IF_ERROR(ProjectQkv(stream, weights, rows.hidden, rows, rows, true));
+    RETURN_IF_ERROR(ProjectQkv(stream, weights, rows.hidden, rows, true));
     RETURN_IF_ERROR(attention(layer, rows.queries, rows.keys, rows.values, rows.attention));
     RETURN_IF_ERROR(FinishLayer(stream, weights, rows.hidden, rows, true));
   }

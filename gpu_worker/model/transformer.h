@@ -106,14 +106,9 @@ class Transformer {
   absl::Status UploadTables(Device& device, int64_t max_positions);
   absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                          const Workspace::Views& rows);
-  // Norm, projections, norms of heads, RoPE: hidden -> rows.keys, rows.values, and of the rows
-  // whose norm lies in query_rows.normed -> query_rows.queries.
+  // Norm, projection, norms of heads, RoPE: hidden -> rows.qkv.
   absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
-                          const Workspace::Views& rows, const Workspace::Views& query_rows,
-                          bool decode);
-  // Norm of each head, where the model has one, and RoPE: `x` (queries or keys) in place.
-  absl::Status PlaceHeads(Stream& stream, const MatrixView& x, const MatrixView& norm_weight,
-                          const Workspace::Views& rows);
+                          const Workspace::Views& rows, bool decode);
   // Output projection and feed-forward network: hidden += f(rows.attention), hidden += g(hidden).
   absl::Status FinishLayer(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                            const Workspace::Views& rows, bool decode);

@@ -12,7 +12,7 @@ constexpr size_t kAlignment = 256;
 
 // Where each part begins, in bytes.
 struct Offsets {
-  size_t hidden, normed, cos, sin, queries, keys, values, attention, gate_up, end;
+  size_t hidden, normed, cos, sin, qkv, attention, gate_up, end;
 };
 
 Offsets Arrange(const ModelConfig& config, DType dtype, int64_t rows) {
@@ -30,9 +30,7 @@ Offsets Arrange(const ModelConfig& config, DType dtype, int64_t rows) {
   offsets.cos = take(config.head_dim / 2, sizeof(float));
   offsets.sin = take(config.head_dim / 2, sizeof(float));
   const size_t shared = used;
-  offsets.queries = take(config.query_size(), element);
-  offsets.keys = take(config.kv_size(), element);
-  offsets.values = take(config.kv_size(), element);
+  offsets.qkv = take(config.query_size() + 2 * config.kv_size(), element);
   offsets.attention = take(config.query_size(), element);
   const size_t attention_end = used;
   used = shared;
@@ -62,13 +60,15 @@ absl::StatusOr<Workspace> Workspace::Create(Device& device, const ModelConfig& c
     return workspace.buffer_.as<float>().subspan(
         offset / sizeof(float), static_cast<size_t>(max_rows) * config.head_dim / 2);
   };
+  const MatrixView qkv = matrix(offsets.qkv, config.query_size() + 2 * config.kv_size());
   workspace.max_ = {.hidden = matrix(offsets.hidden, config.hidden_size),
                     .normed = matrix(offsets.normed, config.hidden_size),
                     .cos = table(offsets.cos),
                     .sin = table(offsets.sin),
-                    .queries = matrix(offsets.queries, config.query_size()),
-                    .keys = matrix(offsets.keys, config.kv_size()),
-                    .values = matrix(offsets.values, config.kv_size()),
+                    .qkv = qkv,
+                    .queries = qkv.Columns(0, config.query_size()),
+                    .keys = qkv.Columns(config.query_size(), config.kv_size()),
+                    .values = qkv.Columns(config.query_size() + config.kv_size(), config.kv_size()),
                     .attention = matrix(offsets.attention, config.query_size()),
                     .gate_up = matrix(offsets.gate_up, 2 * config.intermediate_size)};
   return workspace;
@@ -82,6 +82,7 @@ Workspace::Views Workspace::Rows(int64_t rows) const {
           .normed = max_.normed.Rows(0, rows),
           .cos = max_.cos.first(table_size),
           .sin = max_.sin.first(table_size),
+          .qkv = max_.qkv.Rows(0, rows),
           .queries = max_.queries.Rows(0, rows),
           .keys = max_.keys.Rows(0, rows),
           .values = max_.values.Rows(0, rows),

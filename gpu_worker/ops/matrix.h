@@ -30,11 +30,6 @@ struct MatrixView {
     RI_DCHECK(first + count <= cols);
     return {data + first * static_cast<int64_t>(DTypeBytes(dtype)), dtype, rows, count, row_stride};
   }
-  // [rows, cols] of contiguous rows seen as [rows * (cols / width), width]: heads become rows.
-  MatrixView SplitColumns(int64_t width) const {
-    RI_DCHECK(row_stride == cols && cols % width == 0);
-    return {data, dtype, rows * (cols / width), width, width};
-  }
 };
 
 }  // namespace retroinfer

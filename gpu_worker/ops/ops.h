@@ -19,6 +19,7 @@
 #include "gpu_worker/ops/decode_attention.h"
 #include "gpu_worker/ops/embedding.h"
 #include "gpu_worker/ops/estimate.h"
+#include "gpu_worker/ops/gated_linear.h"
 #include "gpu_worker/ops/layer_kv.h"
 #include "gpu_worker/ops/linear.h"
 #include "gpu_worker/ops/load_segment_index.h"
@@ -47,6 +48,7 @@ class Ops {
   virtual absl::Status Embedding(Stream& stream, const EmbeddingArgs& args) = 0;
   virtual absl::Status RmsNorm(Stream& stream, const RmsNormArgs& args) = 0;
   virtual absl::Status Linear(Stream& stream, const LinearArgs& args) = 0;
+  virtual absl::Status GatedLinear(Stream& stream, const GatedLinearArgs& args) = 0;
   virtual absl::Status RopeTable(Stream& stream, const RopeTableArgs& args) = 0;
   virtual absl::Status Rope(Stream& stream, const RopeArgs& args) = 0;
   virtual absl::Status SiluMul(Stream& stream, const SiluMulArgs& args) = 0;

@@ -1,4 +1,5 @@
-// RMSNorm (Zhang and Sennrich 2019): out = in / sqrt(mean(in^2) + epsilon) * weight, row by row.
+// RMSNorm (Zhang and Sennrich 2019): out = in / sqrt(mean(in^2) + epsilon) * weight, row by row, or
+// head by head of each row.
 #pragma once
 
 #include "gpu_worker/ops/matrix.h"
@@ -6,10 +7,10 @@
 namespace retroinfer {
 
 struct RmsNormArgs {
-  MatrixView in;      // [n, cols], activation dtype
-  MatrixView weight;  // [1, cols], f32, bf16 or f16
+  MatrixView in;      // [n, heads * width], activation dtype
+  MatrixView weight;  // [1, width], f32, bf16 or f16: every `width` columns are normalised alone
   float epsilon = 0;  // > 0
-  MatrixView out;     // [n, cols], activation dtype; may be `in`
+  MatrixView out;     // [n, heads * width], activation dtype; may be `in`
 };
 
 }  // namespace retroinfer

@@ -8,8 +8,10 @@
 namespace retroinfer {
 
 inline absl::Status CheckRmsNorm(const RmsNormArgs& args, DType activations) {
-  RETURN_IF_ERROR(CheckShape("rms_norm", "in", args.in, args.in.rows, args.weight.cols));
-  RETURN_IF_ERROR(CheckShape("rms_norm", "weight", args.weight, 1, args.in.cols));
+  RETURN_IF_ERROR(CheckShape("rms_norm", "in", args.in, args.in.rows, args.in.cols));
+  RETURN_IF_ERROR(CheckShape("rms_norm", "weight", args.weight, 1, args.weight.cols));
+  RETURN_IF_ERROR(CheckArg(args.weight.cols > 0 && args.in.cols % args.weight.cols == 0, "rms_norm",
+                           "the columns of in must be a multiple of the weight's"));
   RETURN_IF_ERROR(CheckShape("rms_norm", "out", args.out, args.in.rows, args.in.cols));
   RETURN_IF_ERROR(CheckDType("rms_norm", "in", args.in, activations));
   RETURN_IF_ERROR(CheckDType("rms_norm", "out", args.out, activations));

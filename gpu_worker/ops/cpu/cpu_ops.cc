@@ -46,6 +46,11 @@ absl::Status CpuOps::Linear(Stream& stream, const LinearArgs& args) {
   return cpu::Linear(Cpu(stream), args);
 }
 
+absl::Status CpuOps::GatedLinear(Stream& stream, const GatedLinearArgs& args) {
+  RETURN_IF_ERROR(CheckGatedLinear(args, activation_dtype()));
+  return GatedLinearInSteps(*this, stream, args);
+}
+
 absl::Status CpuOps::RopeTable(Stream& stream, const RopeTableArgs& args) {
   return cpu::RopeTable(Cpu(stream), args);
 }

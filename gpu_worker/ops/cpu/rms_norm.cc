@@ -51,15 +51,17 @@ HWY_EXPORT(NormalizeRow);
 absl::Status RmsNorm(CpuStream& stream, const RmsNormArgs& args) {
   RETURN_IF_ERROR(CheckRmsNorm(args, DType::kF32));
   return stream.Launch([args](ThreadPool& pool) {
-    const int64_t cols = args.in.cols;
+    const int64_t cols = args.weight.cols;
     auto* weight =
         reinterpret_cast<float*>(ThreadScratch(static_cast<size_t>(cols) * sizeof(float)));
     ConvertToF32(args.weight.dtype, args.weight.data, weight, cols);
-    ParallelRows(pool, args.in.rows, cols, [&args, weight, cols](int64_t first, int64_t last) {
+    ParallelRows(pool, args.in.rows, args.in.cols, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
-        HWY_DYNAMIC_DISPATCH(NormalizeRow)
-        (reinterpret_cast<const float*>(args.in.Rows(i, 1).data), weight, args.epsilon, cols,
-         reinterpret_cast<float*>(args.out.Rows(i, 1).data));
+        const auto* in = reinterpret_cast<const float*>(args.in.Rows(i, 1).data);
+        auto* out = reinterpret_cast<float*>(args.out.Rows(i, 1).data);
+        for (int64_t at = 0; at < args.in.cols; at += cols) {
+          HWY_DYNAMIC_DISPATCH(NormalizeRow)(in + at, weight, args.epsilon, cols, out + at);
+        }
       }
     });
   });

@@ -58,6 +58,12 @@ absl::Status CudaOps::Linear(Stream& stream, const LinearArgs& args) {
   return cuda::Linear(*linear_, Cuda(stream), args);
 }
 
+absl::Status CudaOps::GatedLinear(Stream& stream, const GatedLinearArgs& args) {
+  RETURN_IF_ERROR(CheckGatedLinear(args, activation_dtype()));
+  if (cuda::FusesGatedLinear(args)) return cuda::GatedLinear(Cuda(stream), args);
+  return GatedLinearInSteps(*this, stream, args);
+}
+
 absl::Status CudaOps::RopeTable(Stream& stream, const RopeTableArgs& args) {
   return cuda::RopeTable(Cuda(stream), args);
 }

@@ -31,6 +31,7 @@ class CudaOps final : public Ops {
   absl::Status Embedding(Stream& stream, const EmbeddingArgs& args) override;
   absl::Status RmsNorm(Stream& stream, const RmsNormArgs& args) override;
   absl::Status Linear(Stream& stream, const LinearArgs& args) override;
+  absl::Status GatedLinear(Stream& stream, const GatedLinearArgs& args) override;
   absl::Status RopeTable(Stream& stream, const RopeTableArgs& args) override;
   absl::Status Rope(Stream& stream, const RopeArgs& args) override;
   absl::Status SiluMul(Stream& stream, const SiluMulArgs& args) override;

@@ -11,6 +11,7 @@
 #include "gpu_worker/ops/cuda/decode_attention_kernel.h"
 #include "gpu_worker/ops/cuda/decode_attention_plan.cuh"
 #include "gpu_worker/ops/cuda/decode_attention_state.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -197,18 +198,6 @@ __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32
   }
 }
 
-// Programmatic dependent launch: the next kernel's blocks may start, and wait for this one's end.
-__device__ void AllowNextKernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
-#endif
-}
-__device__ void AwaitLastKernel() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
-#endif
-}
-
 // Sums the parts of a query head: each warp every fourth of them, relative to its own maximum.
 template <int kHeadDim>
 __device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32_t q,
@@ -263,6 +252,7 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
   auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
   const auto warp = static_cast<int32_t>(threadIdx.x / 32);
   AllowNextKernel();
+  AwaitLastKernel();
   const int32_t num_parts =
       PlanParts<C::kTokensOfPage>(launch, shared.plan, shared.total_parts, shared.parts);
   if constexpr (C::kTensor) {
@@ -289,6 +279,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
   const int64_t query_head =
       int64_t{launch.first_head + unit % launch.num_heads} * launch.group + q;
   const int64_t query = sequence * launch.kv_heads * launch.group + query_head;
+  AllowNextKernel();
   AwaitLastKernel();
   SumHead<kHeadDim>(launch, PlannedUnits(launch)[unit], q, maxima, sums, accs);
   const bool has_estimate = launch.estimate_max != nullptr && launch.estimate_sum[query] > 0;
@@ -319,7 +310,6 @@ __global__ void __launch_bounds__(kDecodeThreads)
 struct Grid {
   cudaError_t code = cudaSuccess;
   int blocks = 0;  // that fill the device
-  bool merge_starts_early = false;
 };
 
 template <typename Kv, int kHeadDim>
@@ -327,7 +317,7 @@ Grid FindGrid() {
   constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>);
   auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim>;
   Grid grid;
-  int device = 0, processors = 0, of_processor = 0, capability = 0;
+  int device = 0, processors = 0, of_processor = 0;
   const auto attempt = [&grid](cudaError_t code) {
     if (grid.code == cudaSuccess) grid.code = code;
   };
@@ -335,40 +325,25 @@ Grid FindGrid() {
                                static_cast<int>(kSharedBytes)));
   attempt(cudaGetDevice(&device));
   attempt(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-  attempt(cudaDeviceGetAttribute(&capability, cudaDevAttrComputeCapabilityMajor, device));
   attempt(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads,
                                                         kSharedBytes));
   grid.blocks = min(kMaxDecodeBlocks, processors * min(of_processor, kBlocksOfProcessor));
-  grid.merge_starts_early = capability >= 9;
   if (grid.blocks == 0) attempt(cudaErrorInvalidConfiguration);
   return grid;
-}
-
-template <int kHeadDim>
-cudaError_t LaunchMerge(const DecodeLaunch& launch, bool starts_early, cudaStream_t stream) {
-  cudaLaunchAttribute early = {};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim =
-      dim3(static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.group));
-  config.blockDim = dim3(kDecodeThreads);
-  config.stream = stream;
-  config.attrs = &early;
-  config.numAttrs = starts_early ? 1 : 0;
-  return cudaLaunchKernelEx(&config, &MergeKernel<kHeadDim>, launch);
 }
 
 template <typename Kv, int kHeadDim>
 cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
   static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
   if (grid.code != cudaSuccess) return grid.code;
-  DecodeAttentionKernel<Kv, kHeadDim>
-      <<<grid.blocks, kDecodeThreads, sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>), stream>>>(
-          launch);
-  const cudaError_t code = cudaGetLastError();
+  const cudaError_t code = LaunchDependent(
+      &DecodeAttentionKernel<Kv, kHeadDim>, dim3(static_cast<unsigned>(grid.blocks)),
+      dim3(kDecodeThreads), sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>), stream, launch,
+      /*early=*/launch.pages == nullptr);
   if (code != cudaSuccess) return code;
-  return LaunchMerge<kHeadDim>(launch, grid.merge_starts_early, stream);
+  const auto heads = static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.group);
+  return LaunchDependent(&MergeKernel<kHeadDim>, dim3(heads), dim3(kDecodeThreads), 0, stream,
+                         launch);
 }
 
 }  // namespace

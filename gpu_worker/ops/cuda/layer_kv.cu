@@ -1,6 +1,7 @@
 // Copies bound by their bytes. A dense block is a run of pages for each (layer, head); see
 // dense_pool.h. Token `place` of a block is place % tokens_per_page of page place /
 // tokens_per_page: keys of a page first, then its values.
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/layer_kv.h"
@@ -90,27 +91,38 @@ struct AppendLaunch {
   int64_t key_stride;
   const __nv_bfloat16* values;
   int64_t value_stride;
-  int32_t cols;
-  int32_t head_dim;
+  int32_t head_dim;  // 64 or 128
   DType dtype;
   PoolLayer pool;
   const DenseBlockId* block_ids;
   const int32_t* place_in_block;
 };
 
-// One block a sequence.
-__global__ void __launch_bounds__(kThreads) AppendDenseKernel(const AppendLaunch launch) {
+// blockIdx.x: sequence; blockIdx.y: head. A lane converts, or copies, eight elements of the key or
+// of the value.
+template <bool kCopy>
+__global__ void __launch_bounds__(32) AppendDenseKernel(const AppendLaunch launch) {
   const int64_t row = blockIdx.x;
   const PoolLayer& pool = launch.pool;
-  const DenseBlockId block = launch.block_ids[row];
-  const int32_t place = launch.place_in_block[row];
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < launch.cols; i += kThreads) {
-    std::byte* const key = KeyInBlock(pool, block, i / launch.head_dim, place);
-    std::byte* const value = key + pool.tokens_per_page * int64_t{pool.vector_bytes};
-    StoreElement(key, launch.dtype, i % launch.head_dim,
-                 __bfloat162float(launch.keys[row * launch.key_stride + i]));
-    StoreElement(value, launch.dtype, i % launch.head_dim,
-                 __bfloat162float(launch.values[row * launch.value_stride + i]));
+  AllowNextKernel();
+  AwaitLastKernel();
+  const auto lane = static_cast<int32_t>(threadIdx.x);
+  const int32_t pieces = launch.head_dim / 8;
+  if (lane >= 2 * pieces) return;
+  const bool is_value = lane >= pieces;
+  const int32_t at = (lane - (is_value ? pieces : 0)) * 8;
+  std::byte* const key =
+      KeyInBlock(pool, launch.block_ids[row], blockIdx.y, launch.place_in_block[row]);
+  std::byte* const to = is_value ? key + pool.tokens_per_page * int64_t{pool.vector_bytes} : key;
+  const __nv_bfloat16* const from = (is_value ? launch.values + row * launch.value_stride
+                                              : launch.keys + row * launch.key_stride) +
+                                    int64_t{blockIdx.y} * launch.head_dim + at;
+  if constexpr (kCopy) {
+    *reinterpret_cast<int4*>(to + at * 2) = *reinterpret_cast<const int4*>(from);
+  } else {
+    for (int32_t i = 0; i < 8; ++i) {
+      StoreElement(to, launch.dtype, at + i, __bfloat162float(from[i]));
+    }
   }
 }
 
@@ -153,13 +165,21 @@ absl::Status AppendDense(CudaStream& stream, const AppendDenseArgs& args) {
   RETURN_IF_ERROR(CheckAppendDense(args, DType::kBf16));
   if (args.keys.rows == 0) return absl::OkStatus();
   const KvGeometry& geometry = args.pool.geometry;
-  AppendDenseKernel<<<static_cast<unsigned>(args.keys.rows), kThreads, 0, stream.get()>>>(
-      {reinterpret_cast<const __nv_bfloat16*>(args.keys.data), args.keys.row_stride,
-       reinterpret_cast<const __nv_bfloat16*>(args.values.data), args.values.row_stride,
-       static_cast<int32_t>(args.keys.cols), static_cast<int32_t>(geometry.head_dim),
-       geometry.dtype, LayerOf(args.pool, args.layer), args.block_ids.device_data(),
-       args.place_in_block.device_data()});
-  return LaunchStatus("launching append_dense");
+  const AppendLaunch launch = {reinterpret_cast<const __nv_bfloat16*>(args.keys.data),
+                               args.keys.row_stride,
+                               reinterpret_cast<const __nv_bfloat16*>(args.values.data),
+                               args.values.row_stride,
+                               static_cast<int32_t>(geometry.head_dim),
+                               geometry.dtype,
+                               LayerOf(args.pool, args.layer),
+                               args.block_ids.device_data(),
+                               args.place_in_block.device_data()};
+  const bool copy =
+      geometry.dtype == DType::kBf16 && HasAlignedRows(args.keys) && HasAlignedRows(args.values);
+  const dim3 grid(static_cast<unsigned>(args.keys.rows), geometry.num_kv_heads);
+  return CudaStatus(LaunchDependent(copy ? &AppendDenseKernel<true> : &AppendDenseKernel<false>,
+                                    grid, dim3(32), 0, stream.get(), launch),
+                    "launching append_dense");
 }
 
 }  // namespace retroinfer::cuda

@@ -254,4 +254,27 @@ absl::Status Linear(LinearContext& context, CudaStream& stream, const LinearArgs
   return RunCublas(context, shape, *algorithm, linear, stream, args);
 }
 
+bool FusesGatedLinear(const GatedLinearArgs& args) {
+  const auto& linear = static_cast<const CudaLinear&>(*args.linear);
+  return args.decode && linear.bias_.size_bytes() == 0 && HasAlignedRows(args.in);
+}
+
+absl::Status GatedLinear(CudaStream& stream, const GatedLinearArgs& args) {
+  if (args.in.rows == 0) return absl::OkStatus();
+  const auto& linear = static_cast<const CudaLinear&>(*args.linear);
+  const SkinnyGemmLaunch launch = {
+      .weight = linear.weight_.bytes().device_data(),
+      .out_features = linear.out_features_,
+      .in_features = linear.in_features_,
+      .padded_in = linear.padded_in_,
+      .in = args.in.data,
+      .in_stride = args.in.row_stride,
+      .rows = args.in.rows,
+      .out = args.out.data,
+      .out_stride = args.out.row_stride,
+      .gated = true,
+  };
+  return CudaStatus(LaunchSkinnyGemm(launch, stream.get()), "launching gated_linear");
+}
+
 }  // namespace retroinfer::cuda

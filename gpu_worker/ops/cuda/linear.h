@@ -19,6 +19,7 @@
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/ops/cuda/cublas_lt.h"
+#include "gpu_worker/ops/gated_linear.h"
 #include "gpu_worker/ops/linear.h"
 
 namespace retroinfer::cuda {
@@ -73,5 +74,11 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(LinearContext& con
                                                               const LinearWeights& weights);
 // REQUIRES: args.linear comes from PrepareLinear with the same context.
 absl::Status Linear(LinearContext& context, CudaStream& stream, const LinearArgs& args);
+
+// Whether GatedLinear takes these arguments, which CheckGatedLinear has passed: that depends on
+// `decode`, on the weight, and on how rows are aligned, not on how many there are.
+bool FusesGatedLinear(const GatedLinearArgs& args);
+// REQUIRES: FusesGatedLinear(args). Leaves gate_up alone.
+absl::Status GatedLinear(CudaStream& stream, const GatedLinearArgs& args);
 
 }  // namespace retroinfer::cuda

@@ -1,4 +1,5 @@
 // Bound by the bytes of `in` and `out`; at one row by the latency of a reduction over a block.
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/rms_norm.h"
@@ -18,7 +19,7 @@ struct RmsNormLaunch {
   float epsilon;
   __nv_bfloat16* out;
   int64_t out_stride;
-  int64_t cols;
+  int64_t width;  // of what is normalised
 };
 
 // Every thread gets the sum over the block.
@@ -33,12 +34,16 @@ __device__ float BlockSum(float value) {
   return total;
 }
 
-// One block a row, one element (unaligned rows) or eight at a time. A thread reads again only
-// what it alone writes, so `out` may be `in`.
+// blockIdx.x: row; blockIdx.y: head. One element (unaligned rows) or eight at a time. A thread
+// reads again only what it alone writes, so `out` may be `in`.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormLaunch launch) {
-  const __nv_bfloat16* const in = launch.in + blockIdx.x * launch.in_stride;
-  __nv_bfloat16* const out = launch.out + blockIdx.x * launch.out_stride;
+  const __nv_bfloat16* const in =
+      launch.in + blockIdx.x * launch.in_stride + blockIdx.y * launch.width;
+  __nv_bfloat16* const out =
+      launch.out + blockIdx.x * launch.out_stride + blockIdx.y * launch.width;
+  AllowNextKernel();
+  AwaitLastKernel();
   float values[kWidth];
   const auto load = [&](int64_t at) {
     if constexpr (kWidth == 8) {
@@ -48,14 +53,14 @@ __global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormLaunch la
     }
   };
   float squares = 0;
-  for (int64_t at = threadIdx.x * kWidth; at < launch.cols; at += kThreads * kWidth) {
+  for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kThreads * kWidth) {
     load(at);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) squares += values[i] * values[i];
   }
   const float factor =
-      1.0f / sqrtf(BlockSum(squares) / static_cast<float>(launch.cols) + launch.epsilon);
-  for (int64_t at = threadIdx.x * kWidth; at < launch.cols; at += kThreads * kWidth) {
+      1.0f / sqrtf(BlockSum(squares) / static_cast<float>(launch.width) + launch.epsilon);
+  for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kThreads * kWidth) {
     load(at);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
@@ -81,14 +86,14 @@ absl::Status RmsNorm(CudaStream& stream, const RmsNormArgs& args) {
                                 args.epsilon,
                                 reinterpret_cast<__nv_bfloat16*>(args.out.data),
                                 args.out.row_stride,
-                                args.in.cols};
-  const auto rows = static_cast<unsigned>(args.in.rows);
-  if (HasAlignedRows(args.in) && HasAlignedRows(args.out)) {
-    RmsNormKernel<8><<<rows, kThreads, 0, stream.get()>>>(launch);
-  } else {
-    RmsNormKernel<1><<<rows, kThreads, 0, stream.get()>>>(launch);
-  }
-  return LaunchStatus("launching rms_norm");
+                                args.weight.cols};
+  const dim3 grid(static_cast<unsigned>(args.in.rows),
+                  static_cast<unsigned>(args.in.cols / args.weight.cols));
+  const bool aligned =
+      HasAlignedRows(args.in) && HasAlignedRows(args.out) && args.weight.cols % 8 == 0;
+  return CudaStatus(LaunchDependent(aligned ? &RmsNormKernel<8> : &RmsNormKernel<1>, grid,
+                                    dim3(kThreads), 0, stream.get(), launch),
+                    "launching rms_norm");
 }
 
 }  // namespace retroinfer::cuda

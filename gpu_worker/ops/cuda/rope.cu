@@ -1,4 +1,5 @@
 // Bound by the bytes of `x`, read and written once.
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/rope.h"
@@ -20,16 +21,26 @@ __global__ void __launch_bounds__(kThreads)
   sin[i] = sinf(angle) * attention_factor;
 }
 
-// One thread a pair of elements: blockIdx.y is the row.
-__global__ void __launch_bounds__(kThreads)
-    RopeKernel(__nv_bfloat16* x, int64_t row_stride, int64_t pairs, int64_t half, const float* cos,
-               const float* sin) {
+struct RopeLaunch {
+  __nv_bfloat16* x;
+  int64_t row_stride;
+  int64_t pairs;  // of a row
+  int64_t half;   // of head_dim
+  const float* cos;
+  const float* sin;
+};
+
+// One thread a pair of elements: blockIdx.x is the row.
+__global__ void __launch_bounds__(kThreads) RopeKernel(const RopeLaunch launch) {
+  AllowNextKernel();
+  AwaitLastKernel();
   const int64_t i = int64_t{blockIdx.y} * kThreads + threadIdx.x;
-  if (i >= pairs) return;
+  if (i >= launch.pairs) return;
+  const int64_t half = launch.half;
   const int64_t row = blockIdx.x;
-  const float c = cos[row * half + i % half];
-  const float s = sin[row * half + i % half];
-  __nv_bfloat16* const low = x + row * row_stride + i / half * 2 * half + i % half;
+  const float c = launch.cos[row * half + i % half];
+  const float s = launch.sin[row * half + i % half];
+  __nv_bfloat16* const low = launch.x + row * launch.row_stride + i / half * 2 * half + i % half;
   const float a = __bfloat162float(low[0]);
   const float b = __bfloat162float(low[half]);
   low[0] = __float2bfloat16_rn(a * c - b * s);
@@ -55,10 +66,14 @@ absl::Status Rope(CudaStream& stream, const RopeArgs& args) {
   if (args.x.rows == 0 || pairs == 0) return absl::OkStatus();
   const dim3 grid(static_cast<unsigned>(args.x.rows),
                   static_cast<unsigned>(DivideUp(pairs, kThreads)));
-  RopeKernel<<<grid, kThreads, 0, stream.get()>>>(reinterpret_cast<__nv_bfloat16*>(args.x.data),
-                                                  args.x.row_stride, pairs, args.head_dim / 2,
-                                                  args.cos.device_data(), args.sin.device_data());
-  return LaunchStatus("launching rope");
+  const RopeLaunch launch = {reinterpret_cast<__nv_bfloat16*>(args.x.data),
+                             args.x.row_stride,
+                             pairs,
+                             args.head_dim / 2,
+                             args.cos.device_data(),
+                             args.sin.device_data()};
+  return CudaStatus(LaunchDependent(&RopeKernel, grid, dim3(kThreads), 0, stream.get(), launch),
+                    "launching rope");
 }
 
 }  // namespace retroinfer::cuda

@@ -1,4 +1,5 @@
 // Bound by the bytes of the three matrices.
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/silu_mul.h"
@@ -25,6 +26,8 @@ __device__ float SiluTimes(float gate, float up) { return gate / (1.0f + expf(-g
 // blockIdx.x is the row; a thread computes one element or eight.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads) SiluMulKernel(const SiluMulLaunch launch) {
+  AllowNextKernel();
+  AwaitLastKernel();
   const int64_t at = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth;
   if (at >= launch.cols) return;
   const __nv_bfloat16* const gate = launch.gate + blockIdx.x * launch.gate_stride;
@@ -58,12 +61,9 @@ absl::Status SiluMul(CudaStream& stream, const SiluMulArgs& args) {
       HasAlignedRows(args.gate) && HasAlignedRows(args.up) && HasAlignedRows(args.out);
   const dim3 grid(static_cast<unsigned>(args.out.rows),
                   static_cast<unsigned>(DivideUp(args.out.cols, kThreads * (aligned ? 8 : 1))));
-  if (aligned) {
-    SiluMulKernel<8><<<grid, kThreads, 0, stream.get()>>>(launch);
-  } else {
-    SiluMulKernel<1><<<grid, kThreads, 0, stream.get()>>>(launch);
-  }
-  return LaunchStatus("launching silu_mul");
+  return CudaStatus(LaunchDependent(aligned ? &SiluMulKernel<8> : &SiluMulKernel<1>, grid,
+                                    dim3(kThreads), 0, stream.get(), launch),
+                    "launching silu_mul");
 }
 
 }  // namespace retroinfer::cuda

@@ -28,6 +28,9 @@ struct SkinnyGemmLaunch {
   int64_t out_stride = 0;    // elements
   bool out_is_f32 = false;
   bool accumulate = false;
+  // out = silu(first half of the features) * second half, out_features / 2 columns. Needs rows of
+  // `in` aligned to 16 bytes, and neither bias nor accumulate.
+  bool gated = false;
 };
 
 // Allows the kernels the shared memory that they need. Once, before the first launch.

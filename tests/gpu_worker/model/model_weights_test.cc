@@ -88,8 +88,7 @@ TEST_P(ModelWeightsTest, LoadsAndReportsProgress) {
   EXPECT_EQ(weights->embedding.rows, 10);
   EXPECT_EQ(weights->lm_head->out_features(), 10);
   for (const LayerWeights& layer : weights->layers) {
-    EXPECT_EQ(layer.q->out_features(), 128);
-    EXPECT_EQ(layer.k->out_features(), 64);
+    EXPECT_EQ(layer.qkv->out_features(), 128 + 2 * 64);
     EXPECT_EQ(layer.gate_up->out_features(), 16);
     EXPECT_EQ(layer.down->in_features(), 8);
     EXPECT_EQ(layer.q_norm.cols, config.qk_norm ? 64 : 0);

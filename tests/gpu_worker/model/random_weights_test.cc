@@ -28,8 +28,7 @@ TEST_P(RandomWeightsTest, HaveTheShapesOfTheModel) {
   ASSERT_TRUE(weights.ok()) << weights.status();
   ASSERT_EQ(weights->layers.size(), config.num_layers);
   for (const LayerWeights& layer : weights->layers) {
-    EXPECT_EQ(layer.q->out_features(), config.query_size());
-    EXPECT_EQ(layer.v->out_features(), config.kv_size());
+    EXPECT_EQ(layer.qkv->out_features(), config.query_size() + 2 * config.kv_size());
     EXPECT_EQ(layer.gate_up->out_features(), 2 * config.intermediate_size);
     EXPECT_EQ(layer.down->in_features(), config.intermediate_size);
   }

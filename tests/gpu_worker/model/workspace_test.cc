@@ -58,9 +58,17 @@ TEST_P(WorkspaceTest, PartsHaveTheirShapesAndDoNotOverlap) {
     EXPECT_EQ(views.gate_up.cols, 2 * intermediate);
     EXPECT_EQ(views.cos.size(), static_cast<size_t>(rows * 32));
     EXPECT_EQ(views.sin.size(), static_cast<size_t>(rows * 32));
-    const std::vector<Range> attention = {Of(views.hidden), Of(views.normed),   Of(views.cos),
-                                          Of(views.sin),    Of(views.queries),  Of(views.keys),
-                                          Of(views.values), Of(views.attention)};
+    // Queries, keys and values stand beside each other in every row.
+    EXPECT_EQ(views.qkv.cols, 192 + 2 * 64);
+    EXPECT_EQ(views.queries.data, views.qkv.data);
+    EXPECT_EQ(views.keys.data, views.qkv.Columns(192, 64).data);
+    EXPECT_EQ(views.values.data, views.qkv.Columns(256, 64).data);
+    for (const MatrixView& part : {views.queries, views.keys, views.values}) {
+      EXPECT_EQ(part.row_stride, 320);
+      EXPECT_EQ(part.rows, rows);
+    }
+    const std::vector<Range> attention = {Of(views.hidden), Of(views.normed), Of(views.cos),
+                                          Of(views.sin),    Of(views.qkv),    Of(views.attention)};
     const std::vector<Range> feed_forward = {Of(views.hidden), Of(views.normed), Of(views.cos),
                                              Of(views.sin), Of(views.gate_up)};
     for (const auto& ranges : {attention, feed_forward}) {

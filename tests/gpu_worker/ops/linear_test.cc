@@ -176,6 +176,78 @@ TEST_P(LinearTest, RefusesWrongShapes) {
             absl::StatusCode::kInvalidArgument);
 }
 
+TEST_P(LinearTest, GatesTheFirstHalfOfTheFeaturesByTheOther) {
+  for (const Size& size : {Size{1, 64, 48}, Size{3, 72, 32}, Size{9, 512, 40}, Size{16, 128, 256},
+                           Size{20, 64, 48}, Size{40, 96, 16}}) {
+    const int64_t half = size.out / 2;
+    const auto x = RandomNormal(static_cast<size_t>(size.rows * size.in), 2);
+    const auto weight =
+        data_.UploadMatrix(RandomNormal(static_cast<size_t>(size.out * size.in), 1, 0.1f), size.out,
+                           size.in, DType::kBf16);
+    const auto linear = Prepare(weight.view);
+    const auto w = data_.Values(weight);
+    std::vector<double> want;
+    for (int64_t r = 0; r < size.rows; ++r) {
+      const auto product = [&](int64_t feature) {
+        double sum = 0;
+        for (int64_t i = 0; i < size.in; ++i) {
+          sum += double{x[static_cast<size_t>(r * size.in + i)]} *
+                 w[static_cast<size_t>(feature * size.in + i)];
+        }
+        return sum;
+      };
+      for (int64_t o = 0; o < half; ++o) {
+        const double gate = product(o);
+        want.push_back(gate / (1 + std::exp(-gate)) * product(half + o));
+      }
+    }
+    for (const bool decode : {false, true}) {
+      const auto in = data_.Activations(x, size.rows, size.in);
+      const auto gate_up = data_.Poisoned(size.rows, size.out);
+      const auto out = data_.Poisoned(size.rows, half);
+      GatedLinearArgs args = {.linear = linear.get(),
+                              .in = in.view,
+                              .gate_up = gate_up.view,
+                              .out = out.view,
+                              .decode = decode};
+      ASSERT_TRUE(backend_->ops->GatedLinear(*backend_->stream, args).ok());
+      EXPECT_LE(RelativeError(data_.Values(out), want), 2 * GetParam().matmul_tolerance)
+          << size.rows << " x " << size.in << " x " << size.out << " decode " << decode;
+      const std::vector<float> apart = data_.Values(out);
+      args.out = gate_up.view.Columns(0, half);
+      ASSERT_TRUE(backend_->ops->GatedLinear(*backend_->stream, args).ok());
+      const std::vector<float> wide = data_.Values(gate_up);
+      for (int64_t r = 0; r < size.rows; ++r) {
+        for (int64_t o = 0; o < half; ++o) {
+          ASSERT_EQ(wide[static_cast<size_t>(r * size.out + o)],
+                    apart[static_cast<size_t>(r * half + o)]);
+        }
+      }
+      // A row does not depend on how many there are.
+      if (!decode) continue;
+      args.in = in.view.Rows(0, 1);
+      args.gate_up = gate_up.view.Rows(0, 1);
+      const auto alone = data_.Poisoned(1, half);
+      args.out = alone.view;
+      ASSERT_TRUE(backend_->ops->GatedLinear(*backend_->stream, args).ok());
+      EXPECT_EQ(data_.Values(alone), std::vector<float>(apart.begin(), apart.begin() + half));
+    }
+  }
+}
+
+TEST_P(LinearTest, GatedLinearRefusesWhatDoesNotFit) {
+  const auto weight = data_.UploadMatrix(RandomNormal(3 * 8, 1), 3, 8, DType::kBf16);
+  const auto linear = Prepare(weight.view);
+  const auto in = data_.Poisoned(2, 8), gate_up = data_.Poisoned(2, 3), out = data_.Poisoned(2, 1);
+  EXPECT_EQ(
+      backend_->ops
+          ->GatedLinear(
+              *backend_->stream,
+              {.linear = linear.get(), .in = in.view, .gate_up = gate_up.view, .out = out.view})
+          .code(),
+      absl::StatusCode::kInvalidArgument);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, LinearTest, testing::ValuesIn(AvailableBackends()), BackendName);
 
 }  // namespace

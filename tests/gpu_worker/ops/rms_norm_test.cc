@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
@@ -68,13 +69,43 @@ TEST_P(RmsNormTest, FollowsDoublesInPlaceAndOutOfPlace) {
   }
 }
 
+TEST_P(RmsNormTest, NormalizesEveryHeadOfARowAlone) {
+  constexpr int64_t kRows = 3, kHeads = 5;
+  for (const int64_t width : {31, 64, 128}) {
+    const auto x = RandomNormal(static_cast<size_t>(kRows * kHeads * width), 1, 3.0f);
+    const auto weight =
+        data_.UploadMatrix(RandomNormal(static_cast<size_t>(width), 2), 1, width, DType::kBf16);
+    // Columns of a wider matrix, and the same heads as rows.
+    const auto wide = data_.Poisoned(kRows, (kHeads + 2) * width);
+    const auto in = data_.Activations(x, kRows, kHeads * width);
+    const auto heads = data_.Activations(x, kRows * kHeads, width);
+    const MatrixView part = wide.view.Columns(width, kHeads * width);
+    for (const auto& [from, to] : {std::pair(in.view, part), std::pair(heads.view, heads.view)}) {
+      ASSERT_TRUE(backend_->ops
+                      ->RmsNorm(*backend_->stream,
+                                {.in = from, .weight = weight.view, .epsilon = 0.01f, .out = to})
+                      .ok());
+    }
+    const std::vector<float> got = data_.Values(wide), want = data_.Values(heads);
+    for (int64_t row = 0; row < kRows; ++row) {
+      const auto first = got.begin() + (row * (kHeads + 2) + 1) * width;
+      EXPECT_EQ(std::vector<float>(first, first + kHeads * width),
+                std::vector<float>(want.begin() + row * kHeads * width,
+                                   want.begin() + (row + 1) * kHeads * width));
+    }
+  }
+}
+
 TEST_P(RmsNormTest, RefusesOtherShapesAndNoEpsilon) {
   const auto x = data_.Poisoned(2, 4), narrow = data_.Poisoned(2, 3);
   const auto weight = data_.UploadMatrix(std::vector<float>(4), 1, 4, DType::kF32);
   RmsNormArgs args = {.in = x.view, .weight = weight.view, .epsilon = 1, .out = narrow.view};
   EXPECT_EQ(backend_->ops->RmsNorm(*backend_->stream, args).code(),
             absl::StatusCode::kInvalidArgument);
-  args.out = x.view;
+  args.out = args.in = narrow.view;
+  EXPECT_EQ(backend_->ops->RmsNorm(*backend_->stream, args).code(),
+            absl::StatusCode::kInvalidArgument);
+  args.out = args.in = x.view;
   args.epsilon = 0;
   EXPECT_EQ(backend_->ops->RmsNorm(*backend_->stream, args).code(),
             absl::StatusCode::kInvalidArgument);
