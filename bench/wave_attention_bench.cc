@@ -308,7 +308,10 @@ void RunStages(Context& context, size_t step, Stages& stages) {
     stages.score.Time([&] { ok(decode.Score(layer, queries)); });
     stages.select.Time([&] { ok(decode.Select()); });
     stages.estimate.Time([&] { ok(decode.EstimateZone(layer)); });
-    stages.look_up.Time([&] { ok(decode.LookUpPages(layer)); });
+    stages.look_up.Time([&] {
+      ok(decode.LookUpPages(layer));
+      ok(decode.AdmitPages());
+    });
     stages.attend.Time([&] { ok(decode.Attend(layer, queries, context.wave_out(layer))); });
   }
 }

@@ -70,6 +70,8 @@ absl::Status WaveDecode::Allocate() {
     ASSIGN_OR_RETURN(beside_, device_.CreateStream(StreamKind::kCompute));
     ASSIGN_OR_RETURN(selected_, device_.CreateEvent());
     ASSIGN_OR_RETURN(estimated_done_, device_.CreateEvent());
+    ASSIGN_OR_RETURN(attended_, device_.CreateEvent());
+    ASSIGN_OR_RETURN(admitted_, device_.CreateEvent());
   }
   RETURN_IF_ERROR(allocate(query_rows * clusters * sizeof(float), scores_));
   if (limits_.radius_weight != 0) {
@@ -134,22 +136,33 @@ uint64_t WaveDecode::StepShape() const {
 }
 
 absl::Status WaveDecode::Layer(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
-  if (max_clusters_ > 0) {
-    RETURN_IF_ERROR(Score(layer, queries));
-    RETURN_IF_ERROR(Select());
-    if (beside_ != nullptr) {
-      RETURN_IF_ERROR(stream_.Record(*selected_));
-      RETURN_IF_ERROR(beside_->Wait(*selected_));
-      RETURN_IF_ERROR(EstimateOn(*beside_, layer));
-      RETURN_IF_ERROR(beside_->Record(*estimated_done_));
-      RETURN_IF_ERROR(LookUpPages(layer));
-      RETURN_IF_ERROR(stream_.Wait(*estimated_done_));
-    } else {
-      RETURN_IF_ERROR(EstimateZone(layer));
-      RETURN_IF_ERROR(LookUpPages(layer));
-    }
-  }
+  if (max_clusters_ == 0) return Attend(layer, queries, out);
+  if (beside_ != nullptr) return LayerSideBySide(layer, queries, out);
+  RETURN_IF_ERROR(Score(layer, queries));
+  RETURN_IF_ERROR(Select());
+  RETURN_IF_ERROR(EstimateZone(layer));
+  RETURN_IF_ERROR(LookUpPages(layer));
+  RETURN_IF_ERROR(AdmitPages());
   return Attend(layer, queries, out);
+}
+
+absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const MatrixView& queries,
+                                         const MatrixView& out) {
+  RETURN_IF_ERROR(Score(layer, queries));
+  RETURN_IF_ERROR(Select());
+  RETURN_IF_ERROR(stream_.Record(*selected_));
+  RETURN_IF_ERROR(beside_->Wait(*selected_));
+  RETURN_IF_ERROR(EstimateOn(*beside_, layer));
+  RETURN_IF_ERROR(beside_->Record(*estimated_done_));
+  // The last layer's admissions: they had all of the time since its attention.
+  if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
+  RETURN_IF_ERROR(LookUpPages(layer));
+  RETURN_IF_ERROR(AttendAfter(estimated_done_.get(), layer, queries, out));
+  // Not beside attention, which reads missing pages over the same bus.
+  RETURN_IF_ERROR(stream_.Record(*attended_));
+  RETURN_IF_ERROR(beside_->Wait(*attended_));
+  RETURN_IF_ERROR(ops_.AdmitPages(*beside_, {.cache = cache_.view()}));
+  return beside_->Record(*admitted_);
 }
 
 absl::Status WaveDecode::Score(uint32_t layer, const MatrixView& queries) {
@@ -215,7 +228,9 @@ DeviceSpan<int32_t> WaveDecode::PageCounts(uint32_t layer) const {
 }
 
 absl::Status WaveDecode::DownloadStep() {
-  return max_clusters_ > 0 ? page_counts_.Download(stream_, 1) : absl::OkStatus();
+  if (max_clusters_ == 0) return absl::OkStatus();
+  if (beside_ != nullptr) RETURN_IF_ERROR(stream_.Wait(*admitted_));
+  return page_counts_.Download(stream_, 1);
 }
 
 absl::Status WaveDecode::LookUpPages(uint32_t layer) {
@@ -236,7 +251,8 @@ absl::Status WaveDecode::LookUpPages(uint32_t layer) {
                 .num_pages = PageCounts(layer)});
 }
 
-absl::Status WaveDecode::Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
+absl::Status WaveDecode::AttendAfter(const Event* estimate_ready, uint32_t layer,
+                                     const MatrixView& queries, const MatrixView& out) {
   DecodeAttentionArgs args{.queries = queries,
                            .pool = dense_pool_,
                            .layer = layer,
@@ -250,6 +266,7 @@ absl::Status WaveDecode::Attend(uint32_t layer, const MatrixView& queries, const
     args.num_pages = PageCounts(layer);
     args.max_pages = execution_.max_pages();
     args.estimate = EstimateView();
+    args.estimate_ready = estimate_ready;
   }
   return ops_.DecodeAttention(stream_, args);
 }

@@ -68,7 +68,10 @@ class WaveDecode {
   absl::Status Select();
   absl::Status EstimateZone(uint32_t layer) { return EstimateOn(stream_, layer); }
   absl::Status LookUpPages(uint32_t layer);
-  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out);
+  absl::Status AdmitPages() { return ops_.AdmitPages(stream_, {.cache = cache_.view()}); }
+  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
+    return AttendAfter(nullptr, layer, queries, out);
+  }
 
  private:
   WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cache,
@@ -76,6 +79,9 @@ class WaveDecode {
 
   absl::Status Allocate();
   absl::Status EstimateOn(Stream& stream, uint32_t layer);
+  absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const MatrixView& queries,
+                           const MatrixView& out);
+  absl::Status LayerSideBySide(uint32_t layer, const MatrixView& queries, const MatrixView& out);
   // Where a layer's counts begin in page_counts_.
   size_t PageCountsAt(size_t layer) const {
     return layer * static_cast<size_t>(limits_.max_batch * num_kv_heads_);
@@ -119,10 +125,13 @@ class WaveDecode {
   DeviceBuffer attend_scratch_;
   ExecutionBuffer execution_;
 
-  // Where the device runs streams side by side: the estimation zone beside look-up and fetch.
+  // Where the device runs streams side by side: the estimation zone beside look-up and attention,
+  // and admissions beside what follows attention.
   std::unique_ptr<Stream> beside_;
   std::unique_ptr<Event> selected_;
   std::unique_ptr<Event> estimated_done_;
+  std::unique_ptr<Event> attended_;
+  std::unique_ptr<Event> admitted_;
 
   // This step's batch. The row lengths fit its largest index, rounded up.
   int64_t batch_ = 0;

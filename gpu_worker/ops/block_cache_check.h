@@ -45,6 +45,10 @@ inline absl::Status CheckPageLookup(const PageLookupArgs& args) {
                   kOp, "needs an execution buffer for every sequence and KV head");
 }
 
+inline absl::Status CheckAdmitPages(const AdmitPagesArgs& args) {
+  return CheckBlockCache(args.cache, "admit_pages");
+}
+
 inline absl::Status CheckApplyEvictions(const ApplyEvictionsArgs& args) {
   constexpr char kOp[] = "apply_evictions";
   RETURN_IF_ERROR(CheckBlockCache(args.cache, kOp));

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/ops/dense_pool.h"
 #include "gpu_worker/ops/matrix.h"
 
@@ -40,6 +41,9 @@ struct DecodeAttentionArgs {
   int64_t max_pages = 0;
   // Estimate; empty spans where the policy has none.
   AttentionPartialView estimate;
+  // Another stream's, after which `estimate` is there; null: it is there. Attention over the other
+  // parts does not wait for it.
+  const Event* estimate_ready = nullptr;
   float scale = 0;
   MatrixView out;                 // [batch, query_heads * head_dim], activation dtype
   DeviceSpan<std::byte> scratch;  // at least DecodeAttentionScratchBytes(...) of the backend

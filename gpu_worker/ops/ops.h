@@ -75,6 +75,7 @@ class Ops {
                                       int64_t max_estimated) const = 0;
   virtual absl::Status Estimate(Stream& stream, const EstimateArgs& args) = 0;
   virtual absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) = 0;
+  virtual absl::Status AdmitPages(Stream& stream, const AdmitPagesArgs& args) = 0;
   virtual absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) = 0;
   virtual absl::Status ReleasePages(Stream& stream, const ReleasePagesArgs& args) = 0;
   virtual absl::Status LogSnapshot(Stream& stream, const LogSnapshotArgs& args) = 0;

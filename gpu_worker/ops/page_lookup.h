@@ -1,9 +1,10 @@
 // The block cache on the device: finds the pages of retrieved clusters in slots, admits missing
 // pages into free slots, and keeps the access log (wave buffer; protocol in data_plane_layout.h).
 //
-// A page that is not in a slot is read from the arena, into a free slot if there is one and the log
-// has room, else into a transient slot that holds until the next call. When those are used up too,
-// the execution buffer points into the arena itself.
+// A page that is not in a slot is admitted into a free slot, if there is one and the log has room.
+// The execution buffer says where its bytes are: in a slot, in a transient slot that holds until
+// the next call, or in the arena itself. A backend chooses: attention may read the arena over the
+// bus while it computes, and what was admitted is copied behind it.
 #pragma once
 
 #include <cstdint>
@@ -78,6 +79,11 @@ struct BlockCacheCounters {
   uint64_t bad_requests;    // eviction requests with impossible ids, ignored
 };
 
+// A look-up is two calls. After PageLookup the execution buffer can be attended. AdmitPages then
+// carries out what was decided: when it is done, and not before, the pages admitted lie in their
+// slots, and table and log name them. It is called once after each PageLookup, behind it on the
+// same or another stream, before the next call of any operation on the cache; attention over the
+// execution buffer may run at the same time.
 struct PageLookupArgs {
   BlockCacheView cache;
   BlockCacheCounters* counters = nullptr;  // device
@@ -93,6 +99,10 @@ struct PageLookupArgs {
   int64_t max_pages = 0;
   DeviceSpan<PageRef> pages;      // [batch, kv_heads, max_pages]
   DeviceSpan<int32_t> num_pages;  // [batch, kv_heads]
+};
+
+struct AdmitPagesArgs {
+  BlockCacheView cache;
 };
 
 // Applies eviction requests between two steps: a slot whose page or stamp changed since is kept.

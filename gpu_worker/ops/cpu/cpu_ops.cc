@@ -1,6 +1,7 @@
 #include "gpu_worker/ops/cpu/cpu_ops.h"
 
 #include "gpu_worker/device/cpu/cpu_stream.h"
+#include "gpu_worker/ops/block_cache_check.h"
 #include "gpu_worker/ops/cpu/apply_evictions.h"
 #include "gpu_worker/ops/cpu/centroid_score.h"
 #include "gpu_worker/ops/cpu/cluster_keys.h"
@@ -131,6 +132,10 @@ absl::Status CpuOps::Estimate(Stream& stream, const EstimateArgs& args) {
 
 absl::Status CpuOps::PageLookup(Stream& stream, const PageLookupArgs& args) {
   return cpu::PageLookup(Cpu(stream), args);
+}
+
+absl::Status CpuOps::AdmitPages(Stream& /*stream*/, const AdmitPagesArgs& args) {
+  return CheckAdmitPages(args);  // PageLookup has done it.
 }
 
 absl::Status CpuOps::ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) {

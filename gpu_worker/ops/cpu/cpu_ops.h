@@ -53,6 +53,7 @@ class CpuOps final : public Ops {
   }
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
   absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) override;
+  absl::Status AdmitPages(Stream& stream, const AdmitPagesArgs& args) override;
   absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) override;
   absl::Status ReleasePages(Stream& stream, const ReleasePagesArgs& args) override;
   absl::Status LogSnapshot(Stream& stream, const LogSnapshotArgs& args) override;

@@ -240,6 +240,7 @@ size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads, i
 
 absl::Status DecodeAttention(CpuStream& stream, const DecodeAttentionArgs& args) {
   RETURN_IF_ERROR(CheckDecodeAttention(args, DType::kF32, &DecodeAttentionScratchBytes));
+  if (args.estimate_ready != nullptr) RETURN_IF_ERROR(stream.Wait(*args.estimate_ready));
   return stream.Launch([args](ThreadPool& pool) {
     const KvGeometry& geometry = args.pool.geometry;
     Plan plan = {.args = &args,

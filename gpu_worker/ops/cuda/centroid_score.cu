@@ -11,6 +11,7 @@
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/centroid_score_check.h"
 #include "gpu_worker/ops/cuda/centroid_score.h"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 
 namespace retroinfer::cuda {
@@ -74,7 +75,11 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
   constexpr int kChunks = kDims / 32;  // of 8 elements, that one lane reads of a row
   const uint32_t head = blockIdx.y, sequence = blockIdx.z;
   const MetaIndexView index = params.indexes[sequence];
-  if (static_cast<int32_t>(blockIdx.x) >= index.num_blocks) return;
+  AllowNextKernel();
+  if (static_cast<int32_t>(blockIdx.x) >= index.num_blocks) {
+    AwaitLastKernel();
+    return;
+  }
   const MetaBlockId block = index.block_ids[blockIdx.x];
   const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4, part = lane % 4;
   const uint32_t first = threadIdx.x / 32 * 16;
@@ -88,6 +93,11 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
     low[i] = __ldcs(centroids + row * kRowWords + part + 4 * i);
     high[i] = __ldcs(centroids + (row + 8) * kRowWords + part + 4 * i);
   }
+  const MetaEntry* entries = params.runs.Entries(block, params.layer, head) + first + row;
+  const uint32_t tokens[2] = {entries[0].num_tokens, entries[8].num_tokens};
+  const float radius[2] = {entries[0].radius, entries[8].radius};
+  // Of an index in use nothing is written, so all that was there before the queries.
+  AwaitLastKernel();
   const auto* queries =
       reinterpret_cast<const uint4*>(params.queries + sequence * params.query_stride +
                                      static_cast<int64_t>(head) * params.group * kDims);
@@ -95,12 +105,9 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     query[i] =
-        row < params.group ? __ldg(queries + row * kRowWords + part + 4 * i) : uint4{0, 0, 0, 0};
+        row < params.group ? __ldcg(queries + row * kRowWords + part + 4 * i) : uint4{0, 0, 0, 0};
     squares += SumOfSquares(query[i]);
   }
-  const MetaEntry* entries = params.runs.Entries(block, params.layer, head) + first + row;
-  const uint32_t tokens[2] = {entries[0].num_tokens, entries[8].num_tokens};
-  const float radius[2] = {entries[0].radius, entries[8].radius};
 
   squares += __shfl_xor_sync(kAllLanes, squares, 1);
   squares += __shfl_xor_sync(kAllLanes, squares, 2);
@@ -129,6 +136,8 @@ __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
   constexpr int kPerLane = kDims / 32;
   const uint32_t head = blockIdx.y, sequence = blockIdx.z;
   const MetaIndexView index = params.indexes[sequence];
+  AllowNextKernel();
+  AwaitLastKernel();
   if (static_cast<int32_t>(blockIdx.x) >= index.num_blocks) return;
   const MetaBlockId block = index.block_ids[blockIdx.x];
   const uint32_t lane = threadIdx.x % 32;
@@ -192,12 +201,10 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
   const dim3 grid(static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
                   geometry.num_kv_heads, static_cast<uint32_t>(args.queries.rows));
   const bool is_f32 = geometry.dtype == DType::kF32;
-  if (geometry.head_dim == 128) {
-    (is_f32 ? ScoreF32<128> : ScoreBf16<128>)<<<grid, kThreads, 0, stream.get()>>>(params);
-  } else {
-    (is_f32 ? ScoreF32<64> : ScoreBf16<64>)<<<grid, kThreads, 0, stream.get()>>>(params);
-  }
-  return CudaStatus(cudaGetLastError(), "centroid_score");
+  const auto kernel = geometry.head_dim == 128 ? (is_f32 ? ScoreF32<128> : ScoreBf16<128>)
+                                               : (is_f32 ? ScoreF32<64> : ScoreBf16<64>);
+  return CudaStatus(LaunchDependent(kernel, grid, dim3(kThreads), 0, stream.get(), params),
+                    "centroid_score");
 }
 
 }  // namespace retroinfer::cuda

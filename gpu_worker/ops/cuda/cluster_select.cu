@@ -16,6 +16,7 @@
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/cluster_select_check.h"
 #include "gpu_worker/ops/cuda/cluster_select.h"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 
 namespace retroinfer::cuda {
 namespace {
@@ -376,6 +377,8 @@ template <int kHeads>
 __global__ void __launch_bounds__(kThreads, 1) SelectRow(const SelectParams params) {
   __shared__ Shared shared;
   extern __shared__ float shared_ranks[];
+  AllowNextKernel();
+  AwaitLastKernel();
   const int64_t row = blockIdx.x;
   const int64_t sequence = row / params.num_kv_heads;
   const SelectionBudget budget = params.budgets[sequence];
@@ -427,9 +430,10 @@ absl::Status ClusterSelect(CudaStream& stream, const ClusterSelectArgs& args) {
   const auto kernel = group <= 2 ? SelectRow<2> : group <= 4 ? SelectRow<4> : SelectRow<kMaxGroup>;
   RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                             static_cast<int>(kMaxSharedClusters * sizeof(float))));
-  kernel<<<static_cast<uint32_t>(args.batch * args.num_kv_heads), kThreads, shared_bytes,
-           stream.get()>>>(params);
-  return CudaStatus(cudaGetLastError(), "cluster_select");
+  return CudaStatus(
+      LaunchDependent(kernel, dim3(static_cast<uint32_t>(args.batch * args.num_kv_heads)),
+                      dim3(kThreads), shared_bytes, stream.get(), params),
+      "cluster_select");
 }
 
 }  // namespace retroinfer::cuda

@@ -151,6 +151,10 @@ absl::Status CudaOps::PageLookup(Stream& stream, const PageLookupArgs& args) {
   return cuda::PageLookup(Cuda(stream), args);
 }
 
+absl::Status CudaOps::AdmitPages(Stream& stream, const AdmitPagesArgs& args) {
+  return cuda::AdmitPages(Cuda(stream), args);
+}
+
 absl::Status CudaOps::ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) {
   return cuda::ApplyEvictions(Cuda(stream), args);
 }

@@ -58,6 +58,7 @@ class CudaOps final : public Ops {
                               int64_t max_estimated) const override;
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
   absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) override;
+  absl::Status AdmitPages(Stream& stream, const AdmitPagesArgs& args) override;
   absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) override;
   absl::Status ReleasePages(Stream& stream, const ReleasePagesArgs& args) override;
   absl::Status LogSnapshot(Stream& stream, const LogSnapshotArgs& args) override;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numbers>
+#include <utility>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
@@ -59,6 +60,7 @@ absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args
   };
   const int32_t heads = std::min(kv_heads, kMaxDecodeHeads);
   const int32_t sequences = std::min(kMaxDecodeSequences, kMaxDecodeUnits / heads);
+  const Event* estimate_ready = args.estimate_ready;
   for (int32_t first = 0; first < batch; first += sequences) {
     launch.first_sequence = first;
     launch.num_sequences = std::min(sequences, batch - first);
@@ -66,8 +68,12 @@ absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args
       launch.first_head = head;
       launch.num_heads = std::min(heads, kv_heads - head);
       RETURN_IF_ERROR(
-          CudaStatus(LaunchDecodeAttention(launch, geometry.dtype, geometry.head_dim, stream.get()),
+          CudaStatus(LaunchDecodeParts(launch, geometry.dtype, geometry.head_dim, stream.get()),
                      "launching decode_attention"));
+      const bool early = estimate_ready == nullptr;
+      if (!early) RETURN_IF_ERROR(stream.Wait(*std::exchange(estimate_ready, nullptr)));
+      RETURN_IF_ERROR(CudaStatus(LaunchDecodeMerge(launch, geometry.head_dim, early, stream.get()),
+                                 "launching the merge of decode_attention"));
     }
   }
   return absl::OkStatus();

@@ -336,25 +336,27 @@ template <typename Kv, int kHeadDim>
 cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
   static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
   if (grid.code != cudaSuccess) return grid.code;
-  const cudaError_t code = LaunchDependent(
-      &DecodeAttentionKernel<Kv, kHeadDim>, dim3(static_cast<unsigned>(grid.blocks)),
-      dim3(kDecodeThreads), sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>), stream, launch,
-      /*early=*/launch.pages == nullptr);
-  if (code != cudaSuccess) return code;
-  const auto heads = static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.group);
-  return LaunchDependent(&MergeKernel<kHeadDim>, dim3(heads), dim3(kDecodeThreads), 0, stream,
-                         launch);
+  return LaunchDependent(&DecodeAttentionKernel<Kv, kHeadDim>,
+                         dim3(static_cast<unsigned>(grid.blocks)), dim3(kDecodeThreads),
+                         sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>), stream, launch);
 }
 
 }  // namespace
 
-cudaError_t LaunchDecodeAttention(const DecodeLaunch& launch, DType dtype, uint32_t head_dim,
-                                  cudaStream_t stream) {
+cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType dtype, uint32_t head_dim,
+                              cudaStream_t stream) {
   if (dtype == DType::kBf16) {
     return head_dim == 128 ? Launch<__nv_bfloat16, 128>(launch, stream)
                            : Launch<__nv_bfloat16, 64>(launch, stream);
   }
   return head_dim == 128 ? Launch<float, 128>(launch, stream) : Launch<float, 64>(launch, stream);
+}
+
+cudaError_t LaunchDecodeMerge(const DecodeLaunch& launch, uint32_t head_dim, bool early,
+                              cudaStream_t stream) {
+  const auto heads = static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.group);
+  return LaunchDependent(head_dim == 128 ? &MergeKernel<128> : &MergeKernel<64>, dim3(heads),
+                         dim3(kDecodeThreads), 0, stream, launch, early);
 }
 
 }  // namespace retroinfer::cuda

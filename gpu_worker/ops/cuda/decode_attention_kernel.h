@@ -51,8 +51,11 @@ constexpr int64_t MaxDecodeParts(int64_t num_sequences) {
   return num_sequences * kMaxDecodeBlocks;
 }
 
-// Enqueues two kernels. `dtype` and `head_dim` are those of KV.
-cudaError_t LaunchDecodeAttention(const DecodeLaunch& launch, DType dtype, uint32_t head_dim,
-                                  cudaStream_t stream);
+// Enqueues the attention over all parts. `dtype` and `head_dim` are those of KV.
+cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType dtype, uint32_t head_dim,
+                              cudaStream_t stream);
+// Enqueues what merges them with the estimate. `early`: nothing was enqueued between the two.
+cudaError_t LaunchDecodeMerge(const DecodeLaunch& launch, uint32_t head_dim, bool early,
+                              cudaStream_t stream);
 
 }  // namespace retroinfer::cuda

@@ -1,15 +1,15 @@
-// Two kernels. The first looks every page up; a block takes one (sequence, KV head). A hit costs no
-// more than its stamp. A miss gets a place in the list of misses, and claims its entry of the page
-// table: there, kPending + place is smaller for an earlier place and larger than any slot, so the
-// smallest value wins, whatever the order (atomicMin), and the claims of one page agree on its
-// owner. The last block that is done ranks the owners in list order: the first ones get free slots,
-// as many as the log has room for, the next ones transient slots, the others stay in the arena.
+// PageLookup is one kernel, which looks every page up; a block takes one (sequence, KV head). A hit
+// costs no more than its stamp. A miss is attended in the arena. It gets a place in the list of
+// misses, and claims its entry of the page table: there, kPending + place is smaller for an earlier
+// place and larger than any slot, so the smallest value wins, whatever the order (atomicMin), and
+// the claims of one page agree on its owner. The last block that is done ranks the owners in list
+// order: the first ones get free slots, as many as the log has room for.
 //
-// The second kernel carries that out: one block enters the admissions into the table and the log,
-// the others copy pages, a warp at a time. Bound by the link to the host: kPageBytes a miss.
+// AdmitPages carries that out: one block enters the admissions into the table and the log, the
+// others copy pages, a warp at a time. Bound by the link to the host: kPageBytes an admission.
 //
-// Invariants between two calls: as in gpu_worker/ops/cpu/page_lookup.cc; no entry of the table is
-// pending; the counters in LookupState are zero.
+// Invariants between two look-ups: as in gpu_worker/ops/cpu/page_lookup.cc; no entry of the table
+// is pending; the counters in LookupState are zero.
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
@@ -17,6 +17,7 @@
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/block_cache_check.h"
 #include "gpu_worker/ops/cuda/block_cache_access.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 #include "gpu_worker/ops/cuda/page_lookup.h"
 
@@ -215,6 +216,7 @@ __device__ void RankOwners(const LookupParams& params, FindShared& shared) {
 __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams params) {
   __shared__ FindShared shared;
   const BlockCacheParams& cache = params.cache;
+  AllowNextKernel();
   const int64_t row = blockIdx.x;
   const auto head = static_cast<uint32_t>(row % params.num_kv_heads);
   // One block asks for the cursors, early: they are as far away as the host, which answers one read
@@ -293,9 +295,8 @@ __device__ void Admit(const BlockCacheParams& cache, const LookupState& state) {
 }
 
 // grid: [1 + kCopyBlocks]
-__global__ void __launch_bounds__(kCopyThreads) AdmitAndCopy(const LookupParams params) {
+__global__ void __launch_bounds__(kCopyThreads) AdmitAndCopy(const BlockCacheParams cache) {
   constexpr int kWords = kPageBytes / sizeof(uint4) / 32;  // of a lane
-  const BlockCacheParams& cache = params.cache;
   const LookupState state = *cache.lookup;
   if (blockIdx.x == 0) {
     Admit(cache, state);
@@ -303,29 +304,26 @@ __global__ void __launch_bounds__(kCopyThreads) AdmitAndCopy(const LookupParams 
   }
   const uint32_t lane = threadIdx.x % 32;
   const uint32_t num_warps = (gridDim.x - 1) * (kCopyThreads / 32);
+  if (state.num_admitted == 0) return;
   // Neighbours in the list go to different blocks.
   for (uint32_t place = threadIdx.x / 32 * (gridDim.x - 1) + blockIdx.x - 1;
        place < state.num_misses; place += num_warps) {
     const PageMiss miss = cache.misses[place];
-    const bool is_owner = miss.owner == place;
-    const uint32_t rank = is_owner ? miss.rank : cache.misses[miss.owner].rank;
-    std::byte* target = nullptr;
-    if (rank < state.num_admitted) {
-      target = cache.slots + size_t{SlotOf(cache, state, rank)} * kPageBytes;
-    } else if (rank - state.num_admitted < cache.num_transient) {
-      target = cache.transient + size_t{rank - state.num_admitted} * kPageBytes;
-    } else {
-      continue;  // the reference leads into the arena already
-    }
-    if (lane == 0) params.pages[miss.ref].page = target;
-    if (!is_owner) continue;
+    if (miss.owner != place || miss.rank >= state.num_admitted) continue;
+    std::byte* const slot = cache.slots + size_t{SlotOf(cache, state, miss.rank)} * kPageBytes;
     const auto* from = reinterpret_cast<const uint4*>(cache.arena + size_t{miss.page} * kPageBytes);
     uint4 words[kWords];
 #pragma unroll
     for (int i = 0; i < kWords; ++i) words[i] = from[lane + 32 * i];
 #pragma unroll
-    for (int i = 0; i < kWords; ++i) reinterpret_cast<uint4*>(target)[lane + 32 * i] = words[i];
+    for (int i = 0; i < kWords; ++i) reinterpret_cast<uint4*>(slot)[lane + 32 * i] = words[i];
   }
+}
+
+absl::Status CheckWorkingMemory(const BlockCacheView& cache, const char* op) {
+  return CheckArg(
+      !cache.misses.empty() && cache.misses.size() < kPending && cache.lookup != nullptr, op,
+      "needs working memory for misses");
 }
 
 }  // namespace
@@ -333,9 +331,7 @@ __global__ void __launch_bounds__(kCopyThreads) AdmitAndCopy(const LookupParams 
 absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
   constexpr char kOp[] = "page_lookup";
   RETURN_IF_ERROR(CheckPageLookup(args));
-  RETURN_IF_ERROR(CheckArg(!args.cache.misses.empty() && args.cache.misses.size() < kPending &&
-                               args.cache.lookup != nullptr,
-                           kOp, "needs working memory for misses"));
+  RETURN_IF_ERROR(CheckWorkingMemory(args.cache, kOp));
   const int64_t rows = int64_t{args.batch} * args.num_kv_heads;
   RETURN_IF_ERROR(CheckArg(rows * args.max_pages <= int64_t{UINT32_MAX}, kOp,
                            "needs an execution buffer of less than 2^32 pages"));
@@ -355,8 +351,16 @@ absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
       .num_pages = args.num_pages.device_data(),
   };
   FindRow<<<static_cast<uint32_t>(rows), kFindThreads, 0, stream.get()>>>(params);
-  AdmitAndCopy<<<1 + kCopyBlocks, kCopyThreads, 0, stream.get()>>>(params);
-  return CudaStatus(cudaGetLastError(), "page_lookup");
+  return CudaStatus(cudaGetLastError(), kOp);
+}
+
+absl::Status AdmitPages(CudaStream& stream, const AdmitPagesArgs& args) {
+  constexpr char kOp[] = "admit_pages";
+  RETURN_IF_ERROR(CheckAdmitPages(args));
+  RETURN_IF_ERROR(CheckWorkingMemory(args.cache, kOp));
+  AdmitAndCopy<<<1 + kCopyBlocks, kCopyThreads, 0, stream.get()>>>(
+      BlockCacheParams(args.cache, nullptr));
+  return CudaStatus(cudaGetLastError(), kOp);
 }
 
 }  // namespace retroinfer::cuda

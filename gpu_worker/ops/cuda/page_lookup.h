@@ -1,4 +1,5 @@
-// The CUDA backend's look-up of pages (contract in gpu_worker/ops/page_lookup.h).
+// The CUDA backend's look-up of pages (contract in gpu_worker/ops/page_lookup.h). Missing pages are
+// attended in the arena; transient slots are not used.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,5 +9,6 @@
 namespace retroinfer::cuda {
 
 absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args);
+absl::Status AdmitPages(CudaStream& stream, const AdmitPagesArgs& args);
 
 }  // namespace retroinfer::cuda
