@@ -87,24 +87,37 @@ std::string UtcTime(absl::Time time) {
 // What the figures were measured with.
 nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateRequest& request,
                             const v1::GetModelInfoResponse& model) {
+  const v1::AttentionOptions& server_default = model.default_attention();
+  const v1::AttentionOptions& asked = request.attention();
+  const v1::AttentionPolicy policy =
+      asked.policy() == v1::ATTENTION_POLICY_UNSPECIFIED ? server_default.policy() : asked.policy();
   nlohmann::json json = {
       {"date", UtcTime(absl::Now())},
       {"backend", "retroinfer"},
       {"model_id", model.model_name()},
-      {"device", model.backend()},
+      {"device", model.device()},
+      {"device_backend", model.backend()},
+      {"commit", model.server_revision()},
+      {"server_version", model.server_version()},
+      {"client_commit", std::string(common::kBuildRevision)},
       {"compute_dtype", model.compute_dtype()},
       {"kv_dtype", model.kv_dtype()},
-      {"server_version", model.server_version()},
-      {"client_revision", std::string(common::kBuildRevision)},
+      {"load_format", model.load_format()},
+      {"synthetic_context_tokens", model.synthetic_context_tokens()},
+      {"synthetic_overlap", model.synthetic_overlap()},
+      {"server_max_batch", model.max_batch()},
+      {"server_max_model_len", model.max_model_len()},
       {"num_prompts", options.num_prompts},
       {"input_len", options.input_len},
       {"prefix_len", options.prefix_len},
       {"output_len", options.output_len},
       {"max_concurrency", options.max_concurrency},
       {"load_seed", options.load_seed},
-      {"policy", request.attention().policy() == v1::ATTENTION_POLICY_FULL   ? "full"
-                 : request.attention().policy() == v1::ATTENTION_POLICY_WAVE ? "wave"
-                                                                             : "default"},
+      {"policy", policy == v1::ATTENTION_POLICY_FULL ? "full" : "wave"},
+      {"retrieval_ratio",
+       asked.has_retrieval_ratio() ? asked.retrieval_ratio() : server_default.retrieval_ratio()},
+      {"estimation_ratio",
+       asked.has_estimation_ratio() ? asked.estimation_ratio() : server_default.estimation_ratio()},
   };
   // JSON has no infinity.
   if (std::isinf(options.request_rate)) {

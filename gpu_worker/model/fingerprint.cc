@@ -169,4 +169,12 @@ absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
   return builder.Finish();
 }
 
+Fingerprint RandomModelFingerprint(const ModelConfig& config) {
+  FingerprintBuilder builder;
+  builder.AddInt("format", kFormatVersion);
+  AddConfig(config, builder);
+  builder.AddInt("random_weights", 1);
+  return builder.Finish();
+}
+
 }  // namespace retroinfer

@@ -61,4 +61,8 @@ absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
                                              const Checkpoint& checkpoint,
                                              const FingerprintOptions& options);
 
+// The same of a model with random weights (random_weights.h), which are the same for one config:
+// other than that of any checkpoint.
+Fingerprint RandomModelFingerprint(const ModelConfig& config);
+
 }  // namespace retroinfer

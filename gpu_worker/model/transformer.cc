@@ -64,6 +64,14 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
   return model;
 }
 
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
+    Device& device, Ops& ops, const ModelConfig& config, ModelWeights weights,
+    const TransformerOptions& options) {
+  ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
+  model->weights_ = std::move(weights);
+  return model;
+}
+
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::LoadRandom(
     Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));

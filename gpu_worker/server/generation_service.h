@@ -41,6 +41,7 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
     size_t max_pending_bytes;
     std::string api_key;
     std::string version;
+    std::string revision;
   };
   explicit GenerationServiceImpl(const Settings& settings);
 

@@ -26,7 +26,12 @@ struct ServedModel {
   int32_t head_dim = 0;
   std::string compute_dtype;  // "bf16" or "f32"
   std::string kv_dtype;       // "bf16" or "f32"
-  std::string backend;        // "cpu"
+  std::string backend;        // "cpu" or "cuda"
+  std::string device;         // as the hardware calls itself
+  std::string load_format;    // "auto" or "dummy": random weights
+  // Of "dummy": tokens that come before every prompt, and the overlap of their queries; else 0.
+  int64_t synthetic_context = 0;
+  double synthetic_overlap = 0;
   std::vector<int32_t> eos_token_ids;
 
   // Of contexts: what names the segments of a prompt, and where they are kept.

@@ -97,7 +97,7 @@ WorkerServer::WorkerServer(const ServerOptions& options, common::Metrics& metric
       recorder_(metrics),
       admission_(options.admission_threads),
       service_({&admission_, &sender_, &recorder_, options.max_pending_bytes, options.api_key,
-                options.version}),
+                options.version, options.revision}),
       contexts_(options.api_key) {}
 
 absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ServerOptions& options,
