@@ -1,18 +1,20 @@
 // Shows that memory outside the shared mapping stays flat while requests come and go: both services
-// as processes, short and medium requests over gRPC, RssAnon of both processes from /proc. Fails if
-// the last quarter of the run uses more than the second by more than is allowed.
+// as processes, requests of mixed lengths over gRPC, RssAnon of both processes from /proc. Fails if
+// the last quarter of the run uses more than the second by more than is allowed, or if any pool of
+// either service, or the memory allocated on the device, is not back at its start.
+// RETROINFER_TEST_DEVICE=cuda runs the worker on a GPU, with prompts of up to 20,000 tokens.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <deque>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/time/clock.h"
 #include "bench/support/measure.h"
-#include "gpu_worker/device/cpu/cpu_device.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
 
@@ -35,10 +37,12 @@ struct Sample {
   int64_t store;
 };
 
-// Prompts of 10 to 1500 tokens; with wave attention, those over 1024 have pages in the arena.
-v1::GenerateRequest RandomRequest(std::mt19937_64& random) {
-  const bool medium = random() % 10 < 3;
-  const size_t prompt = medium ? 500 + random() % 1000 : 10 + random() % 200;
+// Prompts of 10 to 1500 tokens, or more; with wave attention, those over 1024 have pages in the
+// arena.
+v1::GenerateRequest RandomRequest(std::mt19937_64& random, bool with_long_prompts) {
+  const uint64_t kind = random() % 10;
+  size_t prompt = kind < 3 ? 500 + random() % 1000 : 10 + random() % 200;
+  if (with_long_prompts && kind == 9) prompt = 2000 + random() % 18'000;
   v1::GenerateRequest request = test_support::SampledRequest(
       test_support::RandomTokens(prompt, random()), 4 + static_cast<int32_t>(random() % 40),
       random(), random() % 4 == 0 ? v1::ATTENTION_POLICY_FULL : v1::ATTENTION_POLICY_WAVE);
@@ -58,6 +62,7 @@ class Run {
   bool Go() {
     std::mt19937_64 random(1);
     std::deque<std::unique_ptr<GenerateStream>> streams;
+    const std::vector<std::string> device_memory = DeviceMemory();
     TakeSample(0);
     for (size_t i = 0; i < num_requests_; ++i) {
       // Every tenth is cancelled somewhere.
@@ -70,17 +75,27 @@ class Run {
         }
         streams.pop_front();
       }
-      streams.push_back(
-          std::make_unique<GenerateStream>(processes_.worker_stub(), RandomRequest(random)));
+      streams.push_back(std::make_unique<GenerateStream>(
+          processes_.worker_stub(), RandomRequest(random, processes_.options().device != "cpu")));
       if ((i + 1) % std::max<size_t>(1, num_requests_ / 40) == 0) TakeSample(i + 1);
     }
     for (const auto& stream : streams) stream->Wait();
     const std::string held = processes_.WaitUntilNothingIsHeld();
     if (!held.empty()) std::fprintf(stderr, "still held: %s\n", held.c_str());
-    return held.empty();
+    const std::vector<std::string> device_memory_now = DeviceMemory();
+    for (size_t i = 0; i < device_memory.size(); ++i) {
+      if (device_memory_now[i] == device_memory[i]) continue;
+      std::fprintf(stderr, "%s, at start %s\n", device_memory_now[i].c_str(),
+                   device_memory[i].c_str());
+    }
+    return held.empty() && !device_memory.empty() && device_memory_now == device_memory;
   }
 
   const std::vector<Sample>& samples() const { return samples_; }
+  DeviceInfo device() { return processes_.WorkerDevice(); }
+  int64_t decode_steps() {
+    return static_cast<int64_t>(processes_.ModelInfo().stats().decode_steps_total());
+  }
   // Median of what `field` has in quarter 0 to 3 of the run.
   int64_t Median(int quarter, int64_t Sample::*field) const {
     std::vector<int64_t> values;
@@ -95,9 +110,24 @@ class Run {
   }
 
  private:
+  // Lines of the metrics, each a purpose and its bytes.
+  std::vector<std::string> DeviceMemory() {
+    std::vector<std::string> lines;
+    std::istringstream metrics(processes_.WorkerMetrics());
+    for (std::string line; std::getline(metrics, line);) {
+      if (line.starts_with("retroinfer_device_memory_bytes{")) lines.push_back(line);
+    }
+    return lines;
+  }
+
   static test_support::ServiceOptions Options() {
     test_support::ServiceOptions options;
     options.worker_arguments = {"--dense-below", "1024", "--block-cache-bytes", "2MiB"};
+    if (options.device != "cpu") {
+      options.arena_bytes = "1GiB";
+      options.memory = "4GiB";
+      options.worker_arguments = {"--dense-below", "1024", "--block-cache-bytes", "64MiB"};
+    }
     return options;
   }
   void TakeSample(size_t requests) {
@@ -120,12 +150,14 @@ nlohmann::json Summary(const Run& run, int64_t Sample::*field) {
 }
 
 int Main() {
-  const size_t num_requests = bench::IsSmoke() ? 60 : 2000;
+  const bool on_gpu = test_support::TestDevice() != "cpu";
+  const size_t num_requests = bench::IsSmoke() ? 60 : on_gpu ? 1000 : 2000;
   Run run(num_requests);
   const absl::Time begin = absl::Now();
   if (!run.Go()) return 1;
-  nlohmann::json report = bench::Report("steady_state", CpuDevice(CpuDeviceOptions{}).info());
+  nlohmann::json report = bench::Report("steady_state", run.device());
   report["requests"] = num_requests;
+  report["decode_steps"] = run.decode_steps();
   report["concurrent"] = kConcurrent;
   report["seconds"] = absl::ToDoubleSeconds(absl::Now() - begin);
   report["growth_bytes_allowed"] = kAllowedGrowth;

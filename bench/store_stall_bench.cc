@@ -1,7 +1,8 @@
 // Shows that the store is not on the critical path of a decode step: one stream with wave
 // attention, whose store is stopped with SIGSTOP and continued in turns. Compares the time between
 // tokens of the two, and the tokens with those of an undisturbed run. Fails if a stopped store
-// changes the median by more than 5 %, or any token.
+// changes the median by more than 5 % (3 % on a GPU), or any token. RETROINFER_TEST_DEVICE=cuda
+// measures the worker on a GPU.
 #include <signal.h>
 
 #include <algorithm>
@@ -12,7 +13,6 @@
 
 #include "absl/time/clock.h"
 #include "bench/support/measure.h"
-#include "gpu_worker/device/cpu/cpu_device.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
 
@@ -25,6 +25,7 @@ using test_support::ServiceProcesses;
 using test_support::TokenArrival;
 
 constexpr double kAllowedChange = 0.05;
+constexpr double kAllowedChangeOnGpu = 0.03;
 
 struct Sizes {
   size_t prompt;
@@ -34,6 +35,7 @@ struct Sizes {
   int32_t max_tokens() const { return static_cast<int32_t>((2 * rounds + 1) * phase); }
 };
 constexpr Sizes kFull = {16000, 80, 24, 20};
+constexpr Sizes kOnGpu = {16000, 300, 24, 60};  // steps take a fraction of the time
 constexpr Sizes kSmoke = {2500, 40, 2, 4};
 
 // A stretch of the stream with the store in one state.
@@ -87,9 +89,12 @@ std::vector<Phase> Disturb(ServiceProcesses& processes, GenerateStream& stream,
 }
 
 int Main() {
-  const Sizes& sizes = bench::IsSmoke() ? kSmoke : kFull;
   test_support::ServiceOptions options;
-  options.arena_bytes = "256MiB";
+  const bool on_gpu = options.device != "cpu";
+  const Sizes& sizes = bench::IsSmoke() ? kSmoke : on_gpu ? kOnGpu : kFull;
+  const double allowed_change = on_gpu ? kAllowedChangeOnGpu : kAllowedChange;
+  options.arena_bytes = "512MiB";
+  if (on_gpu) options.memory = "4GiB";
   // Room for a part of the pages: some come from the arena in every step, and the store evicts.
   options.worker_arguments = {"--dense-below", "1024", "--block-cache-bytes",
                               bench::IsSmoke() ? "4MiB" : "64MiB"};
@@ -120,7 +125,7 @@ int Main() {
   const double change = Median(stopped) / Median(running) - 1;
   const bool same_tokens = !expected.empty() && stream.tokens() == expected;
   const v1::WorkerStats stats = processes.ModelInfo().stats();
-  nlohmann::json report = bench::Report("store_stall", CpuDevice(CpuDeviceOptions{}).info());
+  nlohmann::json report = bench::Report("store_stall", processes.WorkerDevice());
   report["prompt_tokens"] = sizes.prompt;
   report["tokens"] = stream.num_tokens();
   report["phases"] = phases.size();
@@ -131,7 +136,7 @@ int Main() {
   report["store_cpu_seconds_of_stream"] = absl::ToDoubleSeconds(store_cpu);
   report["change"] = change;
   report["change_median_of_rounds"] = Median(changes);
-  report["change_allowed"] = kAllowedChange;
+  report["change_allowed"] = allowed_change;
   report["same_tokens"] = same_tokens;
   report["page_hits"] = stats.page_hits_total();
   report["page_misses"] = stats.page_misses_total();
@@ -142,7 +147,7 @@ int Main() {
     std::fprintf(stderr, "store_stall_bench: a stopped store changed the tokens\n");
     return 1;
   }
-  if (!bench::IsSmoke() && std::abs(change) > kAllowedChange) {
+  if (!bench::IsSmoke() && std::abs(change) > allowed_change) {
     std::fprintf(stderr, "store_stall_bench: a stopped store changed the median step by %.1f %%\n",
                  100 * change);
     return 1;

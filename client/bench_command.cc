@@ -95,7 +95,7 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
       {"date", UtcTime(absl::Now())},
       {"backend", "retroinfer"},
       {"model_id", model.model_name()},
-      {"device", model.device()},
+      {"device", model.device_name()},
       {"device_backend", model.backend()},
       {"commit", model.server_revision()},
       {"server_version", model.server_version()},

@@ -48,8 +48,10 @@ void PrintWorker(const WorkerInfo& info, const std::string& address, std::FILE* 
   const generation::v1::WorkerStats& stats = info.stats();
   std::fprintf(out, "gpu_worker        %s, up %s, version %s\n", address.c_str(),
                Uptime(stats.uptime().seconds()).c_str(), info.server_version().c_str());
-  std::fprintf(out, "  model           %s (%s, %s on %s)\n", info.model_name().c_str(),
-               info.architecture().c_str(), info.compute_dtype().c_str(), info.backend().c_str());
+  std::fprintf(out, "  model           %s (%s, %s)\n", info.model_name().c_str(),
+               info.architecture().c_str(), info.compute_dtype().c_str());
+  std::fprintf(out, "  device          %s (%s)\n", info.device_name().c_str(),
+               info.backend().c_str());
   std::fprintf(out, "  longest request %s tokens; capacity %s with wave, %s with full\n",
                WithThousands(info.max_model_len()).c_str(),
                WithThousands(info.kv_capacity_tokens_wave()).c_str(),
@@ -96,6 +98,9 @@ nlohmann::json WorkerJson(const WorkerInfo& info) {
   const generation::v1::WorkerStats& stats = info.stats();
   return {{"model", info.model_name()},
           {"version", info.server_version()},
+          {"revision", info.server_revision()},
+          {"device", info.device_name()},
+          {"device_backend", info.backend()},
           {"uptime_s", stats.uptime().seconds()},
           {"max_model_len", info.max_model_len()},
           {"kv_capacity_tokens_wave", info.kv_capacity_tokens_wave()},

@@ -4,6 +4,7 @@
 // which calls the sinks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/engine/generation.h"
 
 namespace retroinfer {
@@ -29,6 +31,8 @@ struct EngineStats {
   int64_t dense_blocks_used = 0, dense_blocks_total = 0;
   int64_t meta_blocks_used = 0, meta_blocks_total = 0;
   int64_t slots_used = 0, slots_total = 0;
+  // Allocated now on the device, by MemoryPurpose.
+  std::array<int64_t, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_bytes{};
   uint64_t prompt_tokens = 0, generation_tokens = 0;
   uint64_t prefix_cache_queries_tokens = 0;  // of prompts that looked for committed segments
   uint64_t prefix_cache_hits_tokens = 0;     // of those, found

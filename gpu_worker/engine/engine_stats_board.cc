@@ -17,6 +17,10 @@ void EngineStatsBoard::Update(int64_t requests_running, int64_t requests_waiting
   stats.dense_blocks_total = sources_.memory->dense_blocks().total();
   stats.meta_blocks_used = sources_.memory->meta_blocks().num_used();
   stats.meta_blocks_total = sources_.memory->meta_blocks().total();
+  for (size_t i = 0; i < stats.device_memory_bytes.size(); ++i) {
+    const auto purpose = static_cast<MemoryPurpose>(i);
+    stats.device_memory_bytes[i] = static_cast<int64_t>(sources_.device->allocated_bytes(purpose));
+  }
   stats.store_reconnects = sources_.store->num_reattached();
   stats.store_attached = sources_.store->attached();
   stats.ready = stats.store_attached;

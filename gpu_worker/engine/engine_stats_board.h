@@ -18,6 +18,7 @@ class EngineStatsBoard {
  public:
   // What is reported; all of it outlives the board.
   struct Sources {
+    const Device* device = nullptr;
     const KvMemory* memory = nullptr;
     BlockCache* cache = nullptr;
     const SegmentStore* store = nullptr;

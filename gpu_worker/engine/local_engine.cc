@@ -30,7 +30,8 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
     : options_(options),
       parts_(std::move(parts)),
       inbox_(options.max_live_requests),
-      stats_({.memory = parts_.memory.get(),
+      stats_({.device = parts_.device,
+              .memory = parts_.memory.get(),
               .cache = parts_.cache.get(),
               .store = parts_.store,
               .builder = &parts_.wave->builder()}) {

@@ -3,6 +3,9 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -98,6 +101,15 @@ class EngineMonitor::Exporter {
     for (const GaugeField& field : kGauges) {
       gauges_.push_back(&metrics.Gauge(field.name, field.help));
     }
+    for (size_t i = 0; i < device_memory_.size(); ++i) {
+      const std::string_view purpose = MemoryPurposeName(static_cast<MemoryPurpose>(i));
+      device_memory_[i] =
+          &metrics.Gauge("device_memory_bytes", "Memory allocated on the device, by purpose",
+                         {{"purpose", std::string(purpose)}});
+    }
+    host_seconds_ = &metrics.Counter(
+        "decode_host_seconds_total",
+        "Time of the engine's thread in decode steps, without waiting for the device");
     usage_ = &metrics.Gauge("kv_cache_usage_ratio", "Share of the KV memory that requests hold");
     attached_ = &metrics.Gauge("store_attached", "1 while the kv store is attached");
     ready_ = &metrics.Gauge("ready", "1 while requests are served");
@@ -116,6 +128,10 @@ class EngineMonitor::Exporter {
     for (size_t i = 0; i < gauges_.size(); ++i) {
       gauges_[i]->Set(static_cast<double>(stats.*kGauges[i].field));
     }
+    for (size_t i = 0; i < device_memory_.size(); ++i) {
+      device_memory_[i]->Set(static_cast<double>(stats.device_memory_bytes[i]));
+    }
+    host_seconds_->Increment(stats.decode_host_seconds - exported_.decode_host_seconds);
     usage_->Set(KvCacheUsage(stats));
     attached_->Set(stats.store_attached ? 1 : 0);
     ready_->Set(stats.ready ? 1 : 0);
@@ -126,6 +142,8 @@ class EngineMonitor::Exporter {
   common::Metrics& metrics_;
   std::vector<prometheus::Counter*> counters_;  // in the order of kCounters
   std::vector<prometheus::Gauge*> gauges_;      // in the order of kGauges
+  std::array<prometheus::Gauge*, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_;
+  prometheus::Counter* host_seconds_;
   prometheus::Gauge* usage_;
   prometheus::Gauge* attached_;
   prometheus::Gauge* ready_;

@@ -238,6 +238,7 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_compute_dtype(model.compute_dtype);
   info.set_kv_dtype(model.kv_dtype);
   info.set_backend(model.backend);
+  info.set_device_name(model.device_name);
   info.mutable_eos_token_ids()->Assign(model.eos_token_ids.begin(), model.eos_token_ids.end());
   info.set_chat_template(std::string(model.chat_template->family_name()));
   info.set_max_model_len(limits.max_model_len);
@@ -249,7 +250,6 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   *info.mutable_default_sampling() = backend.reader.DefaultSampling();
   info.set_server_version(settings_.version);
   info.set_server_revision(settings_.revision);
-  info.set_device(model.device);
   info.set_load_format(model.load_format);
   info.set_synthetic_context_tokens(model.synthetic_context);
   info.set_synthetic_overlap(model.synthetic_overlap);

@@ -100,7 +100,7 @@ absl::StatusOr<MemoryPlan> PlanForSynthetic(const WorkerOptions& options, const 
   input.synthetic_bytes = SyntheticContext::Bytes(
       SyntheticShapeOf(config, input.geometry, input.max_model_len, options.synthetic_overlap),
       activation_dtype);
-  ASSIGN_OR_RETURN(MemoryPlan plan, PlanMemory(input));
+  ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(input));
   const bool full = options.default_attention.policy == PolicyKind::kFull;
   const int64_t capacity = full ? plan.full_capacity_tokens : plan.wave_capacity_tokens;
   if (capacity < options.synthetic_context + kMinModelLen) {
@@ -288,7 +288,7 @@ void LoadedEngine::DescribeModel() {
   model_.compute_dtype = std::string(DTypeName(backend_.compute_dtype));
   model_.kv_dtype = std::string(DTypeName(backend_.kv_dtype));
   model_.backend = backend_.device->info().backend;
-  model_.device = backend_.device->info().name;
+  model_.device_name = backend_.device->info().name;
   model_.load_format = options_.load_format;
   if (options_.synthetic_context != 0) {
     model_.synthetic_context = options_.synthetic_context;

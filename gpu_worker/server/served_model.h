@@ -27,7 +27,7 @@ struct ServedModel {
   std::string compute_dtype;  // "bf16" or "f32"
   std::string kv_dtype;       // "bf16" or "f32"
   std::string backend;        // "cpu" or "cuda"
-  std::string device;         // as the hardware calls itself
+  std::string device_name;    // as the hardware says it
   std::string load_format;    // "auto" or "dummy": random weights
   // Of "dummy": tokens that come before every prompt, and the overlap of their queries; else 0.
   int64_t synthetic_context = 0;

@@ -32,7 +32,7 @@ struct ServerOptions {
 
   absl::Duration statistics_interval = absl::Seconds(10);  // between lines in the log
   std::string version = "unknown";                         // of the program
-  std::string revision = "unknown";                        // git commit it was built from
+  std::string revision = "unknown";                        // git commit of its build
 };
 
 }  // namespace retroinfer

@@ -61,9 +61,9 @@ TEST_F(BenchCommandTest, SaysWhatWasMeasuredAndOnWhat) {
                                 "--input-len=8", "--output-len=4", "--json"});
   ASSERT_EQ(result.exit_code, kExitOk) << result.err;
   const auto json = nlohmann::json::parse(result.out);
-  EXPECT_EQ(json["device"], "fake processor");
+  EXPECT_EQ(json["device"], "A Processor");
   EXPECT_EQ(json["device_backend"], "cpu");
-  EXPECT_EQ(json["commit"], "abcdef0");
+  EXPECT_EQ(json["commit"], "abcdef");
   EXPECT_EQ(json["server_version"], "1.2.3");
   EXPECT_NE(json["client_commit"], "");
   EXPECT_EQ(json["load_format"], "dummy");

@@ -5,18 +5,22 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/health_probe.h"
 #include "common/log/check.h"
+#include "tests/support/http_get.h"
 
 namespace retroinfer::test_support {
 namespace {
 
 constexpr absl::Duration kStartTimeout = absl::Seconds(60);
+constexpr char kAnyPort[] = "127.0.0.1:0";
 constexpr absl::Duration kCallTimeout = absl::Seconds(10);
 
 [[noreturn]] void Die(const std::string& what, const std::string& log) {
@@ -34,6 +38,14 @@ std::shared_ptr<grpc::Channel> Channel(const std::string& path) {
   return grpc::CreateCustomChannel("unix:" + path, grpc::InsecureChannelCredentials(), arguments);
 }
 
+// The port that a service told in its log when it was last started.
+int MetricsPort(const std::string& log) {
+  constexpr std::string_view kWords = "metrics on port ";
+  const size_t found = log.rfind(kWords);
+  if (found == std::string::npos) Die("a service tells no port of its metrics", log);
+  return std::atoi(log.c_str() + found + kWords.size());
+}
+
 std::unique_ptr<grpc::ClientContext> Context() {
   auto context = std::make_unique<grpc::ClientContext>();
   context->set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
@@ -42,6 +54,16 @@ std::unique_ptr<grpc::ClientContext> Context() {
 }
 
 }  // namespace
+
+std::string ServiceProgram(const std::string& name) {
+  const char* const folder = std::getenv("RETROINFER_BIN_DIR");
+  return absl::StrCat(folder == nullptr ? RETROINFER_BINARY_DIR "/bin" : folder, "/", name);
+}
+
+std::string TestDevice() {
+  const char* const device = std::getenv("RETROINFER_TEST_DEVICE");
+  return device == nullptr ? "cpu" : device;
+}
 
 ServiceProcesses::ServiceProcesses(ServiceOptions options) : options_(std::move(options)) {
   std::string pattern = (std::filesystem::temp_directory_path() / "retroinfer-XXXXXX").string();
@@ -59,7 +81,7 @@ ServiceProcesses::~ServiceProcesses() {
 void ServiceProcesses::LaunchStore() {
   std::vector<std::string> arguments = options_.store_program;
   arguments.insert(arguments.end(), {"--socket-dir", folder_.string(), "--arena-bytes",
-                                     options_.arena_bytes, "--metrics-address", ""});
+                                     options_.arena_bytes, "--metrics-address", kAnyPort});
   arguments.insert(arguments.end(), options_.store_arguments.begin(),
                    options_.store_arguments.end());
   store_.reset();
@@ -75,7 +97,7 @@ void ServiceProcesses::StartStore() {
 }
 
 std::vector<std::string> ServiceProcesses::WorkerArguments(const std::string& name) const {
-  return {RETROINFER_BINARY_DIR "/bin/gpu_worker",
+  return {ServiceProgram("gpu_worker"),
           "--model",
           options_.model_folder,
           "--socket-dir",
@@ -83,7 +105,9 @@ std::vector<std::string> ServiceProcesses::WorkerArguments(const std::string& na
           "--listen",
           "unix:" + PathOf(name + ".sock"),
           "--metrics-address",
-          "",
+          kAnyPort,
+          "--device",
+          options_.device,
           "--memory",
           options_.memory};
 }
@@ -145,11 +169,24 @@ generation::v1::GetModelInfoResponse ServiceProcesses::ModelInfo() {
   return response;
 }
 
+DeviceInfo ServiceProcesses::WorkerDevice() {
+  const generation::v1::GetModelInfoResponse info = ModelInfo();
+  return {.name = info.device_name(), .backend = info.backend()};
+}
+
 kvstore::v1::GetStatsResponse ServiceProcesses::StoreStats() {
   kvstore::v1::GetStatsResponse response;
   const grpc::Status status = store_stub_->GetStats(Context().get(), {}, &response);
   if (!status.ok()) Die("GetStats: " + status.error_message(), store_->Log());
   return response;
+}
+
+std::string ServiceProcesses::WorkerMetrics() const {
+  return HttpGet(MetricsPort(worker_->Log()), "/metrics");
+}
+
+std::string ServiceProcesses::StoreMetrics() const {
+  return HttpGet(MetricsPort(store_->Log()), "/metrics");
 }
 
 std::string ServiceProcesses::WhatIsHeld() {

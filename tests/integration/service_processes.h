@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "gpu_worker/device/device.h"
 #include "retroinfer/generation/v1/generation.grpc.pb.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
 #include "tests/kv_store_service/server/child_process.h"
@@ -21,18 +22,25 @@ namespace retroinfer::test_support {
 using kvstore::ChildProcess;
 using kvstore::Eventually;
 
+// Path of a program of this project: of this build, or in the folder RETROINFER_BIN_DIR.
+std::string ServiceProgram(const std::string& name);
+
+std::string TestDevice();
+
 struct ServiceOptions {
   std::string model_folder = RETROINFER_SOURCE_DIR "/models/needle";
   std::string arena_bytes = "96MiB";
   std::string memory = "512MiB";  // of the worker
+  // Of the worker, as its --device: RETROINFER_TEST_DEVICE, or the CPU.
+  std::string device = TestDevice();
   std::vector<std::string> store_arguments;
   std::vector<std::string> worker_arguments;
   // Of the store: another one that takes the same arguments, perhaps behind "/usr/bin/env A=B".
-  std::vector<std::string> store_program = {RETROINFER_BINARY_DIR "/bin/kv_store_service"};
+  std::vector<std::string> store_program = {ServiceProgram("kv_store_service")};
 };
 
-// A gpu_worker and its kv_store_service. They listen on unix sockets in a temporary folder and on
-// no port, so that runs beside each other do not meet.
+// A gpu_worker and its kv_store_service. They listen on unix sockets in a temporary folder and
+// serve their metrics on free ports, so that runs beside each other do not meet.
 //
 // Threads: the one that made it; the kernel kills the children when that thread ends.
 // Owns:    the children and the folder. Programs that fail to start abort the test program.
@@ -77,7 +85,12 @@ class ServiceProcesses {
   bool StoreIsServing();
   // Abort the test program if there is no answer within 10 s.
   generation::v1::GetModelInfoResponse ModelInfo();
+  // What the worker computes on, as far as it tells.
+  DeviceInfo WorkerDevice();
   kvstore::v1::GetStatsResponse StoreStats();
+  // What Prometheus would read now.
+  std::string WorkerMetrics() const;
+  std::string StoreMetrics() const;
   // Waits until neither process holds anything for a request. Returns what is held, empty if
   // nothing.
   std::string WaitUntilNothingIsHeld(absl::Duration timeout = absl::Seconds(10));

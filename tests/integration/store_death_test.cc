@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
 
@@ -49,6 +50,15 @@ class StoreDeathTest : public testing::Test {
 
   ServiceProcesses processes_;
 };
+
+TEST_F(StoreDeathTest, BothServeTheirMetrics) {
+  Generate(stub(), ShortRequest());
+  EXPECT_TRUE(Eventually([this] {
+    return absl::StrContains(processes_.WorkerMetrics(),
+                             "retroinfer_requests_total{finish_reason=\"length\"} 1");
+  }));
+  EXPECT_THAT(processes_.StoreMetrics(), testing::HasSubstr("retroinfer_build_info"));
+}
 
 TEST_F(StoreDeathTest, AKilledStoreCostsRunningRequestsNothingAndTheNextOneServesAgain) {
   const std::vector<int32_t> long_tokens = Generate(stub(), LongRequest());

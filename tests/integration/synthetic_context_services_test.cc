@@ -77,12 +77,12 @@ TEST(SyntheticContextServicesTest, PolicyFullHasTheContextToo) {
 }
 
 TEST(SyntheticContextServicesTest, AContextThatDoesNotFitEndsTheStartWithTheNumbers) {
-  ServiceProcesses processes(Options({"--synthetic-context", "1000000"}));
+  ServiceProcesses processes(Options({"--synthetic-context", "300000"}));
   processes.StartStore();
   processes.LaunchWorker();
   ASSERT_TRUE(Eventually(
       [&] { return processes.LogOf("worker").find("--arena-bytes") != std::string::npos; }));
-  EXPECT_NE(processes.LogOf("worker").find("--synthetic-context 1000000"), std::string::npos);
+  EXPECT_NE(processes.LogOf("worker").find("--synthetic-context 300000"), std::string::npos);
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ class WorkerHarness {
     folder_ = pattern;
     settings.server.addresses = {absl::StrCat("unix:", (folder_ / "worker.sock").string())};
     settings.server.version = "1.2.3";
-    settings.server.revision = "abcdef0";
+    settings.server.revision = "abcdef";
     auto server = WorkerServer::Start(settings.server, metrics_);
     RI_CHECK(server.ok());
     server_ = *std::move(server);
@@ -83,8 +83,8 @@ class WorkerHarness {
     model_.compute_dtype = "f32";
     model_.kv_dtype = "bf16";
     model_.backend = "cpu";
-    model_.device = "fake processor";
     model_.load_format = "auto";
+    model_.device_name = "A Processor";
     model_.eos_token_ids = {kByteTokenizerEndOfText};
     model_.default_sampling.max_tokens = 16;
   }

@@ -20,10 +20,9 @@ constexpr int kPreparedWorkspaces = 2;  // the compute stream's and the backgrou
 // Algorithms are chosen for this many rows and used for all.
 constexpr int64_t kTypicalRows = 2048;
 
-absl::Status CublasStatus(cublasStatus_t code, std::string_view what) {
+absl::Status CublasStatus(const CublasLt& lt, cublasStatus_t code, std::string_view what) {
   if (code == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  const std::string message =
-      absl::StrCat(AbslView(what), " failed: ", cublasLtGetStatusString(code));
+  const std::string message = absl::StrCat(AbslView(what), " failed: ", lt.get_status_string(code));
   return code == CUBLAS_STATUS_ALLOC_FAILED ? absl::ResourceExhaustedError(message)
                                             : absl::InternalError(message);
 }
@@ -46,34 +45,34 @@ class CudaLinear final : public PreparedLinear {
 class Product {
  public:
   // For `rows` rows. The bias pointer may be null while an algorithm is chosen.
-  static absl::StatusOr<Product> Create(const LinearContext::Shape& shape, int64_t rows,
-                                        const void* bias) {
+  static absl::StatusOr<Product> Create(const CublasLt& lt, const LinearContext::Shape& shape,
+                                        int64_t rows, const void* bias) {
     Product product;
-    RETURN_IF_ERROR(
-        CublasStatus(cublasLtMatmulDescInit(&product.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                     "describing a product"));
+    RETURN_IF_ERROR(CublasStatus(lt,
+                                 lt.matmul_desc_init(&product.operation, sizeof(product.operation),
+                                                     CUBLAS_COMPUTE_32F, CUDA_R_32F),
+                                 "describing a product"));
     const cublasOperation_t transpose = CUBLAS_OP_T;
-    RETURN_IF_ERROR(product.Set(CUBLASLT_MATMUL_DESC_TRANSA, transpose));
+    RETURN_IF_ERROR(product.Set(lt, CUBLASLT_MATMUL_DESC_TRANSA, transpose));
     const cudaDataType out_type = shape.out_dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
     if (shape.has_bias) {
       const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-      RETURN_IF_ERROR(product.Set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
-      RETURN_IF_ERROR(product.Set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out_type));
-      RETURN_IF_ERROR(product.Set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
+      RETURN_IF_ERROR(product.Set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
+      RETURN_IF_ERROR(product.Set(lt, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out_type));
+      RETURN_IF_ERROR(product.Set(lt, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
     }
     const auto in = static_cast<uint64_t>(shape.in_features);
     const auto out = static_cast<uint64_t>(shape.out_features);
-    RETURN_IF_ERROR(CublasStatus(
-        cublasLtMatrixLayoutInit(&product.weight, CUDA_R_16BF, in, out, shape.in_features),
-        "describing a weight"));
-    RETURN_IF_ERROR(
-        CublasStatus(cublasLtMatrixLayoutInit(&product.in, CUDA_R_16BF, in,
-                                              static_cast<uint64_t>(rows), shape.in_stride),
-                     "describing an input"));
-    RETURN_IF_ERROR(
-        CublasStatus(cublasLtMatrixLayoutInit(&product.out, out_type, out,
-                                              static_cast<uint64_t>(rows), shape.out_stride),
-                     "describing a result"));
+    const auto describe = [&lt](cublasLtMatrixLayoutOpaque_t& matrix, cudaDataType type,
+                                uint64_t height, uint64_t width, int64_t stride) {
+      return CublasStatus(
+          lt, lt.matrix_layout_init(&matrix, sizeof(matrix), type, height, width, stride),
+          "describing a matrix");
+    };
+    const auto count = static_cast<uint64_t>(rows);
+    RETURN_IF_ERROR(describe(product.weight, CUDA_R_16BF, in, out, shape.in_features));
+    RETURN_IF_ERROR(describe(product.in, CUDA_R_16BF, in, count, shape.in_stride));
+    RETURN_IF_ERROR(describe(product.out, out_type, out, count, shape.out_stride));
     return product;
   }
 
@@ -84,27 +83,27 @@ class Product {
 
  private:
   template <typename T>
-  absl::Status Set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    return CublasStatus(
-        cublasLtMatmulDescSetAttribute(&operation, attribute, &value, sizeof(value)),
-        "describing a product");
+  absl::Status Set(const CublasLt& lt, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    return CublasStatus(lt,
+                        lt.matmul_desc_set_attribute(&operation, attribute, &value, sizeof(value)),
+                        "describing a product");
   }
 };
 
 // The heuristics' first choice that does not split the inner dimension.
 absl::StatusOr<std::optional<cublasLtMatmulAlgo_t>> ChooseAlgorithm(
-    cublasLtHandle_t handle, const LinearContext::Shape& shape) {
-  ASSIGN_OR_RETURN(Product product, Product::Create(shape, kTypicalRows, nullptr));
+    const CublasLt& lt, cublasLtHandle_t handle, const LinearContext::Shape& shape) {
+  ASSIGN_OR_RETURN(Product product, Product::Create(lt, shape, kTypicalRows, nullptr));
   cublasLtMatmulPreferenceOpaque_t preference;
-  RETURN_IF_ERROR(
-      CublasStatus(cublasLtMatmulPreferenceInit(&preference), "preparing a choice of algorithm"));
+  RETURN_IF_ERROR(CublasStatus(lt, lt.matmul_preference_init(&preference, sizeof(preference)),
+                               "preparing a choice of algorithm"));
   const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
   // Of activations at any row.
   const uint32_t alignment = 16;
-  const auto set = [&preference](cublasLtMatmulPreferenceAttributes_t attribute,
-                                 const auto& value) {
+  const auto set = [&lt, &preference](cublasLtMatmulPreferenceAttributes_t attribute,
+                                      const auto& value) {
     return CublasStatus(
-        cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)),
+        lt, lt.matmul_preference_set_attribute(&preference, attribute, &value, sizeof(value)),
         "preparing a choice of algorithm");
   };
   RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes));
@@ -114,13 +113,13 @@ absl::StatusOr<std::optional<cublasLtMatmulAlgo_t>> ChooseAlgorithm(
   RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment));
   cublasLtMatmulHeuristicResult_t found;
   int num_found = 0;
-  const cublasStatus_t code = cublasLtMatmulAlgoGetHeuristic(
-      handle, &product.operation, &product.weight, &product.in, &product.out, &product.out,
-      &preference, 1, &found, &num_found);
+  const cublasStatus_t code =
+      lt.matmul_algo_get_heuristic(handle, &product.operation, &product.weight, &product.in,
+                                   &product.out, &product.out, &preference, 1, &found, &num_found);
   if (code == CUBLAS_STATUS_NOT_SUPPORTED || (code == CUBLAS_STATUS_SUCCESS && num_found == 0)) {
     return std::nullopt;
   }
-  RETURN_IF_ERROR(CublasStatus(code, "choosing an algorithm for a matrix product"));
+  RETURN_IF_ERROR(CublasStatus(lt, code, "choosing an algorithm for a matrix product"));
   return found.algo;
 }
 
@@ -146,24 +145,27 @@ absl::Status RunCublas(LinearContext& context, const LinearContext::Shape& shape
                        const cublasLtMatmulAlgo_t& algorithm, const CudaLinear& linear,
                        CudaStream& stream, const LinearArgs& args) {
   const DeviceBuffer& bias = shape.out_dtype == DType::kF32 ? linear.bias_f32_ : linear.bias_;
+  const CublasLt& lt = context.lt();
   ASSIGN_OR_RETURN(Product product,
-                   Product::Create(shape, args.in.rows, bias.bytes().device_data()));
+                   Product::Create(lt, shape, args.in.rows, bias.bytes().device_data()));
   ASSIGN_OR_RETURN(const DeviceSpan<std::byte> workspace, context.Workspace(stream));
   const float alpha = 1.0f;
   const float beta = args.accumulate ? 1.0f : 0.0f;
   return CublasStatus(
-      cublasLtMatmul(context.handle(), &product.operation, &alpha,
-                     linear.weight_.bytes().device_data(), &product.weight, args.in.data,
-                     &product.in, &beta, args.out.data, &product.out, args.out.data, &product.out,
-                     &algorithm, workspace.device_data(), workspace.size(), stream.get()),
+      lt,
+      lt.matmul(context.handle(), &product.operation, &alpha, linear.weight_.bytes().device_data(),
+                &product.weight, args.in.data, &product.in, &beta, args.out.data, &product.out,
+                args.out.data, &product.out, &algorithm, workspace.device_data(), workspace.size(),
+                stream.get()),
       "enqueueing a matrix product");
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LinearContext>> LinearContext::Create(CudaDevice& device) {
-  auto context = absl::WrapUnique(new LinearContext(device));
-  RETURN_IF_ERROR(CublasStatus(cublasLtCreate(&context->handle_), "starting cuBLASLt"));
+  ASSIGN_OR_RETURN(const CublasLt* const lt, CublasLt::Load());
+  auto context = absl::WrapUnique(new LinearContext(device, *lt));
+  RETURN_IF_ERROR(CublasStatus(*lt, lt->create(&context->handle_), "starting cuBLASLt"));
   RETURN_IF_CUDA_ERROR(PrepareSkinnyGemm());
   absl::MutexLock lock(&context->mutex_);
   for (int i = 0; i < kPreparedWorkspaces; ++i) {
@@ -175,7 +177,7 @@ absl::StatusOr<std::unique_ptr<LinearContext>> LinearContext::Create(CudaDevice&
 }
 
 LinearContext::~LinearContext() {
-  if (handle_ != nullptr) (void)cublasLtDestroy(handle_);
+  if (handle_ != nullptr) (void)lt_.destroy(handle_);
 }
 
 absl::StatusOr<DeviceSpan<std::byte>> LinearContext::Workspace(const CudaStream& stream) {
@@ -196,7 +198,8 @@ absl::StatusOr<const cublasLtMatmulAlgo_t*> LinearContext::Algorithm(const Shape
   absl::MutexLock lock(&mutex_);
   auto found = algorithms_.find(shape);
   if (found == algorithms_.end()) {
-    ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> chosen, ChooseAlgorithm(handle_, shape));
+    ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> chosen,
+                     ChooseAlgorithm(lt_, handle_, shape));
     found = algorithms_.emplace(shape, chosen).first;
   }
   return found->second.has_value() ? &*found->second : nullptr;

@@ -6,8 +6,6 @@
 // weight, whatever the number of rows, so that rows do not depend on each other in either.
 #pragma once
 
-#include <cublasLt.h>
-
 #include <compare>
 #include <map>
 #include <memory>
@@ -20,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
+#include "gpu_worker/ops/cuda/cublas_lt.h"
 #include "gpu_worker/ops/linear.h"
 
 namespace retroinfer::cuda {
@@ -30,10 +29,12 @@ namespace retroinfer::cuda {
 class LinearContext {
  public:
   // Takes memory for the workspaces of two streams from `device`, which must outlive it.
+  // UNAVAILABLE without cuBLASLt.
   static absl::StatusOr<std::unique_ptr<LinearContext>> Create(CudaDevice& device);
   ~LinearContext();
 
   CudaDevice& device() const { return device_; }
+  const CublasLt& lt() const { return lt_; }
   cublasLtHandle_t handle() const { return handle_; }
 
   // The workspace of a stream. Streams beyond the first two get theirs at the first call.
@@ -55,9 +56,10 @@ class LinearContext {
   absl::StatusOr<const cublasLtMatmulAlgo_t*> Algorithm(const Shape& shape);
 
  private:
-  explicit LinearContext(CudaDevice& device) : device_(device) {}
+  LinearContext(CudaDevice& device, const CublasLt& lt) : device_(device), lt_(lt) {}
 
   CudaDevice& device_;
+  const CublasLt& lt_;
   cublasLtHandle_t handle_ = nullptr;
 
   absl::Mutex mutex_;

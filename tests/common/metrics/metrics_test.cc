@@ -1,36 +1,16 @@
 #include "common/metrics/metrics.h"
 
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 
 #include "absl/strings/str_cat.h"
-#include "common/shm/unique_fd.h"
+#include "tests/support/http_get.h"
 
 namespace retroinfer::common {
 namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-std::string Get(int port) {
-  UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
-    return "";
-  }
-  const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
-  if (::write(socket.get(), request.data(), request.size()) < 0) return "";
-  std::string answer;
-  char buffer[4096];
-  for (ssize_t n; (n = ::read(socket.get(), buffer, sizeof(buffer))) > 0;) answer.append(buffer, n);
-  return answer;
-}
 
 TEST(MetricsTest, PrefixesNamesAndTellsTheBuild) {
   Metrics metrics("store", "0.1.0", "abc", "cpu");
@@ -61,7 +41,7 @@ TEST(MetricsTest, ServesOverHttp) {
   Metrics metrics("store", "1", "r", "cpu");
   const auto port = metrics.Serve("127.0.0.1:0");
   ASSERT_TRUE(port.ok()) << port.status();
-  EXPECT_THAT(Get(*port), HasSubstr("retroinfer_build_info"));
+  EXPECT_THAT(test_support::HttpGet(*port, "/metrics"), HasSubstr("retroinfer_build_info"));
 
   Metrics second("store", "1", "r", "cpu");
   EXPECT_FALSE(second.Serve(absl::StrCat("127.0.0.1:", *port)).ok());

@@ -80,6 +80,8 @@ TEST(EngineMonitor, ExportsStatisticsAtEachScrape) {
   stats.slots_total = 9;
   stats.dense_blocks_used = 1;
   stats.dense_blocks_total = 4;
+  stats.device_memory_bytes[static_cast<size_t>(MemoryPurpose::kDenseKv)] = 5;
+  stats.decode_host_seconds = 0.5;
   engine.SetStats(stats);
   EXPECT_THAT(metrics.Render(), HasSubstr("retroinfer_page_hits_total 7"));
   stats.page_hits = 10;
@@ -87,6 +89,8 @@ TEST(EngineMonitor, ExportsStatisticsAtEachScrape) {
   const std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("retroinfer_page_hits_total 10"));
   EXPECT_THAT(text, HasSubstr("retroinfer_slots_used 3"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_device_memory_bytes{purpose=\"dense_kv\"} 5"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_decode_host_seconds_total 0.5"));
   EXPECT_THAT(text, HasSubstr("retroinfer_kv_cache_usage_ratio 0.25"));
   EXPECT_THAT(text, HasSubstr("retroinfer_requests_running 0"));
 }

