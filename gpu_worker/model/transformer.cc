@@ -59,8 +59,8 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
                                                                const Checkpoint& checkpoint,
                                                                const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
-  ASSIGN_OR_RETURN(model->weights_,
-                   LoadModelWeights(device, ops, config, checkpoint, options.progress));
+  ASSIGN_OR_RETURN(model->weights_, LoadModelWeights(device, ops, config, checkpoint,
+                                                     {.progress = options.progress}));
   return model;
 }
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/random_weights.h"
@@ -19,6 +22,28 @@ std::string FolderName(const std::string& path) {
   return folder.has_filename() ? folder.filename().string()
                                : folder.parent_path().filename().string();
 }
+
+// As many as the host has cores, with which a disk of today is busy.
+int ReadingThreads() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 16u));
+}
+
+// A line whenever another tenth is loaded.
+class LoadingLog {
+ public:
+  void Note(size_t done, size_t total) {
+    const int tenth = static_cast<int>(done * 10 / std::max<size_t>(1, total));
+    if (tenth == last_tenth_) return;
+    last_tenth_ = tenth;
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin_);
+    spdlog::info("weights: {} of {} MiB, {:.2f} GB/s", done >> 20, total >> 20,
+                 static_cast<double>(done) / 1e9 / std::max(seconds, 1e-9));
+  }
+
+ private:
+  const absl::Time begin_ = absl::Now();
+  int last_tenth_ = -1;
+};
 
 }  // namespace
 
@@ -73,24 +98,42 @@ size_t ModelSource::weight_bytes() const {
   return checkpoint_.has_value() ? checkpoint_->total_bytes() : RandomWeightBytes(config_);
 }
 
-absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, Ops& ops) const {
+absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, Ops& ops,
+                                                      WeightSource weight_source) const {
+  if (checkpoint_.has_value()) return LoadCheckpoint(device, ops, weight_source);
+  spdlog::info("random weights: what is generated means nothing");
   Loaded loaded;
-  if (!checkpoint_.has_value()) {
-    spdlog::info("random weights: what is generated means nothing");
-    loaded.fingerprint = RandomModelFingerprint(config_);
-    ASSIGN_OR_RETURN(loaded.weights, RandomModelWeights(device, ops, config_));
-    return loaded;
+  loaded.fingerprint = RandomModelFingerprint(config_);
+  ASSIGN_OR_RETURN(loaded.weights, RandomModelWeights(device, ops, config_));
+  return loaded;
+}
+
+absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(Device& device, Ops& ops,
+                                                                WeightSource weight_source) const {
+  Loaded loaded;
+  CheckpointHasher hasher(*checkpoint_);
+  const bool hash_apart = weight_source == WeightSource::kMapping;
+  const absl::Time begin = absl::Now();
+  if (hash_apart) {
+    ASSIGN_OR_RETURN(
+        loaded.fingerprint,
+        ModelFingerprint(config_, *checkpoint_, {.num_threads = device.info().num_processors}));
   }
-  int last_tenth = -1;
-  const auto progress = [&last_tenth](size_t done, size_t total) {
-    const int tenth = total == 0 ? 10 : static_cast<int>(done * 10 / total);
-    if (tenth != last_tenth) spdlog::info("weights: {} of {} MiB", done >> 20, total >> 20);
-    last_tenth = tenth;
-  };
+  LoadingLog log;
   ASSIGN_OR_RETURN(
-      loaded.fingerprint,
-      ModelFingerprint(config_, *checkpoint_, {.num_threads = device.info().num_processors}));
-  ASSIGN_OR_RETURN(loaded.weights, LoadModelWeights(device, ops, config_, *checkpoint_, progress));
+      loaded.weights,
+      LoadModelWeights(device, ops, config_, *checkpoint_,
+                       {.source = weight_source,
+                        .num_threads = ReadingThreads(),
+                        .hasher = hash_apart ? nullptr : &hasher,
+                        .progress = [&log](size_t done, size_t total) { log.Note(done, total); }}));
+  if (!hash_apart) {
+    ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_));
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  spdlog::info("{} MiB of weights loaded and hashed in {:.1f} s: {:.2f} GB/s",
+               checkpoint_->total_bytes() >> 20, seconds,
+               static_cast<double>(checkpoint_->total_bytes()) / 1e9 / std::max(seconds, 1e-9));
   return loaded;
 }
 

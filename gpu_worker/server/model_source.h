@@ -45,12 +45,14 @@ class ModelSource {
     ModelWeights weights;
     Fingerprint fingerprint;
   };
-  // Reads or makes the weights, and names them. Progress goes to the log.
+  // Reads or makes the weights, and names them, in one pass over the files where they are not
+  // mapped. Progress goes to the log.
   //
   // Returns: as LoadModelWeights and RandomModelWeights.
-  absl::StatusOr<Loaded> Load(Device& device, Ops& ops) const;
+  absl::StatusOr<Loaded> Load(Device& device, Ops& ops, WeightSource weight_source) const;
 
  private:
+  absl::StatusOr<Loaded> LoadCheckpoint(Device& device, Ops& ops, WeightSource weight_source) const;
   absl::Status OpenDummy(const WorkerOptions& options);
   absl::Status OpenFolder(const std::string& folder);
 

@@ -190,7 +190,8 @@ absl::Status LoadedEngine::Load() {
         source_->name(), " has ", source_->weight_bytes() >> 20, " MiB of weights; there are ",
         AvailableBytes(backend_, options_) >> 20, " MiB of memory for the worker"));
   }
-  ASSIGN_OR_RETURN(ModelSource::Loaded loaded, source_->Load(*backend_.device, *backend_.ops));
+  ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
+                   source_->Load(*backend_.device, *backend_.ops, backend_.weight_source));
   RETURN_IF_ERROR(AttachAndPlan(loaded.fingerprint));
   RETURN_IF_ERROR(StartEngine(std::move(loaded.weights)));
   DescribeModel();
