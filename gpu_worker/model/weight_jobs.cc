@@ -115,10 +115,11 @@ class WeightReader {
     HostBuffer memory;
     std::unique_ptr<Event> copied;
   };
-  // Of one thread; made there, so that its first use of the device is there, too.
+  // Of one thread; made there, so that its first use of the device is there, too. The stream goes
+  // first, and with it what is still copied from the slots.
   struct Reader {
-    std::unique_ptr<Stream> stream;
     std::array<Slot, 2> slots;
+    std::unique_ptr<Stream> stream;
   };
   struct JobProgress {
     size_t num_pieces = 0;
