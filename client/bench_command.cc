@@ -128,6 +128,25 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
   return json;
 }
 
+grpc::Status AskModel(Connection& connection, v1::GetModelInfoResponse* model) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  connection.Prepare(&context);
+  return connection.stub().GetModelInfo(&context, {}, model);
+}
+
+// What the server did between two answers, for whomever. Nothing if it was started again meanwhile.
+nlohmann::json ServerWork(const v1::WorkerStats& before, const v1::WorkerStats& after) {
+  if (after.decode_steps_total() < before.decode_steps_total()) return nlohmann::json::object();
+  const auto pages = [](const v1::WorkerStats& stats) {
+    return stats.page_hits_total() + stats.page_misses_total() + stats.page_transients_total();
+  };
+  const auto asked = static_cast<double>(pages(after) - pages(before));
+  const auto hits = static_cast<double>(after.page_hits_total() - before.page_hits_total());
+  return {{"server_decode_steps", after.decode_steps_total() - before.decode_steps_total()},
+          {"server_page_hit_ratio", asked > 0 ? nlohmann::json(hits / asked) : nullptr}};
+}
+
 bool WriteFile(const std::string& path, const nlohmann::json& json) {
   std::ofstream file(path);
   return static_cast<bool>(file << json.dump(2) << "\n");
@@ -152,12 +171,8 @@ int BenchCommand(int argc, const char* const* argv, const Streams& streams) {
   const auto connection = Connection::Open(options.connection);
   if (!connection.ok()) return fail(std::string(connection.status().message()), kExitUsage);
 
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  (*connection)->Prepare(&context);
   v1::GetModelInfoResponse model;
-  if (const grpc::Status status = (*connection)->stub().GetModelInfo(&context, {}, &model);
-      !status.ok()) {
+  if (const grpc::Status status = AskModel(**connection, &model); !status.ok()) {
     return fail((*connection)->Explain(status), kExitFailed);
   }
   const int64_t total = options.input_len + options.output_len;
@@ -191,6 +206,8 @@ int BenchCommand(int argc, const char* const* argv, const Streams& streams) {
 
   nlohmann::json report = SettingsJson(options, request, model);
   report.update(LatencyReport(run));
+  v1::GetModelInfoResponse after;
+  if (AskModel(**connection, &after).ok()) report.update(ServerWork(model.stats(), after.stats()));
   if (options.json) {
     std::fprintf(streams.out, "%s\n", report.dump(2).c_str());
   } else {

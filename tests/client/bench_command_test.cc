@@ -72,6 +72,7 @@ TEST_F(BenchCommandTest, SaysWhatWasMeasuredAndOnWhat) {
   EXPECT_EQ(json["policy"], "wave");  // the server's default
   EXPECT_EQ(json["input_len"], 8);
   EXPECT_EQ(json["output_len"], 4);
+  EXPECT_TRUE(json["server_page_hit_ratio"].is_null());  // a fake engine has no pages
 }
 
 TEST_F(BenchCommandTest, PrintsATableForPeople) {

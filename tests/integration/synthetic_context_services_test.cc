@@ -1,7 +1,10 @@
 // Random weights and synthetic contexts, through both services: what `retroinfer bench` measures.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "tests/integration/generate_stream.h"
@@ -63,6 +66,33 @@ TEST(SyntheticContextServicesTest, RequestsDecodeBehindALongContextAndLeaveNothi
   // Slots keep pages of committed segments at most; queries that drift find most of theirs.
   EXPECT_GT(stats.page_hits_total(), 4 * (stats.page_misses_total() + 1));
   EXPECT_EQ(stats.slots_used(), 0);
+}
+
+// What a program prints.
+std::string OutputOf(const std::string& command) {
+  std::FILE* const pipe = ::popen(command.c_str(), "r");
+  std::string text(1 << 16, '\0');
+  text.resize(std::fread(text.data(), 1, text.size(), pipe));
+  EXPECT_EQ(::pclose(pipe), 0) << text;
+  return text;
+}
+
+TEST(SyntheticContextServicesTest, TheBenchCommandMeasuresThem) {
+  ServiceProcesses processes(Options({"--synthetic-context", std::to_string(kContext)}));
+  processes.StartBoth();
+  const auto json =
+      nlohmann::json::parse(OutputOf(
+          RETROINFER_BINARY_DIR "/bin/retroinfer bench --json --num-prompts 2 --max-concurrency 1 "
+                                "--input-len 16 --output-len 24 --address unix:" +
+          (processes.folder() / "worker.sock").string()));
+  EXPECT_EQ(json["completed"], 2);
+  EXPECT_EQ(json["total_input_tokens"], 32);
+  EXPECT_EQ(json["total_output_tokens"], 48);
+  EXPECT_EQ(json["synthetic_context_tokens"], kContext);
+  EXPECT_EQ(json["load_format"], "dummy");
+  EXPECT_EQ(json["device_backend"], "cpu");
+  EXPECT_EQ(json["server_decode_steps"], 2 * 23);
+  EXPECT_GT(json["server_page_hit_ratio"], 0.5);
 }
 
 TEST(SyntheticContextServicesTest, PolicyFullHasTheContextToo) {
