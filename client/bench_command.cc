@@ -135,16 +135,19 @@ grpc::Status AskModel(Connection& connection, v1::GetModelInfoResponse* model) {
   return connection.stub().GetModelInfo(&context, {}, model);
 }
 
-// What the server did between two answers, for whomever. Nothing if it was started again meanwhile.
-nlohmann::json ServerWork(const v1::WorkerStats& before, const v1::WorkerStats& after) {
+// What the server did between two answers, for whomever; `has_pages`: the run's requests looked
+// pages up. Nothing if the server was started again meanwhile.
+nlohmann::json ServerWork(const v1::WorkerStats& before, const v1::WorkerStats& after,
+                          bool has_pages) {
   if (after.decode_steps_total() < before.decode_steps_total()) return nlohmann::json::object();
   const auto pages = [](const v1::WorkerStats& stats) {
     return stats.page_hits_total() + stats.page_misses_total() + stats.page_transients_total();
   };
   const auto asked = static_cast<double>(pages(after) - pages(before));
   const auto hits = static_cast<double>(after.page_hits_total() - before.page_hits_total());
-  return {{"server_decode_steps", after.decode_steps_total() - before.decode_steps_total()},
-          {"server_page_hit_ratio", asked > 0 ? nlohmann::json(hits / asked) : nullptr}};
+  return {
+      {"server_decode_steps", after.decode_steps_total() - before.decode_steps_total()},
+      {"server_page_hit_ratio", has_pages && asked > 0 ? nlohmann::json(hits / asked) : nullptr}};
 }
 
 bool WriteFile(const std::string& path, const nlohmann::json& json) {
@@ -207,7 +210,9 @@ int BenchCommand(int argc, const char* const* argv, const Streams& streams) {
   nlohmann::json report = SettingsJson(options, request, model);
   report.update(LatencyReport(run));
   v1::GetModelInfoResponse after;
-  if (AskModel(**connection, &after).ok()) report.update(ServerWork(model.stats(), after.stats()));
+  if (AskModel(**connection, &after).ok()) {
+    report.update(ServerWork(model.stats(), after.stats(), report["policy"] == "wave"));
+  }
   if (options.json) {
     std::fprintf(streams.out, "%s\n", report.dump(2).c_str());
   } else {
