@@ -3,7 +3,7 @@
 // and with a warm page cache.
 //
 // usage: load_weights_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--layers N] [--threads 16]
-//          [--folder DIR] [--rounds 2]
+//          [--folder DIR] [--cold-rounds 2] [--warm-rounds 5]
 // Writes model files with random weights to a new folder in DIR (default: the temporary folder) and
 // removes it. Prints one JSON object. "cold" drops the files from the page cache; whether the
 // system below keeps them elsewhere is not its affair.
@@ -46,7 +46,8 @@ struct Settings {
   uint32_t layers = 0;  // 0: the model's
   int threads = 16;
   std::string folder = std::filesystem::temp_directory_path().string();
-  int rounds = 2;
+  int cold_rounds = 2;
+  int warm_rounds = 5;
 };
 
 [[noreturn]] void Fail(const std::string& message) {
@@ -67,7 +68,8 @@ Settings Parse(int argc, char** argv) {
   if (bench::IsSmoke()) {
     settings.model = "tiny";
     settings.threads = 2;
-    settings.rounds = 1;
+    settings.cold_rounds = 1;
+    settings.warm_rounds = 1;
   }
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
@@ -83,8 +85,10 @@ Settings Parse(int argc, char** argv) {
       settings.threads = std::max(1, std::atoi(value.c_str()));
     } else if (name == "--folder") {
       settings.folder = value;
-    } else if (name == "--rounds") {
-      settings.rounds = std::max(1, std::atoi(value.c_str()));
+    } else if (name == "--cold-rounds") {
+      settings.cold_rounds = std::atoi(value.c_str());
+    } else if (name == "--warm-rounds") {
+      settings.warm_rounds = std::atoi(value.c_str());
     } else {
       Fail("unknown option " + name);
     }
@@ -212,11 +216,14 @@ class LoadBench {
     // Opened anew: pages that are mapped stay in the page cache.
     const Checkpoint checkpoint = Must(Checkpoint::Open(folder_));
     nlohmann::json json = bench::Report("load_weights", backend_.device->info());
-    json["settings"] = {
-        {"model", settings_.model},     {"layers", config_.num_layers},
-        {"threads", settings_.threads}, {"rounds", settings_.rounds},
-        {"files", paths_.size()},       {"gib", static_cast<double>(bytes_) / (1 << 30)}};
+    json["settings"] = {{"model", settings_.model},
+                        {"layers", config_.num_layers},
+                        {"threads", settings_.threads},
+                        {"files", paths_.size()},
+                        {"gib", static_cast<double>(bytes_) / (1 << 30)}};
     for (const bool cold : {true, false}) {
+      const int rounds = cold ? settings_.cold_rounds : settings_.warm_rounds;
+      if (rounds <= 0) continue;
       std::vector<double> plain, load, hashed;
       const auto time = [&](std::vector<double>& seconds, auto&& body) {
         if (cold) DropFromPageCache();
@@ -224,7 +231,7 @@ class LoadBench {
         body();
         seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
       };
-      for (int round = 0; round < settings_.rounds; ++round) {
+      for (int round = 0; round < rounds; ++round) {
         time(plain, [this] { PlainRead(); });
         time(load, [&] { Load(checkpoint, nullptr); });
         time(hashed, [&] {
@@ -234,6 +241,7 @@ class LoadBench {
         });
       }
       nlohmann::json& part = json[cold ? "cold" : "warm"];
+      part["rounds"] = rounds;
       const double plain_rate = Describe("plain_read", plain, part);
       part["load_share"] = Describe("load", load, part) / plain_rate;
       part["load_and_hash_share"] = Describe("load_and_hash", hashed, part) / plain_rate;
