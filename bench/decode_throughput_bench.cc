@@ -1,7 +1,7 @@
 // Decode steps of a whole model with random weights over synthetic contexts: what a step takes, how
 // much of it the host is busy, what the block cache finds. The engine's own step, policies and
 // memory; contexts go through the normal construction of segments, queries are the bench's own
-// (bench/synthetic_context.h).
+// (gpu_worker/synthetic).
 //
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--overlap 0.99] [--cache-share 0.05]
@@ -18,12 +18,13 @@
 
 #include "absl/time/clock.h"
 #include "bench/support/measure.h"
-#include "bench/synthetic_context.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/attention/full_policy.h"
 #include "gpu_worker/attention/wave_policy.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/model/model_shapes.h"
+#include "gpu_worker/synthetic/drifting_queries.h"
+#include "gpu_worker/synthetic/synthetic_context.h"
 #include "kv_store_service/server/data_plane_server.h"
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
@@ -249,14 +250,14 @@ class DecodeBench {
       parts.on_built = [](const SequenceKv&, size_t, int64_t) {};
       policy_ = Must(WavePolicy::Create(index, settings_.batch, std::move(parts)));
     }
-    context_ = std::make_unique<bench::SyntheticContext>(
-        Must(bench::SyntheticContext::Create(device, ops,
-                                             {.geometry = geometry_,
-                                              .num_query_heads = query_heads,
-                                              .num_tokens = settings_.context,
-                                              .overlap = settings_.overlap})));
-    drifting_ = Must(bench::DriftingQueries::Create(
-        device, ops, *backend_.stream, *policy_, *context_, geometry_.num_layers, settings_.batch));
+    context_ = std::make_unique<SyntheticContext>(
+        Must(SyntheticContext::Create(device, ops,
+                                      {.geometry = geometry_,
+                                       .num_query_heads = query_heads,
+                                       .max_tokens = settings_.context,
+                                       .overlap = settings_.overlap})));
+    drifting_ = Must(DriftingQueries::Create(device, ops, *backend_.stream, *policy_, *context_,
+                                             geometry_.num_layers, settings_.batch));
   }
 
   std::unique_ptr<LiveRequest> MakeRequest(uint64_t id) {
@@ -284,7 +285,8 @@ class DecodeBench {
       live_.push_back(MakeRequest(static_cast<uint64_t>(i) + 1));
       SequenceKv& kv = live_.back()->kv;
       for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
-        const LayerKv layer_kv = Must(context_->MakeLayer(*backend_.stream, layer));
+        const LayerKv layer_kv =
+            Must(context_->MakeLayer(*backend_.stream, layer, settings_.context));
         Must(drifting_->TakeLayer(kv, layer, layer_kv));
         Must(backend_.stream->Synchronize());
         while (!Must(drifting_->LayerTaken(kv, layer))) std::this_thread::yield();
@@ -367,8 +369,8 @@ class DecodeBench {
   std::unique_ptr<BlockCache> cache_;
   std::unique_ptr<KvMemory> memory_;
   std::unique_ptr<AttentionPolicy> policy_;
-  std::unique_ptr<bench::SyntheticContext> context_;
-  std::unique_ptr<bench::DriftingQueries> drifting_;
+  std::unique_ptr<SyntheticContext> context_;
+  std::unique_ptr<DriftingQueries> drifting_;
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<DecodeStep> step_;
   std::vector<std::unique_ptr<LiveRequest>> live_;

@@ -87,26 +87,37 @@ std::string UtcTime(absl::Time time) {
 // What the figures were measured with.
 nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateRequest& request,
                             const v1::GetModelInfoResponse& model) {
+  const v1::AttentionOptions& server_default = model.default_attention();
+  const v1::AttentionOptions& asked = request.attention();
+  const v1::AttentionPolicy policy =
+      asked.policy() == v1::ATTENTION_POLICY_UNSPECIFIED ? server_default.policy() : asked.policy();
   nlohmann::json json = {
       {"date", UtcTime(absl::Now())},
       {"backend", "retroinfer"},
       {"model_id", model.model_name()},
       {"device", model.device_name()},
       {"device_backend", model.backend()},
+      {"commit", model.server_revision()},
+      {"server_version", model.server_version()},
+      {"client_commit", std::string(common::kBuildRevision)},
       {"compute_dtype", model.compute_dtype()},
       {"kv_dtype", model.kv_dtype()},
-      {"server_version", model.server_version()},
-      {"server_revision", model.server_revision()},
-      {"client_revision", std::string(common::kBuildRevision)},
+      {"load_format", model.load_format()},
+      {"synthetic_context_tokens", model.synthetic_context_tokens()},
+      {"synthetic_overlap", model.synthetic_overlap()},
+      {"server_max_batch", model.max_batch()},
+      {"server_max_model_len", model.max_model_len()},
       {"num_prompts", options.num_prompts},
       {"input_len", options.input_len},
       {"prefix_len", options.prefix_len},
       {"output_len", options.output_len},
       {"max_concurrency", options.max_concurrency},
       {"load_seed", options.load_seed},
-      {"policy", request.attention().policy() == v1::ATTENTION_POLICY_FULL   ? "full"
-                 : request.attention().policy() == v1::ATTENTION_POLICY_WAVE ? "wave"
-                                                                             : "default"},
+      {"policy", policy == v1::ATTENTION_POLICY_FULL ? "full" : "wave"},
+      {"retrieval_ratio",
+       asked.has_retrieval_ratio() ? asked.retrieval_ratio() : server_default.retrieval_ratio()},
+      {"estimation_ratio",
+       asked.has_estimation_ratio() ? asked.estimation_ratio() : server_default.estimation_ratio()},
   };
   // JSON has no infinity.
   if (std::isinf(options.request_rate)) {
@@ -115,6 +126,28 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
     json["request_rate"] = options.request_rate;
   }
   return json;
+}
+
+grpc::Status AskModel(Connection& connection, v1::GetModelInfoResponse* model) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  connection.Prepare(&context);
+  return connection.stub().GetModelInfo(&context, {}, model);
+}
+
+// What the server did between two answers, for whomever; `has_pages`: the run's requests looked
+// pages up. Nothing if the server was started again meanwhile.
+nlohmann::json ServerWork(const v1::WorkerStats& before, const v1::WorkerStats& after,
+                          bool has_pages) {
+  if (after.decode_steps_total() < before.decode_steps_total()) return nlohmann::json::object();
+  const auto pages = [](const v1::WorkerStats& stats) {
+    return stats.page_hits_total() + stats.page_misses_total() + stats.page_transients_total();
+  };
+  const auto asked = static_cast<double>(pages(after) - pages(before));
+  const auto hits = static_cast<double>(after.page_hits_total() - before.page_hits_total());
+  return {
+      {"server_decode_steps", after.decode_steps_total() - before.decode_steps_total()},
+      {"server_page_hit_ratio", has_pages && asked > 0 ? nlohmann::json(hits / asked) : nullptr}};
 }
 
 bool WriteFile(const std::string& path, const nlohmann::json& json) {
@@ -141,12 +174,8 @@ int BenchCommand(int argc, const char* const* argv, const Streams& streams) {
   const auto connection = Connection::Open(options.connection);
   if (!connection.ok()) return fail(std::string(connection.status().message()), kExitUsage);
 
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  (*connection)->Prepare(&context);
   v1::GetModelInfoResponse model;
-  if (const grpc::Status status = (*connection)->stub().GetModelInfo(&context, {}, &model);
-      !status.ok()) {
+  if (const grpc::Status status = AskModel(**connection, &model); !status.ok()) {
     return fail((*connection)->Explain(status), kExitFailed);
   }
   const int64_t total = options.input_len + options.output_len;
@@ -180,6 +209,10 @@ int BenchCommand(int argc, const char* const* argv, const Streams& streams) {
 
   nlohmann::json report = SettingsJson(options, request, model);
   report.update(LatencyReport(run));
+  v1::GetModelInfoResponse after;
+  if (AskModel(**connection, &after).ok()) {
+    report.update(ServerWork(model.stats(), after.stats(), report["policy"] == "wave"));
+  }
   if (options.json) {
     std::fprintf(streams.out, "%s\n", report.dump(2).c_str());
   } else {

@@ -35,6 +35,14 @@ struct PassedOption {
 };
 constexpr PassedOption kPassedOptions[] = {
     {"--model", Service::kWorker, "--model", "Model folder (Hugging Face layout)"},
+    {"--load-format", Service::kWorker, "--load-format",
+     "auto, or dummy: random weights, for measuring speed"},
+    {"--model-shape", Service::kWorker, "--model-shape",
+     "With --load-format dummy: llama-3-8b, llama-3.1-8b, qwen2.5-7b or tiny"},
+    {"--synthetic-context", Service::kWorker, "--synthetic-context",
+     "With --load-format dummy: tokens of random context before every prompt"},
+    {"--synthetic-overlap", Service::kWorker, "--synthetic-overlap",
+     "Cosine between the queries of two steps over it. Default 0.99"},
     {"--served-model-name", Service::kWorker, "--served-model-name", "Name of the model"},
     {"--listen", Service::kWorker, "--listen",
      "Addresses of the gRPC API, separated by commas. Default 127.0.0.1:50051"},
@@ -186,7 +194,7 @@ void PrintReady(const ServeOptions& options, const Streams& streams) {
 
 // Finds mistakes that the services would report less clearly.
 absl::Status CheckOptions(const ServeOptions& options) {
-  if (options.Passed("--model").empty()) {
+  if (options.Passed("--model").empty() && options.Passed("--load-format") != "dummy") {
     return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
   }
   for (const char* program : {"kv_store_service", "gpu_worker"}) {

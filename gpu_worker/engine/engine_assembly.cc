@@ -4,6 +4,8 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/segment_claim.h"
+#include "gpu_worker/synthetic/drifting_queries.h"
+#include "gpu_worker/synthetic/synthetic_prefill.h"
 
 namespace retroinfer {
 namespace {
@@ -74,7 +76,42 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                          plan.max_batch));
   ASSIGN_OR_RETURN(parts.wave,
                    MakeWavePolicy(environment, plan, settings, *parts.memory, *parts.cache));
+  parts.full_requests = parts.full.get();
+  parts.wave_requests = parts.wave.get();
   return parts;
+}
+
+SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geometry,
+                                int64_t max_tokens, double overlap) {
+  return {.geometry = geometry,
+          .num_query_heads = static_cast<int32_t>(config.num_query_heads),
+          .max_tokens = max_tokens,
+          .overlap = overlap};
+}
+
+absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,
+                                  double overlap, EngineParts& parts) {
+  Device& device = *environment.device;
+  Ops& ops = *environment.ops;
+  ASSIGN_OR_RETURN(
+      SyntheticContext context,
+      SyntheticContext::Create(device, ops,
+                               SyntheticShapeOf(environment.model->config(), plan.geometry,
+                                                plan.max_model_len, overlap)));
+  parts.synthetic_context = std::make_unique<SyntheticContext>(std::move(context));
+  for (AttentionPolicy** const policy : {&parts.full_requests, &parts.wave_requests}) {
+    ASSIGN_OR_RETURN(std::unique_ptr<DriftingQueries> drifting,
+                     DriftingQueries::Create(device, ops, *environment.compute, **policy,
+                                             *parts.synthetic_context, plan.geometry.num_layers,
+                                             plan.max_batch));
+    auto prefill =
+        std::make_unique<SyntheticPrefill>(*environment.compute, *environment.background, *drifting,
+                                           *parts.synthetic_context, plan.synthetic_tokens);
+    *policy = prefill.get();
+    parts.decorators.push_back(std::move(drifting));
+    parts.decorators.push_back(std::move(prefill));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace retroinfer

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/engine/memory_plan.h"
+#include "gpu_worker/synthetic/synthetic_context.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {
@@ -29,5 +30,17 @@ struct EngineEnvironment {
 absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                            const MemoryPlan& plan,
                                            const WaveIndexSettings& settings);
+
+// What synthetic contexts of up to `max_tokens`, prompt and output included, are made of.
+SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geometry,
+                                int64_t max_tokens, double overlap);
+
+// Puts plan.synthetic_tokens tokens of context before every prompt, and queries that drift with
+// `overlap` (SyntheticShape) in the place of the model's. Requests must share no segments then
+// (LocalEngineOptions::share_segments).
+//
+// Returns RESOURCE_EXHAUSTED if the device has less memory than that needs.
+absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,
+                                  double overlap, EngineParts& parts);
 
 }  // namespace retroinfer

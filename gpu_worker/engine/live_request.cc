@@ -16,7 +16,7 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
       .reason = reason,
       .matched_stop = live.output->matched_stop(),
       .matched_token = live.output->matched_token(),
-      .prompt_tokens = live.kv.prompt_tokens,
+      .prompt_tokens = static_cast<int64_t>(live.request.prompt.size()),
       .cached_tokens = live.kv.cached_tokens(),
       .completion_tokens = live.num_generated,
       .seed = live.request.sampling.seed,

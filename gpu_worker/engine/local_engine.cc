@@ -35,10 +35,11 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
               .cache = parts_.cache.get(),
               .store = parts_.store,
               .builder = &parts_.wave->builder()}) {
-  limits_ = {.max_model_len = options.plan.max_model_len,
-             .kv_capacity_tokens_full = options.plan.full_capacity_tokens,
-             .kv_capacity_tokens_wave = options.plan.wave_capacity_tokens,
-             .max_batch = options.plan.max_batch};
+  const MemoryPlan& plan = options.plan;
+  limits_ = {.max_model_len = plan.OfRequests(plan.max_model_len),
+             .kv_capacity_tokens_full = plan.OfRequests(plan.full_capacity_tokens),
+             .kv_capacity_tokens_wave = plan.OfRequests(plan.wave_capacity_tokens),
+             .max_batch = plan.max_batch};
 }
 
 absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngineOptions& options,
@@ -56,7 +57,7 @@ absl::Status LocalEngine::CreateWorkspaces() {
                                              plan.max_batch, parts_.model->config().vocab_size));
   ASSIGN_OR_RETURN(decode_step_, DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model,
                                                     *sampler_, plan.max_batch));
-  for (const int64_t max_tokens : {plan.max_model_len, plan.short_lane_tokens}) {
+  for (const int64_t max_tokens : {plan.OfRequests(plan.max_model_len), plan.short_lane_tokens}) {
     ASSIGN_OR_RETURN(auto lane,
                      PrefillLane::Create({.device = parts_.device,
                                           .ops = parts_.ops,
@@ -83,8 +84,11 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
                                   limits_.max_model_len));
   RETURN_IF_ERROR(CheckFits(request));
   // Hashing a long prompt takes milliseconds: on the caller's thread.
-  NamedPrefix prefix = NamePrefix(request.prompt, parts_.wave->settings().dense_below,
-                                  options_.segment_fingerprint, request.cache_salt);
+  NamedPrefix prefix;
+  if (options_.share_segments) {
+    prefix = NamePrefix(request.prompt, parts_.wave->settings().dense_below,
+                        options_.segment_fingerprint, request.cache_salt);
+  }
   return inbox_.Submit({std::move(request), std::move(sink), absl::Now(), std::move(prefix)});
 }
 
@@ -210,8 +214,7 @@ LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
 // --- Admission
 
 AttentionPolicy& LocalEngine::PolicyOf(const AttentionSettings& settings) const {
-  if (settings.policy == PolicyKind::kFull) return *parts_.full;
-  return *parts_.wave;
+  return settings.policy == PolicyKind::kFull ? *parts_.full_requests : *parts_.wave_requests;
 }
 
 absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
@@ -347,7 +350,7 @@ bool LocalEngine::RunLane(PrefillLane& lane) {
     End(live, FinishReason::kError, token.status());
     return true;
   }
-  stats_.counters().prompt_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);
+  stats_.counters().prompt_tokens += live.request.prompt.size();
   live.state = RequestState::kIndexing;
   live.first_token = live.last_token = absl::Now();
   Emit(live, token->front());
@@ -356,7 +359,7 @@ bool LocalEngine::RunLane(PrefillLane& lane) {
 
 void LocalEngine::ReportProgress(LiveRequest& live, const PrefillLane& lane) {
   if (!live.request.return_progress) return;
-  live.sink->OnProgress({.total_tokens = live.kv.prompt_tokens,
+  live.sink->OnProgress({.total_tokens = static_cast<int64_t>(live.request.prompt.size()),
                          .cached_tokens = live.kv.cached_tokens(),
                          .processed_tokens = lane.processed_tokens(),
                          .elapsed = absl::Now() - live.prefill_begun});

@@ -29,6 +29,7 @@
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/engine/prefill_lane.h"
 #include "gpu_worker/engine/segment_store.h"
+#include "gpu_worker/synthetic/synthetic_context.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 
 namespace retroinfer {
@@ -38,6 +39,7 @@ struct LocalEngineOptions {
   std::vector<int32_t> eos_token_ids;
   std::string segment_fingerprint;  // of all that decides the bytes of a segment but its tokens
   size_t max_live_requests = 1024;  // queued and running
+  bool share_segments = true;       // name the segments of prompts, so that others find them
   // Rows of a prefill slice: while nothing decodes, and while something does.
   int64_t prefill_rows = 1024;
   int64_t prefill_rows_beside_decode = 256;
@@ -55,6 +57,11 @@ struct EngineParts {
   std::unique_ptr<BlockCache> cache;
   std::unique_ptr<FullPolicy> full;
   std::unique_ptr<WavePolicy> wave;
+  // What requests of either kind attend through: `full` and `wave`, or what decorates them.
+  AttentionPolicy* full_requests = nullptr;
+  AttentionPolicy* wave_requests = nullptr;
+  std::unique_ptr<SyntheticContext> synthetic_context;
+  std::vector<std::unique_ptr<AttentionPolicy>> decorators;
 };
 
 class LocalEngine final : public Engine {

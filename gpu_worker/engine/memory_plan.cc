@@ -30,10 +30,11 @@ size_t ActivationBytes(const MemoryPlanInput& input, int64_t short_lane_tokens) 
   const size_t layer_kv = 2 * size_t{input.geometry.num_kv_heads} * input.geometry.vector_bytes();
   const size_t per_token =
       static_cast<size_t>(input.hidden_size) * input.activation_bytes_per_element + 2 * layer_kv;
-  const size_t tokens = static_cast<size_t>(input.max_model_len + short_lane_tokens);
+  const size_t tokens =
+      static_cast<size_t>(input.max_model_len - input.synthetic_tokens + short_lane_tokens);
   const size_t logits =
       static_cast<size_t>(input.max_batch) * static_cast<size_t>(input.vocab_size) * sizeof(float);
-  return tokens * per_token + logits;
+  return tokens * per_token + logits + input.synthetic_bytes;
 }
 
 }  // namespace
@@ -77,8 +78,9 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   MemoryPlan plan{.geometry = input.geometry,
                   .weight_bytes = input.weight_bytes,
                   .max_model_len = input.max_model_len,
+                  .synthetic_tokens = input.synthetic_tokens,
                   .max_batch = input.max_batch};
-  plan.short_lane_tokens = std::min(input.dense_below, input.max_model_len);
+  plan.short_lane_tokens = std::min(input.dense_below, plan.OfRequests(input.max_model_len));
   plan.activation_bytes = ActivationBytes(input, plan.short_lane_tokens);
 
   const int64_t arena_tokens = ArenaCapacityTokens(input.geometry, input.arena_pages);

@@ -14,7 +14,7 @@
 namespace retroinfer {
 
 // Threads: immutable after Open.
-// Owns:    the mapped files that its tensors point into.
+// Owns:    the mapped and open files that its tensors point into.
 class Checkpoint {
  public:
   static constexpr size_t kMaxFiles = 4096;

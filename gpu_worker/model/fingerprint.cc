@@ -1,6 +1,7 @@
-// Each tensor is cut into pieces of kPieceBytes. The digest of a tensor covers its name, type and
-// shape and the digests of its pieces in order; the model's covers the config and the tensors'
-// digests in order of their names. So the result does not depend on threads or files.
+// Each tensor is cut into pieces of CheckpointHasher::kPieceBytes. The digest of a tensor covers
+// its name, type and shape and the digests of its pieces in order; the model's covers the config
+// and the tensors' digests in order of their names. So the result does not depend on threads or
+// files.
 #include "gpu_worker/model/fingerprint.h"
 
 #include <openssl/evp.h>
@@ -14,47 +15,22 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/log/check.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr int64_t kFormatVersion = 1;
-constexpr size_t kPieceBytes = size_t{16} << 20;
+constexpr int64_t kFormatVersion = 2;
 
-struct Piece {
-  std::span<const std::byte> bytes;
-  Fingerprint digest = {};
-};
-
-bool HashPiece(Piece& piece) {
-  unsigned int size = 0;
-  return EVP_Digest(piece.bytes.data(), piece.bytes.size(), piece.digest.data(), &size,
-                    EVP_sha256(), nullptr) == 1 &&
-         size == piece.digest.size();
-}
-
-// Hashes all pieces on several threads. False if OpenSSL fails.
-bool HashPieces(std::vector<Piece>& pieces, const FingerprintOptions& options, size_t total_bytes) {
-  std::atomic<size_t> next = 0;
-  std::atomic<bool> failed = false;
-  absl::Mutex mutex;
-  size_t done_bytes = 0;
-  const auto work = [&] {
-    for (size_t i = next++; i < pieces.size(); i = next++) {
-      if (!HashPiece(pieces[i])) failed = true;
-      if (!options.progress) continue;
-      absl::MutexLock lock(&mutex);
-      done_bytes += pieces[i].bytes.size();
-      options.progress(done_bytes, total_bytes);
-    }
-  };
+// Calls `work` on `count` threads, this one among them.
+template <typename Work>
+void RunOnThreads(int count, const Work& work) {
   std::vector<std::thread> threads;
-  for (int i = 1; i < options.num_threads; ++i) threads.emplace_back(work);
+  for (int i = 1; i < count; ++i) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
-  return !failed;
 }
 
 void AddConfig(const ModelConfig& config, FingerprintBuilder& builder) {
@@ -83,12 +59,12 @@ void AddConfig(const ModelConfig& config, FingerprintBuilder& builder) {
 }
 
 Fingerprint TensorFingerprint(const std::string& name, const HostTensor& tensor,
-                              std::span<const Piece> pieces) {
+                              std::span<const Fingerprint> pieces) {
   FingerprintBuilder builder;
   builder.AddBytes("name", std::as_bytes(std::span(name)));
   builder.AddInt("dtype", static_cast<int64_t>(tensor.dtype));
   for (const int64_t extent : tensor.shape) builder.AddInt("extent", extent);
-  for (const Piece& piece : pieces) builder.AddFingerprint("piece", piece.digest);
+  for (const Fingerprint& piece : pieces) builder.AddFingerprint("piece", piece);
   return builder.Finish();
 }
 
@@ -144,28 +120,77 @@ std::string FingerprintHex(const Fingerprint& fingerprint) {
       absl::string_view(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size()));
 }
 
-absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
-                                             const Checkpoint& checkpoint,
-                                             const FingerprintOptions& options) {
-  std::vector<Piece> pieces;
+CheckpointHasher::CheckpointHasher(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    for (size_t at = 0; at < tensor.bytes.size(); at += kPieceBytes) {
-      pieces.push_back({tensor.bytes.subspan(at, std::min(kPieceBytes, tensor.bytes.size() - at))});
-    }
+    const size_t count = (tensor.bytes.size() + kPieceBytes - 1) / kPieceBytes;
+    pieces_[name].resize(count);
+    num_pieces_ += count;
   }
-  if (!HashPieces(pieces, options, checkpoint.total_bytes())) {
-    return absl::InternalError("OpenSSL could not compute SHA-256 of the weights");
+}
+
+void CheckpointHasher::Add(const std::string& name, size_t begin,
+                           std::span<const std::byte> bytes) {
+  std::vector<Fingerprint>& pieces = pieces_.at(name);
+  RI_CHECK(begin % kPieceBytes == 0 && begin / kPieceBytes < pieces.size());
+  Fingerprint& digest = pieces[begin / kPieceBytes];
+  unsigned int size = 0;
+  const bool done =
+      EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr) == 1 &&
+      size == digest.size();
+  if (done) ++num_added_;
+}
+
+absl::StatusOr<Fingerprint> CheckpointHasher::Finish(const ModelConfig& config) const {
+  if (num_added_ != num_pieces_) {
+    return absl::InternalError(absl::StrCat("SHA-256 was computed of ", num_added_.load(), " of ",
+                                            num_pieces_, " pieces of the weights"));
   }
   FingerprintBuilder builder;
   builder.AddInt("format", kFormatVersion);
   AddConfig(config, builder);
-  size_t first_piece = 0;
-  for (const auto& [name, tensor] : checkpoint.tensors()) {
-    const size_t count = (tensor.bytes.size() + kPieceBytes - 1) / kPieceBytes;
-    builder.AddFingerprint(
-        "tensor", TensorFingerprint(name, tensor, std::span(pieces).subspan(first_piece, count)));
-    first_piece += count;
+  for (const auto& [name, tensor] : checkpoint_.tensors()) {
+    builder.AddFingerprint("tensor", TensorFingerprint(name, tensor, pieces_.at(name)));
   }
+  return builder.Finish();
+}
+
+absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
+                                             const Checkpoint& checkpoint,
+                                             const FingerprintOptions& options) {
+  struct Piece {
+    const std::string* name;
+    size_t begin;
+    std::span<const std::byte> bytes;
+  };
+  constexpr size_t kPieceBytes = CheckpointHasher::kPieceBytes;
+  std::vector<Piece> pieces;
+  for (const auto& [name, tensor] : checkpoint.tensors()) {
+    for (size_t at = 0; at < tensor.bytes.size(); at += kPieceBytes) {
+      pieces.push_back(
+          {&name, at, tensor.bytes.subspan(at, std::min(kPieceBytes, tensor.bytes.size() - at))});
+    }
+  }
+  CheckpointHasher hasher(checkpoint);
+  std::atomic<size_t> next = 0;
+  absl::Mutex mutex;
+  size_t done_bytes = 0;
+  RunOnThreads(options.num_threads, [&] {
+    for (size_t i = next++; i < pieces.size(); i = next++) {
+      hasher.Add(*pieces[i].name, pieces[i].begin, pieces[i].bytes);
+      if (!options.progress) continue;
+      absl::MutexLock lock(&mutex);
+      done_bytes += pieces[i].bytes.size();
+      options.progress(done_bytes, checkpoint.total_bytes());
+    }
+  });
+  return hasher.Finish(config);
+}
+
+Fingerprint RandomModelFingerprint(const ModelConfig& config) {
+  FingerprintBuilder builder;
+  builder.AddInt("format", kFormatVersion);
+  AddConfig(config, builder);
+  builder.AddInt("random_weights", 1);
   return builder.Finish();
 }
 

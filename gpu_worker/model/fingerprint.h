@@ -7,12 +7,15 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/model/checkpoint.h"
@@ -55,10 +58,39 @@ struct FingerprintOptions {
   std::function<void(size_t, size_t)> progress;
 };
 
+// Hashes the tensors of a checkpoint piece by piece, as they come.
+//
+// Threads: Add may be called from several threads at a time; Finish after all of them.
+class CheckpointHasher {
+ public:
+  static constexpr size_t kPieceBytes = size_t{4} << 20;
+
+  // `checkpoint` must outlive it.
+  explicit CheckpointHasher(const Checkpoint& checkpoint);
+
+  // Adds the bytes of tensor `name` from `begin` on.
+  // REQUIRES: `begin` is a multiple of kPieceBytes; the piece is that long or ends with the tensor;
+  //           it was not added before.
+  void Add(const std::string& name, size_t begin, std::span<const std::byte> bytes);
+
+  // What ModelFingerprint returns. INTERNAL if a piece is missing, or OpenSSL failed.
+  absl::StatusOr<Fingerprint> Finish(const ModelConfig& config) const;
+
+ private:
+  const Checkpoint& checkpoint_;
+  std::map<std::string, std::vector<Fingerprint>> pieces_;  // by tensor
+  size_t num_pieces_ = 0;
+  std::atomic<size_t> num_added_ = 0;
+};
+
 // Hashes geometry, RoPE, norm settings, and name, type, shape and content of every tensor. How the
 // weights are split into files does not matter.
 absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
                                              const Checkpoint& checkpoint,
                                              const FingerprintOptions& options);
+
+// The same of a model with random weights (random_weights.h), which are the same for one config:
+// other than that of any checkpoint.
+Fingerprint RandomModelFingerprint(const ModelConfig& config);
 
 }  // namespace retroinfer

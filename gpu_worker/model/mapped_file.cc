@@ -13,37 +13,19 @@
 #include "common/status/errno_status.h"
 
 namespace retroinfer {
-namespace {
-
-// Closes a descriptor at the end of a scope.
-class ScopedFd {
- public:
-  explicit ScopedFd(int fd) : fd_(fd) {}
-  ScopedFd(const ScopedFd&) = delete;
-  ScopedFd& operator=(const ScopedFd&) = delete;
-  ~ScopedFd() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-}  // namespace
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const ScopedFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) return common::ErrnoStatus(errno, "cannot open " + path);
+  MappedFile file;
+  file.fd_ = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file.fd_ < 0) return common::ErrnoStatus(errno, "cannot open " + path);
   struct stat info = {};
-  if (fstat(fd.get(), &info) != 0) return common::ErrnoStatus(errno, "cannot stat " + path);
+  if (fstat(file.fd_, &info) != 0) return common::ErrnoStatus(errno, "cannot stat " + path);
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
   }
-  MappedFile file;
   if (info.st_size == 0) return file;
   const auto size = static_cast<size_t>(info.st_size);
-  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
+  void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd_, 0);
   if (address == MAP_FAILED) {
     return common::ErrnoStatus(errno, "cannot map " + std::to_string(size) + " bytes of " + path);
   }
@@ -55,11 +37,13 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(fd_, other.fd_);
   return *this;
 }
 
 MappedFile::~MappedFile() {
   if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+  if (fd_ >= 0) close(fd_);
 }
 
 }  // namespace retroinfer

@@ -1,10 +1,10 @@
-// A regular file, mapped for reading.
+// A regular file, mapped for reading and open.
 //
 // The bytes stay valid while the object lives. Nobody may shorten the file meanwhile: the kernel
 // answers a read past the new end with SIGBUS.
 //
 // Threads: immutable after Open; any number of readers.
-// Owns:    the mapping. The descriptor is closed before Open returns.
+// Owns:    the mapping and the descriptor.
 #pragma once
 
 #include <cstddef>
@@ -30,10 +30,13 @@ class MappedFile {
   ~MappedFile();
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
+  // Of the file, for reading; -1 without one.
+  int fd() const { return fd_; }
 
  private:
   const std::byte* data_ = nullptr;
   size_t size_ = 0;
+  int fd_ = -1;
 };
 
 }  // namespace retroinfer

@@ -1,7 +1,6 @@
 #include "gpu_worker/model/model_weights.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -28,88 +27,71 @@ bool MayIgnore(const ModelConfig& config, const std::string& name) {
 
 bool IsNorm(const std::string& name) { return absl::EndsWith(name, "norm.weight"); }
 
-// Copies tensors of a checkpoint to the device and prepares them.
+// Lists what becomes of each tensor of a checkpoint, and has it done.
 class WeightLoader {
  public:
-  WeightLoader(Device& device, Ops& ops, const Checkpoint& checkpoint, const LoadProgress& progress)
-      : device_(device), ops_(ops), checkpoint_(checkpoint), progress_(progress) {}
+  WeightLoader(Device& device, Ops& ops, const Checkpoint& checkpoint)
+      : device_(device), ops_(ops), checkpoint_(checkpoint) {}
 
-  absl::StatusOr<ModelWeights> Load(const ModelConfig& config);
+  absl::StatusOr<ModelWeights> Load(const ModelConfig& config, const WeightJobOptions& options);
 
  private:
   const HostTensor& Tensor(const std::string& name) const { return checkpoint_.tensors().at(name); }
+  // Adds a part to `job` behind what it has.
+  void AddPart(const std::string& name, WeightJob& job);
 
-  // Allocates the buffers, staging included.
   absl::Status Allocate(const ModelConfig& config, ModelWeights& weights);
-  // Uploads a vector into the buffer of norms.
-  absl::StatusOr<MatrixView> LoadNorm(const std::string& name, const DeviceBuffer& buffer);
-  // Prepares the matrices `names`, one below the other, with their biases, if any.
-  absl::StatusOr<std::unique_ptr<PreparedLinear>> LoadLinear(
-      const std::vector<std::string>& names, const std::vector<std::string>& biases = {});
-  // Uploads tensors of one type one behind the other, from `offset` of the staging buffer on.
-  absl::StatusOr<MatrixView> Stage(const std::vector<std::string>& names, size_t offset);
-  absl::StatusOr<LayerWeights> LoadLayer(const ModelConfig& config, uint32_t layer,
-                                         const DeviceBuffer& norms);
-  absl::Status Upload(const HostTensor& tensor, DeviceSpan<std::byte> target);
+  // Takes a vector's place in the buffer of norms.
+  MatrixView LoadNorm(const std::string& name, const DeviceBuffer& buffer);
+  // Prepares the matrices `names`, one below the other, with their biases, if any, when the jobs
+  // are run. `out` stays where it is until then.
+  absl::Status LoadLinear(const std::vector<std::string>& names,
+                          const std::vector<std::string>& biases,
+                          std::unique_ptr<PreparedLinear>* out);
+  absl::Status LoadLayer(const ModelConfig& config, uint32_t layer, const DeviceBuffer& norms,
+                         LayerWeights& weights);
+  // Adds tensors of one element type to `job`, one behind the other; returns their rows together.
+  absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
+  // What has no effect is read, too, where it is hashed.
+  void ReadTheRest(const ModelConfig& config);
 
   Device& device_;
   Ops& ops_;
   const Checkpoint& checkpoint_;
-  const LoadProgress& progress_;
-  std::unique_ptr<Stream> stream_;
-  DeviceBuffer staging_;
+  std::vector<WeightJob> jobs_;
   size_t norm_bytes_ = 0;  // of the buffer of norms in use
-  size_t done_bytes_ = 0;
 };
 
-absl::Status WeightLoader::Upload(const HostTensor& tensor, DeviceSpan<std::byte> target) {
-  RETURN_IF_ERROR(device_.Upload(*stream_, tensor.bytes, target.first(tensor.bytes.size())));
-  RETURN_IF_ERROR(stream_->Synchronize());
-  done_bytes_ += tensor.bytes.size();
-  if (progress_) progress_(done_bytes_, checkpoint_.total_bytes());
-  return absl::OkStatus();
-}
-
 absl::Status WeightLoader::Allocate(const ModelConfig& config, ModelWeights& weights) {
-  ASSIGN_OR_RETURN(stream_, device_.CreateStream(StreamKind::kCompute));
   size_t norm_bytes = 0;
-  size_t staging_bytes = 0;
   for (const auto& [name, shape] : ExpectedTensors(config)) {
-    const size_t bytes = Aligned(Tensor(name).bytes.size());
-    if (IsNorm(name)) {
-      norm_bytes += bytes;
-    } else if (name != kEmbedding) {
-      // Of a product that is joined from two or three matrices, the first is the largest.
-      const size_t joined = absl::EndsWith(name, "gate_proj.weight") ? 2
-                            : absl::EndsWith(name, "q_proj.weight")  ? 3
-                                                                     : 1;
-      staging_bytes = std::max(staging_bytes, joined * bytes);
-    }
+    if (IsNorm(name)) norm_bytes += Aligned(Tensor(name).bytes.size());
   }
-  // Room for biases behind their matrices.
-  staging_bytes +=
-      Aligned(static_cast<size_t>(config.query_size() + 2 * config.kv_size()) * sizeof(float));
   ASSIGN_OR_RETURN(weights.norm_buffer, device_.Allocate(norm_bytes, MemoryPurpose::kWeights));
-  ASSIGN_OR_RETURN(staging_, device_.Allocate(staging_bytes, MemoryPurpose::kWeights));
   ASSIGN_OR_RETURN(weights.embedding_buffer,
                    device_.Allocate(Tensor(kEmbedding).bytes.size(), MemoryPurpose::kWeights));
   return absl::OkStatus();
 }
 
-absl::StatusOr<MatrixView> WeightLoader::LoadNorm(const std::string& name,
-                                                  const DeviceBuffer& buffer) {
+void WeightLoader::AddPart(const std::string& name, WeightJob& job) {
   const HostTensor& tensor = Tensor(name);
-  const DeviceSpan<std::byte> target = buffer.bytes().subspan(norm_bytes_, tensor.bytes.size());
-  RETURN_IF_ERROR(Upload(tensor, target));
-  norm_bytes_ += Aligned(tensor.bytes.size());
-  return MatrixView::Dense(target, tensor.dtype, 1, tensor.shape[0]);
+  job.parts.push_back({name, tensor, job.staging_bytes});
+  job.staging_bytes += tensor.bytes.size();
 }
 
-absl::StatusOr<MatrixView> WeightLoader::Stage(const std::vector<std::string>& names,
-                                               size_t offset) {
+MatrixView WeightLoader::LoadNorm(const std::string& name, const DeviceBuffer& buffer) {
+  const HostTensor& tensor = Tensor(name);
+  WeightJob& job = jobs_.emplace_back();
+  job.parts.push_back({name, tensor, 0});
+  job.target = buffer.bytes().subspan(norm_bytes_, tensor.bytes.size());
+  norm_bytes_ += Aligned(tensor.bytes.size());
+  return MatrixView::Dense(job.target, tensor.dtype, 1, tensor.shape[0]);
+}
+
+absl::StatusOr<int64_t> WeightLoader::AddParts(const std::vector<std::string>& names,
+                                               WeightJob& job) {
   const HostTensor& first = Tensor(names.front());
   int64_t rows = 0;
-  size_t used = offset;
   for (const std::string& name : names) {
     const HostTensor& tensor = Tensor(name);
     if (tensor.dtype != first.dtype) {
@@ -117,29 +99,40 @@ absl::StatusOr<MatrixView> WeightLoader::Stage(const std::vector<std::string>& n
           absl::StrCat(checkpoint_.folder(), ": tensors \"", names.front(), "\" and \"", name,
                        "\" have different element types; the same is supported"));
     }
-    RETURN_IF_ERROR(Upload(tensor, staging_.bytes().subspan(used, tensor.bytes.size())));
-    used += tensor.bytes.size();
+    AddPart(name, job);
     rows += tensor.shape[0];
   }
-  const DeviceSpan<std::byte> bytes = staging_.bytes().subspan(offset, used - offset);
-  if (first.shape.size() == 1) return MatrixView::Dense(bytes, first.dtype, 1, rows);
-  return MatrixView::Dense(bytes, first.dtype, rows, first.shape[1]);
+  return rows;
 }
 
-absl::StatusOr<std::unique_ptr<PreparedLinear>> WeightLoader::LoadLinear(
-    const std::vector<std::string>& names, const std::vector<std::string>& biases) {
-  LinearWeights weights;
-  ASSIGN_OR_RETURN(weights.weight, Stage(names, 0));
+absl::Status WeightLoader::LoadLinear(const std::vector<std::string>& names,
+                                      const std::vector<std::string>& biases,
+                                      std::unique_ptr<PreparedLinear>* out) {
+  WeightJob& job = jobs_.emplace_back();
+  ASSIGN_OR_RETURN(const int64_t rows, AddParts(names, job));
+  const size_t bias_at = Aligned(job.staging_bytes);
   if (!biases.empty()) {
-    const size_t used = static_cast<size_t>(weights.weight.rows * weights.weight.cols) *
-                        DTypeBytes(weights.weight.dtype);
-    ASSIGN_OR_RETURN(weights.bias, Stage(biases, Aligned(used)));
+    job.staging_bytes = bias_at;
+    ASSIGN_OR_RETURN(const int64_t bias_size, AddParts(biases, job));
+    if (bias_size != rows) return absl::InternalError("biases of another size than their matrices");
   }
-  return ops_.PrepareLinear(weights);
+  const HostTensor& first = Tensor(names.front());
+  const HostTensor* const bias = biases.empty() ? nullptr : &Tensor(biases.front());
+  job.finish = [this, &first, rows, bias_at, bias, out](DeviceSpan<std::byte> memory) {
+    LinearWeights weights;
+    weights.weight = MatrixView::Dense(memory, first.dtype, rows, first.shape[1]);
+    if (bias != nullptr) {
+      weights.bias =
+          MatrixView::Dense(memory.subspan(bias_at, memory.size() - bias_at), bias->dtype, 1, rows);
+    }
+    ASSIGN_OR_RETURN(*out, ops_.PrepareLinear(weights));
+    return absl::OkStatus();
+  };
+  return absl::OkStatus();
 }
 
-absl::StatusOr<LayerWeights> WeightLoader::LoadLayer(const ModelConfig& config, uint32_t layer,
-                                                     const DeviceBuffer& norms) {
+absl::Status WeightLoader::LoadLayer(const ModelConfig& config, uint32_t layer,
+                                     const DeviceBuffer& norms, LayerWeights& weights) {
   const std::string prefix = LayerPrefix(layer);
   const std::string attention = prefix + "self_attn.";
   const std::string mlp = prefix + "mlp.";
@@ -150,39 +143,47 @@ absl::StatusOr<LayerWeights> WeightLoader::LoadLayer(const ModelConfig& config, 
     }
     return names;
   };
-  LayerWeights weights;
-  ASSIGN_OR_RETURN(weights.attention_norm, LoadNorm(prefix + "input_layernorm.weight", norms));
-  ASSIGN_OR_RETURN(weights.mlp_norm, LoadNorm(prefix + "post_attention_layernorm.weight", norms));
+  weights.attention_norm = LoadNorm(prefix + "input_layernorm.weight", norms);
+  weights.mlp_norm = LoadNorm(prefix + "post_attention_layernorm.weight", norms);
   if (config.qk_norm) {
-    ASSIGN_OR_RETURN(weights.q_norm, LoadNorm(attention + "q_norm.weight", norms));
-    ASSIGN_OR_RETURN(weights.k_norm, LoadNorm(attention + "k_norm.weight", norms));
+    weights.q_norm = LoadNorm(attention + "q_norm.weight", norms);
+    weights.k_norm = LoadNorm(attention + "k_norm.weight", norms);
   }
-  ASSIGN_OR_RETURN(
-      weights.qkv,
-      LoadLinear(qkv(".weight"), config.qkv_bias ? qkv(".bias") : std::vector<std::string>()));
-  ASSIGN_OR_RETURN(weights.o, LoadLinear({attention + "o_proj.weight"}));
-  ASSIGN_OR_RETURN(weights.gate_up, LoadLinear({mlp + "gate_proj.weight", mlp + "up_proj.weight"}));
-  ASSIGN_OR_RETURN(weights.down, LoadLinear({mlp + "down_proj.weight"}));
-  return weights;
+  RETURN_IF_ERROR(LoadLinear(
+      qkv(".weight"), config.qkv_bias ? qkv(".bias") : std::vector<std::string>(), &weights.qkv));
+  RETURN_IF_ERROR(LoadLinear({attention + "o_proj.weight"}, {}, &weights.o));
+  RETURN_IF_ERROR(
+      LoadLinear({mlp + "gate_proj.weight", mlp + "up_proj.weight"}, {}, &weights.gate_up));
+  return LoadLinear({mlp + "down_proj.weight"}, {}, &weights.down);
 }
 
-absl::StatusOr<ModelWeights> WeightLoader::Load(const ModelConfig& config) {
+void WeightLoader::ReadTheRest(const ModelConfig& config) {
+  for (const auto& [name, tensor] : checkpoint_.tensors()) {
+    if (MayIgnore(config, name)) jobs_.emplace_back().parts.push_back({name, tensor, 0});
+  }
+}
+
+absl::StatusOr<ModelWeights> WeightLoader::Load(const ModelConfig& config,
+                                                const WeightJobOptions& options) {
   ModelWeights weights;
   RETURN_IF_ERROR(Allocate(config, weights));
   const HostTensor& embedding = Tensor(kEmbedding);
-  RETURN_IF_ERROR(Upload(embedding, weights.embedding_buffer.bytes()));
-  weights.embedding = MatrixView::Dense(weights.embedding_buffer.bytes(), embedding.dtype,
-                                        config.vocab_size, config.hidden_size);
+  WeightJob& job = jobs_.emplace_back();
+  job.parts.push_back({kEmbedding, embedding, 0});
+  job.target = weights.embedding_buffer.bytes();
+  weights.embedding =
+      MatrixView::Dense(job.target, embedding.dtype, config.vocab_size, config.hidden_size);
+  weights.layers.resize(config.num_layers);
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    ASSIGN_OR_RETURN(LayerWeights loaded, LoadLayer(config, layer, weights.norm_buffer));
-    weights.layers.push_back(std::move(loaded));
+    RETURN_IF_ERROR(LoadLayer(config, layer, weights.norm_buffer, weights.layers[layer]));
   }
-  ASSIGN_OR_RETURN(weights.final_norm, LoadNorm(kFinalNorm, weights.norm_buffer));
+  weights.final_norm = LoadNorm(kFinalNorm, weights.norm_buffer);
+  if (!config.tie_word_embeddings) RETURN_IF_ERROR(LoadLinear({kLmHead}, {}, &weights.lm_head));
+  if (options.hasher != nullptr) ReadTheRest(config);
+  RETURN_IF_ERROR(RunWeightJobs(device_, jobs_, options));
   if (config.tie_word_embeddings) {
     ASSIGN_OR_RETURN(weights.lm_head,
                      ops_.PrepareLinear({.weight = weights.embedding, .bias = {}}));
-  } else {
-    ASSIGN_OR_RETURN(weights.lm_head, LoadLinear({kLmHead}));
   }
   return weights;
 }
@@ -239,9 +240,9 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
 
 absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, Ops& ops, const ModelConfig& config,
                                               const Checkpoint& checkpoint,
-                                              const LoadProgress& progress) {
+                                              const WeightJobOptions& options) {
   RETURN_IF_ERROR(CheckTensors(config, checkpoint));
-  return WeightLoader(device, ops, checkpoint, progress).Load(config);
+  return WeightLoader(device, ops, checkpoint).Load(config, options);
 }
 
 }  // namespace retroinfer

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +13,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
+#include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/ops.h"
 
 namespace retroinfer {
@@ -40,9 +40,6 @@ struct ModelWeights {
   std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab
 };
 
-// Called with the bytes of weights done so far and in all.
-using LoadProgress = std::function<void(size_t, size_t)>;
-
 // Name and shape of every tensor that a checkpoint of this model must hold.
 std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& config);
 
@@ -52,12 +49,13 @@ std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& c
 //          and no part of this architecture (a bias, an adapter): without it answers were wrong.
 absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint);
 
-// Copies all weights to the device. `checkpoint` is not needed afterwards.
+// Copies all weights to the device. `checkpoint` is not needed afterwards. With a hasher every
+// tensor is hashed on the way, those without effect, too.
 //
-// Returns: as CheckTensors; RESOURCE_EXHAUSTED if the device has too little memory. Beside the
-//          weights it takes room for the largest matrix, until it returns.
+// Returns: as CheckTensors and RunWeightJobs. Beside the weights it takes device memory for the
+//          largest matrix, and what RunWeightJobs says of it, until it returns.
 absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, Ops& ops, const ModelConfig& config,
                                               const Checkpoint& checkpoint,
-                                              const LoadProgress& progress);
+                                              const WeightJobOptions& options);
 
 }  // namespace retroinfer

@@ -129,6 +129,16 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
 
 }  // namespace
 
+size_t RandomWeightBytes(const ModelConfig& config) {
+  size_t bytes = 0;
+  for (const auto& [name, shape] : ExpectedTensors(config)) {
+    size_t of_tensor = DTypeBytes(DType::kBf16);
+    for (const int64_t extent : shape) of_tensor *= static_cast<size_t>(extent);
+    bytes += of_tensor;
+  }
+  return bytes;
+}
+
 absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, Ops& ops,
                                                 const ModelConfig& config) {
   return RandomWeights(device, ops, config).Make();

@@ -1,6 +1,8 @@
 // Weights for a model without a checkpoint: for measuring speed, which does not depend on them.
 #pragma once
 
+#include <cstddef>
+
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/model_config.h"
@@ -8,6 +10,9 @@
 #include "gpu_worker/ops/ops.h"
 
 namespace retroinfer {
+
+// Bytes of the weights of a checkpoint of this model in bf16.
+size_t RandomWeightBytes(const ModelConfig& config);
 
 // Makes bf16 weights: norms of one, everything else normal with deviation 0.02, the same in every
 // run. A few million numbers are drawn and repeated, each matrix beginning elsewhere in them.

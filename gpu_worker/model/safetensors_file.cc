@@ -152,6 +152,8 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
     }
     ASSIGN_OR_RETURN(const JsonObject entry, header.Object(name));
     ASSIGN_OR_RETURN(HostTensor tensor, ReadEntry(entry, parts.data));
+    tensor.fd = result.file_.fd();
+    tensor.file_offset = static_cast<uint64_t>(tensor.bytes.data() - result.file_.bytes().data());
     result.tensors_.emplace(name, std::move(tensor));
   }
   RETURN_IF_ERROR(CheckCoverage(path, result.tensors_, parts.data));

@@ -27,10 +27,13 @@ struct HostTensor {
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
+  // Where its file has the same bytes.
+  int fd = -1;
+  uint64_t file_offset = 0;
 };
 
 // Threads: immutable after Open.
-// Owns:    the mapping that its tensors point into.
+// Owns:    the mapping and the descriptor that its tensors point into.
 class SafetensorsFile {
  public:
   static constexpr size_t kMaxHeaderBytes = 100'000'000;

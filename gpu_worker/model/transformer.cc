@@ -50,8 +50,16 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
                                                                const Checkpoint& checkpoint,
                                                                const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
-  ASSIGN_OR_RETURN(model->weights_,
-                   LoadModelWeights(device, ops, config, checkpoint, options.progress));
+  ASSIGN_OR_RETURN(model->weights_, LoadModelWeights(device, ops, config, checkpoint,
+                                                     {.progress = options.progress}));
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
+    Device& device, Ops& ops, const ModelConfig& config, ModelWeights weights,
+    const TransformerOptions& options) {
+  ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
+  model->weights_ = std::move(weights);
   return model;
 }
 

@@ -59,6 +59,12 @@ class Transformer {
                                                            const Checkpoint& checkpoint,
                                                            const TransformerOptions& options);
 
+  // The same with weights that are in device memory already.
+  static absl::StatusOr<std::unique_ptr<Transformer>> Create(Device& device, Ops& ops,
+                                                             const ModelConfig& config,
+                                                             ModelWeights weights,
+                                                             const TransformerOptions& options);
+
   // The same with random weights, without a checkpoint. Returns: as RandomModelWeights.
   static absl::StatusOr<std::unique_ptr<Transformer>> LoadRandom(Device& device, Ops& ops,
                                                                  const ModelConfig& config,

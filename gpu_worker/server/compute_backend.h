@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/ops.h"
 #include "gpu_worker/server/worker_options.h"
 
@@ -24,6 +25,8 @@ struct ComputeBackend {
   // weights leave of that, for the slots of the block cache.
   size_t memory_bytes = 0;
   double block_cache_share = 0;
+  // How weights come from their files: mapped where the device's memory is the host's.
+  WeightSource weight_source = WeightSource::kMapping;
 };
 
 // The backend that options.device names: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU

@@ -87,6 +87,11 @@ store::SaveContextRequest MakeRequest(const PrefixToSave& prefix, const NamedPre
 absl::StatusOr<SavedPrefix> ContextSaver::Save(
     PrefixToSave prefix, const std::function<void(const PrefillProgress&)>& on_progress,
     const std::function<bool()>& is_cancelled) {
+  if (model_.synthetic_context > 0) {
+    return absl::FailedPreconditionError(
+        "this server puts random keys before every prompt (--synthetic-context): there is nothing "
+        "worth saving");
+  }
   const NamedPrefix named = NamePrefix(prefix.request.prompt, model_.dense_below,
                                        model_.segment_fingerprint, prefix.request.cache_salt);
   if (named.names.empty()) return TooShort(model_, prefix.request.prompt.size());

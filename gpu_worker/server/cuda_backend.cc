@@ -33,6 +33,7 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, i
   const size_t memory_bytes = device->info().memory_bytes;
   backend.memory_bytes = memory_bytes - std::min(memory_bytes / 4, kUnplannedBytes);
   backend.block_cache_share = kBlockCacheShare;
+  backend.weight_source = WeightSource::kReading;
   backend.device = std::move(device);
   return backend;
 }

@@ -250,6 +250,9 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   *info.mutable_default_sampling() = backend.reader.DefaultSampling();
   info.set_server_version(settings_.version);
   info.set_server_revision(settings_.revision);
+  info.set_load_format(model.load_format);
+  info.set_synthetic_context_tokens(model.synthetic_context);
+  info.set_synthetic_overlap(model.synthetic_overlap);
   FillStats(backend.engine->stats(), absl::Now() - started_, info.mutable_stats());
   return info;
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -12,10 +11,9 @@
 #include "gpu_worker/engine/engine_assembly.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
-#include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/fingerprint.h"
-#include "gpu_worker/model/generation_config.h"
 #include "gpu_worker/model/transformer.h"
+#include "gpu_worker/server/model_source.h"
 #include "gpu_worker/store_link/store_link.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 #include "spdlog/spdlog.h"
@@ -44,7 +42,7 @@ size_t AvailableBytes(const ComputeBackend& backend, const WorkerOptions& option
 // The fingerprint also covers what the index does to a segment's bytes, and what computes them:
 // backends round differently.
 std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& backend,
-                               const WaveIndexSettings& settings) {
+                               const WaveIndexSettings& settings, const WorkerOptions& options) {
   FingerprintBuilder builder;
   builder.AddFingerprint("model", model);
   builder.AddBytes("backend", std::as_bytes(std::span(backend.device->info().backend)));
@@ -53,6 +51,9 @@ std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& b
   builder.AddInt("segment_version", kSegmentVersion);
   builder.AddInt("kmeans_rounds", settings.kmeans_rounds);
   builder.AddInt("centre_keys", settings.centre_keys ? 1 : 0);
+  if (options.synthetic_context != 0) {
+    builder.AddInt("synthetic_context", options.synthetic_context);
+  }
   const Fingerprint fingerprint = builder.Finish();
   return std::string(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
 }
@@ -89,6 +90,30 @@ absl::StatusOr<MemoryPlan> PlanFor(const WorkerOptions& options, const ModelConf
   }
 }
 
+// The same with a synthetic context before each request.
+absl::StatusOr<MemoryPlan> PlanForSynthetic(const WorkerOptions& options, const ModelConfig& config,
+                                            MemoryPlanInput input, DType activation_dtype) {
+  const int64_t of_request =
+      options.max_model_len != 0 ? options.max_model_len : ModelSource::kSyntheticRequestTokens;
+  input.synthetic_tokens = options.synthetic_context;
+  input.max_model_len = options.synthetic_context + of_request;
+  input.synthetic_bytes = SyntheticContext::Bytes(
+      SyntheticShapeOf(config, input.geometry, input.max_model_len, options.synthetic_overlap),
+      activation_dtype);
+  ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(input));
+  const bool full = options.default_attention.policy == PolicyKind::kFull;
+  const int64_t capacity = full ? plan.full_capacity_tokens : plan.wave_capacity_tokens;
+  if (capacity < options.synthetic_context + kMinModelLen) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "--synthetic-context ", options.synthetic_context, " and a request of ", kMinModelLen,
+        " tokens behind it do not fit: there is room for ", capacity, " tokens with policy ",
+        std::string(PolicyName(options.default_attention.policy)),
+        full ? "; use a larger --dense-kv-bytes or --memory"
+             : "; use a larger --arena-bytes of the store"));
+  }
+  return plan;
+}
+
 // One short request through the whole engine, so that the first client does not pay for first use.
 class WarmUpSink final : public GenerationSink {
  public:
@@ -108,11 +133,12 @@ class WarmUpSink final : public GenerationSink {
   absl::Status status_;
 };
 
-absl::Status WarmUp(Engine& engine) {
+absl::Status WarmUp(Engine& engine, const AttentionSettings& attention) {
   auto sink = std::make_shared<WarmUpSink>();
   GenerationRequest request;
   request.request_id = "warm-up";
   request.prompt.assign(16, 0);
+  request.attention = attention;
   request.sampling.temperature = 0;
   request.sampling.max_tokens = 4;
   request.sampling.ignore_eos = true;
@@ -133,18 +159,16 @@ class LoadedEngine final : public ServedEngine {
   Engine& engine() override { return *engine_; }
 
  private:
-  absl::Status ReadFolder();
-  absl::Status AttachAndPlan(const Checkpoint& checkpoint);
-  absl::Status StartEngine(const Checkpoint& checkpoint);
+  absl::Status AttachAndPlan(const Fingerprint& model);
+  absl::Status StartEngine(ModelWeights weights);
+  absl::StatusOr<EngineParts> Assemble();
   void DescribeModel();
 
   const WorkerOptions options_;
   // In the order of construction; destroyed in reverse.
   ComputeBackend backend_;
   const WaveIndexSettings settings_;
-  ModelConfig config_;
-  GenerationConfig generation_;
-  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ModelSource> source_;
   std::unique_ptr<ChatTemplate> chat_template_;
   ServedModel model_;
   MemoryPlan plan_;
@@ -158,116 +182,120 @@ class LoadedEngine final : public ServedEngine {
 };
 
 absl::Status LoadedEngine::Load() {
-  RETURN_IF_ERROR(ReadFolder());
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options_.model_folder));
-  RETURN_IF_ERROR(AttachAndPlan(checkpoint));
-  RETURN_IF_ERROR(StartEngine(checkpoint));
-  RETURN_IF_ERROR(WarmUp(*engine_));
+  ASSIGN_OR_RETURN(ModelSource source, ModelSource::Open(options_));
+  source_ = std::make_unique<ModelSource>(std::move(source));
+  chat_template_ = std::make_unique<ChatTemplate>(ChatTemplate::Create(source_->tokenizer()));
+  if (source_->weight_bytes() > AvailableBytes(backend_, options_)) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        source_->name(), " has ", source_->weight_bytes() >> 20, " MiB of weights; there are ",
+        AvailableBytes(backend_, options_) >> 20, " MiB of memory for the worker"));
+  }
+  ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
+                   source_->Load(*backend_.device, *backend_.ops, backend_.weight_source));
+  RETURN_IF_ERROR(AttachAndPlan(loaded.fingerprint));
+  RETURN_IF_ERROR(StartEngine(std::move(loaded.weights)));
   DescribeModel();
+  RETURN_IF_ERROR(WarmUp(*engine_, model_.default_attention));
   spdlog::info("{}", plan_.ToString());
-  return absl::OkStatus();
-}
-
-absl::Status LoadedEngine::ReadFolder() {
-  ASSIGN_OR_RETURN(config_, LoadModelConfig(options_.model_folder));
-  ASSIGN_OR_RETURN(generation_, LoadGenerationConfig(options_.model_folder, config_));
-  ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(options_.model_folder));
-  chat_template_ = std::make_unique<ChatTemplate>(ChatTemplate::Create(*tokenizer_));
-  if (tokenizer_->vocab_size() > config_.vocab_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options_.model_folder, ": the tokenizer has ", tokenizer_->vocab_size(),
-        " tokens, the model's vocabulary ", config_.vocab_size, ": they do not belong together"));
+  if (options_.synthetic_context != 0) {
+    spdlog::info("{} tokens of synthetic context before every prompt", options_.synthetic_context);
   }
   return absl::OkStatus();
 }
 
-absl::Status LoadedEngine::AttachAndPlan(const Checkpoint& checkpoint) {
-  const KvGeometry geometry = config_.geometry(backend_.kv_dtype);
+absl::Status LoadedEngine::AttachAndPlan(const Fingerprint& model) {
+  const ModelConfig& config = source_->config();
+  const KvGeometry geometry = config.geometry(backend_.kv_dtype);
   RETURN_IF_ERROR(geometry.Validate());
   const size_t available = AvailableBytes(backend_, options_);
   const auto for_slots = static_cast<size_t>(
-      static_cast<double>(available - std::min(available, checkpoint.total_bytes())) *
-      backend_.block_cache_share);
+      static_cast<double>(available - source_->weight_bytes()) * backend_.block_cache_share);
   const size_t cache_bytes = options_.block_cache_bytes != 0 ? options_.block_cache_bytes
                                                              : DefaultBlockCacheBytes(for_slots);
-  ASSIGN_OR_RETURN(const Fingerprint fingerprint,
-                   ModelFingerprint(config_, checkpoint,
-                                    {.num_threads = backend_.device->info().num_processors}));
-  segment_fingerprint_ = SegmentFingerprint(fingerprint, backend_, settings_);
+  segment_fingerprint_ = SegmentFingerprint(model, backend_, settings_, options_);
   ASSIGN_OR_RETURN(link_, ConnectStore(options_, geometry, segment_fingerprint_, cache_bytes));
   store_ = std::make_unique<LinkedSegmentStore>(*link_);
-  ASSIGN_OR_RETURN(
-      plan_, PlanFor(options_, config_,
-                     {.geometry = geometry,
-                      .hidden_size = config_.hidden_size,
-                      .vocab_size = config_.vocab_size,
-                      .activation_bytes_per_element = DTypeBytes(backend_.ops->activation_dtype()),
-                      .weight_bytes = checkpoint.total_bytes(),
-                      .max_batch = options_.max_batch,
-                      .dense_below = options_.dense_below,
-                      .arena_pages = link_->arena_pages(),
-                      .available_bytes = available,
-                      .dense_kv_bytes = options_.dense_kv_bytes,
-                      .block_cache_bytes = cache_bytes}));
+  const DType activation_dtype = backend_.ops->activation_dtype();
+  const MemoryPlanInput input{.geometry = geometry,
+                              .hidden_size = config.hidden_size,
+                              .vocab_size = config.vocab_size,
+                              .activation_bytes_per_element = DTypeBytes(activation_dtype),
+                              .weight_bytes = source_->weight_bytes(),
+                              .max_batch = options_.max_batch,
+                              .dense_below = options_.dense_below,
+                              .arena_pages = link_->arena_pages(),
+                              .available_bytes = available,
+                              .dense_kv_bytes = options_.dense_kv_bytes,
+                              .block_cache_bytes = cache_bytes};
+  ASSIGN_OR_RETURN(plan_, options_.synthetic_context == 0
+                              ? PlanFor(options_, config, input)
+                              : PlanForSynthetic(options_, config, input, activation_dtype));
   return absl::OkStatus();
 }
 
-absl::Status LoadedEngine::StartEngine(const Checkpoint& checkpoint) {
+absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
+  const EngineEnvironment environment{.device = backend_.device.get(),
+                                      .ops = backend_.ops.get(),
+                                      .compute = compute_.get(),
+                                      .background = background_.get(),
+                                      .model = transformer_.get(),
+                                      .tokenizer = &source_->tokenizer(),
+                                      .store = store_.get(),
+                                      .arena = link_->arena(),
+                                      .data_plane = link_->data_plane().memory()};
+  ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine(environment, plan_, settings_));
+  if (options_.synthetic_context != 0) {
+    RETURN_IF_ERROR(AddSyntheticContexts(environment, plan_, options_.synthetic_overlap, parts));
+  }
+  return parts;
+}
+
+absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
   Device& device = *backend_.device;
   ASSIGN_OR_RETURN(compute_, device.CreateStream(StreamKind::kCompute));
   ASSIGN_OR_RETURN(background_, device.CreateStream(StreamKind::kBackground));
-  int last_tenth = -1;
-  const auto progress = [&last_tenth](size_t done, size_t total) {
-    const int tenth = total == 0 ? 10 : static_cast<int>(done * 10 / total);
-    if (tenth != last_tenth) spdlog::info("weights: {} of {} MiB", done >> 20, total >> 20);
-    last_tenth = tenth;
-  };
-  ASSIGN_OR_RETURN(transformer_, Transformer::Load(device, *backend_.ops, config_, checkpoint,
-                                                   {.max_prefill_rows = kPrefillRows,
-                                                    .max_decode_rows = options_.max_batch,
-                                                    .max_positions = plan_.max_model_len,
-                                                    .progress = progress}));
-  ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine({.device = &device,
-                                                      .ops = backend_.ops.get(),
-                                                      .compute = compute_.get(),
-                                                      .background = background_.get(),
-                                                      .model = transformer_.get(),
-                                                      .tokenizer = tokenizer_.get(),
-                                                      .store = store_.get(),
-                                                      .arena = link_->arena(),
-                                                      .data_plane = link_->data_plane().memory()},
-                                                     plan_, settings_));
+  ASSIGN_OR_RETURN(transformer_,
+                   Transformer::Create(device, *backend_.ops, source_->config(), std::move(weights),
+                                       {.max_prefill_rows = kPrefillRows,
+                                        .max_decode_rows = options_.max_batch,
+                                        .max_positions = plan_.max_model_len,
+                                        .progress = {}}));
+  ASSIGN_OR_RETURN(EngineParts parts, Assemble());
   link_->SetReattachCallback([cache = parts.cache.get()] { cache->RequestSnapshot(); });
   ASSIGN_OR_RETURN(
       engine_,
       LocalEngine::Start({.plan = plan_,
-                          .eos_token_ids = generation_.eos_token_ids,
+                          .eos_token_ids = source_->generation().eos_token_ids,
                           .segment_fingerprint = segment_fingerprint_,
                           .max_live_requests = static_cast<size_t>(options_.max_queued_requests),
+                          .share_segments = options_.synthetic_context == 0,
                           .prefill_rows = kPrefillRows},
                          std::move(parts)));
   return absl::OkStatus();
 }
 
 void LoadedEngine::DescribeModel() {
-  model_.tokenizer = tokenizer_.get();
+  const ModelConfig& config = source_->config();
+  const GenerationConfig& generation = source_->generation();
+  model_.tokenizer = &source_->tokenizer();
   model_.chat_template = chat_template_.get();
-  const std::filesystem::path folder =
-      std::filesystem::path(options_.model_folder).lexically_normal();
-  const std::string folder_name =
-      folder.has_filename() ? folder.filename().string() : folder.parent_path().filename().string();
-  model_.name = options_.served_model_name.empty() ? folder_name : options_.served_model_name;
-  model_.architecture = std::string(ModelFamilyName(config_.family));
-  model_.vocab_size = static_cast<int32_t>(config_.vocab_size);
-  model_.num_layers = static_cast<int32_t>(config_.num_layers);
-  model_.num_query_heads = static_cast<int32_t>(config_.num_query_heads);
-  model_.num_kv_heads = static_cast<int32_t>(config_.num_kv_heads);
-  model_.head_dim = static_cast<int32_t>(config_.head_dim);
+  model_.name = options_.served_model_name.empty() ? source_->name() : options_.served_model_name;
+  model_.architecture = std::string(ModelFamilyName(config.family));
+  model_.vocab_size = static_cast<int32_t>(config.vocab_size);
+  model_.num_layers = static_cast<int32_t>(config.num_layers);
+  model_.num_query_heads = static_cast<int32_t>(config.num_query_heads);
+  model_.num_kv_heads = static_cast<int32_t>(config.num_kv_heads);
+  model_.head_dim = static_cast<int32_t>(config.head_dim);
   model_.compute_dtype = std::string(DTypeName(backend_.compute_dtype));
   model_.kv_dtype = std::string(DTypeName(backend_.kv_dtype));
   model_.backend = backend_.device->info().backend;
   model_.device_name = backend_.device->info().name;
-  model_.eos_token_ids = generation_.eos_token_ids;
+  model_.load_format = options_.load_format;
+  if (options_.synthetic_context != 0) {
+    model_.synthetic_context = options_.synthetic_context;
+    model_.synthetic_overlap = options_.synthetic_overlap;
+  }
+  model_.eos_token_ids = generation.eos_token_ids;
   model_.segment_fingerprint = segment_fingerprint_;
   model_.dense_below = options_.dense_below;
   model_.store_target = StoreTarget(options_);
@@ -278,13 +306,12 @@ void LoadedEngine::DescribeModel() {
 
   SamplingParams& sampling = model_.default_sampling;
   sampling.max_tokens = options_.default_max_tokens;
-  sampling.temperature = generation_.temperature.value_or(sampling.temperature);
-  if (generation_.do_sample.has_value() && !*generation_.do_sample) sampling.temperature = 0;
-  sampling.top_p = generation_.top_p.value_or(sampling.top_p);
-  sampling.top_k = generation_.top_k.value_or(sampling.top_k);
-  sampling.min_p = generation_.min_p.value_or(sampling.min_p);
-  sampling.repetition_penalty =
-      generation_.repetition_penalty.value_or(sampling.repetition_penalty);
+  sampling.temperature = generation.temperature.value_or(sampling.temperature);
+  if (generation.do_sample.has_value() && !*generation.do_sample) sampling.temperature = 0;
+  sampling.top_p = generation.top_p.value_or(sampling.top_p);
+  sampling.top_k = generation.top_k.value_or(sampling.top_k);
+  sampling.min_p = generation.min_p.value_or(sampling.min_p);
+  sampling.repetition_penalty = generation.repetition_penalty.value_or(sampling.repetition_penalty);
 }
 
 }  // namespace

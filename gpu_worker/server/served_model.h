@@ -28,6 +28,10 @@ struct ServedModel {
   std::string kv_dtype;       // "bf16" or "f32"
   std::string backend;        // "cpu" or "cuda"
   std::string device_name;    // as the hardware says it
+  std::string load_format;    // "auto" or "dummy": random weights
+  // Of "dummy": tokens that come before every prompt, and the overlap of their queries; else 0.
+  int64_t synthetic_context = 0;
+  double synthetic_overlap = 0;
   std::vector<int32_t> eos_token_ids;
 
   // Of contexts: what names the segments of a prompt, and where they are kept.

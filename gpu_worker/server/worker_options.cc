@@ -19,6 +19,8 @@ constexpr char kModelGroup[] = "Model";
 constexpr char kServerGroup[] = "Server";
 constexpr char kMemoryGroup[] = "Memory and speed";
 constexpr char kDefaultsGroup[] = "Defaults of requests";
+constexpr int64_t kMaxSyntheticContext = int64_t{1} << 24;
+constexpr char kMeasuringGroup[] = "Measuring speed without a model";
 
 void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
   CLI::App& app = settings->app();
@@ -135,6 +137,49 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, std::
       ->group(kDefaultsGroup);
 }
 
+void AddMeasuringOptions(common::Settings* settings, WorkerOptions* options) {
+  CLI::App& app = settings->app();
+  app.add_option("--load-format", options->load_format,
+                 "auto: the weights of --model; dummy: random weights, whose answers mean nothing")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->group(kMeasuringGroup);
+  app.add_option("--model-shape", options->model_shape,
+                 "With --load-format dummy: llama-3-8b, llama-3.1-8b, qwen2.5-7b or tiny; default: "
+                 "what --model's config.json says")
+      ->group(kMeasuringGroup);
+  app.add_option("--synthetic-context", options->synthetic_context,
+                 "With --load-format dummy: tokens of random context before every prompt, as if "
+                 "they had been prefilled")
+      ->check(CLI::Range(int64_t{0}, kMaxSyntheticContext))
+      ->group(kMeasuringGroup);
+  app.add_option("--synthetic-overlap", options->synthetic_overlap,
+                 "Cosine between the queries of two steps over a synthetic context")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(kMeasuringGroup);
+}
+
+// Checks what options say of each other about the model.
+absl::Status CheckModelOptions(const WorkerOptions& options) {
+  if (options.load_format == "dummy") {
+    if (!options.model_folder.empty() || !options.model_shape.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        "--load-format dummy needs a shape: --model-shape, or --model with a config.json");
+  }
+  if (!options.model_shape.empty()) {
+    return absl::InvalidArgumentError(
+        "--model-shape is for random weights: add --load-format dummy, or leave it out");
+  }
+  if (options.synthetic_context != 0) {
+    return absl::InvalidArgumentError(
+        "--synthetic-context puts random keys before every prompt, so that answers mean nothing: "
+        "it needs --load-format dummy");
+  }
+  if (options.model_folder.empty()) {
+    return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
   std::ifstream file(path);
   std::stringstream text;
@@ -169,11 +214,10 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   AddServerOptions(&settings, options, &api_key_file);
   AddMemoryOptions(&settings, options);
   AddRequestOptions(&settings, options, &policy);
+  AddMeasuringOptions(&settings, options);
   ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, settings.Parse(argc, argv));
   if (outcome == common::Settings::Outcome::kExit) return false;
-  if (options->model_folder.empty()) {
-    return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
-  }
+  RETURN_IF_ERROR(CheckModelOptions(*options));
   options->default_attention.policy = policy == "full" ? PolicyKind::kFull : PolicyKind::kWave;
   if (!api_key_file.empty()) {
     ASSIGN_OR_RETURN(options->server.api_key, ReadApiKey(api_key_file));

@@ -13,8 +13,11 @@
 namespace retroinfer {
 
 struct WorkerOptions {
-  std::string model_folder;       // Hugging Face layout
-  std::string served_model_name;  // empty: the folder's name
+  std::string model_folder;          // Hugging Face layout
+  std::string load_format = "auto";  // "auto": the folder's weights; "dummy": random ones
+  std::string
+      model_shape;  // with "dummy": a name of model_shapes.h; empty: the folder's config.json
+  std::string served_model_name;  // empty: the folder's or the shape's name
   std::string store_socket_dir;   // --socket-dir of the kv_store_service
   ServerOptions server;
   std::string metrics_address;  // "host:port"; empty: none
@@ -32,6 +35,11 @@ struct WorkerOptions {
   int64_t dense_below = 8192;           // tokens; shorter contexts are attended exactly
   std::string wave_index = "tuned";     // "tuned" or "paper": how clusters are made and ranked
   int32_t max_queued_requests = 1024;   // live requests, queued and running
+
+  // With "dummy": tokens of context that every request gets before its prompt, beside
+  // max_model_len, and how alike its queries of two steps are (gpu_worker/synthetic).
+  int64_t synthetic_context = 0;
+  double synthetic_overlap = 0.99;
 
   AttentionSettings default_attention;
   int32_t default_max_tokens = 1024;

@@ -46,8 +46,33 @@ TEST_F(BenchCommandTest, CountsEveryTokenOfEveryRequest) {
   EXPECT_GE(json["mean_e2el_ms"], json["mean_ttft_ms"]);
   EXPECT_EQ(json["model_id"], "fake-model");
   EXPECT_EQ(json["policy"], "wave");
+  EXPECT_EQ(json["retrieval_ratio"], worker_.model().default_attention.retrieval_ratio);
   EXPECT_EQ(json["request_rate"], "inf");
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(file)), json);
+}
+
+TEST_F(BenchCommandTest, SaysWhatWasMeasuredAndOnWhat) {
+  WorkerHarness worker;
+  worker.model().load_format = "dummy";
+  worker.model().synthetic_context = 122'880;
+  worker.model().synthetic_overlap = 0.99;
+  const CommandResult result =
+      RunCommand(BenchCommand, {"bench", "--address", worker.address(), "--num-prompts=1",
+                                "--input-len=8", "--output-len=4", "--json"});
+  ASSERT_EQ(result.exit_code, kExitOk) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["device"], "A Processor");
+  EXPECT_EQ(json["device_backend"], "cpu");
+  EXPECT_EQ(json["commit"], "abcdef");
+  EXPECT_EQ(json["server_version"], "1.2.3");
+  EXPECT_NE(json["client_commit"], "");
+  EXPECT_EQ(json["load_format"], "dummy");
+  EXPECT_EQ(json["synthetic_context_tokens"], 122'880);
+  EXPECT_EQ(json["synthetic_overlap"], 0.99);
+  EXPECT_EQ(json["policy"], "wave");  // the server's default
+  EXPECT_EQ(json["input_len"], 8);
+  EXPECT_EQ(json["output_len"], 4);
+  EXPECT_TRUE(json["server_page_hit_ratio"].is_null());  // a fake engine has no pages
 }
 
 TEST_F(BenchCommandTest, PrintsATableForPeople) {

@@ -83,6 +83,7 @@ class WorkerHarness {
     model_.compute_dtype = "f32";
     model_.kv_dtype = "bf16";
     model_.backend = "cpu";
+    model_.load_format = "auto";
     model_.device_name = "A Processor";
     model_.eos_token_ids = {kByteTokenizerEndOfText};
     model_.default_sampling.max_tokens = 16;

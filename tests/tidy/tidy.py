@@ -28,8 +28,9 @@ WORKER_LAYERS = {
     "wave_buffer": {"device", "ops"},
     "store_link": set(),
     "attention": {"device", "ops", "wave_index", "wave_buffer"},
+    "synthetic": {"device", "ops", "attention"},
     "engine": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
-               "store_link"},
+               "synthetic", "store_link"},
     "server": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
                "engine", "store_link"},
 }

@@ -40,15 +40,15 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
                           .num_transient_slots = 4096,
                           .max_model_len = 16384,
                           .max_batch = 4};
-    const auto parts = AssembleEngine({.device = backend.device.get(),
-                                       .ops = backend.ops.get(),
-                                       .compute = backend.stream.get(),
-                                       .background = backend.background.get(),
-                                       .model = model.get(),
-                                       .store = &store,
-                                       .arena = store.arena(),
-                                       .data_plane = plane},
-                                      plan, WaveIndexSettings{});
+    const EngineEnvironment environment{.device = backend.device.get(),
+                                        .ops = backend.ops.get(),
+                                        .compute = backend.stream.get(),
+                                        .background = backend.background.get(),
+                                        .model = model.get(),
+                                        .store = &store,
+                                        .arena = store.arena(),
+                                        .data_plane = plane};
+    auto parts = AssembleEngine(environment, plan, WaveIndexSettings{});
     if (!enough) {
       EXPECT_EQ(parts.status().code(), absl::StatusCode::kResourceExhausted) << parts.status();
       continue;
@@ -59,6 +59,16 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
     EXPECT_GE(backend.device->allocated_bytes(MemoryPurpose::kDenseKv), plan.dense_bytes());
     EXPECT_GE(backend.device->allocated_bytes(MemoryPurpose::kBlockCache),
               plan.block_cache_bytes());
+    EXPECT_EQ(parts->full_requests, parts->full.get());
+    EXPECT_EQ(parts->wave_requests, parts->wave.get());
+
+    MemoryPlan synthetic = plan;
+    synthetic.synthetic_tokens = 10'000;
+    ASSERT_TRUE(AddSyntheticContexts(environment, synthetic, 0.99, *parts).ok());
+    EXPECT_EQ(parts->wave_requests->Need(100, 200).segment_tokens,
+              parts->wave->Need(10'100, 10'200).segment_tokens);
+    EXPECT_EQ(parts->full_requests->Need(100, 200).dense_blocks,
+              parts->full->Need(10'100, 10'200).dense_blocks);
   }
 }
 

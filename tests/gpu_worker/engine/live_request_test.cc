@@ -13,7 +13,7 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
   live.request.sampling.seed = 9;
   live.output =
       std::make_unique<OutputProcessor>(*tokenizer, live.request.sampling, std::vector<int32_t>{});
-  live.kv.prompt_tokens = 3000;
+  live.request.prompt.assign(3000, 1);
   live.submitted = absl::Now() - absl::Seconds(10);
   const GenerationResult waiting = ResultOf(live, FinishReason::kCancelled, absl::OkStatus());
   EXPECT_EQ(waiting.reason, FinishReason::kCancelled);

@@ -43,6 +43,22 @@ TEST(MemoryPlanTest, LittleDeviceMemoryLimitsFullAttentionNotWave) {
   EXPECT_EQ(plan->wave_capacity_tokens, 131072);
 }
 
+TEST(MemoryPlanTest, NoLaneComputesASyntheticContext) {
+  MemoryPlanInput input = DemoModel();
+  const auto real = PlanMemory(input);
+  input.synthetic_tokens = 120'000;
+  input.synthetic_bytes = 5 << 20;
+  const auto synthetic = PlanMemory(input);
+  ASSERT_TRUE(real.ok() && synthetic.ok()) << synthetic.status();
+  EXPECT_EQ(real->OfRequests(real->max_model_len), 131072);
+  EXPECT_EQ(synthetic->OfRequests(synthetic->max_model_len), 11072);
+  EXPECT_EQ(synthetic->OfRequests(100'000), 0);
+  const size_t per_token = 384 * 4 + 2 * 2 * 2 * 128 * 2;  // hidden states, and two layers' KV
+  EXPECT_EQ(real->activation_bytes - synthetic->activation_bytes,
+            120'000 * per_token - (size_t{5} << 20));
+  EXPECT_EQ(synthetic->wave_capacity_tokens, real->wave_capacity_tokens);
+}
+
 TEST(MemoryPlanTest, ASmallArenaLimitsWave) {
   MemoryPlanInput input = DemoModel();
   input.arena_pages = 3 * SegmentLayout(input.geometry, kPrefillSegmentTokens).max_pages;

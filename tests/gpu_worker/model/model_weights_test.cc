@@ -55,12 +55,13 @@ class Loader {
     folder_.Write("model.safetensors", SafetensorsText(list));
     const auto checkpoint = Checkpoint::Open(folder_.path());
     if (!checkpoint.ok()) return checkpoint.status();
-    return LoadModelWeights(*backend_->device, *backend_->ops, config, *checkpoint,
-                            [this](size_t done, size_t total) {
-                              EXPECT_GT(done, done_);
-                              done_ = done;
-                              total_ = total;
-                            });
+    return LoadModelWeights(
+        *backend_->device, *backend_->ops, config, *checkpoint,
+        {.source = source_, .num_threads = 3, .progress = [this](size_t done, size_t total) {
+           EXPECT_GT(done, done_);
+           done_ = done;
+           total_ = total;
+         }});
   }
   void ExpectInvalid(const ModelConfig& config, const std::map<std::string, TensorText>& tensors,
                      const std::string& part) {
@@ -69,9 +70,27 @@ class Loader {
     EXPECT_THAT(std::string(weights.status().message()), HasSubstr(part));
   }
 
+  void ExpectLoads(ModelFamily family) {
+    const ModelConfig config = Config(family);
+    auto weights = Load(config, Tensors(config));
+    ASSERT_TRUE(weights.ok()) << weights.status();
+    EXPECT_EQ(done_, total_);
+    EXPECT_GT(total_, 0u);
+    ASSERT_EQ(weights->layers.size(), 2u);
+    EXPECT_EQ(weights->embedding.rows, 10);
+    EXPECT_EQ(weights->lm_head->out_features(), 10);
+    for (const LayerWeights& layer : weights->layers) {
+      EXPECT_EQ(layer.qkv->out_features(), 128 + 2 * 64);
+      EXPECT_EQ(layer.gate_up->out_features(), 16);
+      EXPECT_EQ(layer.down->in_features(), 8);
+      EXPECT_EQ(layer.q_norm.cols, config.qk_norm ? 64 : 0);
+    }
+  }
+
   std::unique_ptr<test_support::Backend> backend_ =
       test_support::AvailableBackends().front().create();
   TempFolder folder_;
+  WeightSource source_ = WeightSource::kMapping;
   size_t done_ = 0;
   size_t total_ = 0;
 };
@@ -79,19 +98,10 @@ class ModelWeightsTest : public ::testing::TestWithParam<ModelFamily>, protected
 class ModelWeightsFilesTest : public ::testing::Test, protected Loader {};
 
 TEST_P(ModelWeightsTest, LoadsAndReportsProgress) {
-  const ModelConfig config = Config(GetParam());
-  auto weights = Load(config, Tensors(config));
-  ASSERT_TRUE(weights.ok()) << weights.status();
-  EXPECT_EQ(done_, total_);
-  EXPECT_GT(total_, 0u);
-  ASSERT_EQ(weights->layers.size(), 2u);
-  EXPECT_EQ(weights->embedding.rows, 10);
-  EXPECT_EQ(weights->lm_head->out_features(), 10);
-  for (const LayerWeights& layer : weights->layers) {
-    EXPECT_EQ(layer.qkv->out_features(), 128 + 2 * 64);
-    EXPECT_EQ(layer.gate_up->out_features(), 16);
-    EXPECT_EQ(layer.down->in_features(), 8);
-    EXPECT_EQ(layer.q_norm.cols, config.qk_norm ? 64 : 0);
+  for (const WeightSource source : {WeightSource::kMapping, WeightSource::kReading}) {
+    source_ = source;
+    done_ = 0;
+    ExpectLoads(GetParam());
   }
 }
 
@@ -162,7 +172,7 @@ TEST_F(ModelWeightsFilesTest, GoldenModelsAreWhole) {
 TEST_F(ModelWeightsFilesTest, StagingIsGivenBack) {
   const GoldenModel model("qwen2-d64-group7-mixed");
   auto weights =
-      LoadModelWeights(*backend_->device, *backend_->ops, model.config, model.checkpoint, nullptr);
+      LoadModelWeights(*backend_->device, *backend_->ops, model.config, model.checkpoint, {});
   ASSERT_TRUE(weights.ok()) << weights.status();
   const size_t loaded = backend_->device->allocated_bytes(MemoryPurpose::kWeights);
   EXPECT_GT(loaded, 0u);

@@ -33,6 +33,7 @@ TEST(ComputeBackendTest, TheDeviceIsNamedByAFlag) {
   options.device = "cpu";
   EXPECT_EQ(CreateBackend(options)->device->info().backend, "cpu");
   EXPECT_GT(CreateBackend(options)->memory_bytes, 0u);
+  EXPECT_EQ(CreateBackend(options)->weight_source, WeightSource::kMapping);
   for (const char* name : {"tpu", "cuda:", "cuda:-1", "cuda:x", ""}) {
     options.device = name;
     EXPECT_EQ(CreateBackend(options).status().code(), absl::StatusCode::kInvalidArgument) << name;

@@ -283,6 +283,8 @@ TEST(GenerationService, DescribesTheModelAndItsWork) {
   EXPECT_EQ(info.server_version(), "1.2.3");
   EXPECT_EQ(info.server_revision(), "abcdef");
   EXPECT_EQ(info.device_name(), "A Processor");
+  EXPECT_EQ(info.load_format(), "auto");
+  EXPECT_EQ(info.synthetic_context_tokens(), 0);
   EXPECT_EQ(info.stats().page_hits_total(), 42u);
   EXPECT_TRUE(info.stats().store_attached());
 }

@@ -56,6 +56,37 @@ TEST_F(WorkerOptionsTest, RefusesWhatItDoesNotUnderstand) {
   }
 }
 
+TEST_F(WorkerOptionsTest, RandomWeightsNeedAShapeAndNoModel) {
+  ASSERT_TRUE(Parse({"--load-format=dummy", "--model-shape=llama-3-8b"}).ok());
+  EXPECT_EQ(options_.load_format, "dummy");
+  EXPECT_EQ(options_.model_shape, "llama-3-8b");
+  EXPECT_EQ(options_.synthetic_context, 0);
+  options_ = {};
+  EXPECT_TRUE(Parse({"--load-format=dummy", "--model=/m"}).ok());
+  options_ = {};
+  EXPECT_THAT(std::string(Parse({"--load-format=dummy"}).status().message()),
+              HasSubstr("needs a shape"));
+  options_ = {};
+  EXPECT_THAT(std::string(Parse({"--model=/m", "--model-shape=tiny"}).status().message()),
+              HasSubstr("add --load-format dummy"));
+}
+
+TEST_F(WorkerOptionsTest, SyntheticContextsAreForRandomWeightsAlone) {
+  EXPECT_THAT(std::string(Parse({"--model=/m", "--synthetic-context=5000"}).status().message()),
+              HasSubstr("needs --load-format dummy"));
+  options_ = {};
+  ASSERT_TRUE(Parse({"--model=/m", "--load-format=dummy", "--synthetic-context=122880",
+                     "--synthetic-overlap=0.9"})
+                  .ok());
+  EXPECT_EQ(options_.synthetic_context, 122'880);
+  EXPECT_EQ(options_.synthetic_overlap, 0.9);
+  for (const char* bad : {"--synthetic-context=-1", "--synthetic-context=999999999",
+                          "--synthetic-overlap=2", "--load-format=safetensors"}) {
+    options_ = {};
+    EXPECT_FALSE(Parse({"--load-format=dummy", "--model-shape=tiny", bad}).ok()) << bad;
+  }
+}
+
 TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {
   const auto path = std::filesystem::temp_directory_path() / "retroinfer_api_key_test";
   std::ofstream(path) << "  secret\n";

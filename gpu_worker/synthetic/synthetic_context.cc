@@ -1,14 +1,15 @@
-#include "bench/synthetic_context.h"
+#include "gpu_worker/synthetic/synthetic_context.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <vector>
 
-#include "absl/memory/memory.h"
+#include "common/log/check.h"
 #include "common/status/status_macros.h"
 
-namespace retroinfer::bench {
+namespace retroinfer {
 namespace {
 
 constexpr int64_t kTokensOfTopic = 1024;
@@ -26,7 +27,38 @@ uint16_t Bf16Bits(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
+size_t NumTopics(const SyntheticShape& shape) {
+  return static_cast<size_t>(std::max<int64_t>(8, shape.max_tokens / kTokensOfTopic));
+}
+
+// Of one layer's keys, or values.
+size_t LayerBytes(const SyntheticShape& shape) {
+  return static_cast<size_t>(shape.max_tokens) * shape.geometry.num_kv_heads *
+         shape.geometry.vector_bytes();
+}
+
+// Of the rows that are looked up at a time, keys and values.
+size_t ChunkBytes(const SyntheticShape& shape, DType activation_dtype) {
+  return 2 * static_cast<size_t>(kChunkTokens) * shape.geometry.num_kv_heads *
+         shape.geometry.head_dim * DTypeBytes(activation_dtype);
+}
+
+// Values are those of the token behind the key's.
+size_t NumIds(const SyntheticShape& shape) {
+  const int64_t tokens = shape.max_tokens + 1 + kLayerShift * shape.geometry.num_layers;
+  return static_cast<size_t>(tokens) * shape.geometry.num_kv_heads;
+}
+
 }  // namespace
+
+size_t SyntheticContext::Bytes(const SyntheticShape& shape, DType activation_dtype) {
+  const size_t dim = shape.geometry.head_dim;
+  const size_t table = NumTopics(shape) * kVariants * dim;
+  const size_t queries =
+      static_cast<size_t>(kNumQueries) * static_cast<size_t>(shape.num_query_heads) * dim;
+  return 2 * LayerBytes(shape) + ChunkBytes(shape, activation_dtype) +
+         NumIds(shape) * sizeof(int32_t) + (table + queries) * sizeof(uint16_t);
+}
 
 absl::Status SyntheticContext::Upload(Stream& stream, std::span<const std::byte> host,
                                       DeviceBuffer& buffer) {
@@ -41,14 +73,12 @@ absl::StatusOr<SyntheticContext> SyntheticContext::Create(Device& device, Ops& o
   context.device_ = &device;
   context.ops_ = &ops;
   context.shape_ = shape;
-  const KvGeometry& geometry = shape.geometry;
-  const auto kv_bytes =
-      static_cast<size_t>(shape.num_tokens) * geometry.num_kv_heads * geometry.vector_bytes();
-  ASSIGN_OR_RETURN(context.keys_, device.Allocate(kv_bytes, MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(context.values_, device.Allocate(kv_bytes, MemoryPurpose::kActivations));
-  const size_t chunk_bytes = static_cast<size_t>(kChunkTokens) * geometry.num_kv_heads *
-                             geometry.head_dim * DTypeBytes(ops.activation_dtype());
-  ASSIGN_OR_RETURN(context.chunk_, device.Allocate(2 * chunk_bytes, MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(context.read_, device.CreateEvent());
+  ASSIGN_OR_RETURN(context.keys_, device.Allocate(LayerBytes(shape), MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(context.values_,
+                   device.Allocate(LayerBytes(shape), MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(context.chunk_, device.Allocate(ChunkBytes(shape, ops.activation_dtype()),
+                                                   MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(StreamKind::kCompute));
   RETURN_IF_ERROR(context.MakeTables(*stream));
   return context;
@@ -57,8 +87,7 @@ absl::StatusOr<SyntheticContext> SyntheticContext::Create(Device& device, Ops& o
 absl::Status SyntheticContext::MakeTables(Stream& stream) {
   const auto dim = static_cast<size_t>(shape_.geometry.head_dim);
   const auto kv_heads = static_cast<size_t>(shape_.geometry.num_kv_heads);
-  const auto num_topics =
-      static_cast<size_t>(std::max<int64_t>(8, shape_.num_tokens / kTokensOfTopic));
+  const size_t num_topics = NumTopics(shape_);
   std::mt19937_64 random(shape_.seed);
   std::normal_distribution<float> normal;
   std::vector<float> topics(num_topics * dim);
@@ -74,9 +103,7 @@ absl::Status SyntheticContext::MakeTables(Stream& stream) {
       MatrixView::Dense(table_buffer_.bytes(), DType::kBf16,
                         static_cast<int64_t>(num_topics) * kVariants, static_cast<int64_t>(dim));
 
-  // Values are those of the token behind the key's.
-  const int64_t num_tokens = shape_.num_tokens + 1 + kLayerShift * shape_.geometry.num_layers;
-  std::vector<int32_t> ids(static_cast<size_t>(num_tokens) * kv_heads);
+  std::vector<int32_t> ids(NumIds(shape_));
   std::vector<size_t> topic_of_head(kv_heads);
   for (size_t i = 0; i < ids.size(); ++i) {
     size_t& topic = topic_of_head[i % kv_heads];
@@ -112,20 +139,23 @@ absl::Status SyntheticContext::MakeTables(Stream& stream) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t layer) {
+absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t layer,
+                                                    int64_t num_tokens) {
+  RI_CHECK(num_tokens <= shape_.max_tokens);
+  RETURN_IF_ERROR(stream.Wait(*read_));
   const KvGeometry& geometry = shape_.geometry;
   const LayerKv kv = {.keys = keys_.bytes().device_data(),
                       .values = values_.bytes().device_data(),
                       .num_kv_heads = geometry.num_kv_heads,
                       .head_dim = geometry.head_dim,
-                      .capacity = shape_.num_tokens,
+                      .capacity = shape_.max_tokens,
                       .dtype = geometry.dtype};
   const int64_t heads = geometry.num_kv_heads;
   const int64_t dim = geometry.head_dim;
   const DType dtype = ops_->activation_dtype();
   const size_t half = chunk_.size_bytes() / 2;
-  for (int64_t first = 0; first < shape_.num_tokens; first += kChunkTokens) {
-    const int64_t count = std::min(kChunkTokens, shape_.num_tokens - first);
+  for (int64_t first = 0; first < num_tokens; first += kChunkTokens) {
+    const int64_t count = std::min(kChunkTokens, num_tokens - first);
     for (const int64_t is_value : {0, 1}) {
       const int64_t begin = (first + is_value + layer * kLayerShift) * heads;
       RETURN_IF_ERROR(ops_->Embedding(
@@ -146,42 +176,4 @@ absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t lay
   return kv;
 }
 
-absl::StatusOr<std::unique_ptr<DriftingQueries>> DriftingQueries::Create(
-    Device& device, Ops& ops, Stream& stream, AttentionPolicy& policy,
-    const SyntheticContext& context, uint32_t num_layers, int32_t max_batch) {
-  auto drifting =
-      absl::WrapUnique(new DriftingQueries(ops, stream, policy, context, num_layers, max_batch));
-  const size_t bytes = size_t{num_layers} * static_cast<size_t>(max_batch) * sizeof(int32_t);
-  ASSIGN_OR_RETURN(drifting->rows_,
-                   StagedArrays::Create(device, {bytes}, MemoryPurpose::kActivations));
-  return drifting;
-}
-
-absl::Status DriftingQueries::BeginStep(std::span<SequenceKv* const> batch) {
-  constexpr int64_t kBetweenLayers = 37, kBetweenSequences = 101;
-  const std::span<int32_t> rows = rows_.Host<int32_t>(0);
-  for (int64_t i = 0; i < static_cast<int64_t>(rows.size()); ++i) {
-    const int64_t layer = i / max_batch_, sequence = i % max_batch_;
-    rows[static_cast<size_t>(i)] = static_cast<int32_t>(
-        (step_ + layer * kBetweenLayers + sequence * kBetweenSequences) % kNumQueries);
-  }
-  ++step_;
-  return policy_.BeginStep(batch);
-}
-
-absl::Status DriftingQueries::UploadStep() {
-  RETURN_IF_ERROR(rows_.Upload(stream_));
-  return policy_.UploadStep();
-}
-
-absl::Status DriftingQueries::DecodeLayer(uint32_t layer, const MatrixView& queries,
-                                          const MatrixView& keys, const MatrixView& values,
-                                          const MatrixView& out) {
-  const DeviceSpan<const int32_t> rows = rows_.On<const int32_t>(0).subspan(
-      size_t{layer} * static_cast<size_t>(max_batch_), static_cast<size_t>(queries.rows));
-  RETURN_IF_ERROR(
-      ops_.Embedding(stream_, {.token_ids = rows, .table = context_.queries(), .out = queries}));
-  return policy_.DecodeLayer(layer, queries, keys, values, out);
-}
-
-}  // namespace retroinfer::bench
+}  // namespace retroinfer

@@ -1,0 +1,341 @@
+// Loading a model folder: seconds and GB/s of reading its weights to the device, hashed on the way
+// and not, against a plain read of the same files with as many threads in the same run, with a cold
+// and with a warm page cache.
+//
+// usage: load_weights_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--layers N] [--threads 16]
+//          [--folder DIR] [--cold-rounds 2] [--warm-rounds 5]
+// Writes model files with random weights to a new folder in DIR (default: the temporary folder) and
+// removes it. Prints one JSON object. "cold" drops the files from the page cache; whether the
+// system below keeps them elsewhere is not its affair.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "bench/support/measure.h"
+#include "gpu_worker/model/fingerprint.h"
+#include "gpu_worker/model/model_shapes.h"
+#include "gpu_worker/model/model_weights.h"
+#include "tests/support/backends.h"
+
+#if RETROINFER_CUDA
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/ops/cuda/cuda_ops.h"
+#endif
+
+namespace retroinfer {
+namespace {
+
+constexpr size_t kPieceBytes = CheckpointHasher::kPieceBytes;
+constexpr size_t kFileBytes = size_t{2} << 30;  // about what files of published models have
+
+struct Settings {
+  std::string backend = "cpu";
+  std::string model = "llama-3.1-8b";
+  uint32_t layers = 0;  // 0: the model's
+  int threads = 16;
+  std::string folder = std::filesystem::temp_directory_path().string();
+  int cold_rounds = 2;
+  int warm_rounds = 5;
+};
+
+[[noreturn]] void Fail(const std::string& message) {
+  std::fprintf(stderr, "load_weights_bench: %s\n", message.c_str());
+  std::exit(1);
+}
+void Must(const absl::Status& status) {
+  if (!status.ok()) Fail(status.ToString());
+}
+template <typename T>
+T Must(absl::StatusOr<T> result) {
+  Must(result.status());
+  return *std::move(result);
+}
+
+Settings Parse(int argc, char** argv) {
+  Settings settings;
+  if (bench::IsSmoke()) {
+    settings.model = "tiny";
+    settings.threads = 2;
+    settings.cold_rounds = 1;
+    settings.warm_rounds = 1;
+  }
+  for (int i = 1; i < argc; i += 2) {
+    const std::string name = argv[i];
+    if (i + 1 == argc) Fail(name + " needs a value");
+    const std::string value = argv[i + 1];
+    if (name == "--backend") {
+      settings.backend = value;
+    } else if (name == "--model") {
+      settings.model = value;
+    } else if (name == "--layers") {
+      settings.layers = static_cast<uint32_t>(std::max(1, std::atoi(value.c_str())));
+    } else if (name == "--threads") {
+      settings.threads = std::max(1, std::atoi(value.c_str()));
+    } else if (name == "--folder") {
+      settings.folder = value;
+    } else if (name == "--cold-rounds") {
+      settings.cold_rounds = std::atoi(value.c_str());
+    } else if (name == "--warm-rounds") {
+      settings.warm_rounds = std::atoi(value.c_str());
+    } else {
+      Fail("unknown option " + name);
+    }
+  }
+  return settings;
+}
+
+test_support::Backend CreateBackend(const std::string& name) {
+  for (const test_support::BackendParam& param : test_support::AvailableBackends()) {
+    // Suites make small CUDA backends; this one takes the GPU.
+    if (name == "cpu" && param.name == "CpuBf16") return std::move(*param.create());
+  }
+#if RETROINFER_CUDA
+  if (name == "cuda") {
+    test_support::Backend backend;
+    auto device = Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.9}));
+    backend.ops = Must(CudaOps::Create(*device));
+    backend.device = std::move(device);
+    backend.stream = Must(backend.device->CreateStream(StreamKind::kCompute));
+    return backend;
+  }
+#endif
+  Fail("no backend " + name + " here");
+}
+
+// Writes the files of a checkpoint, tensors in the order of their names.
+class ModelWriter {
+ public:
+  explicit ModelWriter(std::string folder) : folder_(std::move(folder)) {
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0.0f, 0.02f);
+    numbers_.resize((size_t{1} << 22) + 4096);
+    for (uint16_t& number : numbers_) {
+      const float value = normal(random);
+      uint32_t bits;
+      std::memcpy(&bits, &value, sizeof(bits));
+      number = static_cast<uint16_t>(bits >> 16);
+    }
+  }
+
+  void Write(const ModelConfig& config) {
+    std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
+    size_t bytes = 0;
+    for (const auto& [name, shape] : ExpectedTensors(config)) {
+      tensors.emplace_back(name, shape);
+      bytes += BytesOf(shape);
+      if (bytes < kFileBytes) continue;
+      WriteFile(tensors);
+      tensors.clear();
+      bytes = 0;
+    }
+    if (!tensors.empty()) WriteFile(tensors);
+    std::FILE* const index = Open("model.safetensors.index.json");
+    const std::string text = nlohmann::json({{"weight_map", weight_map_}}).dump();
+    Put(index, text.data(), text.size());
+    std::fclose(index);
+  }
+
+  std::vector<std::string> paths() const { return paths_; }
+
+ private:
+  static size_t BytesOf(const std::vector<int64_t>& shape) {
+    size_t bytes = sizeof(uint16_t);
+    for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+    return bytes;
+  }
+  std::FILE* Open(const std::string& name) const {
+    std::FILE* const file = std::fopen((folder_ + "/" + name).c_str(), "wb");
+    if (file == nullptr) Fail("cannot write to " + folder_);
+    return file;
+  }
+  static void Put(std::FILE* file, const void* data, size_t size) {
+    if (std::fwrite(data, 1, size, file) != size) Fail("the disk is full, or fails");
+  }
+  void WriteFile(const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors) {
+    const std::string name = "model-" + std::to_string(paths_.size()) + ".safetensors";
+    nlohmann::json header = nlohmann::json::object();
+    size_t at = 0;
+    for (const auto& [tensor, shape] : tensors) {
+      const size_t bytes = BytesOf(shape);
+      header[tensor] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+      weight_map_[tensor] = name;
+      at += bytes;
+    }
+    const std::string text = header.dump();
+    const uint64_t length = text.size();
+    std::FILE* const file = Open(name);
+    Put(file, &length, sizeof(length));
+    Put(file, text.data(), text.size());
+    for (size_t left = at; left > 0;) {
+      const size_t bytes = std::min(left, (size_t{1} << 22) * sizeof(uint16_t));
+      // Elsewhere each time, so that no two pieces are the same.
+      Put(file, numbers_.data() + (next_ = (next_ + 61) % 4096), bytes);
+      left -= bytes;
+    }
+    if (std::fflush(file) != 0 || ::fsync(::fileno(file)) != 0) Fail("cannot write " + name);
+    std::fclose(file);
+    paths_.push_back(folder_ + "/" + name);
+  }
+
+  const std::string folder_;
+  std::vector<uint16_t> numbers_;
+  size_t next_ = 0;
+  std::vector<std::string> paths_;
+  nlohmann::json weight_map_ = nlohmann::json::object();
+};
+
+class LoadBench {
+ public:
+  explicit LoadBench(const Settings& settings)
+      : settings_(settings), backend_(CreateBackend(settings.backend)) {
+    config_ = Must(NamedModelShape(settings.model));
+    if (settings.layers != 0) config_.num_layers = settings.layers;
+    folder_ = settings.folder + "/load-weights-XXXXXX";
+    if (::mkdtemp(folder_.data()) == nullptr) Fail("cannot make a folder in " + settings.folder);
+    ModelWriter writer(folder_);
+    writer.Write(config_);
+    paths_ = writer.paths();
+    for (const std::string& path : paths_) bytes_ += std::filesystem::file_size(path);
+  }
+  ~LoadBench() { std::filesystem::remove_all(folder_); }
+
+  nlohmann::json Run() {
+    Check();
+    // Opened anew: pages that are mapped stay in the page cache.
+    const Checkpoint checkpoint = Must(Checkpoint::Open(folder_));
+    nlohmann::json json = bench::Report("load_weights", backend_.device->info());
+    json["settings"] = {{"model", settings_.model},
+                        {"layers", config_.num_layers},
+                        {"threads", settings_.threads},
+                        {"files", paths_.size()},
+                        {"gib", static_cast<double>(bytes_) / (1 << 30)}};
+    for (const bool cold : {true, false}) {
+      const int rounds = cold ? settings_.cold_rounds : settings_.warm_rounds;
+      if (rounds <= 0) continue;
+      std::vector<double> plain, load, hashed;
+      const auto time = [&](std::vector<double>& seconds, auto&& body) {
+        if (cold) DropFromPageCache();
+        const absl::Time begin = absl::Now();
+        body();
+        seconds.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
+      };
+      for (int round = 0; round < rounds; ++round) {
+        time(plain, [this] { PlainRead(); });
+        time(load, [&] { Load(checkpoint, nullptr); });
+        time(hashed, [&] {
+          CheckpointHasher hasher(checkpoint);
+          Load(checkpoint, &hasher);
+          Must(hasher.Finish(config_).status());
+        });
+      }
+      nlohmann::json& part = json[cold ? "cold" : "warm"];
+      part["rounds"] = rounds;
+      const double plain_rate = Describe("plain_read", plain, part);
+      part["load_share"] = Describe("load", load, part) / plain_rate;
+      part["load_and_hash_share"] = Describe("load_and_hash", hashed, part) / plain_rate;
+    }
+    return json;
+  }
+
+ private:
+  // Returns GB/s of the median.
+  double Describe(const std::string& name, std::vector<double> seconds, nlohmann::json& json) {
+    std::sort(seconds.begin(), seconds.end());
+    const double median = seconds[seconds.size() / 2];
+    const double rate = static_cast<double>(bytes_) / 1e9 / median;
+    json[name] = {{"seconds_median", median},
+                  {"seconds_min", seconds.front()},
+                  {"seconds_max", seconds.back()},
+                  {"gb_per_s", rate}};
+    return rate;
+  }
+
+  ModelWeights Load(const Checkpoint& checkpoint, CheckpointHasher* hasher) {
+    return Must(LoadModelWeights(
+        *backend_.device, *backend_.ops, config_, checkpoint,
+        {.source = WeightSource::kReading, .num_threads = settings_.threads, .hasher = hasher}));
+  }
+
+  // What is on the device and what was hashed are what the mapped files hold.
+  void Check() {
+    const Checkpoint checkpoint = Must(Checkpoint::Open(folder_));
+    CheckpointHasher hasher(checkpoint);
+    const ModelWeights weights = Load(checkpoint, &hasher);
+    const auto expected = ModelFingerprint(config_, checkpoint, {.num_threads = settings_.threads});
+    if (Must(hasher.Finish(config_)) != Must(expected)) Fail("the fingerprint is not right");
+    const HostTensor& embedding = checkpoint.tensors().at("model.embed_tokens.weight");
+    std::vector<std::byte> loaded(embedding.bytes.size());
+    Must(backend_.device->Download(*backend_.stream, weights.embedding_buffer.bytes(), loaded));
+    Must(backend_.stream->Synchronize());
+    if (!std::equal(loaded.begin(), loaded.end(), embedding.bytes.begin())) {
+      Fail("the embedding is not what its file holds");
+    }
+  }
+
+  void DropFromPageCache() {
+    for (const std::string& path : paths_) {
+      const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+      if (fd < 0 || ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0)
+        Fail("cannot drop " + path);
+      ::close(fd);
+    }
+  }
+
+  // Reads all files in pieces of the same size, with as many threads, into memory that was touched.
+  void PlainRead() {
+    struct Piece {
+      int fd;
+      off_t offset;
+    };
+    std::vector<Piece> pieces;
+    std::vector<int> files;
+    for (const std::string& path : paths_) {
+      files.push_back(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      if (files.back() < 0) Fail("cannot open " + path);
+      const auto size = static_cast<off_t>(std::filesystem::file_size(path));
+      for (off_t at = 0; at < size; at += kPieceBytes) pieces.push_back({files.back(), at});
+    }
+    std::atomic<size_t> next = 0, total = 0;
+    const auto read = [&] {
+      std::vector<char> memory(kPieceBytes);
+      for (size_t i = next++; i < pieces.size(); i = next++) {
+        const ssize_t count = ::pread(pieces[i].fd, memory.data(), memory.size(), pieces[i].offset);
+        if (count <= 0) Fail("a plain read failed");
+        total += static_cast<size_t>(count);
+      }
+    };
+    std::vector<std::thread> threads;
+    for (int i = 0; i < settings_.threads; ++i) threads.emplace_back(read);
+    for (std::thread& thread : threads) thread.join();
+    for (const int file : files) ::close(file);
+    if (total != bytes_) Fail("a plain read was short");
+  }
+
+  const Settings settings_;
+  test_support::Backend backend_;
+  ModelConfig config_;
+  std::string folder_;
+  std::vector<std::string> paths_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace
+}  // namespace retroinfer
+
+int main(int argc, char** argv) {
+  retroinfer::LoadBench bench(retroinfer::Parse(argc, argv));
+  retroinfer::bench::Print(bench.Run());
+  return 0;
+}

@@ -1,0 +1,140 @@
+#include "gpu_worker/server/model_source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/model/model_shapes.h"
+#include "gpu_worker/model/random_weights.h"
+#include "gpu_worker/tokenizer/byte_tokenizer.h"
+#include "spdlog/spdlog.h"
+
+namespace retroinfer {
+namespace {
+
+std::string FolderName(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).lexically_normal();
+  return folder.has_filename() ? folder.filename().string()
+                               : folder.parent_path().filename().string();
+}
+
+// As many as the host has cores, with which a disk of today is busy.
+int ReadingThreads() {
+  return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 16u));
+}
+
+// A line whenever another tenth is loaded.
+class LoadingLog {
+ public:
+  void Note(size_t done, size_t total) {
+    const int tenth = static_cast<int>(done * 10 / std::max<size_t>(1, total));
+    if (tenth == last_tenth_) return;
+    last_tenth_ = tenth;
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin_);
+    spdlog::info("weights: {} of {} MiB, {:.2f} GB/s", done >> 20, total >> 20,
+                 static_cast<double>(done) / 1e9 / std::max(seconds, 1e-9));
+  }
+
+ private:
+  const absl::Time begin_ = absl::Now();
+  int last_tenth_ = -1;
+};
+
+}  // namespace
+
+absl::StatusOr<ModelSource> ModelSource::Open(const WorkerOptions& options) {
+  ModelSource source;
+  RETURN_IF_ERROR(options.load_format == "dummy" ? source.OpenDummy(options)
+                                                 : source.OpenFolder(options.model_folder));
+  const int32_t num_tokens = source.tokenizer_->vocab_size();
+  if (num_tokens > source.config_.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        source.name_, ": the tokenizer has ", num_tokens, " tokens, the model's vocabulary ",
+        source.config_.vocab_size, ": they do not belong together"));
+  }
+  return source;
+}
+
+absl::Status ModelSource::OpenFolder(const std::string& folder) {
+  name_ = FolderName(folder);
+  ASSIGN_OR_RETURN(config_, LoadModelConfig(folder));
+  ASSIGN_OR_RETURN(generation_, LoadGenerationConfig(folder, config_));
+  ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(folder));
+  ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(folder));
+  return absl::OkStatus();
+}
+
+absl::Status ModelSource::OpenDummy(const WorkerOptions& options) {
+  const std::string& folder = options.model_folder;
+  if (options.model_shape.empty()) {
+    name_ = FolderName(folder);
+    ASSIGN_OR_RETURN(config_, LoadModelConfig(folder));
+    ASSIGN_OR_RETURN(generation_, LoadGenerationConfig(folder, config_));
+  } else {
+    name_ = options.model_shape;
+    ASSIGN_OR_RETURN(config_, NamedModelShape(options.model_shape));
+  }
+  int64_t longest = options.max_model_len;
+  if (longest == 0 && options.synthetic_context != 0) longest = kSyntheticRequestTokens;
+  config_.context_length = std::max(config_.context_length, options.synthetic_context + longest);
+
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = absl::NotFoundError("no folder");
+  if (!folder.empty()) tokenizer = Tokenizer::Load(folder);
+  if (absl::IsNotFound(tokenizer.status())) {
+    spdlog::info("no tokenizer: each byte of a text is a token");
+    tokenizer = CreateByteTokenizer();
+  }
+  RETURN_IF_ERROR(tokenizer.status());
+  tokenizer_ = *std::move(tokenizer);
+  return absl::OkStatus();
+}
+
+size_t ModelSource::weight_bytes() const {
+  return checkpoint_.has_value() ? checkpoint_->total_bytes() : RandomWeightBytes(config_);
+}
+
+absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, Ops& ops,
+                                                      WeightSource weight_source) const {
+  if (checkpoint_.has_value()) return LoadCheckpoint(device, ops, weight_source);
+  spdlog::info("random weights: what is generated means nothing");
+  Loaded loaded;
+  loaded.fingerprint = RandomModelFingerprint(config_);
+  ASSIGN_OR_RETURN(loaded.weights, RandomModelWeights(device, ops, config_));
+  return loaded;
+}
+
+absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(Device& device, Ops& ops,
+                                                                WeightSource weight_source) const {
+  Loaded loaded;
+  CheckpointHasher hasher(*checkpoint_);
+  const bool hash_apart = weight_source == WeightSource::kMapping;
+  const absl::Time begin = absl::Now();
+  if (hash_apart) {
+    ASSIGN_OR_RETURN(
+        loaded.fingerprint,
+        ModelFingerprint(config_, *checkpoint_, {.num_threads = device.info().num_processors}));
+  }
+  LoadingLog log;
+  ASSIGN_OR_RETURN(
+      loaded.weights,
+      LoadModelWeights(device, ops, config_, *checkpoint_,
+                       {.source = weight_source,
+                        .num_threads = ReadingThreads(),
+                        .hasher = hash_apart ? nullptr : &hasher,
+                        .progress = [&log](size_t done, size_t total) { log.Note(done, total); }}));
+  if (!hash_apart) {
+    ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_));
+  }
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
+  spdlog::info("{} MiB of weights loaded and hashed in {:.1f} s: {:.2f} GB/s",
+               checkpoint_->total_bytes() >> 20, seconds,
+               static_cast<double>(checkpoint_->total_bytes()) / 1e9 / std::max(seconds, 1e-9));
+  return loaded;
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,66 @@
+// What a worker is to run: a model folder, or a shape with random weights.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/fingerprint.h"
+#include "gpu_worker/model/generation_config.h"
+#include "gpu_worker/model/model_config.h"
+#include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/server/worker_options.h"
+#include "gpu_worker/tokenizer/tokenizer.h"
+
+namespace retroinfer {
+
+// Threads: immutable after Open.
+// Owns:    the files of a checkpoint, and the tokenizer.
+class ModelSource {
+ public:
+  // Requests of a server with synthetic contexts, where --max-model-len does not say.
+  static constexpr int64_t kSyntheticRequestTokens = 8192;
+
+  // Opens and checks options.model_folder. With --load-format dummy no weights are read: the shape
+  // is that of options.model_shape or of the folder's config.json; the tokenizer is the folder's,
+  // or a token for each byte where there is none; and contexts may be longer than the model's.
+  //
+  // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a shape that is not
+  //          there, not right or not supported.
+  static absl::StatusOr<ModelSource> Open(const WorkerOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  const GenerationConfig& generation() const { return generation_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  // Of the folder, or of the shape.
+  const std::string& name() const { return name_; }
+  size_t weight_bytes() const;
+
+  struct Loaded {
+    ModelWeights weights;
+    Fingerprint fingerprint;
+  };
+  // Reads or makes the weights, and names them, in one pass over the files where they are not
+  // mapped. Progress goes to the log.
+  //
+  // Returns: as LoadModelWeights and RandomModelWeights.
+  absl::StatusOr<Loaded> Load(Device& device, Ops& ops, WeightSource weight_source) const;
+
+ private:
+  absl::StatusOr<Loaded> LoadCheckpoint(Device& device, Ops& ops, WeightSource weight_source) const;
+  absl::Status OpenDummy(const WorkerOptions& options);
+  absl::Status OpenFolder(const std::string& folder);
+
+  std::string name_;
+  ModelConfig config_;
+  GenerationConfig generation_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<Checkpoint> checkpoint_;  // none: random weights
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,49 @@
+#include "gpu_worker/synthetic/drifting_queries.h"
+
+#include "absl/memory/memory.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+
+absl::StatusOr<std::unique_ptr<DriftingQueries>> DriftingQueries::Create(
+    Device& device, Ops& ops, Stream& stream, AttentionPolicy& policy,
+    const SyntheticContext& context, uint32_t num_layers, int32_t max_batch) {
+  auto drifting =
+      absl::WrapUnique(new DriftingQueries(ops, stream, policy, context, num_layers, max_batch));
+  const size_t bytes = size_t{num_layers} * static_cast<size_t>(max_batch) * sizeof(int32_t);
+  ASSIGN_OR_RETURN(drifting->rows_,
+                   StagedArrays::Create(device, {bytes}, MemoryPurpose::kActivations));
+  return drifting;
+}
+
+absl::Status DriftingQueries::BeginStep(std::span<SequenceKv* const> batch) {
+  constexpr uint64_t kBetweenLayers = 37, kBetweenSequences = 101;
+  const auto num_queries = static_cast<uint64_t>(context_.queries().rows);
+  const std::span<int32_t> rows = rows_.Host<int32_t>(0);
+  for (uint64_t layer = 0; layer < num_layers_; ++layer) {
+    for (size_t i = 0; i < batch.size(); ++i) {
+      const uint64_t row =
+          step_ + layer * kBetweenLayers + batch[i]->sequence_id * kBetweenSequences;
+      rows[layer * static_cast<size_t>(max_batch_) + i] = static_cast<int32_t>(row % num_queries);
+    }
+  }
+  ++step_;
+  return ForwardingPolicy::BeginStep(batch);
+}
+
+absl::Status DriftingQueries::UploadStep() {
+  RETURN_IF_ERROR(rows_.Upload(stream_));
+  return ForwardingPolicy::UploadStep();
+}
+
+absl::Status DriftingQueries::DecodeLayer(uint32_t layer, const MatrixView& queries,
+                                          const MatrixView& keys, const MatrixView& values,
+                                          const MatrixView& out) {
+  const DeviceSpan<const int32_t> rows = rows_.On<const int32_t>(0).subspan(
+      size_t{layer} * static_cast<size_t>(max_batch_), static_cast<size_t>(queries.rows));
+  RETURN_IF_ERROR(
+      ops_.Embedding(stream_, {.token_ids = rows, .table = context_.queries(), .out = queries}));
+  return ForwardingPolicy::DecodeLayer(layer, queries, keys, values, out);
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,46 @@
+// A policy that answers for another one: the base of those that change a part of it.
+#pragma once
+
+#include <span>
+
+#include "gpu_worker/attention/attention_policy.h"
+
+namespace retroinfer {
+
+// Threads: as AttentionPolicy.
+class ForwardingPolicy : public AttentionPolicy {
+ public:
+  // `policy` must outlive it.
+  explicit ForwardingPolicy(AttentionPolicy& policy) : policy_(policy) {}
+
+  KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override {
+    return policy_.Need(prompt_tokens, total_tokens);
+  }
+  absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
+    return policy_.TakeLayer(sequence, layer, kv);
+  }
+  absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override {
+    return policy_.LayerTaken(sequence, layer);
+  }
+  absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override {
+    return policy_.FinishPrefill(sequence);
+  }
+  absl::Status BeginStep(std::span<SequenceKv* const> batch) override {
+    return policy_.BeginStep(batch);
+  }
+  uint64_t StepShape() const override { return policy_.StepShape(); }
+  absl::Status UploadStep() override { return policy_.UploadStep(); }
+  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
+                           const MatrixView& values, const MatrixView& out) override {
+    return policy_.DecodeLayer(layer, queries, keys, values, out);
+  }
+  absl::Status DownloadStep() override { return policy_.DownloadStep(); }
+  absl::Status EndStep() override { return policy_.EndStep(); }
+  absl::StatusOr<bool> Release(SequenceKv& sequence) override { return policy_.Release(sequence); }
+  BytesRead LastStepBytes(size_t row) const override { return policy_.LastStepBytes(row); }
+
+ private:
+  AttentionPolicy& policy_;
+};
+
+}  // namespace retroinfer

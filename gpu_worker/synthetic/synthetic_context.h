@@ -1,0 +1,66 @@
+// Long contexts without prefill, for measuring decode steps: keys that lie in clusters, and queries
+// that drift from step to step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/ops/layer_kv.h"
+#include "gpu_worker/ops/matrix.h"
+#include "gpu_worker/ops/ops.h"
+
+namespace retroinfer {
+
+struct SyntheticShape {
+  KvGeometry geometry;
+  int32_t num_query_heads = 0;
+  int64_t max_tokens = 0;  // of a context
+  // Cosine between a head's queries of two steps, without what is random in each.
+  double overlap = 0.9;
+  uint64_t seed = 1;
+};
+
+// Topics, each a direction with some spread; a context stays with a topic for a dozen tokens. Every
+// sequence and every layer get the same tokens, each layer beginning elsewhere.
+//
+// Threads: one at a time.
+class SyntheticContext {
+ public:
+  // Device bytes that Create takes.
+  static size_t Bytes(const SyntheticShape& shape, DType activation_dtype);
+
+  // Takes device memory for one layer's KV of a context, and for the tables.
+  static absl::StatusOr<SyntheticContext> Create(Device& device, Ops& ops,
+                                                 const SyntheticShape& shape);
+
+  // Enqueues the making of tokens [0, num_tokens) of a layer's KV, in memory that the next call
+  // overwrites. REQUIRES: num_tokens <= max_tokens.
+  absl::StatusOr<LayerKv> MakeLayer(Stream& stream, uint32_t layer, int64_t num_tokens);
+  // Lets the next MakeLayer's work wait for what `reader` has enqueued so far.
+  absl::Status ReadBy(Stream& reader) { return reader.Record(*read_); }
+
+  // Queries: [num_queries][query_heads * head_dim] bf16; consecutive ones are those of consecutive
+  // steps.
+  const MatrixView& queries() const { return queries_; }
+
+ private:
+  absl::Status MakeTables(Stream& stream);
+  absl::Status Upload(Stream& stream, std::span<const std::byte> host, DeviceBuffer& buffer);
+
+  Device* device_ = nullptr;
+  Ops* ops_ = nullptr;
+  SyntheticShape shape_;
+  std::unique_ptr<Event> read_;
+  DeviceBuffer keys_, values_;  // a layer's
+  DeviceBuffer table_buffer_, ids_, chunk_;
+  DeviceBuffer query_buffer_;
+  MatrixView table_;    // [topics * variants, head_dim] bf16
+  MatrixView queries_;  // see queries()
+};
+
+}  // namespace retroinfer

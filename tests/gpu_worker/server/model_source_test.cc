@@ -1,0 +1,96 @@
+#include "gpu_worker/server/model_source.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "gpu_worker/device/cpu/cpu_device.h"
+#include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "gpu_worker/tokenizer/byte_tokenizer.h"
+
+namespace retroinfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kNeedle = RETROINFER_SOURCE_DIR "/models/needle";
+const std::string kWithoutTokenizer =
+    RETROINFER_SOURCE_DIR "/tests/golden/models/llama-d64-untied-bf16";
+
+WorkerOptions Dummy(const std::string& shape, const std::string& folder = "") {
+  WorkerOptions options;
+  options.load_format = "dummy";
+  options.model_shape = shape;
+  options.model_folder = folder;
+  return options;
+}
+
+TEST(ModelSourceTest, AFolderGivesEverything) {
+  WorkerOptions options;
+  options.model_folder = kNeedle + "/";
+  const auto source = ModelSource::Open(options);
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(source->name(), "needle");
+  EXPECT_EQ(source->config().context_length, 131'072);
+  EXPECT_GT(source->weight_bytes(), size_t{1} << 20);
+  EXPECT_GT(source->tokenizer().vocab_size(), 256);
+}
+
+TEST(ModelSourceTest, ANamedShapeNeedsNoFiles) {
+  const auto source = ModelSource::Open(Dummy("llama-3.1-8b"));
+  ASSERT_TRUE(source.ok()) << source.status();
+  EXPECT_EQ(source->name(), "llama-3.1-8b");
+  EXPECT_EQ(source->config().num_layers, 32u);
+  EXPECT_EQ(source->weight_bytes(), size_t{2} * 8'030'261'248);  // as its model card counts them
+  EXPECT_EQ(source->tokenizer().vocab_size(), kByteTokenizerTokens);
+  EXPECT_TRUE(source->generation().eos_token_ids.empty());
+  EXPECT_EQ(ModelSource::Open(Dummy("gpt-5")).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(ModelSourceTest, AFolderMayGiveTheShapeOrTheTokenizerAlone) {
+  const auto shape = ModelSource::Open(Dummy("", kWithoutTokenizer));
+  ASSERT_TRUE(shape.ok()) << shape.status();
+  EXPECT_EQ(shape->name(), "llama-d64-untied-bf16");
+  EXPECT_EQ(shape->tokenizer().vocab_size(), kByteTokenizerTokens);
+  const auto both = ModelSource::Open(Dummy("", kNeedle));
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->name(), "needle");
+  const auto tokenizer = ModelSource::Open(Dummy("llama-3-8b", kNeedle));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ(tokenizer->name(), "llama-3-8b");
+  EXPECT_EQ(tokenizer->tokenizer().vocab_size(), both->tokenizer().vocab_size());
+}
+
+TEST(ModelSourceTest, RandomWeightsHaveNoLongestContext) {
+  WorkerOptions options = Dummy("tiny");
+  options.synthetic_context = 1'000'000;
+  EXPECT_EQ(ModelSource::Open(options)->config().context_length,
+            1'000'000 + ModelSource::kSyntheticRequestTokens);
+  options.max_model_len = 100;
+  EXPECT_EQ(ModelSource::Open(options)->config().context_length, 1'000'100);
+  options.synthetic_context = 0;
+  EXPECT_EQ(ModelSource::Open(options)->config().context_length, 8192);
+}
+
+TEST(ModelSourceTest, LoadsRandomWeightsUnderANameOfTheirOwn) {
+  CpuDevice device({.num_threads = 1});
+  CpuOps ops(device, ComputePrecision::kBf16);
+  const auto random = ModelSource::Open(Dummy("tiny"))->Load(device, ops, WeightSource::kMapping);
+  ASSERT_TRUE(random.ok()) << random.status();
+  EXPECT_EQ(random->weights.layers.size(), 2u);
+  WorkerOptions options;
+  options.model_folder = kNeedle;
+  const auto whole = ModelSource::Open(options)->Load(device, ops, WeightSource::kMapping);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  const auto dummy =
+      ModelSource::Open(Dummy("", kNeedle))->Load(device, ops, WeightSource::kMapping);
+  ASSERT_TRUE(dummy.ok()) << dummy.status();
+  EXPECT_NE(whole->fingerprint, dummy->fingerprint);
+  EXPECT_NE(random->fingerprint, dummy->fingerprint);
+  const auto read = ModelSource::Open(options)->Load(device, ops, WeightSource::kReading);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->fingerprint, whole->fingerprint);
+}
+
+}  // namespace
+}  // namespace retroinfer

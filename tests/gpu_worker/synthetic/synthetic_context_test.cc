@@ -1,0 +1,115 @@
+#include "gpu_worker/synthetic/synthetic_context.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "tests/support/backends.h"
+
+namespace retroinfer {
+namespace {
+
+float FromBf16(uint16_t bits) {
+  const uint32_t wide = uint32_t{bits} << 16;
+  float value;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
+double Cosine(const float* a, const float* b, size_t dim) {
+  double dot = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < dim; ++i) {
+    dot += double{a[i]} * b[i];
+    aa += double{a[i]} * a[i];
+    bb += double{b[i]} * b[i];
+  }
+  return dot / std::sqrt(aa * bb);
+}
+
+constexpr size_t kDim = 64, kKvHeads = 2, kQueryHeads = 4, kTokens = 5000;
+
+class SyntheticContextTest : public ::testing::TestWithParam<test_support::BackendParam> {
+ protected:
+  SyntheticContext Create(double overlap) {
+    shape_.overlap = overlap;
+    auto context = SyntheticContext::Create(*backend_->device, *backend_->ops, shape_);
+    EXPECT_TRUE(context.ok()) << context.status();
+    return *std::move(context);
+  }
+  std::vector<float> Read(const std::byte* data, size_t count) {
+    std::vector<uint16_t> bits(count);
+    EXPECT_TRUE(backend_->device
+                    ->Download(*backend_->stream,
+                               DeviceSpan<const std::byte>(data, count * sizeof(uint16_t)),
+                               std::as_writable_bytes(std::span(bits)))
+                    .ok());
+    EXPECT_TRUE(backend_->stream->Synchronize().ok());
+    std::vector<float> values(count);
+    for (size_t i = 0; i < count; ++i) values[i] = FromBf16(bits[i]);
+    return values;
+  }
+
+  std::unique_ptr<test_support::Backend> backend_ = GetParam().create();
+  SyntheticShape shape_ = {
+      .geometry = {.num_layers = 2, .num_kv_heads = kKvHeads, .head_dim = kDim},
+      .num_query_heads = kQueryHeads,
+      .max_tokens = kTokens};
+};
+
+TEST_P(SyntheticContextTest, NeighboursOftenShareATopicAndStrangersDoNot) {
+  SyntheticContext context = Create(0.99);
+  const auto kv = context.MakeLayer(*backend_->stream, 1, kTokens);
+  ASSERT_TRUE(kv.ok()) << kv.status();
+  const std::vector<float> keys = Read(kv->keys, kTokens * kDim);  // of the first head
+  int alike = 0;
+  double far = 0;
+  for (size_t i = 0; i + 1 < kTokens; ++i) {
+    alike += Cosine(&keys[i * kDim], &keys[(i + 1) * kDim], kDim) > 0.5;
+    far += std::abs(Cosine(&keys[i * kDim], &keys[(i * 7919 + 13) % kTokens * kDim], kDim));
+  }
+  EXPECT_GT(alike, 0.85 * kTokens);  // a topic lasts a dozen tokens
+  EXPECT_LT(alike, 0.99 * kTokens);
+  EXPECT_LT(far / kTokens, 0.4);
+}
+
+TEST_P(SyntheticContextTest, QueriesOfTwoStepsAreAsAlikeAsAsked) {
+  for (const double overlap : {0.99, 0.5}) {
+    const SyntheticContext context = Create(overlap);
+    const MatrixView& queries = context.queries();
+    const size_t width = kQueryHeads * kDim;
+    ASSERT_EQ(queries.cols, static_cast<int64_t>(width));
+    const auto rows = static_cast<size_t>(queries.rows);
+    const std::vector<float> values = Read(queries.data, rows * width);
+    double sum = 0;
+    for (size_t row = 0; row + 1 < rows; ++row) {
+      sum += Cosine(&values[row * width], &values[(row + 1) * width], kDim);
+    }
+    // Each query has some noise of its own, and what is new in one may be an old topic.
+    EXPECT_NEAR(sum / static_cast<double>(rows - 1), overlap, overlap > 0.9 ? 0.05 : 0.15);
+  }
+}
+
+TEST_P(SyntheticContextTest, ASequenceMayBeShorterAndTheMemoryIsWhatItSays) {
+  const size_t before = backend_->device->allocated_bytes(MemoryPurpose::kActivations);
+  SyntheticContext context = Create(0.99);
+  EXPECT_EQ(backend_->device->allocated_bytes(MemoryPurpose::kActivations) - before,
+            SyntheticContext::Bytes(shape_, backend_->ops->activation_dtype()));
+  const auto all = context.MakeLayer(*backend_->stream, 0, kTokens);
+  ASSERT_TRUE(all.ok());
+  const std::vector<float> keys = Read(all->keys, kTokens * kDim);
+  ASSERT_TRUE(context.ReadBy(*backend_->background).ok());
+  const auto part = context.MakeLayer(*backend_->stream, 0, 100);
+  ASSERT_TRUE(part.ok());
+  EXPECT_EQ(part->capacity, static_cast<int64_t>(kTokens));
+  EXPECT_EQ(Read(part->keys, 100 * kDim),
+            std::vector<float>(keys.begin(), keys.begin() + 100 * kDim));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SyntheticContextTest,
+                         ::testing::ValuesIn(test_support::AvailableBackends()),
+                         [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace retroinfer
