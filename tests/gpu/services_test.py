@@ -182,11 +182,11 @@ class Test:
     def host_time(self):
         """What the engine's thread works a step while eight streams decode."""
         names = ("decode_steps_total", "decode_host_seconds_total", "engine_busy_seconds_total")
+        before = self.services.metric("gpu_worker", "prompt_tokens_total")
         client = self.services.client(
             "bench", "--policy", "wave", "--num-prompts", "8", "--max-concurrency", "8",
             "--input-len", str(self.services.arguments.length), "--output-len",
             str(self.services.arguments.load_tokens))
-        before = self.services.metric("gpu_worker", "prompt_tokens_total")
         enough = before + 7.5 * self.services.arguments.length
         eventually(lambda: self.services.metric("gpu_worker", "prompt_tokens_total") > enough,
                    "eight streams decode")
