@@ -30,7 +30,8 @@ using test_support::GenerateStream;
 using test_support::ServiceProcesses;
 
 constexpr size_t kConcurrent = 6;
-// Until most shapes of steps have been recorded on a GPU: their graphs stay.
+// On a GPU: until so many shapes of steps have been recorded that a new one replaces an old one.
+constexpr size_t kWarmUpOnGpu = 2000;
 constexpr size_t kWarmUp = 200;
 constexpr size_t kWarmUpSmoke = 20;
 // Between the two quarters lie 1000 requests, so what each of them leaks shows from 4 KiB on: less
@@ -38,10 +39,17 @@ constexpr size_t kWarmUpSmoke = 20;
 // so a rare moment at which more is in use than ever before raises the mark once, by about 2 MiB.
 constexpr int64_t kAllowedGrowth = int64_t{4} << 20;
 
+size_t NumWarmUp() {
+  if (bench::IsSmoke()) return kWarmUpSmoke;
+  return test_support::TestDevice() == "cpu" ? kWarmUp : kWarmUpOnGpu;
+}
+
 struct Sample {
   size_t requests;
   int64_t worker;
   int64_t store;
+  int64_t device_in_use;    // as the driver has it
+  int64_t graphs_recorded;  // since start
 };
 
 // Prompts of 10 to 1500 tokens, or more; with wave attention, those over 1024 have pages in the
@@ -67,12 +75,16 @@ class Run {
 
   // Returns whether all requests succeeded and nothing is held.
   bool Go() {
-    if (!Send(bench::IsSmoke() ? kWarmUpSmoke : kWarmUp, [](size_t) {})) return false;
+    const size_t sample_every = std::max<size_t>(1, num_requests_ / 40);
+    const auto warm_up_sample = [&](size_t count) {
+      if (count % (10 * sample_every) == 0) TakeSample(0);
+    };
+    if (!Send(NumWarmUp(), warm_up_sample)) return false;
     before_ = Pools();
     begin_steps_ = decode_steps();
     TakeSample(0);
-    const bool sent = Send(num_requests_, [this](size_t count) {
-      if (count % std::max<size_t>(1, num_requests_ / 40) == 0) TakeSample(count);
+    const bool sent = Send(num_requests_, [&](size_t count) {
+      if (count % sample_every == 0) TakeSample(count);
     });
     after_ = Pools();
     return sent;
@@ -176,8 +188,14 @@ class Run {
     return options;
   }
   void TakeSample(size_t requests) {
+    std::map<std::string, double> metrics;
+    const std::string worker = processes_.WorkerMetrics();
+    AddMetric(worker, "device_memory_in_use_bytes", "", metrics);
+    AddMetric(worker, "decode_graphs_recorded_total", "", metrics);
     samples_.push_back({requests, test_support::AnonymousBytes(processes_.worker().pid()),
-                        test_support::AnonymousBytes(processes_.store().pid())});
+                        test_support::AnonymousBytes(processes_.store().pid()),
+                        static_cast<int64_t>(metrics["device_memory_in_use_bytes"]),
+                        static_cast<int64_t>(metrics["decode_graphs_recorded_total"])});
   }
 
   const size_t num_requests_;
@@ -223,7 +241,9 @@ int Main() {
   for (const Sample& sample : run.samples()) {
     samples.push_back({{"requests", sample.requests},
                        {"gpu_worker", sample.worker},
-                       {"kv_store_service", sample.store}});
+                       {"kv_store_service", sample.store},
+                       {"device_memory_in_use", sample.device_in_use},
+                       {"graphs_recorded", sample.graphs_recorded}});
   }
   bench::Print(report);
   for (const char* process : {"gpu_worker", "kv_store_service"}) {
