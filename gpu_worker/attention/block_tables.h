@@ -23,6 +23,7 @@ class BlockTables {
                                                              int64_t max_meta_blocks);
 
   IdAllocator& rows() { return rows_; }
+  const IdAllocator& rows() const { return rows_; }
 
   absl::Status WriteDense(Stream& stream, int32_t row, std::span<const int32_t> blocks);
   absl::Status WriteMeta(Stream& stream, int32_t row, std::span<const int32_t> blocks);

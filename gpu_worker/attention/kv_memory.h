@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -42,6 +43,7 @@ class KvMemory {
   DensePoolView dense_pool() const { return {dense_buffer_.bytes(), sizes_.geometry}; }
   MetaPoolView meta_pool() const { return {meta_buffer_.bytes(), sizes_.geometry}; }
   BlockTables& tables() { return *tables_; }
+  const IdAllocator& table_rows() const { return std::as_const(*tables_).rows(); }
   const IdAllocator& dense_blocks() const { return dense_blocks_; }
   const IdAllocator& meta_blocks() const { return meta_blocks_; }
   const KvMemorySizes& sizes() const { return sizes_; }

@@ -166,6 +166,9 @@ class Device {
 
   // Bytes allocated now for `purpose`.
   virtual size_t allocated_bytes(MemoryPurpose purpose) const = 0;
+  // Bytes of the device's memory in use now, by whomever and for whatever, as its driver has it.
+  // Asking may take as long as a decode step: not for the engine's thread.
+  virtual absl::StatusOr<size_t> MemoryInUse() const = 0;
 
  protected:
   friend class DeviceBuffer;

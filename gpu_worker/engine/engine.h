@@ -31,6 +31,7 @@ struct EngineStats {
   int64_t dense_blocks_used = 0, dense_blocks_total = 0;
   int64_t meta_blocks_used = 0, meta_blocks_total = 0;
   int64_t slots_used = 0, slots_total = 0;
+  int64_t table_rows_used = 0;  // sequences that hold a row of the block tables
   // Allocated now on the device, by MemoryPurpose.
   std::array<int64_t, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_bytes{};
   uint64_t prompt_tokens = 0, generation_tokens = 0;
@@ -44,6 +45,8 @@ struct EngineStats {
   uint64_t store_reconnects = 0;
   uint64_t allocation_failures = 0;
   uint64_t decode_steps = 0;
+  // Of the engine's thread in all it does, beside waiting for the device or for something to do.
+  double busy_seconds = 0;
   double decode_host_seconds = 0;  // of the engine's thread in steps, beside waiting for the device
   uint64_t decode_graphs_recorded = 0, decode_graphs_launched = 0;  // steps run as one piece
   bool store_attached = false;

@@ -9,7 +9,16 @@ constexpr absl::Duration kCacheStatsInterval = absl::Milliseconds(100);
 
 }  // namespace
 
-void EngineStatsBoard::Update(int64_t requests_running, int64_t requests_waiting) {
+void EngineStatsBoard::BeginRound() { round_begun_ns_ = absl::GetCurrentTimeNanos(); }
+
+void EngineStatsBoard::Update(int64_t requests_running, int64_t requests_waiting,
+                              int64_t waited_ns) {
+  if (round_begun_ns_ != 0) {
+    const int64_t round_ns = absl::GetCurrentTimeNanos() - round_begun_ns_;
+    counters_.busy_seconds += static_cast<double>(round_ns - (waited_ns - waited_ns_)) * 1e-9;
+    round_begun_ns_ = 0;
+  }
+  waited_ns_ = waited_ns;
   EngineStats stats = counters_;
   stats.requests_running = requests_running;
   stats.requests_waiting = requests_waiting;
@@ -17,6 +26,7 @@ void EngineStatsBoard::Update(int64_t requests_running, int64_t requests_waiting
   stats.dense_blocks_total = sources_.memory->dense_blocks().total();
   stats.meta_blocks_used = sources_.memory->meta_blocks().num_used();
   stats.meta_blocks_total = sources_.memory->meta_blocks().total();
+  stats.table_rows_used = sources_.memory->table_rows().num_used();
   for (size_t i = 0; i < stats.device_memory_bytes.size(); ++i) {
     const auto purpose = static_cast<MemoryPurpose>(i);
     stats.device_memory_bytes[i] = static_cast<int64_t>(sources_.device->allocated_bytes(purpose));

@@ -29,8 +29,12 @@ class EngineStatsBoard {
 
   // What the engine counts by itself.
   EngineStats& counters() { return counters_; }
+  // The engine begins a round of its loop, which Update ends.
+  void BeginRound();
   // Publishes a snapshot of the counters and all sources. Asks the device only now and then.
-  void Update(int64_t requests_running, int64_t requests_waiting) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `waited_ns`: what the engine's thread has waited for the device since start.
+  void Update(int64_t requests_running, int64_t requests_waiting, int64_t waited_ns)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   EngineStats Read() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -39,6 +43,8 @@ class EngineStatsBoard {
   const Sources sources_;
   EngineStats counters_;
   BlockCacheStats cache_stats_;
+  int64_t round_begun_ns_ = 0;  // 0: between rounds
+  int64_t waited_ns_ = 0;       // as of the last update
   absl::Time next_cache_stats_ = absl::InfinitePast();
 
   mutable absl::Mutex mutex_;

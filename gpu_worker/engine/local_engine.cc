@@ -111,6 +111,7 @@ void LocalEngine::Loop() {
   absl::Duration wait = kIdleWait;
   while (true) {
     TakeMail(wait);
+    stats_.BeginRound();
     const bool worked = RunOnce();
     UpdateStats();
     if (stopping_ && live_.empty()) return;
@@ -319,8 +320,7 @@ bool LocalEngine::RunPrefillSlice() {
   AssignLanes();
   for (size_t i = 0; i < lanes_.size(); ++i) {
     PrefillLane& lane = *lanes_[(next_lane_ + i) % lanes_.size()];
-    if (!lane.busy()) continue;
-    if (RunLane(lane)) {
+    if (lane.busy() && RunLane(lane)) {
       next_lane_ = (next_lane_ + i + 1) % lanes_.size();
       return true;
     }
@@ -493,7 +493,7 @@ void LocalEngine::UpdateStats() {
       ++running;
     }
   }
-  stats_.Update(running, waiting);
+  stats_.Update(running, waiting, sampler_->waited_ns());
 }
 
 }  // namespace retroinfer

@@ -5,6 +5,7 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
@@ -174,7 +175,9 @@ absl::Status Sampler::Enqueue() {
 
 absl::Status Sampler::Wait() {
   RETURN_IF_ERROR(stream_.Record(*sampled_));
+  const int64_t begun = absl::GetCurrentTimeNanos();
   RETURN_IF_ERROR(device_.Synchronize(*sampled_));
+  waited_ns_ += absl::GetCurrentTimeNanos() - begun;
   num_counts_ = 0;
   return absl::OkStatus();
 }

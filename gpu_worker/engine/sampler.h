@@ -64,6 +64,8 @@ class Sampler {
   // Waits for the results: a decode step's one synchronisation.
   absl::Status Wait();
   std::span<const OutputToken> Results();
+  // Nanoseconds spent in Wait() since start.
+  int64_t waited_ns() const { return waited_ns_; }
 
  private:
   Sampler(Device& device, Ops& ops, Stream& stream, int32_t max_batch, int64_t vocab_size);
@@ -85,6 +87,7 @@ class Sampler {
   size_t num_counts_ = 0;
   size_t batch_ = 0;
   bool wants_alternatives_ = false;
+  int64_t waited_ns_ = 0;
   std::vector<OutputToken> output_;
 };
 

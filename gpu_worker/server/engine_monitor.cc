@@ -33,6 +33,10 @@ constexpr CounterField kCounters[] = {
     {"prefix_cache_hits_tokens_total", "Prompt tokens found in the cache, not computed",
      &EngineStats::prefix_cache_hits_tokens},
     {"decode_steps_total", "Decode steps, of all requests together", &EngineStats::decode_steps},
+    {"decode_graphs_recorded_total", "Shapes of decode steps recorded, to be launched as a whole",
+     &EngineStats::decode_graphs_recorded},
+    {"decode_graphs_launched_total", "Decode steps launched as a whole",
+     &EngineStats::decode_graphs_launched},
     {"page_hits_total", "Pages that decode steps found in the block cache",
      &EngineStats::page_hits},
     {"page_misses_total", "Pages read from the arena and admitted", &EngineStats::page_misses},
@@ -63,6 +67,8 @@ constexpr GaugeField kGauges[] = {
     {"meta_blocks", "Wave index blocks (64 clusters)", &EngineStats::meta_blocks_total},
     {"slots_used", "Block cache slots (one page) in use", &EngineStats::slots_used},
     {"slots", "Block cache slots (one page)", &EngineStats::slots_total},
+    {"table_rows_used", "Sequences that hold a row of the block tables",
+     &EngineStats::table_rows_used},
 };
 
 }  // namespace
@@ -110,6 +116,9 @@ class EngineMonitor::Exporter {
     host_seconds_ = &metrics.Counter(
         "decode_host_seconds_total",
         "Time of the engine's thread in decode steps, without waiting for the device");
+    busy_seconds_ = &metrics.Counter(
+        "engine_busy_seconds_total",
+        "Time of the engine's thread, without waiting for the device or for something to do");
     usage_ = &metrics.Gauge("kv_cache_usage_ratio", "Share of the KV memory that requests hold");
     attached_ = &metrics.Gauge("store_attached", "1 while the kv store is attached");
     ready_ = &metrics.Gauge("ready", "1 while requests are served");
@@ -132,6 +141,7 @@ class EngineMonitor::Exporter {
       device_memory_[i]->Set(static_cast<double>(stats.device_memory_bytes[i]));
     }
     host_seconds_->Increment(stats.decode_host_seconds - exported_.decode_host_seconds);
+    busy_seconds_->Increment(stats.busy_seconds - exported_.busy_seconds);
     usage_->Set(KvCacheUsage(stats));
     attached_->Set(stats.store_attached ? 1 : 0);
     ready_->Set(stats.ready ? 1 : 0);
@@ -144,6 +154,7 @@ class EngineMonitor::Exporter {
   std::vector<prometheus::Gauge*> gauges_;      // in the order of kGauges
   std::array<prometheus::Gauge*, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_;
   prometheus::Counter* host_seconds_;
+  prometheus::Counter* busy_seconds_;
   prometheus::Gauge* usage_;
   prometheus::Gauge* attached_;
   prometheus::Gauge* ready_;

@@ -14,6 +14,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/build_info/build_info.h"
 #include "common/metrics/metrics.h"
+#include "gpu_worker/server/device_metrics.h"
 #include "gpu_worker/server/served_engine.h"
 #include "gpu_worker/server/worker_options.h"
 #include "gpu_worker/server/worker_server.h"
@@ -71,7 +72,8 @@ int Run(int argc, char** argv) {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   auto backend = CreateBackend(options);
   if (!backend.ok()) return Fail(backend.status());
-  const DeviceInfo& device = backend->device->info();
+  const Device* const compute = backend->device.get();  // which `served` will own
+  const DeviceInfo& device = compute->info();
   spdlog::info("computing on {} ({}, {} MiB)", device.name, device.backend,
                device.memory_bytes >> 20);
   common::Metrics metrics("gpu_worker", common::kBuildVersion, common::kBuildRevision,
@@ -85,6 +87,7 @@ int Run(int argc, char** argv) {
   if (!server.ok()) return Fail(server.status());
   auto served = LoadUnlessSignalled(options, *std::move(backend));
   if (!served.ok()) return Fail(served.status());
+  auto device_metrics = std::make_unique<DeviceMetrics>(*compute, metrics);
   (*server)->Serve(&(*served)->model(), &(*served)->engine());
   spdlog::info("serving {} on {}", (*served)->model().name,
                absl::StrJoin((*server)->addresses(), ", "));
@@ -94,6 +97,7 @@ int Run(int argc, char** argv) {
   spdlog::info("stopping on signal {}", signal);
   (*server)->Drain(options.drain_timeout);
   server->reset();
+  device_metrics.reset();
   served->reset();
   spdlog::info("stopped");
   return EXIT_SUCCESS;

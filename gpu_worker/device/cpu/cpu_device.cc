@@ -165,4 +165,9 @@ size_t CpuDevice::allocated_bytes(MemoryPurpose purpose) const {
   return allocated_[static_cast<size_t>(purpose)];
 }
 
+absl::StatusOr<size_t> CpuDevice::MemoryInUse() const {
+  absl::MutexLock lock(&mutex_);
+  return total_allocated_;
+}
+
 }  // namespace retroinfer

@@ -46,6 +46,8 @@ class CpuDevice final : public Device {
   absl::StatusOr<DeviceSpan<std::byte>> MapHost(std::span<std::byte> host) override;
   void UnmapHost(std::span<std::byte> host) override;
   size_t allocated_bytes(MemoryPurpose purpose) const override;
+  // What was allocated here: the machine's memory has many users.
+  absl::StatusOr<size_t> MemoryInUse() const override;
 
  protected:
   void Free(std::byte* data, size_t bytes, MemoryPurpose purpose) override;

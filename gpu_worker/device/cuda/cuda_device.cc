@@ -220,4 +220,11 @@ size_t CudaDevice::allocated_bytes(MemoryPurpose purpose) const {
   return allocated_[static_cast<size_t>(purpose)];
 }
 
+absl::StatusOr<size_t> CudaDevice::MemoryInUse() const {
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal_));
+  size_t free_bytes = 0, total_bytes = 0;
+  RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes));
+  return total_bytes - free_bytes;
+}
+
 }  // namespace retroinfer

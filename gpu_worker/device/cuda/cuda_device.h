@@ -57,6 +57,8 @@ class CudaDevice final : public Device {
   absl::StatusOr<DeviceSpan<std::byte>> MapHost(std::span<std::byte> host) override;
   void UnmapHost(std::span<std::byte> host) override;
   size_t allocated_bytes(MemoryPurpose purpose) const override;
+  // With contexts, kernels, graphs, the pool's free memory, and other processes' memory.
+  absl::StatusOr<size_t> MemoryInUse() const override;
 
  protected:
   void Free(std::byte* data, size_t bytes, MemoryPurpose purpose) override;

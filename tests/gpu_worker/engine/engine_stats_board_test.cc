@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/time/clock.h"
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/fake_segment_store.h"
@@ -26,14 +27,19 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   const auto builder = *SegmentBuilder::Create(
       *backend->device, *backend->ops, *backend->background, memory->meta_pool(),
       {.host = store.arena(), .device = cache->device_arena()}, {}, {.max_open_segments = 1});
-  EngineStatsBoard board(
-      {.memory = memory.get(), .cache = cache.get(), .store = &store, .builder = builder.get()});
+  EngineStatsBoard board({.device = backend->device.get(),
+                          .memory = memory.get(),
+                          .cache = cache.get(),
+                          .store = &store,
+                          .builder = builder.get()});
   EXPECT_FALSE(board.Read().ready);  // nothing was published yet
 
   SequenceKv sequence;
   ASSERT_TRUE(memory->Reserve({.dense_blocks = 3, .meta_blocks = 1}, sequence));
   board.counters().prompt_tokens = 77;
-  board.Update(2, 5);
+  board.BeginRound();
+  absl::SleepFor(absl::Milliseconds(30));
+  board.Update(2, 5, 10'000'000);
   const EngineStats stats = board.Read();
   EXPECT_EQ(stats.requests_running, 2);
   EXPECT_EQ(stats.requests_waiting, 5);
@@ -42,10 +48,14 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   EXPECT_EQ(stats.dense_blocks_total, 10);
   EXPECT_EQ(stats.meta_blocks_used, 1);
   EXPECT_EQ(stats.slots_total, kSlots);
+  EXPECT_EQ(stats.table_rows_used, 1);
+  EXPECT_GE(stats.busy_seconds, 0.02) << "without the 10 ms in which it waited";
   EXPECT_TRUE(stats.ready);
   store.set_attached(false);
-  board.Update(0, 0);
+  absl::SleepFor(absl::Milliseconds(10));
+  board.Update(0, 0, 10'000'000);
   EXPECT_FALSE(board.Read().ready);
+  EXPECT_EQ(board.Read().busy_seconds, stats.busy_seconds) << "between rounds nobody works";
 }
 
 }  // namespace

@@ -82,6 +82,8 @@ TEST(EngineMonitor, ExportsStatisticsAtEachScrape) {
   stats.dense_blocks_total = 4;
   stats.device_memory_bytes[static_cast<size_t>(MemoryPurpose::kDenseKv)] = 5;
   stats.decode_host_seconds = 0.5;
+  stats.busy_seconds = 0.75;
+  stats.table_rows_used = 2;
   engine.SetStats(stats);
   EXPECT_THAT(metrics.Render(), HasSubstr("retroinfer_page_hits_total 7"));
   stats.page_hits = 10;
@@ -91,6 +93,8 @@ TEST(EngineMonitor, ExportsStatisticsAtEachScrape) {
   EXPECT_THAT(text, HasSubstr("retroinfer_slots_used 3"));
   EXPECT_THAT(text, HasSubstr("retroinfer_device_memory_bytes{purpose=\"dense_kv\"} 5"));
   EXPECT_THAT(text, HasSubstr("retroinfer_decode_host_seconds_total 0.5"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_engine_busy_seconds_total 0.75"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_table_rows_used 2"));
   EXPECT_THAT(text, HasSubstr("retroinfer_kv_cache_usage_ratio 0.25"));
   EXPECT_THAT(text, HasSubstr("retroinfer_requests_running 0"));
 }
