@@ -26,6 +26,9 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   for (DeviceBuffer& kv : lane->kv_) {
     ASSIGN_OR_RETURN(kv, device.Allocate(kv_bytes, MemoryPurpose::kActivations));
   }
+  for (auto& event : lane->slice_computed_) {
+    ASSIGN_OR_RETURN(event, device.CreateEvent());
+  }
   return lane;
 }
 
@@ -88,6 +91,17 @@ absl::Status PrefillLane::ReadCachedTokens() {
 
 absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const MatrixView& logits) {
   RI_CHECK(busy());
+  Event& computed = *slice_computed_[num_slices_ % kSlicesAhead];
+  ASSIGN_OR_RETURN(const bool keeps_up, parts_.device->IsDone(computed));
+  if (!keeps_up) return Outcome::kBlocked;
+  ASSIGN_OR_RETURN(const Outcome outcome, Advance(rows, logits));
+  if (outcome == Outcome::kBlocked) return outcome;
+  RETURN_IF_ERROR(parts_.stream->Record(computed));
+  ++num_slices_;
+  return outcome;
+}
+
+absl::StatusOr<PrefillLane::Outcome> PrefillLane::Advance(int64_t rows, const MatrixView& logits) {
   if (next_token_ == 0 && layer_ >= 2) {
     ASSIGN_OR_RETURN(const bool taken, policy_->LayerTaken(*sequence_, layer_ - 2));
     if (!taken) return Outcome::kBlocked;

@@ -29,10 +29,16 @@ namespace retroinfer {
 class PrefillLane {
  public:
   enum class Outcome {
-    kWorked,   // a slice is done, more to come
-    kBlocked,  // both KV buffers are still being read in the background: try again later
-    kDone,     // the prompt is computed and its last layer handed over; logits are filled
+    kWorked,  // a slice is done, more to come
+    // Both KV buffers are still being read in the background, or the device is kSlicesAhead behind:
+    // try again later.
+    kBlocked,
+    kDone,  // the prompt is computed and its last layer handed over; logits are filled
   };
+
+  // Slices that the device may have yet to compute when the next one is enqueued: enough to keep it
+  // busy, few enough that an abort, a decode step or another lane's slice comes soon.
+  static constexpr size_t kSlicesAhead = 4;
 
   // What a lane computes with; all of it outlives the lane.
   struct Parts {
@@ -68,6 +74,7 @@ class PrefillLane {
   PrefillLane(const Parts& parts, const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
       : parts_(parts), geometry_(geometry), max_tokens_(max_tokens), max_rows_(max_rows) {}
 
+  absl::StatusOr<Outcome> Advance(int64_t rows, const MatrixView& logits);
   absl::Status RunChunk(int64_t rows);
   // Fills the rows of cached tokens of the current layer and goes on behind them.
   absl::Status ReadCachedTokens();
@@ -80,6 +87,8 @@ class PrefillLane {
   DeviceBuffer token_ids_;          // [max_rows]
   DeviceBuffer hidden_;             // [max_tokens, hidden]
   std::array<DeviceBuffer, 2> kv_;  // [2][kv_heads][max_tokens][head_dim]
+  std::array<std::unique_ptr<Event>, kSlicesAhead> slice_computed_;  // of the last slices, in turn
+  size_t num_slices_ = 0;
 
   std::span<const int32_t> prompt_;
   SequenceKv* sequence_ = nullptr;
