@@ -13,15 +13,14 @@
 #include "gpu_worker/ops/counter_random.h"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/sampling.h"
+#include "gpu_worker/ops/cuda/sampling_entries.cuh"
 #include "gpu_worker/ops/sampling_check.h"
 
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kThreads = 1024;
-constexpr int kWarps = kThreads / 32;
-constexpr int kMaxCandidates = 4096;
-constexpr int kDigits = 7;  // digits above zero of three bits
+using namespace sampling;
+
 constexpr uint32_t kAll = ~0u;
 
 struct SamplingLaunch {
@@ -42,89 +41,6 @@ struct Threshold {
   uint32_t key = 0;
   uint32_t ties = kAll;
 };
-
-// What the threads of a block exchange.
-struct Shared {
-  double sums[kWarps][kDigits];
-  double totals[kDigits];
-  uint32_t counts[kWarps];
-  float maxima[kThreads];
-  float candidate_logits[kMaxCandidates];  // in order of their ids
-  int32_t candidate_tokens[kMaxCandidates];
-  float top_logits[kMaxTopLogprobs];
-  int32_t top_tokens[kMaxTopLogprobs];
-  int32_t token;
-};
-
-// Larger for larger values; there are no NaNs and no negative zeros.
-__device__ uint32_t KeyOf(float value) {
-  const uint32_t bits = __float_as_uint(value);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-__device__ float ValueOf(uint32_t key) {
-  return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-
-// The row itself, or the candidates gathered from it. Token(i) ascends with i.
-struct Entries {
-  const float* logits;
-  const int32_t* tokens;  // null: the index is the token
-  int32_t size;
-
-  __device__ int32_t Token(int32_t i) const { return tokens == nullptr ? i : tokens[i]; }
-  // Each warp's share is contiguous, so that ids ascend from warp to warp.
-  __device__ int32_t ShareOfWarp() const { return (size + kThreads - 1) / kThreads * 32; }
-};
-
-// Calls visit(i, valid) for every entry of the warp's share, 32 lanes at a time, all lanes.
-template <typename Visit>
-__device__ void ForShare(const Entries& entries, int warp, const Visit& visit) {
-  const int32_t share = entries.ShareOfWarp();
-  const int32_t begin = warp * share;
-  for (int32_t at = begin; at < begin + share && at < entries.size; at += 32) {
-    const int32_t i = at + static_cast<int32_t>(threadIdx.x) % 32;
-    visit(i, i < entries.size);
-  }
-}
-
-__device__ double WarpSum(double value) {
-  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(~0u, value, lanes);
-  return value;
-}
-
-// Every thread gets the sums over the block in `values`.
-template <int kCount>
-__device__ void BlockSums(Shared& shared, double (&values)[kCount]) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  __syncthreads();  // Readers of the sums before these are done.
-#pragma unroll
-  for (int c = 0; c < kCount; ++c) {
-    const double sum = WarpSum(values[c]);
-    if (lane == 0) shared.sums[warp][c] = sum;
-  }
-  __syncthreads();
-  if (warp < kCount) {
-    const double total = WarpSum(shared.sums[lane][warp]);
-    if (lane == 0) shared.totals[warp] = total;
-  }
-  __syncthreads();
-#pragma unroll
-  for (int c = 0; c < kCount; ++c) values[c] = shared.totals[c];
-}
-
-__device__ double BlockSum(Shared& shared, double value) {
-  double values[1] = {value};
-  BlockSums(shared, values);
-  return values[0];
-}
-
-// The sum over all entries of weight(logit), which is f32.
-template <typename Weight>
-__device__ double SumOf(Shared& shared, const Entries& entries, const Weight& weight) {
-  float sum = 0;
-  for (int32_t i = threadIdx.x; i < entries.size; i += kThreads) sum += weight(entries.logits[i]);
-  return BlockSum(shared, sum);
-}
 
 // The largest key for which the entries at or above it measure at least `needed`, which is above
 // zero; 0 if all of them do not.
@@ -321,8 +237,16 @@ __device__ int32_t DrawFrom(Shared& shared, const Entries& entries, const Thresh
   return shared.token;
 }
 
-// Applies bans and penalties; leaves finite numbers and minus infinity.
-__device__ void PrepareLogits(const SamplingLaunch& launch, const SamplingRow& row, float* logits) {
+// The largest of a thread's part, first of its like.
+struct Largest {
+  float logit = -INFINITY;
+  int32_t at = 0;
+};
+
+// Applies bans and penalties; leaves finite numbers and minus infinity. Returns the largest that
+// the thread has seen.
+__device__ Largest PrepareLogits(const SamplingLaunch& launch, const SamplingRow& row,
+                                 float* logits) {
   if (static_cast<int32_t>(threadIdx.x) < min(row.num_banned, kMaxBanned)) {
     const int32_t token = launch.banned[int64_t{blockIdx.x} * kMaxBanned + threadIdx.x];
     if (token >= 0 && token < launch.vocab) logits[token] = -INFINITY;
@@ -330,8 +254,9 @@ __device__ void PrepareLogits(const SamplingLaunch& launch, const SamplingRow& r
   __syncthreads();
   const uint32_t* const occurrences =
       launch.occurrences == nullptr ? nullptr : launch.occurrences[blockIdx.x];
-  for (int32_t i = threadIdx.x; i < launch.vocab; i += kThreads) {
-    float logit = logits[i];
+  Largest largest;
+  ForPart(logits, launch.vocab, [&](int32_t i, float given) {
+    float logit = given;
     const uint32_t seen = occurrences == nullptr ? 0 : occurrences[i];
     if (seen != 0) {
       logit = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
@@ -340,21 +265,19 @@ __device__ void PrepareLogits(const SamplingLaunch& launch, const SamplingRow& r
         logit -= row.frequency_penalty * static_cast<float>(generated) + row.presence_penalty;
       }
     }
-    logits[i] = isnan(logit) ? -INFINITY : fminf(logit, FLT_MAX) + 0.0f;
-  }
+    logit = isnan(logit) ? -INFINITY : fminf(logit, FLT_MAX) + 0.0f;
+    if (__float_as_uint(logit) != __float_as_uint(given)) logits[i] = logit;
+    if (logit > largest.logit) largest = {logit, i};
+  });
   __syncthreads();
+  return largest;
 }
 
-// The largest logit and its lowest token.
-__device__ float FindLargest(Shared& shared, const Entries& row, int32_t* token) {
-  float best = -INFINITY;
-  int32_t at = 0;
-  for (int32_t i = threadIdx.x; i < row.size; i += kThreads) {
-    if (row.logits[i] > best) {
-      best = row.logits[i];
-      at = i;
-    }
-  }
+// The largest logit of `row` and its lowest token, from what each thread has seen.
+__device__ float FindLargest(Shared& shared, const Entries& row, const Largest& seen,
+                             int32_t* token) {
+  float best = seen.logit;
+  int32_t at = seen.at;
   const auto take = [&](float other, int32_t other_at) {
     if (other > best || (other == best && other_at < at)) {
       best = other;
@@ -452,10 +375,10 @@ __global__ void __launch_bounds__(kThreads) SamplingKernel(const SamplingLaunch 
   const int64_t i = blockIdx.x;
   const SamplingRow row = launch.rows[i];
   float* const logits = reinterpret_cast<float*>(launch.logits) + i * launch.logits_stride;
-  PrepareLogits(launch, row, logits);
+  const Largest seen = PrepareLogits(launch, row, logits);
   const Entries all = {logits, nullptr, launch.vocab};
   int32_t token = 0;
-  const float max = FindLargest(shared, all, &token);
+  const float max = FindLargest(shared, all, seen, &token);
   if (row.temperature > 0 && max > -INFINITY) token = DrawToken(shared, row, all, max);
   const double sum = SumOf(shared, all, [max](float logit) { return expf(logit - max); });
   const double log_sum = max + log(sum);
