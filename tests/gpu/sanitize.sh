@@ -25,13 +25,21 @@ logs=${SANITIZE_LOGS:-$(mktemp -d)}
 mkdir -p "$logs"
 
 # Left out of one tool, with the reason: "tool test: reason". They pass without it.
+long="does not end in minutes under this tool;"
 left_out=(
+  "racecheck Backends/ClusterSelectTest.ThousandsOfTies/Cuda: $long other tests of selection run"
+  "racecheck Backends/SamplingTest.BannedTokensAreNeverDrawn/Cuda: $long other sampling tests run"
+  "racecheck Backends/SamplingTest.DrawsFollowTheDistribution/Cuda: $long other sampling tests run"
+  "racecheck Backends/SamplingTest.CutsKeepExactlyTheRightTokens/Cuda: $long other sampling tests run"
+  "racecheck Backends/SamplingTest.TopPOverALargeVocabularyMatchesASort/Cuda: $long other sampling tests run"
+  "racecheck Kernels/CudaPrefillKernelTest.AgreesWithThePlainKernel/*: $long AResultDoesNotDependOnTheChunk has all kernels"
 )
 
 shards=64
 filter=${SANITIZE_FILTER:-*/Cuda*:Cuda*}
-count=$("$suites" --gtest_list_tests --gtest_filter="$filter" | grep -c '^ ')
-[ "$count" -gt 0 ] || { echo "sanitize: no test for a GPU; is there one?" >&2; exit 2; }
+count_tests() { "$suites" --gtest_list_tests --gtest_filter="$1" | grep -c '^ '; }
+[ "$(count_tests "$filter")" -gt 0 ] ||
+  { echo "sanitize: no test for a GPU; is there one?" >&2; exit 2; }
 
 # Runs every 64th test under the tool. Starting a process under a tool takes seconds, so that one a
 # test would take longer.
@@ -64,8 +72,10 @@ for tool in "${tools[@]}"; do
     entry=${entry#* }
     without="${without:--}:${entry%%: *}"
   done
+  without=${without/-:/-}
+  count=$(count_tests "$filter$without")
   begun=$SECONDS
-  seq 0 $((shards - 1)) | xargs -P "$jobs" -I{} bash -c 'shard "$@"' _ "$tool" {} "${without/-:/-}" \
+  seq 0 $((shards - 1)) | xargs -P "$jobs" -I{} bash -c 'shard "$@"' _ "$tool" {} "$without" \
     >"$logs/$tool.txt"
   clean=$(cat "$logs/$tool"-*.log | grep -c '^\[       OK')
   echo "$tool: $clean of $count tests ran to their end, $((SECONDS - begun)) s; longest:"

@@ -36,6 +36,13 @@ TEST_P(DeviceBackendsTest, HostMemoryIsZeroedAlignedAndCopiedBothWays) {
   EXPECT_EQ(device_.AllocateHost(0).value().size_bytes(), 0u);
 }
 
+TEST_P(DeviceBackendsTest, MemoryInUseHasWhatWasAllocated) {
+  constexpr size_t kBytes = size_t{64} << 20;
+  const size_t before = device_.MemoryInUse().value();
+  const DeviceBuffer buffer = device_.Allocate(kBytes, MemoryPurpose::kActivations).value();
+  EXPECT_GE(device_.MemoryInUse().value(), before + kBytes);
+}
+
 TEST_P(DeviceBackendsTest, RecordedWorkReadsWhatMemoryHoldsWhenItRuns) {
   if (!device_.can_capture()) GTEST_SKIP() << "this backend records no work";
   const HostBuffer in = device_.AllocateHost(8).value(), out = device_.AllocateHost(8).value();
