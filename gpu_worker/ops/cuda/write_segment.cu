@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kPlaceThreads = 512;
 constexpr int kWriteThreads = 512;
-constexpr int kWriteBlocks = 24;
+constexpr int kWriteBlocks = 8;
 constexpr unsigned kAllLanes = 0xffffffff;
 constexpr int kChunksPerPage = kPageBytes / 16;
 constexpr int kChunksPerLane = kChunksPerPage / 32;
