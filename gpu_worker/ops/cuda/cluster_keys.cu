@@ -48,17 +48,29 @@ template <typename T, int kDim>
 __global__ void __launch_bounds__(kDim)
     CentreKernel(Rows<T> keys, const float* partial, int32_t num_tokens, T* out) {
   const int64_t head = blockIdx.y;
+  constexpr unsigned kAhead = 16;  // loads under way
   float sum = 0;
-  for (unsigned i = 0; i < gridDim.x; ++i) {
-    sum += partial[(head * gridDim.x + i) * kDim + threadIdx.x];
+  for (unsigned first_part = 0; first_part < gridDim.x; first_part += kAhead) {
+    float parts[kAhead];
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i) {
+      const unsigned part = first_part + i;
+      parts[i] = part < gridDim.x ? partial[(head * gridDim.x + part) * kDim + threadIdx.x] : 0.0f;
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i) sum += parts[i];
   }
   const float mean = sum / static_cast<float>(num_tokens);
   const int64_t first = int64_t{blockIdx.x} * kRowsPerBlock * kDim + threadIdx.x;
   const T* const from = keys.data + head * keys.head_stride + first;
   T* const to = out + head * num_tokens * kDim + first;
-#pragma unroll 8
-  for (int i = 0; i < kRowsPerBlock; ++i) {
-    to[i * kDim] = FromFloat<T>(ToFloat(from[i * kDim]) - mean);
+  static_assert(kRowsPerBlock % kAhead == 0);
+  for (unsigned row = 0; row < kRowsPerBlock; row += kAhead) {
+    float values[kAhead];
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i) values[i] = ToFloat(from[(row + i) * kDim]);
+#pragma unroll
+    for (unsigned i = 0; i < kAhead; ++i) to[(row + i) * kDim] = FromFloat<T>(values[i] - mean);
   }
 }
 
