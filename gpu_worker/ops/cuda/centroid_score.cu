@@ -203,7 +203,8 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
   const bool is_f32 = geometry.dtype == DType::kF32;
   const auto kernel = geometry.head_dim == 128 ? (is_f32 ? ScoreF32<128> : ScoreBf16<128>)
                                                : (is_f32 ? ScoreF32<64> : ScoreBf16<64>);
-  return CudaStatus(LaunchDependent(kernel, grid, dim3(kThreads), 0, stream.get(), params),
+  return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
+                                    kernel, params),
                     "centroid_score");
 }
 

@@ -11,6 +11,7 @@
 #include "gpu_worker/ops/cluster_keys_check.h"
 #include "gpu_worker/ops/cuda/cluster_keys.h"
 #include "gpu_worker/ops/cuda/cluster_rows.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/member_order.h"
@@ -212,7 +213,7 @@ __global__ void __launch_bounds__(kAssignThreads, 2)
   const int64_t first_key =
       int64_t{blockIdx.x} * kKeysPerAssignBlock + threadIdx.x / 32 * kKeysPerWarp;
   centroids += head * num_clusters * kDim;
-  CopyTile<kDim>(centroids, tiles[0]);
+  AllowNextKernel();
   uint32_t a[2][kDim / 16][4];
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -227,6 +228,9 @@ __global__ void __launch_bounds__(kAssignThreads, 2)
       }
     }
   }
+  // The keys were there before the kernels of the rounds began.
+  AwaitLastKernel();
+  CopyTile<kDim>(centroids, tiles[0]);
   BestOfRows best;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -267,6 +271,8 @@ __global__ void __launch_bounds__(kPlainThreads)
                       int32_t num_clusters, int32_t* assignment) {
   constexpr int kTile = 32;
   __shared__ float4 tile[kTile][kDim / 4];
+  AllowNextKernel();
+  AwaitLastKernel();
   const int64_t head = blockIdx.y;
   const int64_t row = int64_t{blockIdx.x} * kPlainThreads + threadIdx.x;
   const auto* const from =
@@ -304,6 +310,8 @@ __global__ void __launch_bounds__(kSumThreads)
   __shared__ float shared[kSumWarps][kDim];
   const int64_t head = blockIdx.y;
   const int64_t at = head * gridDim.x + blockIdx.x;
+  AllowNextKernel();
+  AwaitLastKernel();
   const int32_t size = sizes[at];
   if (size == 0) return;
   float sum[kDim / 32] = {};
@@ -328,6 +336,8 @@ __global__ void __launch_bounds__(kSumThreads)
   __shared__ float key_sums[kSumWarps][kDim];
   __shared__ float value_sums[kSumWarps][kDim];
   __shared__ float distances[kSumWarps];
+  AllowNextKernel();
+  AwaitLastKernel();
   const int64_t head = blockIdx.y;
   const int64_t at = head * gridDim.x + blockIdx.x;
   const int32_t size = sizes[at];
@@ -414,9 +424,11 @@ class Clustering {
     RETURN_IF_ERROR(LaunchStatus("launching cluster_keys' first centroids"));
     for (int32_t round = 0; round < args_.rounds; ++round) {
       RETURN_IF_ERROR(Assign());
-      UpdateKernel<T, kDim><<<clusters_, kSumThreads, 0, stream_.get()>>>(
-          keys_, scratch_.order, args_.sizes.device_data(), args_.num_tokens, centroids_);
-      RETURN_IF_ERROR(LaunchStatus("launching cluster_keys' new centroids"));
+      RETURN_IF_ERROR(CudaStatus(
+          LaunchDependent({.grid = clusters_, .block = kSumThreads, .stream = stream_.get()},
+                          &UpdateKernel<T, kDim>, keys_, scratch_.order, args_.sizes.device_data(),
+                          args_.num_tokens, centroids_),
+          "launching cluster_keys' new centroids"));
     }
     RETURN_IF_ERROR(Assign());
     IndexKernel<T, kDim><<<clusters_, kSumThreads, 0, stream_.get()>>>(
@@ -444,17 +456,20 @@ class Clustering {
   absl::Status Assign() {
     int32_t* const assignment = args_.assignment.device_data();
     const auto n = static_cast<unsigned>(args_.num_tokens);
+    const auto launch = [&](auto kernel, unsigned keys_of_block, unsigned threads) {
+      return CudaStatus(
+          LaunchDependent(
+              {.grid = dim3(n / keys_of_block, heads_), .block = threads, .stream = stream_.get()},
+              kernel, keys_, centroids_, args_.num_tokens, args_.num_clusters, assignment),
+          "launching cluster_keys' assignment");
+    };
     if constexpr (sizeof(T) == 2) {
-      AssignKernel<kDim>
-          <<<dim3(n / kKeysPerAssignBlock, heads_), kAssignThreads, 0, stream_.get()>>>(
-              keys_, centroids_, args_.num_tokens, args_.num_clusters, assignment);
+      RETURN_IF_ERROR(launch(&AssignKernel<kDim>, kKeysPerAssignBlock, kAssignThreads));
     } else {
-      PlainAssignKernel<kDim><<<dim3(n / kPlainThreads, heads_), kPlainThreads, 0, stream_.get()>>>(
-          keys_, centroids_, args_.num_tokens, args_.num_clusters, assignment);
+      RETURN_IF_ERROR(launch(&PlainAssignKernel<kDim>, kPlainThreads, kPlainThreads));
     }
-    RETURN_IF_ERROR(LaunchStatus("launching cluster_keys' assignment"));
     return OrderMembers(stream_, assignment, heads_, args_.num_tokens, args_.num_clusters,
-                        scratch_.order, args_.sizes.device_data());
+                        scratch_.order, args_.sizes.device_data(), /*early=*/true);
   }
 
   CudaStream& stream_;

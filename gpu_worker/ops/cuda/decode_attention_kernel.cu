@@ -336,9 +336,11 @@ template <typename Kv, int kHeadDim>
 cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
   static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
   if (grid.code != cudaSuccess) return grid.code;
-  return LaunchDependent(&DecodeAttentionKernel<Kv, kHeadDim>,
-                         dim3(static_cast<unsigned>(grid.blocks)), dim3(kDecodeThreads),
-                         sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>), stream, launch);
+  return LaunchDependent({.grid = dim3(static_cast<unsigned>(grid.blocks)),
+                          .block = dim3(kDecodeThreads),
+                          .shared_bytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>),
+                          .stream = stream},
+                         &DecodeAttentionKernel<Kv, kHeadDim>, launch);
 }
 
 }  // namespace
@@ -355,8 +357,9 @@ cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType dtype, uint32_t 
 cudaError_t LaunchDecodeMerge(const DecodeLaunch& launch, uint32_t head_dim, bool early,
                               cudaStream_t stream) {
   const auto heads = static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.group);
-  return LaunchDependent(head_dim == 128 ? &MergeKernel<128> : &MergeKernel<64>, dim3(heads),
-                         dim3(kDecodeThreads), 0, stream, launch, early);
+  return LaunchDependent(
+      {.grid = dim3(heads), .block = dim3(kDecodeThreads), .stream = stream, .early = early},
+      head_dim == 128 ? &MergeKernel<128> : &MergeKernel<64>, launch);
 }
 
 }  // namespace retroinfer::cuda

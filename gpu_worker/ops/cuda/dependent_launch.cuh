@@ -43,21 +43,28 @@ inline bool StartsKernelsEarly() {
   return early;
 }
 
-// `early`: false for a plain launch, as behind a wait for another stream.
-template <typename Argument>
-cudaError_t LaunchDependent(void (*kernel)(Argument), dim3 grid, dim3 block, size_t shared_bytes,
-                            cudaStream_t stream, const Argument& argument, bool early = true) {
+struct LaunchShape {
+  dim3 grid;
+  dim3 block;
+  size_t shared_bytes = 0;
+  cudaStream_t stream = nullptr;
+  bool early = true;  // false for a plain launch, as behind a wait for another stream
+};
+
+template <typename... Params, typename... Args>
+cudaError_t LaunchDependent(const LaunchShape& shape, void (*kernel)(Params...),
+                            const Args&... args) {
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = block;
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = shape.stream;
   config.attrs = &attribute;
-  config.numAttrs = early && StartsKernelsEarly() ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, argument);
+  config.numAttrs = shape.early && StartsKernelsEarly() ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
 }  // namespace retroinfer::cuda

@@ -177,9 +177,10 @@ absl::Status AppendDense(CudaStream& stream, const AppendDenseArgs& args) {
   const bool copy =
       geometry.dtype == DType::kBf16 && HasAlignedRows(args.keys) && HasAlignedRows(args.values);
   const dim3 grid(static_cast<unsigned>(args.keys.rows), geometry.num_kv_heads);
-  return CudaStatus(LaunchDependent(copy ? &AppendDenseKernel<true> : &AppendDenseKernel<false>,
-                                    grid, dim3(32), 0, stream.get(), launch),
-                    "launching append_dense");
+  return CudaStatus(
+      LaunchDependent({.grid = grid, .block = dim3(32), .stream = stream.get()},
+                      copy ? &AppendDenseKernel<true> : &AppendDenseKernel<false>, launch),
+      "launching append_dense");
 }
 
 }  // namespace retroinfer::cuda

@@ -2,6 +2,7 @@
 // * Each warp sorts a run of consecutive tokens; runs follow each other inside a cluster, and lanes
 //   inside a run, so that the order of a cluster's tokens is that of the text on every run.
 // * The counters of a warp are its own: nothing depends on which of two atomics came first.
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/member_order.h"
 
@@ -51,6 +52,8 @@ __global__ void __launch_bounds__(kThreads)
   // Members in the warp's run, then the place of the warp's next member.
   __shared__ uint16_t places[kWarps][kMaxOrderedClusters];
   __shared__ uint32_t warp_sums[kWarps];
+  AllowNextKernel();
+  AwaitLastKernel();
   const int64_t head = blockIdx.x;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t lane = thread % 32;
@@ -111,10 +114,12 @@ __global__ void __launch_bounds__(kThreads)
 
 absl::Status OrderMembers(CudaStream& stream, const int32_t* assignment, uint32_t num_heads,
                           int32_t num_tokens, int32_t num_clusters, const MemberOrder& order,
-                          int32_t* sizes) {
-  OrderMembersKernel<<<num_heads, kThreads, 0, stream.get()>>>(assignment, num_tokens, num_clusters,
-                                                               order, sizes);
-  return LaunchStatus("launching order_members");
+                          int32_t* sizes, bool early) {
+  return CudaStatus(
+      LaunchDependent(
+          {.grid = num_heads, .block = kThreads, .stream = stream.get(), .early = early},
+          &OrderMembersKernel, assignment, num_tokens, num_clusters, order, sizes),
+      "launching order_members");
 }
 
 }  // namespace retroinfer::cuda

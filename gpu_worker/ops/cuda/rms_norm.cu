@@ -91,8 +91,8 @@ absl::Status RmsNorm(CudaStream& stream, const RmsNormArgs& args) {
                   static_cast<unsigned>(args.in.cols / args.weight.cols));
   const bool aligned =
       HasAlignedRows(args.in) && HasAlignedRows(args.out) && args.weight.cols % 8 == 0;
-  return CudaStatus(LaunchDependent(aligned ? &RmsNormKernel<8> : &RmsNormKernel<1>, grid,
-                                    dim3(kThreads), 0, stream.get(), launch),
+  return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
+                                    aligned ? &RmsNormKernel<8> : &RmsNormKernel<1>, launch),
                     "launching rms_norm");
 }
 

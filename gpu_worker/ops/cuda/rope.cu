@@ -72,7 +72,8 @@ absl::Status Rope(CudaStream& stream, const RopeArgs& args) {
                              args.head_dim / 2,
                              args.cos.device_data(),
                              args.sin.device_data()};
-  return CudaStatus(LaunchDependent(&RopeKernel, grid, dim3(kThreads), 0, stream.get(), launch),
+  return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
+                                    &RopeKernel, launch),
                     "launching rope");
 }
 

@@ -61,8 +61,8 @@ absl::Status SiluMul(CudaStream& stream, const SiluMulArgs& args) {
       HasAlignedRows(args.gate) && HasAlignedRows(args.up) && HasAlignedRows(args.out);
   const dim3 grid(static_cast<unsigned>(args.out.rows),
                   static_cast<unsigned>(DivideUp(args.out.cols, kThreads * (aligned ? 8 : 1))));
-  return CudaStatus(LaunchDependent(aligned ? &SiluMulKernel<8> : &SiluMulKernel<1>, grid,
-                                    dim3(kThreads), 0, stream.get(), launch),
+  return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
+                                    aligned ? &SiluMulKernel<8> : &SiluMulKernel<1>, launch),
                     "launching silu_mul");
 }
 

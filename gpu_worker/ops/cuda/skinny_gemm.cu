@@ -227,8 +227,11 @@ cudaError_t Launch(const SkinnyGemmLaunch& launch, cudaStream_t stream) {
   const int64_t outputs = kGated ? launch.out_features / 2 : launch.out_features;
   const dim3 grid(static_cast<unsigned>((outputs + kOutputs - 1) / kOutputs),
                   static_cast<unsigned>((launch.rows + kRows - 1) / kRows));
-  return LaunchDependent(&SkinnyGemmKernel<kTiles, kRowTiles, kAligned, kUnroll, kGated>, grid,
-                         dim3(kThreads), kSharedBytes<kTiles, kRowTiles>, stream, launch);
+  return LaunchDependent({.grid = grid,
+                          .block = dim3(kThreads),
+                          .shared_bytes = kSharedBytes<kTiles, kRowTiles>,
+                          .stream = stream},
+                         &SkinnyGemmKernel<kTiles, kRowTiles, kAligned, kUnroll, kGated>, launch);
 }
 
 }  // namespace
