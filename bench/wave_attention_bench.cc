@@ -281,7 +281,7 @@ void Context::FillLayers() {
   for (const SegmentBuilder::Ticket ticket : tickets) {
     RI_CHECK(builder_->Seal(ticket).ok());
     RI_CHECK(backend_.background->Synchronize().ok());
-    RI_CHECK(*builder_->PollDone(ticket));
+    RI_CHECK(builder_->PollDone(ticket)->has_value());
   }
 }
 

@@ -8,10 +8,12 @@
 #include "gpu_worker/attention/wave_policy.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "common/kv/segment_layout.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
@@ -86,6 +88,7 @@ absl::StatusOr<WavePolicy::State*> WavePolicy::Start(SequenceKv& sequence) {
   states_[sequence.sequence_id] = std::move(state);
   for (const Extent& extent : sequence.extents) ++extent_users_[extent.id];
   result->tickets.assign(sequence.num_cached_segments, kNoTicket);
+  result->fills.assign(sequence.num_cached_segments, BlockCache::kNoFill);
   result->is_built.assign(sequence.num_cached_segments, true);
   while (result->tickets.size() < result->plan.size() &&
          result->plan[result->tickets.size()].live_at <= sequence.prompt_tokens) {
@@ -98,17 +101,24 @@ absl::Status WavePolicy::OpenNext(const SequenceKv& sequence, State& state) {
   const size_t index = state.tickets.size();
   const PlannedSegment& segment = state.plan[index];
   const size_t first_block = static_cast<size_t>(FirstMetaBlock(state.plan, index));
-  ASSIGN_OR_RETURN(
-      const SegmentBuilder::Ticket ticket,
-      parts_.builder->Open(
-          {.token_begin = segment.token_begin,
-           .num_tokens = segment.num_tokens,
-           .extent = sequence.extents[index],
-           .meta_blocks =
-               parts_.memory->tables()
-                   .Meta(sequence.table_row)
-                   .subspan(first_block, static_cast<size_t>(MetaBlocksOf(segment.num_tokens)))}));
-  state.tickets.push_back(ticket);
+  const SegmentLayout layout(dense_.pool().geometry, segment.num_tokens);
+  ASSIGN_OR_RETURN(const BlockCache::FillTicket fill,
+                   parts_.cache->BeginFill(layout.max_pages - layout.first_kv_page));
+  const absl::StatusOr<SegmentBuilder::Ticket> ticket = parts_.builder->Open(
+      {.token_begin = segment.token_begin,
+       .num_tokens = segment.num_tokens,
+       .extent = sequence.extents[index],
+       .meta_blocks =
+           parts_.memory->tables()
+               .Meta(sequence.table_row)
+               .subspan(first_block, static_cast<size_t>(MetaBlocksOf(segment.num_tokens))),
+       .fill = parts_.cache->fill(fill)});
+  if (!ticket.ok()) {
+    parts_.cache->EndFill(fill, 0, 0);
+    return ticket.status();
+  }
+  state.tickets.push_back(*ticket);
+  state.fills.push_back(fill);
   state.is_built.push_back(false);
   return absl::OkStatus();
 }
@@ -167,12 +177,15 @@ absl::StatusOr<bool> WavePolicy::PollBuilt(const SequenceKv& sequence, State& st
   bool all_built = true;
   for (size_t i = state.num_live; i < state.tickets.size(); ++i) {
     if (state.is_built[i]) continue;
-    ASSIGN_OR_RETURN(const bool done, parts_.builder->PollDone(state.tickets[i]));
-    if (!done) {
+    ASSIGN_OR_RETURN(const std::optional<BuiltSegment> built,
+                     parts_.builder->PollDone(state.tickets[i]));
+    if (!built.has_value()) {
       all_built = false;
       continue;
     }
     state.is_built[i] = true;
+    parts_.cache->EndFill(state.fills[i], sequence.extents[i].first_page + built->first_kv_page,
+                          built->used_pages - built->first_kv_page);
     parts_.on_built(sequence, i, state.plan[i].token_begin);
   }
   return all_built;
@@ -320,12 +333,17 @@ absl::StatusOr<bool> WavePolicy::Release(SequenceKv& sequence) {
   if (state.is_sealed) RETURN_IF_ERROR(PollBuilt(sequence, state).status());
   if (!state.is_unshared) {
     state.is_unshared = true;
+    for (size_t i = 0; i < state.fills.size(); ++i) {
+      if (state.is_built[i]) continue;
+      state.fill_end = std::max(state.fill_end, parts_.cache->EndFill(state.fills[i], 0, 0));
+    }
     ReleasePages(sequence, state);
   }
   // Tickets are done in order.
   if (!state.page_releases.empty() && !parts_.cache->ReleaseDone(state.page_releases.back())) {
     return false;
   }
+  if (!parts_.cache->FillDone(state.fill_end)) return false;
   states_.erase(found);
   return true;
 }

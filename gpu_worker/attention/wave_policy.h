@@ -74,12 +74,14 @@ class WavePolicy final : public AttentionPolicy {
   struct State {
     std::vector<PlannedSegment> plan;
     std::vector<SegmentBuilder::Ticket> tickets;  // of plan[0..tickets.size()); none if cached
+    std::vector<BlockCache::FillTicket> fills;    // the same range
     std::vector<bool> is_built;                   // the same range; cached ones are
     size_t num_live = 0;                          // leading segments of the plan
     std::unique_ptr<Event> layer_taken[2];        // of even and odd layers
     std::unique_ptr<Event> released;              // background work at the time of Release
     bool is_sealed = false;                       // the prompt's segments
     bool is_unshared = false;                     // no more counted among the users of its extents
+    BlockCache::EndedFill fill_end = 0;           // of segments that were never built
     std::vector<BlockCache::ReleaseTicket> page_releases;  // of segments nobody uses any more
   };
 

@@ -39,6 +39,7 @@ struct EngineStats {
   uint64_t prefix_cache_hits_tokens = 0;     // of those, found
   uint64_t page_hits = 0, page_misses = 0, page_transients = 0, page_evictions = 0;
   uint64_t evictions_kept = 0;
+  uint64_t page_fills = 0;       // admitted as they were written
   uint64_t arena_bytes_in = 0;   // read from the arena (over PCIe where there is one)
   uint64_t arena_bytes_out = 0;  // written to the arena
   uint64_t segments_built = 0;

@@ -59,6 +59,7 @@ void EngineStatsBoard::AddCacheStats(EngineStats& stats) {
   stats.page_transients = counters.transients;
   stats.page_evictions = counters.evictions;
   stats.evictions_kept = counters.evictions_kept;
+  stats.page_fills = counters.fills;
   stats.arena_bytes_in = counters.misses * kPageBytes;
   stats.arena_bytes_out = sources_.builder->bytes_written();
   stats.segments_built = sources_.builder->num_built();

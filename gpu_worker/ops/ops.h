@@ -30,6 +30,7 @@
 #include "gpu_worker/ops/rope.h"
 #include "gpu_worker/ops/sampling.h"
 #include "gpu_worker/ops/silu_mul.h"
+#include "gpu_worker/ops/slot_fill.h"
 #include "gpu_worker/ops/write_segment.h"
 
 namespace retroinfer {
@@ -78,6 +79,8 @@ class Ops {
   virtual absl::Status AdmitPages(Stream& stream, const AdmitPagesArgs& args) = 0;
   virtual absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) = 0;
   virtual absl::Status ReleasePages(Stream& stream, const ReleasePagesArgs& args) = 0;
+  virtual absl::Status TakeSlots(Stream& stream, const TakeSlotsArgs& args) = 0;
+  virtual absl::Status AdmitSlots(Stream& stream, const AdmitSlotsArgs& args) = 0;
   virtual absl::Status LogSnapshot(Stream& stream, const LogSnapshotArgs& args) = 0;
 
   virtual absl::Status Sampling(Stream& stream, const SamplingArgs& args) = 0;

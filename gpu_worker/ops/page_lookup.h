@@ -77,6 +77,7 @@ struct BlockCacheCounters {
   uint64_t evictions_kept;  // requests refused
   uint64_t releases;        // slots freed because their segment ended
   uint64_t bad_requests;    // eviction requests with impossible ids, ignored
+  uint64_t fills;           // pages admitted as they were written (slot_fill.h)
 };
 
 // A look-up is two calls. After PageLookup the execution buffer can be attended. AdmitPages then

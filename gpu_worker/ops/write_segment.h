@@ -1,9 +1,9 @@
 // Writes one layer of a clustered segment: pages, index and order of tokens into its extent of the
-// arena, and the
-// meta blocks of the device (layouts in segment_layout.h and meta_pool.h). Clusters of a head take
-// consecutive pages in cluster order; heads and layers follow each other from `first_page` on,
-// which is advanced past the layer's last page, so that the extent has no holes. Bound by the copy:
-// reads and writes each KV byte of the layer once.
+// arena, and the meta blocks of the device (layouts in segment_layout.h and meta_pool.h). Clusters
+// of a head take consecutive pages in cluster order; heads and layers follow each other from
+// `next_page` on, which is advanced past the layer's last page, so that the extent has no holes.
+// Where `fill` has slots, the same pages go there as well, counted from the segment's first page of
+// KV. Bound by the copy: reads each KV byte of the layer once, writes it once or twice.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/ops/cluster_keys.h"
 #include "gpu_worker/ops/meta_pool.h"
+#include "gpu_worker/ops/slot_fill.h"
 
 namespace retroinfer {
 
@@ -32,7 +33,8 @@ struct WriteSegmentArgs {
   uint32_t* next_page = nullptr;  // device; page in the extent where the layer begins; advanced
   MetaPoolView pool;
   DeviceSpan<const MetaBlockId> meta_blocks;  // [num_clusters / 64]
-  DeviceSpan<std::byte> scratch;              // at least 8 * kv_heads * (num_tokens + num_clusters)
+  SlotFill fill;
+  DeviceSpan<std::byte> scratch;  // at least 8 * kv_heads * (num_tokens + num_clusters)
 };
 
 }  // namespace retroinfer

@@ -38,6 +38,8 @@ inline absl::Status CheckWriteSegment(const WriteSegmentArgs& args) {
                            kOp, "needs the clusters of every KV head"));
   RETURN_IF_ERROR(CheckArg(args.meta_blocks.size() == m / kClustersPerMetaBlock, kOp,
                            "needs a meta block for each 64 clusters"));
+  RETURN_IF_ERROR(CheckArg(args.fill.slots.empty() || args.fill.list.head != nullptr, kOp,
+                           "needs a list of the slots to fill"));
   return CheckArg(args.next_page != nullptr && args.scratch.size() >= 8 * h * (n + m), kOp,
                   "needs next_page and scratch");
 }

@@ -42,6 +42,8 @@ constexpr CounterField kCounters[] = {
     {"page_misses_total", "Pages read from the arena and admitted", &EngineStats::page_misses},
     {"page_transients_total", "Pages read from the arena without a free slot",
      &EngineStats::page_transients},
+    {"page_fills_total", "Pages of new segments that went into free slots as they were written",
+     &EngineStats::page_fills},
     {"page_evictions_total", "Pages evicted from the block cache", &EngineStats::page_evictions},
     {"page_evictions_kept_total", "Eviction requests refused because the page was used since",
      &EngineStats::evictions_kept},

@@ -4,6 +4,8 @@
 // * At most one task of the device that writes the log or reads a cursor is under way (task_), and
 //   look-ups are done when the cache is tended: so the host sees the log's head as it is, and the
 //   room that it finds in the log is still there when the next task runs.
+// * Slots of a list are in no table and not on the free stack; a page of an ended fill is admitted
+//   before a later release examines it, so a released extent has no page in a slot.
 // * Releases are first in, first out: a ticket is done when as many have been completed.
 #include "gpu_worker/wave_buffer/block_cache.h"
 
@@ -20,7 +22,16 @@ namespace {
 
 constexpr size_t kMaxRequestsPerStep = 4096;
 constexpr uint32_t kMaxPagesPerRelease = 1u << 20;  // examined between two steps
-constexpr size_t kMaxListedMisses = 1u << 16;       // of one look-up: 128 MiB of pages
+// Share of the slots that fills leave free: more than the store's high watermark, else it would
+// begin to evict what others use.
+constexpr uint32_t kOneInKept = 8;
+constexpr uint32_t kMaxPagesPerFills = 1u << 20;  // admitted between two steps
+constexpr size_t kMaxFills = 256;                 // under way
+constexpr size_t kSlotsPerPlace = sizeof(SlotListHead) / sizeof(SlotId);
+constexpr size_t kMaxListedMisses = 1u << 16;  // of one look-up: 128 MiB of pages
+
+// Places of lists_: for every slot, and a head and a rest for each fill.
+size_t NumListPlaces(size_t num_slots) { return num_slots / kSlotsPerPlace + 2 * kMaxFills; }
 
 }  // namespace
 
@@ -78,6 +89,7 @@ absl::Status BlockCache::Allocate() {
   RETURN_IF_ERROR(allocate(sizeof(LookupState), lookup_));
   RETURN_IF_ERROR(allocate(sizeof(BlockCacheCounters), counters_));
   RETURN_IF_ERROR(allocate(kMaxRequestsPerStep * sizeof(EvictionRequest), requests_));
+  RETURN_IF_ERROR(allocate(NumListPlaces(slots) * sizeof(SlotListHead), lists_));
   RETURN_IF_ERROR(allocate(sizeof(uint32_t), cursor_));
   ASSIGN_OR_RETURN(host_requests_,
                    device_.AllocateHost(kMaxRequestsPerStep * sizeof(EvictionRequest)));
@@ -150,7 +162,8 @@ absl::Status BlockCache::Tend() {
 absl::Status BlockCache::TendIdle() {
   RETURN_IF_ERROR(TendSnapshot());
   if (is_snapshot_running_) return absl::OkStatus();
-  RETURN_IF_ERROR(TendReleases());
+  RETURN_IF_ERROR(TendFills());
+  if (task_ == Task::kNone && ended_fills_.empty()) RETURN_IF_ERROR(TendReleases());
   if (task_ == Task::kNone) RETURN_IF_ERROR(TendEvictions());
   return task_ == Task::kNone ? TendStamps() : absl::OkStatus();
 }
@@ -179,6 +192,13 @@ void BlockCache::Finish(Task task) {
       is_snapshot_running_ = false;
       ++num_snapshots_;
       return;
+    case Task::kFills:
+      for (; num_admitting_ > 0; --num_admitting_) {
+        fills_.erase(ended_fills_.front());
+        ended_fills_.pop_front();
+        ++num_fills_done_;
+      }
+      return;
     case Task::kRelease:
       releases_.front().next_page = cursor;
       if (cursor != releases_.front().end) return;
@@ -197,6 +217,66 @@ void BlockCache::Finish(Task task) {
 BlockCache::ReleaseTicket BlockCache::Release(PageId first_page, uint32_t num_pages) {
   releases_.push_back({first_page, first_page + num_pages});
   return ++num_queued_;
+}
+
+SlotList BlockCache::ListOf(FillTicket ticket, const Fill& fill) const {
+  const auto place = static_cast<size_t>(ticket);
+  return {.head = lists_.as<SlotListHead>().device_data() + place,
+          .slots = lists_.as<SlotId>().subspan((place + 1) * kSlotsPerPlace, fill.max_slots)};
+}
+
+absl::StatusOr<BlockCache::FillTicket> BlockCache::BeginFill(uint32_t num_pages) {
+  const uint32_t num_kept = (sizes_.num_slots + kOneInKept - 1) / kOneInKept;
+  const uint32_t num_wanted = std::min(num_pages, sizes_.num_slots - num_kept);
+  if (num_wanted == 0 || fills_.size() == kMaxFills) return kNoFill;
+  const size_t num_places = 1 + (num_wanted + kSlotsPerPlace - 1) / kSlotsPerPlace;
+  size_t place = 0;  // the first gap that is large enough
+  for (const auto& [ticket, fill] : fills_) {
+    if (static_cast<size_t>(ticket) >= place + num_places) break;
+    place = static_cast<size_t>(ticket) + fill.num_places;
+  }
+  if (place + num_places > NumListPlaces(sizes_.num_slots)) return kNoFill;
+  const auto ticket = static_cast<FillTicket>(place);
+  const Fill fill{.num_places = num_places, .max_slots = num_wanted};
+  RETURN_IF_ERROR(ops_.TakeSlots(stream_, {.cache = view(),
+                                           .list = ListOf(ticket, fill),
+                                           .num_wanted = num_wanted,
+                                           .num_kept = num_kept}));
+  fills_[ticket] = fill;
+  return ticket;
+}
+
+SlotFill BlockCache::fill(FillTicket ticket) const {
+  if (ticket == kNoFill) return {};
+  return {.slots = slots_.bytes(), .list = ListOf(ticket, fills_.at(ticket))};
+}
+
+BlockCache::EndedFill BlockCache::EndFill(FillTicket ticket, PageId first_page,
+                                          uint32_t num_pages) {
+  if (ticket == kNoFill) return 0;
+  Fill& fill = fills_.at(ticket);
+  fill.first_page = first_page;
+  fill.num_pages = num_pages;
+  ended_fills_.push_back(ticket);
+  return ++num_fills_ended_;
+}
+
+absl::Status BlockCache::TendFills() {
+  if (ended_fills_.empty()) return absl::OkStatus();
+  size_t num_slots = 0;
+  for (const FillTicket ticket : ended_fills_) {
+    const Fill& fill = fills_.at(ticket);
+    num_slots += fill.max_slots;
+    if (num_admitting_ > 0 && num_slots > kMaxPagesPerFills) break;
+    RETURN_IF_ERROR(ops_.AdmitSlots(stream_, {.cache = view(),
+                                              .counters = counters(),
+                                              .step = step(),
+                                              .list = ListOf(ticket, fill),
+                                              .first_page = fill.first_page,
+                                              .num_pages = fill.num_pages}));
+    ++num_admitting_;
+  }
+  return Start(Task::kFills);
 }
 
 absl::Status BlockCache::TendSnapshot() {

@@ -2,7 +2,8 @@
 // plane (protocol in common/shm/data_plane_layout.h).
 //
 // Between two steps it applies the store's eviction requests, frees the slots of ended segments,
-// publishes last-use stamps when asked, and replays the cache to a store that has restarted. None
+// admits pages that were written to slots with their segment, publishes last-use stamps when asked,
+// and replays the cache to a store that has restarted. None
 // of that waits for the store: with a dead or stopped one the log fills up and misses become
 // transient.
 //
@@ -18,6 +19,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/shm/data_plane.h"
@@ -78,6 +80,22 @@ class BlockCache {
   ReleaseTicket Release(PageId first_page, uint32_t num_pages);
   bool ReleaseDone(ReleaseTicket ticket) const { return ticket <= num_released_; }
 
+  // Takes free slots for the pages of a segment that is about to be written, between two steps.
+  // Some slots stay free, so fewer than `num_pages` may come, or none: the rest of the pages goes
+  // to the arena alone. Returns kNoFill if there is no point in trying.
+  using FillTicket = int32_t;
+  static constexpr FillTicket kNoFill = -1;
+  absl::StatusOr<FillTicket> BeginFill(uint32_t num_pages);
+  // For WriteSegment on a stream that waits for the compute stream first. Of kNoFill: nothing.
+  SlotFill fill(FillTicket ticket) const;
+  // Ends a fill, for FillDone(): pages [first_page, first_page + num_pages) have been written,
+  // whole, and are admitted over the next steps, before any later Release(). 0 pages: the slots are
+  // given back. REQUIRES: nothing that writes to the slots is still under way.
+  using EndedFill = uint64_t;
+  EndedFill EndFill(FillTicket ticket, PageId first_page, uint32_t num_pages);
+  // Whether its slots are in the table or free again.
+  bool FillDone(EndedFill ended) const { return ended <= num_fills_done_; }
+
   // Replays the cache through the log, kReset first, from the next step on: a store has restarted.
   void RequestSnapshot() { snapshot_requested_.store(true, std::memory_order_release); }
 
@@ -96,13 +114,14 @@ class BlockCache {
   absl::Status Allocate();
   absl::Status Clear();
   // What the device does between two steps: one thing at a time.
-  enum class Task { kNone, kSnapshot, kRelease, kEvictions, kStamps };
+  enum class Task { kNone, kSnapshot, kFills, kRelease, kEvictions, kStamps };
   absl::Status Start(Task task);
   // Takes the result of the task under way, if it is done. Returns whether none is left.
   absl::StatusOr<bool> Settle();
   void Finish(Task task);
   absl::Status TendIdle();
   absl::Status TendSnapshot();
+  absl::Status TendFills();
   absl::Status TendReleases();
   absl::Status TendEvictions();
   absl::Status TendStamps();
@@ -132,6 +151,7 @@ class BlockCache {
   DeviceBuffer misses_;   // working memory of look-ups
   DeviceBuffer lookup_;
   DeviceBuffer counters_;
+  DeviceBuffer lists_;     // of slots taken, each behind its head
   DeviceBuffer requests_;  // eviction requests, copied out of the ring
   DeviceBuffer cursor_;    // where a release or a snapshot has come to
 
@@ -157,6 +177,20 @@ class BlockCache {
   std::atomic<bool> snapshot_requested_ = false;
   bool is_snapshot_running_ = false;
   SlotId snapshot_next_slot_ = 0;
+  // Fills that are under way, by place in lists_ (in SlotListHeads), and those to be admitted.
+  struct Fill {
+    size_t num_places = 0;
+    uint32_t max_slots = 0;
+    PageId first_page = 0;
+    uint32_t num_pages = 0;
+  };
+  SlotList ListOf(FillTicket ticket, const Fill& fill) const;
+  absl::btree_map<FillTicket, Fill> fills_;
+  std::deque<FillTicket> ended_fills_;
+  size_t num_admitting_ = 0;      // of these, the first: part of the task under way
+  uint64_t num_fills_ended_ = 0;  // since start
+  uint64_t num_fills_done_ = 0;   // of those
+
   std::deque<Range> releases_;
   uint64_t num_queued_ = 0;    // releases, since start
   uint64_t num_released_ = 0;  // of those, done

@@ -143,6 +143,7 @@ absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket
                     .next_page = PageCounter(ticket),
                     .pool = meta_pool_,
                     .meta_blocks = target.meta_blocks,
+                    .fill = target.fill,
                     .scratch = write_scratch_.bytes()});
 }
 
@@ -185,17 +186,19 @@ absl::Status SegmentBuilder::Seal(Ticket ticket) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> SegmentBuilder::PollDone(Ticket ticket) {
+absl::StatusOr<std::optional<BuiltSegment>> SegmentBuilder::PollDone(Ticket ticket) {
   OpenSegment& segment = Get(ticket);
-  if (!segment.is_sealed) return false;
+  if (!segment.is_sealed) return std::nullopt;
   ASSIGN_OR_RETURN(const bool is_done, device_.IsDone(*segment.done));
-  if (!is_done) return false;
+  if (!is_done) return std::nullopt;
   const uint32_t used_pages = host_used_pages_.as<uint32_t>()[static_cast<size_t>(ticket)];
   WriteHeader(segment, used_pages);
   segment.is_open = false;
   ++num_built_;
   bytes_written_ += size_t{used_pages} * kPageBytes;
-  return true;
+  return BuiltSegment{
+      .first_kv_page = SegmentLayout(meta_pool_.geometry, segment.target.num_tokens).first_kv_page,
+      .used_pages = used_pages};
 }
 
 absl::Status SegmentBuilder::Abandon(Ticket ticket) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -32,6 +33,14 @@ struct SegmentTarget {
   uint32_t num_tokens = 0;
   Extent extent;                              // at least SegmentLayout::max_pages
   DeviceSpan<const MetaBlockId> meta_blocks;  // [num_tokens / 1024]; must stay until it is done
+  SlotFill fill;                              // slots that get the pages, too; as long
+};
+
+// A segment that is complete in the arena. Its KV lies in pages [first_kv_page, used_pages) of the
+// extent.
+struct BuiltSegment {
+  uint32_t first_kv_page = 0;
+  uint32_t used_pages = 0;
 };
 
 class SegmentBuilder {
@@ -61,11 +70,11 @@ class SegmentBuilder {
                               DeviceSpan<const DenseBlockId> block_ids);
   // Enqueues what tells that all layers are there; to be called once, after the last one.
   absl::Status Seal(Ticket ticket);
-  // Whether a sealed segment is complete in the arena. Returns true once, and closes it: the ticket
-  // is free again.
-  absl::StatusOr<bool> PollDone(Ticket ticket);
-  // Closes an open segment that nobody wants any more. Its extent and meta blocks may still be
-  // written until the background stream has passed.
+  // Whether a sealed segment is complete in the arena. Says so once, and closes it: the ticket is
+  // free again.
+  absl::StatusOr<std::optional<BuiltSegment>> PollDone(Ticket ticket);
+  // Closes an open segment that nobody wants any more. Its extent, meta blocks and slots may still
+  // be written until the background stream has passed.
   absl::Status Abandon(Ticket ticket);
 
   Stream& background() { return background_; }

@@ -126,7 +126,7 @@ class WaveSequence {
       }
       RI_CHECK(memory.builder.Seal(*ticket).ok());
       RI_CHECK(backend.background->Synchronize().ok());
-      RI_CHECK(*memory.builder.PollDone(*ticket));
+      RI_CHECK(memory.builder.PollDone(*ticket)->has_value());
       memory.next_page += pages;
       first_block += segment.num_tokens / 1024;
     }

@@ -21,6 +21,7 @@
 #include "gpu_worker/ops/cpu/rope.h"
 #include "gpu_worker/ops/cpu/sampling.h"
 #include "gpu_worker/ops/cpu/silu_mul.h"
+#include "gpu_worker/ops/cpu/slot_fill.h"
 #include "gpu_worker/ops/cpu/write_segment.h"
 
 namespace retroinfer {
@@ -144,6 +145,14 @@ absl::Status CpuOps::ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& ar
 
 absl::Status CpuOps::ReleasePages(Stream& stream, const ReleasePagesArgs& args) {
   return cpu::ReleasePages(Cpu(stream), args);
+}
+
+absl::Status CpuOps::TakeSlots(Stream& stream, const TakeSlotsArgs& args) {
+  return cpu::TakeSlots(Cpu(stream), args);
+}
+
+absl::Status CpuOps::AdmitSlots(Stream& stream, const AdmitSlotsArgs& args) {
+  return cpu::AdmitSlots(Cpu(stream), args);
 }
 
 absl::Status CpuOps::LogSnapshot(Stream& stream, const LogSnapshotArgs& args) {

@@ -76,6 +76,22 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
   }
 }
 
+// Copies the pages of one head to the slots that were taken for them.
+void FillSlots(const WriteSegmentArgs& args, const HeadScratch& scratch) {
+  if (args.fill.slots.empty()) return;
+  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
+  const uint32_t num_slots = args.fill.list.head->num_slots;
+  const int32_t last = args.num_clusters - 1;
+  const uint32_t end = scratch.first_page[last] + args.geometry.pages_of(scratch.num_written[last]);
+  for (uint32_t page = scratch.first_page[0]; page < end; ++page) {
+    const uint32_t index = page - layout.first_kv_page;
+    if (index >= num_slots) return;
+    const SlotId slot = args.fill.list.slots.device_data()[index];
+    std::memcpy(args.fill.slots.device_data() + size_t{slot} * kPageBytes,
+                args.extent.device_data() + size_t{page} * kPageBytes, kPageBytes);
+  }
+}
+
 void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
   const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
   const size_t m = layout.num_clusters;
@@ -122,6 +138,7 @@ absl::Status WriteSegment(CpuStream& stream, const WriteSegmentArgs& args) {
     pool.ParallelFor(args.geometry.num_kv_heads, [&](int64_t head) {
       const HeadScratch scratch = ScratchOf(args, static_cast<uint32_t>(head));
       WriteTokens(args, static_cast<uint32_t>(head), scratch);
+      FillSlots(args, scratch);
       WriteIndex(args, static_cast<uint32_t>(head), scratch);
     });
   });

@@ -22,6 +22,7 @@
 #include "gpu_worker/ops/cuda/rope.h"
 #include "gpu_worker/ops/cuda/sampling.h"
 #include "gpu_worker/ops/cuda/silu_mul.h"
+#include "gpu_worker/ops/cuda/slot_fill.h"
 #include "gpu_worker/ops/cuda/write_segment.h"
 
 namespace retroinfer {
@@ -161,6 +162,14 @@ absl::Status CudaOps::ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& a
 
 absl::Status CudaOps::ReleasePages(Stream& stream, const ReleasePagesArgs& args) {
   return cuda::ReleasePages(Cuda(stream), args);
+}
+
+absl::Status CudaOps::TakeSlots(Stream& stream, const TakeSlotsArgs& args) {
+  return cuda::TakeSlots(Cuda(stream), args);
+}
+
+absl::Status CudaOps::AdmitSlots(Stream& stream, const AdmitSlotsArgs& args) {
+  return cuda::AdmitSlots(Cuda(stream), args);
 }
 
 absl::Status CudaOps::LogSnapshot(Stream& stream, const LogSnapshotArgs& args) {

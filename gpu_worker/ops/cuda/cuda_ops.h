@@ -61,6 +61,8 @@ class CudaOps final : public Ops {
   absl::Status AdmitPages(Stream& stream, const AdmitPagesArgs& args) override;
   absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) override;
   absl::Status ReleasePages(Stream& stream, const ReleasePagesArgs& args) override;
+  absl::Status TakeSlots(Stream& stream, const TakeSlotsArgs& args) override;
+  absl::Status AdmitSlots(Stream& stream, const AdmitSlotsArgs& args) override;
   absl::Status LogSnapshot(Stream& stream, const LogSnapshotArgs& args) override;
 
   absl::Status Sampling(Stream& stream, const SamplingArgs& args) override;

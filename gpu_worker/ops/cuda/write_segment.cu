@@ -1,6 +1,6 @@
 // Bound by the bus between the device and the host's memory, where the extent lies: every page is
-// written once, by one warp, in whole lines. A few blocks are enough to fill the bus, so that the
-// model's own work keeps the other multiprocessors.
+// written there once, by one warp, in whole lines; the copy in a slot costs next to nothing. A few
+// blocks are enough to fill the bus, so that the model's own work keeps the other multiprocessors.
 //
 // Invariants:
 // * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
@@ -43,6 +43,10 @@ struct Job {
   uint32_t extent_pages;
   PageId extent_first_page;
   uint32_t* next_page;
+  std::byte* fill_slots;  // null: no pages go to slots
+  const SlotListHead* fill_head;
+  const SlotId* fill_list;
+  uint32_t first_kv_page;
   LayerOffsets offsets;
   MetaLayer meta;
 };
@@ -116,6 +120,12 @@ __device__ void WritePage(const Job& job, uint32_t page) {
   auto* const to = reinterpret_cast<int4*>(job.extent + int64_t{page} * int64_t{kPageBytes});
 #pragma unroll
   for (int i = 0; i < kChunksPerLane; ++i) to[i * 32 + threadIdx.x % 32] = chunks[i];
+  const uint32_t index = page - job.first_kv_page;
+  if (job.fill_slots == nullptr || index >= job.fill_head->num_slots) return;
+  const SlotId slot = job.fill_list[index];
+  auto* const copy = reinterpret_cast<int4*>(job.fill_slots + int64_t{slot} * int64_t{kPageBytes});
+#pragma unroll
+  for (int i = 0; i < kChunksPerLane; ++i) copy[i * 32 + threadIdx.x % 32] = chunks[i];
 }
 
 // 16 bytes of vectors in KV dtype, from chunk `chunk` of f32 vectors.
@@ -208,6 +218,11 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
       .extent_pages = static_cast<uint32_t>(args.extent.size() / kPageBytes),
       .extent_first_page = args.extent_first_page,
       .next_page = args.next_page,
+      .fill_slots = args.fill.slots.device_data(),
+      .fill_head = args.fill.list.head,
+      .fill_list = args.fill.list.slots.device_data(),
+      .first_kv_page =
+          SegmentLayout(geometry, static_cast<uint32_t>(args.num_tokens)).first_kv_page,
       .offsets = LayerOffsets(geometry, static_cast<uint32_t>(args.num_tokens), args.layer),
       .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)};
   RETURN_IF_ERROR(OrderMembers(stream, args.assignment.device_data(), geometry.num_kv_heads,

@@ -269,6 +269,23 @@ TEST_P(WavePolicyTest, ASequenceGivesTheSameInABatchAndAlone) {
   ExpectNothingIsHeld();
 }
 
+TEST_P(WavePolicyTest, TheFirstStepFindsTheNewSegmentsInSlots) {
+  const auto sequence = Begin(1, 2300, 2500, 1.0);
+  Prefill(*sequence);
+  const auto outputs = Step({sequence.get()});
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    EXPECT_LT(RelativeError(outputs[layer], Exact(*sequence, layer)), Tolerance());
+  }
+  EXPECT_TRUE(cache_->Stats().ok());
+  EXPECT_TRUE(backend_->stream->Synchronize().ok());
+  const BlockCacheStats stats = *cache_->Stats();
+  EXPECT_GT(stats.counters.hits, 1000u);
+  // One task between two steps: what it did not come to is admitted by the step itself.
+  EXPECT_GT(stats.counters.fills, stats.counters.admissions);
+  ReleaseAndFree(*sequence);
+  ExpectNothingIsHeld();
+}
+
 TEST_P(WavePolicyTest, ReleasesASequenceAtAnyMoment) {
   const auto untouched = Begin(1, 2300, 2500, 1.0);
   ReleaseAndFree(*untouched);

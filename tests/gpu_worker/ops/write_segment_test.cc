@@ -154,6 +154,15 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
                      device_sums = data_.Upload(value_sums), device_radii = data_.Upload(radii);
   const DeviceBuffer blocks = data_.Upload(std::vector<MetaBlockId>{2});
   const DeviceBuffer scratch = data_.Allocate(8 * heads * (kTokens + m));
+  // Slots for the first pages, in no order; fewer than the two layers have.
+  constexpr uint32_t kNumFilled = 1000, kNumSlots = 1200;
+  const auto slot_of = [](uint32_t index) { return index * 7 % kNumSlots; };
+  std::vector<SlotId> list(kNumFilled);
+  for (uint32_t i = 0; i < kNumFilled; ++i) list[i] = slot_of(i);
+  const DeviceBuffer slots =
+      data_.Upload(std::vector<std::byte>(kNumSlots * kPageBytes, std::byte{0xdd}));
+  const DeviceBuffer slot_list = data_.Upload(list);
+  const DeviceBuffer slot_head = data_.Upload(std::vector<SlotListHead>{{.num_slots = kNumFilled}});
   MetaPoolImage pool(geometry, 3);
   const MetaPoolView pool_view = pool.Upload(data_);
   Written written{.geometry = geometry,
@@ -183,6 +192,9 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
                                     .next_page = next_page.as<uint32_t>().device_data(),
                                     .pool = pool_view,
                                     .meta_blocks = blocks.as<const MetaBlockId>().first(1),
+                                    .fill = {.slots = slots.bytes(),
+                                             .list = {slot_head.as<SlotListHead>().device_data(),
+                                                      slot_list.as<SlotId>()}},
                                     .scratch = scratch.bytes()})
                     .ok());
     ASSERT_TRUE(backend_->background->Synchronize().ok());
@@ -192,6 +204,20 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
     // No holes: the pages taken so far are exactly those before next_page.
     EXPECT_EQ(*written.taken.begin(), layout.first_kv_page);
     EXPECT_EQ(data_.Download<uint32_t>(next_page)[0], layout.first_kv_page + written.taken.size());
+  }
+  const auto filled = data_.Download<std::byte>(slots);
+  std::vector<bool> is_filled(kNumSlots);
+  const auto num_pages = static_cast<uint32_t>(written.taken.size());
+  for (uint32_t i = 0; i < std::min(num_pages, kNumFilled); ++i) {
+    is_filled[slot_of(i)] = true;
+    const std::byte* const page =
+        written.extent.data() + size_t{layout.first_kv_page + i} * kPageBytes;
+    ASSERT_TRUE(std::equal(page, page + kPageBytes, filled.data() + slot_of(i) * kPageBytes)) << i;
+  }
+  for (uint32_t slot = 0; slot < kNumSlots; ++slot) {
+    if (is_filled[slot]) continue;
+    const std::byte* const bytes = filled.data() + slot * kPageBytes;
+    EXPECT_EQ(std::count(bytes, bytes + kPageBytes, std::byte{0xdd}), int64_t{kPageBytes});
   }
 }
 

@@ -1,6 +1,7 @@
 // A million seeded random operations on the block cache against a naive model, with the store's own
 // replay and LRU on the other side of the data plane: evictions, transient slots, a store that
-// stalls, one that dies and replays late, segments that end and begin, hostile eviction requests.
+// stalls, one that dies and replays late, segments that end and begin, some of whose pages are
+// written to slots at once, hostile eviction requests.
 // Every page carries a pattern that is checked whenever it is attended.
 //
 // RETROINFER_TEST_SEED sets the seed.
@@ -101,6 +102,7 @@ class BlockCacheRandomTest : public testing::Test {
     for (PageId i = 0; i < kPagesPerSegment; ++i) {
       FillPattern(page + i, segment.version, arena_.data() + size_t{page + i} * kPageBytes);
     }
+    if (cache_ != nullptr && Random(2) == 0) BeginFill(index);
     const PageId end = page + kPagesPerSegment;
     for (uint32_t i = 0; i < 64; ++i) {
       const uint32_t tokens = std::min(Random(33), 4 * (end - page));
@@ -110,9 +112,44 @@ class BlockCacheRandomTest : public testing::Test {
     }
   }
 
+  // Takes slots and writes the first pages to them, as the construction of a segment does.
+  void BeginFill(uint32_t index) {
+    const BlockCache::FillTicket ticket = *cache_->BeginFill(kPagesPerSegment);
+    RI_CHECK(backend_->stream->Synchronize().ok());
+    if (ticket == BlockCache::kNoFill) return;
+    const SlotFill fill = cache_->fill(ticket);  // the CPU's: host memory
+    const uint32_t num_slots = fill.list.head->num_slots;
+    for (uint32_t i = 0; i < num_slots; ++i) {
+      const size_t slot = fill.list.slots.device_data()[i];
+      FillPattern(index * kPagesPerSegment + i, segments_[index].version,
+                  fill.slots.device_data() + slot * kPageBytes);
+    }
+    fills_.push_back({.segment = index, .ticket = ticket, .num_slots = num_slots});
+  }
+
+  // Ends the fills of a segment, or any: whole, cut short, or given up.
+  void EndFills(uint32_t one_in, uint32_t segment = kSegments) {
+    for (Fill& fill : fills_) {
+      if (fill.end != 0 || (segment != kSegments && fill.segment != segment)) continue;
+      if (Random(one_in) != 0) continue;
+      const uint32_t num_pages = std::vector<uint32_t>{kPagesPerSegment, 10, 0}[Random(3)];
+      fill.end = cache_->EndFill(fill.ticket, fill.segment * kPagesPerSegment, num_pages);
+    }
+    std::erase_if(fills_,
+                  [&](const Fill& fill) { return fill.end != 0 && cache_->FillDone(fill.end); });
+  }
+
+  uint32_t NumTaken() {
+    EndFills(1u << 31, kSegments);
+    uint32_t num_taken = 0;
+    for (const Fill& fill : fills_) num_taken += fill.num_slots;
+    return num_taken;
+  }
+
   void EndSegment(uint32_t index) {
     Segment& segment = segments_[index];
     if (!segment.is_live) return;
+    EndFills(1, index);
     segment.is_live = false;
     segment.release = cache_->Release(index * kPagesPerSegment, kPagesPerSegment);
   }
@@ -128,6 +165,7 @@ class BlockCacheRandomTest : public testing::Test {
   void Step() {
     ASSERT_TRUE(cache_->BeginStep().ok());
     ReviveSegments();
+    EndFills(20);
     for (uint32_t layer = 0; layer < 1 + Random(3); ++layer) LookUpSomeClusters();
     ReadLog();
   }
@@ -215,7 +253,7 @@ class BlockCacheRandomTest : public testing::Test {
     const auto page_slot = data.Download(DeviceSpan<const SlotId>(view.page_slot));
     const auto slot_page = data.Download(DeviceSpan<const PageId>(view.slot_page));
     if (!stats.is_snapshot_running) {
-      ASSERT_EQ(naive_.slot_of().size(), stats.num_used_slots);
+      ASSERT_EQ(naive_.slot_of().size() + NumTaken(), stats.num_used_slots);
       for (const auto& [page, slot] : naive_.slot_of()) ASSERT_EQ(page_slot[page], slot);
     }
     uint32_t num_resident = 0;
@@ -227,7 +265,7 @@ class BlockCacheRandomTest : public testing::Test {
                                            .subspan(page_slot[page] * kPageBytes, kPageBytes));
       ASSERT_TRUE(HasPattern(page, segments_[page / kPagesPerSegment].version, bytes.data()));
     }
-    ASSERT_EQ(num_resident, stats.num_used_slots);
+    ASSERT_EQ(num_resident + NumTaken(), stats.num_used_slots);
     DataPlane plane = plane_.view();
     if (store_ == nullptr || plane.log().Depth() != 0 || store_->table().awaits_reset()) return;
     ASSERT_EQ(store_->stats().entries_refused, 0u);
@@ -245,6 +283,13 @@ class BlockCacheRandomTest : public testing::Test {
   std::unique_ptr<BlockCache> cache_;
   std::unique_ptr<kvstore::DataPlaneServer> store_;
   std::vector<Segment> segments_ = std::vector<Segment>(kSegments);
+  struct Fill {
+    uint32_t segment = 0;
+    BlockCache::FillTicket ticket = 0;
+    uint32_t num_slots = 0;
+    BlockCache::EndedFill end = 0;  // 0: under way
+  };
+  std::vector<Fill> fills_;
   NaiveCache naive_;
   uint64_t log_read_ = 0;
   uint64_t operations_ = 0;
@@ -290,6 +335,7 @@ TEST_F(BlockCacheRandomTest, NoPageIsEverReadFromAWrongPlace) {
   EXPECT_GT(stats.counters.evictions_kept, 100u);
   EXPECT_GT(stats.counters.bad_requests, 100u);
   EXPECT_GT(stats.counters.releases, 1'000u);
+  EXPECT_GT(stats.counters.fills, 100u);
   EXPECT_GT(stats.snapshots, 3u);
   std::printf("hits %llu, admissions %llu, transients %llu, evictions %llu, snapshots %llu\n",
               static_cast<unsigned long long>(stats.counters.hits),

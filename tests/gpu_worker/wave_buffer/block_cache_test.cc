@@ -48,6 +48,20 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
     BeginStep();
     Lookup(pages);
   }
+  // What WriteSegment does with pages from `first_page` on.
+  void WriteToSlots(BlockCache::FillTicket ticket, PageId first_page, uint32_t num_pages) {
+    DeviceData data(*backend_);
+    const SlotFill fill = cache_->fill(ticket);
+    const auto slots = data.Download(DeviceSpan<const SlotId>(fill.list.slots));
+    for (uint32_t i = 0; i < num_pages; ++i) {
+      const auto page = std::span(arena_).subspan((first_page + i) * kPageBytes, kPageBytes);
+      RI_CHECK(backend_->device
+                   ->Upload(*backend_->stream, page,
+                            fill.slots.subspan(slots[i] * kPageBytes, kPageBytes))
+                   .ok());
+    }
+    RI_CHECK(backend_->stream->Synchronize().ok());
+  }
   std::vector<LogEntry> DrainLog() {
     std::vector<LogEntry> entries(kLog);
     entries.resize(*store_.log().Pop(std::span(entries)));
@@ -184,6 +198,46 @@ TEST_P(BlockCacheTest, ASnapshotThatDoesNotFitTheLogStopsEverythingElseMeanwhile
   EXPECT_EQ(entries[1].kind, static_cast<uint32_t>(LogKind::kRelease));
   EXPECT_EQ(entries[2].kind, static_cast<uint32_t>(LogKind::kEvict));
   EXPECT_EQ(entries[3].kind, static_cast<uint32_t>(LogKind::kAdmit));
+}
+
+TEST_P(BlockCacheTest, PagesOfANewSegmentAreFoundInTheSlotsTheyWereWrittenTo) {
+  const BlockCache::FillTicket ticket = *cache_->BeginFill(3);
+  ASSERT_NE(ticket, BlockCache::kNoFill);
+  WriteToSlots(ticket, 40, 3);
+  EXPECT_EQ(Stats().num_used_slots, 3u);
+  Step({40});  // not admitted yet, so it comes from the arena into a slot of its own
+  const auto end = cache_->EndFill(ticket, 40, 3);
+  EXPECT_FALSE(cache_->FillDone(end));
+  Step({40, 41, 42});
+  EXPECT_TRUE(cache_->FillDone(end));
+  const BlockCacheStats stats = Stats();
+  EXPECT_EQ(stats.counters.fills, 2u);
+  EXPECT_EQ(stats.counters.misses, 1u);
+  EXPECT_EQ(stats.counters.hits, 3u);
+  EXPECT_EQ(stats.num_used_slots, 3u);
+  const auto release = cache_->Release(40, 3);
+  BeginStep();
+  EXPECT_TRUE(cache_->ReleaseDone(release));
+  EXPECT_EQ(Stats().num_used_slots, 0u);
+}
+
+TEST_P(BlockCacheTest, FillsLeaveSomeSlotsFreeAndShareTheRest) {
+  const auto first = *cache_->BeginFill(5), second = *cache_->BeginFill(100),
+             third = *cache_->BeginFill(100);
+  EXPECT_EQ(Stats().num_used_slots, 7u) << "one in eight stays free";
+  EXPECT_EQ(cache_->EndFill(BlockCache::kNoFill, 0, 0), 0u);
+  EXPECT_TRUE(cache_->FillDone(0));
+  // The segment ends right after it was built: nothing of it stays.
+  WriteToSlots(first, 0, 5);
+  cache_->EndFill(first, 0, 5);
+  const auto release = cache_->Release(0, 5);
+  cache_->EndFill(third, 0, 0);
+  const auto last = cache_->EndFill(second, 0, 0);
+  BeginStep();
+  EXPECT_TRUE(cache_->ReleaseDone(release));
+  EXPECT_TRUE(cache_->FillDone(last));
+  EXPECT_EQ(Stats().num_used_slots, 0u);
+  EXPECT_EQ(Stats().counters.releases, 5u);
 }
 
 TEST_P(BlockCacheTest, RefusesADataPlaneOfOtherSizes) {

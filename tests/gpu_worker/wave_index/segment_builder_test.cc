@@ -45,7 +45,7 @@ class SegmentBuilderTest : public testing::TestWithParam<BackendParam> {
   void Finish(SegmentBuilder::Ticket ticket) {
     ASSERT_TRUE(builder_->Seal(ticket).ok());
     ASSERT_TRUE(backend_->background->Synchronize().ok());
-    ASSERT_TRUE(*builder_->PollDone(ticket));
+    ASSERT_TRUE(builder_->PollDone(ticket)->has_value());
   }
 
   // The keys of one (layer, head) of a segment, as sums over its pages; every page and every place
@@ -112,7 +112,7 @@ TEST_P(SegmentBuilderTest, BuildsLayerByLayerFromAPrompt) {
     ASSERT_TRUE(builder_->BuildLayer(*large_ticket, layer, kv).ok());
     ASSERT_TRUE(builder_->BuildLayer(*small_ticket, layer, kv).ok());
   }
-  EXPECT_FALSE(*builder_->PollDone(*large_ticket)) << "not sealed";
+  EXPECT_FALSE(builder_->PollDone(*large_ticket)->has_value()) << "not sealed";
   Finish(*large_ticket);
   Finish(*small_ticket);
   EXPECT_EQ(builder_->num_built(), 2u);
@@ -203,7 +203,7 @@ TEST_P(SegmentBuilderTest, ATicketIsReusedWhileTheBackgroundStillWorksForTheOldS
   const auto ticket = builder_->Open(target);
   ASSERT_TRUE(ticket.ok());
   ASSERT_EQ(*ticket, *abandoned);
-  EXPECT_FALSE(*builder_->PollDone(*ticket));
+  EXPECT_FALSE(builder_->PollDone(*ticket)->has_value());
   for (uint32_t layer = 0; layer < 2; ++layer) {
     ASSERT_TRUE(builder_->BuildLayer(*ticket, layer, kv.view()).ok());
   }
