@@ -15,6 +15,7 @@
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/member_order.h"
+#include "gpu_worker/ops/cuda/member_sums.cuh"
 #include "gpu_worker/ops/cuda/warp_mma.cuh"
 
 namespace retroinfer::cuda {
@@ -27,10 +28,6 @@ constexpr int kAssignThreads = 256;
 constexpr int kKeysPerWarp = 32;
 constexpr int kKeysPerAssignBlock = kAssignThreads / 32 * kKeysPerWarp;
 constexpr int kPlainThreads = 128;
-
-constexpr int kSumWarps = 4;
-constexpr int kSumThreads = 32 * kSumWarps;
-constexpr int kRowsInFlight = 4;
 
 // partial[head][block][d] = sum of the block's rows.
 template <typename T, int kDim>
@@ -72,39 +69,6 @@ __global__ void __launch_bounds__(kDim)
     for (unsigned i = 0; i < kAhead; ++i) values[i] = ToFloat(from[(row + i) * kDim]);
 #pragma unroll
     for (unsigned i = 0; i < kAhead; ++i) to[(row + i) * kDim] = FromFloat<T>(values[i] - mean);
-  }
-}
-
-// sum += this lane's elements of the rows of the members that are this warp's.
-template <typename T, int kDim>
-__device__ void AddMembers(const T* rows, const uint16_t* members, int32_t size,
-                           float (&sum)[kDim / 32]) {
-  int32_t i = static_cast<int32_t>(threadIdx.x) / 32;
-  for (; i + (kRowsInFlight - 1) * kSumWarps < size; i += kRowsInFlight * kSumWarps) {
-    Elements<T, kDim / 32> row[kRowsInFlight];
-#pragma unroll
-    for (int j = 0; j < kRowsInFlight; ++j) {
-      row[j] = LaneOfRow<T, kDim>(rows, members[i + j * kSumWarps]);
-    }
-#pragma unroll
-    for (int j = 0; j < kRowsInFlight; ++j) AddRow<T, kDim>(row[j], sum);
-  }
-  for (; i < size; i += kSumWarps) AddRow<T, kDim>(LaneOfRow<T, kDim>(rows, members[i]), sum);
-}
-
-// Every warp gets the sum of all warps' `sum`, added in the order of the warps.
-template <int kDim>
-__device__ void AddWarps(float (&sum)[kDim / 32], float (&shared)[kSumWarps][kDim]) {
-  constexpr int kPerLane = kDim / 32;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) shared[warp][lane * kPerLane + i] = sum[i];
-  __syncthreads();
-#pragma unroll
-  for (int i = 0; i < kPerLane; ++i) {
-    sum[i] = 0;
-    for (int w = 0; w < kSumWarps; ++w) sum[i] += shared[w][lane * kPerLane + i];
   }
 }
 

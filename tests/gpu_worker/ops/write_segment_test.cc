@@ -15,6 +15,47 @@ namespace {
 
 using namespace test_support;
 
+// Slots for the first pages of a segment, in no order; fewer than two layers have.
+class FilledSlots {
+ public:
+  explicit FilledSlots(DeviceData& data) : data_(data) {
+    std::vector<SlotId> list(kNumFilled);
+    for (uint32_t i = 0; i < kNumFilled; ++i) list[i] = SlotOf(i);
+    list_ = data_.Upload(list);
+  }
+
+  SlotFill fill() const {
+    return {.slots = slots_.bytes(),
+            .list = {head_.as<SlotListHead>().device_data(), list_.as<SlotId>()}};
+  }
+
+  // The slots hold the first pages of `pages`, and nothing was written to the others.
+  void Check(const std::byte* pages, uint32_t num_pages) {
+    const auto slots = data_.Download<std::byte>(slots_);
+    std::vector<bool> is_filled(kNumSlots);
+    for (uint32_t i = 0; i < std::min(num_pages, kNumFilled); ++i) {
+      is_filled[SlotOf(i)] = true;
+      const std::byte* const page = pages + i * kPageBytes;
+      ASSERT_TRUE(std::equal(page, page + kPageBytes, slots.data() + SlotOf(i) * kPageBytes)) << i;
+    }
+    for (uint32_t slot = 0; slot < kNumSlots; ++slot) {
+      if (is_filled[slot]) continue;
+      const std::byte* const bytes = slots.data() + slot * kPageBytes;
+      EXPECT_EQ(std::count(bytes, bytes + kPageBytes, kUntouched), int64_t{kPageBytes});
+    }
+  }
+
+ private:
+  static constexpr uint32_t kNumFilled = 1000, kNumSlots = 1200;
+  static constexpr std::byte kUntouched{0xdd};
+  static SlotId SlotOf(uint32_t index) { return index * 7 % kNumSlots; }
+
+  DeviceData& data_;
+  DeviceBuffer slots_ = data_.Upload(std::vector<std::byte>(kNumSlots * kPageBytes, kUntouched));
+  DeviceBuffer list_;
+  DeviceBuffer head_ = data_.Upload(std::vector<SlotListHead>{{.num_slots = kNumFilled}});
+};
+
 class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
  protected:
   static constexpr int32_t kTokens = 1024;
@@ -154,15 +195,7 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
                      device_sums = data_.Upload(value_sums), device_radii = data_.Upload(radii);
   const DeviceBuffer blocks = data_.Upload(std::vector<MetaBlockId>{2});
   const DeviceBuffer scratch = data_.Allocate(8 * heads * (kTokens + m));
-  // Slots for the first pages, in no order; fewer than the two layers have.
-  constexpr uint32_t kNumFilled = 1000, kNumSlots = 1200;
-  const auto slot_of = [](uint32_t index) { return index * 7 % kNumSlots; };
-  std::vector<SlotId> list(kNumFilled);
-  for (uint32_t i = 0; i < kNumFilled; ++i) list[i] = slot_of(i);
-  const DeviceBuffer slots =
-      data_.Upload(std::vector<std::byte>(kNumSlots * kPageBytes, std::byte{0xdd}));
-  const DeviceBuffer slot_list = data_.Upload(list);
-  const DeviceBuffer slot_head = data_.Upload(std::vector<SlotListHead>{{.num_slots = kNumFilled}});
+  FilledSlots slots(data_);
   MetaPoolImage pool(geometry, 3);
   const MetaPoolView pool_view = pool.Upload(data_);
   Written written{.geometry = geometry,
@@ -192,9 +225,7 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
                                     .next_page = next_page.as<uint32_t>().device_data(),
                                     .pool = pool_view,
                                     .meta_blocks = blocks.as<const MetaBlockId>().first(1),
-                                    .fill = {.slots = slots.bytes(),
-                                             .list = {slot_head.as<SlotListHead>().device_data(),
-                                                      slot_list.as<SlotId>()}},
+                                    .fill = slots.fill(),
                                     .scratch = scratch.bytes()})
                     .ok());
     ASSERT_TRUE(backend_->background->Synchronize().ok());
@@ -205,20 +236,8 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
     EXPECT_EQ(*written.taken.begin(), layout.first_kv_page);
     EXPECT_EQ(data_.Download<uint32_t>(next_page)[0], layout.first_kv_page + written.taken.size());
   }
-  const auto filled = data_.Download<std::byte>(slots);
-  std::vector<bool> is_filled(kNumSlots);
-  const auto num_pages = static_cast<uint32_t>(written.taken.size());
-  for (uint32_t i = 0; i < std::min(num_pages, kNumFilled); ++i) {
-    is_filled[slot_of(i)] = true;
-    const std::byte* const page =
-        written.extent.data() + size_t{layout.first_kv_page + i} * kPageBytes;
-    ASSERT_TRUE(std::equal(page, page + kPageBytes, filled.data() + slot_of(i) * kPageBytes)) << i;
-  }
-  for (uint32_t slot = 0; slot < kNumSlots; ++slot) {
-    if (is_filled[slot]) continue;
-    const std::byte* const bytes = filled.data() + slot * kPageBytes;
-    EXPECT_EQ(std::count(bytes, bytes + kPageBytes, std::byte{0xdd}), int64_t{kPageBytes});
-  }
+  slots.Check(written.extent.data() + size_t{layout.first_kv_page} * kPageBytes,
+              static_cast<uint32_t>(written.taken.size()));
 }
 
 TEST_P(WriteSegmentTest, PagesHoldTheTokensOfTheirClusters) {
