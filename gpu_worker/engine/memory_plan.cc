@@ -16,9 +16,8 @@ namespace {
 constexpr int64_t kWaveWindowBlocks =
     (kDecodeSegmentTokens + 2 * kDenseBlockTokens) / kDenseBlockTokens + 2;
 constexpr uint32_t kTransientSlotsPerRow = 2048;
-constexpr size_t kTableBytesPerPage = 4;  // of the arena: its slot
-constexpr size_t kTableBytesPerSlot =
-    16;  // its page, its stamp, its places in the free list and in lists
+constexpr size_t kTableBytesPerPage = 4;   // of the arena: its slot
+constexpr size_t kTableBytesPerSlot = 16;  // its page, stamp, place in the free list, in a fill's
 
 std::string Gib(size_t bytes) {
   return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
