@@ -25,6 +25,8 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   settings->AddByteSize("--memory", &input->memory_bytes,
                         "Memory of the worker; 0: half of what the machine has available");
   settings->AddByteSize("--arena-bytes", &input->arena_bytes, "Shared memory for the KV");
+  settings->AddByteSize("--dense-kv-bytes", &input->dense_kv_bytes,
+                        "Part of the worker's memory for steady zones and policy full; 0: chosen");
   settings->AddByteSize("--block-cache-bytes", &input->block_cache_bytes,
                         "Part of the worker's memory for the block cache; 0: chosen");
   app.add_option("--max-batch", input->max_batch, "Requests that decode together")

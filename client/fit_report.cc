@@ -15,23 +15,21 @@ using common::FormatByteSize;
 
 constexpr int64_t kContextMin = 1024;  // what a worker must hold at least
 
+// As a worker on the CPU plans.
 MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
-  MemoryPlanInput plan{.geometry = input.model.geometry(input.kv_dtype),
-                       .hidden_size = input.model.hidden_size,
-                       .vocab_size = input.model.vocab_size,
-                       .activation_bytes_per_element = input.activation_bytes_per_element,
-                       .weight_bytes = input.weight_bytes,
-                       .max_model_len = context,
-                       .max_batch = input.max_batch,
-                       .dense_below = input.dense_below,
-                       .arena_pages = static_cast<uint32_t>(input.arena_bytes / kPageBytes),
-                       .available_bytes = input.memory_bytes};
-  // As a worker on the CPU chooses.
-  const size_t for_slots =
-      (input.memory_bytes - std::min<size_t>(input.memory_bytes, input.weight_bytes)) / 16;
-  plan.block_cache_bytes =
-      input.block_cache_bytes != 0 ? input.block_cache_bytes : DefaultBlockCacheBytes(for_slots);
-  return plan;
+  return {.geometry = input.model.geometry(input.kv_dtype),
+          .hidden_size = input.model.hidden_size,
+          .num_query_heads = input.model.num_query_heads,
+          .vocab_size = input.model.vocab_size,
+          .activation_bytes_per_element = input.activation_bytes_per_element,
+          .weight_bytes = input.weight_bytes,
+          .max_model_len = context,
+          .max_batch = input.max_batch,
+          .dense_below = input.dense_below,
+          .arena_pages = static_cast<uint32_t>(input.arena_bytes / kPageBytes),
+          .available_bytes = input.memory_bytes,
+          .dense_kv_bytes = input.dense_kv_bytes,
+          .block_cache_bytes = input.block_cache_bytes};
 }
 
 // A plan under which one request of `context` tokens runs, with either policy.

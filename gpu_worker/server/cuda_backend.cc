@@ -11,9 +11,6 @@ namespace {
 
 // What the plan does not count: workspaces of libraries, activations of a step, graphs.
 constexpr size_t kUnplannedBytes = size_t{1} << 30;
-// A page in a slot is read at the speed of the GPU's memory, others over PCIe. The other half is
-// for dense KV and the index.
-constexpr double kBlockCacheShare = 0.5;
 
 }  // namespace
 
@@ -32,7 +29,7 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, i
   ASSIGN_OR_RETURN(backend.ops, CudaOps::Create(*device));
   const size_t memory_bytes = device->info().memory_bytes;
   backend.memory_bytes = memory_bytes - std::min(memory_bytes / 4, kUnplannedBytes);
-  backend.block_cache_share = kBlockCacheShare;
+  backend.owns_memory = true;
   backend.weight_source = WeightSource::kReading;
   backend.device = std::move(device);
   return backend;
