@@ -161,6 +161,8 @@ std::string MemoryPlan::ToString() const {
       " tokens with wave attention, ", full_capacity_tokens, " with full attention");
 }
 
+size_t PlannableGpuBytes(size_t bytes) { return bytes - std::min(bytes / 4, size_t{1} << 30); }
+
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages) {
   const SegmentLayout large(geometry, kPrefillSegmentTokens);
   const SegmentLayout small(geometry, kDecodeSegmentTokens);

@@ -64,6 +64,10 @@ struct MemoryPlan {
   std::string ToString() const;
 };
 
+// Of the bytes of a GPU that a worker may take, those to plan with: workspaces of libraries,
+// activations of a step and graphs are in no plan.
+size_t PlannableGpuBytes(size_t bytes);
+
 // Tokens of context whose segments fit into `arena_pages`, whatever their clusters look like.
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);
 
