@@ -81,20 +81,21 @@ uint64_t MostSlots(const MemoryPlanInput& input) {
   return std::clamp<uint64_t>(input.arena_pages, kSlotsMin, kSlotsMax);
 }
 
-// Slots get one part in so many where dense KV wants all.
+// Slots get one part in so many of what weights leave where dense KV wants all the rest.
 size_t PartsOf(const MemoryPlanInput& input) { return input.owns_memory ? 2 : 16; }
 
-// What slots get of `bytes` where dense KV wants all of those.
+// What slots get then, of `bytes` that weights leave.
 uint64_t SlotsDue(const MemoryPlanInput& input, size_t bytes) {
   return std::clamp(uint64_t{bytes / PartsOf(input) / kSlotBytes}, kSlotsMin, MostSlots(input));
 }
 
-// The least bytes for slots and dense KV under which Split() has room for both.
-size_t LeastBytes(const MemoryPlanInput& input, const DenseDemand& demand) {
+// The least bytes for slots and dense KV under which Split() has room for both, where weights and
+// `others` are beside them.
+size_t LeastBytes(const MemoryPlanInput& input, const DenseDemand& demand, size_t others) {
   const size_t block_bytes = DensePoolView::BlockBytes(input.geometry);
   const size_t dense =
       std::max(input.dense_kv_bytes / block_bytes, static_cast<size_t>(demand.least)) * block_bytes;
-  uint64_t slots = SlotsDue(input, dense / (PartsOf(input) - 1) * PartsOf(input));
+  uint64_t slots = SlotsDue(input, (others + dense) / (PartsOf(input) - 1) * PartsOf(input));
   if (input.dense_kv_bytes != 0) slots = kSlotsMin;
   if (input.block_cache_bytes != 0) slots = input.block_cache_bytes / kPageBytes;
   return dense + slots * kSlotBytes;
@@ -112,8 +113,9 @@ void Split(const MemoryPlanInput& input, const DenseDemand& demand, size_t bytes
   };
   const bool are_slots_given = input.block_cache_bytes != 0;
   const bool are_blocks_given = input.dense_kv_bytes != 0;
-  const uint64_t due =
-      are_slots_given ? input.block_cache_bytes / kPageBytes : SlotsDue(input, bytes);
+  const uint64_t due = are_slots_given
+                           ? input.block_cache_bytes / kPageBytes
+                           : SlotsDue(input, input.available_bytes - input.weight_bytes);
   int64_t blocks = std::max(demand.least, std::min(demand.wanted, blocks_beside(due)));
   if (are_blocks_given) blocks = static_cast<int64_t>(input.dense_kv_bytes / block_bytes);
   uint64_t slots = due;
@@ -191,7 +193,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   const size_t fixed = plan.total_bytes();
   const size_t given = std::max(input.dense_kv_bytes, input.block_cache_bytes);
   if (given > input.available_bytes) return TooLittle(input, plan, given);
-  const size_t least = LeastBytes(input, demand);
+  const size_t least = LeastBytes(input, demand, fixed - plan.weight_bytes);
   const size_t least_dense =
       static_cast<size_t>(demand.least) * DensePoolView::BlockBytes(input.geometry);
   if (input.available_bytes < fixed || input.available_bytes - fixed < least ||

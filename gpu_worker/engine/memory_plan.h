@@ -71,11 +71,12 @@ size_t PlannableGpuBytes(size_t bytes);
 // Tokens of context whose segments fit into `arena_pages`, whatever their clusters look like.
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);
 
-// Weights, activations and the index of the whole arena come first. Of what they leave, dense KV
-// gets what one context of max_model_len with policy `full` and max_batch windows need, and slots
-// at least a half (without owns_memory: a sixteenth), where they can use that. With owns_memory,
-// slots get all the rest, up to one for each page of the arena, and dense KV what is left then, up
-// to max_batch contexts of max_model_len. What dense_kv_bytes or block_cache_bytes says holds.
+// Weights, activations and the index of the whole arena come first; then dense KV for one context
+// of max_model_len with policy `full` and max_batch windows. But slots get at least half (without
+// owns_memory: a sixteenth) of what the weights leave, where they can use that. With owns_memory,
+// slots also get all the rest, up to one for each page of the arena, and dense KV what is left
+// then, up to max_batch contexts of max_model_len. What dense_kv_bytes or block_cache_bytes says
+// holds.
 //
 // Returns RESOURCE_EXHAUSTED, with what is needed, what there is and what to change, if the weights
 // and one sequence do not fit.

@@ -207,12 +207,15 @@ absl::Status LoadedEngine::Load() {
 absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
   const ModelConfig& config = source_->config();
   const DType activation_dtype = backend_.ops->activation_dtype();
+  // A backend may keep more than the files have: an embedding that is an output matrix, too.
+  const size_t weight_bytes =
+      std::max(source_->weight_bytes(), backend_.device->allocated_bytes(MemoryPurpose::kWeights));
   const MemoryPlanInput input{.geometry = config.geometry(backend_.kv_dtype),
                               .hidden_size = config.hidden_size,
                               .num_query_heads = config.num_query_heads,
                               .vocab_size = config.vocab_size,
                               .activation_bytes_per_element = DTypeBytes(activation_dtype),
-                              .weight_bytes = source_->weight_bytes(),
+                              .weight_bytes = weight_bytes,
                               .max_batch = options_.max_batch,
                               .dense_below = options_.dense_below,
                               .arena_pages = arena_pages,
