@@ -36,7 +36,9 @@ WaveIndexSettings IndexSettings(const WorkerOptions& options) {
 
 size_t AvailableBytes(const ComputeBackend& backend, const WorkerOptions& options) {
   if (options.memory_bytes == 0) return backend.memory_bytes;
-  return std::min<size_t>(options.memory_bytes, backend.device->info().memory_bytes);
+  const size_t most =
+      backend.owns_memory ? backend.memory_bytes : backend.device->info().memory_bytes;
+  return std::min<size_t>(options.memory_bytes, most);
 }
 
 // The fingerprint also covers what the index does to a segment's bytes, and what computes them:
