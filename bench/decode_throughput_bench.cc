@@ -40,7 +40,7 @@ namespace {
 using test_support::Backend;
 using test_support::DataPlaneMemory;
 
-constexpr uint32_t kTransientSlotsPerRow = 2048;  // as the engine's memory plan has it
+constexpr uint32_t kTransientSlotsPerRow = 2048;  // as the memory plan has it on a CPU
 constexpr int kWarmUpSteps = 8;
 
 struct Settings {

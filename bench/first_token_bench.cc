@@ -41,7 +41,7 @@ namespace {
 using test_support::Backend;
 using test_support::DataPlaneMemory;
 
-constexpr uint32_t kTransientSlots = 2048;  // as the engine's memory plan has it for one sequence
+constexpr uint32_t kTransientSlots = 2048;  // as the memory plan has it on a CPU for one sequence
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);  // as the engine's loop
 
 struct Settings {

@@ -14,6 +14,7 @@ namespace {
 struct CheckOptions {
   std::string model_folder;
   std::string kv_dtype = "bf16";
+  uint64_t gpu_memory_bytes = 0;  // 0: the worker computes on the CPU
   bool json = false;
 };
 
@@ -24,7 +25,12 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
       ->check(CLI::NonNegativeNumber);
   settings->AddByteSize("--memory", &input->memory_bytes,
                         "Memory of the worker; 0: half of what the machine has available");
+  settings->AddByteSize("--gpu-memory", &options->gpu_memory_bytes,
+                        "The worker computes on a GPU and may take so much of its memory "
+                        "(--gpu-memory-utilization times its size)");
   settings->AddByteSize("--arena-bytes", &input->arena_bytes, "Shared memory for the KV");
+  settings->AddByteSize("--dense-kv-bytes", &input->dense_kv_bytes,
+                        "Part of the worker's memory for steady zones and policy full; 0: chosen");
   settings->AddByteSize("--block-cache-bytes", &input->block_cache_bytes,
                         "Part of the worker's memory for the block cache; 0: chosen");
   app.add_option("--max-batch", input->max_batch, "Requests that decode together")
@@ -44,6 +50,10 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
   input->weight_bytes = checkpoint.total_bytes();
   input->kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
   ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
+  if (options.gpu_memory_bytes != 0) {
+    input->on_gpu = true;
+    input->memory_bytes = options.gpu_memory_bytes;
+  }
   if (input->memory_bytes == 0) input->memory_bytes = input->available_bytes / 2;
   return input->model.geometry(input->kv_dtype).Validate();
 }

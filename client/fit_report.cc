@@ -15,23 +15,24 @@ using common::FormatByteSize;
 
 constexpr int64_t kContextMin = 1024;  // what a worker must hold at least
 
+// As a worker plans.
 MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
-  MemoryPlanInput plan{.geometry = input.model.geometry(input.kv_dtype),
-                       .hidden_size = input.model.hidden_size,
-                       .vocab_size = input.model.vocab_size,
-                       .activation_bytes_per_element = input.activation_bytes_per_element,
-                       .weight_bytes = input.weight_bytes,
-                       .max_model_len = context,
-                       .max_batch = input.max_batch,
-                       .dense_below = input.dense_below,
-                       .arena_pages = static_cast<uint32_t>(input.arena_bytes / kPageBytes),
-                       .available_bytes = input.memory_bytes};
-  // As a worker on the CPU chooses.
-  const size_t for_slots =
-      (input.memory_bytes - std::min<size_t>(input.memory_bytes, input.weight_bytes)) / 16;
-  plan.block_cache_bytes =
-      input.block_cache_bytes != 0 ? input.block_cache_bytes : DefaultBlockCacheBytes(for_slots);
-  return plan;
+  return {.geometry = input.model.geometry(input.kv_dtype),
+          .hidden_size = input.model.hidden_size,
+          .num_query_heads = input.model.num_query_heads,
+          .vocab_size = input.model.vocab_size,
+          .activation_bytes_per_element = DTypeBytes(input.on_gpu ? DType::kBf16 : DType::kF32),
+          .weight_bytes = input.weight_bytes,
+          .max_model_len = context,
+          .max_batch = input.max_batch,
+          .dense_below = input.dense_below,
+          .arena_pages = static_cast<uint32_t>(input.arena_bytes / kPageBytes),
+          .uses_transient_slots = !input.on_gpu,
+          .available_bytes =
+              input.on_gpu ? PlannableGpuBytes(input.memory_bytes) : size_t{input.memory_bytes},
+          .owns_memory = input.on_gpu,
+          .dense_kv_bytes = input.dense_kv_bytes,
+          .block_cache_bytes = input.block_cache_bytes};
 }
 
 // A plan under which one request of `context` tokens runs, with either policy.
@@ -73,16 +74,23 @@ uint64_t MemoryBytesFor(FitInput input, int64_t context, uint64_t arena_bytes) {
   return high;
 }
 
+const char* MemoryFlag(const FitInput& input) { return input.on_gpu ? "--gpu-memory" : "--memory"; }
+
 absl::Status Verdict(const FitInput& input, const FitReport& report) {
   if (report.largest_context == 0) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the model does not fit: a worker needs at least ",
                      FormatByteSize(MemoryBytesFor(input, kContextMin, input.arena_bytes)),
                      " (weights ", FormatByteSize(input.weight_bytes), "), it has ",
-                     FormatByteSize(input.memory_bytes), ": raise --memory"));
+                     FormatByteSize(input.memory_bytes), ": raise ", MemoryFlag(input)));
+  }
+  if (input.on_gpu && input.arena_bytes > input.available_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the arena takes ", FormatByteSize(input.arena_bytes), ", the machine has ",
+                     FormatByteSize(input.available_bytes), " to give: lower --arena-bytes"));
   }
   const uint64_t together = input.arena_bytes + report.plan->total_bytes();
-  if (together > input.available_bytes) {
+  if (!input.on_gpu && together > input.available_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "worker and arena take ", FormatByteSize(together), " together, the machine has ",
         FormatByteSize(input.available_bytes), " to give: lower --memory or --arena-bytes"));
@@ -97,8 +105,8 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
                                                           : " (it needs --arena-bytes ",
         input.wanted_context > input.model.context_length
             ? WithThousands(input.model.context_length)
-            : absl::StrCat(FormatByteSize(report.target_arena_bytes), " and --memory ",
-                           FormatByteSize(report.target_memory_bytes)),
+            : absl::StrCat(FormatByteSize(report.target_arena_bytes), " and ", MemoryFlag(input),
+                           " ", FormatByteSize(report.target_memory_bytes)),
         ")"));
   }
   return absl::OkStatus();
@@ -140,7 +148,7 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
                   std::string(DTypeName(input.kv_dtype)), ")\n");
   absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
-                  FormatByteSize(input.memory_bytes), " (--memory), arena ",
+                  FormatByteSize(input.memory_bytes), " (", MemoryFlag(input), "), arena ",
                   FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");
   if (report.plan.has_value()) {
     absl::StrAppend(&text, "Split    ", report.plan->ToString(), "\n");
@@ -148,7 +156,7 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   }
   if (report.target_context > report.largest_context) {
     absl::StrAppend(&text, "For ", WithThousands(report.target_context), " tokens: --arena-bytes ",
-                    FormatByteSize(report.target_arena_bytes), ", --memory ",
+                    FormatByteSize(report.target_arena_bytes), ", ", MemoryFlag(input), " ",
                     FormatByteSize(report.target_memory_bytes), "\n");
   }
   absl::StrAppend(

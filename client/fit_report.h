@@ -15,12 +15,13 @@ struct FitInput {
   ModelConfig model;
   size_t weight_bytes = 0;
   DType kv_dtype = DType::kBf16;
-  size_t activation_bytes_per_element = 4;
   int32_t max_batch = 8;
   int64_t dense_below = 8192;
   uint64_t available_bytes = 0;    // what the machine can still give
-  uint64_t memory_bytes = 0;       // for the worker
-  uint64_t block_cache_bytes = 0;  // part of it; 0: chosen
+  bool on_gpu = false;             // where the worker computes
+  uint64_t memory_bytes = 0;       // for the worker: of the machine, or of its GPU
+  uint64_t dense_kv_bytes = 0;     // part of it; 0: chosen
+  uint64_t block_cache_bytes = 0;  // the same
   uint64_t arena_bytes = 0;        // for the store
   int64_t wanted_context = 0;      // tokens; 0: as much as the model can
 };

@@ -15,6 +15,7 @@ namespace retroinfer {
 struct MemoryPlanInput {
   KvGeometry geometry;
   int64_t hidden_size = 0;
+  int64_t num_query_heads = 0;
   int64_t vocab_size = 0;
   size_t activation_bytes_per_element = 4;
   size_t weight_bytes = 0;
@@ -25,15 +26,19 @@ struct MemoryPlanInput {
   int32_t max_batch = 0;    // decode rows
   int64_t dense_below = 0;  // tokens; shorter contexts stay dense
   uint32_t arena_pages = 0;
-  size_t available_bytes = 0;    // device memory for everything below, weights included
+  bool uses_transient_slots = true;  // Ops::uses_transient_slots()
+  size_t available_bytes = 0;        // device memory for everything below, weights included
+  // Nobody else has a use for what is left of that; else it is left to the page cache and the rest
+  // of the machine.
+  bool owns_memory = false;
   size_t dense_kv_bytes = 0;     // 0: chosen
-  size_t block_cache_bytes = 0;  // see DefaultBlockCacheBytes
+  size_t block_cache_bytes = 0;  // of slots; 0: chosen
 };
 
 struct MemoryPlan {
   KvGeometry geometry;
   size_t weight_bytes = 0;
-  size_t activation_bytes = 0;  // prefill lanes, decode rows, logits, synthetic contexts
+  size_t activation_bytes = 0;  // prefill lanes, selection, logits, synthetic contexts
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
   uint32_t num_slots = 0;
@@ -45,6 +50,7 @@ struct MemoryPlan {
   int32_t max_batch = 0;
   int64_t full_capacity_tokens = 0;  // largest context of policy `full`
   int64_t wave_capacity_tokens = 0;  // largest context of policy `wave`
+  size_t unused_bytes = 0;           // of what was available
 
   // What a context of `tokens` leaves for a request's prompt and output: all but what is synthetic.
   int64_t OfRequests(int64_t tokens) const {
@@ -58,13 +64,20 @@ struct MemoryPlan {
   std::string ToString() const;
 };
 
-// Bytes for slots where nobody says how many: whole pages of `bytes`, some at least. The store must
-// know the number of slots before the worker knows the arena, so it does not depend on the latter.
-size_t DefaultBlockCacheBytes(size_t bytes);
+// Of the bytes of a GPU that a worker may take, those to plan with: workspaces of libraries,
+// activations of a step and graphs are in no plan.
+size_t PlannableGpuBytes(size_t bytes);
 
 // Tokens of context whose segments fit into `arena_pages`, whatever their clusters look like.
 int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);
 
+// Weights, activations and the index of the whole arena come first; then dense KV for one context
+// of max_model_len with policy `full` and max_batch windows. But slots get at least half (without
+// owns_memory: a sixteenth) of what the weights leave, where they can use that. With owns_memory,
+// slots also get all the rest, up to one for each page of the arena, and dense KV what is left
+// then, up to max_batch contexts of max_model_len. What dense_kv_bytes or block_cache_bytes says
+// holds.
+//
 // Returns RESOURCE_EXHAUSTED, with what is needed, what there is and what to change, if the weights
 // and one sequence do not fit.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input);

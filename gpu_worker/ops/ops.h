@@ -75,6 +75,8 @@ class Ops {
   virtual size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                                       int64_t max_estimated) const = 0;
   virtual absl::Status Estimate(Stream& stream, const EstimateArgs& args) = 0;
+  // Whether PageLookup copies pages that it does not admit into transient slots.
+  virtual bool uses_transient_slots() const = 0;
   virtual absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) = 0;
   virtual absl::Status AdmitPages(Stream& stream, const AdmitPagesArgs& args) = 0;
   virtual absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) = 0;

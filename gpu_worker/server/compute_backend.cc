@@ -14,9 +14,8 @@
 namespace retroinfer {
 namespace {
 
-// The rest of the machine is for the arena and everybody else, and slots only copy the arena.
+// The rest of the machine is for the arena and everybody else.
 constexpr double kCpuMemoryShare = 0.5;
-constexpr double kCpuBlockCacheShare = 1.0 / 16;
 
 }  // namespace
 
@@ -41,7 +40,6 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options) {
   backend.device = std::move(device);
   backend.memory_bytes = static_cast<size_t>(
       static_cast<double>(backend.device->info().memory_bytes) * kCpuMemoryShare);
-  backend.block_cache_share = kCpuBlockCacheShare;
   return backend;
 }
 

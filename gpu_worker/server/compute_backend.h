@@ -21,10 +21,10 @@ struct ComputeBackend {
   DType kv_dtype = DType::kBf16;
   DType compute_dtype =
       DType::kBf16;  // of matrix products; f32 weights are multiplied in f32 anyway
-  // What a worker may take where options.memory_bytes does not say: for everything, and of what the
-  // weights leave of that, for the slots of the block cache.
+  // What a worker may take where options.memory_bytes does not say, and whether nobody else has a
+  // use for what it leaves of that (MemoryPlanInput::owns_memory).
   size_t memory_bytes = 0;
-  double block_cache_share = 0;
+  bool owns_memory = false;
   // How weights come from their files: mapped where the device's memory is the host's.
   WeightSource weight_source = WeightSource::kMapping;
 };

@@ -1,22 +1,12 @@
-#include <algorithm>
 #include <utility>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/ops/cuda/cuda_ops.h"
 #include "gpu_worker/server/compute_backend.h"
 
 namespace retroinfer {
-namespace {
-
-// What the plan does not count: workspaces of libraries, activations of a step, graphs.
-constexpr size_t kUnplannedBytes = size_t{1} << 30;
-// A page in a slot is read at the speed of the GPU's memory, others over PCIe. The other half is
-// for dense KV and the index.
-constexpr double kBlockCacheShare = 0.5;
-
-}  // namespace
-
 absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, int ordinal) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
@@ -30,9 +20,8 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, i
                    CudaDevice::Create(
                        {.ordinal = ordinal, .memory_utilization = options.gpu_memory_utilization}));
   ASSIGN_OR_RETURN(backend.ops, CudaOps::Create(*device));
-  const size_t memory_bytes = device->info().memory_bytes;
-  backend.memory_bytes = memory_bytes - std::min(memory_bytes / 4, kUnplannedBytes);
-  backend.block_cache_share = kBlockCacheShare;
+  backend.memory_bytes = PlannableGpuBytes(device->info().memory_bytes);
+  backend.owns_memory = true;
   backend.weight_source = WeightSource::kReading;
   backend.device = std::move(device);
   return backend;

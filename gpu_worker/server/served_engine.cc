@@ -36,7 +36,9 @@ WaveIndexSettings IndexSettings(const WorkerOptions& options) {
 
 size_t AvailableBytes(const ComputeBackend& backend, const WorkerOptions& options) {
   if (options.memory_bytes == 0) return backend.memory_bytes;
-  return std::min<size_t>(options.memory_bytes, backend.device->info().memory_bytes);
+  const size_t most =
+      backend.owns_memory ? backend.memory_bytes : backend.device->info().memory_bytes;
+  return std::min<size_t>(options.memory_bytes, most);
 }
 
 // The fingerprint also covers what the index does to a segment's bytes, and what computes them:
@@ -63,13 +65,12 @@ std::string StoreTarget(const WorkerOptions& options) {
 }
 
 absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const WorkerOptions& options,
-                                                        const KvGeometry& geometry,
-                                                        const std::string& fingerprint,
-                                                        size_t block_cache_bytes) {
+                                                        const MemoryPlan& plan,
+                                                        const std::string& fingerprint) {
   StoreLinkOptions link{.target = StoreTarget(options),
-                        .geometry = geometry,
+                        .geometry = plan.geometry,
                         .model_fingerprint = fingerprint,
-                        .num_slots = static_cast<uint32_t>(block_cache_bytes / kPageBytes)};
+                        .num_slots = plan.num_slots};
   // Room for a snapshot of the whole cache and as many entries again.
   link.log_capacity = std::clamp(std::bit_ceil(2 * link.num_slots + 64), DataPlane::kLogCapacityMin,
                                  DataPlane::kLogCapacityMax);
@@ -159,7 +160,8 @@ class LoadedEngine final : public ServedEngine {
   Engine& engine() override { return *engine_; }
 
  private:
-  absl::Status AttachAndPlan(const Fingerprint& model);
+  absl::Status PlanAndAttach();
+  absl::StatusOr<MemoryPlan> Plan(uint32_t arena_pages) const;
   absl::Status StartEngine(ModelWeights weights);
   absl::StatusOr<EngineParts> Assemble();
   void DescribeModel();
@@ -192,7 +194,8 @@ absl::Status LoadedEngine::Load() {
   }
   ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
                    source_->Load(*backend_.device, *backend_.ops, backend_.weight_source));
-  RETURN_IF_ERROR(AttachAndPlan(loaded.fingerprint));
+  segment_fingerprint_ = SegmentFingerprint(loaded.fingerprint, backend_, settings_, options_);
+  RETURN_IF_ERROR(PlanAndAttach());
   RETURN_IF_ERROR(StartEngine(std::move(loaded.weights)));
   DescribeModel();
   RETURN_IF_ERROR(WarmUp(*engine_, model_.default_attention));
@@ -203,33 +206,43 @@ absl::Status LoadedEngine::Load() {
   return absl::OkStatus();
 }
 
-absl::Status LoadedEngine::AttachAndPlan(const Fingerprint& model) {
+absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
   const ModelConfig& config = source_->config();
-  const KvGeometry geometry = config.geometry(backend_.kv_dtype);
-  RETURN_IF_ERROR(geometry.Validate());
-  const size_t available = AvailableBytes(backend_, options_);
-  const auto for_slots = static_cast<size_t>(
-      static_cast<double>(available - source_->weight_bytes()) * backend_.block_cache_share);
-  const size_t cache_bytes = options_.block_cache_bytes != 0 ? options_.block_cache_bytes
-                                                             : DefaultBlockCacheBytes(for_slots);
-  segment_fingerprint_ = SegmentFingerprint(model, backend_, settings_, options_);
-  ASSIGN_OR_RETURN(link_, ConnectStore(options_, geometry, segment_fingerprint_, cache_bytes));
-  store_ = std::make_unique<LinkedSegmentStore>(*link_);
   const DType activation_dtype = backend_.ops->activation_dtype();
-  const MemoryPlanInput input{.geometry = geometry,
+  // A backend may keep more than the files have: an embedding that is an output matrix, too.
+  const size_t weight_bytes =
+      std::max(source_->weight_bytes(), backend_.device->allocated_bytes(MemoryPurpose::kWeights));
+  const MemoryPlanInput input{.geometry = config.geometry(backend_.kv_dtype),
                               .hidden_size = config.hidden_size,
+                              .num_query_heads = config.num_query_heads,
                               .vocab_size = config.vocab_size,
                               .activation_bytes_per_element = DTypeBytes(activation_dtype),
-                              .weight_bytes = source_->weight_bytes(),
+                              .weight_bytes = weight_bytes,
                               .max_batch = options_.max_batch,
                               .dense_below = options_.dense_below,
-                              .arena_pages = link_->arena_pages(),
-                              .available_bytes = available,
+                              .arena_pages = arena_pages,
+                              .uses_transient_slots = backend_.ops->uses_transient_slots(),
+                              .available_bytes = AvailableBytes(backend_, options_),
+                              .owns_memory = backend_.owns_memory,
                               .dense_kv_bytes = options_.dense_kv_bytes,
-                              .block_cache_bytes = cache_bytes};
-  ASSIGN_OR_RETURN(plan_, options_.synthetic_context == 0
-                              ? PlanFor(options_, config, input)
-                              : PlanForSynthetic(options_, config, input, activation_dtype));
+                              .block_cache_bytes = options_.block_cache_bytes};
+  RETURN_IF_ERROR(input.geometry.Validate());
+  return options_.synthetic_context == 0
+             ? PlanFor(options_, config, input)
+             : PlanForSynthetic(options_, config, input, activation_dtype);
+}
+
+absl::Status LoadedEngine::PlanAndAttach() {
+  ASSIGN_OR_RETURN(const uint32_t arena_pages,
+                   StoreLink::AwaitArena(StoreTarget(options_), StoreLinkOptions::kAttachTimeout));
+  ASSIGN_OR_RETURN(plan_, Plan(arena_pages));
+  ASSIGN_OR_RETURN(link_, ConnectStore(options_, plan_, segment_fingerprint_));
+  if (link_->arena_pages() != arena_pages) {
+    return absl::UnavailableError(absl::StrCat(
+        "the kv_store_service was restarted with another arena, of ", link_->arena_pages(),
+        " pages instead of ", arena_pages, ": start the worker again"));
+  }
+  store_ = std::make_unique<LinkedSegmentStore>(*link_);
   return absl::OkStatus();
 }
 

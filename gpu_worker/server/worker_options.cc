@@ -98,11 +98,13 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kMemoryGroup);
   settings
       ->AddByteSize("--dense-kv-bytes", &options->dense_kv_bytes,
-                    "Part of it for steady zones and policy full; 0: chosen")
+                    "Part of it for steady zones and policy full; 0: for one context of "
+                    "--max-model-len, and what the block cache leaves of a GPU's memory")
       ->group(kMemoryGroup);
   settings
       ->AddByteSize("--block-cache-bytes", &options->block_cache_bytes,
-                    "Part of it for the block cache; 0: chosen")
+                    "Part of it for the block cache; 0: what is left, up to the size of the "
+                    "arena (--device cpu: a sixteenth of it)")
       ->group(kMemoryGroup);
   app.add_option("--threads", options->num_threads, "Compute threads; 0: one per CPU core")
       ->check(CLI::Range(0, 4096))

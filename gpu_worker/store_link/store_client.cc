@@ -127,6 +127,20 @@ absl::StatusOr<common::FdMessage> StoreClient::Greet(const std::string& path, ui
   return answer;
 }
 
+absl::StatusOr<uint32_t> StoreClient::ArenaPages(absl::Duration timeout) {
+  v1::GetStatsResponse response;
+  RETURN_IF_ERROR(
+      Call(&v1::KvStoreService::Stub::AsyncGetStats, v1::GetStatsRequest(), &response, timeout));
+  if (response.arena_pages() == 0) {
+    return absl::UnavailableError("the store is starting: it has no arena yet");
+  }
+  if (response.arena_pages() >= kNoPage) {
+    return absl::DataLossError(
+        absl::StrCat("the store says that its arena has ", response.arena_pages(), " pages"));
+  }
+  return static_cast<uint32_t>(response.arena_pages());
+}
+
 absl::StatusOr<SharedMemoryPair> StoreClient::Attach(const v1::AttachWorkerRequest& request,
                                                      absl::Duration timeout) {
   ASSIGN_OR_RETURN(const v1::AttachWorkerResponse response, AttachWorker(request, timeout));

@@ -44,6 +44,8 @@ class StoreClient {
   StoreClient(const StoreClient&) = delete;
   StoreClient& operator=(const StoreClient&) = delete;
 
+  // Returns how many pages the store's arena has, without attaching. UNAVAILABLE until it has one.
+  absl::StatusOr<uint32_t> ArenaPages(absl::Duration timeout);
   // Attaches and receives the memory. Returns DATA_LOSS if it is not what was announced.
   absl::StatusOr<SharedMemoryPair> Attach(const kvstore::v1::AttachWorkerRequest& request,
                                           absl::Duration timeout);

@@ -16,6 +16,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
@@ -43,6 +44,25 @@ constexpr int kIdlePollMs = 1000;
 constexpr absl::Duration kProgressPoll = absl::Seconds(1);
 constexpr absl::Duration kRestorePoll = absl::Milliseconds(20);  // the store reads from the disk
 
+// Calls `attempt`, with the time that it may take, until the store at `target` answers or `timeout`
+// has passed.
+absl::Status AwaitStore(const std::string& target, absl::Duration timeout,
+                        absl::FunctionRef<absl::Status(absl::Duration)> attempt) {
+  const absl::Time deadline = absl::Now() + timeout;
+  while (true) {
+    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
+    const absl::Status status = attempt(std::min(left, kAttachAttempt));
+    const bool retry = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!retry) return status;
+    if (absl::Now() >= deadline) {
+      return absl::UnavailableError(
+          absl::StrCat("no kv_store_service at ", target, " within ", absl::FormatDuration(timeout),
+                       "; is it running? Last error: ", std::string(status.message())));
+    }
+    absl::SleepFor(kBackoffMin);
+  }
+}
+
 }  // namespace
 
 StoreLink::Impl::~Impl() {
@@ -54,27 +74,13 @@ StoreLink::Impl::~Impl() {
 absl::Status StoreLink::Impl::Connect() {
   wake_.Reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_.valid()) return common::ErrnoStatus(errno, "creating an eventfd");
-  const absl::Time deadline = absl::Now() + options_.attach_timeout;
-  while (true) {
-    client_ = std::make_unique<StoreClient>(options_.target, [this] { return Tick(); });
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
-    auto memory = client_->Attach(MakeAttachRequest(options_), std::min(left, kAttachAttempt));
-    if (memory.ok()) {
-      memory_ = *std::move(memory);
-      if (client_->store_writes_arena()) ledger_.StopRetaining();
-      break;
-    }
-    const bool retry =
-        absl::IsUnavailable(memory.status()) || absl::IsDeadlineExceeded(memory.status());
-    if (!retry) return memory.status();
-    if (absl::Now() >= deadline) {
-      return absl::UnavailableError(
-          absl::StrCat("no kv_store_service at ", options_.target, " within ",
-                       absl::FormatDuration(options_.attach_timeout),
-                       "; is it running? Last error: ", std::string(memory.status().message())));
-    }
-    absl::SleepFor(kBackoffMin);
-  }
+  RETURN_IF_ERROR(AwaitStore(
+      options_.target, options_.attach_timeout, [this](absl::Duration left) -> absl::Status {
+        client_ = std::make_unique<StoreClient>(options_.target, [this] { return Tick(); });
+        ASSIGN_OR_RETURN(memory_, client_->Attach(MakeAttachRequest(options_), left));
+        return absl::OkStatus();
+      }));
+  if (client_->store_writes_arena()) ledger_.StopRetaining();
   ASSIGN_OR_RETURN(plane_, DataPlane::Open(memory_.data_plane.bytes()));
   if (plane_->num_slots() != options_.num_slots ||
       plane_->arena_pages() != memory_.arena.bytes().size() / kPageBytes) {
@@ -389,6 +395,16 @@ void StoreLink::Impl::EndAll(const absl::Status& error) {
 
 StoreLink::StoreLink(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 StoreLink::~StoreLink() = default;
+
+absl::StatusOr<uint32_t> StoreLink::AwaitArena(const std::string& target, absl::Duration timeout) {
+  uint32_t num_pages = 0;
+  RETURN_IF_ERROR(AwaitStore(target, timeout, [&](absl::Duration left) -> absl::Status {
+    StoreClient client(target, [] { return true; });
+    ASSIGN_OR_RETURN(num_pages, client.ArenaPages(left));
+    return absl::OkStatus();
+  }));
+  return num_pages;
+}
 
 absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Connect(StoreLinkOptions options) {
   auto impl = std::make_unique<Impl>(std::move(options));

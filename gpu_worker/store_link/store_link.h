@@ -22,6 +22,8 @@
 namespace retroinfer {
 
 struct StoreLinkOptions {
+  static constexpr absl::Duration kAttachTimeout = absl::Seconds(30);
+
   std::string target;  // gRPC target of the store, for example "unix:/run/retroinfer/kv_store.sock"
   KvGeometry geometry;
   std::string model_fingerprint;  // 1 to 64 bytes: hash of everything that changes KV bytes
@@ -31,7 +33,7 @@ struct StoreLinkOptions {
   uint32_t log_capacity = 1 << 16;
   uint32_t request_capacity = 1 << 14;
 
-  absl::Duration attach_timeout = absl::Seconds(30);  // of Connect(); the store may be starting
+  absl::Duration attach_timeout = kAttachTimeout;     // of Connect(); the store may be starting
   absl::Duration reserve_timeout = absl::Seconds(3);  // without a store: UNAVAILABLE after this
   // A reservation waits this long for segments that another sequence computes; then it computes
   // them too.
@@ -63,6 +65,12 @@ class StoreLink {
 
   using ReserveCallback = std::function<void(absl::StatusOr<std::vector<Extent>>)>;
   using DoneCallback = std::function<void(absl::Status)>;
+
+  // Returns how many pages the arena of the store at `target` has, without attaching: num_slots may
+  // depend on that. Another store may be there when Connect() is called: compare arena_pages().
+  //
+  // Returns: UNAVAILABLE no store that has its arena within `timeout`.
+  static absl::StatusOr<uint32_t> AwaitArena(const std::string& target, absl::Duration timeout);
 
   // Attaches and maps the memory.
   //

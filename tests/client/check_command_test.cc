@@ -24,6 +24,14 @@ TEST(CheckCommand, TellsTheSplitAndTheLargestContext) {
   EXPECT_THAT(result.out, HasSubstr("It fits."));
 }
 
+TEST(CheckCommand, PlansForAGpuThatIsSomewhereElse) {
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--gpu-memory=8GiB", "--arena-bytes=64MiB"});
+  EXPECT_EQ(result.exit_code, kExitOk) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("(--gpu-memory)"));
+  EXPECT_THAT(result.out, HasSubstr("(32768 slots)"));
+}
+
 TEST(CheckCommand, JsonIsForPrograms) {
   const CommandResult result =
       RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=64MiB", "--json"});

@@ -83,6 +83,25 @@ TEST(FitReport, WorkerAndArenaTogetherMustFitTheMachine) {
   EXPECT_THAT(std::string(report.status.message()), HasSubstr("together"));
 }
 
+TEST(FitReport, AGpuIsFilledAndTheArenaIsTheMachines) {
+  FitInput input = Llama8b();
+  input.on_gpu = true;
+  input.memory_bytes = 72 * kGiB;
+  input.available_bytes = 128 * kGiB;
+  input.arena_bytes = 112 * kGiB;
+  const FitReport report = ExamineFit(input);
+  ASSERT_TRUE(report.status.ok()) << report.status;
+  EXPECT_EQ(report.largest_context, 131072);
+  EXPECT_EQ(report.plan->num_transient_slots, 0u);
+  EXPECT_GT(report.plan->total_bytes(), 71 * kGiB - 4096);
+  EXPECT_THAT(DescribeFit(input, report), HasSubstr("72.00 GiB (--gpu-memory)"));
+
+  input.arena_bytes = 130 * kGiB;
+  EXPECT_THAT(std::string(ExamineFit(input).status.message()), HasSubstr("lower --arena-bytes"));
+  input.memory_bytes = 12 * kGiB;
+  EXPECT_THAT(std::string(ExamineFit(input).status.message()), HasSubstr("raise --gpu-memory"));
+}
+
 TEST(FitReport, AContextLongerThanTheModel) {
   FitInput input = Llama8b();
   input.wanted_context = 200'000;

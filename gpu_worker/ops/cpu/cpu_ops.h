@@ -52,6 +52,7 @@ class CpuOps final : public Ops {
     return 0;
   }
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
+  bool uses_transient_slots() const override { return true; }
   absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) override;
   absl::Status AdmitPages(Stream& stream, const AdmitPagesArgs& args) override;
   absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) override;

@@ -57,6 +57,7 @@ class CudaOps final : public Ops {
   size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                               int64_t max_estimated) const override;
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
+  bool uses_transient_slots() const override { return false; }
   absl::Status PageLookup(Stream& stream, const PageLookupArgs& args) override;
   absl::Status AdmitPages(Stream& stream, const AdmitPagesArgs& args) override;
   absl::Status ApplyEvictions(Stream& stream, const ApplyEvictionsArgs& args) override;

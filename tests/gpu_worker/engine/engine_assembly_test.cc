@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
+#include "common/log/check.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/cpu/cpu_ops.h"
@@ -13,41 +17,61 @@
 namespace retroinfer {
 namespace {
 
-TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
-  constexpr uint32_t kArenaPages = 4096, kSlots = 512;
-  for (const bool enough : {true, false}) {
-    test_support::Backend backend;
-    auto device = std::make_unique<CpuDevice>(
-        CpuDeviceOptions{.memory_limit_bytes = enough ? size_t{1} << 30 : size_t{8} << 20});
-    backend.ops = std::make_unique<CpuOps>(*device, ComputePrecision::kBf16);
-    backend.device = std::move(device);
-    backend.stream = backend.device->CreateStream(StreamKind::kCompute).value();
-    backend.background = backend.device->CreateStream(StreamKind::kBackground).value();
-    const auto model = test_support::LoadGoldenModel(backend, "llama-d64-untied-bf16", 64, 4);
-    const KvGeometry geometry = model->config().geometry(DType::kBf16);
-    test_support::FakeSegmentStore store(geometry, kArenaPages);
+constexpr uint32_t kArenaPages = 4096, kSlots = 512;
+
+// A model and a store on a device of `memory_bytes`.
+class Surroundings {
+ public:
+  explicit Surroundings(size_t memory_bytes) {
+    auto device = std::make_unique<CpuDevice>(CpuDeviceOptions{.memory_limit_bytes = memory_bytes});
+    backend_.ops = std::make_unique<CpuOps>(*device, ComputePrecision::kBf16);
+    backend_.device = std::move(device);
+    backend_.stream = backend_.device->CreateStream(StreamKind::kCompute).value();
+    backend_.background = backend_.device->CreateStream(StreamKind::kBackground).value();
+    model_ = test_support::LoadGoldenModel(backend_, "llama-d64-untied-bf16", 64, 4);
+    store_ = std::make_unique<test_support::FakeSegmentStore>(geometry(), kArenaPages);
     const DataPlaneHeader header = MakeDataPlaneHeader(kSlots, 2048, 64, kArenaPages);
-    std::vector<std::byte> storage(header.total_bytes + 4096);
-    void* address = storage.data();
-    size_t space = storage.size();
-    ASSERT_NE(std::align(4096, header.total_bytes, address, space), nullptr);
-    const std::span<std::byte> plane(static_cast<std::byte*>(address), header.total_bytes);
-    DataPlane::Format(plane, header);
-    const MemoryPlan plan{.geometry = geometry,
+    storage_.resize(header.total_bytes + 4096);
+    void* address = storage_.data();
+    size_t space = storage_.size();
+    RI_CHECK(std::align(4096, header.total_bytes, address, space) != nullptr);
+    plane_ = {static_cast<std::byte*>(address), header.total_bytes};
+    DataPlane::Format(plane_, header);
+  }
+
+  KvGeometry geometry() const { return model_->config().geometry(DType::kBf16); }
+  const ModelConfig& config() const { return model_->config(); }
+  const Device& device() const { return *backend_.device; }
+  EngineEnvironment environment() {
+    return {.device = backend_.device.get(),
+            .ops = backend_.ops.get(),
+            .compute = backend_.stream.get(),
+            .background = backend_.background.get(),
+            .model = model_.get(),
+            .store = store_.get(),
+            .arena = store_->arena(),
+            .data_plane = plane_};
+  }
+
+ private:
+  test_support::Backend backend_;
+  std::unique_ptr<Transformer> model_;
+  std::unique_ptr<test_support::FakeSegmentStore> store_;
+  std::vector<std::byte> storage_;
+  std::span<std::byte> plane_;
+};
+
+TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
+  for (const bool enough : {true, false}) {
+    Surroundings surroundings(enough ? size_t{1} << 30 : size_t{8} << 20);
+    const MemoryPlan plan{.geometry = surroundings.geometry(),
                           .dense_blocks = 64,
                           .meta_blocks = 16,
                           .num_slots = kSlots,
                           .num_transient_slots = 4096,
                           .max_model_len = 16384,
                           .max_batch = 4};
-    const EngineEnvironment environment{.device = backend.device.get(),
-                                        .ops = backend.ops.get(),
-                                        .compute = backend.stream.get(),
-                                        .background = backend.background.get(),
-                                        .model = model.get(),
-                                        .store = &store,
-                                        .arena = store.arena(),
-                                        .data_plane = plane};
+    const EngineEnvironment environment = surroundings.environment();
     auto parts = AssembleEngine(environment, plan, WaveIndexSettings{});
     if (!enough) {
       EXPECT_EQ(parts.status().code(), absl::StatusCode::kResourceExhausted) << parts.status();
@@ -56,8 +80,8 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
     ASSERT_TRUE(parts.ok()) << parts.status();
     EXPECT_EQ(parts->memory->dense_blocks().total(), 64);
     EXPECT_EQ(parts->memory->meta_blocks().total(), 16);
-    EXPECT_GE(backend.device->allocated_bytes(MemoryPurpose::kDenseKv), plan.dense_bytes());
-    EXPECT_GE(backend.device->allocated_bytes(MemoryPurpose::kBlockCache),
+    EXPECT_GE(surroundings.device().allocated_bytes(MemoryPurpose::kDenseKv), plan.dense_bytes());
+    EXPECT_GE(surroundings.device().allocated_bytes(MemoryPurpose::kBlockCache),
               plan.block_cache_bytes());
     EXPECT_EQ(parts->full_requests, parts->full.get());
     EXPECT_EQ(parts->wave_requests, parts->wave.get());
@@ -70,6 +94,37 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
     EXPECT_EQ(parts->full_requests->Need(100, 200).dense_blocks,
               parts->full->Need(10'100, 10'200).dense_blocks);
   }
+}
+
+// A step's working memory grows with the longest context: the plan must have counted it.
+TEST(EngineAssemblyTest, ThePlanCountsWhatAStepSelectsWith) {
+  const auto planned_and_taken = [](int64_t max_model_len) {
+    Surroundings surroundings(size_t{2} << 30);
+    const ModelConfig& config = surroundings.config();
+    const auto plan = PlanMemory({.geometry = surroundings.geometry(),
+                                  .num_query_heads = config.num_query_heads,
+                                  .max_model_len = max_model_len,
+                                  .synthetic_tokens = max_model_len - 1024,  // no lanes for those
+                                  .max_batch = 4,
+                                  .dense_below = 1024,
+                                  .arena_pages = kArenaPages,
+                                  .available_bytes = size_t{1} << 30,
+                                  .block_cache_bytes = kSlots * kPageBytes});
+    RI_CHECK(plan.ok());
+    const auto parts = AssembleEngine(surroundings.environment(), *plan, WaveIndexSettings{});
+    RI_CHECK(parts.ok());
+    const Device& device = surroundings.device();
+    return std::pair(plan->activation_bytes,
+                     device.allocated_bytes(MemoryPurpose::kActivations) +
+                         device.allocated_bytes(MemoryPurpose::kBlockCache));
+  };
+  const auto [planned_short, taken_short] = planned_and_taken(16 * 1024);
+  const auto [planned_long, taken_long] = planned_and_taken(144 * 1024);
+  const size_t planned = planned_long - planned_short, taken = taken_long - taken_short;
+  EXPECT_GT(planned, size_t{1} << 20);
+  EXPECT_GE(taken, planned);
+  EXPECT_LE(taken,
+            planned + planned / 5);  // scratch of operations, which backends size as they like
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "common/kv/segment_layout.h"
+#include "common/shm/data_plane.h"
+#include "gpu_worker/ops/dense_pool.h"
 
 namespace retroinfer {
 namespace {
@@ -13,6 +15,7 @@ using ::testing::HasSubstr;
 MemoryPlanInput DemoModel() {
   return {.geometry = {.num_layers = 4, .num_kv_heads = 2, .head_dim = 128},
           .hidden_size = 384,
+          .num_query_heads = 6,
           .vocab_size = 2048,
           .weight_bytes = 16 << 20,
           .max_model_len = 131072,
@@ -75,6 +78,191 @@ TEST(MemoryPlanTest, SaysWhatIsNeededAndWhatThereIs) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(status.message()), HasSubstr("there are 0.06 GiB"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("--max-model-len"));
+}
+
+// --- How memory of its own is split
+
+constexpr size_t kSlotBytes = kPageBytes + 12;  // with its entries of the tables
+
+MemoryPlanInput OwnMemory() {
+  MemoryPlanInput input = DemoModel();
+  input.uses_transient_slots = false;
+  input.owns_memory = true;
+  input.block_cache_bytes = 0;
+  return input;
+}
+
+// An H100 with Llama-3.1-8B: 8 MiB a dense block.
+MemoryPlanInput H100() {
+  MemoryPlanInput input = OwnMemory();
+  input.geometry = {.num_layers = 32, .num_kv_heads = 8, .head_dim = 128};
+  input.hidden_size = 4096;
+  input.num_query_heads = 32;
+  input.vocab_size = 128256;
+  input.activation_bytes_per_element = 2;
+  input.weight_bytes = size_t{15} << 30;
+  input.available_bytes = size_t{72} << 30;
+  input.arena_pages = static_cast<uint32_t>((size_t{112} << 30) / kPageBytes);
+  return input;
+}
+
+TEST(MemoryPlanTest, NotAllOfAGpuIsPlanned) {
+  EXPECT_EQ(PlannableGpuBytes(size_t{72} << 30), size_t{71} << 30);
+  EXPECT_EQ(PlannableGpuBytes(size_t{1} << 30), size_t{768} << 20);
+}
+
+size_t BlockBytes(const MemoryPlanInput& input) {
+  return DensePoolView::BlockBytes(input.geometry);
+}
+
+// What one context of max_model_len with policy full and the windows of all rows take.
+int32_t WantedBlocks(const MemoryPlanInput& input) {
+  return static_cast<int32_t>(1 + input.max_model_len / 64) + input.max_batch * 20;
+}
+
+TEST(MemoryPlanTest, SlotsGetAllThatOneContextLeaves) {
+  const MemoryPlanInput input = H100();
+  const auto plan = PlanMemory(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->dense_blocks, WantedBlocks(input));
+  EXPECT_EQ(plan->full_capacity_tokens, 131072);
+  EXPECT_GT(plan->num_slots, (size_t{28} << 30) / kPageBytes);
+  EXPECT_EQ(plan->num_transient_slots, 0u);
+  EXPECT_EQ(plan->total_bytes() + plan->unused_bytes, input.available_bytes);
+  EXPECT_LT(plan->unused_bytes, kSlotBytes);
+  EXPECT_THAT(plan->ToString(), HasSubstr("not used 0.00 GiB"));
+}
+
+TEST(MemoryPlanTest, WhatSlotsHaveNoUseForIsForMoreContextsWithFullAttention) {
+  MemoryPlanInput input = H100();
+  input.arena_pages = static_cast<uint32_t>((size_t{16} << 30) / kPageBytes);
+  const auto plan = PlanMemory(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_slots, input.arena_pages);
+  EXPECT_GT(plan->dense_blocks, 2 * (131072 / 64 + 1));
+  EXPECT_LT(plan->unused_bytes, BlockBytes(input));
+}
+
+TEST(MemoryPlanTest, NothingTakesMoreThanItCanUse) {
+  MemoryPlanInput input = H100();
+  input.arena_pages = static_cast<uint32_t>((size_t{8} << 30) / kPageBytes);
+  input.max_model_len = 32768;
+  const auto plan = PlanMemory(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_slots, input.arena_pages);
+  EXPECT_EQ(plan->dense_blocks, 8 * (1 + 32768 / 64));
+  EXPECT_GT(plan->unused_bytes, size_t{1} << 30);
+}
+
+TEST(MemoryPlanTest, ALongContextLeavesSlotsHalfOfWhatWeightsLeave) {
+  MemoryPlanInput input = H100();
+  input.max_model_len = 1 << 20;
+  const auto plan = PlanMemory(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const size_t half = (input.available_bytes - input.weight_bytes) / 2;
+  EXPECT_GT(plan->num_slots * kSlotBytes, half - kSlotBytes);
+  EXPECT_LT(plan->num_slots * kSlotBytes, half + BlockBytes(input));
+  EXPECT_GT(plan->dense_bytes(), size_t{5} << 30);
+  EXPECT_LT(plan->unused_bytes, kSlotBytes);
+  EXPECT_LT(plan->full_capacity_tokens, 1 << 20);
+  EXPECT_EQ(plan->wave_capacity_tokens, ArenaCapacityTokens(input.geometry, input.arena_pages) +
+                                            kSinkTokens + kDenseBlockTokens);
+}
+
+TEST(MemoryPlanTest, NoMoreSlotsThanTheLongestLogCanFollow) {
+  MemoryPlanInput input = H100();
+  input.available_bytes = size_t{200} << 30;
+  const auto plan = PlanMemory(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_slots, DataPlane::kLogCapacityMax / 4 * 3);
+  EXPECT_LT(plan->unused_bytes, BlockBytes(input));
+}
+
+TEST(MemoryPlanTest, AnArenaWithoutPagesGetsTheFewestSlots) {
+  for (const bool owns_memory : {true, false}) {
+    MemoryPlanInput input = OwnMemory();
+    input.owns_memory = owns_memory;
+    input.arena_pages = 0;
+    const auto plan = PlanMemory(input);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->num_slots, 64u);
+    EXPECT_EQ(plan->meta_blocks, 0);
+    EXPECT_EQ(plan->wave_capacity_tokens, 8192);
+  }
+}
+
+TEST(MemoryPlanTest, WhatAFlagSaysHoldsAndTheOtherPartGetsTheRest) {
+  MemoryPlanInput slots_given = H100();
+  slots_given.block_cache_bytes = size_t{4} << 30;
+  const auto small_cache = PlanMemory(slots_given);
+  ASSERT_TRUE(small_cache.ok()) << small_cache.status();
+  EXPECT_EQ(small_cache->num_slots, (size_t{4} << 30) / kPageBytes);
+  EXPECT_LT(small_cache->unused_bytes, BlockBytes(slots_given));
+
+  MemoryPlanInput dense_given = H100();
+  dense_given.dense_kv_bytes = size_t{4} << 30;
+  const auto small_dense = PlanMemory(dense_given);
+  ASSERT_TRUE(small_dense.ok()) << small_dense.status();
+  EXPECT_EQ(small_dense->dense_blocks, 512);
+  EXPECT_LT(small_dense->unused_bytes, kSlotBytes);
+
+  MemoryPlanInput both_given = slots_given;
+  both_given.dense_kv_bytes = size_t{4} << 30;
+  const auto both = PlanMemory(both_given);
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->num_slots, small_cache->num_slots);
+  EXPECT_EQ(both->dense_blocks, 512);
+
+  for (size_t MemoryPlanInput::*const flag :
+       {&MemoryPlanInput::dense_kv_bytes, &MemoryPlanInput::block_cache_bytes}) {
+    for (const size_t bytes : {size_t{60} << 30, ~size_t{0}}) {
+      MemoryPlanInput input = H100();
+      input.*flag = bytes;
+      EXPECT_EQ(PlanMemory(input).status().code(), absl::StatusCode::kResourceExhausted);
+    }
+  }
+  dense_given.dense_kv_bytes = size_t{1} << 30;  // not even one context below dense_below
+  EXPECT_EQ(PlanMemory(dense_given).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+// --- How memory is split that others want, too
+
+TEST(MemoryPlanTest, SharedMemoryIsNotFilled) {
+  MemoryPlanInput input = H100();
+  input.owns_memory = false;
+  input.uses_transient_slots = true;
+  const auto plan = PlanMemory(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->num_transient_slots, 8 * 2048u);
+  EXPECT_EQ(plan->dense_blocks, WantedBlocks(input));
+  EXPECT_EQ(plan->num_slots, (input.available_bytes - plan->weight_bytes) / 16 / kSlotBytes);
+  EXPECT_GT(plan->unused_bytes, size_t{20} << 30);
+
+  input.arena_pages = 20'000;
+  EXPECT_EQ(PlanMemory(input)->num_slots, 20'000u);
+  input.dense_kv_bytes = size_t{2} << 30;
+  EXPECT_EQ(PlanMemory(input)->num_slots, 20'000u);
+  EXPECT_EQ(PlanMemory(input)->dense_blocks, 256);
+}
+
+TEST(MemoryPlanTest, WhatItSaysIsNeededIsEnough) {
+  for (const bool owns_memory : {true, false}) {
+    MemoryPlanInput input = H100();
+    input.owns_memory = owns_memory;
+    size_t enough = input.available_bytes, little = 0;
+    while (enough - little > 1) {
+      input.available_bytes = little + (enough - little) / 2;
+      (PlanMemory(input).ok() ? enough : little) = input.available_bytes;
+    }
+    for (const size_t more : {size_t{0}, size_t{1}, size_t{2059}, size_t{2060}, size_t{4120}}) {
+      input.available_bytes = enough + more;
+      const auto plan = PlanMemory(input);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      EXPECT_EQ(plan->dense_blocks, 4 + 8192 / 64);
+      EXPECT_GE(plan->num_slots, 64u);
+      EXPECT_LE(plan->total_bytes(), input.available_bytes);
+    }
+  }
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What can go wrong before there is a store. With one, see tests/integration.
+// What can go wrong before there is a store, and what is planned with one. What it serves then: see
+// tests/integration.
 #include "gpu_worker/server/served_engine.h"
 
 #include <gmock/gmock.h>
@@ -6,6 +7,8 @@
 
 #include <filesystem>
 #include <fstream>
+
+#include "tests/gpu_worker/store_link/in_process_store.h"
 
 namespace retroinfer {
 namespace {
@@ -37,6 +40,52 @@ TEST(ServedEngineTest, RefusesATokenizerThatIsLargerThanTheModel) {
   fs::remove_all(folder);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(status.message()), HasSubstr("do not belong together"));
+}
+
+// Random weights, and a store of this process.
+class ServedEngineWithStoreTest : public testing::Test {
+ protected:
+  ServedEngineWithStoreTest() {
+    options_.load_format = "dummy";
+    options_.model_shape = "tiny";
+    options_.store_socket_dir = store_.folder();
+    options_.num_threads = 1;
+    options_.max_model_len = 4096;
+    options_.memory_bytes = size_t{1} << 30;
+  }
+  absl::Status Load(bool owns_memory = false) {
+    ComputeBackend backend = CreateCpuBackend(options_).value();
+    backend.owns_memory = owns_memory;
+    absl::StatusOr<std::unique_ptr<ServedEngine>> engine =
+        LoadServedEngine(options_, std::move(backend));
+    if (engine.ok()) num_slots_ = store_.Stats().num_slots();
+    return engine.status();
+  }
+
+  static constexpr uint64_t kArenaPages = InProcessStore::kArenaBytes / kPageBytes;
+
+  InProcessStore store_;
+  WorkerOptions options_;
+  uint64_t num_slots_ = 0;
+};
+
+TEST_F(ServedEngineWithStoreTest, NeverHasMoreSlotsThanTheArenaHasPages) {
+  for (const bool owns_memory : {true, false}) {
+    ASSERT_TRUE(Load(owns_memory).ok());
+    EXPECT_EQ(num_slots_, kArenaPages);
+  }
+}
+
+TEST_F(ServedEngineWithStoreTest, HasTheSlotsThatAFlagSays) {
+  options_.block_cache_bytes = 1 << 20;
+  ASSERT_TRUE(Load(/*owns_memory=*/true).ok());
+  EXPECT_EQ(num_slots_, 512u);
+}
+
+TEST_F(ServedEngineWithStoreTest, DoesNotAttachWhatDoesNotFit) {
+  options_.block_cache_bytes = size_t{2} << 30;
+  EXPECT_EQ(Load().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(store_.Stats().workers_attached_total(), 0u);
 }
 
 }  // namespace

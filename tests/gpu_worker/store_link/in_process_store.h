@@ -33,6 +33,7 @@ class InProcessStore {
   // Without the worker's leave: it sees the connection end.
   void Stop() { server_.reset(); }
 
+  const std::string& folder() const { return folder_.path(); }
   std::string target() const { return "unix:" + folder_.path() + "/kv_store.sock"; }
 
   kvstore::v1::GetStatsResponse Stats() const {

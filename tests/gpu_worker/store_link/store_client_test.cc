@@ -60,6 +60,32 @@ TEST(StoreClientTest, AttachesReservesCommitsReleasesAndDetaches) {
   EXPECT_FALSE(store.Stats().worker_attached());
 }
 
+TEST(StoreClientTest, AsksForTheArenasSizeWithoutAttaching) {
+  InProcessStore store;
+  StoreClient client(store.target(), GoOn);
+  const auto num_pages = client.ArenaPages(kLong);
+  ASSERT_TRUE(num_pages.ok()) << num_pages.status();
+  EXPECT_EQ(*num_pages, InProcessStore::kArenaBytes / kPageBytes);
+  EXPECT_FALSE(client.LeaseIsAlive());
+  // Also while another worker is attached.
+  StoreClient other(store.target(), GoOn);
+  ASSERT_TRUE(other.Attach(Request(), kLong).ok());
+  EXPECT_EQ(*client.ArenaPages(kLong), *num_pages);
+}
+
+TEST(StoreClientTest, AStoreThatHasNoArenaYetIsNotReady) {
+  kvstore::TemporaryFolder folder;
+  kvstore::StoreServerOptions options;
+  options.arena_bytes = InProcessStore::kArenaBytes;
+  options.socket_dir = folder.path();
+  const auto server = kvstore::StoreServer::Start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  StoreClient client("unix:" + folder.path() + "/kv_store.sock", GoOn);
+  EXPECT_EQ(client.ArenaPages(kLong).status().code(), absl::StatusCode::kUnavailable);
+  ASSERT_TRUE((*server)->ObtainArena([] { return false; }).ok());
+  EXPECT_TRUE(client.ArenaPages(kLong).ok());
+}
+
 TEST(StoreClientTest, HandsTheMemoryBackWithWhatIsInIt) {
   InProcessStore store;
   auto client = std::make_unique<StoreClient>(store.target(), GoOn);

@@ -337,6 +337,25 @@ TEST(StoreLinkConnectTest, SaysWhatWasTried) {
   const auto link = StoreLink::Connect(options);
   ASSERT_EQ(link.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(link.status().message()), testing::HasSubstr(options.target));
+  const auto arena = StoreLink::AwaitArena(options.target, absl::Milliseconds(200));
+  ASSERT_EQ(arena.status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(arena.status().message()), testing::HasSubstr(options.target));
+}
+
+TEST_F(StoreLinkTest, TheArenasSizeIsKnownBeforeAttachingAndWaitsForTheStore) {
+  EXPECT_EQ(*StoreLink::AwaitArena(store_.target(), absl::Seconds(10)),
+            InProcessStore::kArenaBytes / kPageBytes);
+  EXPECT_EQ(store_.Stats().workers_attached_total(), 0u);
+  store_.Stop();
+  absl::StatusOr<uint32_t> num_pages;
+  std::thread waiting(
+      [&] { num_pages = StoreLink::AwaitArena(store_.target(), absl::Seconds(20)); });
+  absl::SleepFor(absl::Milliseconds(200));
+  store_.Start();
+  waiting.join();
+  ASSERT_TRUE(num_pages.ok()) << num_pages.status();
+  Connect();
+  EXPECT_EQ(link_->arena_pages(), *num_pages);
 }
 
 }  // namespace

@@ -81,6 +81,18 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
   std::unique_ptr<BlockCache> cache_;
 };
 
+TEST_P(BlockCacheTest, WorksWithoutTransientSlots) {
+  cache_.reset();
+  auto cache = BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
+                                  {.num_slots = kSlots}, arena_, plane_.bytes());
+  ASSERT_TRUE(cache.ok()) << cache.status();
+  cache_ = *std::move(cache);
+  EXPECT_TRUE(cache_->view().transient.empty());
+  Step({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});  // four more pages than there are slots
+  EXPECT_EQ(Stats().counters.admissions, kSlots);
+  EXPECT_EQ(Stats().counters.transients, 4u);
+}
+
 TEST_P(BlockCacheTest, TellsTheStoreTheStepAndTheStampsWhenAsked) {
   Step({5, 6});
   Step({6});
