@@ -55,11 +55,30 @@ __device__ inline RankRange Merge(const RankRange& a, const RankRange& b) {
   return {fminf(a.least, b.least), fmaxf(a.most, b.most), a.num_live + b.num_live};
 }
 
+// Merges those of `count` neighbouring lanes, a power of two; each of them gets the result.
+__device__ inline ExpSum MergeLanes(ExpSum sum, int count) {
+  for (int step = 1; step < count; step *= 2) {
+    sum = Merge(sum, {__shfl_xor_sync(kAllLanes, sum.max, step),
+                      __shfl_xor_sync(kAllLanes, sum.sum, step)});
+  }
+  return sum;
+}
+
+__device__ inline RankRange MergeLanes(RankRange range, int count) {
+  for (int step = 1; step < count; step *= 2) {
+    range = Merge(range, {__shfl_xor_sync(kAllLanes, range.least, step),
+                          __shfl_xor_sync(kAllLanes, range.most, step),
+                          __shfl_xor_sync(kAllLanes, range.num_live, step)});
+  }
+  return range;
+}
+
 constexpr int kRowThreads = 1024;  // of a part
 
 template <int kParts>
 struct SelectShared {
   static constexpr int kWarps = kRowThreads / 32;
+  static_assert(kWarps == 32);  // one for each lane of the warp that merges
   using Scan = cub::BlockScan<int32_t, kRowThreads>;
 
   // Read by the other parts of the row.
@@ -78,6 +97,7 @@ struct SelectShared {
     int32_t zone_sizes[2][kWarps];
     uint32_t digits[256];
   };
+  RankRange range;
   float log_sums[kMaxGroup];
   uint64_t candidates[2][kMaxCandidates];
   int32_t bin[2];
@@ -127,27 +147,26 @@ __device__ void FindLogSums(const SelectParams& params, const float* scores, int
       sum = {max, sum.sum * Exp(sum.max - max) + added};
     }
   }
-  for (int step = 16; step > 0; step /= 2) {
-    sum = Merge(sum, {__shfl_xor_sync(kAllLanes, sum.max, step),
-                      __shfl_xor_sync(kAllLanes, sum.sum, step)});
-  }
+  sum = MergeLanes(sum, 32);
   if (lane == 0) shared.of_warp[warp] = sum;
   __syncthreads();
-  if (threadIdx.x < params.group) {
-    ExpSum all{-INFINITY, 0};
-    for (int i = 0; i < warps_per_head; ++i) {
-      all = Merge(all, shared.of_warp[static_cast<int>(threadIdx.x) * warps_per_head + i]);
-    }
-    shared.part_sums[threadIdx.x] = all;
+  if (warp == 0) {
+    const ExpSum all = MergeLanes(shared.of_warp[lane], warps_per_head);
+    const int of_head = lane / warps_per_head;
+    if (lane % warps_per_head == 0 && of_head < params.group) shared.part_sums[of_head] = all;
   }
   RowParts<kParts>::Sync();
-  if (threadIdx.x < params.group) {
+  constexpr int kHeadsAtOnce = 32 / kParts;
+  if (warp * kHeadsAtOnce < params.group) {
+    const int of_head = warp * kHeadsAtOnce + lane / kParts;
+    const bool is_head = of_head < params.group;
     ExpSum all{-INFINITY, 0};
-    for (int part = 0; part < kParts; ++part) {
-      all = Merge(all, RowParts<kParts>::Of(shared.part_sums, part)[threadIdx.x]);
-    }
+    if (is_head) all = RowParts<kParts>::Of(shared.part_sums, lane % kParts)[of_head];
+    all = MergeLanes(all, kParts);
     // A head without live clusters wants none.
-    shared.log_sums[threadIdx.x] = all.max == -INFINITY ? INFINITY : all.max + logf(all.sum);
+    if (is_head && lane % kParts == 0) {
+      shared.log_sums[of_head] = all.max == -INFINITY ? INFINITY : all.max + logf(all.sum);
+    }
   }
   __syncthreads();
 }
@@ -201,25 +220,21 @@ __device__ RankRange FindRanks(const SelectParams& params, const float* scores, 
       }
     }
   }
-  for (int step = 16; step > 0; step /= 2) {
-    range = Merge(range, {__shfl_xor_sync(kAllLanes, range.least, step),
-                          __shfl_xor_sync(kAllLanes, range.most, step),
-                          __shfl_xor_sync(kAllLanes, range.num_live, step)});
-  }
+  range = MergeLanes(range, 32);
   if (lane == 0) shared.range_of_warp[warp] = range;
   __syncthreads();
-  if (threadIdx.x == 0) {
-    for (int i = 1; i < SelectShared<kParts>::kWarps; ++i) {
-      range = Merge(range, shared.range_of_warp[i]);
-    }
-    shared.part_range = range;
+  if (warp == 0) {
+    range = MergeLanes(shared.range_of_warp[lane], 32);
+    if (lane == 0) shared.part_range = range;
   }
   RowParts<kParts>::Sync();
-  range = {INFINITY, -INFINITY, 0};
-  for (int part = 0; part < kParts; ++part) {
-    range = Merge(range, *RowParts<kParts>::Of(&shared.part_range, part));
+  if (kParts == 1) return shared.part_range;
+  if (warp == 0) {
+    range = MergeLanes(*RowParts<kParts>::Of(&shared.part_range, lane % kParts), kParts);
+    if (lane == 0) shared.range = range;
   }
-  return range;
+  __syncthreads();
+  return shared.range;
 }
 
 }  // namespace retroinfer::cuda

@@ -185,13 +185,17 @@ __device__ void FindThresholds(const float* ranks, const Places& places, const R
       if (threadIdx.x == 0) shared.threshold[k] = key;
       continue;
     }
-    for (auto i = static_cast<int32_t>(threadIdx.x); i < num_candidates[k]; i += kRowThreads) {
+    // A warp compares a candidate with all.
+    const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+    for (auto i = static_cast<int32_t>(threadIdx.x / 32); i < num_candidates[k];
+         i += SelectShared<kParts>::kWarps) {
       const uint64_t key = shared.candidates[k][i];
       int32_t above = 0;
-      for (int32_t j = 0; j < num_candidates[k]; ++j) {
+      for (int32_t j = lane; j < num_candidates[k]; j += 32) {
         above += shared.candidates[k][j] > key ? 1 : 0;
       }
-      if (above == shared.wanted[k] - 1) shared.threshold[k] = key;
+      above = __reduce_add_sync(kAllLanes, above);
+      if (lane == 0 && above == shared.wanted[k] - 1) shared.threshold[k] = key;
     }
   }
   __syncthreads();

@@ -82,7 +82,7 @@ TEST(MemoryPlanTest, SaysWhatIsNeededAndWhatThereIs) {
 
 // --- How memory of its own is split
 
-constexpr size_t kSlotBytes = kPageBytes + 12;  // with its entries of the tables
+constexpr size_t kSlotBytes = kPageBytes + 16;  // with its entries of the tables
 
 MemoryPlanInput OwnMemory() {
   MemoryPlanInput input = DemoModel();
