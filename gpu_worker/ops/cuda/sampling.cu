@@ -2,10 +2,10 @@
 // beside each other.
 //
 // No row is sorted. A cut is a *threshold*: an order-preserving integer key and how many of the
-// tokens at exactly that key are kept, lowest ids first. It is found three bits of the key at a
-// time: a pass measures (by count or by weight) what is kept for each of the seven possible digits.
-// Where a cheap bound leaves few candidates, as it nearly always does, they are gathered in shared
-// memory first and the passes go over them alone.
+// tokens at exactly that key are kept, lowest ids first. Where a cheap bound leaves few candidates,
+// as it nearly always does, they are gathered in shared memory first, and their threshold is found
+// bit by bit, from registers. That of a whole row is found three bits at a time, for fewer passes:
+// each measures (by count or by weight) what is kept for each of the seven possible digits.
 //
 // All sums are taken in a fixed order, so a row's token is a function of the row.
 #include <cfloat>
@@ -42,11 +42,38 @@ struct Threshold {
   uint32_t ties = kAll;
 };
 
+// FindKey() of candidates.
+template <typename Measure>
+__device__ uint32_t FindKeyOfFew(Shared& shared, const Entries& entries, double needed,
+                                 const Measure& measure) {
+  constexpr int kEach = kMaxCandidates / kThreads;
+  uint32_t keys[kEach];
+  float values[kEach];
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int32_t at = static_cast<int32_t>(threadIdx.x) + i * kThreads;
+    const bool is_entry = at < entries.size;
+    const float logit = is_entry ? entries.logits[at] : 0.0f;
+    keys[i] = is_entry ? KeyOf(logit) : 0;
+    values[i] = is_entry ? measure(logit) : 0.0f;
+  }
+  uint32_t prefix = 0;
+  for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
+    const uint32_t trial = prefix | bit;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) sum += keys[i] >= trial ? values[i] : 0.0f;
+    if (BlockSum(shared, sum) >= needed) prefix = trial;
+  }
+  return prefix;
+}
+
 // The largest key for which the entries at or above it measure at least `needed`, which is above
 // zero; 0 if all of them do not.
 template <typename Measure>
 __device__ uint32_t FindKey(Shared& shared, const Entries& entries, double needed,
                             const Measure& measure) {
+  if (entries.size <= kMaxCandidates) return FindKeyOfFew(shared, entries, needed, measure);
   uint32_t prefix = 0;
   for (int shift = 30; shift >= 0; shift -= 3) {
     float sums[kDigits] = {};
