@@ -150,6 +150,8 @@ void MeasureSampling(Machine& machine, const char* name, size_t batch, const Sam
   const DeviceBuffer logprobs = machine.Allocate(batch * 4);
   const DeviceBuffer top_tokens = machine.Allocate(batch * kMaxTopLogprobs * 4);
   const DeviceBuffer top_logprobs = machine.Allocate(batch * kMaxTopLogprobs * 4);
+  const DeviceBuffer scratch =
+      machine.Allocate(SamplingScratchBytes(static_cast<int64_t>(batch), kVocab));
   const double us = machine.Microseconds(1, [&] {
     Must(machine.ops().Sampling(machine.stream(),
                                 {.logits = MatrixView::Dense(logits.bytes(), DType::kF32,
@@ -161,7 +163,7 @@ void MeasureSampling(Machine& machine, const char* name, size_t batch, const Sam
                                  .logprobs = logprobs.as<float>(),
                                  .top_tokens = top_tokens.as<int32_t>(),
                                  .top_logprobs = top_logprobs.as<float>(),
-                                 .scratch = {}}));
+                                 .scratch = scratch.bytes()}));
   });
   std::printf("sampling %-28s batch %3zu %9.1f us\n", name, batch, us);
 }

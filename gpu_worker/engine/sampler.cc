@@ -94,7 +94,7 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, Ops& op
     return absl::OkStatus();
   };
   RETURN_IF_ERROR(allocate(batch * vocab * sizeof(float), sampler->logits_));
-  RETURN_IF_ERROR(allocate(16 * vocab, sampler->scratch_));
+  RETURN_IF_ERROR(allocate(SamplingScratchBytes(max_batch, vocab_size), sampler->scratch_));
   ASSIGN_OR_RETURN(sampler->inputs_, StagedArrays::Create(device,
                                                           {batch * sizeof(SamplingRow),
                                                            batch * kMaxBanned * sizeof(int32_t),

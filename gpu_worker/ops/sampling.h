@@ -7,6 +7,7 @@
 // distribution before temperature and cuts (after penalties).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "gpu_worker/ops/matrix.h"
@@ -30,6 +31,16 @@ struct SamplingRow {
 inline constexpr int32_t kMaxTopLogprobs = 20;
 inline constexpr int32_t kMaxBanned = 16;
 
+// A backend may look at a row in parts of so many logits, and keep 32 bytes of each in scratch.
+inline constexpr int64_t kSamplingPartSize = 8192;
+
+constexpr int64_t NumSamplingParts(int64_t vocab) {
+  return (vocab + kSamplingPartSize - 1) / kSamplingPartSize;
+}
+constexpr size_t SamplingScratchBytes(int64_t batch, int64_t vocab) {
+  return static_cast<size_t>(batch * NumSamplingParts(vocab)) * 32;
+}
+
 struct SamplingArgs {
   MatrixView logits;                   // [batch, vocab] f32; penalties are applied in place
   DeviceSpan<const SamplingRow> rows;  // [batch]
@@ -41,7 +52,7 @@ struct SamplingArgs {
   DeviceSpan<float> logprobs;                     // [batch], of the chosen token
   DeviceSpan<int32_t> top_tokens;                 // [batch, kMaxTopLogprobs]
   DeviceSpan<float> top_logprobs;                 // [batch, kMaxTopLogprobs]
-  DeviceSpan<std::byte> scratch;                  // at least 16 * vocab bytes
+  DeviceSpan<std::byte> scratch;                  // SamplingScratchBytes()
 };
 
 }  // namespace retroinfer

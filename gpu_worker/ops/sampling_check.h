@@ -23,7 +23,9 @@ inline absl::Status CheckSampling(const SamplingArgs& args) {
   RETURN_IF_ERROR(CheckSize(kOp, "tokens", args.tokens, batch));
   RETURN_IF_ERROR(CheckSize(kOp, "logprobs", args.logprobs, batch));
   RETURN_IF_ERROR(CheckSize(kOp, "top_tokens", args.top_tokens, batch * kMaxTopLogprobs));
-  return CheckSize(kOp, "top_logprobs", args.top_logprobs, batch * kMaxTopLogprobs);
+  RETURN_IF_ERROR(CheckSize(kOp, "top_logprobs", args.top_logprobs, batch * kMaxTopLogprobs));
+  return CheckArg(args.scratch.size() >= SamplingScratchBytes(batch, args.logits.cols), kOp,
+                  "needs SamplingScratchBytes() of scratch");
 }
 
 }  // namespace retroinfer

@@ -267,7 +267,7 @@ void SampleRow(const SamplingArgs& args, int64_t i) {
 absl::Status Sampling(CpuStream& stream, const SamplingArgs& args) {
   RETURN_IF_ERROR(CheckSampling(args));
   const int64_t batch = args.logits.rows;
-  // Each thread has working memory of its own, so args.scratch, which serves one row, is not used.
+  // Each thread has working memory of its own, so args.scratch is not used.
   return stream.Launch([args, batch](ThreadPool& pool) {
     pool.ParallelFor(batch, [&args](int64_t i) { SampleRow(args, i); });
   });

@@ -1,5 +1,6 @@
-// One block a row. Reading the row (vocab * 4 bytes, from L2) a few times bounds a row; rows run
-// beside each other.
+// Two kernels. The first prepares the logits and takes sums of the row's parts, a block each. In
+// the second one block has a row: a greedy one is done with what the parts say; a drawn one reads
+// the row (vocab * 4 bytes, from L2) a few times more, which bounds it. Rows run beside each other.
 //
 // No row is sorted. A cut is a *threshold*: an order-preserving integer key and how many of the
 // tokens at exactly that key are kept, lowest ids first. Where a cheap bound leaves few candidates,
@@ -8,12 +9,11 @@
 // each measures (by count or by weight) what is kept for each of the seven possible digits.
 //
 // All sums are taken in a fixed order, so a row's token is a function of the row.
-#include <cfloat>
-
 #include "gpu_worker/ops/counter_random.h"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/sampling.h"
 #include "gpu_worker/ops/cuda/sampling_entries.cuh"
+#include "gpu_worker/ops/cuda/sampling_parts.cuh"
 #include "gpu_worker/ops/sampling_check.h"
 
 namespace retroinfer::cuda {
@@ -22,19 +22,6 @@ namespace {
 using namespace sampling;
 
 constexpr uint32_t kAll = ~0u;
-
-struct SamplingLaunch {
-  std::byte* logits;
-  int64_t logits_stride;
-  int32_t vocab;
-  const SamplingRow* rows;
-  const int32_t* banned;
-  const uint32_t* const* occurrences;  // or null
-  int32_t* tokens;
-  float* logprobs;
-  int32_t* top_tokens;
-  float* top_logprobs;
-};
 
 // Tokens of keys above `key` are kept, and the first `ties` (by id) of those at it.
 struct Threshold {
@@ -264,75 +251,10 @@ __device__ int32_t DrawFrom(Shared& shared, const Entries& entries, const Thresh
   return shared.token;
 }
 
-// The largest of a thread's part, first of its like.
-struct Largest {
-  float logit = -INFINITY;
-  int32_t at = 0;
-};
-
-// Applies bans and penalties; leaves finite numbers and minus infinity. Returns the largest that
-// the thread has seen.
-__device__ Largest PrepareLogits(const SamplingLaunch& launch, const SamplingRow& row,
-                                 float* logits) {
-  if (static_cast<int32_t>(threadIdx.x) < min(row.num_banned, kMaxBanned)) {
-    const int32_t token = launch.banned[int64_t{blockIdx.x} * kMaxBanned + threadIdx.x];
-    if (token >= 0 && token < launch.vocab) logits[token] = -INFINITY;
-  }
-  __syncthreads();
-  const uint32_t* const occurrences =
-      launch.occurrences == nullptr ? nullptr : launch.occurrences[blockIdx.x];
-  Largest largest;
-  ForPart(logits, launch.vocab, [&](int32_t i, float given) {
-    float logit = given;
-    const uint32_t seen = occurrences == nullptr ? 0 : occurrences[i];
-    if (seen != 0) {
-      logit = logit > 0 ? logit / row.repetition_penalty : logit * row.repetition_penalty;
-      const uint32_t generated = seen & 0x7fffffffu;
-      if (generated > 0) {
-        logit -= row.frequency_penalty * static_cast<float>(generated) + row.presence_penalty;
-      }
-    }
-    logit = isnan(logit) ? -INFINITY : fminf(logit, FLT_MAX) + 0.0f;
-    if (__float_as_uint(logit) != __float_as_uint(given)) logits[i] = logit;
-    if (logit > largest.logit) largest = {logit, i};
-  });
-  __syncthreads();
-  return largest;
-}
-
-// The largest logit of `row` and its lowest token, from what each thread has seen.
-__device__ float FindLargest(Shared& shared, const Entries& row, const Largest& seen,
-                             int32_t* token) {
-  float best = seen.logit;
-  int32_t at = seen.at;
-  const auto take = [&](float other, int32_t other_at) {
-    if (other > best || (other == best && other_at < at)) {
-      best = other;
-      at = other_at;
-    }
-  };
-  if (best == -INFINITY) at = row.size;  // So that a thread without a token never wins.
-  for (int lanes = 16; lanes > 0; lanes /= 2) {
-    const float other = __shfl_xor_sync(~0u, best, lanes);
-    const int32_t other_at = __shfl_xor_sync(~0u, at, lanes);
-    take(other, other_at);
-  }
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) {
-    shared.maxima[threadIdx.x / 32] = best;
-    shared.counts[threadIdx.x / 32] = static_cast<uint32_t>(at);
-  }
-  __syncthreads();
-  for (int w = 0; w < kWarps; ++w) take(shared.maxima[w], static_cast<int32_t>(shared.counts[w]));
-  __syncthreads();
-  *token = at < row.size ? at : 0;
-  return best;
-}
-
-__device__ int32_t DrawToken(Shared& shared, const SamplingRow& row, const Entries& all,
-                             float max) {
+// `total`: of the weights of all.
+__device__ int32_t DrawToken(Shared& shared, const SamplingRow& row, const Entries& all, float max,
+                             double total) {
   const auto weight = [&row, max](float logit) { return expf((logit - max) / row.temperature); };
-  double total = SumOf(shared, all, weight);
   Entries entries = all;
   Threshold threshold;
   if (row.top_k > 0) {
@@ -402,13 +324,14 @@ __global__ void __launch_bounds__(kThreads) SamplingKernel(const SamplingLaunch 
   const int64_t i = blockIdx.x;
   const SamplingRow row = launch.rows[i];
   float* const logits = reinterpret_cast<float*>(launch.logits) + i * launch.logits_stride;
-  const Largest seen = PrepareLogits(launch, row, logits);
   const Entries all = {logits, nullptr, launch.vocab};
-  int32_t token = 0;
-  const float max = FindLargest(shared, all, seen, &token);
-  if (row.temperature > 0 && max > -INFINITY) token = DrawToken(shared, row, all, max);
-  const double sum = SumOf(shared, all, [max](float logit) { return expf(logit - max); });
-  const double log_sum = max + log(sum);
+  const RowSums sums = MergeParts(launch.parts + i * launch.num_parts, launch.num_parts,
+                                  launch.vocab, row.temperature);
+  int32_t token = sums.token;
+  if (row.temperature > 0 && sums.max > -INFINITY) {
+    token = DrawToken(shared, row, all, sums.max, sums.weighted);
+  }
+  const double log_sum = sums.max + log(sums.sum);
   if (threadIdx.x == 0) {
     launch.tokens[i] = token;
     launch.logprobs[i] = static_cast<float>(logits[token] - log_sum);
@@ -426,13 +349,26 @@ absl::Status Sampling(CudaStream& stream, const SamplingArgs& args) {
   RETURN_IF_ERROR(CheckSampling(args));
   static_assert(sizeof(Shared) <= 48 * 1024, "more needs to be asked for");
   if (args.logits.rows == 0) return absl::OkStatus();
-  SamplingKernel<<<static_cast<unsigned>(args.logits.rows), kThreads, sizeof(Shared),
-                   stream.get()>>>(
-      {args.logits.data, args.logits.row_stride, static_cast<int32_t>(args.logits.cols),
-       args.rows.device_data(), args.banned.device_data(),
-       args.occurrences.empty() ? nullptr : args.occurrences.device_data(),
-       args.tokens.device_data(), args.logprobs.device_data(), args.top_tokens.device_data(),
-       args.top_logprobs.device_data()});
+  static_assert(sizeof(PartSums) <= 32);
+  const auto rows = static_cast<unsigned>(args.logits.rows);
+  const auto num_parts = static_cast<int32_t>(NumSamplingParts(args.logits.cols));
+  const SamplingLaunch launch = {
+      .logits = args.logits.data,
+      .logits_stride = args.logits.row_stride,
+      .vocab = static_cast<int32_t>(args.logits.cols),
+      .rows = args.rows.device_data(),
+      .banned = args.banned.device_data(),
+      .occurrences = args.occurrences.empty() ? nullptr : args.occurrences.device_data(),
+      .tokens = args.tokens.device_data(),
+      .logprobs = args.logprobs.device_data(),
+      .top_tokens = args.top_tokens.device_data(),
+      .top_logprobs = args.top_logprobs.device_data(),
+      .parts = reinterpret_cast<PartSums*>(args.scratch.device_data()),
+      .num_parts = num_parts};
+  PartsKernel<<<dim3(static_cast<unsigned>(num_parts), rows), kPartThreads, 0, stream.get()>>>(
+      launch);
+  RETURN_IF_ERROR(LaunchStatus("launching the parts of sampling"));
+  SamplingKernel<<<rows, kThreads, sizeof(Shared), stream.get()>>>(launch);
   return LaunchStatus("launching sampling");
 }
 

@@ -47,7 +47,8 @@ class SamplingTest : public testing::TestWithParam<BackendParam> {
     const DeviceBuffer top_tokens = data_.Upload(std::vector<int32_t>(batch * kMaxTopLogprobs, -7));
     const DeviceBuffer top_logprobs =
         data_.Upload(std::vector<float>(batch * kMaxTopLogprobs, kNan));
-    const DeviceBuffer scratch = data_.Allocate(16 * vocab);
+    const DeviceBuffer scratch = data_.Allocate(
+        SamplingScratchBytes(static_cast<int64_t>(batch), static_cast<int64_t>(vocab)));
     const absl::Status status = backend_->ops->Sampling(
         *backend_->stream, {.logits = matrix.view,
                             .rows = row_buffer.as<const SamplingRow>(),
@@ -90,7 +91,7 @@ TEST_P(SamplingTest, GreedyTakesTheLowestOfTheLargest) {
 }
 
 TEST_P(SamplingTest, GreedyFindsTheLargestAtAllSizes) {
-  for (const size_t vocab : {1, 31, 32, 33, 5000}) {
+  for (const size_t vocab : {1, 31, 32, 33, 5000, 8192, 8193, 100'000}) {
     for (uint64_t seed = 0; seed < 3; ++seed) {
       const auto logits = RandomNormal(vocab, seed);
       const Sampled got = Run({{.temperature = 0, .num_top_logprobs = 5}}, logits);
