@@ -78,7 +78,8 @@ class Step {
             kBatch, {block_ids_.as<const DenseBlockId>().device_data(), 4, 1100}))),
         rows_(data_.Upload(std::vector<SamplingRow>(kBatch, {.top_p = 0.9f, .seed = 3}))),
         scratch_(
-            data_.Allocate(backend.ops->DecodeAttentionScratchBytes(kBatch, kHidden / 64, 64))) {
+            data_.Allocate(backend.ops->DecodeAttentionScratchBytes(kBatch, kHidden / 64, 64))),
+        sampling_scratch_(data_.Allocate(SamplingScratchBytes(kBatch, logits_.view.cols))) {
     linear_ =
         *backend.ops->PrepareLinear({.weight = table_.view.Rows(0, kHidden), .bias = std::nullopt});
   }
@@ -144,7 +145,7 @@ class Step {
                                      .logprobs = floats_.as<float>(),
                                      .top_tokens = ints_.as<int32_t>(),
                                      .top_logprobs = floats_.as<float>(),
-                                     .scratch = {}});
+                                     .scratch = sampling_scratch_.bytes()});
   }
 
  private:
@@ -154,7 +155,8 @@ class Step {
   Backend& backend_;
   DeviceData data_;
   DeviceData::Matrix table_, norm_, x_, y_, kv_, logits_;
-  DeviceBuffer ints_, floats_, cos_, sin_, freq_, pool_, block_ids_, zones_, rows_, scratch_;
+  DeviceBuffer ints_, floats_, cos_, sin_, freq_, pool_, block_ids_, zones_, rows_, scratch_,
+      sampling_scratch_;
   std::unique_ptr<PreparedLinear> linear_;
 };
 
