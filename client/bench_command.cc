@@ -96,12 +96,12 @@ absl::Status CheckServer(const BenchOptions& options, const std::vector<std::str
     if (!options.has_services || !common::IsGiven(arguments, flag)) continue;
     return absl::InvalidArgumentError(
         absl::StrCat(flag,
-                     " is for a running server, and the options after -- are for services of "
-                     "its own: leave one of the two out"));
+                     " is for a running server, and what follows -- is for services that are "
+                     "started: leave one of the two out"));
   }
   if (options.show_log && !options.has_services) {
     return absl::InvalidArgumentError(
-        "--show-log is for services of its own, whose options follow --");
+        "--show-log is for services that are started: their options follow --");
   }
   return absl::OkStatus();
 }

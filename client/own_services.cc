@@ -21,8 +21,8 @@ std::optional<int> ParseOwnServices(const std::string& command,
     if (!common::IsGiven(arguments, flag)) continue;
     return Fail(streams, command,
                 absl::StrCat(flag,
-                             " is given: services of its own listen on sockets in a folder "
-                             "that is made for them; leave it out"),
+                             " has no place here: these services listen on sockets in a "
+                             "folder that is made for them"),
                 kExitUsage);
   }
   std::vector<const char*> argv = {command.c_str()};

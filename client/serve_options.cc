@@ -103,7 +103,11 @@ std::vector<std::string> Arguments(const ServeOptions& options, Service service,
     const bool is_off =
         options.is_private && std::string_view(option.service_flag) == "--metrics-address";
     if (value.empty() && !is_off) continue;
-    arguments.push_back(absl::StrCat(option.service_flag, "=", value));
+    if (value.empty()) {  // "--flag=" would lack its value
+      arguments.insert(arguments.end(), {option.service_flag, ""});
+    } else {
+      arguments.push_back(absl::StrCat(option.service_flag, "=", value));
+    }
   }
   return arguments;
 }
