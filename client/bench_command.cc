@@ -332,7 +332,9 @@ int BenchOwnServices(const BenchOptions& options, const ServeOptions& serve_opti
       std::fprintf(streams.err, "retroinfer bench: stopping; once more to stop at once\n");
     }
   });
-  if (IsTerminal(streams.err)) std::fprintf(streams.err, "starting the services\n");
+  if (IsTerminal(streams.err)) {
+    std::fprintf(streams.err, "starting kv_store_service and gpu_worker\n");
+  }
   const absl::Status started = services->Start(
       "bench", [&] { return signals.load(); }, streams);
   int exit_code = kExitFailed;

@@ -159,6 +159,18 @@ TEST_F(BenchServicesTest, ASignalEndsTheRunWithTheFiguresSoFar) {
   }
 }
 
+TEST_F(BenchServicesTest, NothingIsLeftWhenTheEndComesWhileTheServicesStart) {
+  for (const int signal : {SIGTERM, SIGKILL}) {
+    for (const int64_t milliseconds : {10, 60, 150, 250}) {
+      const auto bench = Bench({"--num-prompts=100000", "--output-len=8", "--request-rate=50"});
+      absl::SleepFor(absl::Milliseconds(milliseconds));
+      bench->Signal(signal);
+      EXPECT_NE(ExitCode(*bench), 0);
+      ExpectNothingIsLeft();
+    }
+  }
+}
+
 TEST_F(BenchServicesTest, NothingOutlivesTheCommandWhenItIsKilled) {
   const auto bench = LongBench();
   ASSERT_EQ(Processes("/gpu_worker").size(), 1u);
