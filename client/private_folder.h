@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/shm/unique_fd.h"
@@ -11,14 +12,15 @@
 namespace retroinfer::client {
 
 // Removed with all that is in it when the object goes or the process ends, however that happens:
-// a child process, which no signal for this one reaches, waits for the end of a pipe.
+// a child process, which no signal for this one reaches, makes it, waits for the end of a socket
+// and removes it.
 //
 // Threads: one. Make it before the process has other threads: the child is forked and not replaced.
 // Owns:    the folder, the child.
 class PrivateFolder {
  public:
   // Makes PREFIX-XXXXXX of mode 0700 in $TMPDIR, or in /tmp where that is not set or is too long
-  // for the path of a unix socket.
+  // for the path of a unix socket. REQUIRES: `prefix` has at most 40 bytes.
   //
   // Returns: errors of the system.
   static absl::StatusOr<PrivateFolder> Create(const std::string& prefix);
@@ -30,12 +32,11 @@ class PrivateFolder {
   const std::string& path() const { return path_; }
 
  private:
-  PrivateFolder(std::string path, common::UniqueFd alive, pid_t remover)
-      : path_(std::move(path)), alive_(std::move(alive)), remover_(remover) {}
+  PrivateFolder(common::UniqueFd alive, pid_t child) : alive_(std::move(alive)), child_(child) {}
 
   std::string path_;
-  common::UniqueFd alive_;  // the end of the pipe that nobody writes to
-  pid_t remover_;           // -1: moved from
+  common::UniqueFd alive_;  // the child sees it close
+  pid_t child_;             // -1: moved from
 };
 
 }  // namespace retroinfer::client
