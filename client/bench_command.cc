@@ -1,19 +1,27 @@
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/command_line.h"
 #include "client/commands.h"
 #include "client/connection.h"
+#include "client/interrupt.h"
 #include "client/latency_report.h"
 #include "client/load_plan.h"
 #include "client/load_run.h"
+#include "client/own_services.h"
 #include "client/request_flags.h"
 #include "common/build_info/build_info.h"
 
@@ -22,8 +30,18 @@ namespace {
 
 namespace v1 = generation::v1;
 
+// After this word come options of services that bench starts for itself.
+constexpr std::string_view kServicesFollow = "--";
+constexpr const char* kRunningServerFlags[] = {"--address", "--api-key-file", "--tls-ca",
+                                               "--tls-certificate", "--tls-key"};
+// Calls to a service that dies may fail so long before its end can be seen.
+constexpr absl::Duration kEndIsSeen = absl::Milliseconds(500);
+
 struct BenchOptions {
   ConnectionOptions connection;
+  bool has_services = false;  // of its own
+  std::vector<std::string> service_arguments;
+  bool show_log = false;
   int32_t num_prompts = 100;
   int64_t input_len = 1024;
   int64_t prefix_len = 0;
@@ -57,8 +75,35 @@ void AddOptions(common::Settings* settings, BenchOptions* options, v1::GenerateR
   app.add_option("--result-file", options->result_file,
                  "Write the result as JSON to this file, too");
   app.add_flag("--json", options->json, "Write the result as JSON instead of a table");
+  app.add_flag("--show-log", options->show_log,
+               "The services after -- write their log to stderr; else it is shown if one fails");
   AddRequestFlags(settings, request);
   AddConnectionOptions(settings, &options->connection);
+}
+
+// Takes what follows "--" and returns how many words come before it.
+int TakeServiceArguments(int argc, const char* const* argv, BenchOptions* options) {
+  const char* const* const end = argv + argc;
+  const char* const* const split = std::find(argv, end, kServicesFollow);
+  options->has_services = split != end;
+  if (options->has_services) options->service_arguments.assign(split + 1, end);
+  return static_cast<int>(split - argv);
+}
+
+// `arguments` are those before "--".
+absl::Status CheckServer(const BenchOptions& options, const std::vector<std::string>& arguments) {
+  for (const char* flag : kRunningServerFlags) {
+    if (!options.has_services || !common::IsGiven(arguments, flag)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag,
+                     " is for a running server, and what follows -- is for services that are "
+                     "started: leave one of the two out"));
+  }
+  if (options.show_log && !options.has_services) {
+    return absl::InvalidArgumentError(
+        "--show-log is for services that are started: their options follow --");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckOptions(const BenchOptions& options, const v1::GenerateRequest& request) {
@@ -94,6 +139,7 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
   nlohmann::json json = {
       {"date", UtcTime(absl::Now())},
       {"backend", "retroinfer"},
+      {"services", options.has_services ? "own" : "running"},
       {"model_id", model.model_name()},
       {"device", model.device_name()},
       {"device_backend", model.backend()},
@@ -119,6 +165,7 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
       {"estimation_ratio",
        asked.has_estimation_ratio() ? asked.estimation_ratio() : server_default.estimation_ratio()},
   };
+  if (options.has_services) json["service_arguments"] = options.service_arguments;
   // JSON has no infinity.
   if (std::isinf(options.request_rate)) {
     json["request_rate"] = "inf";
@@ -155,77 +202,183 @@ bool WriteFile(const std::string& path, const nlohmann::json& json) {
   return static_cast<bool>(file << json.dump(2) << "\n");
 }
 
+// Measures a server that serves.
+class Bench {
+ public:
+  Bench(const BenchOptions& options, v1::GenerateRequest request, const Streams& streams)
+      : options_(options), request_(std::move(request)), streams_(streams) {}
+
+  // Asks the server what it serves, and plans the requests. Returns the exit code if that fails.
+  std::optional<int> Prepare(const ConnectionOptions& server);
+
+  // Sends them and prints the figures. The run ends early when `interrupted` says so, or when
+  // `check` (nullptr: none) fails. Returns the exit code.
+  int Run(const std::function<bool()>& interrupted, const std::function<absl::Status()>& check);
+
+ private:
+  int Fail(const std::string& message, int exit_code = kExitFailed) const {
+    return client::Fail(streams_, "bench", message, exit_code);
+  }
+  LoadRun Send(const std::function<bool()>& should_stop);
+
+  const BenchOptions& options_;
+  v1::GenerateRequest request_;
+  const Streams streams_;
+  std::unique_ptr<Connection> connection_;
+  v1::GetModelInfoResponse model_;
+  std::vector<PlannedRequest> plan_;
+};
+
+std::optional<int> Bench::Prepare(const ConnectionOptions& server) {
+  auto connection = Connection::Open(server);
+  if (!connection.ok()) return Fail(std::string(connection.status().message()), kExitUsage);
+  connection_ = *std::move(connection);
+  if (const grpc::Status status = AskModel(*connection_, &model_); !status.ok()) {
+    return Fail(connection_->Explain(status));
+  }
+  const int64_t total = options_.input_len + options_.output_len;
+  if (total > model_.max_model_len()) {
+    return Fail(absl::StrCat("--input-len and --output-len need ", total,
+                             " tokens; the server's longest request has ", model_.max_model_len()),
+                kExitUsage);
+  }
+  const std::vector<int32_t> excluded(model_.eos_token_ids().begin(), model_.eos_token_ids().end());
+  if (static_cast<int64_t>(excluded.size()) >= model_.vocab_size()) {
+    return Fail("the server's vocabulary has only end-of-sequence tokens");
+  }
+  plan_ = PlanLoad({.num_prompts = options_.num_prompts,
+                    .input_len = options_.input_len,
+                    .prefix_len = options_.prefix_len,
+                    .request_rate = options_.request_rate,
+                    .vocab_size = model_.vocab_size(),
+                    .excluded_tokens = excluded,
+                    .seed = options_.load_seed});
+  request_.mutable_sampling()->set_max_tokens(options_.output_len);
+  request_.mutable_sampling()->set_ignore_eos(true);
+  return std::nullopt;
+}
+
+LoadRun Bench::Send(const std::function<bool()>& should_stop) {
+  LoadRunOptions run_options{
+      .request = request_, .max_concurrency = options_.max_concurrency, .should_stop = should_stop};
+  const bool shows_progress = IsTerminal(streams_.err);
+  if (shows_progress) {
+    run_options.on_progress = [this](int64_t done) {
+      std::fprintf(streams_.err, "\r%lld of %d requests", static_cast<long long>(done),
+                   options_.num_prompts);
+    };
+  }
+  LoadRun run = RunLoad(*connection_, plan_, run_options);
+  if (shows_progress) std::fputc('\n', streams_.err);
+  return run;
+}
+
+int Bench::Run(const std::function<bool()>& interrupted,
+               const std::function<absl::Status()>& check) {
+  absl::Status health;
+  const LoadRun run = Send([&] {
+    if (interrupted()) return true;
+    if (check) health = check();
+    return !health.ok();
+  });
+
+  nlohmann::json report = SettingsJson(options_, request_, model_);
+  report.update(LatencyReport(run));
+  v1::GetModelInfoResponse after;
+  if (health.ok() && AskModel(*connection_, &after).ok()) {
+    report.update(ServerWork(model_.stats(), after.stats(), report["policy"] == "wave"));
+  }
+  if (options_.json) {
+    std::fprintf(streams_.out, "%s\n", report.dump(2).c_str());
+  } else {
+    std::fputs(FormatReport(report).c_str(), streams_.out);
+  }
+  std::fflush(streams_.out);
+  if (!options_.result_file.empty() && !WriteFile(options_.result_file, report)) {
+    return Fail(absl::StrCat("cannot write ", options_.result_file));
+  }
+  const int64_t failed = report.at("failed").get<int64_t>();
+  const absl::Time end_is_seen = absl::Now() + kEndIsSeen;
+  while (check && failed > 0 && !run.interrupted && health.ok() && absl::Now() < end_is_seen) {
+    health = check();
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  if (!health.ok()) return Fail(std::string(health.message()));
+  if (run.interrupted) return Fail("interrupted: the figures are of the requests before");
+  if (failed > 0) return Fail(absl::StrCat(failed, " requests failed"));
+  return kExitOk;
+}
+
+int BenchRunningServer(const BenchOptions& options, const v1::GenerateRequest& request,
+                       const Streams& streams) {
+  std::atomic<bool> interrupted{false};
+  InterruptWatcher interrupts;  // before gRPC has threads
+  Bench bench(options, request, streams);
+  if (const auto done = bench.Prepare(options.connection)) return *done;
+  interrupts.SetCallback([&](int) { interrupted = true; });
+  return bench.Run([&] { return interrupted.load(); }, nullptr);
+}
+
+int BenchOwnServices(const BenchOptions& options, const ServeOptions& serve_options,
+                     const v1::GenerateRequest& request, const Streams& streams) {
+  auto services = OwnServices::Create(serve_options, options.show_log);
+  if (!services.ok()) {
+    return Fail(streams, "bench", std::string(services.status().message()), kExitFailed);
+  }
+  std::atomic<int> signals{0};
+  InterruptWatcher interrupts;  // before gRPC has threads
+  interrupts.SetCallback([&](int) {
+    if (++signals == 1) {
+      std::fprintf(streams.err, "retroinfer bench: stopping; once more to stop at once\n");
+    }
+  });
+  if (IsTerminal(streams.err)) {
+    std::fprintf(streams.err, "starting kv_store_service and gpu_worker\n");
+  }
+  const absl::Status started = services->Start(
+      "bench", [&] { return signals.load(); }, streams);
+  int exit_code = kExitFailed;
+  if (started.ok()) {
+    Bench bench(options, request, streams);
+    const auto done = bench.Prepare(services->connection());
+    exit_code =
+        done ? *done
+             : bench.Run([&] { return signals.load() > 0; }, [&] { return services->Check(); });
+  } else if (absl::IsCancelled(started)) {
+    Fail(streams, "bench", "interrupted: the services did not serve yet", exit_code);
+  } else {
+    Fail(streams, "bench", std::string(started.message()), exit_code);
+  }
+  services->Stop();
+  return exit_code;
+}
+
 }  // namespace
 
 int BenchCommand(int argc, const char* const* argv, const Streams& streams) {
   BenchOptions options;
   v1::GenerateRequest request;
-  common::Settings settings("Measures throughput and latency of a running server.",
-                            common::kBuildVersion);
+  const int num_own = TakeServiceArguments(argc, argv, &options);
+  common::Settings settings(
+      "Measures throughput and latency: of a running server, or of services that it starts for the "
+      "occasion with the options of 'retroinfer serve' that follow --, and stops.",
+      common::kBuildVersion);
+  settings.app().footer(
+      "Without a running server:\n"
+      "  retroinfer bench --num-prompts 8 --input-len 128 -- --model DIR --arena-bytes 8GiB\n"
+      "'retroinfer bench -- --help' lists what may follow --.");
   AddOptions(&settings, &options, &request);
-  if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
-  const auto fail = [&](const std::string& message, int exit_code) {
-    return Fail(streams, "bench", message, exit_code);
-  };
-  if (const absl::Status valid = CheckOptions(options, request); !valid.ok()) {
-    return fail(std::string(valid.message()), kExitUsage);
+  if (const auto done = ParseArguments(settings, num_own, argv, streams)) return *done;
+  absl::Status valid = CheckServer(options, {argv + 1, argv + num_own});
+  if (valid.ok()) valid = CheckOptions(options, request);
+  if (!valid.ok()) return Fail(streams, "bench", std::string(valid.message()), kExitUsage);
+  if (!options.has_services) return BenchRunningServer(options, request, streams);
+  ServeOptions serve_options;
+  if (const auto done =
+          ParseOwnServices("bench --", options.service_arguments, &serve_options, streams)) {
+    return *done;
   }
-  InterruptWatcher interrupts;  // before gRPC has threads
-  const auto connection = Connection::Open(options.connection);
-  if (!connection.ok()) return fail(std::string(connection.status().message()), kExitUsage);
-
-  v1::GetModelInfoResponse model;
-  if (const grpc::Status status = AskModel(**connection, &model); !status.ok()) {
-    return fail((*connection)->Explain(status), kExitFailed);
-  }
-  const int64_t total = options.input_len + options.output_len;
-  if (total > model.max_model_len()) {
-    return fail(absl::StrCat("--input-len and --output-len need ", total,
-                             " tokens; the server's longest request has ", model.max_model_len()),
-                kExitUsage);
-  }
-  std::vector<int32_t> excluded(model.eos_token_ids().begin(), model.eos_token_ids().end());
-  if (static_cast<int64_t>(excluded.size()) >= model.vocab_size()) {
-    return fail("the server's vocabulary has only end-of-sequence tokens", kExitFailed);
-  }
-  const std::vector<PlannedRequest> plan = PlanLoad({.num_prompts = options.num_prompts,
-                                                     .input_len = options.input_len,
-                                                     .prefix_len = options.prefix_len,
-                                                     .request_rate = options.request_rate,
-                                                     .vocab_size = model.vocab_size(),
-                                                     .excluded_tokens = excluded,
-                                                     .seed = options.load_seed});
-  request.mutable_sampling()->set_max_tokens(options.output_len);
-  request.mutable_sampling()->set_ignore_eos(true);
-  LoadRunOptions run_options{.request = request, .max_concurrency = options.max_concurrency};
-  if (IsTerminal(streams.err)) {
-    run_options.on_progress = [&](int64_t done) {
-      std::fprintf(streams.err, "\r%lld of %d requests", static_cast<long long>(done),
-                   options.num_prompts);
-    };
-  }
-  const LoadRun run = RunLoad(**connection, plan, run_options, &interrupts);
-  if (run_options.on_progress) std::fputc('\n', streams.err);
-
-  nlohmann::json report = SettingsJson(options, request, model);
-  report.update(LatencyReport(run));
-  v1::GetModelInfoResponse after;
-  if (AskModel(**connection, &after).ok()) {
-    report.update(ServerWork(model.stats(), after.stats(), report["policy"] == "wave"));
-  }
-  if (options.json) {
-    std::fprintf(streams.out, "%s\n", report.dump(2).c_str());
-  } else {
-    std::fputs(FormatReport(report).c_str(), streams.out);
-  }
-  std::fflush(streams.out);
-  if (!options.result_file.empty() && !WriteFile(options.result_file, report)) {
-    return fail(absl::StrCat("cannot write ", options.result_file), kExitFailed);
-  }
-  if (run.interrupted) return fail("interrupted: the figures are of the requests before", 1);
-  const int64_t failed = report.at("failed").get<int64_t>();
-  if (failed > 0) return fail(absl::StrCat(failed, " requests failed"), kExitFailed);
-  return kExitOk;
+  return BenchOwnServices(options, serve_options, request, streams);
 }
 
 }  // namespace retroinfer::client

@@ -39,13 +39,18 @@ std::vector<std::string> ChildEnvironment() {
 
 // Runs in the child after fork(): only async-signal-safe calls. Writes errno to `report` on
 // failure.
-[[noreturn]] void Execute(char* const* argv, char* const* envp, pid_t parent, int report) {
+[[noreturn]] void Execute(char* const* argv, char* const* envp, pid_t parent, int output,
+                          int report) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // it died before prctl()
   ::setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (output >= 0) {
+    ::dup2(output, STDOUT_FILENO);
+    ::dup2(output, STDERR_FILENO);
+  }
   ::execve(argv[0], argv, envp);
   const int error_number = errno;
   [[maybe_unused]] const ssize_t written = ::write(report, &error_number, sizeof(error_number));
@@ -59,7 +64,8 @@ std::string ProcessEnd::ToString() const {
   return absl::StrCat("signal ", signal, " (", ::strsignal(signal), ")");
 }
 
-absl::StatusOr<ChildProcess> ChildProcess::Start(const std::vector<std::string>& arguments) {
+absl::StatusOr<ChildProcess> ChildProcess::Start(const std::vector<std::string>& arguments,
+                                                 int output) {
   std::vector<std::string> argument_copies = arguments;
   std::vector<std::string> environment = ChildEnvironment();
   const std::vector<char*> argv = Pointers(argument_copies);
@@ -71,7 +77,7 @@ absl::StatusOr<ChildProcess> ChildProcess::Start(const std::vector<std::string>&
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) return common::ErrnoStatus(errno, "fork");
-  if (pid == 0) Execute(argv.data(), envp.data(), parent, write_end.get());
+  if (pid == 0) Execute(argv.data(), envp.data(), parent, output, write_end.get());
   write_end.Reset();
   int error_number = 0;
   ssize_t size = 0;

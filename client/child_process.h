@@ -28,10 +28,12 @@ struct ProcessEnd {
 // Owns:    the process; the destructor kills it.
 class ChildProcess {
  public:
-  // Starts `arguments[0]` (a path) with `arguments`.
+  // Starts `arguments[0]` (a path) with `arguments`. `output` is the descriptor that takes its
+  // stdout and stderr; -1: those of this process.
   //
   // Returns: NOT_FOUND, PERMISSION_DENIED and so on if it cannot be executed.
-  static absl::StatusOr<ChildProcess> Start(const std::vector<std::string>& arguments);
+  static absl::StatusOr<ChildProcess> Start(const std::vector<std::string>& arguments,
+                                            int output = -1);
 
   ChildProcess(ChildProcess&& other) noexcept;
   ChildProcess& operator=(ChildProcess&& other) noexcept;

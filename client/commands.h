@@ -14,7 +14,7 @@ int GenerateCommand(int argc, const char* const* argv, const Streams& streams);
 // Talks with the model, turn by turn.
 int ChatCommand(int argc, const char* const* argv, const Streams& streams);
 
-// Measures throughput and latency of a running server.
+// Measures throughput and latency of a running server, or of services that it starts and stops.
 int BenchCommand(int argc, const char* const* argv, const Streams& streams);
 
 // Says whether a model fits into this machine, and up to which context.

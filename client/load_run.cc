@@ -1,18 +1,22 @@
 #include "client/load_run.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "client/generation.h"
 
 namespace retroinfer::client {
 namespace {
 
-// The calls in flight, for a signal to cancel.
+constexpr absl::Duration kStopPollInterval = absl::Milliseconds(20);
+
+// The calls in flight, to be cancelled together.
 class CallsInFlight {
  public:
   // False once cancelled: then the call must not start.
@@ -82,12 +86,11 @@ void RunOne(const Connection& connection, const generation::v1::GenerateRequest&
 }  // namespace
 
 LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>& plan,
-                const LoadRunOptions& options, InterruptWatcher* interrupts) {
+                const LoadRunOptions& options) {
   LoadRun run;
+  if (plan.empty()) return run;
   run.records.resize(plan.size());
   CallsInFlight calls;
-  if (interrupts != nullptr) interrupts->SetCallback([&calls](int) { calls.CancelAll(); });
-
   const absl::Time start = absl::Now();
   absl::Mutex mutex;
   size_t next = 0;   // guarded by mutex
@@ -114,10 +117,19 @@ LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>&
   std::vector<std::thread> threads;
   const size_t num_threads =
       std::min(plan.size(), static_cast<size_t>(std::max(options.max_concurrency, 1)));
-  for (size_t i = 0; i < num_threads; ++i) threads.emplace_back(work);
+  std::atomic<size_t> working{num_threads};
+  absl::Notification finished;
+  for (size_t i = 0; i < num_threads; ++i) {
+    threads.emplace_back([&] {
+      work();
+      if (--working == 0) finished.Notify();
+    });
+  }
+  while (!finished.WaitForNotificationWithTimeout(kStopPollInterval)) {
+    if (options.should_stop && !calls.cancelled() && options.should_stop()) calls.CancelAll();
+  }
   for (std::thread& thread : threads) thread.join();
   run.duration = absl::Now() - start;
-  if (interrupts != nullptr) interrupts->SetCallback(nullptr);
   run.interrupted = calls.cancelled();
   return run;
 }

@@ -8,7 +8,6 @@
 
 #include "absl/time/time.h"
 #include "client/connection.h"
-#include "client/interrupt.h"
 #include "client/load_plan.h"
 
 namespace retroinfer::client {
@@ -29,6 +28,7 @@ struct LoadRunOptions {
   generation::v1::GenerateRequest request;        // what all requests have in common
   int32_t max_concurrency = 0;                    // requests in flight, at least 1
   std::function<void(int64_t done)> on_progress;  // on any thread, one call at a time
+  std::function<bool()> should_stop;  // asked many times a second, on the calling thread
 };
 
 struct LoadRun {
@@ -38,8 +38,9 @@ struct LoadRun {
 };
 
 // Runs the plan to its end. A request whose time has come waits while max_concurrency are in
-// flight; its clock starts when it is sent. A signal cancels what is in flight and sends no more.
+// flight; its clock starts when it is sent. When should_stop() says so, what is in flight is
+// cancelled and no more is sent.
 LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>& plan,
-                const LoadRunOptions& options, InterruptWatcher* interrupts);
+                const LoadRunOptions& options);
 
 }  // namespace retroinfer::client

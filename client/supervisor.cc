@@ -3,9 +3,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <deque>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "common/status/status_macros.h"
 
@@ -17,6 +20,23 @@ constexpr absl::Duration kLongestDelay = absl::Seconds(30);
 constexpr absl::Duration kStable = absl::Minutes(1);  // a process that lived so long is well
 constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 constexpr absl::Duration kProbeTimeout = absl::Milliseconds(500);
+constexpr std::streamoff kLogEndBytes = 8192;
+constexpr size_t kLogEndLines = 15;
+
+// The last lines of a log, for the end of a message; empty if there are none.
+std::string LogEnd(const std::string& path) {
+  std::ifstream file(path, std::ios::ate);
+  if (path.empty() || !file) return "";
+  const std::streamoff size = file.tellg();
+  file.seekg(std::max(size - kLogEndBytes, std::streamoff{0}));
+  std::deque<std::string> lines;
+  for (std::string line; std::getline(file, line);) {
+    lines.push_back(line);
+    if (lines.size() > kLogEndLines) lines.pop_front();
+  }
+  if (lines.empty()) return "";
+  return absl::StrCat("; its log ends with\n", absl::StrJoin(lines, "\n"));
+}
 
 }  // namespace
 
@@ -25,9 +45,9 @@ absl::Duration RestartDelay::Next(absl::Time started, absl::Time now) {
   return std::exchange(next_, std::min(next_ * 2, kLongestDelay));
 }
 
-Supervisor::Supervisor(std::vector<ServiceSpec> specs, std::function<int()> should_stop,
-                       const Streams& streams)
-    : should_stop_(std::move(should_stop)), streams_(streams) {
+Supervisor::Supervisor(std::string command, std::vector<ServiceSpec> specs,
+                       std::function<int()> should_stop, const Streams& streams)
+    : command_(std::move(command)), should_stop_(std::move(should_stop)), streams_(streams) {
   for (ServiceSpec& spec : specs) {
     Service& service = services_.emplace_back();
     service.probe = std::make_unique<HealthProbe>(spec.health_address);
@@ -36,7 +56,8 @@ Supervisor::Supervisor(std::vector<ServiceSpec> specs, std::function<int()> shou
 }
 
 absl::Status Supervisor::StartService(Service& service) {
-  ASSIGN_OR_RETURN(service.process, ChildProcess::Start(service.spec.arguments));
+  ASSIGN_OR_RETURN(service.process,
+                   ChildProcess::Start(service.spec.arguments, service.spec.output));
   service.started = absl::Now();
   service.serving = false;
   return absl::OkStatus();
@@ -45,10 +66,7 @@ absl::Status Supervisor::StartService(Service& service) {
 absl::Status Supervisor::AwaitServing(Service& service) {
   while (true) {
     if (should_stop_() > 0) return absl::CancelledError("stopped");
-    if (const std::optional<ProcessEnd> end = service.process->Poll()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(service.spec.name, " ended before it served anything: ", end->ToString()));
-    }
+    RETURN_IF_ERROR(Check());
     if (service.probe->IsServing(kProbeTimeout)) {
       service.serving = true;
       return absl::OkStatus();
@@ -65,6 +83,18 @@ absl::Status Supervisor::Start() {
   return absl::OkStatus();
 }
 
+absl::Status Supervisor::Check() {
+  for (Service& service : services_) {
+    if (!service.process.has_value()) continue;
+    const std::optional<ProcessEnd> end = service.process->Poll();
+    if (!end.has_value()) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        service.spec.name, service.serving ? " ended: " : " ended before it served anything: ",
+        end->ToString(), LogEnd(service.spec.log_path)));
+  }
+  return absl::OkStatus();
+}
+
 void Supervisor::Tend(Service& service) {
   const absl::Time now = absl::Now();
   if (service.process.has_value()) {
@@ -72,7 +102,7 @@ void Supervisor::Tend(Service& service) {
     if (!end.has_value()) {
       if (!service.serving && service.probe->IsServing(kProbeTimeout)) {
         service.serving = true;
-        std::fprintf(streams_.err, "retroinfer serve: %s is serving again\n",
+        std::fprintf(streams_.err, "retroinfer %s: %s is serving again\n", command_.c_str(),
                      service.spec.name.c_str());
       }
       return;
@@ -80,15 +110,16 @@ void Supervisor::Tend(Service& service) {
     service.process.reset();
     const absl::Duration delay = service.delay.Next(service.started, now);
     service.restart_at = now + delay;
-    std::fprintf(streams_.err, "retroinfer serve: %s died (%s), restarting it in %s\n",
-                 service.spec.name.c_str(), end->ToString().c_str(),
+    std::fprintf(streams_.err, "retroinfer %s: %s died (%s), restarting it in %s\n",
+                 command_.c_str(), service.spec.name.c_str(), end->ToString().c_str(),
                  absl::FormatDuration(delay).c_str());
     return;
   }
   if (now < service.restart_at) return;
   if (const absl::Status status = StartService(service); !status.ok()) {
     service.restart_at = now + service.delay.Next(now, now);
-    std::fprintf(streams_.err, "retroinfer serve: %s\n", std::string(status.message()).c_str());
+    std::fprintf(streams_.err, "retroinfer %s: %s\n", command_.c_str(),
+                 std::string(status.message()).c_str());
   }
 }
 
@@ -108,7 +139,8 @@ void Supervisor::Stop() {
     process.Signal(SIGTERM);
     while (!process.Wait(kPollInterval).has_value()) {
       if (absl::Now() < deadline && should_stop_() < std::max(signals, 1) + 1) continue;
-      std::fprintf(streams_.err, "retroinfer serve: killing %s\n", service->spec.name.c_str());
+      std::fprintf(streams_.err, "retroinfer %s: killing %s\n", command_.c_str(),
+                   service->spec.name.c_str());
       process.Signal(SIGKILL);
     }
     service->process.reset();

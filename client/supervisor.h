@@ -20,6 +20,8 @@ struct ServiceSpec {
   std::vector<std::string> arguments;  // the first is the program's path
   std::string health_address;          // where its health service listens
   absl::Duration stop_grace;           // from SIGTERM to SIGKILL
+  int output = -1;                     // takes its stdout and stderr, see ChildProcess::Start()
+  std::string log_path = {};           // what `output` writes, for messages; empty: unknown
 };
 
 // Waits before the restarts of a service that keeps dying: 0.5 s, doubled each time up to 30 s,
@@ -39,15 +41,20 @@ class RestartDelay {
 // Threads: one, which must be the main thread (see ChildProcess).
 class Supervisor {
  public:
-  // `should_stop` returns the number of signals that have asked to stop: at the first one the
-  // services get SIGTERM and their grace, at the second SIGKILL. Messages go to `streams.err`.
-  Supervisor(std::vector<ServiceSpec> specs, std::function<int()> should_stop,
+  // `command` is that of `retroinfer` which messages name. `should_stop` returns the number of
+  // signals that have asked to stop: at the first one the services get SIGTERM and their grace, at
+  // the second SIGKILL. Messages go to `streams.err`.
+  Supervisor(std::string command, std::vector<ServiceSpec> specs, std::function<int()> should_stop,
              const Streams& streams);
 
   // Starts one service after the other, each when the one before is serving.
   //
-  // Returns: CANCELLED if asked to stop; FAILED_PRECONDITION if a service ends before it serves.
+  // Returns: CANCELLED if asked to stop; FAILED_PRECONDITION if a service ends meanwhile.
   absl::Status Start();
+
+  // Returns: FAILED_PRECONDITION, with the last lines of its log, if a service that was started has
+  //          ended. For those who do not Watch(). Never blocks.
+  absl::Status Check();
 
   // Runs until it is asked to stop, restarting what dies.
   void Watch();
@@ -70,6 +77,7 @@ class Supervisor {
   absl::Status AwaitServing(Service& service);
   void Tend(Service& service);
 
+  const std::string command_;
   const std::function<int()> should_stop_;
   const Streams streams_;
   std::vector<Service> services_;

@@ -18,14 +18,13 @@ std::string EnvironmentName(const std::string& long_name) {
   return "RETROINFER_" + absl::AsciiStrToUpper(absl::StrReplaceAll(long_name, {{"-", "_"}}));
 }
 
-// Whether the command line gives the option by its long name.
+}  // namespace
+
 bool IsGiven(const std::vector<std::string>& arguments, const std::string& flag) {
   return std::any_of(arguments.begin(), arguments.end(), [&](const std::string& argument) {
     return argument == flag || argument.compare(0, flag.size() + 1, flag + "=") == 0;
   });
 }
-
-}  // namespace
 
 Settings::Settings(std::string description, std::string version) : app_(std::move(description)) {
   app_.option_defaults()->always_capture_default();

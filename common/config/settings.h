@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -40,5 +41,8 @@ class Settings {
  private:
   CLI::App app_;
 };
+
+// Returns whether `arguments` have `flag` ("--some-name"), followed by a value or with "=value".
+bool IsGiven(const std::vector<std::string>& arguments, const std::string& flag);
 
 }  // namespace retroinfer::common

@@ -48,6 +48,8 @@ TEST_F(BenchCommandTest, CountsEveryTokenOfEveryRequest) {
   EXPECT_EQ(json["policy"], "wave");
   EXPECT_EQ(json["retrieval_ratio"], worker_.model().default_attention.retrieval_ratio);
   EXPECT_EQ(json["request_rate"], "inf");
+  EXPECT_EQ(json["services"], "running");
+  EXPECT_FALSE(json.contains("service_arguments"));
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(file)), json);
 }
 
@@ -108,6 +110,31 @@ TEST_F(BenchCommandTest, WrongSettingsAreUsageErrors) {
       RunCommand(BenchCommand, {"bench", "--address", "unix:/no/such/socket"});
   EXPECT_EQ(nobody.exit_code, kExitFailed);
   EXPECT_THAT(nobody.err, HasSubstr("no worker answers"));
+}
+
+TEST_F(BenchCommandTest, ServicesOfItsOwnAndARunningServerExcludeEachOther) {
+  for (const char* flag : {"--address=127.0.0.1:1", "--api-key-file=/key", "--tls-ca=/ca"}) {
+    const CommandResult both = RunCommand(BenchCommand, {"bench", flag, "--", "--model=/m"});
+    EXPECT_EQ(both.exit_code, kExitUsage);
+    EXPECT_THAT(both.err, HasSubstr("is for a running server"));
+  }
+  const CommandResult neither = Run({"--show-log"});
+  EXPECT_EQ(neither.exit_code, kExitUsage);
+  EXPECT_THAT(neither.err, HasSubstr("--show-log is for services that are started"));
+}
+
+TEST_F(BenchCommandTest, WhatFollowsIsCheckedBeforeAnythingStarts) {
+  const auto run = [](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), {"bench", "--num-prompts=1", "--"});
+    return RunCommand(BenchCommand, arguments);
+  };
+  EXPECT_THAT(run({}).err, HasSubstr("retroinfer bench --: --model is missing"));
+  EXPECT_THAT(run({"--nonsense"}).err, HasSubstr("retroinfer bench --: "));
+  EXPECT_THAT(run({"--model=/m", "--num-prompts=2"}).err, HasSubstr("--num-prompts"));
+  EXPECT_THAT(run({"--model=/m", "--listen=:1"}).err, HasSubstr("--listen has no place here"));
+  const CommandResult no_programs = run({"--model=/m", "--bin-dir=/no/such/folder"});
+  EXPECT_EQ(no_programs.exit_code, kExitUsage);
+  EXPECT_THAT(no_programs.err, HasSubstr("/no/such/folder/kv_store_service is not there"));
 }
 
 TEST_F(BenchCommandTest, AnInterruptEndsItWithTheFiguresSoFar) {

@@ -67,6 +67,19 @@ TEST(ChildProcess, OurVariablesDoNotReachIt) {
   EXPECT_EQ(child->Wait(absl::Seconds(10))->exit_code, 0);
 }
 
+TEST(ChildProcess, BothStreamsGoToTheOutput) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  auto child = ChildProcess::Start({"/bin/sh", "-c", "echo one; echo two >&2"}, ends[1]);
+  ASSERT_TRUE(child.ok());
+  EXPECT_EQ(child->Wait(absl::Seconds(10))->exit_code, 0);
+  char text[16];
+  ASSERT_EQ(::read(ends[0], text, sizeof(text)), 8);
+  EXPECT_EQ(std::string(text, 8), "one\ntwo\n");
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST(ChildProcess, DiesWithItsParent) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);

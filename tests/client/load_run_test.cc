@@ -21,12 +21,14 @@ class LoadRunTest : public ::testing::Test {
                                 .input_len = 5,
                                 .request_rate = std::numeric_limits<double>::infinity(),
                                 .vocab_size = 200});
-    return RunLoad(**connection, plan, options, nullptr);
+    options.should_stop = should_stop_;
+    return RunLoad(**connection, plan, options);
   }
 
   WorkerHarness worker_{
       WorkerHarness::Settings{.engine = {.vocab_size = 300, .step_time = absl::Milliseconds(2)}}};
   std::vector<int64_t> progress_;
+  std::function<bool()> should_stop_;
 };
 
 TEST_F(LoadRunTest, NotesTheTimesOfEveryRequest) {
@@ -50,6 +52,14 @@ TEST_F(LoadRunTest, KeepsToTheConcurrency) {
   absl::Duration one_after_the_other;
   for (const RequestRecord& record : run.records) one_after_the_other += record.end;
   EXPECT_LE(one_after_the_other, run.duration);
+}
+
+TEST_F(LoadRunTest, StopsWhenAsked) {
+  should_stop_ = [asked = 0]() mutable { return ++asked == 2; };
+  const LoadRun run = Run(1);
+  EXPECT_TRUE(run.interrupted);
+  EXPECT_TRUE(run.records.front().sent);
+  EXPECT_FALSE(run.records.back().sent);
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ ServiceSpec Spec(const std::string& command) {
 
 TEST(Supervisor, AServiceThatEndsIsAnErrorAtTheStart) {
   Supervisor supervisor(
-      {Spec("exit 3")}, [] { return 0; }, Streams());
+      "serve", {Spec("exit 3")}, [] { return 0; }, Streams());
   const absl::Status status = supervisor.Start();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("exit code 3"));
@@ -39,7 +39,7 @@ TEST(Supervisor, AServiceThatEndsIsAnErrorAtTheStart) {
 
 TEST(Supervisor, AProgramThatIsNotThereIsAnError) {
   Supervisor supervisor(
-      {{"service", {"/no/such/program"}, "unix:/x", absl::Seconds(5)}}, [] { return 0; },
+      "serve", {{"service", {"/no/such/program"}, "unix:/x", absl::Seconds(5)}}, [] { return 0; },
       Streams());
   EXPECT_EQ(supervisor.Start().code(), absl::StatusCode::kNotFound);
   supervisor.Stop();
@@ -48,7 +48,7 @@ TEST(Supervisor, AProgramThatIsNotThereIsAnError) {
 TEST(Supervisor, ASignalEndsTheWaitForAService) {
   int asked = 0;
   Supervisor supervisor(
-      {Spec("exec sleep 100")}, [&] { return ++asked > 2 ? 1 : 0; }, Streams());
+      "serve", {Spec("exec sleep 100")}, [&] { return ++asked > 2 ? 1 : 0; }, Streams());
   EXPECT_EQ(supervisor.Start().code(), absl::StatusCode::kCancelled);
   supervisor.Watch();
   supervisor.Stop();

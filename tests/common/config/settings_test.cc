@@ -102,5 +102,13 @@ TEST_F(SettingsTest, HelpEndsTheProgramWithoutAnError) {
   EXPECT_EQ(*outcome, Settings::Outcome::kExit);
 }
 
+TEST(IsGiven, KnowsBothForms) {
+  const std::vector<std::string> arguments = {"--listen=here", "--model", "/m", "--listener=there"};
+  EXPECT_TRUE(IsGiven(arguments, "--listen"));
+  EXPECT_TRUE(IsGiven(arguments, "--model"));
+  EXPECT_FALSE(IsGiven(arguments, "--list"));
+  EXPECT_FALSE(IsGiven(arguments, "/m/x"));
+}
+
 }  // namespace
 }  // namespace retroinfer::common

@@ -1,0 +1,179 @@
+#include "client/serve_options.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "absl/strings/str_cat.h"
+
+namespace retroinfer::client {
+namespace {
+
+enum class Service { kStore, kWorker };
+
+// An option of a service that is passed on as it is given; the service checks its value.
+struct PassedOption {
+  const char* flag;  // of `serve`
+  Service service;
+  const char* service_flag;
+  const char* help;
+};
+constexpr PassedOption kPassedOptions[] = {
+    {"--model", Service::kWorker, "--model", "Model folder (Hugging Face layout)"},
+    {"--load-format", Service::kWorker, "--load-format",
+     "auto, or dummy: random weights, for measuring speed"},
+    {"--model-shape", Service::kWorker, "--model-shape",
+     "With --load-format dummy: llama-3-8b, llama-3.1-8b, qwen2.5-7b or tiny"},
+    {"--synthetic-context", Service::kWorker, "--synthetic-context",
+     "With --load-format dummy: tokens of random context before every prompt"},
+    {"--synthetic-overlap", Service::kWorker, "--synthetic-overlap",
+     "Cosine between the queries of two steps over it. Default 0.99"},
+    {"--served-model-name", Service::kWorker, "--served-model-name", "Name of the model"},
+    {"--listen", Service::kWorker, "--listen",
+     "Addresses of the gRPC API, separated by commas. Default 127.0.0.1:50051"},
+    {"--arena-bytes", Service::kStore, "--arena-bytes",
+     "Shared memory for the KV of long contexts, for example 8GiB. Default 2GiB"},
+    {"--cache-dir", Service::kStore, "--cache-dir",
+     "Folder that keeps contexts across restarts; empty: none"},
+    {"--cache-bytes", Service::kStore, "--cache-bytes", "Most that it may take on disk"},
+    {"--cache-tenant-bytes", Service::kStore, "--cache-tenant-bytes",
+     "Most that the contexts of one cache salt may take"},
+    {"--cache-ttl", Service::kStore, "--cache-ttl",
+     "What was not used for longer is removed, for example 72h"},
+    {"--cache-high-watermark", Service::kStore, "--cache-high-watermark",
+     "Share of --cache-bytes above which what was used least recently is removed. Default 0.9"},
+    {"--cache-low-watermark", Service::kStore, "--cache-low-watermark",
+     "Share of --cache-bytes that is left then. Default 0.8"},
+    {"--persist", Service::kStore, "--persist",
+     "What is written there: write-through, on-demand (saved contexts) or off"},
+    {"--device", Service::kWorker, "--device", "auto, cpu, cuda or cuda:N"},
+    {"--gpu-memory-utilization", Service::kWorker, "--gpu-memory-utilization",
+     "Share of a GPU's memory to take"},
+    {"--memory", Service::kWorker, "--memory",
+     "Memory of the worker besides the arena: weights, steady zones, index, block cache"},
+    {"--dense-kv-bytes", Service::kWorker, "--dense-kv-bytes",
+     "Part of it for steady zones and policy full"},
+    {"--block-cache-bytes", Service::kWorker, "--block-cache-bytes",
+     "Part of it for the block cache"},
+    {"--max-model-len", Service::kWorker, "--max-model-len", "Longest context in tokens"},
+    {"--max-batch", Service::kWorker, "--max-batch", "Requests that decode together"},
+    {"--max-queued-requests", Service::kWorker, "--max-queued-requests", "Live requests"},
+    {"--threads", Service::kWorker, "--threads", "Compute threads"},
+    {"--compute-dtype", Service::kWorker, "--compute-dtype", "auto, bf16 or f32"},
+    {"--kv-dtype", Service::kWorker, "--kv-dtype", "auto, bf16 or f32"},
+    {"--wave-index", Service::kWorker, "--wave-index",
+     "How clusters are made and ranked: tuned, or paper"},
+    {"--policy", Service::kWorker, "--policy", "Default attention policy: wave or full"},
+    {"--retrieval-ratio", Service::kWorker, "--retrieval-ratio",
+     "Share of the clusters that wave attends exactly"},
+    {"--estimation-ratio", Service::kWorker, "--estimation-ratio",
+     "Share of the clusters that wave estimates"},
+    {"--dense-below", Service::kWorker, "--dense-below",
+     "Contexts of fewer tokens are attended exactly"},
+    {"--default-max-tokens", Service::kWorker, "--default-max-tokens",
+     "Tokens to generate for a request that does not say"},
+    {"--api-key-file", Service::kWorker, "--api-key-file",
+     "File with the key that calls must carry"},
+    {"--tls-certificate", Service::kWorker, "--tls-certificate", "PEM file; turns TLS on"},
+    {"--tls-key", Service::kWorker, "--tls-key", "PEM file"},
+    {"--tls-client-ca", Service::kWorker, "--tls-client-ca", "PEM file; turns mutual TLS on"},
+    {"--max-concurrent-streams", Service::kWorker, "--max-concurrent-streams",
+     "Calls at a time on one connection"},
+    {"--metrics-address", Service::kWorker, "--metrics-address",
+     "Prometheus endpoint of the worker. Default 127.0.0.1:9401"},
+    {"--store-metrics-address", Service::kStore, "--metrics-address",
+     "Prometheus endpoint of the store. Default 127.0.0.1:9402"},
+    {"--adopt-wait", Service::kStore, "--adopt-wait",
+     "How long a restarted store waits for the worker that holds its memory"},
+};
+
+std::string OwnFolder() {
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::read_symlink("/proc/self/exe", error);
+  return error ? "." : path.parent_path().string();
+}
+
+std::vector<std::string> Arguments(const ServeOptions& options, Service service,
+                                   const char* program) {
+  std::vector<std::string> arguments = {absl::StrCat(options.bin_dir, "/", program),
+                                        absl::StrCat("--socket-dir=", options.socket_dir)};
+  for (const PassedOption& option : kPassedOptions) {
+    if (option.service != service || std::string_view(option.flag) == "--listen") continue;
+    const std::string& value = options.Passed(option.flag);
+    const bool is_off =
+        options.is_private && std::string_view(option.service_flag) == "--metrics-address";
+    if (value.empty() && !is_off) continue;
+    if (value.empty()) {  // "--flag=" would lack its value
+      arguments.insert(arguments.end(), {option.service_flag, ""});
+    } else {
+      arguments.push_back(absl::StrCat(option.service_flag, "=", value));
+    }
+  }
+  return arguments;
+}
+
+ServiceSpec StoreSpec(const ServeOptions& options) {
+  return {.name = "kv_store_service",
+          .arguments = Arguments(options, Service::kStore, "kv_store_service"),
+          .health_address = absl::StrCat("unix:", options.socket_dir, "/kv_store.sock"),
+          .stop_grace = absl::Seconds(10)};
+}
+
+ServiceSpec WorkerSpec(const ServeOptions& options) {
+  ServiceSpec spec = {.name = "gpu_worker",
+                      .arguments = Arguments(options, Service::kWorker, "gpu_worker"),
+                      .health_address = WorkerAddress(options),
+                      .stop_grace = options.drain_timeout + absl::Seconds(15)};
+  spec.arguments.push_back(absl::StrCat(
+      "--listen=", options.is_private ? "" : absl::StrCat(ListenAddresses(options), ","),
+      WorkerAddress(options)));
+  spec.arguments.push_back(
+      absl::StrCat("--drain-timeout=", absl::FormatDuration(options.drain_timeout)));
+  return spec;
+}
+
+}  // namespace
+
+void AddServeOptions(common::Settings* settings, ServeOptions* options) {
+  CLI::App& app = settings->app();
+  for (const PassedOption& option : kPassedOptions) {
+    app.add_option(option.flag, options->passed[option.flag], option.help)
+        ->group(option.service == Service::kStore ? "Store" : "Worker");
+  }
+  app.add_option("--socket-dir", options->socket_dir,
+                 "Folder of mode 0700 for the sockets between the services");
+  app.add_option("--bin-dir", options->bin_dir,
+                 "Folder of kv_store_service and gpu_worker. Default: the folder of this program");
+  settings->AddDuration("--drain-timeout", &options->drain_timeout,
+                        "On Ctrl-C or SIGTERM: how long live requests may go on");
+}
+
+absl::Status CheckServeOptions(ServeOptions* options) {
+  if (options->bin_dir.empty()) options->bin_dir = OwnFolder();
+  if (options->Passed("--model").empty() && options->Passed("--load-format") != "dummy") {
+    return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
+  }
+  for (const char* program : {"kv_store_service", "gpu_worker"}) {
+    const std::string path = absl::StrCat(options->bin_dir, "/", program);
+    if (::access(path.c_str(), X_OK) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, " is not there or cannot be executed; name its folder with --bin-dir"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string ListenAddresses(const ServeOptions& options) {
+  const std::string& listen = options.Passed("--listen");
+  return listen.empty() ? "127.0.0.1:50051" : listen;
+}
+
+std::string WorkerAddress(const ServeOptions& options) {
+  return absl::StrCat("unix:", options.socket_dir, "/generation.sock");
+}
+
+std::vector<ServiceSpec> ServiceSpecs(const ServeOptions& options) {
+  return {StoreSpec(options), WorkerSpec(options)};
+}
+
+}  // namespace retroinfer::client

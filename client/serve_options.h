@@ -1,0 +1,50 @@
+// The options of `retroinfer serve`, and the two services that they describe.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/socket_dir.h"
+#include "client/supervisor.h"
+#include "common/config/settings.h"
+
+namespace retroinfer::client {
+
+struct ServeOptions {
+  // Of options that go to a service as they are, by the flag of `serve`; empty: not given.
+  std::map<std::string, std::string, std::less<>> passed;
+  std::string socket_dir = DefaultSocketDir();
+  std::string bin_dir;  // empty: the folder of this program
+  absl::Duration drain_timeout = absl::Seconds(30);
+  // The worker listens on WorkerAddress() alone, and a metrics endpoint that is not given is off.
+  bool is_private = false;
+
+  const std::string& Passed(std::string_view flag) const {
+    static const std::string none;
+    const auto found = passed.find(flag);
+    return found == passed.end() ? none : found->second;
+  }
+};
+
+// Adds all of them; `options` gets the results.
+void AddServeOptions(common::Settings* settings, ServeOptions* options);
+
+// Finds mistakes that the services would report less clearly, and fills in bin_dir.
+//
+// Returns: INVALID_ARGUMENT if no model is named or the programs are not there.
+absl::Status CheckServeOptions(ServeOptions* options);
+
+// The API's addresses, separated by commas, without WorkerAddress().
+std::string ListenAddresses(const ServeOptions& options);
+
+// A socket that the worker always listens on, besides: plain text whatever TLS says.
+std::string WorkerAddress(const ServeOptions& options);
+
+// The store, then the worker.
+std::vector<ServiceSpec> ServiceSpecs(const ServeOptions& options);
+
+}  // namespace retroinfer::client

@@ -1,0 +1,71 @@
+#include "client/serve_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace retroinfer::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+ServeOptions Options(const std::vector<const char*>& arguments) {
+  std::vector<const char*> argv = {"serve", "--socket-dir=/run/x", "--bin-dir=/opt"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  common::Settings settings("", "");
+  ServeOptions options;
+  AddServeOptions(&settings, &options);
+  EXPECT_TRUE(settings.Parse(static_cast<int>(argv.size()), argv.data()).ok());
+  return options;
+}
+
+TEST(ServeOptions, DescribeBothServices) {
+  const ServeOptions options = Options({"--model=/m", "--arena-bytes=1GiB", "--max-batch", "3",
+                                        "--store-metrics-address=:2", "--drain-timeout=7s"});
+  EXPECT_EQ(options.Passed("--model"), "/m");
+  EXPECT_EQ(options.Passed("--policy"), "");
+  const std::vector<ServiceSpec> specs = ServiceSpecs(options);
+  ASSERT_EQ(specs.size(), 2u);
+  EXPECT_EQ(specs[0].name, "kv_store_service");
+  EXPECT_EQ(specs[0].health_address, "unix:/run/x/kv_store.sock");
+  EXPECT_THAT(specs[0].arguments, ElementsAre("/opt/kv_store_service", "--socket-dir=/run/x",
+                                              "--arena-bytes=1GiB", "--metrics-address=:2"));
+  EXPECT_EQ(specs[1].name, "gpu_worker");
+  EXPECT_EQ(specs[1].health_address, WorkerAddress(options));
+  EXPECT_THAT(
+      specs[1].arguments,
+      ElementsAre("/opt/gpu_worker", "--socket-dir=/run/x", "--model=/m", "--max-batch=3",
+                  "--listen=127.0.0.1:50051,unix:/run/x/generation.sock", "--drain-timeout=7s"));
+  EXPECT_EQ(specs[1].stop_grace, absl::Seconds(22));
+}
+
+TEST(ServeOptions, PrivateServicesListenOnTheirSocketsOnly) {
+  ServeOptions options = Options({"--model=/m", "--listen=0.0.0.0:1", "--metrics-address=:2"});
+  EXPECT_EQ(ListenAddresses(options), "0.0.0.0:1");
+  options.is_private = true;
+  const std::vector<ServiceSpec> specs = ServiceSpecs(options);
+  EXPECT_THAT(specs[0].arguments,
+              ElementsAre("/opt/kv_store_service", "--socket-dir=/run/x", "--metrics-address", ""));
+  EXPECT_THAT(specs[1].arguments, AllOf(Contains("--listen=unix:/run/x/generation.sock"),
+                                        Contains("--metrics-address=:2"),  // that was asked for
+                                        Not(Contains(HasSubstr("0.0.0.0")))));
+}
+
+TEST(ServeOptions, MistakesAreFound) {
+  ServeOptions no_model = Options({});
+  EXPECT_THAT(std::string(CheckServeOptions(&no_model).message()),
+              StartsWith("--model is missing"));
+  ServeOptions no_programs = Options({"--load-format=dummy"});
+  EXPECT_THAT(std::string(CheckServeOptions(&no_programs).message()),
+              StartsWith("/opt/kv_store_service is not there"));
+}
+
+}  // namespace
+}  // namespace retroinfer::client
