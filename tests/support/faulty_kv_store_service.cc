@@ -2,8 +2,8 @@
 //
 // RETROINFER_CRASH_POINT: see ParseCrashPoint().
 // RETROINFER_DISK_FAULTS: a file, read every 5 ms, with any of these words: "full" (writes fail for
-// lack of space), "write-errors", "read-errors", "slow" (each access takes 300 ms), "stuck" (each
-// takes 60 s). No file: a good disk.
+// lack of space), "write-errors", "read-errors", "slow" (each access takes 300 ms), "crawling" (800
+// ms), "stuck" (60 s). No file: a good disk.
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -46,9 +46,10 @@ class SpoiledStorage : public FaultySegmentStorage {
                : has("write-errors") ? DiskFault::kIoError
                                      : DiskFault::kNone);
     FailReads(has("read-errors") ? DiskFault::kIoError : DiskFault::kNone);
-    SetDelay(has("stuck")  ? absl::Seconds(60)
-             : has("slow") ? absl::Milliseconds(300)
-                           : absl::ZeroDuration());
+    SetDelay(has("stuck")      ? absl::Seconds(60)
+             : has("crawling") ? absl::Milliseconds(800)
+             : has("slow")     ? absl::Milliseconds(300)
+                               : absl::ZeroDuration());
   }
 
   const std::unique_ptr<SegmentStorage> good_;
