@@ -6,41 +6,28 @@
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--overlap 0.99] [--cache-share 0.05]
 // Prints one JSON object. --cache-share: slots of the block cache, of all pages of the contexts.
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <bit>
-#include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bench/support/backend.h"
 #include "bench/support/measure.h"
-#include "common/kv/segment_layout.h"
-#include "gpu_worker/attention/full_policy.h"
-#include "gpu_worker/attention/wave_policy.h"
+#include "bench/support/must.h"
+#include "bench/support/wave_memory.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/synthetic/drifting_queries.h"
 #include "gpu_worker/synthetic/synthetic_context.h"
-#include "kv_store_service/server/data_plane_server.h"
-#include "tests/support/backends.h"
-#include "tests/support/data_plane_memory.h"
-
-#if RETROINFER_CUDA
-#include "gpu_worker/device/cuda/cuda_device.h"
-#include "gpu_worker/ops/cuda/cuda_ops.h"
-#endif
 
 namespace retroinfer {
 namespace {
 
-using test_support::Backend;
-using test_support::DataPlaneMemory;
+using bench::Fail;
+using bench::Must;
 
-constexpr uint32_t kTransientSlotsPerRow = 2048;  // as the engine's memory plan has it
 constexpr int kWarmUpSteps = 8;
 
 struct Settings {
@@ -54,19 +41,6 @@ struct Settings {
   double cache_share = 0.05;
   int64_t dense_below = 8192;
 };
-
-[[noreturn]] void Fail(const std::string& message) {
-  std::fprintf(stderr, "decode_throughput_bench: %s\n", message.c_str());
-  std::exit(1);
-}
-void Must(const absl::Status& status) {
-  if (!status.ok()) Fail(status.ToString());
-}
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  Must(result.status());
-  return *std::move(result);
-}
 
 Settings Parse(int argc, char** argv) {
   Settings settings;
@@ -109,40 +83,12 @@ Settings Parse(int argc, char** argv) {
   return settings;
 }
 
-Backend CreateBackend(const std::string& name) {
-  for (const test_support::BackendParam& param : test_support::AvailableBackends()) {
-    // Suites make small CUDA backends; this one takes the GPU.
-    if (name == "cpu" && param.name == "CpuBf16") return std::move(*param.create());
-  }
-#if RETROINFER_CUDA
-  if (name == "cuda") {
-    Backend backend;
-    auto device = Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.95}));
-    backend.ops = Must(CudaOps::Create(*device));
-    backend.device = std::move(device);
-    backend.stream = Must(backend.device->CreateStream(StreamKind::kCompute));
-    backend.background = Must(backend.device->CreateStream(StreamKind::kBackground));
-    return backend;
-  }
-#endif
-  Fail("no backend " + name + " here");
-}
-
-// Host memory of the size of the arena. Never unmapped: the program ends with it.
-std::span<std::byte> MapArena(size_t bytes) {
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) Fail("no " + std::to_string(bytes) + " bytes of host memory");
-  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
-  return {static_cast<std::byte*>(memory), bytes};
-}
-
 double Seconds(absl::Time begin, absl::Time end) { return absl::ToDoubleSeconds(end - begin); }
 
 class DecodeBench {
  public:
   explicit DecodeBench(const Settings& settings)
-      : settings_(settings), backend_(CreateBackend(settings.backend)) {
+      : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
     config_ = Must(NamedModelShape(settings.model));
     total_tokens_ = settings.context + settings.steps + kWarmUpSteps + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
@@ -167,7 +113,7 @@ class DecodeBench {
     FillContexts();
     const double fill_seconds = Seconds(begin, absl::Now());
     for (int i = 0; i < kWarmUpSteps; ++i) Step();
-    const BlockCacheStats before = CacheStats();
+    const BlockCacheStats before = memory_->CacheStats();
     const DecodeStep::Counters counters_before = step_->counters();
     std::vector<double> seconds;
     for (int64_t i = 0; i < settings_.steps; ++i) seconds.push_back(Step());
@@ -194,32 +140,18 @@ class DecodeBench {
 
   void CreateMemory() {
     need_ = Need();
-    uint64_t pages = 0;
-    for (const uint32_t tokens : need_.segment_tokens) {
-      pages += SegmentLayout(geometry_, tokens).max_pages;
+    bench::WaveMemory::Sizes sizes{.geometry = geometry_,
+                                   .cache_share = settings_.cache_share,
+                                   .num_query_heads = static_cast<int32_t>(config_.num_query_heads),
+                                   .dense_blocks = need_.dense_blocks * settings_.batch,
+                                   .max_batch = settings_.batch,
+                                   .max_model_len = total_tokens_,
+                                   .dense_below = settings_.dense_below};
+    for (int32_t i = 0; i < settings_.batch; ++i) {
+      sizes.segment_tokens.insert(sizes.segment_tokens.end(), need_.segment_tokens.begin(),
+                                  need_.segment_tokens.end());
     }
-    arena_pages_ = std::max<uint64_t>(64, pages * static_cast<uint64_t>(settings_.batch));
-    const uint64_t slots =
-        static_cast<uint64_t>(static_cast<double>(arena_pages_) * settings_.cache_share);
-    num_slots_ = static_cast<uint32_t>(std::max<uint64_t>(64, slots));
-    arena_ = MapArena(arena_pages_ * kPageBytes);
-    plane_ = std::make_unique<DataPlaneMemory>(num_slots_, std::bit_ceil(2 * num_slots_ + 1024),
-                                               1024, arena_pages_);
-    cache_ = Must(BlockCache::Create(
-        *backend_.device, *backend_.ops, *backend_.stream,
-        {.num_slots = num_slots_,
-         .num_transient = kTransientSlotsPerRow * static_cast<uint32_t>(settings_.batch)},
-        arena_, plane_->bytes()));
-    // The store's half of the block cache, on a thread of this process.
-    store_ = std::make_unique<kvstore::DataPlaneServer>(plane_->view(),
-                                                        kvstore::DataPlaneServer::Options());
-    store_->Start();
-    memory_ = Must(KvMemory::Create(
-        *backend_.device, {.geometry = geometry_,
-                           .dense_blocks = need_.dense_blocks * settings_.batch,
-                           .meta_blocks = std::max(1, need_.meta_blocks * settings_.batch),
-                           .max_sequences = settings_.batch,
-                           .max_model_len = total_tokens_}));
+    memory_ = std::make_unique<bench::WaveMemory>(backend_, std::move(sizes));
   }
 
   void CreatePolicy() {
@@ -227,28 +159,9 @@ class DecodeBench {
     Ops& ops = *backend_.ops;
     const auto query_heads = static_cast<int32_t>(config_.num_query_heads);
     if (settings_.policy == "full") {
-      policy_ = Must(FullPolicy::Create(device, ops, *backend_.stream, memory_->dense_pool(),
-                                        memory_->tables(), query_heads, settings_.batch));
+      policy_ = memory_->CreateFullPolicy();
     } else {
-      const WaveIndexSettings index{.dense_below = settings_.dense_below};
-      WavePolicy::Parts parts{.device = &device,
-                              .ops = &ops,
-                              .stream = backend_.stream.get(),
-                              .memory = memory_.get(),
-                              .cache = cache_.get()};
-      parts.builder = Must(SegmentBuilder::Create(
-          device, ops, *backend_.background, memory_->meta_pool(),
-          {.host = arena_, .device = cache_->device_arena()}, index,
-          {.max_open_segments =
-               static_cast<int32_t>(need_.segment_tokens.size()) + settings_.batch}));
-      parts.decode = Must(WaveDecode::Create(device, ops, *backend_.stream, *cache_,
-                                             memory_->dense_pool(), memory_->meta_pool(),
-                                             {.num_query_heads = query_heads,
-                                              .max_batch = settings_.batch,
-                                              .max_tokens = total_tokens_,
-                                              .radius_weight = index.radius_weight}));
-      parts.on_built = [](const SequenceKv&, size_t, int64_t) {};
-      policy_ = Must(WavePolicy::Create(index, settings_.batch, std::move(parts)));
+      policy_ = memory_->CreateWavePolicy();
     }
     context_ = std::make_unique<SyntheticContext>(
         Must(SyntheticContext::Create(device, ops,
@@ -271,12 +184,7 @@ class DecodeBench {
     live->next_token = 1;
     live->sampling = Must(SamplingState::Create(*backend_.device, *backend_.stream, live->request,
                                                 {}, config_.vocab_size));
-    if (!memory_->Reserve(need_, live->kv)) Fail("the KV memory is too small");
-    for (const uint32_t tokens : need_.segment_tokens) {
-      const uint32_t pages = SegmentLayout(geometry_, tokens).max_pages;
-      live->kv.extents.push_back({next_extent_++, next_page_, pages, tokens});
-      next_page_ += pages;
-    }
+    next_page_ = memory_->Reserve(need_, next_page_, live->kv);
     return live;
   }
 
@@ -296,13 +204,6 @@ class DecodeBench {
     for (auto& live : live_) batch_.push_back(live.get());
   }
 
-  // As of now: a call begins a copy from the device, the next one gives its result.
-  BlockCacheStats CacheStats() {
-    Must(cache_->Stats());
-    Must(backend_.stream->Synchronize());
-    return Must(cache_->Stats());
-  }
-
   // Returns the seconds of the step.
   double Step() {
     const absl::Time begin = absl::Now();
@@ -317,7 +218,7 @@ class DecodeBench {
 
   nlohmann::json Result(double fill_seconds, const BlockCacheStats& before,
                         const DecodeStep::Counters& counters_before, std::vector<double> seconds) {
-    const BlockCacheStats after = CacheStats();
+    const BlockCacheStats after = memory_->CacheStats();
     const auto hits = static_cast<double>(after.counters.hits - before.counters.hits);
     const auto misses = static_cast<double>(after.counters.misses - before.counters.misses);
     const DecodeStep::Counters counters = step_->counters();
@@ -332,11 +233,14 @@ class DecodeBench {
     std::sort(seconds.begin(), seconds.end());
     const auto steps = static_cast<double>(seconds.size());
     nlohmann::json json = bench::Report("decode_throughput", backend_.device->info());
-    json["settings"] = {
-        {"model", settings_.model},  {"policy", settings_.policy},
-        {"batch", settings_.batch},  {"context_tokens", settings_.context},
-        {"steps", settings_.steps},  {"overlap", settings_.overlap},
-        {"cache_slots", num_slots_}, {"arena_gib", static_cast<double>(arena_.size()) / (1 << 30)}};
+    json["settings"] = {{"model", settings_.model},
+                        {"policy", settings_.policy},
+                        {"batch", settings_.batch},
+                        {"context_tokens", settings_.context},
+                        {"steps", settings_.steps},
+                        {"overlap", settings_.overlap},
+                        {"cache_slots", memory_->num_slots()},
+                        {"arena_gib", static_cast<double>(memory_->arena_bytes()) / (1 << 30)}};
     json["load_s"] = load_seconds_;
     json["fill_s"] = fill_seconds;
     json["step_ms_median"] = 1e3 * seconds[seconds.size() / 2];
@@ -354,20 +258,14 @@ class DecodeBench {
   }
 
   const Settings settings_;
-  Backend backend_;
+  test_support::Backend backend_;
   ModelConfig config_;
   KvGeometry geometry_;
   int64_t total_tokens_ = 0;
   double load_seconds_ = 0;
   std::unique_ptr<Transformer> model_;
   KvNeed need_;
-  uint64_t arena_pages_ = 0;
-  uint32_t num_slots_ = 0;
-  std::span<std::byte> arena_;
-  std::unique_ptr<DataPlaneMemory> plane_;
-  std::unique_ptr<kvstore::DataPlaneServer> store_;
-  std::unique_ptr<BlockCache> cache_;
-  std::unique_ptr<KvMemory> memory_;
+  std::unique_ptr<bench::WaveMemory> memory_;
   std::unique_ptr<AttentionPolicy> policy_;
   std::unique_ptr<SyntheticContext> context_;
   std::unique_ptr<DriftingQueries> drifting_;
@@ -376,7 +274,6 @@ class DecodeBench {
   std::vector<std::unique_ptr<LiveRequest>> live_;
   std::vector<LiveRequest*> batch_;
   PageId next_page_ = 0;
-  uint64_t next_extent_ = 1;
 };
 
 }  // namespace

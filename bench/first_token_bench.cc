@@ -7,11 +7,7 @@
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. index_share: what wave adds to full's prefill, until decode may begin.
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <bit>
-#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <string>
@@ -19,29 +15,20 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bench/support/backend.h"
 #include "bench/support/measure.h"
-#include "common/kv/segment_layout.h"
-#include "gpu_worker/attention/full_policy.h"
-#include "gpu_worker/attention/wave_policy.h"
+#include "bench/support/must.h"
+#include "bench/support/wave_memory.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/prefill_lane.h"
 #include "gpu_worker/model/model_shapes.h"
-#include "kv_store_service/server/data_plane_server.h"
-#include "tests/support/backends.h"
-#include "tests/support/data_plane_memory.h"
-
-#if RETROINFER_CUDA
-#include "gpu_worker/device/cuda/cuda_device.h"
-#include "gpu_worker/ops/cuda/cuda_ops.h"
-#endif
 
 namespace retroinfer {
 namespace {
 
-using test_support::Backend;
-using test_support::DataPlaneMemory;
+using bench::Fail;
+using bench::Must;
 
-constexpr uint32_t kTransientSlots = 2048;  // as the engine's memory plan has it for one sequence
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);  // as the engine's loop
 
 struct Settings {
@@ -54,19 +41,6 @@ struct Settings {
   double cache_share = 0.05;
   int64_t dense_below = 8192;
 };
-
-[[noreturn]] void Fail(const std::string& message) {
-  std::fprintf(stderr, "first_token_bench: %s\n", message.c_str());
-  std::exit(1);
-}
-void Must(const absl::Status& status) {
-  if (!status.ok()) Fail(status.ToString());
-}
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  Must(result.status());
-  return *std::move(result);
-}
 
 Settings Parse(int argc, char** argv) {
   Settings settings;
@@ -108,34 +82,6 @@ Settings Parse(int argc, char** argv) {
   return settings;
 }
 
-Backend CreateBackend(const std::string& name) {
-  for (const test_support::BackendParam& param : test_support::AvailableBackends()) {
-    // Suites make small CUDA backends; this one takes the GPU.
-    if (name == "cpu" && param.name == "CpuBf16") return std::move(*param.create());
-  }
-#if RETROINFER_CUDA
-  if (name == "cuda") {
-    Backend backend;
-    auto device = Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.95}));
-    backend.ops = Must(CudaOps::Create(*device));
-    backend.device = std::move(device);
-    backend.stream = Must(backend.device->CreateStream(StreamKind::kCompute));
-    backend.background = Must(backend.device->CreateStream(StreamKind::kBackground));
-    return backend;
-  }
-#endif
-  Fail("no backend " + name + " here");
-}
-
-// Host memory of the size of the arena. Never unmapped: the program ends with it.
-std::span<std::byte> MapArena(size_t bytes) {
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) Fail("no " + std::to_string(bytes) + " bytes of host memory");
-  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
-  return {static_cast<std::byte*>(memory), bytes};
-}
-
 // What one prompt took, in seconds from the begin of its prefill.
 struct Round {
   double first_token = 0;  // sampled and on the host
@@ -156,7 +102,7 @@ double Median(std::vector<double> values) {
 class FirstTokenBench {
  public:
   explicit FirstTokenBench(const Settings& settings)
-      : settings_(settings), backend_(CreateBackend(settings.backend)) {
+      : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
     config_ = Must(NamedModelShape(settings.model));
     total_tokens_ = settings.tokens + settings.decode_steps + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
@@ -167,7 +113,8 @@ class FirstTokenBench {
                                            .progress = {}}));
     geometry_ = config_.geometry(DType::kBf16);
     CreateMemory();
-    CreatePolicies();
+    full_ = memory_->CreateFullPolicy();
+    wave_ = memory_->CreateWavePolicy();
     sampler_ = Must(
         Sampler::Create(*backend_.device, *backend_.ops, *backend_.stream, 1, config_.vocab_size));
     step_ = Must(DecodeStep::Create(*backend_.device, *backend_.stream, *model_, *sampler_, 1));
@@ -175,7 +122,7 @@ class FirstTokenBench {
                                       .ops = backend_.ops.get(),
                                       .stream = backend_.stream.get(),
                                       .model = model_.get(),
-                                      .arena = cache_->device_arena()},
+                                      .arena = memory_->cache().device_arena()},
                                      geometry_, settings.tokens, settings.rows));
     std::mt19937 random(1);
     std::uniform_int_distribution<int32_t> token(0, static_cast<int32_t>(config_.vocab_size) - 1);
@@ -193,10 +140,13 @@ class FirstTokenBench {
       wave.push_back(Prefill(*wave_, settings_.tokens));
     }
     nlohmann::json json = bench::Report("first_token", backend_.device->info());
-    json["settings"] = {{"model", settings_.model},    {"tokens", settings_.tokens},
-                        {"rows", settings_.rows},      {"rounds", settings_.rounds},
-                        {"cache_slots", num_slots_},   {"decode_steps", settings_.decode_steps},
-                        {"segments", segments_.size()}};
+    json["settings"] = {{"model", settings_.model},
+                        {"tokens", settings_.tokens},
+                        {"rows", settings_.rows},
+                        {"rounds", settings_.rounds},
+                        {"cache_slots", memory_->num_slots()},
+                        {"decode_steps", settings_.decode_steps},
+                        {"segments", num_segments_}};
     json["full"] = ToJson(full);
     json["wave"] = ToJson(wave);
     const auto seconds = [](const nlohmann::json& of) { return of["indexed_s"].get<double>(); };
@@ -206,61 +156,21 @@ class FirstTokenBench {
 
  private:
   void CreateMemory() {
-    segments_ = PlanSegments(settings_.tokens, total_tokens_, settings_.dense_below);
-    uint64_t pages = 0;
-    int32_t meta_blocks = 0;
-    for (const PlannedSegment& segment : segments_) {
-      pages += SegmentLayout(geometry_, segment.num_tokens).max_pages;
-      meta_blocks += static_cast<int32_t>(segment.num_tokens / kDecodeSegmentTokens);
+    bench::WaveMemory::Sizes sizes{
+        .geometry = geometry_,
+        .cache_share = settings_.cache_share,
+        .num_query_heads = static_cast<int32_t>(config_.num_query_heads),
+        // Policy full has the whole context in dense blocks.
+        .dense_blocks =
+            static_cast<int32_t>(1 + (total_tokens_ + kDenseBlockTokens - 1) / kDenseBlockTokens),
+        .max_model_len = total_tokens_,
+        .dense_below = settings_.dense_below};
+    for (const PlannedSegment& segment :
+         PlanSegments(settings_.tokens, total_tokens_, settings_.dense_below)) {
+      sizes.segment_tokens.push_back(segment.num_tokens);
     }
-    const uint64_t arena_pages = std::max<uint64_t>(64, pages);
-    const auto slots =
-        static_cast<uint64_t>(static_cast<double>(arena_pages) * settings_.cache_share);
-    num_slots_ = static_cast<uint32_t>(std::max<uint64_t>(64, slots));
-    arena_ = MapArena(arena_pages * kPageBytes);
-    plane_ = std::make_unique<DataPlaneMemory>(num_slots_, std::bit_ceil(2 * num_slots_ + 1024),
-                                               1024, arena_pages);
-    cache_ = Must(BlockCache::Create(*backend_.device, *backend_.ops, *backend_.stream,
-                                     {.num_slots = num_slots_, .num_transient = kTransientSlots},
-                                     arena_, plane_->bytes()));
-    // The store's half of the block cache, on a thread of this process.
-    store_ = std::make_unique<kvstore::DataPlaneServer>(plane_->view(),
-                                                        kvstore::DataPlaneServer::Options());
-    store_->Start();
-    // Policy full has the whole context in dense blocks.
-    const int64_t window_blocks = (total_tokens_ + kDenseBlockTokens - 1) / kDenseBlockTokens;
-    memory_ = Must(
-        KvMemory::Create(*backend_.device, {.geometry = geometry_,
-                                            .dense_blocks = static_cast<int32_t>(1 + window_blocks),
-                                            .meta_blocks = std::max(1, meta_blocks),
-                                            .max_sequences = 1,
-                                            .max_model_len = total_tokens_}));
-  }
-
-  void CreatePolicies() {
-    Device& device = *backend_.device;
-    Ops& ops = *backend_.ops;
-    const auto query_heads = static_cast<int32_t>(config_.num_query_heads);
-    full_ = Must(FullPolicy::Create(device, ops, *backend_.stream, memory_->dense_pool(),
-                                    memory_->tables(), query_heads, 1));
-    const WaveIndexSettings index{.dense_below = settings_.dense_below};
-    WavePolicy::Parts parts{.device = &device,
-                            .ops = &ops,
-                            .stream = backend_.stream.get(),
-                            .memory = memory_.get(),
-                            .cache = cache_.get()};
-    parts.builder = Must(
-        SegmentBuilder::Create(device, ops, *backend_.background, memory_->meta_pool(),
-                               {.host = arena_, .device = cache_->device_arena()}, index,
-                               {.max_open_segments = static_cast<int32_t>(segments_.size()) + 1}));
-    parts.decode = Must(WaveDecode::Create(device, ops, *backend_.stream, *cache_,
-                                           memory_->dense_pool(), memory_->meta_pool(),
-                                           {.num_query_heads = query_heads,
-                                            .max_batch = 1,
-                                            .max_tokens = total_tokens_,
-                                            .radius_weight = index.radius_weight}));
-    parts.on_built = [](const SequenceKv&, size_t, int64_t) {};
-    wave_ = Must(WavePolicy::Create(index, 1, std::move(parts)));
+    num_segments_ = sizes.segment_tokens.size();
+    memory_ = std::make_unique<bench::WaveMemory>(backend_, std::move(sizes));
   }
 
   std::unique_ptr<LiveRequest> MakeRequest(AttentionPolicy& policy, int64_t tokens) {
@@ -273,14 +183,7 @@ class FirstTokenBench {
     live->kv.total_tokens = tokens + settings_.decode_steps + 1;
     live->sampling = Must(SamplingState::Create(*backend_.device, *backend_.stream, live->request,
                                                 {}, config_.vocab_size));
-    const KvNeed need = policy.Need(tokens, live->kv.total_tokens);
-    if (!memory_->Reserve(need, live->kv)) Fail("the KV memory is too small");
-    PageId next_page = 0;
-    for (const uint32_t num_tokens : need.segment_tokens) {
-      const uint32_t pages = SegmentLayout(geometry_, num_tokens).max_pages;
-      live->kv.extents.push_back({next_extent_++, next_page, pages, num_tokens});
-      next_page += pages;
-    }
+    memory_->Reserve(policy.Need(tokens, live->kv.total_tokens), 0, live->kv);
     return live;
   }
 
@@ -311,18 +214,18 @@ class FirstTokenBench {
     lane_->End();
     Decode(*live, round);
     while (!Must(policy.Release(live->kv))) {
-      Must(cache_->Tend());
+      Must(memory_->cache().Tend());
       std::this_thread::yield();
     }
-    memory_->Free(live->kv);
+    memory_->memory().Free(live->kv);
     return round;
   }
 
   void Decode(LiveRequest& live, Round& round) {
     live.state = RequestState::kDecoding;
-    const BlockCacheStats before = CacheStats();
+    const BlockCacheStats before = memory_->CacheStats();
     for (int64_t i = 0; i < settings_.decode_steps; ++i) {
-      Must(cache_->Tend());
+      Must(memory_->cache().Tend());
       const absl::Time begin = absl::Now();
       LiveRequest* batch[] = {&live};
       const OutputToken token = Must(step_->Run(batch)).front();
@@ -331,18 +234,11 @@ class FirstTokenBench {
       live.sampling->Count(token.token);
       ++live.num_generated;
     }
-    const BlockCacheStats after = CacheStats();
+    const BlockCacheStats after = memory_->CacheStats();
     const uint64_t hits = after.counters.hits - before.counters.hits;
     round.misses = after.counters.misses - before.counters.misses;
     const auto pages = static_cast<double>(hits + round.misses);
     round.hit_ratio = pages > 0 ? static_cast<double>(hits) / pages : 0;
-  }
-
-  // As of now: a call begins a copy from the device, the next one gives its result.
-  BlockCacheStats CacheStats() {
-    Must(cache_->Stats());
-    Must(backend_.stream->Synchronize());
-    return Must(cache_->Stats());
   }
 
   nlohmann::json ToJson(const std::vector<Round>& rounds) const {
@@ -369,18 +265,13 @@ class FirstTokenBench {
   }
 
   const Settings settings_;
-  Backend backend_;
+  test_support::Backend backend_;
   ModelConfig config_;
   KvGeometry geometry_;
   int64_t total_tokens_ = 0;
   std::unique_ptr<Transformer> model_;
-  std::vector<PlannedSegment> segments_;
-  uint32_t num_slots_ = 0;
-  std::span<std::byte> arena_;
-  std::unique_ptr<DataPlaneMemory> plane_;
-  std::unique_ptr<kvstore::DataPlaneServer> store_;
-  std::unique_ptr<BlockCache> cache_;
-  std::unique_ptr<KvMemory> memory_;
+  size_t num_segments_ = 0;
+  std::unique_ptr<bench::WaveMemory> memory_;
   std::unique_ptr<FullPolicy> full_;
   std::unique_ptr<WavePolicy> wave_;
   std::unique_ptr<Sampler> sampler_;
@@ -388,7 +279,6 @@ class FirstTokenBench {
   std::unique_ptr<PrefillLane> lane_;
   std::vector<int32_t> prompt_;
   uint64_t next_sequence_ = 1;
-  uint64_t next_extent_ = 1;
 };
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "bench/cuda/decode_attention_kernels.h"
 #include "bench/support/measure.h"
+#include "bench/support/must.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
@@ -32,20 +33,9 @@ constexpr size_t kHeadBytes = size_t{kTokens} * kDim * 2;
 // What a prompt of 120K has of (layer, segment): 32 layers, 15 segments.
 constexpr double kOfPrompt = 32 * 15;
 
+using bench::Must;
 void Must(cudaError_t code) {
-  if (code == cudaSuccess) return;
-  std::fprintf(stderr, "index_construction_bench: %s\n", cudaGetErrorString(code));
-  std::exit(1);
-}
-void Must(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "index_construction_bench: %s\n", status.ToString().c_str());
-  std::exit(1);
-}
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  Must(result.status());
-  return *std::move(result);
+  if (code != cudaSuccess) bench::Fail(cudaGetErrorString(code));
 }
 
 class Bench {

@@ -12,6 +12,7 @@
 
 #include "bench/cuda/decode_attention_kernels.h"
 #include "bench/support/measure.h"
+#include "bench/support/must.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/ops/cuda/cuda_ops.h"
@@ -21,20 +22,9 @@ namespace {
 
 constexpr size_t kBytesOfCopies = size_t{600} << 20;  // a dozen times the L2
 
+using bench::Must;
 void Must(cudaError_t code) {
-  if (code == cudaSuccess) return;
-  std::fprintf(stderr, "linear_cuda_bench: %s\n", cudaGetErrorString(code));
-  std::exit(1);
-}
-void Must(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "linear_cuda_bench: %s\n", status.ToString().c_str());
-  std::exit(1);
-}
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  Must(result.status());
-  return *std::move(result);
+  if (code != cudaSuccess) bench::Fail(cudaGetErrorString(code));
 }
 
 class Machine {

@@ -23,19 +23,18 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bench/support/backend.h"
 #include "bench/support/measure.h"
+#include "bench/support/must.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/model_weights.h"
-#include "tests/support/backends.h"
-
-#if RETROINFER_CUDA
-#include "gpu_worker/device/cuda/cuda_device.h"
-#include "gpu_worker/ops/cuda/cuda_ops.h"
-#endif
 
 namespace retroinfer {
 namespace {
+
+using bench::Fail;
+using bench::Must;
 
 constexpr size_t kPieceBytes = CheckpointHasher::kPieceBytes;
 constexpr size_t kFileBytes = size_t{2} << 30;  // about what files of published models have
@@ -49,19 +48,6 @@ struct Settings {
   int cold_rounds = 2;
   int warm_rounds = 5;
 };
-
-[[noreturn]] void Fail(const std::string& message) {
-  std::fprintf(stderr, "load_weights_bench: %s\n", message.c_str());
-  std::exit(1);
-}
-void Must(const absl::Status& status) {
-  if (!status.ok()) Fail(status.ToString());
-}
-template <typename T>
-T Must(absl::StatusOr<T> result) {
-  Must(result.status());
-  return *std::move(result);
-}
 
 Settings Parse(int argc, char** argv) {
   Settings settings;
@@ -94,24 +80,6 @@ Settings Parse(int argc, char** argv) {
     }
   }
   return settings;
-}
-
-test_support::Backend CreateBackend(const std::string& name) {
-  for (const test_support::BackendParam& param : test_support::AvailableBackends()) {
-    // Suites make small CUDA backends; this one takes the GPU.
-    if (name == "cpu" && param.name == "CpuBf16") return std::move(*param.create());
-  }
-#if RETROINFER_CUDA
-  if (name == "cuda") {
-    test_support::Backend backend;
-    auto device = Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = 0.9}));
-    backend.ops = Must(CudaOps::Create(*device));
-    backend.device = std::move(device);
-    backend.stream = Must(backend.device->CreateStream(StreamKind::kCompute));
-    return backend;
-  }
-#endif
-  Fail("no backend " + name + " here");
 }
 
 // Writes the files of a checkpoint, tensors in the order of their names.
@@ -199,7 +167,7 @@ class ModelWriter {
 class LoadBench {
  public:
   explicit LoadBench(const Settings& settings)
-      : settings_(settings), backend_(CreateBackend(settings.backend)) {
+      : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
     config_ = Must(NamedModelShape(settings.model));
     if (settings.layers != 0) config_.num_layers = settings.layers;
     folder_ = settings.folder + "/load-weights-XXXXXX";

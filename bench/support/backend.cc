@@ -1,0 +1,35 @@
+#include "bench/support/backend.h"
+
+#include <utility>
+
+#include "bench/support/must.h"
+
+#if RETROINFER_CUDA
+#include "gpu_worker/device/cuda/cuda_device.h"
+#include "gpu_worker/ops/cuda/cuda_ops.h"
+#endif
+
+namespace retroinfer::bench {
+
+test_support::Backend CreateBackend(const std::string& name,
+                                    [[maybe_unused]] double memory_utilization) {
+  for (const test_support::BackendParam& param : test_support::AvailableBackends()) {
+    // Suites make small CUDA backends; this one takes the GPU.
+    if (name == "cpu" && param.name == "CpuBf16") return std::move(*param.create());
+  }
+#if RETROINFER_CUDA
+  if (name == "cuda") {
+    test_support::Backend backend;
+    auto device =
+        Must(CudaDevice::Create({.ordinal = 0, .memory_utilization = memory_utilization}));
+    backend.ops = Must(CudaOps::Create(*device));
+    backend.device = std::move(device);
+    backend.stream = Must(backend.device->CreateStream(StreamKind::kCompute));
+    backend.background = Must(backend.device->CreateStream(StreamKind::kBackground));
+    return backend;
+  }
+#endif
+  Fail("no backend " + name + " here");
+}
+
+}  // namespace retroinfer::bench
