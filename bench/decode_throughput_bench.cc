@@ -6,6 +6,7 @@
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--overlap 0.99] [--cache-share 0.05]
 // Prints one JSON object. --cache-share: slots of the block cache, of all pages of the contexts.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <string>
@@ -25,7 +26,6 @@
 namespace retroinfer {
 namespace {
 
-using bench::Fail;
 using bench::Must;
 
 constexpr int kWarmUpSteps = 8;
@@ -52,34 +52,20 @@ Settings Parse(int argc, char** argv) {
     settings.cache_share = 0.3;
     settings.dense_below = 1500;
   }
-  for (int i = 1; i < argc; i += 2) {
-    const std::string name = argv[i];
-    if (i + 1 == argc) Fail(name + " needs a value");
-    const std::string value = argv[i + 1];
-    if (name == "--backend") {
-      settings.backend = value;
-    } else if (name == "--model") {
-      settings.model = value;
-    } else if (name == "--policy") {
-      settings.policy = value;
-    } else if (name == "--batch") {
-      settings.batch = std::atoi(value.c_str());
-    } else if (name == "--context") {
-      settings.context = std::atoll(value.c_str());
-    } else if (name == "--steps") {
-      settings.steps = std::atoll(value.c_str());
-    } else if (name == "--overlap") {
-      settings.overlap = std::atof(value.c_str());
-    } else if (name == "--cache-share") {
-      settings.cache_share = std::atof(value.c_str());
-    } else {
-      Fail("unknown option " + name);
-    }
+  CLI::App app;
+  app.add_option("--backend", settings.backend)->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--model", settings.model);
+  app.add_option("--policy", settings.policy)->check(CLI::IsMember({"wave", "full"}));
+  app.add_option("--batch", settings.batch)->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--context", settings.context)->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--steps", settings.steps)->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--overlap", settings.overlap)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
   }
-  if (settings.batch < 1 || settings.context < 1 || settings.steps < 1) {
-    Fail("batch, context and steps must be at least 1");
-  }
-  if (settings.policy != "wave" && settings.policy != "full") Fail("--policy is wave or full");
   return settings;
 }
 

@@ -7,6 +7,7 @@
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. index_share: what wave adds to full's prefill, until decode may begin.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
 #include <random>
@@ -26,7 +27,6 @@
 namespace retroinfer {
 namespace {
 
-using bench::Fail;
 using bench::Must;
 
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);  // as the engine's loop
@@ -53,31 +53,18 @@ Settings Parse(int argc, char** argv) {
     settings.cache_share = 0.3;
     settings.dense_below = 1500;
   }
-  for (int i = 1; i < argc; i += 2) {
-    const std::string name = argv[i];
-    if (i + 1 == argc) Fail(name + " needs a value");
-    const std::string value = argv[i + 1];
-    if (name == "--backend") {
-      settings.backend = value;
-    } else if (name == "--model") {
-      settings.model = value;
-    } else if (name == "--tokens") {
-      settings.tokens = std::atoll(value.c_str());
-    } else if (name == "--rows") {
-      settings.rows = std::atoll(value.c_str());
-    } else if (name == "--rounds") {
-      settings.rounds = std::atoll(value.c_str());
-    } else if (name == "--decode-steps") {
-      settings.decode_steps = std::atoll(value.c_str());
-    } else if (name == "--cache-share") {
-      settings.cache_share = std::atof(value.c_str());
-    } else {
-      Fail("unknown option " + name);
-    }
-  }
-  if (settings.tokens < 1 || settings.rows < 1 || settings.rounds < 1 ||
-      settings.decode_steps < 0) {
-    Fail("tokens, rows and rounds must be at least 1, decode steps at least 0");
+  CLI::App app;
+  app.add_option("--backend", settings.backend)->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--model", settings.model);
+  app.add_option("--tokens", settings.tokens)->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--rows", settings.rows)->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--decode-steps", settings.decode_steps)->check(CLI::NonNegativeNumber);
+  app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
   }
   return settings;
 }

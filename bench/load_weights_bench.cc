@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -57,27 +58,18 @@ Settings Parse(int argc, char** argv) {
     settings.cold_rounds = 1;
     settings.warm_rounds = 1;
   }
-  for (int i = 1; i < argc; i += 2) {
-    const std::string name = argv[i];
-    if (i + 1 == argc) Fail(name + " needs a value");
-    const std::string value = argv[i + 1];
-    if (name == "--backend") {
-      settings.backend = value;
-    } else if (name == "--model") {
-      settings.model = value;
-    } else if (name == "--layers") {
-      settings.layers = static_cast<uint32_t>(std::max(1, std::atoi(value.c_str())));
-    } else if (name == "--threads") {
-      settings.threads = std::max(1, std::atoi(value.c_str()));
-    } else if (name == "--folder") {
-      settings.folder = value;
-    } else if (name == "--cold-rounds") {
-      settings.cold_rounds = std::atoi(value.c_str());
-    } else if (name == "--warm-rounds") {
-      settings.warm_rounds = std::atoi(value.c_str());
-    } else {
-      Fail("unknown option " + name);
-    }
+  CLI::App app;
+  app.add_option("--backend", settings.backend)->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--model", settings.model);
+  app.add_option("--layers", settings.layers)->check(CLI::NonNegativeNumber);
+  app.add_option("--threads", settings.threads)->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--folder", settings.folder);
+  app.add_option("--cold-rounds", settings.cold_rounds)->check(CLI::NonNegativeNumber);
+  app.add_option("--warm-rounds", settings.warm_rounds)->check(CLI::NonNegativeNumber);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::exit(app.exit(error));
   }
   return settings;
 }
