@@ -9,6 +9,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -99,14 +100,29 @@ class DecodeBench {
     FillContexts();
     const double fill_seconds = Seconds(begin, absl::Now());
     for (int i = 0; i < kWarmUpSteps; ++i) Step();
-    const BlockCacheStats before = memory_->CacheStats();
+    Measured measured;
+    measured.fill_seconds = fill_seconds;
+    measured.before = memory_->CacheStats().counters;
     const DecodeStep::Counters counters_before = step_->counters();
-    std::vector<double> seconds;
-    for (int64_t i = 0; i < settings_.steps; ++i) seconds.push_back(Step());
-    return Result(fill_seconds, before, counters_before, std::move(seconds));
+    for (int64_t i = 0; i < settings_.steps; ++i) {
+      if (i == settings_.steps * 3 / 4) measured.at_last_quarter = memory_->CacheStats().counters;
+      measured.seconds.push_back(Step());
+    }
+    measured.after = memory_->CacheStats().counters;
+    measured.host_ns = step_->counters().host_ns - counters_before.host_ns;
+    measured.launched = step_->counters().graphs.launched - counters_before.graphs.launched;
+    return Result(measured);
   }
 
  private:
+  struct Measured {
+    double fill_seconds = 0;
+    BlockCacheCounters before{}, at_last_quarter{}, after{};
+    uint64_t host_ns = 0;
+    uint64_t launched = 0;
+    std::vector<double> seconds;  // of each step, in their order
+  };
+
   KvNeed Need() const {
     // What either policy says of a sequence; they exist only once there is memory for them.
     const bool full = settings_.policy == "full";
@@ -202,12 +218,19 @@ class DecodeBench {
     return seconds;
   }
 
-  nlohmann::json Result(double fill_seconds, const BlockCacheStats& before,
-                        const DecodeStep::Counters& counters_before, std::vector<double> seconds) {
-    const BlockCacheStats after = memory_->CacheStats();
-    const auto hits = static_cast<double>(after.counters.hits - before.counters.hits);
-    const auto misses = static_cast<double>(after.counters.misses - before.counters.misses);
-    const DecodeStep::Counters counters = step_->counters();
+  static double Median(std::span<const double> values) {
+    std::vector<double> sorted(values.begin(), values.end());
+    std::sort(sorted.begin(), sorted.end());
+    return sorted[sorted.size() / 2];
+  }
+
+  static double HitRatio(const BlockCacheCounters& from, const BlockCacheCounters& to) {
+    const auto hits = static_cast<double>(to.hits - from.hits);
+    const auto misses = static_cast<double>(to.misses - from.misses);
+    return hits + misses > 0 ? hits / (hits + misses) : 0;
+  }
+
+  nlohmann::json Result(const Measured& measured) {
     double read = 0, full = 0;
     for (size_t i = 0; i < batch_.size(); ++i) {
       const auto bytes = drifting_->LastStepBytes(i);
@@ -215,9 +238,13 @@ class DecodeBench {
       full += bytes.full;
     }
     double sum = 0;
-    for (const double s : seconds) sum += s;
-    std::sort(seconds.begin(), seconds.end());
-    const auto steps = static_cast<double>(seconds.size());
+    for (const double s : measured.seconds) sum += s;
+    std::vector<double> sorted = measured.seconds;
+    std::sort(sorted.begin(), sorted.end());
+    const auto steps = static_cast<double>(sorted.size());
+    const auto per_step = [&](uint64_t BlockCacheCounters::*count) {
+      return static_cast<double>(measured.after.*count - measured.before.*count) / steps;
+    };
     nlohmann::json json = bench::Report("decode_throughput", backend_.device->info());
     json["settings"] = {{"model", settings_.model},
                         {"policy", settings_.policy},
@@ -228,16 +255,20 @@ class DecodeBench {
                         {"cache_slots", memory_->num_slots()},
                         {"arena_gib", static_cast<double>(memory_->arena_bytes()) / (1 << 30)}};
     json["load_s"] = load_seconds_;
-    json["fill_s"] = fill_seconds;
-    json["step_ms_median"] = 1e3 * seconds[seconds.size() / 2];
+    json["fill_s"] = measured.fill_seconds;
+    json["step_ms_median"] = 1e3 * Median(measured.seconds);
     json["step_ms_mean"] = 1e3 * sum / steps;
-    json["step_ms_p99"] = 1e3 * seconds[static_cast<size_t>(0.99 * (steps - 1))];
+    json["step_ms_p99"] = 1e3 * sorted[static_cast<size_t>(0.99 * (steps - 1))];
     json["output_throughput"] = static_cast<double>(settings_.batch) * steps / sum;
-    json["host_us_per_step"] =
-        static_cast<double>(counters.host_ns - counters_before.host_ns) / 1e3 / steps;
-    json["graph_launches"] = counters.graphs.launched - counters_before.graphs.launched;
-    json["hit_ratio"] = hits + misses > 0 ? hits / (hits + misses) : 0.0;
-    json["pages_missed_per_step"] = misses / steps;
+    json["host_us_per_step"] = static_cast<double>(measured.host_ns) / 1e3 / steps;
+    json["graph_launches"] = measured.launched;
+    json["hit_ratio"] = HitRatio(measured.before, measured.after);
+    json["pages_missed_per_step"] = per_step(&BlockCacheCounters::misses);
+    json["pages_evicted_per_step"] = per_step(&BlockCacheCounters::evictions);
+    json["last_quarter"] = {
+        {"step_ms_median",
+         1e3 * Median(std::span(measured.seconds).subspan(measured.seconds.size() * 3 / 4))},
+        {"hit_ratio", HitRatio(measured.at_last_quarter, measured.after)}};
     json["kv_bytes_read_last_step"] = read;
     json["kv_bytes_of_full_attention"] = full;
     return json;

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <utility>
 
@@ -39,7 +38,8 @@ WaveMemory::WaveMemory(test_support::Backend& backend, Sizes sizes)
       static_cast<uint32_t>(std::max(64.0, static_cast<double>(pages) * sizes_.cache_share));
   arena_ = MapArena(pages * kPageBytes);
   plane_ = std::make_unique<test_support::DataPlaneMemory>(
-      num_slots_, std::bit_ceil(2 * num_slots_ + 1024), 1024, pages);
+      num_slots_, DataPlane::LogCapacityFor(num_slots_), DataPlane::RequestCapacityFor(num_slots_),
+      pages);
   uint32_t num_transient = 0;
   if (backend.ops->uses_transient_slots()) {
     num_transient = kTransientSlotsPerRow * static_cast<uint32_t>(sizes_.max_batch);

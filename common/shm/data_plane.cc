@@ -1,5 +1,7 @@
 #include "common/shm/data_plane.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <string_view>
 
@@ -22,6 +24,17 @@ std::span<T> EntriesAt(std::span<std::byte> memory, uint64_t offset, uint32_t co
 }
 
 }  // namespace
+
+uint32_t DataPlane::LogCapacityFor(uint32_t num_slots) {
+  const uint64_t entries = std::bit_ceil(uint64_t{2} * num_slots + 64);
+  return static_cast<uint32_t>(std::clamp<uint64_t>(entries, kLogCapacityMin, kLogCapacityMax));
+}
+
+uint32_t DataPlane::RequestCapacityFor(uint32_t num_slots) {
+  constexpr uint32_t kOneInRequested = 16;  // what lies between the store's watermarks, and more
+  constexpr uint32_t kLeast = 1u << 12;     // 64 KiB
+  return std::bit_ceil(std::clamp(num_slots / kOneInRequested, kLeast, kRequestCapacityMax));
+}
 
 absl::Status DataPlane::ValidateSizes(uint32_t num_slots, uint32_t log_capacity,
                                       uint32_t request_capacity) {

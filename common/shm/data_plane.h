@@ -29,6 +29,12 @@ class DataPlane {
   static constexpr uint32_t kRequestCapacityMin = 64;
   static constexpr uint32_t kRequestCapacityMax = 1u << 20;
 
+  // Capacities that do not slow a cache of so many slots down. The log has room for a snapshot of
+  // the whole cache and as many entries again; the ring for all requests of one round of eviction,
+  // since the store chooses anew only once it has seen the stamps that follow.
+  static uint32_t LogCapacityFor(uint32_t num_slots);
+  static uint32_t RequestCapacityFor(uint32_t num_slots);
+
   // Returns INVALID_ARGUMENT unless the sizes are within the limits and capacities are powers of
   // two. The message names the field, its value and its limits.
   static absl::Status ValidateSizes(uint32_t num_slots, uint32_t log_capacity,

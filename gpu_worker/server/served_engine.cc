@@ -1,7 +1,6 @@
 #include "gpu_worker/server/served_engine.h"
 
 #include <algorithm>
-#include <bit>
 #include <string>
 #include <utility>
 
@@ -71,9 +70,8 @@ absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const WorkerOptions& opt
                         .geometry = plan.geometry,
                         .model_fingerprint = fingerprint,
                         .num_slots = plan.num_slots};
-  // Room for a snapshot of the whole cache and as many entries again.
-  link.log_capacity = std::clamp(std::bit_ceil(2 * link.num_slots + 64), DataPlane::kLogCapacityMin,
-                                 DataPlane::kLogCapacityMax);
+  link.log_capacity = DataPlane::LogCapacityFor(plan.num_slots);
+  link.request_capacity = DataPlane::RequestCapacityFor(plan.num_slots);
   return StoreLink::Connect(std::move(link));
 }
 

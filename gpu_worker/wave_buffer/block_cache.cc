@@ -20,7 +20,8 @@
 namespace retroinfer {
 namespace {
 
-constexpr size_t kMaxRequestsPerStep = 4096;
+// Above the misses of a step of many long sequences: in the long run as many pages must go as come.
+constexpr size_t kMaxRequestsPerStep = 1u << 16;
 constexpr uint32_t kMaxPagesPerRelease = 1u << 20;  // examined between two steps
 // Share of the slots that fills leave free: more than the store's high watermark, else it would
 // begin to evict what others use.

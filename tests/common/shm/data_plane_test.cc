@@ -85,5 +85,17 @@ TEST(DataPlaneSizesTest, AreLimited) {
   EXPECT_FALSE(DataPlane::ValidateSizes(1, 64, 1u << 21).ok());
 }
 
+TEST(DataPlaneSizesTest, CapacitiesGrowWithTheCache) {
+  for (const uint32_t slots : {0u, 1u, 1000u, (1u << 20) + 1, 15'000'000u, 1u << 27}) {
+    const uint32_t log = DataPlane::LogCapacityFor(slots);
+    const uint32_t requests = DataPlane::RequestCapacityFor(slots);
+    EXPECT_TRUE(DataPlane::ValidateSizes(slots, log, requests).ok()) << slots;
+    if (slots <= 15'000'000) {
+      EXPECT_GE(log, 2 * slots);
+      EXPECT_GE(requests, slots / 20) << "what the store asks for in one round";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace retroinfer

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <set>
+#include <vector>
+
 #include "gpu_worker/ops/page_lookup.h"
 #include "tests/support/admit_pages.h"
 #include "tests/support/backends.h"
@@ -75,6 +78,41 @@ TEST_P(ApplyEvictionsTest, NothingIsAppliedThatCannotBeLogged) {
   Apply(cache, 7, {{0, 30, 5, 0}});
   EXPECT_EQ(cache.num_free(), 0u);
   EXPECT_EQ(cache.page_slot()[30], 0u);
+}
+
+// As many as come at once where misses are many: more than a thread block takes in one go.
+TEST_P(ApplyEvictionsTest, ThousandsAreAnsweredInTheirOrder) {
+  constexpr uint32_t kRequests = 9000, kEvery = 150, kPages = kRequests / kEvery;
+  BlockCacheImage cache(*backend_, 64, 2, 256, 1 << 14);
+  std::vector<PageId> pages;
+  for (PageId page = 0; page < kPages; ++page) pages.push_back(100 + page);
+  AdmitPages(*backend_, cache, 5, pages);  // slots 0, 1, 2, ...
+  cache.DrainLog();
+  std::vector<EvictionRequest> requests;
+  std::vector<LogEntry> answers;
+  for (uint32_t i = 0; i < kRequests; ++i) {
+    if (i % kEvery == kEvery - 1) {
+      const SlotId slot = kPages - 1 - i / kEvery;
+      requests.push_back({slot, pages[slot], 5, 0});
+      answers.push_back(Entry(LogKind::kEvict, pages[slot], slot, 7));
+    } else if (i % 7 == 3) {
+      requests.push_back({64, 1, 5, 0});  // impossible: no answer
+    } else {
+      requests.push_back({i % 64, i % 100, 5, 0});
+      answers.push_back(Entry(LogKind::kKeep, i % 100, i % 64, 7));
+    }
+  }
+  Apply(cache, 7, requests);
+  EXPECT_EQ(cache.DrainLog(), answers);
+  EXPECT_EQ(cache.num_free(), 64u);
+  EXPECT_EQ(cache.counters().evictions, kPages);
+  EXPECT_EQ(cache.counters().evictions_kept, answers.size() - kPages);
+  EXPECT_EQ(cache.counters().bad_requests, kRequests - answers.size());
+  // Every slot is free once.
+  AdmitPages(*backend_, cache, 8, pages);
+  std::set<SlotId> slots;
+  for (const PageId page : pages) slots.insert(cache.page_slot()[page]);
+  EXPECT_EQ(slots.size(), kPages);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ApplyEvictionsTest, testing::ValuesIn(AvailableBackends()),
