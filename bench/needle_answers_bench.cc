@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "bench/support/measure.h"
 #include "common/log/check.h"
 #include "nlohmann/json.hpp"
@@ -47,9 +48,21 @@ std::string Trimmed(const std::string& text) {
   return first == std::string::npos ? "" : text.substr(first, text.find_last_not_of(" \n") + 1);
 }
 
+// What the block cache counted comes from the device with some delay.
+EngineStats SettledStats(InProcessWorker& worker) {
+  RI_CHECK(worker.WaitUntilIdle());
+  EngineStats stats = worker.engine().stats();
+  while (true) {
+    absl::SleepFor(absl::Milliseconds(200));  // several rounds of an idle engine
+    const EngineStats later = worker.engine().stats();
+    if (later.page_hits == stats.page_hits && later.page_misses == stats.page_misses) return later;
+    stats = later;
+  }
+}
+
 nlohmann::json Ask(InProcessWorker& worker, const std::vector<Question>& questions,
                    const std::string& policy) {
-  const EngineStats before = worker.engine().stats();
+  const EngineStats before = SettledStats(worker);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (const Question& question : questions) {
     GenerationRequest request =
@@ -74,8 +87,7 @@ nlohmann::json Ask(InProcessWorker& worker, const std::vector<Question>& questio
       wrong.push_back(answer);
     }
   }
-  RI_CHECK(worker.WaitUntilIdle());
-  const EngineStats after = worker.engine().stats();
+  const EngineStats after = SettledStats(worker);
   const double steps = static_cast<double>(after.decode_steps - before.decode_steps);
   return {
       {"policy", policy},

@@ -122,20 +122,25 @@ def decode_rows(reports):
     rows = []
     for report in reports:
         settings = report["settings"]
-        pages = settings["arena_gib"] * (1 << 30) / 2048
+        cache = ("", "", "")
+        if settings["policy"] == "wave":
+            pages = settings["arena_gib"] * (1 << 30) / 2048
+            cache = (f"{100 * settings['cache_slots'] / pages:.0f} %",
+                     f"{100 * report['hit_ratio']:.1f} %",
+                     f"{report['pages_evicted_per_step']:,.0f}")
         rows.append((settings["policy"], f"{settings['context_tokens']:,}", settings["batch"],
-                     f"{report['step_ms_median']:.2f}", f"{report['output_throughput']:.0f}",
-                     f"{100 * settings['cache_slots'] / pages:.0f} %" if pages else "",
-                     f"{100 * report['hit_ratio']:.1f} %" if report["hit_ratio"] else "",
+                     f"{report['step_ms_median']:.2f}", f"{report['output_throughput']:.0f}", *cache,
                      f"{report['host_us_per_step']:.0f}"))
     return table(("policy", "context", "batch", "ms a step", "tokens/s", "slots for", "page hits",
-                  "host, us a step"), rows)
+                  "evicted a step", "host, us a step"), rows)
 
 
 def read_decode(outputs):
     reports = [next(objects(output)) for output in outputs]
-    by_key = {(r["settings"]["policy"], r["settings"]["context_tokens"], r["settings"]["batch"]): r
-              for r in reports}
+    by_key = {}  # of two runs the slower one
+    for report in sorted(reports, key=lambda r: r["step_ms_median"]):
+        settings = report["settings"]
+        by_key[settings["policy"], settings["context_tokens"], settings["batch"]] = report
     step = {key: report["step_ms_median"] for key, report in by_key.items()}
     rate = {key: report["output_throughput"] for key, report in by_key.items()}
     wave, full = (max((rate[key], key[2]) for key in rate if key[:2] == (policy, MODEL_CONTEXT))
@@ -217,6 +222,7 @@ def read_stall(outputs):
 
 ATTENTION_PEERS = ["python3", "{root}/bench/peers/attention_peers.py", "--decode"]
 CONTEXT = ["--context", str(MODEL_CONTEXT)]
+LONG = ["--steps", "600"]  # until slots have been used again and again
 
 ALL = [
     Section("attention", "Attention of a decode step",
@@ -227,10 +233,10 @@ ALL = [
             [decode("--policy", "full", "--context", "8192"),
              decode("--policy", "full", *CONTEXT),
              decode("--policy", "full", *CONTEXT, "--batch", "3"),
-             decode("--policy", "wave", *CONTEXT),
-             decode("--policy", "wave", *CONTEXT, "--cache-share", "1"),
-             decode("--policy", "wave", *CONTEXT, "--batch", "6", "--cache-share", "0.3"),
-             decode("--policy", "wave", "--context", "524288", "--cache-share", "0.4")],
+             decode("--policy", "wave", *CONTEXT, *LONG),
+             decode("--policy", "wave", *CONTEXT, "--cache-share", "1", *LONG),
+             decode("--policy", "wave", *CONTEXT, "--batch", "6", "--cache-share", "0.3", *LONG),
+             decode("--policy", "wave", "--context", "524288", "--cache-share", "0.4", *LONG)],
             read_decode),
     Section("million", "One context of 1M tokens", [
         decode("--policy", "full", "--context", "8192"),

@@ -186,7 +186,7 @@ class Test:
         client = self.services.client(
             "bench", "--policy", "wave", "--num-prompts", "8", "--max-concurrency", "8",
             "--input-len", str(self.services.arguments.length), "--output-len",
-            str(self.services.arguments.load_tokens))
+            str(2 * self.services.arguments.load_tokens))
         enough = before + 7.5 * self.services.arguments.length
         eventually(lambda: self.services.metric("gpu_worker", "prompt_tokens_total") > enough,
                    "eight streams decode")
@@ -322,7 +322,7 @@ def parse_arguments():
                         help="passed on to gpu_worker, as --worker-option=--name=value")
     parser.add_argument("--questions", type=int, default=16, help="at least 4")
     parser.add_argument("--length", type=int, default=16384, help="tokens of a document")
-    parser.add_argument("--load-tokens", type=int, default=4000,
+    parser.add_argument("--load-tokens", type=int, default=8000,
                         help="that each stream of a load generates")
     parser.add_argument("--stop-seconds", type=float, default=1,
                         help="how long the store is stopped under load")
