@@ -240,8 +240,8 @@ ALL = [
             read_decode),
     Section("million", "One context of 1M tokens", [
         decode("--policy", "full", "--context", "8192"),
-        decode("--policy", "wave", "--context", "524288", "--cache-share", "0.5"),
-        decode("--policy", "wave", "--context", "1048576", "--cache-share", "0.5", "--steps", "40")],
+        decode("--policy", "wave", "--context", "524288", "--cache-share", "0.5", *LONG),
+        decode("--policy", "wave", "--context", "1048576", "--cache-share", "0.5", *LONG)],
             read_million, by_default=False),
     Section("first_token", "Time to first token of the 8B shape",
             [["{bin}/first_token_bench", "--backend", "cuda", "--tokens", "117760", "--rows", "2048",
