@@ -1,5 +1,8 @@
-// The stages of wave attention on a GPU, one layer at a time: 122,880 tokens (7,680 clusters a KV
-// head), 8 KV heads of 128 with 4 query heads each, bf16; 1.8 % retrieved, 23.2 % estimated.
+// The stages of wave attention on a GPU, one layer at a time: by default 122,880 tokens (7,680
+// clusters a KV head), 8 KV heads of 128 with 4 query heads each, bf16; 1.8 % retrieved, 23.2 %
+// estimated.
+//
+//   wave_stages_bench [--tokens 122880] [--max-batch 8]
 //
 // Every sample is a CUDA graph that runs a stage on kSets layers in turn, so that no layer's data
 // is left in the L2 cache; reported is the time of one layer. "whole layer" is what a decode step
@@ -9,6 +12,7 @@
 // copies, whose time is subtracted from that of a look-up with admission of many pages. Prints a
 // table, and a limit measured in the same run: a plain read of device memory. Exits with 1 if a
 // page was read from a wrong place.
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -35,21 +39,36 @@ constexpr uint32_t kHeads = 8, kGroup = 4, kDim = 128;
 constexpr int32_t kQueryHeads = kHeads * kGroup;
 constexpr int32_t kSets = 8;
 constexpr KvGeometry kGeometry{kSets, kHeads, kDim, DType::kBf16};
-constexpr int32_t kMaxBatch = 8;
-constexpr int32_t kMetaBlocks = 120;  // of a sequence
-constexpr int32_t kClusters = kMetaBlocks * kClustersPerMetaBlock;
 constexpr int32_t kPagesPerCluster = 4;  // 16 tokens
-// 1.8 % of the clusters, and then some: clusters leave pages part-filled, here none does.
-constexpr int32_t kRetrieved = 138, kLookedUp = 172, kEstimated = 1782;
 constexpr int32_t kWindowTokens = 1100, kSinkTokensHere = 4;
 constexpr int32_t kDenseBlocks = 1 + (kWindowTokens + kDenseBlockTokens - 1) / kDenseBlockTokens;
-constexpr uint32_t kRows = kMaxBatch * kHeads;
-// Pages that the retrieved clusters of all rows and sets have, each its own.
-constexpr uint32_t kPages = kSets * kRows * kLookedUp * kPagesPerCluster;
 constexpr size_t kWeightBytes = size_t{436} << 20;  // of a layer of Llama 8B, bf16
 constexpr uint32_t kFreeSlots = 1 << 16;
-constexpr uint32_t kSlots = kPages + kFreeSlots;
 constexpr uint32_t kLogCapacity = 1 << 20;
+
+struct Shape {
+  int32_t max_batch = 8;
+  int32_t meta_blocks = 0;  // of a sequence
+  int32_t clusters = 0;
+  // 1.8 % of the clusters, and then some: clusters leave pages part-filled, here none does.
+  int32_t retrieved = 0, looked_up = 0, estimated = 0;
+  uint32_t rows = 0;
+  uint32_t pages_of_set = 0;  // that the retrieved clusters of all rows have, each its own
+  uint32_t pages = 0;
+  uint32_t slots = 0;
+
+  Shape(int32_t tokens, int32_t batch)
+      : max_batch(batch),
+        meta_blocks(tokens / kDecodeSegmentTokens),
+        clusters(meta_blocks * kClustersPerMetaBlock),
+        retrieved(clusters * 18 / 1000),
+        looked_up(retrieved * 5 / 4),
+        estimated(clusters * 232 / 1000),
+        rows(static_cast<uint32_t>(batch) * kHeads),
+        pages_of_set(rows * static_cast<uint32_t>(looked_up) * kPagesPerCluster),
+        pages(kSets * pages_of_set),
+        slots(pages + kFreeSlots) {}
+};
 
 void Ok(const absl::Status& status) {
   if (status.ok()) return;
@@ -65,34 +84,37 @@ void Ok(cudaError_t code) {
 // Inputs and outputs of all stages.
 class Stages {
  public:
-  explicit Stages(Backend& backend) : backend_(backend), data_(backend) {
+  Stages(Backend& backend, const Shape& shape) : backend_(backend), data_(backend), shape_(shape) {
     FillPool();
     FillArena();
     MakeQueries();
     const auto floats = [&](size_t count) { return data_.Allocate(count * sizeof(float)); };
-    scores_ = floats(size_t{kMaxBatch} * kQueryHeads * kClusters);
-    ranks_ = floats(size_t{kMaxBatch} * kQueryHeads * kClusters);
-    for (DeviceBuffer* ids : {&retrieved_, &estimated_}) *ids = floats(size_t{kRows} * kEstimated);
+    scores_ = floats(static_cast<size_t>(shape_.max_batch) * kQueryHeads * shape_.clusters);
+    ranks_ = floats(static_cast<size_t>(shape_.max_batch) * kQueryHeads * shape_.clusters);
+    for (DeviceBuffer* ids : {&retrieved_, &estimated_})
+      *ids = floats(size_t{shape_.rows} * static_cast<size_t>(shape_.estimated));
     for (DeviceBuffer* counts : {&num_retrieved_, &num_estimated_, &num_pages_}) {
-      *counts = floats(kRows);
+      *counts = floats(shape_.rows);
     }
-    select_scratch_ = data_.Allocate(size_t{kRows} * kClusters * 8);
-    estimate_scratch_ =
-        data_.Allocate(ops().EstimateScratchBytes(kMaxBatch, kQueryHeads, kDim, kEstimated));
-    partial_ = floats(size_t{kMaxBatch} * kQueryHeads * (kDim + 2));
+    select_scratch_ =
+        data_.Allocate(size_t{shape_.rows} * static_cast<size_t>(shape_.clusters) * 8);
+    estimate_scratch_ = data_.Allocate(
+        ops().EstimateScratchBytes(shape_.max_batch, kQueryHeads, kDim, shape_.estimated));
+    partial_ = floats(static_cast<size_t>(shape_.max_batch) * kQueryHeads * (kDim + 2));
     budgets_ = data_.Upload(std::vector<SelectionBudget>(
-        kMaxBatch, {kClusters, kRetrieved, kEstimated, GroupRanking::kMaxOfSoftmax}));
-    attend_scratch_ = data_.Allocate(
-        ops().DecodeAttentionScratchBytes(kMaxBatch, kQueryHeads, static_cast<int32_t>(kDim)));
-    out_.push_back(data_.Poisoned(kMaxBatch, kQueryHeads * kDim));
+        shape_.max_batch,
+        {shape_.clusters, shape_.retrieved, shape_.estimated, GroupRanking::kMaxOfSoftmax}));
+    attend_scratch_ = data_.Allocate(ops().DecodeAttentionScratchBytes(
+        shape_.max_batch, kQueryHeads, static_cast<int32_t>(kDim)));
+    out_.push_back(data_.Poisoned(shape_.max_batch, kQueryHeads * kDim));
     FillDense();
-    refs_ = data_.Allocate(size_t{kRows} * kLookedUp * kPagesPerCluster * sizeof(PageRef));
+    refs_ = data_.Allocate(size_t{shape_.pages_of_set} * sizeof(PageRef));
     std::vector<int32_t> looked_up;
-    for (uint32_t row = 0; row < kRows; ++row) {
-      for (int32_t i = 0; i < kLookedUp; ++i) looked_up.push_back(ClusterOf(i));
+    for (uint32_t row = 0; row < shape_.rows; ++row) {
+      for (int32_t i = 0; i < shape_.looked_up; ++i) looked_up.push_back(ClusterOf(i));
     }
     looked_up_ = data_.Upload(looked_up);
-    num_looked_up_ = data_.Allocate(kRows * sizeof(int32_t));
+    num_looked_up_ = data_.Allocate(shape_.rows * sizeof(int32_t));
   }
   ~Stages() {
     backend_.device->UnmapHost(arena_);
@@ -104,13 +126,13 @@ class Stages {
   // Makes `hit_ratio` of the pages hits, the others misses; each row looks up `clusters`.
   void SetCache(double hit_ratio, int32_t clusters) {
     std::mt19937 random(7);
-    std::vector<SlotId> page_slot(kPages);
-    for (PageId page = 0; page < kPages; ++page) {
+    std::vector<SlotId> page_slot(shape_.pages);
+    for (PageId page = 0; page < shape_.pages; ++page) {
       page_slot[page] = random() < hit_ratio * 4294967296.0 ? page : kNoSlot;
     }
     page_slot_ = data_.Upload(page_slot);
     page_slot_before_ = data_.Upload(page_slot);
-    num_looked_up_ = data_.Upload(std::vector<int32_t>(kRows, clusters));
+    num_looked_up_ = data_.Upload(std::vector<int32_t>(shape_.rows, clusters));
   }
 
   void Score(CudaStream& stream, int32_t batch, uint32_t set) {
@@ -119,7 +141,7 @@ class Stages {
                                     .layer = set,
                                     .indexes = indexes(batch),
                                     .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
-                                    .max_clusters = kClusters,
+                                    .max_clusters = shape_.clusters,
                                     .scores = scores_.as<float>(),
                                     .radius_weight = 0.5f,
                                     .ranks = ranks_.as<float>()}));
@@ -127,13 +149,13 @@ class Stages {
   void Select(CudaStream& stream, int32_t batch) {
     Ok(ops().ClusterSelect(
         stream, {.scores = ranks_.as<const float>(),
-                 .max_clusters = kClusters,
+                 .max_clusters = shape_.clusters,
                  .batch = batch,
                  .num_query_heads = kQueryHeads,
                  .num_kv_heads = kHeads,
                  .budgets = budgets_.as<const SelectionBudget>().first(static_cast<size_t>(batch)),
-                 .max_retrieved = kRetrieved,
-                 .max_estimated = kEstimated,
+                 .max_retrieved = shape_.retrieved,
+                 .max_estimated = shape_.estimated,
                  .retrieved = retrieved_.as<int32_t>(),
                  .num_retrieved = num_retrieved_.as<int32_t>(),
                  .estimated = estimated_.as<int32_t>(),
@@ -141,7 +163,7 @@ class Stages {
                  .scratch = select_scratch_.bytes()}));
   }
   void Estimate(CudaStream& stream, int32_t batch, uint32_t set) {
-    const size_t heads = size_t{kMaxBatch} * kQueryHeads;
+    const size_t heads = static_cast<size_t>(shape_.max_batch) * kQueryHeads;
     const DeviceSpan<float> out = partial_.as<float>();
     Ok(ops().Estimate(stream, {.pool = pool(),
                                .layer = set,
@@ -149,10 +171,10 @@ class Stages {
                                .batch = batch,
                                .num_query_heads = kQueryHeads,
                                .scores = scores_.as<const float>(),
-                               .max_clusters = kClusters,
+                               .max_clusters = shape_.clusters,
                                .estimated = estimated_.as<const int32_t>(),
                                .num_estimated = num_estimated_.as<const int32_t>(),
-                               .max_estimated = kEstimated,
+                               .max_estimated = shape_.estimated,
                                .out = {out.first(heads), out.subspan(heads, heads),
                                        out.subspan(2 * heads, heads * kDim)},
                                .scratch = estimate_scratch_.bytes()}));
@@ -167,8 +189,8 @@ class Stages {
                                  .num_kv_heads = kHeads,
                                  .retrieved = looked_up_.as<const int32_t>(),
                                  .num_retrieved = num_looked_up_.as<const int32_t>(),
-                                 .max_retrieved = kLookedUp,
-                                 .max_pages = kLookedUp * kPagesPerCluster,
+                                 .max_retrieved = shape_.looked_up,
+                                 .max_pages = shape_.looked_up * kPagesPerCluster,
                                  .pages = refs_.as<PageRef>(),
                                  .num_pages = num_pages_.as<int32_t>()}));
   }
@@ -176,18 +198,17 @@ class Stages {
   void Admit(CudaStream& stream) { Ok(ops().AdmitPages(stream, {.cache = cache()})); }
   // As it was before the last layer's admissions.
   void PutBack(CudaStream& stream, uint32_t set) {
-    constexpr size_t kPagesOfSet = size_t{kRows} * kLookedUp * kPagesPerCluster;
     const auto copy = [&](void* to, const void* from, size_t bytes) {
       Ok(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream.get()));
     };
-    copy(page_slot_.as<SlotId>().device_data() + set * kPagesOfSet,
-         page_slot_before_.as<SlotId>().device_data() + set * kPagesOfSet,
-         kPagesOfSet * sizeof(SlotId));
+    copy(page_slot_.as<SlotId>().device_data() + set * shape_.pages_of_set,
+         page_slot_before_.as<SlotId>().device_data() + set * shape_.pages_of_set,
+         shape_.pages_of_set * sizeof(SlotId));
     copy(num_free_.bytes().device_data(), num_free_before_.bytes().device_data(), sizeof(uint32_t));
     copy(shared_.data(), zero_.bytes().device_data(), sizeof(RingCursor));
   }
   void Attend(CudaStream& stream, int32_t batch, uint32_t set, const Event* estimate_ready) {
-    const size_t heads = size_t{kMaxBatch} * kQueryHeads;
+    const size_t heads = static_cast<size_t>(shape_.max_batch) * kQueryHeads;
     const DeviceSpan<float> estimate = partial_.as<float>();
     Ok(ops().DecodeAttention(
         stream, {.queries = queries_[set].view.Rows(0, batch),
@@ -196,7 +217,7 @@ class Stages {
                  .zones = zones_.as<const DenseZone>().first(static_cast<size_t>(batch)),
                  .pages = refs_.as<const PageRef>(),
                  .num_pages = num_pages_.as<const int32_t>(),
-                 .max_pages = kLookedUp * kPagesPerCluster,
+                 .max_pages = shape_.looked_up * kPagesPerCluster,
                  .estimate = {estimate.first(heads), estimate.subspan(heads, heads),
                               estimate.subspan(2 * heads, heads * kDim)},
                  .estimate_ready = estimate_ready,
@@ -207,16 +228,16 @@ class Stages {
 
   // Whether the references of one look-up lead to the right bytes.
   bool ChecksOut() {
-    SetCache(0.9, kLookedUp);
+    SetCache(0.9, shape_.looked_up);
     auto& stream = static_cast<CudaStream&>(*backend_.stream);
-    LookUp(stream, kMaxBatch, 1);
+    LookUp(stream, shape_.max_batch, 1);
     Admit(stream);
     PutBack(stream, 1);
     const auto refs = data_.Download<PageRef>(refs_);
     const auto slots = slots_.as<const std::byte>();
     size_t num_misses = 0;
     for (uint32_t i = 0; i < refs.size(); ++i) {
-      const PageId page = kRows * kLookedUp * kPagesPerCluster + i;
+      const PageId page = shape_.pages_of_set + i;
       if (refs[i].page == slots.device_data() + size_t{page} * kPageBytes) continue;
       ++num_misses;
       const auto words = data_.Download(
@@ -232,10 +253,12 @@ class Stages {
 
   DeviceSpan<std::byte> pool_bytes() const { return pool_bytes_.bytes(); }
   Backend& backend() { return backend_; }
+  const Shape& shape() const { return shape_; }
 
  private:
   // Looked-up clusters lie apart.
-  static int32_t ClusterOf(int32_t index) { return index * 44 % kClusters; }
+  int32_t ClusterOf(int32_t index) const { return index * Spacing() % shape_.clusters; }
+  int32_t Spacing() const { return shape_.clusters / shape_.looked_up; }
 
   Ops& ops() { return *backend_.ops; }
   MetaPoolView pool() const { return {pool_bytes_.bytes(), kGeometry}; }
@@ -246,10 +269,10 @@ class Stages {
     return {.slots = slots_.bytes(),
             .transient = {},
             .arena = device_arena_,
-            .page_slot = page_slot_.as<SlotId>().first(kPages),
-            .slot_page = slot_page_.as<PageId>().first(kSlots),
-            .slot_stamp = stamps_.as<StepStamp>().first(kSlots),
-            .free_slots = free_.as<SlotId>().first(kSlots),
+            .page_slot = page_slot_.as<SlotId>().first(shape_.pages),
+            .slot_page = slot_page_.as<PageId>().first(shape_.slots),
+            .slot_stamp = stamps_.as<StepStamp>().first(shape_.slots),
+            .free_slots = free_.as<SlotId>().first(shape_.slots),
             .num_free = num_free_.as<uint32_t>().device_data(),
             .control = control_.as<LookupControl>().device_data(),
             .misses = misses_.as<PageMiss>(),
@@ -261,7 +284,7 @@ class Stages {
 
   // Random centroids and value sums, the same 16 MiB over and over at odd distances.
   void FillPool() {
-    const size_t num_blocks = size_t{kMaxBatch} * kMetaBlocks;
+    const size_t num_blocks = static_cast<size_t>(shape_.max_batch) * shape_.meta_blocks;
     const size_t run_bytes = MetaPoolView::RunBytes(kGeometry);
     const size_t num_runs = num_blocks * kSets * kHeads;
     pool_bytes_ = data_.Allocate(num_runs * run_bytes);
@@ -278,11 +301,12 @@ class Stages {
     std::vector<MetaEntry> entries(num_runs * kClustersPerMetaBlock);
     for (size_t run = 0; run < num_runs; ++run) {
       const size_t block = run / kSets / kHeads, set = run / kHeads % kSets;
-      const size_t row = block / kMetaBlocks * kHeads + run % kHeads;
+      const size_t row = block / shape_.meta_blocks * kHeads + run % kHeads;
       for (size_t i = 0; i < kClustersPerMetaBlock; ++i) {
-        const size_t cluster = block % kMetaBlocks * kClustersPerMetaBlock + i;
-        const size_t place = std::min<size_t>(cluster / 44, kLookedUp - 1);
-        const size_t first = ((set * kRows + row) * kLookedUp + place) * kPagesPerCluster;
+        const size_t cluster = block % shape_.meta_blocks * kClustersPerMetaBlock + i;
+        const size_t place = std::min<size_t>(cluster / Spacing(), shape_.looked_up - 1);
+        const size_t first =
+            ((set * shape_.rows + row) * shape_.looked_up + place) * kPagesPerCluster;
         entries[run * kClustersPerMetaBlock + i] = {static_cast<PageId>(first), 16, 1.0f};
       }
     }
@@ -293,22 +317,22 @@ class Stages {
     std::iota(ids.begin(), ids.end(), 0);
     block_ids_ = data_.Upload(ids);
     std::vector<MetaIndexView> views;
-    for (size_t i = 0; i < kMaxBatch; ++i) {
-      views.push_back(
-          {block_ids_.as<const MetaBlockId>().device_data() + i * kMetaBlocks, kMetaBlocks});
+    for (int32_t i = 0; i < shape_.max_batch; ++i) {
+      views.push_back({block_ids_.as<const MetaBlockId>().device_data() + i * shape_.meta_blocks,
+                       shape_.meta_blocks});
     }
     indexes_ = data_.Upload(views);
   }
 
   // Dense zones of zeros: what they hold does not matter.
   void FillDense() {
-    const size_t blocks = size_t{kMaxBatch} * kDenseBlocks;
+    const size_t blocks = static_cast<size_t>(shape_.max_batch) * kDenseBlocks;
     dense_ = data_.Upload(std::vector<std::byte>(blocks * DensePoolView::BlockBytes(kGeometry)));
     std::vector<DenseBlockId> ids(blocks);
     std::iota(ids.begin(), ids.end(), 0);
     dense_ids_ = data_.Upload(ids);
     std::vector<DenseZone> zones;
-    for (int32_t i = 0; i < kMaxBatch; ++i) {
+    for (int32_t i = 0; i < shape_.max_batch; ++i) {
       zones.push_back(
           {.block_ids = dense_ids_.as<const DenseBlockId>().device_data() + i * kDenseBlocks,
            .num_sink_tokens = kSinkTokensHere,
@@ -320,18 +344,18 @@ class Stages {
   // A cache with a slot for each page and some free ones, and an arena in host memory whose words
   // count up.
   void FillArena() {
-    arena_ = HostMemory(size_t{kPages} * kPageBytes);
+    arena_ = HostMemory(size_t{shape_.pages} * kPageBytes);
     auto* words = reinterpret_cast<uint32_t*>(arena_.data());
     for (size_t i = 0; i < arena_.size() / 4; ++i) words[i] = static_cast<uint32_t>(i);
     device_arena_ = *backend_.device->MapHost(arena_);
     shared_ = HostMemory(4096 + kLogCapacity * sizeof(LogEntry));
     std::memset(shared_.data(), 0, shared_.size());
     device_shared_ = *backend_.device->MapHost(shared_);
-    slots_ = data_.Allocate(size_t{kSlots} * kPageBytes);
-    slot_page_ = data_.Allocate(kSlots * sizeof(PageId));
-    stamps_ = data_.Allocate(kSlots * sizeof(StepStamp));
-    std::vector<SlotId> free(kSlots);
-    std::iota(free.begin(), free.begin() + kFreeSlots, kPages);
+    slots_ = data_.Allocate(size_t{shape_.slots} * kPageBytes);
+    slot_page_ = data_.Allocate(shape_.slots * sizeof(PageId));
+    stamps_ = data_.Allocate(shape_.slots * sizeof(StepStamp));
+    std::vector<SlotId> free(shape_.slots);
+    std::iota(free.begin(), free.begin() + kFreeSlots, shape_.pages);
     free_ = data_.Upload(free);
     num_free_ = data_.Upload(std::vector<uint32_t>(1, kFreeSlots));
     num_free_before_ = data_.Upload(std::vector<uint32_t>(1, kFreeSlots));
@@ -348,14 +372,16 @@ class Stages {
 
   void MakeQueries() {
     for (int32_t set = 0; set < kSets; ++set) {
-      queries_.push_back(data_.Activations(
-          RandomNormal(size_t{kMaxBatch} * kQueryHeads * kDim, 50 + static_cast<uint64_t>(set), 3),
-          kMaxBatch, kQueryHeads * kDim));
+      queries_.push_back(
+          data_.Activations(RandomNormal(static_cast<size_t>(shape_.max_batch) * kQueryHeads * kDim,
+                                         50 + static_cast<uint64_t>(set), 3),
+                            shape_.max_batch, kQueryHeads * kDim));
     }
   }
 
   Backend& backend_;
   DeviceData data_;
+  const Shape shape_;
   std::span<std::byte> arena_, shared_;
   DeviceSpan<std::byte> device_arena_, device_shared_;
   DeviceBuffer pool_bytes_, block_ids_, indexes_, scores_, ranks_, retrieved_, estimated_,
@@ -466,9 +492,12 @@ void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& wha
 void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& read_weights,
                    double limit) {
   const double weights_us = clock.TimeLayer([&](uint32_t) { read_weights(); });
-  for (const int32_t batch : {1, 6, kMaxBatch}) {
+  const Shape& shape = stages.shape();
+  for (const int32_t batch : {1, 6, 8}) {
+    if (batch > shape.max_batch) break;
     const double rows = static_cast<double>(batch) * kHeads;
-    const double score_bytes = rows * kClusters * (kDim * 2 + sizeof(MetaEntry) + 2 * kGroup * 4);
+    const double score_bytes =
+        rows * shape.clusters * (kDim * 2 + sizeof(MetaEntry) + 2 * kGroup * 4);
     PrintLine("score", batch,
               clock.TimeLayer([&](uint32_t set) { stages.Score(clock.stream(), batch, set); }),
               score_bytes, limit);
@@ -476,9 +505,9 @@ void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& re
               clock.TimeLayer([&](uint32_t) { stages.Select(clock.stream(), batch); }), 0, limit);
     PrintLine("estimate", batch,
               clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
-              rows * kEstimated * (kDim * 2 + sizeof(MetaEntry)), limit);
+              rows * shape.estimated * (kDim * 2 + sizeof(MetaEntry)), limit);
     for (const int percent : {100, 98, 95, 85}) {
-      stages.SetCache(percent / 100.0, kLookedUp);
+      stages.SetCache(percent / 100.0, shape.looked_up);
       const auto line = [&](const char* what, const std::function<void(uint32_t)>& enqueue) {
         const std::string name = std::string(what) + " " + std::to_string(percent) + " % hits";
         PrintLine(name.c_str(), batch, clock.TimeLayer(enqueue), 0, limit);
@@ -532,7 +561,7 @@ void MeasureAdmission(Stages& stages, Clock& clock) {
   }
 }
 
-int Run() {
+int Run(const Shape& shape) {
   int num_devices = 0;
   if (cudaGetDeviceCount(&num_devices) != cudaSuccess || num_devices == 0) {
     std::printf("no GPU: nothing measured\n");
@@ -545,7 +574,7 @@ int Run() {
   backend.stream = *backend.device->CreateStream(StreamKind::kCompute);
   backend.background = *backend.device->CreateStream(StreamKind::kBackground);
   {
-    Stages stages(backend);
+    Stages stages(backend, shape);
     Clock clock(backend);
     if (!stages.ChecksOut()) {
       std::fprintf(stderr, "wave_stages_bench: a page was read from a wrong place\n");
@@ -575,4 +604,15 @@ int Run() {
 }  // namespace
 }  // namespace retroinfer
 
-int main() { return retroinfer::Run(); }
+int main(int argc, char** argv) {
+  int32_t tokens = 122'880, max_batch = 8;
+  CLI::App app;
+  app.add_option("--tokens", tokens)->check(CLI::Range(96 * 1024, 4 * 1024 * 1024));
+  app.add_option("--max-batch", max_batch)->check(CLI::Range(1, 8));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  return retroinfer::Run(retroinfer::Shape(tokens, max_batch));
+}

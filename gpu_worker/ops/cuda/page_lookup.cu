@@ -1,5 +1,6 @@
-// PageLookup is one kernel, which looks every page up; a block takes one (sequence, KV head). A hit
-// costs no more than its stamp. A miss is attended in the arena. It gets a place in the list of
+// PageLookup is one kernel, which looks every page up; a block takes one (sequence, KV head), or
+// every so manyth 1024 pages of it where a row retrieves many clusters. A hit costs no more than
+// its stamp. A miss is attended in the arena. It gets a place in the list of
 // misses, and claims its entry of the page table: there, kPending + place is smaller for an earlier
 // place and larger than any slot, so the smallest value wins, whatever the order (atomicMin), and
 // the claims of one page agree on its owner. The last block that is done ranks the owners in list
@@ -10,6 +11,7 @@
 //
 // Invariants between two look-ups: as in gpu_worker/ops/cpu/page_lookup.cc; no entry of the table
 // is pending; the counters in LookupState are zero.
+#include <algorithm>
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
 
@@ -26,6 +28,8 @@ namespace {
 
 constexpr int kFindThreads = 1024;
 constexpr int kFindWarps = kFindThreads / 32;
+constexpr int64_t kClustersOfPart = 192;  // about the 1024 pages that a block looks up at once
+constexpr int64_t kMaxParts = 8;          // of a row
 constexpr int kCopyThreads = 512;
 constexpr int kCopyBlocks = 16;  // enough for the link to the host, few beside other kernels
 constexpr uint32_t kPending = 0x80000000u;
@@ -44,6 +48,7 @@ struct LookupParams {
   int64_t max_pages;
   PageRef* pages;
   int32_t* num_pages;
+  uint32_t num_parts;  // blocks of a row
 };
 
 using Scan = cub::BlockScan<int32_t, kFindThreads>;
@@ -96,14 +101,16 @@ __device__ void ListMiss(const LookupParams& params, bool is_miss, PageId page, 
   atomicMin(params.cache.page_slot + page, kPending | place);
 }
 
-// Looks up the pages of the clusters in `shared`, `num_pages` in all; `first` of the row's come
-// before them. Returns this thread's hits.
+// Looks up this part's share of the pages of the clusters in `shared`, `num_pages` in all; `first`
+// of the row's come before them. Returns this thread's hits.
 __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t first,
                               int32_t num_pages, int32_t num_clusters, StepStamp step,
                               FindShared& shared) {
   const BlockCacheParams& cache = params.cache;
+  const auto part = static_cast<int32_t>(blockIdx.x % params.num_parts);
+  const int32_t stride = static_cast<int32_t>(params.num_parts) * kFindThreads;
   uint32_t num_hits = 0;
-  for (int32_t base = 0; base < num_pages; base += kFindThreads) {
+  for (int32_t base = part * kFindThreads; base < num_pages; base += stride) {
     const int32_t index = base + static_cast<int32_t>(threadIdx.x);
     bool is_miss = false;
     PageId page = 0;
@@ -212,12 +219,12 @@ __device__ void RankOwners(const LookupParams& params, FindShared& shared) {
   Count(cache.counters->transients, read - num_admitted);
 }
 
-// grid: [batch * kv_heads]
+// grid: [batch * kv_heads * num_parts]
 __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams params) {
   __shared__ FindShared shared;
   const BlockCacheParams& cache = params.cache;
   AllowNextKernel();
-  const int64_t row = blockIdx.x;
+  const int64_t row = blockIdx.x / params.num_parts;
   const auto head = static_cast<uint32_t>(row % params.num_kv_heads);
   // One block asks for the cursors, early: they are as far away as the host, which answers one read
   // of an address after the other. An old tail only means less room.
@@ -261,7 +268,9 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) {
-    params.num_pages[row] = static_cast<int32_t>(num_pages);
+    if (blockIdx.x % params.num_parts == 0) {
+      params.num_pages[row] = static_cast<int32_t>(num_pages);
+    }
     Count(cache.counters->hits, shared.num_hits);
     shared.is_last = atomicAdd(&cache.lookup->num_finished, 1u) == gridDim.x - 1;
     __threadfence();
@@ -336,6 +345,8 @@ absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
   RETURN_IF_ERROR(CheckArg(rows * args.max_pages <= int64_t{UINT32_MAX}, kOp,
                            "needs an execution buffer of less than 2^32 pages"));
   if (rows == 0) return absl::OkStatus();
+  const auto num_parts = static_cast<uint32_t>(
+      std::clamp(args.max_retrieved / kClustersOfPart, int64_t{1}, kMaxParts));
   const LookupParams params{
       .cache = BlockCacheParams(args.cache, args.counters),
       .runs = MetaRuns(args.pool),
@@ -349,8 +360,9 @@ absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
       .max_pages = args.max_pages,
       .pages = args.pages.device_data(),
       .num_pages = args.num_pages.device_data(),
+      .num_parts = num_parts,
   };
-  FindRow<<<static_cast<uint32_t>(rows), kFindThreads, 0, stream.get()>>>(params);
+  FindRow<<<static_cast<uint32_t>(rows) * num_parts, kFindThreads, 0, stream.get()>>>(params);
   return CudaStatus(cudaGetLastError(), kOp);
 }
 

@@ -176,14 +176,23 @@ TEST_P(PageLookupTest, NothingIsAdmittedWhileTheCacheIsClosed) {
 // Many rows that share pages: sequences with a common prefix miss the same pages in one call.
 class SharedPages {
  public:
-  static constexpr int32_t kBatch = 6, kHeads = 2, kRetrieved = 60;
+  static constexpr int32_t kBatch = 6, kHeads = 2;
   static constexpr size_t kRows = kBatch * kHeads;
-  static constexpr int64_t kPages = kRetrieved * 5;
 
-  explicit SharedPages(Backend& backend) : backend_(backend), data_(backend) {
+  SharedPages(Backend& backend, uint32_t num_blocks)
+      : backend_(backend),
+        data_(backend),
+        num_clusters_(num_blocks * kClustersPerMetaBlock),
+        num_retrieved_(num_clusters_ - 4),
+        max_pages_(num_retrieved_ * 5),
+        pool_({1, kHeads, 128, DType::kBf16}, num_blocks) {
+    std::vector<MetaBlockId> block_ids(num_blocks);
+    std::iota(block_ids.begin(), block_ids.end(), MetaBlockId{0});
+    indexes_ = std::make_unique<MetaIndexImage>(
+        data_, std::vector<std::vector<MetaBlockId>>(kBatch, block_ids));
     for (uint32_t head = 0; head < kHeads; ++head) {
-      for (uint32_t i = 0; i < 64; ++i) {
-        pool_.host().Entries(0, 0, head)[i] = {num_pages_, 1 + i % 20};
+      for (uint32_t i = 0; i < num_clusters_; ++i) {
+        EntryOf(i, head) = {num_pages_, 1 + i % 20};
         num_pages_ += (1 + i % 20 + 3) / 4;
       }
     }
@@ -197,27 +206,27 @@ class SharedPages {
   uint64_t Run(BlockCacheImage& cache, std::mt19937& random) {
     std::vector<int32_t> clusters, counts;
     for (size_t row = 0; row < kRows; ++row) {
-      std::vector<int32_t> all(64);
+      std::vector<int32_t> all(num_clusters_);
       std::iota(all.begin(), all.end(), 0);
       std::shuffle(all.begin(), all.end(), random);
-      counts.push_back(static_cast<int32_t>(random() % (kRetrieved + 1)));
-      clusters.insert(clusters.end(), all.begin(), all.begin() + kRetrieved);
+      counts.push_back(static_cast<int32_t>(random() % (num_retrieved_ + 1)));
+      clusters.insert(clusters.end(), all.begin(), all.begin() + num_retrieved_);
     }
     const DeviceBuffer retrieved = data_.Upload(clusters), count = data_.Upload(counts);
-    const DeviceBuffer refs = data_.Allocate(kRows * kPages * sizeof(PageRef));
+    const DeviceBuffer refs = data_.Allocate(kRows * max_pages_ * sizeof(PageRef));
     const DeviceBuffer num_pages = data_.Allocate(kRows * sizeof(int32_t));
     const absl::Status status =
         backend_.ops->PageLookup(*backend_.stream, {.cache = cache.view(),
                                                     .counters = cache.device_counters(),
                                                     .pool = pool_view_,
                                                     .layer = 0,
-                                                    .indexes = indexes_.views(),
+                                                    .indexes = indexes_->views(),
                                                     .batch = kBatch,
                                                     .num_kv_heads = kHeads,
                                                     .retrieved = retrieved.as<const int32_t>(),
                                                     .num_retrieved = count.as<const int32_t>(),
-                                                    .max_retrieved = kRetrieved,
-                                                    .max_pages = kPages,
+                                                    .max_retrieved = num_retrieved_,
+                                                    .max_pages = max_pages_,
                                                     .pages = refs.as<PageRef>(),
                                                     .num_pages = num_pages.as<int32_t>()});
     EXPECT_TRUE(status.ok()) << status;
@@ -225,11 +234,11 @@ class SharedPages {
     const auto got_pages = data_.Download<int32_t>(num_pages);
     uint64_t lookups = 0;
     for (size_t row = 0; row < kRows; ++row) {
-      const size_t first = row * kPages;
+      const size_t first = row * max_pages_;
       size_t next = first;
       for (size_t i = 0; i < static_cast<size_t>(counts[row]); ++i) {
-        const auto cluster = static_cast<size_t>(clusters[row * kRetrieved + i]);
-        next = CheckCluster(pool_.host().Entries(0, 0, row % kHeads)[cluster], got, next);
+        const auto cluster = static_cast<uint32_t>(clusters[row * num_retrieved_ + i]);
+        next = CheckCluster(EntryOf(cluster, row % kHeads), got, next);
       }
       EXPECT_EQ(got_pages[row], static_cast<int32_t>(next - first));
       lookups += next - first;
@@ -240,6 +249,11 @@ class SharedPages {
   }
 
  private:
+  MetaEntry& EntryOf(uint32_t cluster, uint32_t head) {
+    return pool_.host().Entries(cluster / kClustersPerMetaBlock, 0,
+                                head)[cluster % kClustersPerMetaBlock];
+  }
+
   // Checks the references from `next` on; returns the place behind them.
   size_t CheckCluster(const MetaEntry& entry, const std::vector<PageRef>& refs, size_t next) {
     for (uint32_t i = 0; 4 * i < entry.num_tokens; ++i, ++next) {
@@ -255,15 +269,17 @@ class SharedPages {
 
   Backend& backend_;
   DeviceData data_;
-  MetaPoolImage pool_{{1, kHeads, 128, DType::kBf16}, 1};
-  MetaIndexImage indexes_{data_, std::vector<std::vector<MetaBlockId>>(kBatch, {0})};
+  const uint32_t num_clusters_, num_retrieved_;
+  const uint32_t max_pages_;  // of a row
+  MetaPoolImage pool_;
+  std::unique_ptr<MetaIndexImage> indexes_;
   MetaPoolView pool_view_;
   uint32_t num_pages_ = 0;
 };
 
 TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
   constexpr uint32_t kSlots = 300;
-  SharedPages shared(*backend_);
+  SharedPages shared(*backend_, 1);
   ASSERT_GT(shared.num_pages(), kSlots);
   for (const uint32_t num_transient : {0u, 16u, 400u}) {
     SCOPED_TRACE(num_transient);
@@ -297,6 +313,23 @@ TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
       EXPECT_EQ(page_slot.at(entry.page), entry.slot);
     }
   }
+}
+
+// As in contexts of several 100,000 tokens: rows of more pages than are looked up at once.
+TEST_P(PageLookupTest, RowsOfManyClusters) {
+  SharedPages shared(*backend_, 18);
+  BlockCacheImage cache(*backend_, shared.num_pages() / 2, 16, shared.num_pages(), 1 << 14);
+  std::mt19937 random(1);
+  uint64_t lookups = 0;
+  for (StepStamp step = 1; step < 3; ++step) {
+    cache.BeginStep(step);
+    lookups += shared.Run(cache, random);
+  }
+  const BlockCacheCounters counters = cache.counters();
+  EXPECT_EQ(counters.hits + counters.misses, lookups);
+  EXPECT_GT(counters.hits, 0u);
+  EXPECT_EQ(counters.admissions, shared.num_pages() / 2);
+  EXPECT_EQ(cache.DrainLog().size(), counters.admissions);
 }
 
 TEST_P(PageLookupTest, NothingRetrieved) {
