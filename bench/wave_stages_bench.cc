@@ -195,7 +195,10 @@ class Stages {
                                  .num_pages = num_pages_.as<int32_t>()}));
   }
 
-  void Admit(CudaStream& stream) { Ok(ops().AdmitPages(stream, {.cache = cache()})); }
+  void Admit(CudaStream& stream) {
+    Ok(ops().AdmitPages(
+        stream, {.cache = cache(), .counters = counters_.as<BlockCacheCounters>().device_data()}));
+  }
   // As it was before the last layer's admissions.
   void PutBack(CudaStream& stream, uint32_t set) {
     const auto copy = [&](void* to, const void* from, size_t bytes) {

@@ -161,7 +161,7 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const MatrixView& queri
   // Not beside attention, which reads missing pages over the same bus.
   RETURN_IF_ERROR(stream_.Record(*attended_));
   RETURN_IF_ERROR(beside_->Wait(*attended_));
-  RETURN_IF_ERROR(ops_.AdmitPages(*beside_, {.cache = cache_.view()}));
+  RETURN_IF_ERROR(AdmitPagesOn(*beside_));
   return beside_->Record(*admitted_);
 }
 

@@ -68,7 +68,7 @@ class WaveDecode {
   absl::Status Select();
   absl::Status EstimateZone(uint32_t layer) { return EstimateOn(stream_, layer); }
   absl::Status LookUpPages(uint32_t layer);
-  absl::Status AdmitPages() { return ops_.AdmitPages(stream_, {.cache = cache_.view()}); }
+  absl::Status AdmitPages() { return AdmitPagesOn(stream_); }
   absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
     return AttendAfter(nullptr, layer, queries, out);
   }
@@ -79,6 +79,9 @@ class WaveDecode {
 
   absl::Status Allocate();
   absl::Status EstimateOn(Stream& stream, uint32_t layer);
+  absl::Status AdmitPagesOn(Stream& stream) {
+    return ops_.AdmitPages(stream, {.cache = cache_.view(), .counters = cache_.counters()});
+  }
   absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const MatrixView& queries,
                            const MatrixView& out);
   absl::Status LayerSideBySide(uint32_t layer, const MatrixView& queries, const MatrixView& out);

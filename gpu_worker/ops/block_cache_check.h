@@ -46,7 +46,9 @@ inline absl::Status CheckPageLookup(const PageLookupArgs& args) {
 }
 
 inline absl::Status CheckAdmitPages(const AdmitPagesArgs& args) {
-  return CheckBlockCache(args.cache, "admit_pages");
+  constexpr char kOp[] = "admit_pages";
+  RETURN_IF_ERROR(CheckBlockCache(args.cache, kOp));
+  return CheckArg(args.counters != nullptr, kOp, "needs counters");
 }
 
 inline absl::Status CheckApplyEvictions(const ApplyEvictionsArgs& args) {

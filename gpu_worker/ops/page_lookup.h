@@ -31,17 +31,14 @@ struct PageMiss {
   uint32_t rank;   // among the owners; decides where the page goes. Of an owner only
 };
 
-// What the kernels of one look-up tell each other. Zero before the first call; each call leaves the
-// counters at zero.
+// What the kernels of one look-up tell each other. Zero before the first call; admission leaves
+// num_listed at zero.
 struct LookupState {
   uint32_t num_listed;    // places of the list asked for so far; may exceed its size
-  uint32_t num_finished;  // thread blocks that are done
   uint32_t num_misses;    // places of the list in use
   uint32_t num_admitted;  // owners with a rank below this get free slots
-  uint32_t num_free;      // before the call
-  uint32_t reserved;
-  uint64_t log_head;  // cursors of the log before the call
-  uint64_t log_tail;
+  uint32_t num_free;      // before the admissions
+  uint64_t log_head;      // the same
 };
 
 inline constexpr size_t kMaxSlots = 0x7fffffff;
@@ -81,10 +78,10 @@ struct BlockCacheCounters {
 };
 
 // A look-up is two calls. After PageLookup the execution buffer can be attended. AdmitPages then
-// carries out what was decided: when it is done, and not before, the pages admitted lie in their
-// slots, and table and log name them. It is called once after each PageLookup, behind it on the
-// same or another stream, before the next call of any operation on the cache; attention over the
-// execution buffer may run at the same time.
+// gives slots to pages that were missed: when it is done, and not before, they lie in them, table
+// and log name them, and the counters have the look-up. It is called once after each PageLookup,
+// behind it on the same or another stream, before the next call of any operation on the cache;
+// attention over the execution buffer may run at the same time.
 struct PageLookupArgs {
   BlockCacheView cache;
   BlockCacheCounters* counters = nullptr;  // device
@@ -104,6 +101,7 @@ struct PageLookupArgs {
 
 struct AdmitPagesArgs {
   BlockCacheView cache;
+  BlockCacheCounters* counters = nullptr;  // device
 };
 
 // Applies eviction requests between two steps: a slot whose page or stamp changed since is kept.

@@ -42,7 +42,10 @@ inline void AdmitPages(Backend& backend, BlockCacheImage& cache, StepStamp step,
                                                  .pages = refs.as<PageRef>(),
                                                  .num_pages = num_pages.as<int32_t>()})
                   .ok());
-  ASSERT_TRUE(backend.ops->AdmitPages(*backend.stream, {.cache = cache.view()}).ok());
+  ASSERT_TRUE(backend.ops
+                  ->AdmitPages(*backend.stream,
+                               {.cache = cache.view(), .counters = cache.device_counters()})
+                  .ok());
   ASSERT_TRUE(backend.stream->Synchronize().ok());
 }
 

@@ -58,7 +58,8 @@ class ClusterLookup {
                                             .pages = refs_.as<PageRef>(),
                                             .num_pages = num_pages_.as<int32_t>()})
             .ok());
-    RI_CHECK(backend_.ops->AdmitPages(*backend_.stream, {.cache = cache}).ok());
+    RI_CHECK(
+        backend_.ops->AdmitPages(*backend_.stream, {.cache = cache, .counters = counters}).ok());
     auto refs = data_.Download<PageRef>(refs_);
     refs.resize(static_cast<size_t>(data_.Download<int32_t>(num_pages_)[0]));
     return refs;

@@ -61,13 +61,6 @@ __device__ inline uint64_t LoadCursor(const uint64_t* cursor) {
   return value;
 }
 
-// The same without any order: later accesses do not wait for it.
-__device__ inline uint64_t PeekCursor(const uint64_t* cursor) {
-  uint64_t value;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];\n" : "=l"(value) : "l"(cursor));
-  return value;
-}
-
 // Entries that can be appended at `head`. A store that writes nonsense into its cursor makes this
 // 0, never more than the capacity.
 __device__ inline uint64_t LogRoom(const BlockCacheParams& cache, uint64_t head, uint64_t tail) {

@@ -69,18 +69,19 @@ __device__ float SumOfSquares(const uint4& packed) {
   return sum;
 }
 
-// grid: [max_clusters / 64, kv_heads, batch]
+// grid: [kv_heads, max_clusters / 64, batch]: the heads of a block are neighbours in memory, and of
+// a long index each block is in another page of the address translation.
 template <int kDims>
 __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) {
   constexpr int kChunks = kDims / 32;  // of 8 elements, that one lane reads of a row
-  const uint32_t head = blockIdx.y, sequence = blockIdx.z;
+  const uint32_t head = blockIdx.x, sequence = blockIdx.z;
   const MetaIndexView index = params.indexes[sequence];
   AllowNextKernel();
-  if (static_cast<int32_t>(blockIdx.x) >= index.num_blocks) {
+  if (static_cast<int32_t>(blockIdx.y) >= index.num_blocks) {
     AwaitLastKernel();
     return;
   }
-  const MetaBlockId block = index.block_ids[blockIdx.x];
+  const MetaBlockId block = index.block_ids[blockIdx.y];
   const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4, part = lane % 4;
   const uint32_t first = threadIdx.x / 32 * 16;
 
@@ -119,8 +120,8 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
   for (int i = 0; i < kChunks; ++i) Multiply(low[i], high[i], query[i], even, odd);
 
   const int64_t first_row =
-      (static_cast<int64_t>(sequence) * gridDim.y + head) * params.group * params.max_clusters;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kClustersPerMetaBlock + first + row;
+      (static_cast<int64_t>(sequence) * gridDim.x + head) * params.group * params.max_clusters;
+  const int64_t column = static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock + first + row;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int query_head = 2 * part + i % 2;
@@ -134,12 +135,12 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
 template <int kDims>
 __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
   constexpr int kPerLane = kDims / 32;
-  const uint32_t head = blockIdx.y, sequence = blockIdx.z;
+  const uint32_t head = blockIdx.x, sequence = blockIdx.z;
   const MetaIndexView index = params.indexes[sequence];
   AllowNextKernel();
   AwaitLastKernel();
-  if (static_cast<int32_t>(blockIdx.x) >= index.num_blocks) return;
-  const MetaBlockId block = index.block_ids[blockIdx.x];
+  if (static_cast<int32_t>(blockIdx.y) >= index.num_blocks) return;
+  const MetaBlockId block = index.block_ids[blockIdx.y];
   const uint32_t lane = threadIdx.x % 32;
   const auto* centroids =
       reinterpret_cast<const float*>(params.runs.Centroids(block, params.layer, head));
@@ -166,9 +167,9 @@ __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
       }
       sum = sum_of_lanes(sum);
       if (lane != 0) continue;
-      const int64_t row = (static_cast<int64_t>(sequence) * gridDim.y + head) * params.group + g;
+      const int64_t row = (static_cast<int64_t>(sequence) * gridDim.x + head) * params.group + g;
       Write(params,
-            row * params.max_clusters + static_cast<int64_t>(blockIdx.x) * kClustersPerMetaBlock +
+            row * params.max_clusters + static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock +
                 cluster,
             entries[cluster].num_tokens, params.scale * sum, reach, entries[cluster].radius);
     }
@@ -198,8 +199,9 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
       .scores = args.scores.device_data(),
       .ranks = args.radius_weight != 0 ? args.ranks.device_data() : nullptr,
   };
-  const dim3 grid(static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
-                  geometry.num_kv_heads, static_cast<uint32_t>(args.queries.rows));
+  const dim3 grid(geometry.num_kv_heads,
+                  static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
+                  static_cast<uint32_t>(args.queries.rows));
   const bool is_f32 = geometry.dtype == DType::kF32;
   const auto kernel = geometry.head_dim == 128 ? (is_f32 ? ScoreF32<128> : ScoreBf16<128>)
                                                : (is_f32 ? ScoreF32<64> : ScoreBf16<64>);

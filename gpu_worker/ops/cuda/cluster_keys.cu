@@ -1,7 +1,7 @@
 // Spherical k-means in a few launches a round: assignment (a matrix product whose epilogue keeps
-// the largest of each row, so that no product leaves the registers), a stable sort of the tokens by
-// cluster, and new centroids. Bound by the tensor cores: 2 * n * m * d flops for each head and
-// round.
+// the largest of each row, so that no product leaves the registers; on Hopper that of
+// cluster_assign_hopper.cu), a stable sort of the tokens by cluster, and new centroids. Bound by
+// the tensor cores: 2 * n * m * d flops for each head and round.
 //
 // Invariants:
 // * Sums run over a cluster's members in token order, split among four warps by place: the same
@@ -9,6 +9,7 @@
 // * Ties between centroids go to the lower cluster number.
 // * Keys and centroids are multiplied in the KV dtype: bf16 on tensor cores, f32 without.
 #include "gpu_worker/ops/cluster_keys_check.h"
+#include "gpu_worker/ops/cuda/cluster_assign.h"
 #include "gpu_worker/ops/cuda/cluster_keys.h"
 #include "gpu_worker/ops/cuda/cluster_rows.cuh"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
@@ -427,10 +428,20 @@ class Clustering {
               kernel, keys_, centroids_, args_.num_tokens, args_.num_clusters, assignment),
           "launching cluster_keys' assignment");
     };
-    if constexpr (sizeof(T) == 2) {
-      RETURN_IF_ERROR(launch(&AssignKernel<kDim>, kKeysPerAssignBlock, kAssignThreads));
-    } else {
+    if constexpr (sizeof(T) == 4) {
       RETURN_IF_ERROR(launch(&PlainAssignKernel<kDim>, kPlainThreads, kPlainThreads));
+    } else if (HasHopperAssign()) {
+      RETURN_IF_ERROR(CudaStatus(LaunchHopperAssign({.keys = keys_.data,
+                                                     .head_stride = keys_.head_stride,
+                                                     .centroids = centroids_,
+                                                     .num_heads = heads_,
+                                                     .num_tokens = args_.num_tokens,
+                                                     .num_clusters = args_.num_clusters,
+                                                     .assignment = assignment},
+                                                    kDim, stream_.get()),
+                                 "launching cluster_keys' assignment"));
+    } else {
+      RETURN_IF_ERROR(launch(&AssignKernel<kDim>, kKeysPerAssignBlock, kAssignThreads));
     }
     return OrderMembers(stream_, assignment, heads_, args_.num_tokens, args_.num_clusters,
                         scratch_.order, args_.sizes.device_data(), /*early=*/true);

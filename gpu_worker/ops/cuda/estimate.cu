@@ -76,7 +76,7 @@ struct Place {
 template <int kHeads>
 __device__ Place<kHeads> ReadPlace(const EstimateParams& params, int64_t row, int32_t first,
                                    int32_t count, const std::byte** sum) {
-  const uint32_t head = blockIdx.y;
+  const uint32_t head = blockIdx.x;
   const int index = static_cast<int>(threadIdx.x);
   // Places beyond the zone read its first cluster, with weight 0.
   const bool is_place = index < count;
@@ -131,14 +131,14 @@ __device__ void FindWeights(const Place<kHeads>& place, PartShared<kDims, kHeads
   __syncthreads();
 }
 
-// grid: [max_parts, kv_heads, batch]
+// grid: [kv_heads, max_parts, batch], as in centroid_score.cu
 template <typename Element, int kDims, int kHeads>
 __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams params) {
   constexpr int kPerLane = kDims / 32;
   using Values = Pack<Element, kPerLane>;
   __shared__ PartShared<kDims, kHeads> shared;
-  const int64_t row = static_cast<int64_t>(blockIdx.z) * gridDim.y + blockIdx.y;
-  const int32_t first = static_cast<int32_t>(blockIdx.x) * kClustersPerPart;
+  const int64_t row = static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x;
+  const int32_t first = static_cast<int32_t>(blockIdx.y) * kClustersPerPart;
   const int32_t count = min(kClustersPerPart, params.num_estimated[row] - first);
   if (count <= 0) return;
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
     for (int j = 0; j < kPerLane; ++j) shared.partial[warp][g][lane * kPerLane + j] = acc[g][j];
   }
   __syncthreads();
-  const int64_t first_part = row * params.group * params.max_parts + blockIdx.x;
+  const int64_t first_part = row * params.group * params.max_parts + blockIdx.y;
   for (int i = thread; i < params.group * kDims; i += kThreads) {
     const int g = i / kDims;
     float sum = 0;
@@ -302,7 +302,7 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
       .sum = args.out.sum.device_data(),
       .acc = args.out.acc.device_data(),
   };
-  const dim3 grid(static_cast<uint32_t>(parts), geometry.num_kv_heads,
+  const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
                   static_cast<uint32_t>(args.batch));
   const bool is_f32 = geometry.dtype == DType::kF32;
   const auto launch = geometry.head_dim == 128

@@ -1,13 +1,14 @@
 // PageLookup is one kernel, which looks every page up; a block takes one (sequence, KV head), or
 // every so manyth 1024 pages of it where a row retrieves many clusters. A hit costs no more than
-// its stamp. A miss is attended in the arena. It gets a place in the list of
-// misses, and claims its entry of the page table: there, kPending + place is smaller for an earlier
-// place and larger than any slot, so the smallest value wins, whatever the order (atomicMin), and
-// the claims of one page agree on its owner. The last block that is done ranks the owners in list
-// order: the first ones get free slots, as many as the log has room for.
+// its stamp. A miss is attended in the arena. It gets a place in the list of misses, and claims its
+// entry of the page table: there, kPending + place is smaller for an earlier place and larger than
+// any slot, so the smallest value wins, whatever the order (atomicMin), and the claims of one page
+// agree on its owner. Attention waits for no more than that.
 //
-// AdmitPages carries that out: one block enters the admissions into the table and the log, the
-// others copy pages, a warp at a time. Bound by the link to the host: kPageBytes an admission.
+// AdmitPages is two kernels. One block ranks the owners in list order: the first ones get free
+// slots, as many as the log has room for. Then one block enters the admissions into the table and
+// the log, and the others copy pages, a warp at a time. Bound by the link to the host: kPageBytes
+// an admission.
 //
 // Invariants between two look-ups: as in gpu_worker/ops/cpu/page_lookup.cc; no entry of the table
 // is pending; the counters in LookupState are zero.
@@ -62,11 +63,6 @@ struct FindShared {
   int32_t warp_misses[kFindWarps];
   uint32_t list_base;
   uint32_t num_hits;
-  uint32_t num_owners;
-  uint32_t num_admissible;
-  uint32_t num_shared_hits;
-  uint32_t num_free;
-  bool is_last;
 };
 
 __device__ PageRef RefTo(const std::byte* memory, size_t index, uint32_t num_tokens) {
@@ -148,75 +144,9 @@ __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t f
   return num_hits;
 }
 
-// Admissions that the free slots and the log allow: an entry for each page now, and one for the
-// release of it and of every resident page later.
-__device__ uint32_t Admissible(const BlockCacheParams& cache, uint64_t num_free, uint64_t head,
-                               uint64_t tail) {
-  if (cache.control->is_closed != 0 || num_free == 0) return 0;
-  const uint64_t need = cache.num_slots - num_free + 2;
-  const uint64_t room = LogRoom(cache, head, tail);
-  return room < need ? 0 : static_cast<uint32_t>(min(num_free, (room - need) / 2 + 1));
-}
-
 // Adds to a sum that nobody waits for.
 __device__ void Count(uint64_t& sum, uint64_t more) {
   atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(more));
-}
-
-// Ranks the owners and keeps the accounts.
-__device__ void RankOwners(const LookupParams& params, FindShared& shared) {
-  const BlockCacheParams& cache = params.cache;
-  LookupState& state = *cache.lookup;
-  const uint32_t num_listed = __ldcg(&state.num_listed);
-  const uint32_t num_misses = min(num_listed, cache.max_misses);
-  if (num_misses == 0 && threadIdx.x == 0) {
-    state.num_misses = state.num_admitted = state.num_finished = 0;
-  }
-  if (num_misses == 0) return;
-  if (threadIdx.x == 0) {
-    shared.num_free = *cache.num_free;
-    shared.num_admissible =
-        Admissible(cache, shared.num_free, __ldcg(&state.log_head), __ldcg(&state.log_tail));
-    shared.num_shared_hits = 0;
-  }
-  __syncthreads();
-  const uint32_t num_admissible = shared.num_admissible;
-  uint32_t num_owners = 0;
-  for (uint32_t base = 0; base < num_misses; base += kFindThreads) {
-    const uint32_t place = base + threadIdx.x;
-    PageMiss miss{};
-    if (place < num_misses) {
-      miss.page = __ldcg(&cache.misses[place].page);
-      miss.owner = __ldcg(cache.page_slot + miss.page) & ~kPending;
-    }
-    const bool is_owner = place < num_misses && miss.owner == place;
-    int32_t before = 0, all = 0;
-    Scan(shared.scan).ExclusiveSum(is_owner ? 1 : 0, before, all);
-    if (place < num_misses) {
-      cache.misses[place].owner = miss.owner;
-      if (is_owner) cache.misses[place].rank = num_owners + static_cast<uint32_t>(before);
-    }
-    num_owners += static_cast<uint32_t>(all);
-    __syncthreads();  // ranks of this round are there
-    // A page that another miss admits is a hit.
-    if (place < num_misses && !is_owner && cache.misses[miss.owner].rank < num_admissible) {
-      atomicAdd(&shared.num_shared_hits, 1u);
-    }
-  }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  const uint32_t num_admitted = min(num_admissible, num_owners);
-  state.num_misses = num_misses;
-  state.num_admitted = num_admitted;
-  state.num_free = shared.num_free;
-  state.num_listed = 0;
-  state.num_finished = 0;
-  if (num_admitted != 0) *cache.num_free = shared.num_free - num_admitted;
-  const uint32_t read = num_listed - shared.num_shared_hits;
-  Count(cache.counters->hits, shared.num_shared_hits);
-  Count(cache.counters->misses, read);
-  Count(cache.counters->admissions, num_admitted);
-  Count(cache.counters->transients, read - num_admitted);
 }
 
 // grid: [batch * kv_heads * num_parts]
@@ -226,11 +156,6 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
   AllowNextKernel();
   const int64_t row = blockIdx.x / params.num_parts;
   const auto head = static_cast<uint32_t>(row % params.num_kv_heads);
-  // One block asks for the cursors, early: they are as far away as the host, which answers one read
-  // of an address after the other. An old tail only means less room.
-  uint64_t cursor = 0;
-  if (blockIdx.x == 0 && threadIdx.x == 0) cursor = PeekCursor(cache.log_head);
-  if (blockIdx.x == 0 && threadIdx.x == 32) cursor = PeekCursor(cache.log_tail);
   if (threadIdx.x == 0) shared.num_hits = 0;
   const StepStamp step = cache.control->step;
   const auto num_clusters =
@@ -263,20 +188,68 @@ __global__ void __launch_bounds__(kFindThreads, 1) FindRow(const LookupParams pa
   num_hits = __reduce_add_sync(kAllLanes, num_hits);
   __syncthreads();
   if (threadIdx.x % 32 == 0 && num_hits != 0) atomicAdd(&shared.num_hits, num_hits);
-  if (blockIdx.x == 0 && threadIdx.x == 0) cache.lookup->log_head = cursor;
-  if (blockIdx.x == 0 && threadIdx.x == 32) cache.lookup->log_tail = cursor;
-  __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) {
-    if (blockIdx.x % params.num_parts == 0) {
-      params.num_pages[row] = static_cast<int32_t>(num_pages);
+  if (threadIdx.x != 0) return;
+  Count(cache.counters->hits, shared.num_hits);
+  if (blockIdx.x % params.num_parts == 0) params.num_pages[row] = static_cast<int32_t>(num_pages);
+}
+
+// Admissions that the free slots and the log allow: an entry for each page now, and one for the
+// release of it and of every resident page later.
+__device__ uint32_t Admissible(const BlockCacheParams& cache, uint64_t num_free, uint64_t room) {
+  if (cache.control->is_closed != 0 || num_free == 0) return 0;
+  const uint64_t need = cache.num_slots - num_free + 2;
+  return room < need ? 0 : static_cast<uint32_t>(min(num_free, (room - need) / 2 + 1));
+}
+
+// Ranks the owners and keeps the accounts. One block.
+__global__ void __launch_bounds__(kFindThreads, 1) RankOwners(const BlockCacheParams cache) {
+  __shared__ Scan::TempStorage scan;
+  __shared__ uint32_t num_shared_hits;
+  LookupState& state = *cache.lookup;
+  const uint32_t num_listed = state.num_listed;
+  const uint32_t num_misses = min(num_listed, cache.max_misses);
+  if (threadIdx.x == 0) num_shared_hits = 0;
+  const LogPlace log = FindLogPlace(cache);  // a barrier, too
+  const uint32_t num_free = *cache.num_free;
+  const uint32_t num_admissible = Admissible(cache, num_free, log.room);
+  uint32_t num_owners = 0;
+  for (uint32_t base = 0; base < num_misses; base += kFindThreads) {
+    const uint32_t place = base + threadIdx.x;
+    PageMiss miss{};
+    if (place < num_misses) {
+      miss = cache.misses[place];
+      miss.owner = cache.page_slot[miss.page] & ~kPending;
     }
-    Count(cache.counters->hits, shared.num_hits);
-    shared.is_last = atomicAdd(&cache.lookup->num_finished, 1u) == gridDim.x - 1;
-    __threadfence();
+    const bool is_owner = place < num_misses && miss.owner == place;
+    int32_t before = 0, all = 0;
+    Scan(scan).ExclusiveSum(is_owner ? 1 : 0, before, all);
+    if (place < num_misses) {
+      cache.misses[place].owner = miss.owner;
+      if (is_owner) cache.misses[place].rank = num_owners + static_cast<uint32_t>(before);
+    }
+    num_owners += static_cast<uint32_t>(all);
+    __syncthreads();  // ranks of this round are there
+    // A page that another miss admits is a hit.
+    if (place < num_misses && !is_owner && cache.misses[miss.owner].rank < num_admissible) {
+      atomicAdd(&num_shared_hits, 1u);
+    }
   }
   __syncthreads();
-  if (shared.is_last) RankOwners(params, shared);
+  if (threadIdx.x != 0) return;
+  const uint32_t num_admitted = min(num_admissible, num_owners);
+  state.num_listed = 0;
+  state.num_misses = num_misses;
+  state.num_admitted = num_admitted;
+  state.num_free = num_free;
+  state.log_head = log.head;
+  if (num_misses == 0) return;
+  if (num_admitted != 0) *cache.num_free = num_free - num_admitted;
+  const uint32_t read = num_listed - num_shared_hits;
+  Count(cache.counters->hits, num_shared_hits);
+  Count(cache.counters->misses, read);
+  Count(cache.counters->admissions, num_admitted);
+  Count(cache.counters->transients, read - num_admitted);
 }
 
 // The slot that the owner with `rank` < num_admitted gets.
@@ -370,8 +343,10 @@ absl::Status AdmitPages(CudaStream& stream, const AdmitPagesArgs& args) {
   constexpr char kOp[] = "admit_pages";
   RETURN_IF_ERROR(CheckAdmitPages(args));
   RETURN_IF_ERROR(CheckWorkingMemory(args.cache, kOp));
-  AdmitAndCopy<<<1 + kCopyBlocks, kCopyThreads, 0, stream.get()>>>(
-      BlockCacheParams(args.cache, nullptr));
+  const BlockCacheParams cache(args.cache, args.counters);
+  RankOwners<<<1, kFindThreads, 0, stream.get()>>>(cache);
+  RETURN_IF_ERROR(CudaStatus(cudaGetLastError(), kOp));
+  AdmitAndCopy<<<1 + kCopyBlocks, kCopyThreads, 0, stream.get()>>>(cache);
   return CudaStatus(cudaGetLastError(), kOp);
 }
 
