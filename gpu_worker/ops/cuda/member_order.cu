@@ -2,6 +2,9 @@
 // * Each warp sorts a run of consecutive tokens; runs follow each other inside a cluster, and lanes
 //   inside a run, so that the order of a cluster's tokens is that of the text on every run.
 // * The counters of a warp are its own: nothing depends on which of two atomics came first.
+// The order is made in shared memory: scattered stores of two bytes to device memory took longer
+// than all the rest.
+#include "common/status/status_macros.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/cuda/member_order.h"
@@ -39,20 +42,30 @@ __device__ uint32_t SumBefore(uint32_t value, uint32_t* warp_sums) {
   }
   if (lane == 31) warp_sums[warp] = sum;
   __syncthreads();
-  uint32_t before = 0;
-  for (int i = 0; i < warp; ++i) before += warp_sums[i];
+  const uint32_t before = __reduce_add_sync(kAllLanes, lane < warp ? warp_sums[lane] : 0);
   return before + sum - value;
 }
+
+struct OrderShared {
+  // Members in the warp's run, then the place of the warp's next member.
+  uint16_t places[kWarps][kMaxOrderedClusters];
+  alignas(16) uint16_t tokens[kMaxOrderedTokens];
+  uint32_t warp_sums[kWarps];
+};
 
 // One block a head. Bound by latency, so that a lane loads all its tokens' clusters before it
 // counts any.
 __global__ void __launch_bounds__(kThreads)
     OrderMembersKernel(const int32_t* assignments, int32_t num_tokens, int32_t num_clusters,
                        MemberOrder order, int32_t* sizes) {
-  // Members in the warp's run, then the place of the warp's next member.
-  __shared__ uint16_t places[kWarps][kMaxOrderedClusters];
-  __shared__ uint32_t warp_sums[kWarps];
+  extern __shared__ __align__(16) std::byte memory[];
+  auto& shared = *reinterpret_cast<OrderShared*>(memory);
+  auto& places = shared.places;
   AllowNextKernel();
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < kWarps * kMaxOrderedClusters / 8;
+       i += kThreads) {
+    reinterpret_cast<uint4*>(&places[0][0])[i] = {};
+  }
   AwaitLastKernel();
   const int64_t head = blockIdx.x;
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -66,9 +79,6 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kMaxPerLane; ++i) {
     clusters[i] = i < per_lane ? assignment[first_token + i * 32] : 0;
-  }
-  for (int32_t i = thread; i < kWarps * kMaxOrderedClusters; i += kThreads) {
-    (&places[0][0])[i] = 0;
   }
   __syncthreads();
 #pragma unroll
@@ -86,7 +96,7 @@ __global__ void __launch_bounds__(kThreads)
   if (thread < num_clusters) {
     for (auto& warp_places : places) size += warp_places[thread];
   }
-  uint32_t place = SumBefore(size, warp_sums);
+  uint32_t place = SumBefore(size, shared.warp_sums);
   if (thread < num_clusters) {
     order.first[head * num_clusters + thread] = place;
     if (sizes != nullptr) sizes[head * num_clusters + thread] = static_cast<int32_t>(size);
@@ -103,10 +113,15 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t cluster = clusters[i];
     const int before = __popc(peers[i] & ((1u << lane) - 1));
     const uint16_t first = places[warp][cluster];
-    order.tokens[head * num_tokens + first + before] = static_cast<uint16_t>(first_token + i * 32);
+    shared.tokens[first + before] = static_cast<uint16_t>(first_token + i * 32);
     __syncwarp();
     if (before == 0) places[warp][cluster] = static_cast<uint16_t>(first + __popc(peers[i]));
     __syncwarp();
+  }
+  __syncthreads();
+  auto* const ordered = reinterpret_cast<uint4*>(order.tokens + head * num_tokens);
+  for (int32_t i = thread; i < num_tokens / 8; i += kThreads) {
+    ordered[i] = reinterpret_cast<const uint4*>(shared.tokens)[i];
   }
 }
 
@@ -115,10 +130,15 @@ __global__ void __launch_bounds__(kThreads)
 absl::Status OrderMembers(CudaStream& stream, const int32_t* assignment, uint32_t num_heads,
                           int32_t num_tokens, int32_t num_clusters, const MemberOrder& order,
                           int32_t* sizes, bool early) {
+  RETURN_IF_CUDA_ERROR(cudaFuncSetAttribute(
+      OrderMembersKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(OrderShared)));
   return CudaStatus(
-      LaunchDependent(
-          {.grid = num_heads, .block = kThreads, .stream = stream.get(), .early = early},
-          &OrderMembersKernel, assignment, num_tokens, num_clusters, order, sizes),
+      LaunchDependent({.grid = num_heads,
+                       .block = kThreads,
+                       .shared_bytes = sizeof(OrderShared),
+                       .stream = stream.get(),
+                       .early = early},
+                      &OrderMembersKernel, assignment, num_tokens, num_clusters, order, sizes),
       "launching order_members");
 }
 
