@@ -247,7 +247,7 @@ ALL = [
             [["{bin}/first_token_bench", "--backend", "cuda", "--tokens", "117760", "--rows", "2048",
               "--rounds", "1", "--decode-steps", "4"],
              ["{bin}/first_token_bench", "--backend", "cuda", "--tokens", str(MODEL_CONTEXT),
-              "--rows", "1024", "--rounds", "3", "--decode-steps", "4"]], read_first_token),
+              "--rows", "1024", "--rounds", "4", "--decode-steps", "4"]], read_first_token),
     Section("index", "Index construction", [["{bin}/index_construction_bench"]], read_index),
     Section("prefill", "Prefill attention", [["{bin}/prefill_attention_cuda_bench"]], read_prefill),
     Section("stall", "A stopped store", [["{bin}/store_stall_bench"]], read_stall,
