@@ -16,14 +16,15 @@ constexpr int kThreads = 512;
 constexpr int kWarpgroups = kThreads / 128;
 constexpr int kKeysAtOnce = 64 * kWarpgroups;
 constexpr int kKeysOfBlock = 2 * kKeysAtOnce;  // so that copying the centroids pays
+constexpr uint32_t kAlignment = 1024;
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
 constexpr int kTileClusters = 64;
 constexpr uint32_t kChunkBytes = kTileClusters * 128;  // 64 dimensions of a tile
 constexpr uint32_t kGroupBytes = 8 * 128;
-constexpr uint32_t kAlignment = 1024;
 constexpr int kFirstTiles = 2;  // products begin when so many are there, at most
 constexpr uint32_t kAllLanes = 0xffffffff;
-
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 template <int kDim>
 constexpr uint32_t kTileBytes = kDim / 64 * kChunkBytes;
