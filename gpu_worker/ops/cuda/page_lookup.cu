@@ -11,7 +11,7 @@
 // an admission.
 //
 // Invariants between two look-ups: as in gpu_worker/ops/cpu/page_lookup.cc; no entry of the table
-// is pending; the counters in LookupState are zero.
+// is pending; LookupState::num_listed is zero.
 #include <algorithm>
 #include <cstdint>
 #include <cub/block/block_scan.cuh>
