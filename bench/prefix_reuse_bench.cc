@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/support/measure.h"
+#include "build_paths.h"
 #include "tests/support/in_process_worker.h"
 
 namespace retroinfer {

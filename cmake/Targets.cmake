@@ -1,6 +1,14 @@
 # Short forms for the three kinds of target that the project has.
 include(CMakeParseArguments)
 
+# Paths of this checkout stand in one header, not on every command line, so that a compiler cache serves
+# several checkouts.
+file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/generated/build_paths.h" @ONLY CONTENT
+"#pragma once
+#define RETROINFER_SOURCE_DIR \"@CMAKE_SOURCE_DIR@\"
+#define RETROINFER_BINARY_DIR \"@CMAKE_BINARY_DIR@\"
+")
+
 # retroinfer_library(name SRCS a.cc b.cc DEPS lib...): a static library with the project's warnings.
 # Without SRCS it is an interface library (headers only).
 function(retroinfer_library name)
@@ -25,14 +33,13 @@ function(retroinfer_program name)
 endfunction()
 
 # retroinfer_test(name SRCS x_test.cc DEPS lib... [LABELS l...] [TIMEOUT s] [SERIAL]): one gtest binary,
-# which is one ctest test. RETROINFER_SOURCE_DIR tells a test where the tree is.
+# which is one ctest test. The generated header build_paths.h tells it where the tree and the programs are.
 function(retroinfer_test name)
   cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main GTest::gmock
                                         retroinfer_warnings)
-  target_compile_definitions(${name} PRIVATE
-    RETROINFER_SOURCE_DIR="${CMAKE_SOURCE_DIR}" RETROINFER_BINARY_DIR="${CMAKE_BINARY_DIR}")
+  target_include_directories(${name} PRIVATE "${CMAKE_BINARY_DIR}/generated")
   add_test(NAME ${name} COMMAND ${name})
   if(RETROINFER_SANITIZER STREQUAL "thread")
     target_sources(${name} PRIVATE "${CMAKE_SOURCE_DIR}/tests/support/tsan_absl_sync.cc")
@@ -53,7 +60,7 @@ function(retroinfer_benchmark name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} retroinfer_warnings)
-  target_compile_definitions(${name} PRIVATE RETROINFER_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+  target_include_directories(${name} PRIVATE "${CMAKE_BINARY_DIR}/generated")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bench")
   if(RETROINFER_BUILD_TESTS)
     add_test(NAME ${name}_smoke COMMAND ${name})

@@ -27,6 +27,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/support/measure.h"
+#include "build_paths.h"
 #include "common/log/check.h"
 #include "tests/support/in_process_worker.h"
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "build_paths.h"
 #include "gpu_worker/tokenizer/tokenizer.h"
 #include "gpu_worker/tokenizer/utf8.h"
 

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "build_paths.h"
 #include "tests/chaos/chaos_load.h"
 
 namespace retroinfer::test_support {

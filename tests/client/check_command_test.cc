@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "build_paths.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "tests/client/command_runner.h"

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "build_paths.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "build_paths.h"
 #include "nlohmann/json.hpp"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "build_paths.h"
 #include "gpu_worker/device/device.h"
 #include "retroinfer/generation/v1/generation.grpc.pb.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"

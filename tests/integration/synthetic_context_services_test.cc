@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "build_paths.h"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"
 

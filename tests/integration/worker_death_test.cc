@@ -12,6 +12,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "build_paths.h"
 #include "nlohmann/json.hpp"
 #include "tests/integration/generate_stream.h"
 #include "tests/integration/service_processes.h"

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "build_paths.h"
 #include "common/log/check.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/engine/engine_assembly.h"

@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "build_paths.h"
 #include "common/log/check.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/transformer.h"

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "build_paths.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/wave_index/segment_plan.h"
 #include "tests/support/in_process_worker.h"

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "build_paths.h"
 #include "tests/support/in_process_worker.h"
 
 namespace retroinfer {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "build_paths.h"
 #include "common/log/check.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "build_paths.h"
 #include "tests/gpu_worker/model/temp_folder.h"
 
 namespace retroinfer {

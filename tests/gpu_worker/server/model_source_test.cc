@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "build_paths.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/ops/cpu/cpu_ops.h"
 #include "gpu_worker/tokenizer/byte_tokenizer.h"

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "build_paths.h"
 #include "tests/gpu_worker/store_link/in_process_store.h"
 
 namespace retroinfer {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "build_paths.h"
 #include "gpu_worker/tokenizer/byte_alphabet.h"
 #include "gpu_worker/tokenizer/regex_syntax.h"
 #include "gpu_worker/tokenizer/tokenizer.h"

@@ -7,6 +7,7 @@
 #include <random>
 #include <set>
 
+#include "build_paths.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/random_seed.h"
 #include "tests/kv_store_service/server/store_process_fixture.h"

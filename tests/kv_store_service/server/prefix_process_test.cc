@@ -5,6 +5,7 @@
 #include <cstring>
 #include <random>
 
+#include "build_paths.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/random_seed.h"
 #include "tests/kv_store_service/server/store_process_fixture.h"

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "build_paths.h"
 #include "common/rpc/grpc_status.h"
 #include "gpu_worker/store_link/store_link.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"

@@ -14,6 +14,7 @@
 #include <map>
 #include <random>
 
+#include "build_paths.h"
 #include "common/shm/descriptor_protocol.h"
 #include "common/shm/fd_channel.h"
 #include "tests/kv_store_service/random_seed.h"
