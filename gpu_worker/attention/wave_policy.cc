@@ -216,9 +216,8 @@ absl::Status WavePolicy::BuildDueSegments(const SequenceKv& sequence, State& sta
     RETURN_IF_ERROR(BackgroundWaitsForCompute());
     const size_t first_block =
         1 + static_cast<size_t>((segment.token_begin - sequence.window_begin) / kDenseBlockTokens);
-    const DeviceSpan<const DenseBlockId> blocks =
-        parts_.memory->tables()
-            .Dense(sequence.table_row)
+    const std::span<const DenseBlockId> blocks =
+        std::span(sequence.dense_blocks)
             .subspan(first_block, kDecodeSegmentTokens / kDenseBlockTokens);
     RETURN_IF_ERROR(parts_.builder->BuildFromDense(state.tickets.back(), dense_.pool(), blocks));
     RETURN_IF_ERROR(parts_.builder->Seal(state.tickets.back()));

@@ -29,7 +29,7 @@ constexpr absl::Duration kBlockedWait = absl::Microseconds(200);
 LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
     : options_(options),
       parts_(std::move(parts)),
-      inbox_(options.max_live_requests),
+      inbox_(std::make_shared<Inbox>(options.max_live_requests)),
       stats_({.device = parts_.device,
               .memory = parts_.memory.get(),
               .cache = parts_.cache.get(),
@@ -72,10 +72,10 @@ absl::Status LocalEngine::CreateWorkspaces() {
 }
 
 LocalEngine::~LocalEngine() {
-  inbox_.Close();
+  inbox_->Close();
   cancel_all_ = true;
   stopping_ = true;
-  inbox_.Wake();
+  inbox_->Wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -89,23 +89,21 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
     prefix = NamePrefix(request.prompt, parts_.wave->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);
   }
-  return inbox_.Submit({std::move(request), std::move(sink), absl::Now(), std::move(prefix)});
+  return inbox_->Submit({std::move(request), std::move(sink), absl::Now(), std::move(prefix)});
 }
 
-bool LocalEngine::Abort(std::string_view request_id) { return inbox_.Abort(request_id); }
+bool LocalEngine::Abort(std::string_view request_id) { return inbox_->Abort(request_id); }
 
 void LocalEngine::Drain(absl::Time deadline) {
-  inbox_.Close();
-  while (inbox_.AnyLive()) {
+  inbox_->Close();
+  while (inbox_->AnyLive()) {
     if (absl::Now() >= deadline) {
       cancel_all_ = true;
-      inbox_.Wake();
+      inbox_->Wake();
     }
     absl::SleepFor(absl::Milliseconds(5));
   }
 }
-
-// --- Loop
 
 void LocalEngine::Loop() {
   absl::Duration wait = kIdleWait;
@@ -121,7 +119,9 @@ void LocalEngine::Loop() {
 
 bool LocalEngine::RunOnce() {
   if (const absl::Status status = parts_.cache->Tend(); !status.ok()) {
-    spdlog::error("block cache: {}", status.ToString());
+    if (const auto suppressed = cache_log_.Admit(absl::Now()); suppressed.has_value()) {
+      spdlog::error("block cache: {} ({} times since)", status.ToString(), *suppressed + 1);
+    }
   }
   EndLateRequests();
   Admit();
@@ -135,7 +135,7 @@ bool LocalEngine::RunOnce() {
 // --- Mail
 
 void LocalEngine::TakeMail(absl::Duration timeout) {
-  Mail mail = inbox_.Take(timeout);
+  Mail mail = inbox_->Take(timeout);
   for (Submission& submission : mail.submissions) TakeSubmission(std::move(submission));
   for (ReserveAnswer& answer : mail.answers) TakeAnswer(std::move(answer));
   for (const std::string& id : mail.aborts) {
@@ -229,14 +229,14 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   if (parts_.memory->CouldFit(need) && pages <= parts_.store->arena_pages()) {
     return absl::OkStatus();
   }
-  const int64_t capacity = request.attention.policy == PolicyKind::kFull
-                               ? limits_.kv_capacity_tokens_full
-                               : limits_.kv_capacity_tokens_wave;
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "prompt of ", prompt, " tokens and max_tokens ", request.sampling.max_tokens, " need ", total,
-      " tokens of KV; this server can hold ", capacity, " with policy ",
-      std::string(PolicyName(request.attention.policy)), ". Use a shorter prompt, fewer max_tokens",
-      request.attention.policy == PolicyKind::kFull ? ", or policy wave" : ""));
+  const bool is_full = request.attention.policy == PolicyKind::kFull;
+  const int64_t capacity =
+      is_full ? limits_.kv_capacity_tokens_full : limits_.kv_capacity_tokens_wave;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("prompt of ", prompt, " tokens and max_tokens ", request.sampling.max_tokens,
+                   " need ", total, " tokens of KV; this server can hold ", capacity,
+                   " with policy ", std::string(PolicyName(request.attention.policy)),
+                   ". Use a shorter prompt, fewer max_tokens", is_full ? ", or policy wave" : ""));
 }
 
 void LocalEngine::EndLateRequests() {
@@ -296,8 +296,8 @@ void LocalEngine::AskStore(LiveRequest& live, const KvNeed& need) {
   live.releases_when_asked = num_releases_;
   const uint64_t id = live.kv.sequence_id;
   parts_.store->Reserve(*std::move(request),
-                        [this, id](absl::StatusOr<std::vector<Extent>> extents) {
-                          inbox_.Answer({id, std::move(extents)});
+                        [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
+                          inbox->Answer({id, std::move(extents)});
                         });
 }
 
@@ -447,7 +447,7 @@ void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status statu
   const GenerationResult result = ResultOf(live, reason, std::move(status));
   live.state = RequestState::kEnding;
   // First free the id and only then tell the client, who may use it again at once.
-  inbox_.Forget(live.request.request_id);
+  inbox_->Forget(live.request.request_id);
   live.sink->OnFinish(result);
   live.sink.reset();
 }

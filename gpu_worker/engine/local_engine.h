@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "common/log/log_rate_limiter.h"
 #include "gpu_worker/attention/full_policy.h"
 #include "gpu_worker/attention/kv_memory.h"
 #include "gpu_worker/attention/wave_policy.h"
@@ -117,7 +118,8 @@ class LocalEngine final : public Engine {
   const LocalEngineOptions options_;
   EngineParts parts_;
   EngineLimits limits_;
-  Inbox inbox_;
+  // Shared with the store's answers, which may come after the engine's end.
+  const std::shared_ptr<Inbox> inbox_;
   EngineStatsBoard stats_;
 
   // Of the engine's thread.
@@ -129,6 +131,8 @@ class LocalEngine final : public Engine {
   std::vector<LiveRequest*> batch_;
   uint64_t next_sequence_id_ = 1;
   uint64_t num_releases_ = 0;  // calls of the store's Release
+
+  common::LogRateLimiter cache_log_{absl::Seconds(1)};
 
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;

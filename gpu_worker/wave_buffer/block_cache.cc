@@ -265,19 +265,24 @@ BlockCache::EndedFill BlockCache::EndFill(FillTicket ticket, PageId first_page,
 absl::Status BlockCache::TendFills() {
   if (ended_fills_.empty()) return absl::OkStatus();
   size_t num_slots = 0;
-  for (const FillTicket ticket : ended_fills_) {
+  absl::Status status;
+  // Those that a failed round had enqueued are on their way already.
+  for (size_t i = num_admitting_; i < ended_fills_.size(); ++i) {
+    const FillTicket ticket = ended_fills_[i];
     const Fill& fill = fills_.at(ticket);
     num_slots += fill.max_slots;
     if (num_admitting_ > 0 && num_slots > kMaxPagesPerFills) break;
-    RETURN_IF_ERROR(ops_.AdmitSlots(stream_, {.cache = view(),
-                                              .counters = counters(),
-                                              .step = step(),
-                                              .list = ListOf(ticket, fill),
-                                              .first_page = fill.first_page,
-                                              .num_pages = fill.num_pages}));
+    status = ops_.AdmitSlots(stream_, {.cache = view(),
+                                       .counters = counters(),
+                                       .step = step(),
+                                       .list = ListOf(ticket, fill),
+                                       .first_page = fill.first_page,
+                                       .num_pages = fill.num_pages});
+    if (!status.ok()) break;
     ++num_admitting_;
   }
-  return Start(Task::kFills);
+  if (num_admitting_ > 0) RETURN_IF_ERROR(Start(Task::kFills));
+  return status;
 }
 
 absl::Status BlockCache::TendSnapshot() {
@@ -386,12 +391,14 @@ absl::StatusOr<BlockCacheStats> BlockCache::Stats() {
   if (is_done) {
     counts_ = host_counts_.as<Counts>()[0];
     are_counts_under_way_ = false;
+    ++num_counts_;
   }
   BlockCacheStats stats{.counters = counts_.counters,
                         .num_slots = sizes_.num_slots,
                         .num_used_slots = sizes_.num_slots - counts_.num_free,
                         .snapshots = num_snapshots_,
                         .ring_errors = num_ring_errors_,
+                        .num_counts = num_counts_,
                         .is_snapshot_running = is_snapshot_running_};
   for (const Range& range : releases_) stats.pages_to_release += range.end - range.next_page;
   return stats;

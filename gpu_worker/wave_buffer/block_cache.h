@@ -35,6 +35,7 @@ struct BlockCacheStats {
   uint32_t num_used_slots = 0;
   uint64_t snapshots = 0;         // for restarted stores, completed
   uint64_t ring_errors = 0;       // impossible cursors of the request ring
+  uint64_t num_counts = 0;        // copies of the device's counts that were finished
   uint64_t pages_to_release = 0;  // of ended segments, still to be examined
   bool is_snapshot_running = false;
 };
@@ -167,6 +168,7 @@ class BlockCache {
   };
   Counts counts_{};  // as of the last copy that is done
   bool are_counts_under_way_ = false;
+  uint64_t num_counts_ = 0;  // copies that are done
   std::unique_ptr<Event> counted_;
 
   Task task_ = Task::kNone;  // under way

@@ -10,6 +10,11 @@
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
+namespace {
+
+constexpr size_t kBlocksOfDense = kDecodeSegmentTokens / kDenseBlockTokens;
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<SegmentBuilder>> SegmentBuilder::Create(
     Device& device, Ops& ops, Stream& background, const MetaPoolView& meta_pool,
@@ -42,6 +47,8 @@ absl::Status SegmentBuilder::Allocate() {
   RETURN_IF_ERROR(allocate(8 * h * (n + m), write_scratch_));
   RETURN_IF_ERROR(allocate(2 * h * kDecodeSegmentTokens * geometry.vector_bytes(), decode_kv_));
   const size_t num_tickets = static_cast<size_t>(limits_.max_open_segments);
+  RETURN_IF_ERROR(allocate(num_tickets * kBlocksOfDense * sizeof(DenseBlockId), block_ids_));
+  ASSIGN_OR_RETURN(host_block_ids_, device_.AllocateHost(block_ids_.bytes().size()));
   RETURN_IF_ERROR(allocate(num_tickets * sizeof(uint32_t), page_counters_));
   for (uint32_t tokens = kDecodeSegmentTokens; tokens <= limits_.max_segment_tokens;
        tokens += kDecodeSegmentTokens) {
@@ -148,13 +155,22 @@ absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket
 }
 
 absl::Status SegmentBuilder::BuildFromDense(Ticket ticket, const DensePoolView& pool,
-                                            DeviceSpan<const DenseBlockId> block_ids) {
+                                            std::span<const DenseBlockId> block_ids) {
   const OpenSegment& segment = Get(ticket);
-  if (segment.target.num_tokens != kDecodeSegmentTokens) {
+  if (segment.target.num_tokens != kDecodeSegmentTokens || block_ids.size() != kBlocksOfDense) {
     return absl::InvalidArgumentError(
-        absl::StrCat("segment of ", segment.target.num_tokens,
-                     " tokens: only segments of 1024 are built from dense blocks"));
+        absl::StrCat("segment of ", segment.target.num_tokens, " tokens in ", block_ids.size(),
+                     " dense blocks: only segments of 1024 are built from dense blocks, from 16"));
   }
+  // A ticket's place may still be read for a segment that was given up; nobody reads what that
+  // build writes.
+  const size_t first = static_cast<size_t>(ticket) * kBlocksOfDense;
+  const auto host_ids = host_block_ids_.as<DenseBlockId>().subspan(first, kBlocksOfDense);
+  std::ranges::copy(block_ids, host_ids.begin());
+  RETURN_IF_ERROR(device_.Upload(
+      background_, std::as_bytes(host_ids),
+      block_ids_.bytes().subspan(first * sizeof(DenseBlockId), host_ids.size_bytes())));
+  const auto device_ids = block_ids_.as<const DenseBlockId>().subspan(first, kBlocksOfDense);
   const KvGeometry& geometry = meta_pool_.geometry;
   const LayerKv kv{.keys = decode_kv_.bytes().device_data(),
                    .values = decode_kv_.bytes().device_data() + size_t{geometry.num_kv_heads} *
@@ -167,7 +183,7 @@ absl::Status SegmentBuilder::BuildFromDense(Ticket ticket, const DensePoolView& 
   for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
     RETURN_IF_ERROR(ops_.ReadDense(background_, {.pool = pool,
                                                  .layer = layer,
-                                                 .block_ids = block_ids,
+                                                 .block_ids = device_ids,
                                                  .num_tokens = kDecodeSegmentTokens,
                                                  .out = kv}));
     RETURN_IF_ERROR(BuildRows(segment, ticket, layer, kv, 0));

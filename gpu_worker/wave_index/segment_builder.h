@@ -65,9 +65,11 @@ class SegmentBuilder {
   // Enqueues one layer. Layers must come in order; the segment's first token is row
   // target.token_begin of `kv`, which must stay untouched until the background stream has passed.
   absl::Status BuildLayer(Ticket ticket, uint32_t layer, const LayerKv& kv);
-  // Enqueues all layers of a segment of 1024 tokens that lies in 16 dense blocks.
+  // Enqueues all layers of a segment of 1024 tokens that lies in 16 dense blocks. The ids are
+  // copied before this returns: the sequence's own table may change while the background waits. The
+  // blocks' contents must stay untouched until the background stream has passed.
   absl::Status BuildFromDense(Ticket ticket, const DensePoolView& pool,
-                              DeviceSpan<const DenseBlockId> block_ids);
+                              std::span<const DenseBlockId> block_ids);
   // Enqueues what tells that all layers are there; to be called once, after the last one.
   absl::Status Seal(Ticket ticket);
   // Whether a sealed segment is complete in the arena. Says so once, and closes it: the ticket is
@@ -125,6 +127,8 @@ class SegmentBuilder {
   DeviceBuffer write_scratch_;
   DeviceBuffer decode_kv_;  // keys, then values, of one layer of a segment of 1024 tokens
 
+  HostBuffer host_block_ids_;   // [tickets][16]: where segments of generated tokens lie
+  DeviceBuffer block_ids_;      // the same
   DeviceBuffer page_counters_;  // uint32, one for each ticket
   // First pages of KV of segments of 1024, 2048, ... tokens: what counters begin with. Constant, as
   // the stream may read it at any time.

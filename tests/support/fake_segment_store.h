@@ -2,9 +2,11 @@
 // for the engine, without the service. It can be stopped, and keeps count of everything.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <list>
 #include <map>
 #include <span>
@@ -80,6 +82,25 @@ class FakeSegmentStore final : public SegmentStore {
     });
   }
 
+  // Answers to reservations wait, as behind a slow link, until LetAnswersGo().
+  void HoldAnswers() {
+    absl::MutexLock lock(&mutex_);
+    hold_answers_ = true;
+  }
+  void LetAnswersGo() {
+    std::vector<Answer> answers;
+    {
+      absl::MutexLock lock(&mutex_);
+      hold_answers_ = false;
+      answers.swap(held_answers_);
+    }
+    for (Answer& answer : answers) answer.first(std::move(answer.second));
+  }
+  size_t num_held_answers() const {
+    absl::MutexLock lock(&mutex_);
+    return held_answers_.size();
+  }
+
   // Forgets every named segment that nobody uses.
   void EvictUnused() {
     absl::MutexLock lock(&mutex_);
@@ -152,6 +173,10 @@ class FakeSegmentStore final : public SegmentStore {
                                   : TryReserve(waiting->request);
         answers.emplace_back(std::move(waiting->callback), std::move(result));
         waiting = waiting_.erase(waiting);
+      }
+      if (hold_answers_) {
+        std::move(answers.begin(), answers.end(), std::back_inserter(held_answers_));
+        answers.clear();
       }
     }
     for (Answer& answer : answers) answer.first(std::move(answer.second));
@@ -284,6 +309,8 @@ class FakeSegmentStore final : public SegmentStore {
   std::map<common::SegmentName, uint64_t> named_ ABSL_GUARDED_BY(mutex_);   // committed -> extent
   std::map<common::SegmentName, uint64_t> computing_ ABSL_GUARDED_BY(mutex_);  // -> sequence
   std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
+  bool hold_answers_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<Answer> held_answers_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace retroinfer::test_support

@@ -67,6 +67,8 @@ class InProcessWorker {
   ~InProcessWorker();
 
   LocalEngine& engine() { return *engine_; }
+  // Ends the engine; nothing but store() may be used afterwards.
+  void EndEngine() { engine_.reset(); }
   FakeSegmentStore& store() { return *store_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return model_->config(); }

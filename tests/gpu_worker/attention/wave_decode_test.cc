@@ -7,6 +7,7 @@
 
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
+#include "tests/support/settled_stats.h"
 #include "tests/support/wave_sequence.h"
 
 namespace retroinfer {
@@ -107,11 +108,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     return outputs;
   }
 
-  BlockCacheStats Stats() {
-    RI_CHECK(cache_->Stats().ok());
-    RI_CHECK(backend_->stream->Synchronize().ok());
-    return *cache_->Stats();
-  }
+  BlockCacheStats Stats() { return SettledStats(*cache_, *backend_->stream); }
 
   // Error of a step of sequence `i` alone against exact attention, both layers.
   double Error(size_t i, const SelectionRatios& ratios, float strength = 1.0f) {

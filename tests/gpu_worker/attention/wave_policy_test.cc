@@ -6,12 +6,15 @@
 #include <thread>
 #include <tuple>
 
+#include "absl/synchronization/notification.h"
 #include "common/kv/segment_layout.h"
+#include "gpu_worker/device/cpu/cpu_stream.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/device_data.h"
 #include "tests/support/layer_kv_image.h"
+#include "tests/support/settled_stats.h"
 
 namespace retroinfer {
 namespace {
@@ -33,8 +36,8 @@ struct TestSequence {
 
 class WavePolicyTest : public testing::TestWithParam<BackendParam> {
  protected:
-  // Contexts of 1500 tokens and more are indexed.
-  WavePolicyTest() : arena_(size_t{kArenaPages} * kPageBytes) {
+  // Contexts of `dense_below` tokens and more are indexed.
+  explicit WavePolicyTest(int64_t dense_below = 1500) : arena_(size_t{kArenaPages} * kPageBytes) {
     cache_ =
         *BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
                             {.num_slots = kSlots, .num_transient = 64}, arena_, plane_.bytes());
@@ -48,7 +51,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
                             .stream = backend_->stream.get(),
                             .memory = memory_.get(),
                             .cache = cache_.get()};
-    const WaveIndexSettings settings{.dense_below = 1500, .kmeans_rounds = 2};
+    const WaveIndexSettings settings{.dense_below = dense_below, .kmeans_rounds = 2};
     parts.builder = *SegmentBuilder::Create(
         *backend_->device, *backend_->ops, *backend_->background, memory_->meta_pool(),
         {.host = arena_, .device = cache_->device_arena()}, settings, {.max_open_segments = 8});
@@ -183,9 +186,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
     EXPECT_EQ(memory_->dense_blocks().num_used(), 0);
     EXPECT_EQ(memory_->meta_blocks().num_used(), 0);
     EXPECT_EQ(policy_->builder().num_open(), 0);
-    EXPECT_TRUE(cache_->Stats().ok());
-    EXPECT_TRUE(backend_->stream->Synchronize().ok());
-    EXPECT_EQ(cache_->Stats()->num_used_slots, 0u);
+    EXPECT_EQ(SettledStats(*cache_, *backend_->stream).num_used_slots, 0u);
   }
 
   const KvGeometry geometry_{kLayers, kKvHeads, kHeadDim, DType::kBf16};
@@ -276,9 +277,7 @@ TEST_P(WavePolicyTest, TheFirstStepFindsTheNewSegmentsInSlots) {
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     EXPECT_LT(RelativeError(outputs[layer], Exact(*sequence, layer)), Tolerance());
   }
-  EXPECT_TRUE(cache_->Stats().ok());
-  EXPECT_TRUE(backend_->stream->Synchronize().ok());
-  const BlockCacheStats stats = *cache_->Stats();
+  const BlockCacheStats stats = SettledStats(*cache_, *backend_->stream);
   EXPECT_GT(stats.counters.hits, 1000u);
   // One task between two steps: what it did not come to is admitted by the step itself.
   EXPECT_GT(stats.counters.fills, stats.counters.admissions);
@@ -336,6 +335,45 @@ TEST_P(WavePolicyTest, AStepAllocatesNothing) {
   ReleaseAndFree(*first);
   ReleaseAndFree(*second);
 }
+
+// A second segment is due before the first one, which moves the sequence's table, goes live.
+class OverlappingBuildsTest : public WavePolicyTest {
+ protected:
+  OverlappingBuildsTest() : WavePolicyTest(2100) {}
+
+  // Holds the background back until the result is notified, where the backend can.
+  void HoldBackground(absl::Notification& go_on) {
+    auto* const background = dynamic_cast<CpuStream*>(backend_->background.get());
+    if (background == nullptr) return;
+    ASSERT_TRUE(background->Launch([&go_on](ThreadPool&) { go_on.WaitForNotification(); }).ok());
+  }
+};
+
+TEST_P(OverlappingBuildsTest, ASegmentIsBuiltFromTheBlocksThatItHadWhenItWasDue) {
+  const auto sequence = Begin(1, 2090, 2300, 1.0);
+  Prefill(*sequence);
+  const auto step_until = [&](int64_t num_tokens) {
+    while (sequence->kv.num_tokens < num_tokens) Step({sequence.get()});
+  };
+  step_until(2110);  // the first was due at 2100
+  ASSERT_TRUE(backend_->background->Synchronize().ok());
+  absl::Notification go_on;
+  HoldBackground(go_on);
+  step_until(2170);  // the second was due at 2116; the first is live since 2164
+  EXPECT_EQ(sequence->kv.num_indexed_blocks, 1);
+  go_on.Notify();
+  step_until(2182);
+  EXPECT_EQ(sequence->kv.num_indexed_blocks, 2);
+  const auto outputs = Step({sequence.get()});
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
+    EXPECT_LT(RelativeError(outputs[layer], Exact(*sequence, layer)), Tolerance());
+  }
+  ReleaseAndFree(*sequence);
+  ExpectNothingIsHeld();
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, OverlappingBuildsTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
 
 INSTANTIATE_TEST_SUITE_P(Backends, WavePolicyTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);

@@ -106,6 +106,15 @@ TEST_F(LocalEngineTest, ASeedDecidesTheTokens) {
   EXPECT_NE(worker_.Generate(other), tokens);
 }
 
+TEST_F(LocalEngineTest, AnAnswerOfTheStoreMayComeAfterTheEnginesEnd) {
+  worker_.store().HoldAnswers();
+  const auto sink = worker_.Submit(worker_.Greedy(Prompt(3000, 11), 10));
+  while (worker_.store().num_held_answers() == 0) absl::SleepFor(absl::Milliseconds(1));
+  worker_.EndEngine();
+  EXPECT_EQ(sink->Wait().reason, FinishReason::kCancelled);
+  worker_.store().LetAnswersGo();  // a sanitizer sees it if this reaches the engine
+}
+
 TEST_F(LocalEngineTest, StopsAtAStopToken) {
   GenerationRequest request = worker_.Greedy(Prompt(50, 6), 40);
   const auto tokens = worker_.Generate(request);

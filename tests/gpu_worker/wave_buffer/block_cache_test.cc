@@ -5,6 +5,7 @@
 #include "tests/support/block_cache_image.h"
 #include "tests/support/cluster_lookup.h"
 #include "tests/support/data_plane_memory.h"
+#include "tests/support/settled_stats.h"
 
 namespace retroinfer {
 namespace {
@@ -67,11 +68,7 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
     entries.resize(*store_.log().Pop(std::span(entries)));
     return entries;
   }
-  BlockCacheStats Stats() {
-    RI_CHECK(cache_->Stats().ok());
-    RI_CHECK(backend_->stream->Synchronize().ok());
-    return *cache_->Stats();
-  }
+  BlockCacheStats Stats() { return SettledStats(*cache_, *backend_->stream); }
 
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DataPlaneMemory plane_;

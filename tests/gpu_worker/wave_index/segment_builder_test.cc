@@ -160,12 +160,20 @@ TEST_P(SegmentBuilderTest, BuildsFromDenseBlocks) {
   const SegmentTarget target = Target(4100, 1024, 7);
   const auto ticket = builder_->Open(target);
   ASSERT_TRUE(ticket.ok());
-  ASSERT_TRUE(
-      builder_->BuildFromDense(*ticket, pool, device_ids.as<const DenseBlockId>().first(ids.size()))
-          .ok());
+  ASSERT_TRUE(builder_->BuildFromDense(*ticket, pool, ids).ok());
   Finish(*ticket);
   ExpectHoldsTokens(target, 0, layers[0], 0);
   ExpectHoldsTokens(target, 1, layers[1], 0);
+}
+
+TEST_P(SegmentBuilderTest, RefusesAnotherNumberOfDenseBlocks) {
+  const DeviceBuffer dense = data_.Allocate(20 * DensePoolView::BlockBytes(geometry_));
+  const auto ticket = builder_->Open(Target(4100, 1024, 7));
+  ASSERT_TRUE(ticket.ok());
+  const std::vector<DenseBlockId> ids(15);
+  EXPECT_EQ(builder_->BuildFromDense(*ticket, {dense.bytes(), geometry_}, ids).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(builder_->Abandon(*ticket).ok());
 }
 
 TEST_P(SegmentBuilderTest, RefusesTargetsThatDoNotFit) {
