@@ -22,14 +22,15 @@ function(retroinfer_library name)
   endif()
 endfunction()
 
-# retroinfer_program(name OUTPUT file-name SRCS main.cc DEPS lib...): an installed executable.
+# retroinfer_program(name OUTPUT file-name COMPONENT part SRCS main.cc DEPS lib...): an installed
+# executable (cmake/Install.cmake names the components).
 function(retroinfer_program name)
-  cmake_parse_arguments(ARG "" "OUTPUT" "SRCS;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "" "OUTPUT;COMPONENT" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} retroinfer_warnings)
   set_target_properties(${name} PROPERTIES
     OUTPUT_NAME "${ARG_OUTPUT}" RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
-  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${ARG_COMPONENT})
 endfunction()
 
 # retroinfer_test(name SRCS x_test.cc DEPS lib... [LABELS l...] [TIMEOUT s] [SERIAL]): one gtest binary,

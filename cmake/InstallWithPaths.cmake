@@ -1,0 +1,34 @@
+# Run by `cmake --install`: completes the files of deploy/ that name installed paths, and installs them.
+# Variables: CMAKE_INSTALL_PREFIX, and those that cmake/Install.cmake sets.
+set(prefix "${CMAKE_INSTALL_PREFIX}")
+if(prefix STREQUAL "/usr")
+  set(SYSCONF_DIR "/etc")
+else()
+  set(SYSCONF_DIR "${prefix}/etc")
+endif()
+set(BIN_DIR "${prefix}/${RETROINFER_BIN_DIR}")
+set(DATA_DIR "${prefix}/${RETROINFER_DATA_DIR}/retroinfer")
+set(DOC_DIR "${prefix}/${RETROINFER_DATA_DIR}/doc/retroinfer-server")
+
+function(install_completed source destination name mode)
+  set(staged "${RETROINFER_STAGING_DIR}/${name}")
+  file(READ "${RETROINFER_SOURCE_DIR}/${source}" content)
+  string(CONFIGURE "${content}" content @ONLY)
+  file(WRITE "${staged}" "${content}")
+  set(permissions OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
+  if(mode STREQUAL "program")
+    list(APPEND permissions OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE)
+  endif()
+  file(INSTALL "${staged}" DESTINATION "${destination}" PERMISSIONS ${permissions})
+endfunction()
+
+if(RETROINFER_PART STREQUAL "config")
+  foreach(name kv_store_service.conf gpu_worker.conf serve.conf)
+    install_completed(deploy/config/${name}.in "${SYSCONF_DIR}/retroinfer" ${name} file)
+  endforeach()
+  # For keys; the units hand what lies in it to the worker.
+  file(MAKE_DIRECTORY "${RETROINFER_STAGING_DIR}/credentials")
+  file(INSTALL DESTINATION "${SYSCONF_DIR}/retroinfer" TYPE DIRECTORY
+       FILES "${RETROINFER_STAGING_DIR}/credentials"
+       DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+endif()
