@@ -170,8 +170,8 @@ absl::Status KvStore::Detach(const std::string& token) {
 }
 
 absl::StatusOr<DescriptorPair> KvStore::ClaimDescriptors(const std::string& token, pid_t pid) {
-  RETURN_IF_ERROR(DrainTier(token));
   absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(DrainTier(token));
   RETURN_IF_ERROR(CheckToken(token));
   if (attachment_->leased || attachment_->parameters.hand_back) {
     return absl::PermissionDeniedError("this attachment waits for no descriptors");
@@ -194,8 +194,8 @@ void KvStore::TakeArenaFromFormerWorker() {
 
 absl::Status KvStore::HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
                                common::UniqueFd data_plane) {
-  RETURN_IF_ERROR(DrainTier(token));
   absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(DrainTier(token));
   RETURN_IF_ERROR(CheckToken(token));
   if (attachment_->leased || !attachment_->parameters.hand_back) {
     return absl::PermissionDeniedError("this attachment hands no memory back");
@@ -279,7 +279,8 @@ void KvStore::PrepareSegments(const AttachParameters& parameters) {
     segments_ = std::make_unique<SegmentStore>(arena_.bytes(), parameters.geometry);
     segments_->KeepNamed(&pinned_);
   }
-  segments_->SetFingerprint(common::FingerprintHash(parameters.model_fingerprint));
+  fingerprint_ = parameters.model_fingerprint;
+  segments_->SetFingerprint(common::FingerprintHash(fingerprint_));
 }
 
 void KvStore::EndLease(const std::string& token, const std::string& reason) {

@@ -214,8 +214,12 @@ class KvStore {
   void TakeArenaFromFormerWorker() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void DropSegments() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits until the disk needs no bytes of the arena any more, if the lease that `token` is about
-  // to start would change it.
-  absl::Status DrainTier(const std::string& token) ABSL_LOCKS_EXCLUDED(mutex_);
+  // to start would change it. The lock is free meanwhile: what was checked before may have changed.
+  // When this returns, and as long as the caller keeps the lock, no disk work is under way.
+  absl::Status DrainTier(const std::string& token) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NoDiskWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return writing_.empty() && num_restoring_ == 0;
+  }
   // Segments on their way to the disk.
   struct ToPersist {
     std::vector<PersistRequest> offered;  // as far as the disk has time
@@ -265,8 +269,10 @@ class KvStore {
   std::optional<Attachment> attachment_ ABSL_GUARDED_BY(mutex_);
   NameSet pinned_ ABSL_GUARDED_BY(mutex_);  // not evicted from the arena
   absl::flat_hash_map<SegmentName, absl::Time> held_ ABSL_GUARDED_BY(mutex_);  // see Hold()
-  NameSet writing_ ABSL_GUARDED_BY(mutex_);          // offered to the disk and not written yet
-  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;  // of segments_
+  NameSet writing_ ABSL_GUARDED_BY(mutex_);           // offered to the disk and not written yet
+  size_t num_restoring_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs that read from the disk
+  std::string fingerprint_ ABSL_GUARDED_BY(mutex_);   // of the last lease: of new segments
+  uint64_t generation_ ABSL_GUARDED_BY(mutex_) = 0;   // of segments_
   uint64_t last_own_sequence_ ABSL_GUARDED_BY(mutex_) = kOwnSequences;
   PrefixCounters ended_prefix_ ABSL_GUARDED_BY(mutex_);  // counters of earlier segments_
   DataPlaneStats ended_planes_ ABSL_GUARDED_BY(mutex_);  // counters of earlier attachments

@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/hash/segment_name.h"
 #include "kv_store_service/server/kv_store.h"
 
 namespace retroinfer::kvstore {
@@ -49,13 +50,19 @@ std::vector<uint64_t> KvStore::PagesInArena(std::span<const SegmentName> names) 
 
 void KvStore::PersistNow(std::span<const SegmentName> names, const PersistFailed& failed) {
   std::vector<PersistRequest> requests;
+  std::vector<SegmentName> of_another_model;
   {
     absl::MutexLock lock(&mutex_);
-    if (segments_ == nullptr || !attachment_.has_value()) return;
+    if (segments_ == nullptr) return;
+    const common::Hash256 fingerprint = common::FingerprintHash(fingerprint_);
     for (const SegmentName& name : names) {
       const ExtentRecord* segment = segments_->directory().FindNamed(name);
       if (segment == nullptr || tier_->Peek(name).has_value()) continue;
       if (writing_.contains(name)) continue;
+      if (segment->key->fingerprint != fingerprint) {
+        of_another_model.push_back(name);
+        continue;
+      }
       PersistRequest& request = requests.emplace_back(MakePersistRequest(*segment));
       request.done = [done = std::move(request.done), name, failed](absl::Status status) mutable {
         if (!status.ok()) failed(name, status);
@@ -64,6 +71,9 @@ void KvStore::PersistNow(std::span<const SegmentName> names, const PersistFailed
     }
   }
   for (PersistRequest& request : requests) tier_->Persist(std::move(request));
+  for (const SegmentName& name : of_another_model) {
+    failed(name, absl::FailedPreconditionError("the segment is of a model that is not served now"));
+  }
 }
 
 void KvStore::DropFromArena(std::span<const SegmentName> names) {

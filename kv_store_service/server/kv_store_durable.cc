@@ -2,7 +2,8 @@
 //
 // A segment that is being written is pinned; one that is being read belongs to a sequence of the
 // store's own, so that nobody else gets its pages and whoever wants it waits. Both need the bytes
-// of the arena without the lock, so the segments are only dropped after DrainTier().
+// of the arena without the lock, so the segments are only dropped, and the arena only goes to a
+// worker that lays it out anew, after DrainTier() and under the lock that it was called with.
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -29,18 +30,17 @@ bool KvStore::IsReferenced(const SegmentName& name) const {
 }
 
 absl::Status KvStore::DrainTier(const std::string& token) {
-  if (tier_ == nullptr) return absl::OkStatus();
-  {
-    absl::MutexLock lock(&mutex_);
-    if (segments_ == nullptr || !CheckToken(token).ok() || attachment_->leased) {
-      return absl::OkStatus();
-    }
-    const AttachParameters& parameters = attachment_->parameters;
-    if (!parameters.hand_back && segments_->geometry() == parameters.geometry) {
-      return absl::OkStatus();
-    }
+  if (segments_ == nullptr || !CheckToken(token).ok() || attachment_->leased) {
+    return absl::OkStatus();
   }
-  if (tier_->Drain(kDrainTimeout)) return absl::OkStatus();
+  const AttachParameters& parameters = attachment_->parameters;
+  if (!parameters.hand_back && segments_->geometry() == parameters.geometry) {
+    return absl::OkStatus();
+  }
+  const auto no_disk_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return NoDiskWork(); };
+  if (mutex_.AwaitWithTimeout(absl::Condition(&no_disk_work), kDrainTimeout)) {
+    return absl::OkStatus();
+  }
   return absl::UnavailableError("segments of the worker before are still written to the disk");
 }
 
@@ -76,8 +76,7 @@ PersistRequest KvStore::MakePersistRequest(const ExtentRecord& segment) {
   PersistRequest request;
   request.record.name = identity.name;
   request.record.parent = identity.parent;
-  request.record.root = common::RootName(attachment_->parameters.model_fingerprint,
-                                         identity.salt_hash, kSegmentVersion);
+  request.record.root = common::RootName(fingerprint_, identity.salt_hash, kSegmentVersion);
   request.record.fingerprint_hash = segment.key->fingerprint;
   request.record.salt_hash = identity.salt_hash;
   request.record.token_begin = *segment.token_begin;
@@ -100,8 +99,7 @@ void KvStore::EndPersist(uint64_t generation, uint64_t extent_id, const SegmentN
 
 void KvStore::StartRestore(const ReserveRequest& request) {
   if (segments_->directory().FindSequence(request.sequence_id) != nullptr) return;
-  const common::Hash256 fingerprint =
-      common::FingerprintHash(attachment_->parameters.model_fingerprint);
+  const common::Hash256 fingerprint = common::FingerprintHash(fingerprint_);
   const size_t num_cached = segments_->CountCached(request);
   ReserveRequest wanted{.sequence_id = last_own_sequence_ + 1};
   std::vector<uint64_t> image_bytes;
@@ -145,6 +143,7 @@ void KvStore::StartRestore(const ReserveRequest& request) {
     return EndRestoreOf(generation, id, (*to_commit)[index]);
   };
   job.done = [this, generation = generation_, id] { EndRestore(generation, id); };
+  ++num_restoring_;
   tier_->Restore(std::move(job));
 }
 
@@ -157,6 +156,7 @@ absl::Status KvStore::EndRestoreOf(uint64_t generation, uint64_t sequence_id,
 
 void KvStore::EndRestore(uint64_t generation, uint64_t sequence_id) {
   absl::MutexLock lock(&mutex_);
+  --num_restoring_;
   if (generation == generation_) segments_->Release(sequence_id);
 }
 

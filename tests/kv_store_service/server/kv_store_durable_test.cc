@@ -105,6 +105,37 @@ TEST_F(KvStoreDurableTest, OnDemandWritesNothingByItself) {
   EXPECT_EQ(Run(2, chain_), 2u);
 }
 
+// Who asks for a lease has no say in what the segments of the one before are.
+TEST_F(KvStoreDurableTest, AnAttachmentThatWaitsDoesNotNameWhatIsWritten) {
+  Start(PersistMode::kOnDemand);
+  Run(1, chain_);
+  store_->EndLease(token_, "test");
+  ASSERT_TRUE(store_->Attach({kTinyGeometry, "other", 16, 64, 64, false}).ok());
+  const std::vector<SegmentName> names = {chain_[0].name, chain_[1].name};
+  store_->PersistNow(
+      names, [](const SegmentName&, const absl::Status& status) { ADD_FAILURE() << status; });
+  WaitUntilWritten();
+  ASSERT_TRUE(disk_->Peek(chain_[0].name).has_value());
+  EXPECT_EQ(disk_->Peek(chain_[0].name)->root,
+            common::RootName("model", common::SaltHash(""), kSegmentVersion));
+}
+
+TEST_F(KvStoreDurableTest, SegmentsOfAnotherModelAreNotWrittenAsThisOnes) {
+  Start(PersistMode::kOnDemand);
+  Run(1, chain_);
+  store_->EndLease(token_, "test");
+  Attach("other");
+  int failures = 0;
+  const std::vector<SegmentName> names = {chain_[0].name};
+  store_->PersistNow(names, [&](const SegmentName& name, const absl::Status& status) {
+    EXPECT_EQ(name, chain_[0].name);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    ++failures;
+  });
+  EXPECT_EQ(failures, 1);
+  EXPECT_FALSE(disk_->Peek(chain_[0].name).has_value());
+}
+
 TEST_F(KvStoreDurableTest, AnotherGeometryWaitsForTheWriter) {
   Run(1, chain_);
   store_->EndLease(token_, "test");
