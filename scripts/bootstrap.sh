@@ -9,7 +9,10 @@ packages=(
   prometheus-cpp-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   libsimdjson-dev libpcre2-dev libutf8proc-dev libssl-dev librocksdb-dev libdnnl-dev ocl-icd-opencl-dev libhwy-dev
   libgtest-dev libgmock-dev libbenchmark-dev clang-format
+  prometheus prometheus-alertmanager python3-yaml
 )
+# Packages of these names start services of these names; the tests want their programs alone.
+services=(prometheus prometheus-alertmanager)
 
 missing=()
 for package in "${packages[@]}"; do
@@ -31,6 +34,20 @@ if [ "$(id -u)" -ne 0 ]; then
   as_root=(sudo)
 fi
 echo "bootstrap: installing ${missing[*]}"
+new_services=()
+for service in "${services[@]}"; do
+  case " ${missing[*]} " in *" $service "*) new_services+=("$service") ;; esac
+done
+policy=/usr/sbin/policy-rc.d # asked by packages before they start a service
+if [ ${#new_services[@]} -gt 0 ] && [ ! -e "$policy" ]; then
+  trap '"${as_root[@]}" rm -f "$policy"' EXIT
+  printf '#!/bin/sh\ncase "$1" in prometheus*) exit 101 ;; esac\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  "${as_root[@]}" chmod 755 "$policy"
+fi
 "${as_root[@]}" apt-get update -qq
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
   "${missing[@]}"
+for service in "${new_services[@]}"; do # nor at the next boot
+  "${as_root[@]}" update-rc.d "$service" disable
+  if command -v systemctl >/dev/null; then "${as_root[@]}" systemctl --quiet disable "$service.service"; fi
+done
