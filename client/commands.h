@@ -23,6 +23,9 @@ int CheckCommand(int argc, const char* const* argv, const Streams& streams);
 // Saves, lists, pins, checks, moves and removes durable contexts.
 int CacheCommand(int argc, const char* const* argv, const Streams& streams);
 
+// Says whether a worker or a store is ready, or alive.
+int HealthCommand(int argc, const char* const* argv, const Streams& streams);
+
 // Shows what worker and store are doing.
 int PsCommand(int argc, const char* const* argv, const Streams& streams);
 

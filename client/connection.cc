@@ -40,15 +40,14 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
   return grpc::SslCredentials(ssl);
 }
 
-std::shared_ptr<grpc::Channel> MakeChannel(
-    const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetMaxReceiveMessageSize(kMessageBytesMax);
   arguments.SetMaxSendMessageSize(kMessageBytesMax);
   // A prefill may take minutes without a byte on the wire.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 20'000);
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
-  return grpc::CreateCustomChannel(address, credentials, arguments);
+  return arguments;
 }
 
 }  // namespace
@@ -75,6 +74,11 @@ void AddConnectionOptions(common::Settings* settings, ConnectionOptions* options
       ->group(kGroup);
   app.add_option("--api-key-file", options->api_key_file, "File with the server's API key")
       ->group(kGroup);
+  AddTlsOptions(settings, options);
+}
+
+void AddTlsOptions(common::Settings* settings, ConnectionOptions* options) {
+  CLI::App& app = settings->app();
   app.add_option("--tls-ca", options->tls_ca_file,
                  "PEM file with the CA of the server's certificate; turns TLS on")
       ->group(kGroup);
@@ -82,18 +86,30 @@ void AddConnectionOptions(common::Settings* settings, ConnectionOptions* options
                  "PEM file with a client certificate, for mutual TLS")
       ->group(kGroup);
   app.add_option("--tls-key", options->tls_key_file, "PEM file with its key")->group(kGroup);
+  app.add_option("--tls-server-name", options->tls_server_name,
+                 "Name that the server's certificate must have, where that is not the host of "
+                 "--address")
+      ->group(kGroup);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ConnectionOptions& options,
+                                                           grpc::ChannelArguments arguments) {
+  ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options));
+  if (!options.tls_server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls_server_name);
+  }
+  return grpc::CreateCustomChannel(options.address, credentials, arguments);
 }
 
 Connection::Connection(std::string address, std::string api_key,
-                       const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+                       const std::shared_ptr<grpc::Channel>& channel)
     : address_(std::move(address)),
       api_key_(std::move(api_key)),
-      channel_(MakeChannel(address_, credentials)),
-      stub_(generation::v1::GenerationService::NewStub(channel_)),
-      contexts_(generation::v1::ContextService::NewStub(channel_)) {}
+      stub_(generation::v1::GenerationService::NewStub(channel)),
+      contexts_(generation::v1::ContextService::NewStub(channel)) {}
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOptions& options) {
-  ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options));
+  ASSIGN_OR_RETURN(const auto channel, OpenChannel(options, Arguments()));
   std::string api_key;
   if (!options.api_key_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(options.api_key_file));
@@ -102,8 +118,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOpt
       return absl::InvalidArgumentError(absl::StrCat(options.api_key_file, " holds no API key"));
     }
   }
-  return std::unique_ptr<Connection>(
-      new Connection(options.address, std::move(api_key), credentials));
+  return std::unique_ptr<Connection>(new Connection(options.address, std::move(api_key), channel));
 }
 
 void Connection::Prepare(grpc::ClientContext* context) const {

@@ -19,10 +19,20 @@ struct ConnectionOptions {
   std::string tls_ca_file;                  // turns TLS on; PEM
   std::string tls_certificate_file;         // of the client, for mutual TLS
   std::string tls_key_file;
+  std::string tls_server_name;  // that the certificate must have; empty: the host of the address
 };
 
-// Adds --address, --api-key-file, --tls-ca, --tls-certificate and --tls-key.
+// Adds --address, --api-key-file and the options of AddTlsOptions().
 void AddConnectionOptions(common::Settings* settings, ConnectionOptions* options);
+
+// Adds --tls-ca, --tls-certificate, --tls-key and --tls-server-name.
+void AddTlsOptions(common::Settings* settings, ConnectionOptions* options);
+
+// Returns a channel that does not connect yet. The API key is not looked at.
+//
+// Returns: NOT_FOUND, PERMISSION_DENIED or INVALID_ARGUMENT if a file cannot be used.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ConnectionOptions& options,
+                                                           grpc::ChannelArguments arguments);
 
 // Threads: immutable; any thread.
 class Connection {
@@ -42,11 +52,10 @@ class Connection {
 
  private:
   Connection(std::string address, std::string api_key,
-             const std::shared_ptr<grpc::ChannelCredentials>& credentials);
+             const std::shared_ptr<grpc::Channel>& channel);
 
   const std::string address_;
   const std::string api_key_;
-  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<generation::v1::GenerationService::Stub> stub_;
   const std::unique_ptr<generation::v1::ContextService::Stub> contexts_;
 };

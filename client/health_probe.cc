@@ -4,6 +4,7 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include "absl/time/clock.h"
+#include "common/rpc/grpc_status.h"
 #include "retroinfer/rpc/v1/health.pb.h"
 
 namespace retroinfer::client {
@@ -14,23 +15,30 @@ constexpr int kReconnectMilliseconds = 100;
 
 }  // namespace
 
-HealthProbe::HealthProbe(const std::string& address) {
+HealthProbe::HealthProbe(const std::string& address)
+    : channel_(
+          grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments())) {}
+
+grpc::ChannelArguments HealthProbe::Arguments() {
   grpc::ChannelArguments arguments;
-  // The server is starting: try again soon.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return arguments;
 }
 
-bool HealthProbe::IsServing(absl::Duration timeout) {
+absl::Status HealthProbe::Ask(const std::string& service, absl::Duration timeout,
+                              bool wait_for_ready) {
   grpc::TemplatedGenericStub<rpc::v1::HealthCheckRequest, rpc::v1::HealthCheckResponse> stub(
       channel_);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  context.set_wait_for_ready(true);  // a connection makes progress only while a call waits
+  context.set_wait_for_ready(wait_for_ready);
+  rpc::v1::HealthCheckRequest request;
+  request.set_service(service);
   grpc::CompletionQueue queue;
-  auto call = stub.PrepareUnaryCall(&context, kMethod, rpc::v1::HealthCheckRequest(), &queue);
+  auto call = stub.PrepareUnaryCall(&context, kMethod, request, &queue);
   call->StartCall();
   rpc::v1::HealthCheckResponse response;
   grpc::Status status;
@@ -38,7 +46,20 @@ bool HealthProbe::IsServing(absl::Duration timeout) {
   void* tag = nullptr;
   bool ok = false;
   queue.Next(&tag, &ok);
-  return status.ok() && response.status() == rpc::v1::HealthCheckResponse::SERVING_STATUS_SERVING;
+  if (!status.ok()) return common::FromGrpcStatus(status);
+  if (response.status() == rpc::v1::HealthCheckResponse::SERVING_STATUS_SERVING) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError("not serving");
+}
+
+absl::Status HealthProbe::Check(const std::string& service, absl::Duration timeout) {
+  return Ask(service, timeout, /*wait_for_ready=*/false);
+}
+
+bool HealthProbe::IsServing(absl::Duration timeout) {
+  // A connection makes progress only while a call waits.
+  return Ask("", timeout, /*wait_for_ready=*/true).ok();
 }
 
 }  // namespace retroinfer::client

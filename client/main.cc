@@ -5,6 +5,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "common/build_info/build_info.h"
+#include "common/process/standard_streams.h"
 
 namespace retroinfer::client {
 namespace {
@@ -22,6 +23,7 @@ constexpr Subcommand kSubcommands[] = {
      "measure throughput and latency, of a running server or of one for the occasion"},
     {"cache", CacheCommand, "keep the KV of texts on disk, and manage what is kept"},
     {"check", CheckCommand, "does a model fit here, and up to which context"},
+    {"health", HealthCommand, "is a worker or a store ready, or at least alive; for probes"},
     {"ps", PsCommand, "show what the server is doing"},
 };
 
@@ -59,4 +61,7 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace retroinfer::client
 
-int main(int argc, char** argv) { return retroinfer::client::Run(argc, argv); }
+int main(int argc, char** argv) {
+  retroinfer::common::OpenStandardStreams();
+  return retroinfer::client::Run(argc, argv);
+}

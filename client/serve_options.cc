@@ -80,9 +80,9 @@ constexpr PassedOption kPassedOptions[] = {
     {"--max-concurrent-streams", Service::kWorker, "--max-concurrent-streams",
      "Calls at a time on one connection"},
     {"--metrics-address", Service::kWorker, "--metrics-address",
-     "Prometheus endpoint of the worker. Default 127.0.0.1:9401"},
+     "Prometheus endpoint of the worker, or none. Default 127.0.0.1:9401"},
     {"--store-metrics-address", Service::kStore, "--metrics-address",
-     "Prometheus endpoint of the store. Default 127.0.0.1:9402"},
+     "Prometheus endpoint of the store, or none. Default 127.0.0.1:9402"},
     {"--adopt-wait", Service::kStore, "--adopt-wait",
      "How long a restarted store waits for the worker that holds its memory"},
 };
@@ -100,14 +100,17 @@ std::vector<std::string> Arguments(const ServeOptions& options, Service service,
   for (const PassedOption& option : kPassedOptions) {
     if (option.service != service || std::string_view(option.flag) == "--listen") continue;
     const std::string& value = options.Passed(option.flag);
-    const bool is_off =
-        options.is_private && std::string_view(option.service_flag) == "--metrics-address";
-    if (value.empty() && !is_off) continue;
-    if (value.empty()) {  // "--flag=" would lack its value
-      arguments.insert(arguments.end(), {option.service_flag, ""});
-    } else {
+    if (!value.empty()) {
       arguments.push_back(absl::StrCat(option.service_flag, "=", value));
+    } else if (options.is_private && std::string_view(option.service_flag) == "--metrics-address") {
+      arguments.push_back("--metrics-address=none");
     }
+  }
+  const std::pair<const char*, const std::string*> log[] = {{"--log-level=", &options.log.level},
+                                                            {"--log-format=", &options.log.format},
+                                                            {"--log-file=", &options.log.file}};
+  for (const auto& [flag, value] : log) {
+    if (!value->empty()) arguments.push_back(absl::StrCat(flag, *value));
   }
   return arguments;
 }
@@ -144,6 +147,7 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options) {
                  "Folder of mode 0700 for the sockets between the services");
   app.add_option("--bin-dir", options->bin_dir,
                  "Folder of kv_store_service and gpu_worker. Default: the folder of this program");
+  common::AddLogOptions(settings, &options->log);
   settings->AddDuration("--drain-timeout", &options->drain_timeout,
                         "On Ctrl-C or SIGTERM: how long live requests may go on");
 }

@@ -11,6 +11,7 @@
 #include "client/socket_dir.h"
 #include "client/supervisor.h"
 #include "common/config/settings.h"
+#include "common/log/process_log.h"
 
 namespace retroinfer::client {
 
@@ -20,6 +21,7 @@ struct ServeOptions {
   std::string socket_dir = DefaultSocketDir();
   std::string bin_dir;  // empty: the folder of this program
   absl::Duration drain_timeout = absl::Seconds(30);
+  common::LogOptions log;  // of `serve` and of both services
   // The worker listens on WorkerAddress() alone, and a metrics endpoint that is not given is off.
   bool is_private = false;
 

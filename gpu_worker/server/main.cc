@@ -13,7 +13,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "common/build_info/build_info.h"
+#include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
+#include "common/process/standard_streams.h"
 #include "gpu_worker/server/device_metrics.h"
 #include "gpu_worker/server/served_engine.h"
 #include "gpu_worker/server/worker_options.h"
@@ -31,6 +33,21 @@ sigset_t EndSignals() {
   return signals;
 }
 
+// The same and SIGHUP, which asks to open the log file again.
+sigset_t AllSignals() {
+  sigset_t signals = EndSignals();
+  sigaddset(&signals, SIGHUP);
+  return signals;
+}
+
+// Returns whether `signal` ends the worker; does what another one asks for.
+bool Ends(int signal) {
+  if (signal != SIGHUP) return true;
+  spdlog::info("SIGHUP: opening the log again; certificates are read again by themselves");
+  common::ReopenProcessLog();
+  return false;
+}
+
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
   return EXIT_FAILURE;
@@ -46,12 +63,13 @@ absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(const WorkerOp
     served = LoadServedEngine(options, std::move(backend));
     loaded.Notify();
   });
-  const sigset_t signals = EndSignals();
+  const sigset_t signals = AllSignals();
   while (!loaded.HasBeenNotified()) {
     const timespec timeout{0, 50'000'000};
-    if (::sigtimedwait(&signals, nullptr, &timeout) > 0) {
+    const int signal = ::sigtimedwait(&signals, nullptr, &timeout);
+    if (signal > 0 && Ends(signal)) {
       spdlog::info("stopping while loading");
-      spdlog::shutdown();
+      common::FlushProcessLog();
       ::_exit(EXIT_SUCCESS);
     }
   }
@@ -68,8 +86,13 @@ int Run(int argc, char** argv) {
   }
   if (!*run) return EXIT_SUCCESS;
 
-  const sigset_t signals = EndSignals();
+  const sigset_t signals = AllSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  if (const absl::Status status = common::StartProcessLog("gpu_worker", options.log);
+      !status.ok()) {
+    std::cerr << "gpu_worker: " << status.message() << "\n";
+    return 2;
+  }
   auto backend = CreateBackend(options);
   if (!backend.ok()) return Fail(backend.status());
   const Device* const compute = backend->device.get();  // which `served` will own
@@ -93,7 +116,9 @@ int Run(int argc, char** argv) {
                absl::StrJoin((*server)->addresses(), ", "));
 
   int signal = 0;
-  ::sigwait(&signals, &signal);
+  do {
+    ::sigwait(&signals, &signal);
+  } while (!Ends(signal));
   spdlog::info("stopping on signal {}", signal);
   (*server)->Drain(options.drain_timeout);
   server->reset();
@@ -106,4 +131,7 @@ int Run(int argc, char** argv) {
 }  // namespace
 }  // namespace retroinfer
 
-int main(int argc, char** argv) { return retroinfer::Run(argc, argv); }
+int main(int argc, char** argv) {
+  retroinfer::common::OpenStandardStreams();
+  return retroinfer::Run(argc, argv);
+}

@@ -51,7 +51,7 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options,
   app.add_option("--socket-dir", options->store_socket_dir, "Socket folder of the kv_store_service")
       ->group(kServerGroup);
   app.add_option("--metrics-address", options->metrics_address,
-                 "host:port of the Prometheus endpoint; empty: none")
+                 "host:port of the Prometheus endpoint, or none")
       ->group(kServerGroup);
   app.add_option("--api-key-file", *api_key_file,
                  "File with the key that every call must carry (all RPCs but health)")
@@ -217,8 +217,10 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   AddMemoryOptions(&settings, options);
   AddRequestOptions(&settings, options, &policy);
   AddMeasuringOptions(&settings, options);
+  common::AddLogOptions(&settings, &options->log);
   ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, settings.Parse(argc, argv));
   if (outcome == common::Settings::Outcome::kExit) return false;
+  if (options->metrics_address == "none") options->metrics_address.clear();
   RETURN_IF_ERROR(CheckModelOptions(*options));
   options->default_attention.policy = policy == "full" ? PolicyKind::kFull : PolicyKind::kWave;
   if (!api_key_file.empty()) {

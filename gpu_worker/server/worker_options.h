@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/log/process_log.h"
 #include "gpu_worker/attention/attention_settings.h"
 #include "gpu_worker/server/server_options.h"
 
@@ -21,6 +22,7 @@ struct WorkerOptions {
   std::string store_socket_dir;   // --socket-dir of the kv_store_service
   ServerOptions server;
   std::string metrics_address;  // "host:port"; empty: none
+  common::LogOptions log;
 
   std::string device = "auto";          // "auto", "cpu", "cuda" or "cuda:N"
   double gpu_memory_utilization = 0.9;  // of the GPU's memory, for this process

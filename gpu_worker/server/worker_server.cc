@@ -20,6 +20,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/rpc/liveness.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/server/server_credentials.h"
 
@@ -148,6 +149,7 @@ absl::Status WorkerServer::Listen() {
     return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.addresses[i],
                                                ": the address is taken or not valid"));
   }
+  grpc_server_->GetHealthCheckService()->SetServingStatus(common::kLivenessService, true);
   SetServing(false);
   return absl::OkStatus();
 }

@@ -20,7 +20,8 @@
 namespace retroinfer {
 
 // Health is NOT_SERVING, for "" and for the service's name, until Serve() has been given an engine
-// and that says that it is ready; again while it is not, and from the beginning of Drain().
+// and that says that it is ready; again while it is not, and from the beginning of Drain(). For
+// common::kLivenessService it is SERVING until the sockets are closed.
 // Reflection is on unless an API key is required (gRPC's reflection cannot ask for one).
 //
 // Threads: one, for all methods; calls are handled on threads of its own and of gRPC.

@@ -1,4 +1,8 @@
 // kv_store_service: keeps the KV pages of one gpu_worker in shared memory.
+#include "common/process/standard_streams.h"
 #include "kv_store_service/server/store_main.h"
 
-int main(int argc, char** argv) { return retroinfer::kvstore::StoreMain(argc, argv); }
+int main(int argc, char** argv) {
+  retroinfer::common::OpenStandardStreams();
+  return retroinfer::kvstore::StoreMain(argc, argv);
+}

@@ -1,7 +1,6 @@
 #include "kv_store_service/server/store_main.h"
 
 #include <signal.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/build_info/build_info.h"
 #include "common/config/settings.h"
+#include "common/log/process_log.h"
 #include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/server/store_server.h"
 
@@ -40,7 +40,7 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
   app.add_option("--listen", options->listen,
                  "host:port for gRPC over TCP, besides the unix socket");
   app.add_option("--metrics-address", options->metrics_address,
-                 "host:port of the Prometheus endpoint; empty: none");
+                 "host:port of the Prometheus endpoint, or none");
   settings->AddDuration("--adopt-wait", &options->adopt_wait,
                         "After a restart: how long to wait for a live worker to hand the memory "
                         "back");
@@ -85,11 +85,27 @@ sigset_t EndSignals() {
   return signals;
 }
 
+// The same and SIGHUP, which asks to open the log file again.
+sigset_t AllSignals() {
+  sigset_t signals = EndSignals();
+  sigaddset(&signals, SIGHUP);
+  return signals;
+}
+
+// Returns whether `signal` ends the service; does what another one asks for.
+bool Ends(int signal) {
+  if (signal != SIGHUP) return true;
+  spdlog::info("SIGHUP: opening the log again");
+  common::ReopenProcessLog();
+  return false;
+}
+
 // Waits up to 50 ms for a signal that ends the service.
 bool EndSignalCame() {
-  const sigset_t signals = EndSignals();
+  const sigset_t signals = AllSignals();
   const timespec timeout{0, 50'000'000};
-  return ::sigtimedwait(&signals, nullptr, &timeout) > 0;
+  const int signal = ::sigtimedwait(&signals, nullptr, &timeout);
+  return signal > 0 && Ends(signal);
 }
 
 // What is durable needs no farewell: a disk that does not answer must not keep the process.
@@ -118,18 +134,23 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
   common::Settings settings("Keeps the KV pages of one gpu_worker in shared memory.",
                             common::kBuildVersion);
   AddOptions(&settings, &options);
+  common::LogOptions log;
+  common::AddLogOptions(&settings, &log);
   const auto outcome = settings.Parse(argc, argv);
   if (!outcome.ok()) {
     std::cerr << "kv_store_service: " << outcome.status().message() << "\n";
     return 2;
   }
   if (*outcome == common::Settings::Outcome::kExit) return EXIT_SUCCESS;
+  if (options.metrics_address == "none") options.metrics_address.clear();
 
   KeepReadBuffers();
-  spdlog::set_default_logger(spdlog::stderr_color_mt("kv_store_service"));
-  spdlog::flush_on(spdlog::level::trace);
-  const sigset_t signals = EndSignals();
+  const sigset_t signals = AllSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  if (const absl::Status status = common::StartProcessLog("kv_store_service", log); !status.ok()) {
+    std::cerr << "kv_store_service: " << status.message() << "\n";
+    return 2;
+  }
   auto server = StoreServer::Start(options);
   if (!server.ok()) return Fail(server.status());
   const absl::Status obtained = (*server)->ObtainArena(EndSignalCame);
@@ -140,7 +161,9 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
                    ? ""
                    : absl::StrCat(", metrics on port ", (*server)->metrics_port()));
   int signal = 0;
-  ::sigwait(&signals, &signal);
+  do {
+    ::sigwait(&signals, &signal);
+  } while (!Ends(signal));
   spdlog::info("stopping on signal {}", signal);
   EndAtLastAfter(kStopTimeout);
   return EXIT_SUCCESS;

@@ -19,6 +19,7 @@
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
 #include "common/memory/available_memory.h"
+#include "common/rpc/liveness.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
 
@@ -201,6 +202,7 @@ absl::Status StoreServer::StartGrpc() {
                      "; the address is taken or not valid"));
   }
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+  grpc_server_->GetHealthCheckService()->SetServingStatus(common::kLivenessService, true);
   return absl::OkStatus();
 }
 

@@ -37,7 +37,8 @@ struct StoreServerOptions {
 // Owns:    everything of the service.
 class StoreServer {
  public:
-  // Takes the folder's lock and opens the sockets; the health service says NOT_SERVING.
+  // Takes the folder's lock and opens the sockets; the health service says NOT_SERVING, but for
+  // common::kLivenessService.
   //
   // Returns: INVALID_ARGUMENT for bad options; ALREADY_EXISTS if another store uses the folder;
   //          PERMISSION_DENIED if others may enter the folder; RESOURCE_EXHAUSTED, with the

@@ -86,8 +86,8 @@ TEST_F(OwnServicesTest, ServeInAFolderOfTheirOwn) {
     EXPECT_EQ(services->connection().api_key_file, "/key");
     EXPECT_THAT(ReadText(folder + "/gpu_worker.args"),
                 HasSubstr("--listen=unix:" + folder + "/generation.sock\n"));
-    EXPECT_THAT(ReadText(folder + "/gpu_worker.args"), HasSubstr("--metrics-address\n\n"));
-    EXPECT_THAT(ReadText(folder + "/kv_store_service.args"), HasSubstr("--metrics-address\n\n"));
+    EXPECT_THAT(ReadText(folder + "/gpu_worker.args"), HasSubstr("--metrics-address=none\n"));
+    EXPECT_THAT(ReadText(folder + "/kv_store_service.args"), HasSubstr("--metrics-address=none\n"));
     services->Stop();
     services->Stop();  // once more is allowed
   }

@@ -1,0 +1,82 @@
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "client/command_line.h"
+#include "client/commands.h"
+#include "client/connection.h"
+#include "client/health_probe.h"
+#include "common/build_info/build_info.h"
+#include "common/rpc/liveness.h"
+
+namespace retroinfer::client {
+namespace {
+
+constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
+
+struct HealthOptions {
+  ConnectionOptions connection;
+  bool live = false;
+  std::string service;
+  absl::Duration wait = absl::ZeroDuration();
+  absl::Duration timeout = absl::Seconds(5);
+};
+
+void AddOptions(common::Settings* settings, HealthOptions* options) {
+  CLI::App& app = settings->app();
+  CLI::Option* const live =
+      app.add_flag("--live", options->live,
+                   "Ask whether the process is alive, not whether it can answer requests: true "
+                   "while a model loads and while the store restarts");
+  app.add_option("--service", options->service,
+                 "Ask for one gRPC service by its full name. Default: the whole server")
+      ->excludes(live);
+  settings->AddDuration("--wait", &options->wait, "Ask again for so long until the answer is yes");
+  settings->AddDuration("--timeout", &options->timeout, "Longest wait for one answer");
+  app.add_option("--address", options->connection.address,
+                 "Of a worker or a store: host:port, or unix: and a path")
+      ->group("Connection");
+  AddTlsOptions(settings, &options->connection);
+}
+
+std::string Explain(const absl::Status& status, const HealthOptions& options) {
+  const std::string& address = options.connection.address;
+  switch (status.code()) {
+    case absl::StatusCode::kFailedPrecondition:
+      return absl::StrCat(address, " is not serving");
+    case absl::StatusCode::kNotFound:
+      return absl::StrCat(address, " knows no service ", options.service);
+    default:
+      return absl::StrCat("no answer from ", address, ": ", std::string(status.message()));
+  }
+}
+
+}  // namespace
+
+int HealthCommand(int argc, const char* const* argv, const Streams& streams) {
+  HealthOptions options;
+  common::Settings settings(
+      "Asks a worker or a store whether it can answer requests. Exit code 0: yes; 1: no, or nobody "
+      "answers. Needs no API key.",
+      common::kBuildVersion);
+  AddOptions(&settings, &options);
+  if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
+  if (options.live) options.service = common::kLivenessService;
+  const auto channel = OpenChannel(options.connection, HealthProbe::Arguments());
+  if (!channel.ok()) {
+    return Fail(streams, "health", std::string(channel.status().message()), kExitUsage);
+  }
+  HealthProbe probe(*channel);
+  const absl::Time deadline = absl::Now() + options.wait;
+  absl::Status status = probe.Check(options.service, options.timeout);
+  while (!status.ok() && absl::Now() < deadline) {
+    absl::SleepFor(kRetryInterval);
+    status = probe.Check(options.service, std::min(options.timeout, deadline - absl::Now()));
+  }
+  if (!status.ok()) return Fail(streams, "health", Explain(status, options), kExitFailed);
+  std::fputs("serving\n", streams.out);
+  return kExitOk;
+}
+
+}  // namespace retroinfer::client
