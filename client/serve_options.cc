@@ -106,12 +106,15 @@ std::vector<std::string> Arguments(const ServeOptions& options, Service service,
       arguments.push_back("--metrics-address=none");
     }
   }
-  const std::pair<const char*, const std::string*> log[] = {{"--log-level=", &options.log.level},
-                                                            {"--log-format=", &options.log.format},
-                                                            {"--log-file=", &options.log.file}};
-  for (const auto& [flag, value] : log) {
-    if (!value->empty()) arguments.push_back(absl::StrCat(flag, *value));
-  }
+  const common::LogOptions unset;
+  const auto pass_log = [&](const char* flag, std::string common::LogOptions::*value) {
+    if (options.log.*value != unset.*value) {
+      arguments.push_back(absl::StrCat(flag, "=", options.log.*value));
+    }
+  };
+  pass_log("--log-level", &common::LogOptions::level);
+  pass_log("--log-format", &common::LogOptions::format);
+  pass_log("--log-file", &common::LogOptions::file);
   return arguments;
 }
 

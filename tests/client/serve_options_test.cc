@@ -43,6 +43,11 @@ TEST(ServeOptions, DescribeBothServices) {
       specs[1].arguments,
       ElementsAre("/opt/gpu_worker", "--socket-dir=/run/x", "--model=/m", "--max-batch=3",
                   "--listen=127.0.0.1:50051,unix:/run/x/generation.sock", "--drain-timeout=7s"));
+  const ServeOptions logging = Options({"--model=/m", "--log-level=debug", "--log-format=json"});
+  for (const ServiceSpec& spec : ServiceSpecs(logging)) {
+    EXPECT_THAT(spec.arguments,
+                AllOf(Contains("--log-level=debug"), Contains("--log-format=json")));
+  }
   EXPECT_EQ(specs[1].stop_grace, absl::Seconds(22));
 }
 
@@ -51,8 +56,8 @@ TEST(ServeOptions, PrivateServicesListenOnTheirSocketsOnly) {
   EXPECT_EQ(ListenAddresses(options), "0.0.0.0:1");
   options.is_private = true;
   const std::vector<ServiceSpec> specs = ServiceSpecs(options);
-  EXPECT_THAT(specs[0].arguments,
-              ElementsAre("/opt/kv_store_service", "--socket-dir=/run/x", "--metrics-address", ""));
+  EXPECT_THAT(specs[0].arguments, ElementsAre("/opt/kv_store_service", "--socket-dir=/run/x",
+                                              "--metrics-address=none"));
   EXPECT_THAT(specs[1].arguments, AllOf(Contains("--listen=unix:/run/x/generation.sock"),
                                         Contains("--metrics-address=:2"),  // that was asked for
                                         Not(Contains(HasSubstr("0.0.0.0")))));
