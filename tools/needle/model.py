@@ -161,6 +161,16 @@ class Llama(nn.Module):
         return F.linear(hidden, self.model.embed_tokens.weight)
 
 
+def optimizers(model: Llama, rate: float) -> list[torch.optim.Optimizer]:
+    """Returns Muon for the matrices of the layers, AdamW for the embedding and the norms."""
+    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
+    rest = [p for name, p in model.named_parameters() if p.dim() < 2 or "layers" not in name]
+    return [
+        torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, momentum=0.95,
+                         adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.98), weight_decay=0.0)]
+
+
 def load(folder: pathlib.Path, device: str = "cpu", dtype=torch.bfloat16) -> Llama:
     """Loads a model folder."""
     from safetensors.torch import load_file

@@ -96,7 +96,7 @@ class Trainer:
         self.first_list = 1 + tasks.TASKS.index(tasks.COMMON_WORDS)
         torch.manual_seed(arguments.seed)
         self.model = llama.Llama(_shape(arguments, self.encoder)).to(self.device)
-        self.optimizers = _optimizers(self.model, arguments.rate)
+        self.optimizers = llama.optimizers(self.model, arguments.rate)
         self.progress = Progress()
         self.step = self.stage = 0
         self.trained_s = 0.0
@@ -216,16 +216,6 @@ class Trainer:
 
 def _shape(arguments, encoder: bpe.Encoder) -> llama.Shape:
     return llama.Shape(encoder.size, arguments.hidden, arguments.layers, arguments.feed_forward)
-
-
-def _optimizers(model: llama.Llama, rate: float) -> list[torch.optim.Optimizer]:
-    """Muon for the matrices of the layers, AdamW for the embedding and the norms."""
-    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "layers" in name]
-    rest = [p for name, p in model.named_parameters() if p.dim() < 2 or "layers" not in name]
-    return [
-        torch.optim.Muon(matrices, lr=rate, weight_decay=0.05, momentum=0.95,
-                         adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=rate, betas=(0.9, 0.98), weight_decay=0.0)]
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import argparse
 import json
 import pathlib
 import random
+from collections.abc import Iterable
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -53,15 +54,18 @@ def corpus(seed: int = 7):
         yield from ("The", "There", "When", "Question:", "Answer:", "\n\n", " List:", " Text:")
 
 
-def train(vocabulary: int) -> Tokenizer:
-    """Trains the merges and returns the tokenizer in its final form."""
+def train(vocabulary: int, texts: Iterable[str], expression: str) -> Tokenizer:
+    """Trains the merges and returns the tokenizer in its final form.
+
+    `expression` splits the texts while merges are learned; what is returned splits by Llama 3's.
+    """
     tokenizer = Tokenizer(models.BPE(ignore_merges=False))
-    tokenizer.pre_tokenizer = _pre_tokenizer(SINGLE_DIGITS)
+    tokenizer.pre_tokenizer = _pre_tokenizer(expression)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary - len(SPECIAL_TOKENS), show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
-    tokenizer.train_from_iterator(corpus(), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.pre_tokenizer = _pre_tokenizer(LLAMA3_REGEX)
     tokenizer.add_special_tokens(
         [AddedToken(content, special=True, normalized=False) for content in SPECIAL_TOKENS])
@@ -85,7 +89,8 @@ def _add_begin_of_text(tokenizer: Tokenizer):
             special_tokens=[(begin, tokenizer.token_to_id(begin))])])
 
 
-def write_folder(tokenizer: Tokenizer, folder: pathlib.Path, positions: int) -> None:
+def write_folder(tokenizer: Tokenizer, folder: pathlib.Path, positions: int,
+                 chat_template: str | None) -> None:
     """Writes tokenizer.json and tokenizer_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -97,8 +102,9 @@ def write_folder(tokenizer: Tokenizer, folder: pathlib.Path, positions: int) -> 
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
         "model_max_length": positions,
-        "chat_template": CHAT_TEMPLATE,
     }
+    if chat_template is not None:
+        config["chat_template"] = chat_template
     text = json.dumps(config, indent=2) + "\n"
     (folder / "tokenizer_config.json").write_text(text, encoding="utf-8")
 
@@ -112,8 +118,8 @@ def main() -> None:
     least = 256 + len(SPECIAL_TOKENS)
     if not least <= arguments.vocabulary <= MAX_VOCABULARY:
         parser.error(f"--vocabulary must be between {least} and {MAX_VOCABULARY}")
-    tokenizer = train(arguments.vocabulary)
-    write_folder(tokenizer, arguments.folder, tasks.MAX_LENGTH)
+    tokenizer = train(arguments.vocabulary, corpus(), SINGLE_DIGITS)
+    write_folder(tokenizer, arguments.folder, tasks.MAX_LENGTH, CHAT_TEMPLATE)
     print(f"{arguments.folder}: {tokenizer.get_vocab_size()} tokens")
 
 

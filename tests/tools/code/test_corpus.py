@@ -1,0 +1,74 @@
+"""What the code model may be trained on, and how its text is cut."""
+
+import email.message
+import importlib.util
+import pathlib
+import sys
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+from tools.code import corpus  # noqa: E402
+
+
+def metadata(*fields):
+    message = email.message.Message()
+    for name, value in fields:
+        message[name] = value
+    return message
+
+
+class LicenceTest(unittest.TestCase):
+    def test_permissive_licences_are_taken_and_named(self):
+        self.assertEqual(corpus.licence_of(metadata(("License-Expression", "MIT"))), "MIT")
+        self.assertEqual(
+            corpus.licence_of(metadata(
+                ("License", "BSD-3-Clause"),
+                ("Classifier", "License :: OSI Approved :: BSD License"))),
+            "BSD-3-Clause, BSD License")
+        self.assertEqual(
+            corpus.licence_of(metadata(
+                ("Classifier", "License :: OSI Approved"),
+                ("Classifier", "License :: OSI Approved :: Apache Software License"))),
+            "Apache Software License")
+
+    def test_others_are_not(self):
+        for fields in (
+                (), (("License", "UNKNOWN"),), (("License", "LGPL-3.0"),),
+                (("License-Expression", "MIT AND GPL-2.0-only"),),
+                (("License", "MIT"), ("Classifier", "License :: OSI Approved :: Mozilla ...")),
+                (("License", "MIT"), ("Classifier", "License :: Other/Proprietary License")),
+                (("License", "NVIDIA Proprietary Software"),),
+                (("License", "BSD-like, see LICENSE"), ("License-Expression", "Beerware"))):
+            self.assertIsNone(corpus.licence_of(metadata(*fields)), fields)
+
+    def test_the_held_out_packages_are_in_no_training_text(self):
+        import json
+        records = json.loads((ROOT / "models/code/corpus.json").read_text(encoding="utf-8"))
+        self.assertGreater(len(records), 100)
+        for record in records:
+            self.assertEqual(record["split"] == "eval", record["package"] in corpus.HELD_OUT)
+            self.assertIsNotNone(corpus.PERMISSIVE.search(record["licence"]), record)
+            self.assertIsNone(corpus.FORBIDDEN.search(record["licence"]), record)
+
+
+@unittest.skipUnless(importlib.util.find_spec("tokenizers"), "needs the tokenizers package")
+class PiecesTest(unittest.TestCase):
+    def test_pieces_give_the_same_tokens_as_the_whole(self):
+        from tokenizers import Tokenizer
+        from tools.code import encode
+        tokenizer = Tokenizer.from_file(str(ROOT / "models/code/tokenizer.json"))
+        text = "".join(path.read_text(encoding="utf-8")
+                       for path in sorted((ROOT / "tools").rglob("*.py")))
+        parts = list(encode.pieces(text))
+        self.assertGreater(len(parts), 3)
+        self.assertEqual("".join(parts), text)
+        whole = tokenizer.encode(text, add_special_tokens=False).ids
+        self.assertEqual(
+            [i for part in parts for i in tokenizer.encode(part, add_special_tokens=False).ids],
+            whole)
+
+
+if __name__ == "__main__":
+    unittest.main()
