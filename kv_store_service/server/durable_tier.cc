@@ -3,6 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
@@ -161,6 +163,13 @@ DurableTier::Stats DurableTier::stats() {
   stats.storage = storage_->Stats();
   stats.persister = persister_.stats();
   stats.budget = budget_.stats();
+  stats.limit_bytes = budget_.limits().cap_bytes;
+  std::error_code error;
+  const auto disk = std::filesystem::space(options_.folder, error);
+  if (!error) {
+    stats.disk_bytes = disk.capacity;
+    stats.disk_free_bytes = disk.available;
+  }
   absl::flat_hash_set<SegmentName> pinned;
   for (const ContextRecord& context : storage_->ListContexts()) {
     if (!context.pinned) continue;

@@ -68,6 +68,9 @@ class DurableTier {
     uint64_t restored_bytes_total = 0;
     uint64_t restore_failures_total = 0;  // segments that were there and could not be read
     double restore_seconds_total = 0;
+    uint64_t limit_bytes = 0;  // DiskLimits::cap_bytes
+    // Of the file system of the folder, and what this process may still write there; 0: not known.
+    uint64_t disk_bytes = 0, disk_free_bytes = 0;
   };
 
   // Opens the storage in `options.folder`. Errors as OpenRocksDbSegmentStorage(). `is_referenced`

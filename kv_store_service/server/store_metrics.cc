@@ -91,6 +91,12 @@ void StoreMetrics::AddDurable() {
            of([](D d) { return double(d.storage.segments); }));
   AddGauge("durable_bytes", "Bytes on disk, everything included",
            of([](D d) { return double(d.storage.physical_bytes); }));
+  AddGauge("durable_limit_bytes", "Most that may lie on disk; 0: no limit, or no disk tier",
+           of([](D d) { return double(d.limit_bytes); }));
+  AddGauge("durable_disk_bytes", "Size of the file system that the disk tier is on",
+           of([](D d) { return double(d.disk_bytes); }));
+  AddGauge("durable_disk_free_bytes", "What the store may still write on that file system",
+           of([](D d) { return double(d.disk_free_bytes); }));
   AddGauge("durable_queued_segments", "Segments that wait to be written",
            of([](D d) { return double(d.persister.queued); }));
   AddGauge("durable_quarantined_segments", "Damaged segments that are kept aside",
@@ -99,6 +105,8 @@ void StoreMetrics::AddDurable() {
              of([](D d) { return double(d.persister.persisted_total); }));
   AddCounter("durable_persisted_bytes_total", "Bytes of segments written to disk",
              of([](D d) { return double(d.persister.persisted_bytes_total); }));
+  AddCounter("durable_write_seconds_total", "Time of the disk tier in writes that succeeded",
+             of([](D d) { return d.persister.write_seconds_total; }));
   AddCounter("durable_write_failures_total", "Segments that could not be written",
              of([](D d) { return double(d.persister.failed_total); }));
   AddCounter("durable_dropped_total", "Segments that were not written: queue full or disk degraded",
@@ -109,6 +117,8 @@ void StoreMetrics::AddDurable() {
              of([](D d) { return double(d.restored_total); }));
   AddCounter("durable_restored_bytes_total", "Bytes of segments read back from disk",
              of([](D d) { return double(d.restored_bytes_total); }));
+  AddCounter("durable_restore_seconds_total", "Time of the disk tier in reading segments back",
+             of([](D d) { return d.restore_seconds_total; }));
   AddCounter("durable_restore_failures_total", "Segments that could not be read back",
              of([](D d) { return double(d.restore_failures_total); }));
   AddCounter("durable_corrupt_total", "Records and images on disk that failed a check",

@@ -78,6 +78,25 @@ TEST_F(DurableTierTest, ARefusedImageGoesIntoQuarantine) {
   EXPECT_EQ(tier_->stats().storage.quarantined, 1u);
 }
 
+TEST(DurableTierStatsTest, TellsTheLimitAndTheDisk) {
+  TemporaryFolder folder;
+  DurableTierOptions options;
+  options.folder = folder.path();
+  options.limits.cap_bytes = 12345;
+  DurableTier tier(options, MakeInMemorySegmentStorage(), nullptr);
+  const DurableTier::Stats stats = tier.stats();
+  EXPECT_EQ(stats.limit_bytes, 12345u);
+  const auto disk = std::filesystem::space(folder.path());
+  EXPECT_EQ(stats.disk_bytes, disk.capacity);
+  EXPECT_GT(stats.disk_free_bytes, 0u);
+  EXPECT_LE(stats.disk_free_bytes, stats.disk_bytes);
+}
+
+TEST_F(DurableTierTest, AFolderThatIsNotThereHasNoDisk) {
+  EXPECT_EQ(tier_->stats().disk_bytes, 0u);
+  EXPECT_EQ(tier_->stats().disk_free_bytes, 0u);
+}
+
 TEST(DurableTierOpenTest, RefusesAFolderThatIsInUse) {
   TemporaryFolder folder;
   DurableTierOptions options;

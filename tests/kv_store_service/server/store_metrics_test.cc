@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
+#include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "tests/kv_store_service/segment_writer.h"
 #include "tests/kv_store_service/temporary_folder.h"
 
@@ -37,6 +39,27 @@ TEST(StoreMetricsTest, ShowTheStoreAtEachScrape) {
   text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("retroinfer_kv_cache_usage_ratio 0\n"));
   EXPECT_THAT(text, HasSubstr("retroinfer_workers_attached_total 1"));
+}
+
+TEST(StoreMetricsTest, ShowTheDiskTier) {
+  TemporaryFolder folder;
+  DurableTierOptions options;
+  options.folder = folder.path();
+  options.limits.cap_bytes = 1 << 20;
+  KvStore store({}, StateFile(folder.path() + "/state"));
+  common::Metrics metrics("kv_store_service", "1", "r", "cpu");
+  StoreMetrics store_metrics(&metrics, &store);
+  // There from the start, so that a rule can tell "no tier" from "no such series".
+  for (const char* const name : {"limit_bytes", "disk_bytes", "disk_free_bytes",
+                                 "write_seconds_total", "restore_seconds_total"}) {
+    EXPECT_THAT(metrics.Render(), HasSubstr(absl::StrCat("retroinfer_durable_", name, " 0\n")));
+  }
+  store.SetDurableTier(
+      std::make_unique<DurableTier>(options, MakeInMemorySegmentStorage(), nullptr));
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_durable_tier 1\n"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_durable_limit_bytes 1048576\n"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("retroinfer_durable_disk_bytes 0\n")));
 }
 
 }  // namespace
