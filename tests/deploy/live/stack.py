@@ -1,0 +1,151 @@
+"""Both services with the demo model, and a real Prometheus that scrapes them by the configuration of
+deploy/prometheus: everything in one temporary folder, on free ports, gone at the end."""
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.parse
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+PROMETHEUS = ROOT / "deploy" / "prometheus"
+JOBS = {"gpu-worker": "gpu_worker", "kv-store": "kv_store_service"}
+PATIENCE_S = 240  # only a stack that does not work waits so long
+
+
+def eventually(condition, what):
+    """Returns what `condition` returns, once that is true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not (result := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what}: not within {PATIENCE_S} s")
+        time.sleep(0.1)
+    return result
+
+
+class Stack:
+    def __init__(self, bin_dir, store_options=(), worker_options=()):
+        self.bin_dir = pathlib.Path(bin_dir).resolve()
+        self.options = {"kv_store_service": list(store_options), "gpu_worker": list(worker_options)}
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="retroinfer-live-"))
+        self.address = f"unix:{self.folder}/worker.sock"
+        self.processes = {}
+        self.ports = {}
+        self.url = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for name in ("gpu_worker", "kv_store_service", "prometheus"):
+            process = self.processes.get(name)
+            if process is not None and process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(timeout=60)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self, name, command, port_pattern):
+        """Starts a process and returns the port that it says it listens on."""
+        path = self.folder / f"{name}.log"
+        with open(path, "wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [str(part) for part in command], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+                cwd=self.folder)
+
+        def port():
+            text = path.read_text(errors="replace")
+            if self.processes[name].poll() is not None:
+                raise AssertionError(f"{name} ended:\n{text[-4000:]}")
+            return re.search(port_pattern, text)
+
+        return int(eventually(port, f"{name} listens").group(1))
+
+    def _start_service(self, name, *options):
+        self.ports[name] = self._start(
+            name, [self.bin_dir / name, "--socket-dir", self.folder / "sockets", "--metrics-address",
+                   "127.0.0.1:0", *options, *self.options[name]], r"metrics on port (\d+)")
+
+    def start_store(self):
+        (self.folder / "sockets").mkdir(mode=0o700, exist_ok=True)
+        self._start_service("kv_store_service", "--arena-bytes", "256MiB", "--cache-dir",
+                            self.folder / "cache", "--cache-bytes", "1GiB")
+
+    def start_worker(self):
+        self._start_service("gpu_worker", "--model", ROOT / "models" / "needle", "--listen", self.address,
+                            "--device", "cpu", "--memory", "1GiB")
+        eventually(lambda: "retroinfer_ready 1" in self.metrics("gpu_worker"), "the worker is ready")
+
+    def metrics(self, service):
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[service]}/metrics", timeout=60) as answer:
+            return answer.read().decode()
+
+    def start_prometheus(self, interval="1s"):
+        """With the shipped rules and scrape configuration; targets and the interval are this stack's."""
+        folder = self.folder / "prometheus"
+        shutil.copytree(PROMETHEUS, folder)
+        path = folder / "prometheus.yml"
+        text, count = re.subn(r"(scrape_interval|evaluation_interval|scrape_timeout): \S+",
+                              rf"\1: {interval}", path.read_text(encoding="utf-8"))
+        assert count == 3, "the intervals are not where they were"
+        path.write_text(text, encoding="utf-8")
+        for job, service in JOBS.items():
+            self._write_target(folder, job, self.ports[service])
+        (folder / "targets" / "alertmanager.yml").write_text("[]\n", encoding="utf-8")
+        port = self._start("prometheus", [
+            "prometheus", f"--config.file={path}", f"--storage.tsdb.path={self.folder / 'tsdb'}",
+            "--web.listen-address=127.0.0.1:0"], r'msg="Listening on" address=127\.0\.0\.1:(\d+)')
+        self.url = f"http://127.0.0.1:{port}"
+        eventually(lambda: len(self.value("up == 1")) == len(JOBS), "both services are scraped")
+
+    @staticmethod
+    def _write_target(folder, job, port):
+        (folder / "targets" / f"{job}.yml").write_text(
+            json.dumps([{"targets": [f"127.0.0.1:{port}"], "labels": {"node": "here"}}]), encoding="utf-8")
+
+    def api(self, path, **parameters):
+        query = urllib.parse.urlencode(parameters, doseq=True)
+        try:
+            with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=60) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
+
+    def value(self, expression):
+        """Returns the vector that `expression` has now."""
+        return self.api("query", query=expression)["result"]
+
+    def range(self, expression, start, end, step):
+        """Returns [(labels, [(time, value)])]."""
+        return [(series["metric"], [(float(at), float(value)) for at, value in series["values"]])
+                for series in self.api("query_range", query=expression, start=start, end=end,
+                                       step=step)["result"]]
+
+    def wait_for_scrapes(self, count):
+        """Waits until both services were scraped `count` times more, and the rules were evaluated once."""
+        def scrapes():
+            return min(int(series["value"][1]) for series in self.value("count_over_time(up[1h])"))
+
+        before = scrapes()
+        eventually(lambda: scrapes() >= before + count, f"{count} scrapes")
+
+    def client(self, *arguments):
+        """Runs the command-line client; returns its output."""
+        command, *rest = (str(argument) for argument in arguments)
+        result = subprocess.run([str(self.bin_dir / "retroinfer"), command, "--address", self.address, *rest],
+                                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise AssertionError(f"retroinfer {command}: {result.stdout}{result.stderr}")
+        return result.stdout
+
+    def start_client(self, *arguments):
+        command, *rest = (str(argument) for argument in arguments)
+        return subprocess.Popen([str(self.bin_dir / "retroinfer"), command, "--address", self.address, *rest],
+                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                stderr=subprocess.DEVNULL)
