@@ -87,6 +87,8 @@ def ratio(part, whole):
     return f"sum({part}) / (sum({whole}) > 0)"
 
 
+# A line at 0 where there is nothing to show, rather than "no data".
+NOTHING = 'label_replace(vector(0), "{}", "none", "", "")'
 PAGE_LOOKUPS = " + ".join(rate(worker(f"retroinfer_page_{kind}_total"))
                           for kind in ("hits", "misses", "transients"))
 GREEN, YELLOW, RED, BLUE, PURPLE, ORANGE, GREY = (
@@ -127,11 +129,24 @@ ENDED = Panel(
 REFUSED = Panel(
     "Requests that were refused", "Before they were queued, by reason. QUEUE_FULL, OUT_OF_MEMORY, NOT_READY and DRAINING "
     "are the server's load or state; the others are the callers' matter.", REQUESTS_PER_SECOND,
-    ((f"sum by (reason) ({rate(worker('retroinfer_requests_refused_total'))})", "{{reason}}"),), stacked=True)
+    ((f"sum by (reason) ({rate(worker('retroinfer_requests_refused_total'))}) > 0 or " + NOTHING.format("reason"),
+      "{{reason}}"),), stacked=True)
 PROMPT_LENGTHS = heatmap("Prompt lengths", "How many prompts of which length (tokens, upper bounds) ended in a window.",
                          "retroinfer_request_prompt_tokens")
 GENERATION_LENGTHS = heatmap("Lengths of answers", "How many answers of which length (tokens, upper bounds) ended in a window.",
                              "retroinfer_request_generation_tokens")
+
+
+def resized(panels, width, height):
+    return tuple(dataclasses.replace(panel, width=width, height=height) for panel in panels)
+
+
+def thirds(*panels):
+    return resized(panels, 8, 7)
+
+
+def quarters(*panels):
+    return resized(panels, 6, 7)
 
 
 def stat(title, description, unit, expression, legend, steps=((None, GREEN),), decimals=None, width=3):
@@ -162,9 +177,9 @@ OVERVIEW = Dashboard(
              steps=((None, GREEN), (0.05, YELLOW), (0.1, RED))),
         stat("Page hits", "Share of the pages that were on the device.", SHARE, HIT_RATIO.queries[0][0],
              "on the device", steps=GOOD_ABOVE, decimals=1))),
-     Row("Service", (
-         TOKENS_A_SECOND, REQUESTS, FIRST_TOKEN, TOKEN_INTERVAL, ENDED, REFUSED)),
-     Row("Memory and cache", (
+     Row("Service", thirds(
+         TOKENS_A_SECOND, REQUESTS, ENDED, FIRST_TOKEN, TOKEN_INTERVAL, REFUSED)),
+     Row("Memory and cache", thirds(
          Panel("How full", "Memory for KV on the device that requests hold; the arena that running sequences hold; the "
                "queue against its limit; the folder on disk against its own (it is kept at 80 to 90 %). 95 % is "
                "nearly full.", SHARE,
@@ -174,20 +189,20 @@ OVERVIEW = Dashboard(
                  f"{worker('retroinfer_requests_waiting_limit')})", "queue"),
                 (f"max({store('retroinfer_durable_bytes')} / ({store('retroinfer_durable_limit_bytes')} > 0))",
                  "folder on disk")), maximum=1),
-         HIT_RATIO, PROMPT_LENGTHS,
+         HIT_RATIO,
          Panel("Arena, read and written", "What the worker reads from the arena (pages that were not on the device, "
                "prefixes) and writes to it (new segments): over PCIe where there is a GPU.", BYTES_PER_SECOND,
                ((total_rate(worker("retroinfer_arena_read_bytes_total")), "read"),
                 (total_rate(worker("retroinfer_arena_written_bytes_total")), "written"))))),
-     Row("Processes", (
-         Panel("Alerts", "Firing alerts over time, by name.", COUNT,
-               (('count by (alertname) (ALERTS{alertname=~"RetroInfer.*", alertstate="firing"}) or '
-                 'label_replace(vector(0), "alertname", "none", "", "")', "{{alertname}}"),),
-               width=8, stacked=True),
+     Row("Requests and processes", quarters(
+         PROMPT_LENGTHS,
+         Panel("Firing alerts", "Alerts that fire, by name; docs/runbook.md has a section for each.", COUNT,
+               (('count by (alertname) (ALERTS{alertname=~"RetroInfer.*", alertstate="firing"}) or ' +
+                 NOTHING.format("alertname"), "{{alertname}}"),), stacked=True),
          Panel("Memory", "Resident memory of the processes. That of a store has its arena.", BYTES,
-               ((both("process_resident_memory_bytes"), "{{job}} {{instance}}"),), width=8),
+               ((both("process_resident_memory_bytes"), "{{job}} {{instance}}"),)),
          Panel("Processor", "Cores that the processes keep busy.", CORES,
-               ((rate(both("process_cpu_seconds_total")), "{{job}} {{instance}}"),), width=8)))))
+               ((rate(both("process_cpu_seconds_total")), "{{job}} {{instance}}"),))))))
 
 LATENCY = Dashboard(
     "latency", "RetroInfer latency", "Where the time of a request goes.",

@@ -84,8 +84,9 @@ def options(panel):
                 "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64, "exponent": 0.5, "fill": "orange"},
                 "legend": {"show": True}, "tooltip": {"mode": "single", "yHistogram": True},
                 "filterValues": {"le": 1e-9}}
-    return {"legend": {"displayMode": "table", "placement": "bottom", "showLegend": True,
-                       "calcs": ["lastNotNull", "max"]},
+    narrow = panel.width < 12
+    return {"legend": {"displayMode": "list" if narrow else "table", "placement": "bottom", "showLegend": True,
+                       "calcs": ["lastNotNull"] if narrow else ["lastNotNull", "max"]},
             "tooltip": {"mode": "multi", "sort": "desc"}}
 
 

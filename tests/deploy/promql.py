@@ -177,3 +177,8 @@ def metrics(expression):
 
 def base_of_bucket(metric):
     return metric.removesuffix("_bucket")
+
+
+def base_name(metric):
+    """Returns the name under which a service declares a series: histograms have three suffixes more."""
+    return re.sub(r"_(bucket|sum|count)$", "", metric)

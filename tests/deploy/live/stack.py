@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import urllib.error
 import urllib.parse
 import urllib.request
 
@@ -31,15 +32,14 @@ class Stack:
         self.bin_dir = pathlib.Path(bin_dir).resolve()
         self.options = {"kv_store_service": list(store_options), "gpu_worker": list(worker_options)}
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="retroinfer-live-"))
-        self.address = f"unix:{self.folder}/worker.sock"
+        self.address = None  # of the worker
         self.processes = {}
         self.ports = {}
         self.url = None
+        self.tls_options = []  # of clients
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *unused):
+    def close(self):
+        """Ends what was started, in order, and removes the folder."""
         for name in ("gpu_worker", "kv_store_service", "prometheus"):
             process = self.processes.get(name)
             if process is not None and process.poll() is None:
@@ -72,15 +72,29 @@ class Stack:
             name, [self.bin_dir / name, "--socket-dir", self.folder / "sockets", "--metrics-address",
                    "127.0.0.1:0", *options, *self.options[name]], r"metrics on port (\d+)")
 
+    def make_certificate(self):
+        """From here on the worker and its clients use TLS."""
+        key, certificate = self.folder / "tls.key", self.folder / "tls.pem"
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+                        "-nodes", "-keyout", key, "-out", certificate, "-days", "90", "-subj", "/CN=localhost",
+                        "-addext", "subjectAltName=IP:127.0.0.1"], capture_output=True, check=True)
+        self.options["gpu_worker"] += ["--tls-certificate", certificate, "--tls-key", key]
+        self.tls_options = ["--tls-ca", certificate]
+
     def start_store(self):
         (self.folder / "sockets").mkdir(mode=0o700, exist_ok=True)
         self._start_service("kv_store_service", "--arena-bytes", "256MiB", "--cache-dir",
                             self.folder / "cache", "--cache-bytes", "1GiB")
 
-    def start_worker(self):
-        self._start_service("gpu_worker", "--model", ROOT / "models" / "needle", "--listen", self.address,
+    def start_worker(self, on_port=lambda: None):
+        """Calls `on_port` as soon as there are metrics, long before the model is loaded."""
+        self._start_service("gpu_worker", "--model", ROOT / "models" / "needle", "--listen", "127.0.0.1:0",
                             "--device", "cpu", "--memory", "1GiB")
+        on_port()
         eventually(lambda: "retroinfer_ready 1" in self.metrics("gpu_worker"), "the worker is ready")
+        log = self.folder / "gpu_worker.log"
+        self.address = eventually(lambda: re.search(r"serving \S+ on (127\.0\.0\.1:\d+)", log.read_text()),
+                                  "the worker says where it listens").group(1)
 
     def metrics(self, service):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[service]}/metrics", timeout=60) as answer:
@@ -102,7 +116,15 @@ class Stack:
             "prometheus", f"--config.file={path}", f"--storage.tsdb.path={self.folder / 'tsdb'}",
             "--web.listen-address=127.0.0.1:0"], r'msg="Listening on" address=127\.0\.0\.1:(\d+)')
         self.url = f"http://127.0.0.1:{port}"
+        eventually(self._prometheus_is_ready, "Prometheus is ready")
         eventually(lambda: len(self.value("up == 1")) == len(JOBS), "both services are scraped")
+
+    def _prometheus_is_ready(self):
+        try:
+            with urllib.request.urlopen(f"{self.url}/-/ready", timeout=60):
+                return True
+        except urllib.error.HTTPError:
+            return False
 
     @staticmethod
     def _write_target(folder, job, port):
@@ -135,17 +157,18 @@ class Stack:
         before = scrapes()
         eventually(lambda: scrapes() >= before + count, f"{count} scrapes")
 
-    def client(self, *arguments):
+    def _client_command(self, arguments):
+        return [str(part) for part in (self.bin_dir / "retroinfer", *arguments, "--address", self.address,
+                                       *self.tls_options)]
+
+    def client(self, *arguments, succeeds=True):
         """Runs the command-line client; returns its output."""
-        command, *rest = (str(argument) for argument in arguments)
-        result = subprocess.run([str(self.bin_dir / "retroinfer"), command, "--address", self.address, *rest],
-                                stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            raise AssertionError(f"retroinfer {command}: {result.stdout}{result.stderr}")
+        result = subprocess.run(self._client_command(arguments), stdin=subprocess.DEVNULL,
+                                capture_output=True, text=True, check=False)
+        if (result.returncode == 0) != succeeds:
+            raise AssertionError(f"{arguments}: ended with {result.returncode}: {result.stdout}{result.stderr}")
         return result.stdout
 
     def start_client(self, *arguments):
-        command, *rest = (str(argument) for argument in arguments)
-        return subprocess.Popen([str(self.bin_dir / "retroinfer"), command, "--address", self.address, *rest],
-                                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL)
+        return subprocess.Popen(self._client_command(arguments), stdin=subprocess.DEVNULL,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
