@@ -385,8 +385,14 @@ DISK = Dashboard(
                ((f"sum(increase({worker('retroinfer_store_reconnects_total')}[{WINDOW}]))", "stores that came back"),
                 (f"sum(increase({store('retroinfer_workers_attached_total')}[{WINDOW}]))", "workers that attached"),
                 (f"sum(increase({both('retroinfer_process_restarts_total')}[{WINDOW}]))", "restarted by serve"))),
-         Panel("Connections", "Open connections of clients and of the worker.", COUNT,
-               ((both("retroinfer_connections"), "{{job}} {{instance}}"),)),
+         Panel("Connections", "Open connections of clients, and open calls on them.", COUNT,
+               ((both("retroinfer_connections"), "connections {{job}} {{instance}}"),
+                (both("retroinfer_open_calls"), "calls {{job}} {{instance}}"))),
+         Panel("Arrivals", "Connections that were accepted, refused, closed for what they did; calls that were reset before "
+               "they were answered.", PER_SECOND,
+               ((f"sum by (result) ({rate(both('retroinfer_connections_total'))})", "{{result}}"),
+                (total_rate(both("retroinfer_connections_closed_total")), "closed"),
+                (total_rate(both("retroinfer_lost_calls_total")), "lost calls"))),
          Panel("Memory", "Resident memory. That of a store has its arena.", BYTES,
                ((both("process_resident_memory_bytes"), "{{job}} {{instance}}"),)),
          Panel("Processor", "Cores that the processes keep busy.", CORES,
@@ -394,7 +400,7 @@ DISK = Dashboard(
          Panel("Descriptors", "Open ones against the most that a process may have.", SHARE,
                ((f"{both('process_open_fds')} / {both('process_max_fds')}", "{{job}} {{instance}}"),), maximum=1),
          Panel("Certificate", "Time until the TLS certificate in use ends; nothing without TLS.", SECONDS,
-               ((f"({both('retroinfer_tls_certificate_expiry_timestamp_seconds')} > 0) - time()",
+               ((f"{both('retroinfer_certificate_expiry_timestamp_seconds')} - time()",
                  "{{job}} {{instance}}"),))))))
 
 DASHBOARDS = (OVERVIEW, LATENCY, CACHE, DISK)

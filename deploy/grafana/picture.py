@@ -149,6 +149,10 @@ class Drawer:
             self.canvas.text(x + 24, y + 21, panel["title"], 15, weight=600)
             return
         series = [(name, finite(points)) for name, points in self.results.get(str(panel["id"]), ())]
+        if not any(points for _, points in series):
+            self.frame(panel, x, y, width, height)
+            self.canvas.text(x + width / 2, y + height / 2 + 8, "No data", 13, MUTED, "middle")
+            return
         {"stat": self.stat, "heatmap": self.heatmap, "timeseries": self.graph}[panel["type"]](
             panel, [(name, points) for name, points in series if points], x, y, width, height)
 
@@ -172,10 +176,10 @@ class Drawer:
                          opacity=0.16)
         self.canvas.text(x + 10, y + 21, panel["title"], 13, "#ffffff", weight=600)
         text = shown(value, defaults["unit"])
-        digits, _, suffix = text.partition(" ")
+        digits, _, suffix = text.replace("%", " %").partition(" ")
         self.canvas.add(f'<text x="{x + width / 2:.1f}" y="{y + height / 2 + 26:.1f}" fill="#ffffff" '
                         f'text-anchor="middle" font-weight="600" font-size="38">{html.escape(digits)}'
-                        f'<tspan font-size="17"> {html.escape(suffix)}</tspan></text>')
+                        f'<tspan font-size="17" dx="5">{html.escape(suffix)}</tspan></text>')
 
     def axes(self, x, y, width, height, labels):
         """Draws the grid. `labels`: (share of the height, text). Returns x of a time."""
@@ -205,7 +209,6 @@ class Drawer:
                  for override in panel["fieldConfig"]["overrides"]}
         colours = [fixed.get(name, PALETTE[i % len(PALETTE)]) for i, (name, _) in enumerate(series)]
         legend = self.legend_lines(series, unit, width - 24)
-        plot = (x + 66, y + 34, width - 82, height - 34 - 26 - 18 * len(legend))
         base, tops = {}, []
         for _, points in series:
             if stacked:
@@ -215,13 +218,18 @@ class Drawer:
         top = max([*base.values(), *tops, 0])
         marks = ticks(min(top * 1.02, defaults.get("max", math.inf)) if top else 0, unit in ("bytes", "binBps"))
         scale = marks[-1]
-        place = self.axes(*plot, [(mark / scale, shown(mark, unit)) for mark in marks])
+        labels = [(mark / scale, shown(mark, unit)) for mark in marks]
+        left = 22 + 6.2 * max(len(text) for _, text in labels)
+        plot = (x + left, y + 34, width - left - 16, height - 34 - 26 - 18 * len(legend))
+        place = self.axes(*plot, labels)
 
         def height_of(value):
             return plot[1] + plot[3] * (1 - min(value, scale) / scale)
 
         below = {}
         for colour, (_, points) in zip(colours, series):
+            if stacked and len(series) > 1 and not any(value for _, value in points):
+                continue  # adds nothing, and would hide the line below
             if stacked:
                 points = [(at, value + below.get(at, 0)) for at, value in points]
             for run in runs(points, 3.5 * self.step):

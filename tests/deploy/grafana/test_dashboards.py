@@ -167,7 +167,7 @@ class PanelTest(unittest.TestCase):
 class ProvisioningTest(unittest.TestCase):
     def test_grafana_finds_the_data_source_and_the_dashboards(self):
         dashboards = (GRAFANA / "provisioning/dashboards/retroinfer.yml").read_text(encoding="utf-8")
-        self.assertIn("path: /etc/grafana/dashboards", dashboards)
+        self.assertIn("path: /var/lib/grafana/dashboards", dashboards)
         source = (GRAFANA / "provisioning/datasources/prometheus.yml").read_text(encoding="utf-8")
         self.assertIn("type: prometheus", source)
         self.assertIn("isDefault: true", source)
