@@ -18,6 +18,7 @@ constexpr absl::Duration kRetryInterval = absl::Milliseconds(100);
 struct HealthOptions {
   ConnectionOptions connection;
   bool live = false;
+  bool gone = false;
   std::string service;
   absl::Duration wait = absl::ZeroDuration();
   absl::Duration timeout = absl::Seconds(5);
@@ -32,6 +33,8 @@ void AddOptions(common::Settings* settings, HealthOptions* options) {
   app.add_option("--service", options->service,
                  "Ask for one gRPC service by its full name. Default: the whole server")
       ->excludes(live);
+  app.add_flag("--gone", options->gone,
+               "Ask whether nobody answers any more: for what may end only after the server has");
   settings->AddDuration("--wait", &options->wait, "Ask again for so long until the answer is yes");
   settings->AddDuration("--timeout", &options->timeout, "Longest wait for one answer");
   app.add_option("--address", options->connection.address,
@@ -40,8 +43,14 @@ void AddOptions(common::Settings* settings, HealthOptions* options) {
   AddTlsOptions(settings, &options->connection);
 }
 
+// A server that is too busy to answer in time is there.
+bool IsWanted(const absl::Status& status, const HealthOptions& options) {
+  return options.gone ? absl::IsUnavailable(status) : status.ok();
+}
+
 std::string Explain(const absl::Status& status, const HealthOptions& options) {
   const std::string& address = options.connection.address;
+  if (options.gone) return absl::StrCat(address, " is still there");
   switch (status.code()) {
     case absl::StatusCode::kFailedPrecondition:
       return absl::StrCat(address, " is not serving");
@@ -70,12 +79,14 @@ int HealthCommand(int argc, const char* const* argv, const Streams& streams) {
   HealthProbe probe(*channel);
   const absl::Time deadline = absl::Now() + options.wait;
   absl::Status status = probe.Check(options.service, options.timeout);
-  while (!status.ok() && absl::Now() < deadline) {
+  while (!IsWanted(status, options) && absl::Now() < deadline) {
     absl::SleepFor(kRetryInterval);
     status = probe.Check(options.service, std::min(options.timeout, deadline - absl::Now()));
   }
-  if (!status.ok()) return Fail(streams, "health", Explain(status, options), kExitFailed);
-  std::fputs("serving\n", streams.out);
+  if (!IsWanted(status, options)) {
+    return Fail(streams, "health", Explain(status, options), kExitFailed);
+  }
+  std::fputs(options.gone ? "gone\n" : "serving\n", streams.out);
   return kExitOk;
 }
 

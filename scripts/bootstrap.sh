@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the build, the tests and the demo need, on Debian 12 or Ubuntu 24.04. Packages that are
 # there already are left alone; without missing packages nothing is asked of the network or of sudo.
+# usage: scripts/bootstrap.sh [--without-tests]
 set -euo pipefail
 
 packages=(
@@ -8,11 +9,15 @@ packages=(
   libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
   prometheus-cpp-dev libspdlog-dev libcli11-dev nlohmann-json3-dev
   libsimdjson-dev libpcre2-dev libutf8proc-dev libssl-dev librocksdb-dev libdnnl-dev ocl-icd-opencl-dev libhwy-dev
-  libgtest-dev libgmock-dev libbenchmark-dev clang-format
-  prometheus prometheus-alertmanager python3-yaml
 )
+test_packages=(
+  libgtest-dev libgmock-dev libbenchmark-dev clang-format
+  prometheus prometheus-alertmanager haproxy
+  python3-yaml python3-grpcio python3-protobuf
+)
+[ "${1:-}" = --without-tests ] || packages+=("${test_packages[@]}")
 # Packages of these names start services of these names; the tests want their programs alone.
-services=(prometheus prometheus-alertmanager)
+services=(prometheus prometheus-alertmanager haproxy)
 
 missing=()
 for package in "${packages[@]}"; do
@@ -41,7 +46,7 @@ done
 policy=/usr/sbin/policy-rc.d # asked by packages before they start a service
 if [ ${#new_services[@]} -gt 0 ] && [ ! -e "$policy" ]; then
   trap '"${as_root[@]}" rm -f "$policy"' EXIT
-  printf '#!/bin/sh\ncase "$1" in prometheus*) exit 101 ;; esac\n' | "${as_root[@]}" tee "$policy" >/dev/null
+  printf '#!/bin/sh\ncase "$1" in prometheus*|haproxy) exit 101 ;; esac\n' | "${as_root[@]}" tee "$policy" >/dev/null
   "${as_root[@]}" chmod 755 "$policy"
 fi
 "${as_root[@]}" apt-get update -qq

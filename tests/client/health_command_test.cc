@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
 
@@ -51,6 +52,25 @@ TEST(HealthCommand, NobodyIsNotServing) {
       RunCommand(HealthCommand, {"health", "--address=unix:/no/such/socket", "--wait=200ms"});
   EXPECT_EQ(absent.exit_code, kExitFailed);
   EXPECT_THAT(absent.err, HasSubstr("no answer from unix:/no/such/socket"));
+}
+
+TEST(HealthCommand, WaitsForAnEnd) {
+  WorkerHarness::Settings settings;
+  settings.serve = false;  // not serving is not gone
+  auto worker = std::make_unique<WorkerHarness>(settings);
+  const std::string address = "--address=" + worker->address();
+  const CommandResult there = RunCommand(HealthCommand, {"health", "--gone", address});
+  EXPECT_EQ(there.exit_code, kExitFailed);
+  EXPECT_EQ(there.err, "retroinfer health: " + worker->address() + " is still there\n");
+  std::thread ender([&] {
+    absl::SleepFor(absl::Milliseconds(300));
+    worker.reset();
+  });
+  const CommandResult waited =
+      RunCommand(HealthCommand, {"health", "--gone", address, "--wait=120s"});
+  ender.join();
+  EXPECT_EQ(waited.exit_code, kExitOk) << waited.err;
+  EXPECT_EQ(waited.out, "gone\n");
 }
 
 TEST(HealthCommand, MistakesAreUsageErrors) {
