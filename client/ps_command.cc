@@ -13,9 +13,9 @@
 #include "client/commands.h"
 #include "client/connection.h"
 #include "client/number_format.h"
-#include "client/socket_dir.h"
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
+#include "common/config/socket_dir.h"
 #include "common/kv/kv_geometry.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
 
@@ -175,18 +175,20 @@ void PrintJson(const Answer<WorkerInfo>& worker, const Answer<StoreStats>& store
 
 int PsCommand(int argc, const char* const* argv, const Streams& streams) {
   ConnectionOptions connection_options;
-  std::string socket_dir = DefaultSocketDir();
+  std::string socket_dir = common::DefaultSocketDir();
   bool json = false;
   common::Settings settings("Shows what worker and store are doing.", common::kBuildVersion);
   AddConnectionOptions(&settings, &connection_options);
-  settings.app().add_option("--socket-dir", socket_dir, "Socket folder of the kv_store_service");
+  settings.app().add_option("--socket-dir", socket_dir,
+                            "Socket folder of the kv_store_service, as that got it");
   settings.app().add_flag("--json", json, "Write one JSON object");
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
   const auto connection = Connection::Open(connection_options);
   if (!connection.ok()) {
     return Fail(streams, "ps", std::string(connection.status().message()), kExitUsage);
   }
-  const std::string store_address = absl::StrCat("unix:", socket_dir, "/kv_store.sock");
+  const std::string store_address =
+      absl::StrCat("unix:", common::SocketDirOf(socket_dir), "/kv_store.sock");
   const Answer<WorkerInfo> worker = AskWorker(**connection);
   const Answer<StoreStats> store = AskStore(store_address);
   if (json) {

@@ -119,8 +119,10 @@ std::vector<std::string> Arguments(const ServeOptions& options, Service service,
 }
 
 ServiceSpec StoreSpec(const ServeOptions& options) {
+  std::vector<std::string> arguments = Arguments(options, Service::kStore, "kv_store_service");
+  if (options.cache_optional) arguments.push_back("--cache-optional");
   return {.name = "kv_store_service",
-          .arguments = Arguments(options, Service::kStore, "kv_store_service"),
+          .arguments = std::move(arguments),
           .health_address = absl::StrCat("unix:", options.socket_dir, "/kv_store.sock"),
           .stop_grace = absl::Seconds(10)};
 }
@@ -146,8 +148,12 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options) {
     app.add_option(option.flag, options->passed[option.flag], option.help)
         ->group(option.service == Service::kStore ? "Store" : "Worker");
   }
+  app.add_flag("--cache-optional", options->cache_optional,
+               "Start without durable contexts if --cache-dir cannot be used")
+      ->group("Store");
   app.add_option("--socket-dir", options->socket_dir,
-                 "Folder of mode 0700 for the sockets between the services");
+                 "Folder of the sockets between the services, made with mode 0700 if it does not "
+                 "exist; in one that others may enter, a folder of mode 0700 in it");
   app.add_option("--bin-dir", options->bin_dir,
                  "Folder of kv_store_service and gpu_worker. Default: the folder of this program");
   common::AddLogOptions(settings, &options->log);
@@ -156,6 +162,7 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options) {
 }
 
 absl::Status CheckServeOptions(ServeOptions* options) {
+  options->socket_dir = common::SocketDirOf(options->socket_dir);
   if (options->bin_dir.empty()) options->bin_dir = OwnFolder();
   if (options->Passed("--model").empty() && options->Passed("--load-format") != "dummy") {
     return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "client/socket_dir.h"
 #include "client/supervisor.h"
 #include "common/config/settings.h"
+#include "common/config/socket_dir.h"
 #include "common/log/process_log.h"
 
 namespace retroinfer::client {
@@ -18,7 +18,8 @@ namespace retroinfer::client {
 struct ServeOptions {
   // Of options that go to a service as they are, by the flag of `serve`; empty: not given.
   std::map<std::string, std::string, std::less<>> passed;
-  std::string socket_dir = DefaultSocketDir();
+  std::string socket_dir = common::DefaultSocketDir();  // see common::SocketDirOf()
+  bool cache_optional = false;
   std::string bin_dir;  // empty: the folder of this program
   absl::Duration drain_timeout = absl::Seconds(30);
   common::LogOptions log;  // of `serve` and of both services
@@ -35,7 +36,8 @@ struct ServeOptions {
 // Adds all of them; `options` gets the results.
 void AddServeOptions(common::Settings* settings, ServeOptions* options);
 
-// Finds mistakes that the services would report less clearly, and fills in bin_dir.
+// Finds mistakes that the services would report less clearly, fills in bin_dir, and makes
+// socket_dir the folder that will have the sockets.
 //
 // Returns: INVALID_ARGUMENT if no model is named or the programs are not there.
 absl::Status CheckServeOptions(ServeOptions* options);

@@ -137,8 +137,10 @@ void Supervisor::Stop() {
     const int signals = should_stop_();
     const absl::Time deadline = absl::Now() + service->spec.stop_grace;
     process.Signal(SIGTERM);
+    bool killed = false;
     while (!process.Wait(kPollInterval).has_value()) {
       if (absl::Now() < deadline && should_stop_() < std::max(signals, 1) + 1) continue;
+      if (std::exchange(killed, true)) continue;  // the kernel takes its time with large memory
       std::fprintf(streams_.err, "retroinfer %s: killing %s\n", command_.c_str(),
                    service->spec.name.c_str());
       process.Signal(SIGKILL);

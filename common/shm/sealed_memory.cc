@@ -22,12 +22,18 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr uint64_t kAlignment = 4096;
 // Smaller shares are not worth a thread.
 constexpr uint64_t kBytesPerThreadMin = 16ull << 20;
+// Takes some 10 ms: how soon a stop is noticed.
+constexpr uint64_t kStep = 64ull << 20;
+
+bool IsSet(const std::atomic<bool>* stop) {
+  return stop != nullptr && stop->load(std::memory_order_relaxed);
+}
 
 // Reserves all pages of the file. The kernel takes the file's lock for this, so threads would not
 // help; it leaves zeroing to the first touch.
-int AllocateAll(int fd, uint64_t bytes) {
-  constexpr uint64_t kStep = 1ull << 30;
+int AllocateAll(int fd, uint64_t bytes, const std::atomic<bool>* stop) {
   for (uint64_t at = 0; at < bytes; at += kStep) {
+    if (IsSet(stop)) return ECANCELED;
     int error;
     do {
       error = ::posix_fallocate(fd, static_cast<off_t>(at),
@@ -49,8 +55,9 @@ void Touch(std::span<std::byte> memory) {
   }
 }
 
-// Populates all of new memory. Zeroing is bound by one core's bandwidth, hence the threads.
-void TouchAll(std::span<std::byte> memory, int num_threads) {
+// Populates all of new memory, unless it is stopped. Zeroing is bound by one core's bandwidth,
+// hence the threads.
+void TouchAll(std::span<std::byte> memory, int num_threads, const std::atomic<bool>* stop) {
   const uint64_t shares = std::clamp<uint64_t>(memory.size() / kBytesPerThreadMin, 1,
                                                static_cast<uint64_t>(std::max(num_threads, 1)));
   const uint64_t num_pages = memory.size() / kAlignment;
@@ -58,7 +65,11 @@ void TouchAll(std::span<std::byte> memory, int num_threads) {
   for (uint64_t i = 0; i < shares; ++i) {
     const uint64_t begin = num_pages * i / shares * kAlignment;
     const uint64_t end = num_pages * (i + 1) / shares * kAlignment;
-    threads.emplace_back([part = memory.subspan(begin, end - begin)] { Touch(part); });
+    threads.emplace_back([part = memory.subspan(begin, end - begin), stop] {
+      for (uint64_t at = 0; at < part.size() && !IsSet(stop); at += kStep) {
+        Touch(part.subspan(at, std::min(kStep, part.size() - at)));
+      }
+    });
   }
   for (std::thread& thread : threads) thread.join();
 }
@@ -66,7 +77,7 @@ void TouchAll(std::span<std::byte> memory, int num_threads) {
 }  // namespace
 
 absl::StatusOr<SealedMemory> SealedMemory::Create(const std::string& name, uint64_t bytes,
-                                                  int num_threads) {
+                                                  int num_threads, const std::atomic<bool>* stop) {
   RI_CHECK(bytes > 0 && bytes % kAlignment == 0);
   RETURN_IF_ERROR(RequireAvailableMemory(bytes, name));
   SealedMemory memory;
@@ -75,14 +86,18 @@ absl::StatusOr<SealedMemory> SealedMemory::Create(const std::string& name, uint6
   if (::ftruncate(memory.fd_.get(), static_cast<off_t>(bytes)) != 0) {
     return ErrnoStatus(errno, absl::StrCat("setting the size of ", name, " to ", bytes, " bytes"));
   }
-  if (const int error = AllocateAll(memory.fd_.get(), bytes); error != 0) {
+  const absl::Status stopped =
+      absl::CancelledError(absl::StrCat("stopped while ", name, " was allocated"));
+  if (const int error = AllocateAll(memory.fd_.get(), bytes, stop); error != 0) {
+    if (error == ECANCELED) return stopped;
     return ErrnoStatus(error, absl::StrCat("allocating ", bytes, " bytes for ", name));
   }
   if (::fcntl(memory.fd_.get(), F_ADD_SEALS, kSeals) != 0) {
     return ErrnoStatus(errno, absl::StrCat("sealing ", name));
   }
   RETURN_IF_ERROR(memory.Map(bytes));
-  TouchAll(memory.bytes(), num_threads);
+  TouchAll(memory.bytes(), num_threads, stop);
+  if (IsSet(stop)) return stopped;
   return memory;
 }
 

@@ -1,6 +1,7 @@
 // Shared memory without a name: a sealed memfd and its mapping.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -21,13 +22,16 @@ namespace retroinfer::common {
 // with SIGBUS later.
 class SealedMemory {
  public:
-  // Makes zeroed memory of `bytes` bytes. `name` shows up in /proc only.
+  // Makes zeroed memory of `bytes` bytes. `name` shows up in /proc only. When `*stop` becomes true,
+  // it gives up soon, on any thread's order; null: never.
   //
   // REQUIRES: bytes > 0 and a multiple of 4096.
   // Returns:  RESOURCE_EXHAUSTED if that much memory is not available; the message has the numbers.
+  //           CANCELLED if it was stopped.
   // Cost:     a page fault per 4 KiB, on up to `num_threads` threads.
   static absl::StatusOr<SealedMemory> Create(const std::string& name, uint64_t bytes,
-                                             int num_threads);
+                                             int num_threads,
+                                             const std::atomic<bool>* stop = nullptr);
 
   // Maps memory that another process made and takes the descriptor over. Hostile until checked.
   //

@@ -13,6 +13,7 @@ absl::StatusCode CodeOf(int error_number) {
       return absl::StatusCode::kNotFound;
     case EACCES:
     case EPERM:
+    case EROFS:
       return absl::StatusCode::kPermissionDenied;
     case ENOMEM:
     case ENOSPC:

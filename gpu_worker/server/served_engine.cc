@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "common/config/socket_dir.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/engine_assembly.h"
 #include "gpu_worker/engine/linked_segment_store.h"
@@ -60,7 +61,7 @@ std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& b
 }
 
 std::string StoreTarget(const WorkerOptions& options) {
-  return absl::StrCat("unix:", options.store_socket_dir, "/kv_store.sock");
+  return absl::StrCat("unix:", common::SocketDirOf(options.store_socket_dir), "/kv_store.sock");
 }
 
 absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const WorkerOptions& options,

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/build_info/build_info.h"
 #include "common/config/settings.h"
+#include "common/config/socket_dir.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
@@ -48,7 +49,8 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options,
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group(kServerGroup);
-  app.add_option("--socket-dir", options->store_socket_dir, "Socket folder of the kv_store_service")
+  app.add_option("--socket-dir", options->store_socket_dir,
+                 "Socket folder of the kv_store_service, as that got it")
       ->group(kServerGroup);
   app.add_option("--metrics-address", options->metrics_address,
                  "host:port of the Prometheus endpoint, or none")
@@ -195,16 +197,8 @@ absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
 
 }  // namespace
 
-std::string DefaultSocketDir() {
-  const char* runtime_dir = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime_dir != nullptr && *runtime_dir == '/') {
-    return absl::StrCat(runtime_dir, "/retroinfer");
-  }
-  return absl::StrCat("/tmp/retroinfer-", ::geteuid());
-}
-
 absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, WorkerOptions* options) {
-  options->store_socket_dir = DefaultSocketDir();
+  options->store_socket_dir = common::DefaultSocketDir();
   options->metrics_address = "127.0.0.1:9401";
   options->server.version = common::kBuildVersion;
   options->server.revision = common::kBuildRevision;

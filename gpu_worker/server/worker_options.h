@@ -54,7 +54,4 @@ struct WorkerOptions {
 // Returns: true to run, false if help or version was printed; INVALID_ARGUMENT with what is wrong.
 absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, WorkerOptions* options);
 
-// The folder that store and worker use where none is named.
-std::string DefaultSocketDir();
-
 }  // namespace retroinfer

@@ -31,6 +31,8 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& target) {
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 
+std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind('/')); }
+
 uint32_t TypeOf(DescriptorMessage message) { return static_cast<uint32_t>(message); }
 
 Extent FromProto(const v1::Extent& proto, uint32_t num_tokens) {
@@ -144,6 +146,9 @@ absl::StatusOr<uint32_t> StoreClient::ArenaPages(absl::Duration timeout) {
 absl::StatusOr<SharedMemoryPair> StoreClient::Attach(const v1::AttachWorkerRequest& request,
                                                      absl::Duration timeout) {
   ASSIGN_OR_RETURN(const v1::AttachWorkerResponse response, AttachWorker(request, timeout));
+  // Before the store notes that this process has the memory.
+  absl::StatusOr<common::WorkerMark> mark =
+      common::WorkerMark::Hold(FolderOf(response.descriptor_socket_path()));
   ASSIGN_OR_RETURN(
       common::FdMessage message,
       Greet(response.descriptor_socket_path(), TypeOf(DescriptorMessage::kHello), {}, timeout));
@@ -152,6 +157,7 @@ absl::StatusOr<SharedMemoryPair> StoreClient::Attach(const v1::AttachWorkerReque
         absl::StrCat("the store sent ", message.fds.size(), " descriptors, needs 2"));
   }
   SharedMemoryPair pair;
+  if (mark.ok()) pair.mark = *std::move(mark);
   ASSIGN_OR_RETURN(pair.arena,
                    common::SealedMemory::Adopt(std::move(message.fds[0]), response.arena_bytes()));
   ASSIGN_OR_RETURN(pair.data_plane, common::SealedMemory::Adopt(std::move(message.fds[1]),

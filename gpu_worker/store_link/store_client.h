@@ -16,6 +16,7 @@
 #include "common/kv/named_segment.h"
 #include "common/shm/fd_channel.h"
 #include "common/shm/sealed_memory.h"
+#include "common/shm/worker_mark.h"
 #include "gpu_worker/store_link/extent_ledger.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
 
@@ -25,6 +26,7 @@ namespace retroinfer {
 struct SharedMemoryPair {
   common::SealedMemory arena;
   common::SealedMemory data_plane;
+  std::optional<common::WorkerMark> mark;  // tells later stores that somebody holds them
 };
 
 // Fills the message of a segment's identity.

@@ -55,6 +55,7 @@ class FaultySegmentStorage : public SegmentStorage {
   absl::StatusOr<size_t> PurgeQuarantine() override;
   absl::StatusOr<VerifyReport> VerifyAll() override;
   StorageStats Stats() override;
+  void Close() override { wrapped_.Close(); }
 
  private:
   struct Plan {

@@ -15,10 +15,12 @@ Persister::Persister(PersisterOptions options, SegmentStorage* storage, DiskBudg
   thread_ = std::thread([this] { Run(); });
 }
 
-Persister::~Persister() {
+Persister::~Persister() { Stop(); }
+
+void Persister::Stop() {
   {
     absl::MutexLock lock(&mutex_);
-    stopping_ = true;
+    if (std::exchange(stopping_, true)) return;
     stop_deadline_ = absl::Now() + options_.stop_timeout;
   }
   thread_.join();

@@ -70,9 +70,12 @@ class Persister {
   // REQUIRES: `storage` and `budget` outlive this object; `budget` may be null (no limits).
   Persister(PersisterOptions options, SegmentStorage* storage, DiskBudget* budget);
 
+  ~Persister();  // stops
+
   // Writes what is queued if the disk works, and ends. What cannot be written, or is not written
-  // after stop_timeout, is refused and logged; a write that has begun is waited for.
-  ~Persister();
+  // after stop_timeout, is refused and logged; a write that has begun is waited for. Refuses from
+  // then on.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Queues a segment that was just committed. In any mode but write-through, does nothing more than
   // calling `done` with FAILED_PRECONDITION. RESOURCE_EXHAUSTED: the queue is full. UNAVAILABLE:

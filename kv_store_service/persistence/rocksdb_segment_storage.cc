@@ -39,11 +39,11 @@ namespace {
 constexpr size_t kTouchesPerBatch = 1024;
 
 // Lock order: write_mutex_, then mutex_ (and the catalog's own).
-class RocksDbSegmentStorage : public CatalogStorage {
+class RocksDbSegmentStorage final : public CatalogStorage {
  public:
   RocksDbSegmentStorage(RocksDbStorageOptions options, std::unique_ptr<StorageFolder> folder)
       : options_(std::move(options)), folder_(std::move(folder)) {}
-  ~RocksDbSegmentStorage() override;
+  ~RocksDbSegmentStorage() override { Close(); }
 
   absl::Status Start();
 
@@ -62,6 +62,7 @@ class RocksDbSegmentStorage : public CatalogStorage {
   absl::StatusOr<size_t> PurgeQuarantine() override;
   absl::StatusOr<VerifyReport> VerifyAll() override;
   StorageStats Stats() override;
+  void Close() override ABSL_LOCKS_EXCLUDED(write_mutex_);
 
  private:
   absl::Status OpenDatabase(bool* skipped_log);
@@ -70,6 +71,10 @@ class RocksDbSegmentStorage : public CatalogStorage {
   absl::Status WriteSegment(const SegmentRecord& record, std::span<const int32_t> token_ids,
                             std::span<const std::byte> image)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
+  absl::Status RequireOpen() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
+    if (state_ != State::kClosed) return absl::OkStatus();
+    return absl::UnavailableError("durable segments: the store is stopping");
+  }
   absl::Status PrepareToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
   absl::Status RemovePayloads(std::vector<PayloadTable::Chunks> payloads)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_);
@@ -94,6 +99,7 @@ class RocksDbSegmentStorage : public CatalogStorage {
   absl::Mutex write_mutex_;
   uint64_t next_payload_id_ ABSL_GUARDED_BY(write_mutex_) = 1;
   bool write_failed_ ABSL_GUARDED_BY(write_mutex_) = false;
+  enum class State { kStarting, kOpen, kClosed } state_ ABSL_GUARDED_BY(write_mutex_) = {};
   std::optional<RowWitness> witness_ ABSL_GUARDED_BY(write_mutex_);  // set by Start()
   // Payloads that have a pending row and could not be removed yet.
   std::vector<PayloadTable::Chunks> leftovers_ ABSL_GUARDED_BY(write_mutex_);
@@ -103,10 +109,12 @@ class RocksDbSegmentStorage : public CatalogStorage {
   StorageStats stats_ ABSL_GUARDED_BY(mutex_);  // the counters
 };
 
-RocksDbSegmentStorage::~RocksDbSegmentStorage() {
-  if (tables_ == nullptr) return;
-  FlushTouches().IgnoreError();
-  if (tables_->FlushAll().ok()) folder_->LeaveCleanMark();
+void RocksDbSegmentStorage::Close() {
+  absl::MutexLock write_lock(&write_mutex_);
+  // A start that failed has not looked at everything.
+  if (state_ == State::kOpen) FlushTouchesLocked().IgnoreError();
+  if (state_ == State::kOpen && tables_->FlushAll().ok()) folder_->LeaveCleanMark();
+  state_ = State::kClosed;
 }
 
 absl::Status RocksDbSegmentStorage::Start() {
@@ -126,6 +134,7 @@ absl::Status RocksDbSegmentStorage::Start() {
   const RowCounts damaged = {rows.corrupt_segments, rows.corrupt_contexts};
   rows.corrupt_rows += replaced ? 0 : witness_->CountLost(damaged);
   RETURN_IF_ERROR(witness_->Lower({}));
+  state_ = State::kOpen;
   absl::MutexLock lock(&mutex_);
   for (const auto& [payload_id, row] : rows.quarantine) {
     quarantine_[payload_id] = {payload_id, row.num_chunks};
@@ -169,18 +178,9 @@ absl::Status RocksDbSegmentStorage::ReplaceDatabase(const absl::Status& damage) 
     ++stats_.damaged_stores_total;
     ++stats_.corrupt_total;
   }
-  const auto salvaged = SalvageDatabase(folder_->damaged_path(), this);
-  if (!salvaged.ok()) {
-    spdlog::warn("durable segments: not everything could be copied: {}",
-                 salvaged.status().ToString());
-  } else {
-    spdlog::warn("durable segments: {} intact segments were copied", *salvaged);
-  }
+  SalvageAndLog(folder_->damaged_path(), this);
   // Recovery reads the rows again from the new database.
-  for (const ManifestRow& row : catalog_.List()) catalog_.Erase(row.record.name);
-  for (const ContextRecord& context : catalog_.ListContexts()) {
-    catalog_.EraseContext(context.salt_hash, context.context_name);
-  }
+  catalog_.Clear();
   return absl::OkStatus();
 }
 
@@ -193,6 +193,7 @@ absl::Status RocksDbSegmentStorage::AfterWrite(absl::Status status) {
 }
 
 absl::Status RocksDbSegmentStorage::PrepareToWrite() {
+  RETURN_IF_ERROR(RequireOpen());
   if (write_failed_) {
     RETURN_IF_ERROR(tables_->Resume());
     write_failed_ = false;
@@ -284,6 +285,7 @@ absl::Status RocksDbSegmentStorage::SetAside(const ManifestRow& row, std::string
   }
   spdlog::warn("durable segments: {} goes into quarantine: {}", Describe(name), reason);
   absl::MutexLock write_lock(&write_mutex_);
+  RETURN_IF_ERROR(RequireOpen());
   RETURN_IF_ERROR(AfterWrite(witness_->Lower({})));
   rocksdb::WriteBatch batch;
   AddQuarantineRow(tables_.get(), row, absl::Now(), reason, &batch);
@@ -386,6 +388,7 @@ absl::Status RocksDbSegmentStorage::FlushTouches() {
 }
 
 absl::Status RocksDbSegmentStorage::FlushTouchesLocked() {
+  RETURN_IF_ERROR(RequireOpen());
   const std::vector<SegmentCatalog::Use> uses = catalog_.TakeTouched();
   if (uses.empty()) return absl::OkStatus();
   rocksdb::WriteBatch batch;
@@ -469,10 +472,7 @@ absl::StatusOr<VerifyReport> RocksDbSegmentStorage::VerifyAll() {
       RETURN_IF_ERROR(status);
     }
   }
-  RETURN_IF_ERROR(
-      tables_->ForEach(Table::kContexts, [&report](std::string_view key, std::string_view value) {
-        if (!DecodeContext(key, value).ok()) ++report.damaged_contexts;
-      }));
+  ASSIGN_OR_RETURN(report.damaged_contexts, CountDamagedContexts(tables_.get()));
   return report;
 }
 

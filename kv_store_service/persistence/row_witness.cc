@@ -11,8 +11,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/files/regular_file.h"
 #include "common/hash/crc32c.h"
 #include "common/status/errno_status.h"
+#include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -37,8 +39,7 @@ uint32_t CrcOf(const WitnessFile& bytes) {
 
 absl::StatusOr<RowWitness> RowWitness::Open(const std::string& path,
                                             const SegmentCatalog* catalog) {
-  common::UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!file.valid()) return common::ErrnoStatus(errno, absl::StrCat("opening ", path));
+  ASSIGN_OR_RETURN(common::UniqueFd file, common::OpenRegularFile(path, O_RDWR | O_CREAT));
   return RowWitness(path, std::move(file), catalog);
 }
 

@@ -116,6 +116,14 @@ bool SegmentCatalog::EraseContext(const Hash256& salt_hash, std::string_view con
   return contexts_.erase(ContextKey(salt_hash, context_name)) > 0;
 }
 
+void SegmentCatalog::Clear() {
+  absl::MutexLock lock(&mutex_);
+  segments_.clear();
+  touched_.clear();
+  contexts_.clear();
+  image_bytes_ = 0;
+}
+
 std::vector<ContextRecord> SegmentCatalog::ListContexts() const {
   absl::MutexLock lock(&mutex_);
   std::vector<ContextRecord> contexts;

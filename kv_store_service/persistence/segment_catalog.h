@@ -59,6 +59,8 @@ class SegmentCatalog {
                                            std::string_view context_name) const;
   bool EraseContext(const Hash256& salt_hash, std::string_view context_name);
   std::vector<ContextRecord> ListContexts() const;
+  // Forgets everything.
+  void Clear();
 
   Totals totals() const;
 

@@ -75,4 +75,13 @@ absl::StatusOr<IndexRow> LoadIndexRow(SegmentTables* tables, const ManifestRow& 
   return index;
 }
 
+absl::StatusOr<uint64_t> CountDamagedContexts(SegmentTables* tables) {
+  uint64_t damaged = 0;
+  RETURN_IF_ERROR(
+      tables->ForEach(Table::kContexts, [&damaged](std::string_view key, std::string_view value) {
+        if (!DecodeContext(key, value).ok()) ++damaged;
+      }));
+  return damaged;
+}
+
 }  // namespace retroinfer::kvstore

@@ -37,4 +37,7 @@ void AddUsageRows(SegmentTables* tables, std::span<const SegmentCatalog::Use> us
 // Reads the index row of a segment. DATA_LOSS unless it is the one that the manifest names.
 absl::StatusOr<IndexRow> LoadIndexRow(SegmentTables* tables, const ManifestRow& manifest);
 
+// Returns how many rows of contexts cannot be decoded.
+absl::StatusOr<uint64_t> CountDamagedContexts(SegmentTables* tables);
+
 }  // namespace retroinfer::kvstore

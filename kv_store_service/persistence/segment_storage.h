@@ -183,6 +183,10 @@ class SegmentStorage {
   virtual absl::StatusOr<VerifyReport> VerifyAll() = 0;
 
   virtual StorageStats Stats() = 0;
+
+  // Writes what is still in memory; from then on writes are UNAVAILABLE and reads go on. Nothing is
+  // lost without it: the next start only takes longer. Called by the destructor, too.
+  virtual void Close() {}
 };
 
 }  // namespace retroinfer::kvstore

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/files/regular_file.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/persistence/rocksdb_log.h"
 #include "kv_store_service/persistence/rocksdb_status.h"
 
 namespace retroinfer::kvstore {
@@ -16,6 +18,7 @@ namespace {
 constexpr std::array<const char*, kNumTables> kTableNames = {
     "default", "index", "payload", "contexts", "usage", "pending", "quarantine"};
 constexpr uint64_t kSmallWriteBufferBytes = 4u << 20;
+constexpr uint64_t kLogRoom = 256u << 10;  // that a write needs besides its own bytes
 constexpr uint64_t kMaxLogBytes = 16u << 20;
 constexpr uint64_t kBlobFileBytes = uint64_t{1} << 30;
 constexpr size_t kPayloadBlockBytes = 64u << 10;
@@ -35,9 +38,8 @@ rocksdb::DBOptions DatabaseOptions(const SegmentTablesOptions& options) {
   db.use_direct_reads = options.direct_reads;
   db.bytes_per_sync = 8u << 20;  // spreads the write-back, so that a sync is short
   db.allow_fallocate = false;    // the cap counts allocated bytes
+  db.info_log = MakeRocksDbLog();
   db.info_log_level = rocksdb::InfoLogLevel::WARN_LEVEL;
-  db.max_log_file_size = 1u << 20;
-  db.keep_log_file_num = 2;
   db.stats_dump_period_sec = 0;
   db.stats_persist_period_sec = 0;
   return db;
@@ -77,7 +79,7 @@ absl::StatusOr<std::unique_ptr<SegmentTables>> SegmentTables::Open(
   for (size_t i = 0; i < kNumTables; ++i) {
     families.emplace_back(kTableNames[i], TableOptions(static_cast<Table>(i), options, cache));
   }
-  std::unique_ptr<SegmentTables> tables(new SegmentTables);
+  std::unique_ptr<SegmentTables> tables(new SegmentTables(path));
   rocksdb::DB* db = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   const rocksdb::Status opened =
@@ -118,6 +120,7 @@ absl::Status SegmentTables::ForEach(
 }
 
 absl::Status SegmentTables::Write(rocksdb::WriteBatch* batch, bool sync) {
+  RETURN_IF_ERROR(common::RequireRoom(path_, kLogRoom + 2 * batch->GetDataSize()));
   rocksdb::WriteOptions options;
   options.sync = sync;
   return RocksDbStatus(db_->Write(options, batch), "writing rows");

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -54,7 +55,9 @@ class SegmentTables {
   absl::Status ForEach(Table table,
                        const std::function<void(std::string_view, std::string_view)>& visit);
 
-  // Writes a batch through the log; with `sync` it is durable when this returns.
+  // Writes a batch through the log; with `sync` it is durable when this returns. Without room on
+  // the disk nothing is tried: RocksDB ends the process at the next write after one to its log that
+  // failed.
   absl::Status Write(rocksdb::WriteBatch* batch, bool sync);
 
   // Moves everything from memory and the log into table files.
@@ -67,8 +70,9 @@ class SegmentTables {
   absl::Status VerifyTables();
 
  private:
-  SegmentTables() = default;
+  explicit SegmentTables(std::string path) : path_(std::move(path)) {}
 
+  const std::string path_;
   std::unique_ptr<rocksdb::DB> db_;
   std::array<rocksdb::ColumnFamilyHandle*, kNumTables> handles_{};
 };

@@ -7,10 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -18,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/files/regular_file.h"
 #include "common/hash/crc32c.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
@@ -25,24 +23,24 @@
 namespace retroinfer::kvstore {
 namespace {
 
+constexpr size_t kLockBytesMax = 32;
+constexpr size_t kFormatBytesMax = 256;
+// What an empty log, a manifest and the options of a database take, several times over.
+constexpr uint64_t kRoomToOpen = 1u << 20;
 constexpr char kAdvice[] = "; choose another folder for durable contexts, or switch them off";
 
+absl::Status FolderError(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(status.message(), kAdvice));
+}
+
 absl::Status FolderError(int error_number, const std::string& what) {
-  absl::Status status = common::ErrnoStatus(error_number, what);
-  const absl::StatusCode code =
-      error_number == EROFS ? absl::StatusCode::kPermissionDenied : status.code();
-  return absl::Status(code, absl::StrCat(status.message(), kAdvice));
+  return FolderError(common::ErrnoStatus(error_number, what));
 }
 
 std::string FormatText(uint32_t version) {
   const std::string text = absl::StrFormat("retroinfer durable segments\nversion %u\n", version);
   return absl::StrFormat("%scrc32c %08x\n", text,
                          common::Crc32c(std::as_bytes(std::span(text.data(), text.size()))));
-}
-
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
 // Returns the version that an intact FORMAT file names, else 0.
@@ -59,6 +57,14 @@ uint32_t VersionOf(const std::string& text) {
   return text == FormatText(version) ? version : 0;
 }
 
+absl::Status RequireRegularOrNothing(const std::string& path) {
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, " is ", common::FileTypeName(info.st_mode),
+                   ", needs a regular file; move it away", kAdvice));
+}
+
 uint64_t AllocatedBytes(const std::filesystem::path& path) {
   struct stat info;
   return lstat(path.c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_blocks) * 512 : 0;
@@ -70,7 +76,9 @@ absl::StatusOr<std::unique_ptr<StorageFolder>> StorageFolder::Open(const std::st
   std::unique_ptr<StorageFolder> folder(new StorageFolder(path));
   RETURN_IF_ERROR(folder->Prepare());
   RETURN_IF_ERROR(folder->Lock());
+  RETURN_IF_ERROR(folder->CheckTypes());
   RETURN_IF_ERROR(folder->CheckFormat());
+  RETURN_IF_ERROR(folder->CheckRoom());
   return folder;
 }
 
@@ -97,11 +105,17 @@ absl::Status StorageFolder::Prepare() {
 
 absl::Status StorageFolder::Lock() {
   const std::string path = path_ + "/LOCK";
-  lock_ = common::UniqueFd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (lock_.get() < 0) return FolderError(errno, absl::StrCat("writing in the folder ", path_));
+  auto lock = common::OpenRegularFile(path, O_RDWR | O_CREAT);
+  if (absl::IsFailedPrecondition(lock.status())) return lock.status();
+  if (!lock.ok()) {
+    return FolderError(
+        absl::Status(lock.status().code(),
+                     absl::StrCat("writing in the folder ", path_, ": ", lock.status().message())));
+  }
+  lock_ = *std::move(lock);
   if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return FolderError(errno, absl::StrCat("locking ", path));
-    std::string owner = ReadAll(path);
+    std::string owner = common::ReadRegularFile(path, kLockBytesMax).value_or("");
     while (!owner.empty() && owner.back() == '\n') owner.pop_back();
     return absl::FailedPreconditionError(absl::StrCat(
         "the folder ", path_, " is in use by process ", owner.empty() ? "(unknown)" : owner,
@@ -115,11 +129,29 @@ absl::Status StorageFolder::Lock() {
   return absl::OkStatus();
 }
 
-absl::Status StorageFolder::CheckFormat() {
+absl::Status StorageFolder::CheckTypes() const {
+  for (const char* name : {"/FORMAT", "/FORMAT.next", "/COUNTS", "/CLEAN"}) {
+    RETURN_IF_ERROR(RequireRegularOrNothing(path_ + name));
+  }
+  if (!common::SomethingIsAt(database_path())) return absl::OkStatus();
+  RETURN_IF_ERROR(common::RequireFolder(database_path()));
+  // The database opens what it finds there by its name, and waits for a FIFO.
   std::error_code error;
+  std::filesystem::directory_iterator entry(database_path(), error), end;
+  for (; !error && entry != end; entry.increment(error)) {
+    RETURN_IF_ERROR(RequireRegularOrNothing(entry->path().string()));
+  }
+  if (error) return FolderError(error.value(), absl::StrCat("reading ", database_path()));
+  return absl::OkStatus();
+}
+
+absl::Status StorageFolder::CheckFormat() {
   const std::string path = path_ + "/FORMAT";
-  if (!std::filesystem::exists(path, error)) return WriteFormat();
-  const uint32_t version = VersionOf(ReadAll(path));
+  const auto text = common::ReadRegularFile(path, kFormatBytesMax);
+  if (absl::IsNotFound(text.status())) return WriteFormat();
+  const bool too_long = absl::IsResourceExhausted(text.status());
+  if (!text.ok() && !too_long) return FolderError(text.status());
+  const uint32_t version = too_long ? 0 : VersionOf(*text);
   if (version > kStorageFormatVersion) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the folder %s has format %u, this version knows formats up to %u: use a newer version, "
@@ -132,32 +164,36 @@ absl::Status StorageFolder::CheckFormat() {
 }
 
 absl::Status StorageFolder::WriteFormat() {
-  const std::string path = path_ + "/FORMAT";
-  const std::string next = path + ".next";
-  const std::string text = FormatText(kStorageFormatVersion);
-  const common::UniqueFd file(open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (file.get() < 0) return FolderError(errno, absl::StrCat("writing ", next));
-  if (write(file.get(), text.data(), text.size()) != static_cast<ssize_t>(text.size()) ||
-      fsync(file.get()) != 0 || rename(next.c_str(), path.c_str()) != 0) {
-    return FolderError(errno, absl::StrCat("writing ", path));
+  const absl::Status status =
+      common::ReplaceRegularFile(path_ + "/FORMAT", FormatText(kStorageFormatVersion));
+  return status.ok() ? status : FolderError(status);
+}
+
+absl::Status StorageFolder::CheckRoom() const {
+  uint64_t log_bytes = 0;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(database_path(), error), end;
+  for (; !error && entry != end; entry.increment(error)) {
+    if (entry->path().extension() == ".log") log_bytes += AllocatedBytes(entry->path());
   }
-  return absl::OkStatus();
+  const absl::Status room = common::RequireRoom(path_, kRoomToOpen + 2 * log_bytes);
+  if (room.ok()) return room;
+  return absl::Status(room.code(), absl::StrCat("no room to open the database: ", room.message(),
+                                                "; free some, or choose another folder"));
 }
 
 bool StorageFolder::TakeCleanMark() {
-  std::error_code error;
-  const bool is_new = !std::filesystem::exists(database_path(), error);
-  return std::filesystem::remove(path_ + "/CLEAN", error) || is_new;
+  const bool is_new = !common::SomethingIsAt(database_path());
+  return unlink((path_ + "/CLEAN").c_str()) == 0 || is_new;
 }
 
 void StorageFolder::LeaveCleanMark() {
-  const common::UniqueFd mark(
-      open((path_ + "/CLEAN").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  // Without it the next start looks more closely.
+  common::OpenRegularFile(path_ + "/CLEAN", O_WRONLY | O_CREAT).status().IgnoreError();
 }
 
 bool StorageFolder::SupportsDirectReads() const {
-  return common::UniqueFd(open((path_ + "/FORMAT").c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC))
-      .valid();
+  return common::OpenRegularFile(path_ + "/FORMAT", O_RDONLY | O_DIRECT).ok();
 }
 
 absl::Status StorageFolder::SetDatabaseAside() {
@@ -168,10 +204,7 @@ absl::Status StorageFolder::SetDatabaseAside() {
   return absl::OkStatus();
 }
 
-bool StorageFolder::HasDamaged() const {
-  std::error_code error;
-  return std::filesystem::exists(damaged_path(), error);
-}
+bool StorageFolder::HasDamaged() const { return common::SomethingIsAt(damaged_path()); }
 
 absl::Status StorageFolder::RemoveDamaged() {
   std::error_code error;

@@ -6,6 +6,9 @@
 //   CLEAN     there while nobody uses the folder, if the last user closed the database properly
 //   db/       the database
 //   damaged/  an earlier database that could not be used any more
+//
+// Whatever else lies under one of these names, or in the database (links, FIFOs, sockets, devices,
+// files of two names), is neither followed nor opened nor changed: the folder is refused.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +29,10 @@ class StorageFolder {
  public:
   // Makes the folder if it is missing, takes its lock, and makes its mode 0700.
   //
-  // Returns: FAILED_PRECONDITION in use by another process, or of a newer format;
-  //          PERMISSION_DENIED not writable, or owned by another user; RESOURCE_EXHAUSTED.
+  // Returns: FAILED_PRECONDITION in use by another process, of a newer format, or something in it
+  //          is no regular file; PERMISSION_DENIED not writable, or owned by another user;
+  //          RESOURCE_EXHAUSTED without room for what opening a database writes, which must not be
+  //          tried then: RocksDB ends the process.
   static absl::StatusOr<std::unique_ptr<StorageFolder>> Open(const std::string& path);
 
   std::string database_path() const { return path_ + "/db"; }
@@ -62,8 +67,10 @@ class StorageFolder {
   explicit StorageFolder(std::string path) : path_(std::move(path)) {}
   absl::Status Prepare();
   absl::Status Lock();
+  absl::Status CheckTypes() const;
   absl::Status CheckFormat();
   absl::Status WriteFormat();
+  absl::Status CheckRoom() const;
 
   const std::string path_;
   common::UniqueFd lock_;

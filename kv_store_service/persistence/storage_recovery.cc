@@ -1,5 +1,7 @@
 #include "kv_store_service/persistence/storage_recovery.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -282,6 +284,16 @@ absl::StatusOr<uint64_t> SalvageDatabase(const std::string& path, SegmentStorage
                   });
   RETURN_IF_ERROR(stopped);
   return copied;
+}
+
+void SalvageAndLog(const std::string& path, SegmentStorage* target) {
+  const auto salvaged = SalvageDatabase(path, target);
+  if (salvaged.ok()) {
+    spdlog::warn("durable segments: {} intact segments were copied", *salvaged);
+  } else {
+    spdlog::warn("durable segments: not everything could be copied: {}",
+                 salvaged.status().ToString());
+  }
 }
 
 }  // namespace retroinfer::kvstore

@@ -36,5 +36,6 @@ absl::StatusOr<RecoveredRows> RecoverRows(SegmentTables* tables, PayloadTable* p
 // Copies every segment and context that is intact from a damaged database to `target`, skipping
 // what cannot be read. Returns the number of segments copied.
 absl::StatusOr<uint64_t> SalvageDatabase(const std::string& path, SegmentStorage* target);
+void SalvageAndLog(const std::string& path, SegmentStorage* target);
 
 }  // namespace retroinfer::kvstore

@@ -57,9 +57,14 @@ Contexts::Contexts(KvStore* store) : store_(*store), failures_(std::make_shared<
 
 absl::Status Contexts::RequireTier() const {
   if (store_.tier() != nullptr) return absl::OkStatus();
+  const absl::Status& missing = store_.missing_tier();
   return common::WithReason(
-      absl::FailedPreconditionError("the kv_store_service keeps nothing on disk: start it with "
-                                    "--cache-dir, and see its log if it could not open that"),
+      absl::FailedPreconditionError(
+          missing.ok()
+              ? "the kv_store_service keeps nothing on disk: start it with --cache-dir"
+              : absl::StrCat("the kv_store_service keeps nothing on disk, --cache-dir could not be "
+                             "used when it started: ",
+                             std::string(missing.message()))),
       "NO_DURABLE_TIER");
 }
 

@@ -50,14 +50,18 @@ DurableTier::DurableTier(const DurableTierOptions& options, std::unique_ptr<Segm
   thread_ = std::thread([this] { Run(); });
 }
 
-DurableTier::~DurableTier() {
+DurableTier::~DurableTier() { Close(); }
+
+void DurableTier::Close() {
   {
     absl::MutexLock lock(&mutex_);
-    stopping_ = true;
+    if (std::exchange(stopping_, true)) return;
   }
-  thread_.join();
+  persister_.Stop();
   const absl::Status status = storage_->FlushTouches();
   if (!status.ok()) spdlog::warn("durable segments: {}", std::string(status.message()));
+  storage_->Close();
+  thread_.join();  // last: it may read from a disk that does not answer
 }
 
 std::optional<SegmentRecord> DurableTier::Peek(const SegmentName& name) {

@@ -80,8 +80,11 @@ class DurableTier {
 
   DurableTier(const DurableTierOptions& options, std::unique_ptr<SegmentStorage> storage,
               std::function<bool(const SegmentName&)> is_referenced);
-  // Writes what is queued if the disk works, for options.stop_timeout; logs what was not written.
-  ~DurableTier();
+  ~DurableTier();  // closes
+
+  // Writes what is queued if the disk works, for options.stop_timeout, logs what was not written,
+  // and closes the storage: from then on nothing is written or restored.
+  void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Queues a committed segment to be written, as Persister::Offer().
   void Offer(PersistRequest request) { persister_.Offer(std::move(request)); }

@@ -86,7 +86,7 @@ void KvStore::AwaitAdoption(const StateNote& note) {
 KvStore::Adoption KvStore::PollAdoption(absl::Time deadline) {
   absl::MutexLock lock(&mutex_);
   if (phase_ == Phase::kReady) return Adoption::kAdopted;
-  const bool hopeless = absl::Now() >= deadline || !ProcessIsAlive(awaited_->worker_pid);
+  const bool hopeless = absl::Now() >= deadline || !state_file_.HolderLives(*awaited_);
   if (!hopeless || attachment_.has_value()) return Adoption::kPending;
   phase_ = Phase::kStarting;
   awaited_.reset();
@@ -432,6 +432,7 @@ std::vector<ExtentListing> KvStore::List(uint64_t after_extent_id, size_t limit)
 StoreStats KvStore::stats() const {
   StoreStats stats;
   if (tier_ != nullptr) stats.durable = tier_->stats();
+  stats.durable_missing = !missing_tier_.ok();
   absl::MutexLock lock(&mutex_);
   stats.data_plane = ended_planes_;
   stats.workers_attached = workers_attached_;

@@ -76,6 +76,7 @@ struct StoreStats {
   uint64_t unreferenced_pages = 0;  // of named segments that no sequence uses
   PrefixCounters prefix;            // of this process
   std::optional<DurableTier::Stats> durable;
+  bool durable_missing = false;  // there was to be a disk tier and it could not be opened
   uint64_t durable_skipped = 0;  // segments not written because the disk is too slow
   DataPlaneStats data_plane;     // counters over all attachments of this process
   uint64_t workers_attached = 0;
@@ -110,6 +111,9 @@ class KvStore {
   // Gives the store a disk. REQUIRES: no other method but IsReferenced() was called yet.
   void SetDurableTier(std::unique_ptr<DurableTier> tier) { tier_ = std::move(tier); }
   DurableTier* tier() const { return tier_.get(); }  // nullptr: there is none
+  // Says why there is none although there was to be one. REQUIRES: as SetDurableTier().
+  void NoteMissingTier(absl::Status why) { missing_tier_ = std::move(why); }
+  const absl::Status& missing_tier() const { return missing_tier_; }  // OK: it is not missing
   // Whether a sequence, a write to the disk or a context that is being saved uses the segment of
   // that name.
   bool IsReferenced(const SegmentName& name) const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -257,6 +261,7 @@ class KvStore {
 
   const Options options_;
   std::unique_ptr<DurableTier> tier_;  // constant once set; its callbacks lock mutex_
+  absl::Status missing_tier_;          // constant once set
 
   mutable absl::Mutex mutex_;  // before the tier's locks
   StateFile state_file_ ABSL_GUARDED_BY(mutex_);

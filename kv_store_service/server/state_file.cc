@@ -5,19 +5,20 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <fstream>
 #include <map>
+#include <sstream>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "common/status/errno_status.h"
+#include "common/files/regular_file.h"
+#include "common/shm/worker_mark.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
 constexpr char kFirstLine[] = "retroinfer-store-state 1";
+constexpr size_t kBytesMax = 4096;
 
 template <typename T>
 bool Take(const std::map<std::string, std::string>& fields, const char* name, T* value) {
@@ -25,31 +26,24 @@ bool Take(const std::map<std::string, std::string>& fields, const char* name, T*
   return field != fields.end() && absl::SimpleAtoi(field->second, value);
 }
 
+bool ProcessIsAlive(pid_t pid) { return pid <= 0 || ::kill(pid, 0) == 0 || errno != ESRCH; }
+
 }  // namespace
 
 absl::Status StateFile::Write(const StateNote& note) {
-  const std::string temporary = path_ + ".new";
-  {
-    std::ofstream file(temporary, std::ios::trunc);
-    file << kFirstLine << "\nworker_pid " << note.worker_pid << "\narena_bytes " << note.arena_bytes
-         << "\nnum_layers " << note.geometry.num_layers << "\nnum_kv_heads "
-         << note.geometry.num_kv_heads << "\nhead_dim " << note.geometry.head_dim << "\ndtype "
-         << static_cast<uint32_t>(note.geometry.dtype) << "\nfingerprint "
-         << absl::BytesToHexString(note.model_fingerprint) << "\n";
-    file.flush();
-    if (!file) return common::ErrnoStatus(errno != 0 ? errno : EIO, "writing " + temporary);
-  }
-  if (::rename(temporary.c_str(), path_.c_str()) != 0) {
-    return common::ErrnoStatus(errno, absl::StrCat("renaming ", temporary));
-  }
-  return absl::OkStatus();
+  return common::ReplaceRegularFile(
+      path_,
+      absl::StrCat(kFirstLine, "\nworker_pid ", note.worker_pid, "\narena_bytes ", note.arena_bytes,
+                   "\nnum_layers ", note.geometry.num_layers, "\nnum_kv_heads ",
+                   note.geometry.num_kv_heads, "\nhead_dim ", note.geometry.head_dim, "\ndtype ",
+                   static_cast<uint32_t>(note.geometry.dtype), "\nfingerprint ",
+                   absl::BytesToHexString(note.model_fingerprint), "\n"));
 }
 
 void StateFile::Remove() { ::unlink(path_.c_str()); }
 
-std::optional<StateNote> StateFile::Read() const {
-  std::ifstream file(path_);
-  if (!file) return std::nullopt;
+std::optional<StateNote> ParseStateNote(const std::string& text) {
+  std::istringstream file(text);
   std::string line;
   std::getline(file, line);
   std::map<std::string, std::string> fields;
@@ -67,14 +61,26 @@ std::optional<StateNote> StateFile::Read() const {
                           Take(fields, "head_dim", &note.geometry.head_dim) &&
                           Take(fields, "dtype", &dtype);
   note.geometry.dtype = static_cast<DType>(dtype);
-  if (!understood || !note.geometry.Validate().ok()) {
-    spdlog::warn("ignoring {}: it is not a state file of this version", path_);
-    return std::nullopt;
-  }
+  if (!understood || !note.geometry.Validate().ok()) return std::nullopt;
   note.model_fingerprint = absl::HexStringToBytes(fields["fingerprint"]);
   return note;
 }
 
-bool ProcessIsAlive(pid_t pid) { return pid <= 0 || ::kill(pid, 0) == 0 || errno != ESRCH; }
+std::optional<StateNote> StateFile::Read() const {
+  const absl::StatusOr<std::string> text = common::ReadRegularFile(path_, kBytesMax);
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  const std::optional<StateNote> note = text.ok() ? ParseStateNote(*text) : std::nullopt;
+  if (!note.has_value()) {
+    spdlog::warn("ignoring {}: {}", path_,
+                 text.ok() ? "it is not a state file of this version"
+                           : std::string(text.status().message()));
+  }
+  return note;
+}
+
+bool StateFile::HolderLives(const StateNote& note) const {
+  const auto held = common::WorkerMark::IsHeld(path_.substr(0, path_.rfind('/')));
+  return held.has_value() ? *held : ProcessIsAlive(note.worker_pid);
+}
 
 }  // namespace retroinfer::kvstore

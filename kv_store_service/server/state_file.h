@@ -14,11 +14,14 @@ namespace retroinfer::kvstore {
 
 // The worker that holds arena and data plane.
 struct StateNote {
-  pid_t worker_pid = 0;  // 0: not visible from the store
+  pid_t worker_pid = 0;  // as the store saw it; 0: in a pid namespace that it does not see
   uint64_t arena_bytes = 0;
   KvGeometry geometry;
   std::string model_fingerprint;  // bytes
 };
+
+// Returns what the bytes of a state file say; nothing if they cannot be understood.
+std::optional<StateNote> ParseStateNote(const std::string& text);
 
 // One small text file, written while a worker is attached.
 //
@@ -35,11 +38,12 @@ class StateFile {
   // Returns the note; nothing if there is none, or one that cannot be understood (logged).
   std::optional<StateNote> Read() const;
 
+  // Whether the worker of `note` lives: by the mark that workers hold in the file's folder
+  // (common/shm/worker_mark.h), else by its process id, of which 0 counts as alive.
+  bool HolderLives(const StateNote& note) const;
+
  private:
   std::string path_;
 };
-
-// Whether a process with this id exists. Unknown (pid 0) counts as alive.
-bool ProcessIsAlive(pid_t pid);
 
 }  // namespace retroinfer::kvstore

@@ -4,14 +4,19 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "common/build_info/build_info.h"
 #include "common/config/settings.h"
+#include "common/config/socket_dir.h"
 #include "common/log/process_log.h"
 #include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/server/store_server.h"
@@ -21,22 +26,19 @@ namespace {
 
 // Longer than DurableTierOptions::stop_timeout, shorter than what supervisors grant.
 constexpr unsigned kStopTimeout = 8;
-
-std::string DefaultSocketDir() {
-  const char* runtime_dir = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime_dir != nullptr && *runtime_dir == '/') {
-    return absl::StrCat(runtime_dir, "/retroinfer");
-  }
-  return absl::StrCat("/tmp/retroinfer-", ::geteuid());
-}
+constexpr absl::Duration kCallsTimeout = absl::Seconds(1);  // of which most is spent on the disk
 
 void AddOptions(common::Settings* settings, StoreServerOptions* options) {
   CLI::App& app = settings->app();
   settings->AddByteSize("--arena-bytes", &options->arena_bytes,
                         "Size of the shared memory that holds the KV pages, allocated in full at "
                         "start");
-  app.add_option("--socket-dir", options->socket_dir,
-                 "Folder of mode 0700 for the sockets; made if it does not exist");
+  app.add_option(
+      "--socket-dir", options->socket_dir,
+      "Folder of the sockets, made with mode 0700 if it does not exist. In one that others "
+      "may enter (/tmp, the root of a volume, a Kubernetes emptyDir) they are in a "
+      "folder retroinfer-<user id> of mode 0700. Give all programs the same, and the "
+      "same user");
   app.add_option("--listen", options->listen,
                  "host:port for gRPC over TCP, besides the unix socket");
   app.add_option("--metrics-address", options->metrics_address,
@@ -47,6 +49,9 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
   app.add_option(
       "--cache-dir", options->durable.folder,
       "Folder of mode 0700 for durable segments; made if it does not exist; empty: none");
+  app.add_flag("--cache-optional", options->durable_optional,
+               "Start without durable contexts if --cache-dir cannot be used, instead of ending "
+               "with an error. A full disk never ends the service");
   app.add_option(
          "--persist", options->durable.mode,
          "Which committed segments are written to --cache-dir: write-through (all that have "
@@ -100,12 +105,35 @@ bool Ends(int signal) {
   return false;
 }
 
-// Waits up to 50 ms for a signal that ends the service.
-bool EndSignalCame() {
+// Returns whether a signal has come that ends the service; waits up to `wait` for one.
+bool EndSignalCame(absl::Duration wait) {
   const sigset_t signals = AllSignals();
-  const timespec timeout{0, 50'000'000};
+  const timespec timeout = absl::ToTimespec(wait);
   const int signal = ::sigtimedwait(&signals, nullptr, &timeout);
   return signal > 0 && Ends(signal);
+}
+
+[[noreturn]] void EndNow() {
+  common::FlushProcessLog();
+  ::_exit(EXIT_SUCCESS);
+}
+
+// Starts the server. A disk can take its time then: a signal ends the process at once, which
+// what is durable survives as it survives every other end.
+absl::StatusOr<std::unique_ptr<StoreServer>> StartUnlessSignalled(
+    const StoreServerOptions& options) {
+  std::atomic<bool> started{false};
+  std::thread watch([&started] {
+    while (!started) {
+      if (!EndSignalCame(absl::Milliseconds(20))) continue;
+      spdlog::info("stopping while starting");
+      EndNow();
+    }
+  });
+  auto server = StoreServer::Start(options);
+  started = true;
+  watch.join();
+  return server;
 }
 
 // What is durable needs no farewell: a disk that does not answer must not keep the process.
@@ -121,6 +149,13 @@ void EndAtLastAfter(unsigned seconds) {
   ::alarm(seconds);
 }
 
+int StopServer(StoreServer& server) {
+  EndAtLastAfter(kStopTimeout);
+  if (server.Stop(kCallsTimeout)) return EXIT_SUCCESS;
+  spdlog::warn("some calls do not end, ending without them");
+  EndNow();
+}
+
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
   return EXIT_FAILURE;
@@ -129,7 +164,7 @@ int Fail(const absl::Status& status) {
 }  // namespace
 
 int StoreMain(int argc, char** argv, StoreServerOptions options) {
-  options.socket_dir = DefaultSocketDir();
+  options.socket_dir = common::DefaultSocketDir();
   options.metrics_address = "127.0.0.1:9402";
   common::Settings settings("Keeps the KV pages of one gpu_worker in shared memory.",
                             common::kBuildVersion);
@@ -151,12 +186,16 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
     std::cerr << "kv_store_service: " << status.message() << "\n";
     return 2;
   }
-  auto server = StoreServer::Start(options);
+  auto server = StartUnlessSignalled(options);
   if (!server.ok()) return Fail(server.status());
-  const absl::Status obtained = (*server)->ObtainArena(EndSignalCame);
-  if (absl::IsCancelled(obtained)) return EXIT_SUCCESS;
+  const absl::Status obtained =
+      (*server)->ObtainArena([] { return EndSignalCame(absl::ZeroDuration()); });
+  if (absl::IsCancelled(obtained)) {
+    spdlog::info("{}", std::string(obtained.message()));
+    return StopServer(**server);
+  }
   if (!obtained.ok()) return Fail(obtained);
-  spdlog::info("serving in {}{}", options.socket_dir,
+  spdlog::info("serving in {}{}", (*server)->socket_dir(),
                (*server)->metrics_port() == 0
                    ? ""
                    : absl::StrCat(", metrics on port ", (*server)->metrics_port()));
@@ -165,8 +204,7 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
     ::sigwait(&signals, &signal);
   } while (!Ends(signal));
   spdlog::info("stopping on signal {}", signal);
-  EndAtLastAfter(kStopTimeout);
-  return EXIT_SUCCESS;
+  return StopServer(**server);
 }
 
 }  // namespace retroinfer::kvstore

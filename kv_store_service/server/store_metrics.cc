@@ -9,6 +9,20 @@ double UsedPages(const StoreStats& s) { return double(s.arena_pages) - double(s.
 // Without what is evicted as soon as room is needed.
 double HeldPages(const StoreStats& s) { return UsedPages(s) - double(s.unreferenced_pages); }
 
+// Exactly one of them holds at a time.
+struct TierState {
+  const char* name;
+  bool (*is)(const StoreStats&);
+};
+constexpr TierState kTierStates[] = {
+    {"off", [](const StoreStats& s) { return !s.durable.has_value() && !s.durable_missing; }},
+    {"on",
+     [](const StoreStats& s) { return s.durable.has_value() && !s.durable->persister.degraded; }},
+    {"degraded",
+     [](const StoreStats& s) { return s.durable.has_value() && s.durable->persister.degraded; }},
+    {"missing", [](const StoreStats& s) { return s.durable_missing; }},
+};
+
 }  // namespace
 
 StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
@@ -85,6 +99,7 @@ void StoreMetrics::AddDurable() {
   };
   AddGauge("durable_tier", "1 while there is a disk tier",
            [](const StoreStats& s) { return s.durable.has_value() ? 1.0 : 0.0; });
+  AddTierStates();
   AddGauge("durable_degraded", "1 while a failed disk is left alone for a while",
            of([](D d) { return d.persister.degraded ? 1.0 : 0.0; }));
   AddGauge("durable_segments", "Segments on disk",
@@ -143,10 +158,21 @@ void StoreMetrics::AddDurable() {
              of([](D d) { return double(d.budget.evicted_bytes_total); }));
 }
 
+void StoreMetrics::AddTierStates() {
+  for (const TierState& state : kTierStates) {
+    AddGauge(
+        "durable_tier_state",
+        "1 for the state of the disk tier: off (not asked for), on, degraded (a failed disk is "
+        "left alone for a while), missing (asked for, and could not be opened)",
+        [state](const StoreStats& s) { return state.is(s) ? 1.0 : 0.0; }, {{"state", state.name}});
+  }
+}
+
 StoreMetrics::~StoreMetrics() { metrics_->RemoveOnScrape(update_id_); }
 
-void StoreMetrics::AddGauge(const char* name, const char* help, Value value) {
-  gauges_.push_back({&metrics_->Gauge(name, help), std::move(value)});
+void StoreMetrics::AddGauge(const char* name, const char* help, Value value,
+                            const common::Metrics::Labels& labels) {
+  gauges_.push_back({&metrics_->Gauge(name, help, labels), std::move(value)});
 }
 
 void StoreMetrics::AddCounter(const char* name, const char* help, Value value,

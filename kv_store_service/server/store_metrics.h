@@ -34,10 +34,12 @@ class StoreMetrics {
     Value value;
   };
 
-  void AddGauge(const char* name, const char* help, Value value);
+  void AddGauge(const char* name, const char* help, Value value,
+                const common::Metrics::Labels& labels = {});
   void AddCounter(const char* name, const char* help, Value value,
                   const common::Metrics::Labels& labels = {});
   void AddDurable();
+  void AddTierStates();
   void Update();
 
   common::Metrics* const metrics_;

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <functional>
@@ -15,11 +16,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
+#include "common/config/socket_dir.h"
+#include "common/files/regular_file.h"
 #include "common/memory/available_memory.h"
 #include "common/rpc/liveness.h"
+#include "common/shm/worker_mark.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
 
@@ -32,6 +37,8 @@ constexpr char kStateFileName[] = "kv_store.state";
 constexpr char kLockName[] = "kv_store.lock";
 constexpr size_t kSocketPathMax = 107;
 constexpr int kMessageBytesMax = 64 << 20;
+constexpr auto kCallsMayTake = std::chrono::milliseconds(500);  // once the store stops
+constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 constexpr uint64_t kArenaBytesMin = 1 << 20;
 constexpr uint64_t kArenaAlignment = 4096;
 
@@ -40,6 +47,23 @@ absl::Status RequireSocketPath(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(),
                                                  " bytes, the system allows ", kSocketPathMax,
                                                  "; choose a shorter --socket-dir"));
+}
+
+absl::Status CannotMake(const std::string& folder, int error_number) {
+  const absl::Status status =
+      common::ErrnoStatus(error_number, absl::StrCat("--socket-dir: making the folder ", folder));
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(), "; the folder around it must exist and user ", ::geteuid(),
+                   " must have the right to write in it: for a volume that is mode 1777 or 0777, "
+                   "or a group of this user that may write"));
+}
+
+absl::Status CannotUseCache(const absl::Status& status) {
+  return absl::Status(
+      status.code(),
+      absl::StrCat("--cache-dir cannot be used: ", status.message(),
+                   "; --cache-optional makes the service start without durable contexts then"));
 }
 
 absl::Status RequireRoomForArena(uint64_t bytes) {
@@ -76,16 +100,32 @@ void ConfigureLimits(grpc::ServerBuilder* builder) {
 
 }  // namespace
 
-StoreServer::StoreServer(const StoreServerOptions& options) : options_(options) {}
+StoreServer::StoreServer(const StoreServerOptions& options)
+    : options_(options), socket_dir_(common::SocketDirOf(options.socket_dir)) {}
 
 StoreServer::~StoreServer() {
-  if (grpc_server_ != nullptr) {
-    grpc_server_->GetHealthCheckService()->SetServingStatus(false);
-    // Calls take milliseconds; a client that does not close its connection must not delay the end.
-    grpc_server_->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
-  }
+  Stop(absl::InfiniteDuration());
   // Destroying the members closes the worker's lease without freeing anything: the state file
   // stays, so that the next store waits for the worker.
+}
+
+bool StoreServer::Stop(absl::Duration timeout) {
+  const absl::Time deadline = absl::Now() + timeout;
+  if (grpc_server_ != nullptr && !call_ender_.joinable()) {
+    grpc_server_->GetHealthCheckService()->SetServingStatus(false);
+    // Most calls take milliseconds, but a client may read slowly or not at all, and checking or
+    // importing a context takes long: none of them may delay the end of the disk tier.
+    call_ender_ = std::thread([this] {
+      grpc_server_->Shutdown(std::chrono::system_clock::now() + kCallsMayTake);
+      calls_ended_.Notify();
+    });
+  }
+  if (store_ != nullptr && store_->tier() != nullptr) store_->tier()->Close();
+  if (!call_ender_.joinable()) return true;
+  if (!calls_ended_.WaitForNotificationWithDeadline(deadline)) return false;
+  call_ender_.join();
+  grpc_server_.reset();
+  return true;
 }
 
 absl::StatusOr<std::unique_ptr<StoreServer>> StoreServer::Start(const StoreServerOptions& options) {
@@ -111,7 +151,8 @@ absl::Status StoreServer::Initialize() {
   RETURN_IF_ERROR(PrepareFolder());
   StateFile state_file(PathOf(kStateFileName));
   const std::optional<StateNote> note = state_file.Read();
-  adopts_ = note.has_value() && ProcessIsAlive(note->worker_pid);
+  adopts_ = note.has_value() && state_file.HolderLives(*note);
+  RETURN_IF_ERROR(common::WorkerMark::Make(socket_dir_));
   if (!adopts_) {
     state_file.Remove();
     RETURN_IF_ERROR(RequireRoomForArena(options_.arena_bytes));
@@ -119,7 +160,7 @@ absl::Status StoreServer::Initialize() {
   KvStore::Options store_options;
   store_options.watermarks = watermarks;
   store_ = std::make_unique<KvStore>(store_options, std::move(state_file));
-  OpenDurableTier();
+  RETURN_IF_ERROR(OpenDurableTier());
   if (adopts_) store_->AwaitAdoption(*note);
   metrics_ = std::make_unique<common::Metrics>("kv_store_service", common::kBuildVersion,
                                                common::kBuildRevision, "cpu");
@@ -132,43 +173,48 @@ absl::Status StoreServer::Initialize() {
   return StartGrpc();
 }
 
-void StoreServer::OpenDurableTier() {
-  if (options_.durable.folder.empty() || options_.durable.mode == PersistMode::kOff) return;
+absl::Status StoreServer::OpenDurableTier() {
+  if (options_.durable.folder.empty() || options_.durable.mode == PersistMode::kOff) {
+    return absl::OkStatus();
+  }
   KvStore* const store = store_.get();
   auto tier = DurableTier::Open(
       options_.durable, [store](const SegmentName& name) { return store->IsReferenced(name); });
   if (!tier.ok()) {
-    spdlog::error("no durable segments, the service goes on without them: {}",
+    const bool goes_on =
+        options_.durable_optional || adopts_ || absl::IsResourceExhausted(tier.status());
+    if (!goes_on) return CannotUseCache(tier.status());
+    spdlog::error("no durable segments, the service goes on without them until it is restarted: {}",
                   std::string(tier.status().message()));
-    return;
+    store_->NoteMissingTier(tier.status());
+    return absl::OkStatus();
   }
   const StorageStats stats = (*tier)->stats().storage;
   spdlog::info("durable segments in {}: {} segments, {}", options_.durable.folder, stats.segments,
                common::FormatByteSize(stats.physical_bytes));
   store_->SetDurableTier(*std::move(tier));
+  return absl::OkStatus();
 }
 
 absl::Status StoreServer::PrepareFolder() {
-  const std::string& folder = options_.socket_dir;
+  const std::string& folder = socket_dir_;
   if (folder.empty() || folder.front() != '/') {
     return absl::InvalidArgumentError(
         absl::StrCat("--socket-dir is '", folder, "', needs an absolute path"));
   }
   RETURN_IF_ERROR(RequireSocketPath(PathOf(kDescriptorSocket)));
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return common::ErrnoStatus(errno, absl::StrCat("creating ", folder));
-  }
+  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return CannotMake(folder, errno);
   struct stat info {};
   if (::lstat(folder.c_str(), &info) != 0) return common::ErrnoStatus(errno, folder);
   if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 0077) != 0) {
     return absl::PermissionDeniedError(absl::StrCat(
-        folder, " must be a folder of user ", ::geteuid(),
-        " with mode 0700, so that nobody else reaches the store; name a folder that does not exist "
-        "yet, or run chmod 700"));
+        "--socket-dir: ", folder, " is ", common::FileTypeName(info.st_mode), " of user ",
+        info.st_uid, absl::StrFormat(" with mode %04o", info.st_mode & 07777),
+        ", must be a folder of user ", ::geteuid(),
+        " with mode 0700, so that nobody else reaches the store; remove it, or name another "
+        "folder"));
   }
-  const std::string lock_path = PathOf(kLockName);
-  lock_.Reset(::open(lock_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  if (!lock_.valid()) return common::ErrnoStatus(errno, absl::StrCat("opening ", lock_path));
+  ASSIGN_OR_RETURN(lock_, common::OpenRegularFile(PathOf(kLockName), O_RDWR | O_CREAT));
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     return absl::AlreadyExistsError(
         absl::StrCat("another kv_store_service uses ", folder, "; choose another --socket-dir"));
@@ -214,26 +260,39 @@ absl::Status StoreServer::ObtainArena(const std::function<bool()>& should_stop) 
     KvStore::Adoption adoption;
     while ((adoption = store_->PollAdoption(deadline)) == KvStore::Adoption::kPending) {
       if (should_stop()) return absl::CancelledError("stopped while waiting for a worker");
+      absl::SleepFor(kPollInterval);
     }
     adopts_ = adoption == KvStore::Adoption::kAdopted;
     if (!adopts_) spdlog::info("no worker came");
   }
-  if (!adopts_) {
-    RETURN_IF_ERROR(RequireRoomForArena(options_.arena_bytes));
-    const int threads = options_.allocation_threads > 0
-                            ? options_.allocation_threads
-                            : static_cast<int>(std::thread::hardware_concurrency());
-    const absl::Time begin = absl::Now();
-    ASSIGN_OR_RETURN(
-        common::SealedMemory arena,
-        common::SealedMemory::Create("retroinfer arena", options_.arena_bytes, threads));
-    spdlog::info("allocated an arena of {} in {}", common::FormatByteSize(options_.arena_bytes),
-                 absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))));
-    store_->SetArena(std::move(arena));
-  }
+  if (!adopts_) RETURN_IF_ERROR(AllocateArena(should_stop));
   grpc_server_->GetHealthCheckService()->SetServingStatus(true);
   grpc_server_->GetHealthCheckService()->SetServingStatus(v1::KvStoreService::service_full_name(),
                                                           true);
+  return absl::OkStatus();
+}
+
+absl::Status StoreServer::AllocateArena(const std::function<bool()>& should_stop) {
+  RETURN_IF_ERROR(RequireRoomForArena(options_.arena_bytes));
+  const int threads = options_.allocation_threads > 0
+                          ? options_.allocation_threads
+                          : static_cast<int>(std::thread::hardware_concurrency());
+  const absl::Time begin = absl::Now();
+  std::atomic<bool> stop{false};
+  absl::Notification done;
+  absl::StatusOr<common::SealedMemory> arena;
+  std::thread allocation([&] {
+    arena = common::SealedMemory::Create("retroinfer arena", options_.arena_bytes, threads, &stop);
+    done.Notify();
+  });
+  while (!done.WaitForNotificationWithTimeout(kPollInterval)) {
+    if (should_stop()) stop = true;
+  }
+  allocation.join();
+  RETURN_IF_ERROR(arena.status());
+  spdlog::info("allocated an arena of {} in {}", common::FormatByteSize(options_.arena_bytes),
+               absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))));
+  store_->SetArena(*std::move(arena));
   return absl::OkStatus();
 }
 

@@ -7,9 +7,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "common/metrics/metrics.h"
 #include "common/shm/unique_fd.h"
@@ -24,33 +26,49 @@ namespace retroinfer::kvstore {
 
 struct StoreServerOptions {
   uint64_t arena_bytes = uint64_t{2} << 30;
-  std::string socket_dir;  // mode 0700; holds kv_store.sock, the descriptor socket, the state
-  std::string listen;      // "host:port" for gRPC over TCP besides the unix socket; empty: none
+  // Where kv_store.sock, the descriptor socket and the state are: see common::SocketDirOf().
+  std::string socket_dir;
+  std::string listen;  // "host:port" for gRPC over TCP besides the unix socket; empty: none
   std::string metrics_address;  // "host:port"; empty: no metrics
   absl::Duration adopt_wait = absl::Seconds(10);
   Watermarks watermarks;
   int allocation_threads = 0;  // 0: one per CPU core
   DurableTierOptions durable;  // with a folder: named segments are kept on disk too
+  // Serve without the disk tier where it cannot be opened. Without this, only a full disk is no
+  // reason to end, nor is anything while a worker lives that has the memory of an earlier store.
+  bool durable_optional = false;
 };
 
 // Threads: one.
 // Owns:    everything of the service.
 class StoreServer {
  public:
-  // Takes the folder's lock and opens the sockets; the health service says NOT_SERVING, but for
-  // common::kLivenessService.
+  // Makes the folder of the sockets with mode 0700 if it is not there, takes its lock and opens the
+  // sockets; the health service says NOT_SERVING, but for common::kLivenessService.
   //
   // Returns: INVALID_ARGUMENT for bad options; ALREADY_EXISTS if another store uses the folder;
-  //          PERMISSION_DENIED if others may enter the folder; RESOURCE_EXHAUSTED, with the
-  //          numbers, if the arena cannot fit into memory and no worker holds one.
+  //          PERMISSION_DENIED if the folder cannot be made or is another user's;
+  //          RESOURCE_EXHAUSTED, with the numbers, if the arena cannot fit into memory and no
+  //          worker holds one.
   static absl::StatusOr<std::unique_ptr<StoreServer>> Start(const StoreServerOptions& options);
-  ~StoreServer();  // stops at once; a worker that is attached keeps its memory for the next store
+  ~StoreServer();  // stops, and waits for all calls
+
+  // Stops: writes what is to be written and closes the disk, whatever calls still run, while they
+  // are cancelled; then waits for them. A worker that is attached keeps its memory for the next
+  // store.
+  //
+  // Returns: whether all calls have ended within `timeout`. If not, the process must end without
+  //          destroying this object, which would wait for them; nothing is lost.
+  bool Stop(absl::Duration timeout);
 
   // Gets the arena: from a live worker of an earlier store process if there is one, else new. Calls
-  // `should_stop` at least every 50 ms while waiting; it may sleep up to that long.
+  // `should_stop` every 20 ms meanwhile.
   //
   // Returns: RESOURCE_EXHAUSTED as above; CANCELLED if `should_stop` returned true.
   absl::Status ObtainArena(const std::function<bool()>& should_stop);
+
+  // The folder that has the sockets.
+  const std::string& socket_dir() const { return socket_dir_; }
 
   // Port of the metrics server; 0 without one.
   int metrics_port() const { return metrics_port_; }
@@ -59,12 +77,15 @@ class StoreServer {
   explicit StoreServer(const StoreServerOptions& options);
   absl::Status Initialize();
   absl::Status PrepareFolder();
-  // Opens the disk tier, if there is to be one. Without it the service goes on.
-  void OpenDurableTier();
+  // Opens the disk tier, if there is to be one. OK without it if that is allowed: see
+  // StoreServerOptions::durable_optional.
+  absl::Status OpenDurableTier();
+  absl::Status AllocateArena(const std::function<bool()>& should_stop);
   absl::Status StartGrpc();
-  std::string PathOf(const char* name) const { return options_.socket_dir + "/" + name; }
+  std::string PathOf(const char* name) const { return socket_dir_ + "/" + name; }
 
   const StoreServerOptions options_;
+  const std::string socket_dir_;
   common::UniqueFd lock_;
   bool adopts_ = false;
   int metrics_port_ = 0;
@@ -75,6 +96,8 @@ class StoreServer {
   std::unique_ptr<Contexts> contexts_;
   std::unique_ptr<ContextRpc> context_rpc_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  std::thread call_ender_;  // waits for calls; see Stop()
+  absl::Notification calls_ended_;
   std::unique_ptr<DescriptorServer> descriptor_server_;
 };
 

@@ -185,7 +185,14 @@ TEST_F(DurableFaultsTest, SigtermSaysWhatWasNotWritten) {
 // Folders that cannot be used at all: there is no tier, everything else works.
 class UnusableFolderTest : public DurableFaultsTest {
  protected:
+  // First that the service does not start without being told that it may.
   void ExpectServiceWithout(const std::string& reason) {
+    processes_.LaunchStore();
+    const auto end = processes_.store().Wait(absl::Seconds(60));
+    ASSERT_TRUE(end.has_value());
+    EXPECT_EQ(WEXITSTATUS(*end), 1);
+    EXPECT_THAT(StoreLog(), HasSubstr("--cache-dir cannot be used: "));
+    processes_.options().store_arguments.push_back("--cache-optional");
     processes_.StartBoth();
     answers_ = {{}, Generate(processes_.worker_stub(), Request(1, "cold"))};
     EXPECT_FALSE(processes_.StoreStats().durable_tier());

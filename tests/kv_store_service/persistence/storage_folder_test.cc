@@ -4,8 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
@@ -107,6 +109,73 @@ TEST(StorageFolderTest, AFileInItsPlaceIsAnError) {
   TempFolder temp;
   std::ofstream(temp.path()) << "x";
   EXPECT_FALSE(StorageFolder::Open(temp.path()).ok());
+}
+
+// Whatever is under one of its names: refused at once, with the name, and left as it is.
+TEST(StorageFolderTest, WhatIsNoRegularFileIsRefused) {
+  TempFolder temp;
+  {
+    const auto folder = StorageFolder::Open(temp.path());
+    ASSERT_TRUE(folder.ok());
+    std::filesystem::create_directory((*folder)->database_path());
+    (*folder)->LeaveCleanMark();
+  }
+  const std::string victim = temp.path() + "/../victim";
+  std::ofstream(victim) << "keep";
+  using Make = void (*)(const std::string& path, const std::string& victim);
+  const std::pair<const char*, Make> kinds[] = {
+      {"is a FIFO", [](const std::string& path, auto&) { mkfifo(path.c_str(), 0600); }},
+      {"is a folder", [](const std::string& path, auto&) { mkdir(path.c_str(), 0700); }},
+      {"is a socket",
+       [](const std::string& path, auto&) { mknod(path.c_str(), S_IFSOCK | 0600, 0); }},
+      {"is a symbolic link",
+       [](const std::string& path, const std::string& to) {
+         (void)!symlink(to.c_str(), path.c_str());
+       }},
+  };
+  for (const char* name : {"LOCK", "FORMAT", "FORMAT.next", "COUNTS", "CLEAN", "db/CURRENT",
+                           "db/000004.log", "db/LOG", "db/whatever"}) {
+    const std::string path = temp.path() + "/" + name;
+    const bool was_there = std::filesystem::exists(path);
+    if (was_there) std::filesystem::rename(path, temp.path() + "/../aside");
+    for (const auto& [what, make] : kinds) {
+      make(path, victim);
+      const absl::Status status = StorageFolder::Open(temp.path()).status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(status)) << name << " " << status;
+      EXPECT_NE(status.message().find(absl::StrCat(path, " ", what)), absl::string_view::npos)
+          << status;
+      ASSERT_EQ(std::remove(path.c_str()), 0);
+    }
+    if (was_there) std::filesystem::rename(temp.path() + "/../aside", path);
+  }
+  std::ifstream file(victim);
+  EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "keep");
+  EXPECT_TRUE(StorageFolder::Open(temp.path()).ok());
+}
+
+TEST(StorageFolderTest, TheDatabaseMustBeAFolderItself) {
+  TempFolder temp;
+  ASSERT_TRUE(StorageFolder::Open(temp.path()).ok());
+  const std::string elsewhere = temp.path() + "/../elsewhere";
+  std::filesystem::create_directory(elsewhere);
+  std::filesystem::create_directory_symlink(elsewhere, temp.path() + "/db");
+  EXPECT_TRUE(absl::IsFailedPrecondition(StorageFolder::Open(temp.path()).status()));
+  // What was set aside before is only ever removed, and a link is removed, not what it leads to.
+  std::ofstream(elsewhere + "/keep") << "keep";
+  std::filesystem::rename(temp.path() + "/db", temp.path() + "/damaged");
+  const auto folder = StorageFolder::Open(temp.path());
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_LT((*folder)->PhysicalBytes(), 100'000u);
+  ASSERT_TRUE((*folder)->RemoveDamaged().ok());
+  EXPECT_TRUE(std::filesystem::exists(elsewhere + "/keep"));
+}
+
+TEST(StorageFolderTest, ALinkToTheWholeFolderIsTheUsersWish) {
+  TempFolder temp;
+  ASSERT_TRUE(StorageFolder::Open(temp.path()).ok());
+  const std::string link = temp.path() + "/../link";
+  std::filesystem::create_directory_symlink(temp.path(), link);
+  EXPECT_TRUE(StorageFolder::Open(link).ok());
 }
 
 }  // namespace

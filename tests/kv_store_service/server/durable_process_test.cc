@@ -15,6 +15,9 @@
 namespace retroinfer::kvstore {
 namespace {
 
+using testing::AllOf;
+using testing::HasSubstr;
+
 class DurableProcessTest : public StoreProcessTest {
  protected:
   ~DurableProcessTest() override {
@@ -151,17 +154,40 @@ TEST_F(DurableProcessTest, AStoreRestartWithALiveWorkerMixesNothingUp) {
   EXPECT_EQ(stats.durable_corrupt_total(), 0u);
 }
 
-TEST_F(DurableProcessTest, TheServiceGoesOnWithoutADiskItCannotUse) {
+TEST_F(DurableProcessTest, ADiskThatCannotBeUsedEndsItUnlessThatIsAllowed) {
   std::filesystem::create_directory(cache_);
   std::ofstream(cache_ + "/db") << "not a folder";
   std::filesystem::permissions(cache_, std::filesystem::perms::owner_all);
   Start();
+  const auto end = store_->Wait(absl::Seconds(60));
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(WEXITSTATUS(*end), 1);
+  EXPECT_THAT(store_->Log(), AllOf(HasSubstr("--cache-dir cannot be used: "),
+                                   HasSubstr("/db is a regular file, needs a folder"),
+                                   HasSubstr("--cache-optional makes the service start")));
+  Start({"--cache-optional"});
   Connect();
+  EXPECT_FALSE(Stats().durable_tier());
   EXPECT_EQ(Run(NamedChain({1})), 0u);
   EXPECT_EQ(Run(NamedChain({1})), 1u);
 }
 
-TEST_F(DurableProcessTest, ASecondStoreOnTheFolderGoesOnWithoutIt) {
+// A restart must not make things worse for a worker that runs.
+TEST_F(DurableProcessTest, ARestartUnderALiveWorkerGoesOnWithoutADiskItCannotUse) {
+  Start();
+  Connect();
+  EXPECT_EQ(Run(NamedChain({1})), 0u);
+  store_->Kill();
+  std::filesystem::remove(cache_ + "/FORMAT");
+  std::filesystem::create_directory(cache_ + "/FORMAT");
+  Start();
+  ASSERT_TRUE(Eventually([&] { return link_->num_reattached() == 1; }));
+  EXPECT_FALSE(Stats().durable_tier());
+  EXPECT_EQ(Run(NamedChain({2})), 0u);
+  EXPECT_THAT(store_->Log(), HasSubstr("FORMAT is a folder, needs a regular file"));
+}
+
+TEST_F(DurableProcessTest, ASecondStoreOnTheFolderIsRefused) {
   Start();
   EXPECT_TRUE(Stats().durable_tier());
   const std::string other = folder_ + ".2";
@@ -169,12 +195,37 @@ TEST_F(DurableProcessTest, ASecondStoreOnTheFolderGoesOnWithoutIt) {
       {absl::StrCat(RETROINFER_BINARY_DIR, "/bin/kv_store_service"), "--socket-dir", other,
        "--arena-bytes", "16MiB", "--metrics-address", "", "--cache-dir", cache_},
       log_path_);
-  EXPECT_TRUE(Eventually([&] {
-    return second.Log().find("no durable segments, the service goes on") != std::string::npos &&
-           second.Log().find(absl::StrCat("serving in ", other)) != std::string::npos;
-  }));
-  second.Kill();
+  const auto end = second.Wait(absl::Seconds(60));
+  ASSERT_TRUE(end.has_value());
+  EXPECT_EQ(WEXITSTATUS(*end), 1);
+  EXPECT_THAT(second.Log(), HasSubstr(absl::StrCat("is in use by process ", store_->pid())));
   std::filesystem::remove_all(other);
+}
+
+// A store that is killed in whatever phase of its start leaves a folder that the next one uses, and
+// a signal ends it in any of them.
+TEST_F(DurableProcessTest, AStartMayEndAtAnyTime) {
+  std::mt19937_64 random(TestSeed());
+  Start();
+  Connect();
+  EXPECT_EQ(Run(NamedChain({1})), 0u);
+  ASSERT_TRUE(Written());
+  for (int i = 0; i < 24; ++i) {
+    KillBoth();
+    Start();
+    absl::SleepFor(absl::Microseconds(random() % (i < 12 ? 5'000 : 80'000)));
+    if (i % 2 == 0) continue;  // KillBoth()
+    store_->Signal(SIGTERM);
+    const auto end = store_->Wait(absl::Seconds(60));
+    ASSERT_TRUE(end.has_value());
+    // Before it blocks the signal, that ends it the usual way.
+    EXPECT_TRUE(WIFSIGNALED(*end) || WEXITSTATUS(*end) == 0) << store_->Log();
+  }
+  KillBoth();
+  Start();
+  Connect();
+  EXPECT_EQ(Run(NamedChain({1})), 1u);
+  EXPECT_EQ(Stats().durable_corrupt_total(), 0u);
 }
 
 TEST_F(DurableProcessTest, OffMeansOff) {

@@ -1,11 +1,13 @@
 #include "kv_store_service/server/state_file.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <fstream>
 
+#include "common/shm/worker_mark.h"
 #include "tests/kv_store_service/temporary_folder.h"
 
 namespace retroinfer::kvstore {
@@ -55,13 +57,32 @@ TEST_F(StateFileTest, SaysWhenItCannotWrite) {
   EXPECT_FALSE(StateFile(folder_.path() + "/no/such/folder").Write({}).ok());
 }
 
-TEST(ProcessIsAliveTest, KnowsTheLivingAndTheDead) {
-  EXPECT_TRUE(ProcessIsAlive(::getpid()));
-  EXPECT_TRUE(ProcessIsAlive(0));
+TEST_F(StateFileTest, WithoutAMarkTheProcessIdTellsTheLivingFromTheDead) {
+  EXPECT_TRUE(file_.HolderLives({.worker_pid = ::getpid()}));
+  EXPECT_TRUE(file_.HolderLives({.worker_pid = 0}));
   const pid_t child = ::fork();
   if (child == 0) ::_exit(0);
   ::waitpid(child, nullptr, 0);
-  EXPECT_FALSE(ProcessIsAlive(child));
+  EXPECT_FALSE(file_.HolderLives({.worker_pid = child}));
+}
+
+TEST_F(StateFileTest, TheMarkTellsWhateverTheProcessIdIs) {
+  ASSERT_TRUE(common::WorkerMark::Make(folder_.path()).ok());
+  for (const pid_t pid : {::getpid(), 0}) EXPECT_FALSE(file_.HolderLives({.worker_pid = pid}));
+  const auto mark = common::WorkerMark::Hold(folder_.path());
+  ASSERT_TRUE(mark.ok()) << mark.status();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  for (const pid_t pid : {::getpid(), 0, child}) {
+    EXPECT_TRUE(file_.HolderLives({.worker_pid = pid}));
+  }
+}
+
+TEST_F(StateFileTest, DoesNotWaitForAFifo) {
+  ASSERT_EQ(::mkfifo(path_.c_str(), 0600), 0);
+  EXPECT_EQ(file_.Read(), std::nullopt);
+  EXPECT_FALSE(file_.Write({}).ok());
 }
 
 }  // namespace

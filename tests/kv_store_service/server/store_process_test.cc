@@ -13,6 +13,8 @@
 #include <fstream>
 #include <map>
 #include <random>
+#include <regex>
+#include <sstream>
 
 #include "build_paths.h"
 #include "common/shm/descriptor_protocol.h"
@@ -276,6 +278,35 @@ TEST_F(StoreProcessTest, ARestartedStoreWaitsForNobodyIfTheWorkerIsDead) {
   auto link = StoreLink::Connect(LinkOptions());
   ASSERT_TRUE(link.ok()) << link.status();
   EXPECT_LT(absl::Now() - begin, absl::Seconds(10));
+}
+
+// A worker in another pid namespace: the store sees 0 for its process id.
+TEST_F(StoreProcessTest, ARestartedStoreKnowsAWorkerWhoseProcessItCannotSee) {
+  const auto hide_process = [&] {
+    const std::string path = folder_ + "/kv_store.state";
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    const std::string changed =
+        std::regex_replace(text.str(), std::regex("worker_pid [0-9]+"), "worker_pid 0");
+    ASSERT_NE(changed, text.str());
+    std::ofstream(path, std::ios::trunc) << changed;
+  };
+  StartStore();
+  {
+    ChildProcess worker({absl::StrCat(RETROINFER_BINARY_DIR, "/bin/store_fake_worker"), target()},
+                        log_path_);
+    ASSERT_TRUE(Eventually([&] { return worker.Log().find("ready") != std::string::npos; }));
+    store_->Kill();
+    hide_process();
+    StartStore({"--adopt-wait", "600s"});
+    ASSERT_TRUE(Eventually([&] { return Stats().memory_adoptions_total() == 1; }));
+    store_->Kill();
+    hide_process();
+  }
+  // Both are dead: nobody comes, and the store does not wait for 600 s.
+  StartStore({"--adopt-wait", "600s"});
+  auto link = StoreLink::Connect(LinkOptions());
+  EXPECT_TRUE(link.ok()) << link.status();
 }
 
 TEST_F(StoreProcessTest, ARestartedStoreTurnsOtherModelsAwayWhileItWaits) {

@@ -3,8 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/shm/worker_mark.h"
 #include "tests/kv_store_service/temporary_folder.h"
 
 namespace retroinfer::kvstore {
@@ -75,10 +81,48 @@ TEST_F(StoreServerTest, RefusesBadOptionsWithTheirNames) {
   refused([](auto& o) { o.listen = "256.0.0.1:1"; }, absl::StatusCode::kUnavailable, "256.0.0.1");
 }
 
-TEST_F(StoreServerTest, RefusesAFolderThatOthersMayEnter) {
+TEST_F(StoreServerTest, MakesAPrivateFolderInOneThatOthersMayEnter) {
   ASSERT_EQ(::mkdir(options_.socket_dir.c_str(), 0700), 0);
-  ASSERT_EQ(::chmod(options_.socket_dir.c_str(), 0755), 0);
-  EXPECT_EQ(Start().code(), absl::StatusCode::kPermissionDenied);
+  for (const mode_t mode : {0777, 02777, 01777}) {
+    ASSERT_EQ(::chmod(options_.socket_dir.c_str(), mode), 0);
+    const auto server = StoreServer::Start(options_);
+    ASSERT_TRUE(server.ok()) << server.status();
+    EXPECT_EQ((*server)->socket_dir(),
+              absl::StrCat(options_.socket_dir, "/retroinfer-", ::geteuid()));
+    struct stat info {};
+    ASSERT_EQ(::stat(((*server)->socket_dir() + "/kv_store.sock").c_str(), &info), 0);
+    ASSERT_EQ(::stat((*server)->socket_dir().c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0700u);
+  }
+}
+
+TEST_F(StoreServerTest, RefusesAPrivateFolderThatIsNot) {
+  ASSERT_EQ(::mkdir(options_.socket_dir.c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(options_.socket_dir.c_str(), 0777), 0);
+  const std::string inside = absl::StrCat(options_.socket_dir, "/retroinfer-", ::geteuid());
+  const auto refused = [&](const std::string& text) {
+    const absl::Status status = Start();
+    EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(inside + " is " + text));
+    std::filesystem::remove(inside);
+  };
+  ASSERT_EQ(::mkdir(inside.c_str(), 0700), 0);
+  ASSERT_EQ(::chmod(inside.c_str(), 0750), 0);
+  refused("a folder of user");
+  std::filesystem::create_directory_symlink("/tmp", inside);
+  refused("a symbolic link of user");
+  std::ofstream(inside) << "x";
+  refused("a regular file of user");
+  if (::geteuid() != 0) return;
+  ASSERT_EQ(::mkdir(inside.c_str(), 0700), 0);
+  ASSERT_EQ(::chown(inside.c_str(), 65534, 65534), 0);
+  refused("a folder of user 65534 with mode 0700, must be a folder of user 0");
+}
+
+TEST_F(StoreServerTest, SaysWhatAFolderAroundItNeeds) {
+  options_.socket_dir = folder_.path() + "/no/such";
+  EXPECT_THAT(std::string(Start().message()),
+              AllOf(HasSubstr("--socket-dir: making the folder"), HasSubstr("must exist")));
 }
 
 TEST_F(StoreServerTest, RefusesAFolderThatAnotherStoreUses) {
@@ -94,6 +138,8 @@ TEST_F(StoreServerTest, CanBeStoppedWhileItWaitsForAWorker) {
   ASSERT_TRUE(StateFile(options_.socket_dir + "/kv_store.state")
                   .Write({::getpid(), 1 << 20, {1, 1, 64, DType::kF32}, "model"})
                   .ok());
+  const auto mark = common::WorkerMark::Hold(options_.socket_dir);
+  ASSERT_TRUE(mark.ok()) << mark.status();
   auto server = StoreServer::Start(options_);
   ASSERT_TRUE(server.ok()) << server.status();
   int calls = 0;
