@@ -97,44 +97,61 @@ GOOD_ABOVE = ((None, RED), (0.85, YELLOW), (0.95, GREEN))
 FULL_AT = ((None, GREEN), (0.8, YELLOW), (0.95, RED))
 
 HIT_RATIO = Panel(
-    "Page hits", "Share of the pages looked for by decode steps that were on the device. Below 85 % throughput "
-    "falls: the others come over the bus.", SHARE,
+    "Page hits",
+    "Share of the pages looked for by decode steps that were on the device. Below 85 % throughput falls: "
+    "the others come over the bus.",
+    SHARE,
     ((ratio(rate(worker("retroinfer_page_hits_total")), PAGE_LOOKUPS), "on the device"),
      (ratio(rate(worker("retroinfer_prefix_cache_hits_tokens_total")),
             rate(worker("retroinfer_prompt_tokens_total"))), "prompt tokens found in the cache")),
     maximum=1)
 FIRST_TOKEN = Panel(
-    "Time to first token", "From submission to the first token: queue, prompt, and index. The target of the "
-    "alerts is 20 s for 99 % of the requests.", SECONDS,
+    "Time to first token",
+    "From submission to the first token: queue, prompt, and index. The target of the alerts is 20 s for "
+    "99 % of the requests.",
+    SECONDS,
     quantiles("retroinfer_time_to_first_token_seconds"))
 TOKEN_INTERVAL = Panel(
-    "Time between tokens", "From one token of a request to the next. The target of the alerts is 0.1 s for 99 % "
-    "of the tokens.", SECONDS, quantiles("retroinfer_inter_token_latency_seconds"))
+    "Time between tokens",
+    "From one token of a request to the next. The target of the alerts is 0.1 s for 99 % of the tokens.",
+    SECONDS, quantiles("retroinfer_inter_token_latency_seconds"))
 TOKENS_A_SECOND = Panel(
-    "Tokens", "Prompt tokens that were processed (those found in the cache included, counted when a prompt is "
-    "done) and tokens that were generated.", TOKENS_PER_SECOND,
+    "Tokens",
+    "Prompt tokens that were processed (those found in the cache included, counted when a prompt is done)"
+    " and tokens that were generated.",
+    TOKENS_PER_SECOND,
     ((total_rate(worker("retroinfer_prompt_tokens_total")), "prompt"),
      (total_rate(worker("retroinfer_generation_tokens_total")), "generated")))
 REQUESTS = Panel(
-    "Requests at a time", "Running: in prefill or decode. Waiting: in the queue, not admitted yet.", COUNT,
+    "Requests at a time",
+    "Running: in prefill or decode. Waiting: in the queue, not admitted yet.",
+    COUNT,
     ((f"sum({worker('retroinfer_requests_running')})", "running"),
      (f"sum({worker('retroinfer_requests_waiting')})", "waiting"),
      (f"sum({worker('retroinfer_requests_waiting_for_prefill')})", "running, waiting for prefill")))
 ENDED = Panel(
-    "Requests that ended", "By reason: stop and length are answers; cancelled by the caller; deadline of the caller; "
-    "error of the server.", REQUESTS_PER_SECOND,
+    "Requests that ended",
+    "By reason: stop and length are answers; cancelled by the caller; deadline of the caller; error of "
+    "the server.",
+    REQUESTS_PER_SECOND,
     ((f"sum by (finish_reason) ({rate(worker('retroinfer_requests_total'))})", "{{finish_reason}}"),),
     stacked=True, colours=(("stop", GREEN), ("length", BLUE), ("cancelled", GREY), ("deadline", ORANGE),
                            ("error", RED)))
 REFUSED = Panel(
-    "Requests that were refused", "Before they were queued, by reason. QUEUE_FULL, OUT_OF_MEMORY, NOT_READY and DRAINING "
-    "are the server's load or state; the others are the callers' matter.", REQUESTS_PER_SECOND,
+    "Requests that were refused",
+    "Before they were queued, by reason. QUEUE_FULL, OUT_OF_MEMORY, NOT_READY and DRAINING are the "
+    "server's load or state; the others are the callers' matter.",
+    REQUESTS_PER_SECOND,
     ((f"sum by (reason) ({rate(worker('retroinfer_requests_refused_total'))}) > 0 or " + NOTHING.format("reason"),
       "{{reason}}"),), stacked=True)
-PROMPT_LENGTHS = heatmap("Prompt lengths", "How many prompts of which length (tokens, upper bounds) ended in a window.",
-                         "retroinfer_request_prompt_tokens")
-GENERATION_LENGTHS = heatmap("Lengths of answers", "How many answers of which length (tokens, upper bounds) ended in a window.",
-                             "retroinfer_request_generation_tokens")
+PROMPT_LENGTHS = heatmap(
+    "Prompt lengths",
+    "How many prompts of which length (tokens, upper bounds) ended in a window.",
+    "retroinfer_request_prompt_tokens")
+GENERATION_LENGTHS = heatmap(
+    "Lengths of answers",
+    "How many answers of which length (tokens, upper bounds) ended in a window.",
+    "retroinfer_request_generation_tokens")
 
 
 def resized(panels, width, height):
@@ -180,9 +197,11 @@ OVERVIEW = Dashboard(
      Row("Service", thirds(
          TOKENS_A_SECOND, REQUESTS, ENDED, FIRST_TOKEN, TOKEN_INTERVAL, REFUSED)),
      Row("Memory and cache", thirds(
-         Panel("How full", "Memory for KV on the device that requests hold; the arena that running sequences hold; the "
-               "queue against its limit; the folder on disk against its own (it is kept at 80 to 90 %). 95 % is "
-               "nearly full.", SHARE,
+         Panel("How full",
+               "Memory for KV on the device that requests hold; the arena that running sequences hold; "
+               "the queue against its limit; the folder on disk against its own (it is kept at 80 to 90"
+               " %). 95 % is nearly full.",
+               SHARE,
                ((f"max({worker('retroinfer_kv_cache_usage_ratio')})", "KV memory of the device"),
                 (f"max({store('retroinfer_arena_usage_ratio')})", "arena"),
                 (f"max(({worker('retroinfer_requests_running')} + {worker('retroinfer_requests_waiting')}) / "
@@ -190,216 +209,324 @@ OVERVIEW = Dashboard(
                 (f"max({store('retroinfer_durable_bytes')} / ({store('retroinfer_durable_limit_bytes')} > 0))",
                  "folder on disk")), maximum=1),
          HIT_RATIO,
-         Panel("Arena, read and written", "What the worker reads from the arena (pages that were not on the device, "
-               "prefixes) and writes to it (new segments): over PCIe where there is a GPU.", BYTES_PER_SECOND,
+         Panel("Arena, read and written",
+               "What the worker reads from the arena (pages that were not on the device, prefixes) and "
+               "writes to it (new segments): over PCIe where there is a GPU.",
+               BYTES_PER_SECOND,
                ((total_rate(worker("retroinfer_arena_read_bytes_total")), "read"),
                 (total_rate(worker("retroinfer_arena_written_bytes_total")), "written"))))),
      Row("Requests and processes", quarters(
          PROMPT_LENGTHS,
-         Panel("Firing alerts", "Alerts that fire, by name; docs/runbook.md has a section for each.", COUNT,
+         Panel("Firing alerts",
+               "Alerts that fire, by name; docs/runbook.md has a section for each.",
+               COUNT,
                (('count by (alertname) (ALERTS{alertname=~"RetroInfer.*", alertstate="firing"}) or ' +
                  NOTHING.format("alertname"), "{{alertname}}"),), stacked=True),
-         Panel("Memory", "Resident memory of the processes. That of a store has its arena.", BYTES,
+         Panel("Memory",
+               "Resident memory of the processes. That of a store has its arena.",
+               BYTES,
                ((both("process_resident_memory_bytes"), "{{job}} {{instance}}"),)),
-         Panel("Processor", "Cores that the processes keep busy.", CORES,
+         Panel("Processor",
+               "Cores that the processes keep busy.",
+               CORES,
                ((rate(both("process_cpu_seconds_total")), "{{job}} {{instance}}"),))))))
 
 LATENCY = Dashboard(
     "latency", "RetroInfer latency", "Where the time of a request goes.",
     (Row("Targets", (
-        Panel("Late first tokens", "Share of the first tokens after more than the target, by window. The alert of "
-              "the night fires above 14.4 % (an hour and five minutes), that of the day above 6 % (six hours and "
-              "half an hour).", SHARE,
+        Panel("Late first tokens",
+              "Share of the first tokens after more than the target, by window. The alert of the night "
+              "fires above 14.4 % (an hour and five minutes), that of the day above 6 % (six hours and "
+              "half an hour).",
+              SHARE,
               tuple((f"max({worker('retroinfer:first_token_late:ratio_rate' + window)})", window)
                     for window in ("5m", "30m", "1h", "6h")), steps=((0.06, YELLOW), (0.144, RED))),
-        Panel("Late tokens", "Share of the tokens that came after more than the target, by window; alerts as on the "
-              "left.", SHARE,
+        Panel("Late tokens",
+              "Share of the tokens that came after more than the target, by window; alerts as on the "
+              "left.",
+              SHARE,
               tuple((f"max({worker('retroinfer:token_late:ratio_rate' + window)})", window)
                     for window in ("5m", "30m", "1h", "6h")), steps=((0.06, YELLOW), (0.144, RED))))),
      Row("First token", (
          FIRST_TOKEN,
-         heatmap("Times to first token", "How many requests of which time, upper bounds.",
+         heatmap("Times to first token",
+                 "How many requests of which time, upper bounds.",
                  "retroinfer_time_to_first_token_seconds"),
-         Panel("Queue", "From submission to admission.", SECONDS, quantiles("retroinfer_request_queue_time_seconds")),
-         Panel("Prefill", "Processing of the prompt, from admission to the first token.", SECONDS,
+         Panel("Queue",
+               "From submission to admission.",
+               SECONDS, quantiles("retroinfer_request_queue_time_seconds")),
+         Panel("Prefill",
+               "Processing of the prompt, from admission to the first token.",
+               SECONDS,
                quantiles("retroinfer_request_prefill_time_seconds")),
-         heatmap("Queue times", "How many requests waited for how long, upper bounds.",
+         heatmap("Queue times",
+                 "How many requests waited for how long, upper bounds.",
                  "retroinfer_request_queue_time_seconds"),
-         heatmap("Prefill times", "How many prompts took how long, upper bounds.",
+         heatmap("Prefill times",
+                 "How many prompts took how long, upper bounds.",
                  "retroinfer_request_prefill_time_seconds"),
-         Panel("Oldest waiting", "Age of the oldest request that waits, in the queue or for a prefill lane.", SECONDS,
+         Panel("Oldest waiting",
+               "Age of the oldest request that waits, in the queue or for a prefill lane.",
+               SECONDS,
                ((f"max({worker('retroinfer_oldest_waiting_seconds')})", "oldest"),)),
          REQUESTS)),
      Row("Next tokens", (
          TOKEN_INTERVAL,
-         heatmap("Times between tokens", "How many tokens of which time, upper bounds.",
+         heatmap("Times between tokens",
+                 "How many tokens of which time, upper bounds.",
                  "retroinfer_inter_token_latency_seconds"),
-         Panel("Mean step", "Time between two tokens on average, and the part of a decode step in which the engine's "
-               "thread works rather than waits for the device.", SECONDS,
+         Panel("Mean step",
+               "Time between two tokens on average, and the part of a decode step in which the engine's"
+               " thread works rather than waits for the device.",
+               SECONDS,
                ((f"{total_rate(worker('retroinfer_inter_token_latency_seconds_sum'))} / "
                  f"({total_rate(worker('retroinfer_inter_token_latency_seconds_count'))} > 0)", "between tokens"),
                 (f"{total_rate(worker('retroinfer_decode_host_seconds_total'))} / "
                  f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "engine's thread, a step"))),
-         Panel("Batch", "Tokens that a decode step generates on average: how many requests decode together.", TOKENS,
+         Panel("Batch",
+               "Tokens that a decode step generates on average: how many requests decode together.",
+               TOKENS,
                ((f"{total_rate(worker('retroinfer_generation_tokens_total'))} / "
                  f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "tokens a step"),)))),
      Row("Whole requests", (
-         Panel("Whole requests", "From the arrival of a request to its end.", SECONDS,
+         Panel("Whole requests",
+               "From the arrival of a request to its end.",
+               SECONDS,
                quantiles("retroinfer_e2e_request_latency_seconds")),
-         heatmap("Times of whole requests", "How many requests of which time, upper bounds.",
+         heatmap("Times of whole requests",
+                 "How many requests of which time, upper bounds.",
                  "retroinfer_e2e_request_latency_seconds"),
-         Panel("Decoding", "From the first token to the last.", SECONDS,
+         Panel("Decoding",
+               "From the first token to the last.",
+               SECONDS,
                quantiles("retroinfer_request_decode_time_seconds")),
-         heatmap("Decode times", "How many requests decoded for how long, upper bounds.",
+         heatmap("Decode times",
+                 "How many requests decoded for how long, upper bounds.",
                  "retroinfer_request_decode_time_seconds"),
          PROMPT_LENGTHS, GENERATION_LENGTHS))))
 
 CACHE = Dashboard(
-    "cache", "RetroInfer KV and cache", "The tiers of the KV: device memory, block cache, arena, and what moves between.",
+    "cache", "RetroInfer KV and cache",
+    "The tiers of the KV: device memory, block cache, arena, and what moves between.",
     (Row("Device", (
-        Panel("Device memory", "Allocated by the worker, by purpose.", BYTES,
+        Panel("Device memory",
+              "Allocated by the worker, by purpose.",
+              BYTES,
               ((f"sum by (purpose) ({worker('retroinfer_device_memory_bytes')})", "{{purpose}}"),), stacked=True),
-        Panel("Device memory in use", "By whomever, as the device's driver has it.", BYTES,
+        Panel("Device memory in use",
+              "By whomever, as the device's driver has it.",
+              BYTES,
               ((worker("retroinfer_device_memory_in_use_bytes"), "{{instance}}"),)),
-        Panel("KV memory in use", "Dense blocks: windows, and contexts of policy full. Index blocks: centroids. Slots: "
-              "pages in the block cache, which may well be full.", SHARE,
+        Panel("KV memory in use",
+              "Dense blocks: windows, and contexts of policy full. Index blocks: centroids. Slots: "
+              "pages in the block cache, which may well be full.",
+              SHARE,
               tuple((f"max({worker(f'retroinfer_{pool}_used')} / {worker(f'retroinfer_{pool}')})", legend)
                     for pool, legend in (("dense_blocks", "dense blocks"), ("meta_blocks", "index blocks"),
                                          ("slots", "slots of the block cache"))), maximum=1),
-        Panel("Sequences", "That hold a row of the block tables on the device; that hold extents in the arena.", COUNT,
+        Panel("Sequences",
+              "That hold a row of the block tables on the device; that hold extents in the arena.",
+              COUNT,
               ((f"sum({worker('retroinfer_table_rows_used')})", "rows of the block tables"),
                (f"sum({store('retroinfer_sequences')})", "in the arena"))))),
      Row("Block cache", (
          HIT_RATIO,
-         Panel("Pages looked for", "Hits: in a slot. Misses: read from the arena and admitted. Without a slot: read from the "
-               "arena and not kept, since no slot was free.", PER_SECOND,
+         Panel("Pages looked for",
+               "Hits: in a slot. Misses: read from the arena and admitted. Without a slot: read from "
+               "the arena and not kept, since no slot was free.",
+               PER_SECOND,
                ((total_rate(worker("retroinfer_page_hits_total")), "hits"),
                 (total_rate(worker("retroinfer_page_misses_total")), "misses"),
                 (total_rate(worker("retroinfer_page_transients_total")), "without a slot")), stacked=True),
-         Panel("Evictions", "Pages that gave up their slot; requests of the store that were refused, since the page was used "
-               "meanwhile; pages of new segments that went into free slots.", PER_SECOND,
+         Panel("Evictions",
+               "Pages that gave up their slot; requests of the store that were refused, since the page "
+               "was used meanwhile; pages of new segments that went into free slots.",
+               PER_SECOND,
                ((total_rate(worker("retroinfer_page_evictions_total")), "evicted"),
                 (total_rate(worker("retroinfer_page_evictions_kept_total")), "kept, used since"),
                 (total_rate(worker("retroinfer_page_fills_total")), "filled by new segments"))),
-         Panel("The store's side", "Entries of the access log that are not replayed, and eviction requests without an answer. "
-               "Both are short-lived; what only grows is a stall.", COUNT,
+         Panel("The store's side",
+               "Entries of the access log that are not replayed, and eviction requests without an "
+               "answer. Both are short-lived; what only grows is a stall.",
+               COUNT,
                ((f"sum({store('retroinfer_access_log_depth')})", "access log"),
                 (f"sum({store('retroinfer_evictions_in_flight')})", "evictions in flight"))),
-         Panel("Eviction requests", "Posted by the store; applied, and refused, by the worker.", PER_SECOND,
+         Panel("Eviction requests",
+               "Posted by the store; applied, and refused, by the worker.",
+               PER_SECOND,
                tuple((total_rate(store(f"retroinfer_eviction_requests_{kind}_total")), kind)
                      for kind in ("posted", "applied", "refused"))),
-         Panel("Access log", "Entries that the store replays.", PER_SECOND,
+         Panel("Access log",
+               "Entries that the store replays.",
+               PER_SECOND,
                ((total_rate(store("retroinfer_access_log_entries_total")), "replayed"),)))),
      Row("Bus and arena", (
-         Panel("Bus", "Read from the arena and written to it by the worker: over PCIe where there is a GPU, whose limit is "
-               "about 25 GB/s (4.0 x16) or 55 GB/s (5.0 x16) in each direction.", BYTES_PER_SECOND,
+         Panel("Bus",
+               "Read from the arena and written to it by the worker: over PCIe where there is a GPU, "
+               "whose limit is about 25 GB/s (4.0 x16) or 55 GB/s (5.0 x16) in each direction.",
+               BYTES_PER_SECOND,
                ((total_rate(worker("retroinfer_arena_read_bytes_total")), "read"),
                 (total_rate(worker("retroinfer_arena_written_bytes_total")), "written"))),
-         Panel("Arena", "What is reserved or holds segments; of that, what can be found by its name; and of that, what no "
-               "sequence uses, which is given up when room is needed.", BYTES,
+         Panel("Arena",
+               "What is reserved or holds segments; of that, what can be found by its name; and of "
+               "that, what no sequence uses, which is given up when room is needed.",
+               BYTES,
                ((f"sum({store('retroinfer_arena_bytes')})", "size"),
                 (f"sum({store('retroinfer_arena_used_bytes')})", "used"),
                 (f"sum({store('retroinfer_prefix_cache_bytes')})", "reusable prefixes"),
                 (f"sum({store('retroinfer_prefix_cache_unreferenced_bytes')})", "of them, in no use"),
                 (f"min({store('retroinfer_arena_largest_free_bytes')})", "longest free run"))),
-         Panel("Stalls", "Requests that had to wait for room in the arena (worker), reservations that were refused for it "
-               "(store), commits that were refused.", PER_SECOND,
+         Panel("Stalls",
+               "Requests that had to wait for room in the arena (worker), reservations that were "
+               "refused for it (store), commits that were refused.",
+               PER_SECOND,
                ((total_rate(worker("retroinfer_allocation_failures_total")), "requests that waited"),
                 (total_rate(store("retroinfer_reservations_refused_total")), "reservations refused"),
                 (total_rate(store("retroinfer_segments_refused_total")), "commits refused"))),
-         Panel("Prefixes", "Tokens of prompts that were found and need not be computed; segments that made room.", PER_SECOND,
+         Panel("Prefixes",
+               "Tokens of prompts that were found and need not be computed; segments that made room.",
+               PER_SECOND,
                ((total_rate(worker("retroinfer_prefix_cache_hits_tokens_total")), "tokens found"),
                 (total_rate(worker("retroinfer_prefix_cache_queries_tokens_total")), "tokens looked for"),
                 (total_rate(store("retroinfer_prefix_cache_evictions_total")), "segments evicted"))),
-         Panel("Segments", "Clustered by the worker, committed to the store.", PER_SECOND,
+         Panel("Segments",
+               "Clustered by the worker, committed to the store.",
+               PER_SECOND,
                ((total_rate(worker("retroinfer_segments_built_total")), "clustered"),
                 (total_rate(store("retroinfer_segments_committed_total")), "committed"))),
-         Panel("In the arena", "Segments, those that have a name, and extents that are reserved.", COUNT,
+         Panel("In the arena",
+               "Segments, those that have a name, and extents that are reserved.",
+               COUNT,
                ((f"sum({store('retroinfer_segments')})", "segments"),
                 (f"sum({store('retroinfer_prefix_cache_segments')})", "with a name"),
                 (f"sum({store('retroinfer_reserved_extents')})", "reserved extents"))))),
      Row("Engine", (
-         Panel("Decode steps", "Of all requests together; launched as one recorded graph (GPU); shapes recorded.", PER_SECOND,
+         Panel("Decode steps",
+               "Of all requests together; launched as one recorded graph (GPU); shapes recorded.",
+               PER_SECOND,
                ((total_rate(worker("retroinfer_decode_steps_total")), "steps"),
                 (total_rate(worker("retroinfer_decode_graphs_launched_total")), "as one graph"),
                 (total_rate(worker("retroinfer_decode_graphs_recorded_total")), "graphs recorded"))),
-         Panel("Engine's thread", "Share of its time in which it works, rather than waits for the device or for requests. "
-               "Near 100 % it holds up the device.", SHARE,
+         Panel("Engine's thread",
+               "Share of its time in which it works, rather than waits for the device or for requests. "
+               "Near 100 % it holds up the device.",
+               SHARE,
                ((rate(worker("retroinfer_engine_busy_seconds_total")), "{{instance}}"),), maximum=1)))))
 
 DISK = Dashboard(
     "store", "RetroInfer store and disk", "Durable segments, contexts, and the two processes.",
     (Row("Disk", (
-        Panel("Bytes on disk", "What the folder takes, its limit (0: none), what pinned contexts hold of it, and what is free "
-              "on the file system.", BYTES,
+        Panel("Bytes on disk",
+              "What the folder takes, its limit (0: none), what pinned contexts hold of it, and what is"
+              " free on the file system.",
+              BYTES,
               ((f"sum({store('retroinfer_durable_bytes')})", "folder"),
                (f"sum({store('retroinfer_durable_limit_bytes')})", "limit"),
                (f"sum({store('retroinfer_contexts_pinned_bytes')})", "pinned"),
                (f"min({store('retroinfer_durable_disk_free_bytes')})", "free on the disk"))),
-        Panel("State", "1 for the state that holds. off: not asked for; on; degraded: left alone after an error; missing: asked "
-              "for, and could not be opened.", COUNT,
+        Panel("State",
+              "1 for the state that holds. off: not asked for; on; degraded: left alone after an error;"
+              " missing: asked for, and could not be opened.",
+              COUNT,
               ((f"max by (state) ({store('retroinfer_durable_tier_state')})", "{{state}}"),), maximum=1,
               colours=(("on", GREEN), ("off", GREY), ("degraded", ORANGE), ("missing", RED))),
-        Panel("Written and read", "Segments written to the disk, and read back into the arena.", BYTES_PER_SECOND,
+        Panel("Written and read",
+              "Segments written to the disk, and read back into the arena.",
+              BYTES_PER_SECOND,
               ((total_rate(store("retroinfer_durable_persisted_bytes_total")), "written"),
                (total_rate(store("retroinfer_durable_restored_bytes_total")), "read back"))),
-        Panel("How busy", "Share of the time in which a segment is being written, or read back. At 100 % the disk is the limit.",
+        Panel("How busy",
+              "Share of the time in which a segment is being written, or read back. At 100 % the disk "
+              "is the limit.",
               SHARE, ((rate(store("retroinfer_durable_write_seconds_total")), "writing {{instance}}"),
                       (rate(store("retroinfer_durable_restore_seconds_total")), "reading {{instance}}")), maximum=1),
-        Panel("Queue", "Segments that wait to be written, the one being written included.", COUNT,
+        Panel("Queue",
+              "Segments that wait to be written, the one being written included.",
+              COUNT,
               ((f"sum({store('retroinfer_durable_queued_segments')})", "queued"),)),
-        Panel("Segments on disk", "Those that are whole, and damaged ones that are kept aside.", COUNT,
+        Panel("Segments on disk",
+              "Those that are whole, and damaged ones that are kept aside.",
+              COUNT,
               ((f"sum({store('retroinfer_durable_segments')})", "segments"),
                (f"sum({store('retroinfer_durable_quarantined_segments')})", "in quarantine"))))),
      Row("What goes wrong", (
-         Panel("Not written", "Failed: an error of the disk. Dropped: queue full, no room, or the disk rests after an error. "
-               "Skipped: too many wait for the disk.", PER_SECOND,
+         Panel("Not written",
+               "Failed: an error of the disk. Dropped: queue full, no room, or the disk rests after an "
+               "error. Skipped: too many wait for the disk.",
+               PER_SECOND,
                ((total_rate(store("retroinfer_durable_write_failures_total")), "failed"),
                 (total_rate(store("retroinfer_durable_dropped_total")), "dropped"),
                 (total_rate(store("retroinfer_durable_skipped_total")), "skipped"))),
-         Panel("Not read", "Corrupt: did not match its checksum. Failed: could not be read.", PER_SECOND,
+         Panel("Not read",
+               "Corrupt: did not match its checksum. Failed: could not be read.",
+               PER_SECOND,
                ((total_rate(store("retroinfer_durable_corrupt_total")), "corrupt"),
                 (total_rate(store("retroinfer_durable_restore_failures_total")), "failed"))),
-         Panel("Removed from disk", "Segments, by reason: idle for too long, their tenant's quota, the folder's limit.", PER_SECOND,
+         Panel("Removed from disk",
+               "Segments, by reason: idle for too long, their tenant's quota, the folder's limit.",
+               PER_SECOND,
                ((f"sum by (reason) ({rate(store('retroinfer_durable_evictions_total'))})", "{{reason}}"),), stacked=True),
-         Panel("Refused from the worker", "Entries of the access log, and segments, that did not pass their checks. Other than 0 is "
-               "a fault.", PER_SECOND,
+         Panel("Refused from the worker",
+               "Entries of the access log, and segments, that did not pass their checks. Other than 0 "
+               "is a fault.",
+               PER_SECOND,
                ((total_rate(store("retroinfer_access_log_refused_total")), "access log"),
                 (total_rate(store("retroinfer_segments_refused_total")), "segments"))))),
      Row("Contexts", (
-         Panel("Contexts", "That have a name, and those of them that are never evicted.", COUNT,
+         Panel("Contexts",
+               "That have a name, and those of them that are never evicted.",
+               COUNT,
                ((f"sum({store('retroinfer_contexts')})", "named"),
                 (f"sum({store('retroinfer_contexts_pinned')})", "pinned"))),
-         Panel("Tokens asked for", "Tokens of prompts that reservations asked for, and those that were in segments there.",
+         Panel("Tokens asked for",
+               "Tokens of prompts that reservations asked for, and those that were in segments there.",
                TOKENS_PER_SECOND,
                ((total_rate(store("retroinfer_reservation_queries_tokens_total")), "asked for"),
                 (total_rate(store("retroinfer_reservation_hits_tokens_total")), "there"))))),
      Row("Processes", (
-         Panel("Attached", "Workers that have their store, stores that have their worker.", COUNT,
+         Panel("Attached",
+               "Workers that have their store, stores that have their worker.",
+               COUNT,
                ((worker("retroinfer_store_attached"), "{{instance}} has its store"),
                 (store("retroinfer_worker_attached"), "{{instance}} has its worker")), maximum=1),
-         Panel("Time since start", "Of each process: what falls to 0 was restarted.", SECONDS,
+         Panel("Time since start",
+               "Of each process: what falls to 0 was restarted.",
+               SECONDS,
                ((f"time() - {both('process_start_time_seconds')}", "{{job}} {{instance}}"),)),
-         Panel("Restarts", "Within a window: stores that came back, workers that attached, services that `retroinfer serve` "
-               "started again.", COUNT,
+         Panel("Restarts",
+               "Within a window: stores that came back, workers that attached, services that "
+               "`retroinfer serve` started again.",
+               COUNT,
                ((f"sum(increase({worker('retroinfer_store_reconnects_total')}[{WINDOW}]))", "stores that came back"),
                 (f"sum(increase({store('retroinfer_workers_attached_total')}[{WINDOW}]))", "workers that attached"),
                 (f"sum(increase({both('retroinfer_process_restarts_total')}[{WINDOW}]))", "restarted by serve"))),
-         Panel("Connections", "Open connections of clients, and open calls on them.", COUNT,
+         Panel("Connections",
+               "Open connections of clients, and open calls on them.",
+               COUNT,
                ((both("retroinfer_connections"), "connections {{job}} {{instance}}"),
                 (both("retroinfer_open_calls"), "calls {{job}} {{instance}}"))),
-         Panel("Arrivals", "Connections that were accepted, refused, closed for what they did; calls that were reset before "
-               "they were answered.", PER_SECOND,
+         Panel("Arrivals",
+               "Connections that were accepted, refused, closed for what they did; calls that were "
+               "reset before they were answered.",
+               PER_SECOND,
                ((f"sum by (result) ({rate(both('retroinfer_connections_total'))})", "{{result}}"),
                 (total_rate(both("retroinfer_connections_closed_total")), "closed"),
                 (total_rate(both("retroinfer_lost_calls_total")), "lost calls"))),
-         Panel("Memory", "Resident memory. That of a store has its arena.", BYTES,
+         Panel("Memory",
+               "Resident memory. That of a store has its arena.",
+               BYTES,
                ((both("process_resident_memory_bytes"), "{{job}} {{instance}}"),)),
-         Panel("Processor", "Cores that the processes keep busy.", CORES,
+         Panel("Processor",
+               "Cores that the processes keep busy.",
+               CORES,
                ((rate(both("process_cpu_seconds_total")), "{{job}} {{instance}}"),)),
-         Panel("Descriptors", "Open ones against the most that a process may have.", SHARE,
+         Panel("Descriptors",
+               "Open ones against the most that a process may have.",
+               SHARE,
                ((f"{both('process_open_fds')} / {both('process_max_fds')}", "{{job}} {{instance}}"),), maximum=1),
-         Panel("Certificate", "Time until the TLS certificate in use ends; nothing without TLS.", SECONDS,
+         Panel("Certificate",
+               "Time until the TLS certificate in use ends; nothing without TLS.",
+               SECONDS,
                ((f"{both('retroinfer_certificate_expiry_timestamp_seconds')} - time()",
                  "{{job}} {{instance}}"),))))))
 
