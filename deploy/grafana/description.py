@@ -94,7 +94,6 @@ PAGE_LOOKUPS = " + ".join(rate(worker(f"retroinfer_page_{kind}_total"))
 GREEN, YELLOW, RED, BLUE, PURPLE, ORANGE, GREY = (
     "green", "yellow", "red", "blue", "purple", "orange", "text")
 GOOD_ABOVE = ((None, RED), (0.85, YELLOW), (0.95, GREEN))
-FULL_AT = ((None, GREEN), (0.8, YELLOW), (0.95, RED))
 
 HIT_RATIO = Panel(
     "Page hits",

@@ -99,6 +99,21 @@ class ConfigurationTest(Base):
             self.assertEqual(inhibition["equal"], ["node"])
 
 
+class KubernetesTest(Base):
+    def test_the_operator_gets_the_same_groups(self):
+        printed = yaml.load(self.check_program(PROMETHEUS / "prometheus_rule.py"), Loader=yaml.BaseLoader)
+        self.assertEqual(printed["kind"], "PrometheusRule")
+        self.assertEqual(printed["spec"]["groups"],
+                         [group for path in sorted((PROMETHEUS / "rules").glob("*.yml"))
+                          for group in load(path)["groups"]])
+
+    def test_config_maps_have_every_file(self):
+        generators = load(PROMETHEUS / "kustomization.yaml")["configMapGenerator"]
+        listed = {name for generator in generators for name in generator["files"]}
+        self.assertEqual(listed, {"prometheus.yml", "alertmanager.yml"} |
+                         {f"rules/{path.name}" for path in (PROMETHEUS / "rules").glob("*.yml")})
+
+
 class AlertTest(Base):
     def test_each_has_a_severity_and_a_text(self):
         for name, rule in ALERTS.items():
