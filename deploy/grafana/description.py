@@ -389,9 +389,11 @@ CACHE = Dashboard(
                 (total_rate(worker("retroinfer_prefix_cache_queries_tokens_total")), "tokens looked for"),
                 (total_rate(store("retroinfer_prefix_cache_evictions_total")), "segments evicted"))),
          Panel("Segments",
-               "Clustered by the worker, committed to the store.",
+               "Clustered by the worker; of those, what a request had to wait for before its next token; "
+               "committed to the store.",
                PER_SECOND,
                ((total_rate(worker("retroinfer_segments_built_total")), "clustered"),
+                (total_rate(worker("retroinfer_segments_late_total")), "waited for"),
                 (total_rate(store("retroinfer_segments_committed_total")), "committed"))),
          Panel("In the arena",
                "Segments, those that have a name, and extents that are reserved.",
