@@ -5,6 +5,7 @@
 #
 #   deploy/try.sh                  with the programs of build/release
 #   deploy/try.sh --from-source    compiles inside the build image, as a builder elsewhere does
+#   deploy/try.sh --compose        tries deploy/compose with docker-compose instead of the pod
 #   deploy/try.sh --images FOLDER  keeps the images in FOLDER; with --reuse takes those that are there
 #
 # Needs Debian's buildah podman runc mmdebstrap python3-yaml, a kubectl (kubernetes-client), and the demo
@@ -17,6 +18,7 @@ mode=pod from_source=no kept='' reuse=no
 while [ $# -gt 0 ]; do
   case $1 in
     --from-source) from_source=yes ;;
+    --compose) mode=compose ;;
     --images) kept=$(realpath -m "$2"); shift ;;
     --reuse) reuse=yes ;;
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
@@ -25,7 +27,9 @@ while [ $# -gt 0 ]; do
   shift
 done
 [ "$(id -u)" -eq 0 ] || { echo "try.sh: needs root, for chroot and control groups" >&2; exit 1; }
-for program in buildah podman runc mmdebstrap python3 kubectl; do
+needed=(buildah podman runc mmdebstrap python3)
+[ "$mode" = pod ] && needed+=(kubectl) || needed+=(docker-compose)
+for program in "${needed[@]}"; do
   command -v "$program" >/dev/null || { echo "try.sh: $program is missing" >&2; exit 1; }
 done
 
