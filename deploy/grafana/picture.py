@@ -93,7 +93,7 @@ class Canvas:
         self.add(f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{colour}"{extra}/>')
 
     def path(self, points, colour, width=1.5, fill=None, opacity=1.0):
-        data = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        data = "M" + "L".join(f"{x:.1f} {y:.1f}".replace(".0", "") for x, y in points)
         if fill:
             self.add(f'<path d="{data}Z" fill="{fill}" opacity="{opacity}"/>')
         else:
@@ -245,7 +245,7 @@ class Drawer:
         lines, used = [[]], 0
         for index, (name, points) in enumerate(series):
             text = f"{name}  {shown(points[-1][1], unit)}"
-            room = 34 + 6.3 * len(text)
+            room = 34 + sum(8.4 if letter.isupper() or letter == "_" else 6.3 for letter in text)
             if used + room > width and lines[-1]:
                 if len(lines) == 2:
                     lines[-1].append((None, "…", 20))

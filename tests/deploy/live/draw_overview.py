@@ -31,7 +31,7 @@ def measure(arguments):
         begin = time.time()
         load.run_for(stack, 60 * arguments.minutes)
         end = time.time()
-        step = max(1, round((end - begin) / 300))
+        step = max(1, round((end - begin) / 150))
         return picture.collect(DASHBOARD, lambda expression: stack.range(
             load.substitute(expression), begin, end, step))
     finally:
