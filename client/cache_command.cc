@@ -11,6 +11,7 @@
 #include "client/command_line.h"
 #include "client/commands.h"
 #include "client/connection.h"
+#include "client/context_affinity.h"
 #include "client/interrupt.h"
 #include "client/number_format.h"
 #include "client/prefill_progress_line.h"
@@ -45,14 +46,15 @@ class Call {
   Call(const CacheOptions& options, const char* command, const Streams& streams)
       : options_(options), command_(command), streams_(streams) {}
 
-  // Runs `call(stub, context)` and returns the exit code.
-  int Run(
-      const std::function<grpc::Status(v1::ContextService::Stub&, grpc::ClientContext&)>& call) {
+  // Runs `call(stub, context)`, which is about `affinity` (connection.h), and returns the exit
+  // code.
+  int Run(const std::function<grpc::Status(v1::ContextService::Stub&, grpc::ClientContext&)>& call,
+          const std::string& affinity = "") {
     InterruptWatcher interrupts;  // before gRPC has threads
     const auto connection = Connection::Open(options_.connection);
     if (!connection.ok()) return Fail(std::string(connection.status().message()), kExitUsage);
     grpc::ClientContext context;
-    (*connection)->Prepare(&context);
+    (*connection)->Prepare(&context, affinity);
     std::atomic<bool> interrupted = false;
     interrupts.SetCallback([&](int) {
       interrupted = true;
@@ -176,7 +178,7 @@ int Save(const CacheOptions& options, Call& call, const Streams& streams) {
   const auto request = SaveRequest(options);
   if (!request.ok()) return call.Fail(std::string(request.status().message()), kExitUsage);
   v1::SavedContext saved;
-  const int code = call.Run([&](v1::ContextService::Stub& stub, grpc::ClientContext& context) {
+  const auto save = [&](v1::ContextService::Stub& stub, grpc::ClientContext& context) {
     PrefillProgressLine progress(options.quiet ? nullptr : streams.err, IsTerminal(streams.err));
     const auto reader = stub.SaveContext(&context, *request);
     v1::SaveContextResponse response;
@@ -186,7 +188,12 @@ int Save(const CacheOptions& options, Call& call, const Streams& streams) {
     }
     progress.Clear();
     return reader->Finish();
-  });
+  };
+  // As the questions about it will have: the node that saves is the one that is asked.
+  generation::v1::GenerateRequest question;
+  question.set_text(request->text());
+  if (request->has_messages()) *question.mutable_messages() = request->messages();
+  const int code = call.Run(save, ContextAffinity(question));
   if (code != kExitOk) return code;
   const v1::ContextInfo& context = saved.context();
   const google::protobuf::Duration& elapsed = saved.elapsed();
@@ -362,6 +369,7 @@ void AddOptions(std::string_view subcommand, common::Settings* settings, CacheOp
   }
   app.add_option("--cache-salt", options->salt, "The tenant. Default: the one without a salt");
   AddConnectionOptions(settings, &options->connection);
+  AddContextAffinityOption(settings, &options->connection);
 }
 
 void PrintHelp(std::FILE* out) {

@@ -159,6 +159,7 @@ int ChatCommand(int argc, const char* const* argv, const Streams& streams) {
   settings.app().add_option("--system", system, "System message of the conversation");
   AddRequestFlags(&settings, &request);
   AddConnectionOptions(&settings, &connection_options);
+  AddFleetOptions(&settings, &connection_options);
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
   InterruptWatcher interrupts;  // before gRPC has threads
   const auto connection = Connection::Open(connection_options);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "client/context_affinity.h"
 #include "common/rpc/grpc_status.h"
 #include "common/shm/unique_fd.h"
 #include "common/status/errno_status.h"
@@ -77,6 +78,24 @@ void AddConnectionOptions(common::Settings* settings, ConnectionOptions* options
   AddTlsOptions(settings, options);
 }
 
+void AddContextAffinityOption(common::Settings* settings, ConnectionOptions* options) {
+  settings->app()
+      .add_option("--context-affinity", options->context_affinity,
+                  "Name of what this is about, by which a balancer chooses the node. Default: a "
+                  "hash of the first 16 KiB of the prompt")
+      ->group(kGroup);
+}
+
+void AddFleetOptions(common::Settings* settings, ConnectionOptions* options) {
+  AddContextAffinityOption(settings, options);
+  settings->app()
+      .add_option("--retries", options->retries,
+                  "Times to ask again where a server is unavailable before it has answered "
+                  "anything")
+      ->check(CLI::Range(0, 10))
+      ->group(kGroup);
+}
+
 void AddTlsOptions(common::Settings* settings, ConnectionOptions* options) {
   CLI::App& app = settings->app();
   app.add_option("--tls-ca", options->tls_ca_file,
@@ -101,15 +120,21 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> OpenChannel(const ConnectionOptio
   return grpc::CreateCustomChannel(options.address, credentials, arguments);
 }
 
-Connection::Connection(std::string address, std::string api_key,
-                       const std::shared_ptr<grpc::Channel>& channel)
-    : address_(std::move(address)),
+Connection::Connection(const ConnectionOptions& options, std::string api_key,
+                       std::shared_ptr<grpc::Channel> channel)
+    : address_(options.address),
+      context_affinity_(options.context_affinity),
+      retries_(options.retries),
       api_key_(std::move(api_key)),
-      stub_(generation::v1::GenerationService::NewStub(channel)),
-      contexts_(generation::v1::ContextService::NewStub(channel)) {}
+      channel_(std::move(channel)),
+      stub_(generation::v1::GenerationService::NewStub(channel_)),
+      contexts_(generation::v1::ContextService::NewStub(channel_)) {}
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOptions& options) {
-  ASSIGN_OR_RETURN(const auto channel, OpenChannel(options, Arguments()));
+  if (!options.context_affinity.empty()) {
+    RETURN_IF_ERROR(CheckContextAffinity(options.context_affinity));
+  }
+  ASSIGN_OR_RETURN(auto channel, OpenChannel(options, Arguments()));
   std::string api_key;
   if (!options.api_key_file.empty()) {
     ASSIGN_OR_RETURN(const std::string text, ReadWholeFile(options.api_key_file));
@@ -118,11 +143,18 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOpt
       return absl::InvalidArgumentError(absl::StrCat(options.api_key_file, " holds no API key"));
     }
   }
-  return std::unique_ptr<Connection>(new Connection(options.address, std::move(api_key), channel));
+  return std::unique_ptr<Connection>(
+      new Connection(options, std::move(api_key), std::move(channel)));
 }
 
-void Connection::Prepare(grpc::ClientContext* context) const {
+void Connection::Prepare(grpc::ClientContext* context, const std::string& affinity) const {
   if (!api_key_.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", api_key_));
+  const std::string& name = context_affinity_.empty() ? affinity : context_affinity_;
+  if (!name.empty()) context->AddMetadata(kContextAffinityKey, name);
+}
+
+bool Connection::IsReachable() const {
+  return channel_->GetState(/*try_to_connect=*/false) != GRPC_CHANNEL_TRANSIENT_FAILURE;
 }
 
 std::string Connection::Explain(const grpc::Status& status) const {

@@ -20,10 +20,19 @@ struct ConnectionOptions {
   std::string tls_certificate_file;         // of the client, for mutual TLS
   std::string tls_key_file;
   std::string tls_server_name;  // that the certificate must have; empty: the host of the address
+  std::string
+      context_affinity;  // names what calls are about, for balancers; empty: the prompt does
+  int retries = 2;       // of a generation that an unavailable server has not begun
 };
 
 // Adds --address, --api-key-file and the options of AddTlsOptions().
 void AddConnectionOptions(common::Settings* settings, ConnectionOptions* options);
+
+// Adds --context-affinity.
+void AddContextAffinityOption(common::Settings* settings, ConnectionOptions* options);
+
+// Adds --context-affinity and --retries.
+void AddFleetOptions(common::Settings* settings, ConnectionOptions* options);
 
 // Adds --tls-ca, --tls-certificate, --tls-key and --tls-server-name.
 void AddTlsOptions(common::Settings* settings, ConnectionOptions* options);
@@ -45,17 +54,24 @@ class Connection {
   generation::v1::GenerationService::Stub& stub() const { return *stub_; }
   generation::v1::ContextService::Stub& contexts() const { return *contexts_; }
   const std::string& address() const { return address_; }
-  // Adds the API key. To be called on the context of each call.
-  void Prepare(grpc::ClientContext* context) const;
+  // Adds the API key, and the name of what the call is about: --context-affinity, or else
+  // `affinity` if that is not empty. To be called on the context of each call.
+  void Prepare(grpc::ClientContext* context, const std::string& affinity = "") const;
+  int retries() const { return retries_; }
+  // Whether there was somebody at the address when it was last tried.
+  bool IsReachable() const;
   // Returns `status` as people want to read it: what failed, where, and what to do.
   std::string Explain(const grpc::Status& status) const;
 
  private:
-  Connection(std::string address, std::string api_key,
-             const std::shared_ptr<grpc::Channel>& channel);
+  Connection(const ConnectionOptions& options, std::string api_key,
+             std::shared_ptr<grpc::Channel> channel);
 
   const std::string address_;
+  const std::string context_affinity_;
+  const int retries_;
   const std::string api_key_;
+  const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<generation::v1::GenerationService::Stub> stub_;
   const std::unique_ptr<generation::v1::ContextService::Stub> contexts_;
 };

@@ -48,6 +48,7 @@ void AddOptions(common::Settings* settings, GenerateOptions* options,
   app.add_flag("--quiet", options->quiet, "No progress and no statistics on stderr");
   AddRequestFlags(settings, request);
   AddConnectionOptions(settings, &options->connection);
+  AddFleetOptions(settings, &options->connection);
 }
 
 absl::StatusOr<std::string> ReadAll(std::FILE* stream) {

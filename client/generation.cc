@@ -1,5 +1,6 @@
 #include "client/generation.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -7,6 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "client/context_affinity.h"
 #include "client/number_format.h"
 
 namespace retroinfer::client {
@@ -47,17 +51,40 @@ nlohmann::json ContinuationJson(const Continuation& continuation) {
   return json;
 }
 
+// Longer than a balancer takes to notice that a node is gone (deploy/fleet/haproxy.cfg).
+constexpr absl::Duration kFirstRetryPause = absl::Seconds(1);
+
+bool MayBeAskedAgain(const GenerationOutcome& outcome) {
+  return outcome.status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+         std::ranges::all_of(outcome.continuations, [](const Continuation& continuation) {
+           return continuation.token_ids.empty() && continuation.text.empty();
+         });
+}
+
 }  // namespace
 
 GenerationOutcome RunGeneration(const Connection& connection, const v1::GenerateRequest& request,
                                 const GenerationCallbacks& callbacks,
                                 InterruptWatcher* interrupts) {
-  grpc::ClientContext context;
-  connection.Prepare(&context);
-  if (interrupts != nullptr) interrupts->SetCallback([&context](int) { context.TryCancel(); });
-  GenerationOutcome outcome = RunGeneration(connection, &context, request, callbacks);
-  if (interrupts != nullptr) interrupts->SetCallback(nullptr);
-  return outcome;
+  const std::string affinity = ContextAffinity(request);
+  absl::Notification interrupted;
+  absl::Duration pause = kFirstRetryPause;
+  for (int retries_left = connection.retries();; --retries_left, pause *= 2) {
+    grpc::ClientContext context;
+    connection.Prepare(&context, affinity);
+    if (interrupts != nullptr) {
+      interrupts->SetCallback([&](int) {
+        if (!interrupted.HasBeenNotified()) interrupted.Notify();
+        context.TryCancel();
+      });
+    }
+    GenerationOutcome outcome = RunGeneration(connection, &context, request, callbacks);
+    const bool again = retries_left > 0 && MayBeAskedAgain(outcome) && connection.IsReachable();
+    const bool cancelled = again && interrupted.WaitForNotificationWithTimeout(pause);
+    if (interrupts != nullptr) interrupts->SetCallback(nullptr);
+    if (cancelled) outcome.status = grpc::Status(grpc::StatusCode::CANCELLED, "interrupted");
+    if (!again || cancelled) return outcome;
+  }
 }
 
 GenerationOutcome RunGeneration(const Connection& connection, grpc::ClientContext* context,

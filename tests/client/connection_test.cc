@@ -1,12 +1,14 @@
 #include "client/connection.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/test/client_context_test_peer.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "client/context_affinity.h"
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "tests/support/worker_harness.h"
@@ -40,6 +42,25 @@ TEST(Connection, SendsTheApiKey) {
   const auto with = Connection::Open(options);
   ASSERT_TRUE(with.ok());
   EXPECT_TRUE(GetModelInfo(**with).ok());
+}
+
+TEST(Connection, NamesWhatACallIsAbout) {
+  const auto plain = Connection::Open({});
+  const auto named = Connection::Open({.context_affinity = "handbook"});
+  ASSERT_TRUE(plain.ok() && named.ok());
+  const auto sent = [](const Connection& connection, const std::string& affinity) {
+    grpc::ClientContext context;
+    connection.Prepare(&context, affinity);
+    const auto metadata = grpc::testing::ClientContextTestPeer(&context).GetSendInitialMetadata();
+    const auto found = metadata.find(kContextAffinityKey);
+    return found == metadata.end() ? std::string("none") : found->second;
+  };
+  EXPECT_EQ(sent(**plain, ""), "none");
+  EXPECT_EQ(sent(**plain, "1234"), "1234");
+  EXPECT_EQ(sent(**named, "1234"), "handbook");
+  EXPECT_EQ(sent(**named, ""), "handbook");
+  EXPECT_EQ(Connection::Open({.context_affinity = "two words"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(Connection, ExplainsErrors) {

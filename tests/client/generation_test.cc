@@ -4,7 +4,9 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 
+#include "absl/time/clock.h"
 #include "tests/support/worker_harness.h"
 
 namespace retroinfer::client {
@@ -66,6 +68,40 @@ TEST(RunGeneration, CollectsWhatComes) {
   EXPECT_EQ(outcome.continuations.at(0).text, streamed);
   EXPECT_EQ(outcome.continuations.at(0).token_ids.size(), 3u);
   EXPECT_EQ(FinishReasonText(outcome.continuations.at(0).finished.reason()), "length");
+}
+
+TEST(RunGeneration, AsksAServerAgainThatIsNotReady) {
+  WorkerHarness::Settings settings;
+  settings.serve = false;
+  WorkerHarness worker(settings);
+  v1::GenerateRequest request;
+  request.set_text("a");
+  request.mutable_sampling()->set_max_tokens(2);
+  const auto once = Connection::Open({.address = worker.address(), .retries = 0});
+  ASSERT_TRUE(once.ok());
+  EXPECT_EQ(RunGeneration(**once, request, {}, nullptr).status.error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  const auto patient = Connection::Open({.address = worker.address(), .retries = 10});
+  ASSERT_TRUE(patient.ok());
+  std::thread loader([&] {
+    absl::SleepFor(absl::Milliseconds(300));
+    worker.Serve();
+  });
+  const GenerationOutcome outcome = RunGeneration(**patient, request, {}, nullptr);
+  loader.join();
+  EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+  EXPECT_EQ(outcome.continuations.at(0).text, "98 99 ");
+}
+
+TEST(RunGeneration, NobodyIsNotAskedAgain) {
+  const auto connection = Connection::Open({.address = "unix:/no/such/socket", .retries = 10});
+  ASSERT_TRUE(connection.ok());
+  v1::GenerateRequest request;
+  request.set_text("a");
+  const absl::Time begin = absl::Now();
+  EXPECT_EQ(RunGeneration(**connection, request, {}, nullptr).status.error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  EXPECT_LT(absl::Now() - begin, absl::Minutes(5));  // ten retries take 17 minutes
 }
 
 }  // namespace
