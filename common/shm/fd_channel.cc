@@ -139,18 +139,33 @@ absl::Status FdChannel::Send(uint32_t type, std::string_view payload, std::span<
   }
 }
 
-absl::StatusOr<FdMessage> FdChannel::Receive(absl::Duration timeout) {
+absl::StatusOr<FdMessage> ParseFdPacket(std::span<const char> packet) {
   FrameHeader header{};
-  std::string payload(kPayloadBytesMax, '\0');
-  iovec parts[2] = {{&header, sizeof(header)}, {payload.data(), payload.size()}};
+  if (packet.size() >= sizeof(header)) std::memcpy(&header, packet.data(), sizeof(header));
+  if (packet.size() < sizeof(header) || std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 ||
+      header.version != kVersion || header.payload_bytes != packet.size() - sizeof(header) ||
+      header.payload_bytes > FdChannel::kPayloadBytesMax) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("descriptor channel: a packet of ", packet.size(),
+                     " bytes is not a message of version ", kVersion));
+  }
+  FdMessage message;
+  message.type = header.type;
+  message.payload.assign(packet.begin() + sizeof(header), packet.end());
+  return message;
+}
+
+absl::StatusOr<FdMessage> FdChannel::Receive(absl::Duration timeout) {
+  char packet[sizeof(FrameHeader) + kPayloadBytesMax];
+  iovec part = {packet, sizeof(packet)};
   alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
   const absl::Time deadline = absl::Now() + timeout;
   msghdr message{};
   ssize_t received;
   while (true) {
     message = {};
-    message.msg_iov = parts;
-    message.msg_iovlen = 2;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = sizeof(control);
     received = ::recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC);
@@ -160,20 +175,14 @@ absl::StatusOr<FdMessage> FdChannel::Receive(absl::Duration timeout) {
     }
     RETURN_IF_ERROR(WaitFor(socket_.get(), POLLIN, deadline));
   }
-  FdMessage out;
-  TakeFds(&message, &out.fds);
+  std::vector<UniqueFd> fds;
+  TakeFds(&message, &fds);
   if (received == 0) return absl::UnavailableError("descriptor channel: the peer has closed it");
-  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 ||
-      received < static_cast<ssize_t>(sizeof(header)) ||
-      std::memcmp(header.magic, kMagic, sizeof(kMagic)) != 0 || header.version != kVersion ||
-      header.payload_bytes != static_cast<size_t>(received) - sizeof(header)) {
-    return absl::InvalidArgumentError(absl::StrCat("descriptor channel: a packet of ", received,
-                                                   " bytes is not a message of version ",
-                                                   kVersion));
+  if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+    return absl::InvalidArgumentError("descriptor channel: a packet is longer than any message");
   }
-  payload.resize(header.payload_bytes);
-  out.type = header.type;
-  out.payload = std::move(payload);
+  ASSIGN_OR_RETURN(FdMessage out, ParseFdPacket({packet, static_cast<size_t>(received)}));
+  out.fds = std::move(fds);
   return out;
 }
 

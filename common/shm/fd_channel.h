@@ -24,6 +24,11 @@ struct FdMessage {
   std::vector<UniqueFd> fds;
 };
 
+// Returns the message in the bytes of one packet, without descriptors.
+//
+// Returns: INVALID_ARGUMENT if they are none.
+absl::StatusOr<FdMessage> ParseFdPacket(std::span<const char> packet);
+
 // A connected unix SOCK_SEQPACKET socket. One packet is one message:
 //
 //   OFFSET  SIZE  DESCRIPTION

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/hash/crc32c.h"
@@ -13,6 +14,7 @@
 #include "common/status/errno_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/persistence/segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -23,11 +25,31 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 constexpr std::string_view kMagic = "RTROCTX\n";
 constexpr size_t kPreambleBytes = 16;
 constexpr size_t kFixedHeaderBytes = 112;  // up to the name
-constexpr size_t kHeaderBytesMax = 64 << 10;
 constexpr size_t kSegmentHeadBytes = 20;
 constexpr size_t kCrcBytes = 4;
 constexpr size_t kDigestBytes = 32;
 constexpr size_t kChunkBytes = 1 << 20;
+// Behind the last segment of a text: less than one of a prompt.
+constexpr uint32_t kMaxTailTokens = kPrefillSegmentTokens;
+
+// Names go into messages that must be UTF-8: one that is not would make whole listings unreadable.
+bool IsUtf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t at) { return at < text.size() ? uint8_t(text[at]) : uint8_t{0}; };
+    const uint8_t first = byte(i);
+    const int more = first < 0x80 ? 0 : first < 0xc2 ? -1 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;
+    if (more < 0 || first > 0xf4) return false;
+    // Not longer than it need be, no surrogate, nothing above U+10FFFF.
+    const uint8_t second_min = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    const uint8_t second_max = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    for (int j = 1; j <= more; ++j) {
+      const uint8_t next = byte(i + j);
+      if (next < (j == 1 ? second_min : 0x80) || next > (j == 1 ? second_max : 0xbf)) return false;
+    }
+    i += 1 + static_cast<size_t>(more);
+  }
+  return true;
+}
 
 std::span<const std::byte> Bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -53,7 +75,56 @@ absl::Status Bad(std::string_view what) {
       kBadFileReason);
 }
 
+absl::Status ReadAll(int fd, uint64_t offset, std::span<char> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pread(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return common::ErrnoStatus(errno, "reading a context file");
+    if (count == 0) return Bad("it ends too early");
+    offset += static_cast<uint64_t>(count);
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+  return absl::OkStatus();
+}
+
+// Of bytes whose checksum is right: somebody may have written them all the same.
+absl::Status CheckNumbers(const ContextFileHeader& header) {
+  if (const absl::Status wrong = header.geometry.Validate(); !wrong.ok()) {
+    return Bad(std::string(wrong.message()));
+  }
+  if (header.num_segments == 0 || header.num_segments > kMaxContextSegments) {
+    return Bad(absl::StrCat("it says that it has ", header.num_segments,
+                            " segments, a context has 1 to ", kMaxContextSegments));
+  }
+  const uint64_t least = kSinkTokens + header.num_segments * kDecodeSegmentTokens;
+  const uint64_t most = kSinkTokens + header.num_segments * kPrefillSegmentTokens + kMaxTailTokens;
+  if (header.num_tokens < least || header.num_tokens > most) {
+    return Bad(absl::StrCat("it says that it has ", header.num_tokens, " tokens, with ",
+                            header.num_segments, " segments that is ", least, " to ", most));
+  }
+  for (const int32_t token : header.sink_token_ids) {
+    if (token < 0) return Bad(absl::StrCat("it has ", token, " as a token id"));
+  }
+  if (IsUtf8(header.context_name)) return absl::OkStatus();
+  return Bad("the name in it is not UTF-8");
+}
+
 }  // namespace
+
+ContextFileBytes SizeOf(const ContextFileHeader& header) {
+  const KvGeometry& geometry = header.geometry;
+  const uint64_t fixed = kFixedHeaderBytes + header.context_name.size() + kCrcBytes + kDigestBytes +
+                         header.num_segments * (kSegmentHeadBytes + 2 * kCrcBytes);
+  const uint64_t in_segments = header.num_tokens - kSinkTokens;  // at most
+  const uint64_t tail = std::min(in_segments, uint64_t{kMaxTailTokens});
+  const uint64_t least_tokens =
+      std::max(header.num_segments * kDecodeSegmentTokens, in_segments - tail);
+  // The shortest segments waste most.
+  const uint64_t units = in_segments / kDecodeSegmentTokens;
+  const uint64_t unit_pages = SegmentLayout(geometry, kDecodeSegmentTokens).max_pages;
+  return {fixed + least_tokens * (sizeof(int32_t) + geometry.token_bytes()),
+          fixed + units * (kDecodeSegmentTokens * sizeof(int32_t) + unit_pages * kPageBytes)};
+}
 
 absl::Status ContextFileWriter::Write(std::string_view bytes) {
   digest_.Add(bytes);
@@ -113,7 +184,8 @@ absl::StatusOr<std::optional<ContextFileHeader>> ParseContextFileHeader(std::str
                               kWrongFormatReason);
   }
   const auto size = Get<uint32_t>(bytes, 12);
-  if (size < kFixedHeaderBytes + kCrcBytes || size > kHeaderBytesMax) return Bad("wrong header");
+  if (size < kFixedHeaderBytes + kCrcBytes || size > kContextHeaderBytesMax)
+    return Bad("wrong header");
   if (bytes.size() < size) return std::optional<ContextFileHeader>();
   const std::string_view body = bytes.substr(0, size - kCrcBytes);
   if (common::Crc32c(Bytes(body)) != Get<uint32_t>(bytes, body.size())) {
@@ -132,15 +204,21 @@ absl::StatusOr<std::optional<ContextFileHeader>> ParseContextFileHeader(std::str
     header.sink_token_ids.push_back(Get<int32_t>(body, 92 + 4 * i));
   }
   header.context_name = std::string(body.substr(kFixedHeaderBytes));
+  RETURN_IF_ERROR(CheckNumbers(header));
   return std::optional(std::move(header));
 }
 
 absl::StatusOr<ContextFileReader> ContextFileReader::Open(int fd) {
-  ContextFileReader reader;
-  reader.fd_ = fd;
   struct stat info {};
   if (::fstat(fd, &info) != 0) return common::ErrnoStatus(errno, "looking at a context file");
-  reader.size_ = static_cast<uint64_t>(info.st_size);
+  return Open([fd](uint64_t offset, std::span<char> bytes) { return ReadAll(fd, offset, bytes); },
+              static_cast<uint64_t>(info.st_size));
+}
+
+absl::StatusOr<ContextFileReader> ContextFileReader::Open(Source source, uint64_t size) {
+  ContextFileReader reader;
+  reader.source_ = std::move(source);
+  reader.size_ = size;
   RETURN_IF_ERROR(reader.ReadHeader());
   RETURN_IF_ERROR(reader.CheckDigest());
   RETURN_IF_ERROR(reader.FindSegments());
@@ -149,21 +227,11 @@ absl::StatusOr<ContextFileReader> ContextFileReader::Open(int fd) {
 
 absl::Status ContextFileReader::ReadAt(uint64_t offset, void* to, size_t size) const {
   if (offset > size_ || size > size_ - offset) return Bad("it ends too early");
-  auto* bytes = static_cast<char*>(to);
-  while (size > 0) {
-    const ssize_t count = ::pread(fd_, bytes, size, static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return common::ErrnoStatus(errno, "reading a context file");
-    if (count == 0) return Bad("it ends too early");
-    bytes += count;
-    offset += static_cast<uint64_t>(count);
-    size -= static_cast<size_t>(count);
-  }
-  return absl::OkStatus();
+  return source_(offset, {static_cast<char*>(to), size});
 }
 
 absl::Status ContextFileReader::ReadHeader() {
-  std::string bytes(std::min<uint64_t>(size_, kHeaderBytesMax), '\0');
+  std::string bytes(std::min<uint64_t>(size_, kContextHeaderBytesMax), '\0');
   RETURN_IF_ERROR(ReadAt(0, bytes.data(), bytes.size()));
   ASSIGN_OR_RETURN(std::optional<ContextFileHeader> header, ParseContextFileHeader(bytes));
   if (!header.has_value()) return Bad("it ends too early");
@@ -190,11 +258,11 @@ absl::Status ContextFileReader::CheckDigest() const {
 }
 
 absl::Status ContextFileReader::FindSegments() {
-  RETURN_IF_ERROR(header_.geometry.Validate());
   uint64_t offset = header_bytes_;
   uint64_t position = kSinkTokens;
   const uint64_t end = size_ - kDigestBytes;
   while (offset < end) {
+    if (segments_.size() == header_.num_segments) return Bad("it has more segments than it says");
     char head[kSegmentHeadBytes];
     RETURN_IF_ERROR(ReadAt(offset, head, sizeof(head)));
     const std::string_view view(head, sizeof(head));
@@ -214,8 +282,8 @@ absl::Status ContextFileReader::FindSegments() {
     position += segment.num_tokens;
     segments_.push_back(segment);
   }
-  if (offset == end && !segments_.empty() && segments_.size() == header_.num_segments &&
-      position <= header_.num_tokens) {
+  if (offset == end && segments_.size() == header_.num_segments && position <= header_.num_tokens &&
+      header_.num_tokens - position <= kMaxTailTokens) {
     return absl::OkStatus();
   }
   return Bad("the number of segments is wrong");
@@ -231,6 +299,8 @@ absl::StatusOr<std::vector<int32_t>> ContextFileReader::ReadTokens(size_t index)
   }
   std::vector<int32_t> tokens(segment.num_tokens);
   std::memcpy(tokens.data(), body.data() + kSegmentHeadBytes, tokens.size() * sizeof(int32_t));
+  const auto negative = std::find_if(tokens.begin(), tokens.end(), [](int32_t t) { return t < 0; });
+  if (negative != tokens.end()) return Bad(absl::StrCat("it has ", *negative, " as a token id"));
   return tokens;
 }
 

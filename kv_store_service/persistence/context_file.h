@@ -42,6 +42,7 @@
 namespace retroinfer::kvstore {
 
 inline constexpr uint32_t kContextFileVersion = 1;
+inline constexpr size_t kContextHeaderBytesMax = 64 << 10;
 inline constexpr char kBadFileReason[] = "BAD_FILE";
 inline constexpr char kWrongFormatReason[] = "WRONG_FORMAT";
 
@@ -55,6 +56,14 @@ struct ContextFileHeader {
   std::vector<int32_t> sink_token_ids;  // kSinkTokens of them
   std::string context_name;
 };
+
+// How large a file with this header can be, and must be. Upper and lower bounds: pages that the
+// clusters of a segment do not fill and the lengths of segments decide between them.
+struct ContextFileBytes {
+  uint64_t least = 0;
+  uint64_t most = 0;
+};
+ContextFileBytes SizeOf(const ContextFileHeader& header);
 
 // Writes a file front to back.
 //
@@ -82,8 +91,9 @@ class ContextFileWriter {
 
 // Parses the header at the beginning of `bytes`; nothing if there are not enough of them yet.
 //
-// Returns: INVALID_ARGUMENT (reason BAD_FILE) if this is the beginning of no context file or of a
-//          damaged one; FAILED_PRECONDITION (WRONG_FORMAT) if it is one of another version.
+// Returns: INVALID_ARGUMENT (reason BAD_FILE) if this is the beginning of no context file, of a
+//          damaged one, or of one with numbers that no context has; FAILED_PRECONDITION
+//          (WRONG_FORMAT) if it is one of another version.
 absl::StatusOr<std::optional<ContextFileHeader>> ParseContextFileHeader(std::string_view bytes);
 
 // Reads a file that may be anything.
@@ -98,17 +108,22 @@ class ContextFileReader {
     uint64_t offset = 0;  // of its token ids
   };
 
+  // Copies bytes of a file from `offset` on, all that are asked for.
+  using Source = std::function<absl::Status(uint64_t offset, std::span<char> bytes)>;
+
   // Reads all of the file once: the digest must be right, the segments must follow each other from
   // the sink on, and none may be larger than its geometry allows.
   //
   // REQUIRES: `fd` stays open and the file unchanged.
   // Returns:  as ParseContextFileHeader(); INTERNAL or so if it cannot be read.
   static absl::StatusOr<ContextFileReader> Open(int fd);
+  // The same for `size` bytes that are not in a file.
+  static absl::StatusOr<ContextFileReader> Open(Source source, uint64_t size);
 
   const ContextFileHeader& header() const { return header_; }
   const std::vector<Segment>& segments() const { return segments_; }
 
-  // Return INVALID_ARGUMENT (BAD_FILE) if a checksum is wrong.
+  // Return INVALID_ARGUMENT (BAD_FILE) if a checksum is wrong, or a token id is negative.
   absl::StatusOr<std::vector<int32_t>> ReadTokens(size_t index) const;
   absl::StatusOr<std::vector<std::byte>> ReadImage(size_t index) const;
 
@@ -118,7 +133,7 @@ class ContextFileReader {
   absl::Status FindSegments();
   absl::Status ReadAt(uint64_t offset, void* to, size_t size) const;
 
-  int fd_ = -1;
+  Source source_;
   uint64_t size_ = 0;  // of the file
   ContextFileHeader header_;
   uint64_t header_bytes_ = 0;

@@ -38,13 +38,35 @@ bool DiskBudget::FitsEasily(uint64_t physical_bytes, uint64_t incoming_bytes) co
 
 absl::Status DiskBudget::MakeRoom(uint64_t incoming_bytes, const Hash256& tenant, absl::Time now) {
   absl::MutexLock eviction_lock(&eviction_mutex_);
+  return MakeRoomBeside(held_bytes_, incoming_bytes, tenant, now);
+}
+
+absl::Status DiskBudget::Hold(uint64_t bytes, const Hash256& tenant, absl::Time now,
+                              uint64_t* held) {
+  absl::MutexLock eviction_lock(&eviction_mutex_);
+  // All of the file is to become the tenant's.
+  RETURN_IF_ERROR(MakeRoomBeside(held_bytes_ - *held, *held + bytes, tenant, now));
+  *held += bytes;
+  held_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+void DiskBudget::Drop(uint64_t bytes, uint64_t* held) {
+  *held -= bytes;
+  held_bytes_ -= bytes;
+}
+
+absl::Status DiskBudget::MakeRoomBeside(uint64_t others, uint64_t incoming_bytes,
+                                        const Hash256& tenant, absl::Time now) {
   RETURN_IF_ERROR(RemoveExpiredContexts(now));
   StorageStats stats = storage_.Stats();
+  stats.physical_bytes += others;
   const double high = limits_.high_watermark * static_cast<double>(limits_.cap_bytes);
   if (limits_.cap_bytes > 0 && stats.quarantined + stats.damaged_stores_total > 0 &&
       static_cast<double>(stats.physical_bytes) + static_cast<double>(incoming_bytes) > high) {
     RETURN_IF_ERROR(storage_.PurgeQuarantine().status());
     stats = storage_.Stats();
+    stats.physical_bytes += others;
   }
   if (FitsEasily(stats.physical_bytes, incoming_bytes)) return absl::OkStatus();
 

@@ -1,6 +1,7 @@
 // Keeps a segment storage within its limits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 
@@ -33,10 +34,17 @@ class DiskBudget {
              std::function<bool(const SegmentName&)> is_referenced);
 
   // Removes expired contexts, then what PlanEviction() says, so that `incoming_bytes` of `tenant`
-  // fit; with 0 bytes just keeps the limits. What is in quarantine goes first.
+  // fit beside what is held; with 0 bytes just keeps the limits. What is in quarantine goes first.
   //
   // Returns: RESOURCE_EXHAUSTED with the numbers if they cannot fit; errors of the storage.
   absl::Status MakeRoom(uint64_t incoming_bytes, const Hash256& tenant, absl::Time now);
+
+  // Makes room for `bytes` more of a file that is received for a tenant and is no segment yet,
+  // which has `*held` bytes already, and counts them as used: adds them to `*held`. Errors as
+  // MakeRoom(), and then nothing is counted.
+  absl::Status Hold(uint64_t bytes, const Hash256& tenant, absl::Time now, uint64_t* held);
+  // Takes `bytes` off again.
+  void Drop(uint64_t bytes, uint64_t* held);
 
   // Adds or replaces a context while nothing is evicted: its segments are there, and stay if it is
   // pinned. Errors as SegmentStorage::PutContext().
@@ -49,12 +57,16 @@ class DiskBudget {
   // Whether the limits hold with that much more, without a look at the segments.
   bool FitsEasily(uint64_t physical_bytes, uint64_t incoming_bytes) const;
   absl::Status RemoveExpiredContexts(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(eviction_mutex_);
+  // As MakeRoom(), with `others` bytes in files that are received.
+  absl::Status MakeRoomBeside(uint64_t others, uint64_t incoming_bytes, const Hash256& tenant,
+                              absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(eviction_mutex_);
 
   SegmentStorage& storage_;
   const DiskLimits limits_;
   const std::function<bool(const SegmentName&)> is_referenced_;
 
   absl::Mutex eviction_mutex_;
+  std::atomic<uint64_t> held_bytes_{0};  // in files that are received; grows under eviction_mutex_
   absl::Mutex mutex_;
   Stats stats_ ABSL_GUARDED_BY(mutex_);
 };

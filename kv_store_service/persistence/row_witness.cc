@@ -37,6 +37,17 @@ uint32_t CrcOf(const WitnessFile& bytes) {
 
 }  // namespace
 
+absl::StatusOr<std::optional<RowCounts>> ParseRowCounts(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return std::nullopt;
+  WitnessFile file{};
+  if (bytes.size() == kFileBytes) std::memcpy(&file, bytes.data(), kFileBytes);
+  if (bytes.size() != kFileBytes || std::memcmp(file.magic, kMagic, sizeof(kMagic)) != 0 ||
+      file.crc != CrcOf(file)) {
+    return absl::DataLossError("the file of the numbers of rows is damaged");
+  }
+  return RowCounts{file.segments, file.contexts};
+}
+
 absl::StatusOr<RowWitness> RowWitness::Open(const std::string& path,
                                             const SegmentCatalog* catalog) {
   ASSIGN_OR_RETURN(common::UniqueFd file, common::OpenRegularFile(path, O_RDWR | O_CREAT));
@@ -44,15 +55,10 @@ absl::StatusOr<RowWitness> RowWitness::Open(const std::string& path,
 }
 
 absl::StatusOr<std::optional<RowCounts>> RowWitness::Read() const {
-  WitnessFile bytes{};
-  const ssize_t size = ::pread(file_.get(), &bytes, sizeof(bytes), 0);
+  std::byte bytes[kFileBytes + 1];
+  const ssize_t size = ::pread(file_.get(), bytes, sizeof(bytes), 0);
   if (size < 0) return common::ErrnoStatus(errno, absl::StrCat("reading ", path_));
-  if (size == 0) return std::nullopt;
-  if (size != static_cast<ssize_t>(kFileBytes) ||
-      std::memcmp(bytes.magic, kMagic, sizeof(kMagic)) != 0 || bytes.crc != CrcOf(bytes)) {
-    return absl::DataLossError(absl::StrCat(path_, " is damaged"));
-  }
-  return RowCounts{bytes.segments, bytes.contexts};
+  return ParseRowCounts({bytes, static_cast<size_t>(size)});
 }
 
 uint64_t RowWitness::CountLost(const RowCounts& damaged) const {

@@ -11,8 +11,10 @@
 //   24      4     CRC-32C of the bytes before
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -29,6 +31,9 @@ struct RowCounts {
 
   friend bool operator==(const RowCounts&, const RowCounts&) = default;
 };
+
+// Returns what the bytes of the file say; nothing if there are none; DATA_LOSS if they are damaged.
+absl::StatusOr<std::optional<RowCounts>> ParseRowCounts(std::span<const std::byte> bytes);
 
 // Threads: one at a time.
 // Owns:    the file's descriptor.

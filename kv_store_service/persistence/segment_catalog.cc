@@ -4,6 +4,8 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "common/status/error_reason.h"
+#include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
 
@@ -89,6 +91,8 @@ absl::Status SegmentCatalog::CheckContext(const ContextRecord& context) const {
   if (!context.pinned && known != contexts_.end() && known->second.segments == context.segments) {
     return absl::OkStatus();
   }
+  RETURN_IF_ERROR(
+      CheckNumberOfContexts(context, known == contexts_.end() ? nullptr : &known->second));
   for (size_t i = 0; i < context.segments.size(); ++i) {
     if (!segments_.contains(context.segments[i])) {
       return absl::NotFoundError(absl::StrCat("segment ", i, " of ", context.segments.size(),
@@ -98,9 +102,39 @@ absl::Status SegmentCatalog::CheckContext(const ContextRecord& context) const {
   return absl::OkStatus();
 }
 
+absl::Status SegmentCatalog::CheckNumberOfContexts(const ContextRecord& context,
+                                                   const ContextRecord* known) const {
+  const auto too_many = [](absl::string_view what, size_t max) {
+    return common::WithReason(
+        absl::ResourceExhaustedError(absl::StrCat(
+            what, ", at most ", max, " are kept; remove contexts that are not needed")),
+        "TOO_MANY_CONTEXTS");
+  };
+  const size_t references = num_references_ - (known == nullptr ? 0 : known->segments.size());
+  if (references + context.segments.size() > kMaxContextReferences) {
+    return too_many(absl::StrCat("the contexts have ", references, " segments, this one ",
+                                 context.segments.size()),
+                    kMaxContextReferences);
+  }
+  if (known != nullptr) return absl::OkStatus();
+  if (contexts_.size() >= kMaxContexts) {
+    return too_many(absl::StrCat("there are ", contexts_.size(), " contexts"), kMaxContexts);
+  }
+  size_t of_tenant = 0;
+  for (auto other = contexts_.lower_bound(ContextKey(context.salt_hash, ""));
+       other != contexts_.end() && other->second.salt_hash == context.salt_hash; ++other) {
+    ++of_tenant;
+  }
+  if (of_tenant < kMaxContextsOfTenant) return absl::OkStatus();
+  return too_many(absl::StrCat("this cache salt has ", of_tenant, " contexts"),
+                  kMaxContextsOfTenant);
+}
+
 void SegmentCatalog::PutContext(const ContextRecord& context) {
   absl::MutexLock lock(&mutex_);
-  contexts_.insert_or_assign(ContextKey(context.salt_hash, context.context_name), context);
+  ContextRecord& kept = contexts_[ContextKey(context.salt_hash, context.context_name)];
+  num_references_ += context.segments.size() - kept.segments.size();
+  kept = context;
 }
 
 std::optional<ContextRecord> SegmentCatalog::FindContext(const Hash256& salt_hash,
@@ -113,7 +147,11 @@ std::optional<ContextRecord> SegmentCatalog::FindContext(const Hash256& salt_has
 
 bool SegmentCatalog::EraseContext(const Hash256& salt_hash, std::string_view context_name) {
   absl::MutexLock lock(&mutex_);
-  return contexts_.erase(ContextKey(salt_hash, context_name)) > 0;
+  const auto context = contexts_.find(ContextKey(salt_hash, context_name));
+  if (context == contexts_.end()) return false;
+  num_references_ -= context->second.segments.size();
+  contexts_.erase(context);
+  return true;
 }
 
 void SegmentCatalog::Clear() {
@@ -121,6 +159,7 @@ void SegmentCatalog::Clear() {
   segments_.clear();
   touched_.clear();
   contexts_.clear();
+  num_references_ = 0;
   image_bytes_ = 0;
 }
 

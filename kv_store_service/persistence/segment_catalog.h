@@ -65,11 +65,15 @@ class SegmentCatalog {
   Totals totals() const;
 
  private:
+  absl::Status CheckNumberOfContexts(const ContextRecord& context, const ContextRecord* known) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<SegmentName, ManifestRow> segments_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_set<SegmentName> touched_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, ContextRecord> contexts_ ABSL_GUARDED_BY(mutex_);  // by ContextKey()
   uint64_t image_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t num_references_ ABSL_GUARDED_BY(mutex_) = 0;  // of contexts to segments
 };
 
 // Checks the arguments of SegmentStorage::Put().

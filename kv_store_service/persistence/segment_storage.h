@@ -55,6 +55,10 @@ struct ContextRecord {
 };
 inline constexpr size_t kMaxContextNameBytes = 256;
 inline constexpr size_t kMaxContextSegments = 65536;
+// All contexts are in memory, and whoever may call can make more.
+inline constexpr size_t kMaxContexts = 65536;
+inline constexpr size_t kMaxContextsOfTenant = 4096;
+inline constexpr size_t kMaxContextReferences = 1 << 20;  // segments of all contexts
 
 struct VerifyReport {
   uint64_t segments_checked = 0;
@@ -156,7 +160,8 @@ class SegmentStorage {
 
   // Adds a named context or replaces the one of the same tenant and name.
   //
-  // Returns: INVALID_ARGUMENT for a name or a number of segments outside the limits; NOT_FOUND if a
+  // Returns: INVALID_ARGUMENT for a name or a number of segments outside the limits;
+  //          RESOURCE_EXHAUSTED (reason TOO_MANY_CONTEXTS) if there are too many; NOT_FOUND if a
   //          segment of it does not exist (with the position), unless it replaces a context with
   //          the same segments and is not pinned.
   virtual absl::Status PutContext(const ContextRecord& context) = 0;

@@ -43,20 +43,6 @@ std::string FormatText(uint32_t version) {
                          common::Crc32c(std::as_bytes(std::span(text.data(), text.size()))));
 }
 
-// Returns the version that an intact FORMAT file names, else 0.
-uint32_t VersionOf(const std::string& text) {
-  static constexpr char kWord[] = "\nversion ";
-  const size_t word = text.find(kWord);
-  if (word == std::string::npos) return 0;
-  const size_t begin = word + sizeof(kWord) - 1;
-  const size_t end = text.find('\n', begin);
-  uint32_t version = 0;
-  if (end == std::string::npos || !absl::SimpleAtoi(text.substr(begin, end - begin), &version)) {
-    return 0;
-  }
-  return text == FormatText(version) ? version : 0;
-}
-
 absl::Status RequireRegularOrNothing(const std::string& path) {
   struct stat info;
   if (lstat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)) return absl::OkStatus();
@@ -71,6 +57,19 @@ uint64_t AllocatedBytes(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+uint32_t ParseFormatVersion(const std::string& text) {
+  static constexpr char kWord[] = "\nversion ";
+  const size_t word = text.find(kWord);
+  if (word == std::string::npos) return 0;
+  const size_t begin = word + sizeof(kWord) - 1;
+  const size_t end = text.find('\n', begin);
+  uint32_t version = 0;
+  if (end == std::string::npos || !absl::SimpleAtoi(text.substr(begin, end - begin), &version)) {
+    return 0;
+  }
+  return text == FormatText(version) ? version : 0;
+}
 
 absl::StatusOr<std::unique_ptr<StorageFolder>> StorageFolder::Open(const std::string& path) {
   std::unique_ptr<StorageFolder> folder(new StorageFolder(path));
@@ -151,7 +150,7 @@ absl::Status StorageFolder::CheckFormat() {
   if (absl::IsNotFound(text.status())) return WriteFormat();
   const bool too_long = absl::IsResourceExhausted(text.status());
   if (!text.ok() && !too_long) return FolderError(text.status());
-  const uint32_t version = too_long ? 0 : VersionOf(*text);
+  const uint32_t version = too_long ? 0 : ParseFormatVersion(*text);
   if (version > kStorageFormatVersion) {
     return absl::FailedPreconditionError(absl::StrFormat(
         "the folder %s has format %u, this version knows formats up to %u: use a newer version, "

@@ -23,6 +23,9 @@ namespace retroinfer::kvstore {
 
 inline constexpr uint32_t kStorageFormatVersion = 1;
 
+// Returns the version that the bytes of an intact FORMAT file name, else 0.
+uint32_t ParseFormatVersion(const std::string& text);
+
 // Threads: const methods on any thread; the others one at a time.
 // Owns:    the lock, until it is destroyed.
 class StorageFolder {

@@ -16,6 +16,8 @@ namespace {
 
 using common::ToGrpcStatus;
 
+// Each holds a thread, of which the worker's own calls need some.
+constexpr int kTransfersMax = 8;
 constexpr int64_t kTimeToLiveSecondsMax = int64_t{100} * 365 * 86400;
 
 absl::Status Invalid(const std::string& message) {
@@ -159,12 +161,26 @@ grpc::Status ContextRpc::RemoveContext(grpc::ServerContext*,
   });
 }
 
-grpc::Status ContextRpc::VerifyContext(grpc::ServerContext*,
+absl::StatusOr<std::shared_ptr<void>> ContextRpc::BeginTransfer() {
+  std::shared_ptr<void> transfer(nullptr, [this](void*) { --num_transfers_; });
+  if (++num_transfers_ <= kTransfersMax) return transfer;
+  return common::WithReason(
+      absl::ResourceExhaustedError(
+          absl::StrCat(kTransfersMax,
+                       " contexts are being imported, exported or verified already, which is all "
+                       "that is done at a time; try again later")),
+      "TOO_MANY_TRANSFERS");
+}
+
+grpc::Status ContextRpc::VerifyContext(grpc::ServerContext* context,
                                        const v1::VerifyContextRequest* request,
                                        v1::VerifyContextResponse* response) {
   return ForOne(*request, [&](const Hash256& salt_hash) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto transfer, BeginTransfer());
     ASSIGN_OR_RETURN(const ContextVerification report,
-                     contexts_.Verify(salt_hash, request->name()));
+                     contexts_.Verify(salt_hash, request->name(), [context] {
+                       return context != nullptr && context->IsCancelled();
+                     }));
     response->set_num_segments(static_cast<uint32_t>(report.segments));
     response->set_intact_segments(static_cast<uint32_t>(report.intact));
     response->set_missing_segments(static_cast<uint32_t>(report.missing));
@@ -178,7 +194,8 @@ grpc::Status ContextRpc::VerifyContext(grpc::ServerContext*,
 grpc::Status ContextRpc::ExportContext(grpc::ServerContext*,
                                        const v1::ExportContextRequest* request,
                                        grpc::ServerWriter<v1::ExportContextResponse>* writer) {
-  return ForOne(*request, [&](const Hash256& salt_hash) {
+  return ForOne(*request, [&](const Hash256& salt_hash) -> absl::Status {
+    ASSIGN_OR_RETURN(const auto transfer, BeginTransfer());
     return contexts_.Export(salt_hash, request->name(), [writer](std::string_view bytes) {
       v1::ExportContextResponse response;
       response.set_data(std::string(bytes));
@@ -197,11 +214,12 @@ grpc::Status ContextRpc::ImportContext(grpc::ServerContext* server_context,
     ContextToSave context;
     ASSIGN_OR_RETURN(context.salt_hash, ReadHash(message.salt_hash(), "salt_hash"));
     ASSIGN_OR_RETURN(context.root, ReadHash(message.root(), "root"));
+    ASSIGN_OR_RETURN(const auto transfer, BeginTransfer());
     context.name = message.name();
     context.pinned = message.pinned();
     const bool replace = message.replace();
     if (!context.name.empty()) RETURN_IF_ERROR(CheckName(context.name));
-    ASSIGN_OR_RETURN(ContextImport import, ContextImport::Begin(&contexts_));
+    ASSIGN_OR_RETURN(ContextImport import, ContextImport::Begin(&contexts_, context.salt_hash));
     do {
       RETURN_IF_ERROR(import.Append(message.data()));
     } while (reader->Read(&message));

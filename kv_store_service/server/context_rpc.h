@@ -3,6 +3,10 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <memory>
+
+#include "absl/status/statusor.h"
 #include "kv_store_service/server/contexts.h"
 #include "retroinfer/kvstore/v1/contexts.grpc.pb.h"
 
@@ -33,7 +37,13 @@ class ContextRpc final : public v1::ContextStoreService::Service {
                              v1::ImportContextResponse* response) override;
 
  private:
+  // Counts a call that moves or checks whole contexts, as long as the result lives.
+  //
+  // Returns: RESOURCE_EXHAUSTED (reason TOO_MANY_TRANSFERS) if there are enough of them.
+  absl::StatusOr<std::shared_ptr<void>> BeginTransfer();
+
   Contexts& contexts_;
+  std::atomic<int> num_transfers_{0};
 };
 
 }  // namespace retroinfer::kvstore

@@ -1,6 +1,5 @@
 // The half of Contexts that reads whole segments: verification, export and import.
 #include <algorithm>
-#include <filesystem>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,12 +64,14 @@ absl::Status Contexts::CheckSegment(const SegmentRecord& record, SegmentName* pa
 }
 
 absl::StatusOr<ContextVerification> Contexts::Verify(const Hash256& salt_hash,
-                                                     std::string_view name) {
+                                                     std::string_view name,
+                                                     const std::function<bool()>& is_over) {
   ASSIGN_OR_RETURN(const ContextRecord context, Find(salt_hash, name));
   ContextVerification report;
   report.segments = context.segments.size();
   SegmentName parent = common::NameSegment(context.root, context.sink_token_ids);
   for (const SegmentName& segment : context.segments) {
+    if (is_over && is_over()) return absl::CancelledError("the client is gone");
     const auto record = store_.tier()->storage().Peek(segment);
     const absl::Status status = record.has_value() ? CheckSegment(*record, &parent)
                                                    : absl::NotFoundError("it is not on the disk");
@@ -127,7 +128,7 @@ absl::Status Contexts::Export(const Hash256& salt_hash, std::string_view name,
 }
 
 absl::Status Contexts::CheckModel(const ContextFileHeader& header) const {
-  RETURN_IF_ERROR(RequireTier());
+  RETURN_IF_ERROR(RequireTier().status());
   const auto model = store_.attached_model();
   if (!model.has_value()) return NoWorker();
   if (header.segment_version != kSegmentVersion) {
@@ -151,12 +152,6 @@ absl::Status Contexts::CheckModel(const ContextFileHeader& header) const {
                                  header.fingerprint_hash.ToHex().substr(0, 16), "; served: ",
                                  common::FingerprintHash(model->fingerprint).ToHex().substr(0, 16),
                                  "): other weights, tokenizer, element types or index settings"));
-}
-
-absl::StatusOr<std::string> Contexts::FolderForFiles() const {
-  RETURN_IF_ERROR(RequireTier());
-  const std::string& folder = store_.tier()->folder();
-  return folder.empty() ? std::filesystem::temp_directory_path().string() : folder;
 }
 
 absl::StatusOr<std::vector<SegmentRecord>> Contexts::NameImported(
@@ -203,7 +198,8 @@ absl::Status Contexts::WriteImported(const ContextFileReader& file, size_t index
 }
 
 absl::StatusOr<ImportedContext> Contexts::Import(const ContextFileReader& file,
-                                                 ContextToSave context, bool replace) {
+                                                 ContextToSave context, bool replace,
+                                                 const std::function<void(size_t)>& done) {
   RETURN_IF_ERROR(CheckModel(file.header()));
   if (context.name.empty()) context.name = file.header().context_name;
   if (context.name.empty() || context.name.size() > kMaxContextNameBytes) {
@@ -221,19 +217,21 @@ absl::StatusOr<ImportedContext> Contexts::Import(const ContextFileReader& file,
   context.sink_token_ids = file.header().sink_token_ids;
   context.num_tokens = file.header().num_tokens;
   SegmentStorage& storage = store_.tier()->storage();
-  store_.Hold(context.segments, absl::Now() + kHoldTime);
+  RETURN_IF_ERROR(store_.Hold(context.segments, absl::Now() + kHoldTime));
   std::vector<SegmentName> written;
   const auto save = [&]() -> absl::StatusOr<SaveProgress> {
     for (size_t i = 0; i < records.size(); ++i) {
-      if (storage.Peek(records[i].name).has_value()) continue;
-      ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, file.ReadTokens(i));
-      RETURN_IF_ERROR(WriteImported(file, i, records[i], tokens));
-      written.push_back(records[i].name);
+      if (!storage.Peek(records[i].name).has_value()) {
+        ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, file.ReadTokens(i));
+        RETURN_IF_ERROR(WriteImported(file, i, records[i], tokens));
+        written.push_back(records[i].name);
+      }
+      if (done) done(i);
     }
     return Save(context);
   };
   const absl::StatusOr<SaveProgress> progress = save();
-  store_.Hold(context.segments, absl::InfinitePast());
+  store_.Hold(context.segments, absl::InfinitePast()).IgnoreError();
   if (progress.ok() && progress->saved.has_value()) {
     return ImportedContext{*progress->saved, written.size()};
   }

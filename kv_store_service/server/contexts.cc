@@ -17,6 +17,7 @@ namespace retroinfer::kvstore {
 namespace {
 
 constexpr absl::Duration kHoldTime = absl::Seconds(60);
+constexpr size_t kMaxFailures = 65536;  // that nobody has asked for
 
 absl::Status TooManyPins(uint64_t pinned, uint64_t bytes, uint64_t arena) {
   return common::WithReason(
@@ -55,8 +56,8 @@ Contexts::Contexts(KvStore* store) : store_(*store), failures_(std::make_shared<
   if (store_.tier() != nullptr) RefreshPins();
 }
 
-absl::Status Contexts::RequireTier() const {
-  if (store_.tier() != nullptr) return absl::OkStatus();
+absl::StatusOr<DurableTier*> Contexts::RequireTier() const {
+  if (store_.tier() != nullptr) return store_.tier();
   const absl::Status& missing = store_.missing_tier();
   return common::WithReason(
       absl::FailedPreconditionError(
@@ -70,7 +71,7 @@ absl::Status Contexts::RequireTier() const {
 
 absl::StatusOr<ContextRecord> Contexts::Find(const Hash256& salt_hash,
                                              std::string_view name) const {
-  RETURN_IF_ERROR(RequireTier());
+  RETURN_IF_ERROR(RequireTier().status());
   auto record = store_.tier()->storage().FindContext(salt_hash, name);
   if (record.ok() && record->expires > absl::Now()) return record;
   return common::WithReason(
@@ -138,10 +139,10 @@ absl::StatusOr<ContextListing> Contexts::PutContext(const ContextRecord& record)
 }
 
 absl::StatusOr<SaveProgress> Contexts::Save(const ContextToSave& context) {
-  RETURN_IF_ERROR(RequireTier());
+  RETURN_IF_ERROR(RequireTier().status());
   absl::MutexLock lock(&mutex_);
   SegmentStorage& storage = store_.tier()->storage();
-  store_.Hold(context.segments, absl::Now() + kHoldTime);
+  RETURN_IF_ERROR(store_.Hold(context.segments, absl::Now() + kHoldTime));
   if (absl::Status failed = failures_->Take(context.segments); !failed.ok()) {
     return absl::IsFailedPrecondition(failed) ? CacheFull(failed) : failed;
   }
@@ -166,7 +167,7 @@ absl::StatusOr<SaveProgress> Contexts::Save(const ContextToSave& context) {
   store_.PersistNow(to_write,
                     [failures = failures_](const SegmentName& name, const absl::Status& status) {
                       absl::MutexLock failures_lock(&failures->mutex);
-                      failures->of[name] = status;
+                      if (failures->of.size() < kMaxFailures) failures->of[name] = status;
                     });
   if (progress.durable < context.segments.size()) return progress;
   const absl::Time now = absl::Now();
@@ -181,14 +182,14 @@ absl::StatusOr<SaveProgress> Contexts::Save(const ContextToSave& context) {
                           .created = now,
                           .expires = now + context.time_to_live};
   ASSIGN_OR_RETURN(progress.saved, PutContext(record));
-  store_.Hold(context.segments, absl::InfinitePast());
+  store_.Hold(context.segments, absl::InfinitePast()).IgnoreError();
   spdlog::info("saved a context of {} segments, {} bytes{}", record.segments.size(),
                progress.saved->bytes, record.pinned ? ", pinned" : "");
   return progress;
 }
 
 absl::StatusOr<std::vector<ContextListing>> Contexts::List(const Hash256& salt_hash) {
-  RETURN_IF_ERROR(RequireTier());
+  RETURN_IF_ERROR(RequireTier().status());
   RefreshPins();
   std::vector<ContextListing> listings;
   for (ContextRecord& record : store_.tier()->storage().ListContexts()) {

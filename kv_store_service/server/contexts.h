@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -85,23 +86,25 @@ class Contexts {
                                            bool pinned) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<RemovedContext> Remove(const Hash256& salt_hash, std::string_view name)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<ContextVerification> Verify(const Hash256& salt_hash, std::string_view name);
+  // Ends between two segments once `is_over` returns true; empty: it does not.
+  absl::StatusOr<ContextVerification> Verify(const Hash256& salt_hash, std::string_view name,
+                                             const std::function<bool()>& is_over = {});
   absl::Status Export(const Hash256& salt_hash, std::string_view name,
                       ContextFileWriter::Sink sink);
 
   // Whether the attached model can use the file.
   absl::Status CheckModel(const ContextFileHeader& header) const;
   // Saves what is in a file that was received; `context` gives name (empty: the file's), tenant,
-  // root and pin.
+  // root and pin. Calls `done` for each segment whose image is not needed any more; may be empty.
   absl::StatusOr<ImportedContext> Import(const ContextFileReader& file, ContextToSave context,
-                                         bool replace) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The folder in which files may be received.
-  absl::StatusOr<std::string> FolderForFiles() const;
+                                         bool replace, const std::function<void(size_t)>& done)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The disk tier; FAILED_PRECONDITION (NO_DURABLE_TIER) if there is none.
+  absl::StatusOr<DurableTier*> RequireTier() const;
 
  private:
   struct Failures;  // of writes, shared with callbacks
 
-  absl::Status RequireTier() const;
   absl::StatusOr<ContextRecord> Find(const Hash256& salt_hash, std::string_view name) const;
   ContextListing Describe(ContextRecord record) const;
   absl::StatusOr<ContextListing> PutContext(const ContextRecord& record)

@@ -36,6 +36,7 @@ absl::StatusOr<std::unique_ptr<DurableTier>> DurableTier::Open(
   RocksDbStorageOptions storage_options;
   storage_options.folder = options.folder;
   storage_options.read_threads = options.restore_threads;
+  storage_options.reserve_bytes = options.reserve_bytes;
   ASSIGN_OR_RETURN(std::unique_ptr<SegmentStorage> storage,
                    options.open_storage(std::move(storage_options)));
   return std::make_unique<DurableTier>(options, std::move(storage), std::move(is_referenced));
@@ -138,6 +139,7 @@ void DurableTier::RunJob(RestoreJob& job) {
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) {
       ++failures_;
+      std::erase_if(failed_, [begin](const auto& failed) { return failed.second <= begin; });
       failed_[job.segments[i].identity.name] = absl::Now() + options_.retry_after;
       spdlog::error("durable segments: could not restore segment {}: {}; it is computed afresh",
                     job.segments[i].identity.name.ToHex().substr(0, 16),

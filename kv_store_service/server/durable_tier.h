@@ -31,6 +31,7 @@ struct DurableTierOptions {
   PersistMode mode = PersistMode::kWriteThrough;   // which committed segments are written
   DiskLimits limits;                               // of what is written
   uint32_t restore_threads = 2;                    // that read one segment
+  uint64_t reserve_bytes = 256u << 20;             // of the disk, that stay free
   absl::Duration retry_after = absl::Seconds(30);  // a segment that could not be read
   // How long the end of the tier may take to write what is queued; the rest is not written.
   absl::Duration stop_timeout = absl::Seconds(5);
@@ -97,6 +98,7 @@ class DurableTier {
   SegmentStorage& storage() { return *storage_; }
   DiskBudget& budget() { return budget_; }
   const std::string& folder() const { return options_.folder; }
+  uint64_t reserve_bytes() const { return options_.reserve_bytes; }
 
   // Returns the record of a segment that can be read back; nothing if there is none, or reading it
   // failed a moment ago. Memory only.

@@ -128,8 +128,9 @@ class KvStore {
   using NameSet = absl::flat_hash_set<SegmentName>;
   void PinNames(NameSet names) ABSL_LOCKS_EXCLUDED(mutex_);
   // Until then, the segments are written as soon as they are committed, and not evicted from the
-  // disk. InfinitePast() ends it.
-  void Hold(std::span<const SegmentName> names, absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_);
+  // disk. InfinitePast() ends it. Returns RESOURCE_EXHAUSTED if too many are held already.
+  absl::Status Hold(std::span<const SegmentName> names, absl::Time until)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Where each of the segments is in the arena: the pages it takes, 0 if it is not there.
   std::vector<uint64_t> PagesInArena(std::span<const SegmentName> names) const
       ABSL_LOCKS_EXCLUDED(mutex_);

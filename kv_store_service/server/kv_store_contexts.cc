@@ -3,10 +3,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/hash/segment_name.h"
 #include "kv_store_service/server/kv_store.h"
 
 namespace retroinfer::kvstore {
+namespace {
+
+// Names of segments that need not exist, kept for a minute by whoever asks.
+constexpr size_t kMaxHeld = 4 * kMaxContextSegments;
+
+}  // namespace
 
 std::optional<KvStore::AttachedModel> KvStore::attached_model() const {
   absl::MutexLock lock(&mutex_);
@@ -24,10 +31,15 @@ void KvStore::PinNames(NameSet names) {
   pinned_ = std::move(names);
 }
 
-void KvStore::Hold(std::span<const SegmentName> names, absl::Time until) {
+absl::Status KvStore::Hold(std::span<const SegmentName> names, absl::Time until) {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = absl::Now();
   absl::erase_if(held_, [now](const auto& held) { return held.second <= now; });
+  if (until > now && held_.size() + names.size() > kMaxHeld) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        held_.size(), " segments wait for contexts to be saved, this one has ", names.size(),
+        ", at most ", kMaxHeld, " are waited for; try again in a minute"));
+  }
   for (const SegmentName& name : names) {
     if (until <= now) {
       held_.erase(name);
@@ -35,6 +47,7 @@ void KvStore::Hold(std::span<const SegmentName> names, absl::Time until) {
       held_[name] = std::max(held_[name], until);
     }
   }
+  return absl::OkStatus();
 }
 
 std::vector<uint64_t> KvStore::PagesInArena(std::span<const SegmentName> names) const {

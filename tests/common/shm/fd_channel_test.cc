@@ -114,6 +114,21 @@ TEST_F(FdChannelTest, RefusesGarbageAndLeaksNoDescriptor) {
   EXPECT_EQ(CountOpenDescriptors(), before);
 }
 
+TEST(ParseFdPacketTest, TakesExactlyWhatSendMakes) {
+  const std::string good("RTFD\x01\0\x07\0\x02\0\0\0hi", 14);
+  const auto message = ParseFdPacket(good);
+  ASSERT_TRUE(message.ok()) << message.status();
+  EXPECT_EQ(message->type, 7u);
+  EXPECT_EQ(message->payload, "hi");
+  for (size_t i = 0; i < good.size(); ++i) {
+    EXPECT_FALSE(ParseFdPacket(std::span(good.data(), i)).ok()) << i;
+  }
+  EXPECT_FALSE(ParseFdPacket(good + "x").ok());
+  std::string huge("RTFD\x01\0\x07\0\x01\x10\0\0", 12);
+  huge.resize(12 + 4097);
+  EXPECT_FALSE(ParseFdPacket(huge).ok());
+}
+
 TEST_F(FdChannelTest, SocketIsPrivateAndVanishesWithItsListener) {
   struct stat info {};
   ASSERT_EQ(::stat(path_.c_str(), &info), 0);

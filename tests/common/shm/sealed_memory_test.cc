@@ -71,6 +71,13 @@ TEST(SealedMemoryTest, SaysHowMuchMemoryItWanted) {
   EXPECT_NE(memory.status().message().find(absl::StrCat(bytes)), absl::string_view::npos);
 }
 
+TEST(SealedMemoryTest, CanBeStoppedWhileItIsMade) {
+  std::atomic<bool> stop{true};
+  EXPECT_TRUE(absl::IsCancelled(SealedMemory::Create("test", 256 * kMiB, 2, &stop).status()));
+  stop = false;
+  EXPECT_TRUE(SealedMemory::Create("test", kMiB, 1, &stop).ok());
+}
+
 TEST(SealedMemoryTest, RefusesWhatIsNotTheMemoryItExpects) {
   EXPECT_EQ(AdoptCode(UniqueFd()), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(AdoptCode(UniqueFd(::open("/dev/zero", O_RDWR))), absl::StatusCode::kInvalidArgument);

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "common/kv/segment_layout.h"
 #include "common/status/error_reason.h"
 
 namespace retroinfer::kvstore {
@@ -14,12 +15,7 @@ namespace {
 
 constexpr KvGeometry kGeometry{2, 2, 64, DType::kBf16};
 
-std::string MakeFile(uint64_t num_segments = 2) {
-  std::string file;
-  ContextFileWriter writer([&file](std::string_view bytes) {
-    file.append(bytes);
-    return absl::OkStatus();
-  });
+ContextFileHeader MakeHeader(uint64_t num_segments = 2) {
   ContextFileHeader header;
   header.segment_version = 2;
   header.geometry = kGeometry;
@@ -28,15 +24,26 @@ std::string MakeFile(uint64_t num_segments = 2) {
   header.created = absl::FromUnixSeconds(1000);
   header.sink_token_ids = {1, 2, 3, 4};
   header.context_name = "a name";
+  return header;
+}
+
+std::string MakeFile(const ContextFileHeader& header, int32_t token = 0) {
+  std::string file;
+  ContextFileWriter writer([&file](std::string_view bytes) {
+    file.append(bytes);
+    return absl::OkStatus();
+  });
   EXPECT_TRUE(writer.Begin(header).ok());
   const std::vector<std::byte> image(4096, std::byte{7});
   for (uint64_t i = 0; i < 2; ++i) {
-    const std::vector<int32_t> tokens(1024, static_cast<int32_t>(i));
+    const std::vector<int32_t> tokens(1024, token + static_cast<int32_t>(i));
     EXPECT_TRUE(writer.AddSegment(4 + 1024 * i, tokens, image).ok());
   }
   EXPECT_TRUE(writer.Finish().ok());
   return file;
 }
+
+std::string MakeFile(uint64_t num_segments = 2) { return MakeFile(MakeHeader(num_segments)); }
 
 class ContextFileTest : public testing::Test {
  protected:
@@ -96,6 +103,94 @@ TEST_F(ContextFileTest, AnErrorOfTheSinkEndsTheFile) {
   ContextFileHeader header;
   header.sink_token_ids = {1, 2, 3, 4};
   EXPECT_EQ(writer.Begin(header).code(), absl::StatusCode::kCancelled);
+}
+
+// All checksums of these files are right: somebody has written them so.
+TEST_F(ContextFileTest, NumbersThatNoContextHasAreRefused) {
+  const auto refused = [&](auto change) {
+    ContextFileHeader header = MakeHeader();
+    change(header);
+    const std::string file = MakeFile(header);
+    for (const absl::Status& status :
+         {ParseContextFileHeader(file).status(), Open(file).status()}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_EQ(common::ReasonOf(status).reason, kBadFileReason);
+    }
+  };
+  refused([](auto& header) { header.num_tokens = UINT64_MAX; });
+  refused([](auto& header) { header.num_tokens = 0; });
+  refused([](auto& header) { header.num_tokens = 4 + 2 * 1024 - 1; });
+  refused([](auto& header) { header.num_tokens = 4 + 2 * 8192 + 8192 + 1; });
+  refused([](auto& header) { header.num_segments = 0; });
+  refused([](auto& header) { header.num_segments = 65537; });
+  refused([](auto& header) { header.num_segments = UINT64_MAX; });
+  refused([](auto& header) { header.sink_token_ids[2] = -1; });
+  refused([](auto& header) { header.geometry.num_layers = 0; });
+  refused([](auto& header) { header.geometry.head_dim = 1u << 31; });
+  for (const char* name : {"\xff", "a\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80"}) {
+    refused([name](auto& header) { header.context_name = name; });
+  }
+  ContextFileHeader good = MakeHeader();
+  good.context_name = "K\u00f6ln \u4f60\u597d \U0001f600";
+  EXPECT_TRUE(Open(MakeFile(good)).ok());
+}
+
+TEST_F(ContextFileTest, TokensBelowZeroAreRefused) {
+  const std::string file = MakeFile(MakeHeader(), -5);
+  const auto reader = Open(file);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(common::ReasonOf(reader->ReadTokens(0).status()).reason, kBadFileReason);
+}
+
+TEST_F(ContextFileTest, TheTailIsShorterThanASegmentOfAPrompt) {
+  ContextFileHeader header = MakeHeader();
+  header.num_tokens = 4 + 2 * 1024 + 8192;
+  EXPECT_TRUE(Open(MakeFile(header)).ok());
+  ++header.num_tokens;  // right for longer segments, of which there are none
+  EXPECT_TRUE(ParseContextFileHeader(MakeFile(header)).ok());
+  EXPECT_FALSE(Open(MakeFile(header)).ok());
+}
+
+TEST_F(ContextFileTest, TheHeaderTellsHowLargeAFileCanBe) {
+  for (const uint64_t num_segments : {1u, 2u, 7u}) {
+    for (const uint32_t tokens : {1024u, 8192u}) {
+      ContextFileHeader header = MakeHeader(num_segments);
+      header.num_tokens = kSinkTokens + num_segments * tokens;
+      uint64_t most = 0, least = 0;
+      for (const uint64_t image :
+           {uint64_t{SegmentLayout(kGeometry, tokens).max_pages} * kPageBytes,
+            tokens * uint64_t{kGeometry.token_bytes()}}) {
+        uint64_t bytes = 0;
+        ContextFileWriter writer([&bytes](std::string_view part) {
+          bytes += part.size();
+          return absl::OkStatus();
+        });
+        ASSERT_TRUE(writer.Begin(header).ok());
+        const std::vector<std::byte> zeros(image);
+        for (uint64_t i = 0; i < num_segments; ++i) {
+          ASSERT_TRUE(writer.AddSegment(4 + i * tokens, std::vector<int32_t>(tokens), zeros).ok());
+        }
+        ASSERT_TRUE(writer.Finish().ok());
+        (most == 0 ? most : least) = bytes;
+      }
+      const ContextFileBytes size = SizeOf(header);
+      EXPECT_GE(size.most, most);
+      EXPECT_LE(size.most, 2 * most);
+      EXPECT_LE(size.least, least);
+    }
+  }
+}
+
+TEST_F(ContextFileTest, ReadsBytesThatAreInNoFile) {
+  const std::string file = MakeFile();
+  const auto reader = ContextFileReader::Open(
+      [&file](uint64_t offset, std::span<char> bytes) {
+        file.copy(bytes.data(), bytes.size(), offset);
+        return absl::OkStatus();
+      },
+      file.size());
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ(reader->segments().size(), 2u);
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
+#include "common/status/error_reason.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
 
 namespace retroinfer::kvstore {
@@ -62,6 +65,48 @@ TEST(SegmentCatalogTest, ContextsOfDifferentTenantsDoNotMeet) {
   EXPECT_FALSE(catalog.FindContext(common::SaltHash("b"), "x").has_value());
   EXPECT_FALSE(catalog.EraseContext(common::SaltHash("b"), "x"));
   EXPECT_TRUE(catalog.EraseContext(common::SaltHash("a"), "x"));
+}
+
+ContextRecord NamedContext(const std::string& tenant, int number, size_t num_segments = 1) {
+  ContextRecord context;
+  context.context_name = std::to_string(number);
+  context.salt_hash = common::SaltHash(tenant);
+  context.segments.assign(num_segments, Row(1, 1).record.name);
+  return context;
+}
+
+TEST(SegmentCatalogTest, ATenantHasOnlySoManyContexts) {
+  SegmentCatalog catalog;
+  catalog.Insert(Row(1, 1));
+  for (size_t i = 0; i < kMaxContextsOfTenant; ++i) {
+    ASSERT_TRUE(catalog.CheckContext(NamedContext("a", int(i))).ok()) << i;
+    catalog.PutContext(NamedContext("a", int(i)));
+  }
+  const absl::Status refused = catalog.CheckContext(NamedContext("a", 1'000'000));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_EQ(common::ReasonOf(refused).reason, "TOO_MANY_CONTEXTS");
+  EXPECT_TRUE(catalog.CheckContext(NamedContext("a", 1)).ok());  // replaces one
+  EXPECT_TRUE(catalog.CheckContext(NamedContext("b", 1)).ok());
+  catalog.EraseContext(common::SaltHash("a"), "7");
+  EXPECT_TRUE(catalog.CheckContext(NamedContext("a", 1'000'000)).ok());
+}
+
+TEST(SegmentCatalogTest, AllContextsTogetherHaveOnlySoManySegments) {
+  SegmentCatalog catalog;
+  catalog.Insert(Row(1, 1));
+  const size_t num_large = kMaxContextReferences / kMaxContextSegments;
+  for (size_t i = 0; i < num_large; ++i) {
+    const ContextRecord context = NamedContext("a", int(i), kMaxContextSegments);
+    ASSERT_TRUE(catalog.CheckContext(context).ok()) << i;
+    catalog.PutContext(context);
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(catalog.CheckContext(NamedContext("b", 0))));
+  catalog.PutContext(NamedContext("a", 0, 5));  // replaces a large one
+  EXPECT_TRUE(catalog.CheckContext(NamedContext("b", 0, kMaxContextSegments - 5)).ok());
+  EXPECT_FALSE(catalog.CheckContext(NamedContext("b", 0, kMaxContextSegments - 4)).ok());
+  catalog.Clear();
+  catalog.Insert(Row(1, 1));
+  EXPECT_TRUE(catalog.CheckContext(NamedContext("b", 0, kMaxContextSegments)).ok());
 }
 
 }  // namespace

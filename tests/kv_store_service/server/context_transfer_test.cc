@@ -20,7 +20,7 @@ class ContextTransferTest : public ContextStoreTest {
   }
   absl::StatusOr<ImportedContext> Import(const std::string& file, const std::string& salt = "",
                                          bool replace = false) {
-    auto import = ContextImport::Begin(contexts_.get());
+    auto import = ContextImport::Begin(contexts_.get(), common::SaltHash(salt));
     if (!import.ok()) return import.status();
     for (size_t begin = 0; begin < file.size(); begin += 100'000) {
       const absl::Status status = import->Append(std::string_view(file).substr(begin, 100'000));
@@ -48,6 +48,7 @@ TEST_F(ContextTransferTest, VerifyFindsDamage) {
   EXPECT_EQ(report->problems.size(), 2u);
   EXPECT_EQ(disk_->List().size(), 0u);
   EXPECT_EQ(Reason(contexts_->Verify(tenant_, "none").status()), "NO_SUCH_CONTEXT");
+  EXPECT_TRUE(absl::IsCancelled(contexts_->Verify(tenant_, "book", [] { return true; }).status()));
   // Saving again makes it whole from what is in the arena.
   storage_->damages_ = false;
   ASSERT_TRUE(SaveText("book", {1, 2, 3}).ok());

@@ -175,7 +175,7 @@ TEST_F(ContextsTest, WithoutADiskEveryCallSaysSo) {
   Contexts contexts(&store);
   EXPECT_EQ(Reason(contexts.List(tenant_).status()), "NO_DURABLE_TIER");
   EXPECT_EQ(Reason(contexts.Save(ToSave("x", chain_)).status()), "NO_DURABLE_TIER");
-  EXPECT_EQ(Reason(contexts.FolderForFiles().status()), "NO_DURABLE_TIER");
+  EXPECT_EQ(Reason(contexts.RequireTier().status()), "NO_DURABLE_TIER");
 }
 
 // Random requests for one-segment texts in write-through mode, and restarts, against a list.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "build_paths.h"
+#include "retroinfer/kvstore/v1/contexts.grpc.pb.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/random_seed.h"
 #include "tests/kv_store_service/server/store_process_fixture.h"
@@ -17,6 +18,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class DurableProcessTest : public StoreProcessTest {
  protected:
@@ -226,6 +228,51 @@ TEST_F(DurableProcessTest, AStartMayEndAtAnyTime) {
   Connect();
   EXPECT_EQ(Run(NamedChain({1})), 1u);
   EXPECT_EQ(Stats().durable_corrupt_total(), 0u);
+}
+
+TEST_F(DurableProcessTest, SigtermClosesTheDiskWhateverCallsStillRun) {
+  Start();
+  Connect();
+  const std::vector<SegmentIdentity> chain = NamedChain({1, 2, 3, 4, 5, 6});
+  Run(chain);
+  ASSERT_TRUE(Written());
+  const auto contexts = v1::ContextStoreService::NewStub(channel_);
+  v1::SaveContextRequest save;
+  save.set_name("book");
+  const common::Hash256 tenant = common::SaltHash("");
+  save.set_salt_hash(std::string(tenant.view()));
+  save.set_root(std::string(common::RootName("model", tenant, kSegmentVersion).view()));
+  for (uint32_t i = 0; i < kSinkTokens; ++i) save.add_sink_token_ids(1);
+  for (const auto& segment : chain) save.add_segments(std::string(segment.name.view()));
+  save.set_num_tokens(kSinkTokens + 1024 * chain.size());
+  v1::SaveContextResponse saved;
+  grpc::ClientContext save_call, whole_call, slow_call, silent_call;
+  ASSERT_TRUE(contexts->SaveContext(&save_call, save, &saved).ok());
+  ASSERT_TRUE(saved.has_saved());
+  v1::ExportContextRequest name;
+  name.set_name("book");
+  name.set_salt_hash(save.salt_hash());
+  v1::ExportContextResponse part;
+  const auto whole = contexts->ExportContext(&whole_call, name);
+  while (whole->Read(&part)) continue;
+  EXPECT_TRUE(whole->Finish().ok());
+  const auto slow = contexts->ExportContext(&slow_call, name);  // is not read on
+  EXPECT_TRUE(slow->Read(&part));
+  v1::ImportContextResponse imported;
+  const auto silent = contexts->ImportContext(&silent_call, &imported);  // does not end
+  v1::ImportContextRequest beginning;
+  beginning.set_salt_hash(save.salt_hash());
+  beginning.set_root(save.root());
+  EXPECT_TRUE(silent->Write(beginning));
+
+  store_->Signal(SIGTERM);
+  const auto end = store_->Wait(absl::Seconds(60));
+  ASSERT_TRUE(end.has_value());
+  EXPECT_TRUE(WIFEXITED(*end) && WEXITSTATUS(*end) == 0);
+  EXPECT_THAT(store_->Log(), Not(HasSubstr("the disk does not answer")));
+  EXPECT_TRUE(std::filesystem::exists(cache_ + "/CLEAN"));
+  slow_call.TryCancel();
+  silent_call.TryCancel();
 }
 
 TEST_F(DurableProcessTest, OffMeansOff) {

@@ -92,6 +92,7 @@ class DurableStoreTest : public testing::Test {
     DurableTierOptions options;
     options.mode = mode;
     options.limits = limits_;
+    options.reserve_bytes = reserve_bytes_;
     KvStore* const store = store_.get();
     store_->SetDurableTier(std::make_unique<DurableTier>(
         options, std::move(storage),
@@ -158,6 +159,7 @@ class DurableStoreTest : public testing::Test {
 
   TemporaryFolder folder_;
   DiskLimits limits_;  // of the next Start()
+  uint64_t reserve_bytes_ = 0;
   uint64_t arena_bytes_ = kArenaBytes;
   std::shared_ptr<SegmentStorage> disk_ = MakeInMemorySegmentStorage();
   std::unique_ptr<KvStore> store_;

@@ -22,12 +22,12 @@ TEST_F(KvStoreContextsTest, KnowsTheAttachedModel) {
 
 TEST_F(KvStoreContextsTest, WritesWhatIsHeldWhenItIsCommitted) {
   Run(1, NamedChain({7}));
-  store_->Hold(names_, absl::Now() + absl::Minutes(1));
+  ASSERT_TRUE(store_->Hold(names_, absl::Now() + absl::Minutes(1)).ok());
   EXPECT_TRUE(store_->IsReferenced(names_[0]));
   Run(2, chain_);
   WaitUntilWritten();
   EXPECT_EQ(disk_->List().size(), 2u);
-  store_->Hold(names_, absl::InfinitePast());
+  ASSERT_TRUE(store_->Hold(names_, absl::InfinitePast()).ok());
   EXPECT_FALSE(store_->IsReferenced(names_[0]));
 }
 
@@ -65,6 +65,24 @@ TEST_F(KvStoreContextsTest, PinnedSegmentsLeaveHalfOfTheArena) {
   EXPECT_LE(left, kArenaPages / 2);
   EXPECT_GT(left, 0u);
   EXPECT_LE(left, pages);
+}
+
+// Whoever may save can name segments that do not exist.
+TEST_F(KvStoreContextsTest, HoldsOnlySoManyNames) {
+  std::vector<SegmentName> names(kMaxContextSegments);
+  uint32_t next = 0;
+  const auto hold_others = [&] {
+    for (SegmentName& name : names) {
+      ++next;
+      std::memcpy(name.bytes.data(), &next, sizeof(next));
+    }
+    return store_->Hold(names, absl::Now() + absl::Minutes(1));
+  };
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(hold_others().ok());
+  EXPECT_TRUE(absl::IsResourceExhausted(hold_others()));
+  EXPECT_TRUE(store_->IsReferenced(names.front()) == false);
+  next -= kMaxContextSegments;
+  ASSERT_TRUE(store_->Hold(names, absl::InfinitePast()).ok());
 }
 
 }  // namespace

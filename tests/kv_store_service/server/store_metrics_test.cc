@@ -54,8 +54,20 @@ TEST(StoreMetricsTest, ShowTheDiskTier) {
                                  "write_seconds_total", "restore_seconds_total"}) {
     EXPECT_THAT(metrics.Render(), HasSubstr(absl::StrCat("retroinfer_durable_", name, " 0\n")));
   }
+  const auto state_is = [&](const std::string& state) {
+    const std::string text = metrics.Render();
+    for (const std::string name : {"off", "on", "degraded", "missing"}) {
+      EXPECT_THAT(text, HasSubstr(absl::StrCat("retroinfer_durable_tier_state{state=\"", name,
+                                               "\"} ", name == state ? "1" : "0", "\n")));
+    }
+  };
+  state_is("off");
+  store.NoteMissingTier(absl::InternalError("a test"));
+  state_is("missing");
+  store.NoteMissingTier(absl::OkStatus());
   store.SetDurableTier(
       std::make_unique<DurableTier>(options, MakeInMemorySegmentStorage(), nullptr));
+  state_is("on");
   const std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("retroinfer_durable_tier 1\n"));
   EXPECT_THAT(text, HasSubstr("retroinfer_durable_limit_bytes 1048576\n"));
