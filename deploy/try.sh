@@ -8,8 +8,8 @@
 #   deploy/try.sh --compose        tries deploy/compose with docker-compose instead of the pod
 #   deploy/try.sh --images FOLDER  keeps the images in FOLDER; with --reuse takes those that are there
 #
-# Needs Debian's buildah podman runc mmdebstrap python3-yaml, a kubectl (kubernetes-client), and the demo
-# model. Everything of the engine is in a temporary folder: images, containers and volumes of this machine are
+# Needs Debian's buildah podman runc mmdebstrap python3-yaml (docker-compose), a kubectl of 1.27 or later, and the
+# demo model. Everything of the engine is in a temporary folder: images, containers and volumes of this machine are
 # neither seen nor touched, and no port of it is taken.
 set -euo pipefail
 cd "$(dirname "$0")/.."
