@@ -29,6 +29,8 @@ constexpr PassedOption kPassedOptions[] = {
     {"--synthetic-overlap", Service::kWorker, "--synthetic-overlap",
      "Cosine between the queries of two steps over it. Default 0.99"},
     {"--served-model-name", Service::kWorker, "--served-model-name", "Name of the model"},
+    {"--chat-template", Service::kWorker, "--chat-template",
+     "File with a Jinja chat template. Default: the model folder's own"},
     {"--listen", Service::kWorker, "--listen",
      "Addresses of the gRPC API, separated by commas. Default 127.0.0.1:50051"},
     {"--arena-bytes", Service::kStore, "--arena-bytes",

@@ -240,7 +240,10 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_backend(model.backend);
   info.set_device_name(model.device_name);
   info.mutable_eos_token_ids()->Assign(model.eos_token_ids.begin(), model.eos_token_ids.end());
-  info.set_chat_template(std::string(model.chat_template->family_name()));
+  info.set_chat_template(model.chat_template->source());
+  info.set_chat_template_fingerprint(model.chat_template->fingerprint());
+  info.set_chat_template_problem(model.chat_template->problem());
+  info.set_has_tool_template(model.chat_template->has_tool_template());
   info.set_max_model_len(limits.max_model_len);
   info.set_kv_capacity_tokens_full(limits.kv_capacity_tokens_full);
   info.set_kv_capacity_tokens_wave(limits.kv_capacity_tokens_wave);

@@ -155,16 +155,34 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeText(std::string_view 
 absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeMessages(
     const v1::Messages& messages) const {
   std::vector<ChatMessage> conversation;
-  size_t bytes = 0;
+  size_t bytes = messages.tools().size() + messages.template_arguments().size();
   for (const v1::Message& message : messages.messages()) {
-    conversation.push_back({message.role(), message.content()});
-    bytes += message.content().size();
+    conversation.push_back({.role = message.role(),
+                            .content = message.content(),
+                            .name = message.name(),
+                            .tool_calls = message.tool_calls(),
+                            .tool_call_id = message.tool_call_id(),
+                            .reasoning_content = message.reasoning_content()});
+    bytes += message.content().size() + message.name().size() + message.tool_calls().size() +
+             message.tool_call_id().size() + message.reasoning_content().size();
   }
   RETURN_IF_ERROR(CheckLength(bytes));
-  ChatOptions options;
+  ChatOptions options = {.continue_final_message = messages.continue_final_message(),
+                         .tools = messages.tools(),
+                         .arguments = messages.template_arguments()};
   if (messages.has_enable_thinking()) options.enable_thinking = messages.enable_thinking();
+  if (messages.has_add_generation_prompt()) {
+    options.add_generation_prompt = messages.add_generation_prompt();
+  }
   auto tokens = model_.chat_template->Encode(conversation, options);
+  if (absl::IsFailedPrecondition(tokens.status())) {
+    return Because(tokens.status(), "CHAT_TEMPLATE");
+  }
   if (!tokens.ok()) return Because(tokens.status(), "INVALID_INPUT");
+  if (tokens->empty()) {
+    return Invalid("EMPTY_PROMPT",
+                   "the chat template makes no token of these messages, at least one is needed");
+  }
   return tokens;
 }
 

@@ -15,6 +15,7 @@
 #include "gpu_worker/model/transformer.h"
 #include "gpu_worker/server/model_source.h"
 #include "gpu_worker/store_link/store_link.h"
+#include "gpu_worker/tokenizer/chat_template.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 #include "spdlog/spdlog.h"
 
@@ -146,6 +147,24 @@ absl::Status WarmUp(Engine& engine, const AttentionSettings& attention) {
   return sink->Wait();
 }
 
+// The template that was asked for, or the folder's. One of the folder that cannot be run is no
+// reason not to serve `text`.
+absl::StatusOr<ChatTemplate> OpenChatTemplate(const WorkerOptions& options,
+                                              const Tokenizer& tokenizer) {
+  if (!options.chat_template_file.empty()) {
+    absl::StatusOr<ChatTemplate> chosen =
+        ChatTemplate::CreateFromFile(tokenizer, options.chat_template_file);
+    if (chosen.ok()) return chosen;
+    return absl::Status(chosen.status().code(),
+                        absl::StrCat("--chat-template: ", std::string(chosen.status().message())));
+  }
+  ChatTemplate own = ChatTemplate::Create(tokenizer);
+  if (!own.problem().empty()) {
+    spdlog::warn("chat template ({}): {}", own.source(), own.problem());
+  }
+  return own;
+}
+
 class LoadedEngine final : public ServedEngine {
  public:
   LoadedEngine(const WorkerOptions& options, ComputeBackend backend)
@@ -185,7 +204,8 @@ class LoadedEngine final : public ServedEngine {
 absl::Status LoadedEngine::Load() {
   ASSIGN_OR_RETURN(ModelSource source, ModelSource::Open(options_));
   source_ = std::make_unique<ModelSource>(std::move(source));
-  chat_template_ = std::make_unique<ChatTemplate>(ChatTemplate::Create(source_->tokenizer()));
+  ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
+  chat_template_ = std::make_unique<ChatTemplate>(std::move(chat_template));
   if (source_->weight_bytes() > AvailableBytes(backend_, options_)) {
     return absl::ResourceExhaustedError(absl::StrCat(
         source_->name(), " has ", source_->weight_bytes() >> 20, " MiB of weights; there are ",

@@ -31,6 +31,9 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
   app.add_option("--served-model-name", options->served_model_name,
                  "Name that GetModelInfo gives; default: the folder's name")
       ->group(kModelGroup);
+  app.add_option("--chat-template", options->chat_template_file,
+                 "File with a Jinja chat template; default: the model folder's own")
+      ->group(kModelGroup);
   app.add_option("--compute-dtype", options->compute_dtype,
                  "Type that matrix products compute in; auto: bf16 where the device has it")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))

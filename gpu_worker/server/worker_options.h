@@ -18,8 +18,9 @@ struct WorkerOptions {
   std::string load_format = "auto";  // "auto": the folder's weights; "dummy": random ones
   std::string
       model_shape;  // with "dummy": a name of model_shapes.h; empty: the folder's config.json
-  std::string served_model_name;  // empty: the folder's or the shape's name
-  std::string store_socket_dir;   // --socket-dir of the kv_store_service
+  std::string served_model_name;   // empty: the folder's or the shape's name
+  std::string chat_template_file;  // a Jinja template; empty: the folder's own
+  std::string store_socket_dir;    // --socket-dir of the kv_store_service
   ServerOptions server;
   std::string metrics_address;  // "host:port"; empty: none
   common::LogOptions log;

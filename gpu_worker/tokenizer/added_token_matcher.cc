@@ -91,7 +91,7 @@ int32_t AddedTokenMatcher::LongestAt(std::string_view text) const {
   return longest;
 }
 
-void AddedTokenMatcher::Split(std::string_view text, bool parse_special,
+void AddedTokenMatcher::Split(std::string_view text, const SpecialRuns& special,
                               std::vector<TextSegment>& out) const {
   size_t text_begin = 0;  // of the text that is no token, so far
   size_t offset = 0;
@@ -109,7 +109,11 @@ void AddedTokenMatcher::Split(std::string_view text, bool parse_special,
     size_t begin = offset;
     size_t end = offset + token.content.size();
     offset = end;  // a match that does not count is passed over as a whole
-    if (token.special && !parse_special) continue;
+    if (token.special && !special.Allow(begin, end)) {
+      // A token of the template may begin inside, where the match ends in its text.
+      offset = std::min(end, special.NextAllowed(begin + 1));
+      continue;
+    }
     if (token.single_word && TouchesWord(text, begin, end)) continue;
     if (token.lstrip) begin = WhiteSpaceBefore(text, std::min(text_begin, begin), begin);
     if (token.rstrip) end = WhiteSpaceAfter(text, end);

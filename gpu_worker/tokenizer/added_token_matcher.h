@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "gpu_worker/tokenizer/special_runs.h"
 #include "gpu_worker/tokenizer/tokenizer_spec.h"
 
 namespace retroinfer {
@@ -29,11 +30,16 @@ class AddedTokenMatcher {
   explicit AddedTokenMatcher(std::vector<AddedTokenSpec> tokens);
 
   // Cuts `text` into segments, none of them empty, and appends them to `out`. Special tokens count
-  // only with `parse_special`; without it their text is text like any other.
+  // only where `special` allows all of their bytes; elsewhere their text is text like any other.
   //
-  // REQUIRES: `text` is valid UTF-8.
+  // REQUIRES: `text` is valid UTF-8; special.size() == text.size().
   // Cost:     O(n x length of the longest token) at worst; one table look-up a byte in most texts.
-  void Split(std::string_view text, bool parse_special, std::vector<TextSegment>& out) const;
+  void Split(std::string_view text, const SpecialRuns& special,
+             std::vector<TextSegment>& out) const;
+  // The same with one answer for the whole text.
+  void Split(std::string_view text, bool parse_special, std::vector<TextSegment>& out) const {
+    Split(text, SpecialRuns(text.size(), parse_special), out);
+  }
 
  private:
   static constexpr int32_t kNone = -1;

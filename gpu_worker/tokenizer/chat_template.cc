@@ -1,337 +1,173 @@
-// A conversation becomes a list of special tokens and runs of plain text. Everything between two
-// special tokens is one run, role and content together, because that is what the tokenizer of
-// Hugging Face sees: "user\n" and a content that begins with "\n" share a token.
 #include "gpu_worker/tokenizer/chat_template.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "common/hash/sha256.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/tokenizer/utf8.h"
+#include "gpu_worker/jinja/characters.h"
+#include "gpu_worker/jinja/globals.h"
+#include "gpu_worker/tokenizer/chat_variables.h"
+#include "gpu_worker/tokenizer/special_runs.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr std::string_view kThinkEnd = "</think>";
+using jinja::Text;
 
-// What Python's str.strip() drops: white space and four separators of ASCII.
-bool IsStripped(char32_t code) { return IsWhiteSpace(code) || (code >= 0x1C && code <= 0x1F); }
+// Grows with the conversation: a template that copies a long one a few times is a fair one.
+jinja::Limits LimitsFor(size_t input_bytes) {
+  jinja::Limits limits;
+  limits.steps_max = (uint64_t{1} << 24) + 4 * input_bytes;
+  limits.memory_bytes_max = (size_t{64} << 20) + 16 * input_bytes;
+  limits.output_bytes_max = (size_t{1} << 20) + 4 * input_bytes;
+  return limits;
+}
 
-std::string_view Strip(std::string_view text) {
-  while (!text.empty()) {
-    const Utf8Step step = NextUtf8(text);
-    if (step.kind != Utf8Step::Kind::kCharacter || !IsStripped(step.code)) break;
-    text.remove_prefix(step.length);
+size_t BytesOf(std::span<const ChatMessage> messages, const ChatOptions& options) {
+  size_t bytes = options.tools.size() + options.arguments.size();
+  for (const ChatMessage& message : messages) {
+    bytes += message.content.size() + message.tool_calls.size() + message.name.size() +
+             message.tool_call_id.size() + message.reasoning_content.size();
   }
-  while (!text.empty()) {
-    const Utf8Step step = LastUtf8(text);
-    if (step.kind != Utf8Step::Kind::kCharacter || !IsStripped(step.code)) break;
-    text.remove_suffix(step.length);
+  return bytes;
+}
+
+Text TrimEnd(const Text& text) {
+  size_t end = text.size();
+  while (end > 0) {
+    const jinja::Character last =
+        jinja::LastCharacter(std::string_view(text.bytes()).substr(0, end));
+    if (!jinja::IsSpace(last.code)) break;
+    end -= last.length;
   }
-  return text;
+  return text.Part(0, end);
 }
 
-std::string_view StripNewLines(std::string_view text, bool front, bool back) {
-  while (front && !text.empty() && text.front() == '\n') text.remove_prefix(1);
-  while (back && !text.empty() && text.back() == '\n') text.remove_suffix(1);
-  return text;
-}
-
-bool Has(std::string_view text, std::string_view part) {
-  return text.find(part) != std::string_view::npos;
-}
-
-// The text between the first `begin` and the next `end`; nothing if either is missing.
-std::optional<std::string> Between(std::string_view text, std::string_view begin,
-                                   std::string_view end) {
-  const size_t from = text.find(begin);
-  if (from == std::string_view::npos) return std::nullopt;
-  text.remove_prefix(from + begin.size());
-  const size_t to = text.find(end);
-  if (to == std::string_view::npos) return std::nullopt;
-  return std::string(text.substr(0, to));
-}
-
-// The text of the system message that a ChatML template writes out in one literal.
-std::optional<std::string> DefaultSystem(std::string_view jinja) {
-  constexpr std::string_view kBegin = "<|im_start|>system\n";
-  constexpr std::string_view kEnd = "<|im_end|>";
-  for (size_t at = jinja.find(kBegin); at != std::string_view::npos;
-       at = jinja.find(kBegin, at + 1)) {
-    const std::string_view rest = jinja.substr(at + kBegin.size());
-    const std::string_view text = rest.substr(0, rest.find(kEnd));
-    if (text.size() < rest.size() && text.find_first_of("'\"{}") == std::string_view::npos) {
-      return std::string(text);
-    }
+// Cuts the text at the mark of the message that is to be continued.
+absl::StatusOr<Text> CutAtMark(const Text& text) {
+  std::string_view mark = kContinuationMark;
+  mark.remove_suffix(1);
+  const size_t at = text.bytes().rfind(mark);
+  if (at == std::string::npos) {
+    return absl::InvalidArgumentError(
+        "continue_final_message: the chat template does not write the last message's text");
   }
-  return std::nullopt;
+  const bool keeps_space = std::string_view(text.bytes()).substr(at).starts_with(kContinuationMark);
+  return keeps_space ? text.Part(0, at) : TrimEnd(text.Part(0, at));
 }
 
-// What a ChatML template writes after the role of the answer that it asks for.
-std::string AnswerPrefix(std::string_view jinja) {
-  constexpr std::string_view kBegin = "<|im_start|>assistant\n";
-  const size_t begin = jinja.find(kBegin, jinja.find("add_generation_prompt"));
-  if (begin == std::string_view::npos) return {};
-  const std::string_view rest = jinja.substr(begin + kBegin.size());
-  return std::string(rest.substr(0, rest.find_first_of("'\"")));
-}
-
-// An answer cut into its thought and the rest, as Qwen3's template does it.
-struct Answer {
-  std::string_view thought;
-  std::string_view content;
-};
-
-Answer SplitThought(std::string_view text) {
-  constexpr std::string_view kThinkBegin = "<think>";
-  const size_t first_end = text.find(kThinkEnd);
-  if (first_end == std::string_view::npos) return {.thought = {}, .content = text};
-  std::string_view thought = StripNewLines(text.substr(0, first_end), false, true);
-  if (const size_t begin = thought.rfind(kThinkBegin); begin != std::string_view::npos) {
-    thought.remove_prefix(begin + kThinkBegin.size());
-  }
-  const std::string_view content = text.substr(text.rfind(kThinkEnd) + kThinkEnd.size());
-  return {.thought = StripNewLines(thought, true, true),
-          .content = StripNewLines(content, true, false)};
-}
-
-bool IsToolResponse(std::string_view content) {
-  constexpr std::string_view kBegin = "<tool_response>";
-  constexpr std::string_view kEnd = "</tool_response>";
-  return content.starts_with(kBegin) && content.ends_with(kEnd);
-}
-
-// The index of the last message in which a user asks something; the last index if there is none.
-size_t LastQueryIndex(std::span<const ChatMessage> messages) {
-  for (size_t i = messages.size(); i-- > 0;) {
-    if (messages[i].role == "user" && !IsToolResponse(messages[i].content)) return i;
-  }
-  return messages.size() - 1;
-}
-
-absl::Status CheckMessages(std::span<const ChatMessage> messages) {
-  if (messages.empty()) return absl::InvalidArgumentError("messages: at least one is needed");
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const std::string& role = messages[i].role;
-    if (role != "system" && role != "user" && role != "assistant") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("messages[", i, "]: the role \"", absl::CHexEscape(role.substr(0, 100)),
-                       "\" is not supported; system, user and assistant are"));
-    }
-    if (absl::Status status = ValidateUtf8(messages[i].content); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("messages[", i, "]: ", status.message()));
-    }
-  }
-  return absl::OkStatus();
+std::string FingerprintOf(const std::string& text, const std::string& tool_text) {
+  const common::Hash256 hash = common::Sha256("chat template").Add(text).Add(tool_text).Finish();
+  constexpr size_t kDigits = 16;
+  return hash.ToHex().substr(0, kDigits);
 }
 
 }  // namespace
 
-// Collects tokens; text waits until the next special token or the end.
-class ChatTemplate::Writer {
- public:
-  explicit Writer(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
-
-  void Text(std::string_view text) { text_.append(text); }
-
-  absl::Status Special(int32_t id) {
-    RETURN_IF_ERROR(FlushText({.add_special = false}));
-    ids_.push_back(id);
-    return absl::OkStatus();
-  }
-
-  absl::Status FlushText(EncodeOptions options) {
-    ASSIGN_OR_RETURN(const std::vector<int32_t> ids, tokenizer_.Encode(text_, options));
-    ids_.insert(ids_.end(), ids.begin(), ids.end());
-    text_.clear();
-    return absl::OkStatus();
-  }
-
-  std::vector<int32_t> TakeIds() { return std::move(ids_); }
-
- private:
-  const Tokenizer& tokenizer_;
-  std::string text_;
-  std::vector<int32_t> ids_;
-};
-
 ChatTemplate ChatTemplate::Create(const Tokenizer& tokenizer) {
   ChatTemplate chat_template(tokenizer);
-  if (!tokenizer.config().chat_template.has_value()) return chat_template;
-  // Line ends are written as they are in some files and as "\n" of a Jinja string in others.
-  const std::string jinja = absl::StrReplaceAll(*tokenizer.config().chat_template, {{"\\n", "\n"}});
-  if (chat_template.RecognizeLlama3(jinja)) {
-    chat_template.family_ = Family::kLlama3;
-  } else if (chat_template.RecognizeChatMl(jinja)) {
-    chat_template.family_ = Family::kChatMl;
+  const TokenizerConfig& config = tokenizer.config();
+  if (config.chat_template.has_value() || config.tool_template.has_value()) {
+    chat_template.source_ =
+        config.template_source.empty() ? "tokenizer_config.json" : config.template_source;
   }
-  chat_template.trims_ = Has(jinja, "|trim") || Has(jinja, "| trim");
+  chat_template.SetTemplate(config.chat_template, config.tool_template);
   return chat_template;
 }
 
-bool ChatTemplate::RecognizeLlama3(const std::string& jinja) {
-  const std::optional<int32_t> start = tokenizer_->SpecialId("<|start_header_id|>");
-  const std::optional<int32_t> end = tokenizer_->SpecialId("<|end_header_id|>");
-  const std::optional<int32_t> end_of_turn = tokenizer_->SpecialId("<|eot_id|>");
-  if (!start.has_value() || !end.has_value() || !end_of_turn.has_value() ||
-      !Has(jinja, "<|start_header_id|>") || !Has(jinja, "<|end_header_id|>\n\n") ||
-      !Has(jinja, "<|eot_id|>")) {
-    return false;
-  }
-  start_header_id_ = *start;
-  end_header_id_ = *end;
-  end_of_turn_id_ = *end_of_turn;
-  if (Has(jinja, "bos_token") || Has(jinja, "<|begin_of_text|>")) bos_id_ = tokenizer_->bos_id();
-  constexpr std::string_view kKnowledge = "Cutting Knowledge Date: ";
-  if (const auto date = Between(jinja, kKnowledge, "\n"); date.has_value()) {
-    knowledge_line_ = absl::StrCat(std::string(kKnowledge), *date, "\n");
-    default_date_ = Between(jinja, "date_string = \"", "\"").value_or("26 Jul 2024");
-    knows_today_ = Has(jinja, "strftime_now");
-  }
-  return true;
+absl::StatusOr<ChatTemplate> ChatTemplate::CreateFromFile(const Tokenizer& tokenizer,
+                                                          const std::filesystem::path& file) {
+  ASSIGN_OR_RETURN(const std::string text, ReadTemplateFile(file));
+  ChatTemplate chat_template(tokenizer);
+  chat_template.source_ = file.string();
+  chat_template.SetTemplate(text, std::nullopt);
+  RETURN_IF_ERROR(chat_template.program_.status());
+  return chat_template;
 }
 
-bool ChatTemplate::RecognizeChatMl(const std::string& jinja) {
-  const std::optional<int32_t> start = tokenizer_->SpecialId("<|im_start|>");
-  const std::optional<int32_t> end = tokenizer_->SpecialId("<|im_end|>");
-  if (!start.has_value() || !end.has_value() || !Has(jinja, "<|im_start|>") ||
-      !Has(jinja, "<|im_end|>")) {
-    return false;
+void ChatTemplate::SetTemplate(const std::optional<std::string>& text,
+                               const std::optional<std::string>& tool_text) {
+  program_ = absl::FailedPreconditionError(
+      "this model has no chat template, so it does not say how a conversation becomes a prompt: "
+      "send `text` with the prompt as the model wants it, or start the server with --chat-template "
+      "FILE (a Jinja template)");
+  if (text.has_value()) program_ = Compile(*text);
+  if (tool_text.has_value()) tool_program_ = Compile(*tool_text);
+  if (text.has_value() || tool_text.has_value()) {
+    fingerprint_ = FingerprintOf(text.value_or(""), tool_text.value_or(""));
   }
-  message_start_id_ = *start;
-  message_end_id_ = *end;
-  default_system_ = DefaultSystem(jinja);
-  drops_thoughts_ = Has(jinja, "split('</think>')");
-  keeps_last_thought_ = drops_thoughts_ && Has(jinja, "last_query_index");
-  can_skip_thinking_ = Has(jinja, "enable_thinking");
-  answer_prefix_ = AnswerPrefix(jinja);
-  return true;
 }
 
-std::string_view ChatTemplate::family_name() const {
-  switch (family_) {
-    case Family::kLlama3:
-      return "llama3";
-    case Family::kChatMl:
-      return "chatml";
-    case Family::kPlain:
-      return "plain";
+ChatTemplate::SharedProgram ChatTemplate::Compile(const std::string& text) {
+  absl::StatusOr<jinja::Program> program = jinja::Program::Parse(text);
+  if (!program.ok()) {
+    problem_ = std::string(program.status().message());
+    return absl::FailedPreconditionError(
+        absl::StrCat("the chat template (", source_, ") cannot be run: ", problem_,
+                     ". Start the server with --chat-template FILE to use another one"));
   }
-  return "";
+  if (!program->gaps().empty()) {
+    problem_ = absl::StrCat("not supported: ", absl::StrJoin(program->gaps(), "; "));
+  }
+  return std::make_shared<const jinja::Program>(*std::move(program));
+}
+
+absl::Status ChatTemplate::Explain(const absl::Status& error) const {
+  const std::string message(error.message());
+  if (jinja::IsRaisedError(error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the chat template refuses this conversation, ", message));
+  }
+  const std::string text = absl::StrCat("the chat template (", source_, "), ", message);
+  switch (error.code()) {
+    case absl::StatusCode::kUnimplemented:
+      return absl::FailedPreconditionError(
+          absl::StrCat(text,
+                       ": not supported here. Start the server with --chat-template FILE to "
+                       "use another one"));
+    case absl::StatusCode::kResourceExhausted:
+      return absl::ResourceExhaustedError(text);
+    default:
+      return absl::InvalidArgumentError(text);
+  }
+}
+
+absl::StatusOr<Text> ChatTemplate::Render(std::span<const ChatMessage> messages,
+                                          const ChatOptions& options) const {
+  const bool with_tools = !options.tools.empty() && tool_program_.has_value();
+  const SharedProgram& program = with_tools ? *tool_program_ : program_;
+  RETURN_IF_ERROR(program.status());
+  const auto render = [&](CallArgumentsForm form, bool& ran) -> absl::StatusOr<Text> {
+    jinja::Workspace workspace(LimitsFor(BytesOf(messages, options)),
+                               options.now.value_or(absl::Now()), absl::LocalTimeZone());
+    ASSIGN_OR_RETURN(const jinja::Program::Variables variables,
+                     MakeChatVariables(workspace, tokenizer_->config(), messages, options, form));
+    ran = true;
+    return (*program)->Render(workspace, variables);
+  };
+  bool ran = false;
+  absl::StatusOr<Text> text = render(CallArgumentsForm::kObject, ran);
+  if (ran && absl::IsInvalidArgument(text.status()) && !jinja::IsRaisedError(text.status()) &&
+      HasToolCalls(messages)) {
+    // Perhaps this template adds the arguments of calls to text.
+    absl::StatusOr<Text> other = render(CallArgumentsForm::kText, ran);
+    if (other.ok()) text = std::move(other);
+  }
+  if (!text.ok()) return ran ? Explain(text.status()) : text.status();
+  return options.continue_final_message ? CutAtMark(*text) : *std::move(text);
 }
 
 absl::StatusOr<std::vector<int32_t>> ChatTemplate::Encode(std::span<const ChatMessage> messages,
                                                           const ChatOptions& options) const {
-  RETURN_IF_ERROR(CheckMessages(messages));
-  Writer writer(*tokenizer_);
-  switch (family_) {
-    case Family::kLlama3:
-      RETURN_IF_ERROR(WriteLlama3(messages, options, writer));
-      break;
-    case Family::kChatMl:
-      RETURN_IF_ERROR(WriteChatMl(messages, options, writer));
-      break;
-    case Family::kPlain:
-      RETURN_IF_ERROR(WritePlain(messages, writer));
-      break;
+  ASSIGN_OR_RETURN(const Text text, Render(messages, options));
+  SpecialRuns special;
+  for (const Text::Run& run : text.runs()) {
+    special.Append(run.end - special.size(), run.of_template);
   }
-  return writer.TakeIds();
-}
-
-absl::Status ChatTemplate::WriteLlama3(std::span<const ChatMessage> messages,
-                                       const ChatOptions& options, Writer& writer) const {
-  const auto header = [&](std::string_view role) -> absl::Status {
-    RETURN_IF_ERROR(writer.Special(start_header_id_));
-    writer.Text(role);
-    RETURN_IF_ERROR(writer.Special(end_header_id_));
-    writer.Text("\n\n");
-    return absl::OkStatus();
-  };
-  const auto content_of = [&](const ChatMessage& message) {
-    return trims_ ? Strip(message.content) : std::string_view(message.content);
-  };
-  if (bos_id_.has_value()) RETURN_IF_ERROR(writer.Special(*bos_id_));
-  if (!knowledge_line_.empty()) {
-    std::string date = options.date;
-    if (date.empty()) {
-      date = knows_today_ ? absl::FormatTime("%d %b %Y", absl::Now(), absl::LocalTimeZone())
-                          : default_date_;
-    }
-    RETURN_IF_ERROR(header("system"));
-    writer.Text(knowledge_line_);
-    writer.Text(absl::StrCat("Today Date: ", date, "\n\n"));
-    if (messages.front().role == "system") {
-      writer.Text(content_of(messages.front()));
-      messages = messages.subspan(1);
-    }
-    RETURN_IF_ERROR(writer.Special(end_of_turn_id_));
-  }
-  for (const ChatMessage& message : messages) {
-    RETURN_IF_ERROR(header(message.role));
-    writer.Text(content_of(message));
-    RETURN_IF_ERROR(writer.Special(end_of_turn_id_));
-  }
-  if (options.add_generation_prompt) RETURN_IF_ERROR(header("assistant"));
-  return writer.FlushText({.add_special = false});
-}
-
-absl::Status ChatTemplate::WriteChatMl(std::span<const ChatMessage> messages,
-                                       const ChatOptions& options, Writer& writer) const {
-  const auto begin = [&](std::string_view role) -> absl::Status {
-    RETURN_IF_ERROR(writer.Special(message_start_id_));
-    writer.Text(role);
-    writer.Text("\n");
-    return absl::OkStatus();
-  };
-  const auto end = [&]() -> absl::Status {
-    RETURN_IF_ERROR(writer.Special(message_end_id_));
-    writer.Text("\n");
-    return absl::OkStatus();
-  };
-  if (default_system_.has_value() && messages.front().role != "system") {
-    RETURN_IF_ERROR(begin("system"));
-    writer.Text(*default_system_);
-    RETURN_IF_ERROR(end());
-  }
-  const size_t last_query_index = LastQueryIndex(messages);
-  for (size_t i = 0; i < messages.size(); ++i) {
-    RETURN_IF_ERROR(begin(messages[i].role));
-    std::string_view content = messages[i].content;
-    if (trims_) content = Strip(content);
-    if (messages[i].role == "assistant" && drops_thoughts_) {
-      const Answer answer = SplitThought(content);
-      content = answer.content;
-      const bool is_last = i + 1 == messages.size();
-      if (keeps_last_thought_ && i > last_query_index && (is_last || !answer.thought.empty())) {
-        writer.Text("<think>\n");
-        writer.Text(answer.thought);
-        writer.Text("\n</think>\n\n");
-        content = StripNewLines(content, true, false);
-      }
-    }
-    writer.Text(content);
-    RETURN_IF_ERROR(end());
-  }
-  if (options.add_generation_prompt) {
-    RETURN_IF_ERROR(begin("assistant"));
-    writer.Text(answer_prefix_);
-    if (can_skip_thinking_ && !options.enable_thinking) writer.Text("<think>\n\n</think>\n\n");
-  }
-  return writer.FlushText({.add_special = false});
-}
-
-absl::Status ChatTemplate::WritePlain(std::span<const ChatMessage> messages, Writer& writer) const {
-  for (size_t i = 0; i < messages.size(); ++i) {
-    if (i > 0) writer.Text("\n");
-    writer.Text(messages[i].content);
-  }
-  return writer.FlushText({.add_special = true});
+  return tokenizer_->EncodeRendered(text.bytes(), special);
 }
 
 }  // namespace retroinfer

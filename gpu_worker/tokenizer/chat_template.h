@@ -1,7 +1,9 @@
-// Turns a conversation into the tokens of the model's chat format.
+// Turns a conversation into tokens by the model's own chat template.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,88 +11,88 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "gpu_worker/jinja/program.h"
 #include "gpu_worker/tokenizer/tokenizer.h"
 
 namespace retroinfer {
 
+// Of a conversation. What is empty is not given to the template, but for `content`.
 struct ChatMessage {
-  std::string role;  // "system", "user" or "assistant"
+  std::string role;
   std::string content;
+  std::string name;
+  std::string tool_calls;  // a JSON list
+  std::string tool_call_id;
+  std::string reasoning_content;
 };
 
 struct ChatOptions {
-  // Ends with the beginning of an answer.
-  bool add_generation_prompt = true;
-  // Qwen3's switch: false puts an empty thought before the answer. Others do not know it.
-  bool enable_thinking = true;
-  // What a template of Llama 3.1 or later says is today, "26 Jul 2024"; empty: what the template
-  // says by default.
-  std::string date;
+  // Ends with the beginning of an answer. Default: unless the last message is to be continued.
+  std::optional<bool> add_generation_prompt;
+  // Ends within the last message, whose text the model goes on with.
+  bool continue_final_message = false;
+  std::optional<bool> enable_thinking;
+  std::string tools;              // a JSON list; empty: none
+  std::string arguments;          // a JSON object of further variables of the template; empty: none
+  std::optional<absl::Time> now;  // of strftime_now(); none: the clock
 };
 
-// The formats are written here in C++, and the model folder's Jinja template only tells which one
-// it is and what its default texts are. Special tokens come from the format alone: contents are
-// encoded as plain text. For these formats the ids are those of Hugging Face's
-// apply_chat_template().
+// Runs the Jinja template of the model folder, in a sandbox with limits, and tokenizes what it
+// writes as Hugging Face's apply_chat_template() does, but for one thing: special tokens come from
+// the template's own text and its variables bos_token, eos_token, ... alone. What messages, tools
+// and arguments say is text, whatever it spells. A role counts as the template's own text if it is
+// one that templates make tokens of: system, user, assistant, tool, developer, ipython, function,
+// observation, context, document, documents.
 //
 // Threads: immutable after construction.
 class ChatTemplate {
  public:
-  enum class Family {
-    kLlama3,  // <|start_header_id|>role<|end_header_id|>\n\ncontent<|eot_id|>
-    kChatMl,  // <|im_start|>role\ncontent<|im_end|>\n: Qwen
-    kPlain,   // no format that is known: the contents, a line each
-  };
-
-  // Recognises the format from the chat template and the special tokens of `tokenizer`.
+  // Takes the template of tokenizer.config(). One that cannot be run is refused by Encode(), not
+  // here.
   //
   // REQUIRES: `tokenizer` outlives the template.
   static ChatTemplate Create(const Tokenizer& tokenizer);
+  // Takes the template in `file`.
+  //
+  // Returns: an error if the file cannot be read, or is no template that can be run.
+  static absl::StatusOr<ChatTemplate> CreateFromFile(const Tokenizer& tokenizer,
+                                                     const std::filesystem::path& file);
 
-  // Returns: INVALID_ARGUMENT if there is no message, a role is not one of the three (tool calls
-  // have
-  //          a structure that these messages do not carry), or a text is not UTF-8.
+  // Returns: FAILED_PRECONDITION if there is no template, or it needs what this server lacks;
+  //          INVALID_ARGUMENT if a message is malformed, or the template refuses the conversation;
+  //          RESOURCE_EXHAUSTED if it takes too much work. Errors of a template name its line.
   absl::StatusOr<std::vector<int32_t>> Encode(std::span<const ChatMessage> messages,
                                               const ChatOptions& options = {}) const;
 
-  Family family() const { return family_; }
-  // "llama3", "chatml" or "plain".
-  std::string_view family_name() const;
+  // The text that Encode() tokenizes.
+  absl::StatusOr<jinja::Text> Render(std::span<const ChatMessage> messages,
+                                     const ChatOptions& options = {}) const;
+
+  // Where the template is from: "chat_template.jinja", "tokenizer_config.json", a path, or "none".
+  const std::string& source() const { return source_; }
+  // Differs for different templates: 16 digits; empty if there is none.
+  const std::string& fingerprint() const { return fingerprint_; }
+  // Whether requests with tools get a template of their own.
+  bool has_tool_template() const { return tool_program_.has_value(); }
+  // Why the template cannot be run, or what it names that this server lacks; empty: nothing known.
+  const std::string& problem() const { return problem_; }
 
  private:
-  class Writer;
+  using SharedProgram = absl::StatusOr<std::shared_ptr<const jinja::Program>>;
 
   explicit ChatTemplate(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
-  bool RecognizeLlama3(const std::string& jinja);
-  bool RecognizeChatMl(const std::string& jinja);
-
-  absl::Status WriteLlama3(std::span<const ChatMessage> messages, const ChatOptions& options,
-                           Writer& writer) const;
-  absl::Status WriteChatMl(std::span<const ChatMessage> messages, const ChatOptions& options,
-                           Writer& writer) const;
-  absl::Status WritePlain(std::span<const ChatMessage> messages, Writer& writer) const;
+  void SetTemplate(const std::optional<std::string>& text,
+                   const std::optional<std::string>& tool_text);
+  SharedProgram Compile(const std::string& text);
+  absl::Status Explain(const absl::Status& error) const;
 
   const Tokenizer* tokenizer_;
-  Family family_ = Family::kPlain;
-  bool trims_ = false;  // white space around contents is dropped
-
-  // kLlama3: the tokens, and the lines on dates that Llama 3.1 has in its system message.
-  int32_t start_header_id_ = 0;
-  int32_t end_header_id_ = 0;
-  int32_t end_of_turn_id_ = 0;
-  std::optional<int32_t> bos_id_;
-  std::string knowledge_line_;  // "Cutting Knowledge Date: December 2023\n"; empty: no such lines
-  std::string default_date_;
-  bool knows_today_ = false;  // the template asks for the date of today
-
-  // kChatMl: the tokens, and what differs between Qwen's generations.
-  int32_t message_start_id_ = 0;
-  int32_t message_end_id_ = 0;
-  std::optional<std::string> default_system_;  // said where the conversation has no system message
-  bool drops_thoughts_ = false;                // "<think>..</think>" of earlier answers
-  bool keeps_last_thought_ = false;            // but not of answers after the last question
-  bool can_skip_thinking_ = false;             // understands enable_thinking
-  std::string answer_prefix_;  // what the template begins an answer with: "<think>\n", or nothing
+  std::string source_ = "none";
+  std::string fingerprint_;
+  std::string problem_;
+  SharedProgram program_;
+  std::optional<SharedProgram> tool_program_;
 };
 
 }  // namespace retroinfer

@@ -42,39 +42,55 @@ absl::StatusOr<AddedTokenMatcher> MakeMatcher(const TokenizerSpec& spec, bool no
   return AddedTokenMatcher(std::move(tokens));
 }
 
+// Normalises run by run; what belongs to which run is known afterwards. An ASCII character composes
+// with nothing before it, so runs are cut there; bytes between a run's end and the next such
+// character may be special only if both runs may.
+absl::StatusOr<SpecialRuns> Normalize(std::string_view text, const SpecialRuns& special,
+                                      std::string& out) {
+  SpecialRuns runs;
+  size_t begin = 0;
+  for (const SpecialRuns::Run& run : special.runs()) {
+    size_t end = std::max(begin, run.end);
+    while (end < text.size() && static_cast<uint8_t>(text[end]) >= 0x80) ++end;
+    ASSIGN_OR_RETURN(const std::string normalized, NormalizeNfc(text.substr(begin, end - begin)));
+    runs.Append(normalized.size(), special.Allow(begin, end));
+    out.append(normalized);
+    begin = end;
+  }
+  return runs;
+}
+
 }  // namespace
 
 // One call of Encode().
 class Tokenizer::Encoder {
  public:
-  Encoder(const Tokenizer& tokenizer, bool parse_special, std::vector<int32_t>& out)
-      : tokenizer_(tokenizer),
-        parse_special_(parse_special),
-        pre_tokenizer_(tokenizer.pre_tokenizer_),
-        out_(out) {}
+  Encoder(const Tokenizer& tokenizer, std::vector<int32_t>& out)
+      : tokenizer_(tokenizer), pre_tokenizer_(tokenizer.pre_tokenizer_), out_(out) {}
 
-  absl::Status Run(std::string_view text) {
+  absl::Status Run(std::string_view text, const SpecialRuns& special) {
     std::vector<TextSegment> segments;
-    tokenizer_.raw_matcher_.Split(text, parse_special_, segments);
+    tokenizer_.raw_matcher_.Split(text, special, segments);
     for (const TextSegment& segment : segments) {
       if (segment.token_id != TextSegment::kText) {
         out_.push_back(segment.token_id);
         continue;
       }
-      RETURN_IF_ERROR(EncodeRaw(segment.text));
+      const auto begin = static_cast<size_t>(segment.text.data() - text.data());
+      RETURN_IF_ERROR(EncodeRaw(segment.text, special.Part(begin, begin + segment.text.size())));
     }
     return absl::OkStatus();
   }
 
  private:
-  absl::Status EncodeRaw(std::string_view text) {
+  absl::Status EncodeRaw(std::string_view text, SpecialRuns special) {
     if (tokenizer_.nfc_) {
-      ASSIGN_OR_RETURN(std::string normalized, NormalizeNfc(text));
-      normalized_texts_.push_back(std::move(normalized));
+      normalized_texts_.emplace_back();
+      ASSIGN_OR_RETURN(special, Normalize(text, special, normalized_texts_.back()));
       text = normalized_texts_.back();
     }
     std::vector<TextSegment> segments;
-    tokenizer_.normalized_matcher_.Split(text, parse_special_, segments);
+    tokenizer_.normalized_matcher_.Split(text, special, segments);
     for (const TextSegment& segment : segments) {
       if (segment.token_id != TextSegment::kText) {
         out_.push_back(segment.token_id);
@@ -114,7 +130,6 @@ class Tokenizer::Encoder {
   };
 
   const Tokenizer& tokenizer_;
-  const bool parse_special_;
   PreTokenizer::Run pre_tokenizer_;
   BpeModel::Scratch scratch_;
   std::deque<std::string> normalized_texts_;  // the keys of cache_ point into them
@@ -220,17 +235,30 @@ absl::Status Tokenizer::CheckTemplate(const TokenizerSpec& spec) {
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(std::string_view text,
                                                        EncodeOptions options) const {
+  std::vector<int32_t> ids;
+  ids.reserve(prefix_.size() + text.size() / kBytesPerTokenGuess + suffix_.size());
+  if (options.add_special) ids.insert(ids.end(), prefix_.begin(), prefix_.end());
+  RETURN_IF_ERROR(AppendIds(text, SpecialRuns(text.size(), options.parse_special), ids));
+  if (options.add_special) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
+  return ids;
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::EncodeRendered(std::string_view text,
+                                                               const SpecialRuns& special) const {
+  std::vector<int32_t> ids;
+  ids.reserve(text.size() / kBytesPerTokenGuess);
+  RETURN_IF_ERROR(AppendIds(text, special, ids));
+  return ids;
+}
+
+absl::Status Tokenizer::AppendIds(std::string_view text, const SpecialRuns& special,
+                                  std::vector<int32_t>& ids) const {
   if (text.size() > kTextBytesMax) {
     return absl::InvalidArgumentError(absl::StrCat("the text has ", text.size(), " bytes, at most ",
                                                    kTextBytesMax, " can be tokenized at once"));
   }
   RETURN_IF_ERROR(ValidateUtf8(text));
-  std::vector<int32_t> ids;
-  ids.reserve(prefix_.size() + text.size() / kBytesPerTokenGuess + suffix_.size());
-  if (options.add_special) ids.insert(ids.end(), prefix_.begin(), prefix_.end());
-  RETURN_IF_ERROR(Encoder(*this, options.parse_special, ids).Run(text));
-  if (options.add_special) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
-  return ids;
+  return Encoder(*this, ids).Run(text, special);
 }
 
 std::string Tokenizer::Decode(std::span<const int32_t> ids, bool skip_special) const {

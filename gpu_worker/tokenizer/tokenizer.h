@@ -17,6 +17,7 @@
 #include "gpu_worker/tokenizer/added_token_matcher.h"
 #include "gpu_worker/tokenizer/bpe_model.h"
 #include "gpu_worker/tokenizer/pre_tokenizer.h"
+#include "gpu_worker/tokenizer/special_runs.h"
 #include "gpu_worker/tokenizer/tokenizer_config.h"
 #include "gpu_worker/tokenizer/tokenizer_spec.h"
 
@@ -51,6 +52,14 @@ class Tokenizer {
   absl::StatusOr<std::vector<int32_t>> Encode(std::string_view text,
                                               EncodeOptions options = {}) const;
 
+  // The same for what a template has rendered: special tokens are recognised only where `special`
+  // allows it, and nothing is added. All else has the ids that it has without the cuts between
+  // runs.
+  //
+  // REQUIRES: special.size() == text.size().
+  absl::StatusOr<std::vector<int32_t>> EncodeRendered(std::string_view text,
+                                                      const SpecialRuns& special) const;
+
   // Returns the text of `ids`; bytes that are no UTF-8 become U+FFFD, ids that are no tokens
   // nothing.
   std::string Decode(std::span<const int32_t> ids, bool skip_special) const;
@@ -82,6 +91,8 @@ class Tokenizer {
             AddedTokenMatcher normalized_matcher);
   absl::Status AddAddedTokens(const TokenizerSpec& spec);
   absl::Status CheckTemplate(const TokenizerSpec& spec);
+  absl::Status AppendIds(std::string_view text, const SpecialRuns& special,
+                         std::vector<int32_t>& ids) const;
 
   // All constant after construction.
   BpeModel model_;

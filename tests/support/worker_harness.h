@@ -27,7 +27,10 @@ class WorkerHarness {
 
   explicit WorkerHarness(Settings settings)
       : metrics_("gpu_worker", "1.2.3", "test", "cpu"),
-        tokenizer_(MakeByteTokenizer()),
+        // The contents, a line each.
+        tokenizer_(MakeByteTokenizer({.chat_template =
+                                          "{% for m in messages %}{{ '' if loop.first else '\\n' }}"
+                                          "{{ m.content }}{% endfor %}"})),
         template_(ChatTemplate::Create(*tokenizer_)),
         engine_(std::make_unique<FakeEngine>(settings.engine)) {
     std::string pattern = (std::filesystem::temp_directory_path() / "retroinfer-XXXXXX").string();

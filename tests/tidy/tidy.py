@@ -22,7 +22,8 @@ MAX_FUNCTION_LINES = 70
 WORKER_LAYERS = {
     "device": set(),
     "ops": {"device"},
-    "tokenizer": set(),
+    "jinja": set(),
+    "tokenizer": {"jinja"},
     "model": {"device", "ops"},
     "wave_index": {"device", "ops"},
     "wave_buffer": {"device", "ops"},

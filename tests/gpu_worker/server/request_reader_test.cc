@@ -45,7 +45,12 @@ class RequestReaderTest : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr(message));
   }
 
-  const std::unique_ptr<Tokenizer> tokenizer_ = MakeByteTokenizer();
+  const std::unique_ptr<Tokenizer> tokenizer_ = MakeByteTokenizer(
+      {.chat_template =
+           "{% for m in messages %}<|im_start|>{{ m.role }}:{{ m.name }}{{ m.content }}"
+           "{{ m.tool_calls }}{{ m.tool_call_id }}{{ m.reasoning_content }}{% endfor %}"
+           "{{ tools }}{{ extra }}{{ enable_thinking }}"
+           "{% if add_generation_prompt %}<|im_start|>{% endif %}"});
   const ChatTemplate template_ = ChatTemplate::Create(*tokenizer_);
   ServedModel model_;
   const RequestReader reader_{model_, kMaxModelLen};
@@ -144,6 +149,45 @@ TEST_F(RequestReaderTest, MessagesGoThroughTheTemplate) {
   ASSERT_TRUE(expected.ok());
   EXPECT_EQ(ReadOne().prompt, *expected);
   for (const int32_t token : *expected) EXPECT_NE(token, kByteTokenizerEndOfText);
+  EXPECT_EQ(expected->front(), kByteTokenizerImStart);
+}
+
+TEST_F(RequestReaderTest, EveryFieldOfMessagesReachesTheTemplate) {
+  v1::Messages& messages = *request_.mutable_messages();
+  v1::Message* message = messages.add_messages();
+  message->set_role("tool");
+  message->set_content("C");
+  message->set_name("N");
+  message->set_tool_calls("[1]");
+  message->set_tool_call_id("I");
+  message->set_reasoning_content("R");
+  messages.set_tools(R"([{"a": 2}])");
+  messages.set_template_arguments(R"({"extra": "X"})");
+  messages.set_enable_thinking(false);
+  messages.set_add_generation_prompt(false);
+  EXPECT_EQ(tokenizer_->Decode(ReadOne().prompt, false),
+            "<|im_start|>tool:NC[1]IR[{'a': 2}]XFalse");
+  messages.clear_add_generation_prompt();
+  EXPECT_EQ(ReadOne().prompt.back(), kByteTokenizerImStart);
+  message->clear_tool_calls();
+  messages.set_continue_final_message(true);
+  EXPECT_EQ(tokenizer_->Decode(ReadOne().prompt, false), "<|im_start|>tool:NC");
+  messages.set_add_generation_prompt(true);
+  ExpectRefused("INVALID_INPUT", "exclude each other");
+  messages.clear_add_generation_prompt();
+  messages.set_tools("{");
+  ExpectRefused("INVALID_INPUT", "tools: no valid JSON");
+}
+
+TEST_F(RequestReaderTest, WithoutAChatTemplateMessagesAreRefused) {
+  const auto tokenizer = MakeByteTokenizer();
+  const ChatTemplate none = ChatTemplate::Create(*tokenizer);
+  model_.chat_template = &none;
+  request_.mutable_messages()->add_messages()->set_role("user");
+  const absl::Status status = Read().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(common::ReasonOf(status).reason, "CHAT_TEMPLATE");
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--chat-template"));
 }
 
 TEST_F(RequestReaderTest, TheEarlierOfDeadlineAndTimeoutCounts) {

@@ -27,9 +27,11 @@ TEST(ByteTokenizerTest, LargerIdsHaveNoText) {
   EXPECT_EQ(tokenizer->Decode(ids, false), "ab");
 }
 
-TEST(ByteTokenizerTest, MessagesAreJoinedLineByLine) {
+TEST(ByteTokenizerTest, HasNoChatTemplate) {
   const auto tokenizer = CreateByteTokenizer();
-  EXPECT_EQ(ChatTemplate::Create(*tokenizer).family(), ChatTemplate::Family::kPlain);
+  const std::vector<ChatMessage> messages = {{"user", "Hi"}};
+  EXPECT_EQ(ChatTemplate::Create(*tokenizer).Encode(messages).status().code(),
+            absl::StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

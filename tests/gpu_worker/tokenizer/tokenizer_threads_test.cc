@@ -13,9 +13,11 @@ namespace retroinfer {
 namespace {
 
 TEST(TokenizerThreadsTest, ManyThreadsShareOneTokenizer) {
-  const auto tokenizer = GoldenTokenizer("qwen", {.chat_template = "<|im_start|> <|im_end|>"});
+  const auto tokenizer =
+      GoldenTokenizer("qwen", {.chat_template = "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+                                                "{{ m.content|trim }}<|im_end|>\n{% endfor %}"});
   const ChatTemplate chat_template = ChatTemplate::Create(*tokenizer);
-  ASSERT_EQ(chat_template.family_name(), "chatml");
+  ASSERT_EQ(chat_template.problem(), "");
   const std::string text =
       "Threads don't share 12345 caches: \u00E9 wordy \u65E5\u672C <|im_end|>\n";
   const std::vector<ChatMessage> messages = {{"user", text}};

@@ -1,0 +1,16 @@
+// Values from JSON.
+#pragma once
+
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/jinja/workspace.h"
+
+namespace retroinfer::jinja {
+
+// Returns: INVALID_ARGUMENT if `text` is no JSON or nested deeper than 64 levels. Strings are not
+// of
+//          the template.
+absl::StatusOr<Value> ParseJson(Workspace& workspace, std::string_view text);
+
+}  // namespace retroinfer::jinja
