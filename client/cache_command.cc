@@ -18,6 +18,7 @@
 #include "client/private_file.h"
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
+#include "common/config/option_list.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::client {
@@ -385,6 +386,12 @@ int CacheCommand(int argc, const char* const* argv, const Streams& streams) {
   const std::string_view name = argc > 1 ? argv[1] : "";
   if (name == "--help" || name == "-h") {
     PrintHelp(streams.out);
+    return kExitOk;
+  }
+  if (name == common::kOptionListFlag) {
+    for (const Subcommand& subcommand : kSubcommands) {
+      std::fprintf(streams.out, "%s\t%s\n", subcommand.name, subcommand.help);
+    }
     return kExitOk;
   }
   for (const Subcommand& subcommand : kSubcommands) {

@@ -5,6 +5,7 @@
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "common/build_info/build_info.h"
+#include "common/config/option_list.h"
 #include "common/process/standard_streams.h"
 
 namespace retroinfer::client {
@@ -45,6 +46,12 @@ int Run(int argc, char** argv) {
   }
   if (name == "--version") {
     std::printf("retroinfer %s (%s)\n", common::kBuildVersion, common::kBuildRevision);
+    return kExitOk;
+  }
+  if (name == common::kOptionListFlag) {
+    for (const Subcommand& subcommand : kSubcommands) {
+      std::printf("%s\t%s\n", subcommand.name.data(), subcommand.help);
+    }
     return kExitOk;
   }
   if (name == "--help" || name == "-h" || name == "help") {

@@ -1,6 +1,8 @@
 #include <atomic>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/command_line.h"
 #include "client/commands.h"
 #include "client/connection.h"
@@ -9,6 +11,7 @@
 #include "client/serve_options.h"
 #include "client/supervisor.h"
 #include "common/build_info/build_info.h"
+#include "common/service/service_notifier.h"
 
 namespace retroinfer::client {
 namespace {
@@ -35,6 +38,13 @@ void PrintReady(const ServeOptions& options, const Streams& streams) {
   std::fflush(streams.err);
 }
 
+// What the supervisor grants its services at the end, and some more.
+absl::Duration StopTime(const ServeOptions& options) {
+  absl::Duration time = absl::Seconds(10);
+  for (const ServiceSpec& spec : ServiceSpecs(options)) time += spec.stop_grace;
+  return time;
+}
+
 }  // namespace
 
 int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
@@ -56,13 +66,22 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
       std::fprintf(streams.err, "retroinfer serve: stopping; once more to stop at once\n");
     }
   });
-  Supervisor supervisor(
-      "serve", ServiceSpecs(options), [&] { return signals.load(); }, streams);
+  const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
+  // The supervisor asks in every round of its loops, so it is what feeds the watchdog.
+  const auto should_stop = [&] {
+    notifier.Feed();
+    return signals.load();
+  };
+  Supervisor supervisor("serve", ServiceSpecs(options), should_stop, streams);
+  notifier.Status("starting kv_store_service and gpu_worker");
   const absl::Status status = supervisor.Start();
   if (status.ok()) {
     PrintReady(options, streams);
+    notifier.Ready(absl::StrCat("serving on ", ListenAddresses(options)));
     supervisor.Watch();
   }
+  notifier.Stopping("stopping gpu_worker and kv_store_service");
+  notifier.Progress("stopping gpu_worker and kv_store_service", StopTime(options));
   supervisor.Stop();
   if (status.ok() || absl::IsCancelled(status)) return kExitOk;
   return Fail(streams, "serve", std::string(status.message()), kExitFailed);

@@ -6,6 +6,8 @@
 #   protos                  the contracts, for clients in other languages
 #   demo-model              models/needle
 #   config                  example settings of the services, in etc/retroinfer
+#   systemd                 units, the user that they run as, and the memory limits that follow the settings
+#   manuals, completion     manual pages and shell completion, made from the programs' lists of options
 #
 # Programs get their component in retroinfer_program(). Paths are relative to the prefix that is given at
 # installation (--prefix) rather than at configuration; with the prefix /usr, settings go to /etc.
@@ -24,8 +26,35 @@ install(FILES models/needle/README.md models/needle/config.json models/needle/ge
               models/needle/tokenizer_config.json
         DESTINATION "${CMAKE_INSTALL_DATADIR}/retroinfer/models/needle" COMPONENT demo-model)
 
+# Made from what the programs themselves say of their options.
+find_package(Python3 COMPONENTS Interpreter)
+if(Python3_FOUND)
+  set(manuals "${CMAKE_BINARY_DIR}/manuals")
+  add_custom_command(
+    OUTPUT "${manuals}/stamp"
+    COMMAND Python3::Interpreter "${CMAKE_SOURCE_DIR}/deploy/manuals/make_manuals.py"
+            "$<TARGET_FILE_DIR:retroinfer>" "${manuals}"
+    COMMAND "${CMAKE_COMMAND}" -E touch "${manuals}/stamp"
+    DEPENDS retroinfer gpu_worker kv_store_service
+            "${CMAKE_SOURCE_DIR}/deploy/manuals/make_manuals.py"
+    COMMENT "Writing manual pages and shell completion"
+    VERBATIM)
+  add_custom_target(manuals ALL DEPENDS "${manuals}/stamp")
+  install(DIRECTORY "${manuals}/man/" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT manuals)
+  foreach(program retroinfer gpu_worker kv_store_service)
+    install(FILES "${manuals}/retroinfer.bash" RENAME ${program} COMPONENT completion
+            DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+  endforeach()
+  install(FILES "${manuals}/_retroinfer" COMPONENT completion
+          DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
+  install(FILES "${manuals}/retroinfer.fish" COMPONENT completion
+          DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
+else()
+  message(STATUS "Python 3 not found: no manual pages, no shell completion")
+endif()
+
 # Files that name installed paths are completed when the prefix is known.
-foreach(part config)
+foreach(part config systemd)
   install(CODE "set(RETROINFER_SOURCE_DIR \"${CMAKE_SOURCE_DIR}\")
 set(RETROINFER_STAGING_DIR \"${CMAKE_BINARY_DIR}/install/${part}\")
 set(RETROINFER_PART ${part})

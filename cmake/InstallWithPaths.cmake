@@ -12,9 +12,7 @@ set(DOC_DIR "${prefix}/${RETROINFER_DATA_DIR}/doc/retroinfer-server")
 
 function(install_completed source destination name mode)
   set(staged "${RETROINFER_STAGING_DIR}/${name}")
-  file(READ "${RETROINFER_SOURCE_DIR}/${source}" content)
-  string(CONFIGURE "${content}" content @ONLY)
-  file(WRITE "${staged}" "${content}")
+  configure_file("${RETROINFER_SOURCE_DIR}/${source}" "${staged}" @ONLY)
   set(permissions OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
   if(mode STREQUAL "program")
     list(APPEND permissions OWNER_EXECUTE GROUP_EXECUTE WORLD_EXECUTE)
@@ -31,4 +29,13 @@ if(RETROINFER_PART STREQUAL "config")
   file(INSTALL DESTINATION "${SYSCONF_DIR}/retroinfer" TYPE DIRECTORY
        FILES "${RETROINFER_STAGING_DIR}/credentials"
        DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+else()
+  foreach(name retroinfer-store retroinfer-worker retroinfer)
+    install_completed(deploy/systemd/${name}.service.in "${prefix}/lib/systemd/system"
+                      ${name}.service file)
+  endforeach()
+  install_completed(deploy/systemd/retroinfer-generator.in "${prefix}/lib/systemd/system-generators"
+                    retroinfer-generator program)
+  install_completed(deploy/systemd/retroinfer-server.sysusers.in "${prefix}/lib/sysusers.d"
+                    retroinfer-server.conf file)
 endif()

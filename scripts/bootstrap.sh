@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what the build, the tests and the demo need, on Debian 12 or Ubuntu 24.04. Packages that are
+# Installs what the build, the tests and the demo need, on Debian 12 or 13 or Ubuntu 24.04. Packages that are
 # there already are left alone; without missing packages nothing is asked of the network or of sudo.
 # usage: scripts/bootstrap.sh [--without-tests]
 set -euo pipefail
@@ -13,7 +13,7 @@ packages=(
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format
   prometheus prometheus-alertmanager haproxy
-  python3-yaml python3-grpcio python3-protobuf
+  python3-yaml python3-grpcio python3-protobuf systemd
 )
 [ "${1:-}" = --without-tests ] || packages+=("${test_packages[@]}")
 # Packages of these names start services of these names; the tests want their programs alone.
@@ -30,7 +30,7 @@ if [ ${#missing[@]} -eq 0 ]; then
 fi
 
 if ! command -v apt-get >/dev/null; then
-  echo "bootstrap: this needs apt-get (Debian 12, Ubuntu 24.04). Install by other means: ${missing[*]}" >&2
+  echo "bootstrap: this needs apt-get (Debian 12 or 13, Ubuntu 24.04). Install by other means: ${missing[*]}" >&2
   exit 1
 fi
 as_root=()

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Sets up, builds and runs every test. A second run is incremental. Arguments go to ctest.
+# RETROINFER_PRESET=developer makes warnings errors.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/bootstrap.sh
-cmake --preset release
-cmake --build --preset release
-ctest --preset release "$@"
+preset=${RETROINFER_PRESET:-release}
+cmake --preset "$preset"
+cmake --build --preset "$preset"
+ctest --preset "$preset" "$@"

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/config/byte_size.h"
+#include "common/config/option_list.h"
 
 namespace retroinfer::common {
 namespace {
@@ -81,6 +82,10 @@ absl::StatusOr<Settings::Outcome> Settings::Parse(int argc, const char* const* a
     const char* value = std::getenv(EnvironmentName(name).c_str());
     if (value == nullptr || *value == '\0' || IsGiven(given, "--" + name)) continue;
     arguments.insert(arguments.begin(), absl::StrCat("--", name, "=", value));
+  }
+  if (given == std::vector<std::string>{kOptionListFlag}) {
+    std::cout << OptionListJson(app_) << std::endl;
+    return Outcome::kExit;
   }
   std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
   try {

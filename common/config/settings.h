@@ -18,7 +18,7 @@ namespace retroinfer::common {
 // Threads: one.
 class Settings {
  public:
-  enum class Outcome { kRun, kExit };  // kExit: help or version was printed
+  enum class Outcome { kRun, kExit };  // kExit: help, version or the like was printed
 
   Settings(std::string description, std::string version);
 
@@ -31,7 +31,7 @@ class Settings {
   CLI::Option* AddDuration(const std::string& flag, absl::Duration* value,  // "1.5s", "200ms"
                            const std::string& help);
 
-  // Parses; afterwards the variables of all options are set.
+  // Parses; afterwards the variables of all options are set. For --option-list: option_list.h.
   //
   // Returns: INVALID_ARGUMENT with CLI11's message for unknown flags, bad values, a config file
   // that

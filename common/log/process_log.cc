@@ -1,8 +1,6 @@
 #include "common/log/process_log.h"
 
 #include <fcntl.h>
-#include <grpc/support/log.h>
-#include <grpcpp/version_info.h>
 #include <signal.h>
 #include <spdlog/sinks/sink.h>
 #include <spdlog/spdlog.h>
@@ -18,8 +16,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/config/settings.h"
+#include "common/log/library_log.h"
 #include "common/log/log_line.h"
-#include "common/log/log_rate_limiter.h"
 #include "common/log/log_writer.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
@@ -28,7 +26,6 @@ namespace retroinfer::common {
 namespace {
 
 constexpr absl::Duration kFlushTimeout = absl::Seconds(1);
-constexpr absl::Duration kGrpcInterval = absl::Seconds(1);
 
 std::string_view LevelName(spdlog::level::level_enum level) {
   if (level <= spdlog::level::debug) return "debug";
@@ -97,23 +94,6 @@ absl::StatusOr<UniqueFd> OpenTarget(const LogOptions& options) {
                                          : absl::StrCat("opening the log file ", path));
 }
 
-#if GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 66
-// gRPC would write to stderr itself, and wait for who reads it.
-void LogForGrpc(gpr_log_func_args* arguments) {
-  static auto* const mutex = new absl::Mutex();
-  static auto* const limiter = new LogRateLimiter(kGrpcInterval);
-  absl::MutexLock lock(mutex);
-  const auto suppressed = limiter->Admit(absl::Now());
-  if (!suppressed.has_value()) return;
-  const auto level =
-      arguments->severity == GPR_LOG_SEVERITY_ERROR ? spdlog::level::warn : spdlog::level::debug;
-  spdlog::log(level, "gRPC: {} ({} messages before it left out)", arguments->message, *suppressed);
-}
-void TakeLogOfGrpc() { gpr_set_log_function(LogForGrpc); }
-#else
-void TakeLogOfGrpc() {}
-#endif
-
 }  // namespace
 
 void AddLogOptions(Settings* settings, LogOptions* options) {
@@ -144,7 +124,7 @@ absl::Status StartProcessLog(const std::string& process, const LogOptions& optio
   logger->set_level(level);
   logger->flush_on(spdlog::level::critical);  // what comes before the end
   spdlog::set_default_logger(std::move(logger));
-  TakeLogOfGrpc();
+  TakeLogsOfLibraries();
   return absl::OkStatus();
 }
 

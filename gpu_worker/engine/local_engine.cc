@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngin
   RETURN_IF_ERROR(engine->CreateWorkspaces());
   engine->UpdateStats();
   engine->thread_ = std::thread([raw = engine.get()] { raw->Loop(); });
+  ::pthread_setname_np(engine->thread_.native_handle(), "engine");
   return engine;
 }
 
@@ -112,6 +113,7 @@ void LocalEngine::Loop() {
     stats_.BeginRound();
     const bool worked = RunOnce();
     UpdateStats();
+    if (options_.on_progress) options_.on_progress();
     if (stopping_ && live_.empty()) return;
     wait = worked ? absl::ZeroDuration() : (live_.empty() ? kIdleWait : kBlockedWait);
   }
@@ -242,7 +244,6 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
 void LocalEngine::EndLateRequests() {
   const absl::Time now = absl::Now();
   for (const auto& live : live_) {
-    if (live->state == RequestState::kEnding) continue;
     if (cancel_all_) {
       End(*live, FinishReason::kCancelled);
     } else if (now >= live->request.deadline) {

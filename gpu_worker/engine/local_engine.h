@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -44,6 +45,8 @@ struct LocalEngineOptions {
   // Rows of a prefill slice: while nothing decodes, and while something does.
   int64_t prefill_rows = 1024;
   int64_t prefill_rows_beside_decode = 256;
+  // Called by the loop, on its thread, once a round, however idle it is; may be empty.
+  std::function<void()> on_progress;
 };
 
 // What the engine runs on. Plain pointers are not owned.

@@ -10,12 +10,14 @@
 #include <string>
 #include <thread>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "common/build_info/build_info.h"
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
 #include "common/process/standard_streams.h"
+#include "common/service/service_notifier.h"
 #include "gpu_worker/server/device_metrics.h"
 #include "gpu_worker/server/served_engine.h"
 #include "gpu_worker/server/worker_options.h"
@@ -23,6 +25,9 @@
 
 namespace retroinfer {
 namespace {
+
+// From the end of draining to the end of the process.
+constexpr absl::Duration kFarewellTime = absl::Seconds(15);
 
 // Signals that end the worker; blocked in every thread and taken by sigtimedwait().
 sigset_t EndSignals() {
@@ -55,12 +60,12 @@ int Fail(const absl::Status& status) {
 
 // Loads on another thread, so that a signal ends the worker meanwhile, too. Memory and the lease of
 // the store are freed with the process.
-absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(const WorkerOptions& options,
-                                                                  ComputeBackend backend) {
+absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(
+    const WorkerOptions& options, ComputeBackend backend, const common::ServiceNotifier& notifier) {
   absl::StatusOr<std::unique_ptr<ServedEngine>> served = absl::CancelledError("not loaded");
   absl::Notification loaded;
   std::thread loader([&] {
-    served = LoadServedEngine(options, std::move(backend));
+    served = LoadServedEngine(options, std::move(backend), notifier);
     loaded.Notify();
   });
   const sigset_t signals = AllSignals();
@@ -69,6 +74,7 @@ absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(const WorkerOp
     const int signal = ::sigtimedwait(&signals, nullptr, &timeout);
     if (signal > 0 && Ends(signal)) {
       spdlog::info("stopping while loading");
+      notifier.Stopping("stopping while loading");
       common::FlushProcessLog();
       ::_exit(EXIT_SUCCESS);
     }
@@ -93,6 +99,7 @@ int Run(int argc, char** argv) {
     std::cerr << "gpu_worker: " << status.message() << "\n";
     return 2;
   }
+  const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
   auto backend = CreateBackend(options);
   if (!backend.ok()) return Fail(backend.status());
   const Device* const compute = backend->device.get();  // which `served` will own
@@ -108,18 +115,25 @@ int Run(int argc, char** argv) {
   }
   auto server = WorkerServer::Start(options.server, metrics);
   if (!server.ok()) return Fail(server.status());
-  auto served = LoadUnlessSignalled(options, *std::move(backend));
+  auto served = LoadUnlessSignalled(options, *std::move(backend), notifier);
   if (!served.ok()) return Fail(served.status());
   auto device_metrics = std::make_unique<DeviceMetrics>(*compute, metrics);
   (*server)->Serve(&(*served)->model(), &(*served)->engine());
-  spdlog::info("serving {} on {}", (*served)->model().name,
-               absl::StrJoin((*server)->addresses(), ", "));
+  const std::string serving = absl::StrCat("serving ", (*served)->model().name, " on ",
+                                           absl::StrJoin((*server)->addresses(), ", "));
+  spdlog::info("{}", serving);
+  notifier.Ready(serving);
 
   int signal = 0;
-  do {
+  while (true) {
     ::sigwait(&signals, &signal);
-  } while (!Ends(signal));
+    if (signal == SIGHUP) notifier.Reloading();
+    if (Ends(signal)) break;
+    notifier.Ready(serving);
+  }
   spdlog::info("stopping on signal {}", signal);
+  notifier.Stopping("draining");
+  notifier.Progress("draining", options.drain_timeout + kFarewellTime);
   (*server)->Drain(options.drain_timeout);
   server->reset();
   device_metrics.reset();

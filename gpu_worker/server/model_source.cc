@@ -99,8 +99,9 @@ size_t ModelSource::weight_bytes() const {
 }
 
 absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, Ops& ops,
-                                                      WeightSource weight_source) const {
-  if (checkpoint_.has_value()) return LoadCheckpoint(device, ops, weight_source);
+                                                      WeightSource weight_source,
+                                                      const LoadProgress& progress) const {
+  if (checkpoint_.has_value()) return LoadCheckpoint(device, ops, weight_source, progress);
   spdlog::info("random weights: what is generated means nothing");
   Loaded loaded;
   loaded.fingerprint = RandomModelFingerprint(config_);
@@ -108,25 +109,32 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, Ops& ops,
   return loaded;
 }
 
-absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(Device& device, Ops& ops,
-                                                                WeightSource weight_source) const {
+absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
+    Device& device, Ops& ops, WeightSource weight_source, const LoadProgress& progress) const {
   Loaded loaded;
   CheckpointHasher hasher(*checkpoint_);
   const bool hash_apart = weight_source == WeightSource::kMapping;
   const absl::Time begin = absl::Now();
+  // Bytes that are hashed apart count as half of the work.
+  const auto report = [&](size_t done, size_t total) {
+    if (progress) progress(hash_apart ? done / 2 : done, total);
+  };
   if (hash_apart) {
     ASSIGN_OR_RETURN(
         loaded.fingerprint,
-        ModelFingerprint(config_, *checkpoint_, {.num_threads = device.info().num_processors}));
+        ModelFingerprint(config_, *checkpoint_,
+                         {.num_threads = device.info().num_processors, .progress = report}));
   }
   LoadingLog log;
-  ASSIGN_OR_RETURN(
-      loaded.weights,
-      LoadModelWeights(device, ops, config_, *checkpoint_,
-                       {.source = weight_source,
-                        .num_threads = ReadingThreads(),
-                        .hasher = hash_apart ? nullptr : &hasher,
-                        .progress = [&log](size_t done, size_t total) { log.Note(done, total); }}));
+  const auto note = [&](size_t done, size_t total) {
+    log.Note(done, total);
+    report(hash_apart ? total + done : done, total);
+  };
+  ASSIGN_OR_RETURN(loaded.weights, LoadModelWeights(device, ops, config_, *checkpoint_,
+                                                    {.source = weight_source,
+                                                     .num_threads = ReadingThreads(),
+                                                     .hasher = hash_apart ? nullptr : &hasher,
+                                                     .progress = note}));
   if (!hash_apart) {
     ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_));
   }

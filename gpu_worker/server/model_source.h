@@ -13,6 +13,7 @@
 #include "gpu_worker/model/generation_config.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/ops.h"
 #include "gpu_worker/server/worker_options.h"
 #include "gpu_worker/tokenizer/tokenizer.h"
@@ -46,13 +47,16 @@ class ModelSource {
     Fingerprint fingerprint;
   };
   // Reads or makes the weights, and names them, in one pass over the files where they are not
-  // mapped. Progress goes to the log.
+  // mapped. Progress goes to the log and to `progress`: from nothing to all, on any thread, one
+  // call at a time.
   //
   // Returns: as LoadModelWeights and RandomModelWeights.
-  absl::StatusOr<Loaded> Load(Device& device, Ops& ops, WeightSource weight_source) const;
+  absl::StatusOr<Loaded> Load(Device& device, Ops& ops, WeightSource weight_source,
+                              const LoadProgress& progress = {}) const;
 
  private:
-  absl::StatusOr<Loaded> LoadCheckpoint(Device& device, Ops& ops, WeightSource weight_source) const;
+  absl::StatusOr<Loaded> LoadCheckpoint(Device& device, Ops& ops, WeightSource weight_source,
+                                        const LoadProgress& progress) const;
   absl::Status OpenDummy(const WorkerOptions& options);
   absl::Status OpenFolder(const std::string& folder);
 

@@ -24,6 +24,8 @@ namespace {
 
 constexpr int64_t kPrefillRows = 1024;  // tokens of a prefill slice
 constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at least
+// Between two signs of progress while loading, on a slow disk.
+constexpr absl::Duration kLongestStep = absl::Minutes(5);
 
 WaveIndexSettings IndexSettings(const WorkerOptions& options) {
   WaveIndexSettings settings;
@@ -165,10 +167,32 @@ absl::StatusOr<ChatTemplate> OpenChatTemplate(const WorkerOptions& options,
   return own;
 }
 
+// Tells the service manager how much of the weights is there, whenever another hundredth is.
+class LoadProgressStatus {
+ public:
+  LoadProgressStatus(const common::ServiceNotifier& notifier, std::string model)
+      : notifier_(notifier), model_(std::move(model)) {}
+  void Note(size_t done, size_t total) {
+    const int percent = static_cast<int>(done * 100 / std::max<size_t>(1, total));
+    if (percent == last_percent_) return;
+    last_percent_ = percent;
+    notifier_.Progress(absl::StrCat("loading ", model_, ": ", percent, " %"), kLongestStep);
+  }
+
+ private:
+  const common::ServiceNotifier& notifier_;
+  const std::string model_;
+  int last_percent_ = -1;
+};
+
 class LoadedEngine final : public ServedEngine {
  public:
-  LoadedEngine(const WorkerOptions& options, ComputeBackend backend)
-      : options_(options), backend_(std::move(backend)), settings_(IndexSettings(options)) {}
+  LoadedEngine(const WorkerOptions& options, ComputeBackend backend,
+               const common::ServiceNotifier& notifier)
+      : options_(options),
+        notifier_(notifier),
+        backend_(std::move(backend)),
+        settings_(IndexSettings(options)) {}
   ~LoadedEngine() override {
     if (link_ != nullptr) link_->SetReattachCallback(nullptr);
   }
@@ -185,6 +209,7 @@ class LoadedEngine final : public ServedEngine {
   void DescribeModel();
 
   const WorkerOptions options_;
+  const common::ServiceNotifier& notifier_;
   // In the order of construction; destroyed in reverse.
   ComputeBackend backend_;
   const WaveIndexSettings settings_;
@@ -211,10 +236,13 @@ absl::Status LoadedEngine::Load() {
         source_->name(), " has ", source_->weight_bytes() >> 20, " MiB of weights; there are ",
         AvailableBytes(backend_, options_) >> 20, " MiB of memory for the worker"));
   }
+  LoadProgressStatus progress(notifier_, source_->name());
   ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
-                   source_->Load(*backend_.device, *backend_.ops, backend_.weight_source));
+                   source_->Load(*backend_.device, *backend_.ops, backend_.weight_source,
+                                 [&](size_t done, size_t total) { progress.Note(done, total); }));
   segment_fingerprint_ = SegmentFingerprint(loaded.fingerprint, backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());
+  notifier_.Progress("allocating memory and warming up", kLongestStep);
   RETURN_IF_ERROR(StartEngine(std::move(loaded.weights)));
   DescribeModel();
   RETURN_IF_ERROR(WarmUp(*engine_, model_.default_attention));
@@ -252,6 +280,7 @@ absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
 }
 
 absl::Status LoadedEngine::PlanAndAttach() {
+  notifier_.Progress("waiting for the kv store", StoreLinkOptions::kAttachTimeout + kLongestStep);
   ASSIGN_OR_RETURN(const uint32_t arena_pages,
                    StoreLink::AwaitArena(StoreTarget(options_), StoreLinkOptions::kAttachTimeout));
   ASSIGN_OR_RETURN(plan_, Plan(arena_pages));
@@ -301,7 +330,8 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
                           .segment_fingerprint = segment_fingerprint_,
                           .max_live_requests = static_cast<size_t>(options_.max_queued_requests),
                           .share_segments = options_.synthetic_context == 0,
-                          .prefill_rows = kPrefillRows},
+                          .prefill_rows = kPrefillRows,
+                          .on_progress = [this] { notifier_.Feed(); }},
                          std::move(parts)));
   return absl::OkStatus();
 }
@@ -348,9 +378,9 @@ void LoadedEngine::DescribeModel() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(const WorkerOptions& options,
-                                                               ComputeBackend backend) {
-  auto engine = std::make_unique<LoadedEngine>(options, std::move(backend));
+absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(
+    const WorkerOptions& options, ComputeBackend backend, const common::ServiceNotifier& notifier) {
+  auto engine = std::make_unique<LoadedEngine>(options, std::move(backend), notifier);
   RETURN_IF_ERROR(engine->Load());
   return engine;
 }

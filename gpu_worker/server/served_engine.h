@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "common/service/service_notifier.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/server/compute_backend.h"
 #include "gpu_worker/server/served_model.h"
@@ -21,12 +22,13 @@ class ServedEngine {
 };
 
 // Loads the model folder, plans and allocates the memory (and prints the split), attaches to the
-// store, and warms up. Progress goes to the log.
+// store, and warms up. Progress goes to the log and to `notifier`, whose watchdog the engine's loop
+// feeds; it must outlive the engine.
 //
 // Returns: INVALID_ARGUMENT or UNIMPLEMENTED for a model folder that is not right or not supported;
 //          RESOURCE_EXHAUSTED, with the numbers and the largest context that fits, if the memory
 //          does not; UNAVAILABLE if there is no store.
-absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(const WorkerOptions& options,
-                                                               ComputeBackend backend);
+absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(
+    const WorkerOptions& options, ComputeBackend backend, const common::ServiceNotifier& notifier);
 
 }  // namespace retroinfer

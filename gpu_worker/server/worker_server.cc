@@ -1,6 +1,5 @@
 #include "gpu_worker/server/worker_server.h"
 
-#include <google/protobuf/stubs/logging.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
@@ -111,7 +110,6 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ServerOp
 absl::Status WorkerServer::Listen() {
   if (options_.addresses.empty()) return absl::InvalidArgumentError("there is no address to serve");
   ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(options_));
-  google::protobuf::SetLogHandler(nullptr);  // it would log the bad bytes of any client
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 

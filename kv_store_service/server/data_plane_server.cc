@@ -1,5 +1,6 @@
 #include "kv_store_service/server/data_plane_server.h"
 
+#include <pthread.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -36,6 +37,7 @@ void DataPlaneServer::Stop() {
 }
 
 void DataPlaneServer::Loop() {
+  ::pthread_setname_np(::pthread_self(), "data-plane");
   absl::Duration sleep = options_.sleep_min;
   while (!stop_) {
     if (RunOnce()) {
@@ -51,6 +53,7 @@ bool DataPlaneServer::RunOnce() {
   bool worked = ReplayLog() > 0;
   if (!table_.awaits_reset()) worked = Evict() || worked;
   PublishStats();
+  num_rounds_.fetch_add(1, std::memory_order_relaxed);
   return worked;
 }
 

@@ -58,6 +58,8 @@ class DataPlaneServer {
   bool RunOnce();
 
   DataPlaneStats stats() const;
+  // Rounds of RunOnce() so far: one that stands still is stuck. On any thread.
+  uint64_t num_rounds() const { return num_rounds_.load(std::memory_order_relaxed); }
 
   // REQUIRES: the thread does not run.
   const PageTable& table() const { return table_; }
@@ -92,6 +94,7 @@ class DataPlaneServer {
     std::atomic<uint64_t> log_depth{0};
   };
   Published published_;
+  std::atomic<uint64_t> num_rounds_{0};
 
   std::atomic<bool> stop_{false};
   std::thread thread_;

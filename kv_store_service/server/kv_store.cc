@@ -459,4 +459,10 @@ StoreStats KvStore::stats() const {
   return stats;
 }
 
+std::optional<uint64_t> KvStore::data_plane_rounds() const {
+  absl::MutexLock lock(&mutex_);
+  if (!attachment_.has_value() || !attachment_->leased) return std::nullopt;
+  return attachment_->plane_server->num_rounds();
+}
+
 }  // namespace retroinfer::kvstore

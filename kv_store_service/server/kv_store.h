@@ -172,6 +172,9 @@ class KvStore {
   std::vector<ExtentListing> List(uint64_t after_extent_id, size_t limit) const
       ABSL_LOCKS_EXCLUDED(mutex_);
   StoreStats stats() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Rounds of the loop that serves the attached worker; nothing without one. Takes the lock that
+  // calls take, so it does not return where none of them could.
+  std::optional<uint64_t> data_plane_rounds() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Records of the segments on the disk, ordered by name; nothing without a disk tier.
   std::optional<std::vector<SegmentRecord>> ListDurable() const {
     if (tier_ == nullptr) return std::nullopt;

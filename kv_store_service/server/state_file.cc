@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <map>
 #include <sstream>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -24,6 +26,22 @@ template <typename T>
 bool Take(const std::map<std::string, std::string>& fields, const char* name, T* value) {
   const auto field = fields.find(name);
   return field != fields.end() && absl::SimpleAtoi(field->second, value);
+}
+
+// absl's HexStringToBytes() has another form in other years, and takes what is not hexadecimal.
+std::optional<std::string> BytesOfHex(const std::string& digits) {
+  if (digits.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (size_t i = 0; i < digits.size(); i += 2) {
+    uint32_t byte = 0;
+    if (!absl::ascii_isxdigit(static_cast<unsigned char>(digits[i])) ||
+        !absl::ascii_isxdigit(static_cast<unsigned char>(digits[i + 1])) ||
+        !absl::SimpleHexAtoi(digits.substr(i, 2), &byte)) {
+      return std::nullopt;
+    }
+    bytes.push_back(static_cast<char>(byte));
+  }
+  return bytes;
 }
 
 bool ProcessIsAlive(pid_t pid) { return pid <= 0 || ::kill(pid, 0) == 0 || errno != ESRCH; }
@@ -61,8 +79,9 @@ std::optional<StateNote> ParseStateNote(const std::string& text) {
                           Take(fields, "head_dim", &note.geometry.head_dim) &&
                           Take(fields, "dtype", &dtype);
   note.geometry.dtype = static_cast<DType>(dtype);
-  if (!understood || !note.geometry.Validate().ok()) return std::nullopt;
-  note.model_fingerprint = absl::HexStringToBytes(fields["fingerprint"]);
+  std::optional<std::string> fingerprint = BytesOfHex(fields["fingerprint"]);
+  if (!understood || !note.geometry.Validate().ok() || !fingerprint) return std::nullopt;
+  note.model_fingerprint = *std::move(fingerprint);
   return note;
 }
 

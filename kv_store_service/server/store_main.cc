@@ -4,6 +4,7 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <iostream>
@@ -15,15 +16,19 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/build_info/build_info.h"
+#include "common/config/byte_size.h"
 #include "common/config/settings.h"
 #include "common/config/socket_dir.h"
 #include "common/log/process_log.h"
+#include "common/service/service_notifier.h"
 #include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/server/store_server.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
+// Of a start, without a sign of life: the recovery of a large database, the pages of a large arena.
+constexpr absl::Duration kLongestStep = absl::Minutes(15);
 // Longer than DurableTierOptions::stop_timeout, shorter than what supervisors grant.
 constexpr unsigned kStopTimeout = 8;
 constexpr absl::Duration kCallsTimeout = absl::Seconds(1);  // of which most is spent on the disk
@@ -113,27 +118,8 @@ bool EndSignalCame(absl::Duration wait) {
   return signal > 0 && Ends(signal);
 }
 
-[[noreturn]] void EndNow() {
-  common::FlushProcessLog();
-  ::_exit(EXIT_SUCCESS);
-}
-
-// Starts the server. A disk can take its time then: a signal ends the process at once, which
-// what is durable survives as it survives every other end.
-absl::StatusOr<std::unique_ptr<StoreServer>> StartUnlessSignalled(
-    const StoreServerOptions& options) {
-  std::atomic<bool> started{false};
-  std::thread watch([&started] {
-    while (!started) {
-      if (!EndSignalCame(absl::Milliseconds(20))) continue;
-      spdlog::info("stopping while starting");
-      EndNow();
-    }
-  });
-  auto server = StoreServer::Start(options);
-  started = true;
-  watch.join();
-  return server;
+#include <algorithm>
+#include <atomic>
 }
 
 // What is durable needs no farewell: a disk that does not answer must not keep the process.
@@ -159,6 +145,31 @@ int StopServer(StoreServer& server) {
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
   return EXIT_FAILURE;
+}
+
+// Gets the arena and serves until a signal; returns the exit status.
+int Serve(StoreServer& server, const StoreServerOptions& options,
+          const common::ServiceNotifier& notifier) {
+  notifier.Progress(
+      absl::StrCat("getting an arena of ", common::FormatByteSize(options.arena_bytes)),
+      kLongestStep);
+  const absl::Status obtained =
+      server.ObtainArena([] { return EndSignalCame(absl::ZeroDuration()); });
+  if (absl::IsCancelled(obtained)) {
+    spdlog::info("{}", std::string(obtained.message()));
+    notifier.Stopping("stopping while starting");
+    return StopServer(server);
+  }
+  if (!obtained.ok()) return Fail(obtained);
+  const std::string serving = absl::StrCat(
+      "serving in ", server.socket_dir(),
+      server.metrics_port() == 0 ? "" : absl::StrCat(", metrics on port ", server.metrics_port()));
+  spdlog::info("{}", serving);
+  notifier.Ready(serving);
+  const int signal = AwaitEndSignal(server, notifier, serving);
+  spdlog::info("stopping on signal {}", signal);
+  notifier.Stopping("stopping");
+  return StopServer(server);
 }
 
 }  // namespace
@@ -187,25 +198,13 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
     std::cerr << "kv_store_service: " << status.message() << "\n";
     return 2;
   }
+  const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
+  notifier.Progress(
+      absl::StrCat("opening ",
+                   options.durable.folder.empty() ? options.socket_dir : options.durable.folder),
+      kLongestStep);
   auto server = StartUnlessSignalled(options);
-  if (!server.ok()) return Fail(server.status());
-  const absl::Status obtained =
-      (*server)->ObtainArena([] { return EndSignalCame(absl::ZeroDuration()); });
-  if (absl::IsCancelled(obtained)) {
-    spdlog::info("{}", std::string(obtained.message()));
-    return StopServer(**server);
-  }
-  if (!obtained.ok()) return Fail(obtained);
-  spdlog::info("serving in {}{}", (*server)->socket_dir(),
-               (*server)->metrics_port() == 0
-                   ? ""
-                   : absl::StrCat(", metrics on port ", (*server)->metrics_port()));
-  int signal = 0;
-  do {
-    ::sigwait(&signals, &signal);
-  } while (!Ends(signal));
-  spdlog::info("stopping on signal {}", signal);
-  return StopServer(**server);
+  return server.ok() ? Serve(**server, options, notifier) : Fail(server.status());
 }
 
 }  // namespace retroinfer::kvstore

@@ -296,4 +296,9 @@ absl::Status StoreServer::AllocateArena(const std::function<bool()>& should_stop
   return absl::OkStatus();
 }
 
+bool StoreServer::MadeProgress() {
+  const std::optional<uint64_t> rounds = store_->data_plane_rounds();
+  return !rounds.has_value() || std::exchange(rounds_seen_, rounds) != rounds;
+}
+
 }  // namespace retroinfer::kvstore

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -67,6 +68,12 @@ class StoreServer {
   // Returns: RESOURCE_EXHAUSTED as above; CANCELLED if `should_stop` returned true.
   absl::Status ObtainArena(const std::function<bool()>& should_stop);
 
+  // Whether the store can serve and its loops have gone on since the last call; does not return
+  // while a call could not get through. For a watchdog.
+  //
+  // REQUIRES: ObtainArena() has returned OK.
+  bool MadeProgress();
+
   // The folder that has the sockets.
   const std::string& socket_dir() const { return socket_dir_; }
 
@@ -89,6 +96,7 @@ class StoreServer {
   common::UniqueFd lock_;
   bool adopts_ = false;
   int metrics_port_ = 0;
+  std::optional<uint64_t> rounds_seen_;  // by MadeProgress()
   std::unique_ptr<KvStore> store_;
   std::unique_ptr<common::Metrics> metrics_;
   std::unique_ptr<StoreMetrics> store_metrics_;

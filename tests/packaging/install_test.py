@@ -4,41 +4,18 @@
 usage: install_test.py BUILD_DIR (of this project, all built)
 """
 import os
-import pathlib
 import re
 import stat
 import subprocess
-import sys
-import tempfile
 import unittest
 
-BUILD = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else pathlib.Path("build/release")
-PROGRAMS = ("gpu_worker", "kv_store_service", "retroinfer")
+from installed import PROGRAMS, TemporaryFolder, files_below, install
+
 QUESTION = "Question: What is the secret number of the mellow lock?\nAnswer:"
 ANSWER = "1756423"
 
 
-def install(prefix, destdir=None, component=None):
-    command = ["cmake", "--install", str(BUILD), "--prefix", str(prefix)]
-    if component:
-        command += ["--component", component]
-    environment = dict(os.environ)
-    environment.pop("DESTDIR", None)
-    if destdir:
-        environment["DESTDIR"] = str(destdir)
-    subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-
-
-def files_below(folder):
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
-class Installed(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="retroinfer-install-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Installed(TemporaryFolder):
     def test_a_system_prefix_has_everything_in_its_place(self):
         install("/usr", destdir=self.folder)
         found = files_below(self.folder)
@@ -53,6 +30,18 @@ class Installed(unittest.TestCase):
             "usr/share/retroinfer/models/needle/model.safetensors",
             "usr/share/retroinfer/proto/retroinfer/generation/v1/generation.proto",
             "usr/share/retroinfer/proto/retroinfer/kvstore/v1/kv_store.proto",
+            "usr/share/man/man1/retroinfer.1",
+            "usr/share/man/man1/retroinfer-cache-save.1",
+            "usr/share/man/man1/gpu_worker.1",
+            "usr/share/bash-completion/completions/retroinfer",
+            "usr/share/bash-completion/completions/gpu_worker",
+            "usr/share/zsh/site-functions/_retroinfer",
+            "usr/share/fish/vendor_completions.d/retroinfer.fish",
+            "usr/lib/systemd/system/retroinfer-store.service",
+            "usr/lib/systemd/system/retroinfer-worker.service",
+            "usr/lib/systemd/system/retroinfer.service",
+            "usr/lib/systemd/system-generators/retroinfer-generator",
+            "usr/lib/sysusers.d/retroinfer-server.conf",
         }
         self.assertEqual(expected - found, set())
         for name in sorted(found):
@@ -70,7 +59,7 @@ class Installed(unittest.TestCase):
 
     @staticmethod
     def is_program(name):
-        return name.startswith("usr/bin/")
+        return name.startswith(("usr/bin/", "usr/lib/systemd/system-generators/"))
 
     def test_components_are_what_an_image_takes(self):
         for component, program in (("worker", "gpu_worker"), ("store", "kv_store_service"),
@@ -126,4 +115,4 @@ class Installed(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[sys.argv[0], "-v"])
+    unittest.main(verbosity=2)

@@ -172,7 +172,8 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                       .segment_fingerprint = "in-process worker",
                                       .max_live_requests = 2048,
                                       .prefill_rows = kPrefillRows,
-                                      .prefill_rows_beside_decode = kPrefillRows / 2},
+                                      .prefill_rows_beside_decode = kPrefillRows / 2,
+                                      .on_progress = options.on_progress},
                                      std::move(parts)));
 }
 

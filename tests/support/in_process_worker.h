@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,6 +33,7 @@ struct InProcessWorkerOptions {
   ComputePrecision precision = ComputePrecision::kBf16;
   DType kv_dtype = DType::kBf16;
   WaveIndexSettings wave_index;
+  std::function<void()> on_progress;  // of the engine's loop
 };
 
 // What a request gave.

@@ -16,12 +16,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
+const common::ServiceNotifier silent;
+
 absl::Status LoadStatus(const std::string& folder) {
   WorkerOptions options;
   options.model_folder = folder;
   options.store_socket_dir = "/nonexistent/retroinfer";
   options.num_threads = 1;
-  return LoadServedEngine(options, CreateCpuBackend(options).value()).status();
+  return LoadServedEngine(options, CreateCpuBackend(options).value(), silent).status();
 }
 
 TEST(ServedEngineTest, NamesTheFileThatAModelFolderLacks) {
@@ -58,7 +60,7 @@ class ServedEngineWithStoreTest : public testing::Test {
     ComputeBackend backend = CreateCpuBackend(options_).value();
     backend.owns_memory = owns_memory;
     absl::StatusOr<std::unique_ptr<ServedEngine>> engine =
-        LoadServedEngine(options_, std::move(backend));
+        LoadServedEngine(options_, std::move(backend), silent);
     if (engine.ok()) num_slots_ = store_.Stats().num_slots();
     return engine.status();
   }

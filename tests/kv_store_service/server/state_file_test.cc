@@ -47,7 +47,8 @@ TEST_F(StateFileTest, IgnoresWhatItDoesNotUnderstand) {
   }
   for (const std::string& text :
        {std::string(), std::string("garbage"), std::string(100'000, 'x'), good.substr(5),
-        good.substr(0, good.size() / 2), "retroinfer-store-state 2\n" + good}) {
+        good.substr(0, good.size() / 2), "retroinfer-store-state 2\n" + good,
+        good.substr(0, good.size() - 2), good.substr(0, good.size() - 2) + "x\n"}) {
     std::ofstream(path_, std::ios::trunc) << text;
     EXPECT_EQ(file_.Read(), std::nullopt) << text.substr(0, 40);
   }
