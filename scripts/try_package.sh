@@ -62,17 +62,17 @@ in_root "$root" bash -euo pipefail -c '
   mkdir -p /run/retroinfer /var/cache/retroinfer
   chown retroinfer: /run/retroinfer /var/cache/retroinfer
   chmod 700 /run/retroinfer /var/cache/retroinfer
-  as_service() { setpriv --reuid=retroinfer --regid=retroinfer --init-groups --no-new-privs "$@"; }
+  as_service=(setpriv --reuid=retroinfer --regid=retroinfer --init-groups --no-new-privs)
   export RETROINFER_LISTEN=unix:/run/retroinfer/api.sock RETROINFER_SOCKET_DIR=/run/retroinfer
   export RETROINFER_METRICS_ADDRESS=127.0.0.1:0 RETROINFER_STORE_METRICS_ADDRESS=127.0.0.1:0
   export RETROINFER_ARENA_BYTES=128MiB RETROINFER_CACHE_DIR=/var/cache/retroinfer
-  as_service retroinfer serve --config /etc/retroinfer/serve.conf >/tmp/serve.log 2>&1 &
+  "${as_service[@]}" retroinfer serve --config /etc/retroinfer/serve.conf >/tmp/serve.log 2>&1 &
   serve=$!
   until grep -q "is ready at" /tmp/serve.log; do
     kill -0 $serve || { cat /tmp/serve.log; exit 1; }
     sleep 0.2
   done
-  answer=$(as_service retroinfer generate --address "$RETROINFER_LISTEN" --max-tokens 20 \
+  answer=$("${as_service[@]}" retroinfer generate --address "$RETROINFER_LISTEN" --max-tokens 20 \
     --file /usr/share/doc/retroinfer-server/examples/document.txt \
     $'"'"'Question: What is the secret number of the mellow lock?\nAnswer:'"'"')
   kill $serve
