@@ -145,7 +145,6 @@ void MeasureSampling(Machine& machine, const char* name, size_t batch, const Sam
   for (float& value : values) value = normal(generator);
   const DeviceBuffer logits = machine.Upload(values);
   const DeviceBuffer rows = machine.Upload(std::vector<SamplingRow>(batch, row));
-  const DeviceBuffer banned = machine.Upload(std::vector<int32_t>(batch * kMaxBanned));
   const DeviceBuffer tokens = machine.Allocate(batch * 4);
   const DeviceBuffer logprobs = machine.Allocate(batch * 4);
   const DeviceBuffer top_tokens = machine.Allocate(batch * kMaxTopLogprobs * 4);
@@ -157,7 +156,7 @@ void MeasureSampling(Machine& machine, const char* name, size_t batch, const Sam
                                 {.logits = MatrixView::Dense(logits.bytes(), DType::kF32,
                                                              static_cast<int64_t>(batch), kVocab),
                                  .rows = rows.as<const SamplingRow>(),
-                                 .banned = banned.as<const int32_t>(),
+                                 .biases = {},
                                  .occurrences = {},
                                  .tokens = tokens.as<int32_t>(),
                                  .logprobs = logprobs.as<float>(),

@@ -148,8 +148,9 @@ class Run {
           "meta_blocks_used", "table_rows_used", "slots_used", "requests_running"}) {
       AddMetric(worker, name, "worker ", pools);
     }
-    for (const char* name : {"sequences", "reserved_extents", "slots_used", "kv_cache_usage_ratio",
-                             "evictions_in_flight", "segments_refused_total"}) {
+    for (const char* name :
+         {"sequences", "reserved_extents", "mirror_slots_used", "arena_usage_ratio",
+          "evictions_in_flight", "segments_refused_total"}) {
       AddMetric(store, name, "store ", pools);
     }
     std::map<std::string, double> segments;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "absl/strings/numbers.h"
 #include "absl/time/time.h"
 
 namespace retroinfer::client {
@@ -14,6 +15,19 @@ namespace v1 = generation::v1;
 constexpr char kSamplingGroup[] = "Sampling";
 constexpr char kAttentionGroup[] = "Attention";
 constexpr char kRequestGroup[] = "Request";
+
+// "42=-3.5"
+void AddLogitBias(const std::string& text, v1::SamplingOptions* sampling) {
+  const size_t equals = text.find('=');
+  int32_t token = 0;
+  float bias = 0;
+  if (equals == std::string::npos || !absl::SimpleAtoi(text.substr(0, equals), &token) ||
+      !absl::SimpleAtof(text.substr(equals + 1), &bias)) {
+    throw CLI::ValidationError("--logit-bias",
+                               "'" + text + "' is not a token id, = and a number, like 42=-3.5");
+  }
+  (*sampling->mutable_logit_bias())[token] = bias;
+}
 
 void AddSamplingFlags(CLI::App& app, v1::GenerateRequest* request) {
   // The message lives as long as the request; it is touched only when a flag is given.
@@ -57,6 +71,14 @@ void AddSamplingFlags(CLI::App& app, v1::GenerateRequest* request) {
          "Text that ends the output; may be given several times")
       ->allow_extra_args(false)  // or it would take the prompt, too
       ->group(kSamplingGroup);
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [sampling](const std::vector<std::string>& values) {
+           for (const std::string& value : values) AddLogitBias(value, sampling());
+         },
+         "TOKEN=BIAS: add -100 to 100 to the logit of a token; may be given several times")
+      ->allow_extra_args(false)
+      ->group(kSamplingGroup);
   app.add_flag_function(
          "--ignore-eos", [sampling](int64_t) { sampling()->set_ignore_eos(true); },
          "Go on after the model's end-of-sequence token")
@@ -90,6 +112,11 @@ void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
 }
 
 void AddCallFlags(CLI::App& app, v1::GenerateRequest* request) {
+  app.add_flag_function(
+         "--parse-special", [request](int64_t) { request->set_parse_special(true); },
+         "Special tokens that are written out in the prompt (<|eot_id|>) become those tokens; not "
+         "for messages")
+      ->group(kRequestGroup);
   app.add_option_function<std::string>(
          "--request-id", [request](const std::string& id) { request->set_request_id(id); },
          "Name of the request in the server's log")

@@ -126,14 +126,16 @@ ServiceSpec StoreSpec(const ServeOptions& options) {
   return {.name = "kv_store_service",
           .arguments = std::move(arguments),
           .health_address = absl::StrCat("unix:", options.socket_dir, "/kv_store.sock"),
-          .stop_grace = absl::Seconds(10)};
+          .stop_grace = absl::Seconds(10),
+          .counts_restarts = true};
 }
 
 ServiceSpec WorkerSpec(const ServeOptions& options) {
   ServiceSpec spec = {.name = "gpu_worker",
                       .arguments = Arguments(options, Service::kWorker, "gpu_worker"),
                       .health_address = WorkerAddress(options),
-                      .stop_grace = options.drain_timeout + absl::Seconds(15)};
+                      .stop_grace = options.drain_timeout + absl::Seconds(15),
+                      .counts_restarts = true};
   spec.arguments.push_back(absl::StrCat(
       "--listen=", options.is_private ? "" : absl::StrCat(ListenAddresses(options), ","),
       WorkerAddress(options)));

@@ -56,8 +56,12 @@ Supervisor::Supervisor(std::string command, std::vector<ServiceSpec> specs,
 }
 
 absl::Status Supervisor::StartService(Service& service) {
-  ASSIGN_OR_RETURN(service.process,
-                   ChildProcess::Start(service.spec.arguments, service.spec.output));
+  std::vector<std::string> arguments = service.spec.arguments;
+  if (service.spec.counts_restarts) {
+    arguments.push_back(absl::StrCat("--restarts=", service.starts));
+  }
+  ASSIGN_OR_RETURN(service.process, ChildProcess::Start(arguments, service.spec.output));
+  ++service.starts;
   service.started = absl::Now();
   service.serving = false;
   return absl::OkStatus();

@@ -20,6 +20,7 @@ struct ServiceSpec {
   std::vector<std::string> arguments;  // the first is the program's path
   std::string health_address;          // where its health service listens
   absl::Duration stop_grace;           // from SIGTERM to SIGKILL
+  bool counts_restarts = false;        // takes --restarts: how often it was restarted before
   int output = -1;                     // takes its stdout and stderr, see ChildProcess::Start()
   std::string log_path = {};           // what `output` writes, for messages; empty: unknown
 };
@@ -71,6 +72,7 @@ class Supervisor {
     RestartDelay delay;
     absl::Time started;
     absl::Time restart_at;  // while there is no process
+    int64_t starts = 0;
   };
 
   absl::Status StartService(Service& service);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/metrics/process_metrics.h"
 
 namespace retroinfer::common {
 namespace {
@@ -18,10 +19,11 @@ constexpr char kPrefix[] = "retroinfer_";
 class Metrics::Source : public prometheus::Collectable {
  public:
   explicit Source(std::shared_ptr<prometheus::Registry> registry)
-      : registry_(std::move(registry)) {}
+      : registry_(std::move(registry)), process_(*registry_) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     absl::MutexLock lock(&mutex_);
+    process_.Update();
     for (const auto& [id, update] : updates_) update();
     return registry_->Collect();
   }
@@ -40,6 +42,7 @@ class Metrics::Source : public prometheus::Collectable {
  private:
   const std::shared_ptr<prometheus::Registry> registry_;
   mutable absl::Mutex mutex_;  // also held while updates run
+  mutable ProcessMetrics process_ ABSL_GUARDED_BY(mutex_);
   int last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<int, std::function<void()>> updates_ ABSL_GUARDED_BY(mutex_);
 };
@@ -51,6 +54,9 @@ Metrics::Metrics(const std::string& service, const std::string& version,
   Gauge("build_info", "What is running; always 1",
         {{"service", service}, {"version", version}, {"revision", revision}, {"backend", backend}})
       .Set(1);
+  restarts_ = &Counter("process_restarts_total",
+                       "Times that the supervisor has restarted this service; 0 without one",
+                       {{"service", service}});
 }
 
 Metrics::~Metrics() = default;
@@ -78,6 +84,8 @@ prometheus::Histogram& Metrics::Histogram(const std::string& name, const std::st
       .Register(*registry_)
       .Add(labels, buckets);
 }
+
+void Metrics::SetRestarts(int64_t restarts) { restarts_->Increment(static_cast<double>(restarts)); }
 
 int Metrics::OnScrape(std::function<void()> update) { return source_->Add(std::move(update)); }
 

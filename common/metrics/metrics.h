@@ -7,6 +7,7 @@
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -20,7 +21,10 @@
 
 namespace retroinfer::common {
 
-// A registry whose names begin with `retroinfer_`, and the HTTP server that shows it.
+// A registry whose names begin with `retroinfer_`, and the HTTP server that shows it. What the
+// kernel says of the process is there as well, see ProcessMetrics. docs/metrics.md lists all
+// metrics of both services; a test holds that. A name is of one service, or has a label `service`:
+// a sum over both services never adds what does not belong together.
 //
 // Threads: all methods on any thread; the returned metrics are thread-safe. A metric must be looked
 //          up once and kept: the look-up takes locks.
@@ -29,7 +33,8 @@ class Metrics {
  public:
   using Labels = std::map<std::string, std::string>;  // never with a user's value
 
-  // Adds retroinfer_build_info{service, version, revision, backend} = 1.
+  // Adds retroinfer_build_info{service, version, revision, backend} = 1, and
+  // retroinfer_process_restarts_total{service}.
   Metrics(const std::string& service, const std::string& version, const std::string& revision,
           const std::string& backend);
   ~Metrics();
@@ -44,6 +49,9 @@ class Metrics {
   // `buckets`: upper bounds, ascending; the same at every call for one name.
   prometheus::Histogram& Histogram(const std::string& name, const std::string& help,
                                    const std::vector<double>& buckets, const Labels& labels = {});
+
+  // Says how often a supervisor has restarted this service before. Called at most once.
+  void SetRestarts(int64_t restarts);
 
   // Runs `update` at the beginning of each scrape, on the scraping thread: the place to set gauges.
   // RemoveOnScrape() waits for a run in progress; after it `update` is not called any more.
@@ -63,6 +71,7 @@ class Metrics {
 
   std::shared_ptr<prometheus::Registry> registry_;
   std::shared_ptr<Source> source_;
+  prometheus::Counter* restarts_;
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 

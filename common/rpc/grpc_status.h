@@ -11,10 +11,11 @@ inline constexpr char kErrorDomain[] = "retroinfer";
 
 // The codes of both are the same numbers; messages are kept. An error carries an ErrorInfo
 // (retroinfer/rpc/v1/error_details.proto) with the reason and metadata of WithReason(); an error
-// without one gets the name of its code as reason.
+// without one gets the name of its code as reason. The delay of WithRetry() becomes a RetryInfo.
 grpc::Status ToGrpcStatus(const absl::Status& status);
 
-// The reverse; the reason of the first ErrorInfo of our domain is kept, if there is one.
+// The reverse; the reason of the first ErrorInfo of our domain and the first RetryInfo are kept, if
+// there are any.
 absl::Status FromGrpcStatus(const grpc::Status& status);
 
 }  // namespace retroinfer::common

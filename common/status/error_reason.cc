@@ -4,6 +4,8 @@
 
 #include "absl/strings/cord.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
 namespace retroinfer::common {
@@ -11,6 +13,7 @@ namespace {
 
 constexpr char kReasonUrl[] = "retroinfer/reason";
 constexpr char kMetadataUrl[] = "retroinfer/metadata/";
+constexpr char kRetryUrl[] = "retroinfer/retry_delay_ns";
 
 }  // namespace
 
@@ -38,6 +41,20 @@ ErrorReason ReasonOf(const absl::Status& status) {
     }
   });
   return result;
+}
+
+absl::Status WithRetry(absl::Status status, absl::Duration delay) {
+  status.SetPayload(kRetryUrl, absl::Cord(absl::StrCat(absl::ToInt64Nanoseconds(delay))));
+  return status;
+}
+
+std::optional<absl::Duration> RetryDelayOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kRetryUrl);
+  int64_t nanoseconds = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &nanoseconds)) {
+    return std::nullopt;
+  }
+  return absl::Nanoseconds(nanoseconds);
 }
 
 }  // namespace retroinfer::common

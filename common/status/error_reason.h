@@ -1,11 +1,14 @@
-// A machine-readable reason on an absl::Status, which ToGrpcStatus() turns into an ErrorInfo.
+// A machine-readable reason on an absl::Status, which ToGrpcStatus() turns into an ErrorInfo, and
+// when a retry helps, which becomes a RetryInfo.
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace retroinfer::common {
 
@@ -22,5 +25,13 @@ absl::Status WithReason(absl::Status status, std::string_view reason,
 
 // Returns what WithReason() attached.
 ErrorReason ReasonOf(const absl::Status& status);
+
+// Returns `status` with the hint that the same call may succeed after `delay`.
+//
+// REQUIRES: !status.ok(); delay >= 0.
+absl::Status WithRetry(absl::Status status, absl::Duration delay);
+
+// Returns what WithRetry() attached; nothing where a retry cannot help.
+std::optional<absl::Duration> RetryDelayOf(const absl::Status& status);
 
 }  // namespace retroinfer::common

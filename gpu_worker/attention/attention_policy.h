@@ -31,7 +31,10 @@ class AttentionPolicy {
   // sequence has num_tokens = prompt_tokens.
   virtual absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) = 0;
 
-  // Prepares a step in which each sequence gets one more token at position num_tokens.
+  // Whether the sequence can take part in the next step, or has to wait for its background work.
+  virtual absl::StatusOr<bool> ReadyForStep(const SequenceKv& /*sequence*/) { return true; }
+  // Prepares a step in which each sequence gets one more token at position num_tokens. Waits for
+  // the background work of a sequence that is not ready.
   // REQUIRES: batch.size() <= the engine's max_batch; all use this policy.
   virtual absl::Status BeginStep(std::span<SequenceKv* const> batch) = 0;
   // The device's part of the step: UploadStep, DecodeLayer for each layer in order, DownloadStep.

@@ -238,10 +238,11 @@ absl::Status WavePolicy::GoLive(SequenceKv& sequence, State& state) {
          state.plan[state.num_live].live_at <= sequence.num_tokens) {
     ASSIGN_OR_RETURN(bool all_built, PollBuilt(sequence, state));
     if (!all_built && !state.is_built[state.num_live]) {
-      ++num_late_segments_;
+      if (!state.is_late) ++num_late_segments_;
       RETURN_IF_ERROR(parts_.builder->background().Synchronize());
       RETURN_IF_ERROR(PollBuilt(sequence, state).status());
     }
+    state.is_late = false;
     const uint32_t num_tokens = state.plan[state.num_live].num_tokens;
     DropWindowTokens(sequence, num_tokens);
     sequence.num_indexed_blocks += MetaBlocksOf(num_tokens);
@@ -249,6 +250,16 @@ absl::Status WavePolicy::GoLive(SequenceKv& sequence, State& state) {
     changed = true;
   }
   return changed ? dense_.WriteTable(sequence) : absl::OkStatus();
+}
+
+absl::StatusOr<bool> WavePolicy::ReadyForStep(const SequenceKv& sequence) {
+  State& state = *states_.at(sequence.sequence_id);
+  const size_t due = state.num_live;
+  if (due >= state.tickets.size() || state.plan[due].live_at > sequence.num_tokens) return true;
+  RETURN_IF_ERROR(PollBuilt(sequence, state).status());
+  if (state.is_built[due]) return true;
+  if (!std::exchange(state.is_late, true)) ++num_late_segments_;
+  return false;
 }
 
 absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {

@@ -53,6 +53,7 @@ class WavePolicy final : public AttentionPolicy {
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
+  absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence) override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return parts_.decode->StepShape(); }
   absl::Status UploadStep() override;
@@ -65,7 +66,9 @@ class WavePolicy final : public AttentionPolicy {
 
   const WaveIndexSettings& settings() const { return settings_; }
   const SegmentBuilder& builder() const { return *parts_.builder; }
-  // Steps that had to wait for a segment because the background was late.
+  // Hurries index construction, see Stream::SetUrgent().
+  void SetUrgent(bool urgent) { parts_.builder->background().SetUrgent(urgent); }
+  // Segments that a step had to wait for because the background was late.
   uint64_t num_late_segments() const { return num_late_segments_; }
 
  private:
@@ -75,6 +78,7 @@ class WavePolicy final : public AttentionPolicy {
     std::vector<PlannedSegment> plan;
     std::vector<SegmentBuilder::Ticket> tickets;  // of plan[0..tickets.size()); none if cached
     std::vector<BlockCache::FillTicket> fills;    // the same range
+    bool is_late = false;                         // a step waits for the next one that goes live
     std::vector<bool> is_built;                   // the same range; cached ones are
     size_t num_live = 0;                          // leading segments of the plan
     std::unique_ptr<Event> layer_taken[2];        // of even and odd layers

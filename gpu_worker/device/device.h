@@ -101,6 +101,9 @@ class Stream {
   virtual absl::Status Wait(const Event& event) = 0;
   // Blocks the host until all enqueued work is done. Never called inside a decode step.
   virtual absl::Status Synchronize() = 0;
+  // Whether somebody waits for a background stream: where it otherwise steps back for other work,
+  // it does not from its next piece of work on. Any thread.
+  virtual void SetUrgent(bool /*urgent*/) {}
 };
 
 // Recorded work, ready to be enqueued again as one piece.

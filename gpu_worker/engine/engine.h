@@ -4,6 +4,7 @@
 // which calls the sinks.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -22,12 +23,17 @@ struct EngineLimits {
   int64_t kv_capacity_tokens_full = 0;  // largest context that policy `full` can hold
   int64_t kv_capacity_tokens_wave = 0;  // largest context that policy `wave` can hold
   int32_t max_batch = 0;                // decode batch
+  int64_t max_live_requests = 0;        // waiting and running
 };
 
 // A snapshot for metrics and `retroinfer ps`. Counters grow only; the rest is of now.
 struct EngineStats {
-  int64_t requests_running = 0;
-  int64_t requests_waiting = 0;
+  int64_t requests_running = 0;                        // admitted
+  int64_t requests_waiting = 0;                        // not yet
+  int64_t requests_waiting_for_prefill = 0;            // of those that run: not begun
+  absl::Time oldest_waiting = absl::InfiniteFuture();  // when the oldest of either was submitted
+  // When the engine had nothing to do, or last did something, by its latest report.
+  absl::Time last_progress = absl::InfiniteFuture();
   int64_t dense_blocks_used = 0, dense_blocks_total = 0;
   int64_t meta_blocks_used = 0, meta_blocks_total = 0;
   int64_t slots_used = 0, slots_total = 0;
@@ -43,6 +49,7 @@ struct EngineStats {
   uint64_t arena_bytes_in = 0;   // read from the arena (over PCIe where there is one)
   uint64_t arena_bytes_out = 0;  // written to the arena
   uint64_t segments_built = 0;
+  uint64_t segments_late = 0;  // of those, a request had to wait for before its next token
   uint64_t store_reconnects = 0;
   uint64_t allocation_failures = 0;
   uint64_t decode_steps = 0;
@@ -54,6 +61,17 @@ struct EngineStats {
   bool ready = false;  // model loaded, warm, and attached to the store
 };
 
+// How long the request that waits longest has waited; zero if none waits.
+inline absl::Duration OldestWaiting(const EngineStats& stats, absl::Time now) {
+  return std::max(now - stats.oldest_waiting, absl::ZeroDuration());
+}
+
+// How long the engine has done nothing although there are requests; zero if there are none.
+inline absl::Duration SinceProgress(const EngineStats& stats, absl::Time now) {
+  if (stats.requests_running + stats.requests_waiting == 0) return absl::ZeroDuration();
+  return std::max(now - stats.last_progress, absl::ZeroDuration());
+}
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -63,14 +81,14 @@ class Engine {
   // Returns, without calling the sink:
   //   INVALID_ARGUMENT     empty prompt, token outside the vocabulary, bad sampling value, prompt +
   //                        max_tokens longer than the model: with the numbers
-  //   RESOURCE_EXHAUSTED   can never fit into this server's memory (with the largest that can), or
-  //   the
-  //                        queue is full
-  //   ALREADY_EXISTS       request_id is in use
-  //   UNAVAILABLE          draining
+  //   RESOURCE_EXHAUSTED   CAPACITY_EXCEEDED: can never fit into this server's memory (with the
+  //                        largest that can), or QUEUE_FULL
+  //   ALREADY_EXISTS       REQUEST_ID_IN_USE
+  //   UNAVAILABLE          DRAINING
   virtual absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) = 0;
 
-  // Ends a request within one step, with FinishReason::kCancelled. Returns false if it is unknown.
+  // Ends a request within one step, with FinishReason::kCancelled, or kDeadline if that has passed.
+  // Returns false if it is unknown.
   virtual bool Abort(std::string_view request_id) = 0;
 
   // Refuses new requests from now on, lets the live ones finish until `deadline`, then cancels the
@@ -78,6 +96,7 @@ class Engine {
   virtual void Drain(absl::Time deadline) = 0;
 
   virtual const EngineLimits& limits() const = 0;
+  // Has everything that a request did whose OnFinish was called.
   virtual EngineStats stats() const = 0;
 };
 

@@ -7,21 +7,43 @@ namespace {
 
 constexpr absl::Duration kCacheStatsInterval = absl::Milliseconds(100);
 
+constexpr uint64_t EngineStats::*kCounters[] = {&EngineStats::prompt_tokens,
+                                                &EngineStats::generation_tokens,
+                                                &EngineStats::prefix_cache_queries_tokens,
+                                                &EngineStats::prefix_cache_hits_tokens,
+                                                &EngineStats::page_hits,
+                                                &EngineStats::page_misses,
+                                                &EngineStats::page_transients,
+                                                &EngineStats::page_evictions,
+                                                &EngineStats::evictions_kept,
+                                                &EngineStats::page_fills,
+                                                &EngineStats::arena_bytes_in,
+                                                &EngineStats::arena_bytes_out,
+                                                &EngineStats::segments_built,
+                                                &EngineStats::segments_late,
+                                                &EngineStats::store_reconnects,
+                                                &EngineStats::allocation_failures,
+                                                &EngineStats::decode_steps,
+                                                &EngineStats::decode_graphs_recorded,
+                                                &EngineStats::decode_graphs_launched};
+
 }  // namespace
 
 void EngineStatsBoard::BeginRound() { round_begun_ns_ = absl::GetCurrentTimeNanos(); }
 
-void EngineStatsBoard::Update(int64_t requests_running, int64_t requests_waiting,
-                              int64_t waited_ns) {
+void EngineStatsBoard::Update(const RequestCounts& requests, int64_t waited_ns) {
   if (round_begun_ns_ != 0) {
-    const int64_t round_ns = absl::GetCurrentTimeNanos() - round_begun_ns_;
+    const int64_t now_ns = absl::GetCurrentTimeNanos();
+    const int64_t round_ns = now_ns - round_begun_ns_;
     counters_.busy_seconds += static_cast<double>(round_ns - (waited_ns - waited_ns_)) * 1e-9;
-    round_begun_ns_ = 0;
+    round_begun_ns_ = now_ns;
   }
   waited_ns_ = waited_ns;
   EngineStats stats = counters_;
-  stats.requests_running = requests_running;
-  stats.requests_waiting = requests_waiting;
+  stats.requests_running = requests.running;
+  stats.requests_waiting = requests.waiting;
+  stats.requests_waiting_for_prefill = requests.waiting_for_prefill;
+  stats.oldest_waiting = requests.oldest_waiting;
   stats.dense_blocks_used = sources_.memory->dense_blocks().num_used();
   stats.dense_blocks_total = sources_.memory->dense_blocks().total();
   stats.meta_blocks_used = sources_.memory->meta_blocks().num_used();
@@ -39,17 +61,27 @@ void EngineStatsBoard::Update(int64_t requests_running, int64_t requests_waiting
   stats_ = stats;
 }
 
+void EngineStatsBoard::StartCounting() {
+  absl::MutexLock lock(&mutex_);
+  zero_ = stats_;
+}
+
 EngineStats EngineStatsBoard::Read() const {
   absl::MutexLock lock(&mutex_);
-  return stats_;
+  EngineStats stats = stats_;
+  for (uint64_t EngineStats::*const counter : kCounters) stats.*counter -= zero_.*counter;
+  stats.busy_seconds -= zero_.busy_seconds;
+  stats.decode_host_seconds -= zero_.decode_host_seconds;
+  return stats;
 }
 
 void EngineStatsBoard::AddCacheStats(EngineStats& stats) {
-  if (const absl::Time now = absl::Now(); now >= next_cache_stats_) {
+  if (const absl::Time now = absl::Now(); cache_stats_required_ || now >= next_cache_stats_) {
     next_cache_stats_ = now + kCacheStatsInterval;
-    if (const absl::StatusOr<BlockCacheStats> cache = sources_.cache->Stats(); cache.ok()) {
-      cache_stats_ = *cache;
-    }
+    const absl::StatusOr<BlockCacheStats> cache =
+        cache_stats_required_ ? sources_.cache->StatsNow() : sources_.cache->Stats();
+    cache_stats_required_ = false;
+    if (cache.ok()) cache_stats_ = *cache;
   }
   const BlockCacheCounters& counters = cache_stats_.counters;
   stats.slots_total = cache_stats_.num_slots;

@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "gpu_worker/attention/kv_memory.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/segment_store.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 #include "gpu_worker/wave_index/segment_builder.h"
@@ -29,12 +30,16 @@ class EngineStatsBoard {
 
   // What the engine counts by itself.
   EngineStats& counters() { return counters_; }
-  // The engine begins a round of its loop, which Update ends.
+  // The engine begins and ends a round of its loop.
   void BeginRound();
+  void EndRound() { round_begun_ns_ = 0; }
   // Publishes a snapshot of the counters and all sources. Asks the device only now and then.
   // `waited_ns`: what the engine's thread has waited for the device since start.
-  void Update(int64_t requests_running, int64_t requests_waiting, int64_t waited_ns)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Update(const RequestCounts& requests, int64_t waited_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes the next update ask the device and wait for the answer.
+  void RequireCacheStats() { cache_stats_required_ = true; }
+  // Makes the snapshot that was published last the zero of all counters.
+  void StartCounting() ABSL_LOCKS_EXCLUDED(mutex_);
   EngineStats Read() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -43,12 +48,14 @@ class EngineStatsBoard {
   const Sources sources_;
   EngineStats counters_;
   BlockCacheStats cache_stats_;
+  bool cache_stats_required_ = false;
   int64_t round_begun_ns_ = 0;  // 0: between rounds
   int64_t waited_ns_ = 0;       // as of the last update
   absl::Time next_cache_stats_ = absl::InfinitePast();
 
   mutable absl::Mutex mutex_;
   EngineStats stats_ ABSL_GUARDED_BY(mutex_);
+  EngineStats zero_ ABSL_GUARDED_BY(mutex_);  // of the counters
 };
 
 }  // namespace retroinfer

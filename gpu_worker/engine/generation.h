@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,8 +33,9 @@ struct SamplingParams {
   bool ignore_eos = false;
   bool skip_special_tokens = true;
   bool include_stop_str_in_output = false;
-  uint64_t seed = 0;          // the server draws one where the request has none
-  int32_t num_logprobs = -1;  // -1: none; 0: of the chosen token; up to 20 alternatives
+  uint64_t seed = 0;                    // the server draws one where the request has none
+  int32_t num_logprobs = -1;            // -1: none; 0: of the chosen token; up to 20 alternatives
+  std::map<int32_t, float> logit_bias;  // by token, each in [-100, 100]; at most 1024
 };
 
 struct GenerationRequest {
@@ -49,12 +51,12 @@ struct GenerationRequest {
 
 struct TokenLogprob {
   int32_t token;
-  float logprob;
+  float logprob;  // of the model's distribution, before everything in SamplingParams
 };
 
 struct OutputToken {
   int32_t token;
-  float logprob;                           // NaN unless asked for
+  float logprob;                           // as TokenLogprob's
   std::vector<TokenLogprob> alternatives;  // num_logprobs of them, largest first
 };
 
@@ -87,7 +89,8 @@ struct GenerationResult {
   absl::Duration prefill_time;
   absl::Duration time_to_first_token;  // since submission; zero if there was none
   absl::Duration decode_time;          // from the first token to the last
-  double kv_read_ratio = 0;  // KV bytes that decode steps read over those of full attention
+  // Bytes of KV and index that decode steps read over those of full attention, at most 1.
+  double kv_read_ratio = 0;
 };
 
 // Receives the output of one request.

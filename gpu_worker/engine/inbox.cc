@@ -1,22 +1,17 @@
 #include "gpu_worker/engine/inbox.h"
 
-#include "absl/strings/str_cat.h"
+#include "gpu_worker/engine/request_errors.h"
 
 namespace retroinfer {
 
 absl::Status Inbox::Submit(Submission submission) {
   absl::MutexLock lock(&mutex_);
-  if (closed_) {
-    return absl::UnavailableError("the server is shutting down; try again later or elsewhere");
+  if (closed_) return DrainingError();
+  if (live_.contains(submission.request.request_id)) {
+    return RequestIdInUseError(submission.request.request_id);
   }
-  if (live_.size() >= max_live_) {
-    return absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", live_.size(),
-                                                     " requests are live, at most ", max_live_));
-  }
-  if (!live_.insert(submission.request.request_id).second) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("request_id '", submission.request.request_id, "' is in use"));
-  }
+  if (live_.size() >= max_live_) return QueueFullError(live_.size(), max_live_);
+  live_.insert(submission.request.request_id);
   mail_.submissions.push_back(std::move(submission));
   return absl::OkStatus();
 }
@@ -60,6 +55,14 @@ Mail Inbox::Take(absl::Duration timeout) {
 void Inbox::Forget(std::string_view request_id) {
   absl::MutexLock lock(&mutex_);
   live_.erase(std::string(request_id));
+  // An abort that came too late is not for the next request of that name.
+  std::erase(mail_.aborts, request_id);
+}
+
+Inbox::Untaken Inbox::untaken() const {
+  absl::MutexLock lock(&mutex_);
+  if (mail_.submissions.empty()) return {};
+  return {static_cast<int64_t>(mail_.submissions.size()), mail_.submissions.front().submitted};
 }
 
 bool Inbox::AnyLive() const {

@@ -44,7 +44,7 @@ class Inbox {
  public:
   explicit Inbox(size_t max_live) : max_live_(max_live) {}
 
-  // Returns ALREADY_EXISTS, RESOURCE_EXHAUSTED (queue full) or UNAVAILABLE (closed).
+  // Returns REQUEST_ID_IN_USE, QUEUE_FULL or DRAINING (see request_errors.h).
   absl::Status Submit(Submission submission);
   // Returns false if no live request has that id.
   bool Abort(std::string_view request_id);
@@ -56,9 +56,17 @@ class Inbox {
 
   // Takes everything there is; waits up to `timeout` for something if there is nothing.
   Mail Take(absl::Duration timeout);
-  // The request has finished: its id may be used again.
+  // The request has finished: its id may be used again. Aborts of it that were not taken are gone.
   void Forget(std::string_view request_id);
   bool AnyLive() const;
+
+  // Submissions that the engine's thread has not taken yet.
+  struct Untaken {
+    int64_t count = 0;
+    absl::Time oldest = absl::InfiniteFuture();
+  };
+  Untaken untaken() const;
+  size_t max_live() const { return max_live_; }
 
  private:
   const size_t max_live_;

@@ -7,6 +7,21 @@
 
 namespace retroinfer {
 
+RequestCounts CountRequests(const LiveRequests& live) {
+  RequestCounts counts;
+  for (const auto& request : live) {
+    if (request->state == RequestState::kEnding) continue;
+    const bool is_admitted =
+        request->state != RequestState::kWaiting && request->state != RequestState::kReserving;
+    const bool has_begun = request->prefill_begun != absl::Time();
+    (is_admitted ? counts.running : counts.waiting) += 1;
+    if (has_begun) continue;
+    if (is_admitted) ++counts.waiting_for_prefill;
+    counts.oldest_waiting = std::min(counts.oldest_waiting, request->submitted);
+  }
+  return counts;
+}
+
 GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status) {
   const bool any_output = live.num_generated > 0;
   const absl::Time now = absl::Now();
@@ -25,7 +40,9 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
           began ? std::min(live.first_token, now) - live.prefill_begun : absl::ZeroDuration(),
       .time_to_first_token = any_output ? live.first_token - live.submitted : absl::ZeroDuration(),
       .decode_time = any_output ? live.last_token - live.first_token : absl::ZeroDuration(),
-      .kv_read_ratio = live.kv_bytes_full > 0 ? live.kv_bytes_read / live.kv_bytes_full : 0};
+      // Near a retrieval ratio of 1 wave reads its index besides all of the KV.
+      .kv_read_ratio =
+          live.kv_bytes_full > 0 ? std::min(live.kv_bytes_read / live.kv_bytes_full, 1.0) : 0};
 }
 
 }  // namespace retroinfer

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -42,9 +43,21 @@ struct LiveRequest {
   absl::Time prefill_begun;
   absl::Time first_token = absl::InfiniteFuture();
   absl::Time last_token;
+  absl::Time progressed;           // when a slice or a token of it was finished last
+  int64_t prompt_tokens_done = 0;  // of its prompt, as far as they are in the statistics
   double kv_bytes_read = 0;
   double kv_bytes_full = 0;
 };
+
+using LiveRequests = std::deque<std::unique_ptr<LiveRequest>>;  // in order of arrival
+
+struct RequestCounts {
+  int64_t running = 0;                                 // admitted
+  int64_t waiting = 0;                                 // not yet
+  int64_t waiting_for_prefill = 0;                     // of those that run: not begun
+  absl::Time oldest_waiting = absl::InfiniteFuture();  // when the oldest of either was submitted
+};
+RequestCounts CountRequests(const LiveRequests& live);
 
 // Returns what a request that ends now has to say.
 GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status);

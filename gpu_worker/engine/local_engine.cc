@@ -3,19 +3,19 @@
 //   block.
 // * Only kDecoding requests take part in steps; a request leaves a step's batch by changing state.
 // * OnFinish is called in End() and nowhere else; End() makes the state kEnding, so it runs once.
+//   Statistics are published before it.
+// * The loop never waits for background work: a request that needs some is left out of steps.
 // * Blocks return to the pools, and extents to the store, in PollEnding() only, once the policy
 //   says that neither the background nor the device uses them any more.
 #include "gpu_worker/engine/local_engine.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/engine/sampling_validation.h"
-#include "gpu_worker/engine/segment_claim.h"
 #include "spdlog/spdlog.h"
 
 namespace retroinfer {
@@ -23,6 +23,8 @@ namespace {
 
 constexpr absl::Duration kIdleWait = absl::Milliseconds(20);
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);
+// Background work steps back for decode steps, but no request waits for it much longer than this.
+constexpr absl::Duration kBackgroundPatience = absl::Milliseconds(500);
 
 }  // namespace
 
@@ -39,7 +41,8 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
   limits_ = {.max_model_len = plan.OfRequests(plan.max_model_len),
              .kv_capacity_tokens_full = plan.OfRequests(plan.full_capacity_tokens),
              .kv_capacity_tokens_wave = plan.OfRequests(plan.wave_capacity_tokens),
-             .max_batch = plan.max_batch};
+             .max_batch = plan.max_batch,
+             .max_live_requests = static_cast<int64_t>(options.max_live_requests)};
 }
 
 absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngineOptions& options,
@@ -106,14 +109,38 @@ void LocalEngine::Drain(absl::Time deadline) {
   }
 }
 
+EngineStats LocalEngine::stats() const {
+  const Inbox::Untaken untaken = inbox_->untaken();
+  EngineStats stats = stats_.Read();
+  stats.requests_waiting += untaken.count;
+  stats.oldest_waiting = std::min(stats.oldest_waiting, untaken.oldest);
+  return stats;
+}
+
+void LocalEngine::StartCounting() {
+  start_counting_ = true;
+  inbox_->Wake();
+  start_counting_.wait(true);
+}
+
+// --- Loop
+
 void LocalEngine::Loop() {
   absl::Duration wait = kIdleWait;
   while (true) {
     TakeMail(wait);
-    stats_.BeginRound();
     const bool worked = RunOnce();
+    if (worked || live_.empty()) stats_.counters().last_progress = absl::Now();
+    if (start_counting_ && live_.empty()) stats_.RequireCacheStats();
     UpdateStats();
     if (options_.on_progress) options_.on_progress();
+    stats_.EndRound();
+    TendBackground(worked);
+    if (start_counting_ && live_.empty()) {
+      stats_.StartCounting();
+      start_counting_ = false;
+      start_counting_.notify_all();
+    }
     if (stopping_ && live_.empty()) return;
     wait = worked ? absl::ZeroDuration() : (live_.empty() ? kIdleWait : kBlockedWait);
   }
@@ -138,12 +165,15 @@ bool LocalEngine::RunOnce() {
 
 void LocalEngine::TakeMail(absl::Duration timeout) {
   Mail mail = inbox_->Take(timeout);
+  stats_.BeginRound();
   for (Submission& submission : mail.submissions) TakeSubmission(std::move(submission));
   for (ReserveAnswer& answer : mail.answers) TakeAnswer(std::move(answer));
   for (const std::string& id : mail.aborts) {
     for (const auto& live : live_) {
       if (live->state != RequestState::kEnding && live->request.request_id == id) {
-        End(*live, FinishReason::kCancelled);
+        // What aborts a call is often its own deadline.
+        const bool is_late = absl::Now() >= live->request.deadline;
+        End(*live, is_late ? FinishReason::kDeadline : FinishReason::kCancelled);
       }
     }
   }
@@ -166,140 +196,11 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live_.push_back(std::move(live));
 }
 
-void LocalEngine::TakeAnswer(ReserveAnswer answer) {
-  LiveRequest* live = Find(answer.sequence_id);
-  if (live == nullptr || live->state != RequestState::kReserving) return;
-  if (answer.extents.ok() || live->only_restores) {
-    // What only looked for segments does without them.
-    BeginPrefill(*live, std::move(answer.extents).value_or(std::vector<Extent>()));
-    return;
-  }
-  if (!absl::IsResourceExhausted(answer.extents.status())) {
-    End(*live, FinishReason::kError, answer.extents.status());
-    return;
-  }
-  // The arena is full now. It will not be for ever: the request fits (CheckFits) and others end.
-  // Should nobody else have held extents since it was asked, its free space is too fragmented.
-  ++stats_.counters().allocation_failures;
-  const bool others = std::any_of(live_.begin(), live_.end(), [live](const auto& other) {
-    return other.get() != live && other->asked_store;
-  });
-  if (!others && live->releases_when_asked == num_releases_) {
-    End(*live, FinishReason::kError, answer.extents.status());
-    return;
-  }
-  live->asked_store = false;
-  live->arena_was_full = true;
-  parts_.memory->Free(live->kv);
-  live->state = RequestState::kWaiting;
-}
-
-void LocalEngine::BeginPrefill(LiveRequest& live, std::vector<Extent> extents) {
-  if (const absl::Status status =
-          TakeExtents(std::move(extents), parts_.store->arena_pages(), live.kv);
-      !status.ok()) {
-    End(live, FinishReason::kError, status);
-    return;
-  }
-  live.state = RequestState::kPrefill;
-  EngineStats& counters = stats_.counters();
-  counters.prefix_cache_queries_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);
-  counters.prefix_cache_hits_tokens += static_cast<uint64_t>(live.kv.cached_tokens());
-}
-
 LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
   const auto found = std::find_if(live_.begin(), live_.end(), [sequence_id](const auto& live) {
     return live->kv.sequence_id == sequence_id;
   });
   return found == live_.end() ? nullptr : found->get();
-}
-
-// --- Admission
-
-AttentionPolicy& LocalEngine::PolicyOf(const AttentionSettings& settings) const {
-  return settings.policy == PolicyKind::kFull ? *parts_.full_requests : *parts_.wave_requests;
-}
-
-absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
-  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t total = prompt + request.sampling.max_tokens;
-  const KvNeed need = PolicyOf(request.attention).Need(prompt, total);
-  uint64_t pages = 0;
-  for (const uint32_t tokens : need.segment_tokens) {
-    pages += SegmentLayout(options_.plan.geometry, tokens).max_pages;
-  }
-  if (parts_.memory->CouldFit(need) && pages <= parts_.store->arena_pages()) {
-    return absl::OkStatus();
-  }
-  const bool is_full = request.attention.policy == PolicyKind::kFull;
-  const int64_t capacity =
-      is_full ? limits_.kv_capacity_tokens_full : limits_.kv_capacity_tokens_wave;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("prompt of ", prompt, " tokens and max_tokens ", request.sampling.max_tokens,
-                   " need ", total, " tokens of KV; this server can hold ", capacity,
-                   " with policy ", std::string(PolicyName(request.attention.policy)),
-                   ". Use a shorter prompt, fewer max_tokens", is_full ? ", or policy wave" : ""));
-}
-
-void LocalEngine::EndLateRequests() {
-  const absl::Time now = absl::Now();
-  for (const auto& live : live_) {
-    if (cancel_all_) {
-      End(*live, FinishReason::kCancelled);
-    } else if (now >= live->request.deadline) {
-      End(*live, FinishReason::kDeadline);
-    }
-  }
-}
-
-void LocalEngine::Admit() {
-  const auto admitted = std::count_if(live_.begin(), live_.end(), [](const auto& live) {
-    return live->state != RequestState::kWaiting && live->state != RequestState::kEnding;
-  });
-  for (auto count = admitted; count < options_.plan.max_batch; ++count) {
-    LiveRequest* first = nullptr;
-    for (const auto& live : live_) {
-      if (live->state == RequestState::kWaiting &&
-          (first == nullptr || live->request.priority < first->request.priority)) {
-        first = live.get();
-      }
-    }
-    // Strictly in order: a large request at the head is not starved by small ones behind it.
-    if (first == nullptr || !TryReserve(*first)) return;
-  }
-}
-
-bool LocalEngine::TryReserve(LiveRequest& live) {
-  if (live.arena_was_full && live.releases_when_asked == num_releases_) return false;
-  const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.kv.total_tokens);
-  if (!parts_.memory->Reserve(need, live.kv)) return false;
-  auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
-                                        options_.eos_token_ids, parts_.model->config().vocab_size);
-  if (!sampling.ok()) {
-    End(live, FinishReason::kError, sampling.status());
-    return true;
-  }
-  live.sampling = *std::move(sampling);
-  AskStore(live, need);
-  return true;
-}
-
-void LocalEngine::AskStore(LiveRequest& live, const KvNeed& need) {
-  std::optional<ReserveRequest> request = ClaimSegments(live.kv, need);
-  live.only_restores = request.has_value() && request->cached_only;
-  // Without a store, what needs no extents does not wait for it.
-  if (!request.has_value() || (live.only_restores && !parts_.store->attached())) {
-    live.state = RequestState::kPrefill;
-    return;
-  }
-  live.state = RequestState::kReserving;
-  live.asked_store = true;
-  live.releases_when_asked = num_releases_;
-  const uint64_t id = live.kv.sequence_id;
-  parts_.store->Reserve(*std::move(request),
-                        [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
-                          inbox->Answer({id, std::move(extents)});
-                        });
 }
 
 // --- Prefill
@@ -342,6 +243,10 @@ bool LocalEngine::RunLane(PrefillLane& lane) {
     return true;
   }
   if (*outcome == PrefillLane::Outcome::kBlocked) return false;
+  live.progressed = absl::Now();
+  const int64_t done = lane.processed_tokens();
+  stats_.counters().prompt_tokens += static_cast<uint64_t>(done - live.prompt_tokens_done);
+  live.prompt_tokens_done = done;
   ReportProgress(live, lane);
   if (*outcome == PrefillLane::Outcome::kWorked) return true;
 
@@ -351,7 +256,6 @@ bool LocalEngine::RunLane(PrefillLane& lane) {
     End(live, FinishReason::kError, token.status());
     return true;
   }
-  stats_.counters().prompt_tokens += live.request.prompt.size();
   live.state = RequestState::kIndexing;
   live.first_token = live.last_token = absl::Now();
   Emit(live, token->front());
@@ -391,12 +295,22 @@ bool LocalEngine::PollIndexing() {
 
 // --- Decode
 
-bool LocalEngine::RunDecodeStep() {
+bool LocalEngine::GatherBatch() {
   batch_.clear();
   for (const auto& live : live_) {
-    if (live->state == RequestState::kDecoding) batch_.push_back(live.get());
+    if (live->state != RequestState::kDecoding) continue;
+    const absl::StatusOr<bool> ready = live->policy->ReadyForStep(live->kv);
+    if (!ready.ok()) {
+      End(*live, FinishReason::kError, ready.status());
+    } else if (*ready) {
+      batch_.push_back(live.get());
+    }
   }
-  if (batch_.empty()) return false;
+  return !batch_.empty();
+}
+
+bool LocalEngine::RunDecodeStep() {
+  if (!GatherBatch()) return false;
   const absl::StatusOr<std::span<const OutputToken>> tokens = decode_step_->Run(std::span(batch_));
   EngineStats& counters = stats_.counters();
   ++counters.decode_steps;
@@ -411,7 +325,7 @@ bool LocalEngine::RunDecodeStep() {
   }
   const absl::Time now = absl::Now();
   for (size_t i = 0; i < batch_.size(); ++i) {
-    batch_[i]->last_token = now;
+    batch_[i]->last_token = batch_[i]->progressed = now;
     Emit(*batch_[i], (*tokens)[i]);
   }
   return true;
@@ -445,8 +359,12 @@ void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status statu
   if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
     live.sink->OnOutput(delta);
   }
+  if (!status.ok()) status = RequestFailure(status);
   const GenerationResult result = ResultOf(live, reason, std::move(status));
   live.state = RequestState::kEnding;
+  // One that was cancelled ends without waiting for the device.
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength) stats_.RequireCacheStats();
+  UpdateStats();
   // First free the id and only then tell the client, who may use it again at once.
   inbox_->Forget(live.request.request_id);
   live.sink->OnFinish(result);
@@ -485,16 +403,21 @@ bool LocalEngine::PollEnding() {
   return changed;
 }
 
+void LocalEngine::TendBackground(bool worked) {
+  const absl::Time now = absl::Now();
+  const bool urgent = std::any_of(live_.begin(), live_.end(), [&](const auto& live) {
+    if (live->progressed == absl::Time()) return false;  // has nothing in the background
+    const bool is_waited_for = live->state != RequestState::kEnding;
+    return !worked || (is_waited_for && now - live->progressed > kBackgroundPatience);
+  });
+  if (urgent == background_is_urgent_) return;
+  background_is_urgent_ = urgent;
+  parts_.wave->SetUrgent(urgent);
+}
+
 void LocalEngine::UpdateStats() {
-  int64_t running = 0, waiting = 0;
-  for (const auto& live : live_) {
-    if (live->state == RequestState::kWaiting || live->state == RequestState::kReserving) {
-      ++waiting;
-    } else if (live->state != RequestState::kEnding) {
-      ++running;
-    }
-  }
-  stats_.Update(running, waiting, sampler_->waited_ns());
+  stats_.counters().segments_late = parts_.wave->num_late_segments();
+  stats_.Update(CountRequests(live_), sampler_->waited_ns());
 }
 
 }  // namespace retroinfer

@@ -11,7 +11,6 @@
 #pragma once
 
 #include <atomic>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -80,7 +79,10 @@ class LocalEngine final : public Engine {
   bool Abort(std::string_view request_id) override;
   void Drain(absl::Time deadline) override;
   const EngineLimits& limits() const override { return limits_; }
-  EngineStats stats() const override { return stats_.Read(); }
+  EngineStats stats() const override;
+
+  // Waits until nothing is live, then counts from zero: what came before was no client's.
+  void StartCounting();
 
  private:
   LocalEngine(const LocalEngineOptions& options, EngineParts parts);
@@ -108,8 +110,10 @@ class LocalEngine final : public Engine {
   bool RunLane(PrefillLane& lane);
   void AssignLanes();
   bool PollIndexing();
+  bool GatherBatch();
   bool RunDecodeStep();
   bool PollEnding();
+  void TendBackground(bool worked);
 
   // Output.
   void Emit(LiveRequest& live, const OutputToken& token);
@@ -130,15 +134,17 @@ class LocalEngine final : public Engine {
   std::unique_ptr<DecodeStep> decode_step_;
   std::vector<std::unique_ptr<PrefillLane>> lanes_;  // the long one, then the short one
   size_t next_lane_ = 0;
-  std::deque<std::unique_ptr<LiveRequest>> live_;  // in order of arrival
+  LiveRequests live_;
   std::vector<LiveRequest*> batch_;
   uint64_t next_sequence_id_ = 1;
   uint64_t num_releases_ = 0;  // calls of the store's Release
+  bool background_is_urgent_ = false;
 
   common::LogRateLimiter cache_log_{absl::Seconds(1)};
 
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;
+  std::atomic<bool> start_counting_ = false;
   std::thread thread_;
 };
 

@@ -54,8 +54,8 @@ size_t ActivationBytes(const MemoryPlanInput& input, int64_t short_lane_tokens) 
       static_cast<size_t>(input.hidden_size) * input.activation_bytes_per_element + 2 * layer_kv;
   const size_t tokens =
       static_cast<size_t>(input.max_model_len - input.synthetic_tokens + short_lane_tokens);
-  const size_t logits =
-      static_cast<size_t>(input.max_batch) * static_cast<size_t>(input.vocab_size) * sizeof(float);
+  const size_t logits = static_cast<size_t>(input.max_batch) *
+                        static_cast<size_t>(input.vocab_size) * 2 * sizeof(float);  // and adjusted
   return tokens * per_token + SelectionBytes(input) + logits + input.synthetic_bytes;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -39,19 +40,15 @@ absl::StatusOr<SamplingState> SamplingState::Create(Device& device, Stream& stre
                 .seed = sampling.seed,
                 .position = 0,
                 .num_top_logprobs = std::clamp(sampling.num_logprobs, 0, kMaxTopLogprobs),
-                .num_banned = 0};
+                .num_biases = 0};
   state.min_tokens_ = sampling.min_tokens;
   state.prompt_tokens_ = static_cast<int64_t>(request.prompt.size());
-  if (sampling.min_tokens > 0) {
-    state.banned_.assign(sampling.stop_token_ids.begin(), sampling.stop_token_ids.end());
-    if (!sampling.ignore_eos) {
-      state.banned_.insert(state.banned_.end(), eos_token_ids.begin(), eos_token_ids.end());
-    }
-    if (state.banned_.size() > kMaxBanned) {
-      return absl::InvalidArgumentError(absl::StrCat("min_tokens with ", state.banned_.size(),
-                                                     " stop and end tokens: at most ", kMaxBanned,
-                                                     " can be held back"));
-    }
+  state.SetBiases(sampling, eos_token_ids);
+  if (!state.biases_.empty()) {
+    const auto image = std::as_bytes(std::span(state.biases_));
+    ASSIGN_OR_RETURN(state.device_biases_,
+                     device.Allocate(image.size(), MemoryPurpose::kActivations));
+    RETURN_IF_ERROR(device.Upload(stream, image, state.device_biases_.bytes()));
   }
   if (HasPenalty(sampling)) {
     state.occurrences_.assign(static_cast<size_t>(vocab_size), 0);
@@ -65,6 +62,21 @@ absl::StatusOr<SamplingState> SamplingState::Create(Device& device, Stream& stre
                                   state.device_occurrences_.bytes()));
   }
   return state;
+}
+
+void SamplingState::SetBiases(const SamplingParams& sampling,
+                              std::span<const int32_t> eos_token_ids) {
+  std::map<int32_t, float> with_bans = sampling.logit_bias;
+  if (sampling.min_tokens > 0) {
+    constexpr float kBan = -std::numeric_limits<float>::infinity();
+    for (const int32_t token : sampling.stop_token_ids) with_bans[token] = kBan;
+    if (!sampling.ignore_eos) {
+      for (const int32_t token : eos_token_ids) with_bans[token] = kBan;
+    }
+    for (const auto& [token, bias] : with_bans) biases_.push_back({token, bias});
+    num_biases_with_bans_ = biases_.size();
+  }
+  for (const auto& [token, bias] : sampling.logit_bias) biases_.push_back({token, bias});
 }
 
 void SamplingState::Count(int32_t token) {
@@ -97,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, Ops& op
   RETURN_IF_ERROR(allocate(SamplingScratchBytes(max_batch, vocab_size), sampler->scratch_));
   ASSIGN_OR_RETURN(sampler->inputs_, StagedArrays::Create(device,
                                                           {batch * sizeof(SamplingRow),
-                                                           batch * kMaxBanned * sizeof(int32_t),
+                                                           batch * sizeof(const SamplingBias*),
                                                            batch * sizeof(const uint32_t*)},
                                                           MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(sampler->results_,
@@ -136,7 +148,7 @@ absl::Status Sampler::UploadCounts(SamplingState& state) {
 
 absl::Status Sampler::Prepare(std::span<SamplingState* const> states) {
   const std::span<SamplingRow> rows = inputs_.Host<SamplingRow>(kRows);
-  const std::span<int32_t> banned = inputs_.Host<int32_t>(kBanned);
+  const auto biases = inputs_.Host<const SamplingBias*>(kBiases);
   const auto occurrences = inputs_.Host<const uint32_t*>(kOccurrences);
   RI_CHECK(states.size() <= rows.size());
   batch_ = states.size();
@@ -145,11 +157,11 @@ absl::Status Sampler::Prepare(std::span<SamplingState* const> states) {
     SamplingState& state = *states[i];
     rows[i] = state.row_;
     rows[i].position = state.prompt_tokens_ + state.num_generated_;
-    if (state.num_generated_ < state.min_tokens_) {
-      rows[i].num_banned = static_cast<int32_t>(state.banned_.size());
-      std::copy(state.banned_.begin(), state.banned_.end(),
-                banned.begin() + static_cast<ptrdiff_t>(i * kMaxBanned));
-    }
+    const size_t first = state.first_bias();
+    rows[i].num_biases = static_cast<int32_t>(state.end_bias() - first);
+    biases[i] = rows[i].num_biases == 0
+                    ? nullptr
+                    : state.device_biases_.as<const SamplingBias>().device_data() + first;
     RETURN_IF_ERROR(UploadCounts(state));
     occurrences[i] = state.device_occurrences_.as<uint32_t>().device_data();
     wants_alternatives_ |= state.row_.num_top_logprobs > 0;
@@ -163,7 +175,7 @@ absl::Status Sampler::Enqueue() {
   RETURN_IF_ERROR(ops_.Sampling(
       stream_, {.logits = logits(static_cast<int32_t>(batch_)),
                 .rows = inputs_.On<const SamplingRow>(kRows).first(batch_),
-                .banned = inputs_.On<const int32_t>(kBanned).first(batch_ * kMaxBanned),
+                .biases = inputs_.On<const SamplingBias* const>(kBiases).first(batch_),
                 .occurrences = inputs_.On<const uint32_t* const>(kOccurrences).first(batch_),
                 .tokens = results_.On<int32_t>(kTokens).first(batch_),
                 .logprobs = results_.On<float>(kLogprobs).first(batch_),

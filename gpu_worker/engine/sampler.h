@@ -18,10 +18,12 @@
 namespace retroinfer {
 
 // The sampling state of one sequence. Penalties need a count for every token of the vocabulary,
-// which is allocated once, and only for a request that sets one.
+// which is allocated once, and only for a request that sets one; so do biases and bans.
 class SamplingState {
  public:
   // `eos_token_ids` are banned, as are the request's stop tokens, before min_tokens.
+  //
+  // Returns: RESOURCE_EXHAUSTED if the device has no memory for it.
   static absl::StatusOr<SamplingState> Create(Device& device, Stream& stream,
                                               const GenerationRequest& request,
                                               std::span<const int32_t> eos_token_ids,
@@ -32,11 +34,22 @@ class SamplingState {
 
  private:
   friend class Sampler;
+  void SetBiases(const SamplingParams& sampling, std::span<const int32_t> eos_token_ids);
+  // Biases of the next token: with the bans, or those behind them.
+  size_t first_bias() const { return num_generated_ < min_tokens_ ? 0 : num_biases_with_bans_; }
+  size_t end_bias() const {
+    return num_generated_ < min_tokens_ ? num_biases_with_bans_ : biases_.size();
+  }
+
   SamplingRow row_;
   int32_t min_tokens_ = 0;
   int32_t num_generated_ = 0;
   int64_t prompt_tokens_ = 0;
-  std::vector<int32_t> banned_;        // at most kMaxBanned
+  // Host image. First the biases and bans that hold before min_tokens, no token twice; then the
+  // biases that hold afterwards.
+  std::vector<SamplingBias> biases_;
+  size_t num_biases_with_bans_ = 0;
+  DeviceBuffer device_biases_;
   std::vector<uint32_t> occurrences_;  // host image, [vocab] or empty
   std::vector<int32_t> uncounted_;     // tokens whose count the device does not know
   DeviceBuffer device_occurrences_;
@@ -77,10 +90,10 @@ class Sampler {
   const int32_t max_batch_;
   const int64_t vocab_size_;
   DeviceBuffer logits_, scratch_;
-  enum Input : size_t { kRows, kBanned, kOccurrences };
+  enum Input : size_t { kRows, kBiases, kOccurrences };
   enum Result : size_t { kTokens, kLogprobs, kTopTokens, kTopLogprobs };
-  StagedArrays inputs_;   // [max_batch] or [max_batch, n]
-  StagedArrays results_;  // the same
+  StagedArrays inputs_;   // [max_batch]
+  StagedArrays results_;  // [max_batch] or [max_batch, n]
   std::unique_ptr<Event> sampled_;
   // Counts on their way to the device.
   HostBuffer counts_;

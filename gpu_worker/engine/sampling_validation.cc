@@ -50,6 +50,22 @@ absl::Status CheckStops(const SamplingParams& sampling, int32_t vocab_size) {
   return absl::OkStatus();
 }
 
+absl::Status CheckLogitBias(const SamplingParams& sampling, int32_t vocab_size) {
+  if (sampling.logit_bias.size() > kMaxLogitBiases) {
+    return BadSampling(absl::StrCat("logit_bias has ", sampling.logit_bias.size(),
+                                    " entries, at most ", kMaxLogitBiases, " are allowed"));
+  }
+  for (const auto& [token, bias] : sampling.logit_bias) {
+    if (token < 0 || token >= vocab_size) {
+      return BadSampling(absl::StrCat("logit_bias has token ", token, ", ids must be in [0, ",
+                                      vocab_size - 1, "]"));
+    }
+    RETURN_IF_ERROR(CheckRange(absl::StrCat("logit_bias of token ", token), bias, -kMaxLogitBias,
+                               kMaxLogitBias));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckRatio(std::string_view name, double value) {
   if (value >= 0.0 && value <= 1.0) return absl::OkStatus();
   return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
@@ -82,6 +98,7 @@ absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size
     return BadSampling(absl::StrCat("logprobs is ", sampling.num_logprobs, ", it must be in [0, ",
                                     kMaxLogprobs, "]"));
   }
+  RETURN_IF_ERROR(CheckLogitBias(sampling, vocab_size));
   return CheckStops(sampling, vocab_size);
 }
 

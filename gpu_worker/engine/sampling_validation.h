@@ -13,6 +13,8 @@ inline constexpr int32_t kMaxStopBytes = 256;  // of one stop string
 inline constexpr int32_t kMaxStopTokens = 16;
 inline constexpr int32_t kMaxLogprobs = 20;
 inline constexpr float kMaxTemperature = 100.0f;
+inline constexpr size_t kMaxLogitBiases = 1024;
+inline constexpr float kMaxLogitBias = 100.0f;
 
 // Returns INVALID_ARGUMENT (reason INVALID_SAMPLING) naming the first field that is outside the
 // range that SamplingParams and generation.proto give for it; NaN is outside of every range.

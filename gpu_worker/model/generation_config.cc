@@ -35,11 +35,11 @@ absl::StatusOr<GenerationConfig> ReadGenerationConfig(const JsonObject& json,
   if (json.Has("do_sample")) {
     ASSIGN_OR_RETURN(config.do_sample, json.Bool("do_sample"));
   }
-  RETURN_IF_ERROR(ReadFloat(json, "temperature", 0, 1e3, config.temperature));
+  RETURN_IF_ERROR(ReadFloat(json, "temperature", 0, 100, config.temperature));
   RETURN_IF_ERROR(ReadFloat(json, "top_p", kMinPositive, 1, config.top_p));
   RETURN_IF_ERROR(ReadFloat(json, "min_p", 0, 1, config.min_p));
   RETURN_IF_ERROR(
-      ReadFloat(json, "repetition_penalty", kMinPositive, 1e3, config.repetition_penalty));
+      ReadFloat(json, "repetition_penalty", kMinPositive, 10, config.repetition_penalty));
   ASSIGN_OR_RETURN(const int64_t top_k, json.IntOr("top_k", 0, -1, kMaxVocabSize));
   if (top_k > 0) config.top_k = static_cast<int32_t>(top_k);
   return config;

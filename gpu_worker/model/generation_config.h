@@ -17,11 +17,11 @@ struct GenerationConfig {
   std::vector<int32_t> eos_token_ids;  // generation ends at any of them; may be empty
   std::optional<int32_t> bos_token_id;
   std::optional<bool> do_sample;
-  std::optional<float> temperature;         // >= 0
+  std::optional<float> temperature;         // [0, 100], as in requests
   std::optional<float> top_p;               // (0, 1]
   std::optional<int32_t> top_k;             // >= 1; absent if the file switches it off with 0 or -1
   std::optional<float> min_p;               // [0, 1]
-  std::optional<float> repetition_penalty;  // > 0
+  std::optional<float> repetition_penalty;  // (0, 10], as in requests
 };
 
 // Returns INVALID_ARGUMENT for mistyped values, token ids outside the vocabulary, and sampling

@@ -201,6 +201,13 @@ std::string_view ModelFamilyName(ModelFamily family) {
   return "unknown";
 }
 
+std::string_view ModelArchitecture(ModelFamily family) {
+  for (const Family& entry : kFamilies) {
+    if (entry.family == family) return entry.architecture;
+  }
+  return "unknown";
+}
+
 absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config) {
   ModelConfig model;
   ASSIGN_OR_RETURN(model.family, ReadFamily(config));

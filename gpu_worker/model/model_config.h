@@ -48,6 +48,8 @@ struct ModelConfig {
 };
 
 std::string_view ModelFamilyName(ModelFamily family);
+// As in config.json: "LlamaForCausalLM".
+std::string_view ModelArchitecture(ModelFamily family);
 
 inline constexpr int64_t kMaxVocabSize = int64_t{1} << 22;
 

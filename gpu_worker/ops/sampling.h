@@ -1,10 +1,10 @@
 // Chooses the next token of every sequence of a batch from its logits.
 //
-// Order (as the field does it): repetition penalty, frequency and presence penalty, temperature,
-// then top-k, top-p and min-p on the softmax, then a draw with a counter-based generator: the value
-// depends on (seed, position) alone, so a request gives the same tokens in any batch. temperature 0
-// is greedy: the lowest token id among the largest logits. Log-probabilities are of the
-// distribution before temperature and cuts (after penalties).
+// Order (as the field does it): biases, repetition penalty, frequency and presence penalty,
+// temperature, then top-k, top-p and min-p on the softmax, then a draw with a counter-based
+// generator: the value depends on (seed, position) alone, so a request gives the same tokens in any
+// batch. temperature 0 is greedy: the lowest token id among the largest logits. Log-probabilities
+// are of the distribution that the logits came with, before all of that.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +25,16 @@ struct SamplingRow {
   uint64_t seed = 0;
   int64_t position = 0;          // of the token to draw
   int32_t num_top_logprobs = 0;  // 0 to kMaxTopLogprobs
-  int32_t num_banned = 0;        // leading entries of the row of `banned` in use
+  int32_t num_biases = 0;        // leading entries of the row's biases in use
+};
+
+// Added to the logit of a token; minus infinity bans it. A token outside the vocabulary is ignored.
+struct SamplingBias {
+  int32_t token;
+  float bias;  // not NaN
 };
 
 inline constexpr int32_t kMaxTopLogprobs = 20;
-inline constexpr int32_t kMaxBanned = 16;
 
 // A backend may look at a row in parts of so many logits, and keep 32 bytes of each in scratch.
 inline constexpr int64_t kSamplingPartSize = 8192;
@@ -37,14 +42,21 @@ inline constexpr int64_t kSamplingPartSize = 8192;
 constexpr int64_t NumSamplingParts(int64_t vocab) {
   return (vocab + kSamplingPartSize - 1) / kSamplingPartSize;
 }
-constexpr size_t SamplingScratchBytes(int64_t batch, int64_t vocab) {
+constexpr size_t SamplingPartBytes(int64_t batch, int64_t vocab) {
   return static_cast<size_t>(batch * NumSamplingParts(vocab)) * 32;
+}
+// The parts; behind them, a row of logits as they are after biases and penalties for each row that
+// has any.
+constexpr size_t SamplingScratchBytes(int64_t batch, int64_t vocab) {
+  return SamplingPartBytes(batch, vocab) + static_cast<size_t>(batch * vocab) * sizeof(float);
 }
 
 struct SamplingArgs {
-  MatrixView logits;                   // [batch, vocab] f32; penalties are applied in place
+  // [batch, vocab] f32. NaN counts as minus infinity; a backend may write it back so.
+  MatrixView logits;
   DeviceSpan<const SamplingRow> rows;  // [batch]
-  DeviceSpan<const int32_t> banned;    // [batch, kMaxBanned]: never drawn (EOS before min_tokens)
+  // num_biases entries for each row, no token twice; a null pointer for a row without any.
+  DeviceSpan<const SamplingBias* const> biases;  // [batch], device pointers; or empty
   // Occurrences for the penalties: bit 31 set if the token is in the prompt, bits 0-30 count it in
   // the generated text. Rows of `vocab`; a null pointer for a row without penalties.
   DeviceSpan<const uint32_t* const> occurrences;  // [batch], device pointers

@@ -16,7 +16,7 @@ inline absl::Status CheckSampling(const SamplingArgs& args) {
   RETURN_IF_ERROR(CheckDType(kOp, "logits", args.logits, DType::kF32));
   RETURN_IF_ERROR(CheckArg(args.logits.cols > 0, kOp, "the vocabulary is empty"));
   RETURN_IF_ERROR(CheckSize(kOp, "rows", args.rows, batch));
-  RETURN_IF_ERROR(CheckSize(kOp, "banned", args.banned, batch * kMaxBanned));
+  if (!args.biases.empty()) RETURN_IF_ERROR(CheckSize(kOp, "biases", args.biases, batch));
   if (!args.occurrences.empty()) {
     RETURN_IF_ERROR(CheckSize(kOp, "occurrences", args.occurrences, batch));
   }

@@ -13,6 +13,7 @@
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/wave_index/named_prefix.h"
 
 namespace retroinfer {
@@ -110,10 +111,10 @@ absl::StatusOr<SavedPrefix> ContextSaver::Save(
     }
     if (response.missing_segments() > 0 && response.queued_segments() == 0) {
       if (++computations > kMaxComputations) {
-        return absl::ResourceExhaustedError(
+        return RequestFailure(absl::ResourceExhaustedError(
             absl::StrCat("segments were evicted ", kMaxComputations,
                          " times before they were written: the arena is too small for what runs "
-                         "beside this; try again later or use a larger --arena-bytes"));
+                         "beside this; try again later or use a larger --arena-bytes")));
       }
       ASSIGN_OR_RETURN(const int64_t computed, Compute(prefix.request, on_progress, is_cancelled));
       saved.computed_tokens += computed;

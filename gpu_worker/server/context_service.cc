@@ -13,6 +13,7 @@
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/server/message_codec.h"
 #include "gpu_worker/server/proto_time.h"
 
@@ -152,18 +153,19 @@ absl::StatusOr<ContextServiceImpl::Backend*> ContextServiceImpl::Admit(
         api_key_.Check(there ? std::string_view(found->second.data(), found->second.size()) : ""));
   }
   absl::MutexLock lock(&mutex_);
-  if (draining_) {
-    return common::WithReason(absl::UnavailableError("the server is shutting down"), "DRAINING");
-  }
+  if (draining_) return DrainingError();
   if (backend_ == nullptr) {
-    return common::WithReason(absl::UnavailableError("the model is still loading"), "NOT_READY");
+    return common::WithRetry(
+        common::WithReason(absl::UnavailableError("the model is still loading"), "NOT_READY"),
+        kRetryDelay);
   }
   if (open_calls_ >= kMaxCalls) {
-    return common::WithReason(
-        absl::ResourceExhaustedError(absl::StrCat(kMaxCalls,
-                                                  " calls about contexts are open; try "
-                                                  "again when one has ended")),
-        "TOO_MANY_CALLS");
+    return common::WithRetry(common::WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                                                    kMaxCalls,
+                                                    " calls about contexts are open; try "
+                                                    "again when one has ended")),
+                                                "TOO_MANY_CALLS"),
+                             kRetryDelay);
   }
   ++open_calls_;
   return backend_.get();

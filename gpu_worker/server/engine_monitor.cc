@@ -50,6 +50,9 @@ constexpr CounterField kCounters[] = {
     {"arena_read_bytes_total", "Bytes read from the arena", &EngineStats::arena_bytes_in},
     {"arena_written_bytes_total", "Bytes written to the arena", &EngineStats::arena_bytes_out},
     {"segments_built_total", "Segments clustered", &EngineStats::segments_built},
+    {"segments_late_total",
+     "Segments of those that a request had to wait for before its next token",
+     &EngineStats::segments_late},
     {"store_reconnects_total", "Times the kv store came back", &EngineStats::store_reconnects},
     {"allocation_failures_total", "Requests that had to wait for arena space",
      &EngineStats::allocation_failures},
@@ -61,8 +64,13 @@ struct GaugeField {
   int64_t EngineStats::*field;
 };
 constexpr GaugeField kGauges[] = {
-    {"requests_running", "Requests in prefill or decode", &EngineStats::requests_running},
-    {"requests_waiting", "Requests in the queue", &EngineStats::requests_waiting},
+    {"requests_running",
+     "Requests that were admitted: they wait for prefill, or are in prefill or "
+     "decode",
+     &EngineStats::requests_running},
+    {"requests_waiting", "Requests in the queue: not admitted", &EngineStats::requests_waiting},
+    {"requests_waiting_for_prefill", "Requests that were admitted and whose prefill has not begun",
+     &EngineStats::requests_waiting_for_prefill},
     {"dense_blocks_used", "Dense KV blocks (64 tokens) in use", &EngineStats::dense_blocks_used},
     {"dense_blocks", "Dense KV blocks (64 tokens)", &EngineStats::dense_blocks_total},
     {"meta_blocks_used", "Wave index blocks (64 clusters) in use", &EngineStats::meta_blocks_used},
@@ -121,6 +129,16 @@ class EngineMonitor::Exporter {
     busy_seconds_ = &metrics.Counter(
         "engine_busy_seconds_total",
         "Time of the engine's thread, without waiting for the device or for something to do");
+    metrics
+        .Gauge("requests_waiting_limit",
+               "Most live requests, waiting and running; more are refused with QUEUE_FULL")
+        .Set(static_cast<double>(engine.limits().max_live_requests));
+    oldest_waiting_ = &metrics.Gauge(
+        "oldest_waiting_seconds",
+        "Age of the request that waits longest, for admission or prefill; 0: none waits");
+    since_progress_ = &metrics.Gauge(
+        "seconds_since_progress",
+        "Since the engine last finished a slice of a prompt or a step; 0 without requests");
     usage_ = &metrics.Gauge("kv_cache_usage_ratio", "Share of the KV memory that requests hold");
     attached_ = &metrics.Gauge("store_attached", "1 while the kv store is attached");
     ready_ = &metrics.Gauge("ready", "1 while requests are served");
@@ -144,6 +162,9 @@ class EngineMonitor::Exporter {
     }
     host_seconds_->Increment(stats.decode_host_seconds - exported_.decode_host_seconds);
     busy_seconds_->Increment(stats.busy_seconds - exported_.busy_seconds);
+    const absl::Time now = absl::Now();
+    oldest_waiting_->Set(absl::ToDoubleSeconds(OldestWaiting(stats, now)));
+    since_progress_->Set(absl::ToDoubleSeconds(SinceProgress(stats, now)));
     usage_->Set(KvCacheUsage(stats));
     attached_->Set(stats.store_attached ? 1 : 0);
     ready_->Set(stats.ready ? 1 : 0);
@@ -157,6 +178,8 @@ class EngineMonitor::Exporter {
   std::array<prometheus::Gauge*, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_;
   prometheus::Counter* host_seconds_;
   prometheus::Counter* busy_seconds_;
+  prometheus::Gauge* oldest_waiting_;
+  prometheus::Gauge* since_progress_;
   prometheus::Gauge* usage_;
   prometheus::Gauge* attached_;
   prometheus::Gauge* ready_;

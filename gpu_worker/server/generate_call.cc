@@ -12,6 +12,15 @@
 #include "common/status/error_reason.h"
 
 namespace retroinfer {
+namespace {
+
+// A client gives its call up at its own deadline, which is a little earlier than the one that the
+// server has made of the time left: that time is rounded up, by at most 1 %, and travels.
+absl::Duration DeadlineSlack(absl::Duration given) {
+  return std::max(absl::Milliseconds(100), given / 50);
+}
+
+}  // namespace
 
 class GenerateCall::Sink : public GenerationSink {
  public:
@@ -42,6 +51,9 @@ class GenerateCall::Sink : public GenerationSink {
 
   void OnFinish(const GenerationResult& result) override {
     RequestSummary summary{engine_request_id_, attention_, result, absl::Now() - call_->arrival_};
+    if (result.reason == FinishReason::kCancelled && call_->EndedByDeadline()) {
+      summary.result.reason = FinishReason::kDeadline;
+    }
     call_->context_.sender->Post([observer = call_->context_.observer,
                                   summary = std::move(summary)] { observer->OnFinished(summary); });
     call_->AddFinished(index_, result);
@@ -58,12 +70,12 @@ class GenerateCall::Sink : public GenerationSink {
   absl::Time last_token_;
 };
 
-std::string GenerateCall::EngineRequestId(const std::string& request_id, int index, int n) {
-  return n == 1 ? request_id : absl::StrCat(request_id, "/", index);
+std::string GenerateCall::EngineRequestId(const std::string& request_id, int index) {
+  return index == 0 ? request_id : absl::StrCat(request_id, "/", index);
 }
 
-GenerateCall::GenerateCall(const Context& context, EventStream* stream)
-    : context_(context), stream_(stream), arrival_(absl::Now()) {}
+GenerateCall::GenerateCall(const Context& context, EventStream* stream, absl::Time deadline)
+    : context_(context), stream_(stream), arrival_(absl::Now()), deadline_(deadline) {}
 
 void GenerateCall::Submit(Submission submission) {
   RI_CHECK(!submission.continuations.empty());
@@ -78,11 +90,19 @@ void GenerateCall::Submit(Submission submission) {
   for (GenerationRequest& request : submission.continuations) {
     const std::string id = request.request_id;
     auto sink = std::make_shared<Sink>(shared_from_this(), index++, id, request.attention);
+    absl::Status ended;  // cancelled, or an earlier continuation failed
     {
       absl::MutexLock lock(&mutex_);
-      if (!status_.ok()) break;  // cancelled, or an earlier continuation failed
-      ++open_;
-      engine_ids_.push_back(id);
+      ended = status_;
+      if (ended.ok()) {
+        ++open_;
+        engine_ids_.push_back(id);
+      }
+    }
+    if (!ended.ok()) {
+      // Else the continuations before this one count.
+      if (index == 1) context_.observer->OnRefused(submission.request_id, ended);
+      break;
     }
     const absl::Status status = context_.engine->Submit(std::move(request), std::move(sink));
     if (status.ok()) continue;
@@ -114,11 +134,7 @@ void GenerateCall::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     write_in_flight_ = false;
-    if (!ok) {
-      discard_ = true;
-      if (queue_ != nullptr) queue_->Clear();
-      SetError(absl::CancelledError("the client is gone"));
-    }
+    if (!ok) OnClientGone("the client is gone");
   }
   Advance();
 }
@@ -126,11 +142,25 @@ void GenerateCall::OnWriteDone(bool ok) {
 void GenerateCall::OnCancelled() {
   {
     absl::MutexLock lock(&mutex_);
-    discard_ = true;
-    if (queue_ != nullptr) queue_->Clear();
-    SetError(absl::CancelledError("the client cancelled the call"));
+    OnClientGone("the client cancelled the call");
   }
   Advance();
+}
+
+void GenerateCall::OnClientGone(const char* message) {
+  discard_ = true;
+  if (queue_ != nullptr) queue_->Clear();
+  if (absl::Now() >= deadline_ - DeadlineSlack(deadline_ - arrival_)) {
+    SetError(
+        common::WithReason(absl::DeadlineExceededError("the call's deadline passed"), "DEADLINE"));
+  } else {
+    SetError(common::WithReason(absl::CancelledError(message), "CANCELLED"));
+  }
+}
+
+bool GenerateCall::EndedByDeadline() {
+  absl::MutexLock lock(&mutex_);
+  return absl::IsDeadlineExceeded(status_);
 }
 
 void GenerateCall::AddProgress(int index, const PrefillProgress& progress) {

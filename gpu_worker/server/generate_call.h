@@ -53,10 +53,13 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     bool want_logprobs = false;
     bool deadline_is_of_call = false;  // kDeadline means that the call's own deadline has passed
   };
-  static std::string EngineRequestId(const std::string& request_id, int index, int n);
+  // The first continuation has the request's own name, so that this is taken while the request is
+  // live.
+  static std::string EngineRequestId(const std::string& request_id, int index);
 
-  // `stream` lives until its Finish().
-  GenerateCall(const Context& context, EventStream* stream);
+  // `stream` lives until its Finish(). `deadline` is the call's own.
+  GenerateCall(const Context& context, EventStream* stream,
+               absl::Time deadline = absl::InfiniteFuture());
 
   // Hands the continuations to the engine; all or none of them run. Exactly one of Submit() and
   // Refuse() must be called, once.
@@ -65,7 +68,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   void Refuse(const std::string& request_id, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // From the stream. `ok` false: the client is gone.
+  // From the stream. `ok` false: the client is gone. Both also come when the call's deadline has
+  // passed, and then the request counts as ended by that.
   void OnWriteDone(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCancelled() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -77,6 +81,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
                  int64_t completion_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddFinished(int index, const GenerationResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Ends what nobody listens to any more.
+  void OnClientGone(const char* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool EndedByDeadline() ABSL_LOCKS_EXCLUDED(mutex_);
   void LimitQueue() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetError(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PostAdvance() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -86,6 +93,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   const Context context_;
   EventStream* const stream_;
   const absl::Time arrival_;
+  const absl::Time deadline_;
   // The event being written; owned by the stream while write_in_flight_.
   generation::v1::GenerateResponse outgoing_;
 

@@ -6,6 +6,7 @@
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/server/message_codec.h"
 #include "gpu_worker/server/proto_time.h"
 
@@ -19,8 +20,10 @@ namespace v1 = generation::v1;
 class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                               public EventStream {
  public:
-  GenerateReactor(const GenerateCall::Context& context, std::function<void()> on_done)
-      : call_(std::make_shared<GenerateCall>(context, this)), on_done_(std::move(on_done)) {}
+  GenerateReactor(const GenerateCall::Context& context, absl::Time deadline,
+                  std::function<void()> on_done)
+      : call_(std::make_shared<GenerateCall>(context, this, deadline)),
+        on_done_(std::move(on_done)) {}
 
   const std::shared_ptr<GenerateCall>& call() const { return call_; }
 
@@ -58,7 +61,8 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-void FillStats(const EngineStats& stats, absl::Duration uptime, v1::WorkerStats* out) {
+void FillStats(const Engine& engine, absl::Duration uptime, v1::WorkerStats* out) {
+  const EngineStats stats = engine.stats();
   out->set_requests_running(stats.requests_running);
   out->set_requests_waiting(stats.requests_waiting);
   out->set_dense_blocks_used(stats.dense_blocks_used);
@@ -76,6 +80,9 @@ void FillStats(const EngineStats& stats, absl::Duration uptime, v1::WorkerStats*
   out->set_decode_steps_total(stats.decode_steps);
   out->set_store_attached(stats.store_attached);
   SetDuration(uptime, out->mutable_uptime());
+  out->set_requests_waiting_for_prefill(stats.requests_waiting_for_prefill);
+  out->set_max_live_requests(engine.limits().max_live_requests);
+  SetDuration(OldestWaiting(stats, absl::Now()), out->mutable_oldest_waiting());
 }
 
 }  // namespace
@@ -116,7 +123,9 @@ absl::Status GenerationServiceImpl::CheckKey(const grpc::CallbackServerContext& 
 absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::FindBackend() const {
   absl::MutexLock lock(&mutex_);
   if (backend_ == nullptr) {
-    return common::WithReason(absl::UnavailableError("the model is still loading"), "NOT_READY");
+    return common::WithRetry(
+        common::WithReason(absl::UnavailableError("the model is still loading"), "NOT_READY"),
+        kRetryDelay);
   }
   return backend_.get();
 }
@@ -126,9 +135,7 @@ absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::Adm
   RETURN_IF_ERROR(CheckKey(context));
   {
     absl::MutexLock lock(&mutex_);
-    if (draining_) {
-      return common::WithReason(absl::UnavailableError("the server is shutting down"), "DRAINING");
-    }
+    if (draining_) return DrainingError();
   }
   return FindBackend();
 }
@@ -143,7 +150,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
   Engine* const engine = backend.ok() ? (*backend)->engine : nullptr;
   auto* const reactor = new GenerateReactor(
       {engine, settings_.sender, settings_.observer, settings_.max_pending_bytes},
-      [this] { OnGenerateDone(); });
+      DeadlineOf(*context), [this] { OnGenerateDone(); });
   // From here on the reactor may be gone at any time; its call is shared.
   const std::shared_ptr<GenerateCall> call = reactor->call();
   if (!backend.ok()) {
@@ -256,15 +263,14 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_load_format(model.load_format);
   info.set_synthetic_context_tokens(model.synthetic_context);
   info.set_synthetic_overlap(model.synthetic_overlap);
-  FillStats(backend.engine->stats(), absl::Now() - started_, info.mutable_stats());
+  FillStats(*backend.engine, absl::Now() - started_, info.mutable_stats());
   return info;
 }
 
 bool GenerationServiceImpl::AbortAll(Engine& engine, const std::string& request_id) const {
-  bool found = engine.Abort(request_id);
+  bool found = false;
   for (int i = 0; i < RequestReader::kMaxContinuations; ++i) {
-    found |= engine.Abort(
-        GenerateCall::EngineRequestId(request_id, i, RequestReader::kMaxContinuations));
+    found |= engine.Abort(GenerateCall::EngineRequestId(request_id, i));
   }
   return found;
 }

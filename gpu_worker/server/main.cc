@@ -108,6 +108,7 @@ int Run(int argc, char** argv) {
                device.memory_bytes >> 20);
   common::Metrics metrics("gpu_worker", common::kBuildVersion, common::kBuildRevision,
                           device.backend);
+  metrics.SetRestarts(options.restarts);
   if (!options.metrics_address.empty()) {
     const absl::StatusOr<int> port = metrics.Serve(options.metrics_address);
     if (!port.ok()) return Fail(port.status());

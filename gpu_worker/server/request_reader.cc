@@ -22,10 +22,18 @@ absl::Status Invalid(std::string_view reason, const std::string& message) {
   return common::WithReason(absl::InvalidArgumentError(message), reason);
 }
 
-// Attaches `reason` to an error that has none.
-absl::Status Because(absl::Status status, std::string_view reason) {
+// Attaches a reason to an error of the tokenizer or the template that has none.
+absl::Status BecauseOfInput(absl::Status status) {
   if (!common::ReasonOf(status).reason.empty()) return status;
-  return common::WithReason(std::move(status), reason);
+  return common::WithReason(
+      status, absl::IsResourceExhausted(status) ? "REQUEST_TOO_LARGE" : "INVALID_INPUT");
+}
+
+// Of the options that GenerateRequest and TokenizeRequest have in common.
+template <typename Request>
+EncodeOptions EncodeOptionsOf(const Request& request) {
+  return {.add_special = !request.has_add_special_tokens() || request.add_special_tokens(),
+          .parse_special = request.parse_special()};
 }
 
 uint64_t RandomBits() {
@@ -102,7 +110,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   const uint64_t seed = request.sampling().has_seed() ? request.sampling().seed() : RandomBits();
   for (int i = 0; i < n; ++i) {
     GenerationRequest& continuation = submission.continuations.emplace_back(shared);
-    continuation.request_id = GenerateCall::EngineRequestId(submission.request_id, i, n);
+    continuation.request_id = GenerateCall::EngineRequestId(submission.request_id, i);
     continuation.sampling.seed = seed + static_cast<uint64_t>(i);
   }
   submission.want_progress = request.return_progress();
@@ -115,8 +123,11 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::ReadPrompt(
     const v1::GenerateRequest& request) const {
   switch (request.input_case()) {
     case v1::GenerateRequest::kText:
-      return EncodeText(request.text(),
-                        !request.has_add_special_tokens() || request.add_special_tokens());
+      if (request.text().empty()) {
+        return Invalid("EMPTY_PROMPT", "the text is empty, at least one token is needed");
+      }
+      RETURN_IF_ERROR(CheckLength(request.text().size()));
+      return EncodeText(request.text(), EncodeOptionsOf(request));
     case v1::GenerateRequest::kTokenIds:
       return std::vector<int32_t>(request.token_ids().ids().begin(),
                                   request.token_ids().ids().end());
@@ -142,13 +153,9 @@ absl::Status RequestReader::CheckLength(size_t text_bytes) const {
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeText(std::string_view text,
-                                                               bool add_special) const {
-  if (text.empty()) {
-    return Invalid("EMPTY_PROMPT", "the text is empty, at least one token is needed");
-  }
-  RETURN_IF_ERROR(CheckLength(text.size()));
-  auto tokens = model_.tokenizer->Encode(text, {.add_special = add_special});
-  if (!tokens.ok()) return Because(tokens.status(), "INVALID_INPUT");
+                                                               const EncodeOptions& options) const {
+  auto tokens = model_.tokenizer->Encode(text, options);
+  if (!tokens.ok()) return BecauseOfInput(tokens.status());
   return tokens;
 }
 
@@ -178,7 +185,7 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeMessages(
   if (absl::IsFailedPrecondition(tokens.status())) {
     return Because(tokens.status(), "CHAT_TEMPLATE");
   }
-  if (!tokens.ok()) return Because(tokens.status(), "INVALID_INPUT");
+  if (!tokens.ok()) return BecauseOfInput(tokens.status());
   if (tokens->empty()) {
     return Invalid("EMPTY_PROMPT",
                    "the chat template makes no token of these messages, at least one is needed");
@@ -221,6 +228,12 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
     }
     sampling.num_logprobs = options.logprobs();
   }
+  if (options.logit_bias().size() > kMaxLogitBiases) {  // before it is copied
+    return Invalid("INVALID_SAMPLING",
+                   absl::StrCat("logit_bias has ", options.logit_bias().size(),
+                                " entries, at most ", kMaxLogitBiases, " are allowed"));
+  }
+  sampling.logit_bias = {options.logit_bias().begin(), options.logit_bias().end()};
   RETURN_IF_ERROR(ValidateSampling(sampling, model_.vocab_size));
   return sampling;
 }
@@ -251,12 +264,8 @@ absl::StatusOr<AttentionSettings> RequestReader::ReadAttention(
 absl::StatusOr<std::vector<int32_t>> RequestReader::Tokenize(
     const v1::TokenizeRequest& request) const {
   switch (request.input_case()) {
-    case v1::TokenizeRequest::kText: {
-      const bool add_special = !request.has_add_special_tokens() || request.add_special_tokens();
-      auto tokens = model_.tokenizer->Encode(request.text(), {.add_special = add_special});
-      if (!tokens.ok()) return Because(tokens.status(), "INVALID_INPUT");
-      return tokens;
-    }
+    case v1::TokenizeRequest::kText:
+      return EncodeText(request.text(), EncodeOptionsOf(request));
     case v1::TokenizeRequest::kMessages:
       return EncodeMessages(request.messages());
     case v1::TokenizeRequest::INPUT_NOT_SET:

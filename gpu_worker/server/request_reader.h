@@ -43,7 +43,8 @@ class RequestReader {
  private:
   absl::StatusOr<std::vector<int32_t>> ReadPrompt(
       const generation::v1::GenerateRequest& request) const;
-  absl::StatusOr<std::vector<int32_t>> EncodeText(std::string_view text, bool add_special) const;
+  absl::StatusOr<std::vector<int32_t>> EncodeText(std::string_view text,
+                                                  const EncodeOptions& options) const;
   absl::StatusOr<std::vector<int32_t>> EncodeMessages(
       const generation::v1::Messages& messages) const;
   absl::StatusOr<SamplingParams> ReadSampling(const generation::v1::SamplingOptions& options,

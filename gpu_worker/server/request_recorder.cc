@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/status/error_reason.h"
 
 namespace retroinfer {
 namespace {
@@ -31,6 +32,16 @@ const std::vector<double>& TokenCountBuckets() {
 }
 
 double Seconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
+
+// What generation.proto gives as reasons of errors that come before a request is queued.
+constexpr const char* kRefusals[] = {"API_KEY_REQUIRED",  "CANCELLED",          "CAPACITY_EXCEEDED",
+                                     "CONTEXT_TOO_LONG",  "DEADLINE",           "DRAINING",
+                                     "EMPTY_PROMPT",      "INTERNAL",           "INVALID_ATTENTION",
+                                     "INVALID_INPUT",     "INVALID_REQUEST",    "INVALID_SAMPLING",
+                                     "INVALID_UTF8",      "MALFORMED",          "NOT_READY",
+                                     "OUT_OF_MEMORY",     "QUEUE_FULL",         "REQUEST_ID_IN_USE",
+                                     "REQUEST_TOO_LARGE", "TOKEN_OUT_OF_RANGE", "UNKNOWN_FIELD"};
+constexpr char kOtherRefusal[] = "OTHER";
 
 }  // namespace
 
@@ -77,6 +88,8 @@ RequestRecorder::RequestRecorder(common::Metrics& metrics)
           metrics.Histogram("request_prompt_tokens", "Tokens of a prompt", TokenCountBuckets())),
       generation_tokens_(metrics.Histogram("request_generation_tokens",
                                            "Tokens generated for a request", TokenCountBuckets())) {
+  for (const char* reason : kRefusals) AddRefusal(reason);
+  AddRefusal(kOtherRefusal);
   // So that every series is there from the first scrape.
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
@@ -84,6 +97,12 @@ RequestRecorder::RequestRecorder(common::Metrics& metrics)
     metrics.Counter("requests_total", "Requests that ended, by reason",
                     {{"finish_reason", std::string(FinishReasonName(reason))}});
   }
+}
+
+void RequestRecorder::AddRefusal(const char* reason) {
+  refusals_[reason] = &metrics_.Counter(
+      "requests_refused_total",
+      "Calls of Generate that ended before a request was queued, by reason", {{"reason", reason}});
 }
 
 void RequestRecorder::OnTokenInterval(absl::Duration interval, int64_t num_tokens) {
@@ -115,10 +134,8 @@ void RequestRecorder::OnFinished(const RequestSummary& summary) {
 }
 
 void RequestRecorder::OnRefused(const std::string& request_id, const absl::Status& status) {
-  metrics_
-      .Counter("requests_refused_total", "Calls that ended before a request was queued, by status",
-               {{"code", absl::StatusCodeToString(status.code())}})
-      .Increment();
+  const auto refusal = refusals_.find(common::ReasonOf(status).reason);
+  (refusal != refusals_.end() ? refusal : refusals_.find(kOtherRefusal))->second->Increment();
   spdlog::info(
       "request {} refused: {}", request_id.empty() ? "without id" : request_id,
       std::string(absl::StatusCodeToString(status.code())) + ": " + std::string(status.message()));

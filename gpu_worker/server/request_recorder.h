@@ -1,6 +1,7 @@
 // Logs every request that ends and counts it in the metrics.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "common/metrics/metrics.h"
@@ -22,7 +23,10 @@ class RequestRecorder : public RequestObserver {
   void OnRefused(const std::string& request_id, const absl::Status& status) override;
 
  private:
+  void AddRefusal(const char* reason);
+
   common::Metrics& metrics_;
+  std::map<std::string, prometheus::Counter*> refusals_;  // by reason; constant
   prometheus::Histogram& time_to_first_token_;
   prometheus::Histogram& inter_token_latency_;
   prometheus::Histogram& end_to_end_;

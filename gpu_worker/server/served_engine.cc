@@ -13,6 +13,7 @@
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/transformer.h"
+#include "gpu_worker/server/default_sampling.h"
 #include "gpu_worker/server/model_source.h"
 #include "gpu_worker/store_link/store_link.h"
 #include "gpu_worker/tokenizer/chat_template.h"
@@ -246,6 +247,7 @@ absl::Status LoadedEngine::Load() {
   RETURN_IF_ERROR(StartEngine(std::move(loaded.weights)));
   DescribeModel();
   RETURN_IF_ERROR(WarmUp(*engine_, model_.default_attention));
+  engine_->StartCounting();
   spdlog::info("{}", plan_.ToString());
   if (options_.synthetic_context != 0) {
     spdlog::info("{} tokens of synthetic context before every prompt", options_.synthetic_context);
@@ -342,7 +344,7 @@ void LoadedEngine::DescribeModel() {
   model_.tokenizer = &source_->tokenizer();
   model_.chat_template = chat_template_.get();
   model_.name = options_.served_model_name.empty() ? source_->name() : options_.served_model_name;
-  model_.architecture = std::string(ModelFamilyName(config.family));
+  model_.architecture = std::string(ModelArchitecture(config.family));
   model_.vocab_size = static_cast<int32_t>(config.vocab_size);
   model_.num_layers = static_cast<int32_t>(config.num_layers);
   model_.num_query_heads = static_cast<int32_t>(config.num_query_heads);
@@ -366,14 +368,8 @@ void LoadedEngine::DescribeModel() {
     model_.default_attention.ranking = GroupRanking::kSumOfSoftmax;
   }
 
-  SamplingParams& sampling = model_.default_sampling;
-  sampling.max_tokens = options_.default_max_tokens;
-  sampling.temperature = generation.temperature.value_or(sampling.temperature);
-  if (generation.do_sample.has_value() && !*generation.do_sample) sampling.temperature = 0;
-  sampling.top_p = generation.top_p.value_or(sampling.top_p);
-  sampling.top_k = generation.top_k.value_or(sampling.top_k);
-  sampling.min_p = generation.min_p.value_or(sampling.min_p);
-  sampling.repetition_penalty = generation.repetition_penalty.value_or(sampling.repetition_penalty);
+  model_.default_sampling = DefaultSampling(generation);
+  model_.default_sampling.max_tokens = options_.default_max_tokens;
 }
 
 }  // namespace

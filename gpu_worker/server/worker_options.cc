@@ -58,6 +58,10 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options,
   app.add_option("--metrics-address", options->metrics_address,
                  "host:port of the Prometheus endpoint, or none")
       ->group(kServerGroup);
+  app.add_option("--restarts", options->restarts,
+                 "How often a supervisor has restarted this service; shown as a metric")
+      ->check(CLI::NonNegativeNumber)
+      ->group(kServerGroup);
   app.add_option("--api-key-file", *api_key_file,
                  "File with the key that every call must carry (all RPCs but health)")
       ->group(kServerGroup);

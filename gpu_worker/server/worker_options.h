@@ -23,6 +23,7 @@ struct WorkerOptions {
   std::string store_socket_dir;    // --socket-dir of the kv_store_service
   ServerOptions server;
   std::string metrics_address;  // "host:port"; empty: none
+  int64_t restarts = 0;         // of this service before, by its supervisor
   common::LogOptions log;
 
   std::string device = "auto";          // "auto", "cpu", "cuda" or "cuda:N"

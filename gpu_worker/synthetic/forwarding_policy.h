@@ -25,6 +25,9 @@ class ForwardingPolicy : public AttentionPolicy {
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override {
     return policy_.FinishPrefill(sequence);
   }
+  absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence) override {
+    return policy_.ReadyForStep(sequence);
+  }
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override {
     return policy_.BeginStep(batch);
   }

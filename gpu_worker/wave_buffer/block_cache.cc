@@ -377,18 +377,32 @@ absl::Status BlockCache::ReadCursor() {
                           host_cursor_.bytes().last(sizeof(uint32_t)));
 }
 
+absl::Status BlockCache::FetchCounts() {
+  const std::span<std::byte> image = host_counts_.bytes();
+  RETURN_IF_ERROR(device_.Download(stream_, counters_.bytes().first(sizeof(BlockCacheCounters)),
+                                   image.first(sizeof(BlockCacheCounters))));
+  RETURN_IF_ERROR(device_.Download(stream_, num_free_.bytes().first(sizeof(uint32_t)),
+                                   image.subspan(offsetof(Counts, num_free), sizeof(uint32_t))));
+  RETURN_IF_ERROR(stream_.Record(*counted_));
+  are_counts_under_way_ = true;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<BlockCacheStats> BlockCache::Stats() {
-  if (!are_counts_under_way_) {
-    const std::span<std::byte> image = host_counts_.bytes();
-    RETURN_IF_ERROR(device_.Download(stream_, counters_.bytes().first(sizeof(BlockCacheCounters)),
-                                     image.first(sizeof(BlockCacheCounters))));
-    RETURN_IF_ERROR(device_.Download(stream_, num_free_.bytes().first(sizeof(uint32_t)),
-                                     image.subspan(offsetof(Counts, num_free), sizeof(uint32_t))));
-    RETURN_IF_ERROR(stream_.Record(*counted_));
-    are_counts_under_way_ = true;
-  }
+  if (!are_counts_under_way_) RETURN_IF_ERROR(FetchCounts());
   ASSIGN_OR_RETURN(const bool is_done, device_.IsDone(*counted_));
-  if (is_done) {
+  return StatsOf(is_done);
+}
+
+absl::StatusOr<BlockCacheStats> BlockCache::StatsNow() {
+  // Behind a download that is under way, into the same place.
+  RETURN_IF_ERROR(FetchCounts());
+  RETURN_IF_ERROR(device_.Synchronize(*counted_));
+  return StatsOf(true);
+}
+
+BlockCacheStats BlockCache::StatsOf(bool have_come) {
+  if (have_come) {
     counts_ = host_counts_.as<Counts>()[0];
     are_counts_under_way_ = false;
     ++num_counts_;

@@ -102,6 +102,9 @@ class BlockCache {
 
   // Does not wait for the device: where that is behind, what it counts is as of the last call.
   absl::StatusOr<BlockCacheStats> Stats();
+  // The same as of now. Waits until the device has passed what was enqueued: at once behind a step
+  // whose results are on the host.
+  absl::StatusOr<BlockCacheStats> StatsNow();
 
  private:
   struct Range {
@@ -130,6 +133,8 @@ class BlockCache {
   absl::Status WriteControl();
   absl::Status WriteCursor(uint32_t value);
   absl::Status ReadCursor();
+  absl::Status FetchCounts();
+  BlockCacheStats StatsOf(bool have_come);
 
   Device& device_;
   Ops& ops_;

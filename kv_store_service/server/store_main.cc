@@ -48,6 +48,9 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
                  "host:port for gRPC over TCP, besides the unix socket");
   app.add_option("--metrics-address", options->metrics_address,
                  "host:port of the Prometheus endpoint, or none");
+  app.add_option("--restarts", options->restarts,
+                 "How often a supervisor has restarted this service; shown as a metric")
+      ->check(CLI::NonNegativeNumber);
   settings->AddDuration("--adopt-wait", &options->adopt_wait,
                         "After a restart: how long to wait for a live worker to hand the memory "
                         "back");

@@ -34,7 +34,7 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
            [](S s) { return double(s.arena_pages) * kPageBytes; });
   AddGauge("arena_used_bytes", "Bytes of the arena that are reserved or hold segments",
            [](S s) { return UsedPages(s) * kPageBytes; });
-  AddGauge("kv_cache_usage_ratio", "Share of the arena that running sequences hold",
+  AddGauge("arena_usage_ratio", "Share of the arena that running sequences hold",
            [](S s) { return s.arena_pages == 0 ? 0.0 : HeldPages(s) / double(s.arena_pages); });
   AddGauge("arena_largest_free_bytes", "Longest free run of the arena",
            [](S s) { return double(s.largest_free_pages) * kPageBytes; });
@@ -51,8 +51,9 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
            [](S s) { return double(s.unreferenced_pages) * kPageBytes; });
   AddGauge("clusters", "Entries of the cluster mapping table",
            [](S s) { return double(s.clusters); });
-  AddGauge("slots", "Slots of the block cache", [](S s) { return double(s.data_plane.num_slots); });
-  AddGauge("slots_used", "Slots in use, by the replay of the access log",
+  AddGauge("mirror_slots", "Slots of the worker's block cache",
+           [](S s) { return double(s.data_plane.num_slots); });
+  AddGauge("mirror_slots_used", "Of those, in use by the replay of the access log",
            [](S s) { return double(s.data_plane.used_slots); });
   AddGauge("evictions_in_flight", "Eviction requests without an answer",
            [](S s) { return double(s.data_plane.in_flight); });
@@ -69,11 +70,11 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
              [](S s) { return double(s.segments_committed); });
   AddCounter("segments_refused_total", "Commits refused",
              [](S s) { return double(s.segments_refused); });
-  AddCounter("allocation_failures_total", "Reservations refused because the arena was full",
+  AddCounter("reservations_refused_total", "Reservations refused because the arena was full",
              [](S s) { return double(s.reservations_refused); });
-  AddCounter("prefix_cache_queries_tokens_total", "Tokens of named segments in reservations",
+  AddCounter("reservation_queries_tokens_total", "Tokens of named segments in reservations",
              [](S s) { return double(s.prefix.queries_tokens); });
-  AddCounter("prefix_cache_hits_tokens_total", "Tokens of those that were in committed segments",
+  AddCounter("reservation_hits_tokens_total", "Tokens of those that were in committed segments",
              [](S s) { return double(s.prefix.hits_tokens); });
   AddCounter("prefix_cache_evictions_total", "Unreferenced named segments that made room",
              [](S s) { return double(s.prefix.evictions); });

@@ -164,6 +164,7 @@ absl::Status StoreServer::Initialize() {
   if (adopts_) store_->AwaitAdoption(*note);
   metrics_ = std::make_unique<common::Metrics>("kv_store_service", common::kBuildVersion,
                                                common::kBuildRevision, "cpu");
+  metrics_->SetRestarts(options_.restarts);
   store_metrics_ = std::make_unique<StoreMetrics>(metrics_.get(), store_.get());
   if (!options_.metrics_address.empty()) {
     ASSIGN_OR_RETURN(metrics_port_, metrics_->Serve(options_.metrics_address));

@@ -31,6 +31,7 @@ struct StoreServerOptions {
   std::string socket_dir;
   std::string listen;  // "host:port" for gRPC over TCP besides the unix socket; empty: none
   std::string metrics_address;  // "host:port"; empty: no metrics
+  int64_t restarts = 0;         // of this service before, by its supervisor
   absl::Duration adopt_wait = absl::Seconds(10);
   Watermarks watermarks;
   int allocation_threads = 0;  // 0: one per CPU core

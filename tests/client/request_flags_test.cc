@@ -45,6 +45,28 @@ TEST(RequestFlags, StopLeavesThePromptAlone) {
   EXPECT_EQ(prompt, "the prompt");
 }
 
+TEST(RequestFlags, LogitBiasesAreTokensAndNumbers) {
+  v1::GenerateRequest request;
+  std::string prompt;
+  ASSERT_TRUE(
+      Parse({"--logit-bias", "42=-3.5", "--logit-bias=7=100", "the prompt"}, &request, &prompt)
+          .ok());
+  ASSERT_EQ(request.sampling().logit_bias().size(), 2u);
+  EXPECT_EQ(request.sampling().logit_bias().at(42), -3.5f);
+  EXPECT_EQ(request.sampling().logit_bias().at(7), 100.0f);
+  EXPECT_EQ(prompt, "the prompt");
+  for (const char* bad : {"--logit-bias=7", "--logit-bias=a=1", "--logit-bias=7=b"}) {
+    EXPECT_FALSE(Parse({bad}, &request, &prompt).ok()) << bad;
+  }
+}
+
+TEST(RequestFlags, SpecialTokensAreParsedOnRequest) {
+  v1::GenerateRequest request;
+  std::string prompt;
+  ASSERT_TRUE(Parse({"--parse-special", "x"}, &request, &prompt).ok());
+  EXPECT_TRUE(request.parse_special());
+}
+
 TEST(RequestFlags, TimeoutsAreDurations) {
   v1::GenerateRequest request;
   std::string prompt;

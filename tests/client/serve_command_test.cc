@@ -120,6 +120,7 @@ TEST_F(ServeCommandTest, RestartsWhatDies) {
   ASSERT_TRUE(AwaitBoth()) << Log();
   for (const std::string name : {"kv_store_service", "gpu_worker"}) {
     const pid_t first = PidOf(name);
+    EXPECT_THAT(ReadText(folder_ / (name + ".args")), HasSubstr("--restarts=0\n"));
     // The supervisor watches from when the second service serves.
     absl::SleepFor(absl::Milliseconds(500));
     ::kill(first, SIGKILL);
@@ -127,6 +128,7 @@ TEST_F(ServeCommandTest, RestartsWhatDies) {
     EXPECT_THAT(Log(), HasSubstr(name + " died (signal 9 (Killed)), restarting it in 500ms"));
     ASSERT_TRUE(Await([&] { return Log().find(name + " is serving again") != std::string::npos; }))
         << Log();
+    EXPECT_THAT(ReadText(folder_ / (name + ".args")), HasSubstr("--restarts=1\n"));
   }
   ::kill(serve_, SIGINT);
   EXPECT_EQ(ExitCode(), kExitOk);

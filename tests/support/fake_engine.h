@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/engine/sampling_validation.h"
 
 namespace retroinfer {
@@ -28,7 +29,7 @@ class FakeEngine : public Engine {
  public:
   struct Options {
     int32_t vocab_size = 1000;
-    EngineLimits limits{4096, 2048, 4096, 8};
+    EngineLimits limits{4096, 2048, 4096, 8, 64};
     absl::Duration step_time = absl::ZeroDuration();
     int32_t eos_token = -1;   // ends a request, unless it ignores EOS
     int64_t fail_after = -1;  // tokens after which each request ends with `failure`
@@ -52,9 +53,10 @@ class FakeEngine : public Engine {
     const absl::Status valid =
         ValidateRequest(request, options_.vocab_size, options_.limits.max_model_len);
     if (!valid.ok()) return valid;
-    if (draining_) return absl::UnavailableError("the server is shutting down");
-    if (live_.count(request.request_id) > 0) {
-      return absl::AlreadyExistsError(absl::StrCat("request ", request.request_id, " is live"));
+    if (draining_) return DrainingError();
+    if (live_.count(request.request_id) > 0) return RequestIdInUseError(request.request_id);
+    if (live_.size() >= static_cast<size_t>(options_.limits.max_live_requests)) {
+      return QueueFullError(live_.size(), static_cast<size_t>(options_.limits.max_live_requests));
     }
     const std::string id = request.request_id;
     live_[id] = Live{std::move(request), std::move(sink), absl::Now()};

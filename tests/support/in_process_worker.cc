@@ -170,7 +170,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   engine_ = OrDie(LocalEngine::Start({.plan = plan,
                                       .eos_token_ids = generation_.eos_token_ids,
                                       .segment_fingerprint = "in-process worker",
-                                      .max_live_requests = 2048,
+                                      .max_live_requests = options.max_live_requests,
                                       .prefill_rows = kPrefillRows,
                                       .prefill_rows_beside_decode = kPrefillRows / 2,
                                       .on_progress = options.on_progress},

@@ -27,6 +27,7 @@ struct InProcessWorkerOptions {
   int64_t context_length = 0;  // not 0: written into a copy of config.json
   int64_t max_model_len = 16384;
   int32_t max_batch = 8;
+  size_t max_live_requests = 2048;
   size_t arena_bytes = size_t{256} << 20;
   size_t block_cache_bytes = size_t{16} << 20;
   size_t dense_kv_bytes = 0;  // 0: as the plan likes
@@ -76,6 +77,7 @@ class InProcessWorker {
   const ModelConfig& config() const { return model_->config(); }
   const GenerationConfig& generation() const { return generation_; }
   Device& device() { return *backend_->device; }
+  Stream& background() { return *backend_->background; }
 
   // Greedy generation of `max_tokens` tokens, end tokens ignored.
   GenerationRequest Greedy(std::vector<int32_t> prompt, int32_t max_tokens,

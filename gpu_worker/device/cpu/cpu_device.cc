@@ -65,7 +65,8 @@ CpuDevice::CpuDevice(const CpuDeviceOptions& options)
     : memory_limit_bytes_(options.memory_limit_bytes > 0 ? options.memory_limit_bytes
                                                          : MachineMemoryBytes()),
       compute_pool_(ThreadCount(options.num_threads)),
-      background_pool_(ThreadCount(options.num_threads), kBackgroundNice) {
+      background_pool_(ThreadCount(options.num_threads), kBackgroundNice),
+      urgent_pool_(ThreadCount(options.num_threads)) {
   info_ = {ProcessorName(), "cpu", memory_limit_bytes_, compute_pool_.num_threads()};
 }
 
@@ -115,7 +116,7 @@ absl::Status CpuDevice::Launch(Stream& /*stream*/, Graph& /*graph*/) {
 
 absl::StatusOr<std::unique_ptr<Stream>> CpuDevice::CreateStream(StreamKind kind) {
   ThreadPool* pool = kind == StreamKind::kCompute ? &compute_pool_ : &background_pool_;
-  return std::make_unique<CpuStream>(kind, pool);
+  return std::make_unique<CpuStream>(kind, pool, &urgent_pool_);
 }
 
 absl::StatusOr<std::unique_ptr<Event>> CpuDevice::CreateEvent() {

@@ -28,7 +28,8 @@ class CpuDevice final : public Device {
   // Memory of a large buffer is the system's until it is first touched.
   absl::StatusOr<DeviceBuffer> Allocate(size_t bytes, MemoryPurpose purpose) override;
   absl::StatusOr<HostBuffer> AllocateHost(size_t bytes) override;
-  // Compute streams share one set of threads, background streams another of lower priority.
+  // Compute streams share one set of threads, background streams another of lower priority, and a
+  // third of normal priority while they are urgent.
   absl::StatusOr<std::unique_ptr<Stream>> CreateStream(StreamKind kind) override;
   absl::StatusOr<std::unique_ptr<Event>> CreateEvent() override;
   absl::Status Synchronize(const Event& event) override;
@@ -58,6 +59,7 @@ class CpuDevice final : public Device {
   size_t memory_limit_bytes_;
   ThreadPool compute_pool_;
   ThreadPool background_pool_;
+  ThreadPool urgent_pool_;
 
   mutable absl::Mutex mutex_;
   std::array<size_t, static_cast<size_t>(MemoryPurpose::kCount)> allocated_

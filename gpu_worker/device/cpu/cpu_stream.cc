@@ -8,81 +8,81 @@ namespace {
 
 constexpr int kBackgroundNice = 10;
 
-const EventState& StateOf(const Event& event) {
-  return *static_cast<const CpuEvent&>(event).state();
-}
-
 }  // namespace
 
-CpuStream::CpuStream(StreamKind kind, ThreadPool* pool) : pool_(pool) {
-  if (kind == StreamKind::kBackground) {
-    thread_ = std::thread([this] {
-      LowerThreadPriority(kBackgroundNice);
-      RunQueue();
-    });
-  }
+CpuStream::CpuStream(StreamKind kind, ThreadPool* pool, ThreadPool* urgent_pool) : pool_(pool) {
+  if (kind != StreamKind::kBackground) return;
+  thread_ = std::thread([this] {
+    LowerThreadPriority(kBackgroundNice);
+    RunQueue(/*urgent=*/false, *pool_);
+  });
+  urgent_thread_ = std::thread([this, urgent_pool] {
+    RunQueue(/*urgent=*/true, urgent_pool != nullptr ? *urgent_pool : *pool_);
+  });
 }
 
 CpuStream::~CpuStream() {
-  if (!thread_.joinable()) return;
+  if (!is_background()) return;
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
   }
   thread_.join();
+  urgent_thread_.join();
 }
 
 absl::Status CpuStream::Record(Event& event) {
   const std::shared_ptr<EventState>& state = static_cast<CpuEvent&>(event).state();
   const uint64_t record = state->MarkRecorded();
-  if (!thread_.joinable()) {
-    state->MarkReached(record);
-  } else {
-    Enqueue([state, record] { state->MarkReached(record); });
-  }
-  return absl::OkStatus();
+  return Launch([state, record](ThreadPool&) { state->MarkReached(record); });
 }
 
 absl::Status CpuStream::Wait(const Event& event) {
-  const uint64_t record = StateOf(event).recorded();
-  if (!thread_.joinable()) {
-    StateOf(event).WaitFor(record);
-  } else {
-    Enqueue(
-        [state = static_cast<const CpuEvent&>(event).state(), record] { state->WaitFor(record); });
-  }
-  return absl::OkStatus();
+  const std::shared_ptr<EventState>& state = static_cast<const CpuEvent&>(event).state();
+  return Launch([state, record = state->recorded()](ThreadPool&) { state->WaitFor(record); });
 }
 
 absl::Status CpuStream::Synchronize() {
-  if (!thread_.joinable()) return absl::OkStatus();
-  auto is_idle = [this]()
-                     ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return queue_.empty() && !running_; };
-  mutex_.LockWhen(absl::Condition(&is_idle));
-  mutex_.Unlock();
+  if (!is_background()) return absl::OkStatus();
+  const auto is_idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return queue_.empty() && !running_;
+  };
+  absl::MutexLock lock(&mutex_);
+  ++num_synchronizing_;
+  mutex_.Await(absl::Condition(&is_idle));
+  --num_synchronizing_;
   return absl::OkStatus();
 }
 
-void CpuStream::Enqueue(std::function<void()> work) {
+void CpuStream::SetUrgent(bool urgent) {
+  absl::MutexLock lock(&mutex_);
+  urgent_ = urgent;
+}
+
+void CpuStream::Enqueue(Work work) {
   absl::MutexLock lock(&mutex_);
   queue_.push_back(std::move(work));
 }
 
-void CpuStream::RunQueue() {
-  auto has_news = [this]()
-                      ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !queue_.empty() || stopping_; };
+void CpuStream::RunQueue(bool urgent, ThreadPool& pool) {
+  const auto has_news = [this, urgent]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    if (queue_.empty()) return stopping_;
+    return !running_ && (urgent_ || num_synchronizing_ > 0) == urgent;
+  };
   while (true) {
-    std::function<void()> work;
+    Work work;
     {
       absl::MutexLock lock(&mutex_);
-      running_ = false;
       mutex_.Await(absl::Condition(&has_news));
       if (queue_.empty()) return;
       work = std::move(queue_.front());
       queue_.pop_front();
       running_ = true;
     }
-    work();
+    work(pool);
+    work = nullptr;  // what it holds goes before the stream says that it is idle
+    absl::MutexLock lock(&mutex_);
+    running_ = false;
   }
 }
 

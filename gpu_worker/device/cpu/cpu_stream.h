@@ -2,7 +2,9 @@
 //
 // A compute stream runs work at once on the thread that enqueues it, so "enqueue" there means "do",
 // and Wait() blocks its caller. A background stream has a queue and a thread of its own with a
-// lower priority, so that index construction runs beside the engine.
+// lower priority, so that index construction runs beside the engine. On a machine that others keep
+// busy such a thread gets next to nothing, and nobody without privileges may raise its priority
+// again: so there is a second thread of normal priority, which takes the work while it is urgent.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +24,9 @@ namespace retroinfer {
 
 class CpuStream final : public Stream {
  public:
-  // `pool` must outlive the stream; its threads share the loops of this stream's work.
-  CpuStream(StreamKind kind, ThreadPool* pool);
+  // `pool` and `urgent_pool` must outlive the stream; their threads share the loops of this
+  // stream's work, those of `urgent_pool` (of background streams only) while it is urgent.
+  CpuStream(StreamKind kind, ThreadPool* pool, ThreadPool* urgent_pool = nullptr);
   // Finishes the work enqueued so far.
   ~CpuStream() override;
 
@@ -32,10 +35,10 @@ class CpuStream final : public Stream {
   // it before Launch returns, and allocates nothing.
   template <typename Body>
   absl::Status Launch(Body body) {
-    if (!thread_.joinable()) {
+    if (!is_background()) {
       body(*pool_);
     } else {
-      Enqueue([pool = pool_, body = std::move(body)]() mutable { body(*pool); });
+      Enqueue(std::move(body));
     }
     return absl::OkStatus();
   }
@@ -43,19 +46,27 @@ class CpuStream final : public Stream {
   absl::Status Record(Event& event) override;
   absl::Status Wait(const Event& event) override;
   absl::Status Synchronize() override;
+  void SetUrgent(bool urgent) override;
 
  private:
-  void Enqueue(std::function<void()> work);
-  void RunQueue();
+  using Work = std::function<void(ThreadPool&)>;
+
+  bool is_background() const { return thread_.joinable(); }
+  void Enqueue(Work work);
+  // Runs what is enqueued while the stream's urgency is `urgent`, one piece at a time.
+  void RunQueue(bool urgent, ThreadPool& pool);
 
   ThreadPool* const pool_;
 
   absl::Mutex mutex_;
-  std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
-  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // the thread is inside a piece of work
+  std::deque<Work> queue_ ABSL_GUARDED_BY(mutex_);
+  bool running_ ABSL_GUARDED_BY(mutex_) = false;  // a thread is inside a piece of work
+  bool urgent_ ABSL_GUARDED_BY(mutex_) = false;
+  int num_synchronizing_ ABSL_GUARDED_BY(mutex_) = 0;  // threads that wait: urgent, too
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 
-  std::thread thread_;  // background streams only
+  std::thread thread_;         // background streams only
+  std::thread urgent_thread_;  // the same
 };
 
 }  // namespace retroinfer

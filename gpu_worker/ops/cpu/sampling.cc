@@ -70,6 +70,15 @@ bool ComesFirst(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
 }
 
+void ApplyBiases(std::span<const SamplingBias> biases, std::span<float> logits) {
+  for (const SamplingBias& bias : biases) {
+    if (bias.token < 0 || static_cast<size_t>(bias.token) >= logits.size()) continue;
+    float& logit = logits[static_cast<size_t>(bias.token)];
+    // A ban holds for a logit of plus infinity, too.
+    logit = bias.bias == kMinusInfinity ? kMinusInfinity : logit + bias.bias;
+  }
+}
+
 void ApplyPenalties(const SamplingRow& row, const uint32_t* occurrences, std::span<float> logits) {
   if (occurrences == nullptr) return;
   constexpr uint32_t kInPrompt = 0x80000000u;
@@ -81,6 +90,7 @@ void ApplyPenalties(const SamplingRow& row, const uint32_t* occurrences, std::sp
     if (generated > 0) {
       logit -= row.frequency_penalty * static_cast<float>(generated) + row.presence_penalty;
     }
+    logit = std::min(logit, std::numeric_limits<float>::max());  // divided by next to nothing
   }
 }
 
@@ -230,28 +240,41 @@ void WriteTop(std::span<const float> logits, int32_t count, double log_sum, Cand
   }
 }
 
+// The logits that row `i` is drawn from: the model's own where nothing changes them.
+std::span<const float> AdjustedLogits(const SamplingArgs& args, int64_t i,
+                                      std::span<const float> logits) {
+  const SamplingRow& row = args.rows.device_data()[i];
+  const uint32_t* const occurrences =
+      args.occurrences.empty() ? nullptr : args.occurrences.device_data()[i];
+  if (row.num_biases == 0 && occurrences == nullptr) return logits;
+  const size_t parts = SamplingPartBytes(args.logits.rows, args.logits.cols);
+  auto* const memory = reinterpret_cast<float*>(args.scratch.device_data() + parts);
+  const std::span<float> adjusted(memory + static_cast<size_t>(i) * logits.size(), logits.size());
+  std::copy(logits.begin(), logits.end(), adjusted.begin());
+  if (row.num_biases > 0) {
+    ApplyBiases({args.biases.device_data()[i], static_cast<size_t>(row.num_biases)}, adjusted);
+  }
+  ApplyPenalties(row, occurrences, adjusted);
+  return adjusted;
+}
+
 void SampleRow(const SamplingArgs& args, int64_t i) {
   const SamplingRow& row = args.rows.device_data()[i];
-  const std::span<float> logits(reinterpret_cast<float*>(args.logits.Rows(i, 1).data),
-                                static_cast<size_t>(args.logits.cols));
+  const std::span<const float> logits(reinterpret_cast<const float*>(args.logits.Rows(i, 1).data),
+                                      static_cast<size_t>(args.logits.cols));
+  const std::span<const float> adjusted = AdjustedLogits(args, i, logits);
   auto* candidates = reinterpret_cast<Candidate*>(ThreadScratch(logits.size() * sizeof(Candidate)));
-  if (!args.occurrences.empty()) {
-    ApplyPenalties(row, args.occurrences.device_data()[i], logits);
-  }
-  for (int32_t j = 0; j < row.num_banned; ++j) {
-    const int32_t token = args.banned.device_data()[i * kMaxBanned + j];
-    if (token >= 0 && static_cast<size_t>(token) < logits.size()) {
-      logits[static_cast<size_t>(token)] = kMinusInfinity;
-    }
-  }
-  const float max = HWY_DYNAMIC_DISPATCH(MaxLogit)(logits.data(), logits.size());
+  const float best = HWY_DYNAMIC_DISPATCH(MaxLogit)(adjusted.data(), adjusted.size());
   int32_t token = 0;
-  if (row.temperature > 0 && max > kMinusInfinity) {
-    token = Draw(row, logits, max, candidates).Token();
+  if (row.temperature > 0 && best > kMinusInfinity) {
+    token = Draw(row, adjusted, best, candidates).Token();
   } else {
-    token = FirstWith(logits, max);
+    token = FirstWith(adjusted, best);
   }
   args.tokens.device_data()[i] = token;
+  const float max = adjusted.data() == logits.data()
+                        ? best
+                        : HWY_DYNAMIC_DISPATCH(MaxLogit)(logits.data(), logits.size());
   const double log_sum =
       max + std::log(HWY_DYNAMIC_DISPATCH(SumOfExp)(logits.data(), logits.size(), max, 1.0f));
   args.logprobs.device_data()[i] = static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);

@@ -323,23 +323,23 @@ __global__ void __launch_bounds__(kThreads) SamplingKernel(const SamplingLaunch 
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
   const int64_t i = blockIdx.x;
   const SamplingRow row = launch.rows[i];
-  float* const logits = reinterpret_cast<float*>(launch.logits) + i * launch.logits_stride;
-  const Entries all = {logits, nullptr, launch.vocab};
+  const float* const logits = launch.Logits(i);
+  const Entries all = {launch.IsAdjusted(i) ? launch.Adjusted(i) : logits, nullptr, launch.vocab};
   const RowSums sums = MergeParts(launch.parts + i * launch.num_parts, launch.num_parts,
                                   launch.vocab, row.temperature);
   int32_t token = sums.token;
   if (row.temperature > 0 && sums.max > -INFINITY) {
     token = DrawToken(shared, row, all, sums.max, sums.weighted);
   }
-  const double log_sum = sums.max + log(sums.sum);
+  const double log_sum = sums.model_max + log(sums.sum);
   if (threadIdx.x == 0) {
     launch.tokens[i] = token;
     launch.logprobs[i] = static_cast<float>(logits[token] - log_sum);
   }
   const int32_t count = min(row.num_top_logprobs, kMaxTopLogprobs);
   if (count > 0) {
-    WriteTop(shared, all, count, log_sum, launch.top_tokens + i * kMaxTopLogprobs,
-             launch.top_logprobs + i * kMaxTopLogprobs);
+    WriteTop(shared, {logits, nullptr, launch.vocab}, count, log_sum,
+             launch.top_tokens + i * kMaxTopLogprobs, launch.top_logprobs + i * kMaxTopLogprobs);
   }
 }
 
@@ -355,9 +355,11 @@ absl::Status Sampling(CudaStream& stream, const SamplingArgs& args) {
   const SamplingLaunch launch = {
       .logits = args.logits.data,
       .logits_stride = args.logits.row_stride,
+      .adjusted = reinterpret_cast<float*>(args.scratch.device_data() +
+                                           SamplingPartBytes(args.logits.rows, args.logits.cols)),
       .vocab = static_cast<int32_t>(args.logits.cols),
       .rows = args.rows.device_data(),
-      .banned = args.banned.device_data(),
+      .biases = args.biases.empty() ? nullptr : args.biases.device_data(),
       .occurrences = args.occurrences.empty() ? nullptr : args.occurrences.device_data(),
       .tokens = args.tokens.device_data(),
       .logprobs = args.logprobs.device_data(),

@@ -27,6 +27,17 @@ TEST(MetricsTest, PrefixesNamesAndTellsTheBuild) {
   EXPECT_THAT(text, HasSubstr("retroinfer_seconds_bucket{le=\"2\"} 1"));
 }
 
+TEST(MetricsTest, TellsOfTheProcessAndItsRestarts) {
+  Metrics metrics("store", "1", "r", "cpu");
+  EXPECT_THAT(metrics.Render(),
+              HasSubstr("retroinfer_process_restarts_total{service=\"store\"} 0"));
+  metrics.SetRestarts(3);
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_process_restarts_total{service=\"store\"} 3"));
+  EXPECT_THAT(text, HasSubstr("\nprocess_open_fds "));
+  EXPECT_THAT(text, Not(HasSubstr("\nprocess_resident_memory_bytes 0")));
+}
+
 TEST(MetricsTest, UpdatesGaugesAtEachScrapeUntilRemoved) {
   Metrics metrics("store", "1", "r", "cpu");
   auto& gauge = metrics.Gauge("level", "Level");

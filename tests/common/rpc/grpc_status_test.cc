@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
+#include <optional>
+
 #include "common/status/error_reason.h"
 #include "retroinfer/rpc/v1/error_details.pb.h"
 
@@ -36,6 +40,35 @@ TEST(GrpcStatusTest, DetailsAreWhatGoogleRpcClientsDecode) {
   ASSERT_TRUE(info.ParseFromString(details.details(0).value()));
   EXPECT_EQ(info.reason(), "GONE");
   EXPECT_EQ(info.domain(), "retroinfer");
+}
+
+TEST(GrpcStatusTest, ARetryHintIsARetryInfoBothWays) {
+  const absl::Status status =
+      WithRetry(WithReason(absl::ResourceExhaustedError("full"), "QUEUE_FULL", {{"live", "3"}}),
+                absl::Milliseconds(2250));
+  const grpc::Status translated = ToGrpcStatus(status);
+  EXPECT_EQ(FromGrpcStatus(translated), status);
+  rpc::v1::Status details;
+  ASSERT_TRUE(details.ParseFromString(translated.error_details()));
+  ASSERT_EQ(details.details_size(), 2);
+  EXPECT_EQ(details.details(1).type_url(), "type.googleapis.com/google.rpc.RetryInfo");
+  rpc::v1::RetryInfo retry;
+  ASSERT_TRUE(retry.ParseFromString(details.details(1).value()));
+  EXPECT_EQ(retry.retry_delay().seconds(), 2);
+  EXPECT_EQ(retry.retry_delay().nanos(), 250'000'000);
+}
+
+TEST(GrpcStatusTest, ImpossibleRetryHintsAreIgnored) {
+  for (const int64_t seconds : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+    rpc::v1::RetryInfo retry;
+    retry.mutable_retry_delay()->set_seconds(seconds);
+    rpc::v1::Status details;
+    details.add_details()->set_type_url("type.googleapis.com/google.rpc.RetryInfo");
+    retry.SerializeToString(details.mutable_details(0)->mutable_value());
+    const absl::Status status = FromGrpcStatus(
+        grpc::Status(grpc::StatusCode::UNAVAILABLE, "x", details.SerializeAsString()));
+    EXPECT_EQ(RetryDelayOf(status), std::nullopt) << seconds;
+  }
 }
 
 TEST(GrpcStatusTest, AnErrorWithoutReasonIsNamedByItsCode) {

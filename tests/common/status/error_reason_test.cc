@@ -33,5 +33,14 @@ TEST(ErrorReason, ASecondReasonReplacesTheFirst) {
   EXPECT_THAT(ReasonOf(status).metadata, IsEmpty());
 }
 
+TEST(ErrorReason, ARetryIsHintedAtOnlyWhereOneWasGiven) {
+  const absl::Status status = WithReason(absl::UnavailableError("x"), "A");
+  EXPECT_EQ(RetryDelayOf(status), std::nullopt);
+  const absl::Status hinted = WithRetry(status, absl::Milliseconds(1500));
+  EXPECT_EQ(RetryDelayOf(hinted), absl::Milliseconds(1500));
+  EXPECT_EQ(ReasonOf(hinted).reason, "A");
+  EXPECT_EQ(RetryDelayOf(WithReason(hinted, "B")), absl::Milliseconds(1500));
+}
+
 }  // namespace
 }  // namespace retroinfer::common

@@ -246,6 +246,30 @@ TEST_P(WavePolicyTest, ADenseSequenceIsExactAndIsIndexedWhenItGrows) {
   ExpectNothingIsHeld();
 }
 
+TEST_P(WavePolicyTest, ASequenceIsReadyUnlessItsNextSegmentIsLate) {
+  auto* const background = dynamic_cast<CpuStream*>(backend_->background.get());
+  if (background == nullptr) GTEST_SKIP() << "only the CPU's background can be stopped";
+  const auto sequence = Begin(1, 1400, 1700, 1.0);
+  Prefill(*sequence);
+  absl::Notification go;
+  ASSERT_TRUE(background->Launch([&go](ThreadPool&) { go.WaitForNotification(); }).ok());
+  while (sequence->kv.num_tokens < 1500 + 64) {  // where it goes live
+    ASSERT_TRUE(*policy_->ReadyForStep(sequence->kv)) << sequence->kv.num_tokens;
+    Step({sequence.get()});
+  }
+  EXPECT_FALSE(*policy_->ReadyForStep(sequence->kv));
+  EXPECT_FALSE(*policy_->ReadyForStep(sequence->kv));
+  EXPECT_EQ(policy_->num_late_segments(), 1u) << "counted once";
+  go.Notify();
+  ASSERT_TRUE(backend_->background->Synchronize().ok());
+  EXPECT_TRUE(*policy_->ReadyForStep(sequence->kv));
+  Step({sequence.get()});
+  EXPECT_EQ(sequence->kv.num_indexed_blocks, 1);
+  EXPECT_EQ(policy_->num_late_segments(), 1u);
+  ReleaseAndFree(*sequence);
+  ExpectNothingIsHeld();
+}
+
 TEST_P(WavePolicyTest, ASequenceGivesTheSameInABatchAndAlone) {
   std::vector<std::vector<std::vector<float>>> alone;
   {

@@ -39,10 +39,15 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   board.counters().prompt_tokens = 77;
   board.BeginRound();
   absl::SleepFor(absl::Milliseconds(30));
-  board.Update(2, 5, 10'000'000);
+  const absl::Time oldest = absl::Now();
+  board.Update({.running = 2, .waiting = 5, .waiting_for_prefill = 1, .oldest_waiting = oldest},
+               10'000'000);
+  board.EndRound();
   const EngineStats stats = board.Read();
   EXPECT_EQ(stats.requests_running, 2);
   EXPECT_EQ(stats.requests_waiting, 5);
+  EXPECT_EQ(stats.requests_waiting_for_prefill, 1);
+  EXPECT_EQ(stats.oldest_waiting, oldest);
   EXPECT_EQ(stats.prompt_tokens, 77u);
   EXPECT_EQ(stats.dense_blocks_used, 3);
   EXPECT_EQ(stats.dense_blocks_total, 10);
@@ -53,9 +58,17 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   EXPECT_TRUE(stats.ready);
   store.set_attached(false);
   absl::SleepFor(absl::Milliseconds(10));
-  board.Update(0, 0, 10'000'000);
+  board.Update({}, 10'000'000);
   EXPECT_FALSE(board.Read().ready);
   EXPECT_EQ(board.Read().busy_seconds, stats.busy_seconds) << "between rounds nobody works";
+
+  board.StartCounting();
+  EXPECT_EQ(board.Read().prompt_tokens, 0u);
+  EXPECT_EQ(board.Read().busy_seconds, 0);
+  EXPECT_EQ(board.Read().dense_blocks_used, 3) << "what is of now stays";
+  board.counters().prompt_tokens += 5;
+  board.Update({}, 10'000'000);
+  EXPECT_EQ(board.Read().prompt_tokens, 5u);
 }
 
 }  // namespace

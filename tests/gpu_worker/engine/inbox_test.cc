@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
+#include <vector>
+
+#include "common/status/error_reason.h"
 
 namespace retroinfer {
 namespace {
@@ -43,10 +47,40 @@ TEST(InboxTest, AnIdIsInUseUntilForgotten) {
 TEST(InboxTest, RefusesBeyondItsLimitAndAfterClose) {
   Inbox inbox(1);
   ASSERT_TRUE(inbox.Submit(WithId("a")).ok());
-  EXPECT_EQ(inbox.Submit(WithId("b")).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(common::ReasonOf(inbox.Submit(WithId("b"))).reason, "QUEUE_FULL");
+  EXPECT_EQ(common::ReasonOf(inbox.Submit(WithId("a"))).reason, "REQUEST_ID_IN_USE")
+      << "a retry does not help";
   inbox.Forget("a");
   inbox.Close();
-  EXPECT_EQ(inbox.Submit(WithId("b")).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(common::ReasonOf(inbox.Submit(WithId("b"))).reason, "DRAINING");
+}
+
+TEST(InboxTest, ALateAbortIsNotForTheNextRequestOfThatName) {
+  Inbox inbox(4);
+  ASSERT_TRUE(inbox.Submit(WithId("a")).ok());
+  ASSERT_TRUE(inbox.Submit(WithId("b")).ok());
+  inbox.Take(absl::ZeroDuration());
+  EXPECT_TRUE(inbox.Abort("a"));
+  EXPECT_TRUE(inbox.Abort("b"));
+  inbox.Forget("a");
+  ASSERT_TRUE(inbox.Submit(WithId("a")).ok());
+  EXPECT_EQ(inbox.Take(absl::ZeroDuration()).aborts, std::vector<std::string>{"b"});
+}
+
+TEST(InboxTest, TellsOfWhatTheEngineHasNotTaken) {
+  Inbox inbox(4);
+  EXPECT_EQ(inbox.untaken().count, 0);
+  EXPECT_EQ(inbox.untaken().oldest, absl::InfiniteFuture());
+  const absl::Time now = absl::Now();
+  for (const char* id : {"a", "b"}) {
+    Submission submission = WithId(id);
+    submission.submitted = now + absl::Seconds(*id - 'a');
+    ASSERT_TRUE(inbox.Submit(std::move(submission)).ok());
+  }
+  EXPECT_EQ(inbox.untaken().count, 2);
+  EXPECT_EQ(inbox.untaken().oldest, now);
+  inbox.Take(absl::ZeroDuration());
+  EXPECT_EQ(inbox.untaken().count, 0);
 }
 
 TEST(InboxTest, TakeSleepsUntilMailOrWake) {

@@ -38,6 +38,34 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
   EXPECT_EQ(done.time_to_first_token, absl::Seconds(3));
   EXPECT_EQ(done.decode_time, absl::Seconds(4));
   EXPECT_DOUBLE_EQ(done.kv_read_ratio, 0.25);
+  live.kv_bytes_read = 5;  // all of the KV, and the index
+  EXPECT_DOUBLE_EQ(ResultOf(live, FinishReason::kLength, absl::OkStatus()).kv_read_ratio, 1);
+}
+
+TEST(LiveRequestTest, CountsWhatWaitsAndWhatRuns) {
+  LiveRequests live;
+  const absl::Time begin = absl::Now();
+  const auto add = [&](RequestState state, int seconds, bool began) {
+    auto request = std::make_unique<LiveRequest>();
+    request->state = state;
+    request->submitted = begin + absl::Seconds(seconds);
+    if (began) request->prefill_begun = begin + absl::Seconds(seconds + 1);
+    live.push_back(std::move(request));
+  };
+  EXPECT_EQ(CountRequests(live).oldest_waiting, absl::InfiniteFuture());
+  add(RequestState::kEnding, 0, false);
+  add(RequestState::kDecoding, 1, true);
+  add(RequestState::kIndexing, 2, true);
+  add(RequestState::kPrefill, 3, true);
+  EXPECT_EQ(CountRequests(live).oldest_waiting, absl::InfiniteFuture());
+  add(RequestState::kPrefill, 5, false);
+  add(RequestState::kReserving, 4, false);
+  add(RequestState::kWaiting, 6, false);
+  const RequestCounts counts = CountRequests(live);
+  EXPECT_EQ(counts.running, 4);
+  EXPECT_EQ(counts.waiting, 2);
+  EXPECT_EQ(counts.waiting_for_prefill, 1);
+  EXPECT_EQ(counts.oldest_waiting, begin + absl::Seconds(4));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <random>
@@ -10,6 +12,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "build_paths.h"
+#include "gpu_worker/device/cpu/cpu_stream.h"
 #include "tests/support/in_process_worker.h"
 
 namespace retroinfer {
@@ -67,13 +70,8 @@ TEST_F(LocalEngineTest, WaveReadsASmallPartOfALongContext) {
   EXPECT_TRUE(sink->Wait().status.ok());
   EXPECT_LT(sink->Wait().kv_read_ratio, 0.6);  // floors of 64 clusters weigh much at 10K
   EXPECT_GT(sink->Wait().kv_read_ratio, 0.05);
-  EXPECT_TRUE(worker_.WaitUntilIdle());
-  // The engine asks its device now and then only.
-  const absl::Time deadline = absl::Now() + absl::Seconds(5);
-  while (worker_.engine().stats().page_hits == 0 && absl::Now() < deadline) {
-    absl::SleepFor(absl::Milliseconds(10));
-  }
   EXPECT_GT(worker_.engine().stats().page_hits, 0u);
+  EXPECT_TRUE(worker_.WaitUntilIdle());
 }
 
 TEST_F(LocalEngineTest, ConcurrentRequestsGiveTheSameTokensAsOneAtATime) {
@@ -186,6 +184,125 @@ TEST_F(LocalEngineTest, ADeadlineEndsARequestWhereverItIs) {
   EXPECT_EQ(sink->Wait().reason, FinishReason::kDeadline);
   EXPECT_LT(absl::Now(), request.deadline + absl::Seconds(5));
   EXPECT_TRUE(worker_.WaitUntilIdle());
+}
+
+TEST_F(LocalEngineTest, StatisticsHaveWhatARequestDidWhenItEnds) {
+  for (int32_t round = 0; round < 20; ++round) {
+    const int32_t max_tokens = 1 + round;
+    const EngineStats before = worker_.engine().stats();
+    worker_.Generate(worker_.Greedy(Prompt(100, 1), max_tokens));
+    const EngineStats after = worker_.engine().stats();
+    EXPECT_EQ(after.decode_steps - before.decode_steps, static_cast<uint64_t>(max_tokens) - 1);
+    EXPECT_EQ(after.generation_tokens - before.generation_tokens,
+              static_cast<uint64_t>(max_tokens));
+    EXPECT_EQ(after.prompt_tokens - before.prompt_tokens, 100u);
+    EXPECT_EQ(after.requests_running, 0);
+  }
+  const EngineStats before = worker_.engine().stats();
+  worker_.Generate(worker_.Greedy(Prompt(4000, 4), 2));
+  const EngineStats after = worker_.engine().stats();
+  EXPECT_GT(after.page_hits + after.page_misses + after.page_transients,
+            before.page_hits + before.page_misses + before.page_transients);
+}
+
+TEST_F(LocalEngineTest, CountsBeginWhereTheyAreTold) {
+  worker_.Generate(worker_.Greedy(Prompt(4000, 1), 5));
+  worker_.engine().StartCounting();
+  const EngineStats stats = worker_.engine().stats();
+  EXPECT_EQ(stats.prompt_tokens, 0u);
+  EXPECT_EQ(stats.generation_tokens, 0u);
+  EXPECT_EQ(stats.decode_steps, 0u);
+  EXPECT_EQ(stats.page_hits, 0u);
+  EXPECT_EQ(stats.segments_built, 0u);
+  worker_.Generate(worker_.Greedy(Prompt(4000, 2), 5));
+  EXPECT_EQ(worker_.engine().stats().prompt_tokens, 4000u);
+  EXPECT_EQ(worker_.engine().stats().decode_steps, 4u);
+}
+
+TEST_F(LocalEngineTest, AnAbortBehindTheDeadlineIsTheDeadline) {
+  // Not admitted yet, the request is ended by whatever comes first: the abort.
+  GenerationRequest request = worker_.Greedy(Prompt(100, 1), 10);
+  request.deadline = absl::Now() - absl::Seconds(1);
+  const std::string id = request.request_id;
+  const auto sink = worker_.Submit(request);
+  worker_.engine().Abort(id);
+  EXPECT_EQ(sink->Wait().reason, FinishReason::kDeadline);
+}
+
+// What index construction does with the machine is not what these tests are about: the background
+// is a thread of this process that they can stop.
+class BackgroundTest : public LocalEngineTest {
+ protected:
+  void SetUp() override {
+    background_ = dynamic_cast<CpuStream*>(&worker_.background());
+    if (background_ == nullptr) GTEST_SKIP() << "only the CPU's background can be stopped";
+  }
+  CpuStream* background_ = nullptr;
+};
+
+TEST_F(BackgroundTest, AStreamGoesOnWhileAnotherWaitsForItsSegment) {
+  // Crosses dense_below, 2048 tokens, and waits for its first segment 64 tokens later.
+  const GenerationRequest grows = worker_.Greedy(Prompt(100, 1), 2100);
+  const std::vector<int32_t> alone = worker_.Generate(grows);
+  const uint64_t late_before = worker_.engine().stats().segments_late;
+  // Under policy full there are no segments to wait for.
+  GenerationRequest other = worker_.Greedy(Prompt(10, 2), 12000, PolicyKind::kFull);
+  const std::string other_id = other.request_id;
+  const auto going = worker_.Submit(other);
+  const auto waiting = worker_.Submit(grows);
+  // Both need the background for their prompts.
+  while (going->tokens().size() < 2 || waiting->tokens().size() < 2) {
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  absl::Notification go;
+  ASSERT_TRUE(background_->Launch([&go](ThreadPool&) { go.WaitForNotification(); }).ok());
+  ASSERT_LT(waiting->tokens().size(), 1900u) << "the background was stopped too late";
+  // Progress of one is measured by that of the other.
+  const absl::Time give_up = absl::Now() + absl::Minutes(1);
+  size_t stands_at = 0, since = 0;
+  while (going->tokens().size() < since + 300 && absl::Now() < give_up) {
+    if (waiting->tokens().size() != stands_at) {
+      stands_at = waiting->tokens().size();
+      since = going->tokens().size();
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_GE(going->tokens().size(), since + 300) << "the engine stands still";
+  EXPECT_GE(stands_at, 1948u + 64) << "it waited before it had to";
+  EXPECT_LT(stands_at, 2100u) << "the segment was not waited for";
+  EXPECT_EQ(worker_.engine().stats().segments_late, late_before + 1);
+  go.Notify();
+  EXPECT_TRUE(waiting->Wait().status.ok());
+  EXPECT_EQ(waiting->tokens(), alone);
+  worker_.engine().Abort(other_id);
+  going->Wait();
+}
+
+// On a machine that others keep busy, a thread of low priority gets next to nothing.
+TEST_F(BackgroundTest, IsHurriedWhenARequestWaitsForIt) {
+  const auto niceness = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())); };
+  const int own = niceness();
+  absl::Notification go;
+  ASSERT_TRUE(background_->Launch([&go](ThreadPool&) { go.WaitForNotification(); }).ok());
+  const auto indexing = worker_.Submit(worker_.Greedy(Prompt(4000, 1), 5));
+  while (indexing->tokens().empty()) absl::SleepFor(absl::Milliseconds(1));
+  // The next pieces of work, until one runs as one that somebody waits for.
+  std::atomic<int> nice_of_work = own + 1;
+  std::atomic<int> num_run = 0;
+  const absl::Time give_up = absl::Now() + absl::Minutes(1);
+  for (int i = 0; nice_of_work > own && absl::Now() < give_up; ++i) {
+    ASSERT_TRUE(background_
+                    ->Launch([&](ThreadPool&) {
+                      nice_of_work = niceness();
+                      ++num_run;
+                      absl::SleepFor(absl::Milliseconds(1));
+                    })
+                    .ok());
+    if (i == 0) go.Notify();
+    while (num_run <= i) absl::SleepFor(absl::Milliseconds(1));
+  }
+  EXPECT_EQ(nice_of_work, own);
+  EXPECT_TRUE(indexing->Wait().status.ok());
 }
 
 TEST_F(LocalEngineTest, CancelsAtRandomMomentsLeakNothing) {

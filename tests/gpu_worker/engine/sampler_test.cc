@@ -132,16 +132,48 @@ TEST_P(SamplerTest, ReportsTheAlternativesThatWereAskedFor) {
   EXPECT_NEAR(token.alternatives[1].logprob, 5.0 - normaliser, 1e-5);
 }
 
-TEST_P(SamplerTest, RefusesMoreHeldBackTokensThanTheDeviceTakes) {
+TEST_P(SamplerTest, LogprobsAreThoseOfTheModelWhateverWasAskedFor) {
+  GenerationRequest request = Greedy();
+  request.prompt = {9};
+  request.sampling.num_logprobs = 1;
+  request.sampling.repetition_penalty = 3.0f;
+  request.sampling.logit_bias = {{20, 90.0f}};
+  SamplingState state = State(request);
+  SetLogits({Peaked(9, 11)});
+  const OutputToken token = Sample({&state})[0];
+  const double normaliser = std::log(std::exp(6.0) + std::exp(5.0) + (kVocab - 2));
+  EXPECT_EQ(token.token, 20);
+  EXPECT_NEAR(token.logprob, 0.0 - normaliser, 1e-5);
+  ASSERT_EQ(token.alternatives.size(), 1u);
+  EXPECT_EQ(token.alternatives[0].token, 9);
+  EXPECT_NEAR(token.alternatives[0].logprob, 6.0 - normaliser, 1e-5);
+}
+
+TEST_P(SamplerTest, BiasesHoldAlsoBehindMinTokens) {
   GenerationRequest request = Greedy();
   request.sampling.min_tokens = 1;
-  for (int32_t token = 0; token < kMaxBanned; ++token) {
-    request.sampling.stop_token_ids.push_back(token);
+  request.sampling.logit_bias = {{7, 30.0f}, {12, 20.0f}};
+  SamplingState state = State(request);
+  SetLogits({Peaked(7, 11)});
+  EXPECT_EQ(Sample({&state})[0].token, 12) << "7 ends the text: a ban is stronger than a bias";
+  state.Count(12);
+  SetLogits({Peaked(7, 11)});
+  EXPECT_EQ(Sample({&state})[0].token, 7);
+}
+
+TEST_P(SamplerTest, AsManyTokensAsTheApiTakesAreHeldBack) {
+  GenerationRequest request = Greedy();
+  request.sampling.min_tokens = 1;
+  for (int32_t token = 10; token < 26; ++token) request.sampling.stop_token_ids.push_back(token);
+  request.sampling.stop_token_ids[3] = 7;  // an end token, too
+  SamplingState state = State(request);
+  std::vector<float> logits(kVocab, -1.0f);
+  for (const int32_t token : request.sampling.stop_token_ids) {
+    logits[static_cast<size_t>(token)] = 5.0f;
   }
-  EXPECT_EQ(SamplingState::Create(*backend_->device, *backend_->stream, request, kEos, kVocab)
-                .status()
-                .code(),
-            absl::StatusCode::kInvalidArgument);
+  logits[30] = 0.0f;
+  SetLogits({logits});
+  EXPECT_EQ(Sample({&state})[0].token, 30);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SamplerTest,

@@ -88,6 +88,22 @@ TEST(SamplingValidation, RefusesBadStops) {
   ExpectRefused(kReason, "has -1", [](auto& r) { r.sampling.stop_token_ids = {-1}; });
 }
 
+TEST(SamplingValidation, ChecksLogitBiases) {
+  const char* kReason = "INVALID_SAMPLING";
+  EXPECT_TRUE(Check([](auto& r) { r.sampling.logit_bias = {{0, -100.0f}, {99, 100.0f}}; }).ok());
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), 100.5f, -101.0f}) {
+    ExpectRefused(kReason, "logit_bias of token 7",
+                  [&](auto& r) { r.sampling.logit_bias[7] = bad; });
+  }
+  for (const int32_t bad : {-1, 100, std::numeric_limits<int32_t>::min()}) {
+    ExpectRefused(kReason, "logit_bias has token",
+                  [&](auto& r) { r.sampling.logit_bias[bad] = 1; });
+  }
+  ExpectRefused(kReason, "logit_bias has 1025 entries", [&](auto& r) {
+    for (int32_t token = 0; token < 1025; ++token) r.sampling.logit_bias[token] = 1;
+  });
+}
+
 TEST(SamplingValidation, RefusesBadRatios) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double bad : {nan, -0.1, 1.1}) {

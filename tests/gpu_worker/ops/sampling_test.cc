@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 
 #include "gpu_worker/ops/counter_random.h"
@@ -25,15 +24,23 @@ struct Sampled {
 
 class SamplingTest : public testing::TestWithParam<BackendParam> {
  protected:
-  // logits: [rows, vocab]. occurrences: one row of counts for each row, or empty.
-  Sampled Run(const std::vector<SamplingRow>& rows, const std::vector<float>& logits,
+  // logits: [rows, vocab]. occurrences, biases: one list for each row, or empty.
+  Sampled Run(std::vector<SamplingRow> rows, const std::vector<float>& logits,
               const std::vector<std::vector<uint32_t>>& occurrences = {},
-              std::vector<int32_t> banned = {}) {
+              const std::vector<std::vector<SamplingBias>>& biases = {}) {
     const size_t batch = rows.size(), vocab = logits.size() / batch;
-    banned.resize(batch * kMaxBanned);
+    std::vector<DeviceBuffer> lists;
+    std::vector<const SamplingBias*> list_pointers(batch, nullptr);
+    for (size_t i = 0; i < biases.size(); ++i) {
+      if (biases[i].empty()) continue;
+      lists.push_back(data_.Upload(biases[i]));
+      list_pointers[i] = lists.back().as<const SamplingBias>().device_data();
+      rows[i].num_biases = static_cast<int32_t>(biases[i].size());
+    }
+    const DeviceBuffer list_buffer = data_.Upload(list_pointers);
     const auto matrix = data_.UploadMatrix(logits, static_cast<int64_t>(batch),
                                            static_cast<int64_t>(vocab), DType::kF32);
-    const DeviceBuffer row_buffer = data_.Upload(rows), banned_buffer = data_.Upload(banned);
+    const DeviceBuffer row_buffer = data_.Upload(rows);
     std::vector<DeviceBuffer> counts;
     std::vector<const uint32_t*> pointers(batch, nullptr);
     for (size_t i = 0; i < occurrences.size(); ++i) {
@@ -52,7 +59,7 @@ class SamplingTest : public testing::TestWithParam<BackendParam> {
     const absl::Status status = backend_->ops->Sampling(
         *backend_->stream, {.logits = matrix.view,
                             .rows = row_buffer.as<const SamplingRow>(),
-                            .banned = banned_buffer.as<const int32_t>(),
+                            .biases = list_buffer.as<const SamplingBias* const>(),
                             .occurrences = pointer_buffer.as<const uint32_t* const>(),
                             .tokens = tokens.as<int32_t>(),
                             .logprobs = logprobs.as<float>(),
@@ -116,28 +123,98 @@ TEST_P(SamplingTest, TopLogprobsAreSorted) {
   EXPECT_NEAR(got.top_logprobs[2], got.top_logprobs[0] - 1, 1e-6);
 }
 
+constexpr uint32_t kInPrompt = 0x80000000u;
+
 TEST_P(SamplingTest, PenaltiesByHand) {
   const SamplingRow row = {.temperature = 0,
                            .repetition_penalty = 2,
                            .frequency_penalty = 0.5f,
-                           .presence_penalty = 0.25f,
-                           .num_top_logprobs = 4};
-  constexpr uint32_t kPrompt = 0x80000000u;
-  // Token 0: in the prompt, 4 / 2. Token 1: generated twice, -1 * 2 - 1 - 0.25. Token 3: both.
-  const Sampled got = Run({row}, {4, -1, 1, 6}, {{kPrompt, 2, 0, kPrompt | 1}});
-  std::map<int32_t, float> logprob;
-  for (size_t i = 0; i < 4; ++i) logprob[got.top_tokens[i]] = got.top_logprobs[i];
-  EXPECT_NEAR(logprob[0] - logprob[2], 1, 1e-6);
-  EXPECT_NEAR(logprob[1] - logprob[2], -3.25 - 1, 1e-6);
-  EXPECT_NEAR(logprob[3] - logprob[2], 2.25 - 1, 1e-6);
-  EXPECT_EQ(got.tokens[0], 3);
+                           .presence_penalty = 0.25f};
+  struct Case {
+    float logit;
+    uint32_t occurrences;
+    float penalised;
+  };
+  for (const Case& c :
+       {Case{4, kInPrompt, 2}, Case{-1, 2, -3.25f}, Case{1, 0, 1}, Case{6, kInPrompt | 1, 2.25f}}) {
+    // Another token, without penalty, is chosen just when its logit is above that.
+    EXPECT_EQ(Run({row}, {c.logit, c.penalised - 0.01f}, {{c.occurrences, 0}}).tokens[0], 0);
+    EXPECT_EQ(Run({row}, {c.logit, c.penalised + 0.01f}, {{c.occurrences, 0}}).tokens[0], 1);
+  }
+}
+
+TEST_P(SamplingTest, BiasesByHand) {
+  const SamplingRow greedy = {.temperature = 0};
+  EXPECT_EQ(Run({greedy}, {1, 5, 2}, {}, {{{0, 4.5f}}}).tokens[0], 0);
+  EXPECT_EQ(Run({greedy}, {1, 5, 2}, {}, {{{0, 3.5f}}}).tokens[0], 1);
+  EXPECT_EQ(Run({greedy}, {1, 5, 2}, {}, {{{1, -3.5f}}}).tokens[0], 2);
+  // Before penalties: (1 + 4) / 2 against 2.4 and 2.6.
+  const SamplingRow halved = {.temperature = 0, .repetition_penalty = 2};
+  EXPECT_EQ(Run({halved}, {1, 2.4f}, {{kInPrompt, 0}}, {{{0, 4}}}).tokens[0], 0);
+  EXPECT_EQ(Run({halved}, {1, 2.6f}, {{kInPrompt, 0}}, {{{0, 4}}}).tokens[0], 1);
+  // Tokens outside the vocabulary are ignored; rows keep to their own.
+  const Sampled got = Run({greedy, greedy, greedy}, {1, 5, 1, 5, 1, 5}, {},
+                          {{{0, 10}}, {}, {{-1, 50}, {2, 50}, {0, 1}}});
+  EXPECT_EQ(got.tokens, (std::vector<int32_t>{0, 1, 1}));
+}
+
+TEST_P(SamplingTest, ManyBiasesOverALargeVocabulary) {
+  // Over the borders of what a block of threads looks at, more entries than it has threads.
+  constexpr size_t kVocab = 20'000;
+  const auto logits = RandomNormal(kVocab, 7);
+  std::vector<SamplingBias> biases;
+  std::vector<float> biased = logits;
+  for (size_t i = 0; i < 1024; ++i) {
+    const size_t token = i * 19 + 3;
+    const float bias = static_cast<float>(i % 7) - 3.0f;
+    biases.push_back({static_cast<int32_t>(token), bias});
+    biased[token] += bias;
+  }
+  const auto best = std::max_element(biased.begin(), biased.end()) - biased.begin();
+  const auto model_best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+  ASSERT_NE(best, model_best) << "the biases change nothing";
+  const Sampled got = Run({{.temperature = 0, .num_top_logprobs = 1}}, logits, {}, {biases});
+  EXPECT_EQ(got.tokens[0], best);
+  EXPECT_EQ(got.top_tokens[0], model_best);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  EXPECT_NEAR(got.logprobs[0], logits[static_cast<size_t>(best)] - std::log(sum), 1e-5);
+}
+
+TEST_P(SamplingTest, LogprobsAreOfTheModelsOwnDistribution) {
+  const std::vector<float> logits = {4, -1, 1, 6};
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  const auto model_logprob = [&](int32_t token) {
+    return logits[static_cast<size_t>(token)] - std::log(sum);
+  };
+  const std::vector<uint32_t> seen = {kInPrompt, 2, 0, kInPrompt | 1};
+  for (const float temperature : {0.0f, 0.5f, 2.0f}) {
+    const SamplingRow row = {.temperature = temperature,
+                             .top_k = 2,
+                             .top_p = 0.9f,
+                             .repetition_penalty = 9,
+                             .frequency_penalty = 2,
+                             .presence_penalty = 1,
+                             .seed = 5,
+                             .num_top_logprobs = 4};
+    const Sampled got = Run({row}, logits, {seen}, {{{2, 3}, {0, -INFINITY}}});
+    EXPECT_EQ(got.tokens[0], 2) << "1 + 3, against less than 0";
+    EXPECT_NEAR(got.logprobs[0], model_logprob(2), 1e-5) << temperature;
+    for (size_t i = 0; i < 4; ++i) {
+      const int32_t expected[] = {3, 0, 2, 1};
+      EXPECT_EQ(got.top_tokens[i], expected[i]);
+      EXPECT_NEAR(got.top_logprobs[i], model_logprob(expected[i]), 1e-5);
+    }
+  }
 }
 
 TEST_P(SamplingTest, BannedTokensAreNeverDrawn) {
-  EXPECT_EQ(Run({{.temperature = 0, .num_banned = 2}}, {1, 9, 8, 2}, {}, {1, 2}).tokens[0], 3);
+  EXPECT_EQ(
+      Run({{.temperature = 0}}, {1, 9, 8, 2}, {}, {{{1, -INFINITY}, {2, -INFINITY}}}).tokens[0], 3);
   for (uint64_t seed = 0; seed < 200; ++seed) {
-    const SamplingRow row = {.top_k = 2, .seed = seed, .num_banned = 1};
-    EXPECT_NE(Run({row}, {1, 9, 0, 2}, {}, {1}).tokens[0], 1);
+    const SamplingRow row = {.top_k = 2, .seed = seed};
+    EXPECT_NE(Run({row}, {1, 9, 0, 2}, {}, {{{1, -INFINITY}}}).tokens[0], 1);
   }
 }
 
@@ -235,6 +312,15 @@ TEST_P(SamplingTest, SurvivesHostileLogits) {
                               std::vector<float>(40, value));
       EXPECT_GE(got.tokens[0], 0);
       EXPECT_LT(got.tokens[0], 40);
+    }
+  }
+}
+
+TEST_P(SamplingTest, APenaltyOfNextToNothingMakesATokenCertain) {
+  for (const float top_p : {1.0f, 0.5f}) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const SamplingRow row = {.top_p = top_p, .repetition_penalty = 1e-38f, .seed = seed};
+      EXPECT_EQ(Run({row}, {3, 5, 4, 6}, {{0, 0, kInPrompt, 0}}).tokens[0], 2);
     }
   }
 }

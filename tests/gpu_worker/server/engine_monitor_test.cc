@@ -97,6 +97,33 @@ TEST(EngineMonitor, ExportsStatisticsAtEachScrape) {
   EXPECT_THAT(text, HasSubstr("retroinfer_table_rows_used 2"));
   EXPECT_THAT(text, HasSubstr("retroinfer_kv_cache_usage_ratio 0.25"));
   EXPECT_THAT(text, HasSubstr("retroinfer_requests_running 0"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_requests_waiting_limit 64"));
+}
+
+// The value of a metric without labels.
+double ValueOf(const std::string& text, const std::string& name) {
+  const size_t line = text.find("\n" + name + " ");
+  return line == std::string::npos ? -1 : std::stod(text.substr(line + name.size() + 2));
+}
+
+TEST(EngineMonitor, AgesAreThoseOfTheScrape) {
+  FakeEngine engine;
+  common::Metrics metrics("gpu_worker", "1", "r", "cpu");
+  EngineMonitor monitor(engine, metrics, absl::Seconds(10), [](bool) {});
+  EngineStats stats;
+  stats.last_progress = absl::Now() - absl::Seconds(40);
+  engine.SetStats(stats);
+  EXPECT_EQ(ValueOf(metrics.Render(), "retroinfer_oldest_waiting_seconds"), 0);
+  EXPECT_EQ(ValueOf(metrics.Render(), "retroinfer_seconds_since_progress"), 0) << "it is idle";
+  stats.requests_waiting = 2;
+  stats.requests_waiting_for_prefill = 1;
+  stats.oldest_waiting = absl::Now() - absl::Seconds(30);
+  engine.SetStats(stats);
+  const std::string text = metrics.Render();
+  EXPECT_GE(ValueOf(text, "retroinfer_oldest_waiting_seconds"), 30);
+  EXPECT_GE(ValueOf(text, "retroinfer_seconds_since_progress"), 40);
+  EXPECT_EQ(ValueOf(text, "retroinfer_requests_waiting"), 2);
+  EXPECT_EQ(ValueOf(text, "retroinfer_requests_waiting_for_prefill"), 1);
 }
 
 }  // namespace

@@ -95,9 +95,10 @@ class RecordingObserver : public RequestObserver {
     absl::MutexLock lock(&mutex_);
     finished.push_back(summary);
   }
-  void OnRefused(const std::string& request_id, const absl::Status&) override {
+  void OnRefused(const std::string& request_id, const absl::Status& status) override {
     absl::MutexLock lock(&mutex_);
     refused.push_back(request_id);
+    refusals.push_back(common::ReasonOf(status).reason);
   }
   size_t num_finished() {
     absl::MutexLock lock(&mutex_);
@@ -108,17 +109,18 @@ class RecordingObserver : public RequestObserver {
   int64_t intervals = 0;
   std::vector<RequestSummary> finished;
   std::vector<std::string> refused;
+  std::vector<std::string> refusals;  // their reasons
 };
 
 class GenerateCallTest : public ::testing::Test {
  protected:
   void MakeEngine(FakeEngine::Options options) { engine_ = std::make_unique<FakeEngine>(options); }
 
-  void MakeCall(size_t max_pending_bytes = 4 << 20) {
+  void MakeCall(size_t max_pending_bytes = 4 << 20, absl::Time deadline = absl::InfiniteFuture()) {
     if (engine_ == nullptr) engine_ = std::make_unique<FakeEngine>();
     call_ = std::make_shared<GenerateCall>(
         GenerateCall::Context{engine_.get(), sender_.get(), &observer_, max_pending_bytes},
-        &stream_);
+        &stream_, deadline);
     stream_.Attach(call_);
   }
 
@@ -127,7 +129,7 @@ class GenerateCallTest : public ::testing::Test {
     submission.request_id = "req";
     for (int i = 0; i < n; ++i) {
       GenerationRequest request;
-      request.request_id = GenerateCall::EngineRequestId("req", i, n);
+      request.request_id = GenerateCall::EngineRequestId("req", i);
       request.prompt = {10 * (i + 1)};
       request.sampling.max_tokens = max_tokens;
       request.return_progress = true;
@@ -237,6 +239,46 @@ TEST_F(GenerateCallTest, CancellationBeforeSubmissionNeverReachesTheEngine) {
   call_->Submit(MakeSubmission(100));
   EXPECT_EQ(stream_.AwaitFinish().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(engine_->submitted(), 0);
+  EXPECT_EQ(observer_.refusals, std::vector<std::string>{"CANCELLED"}) << "it is counted";
+}
+
+// gRPC tells of a call whose deadline has passed as of one that its client has cancelled.
+TEST_F(GenerateCallTest, ACallThatItsDeadlineEndsCountsAsThat) {
+  struct Case {
+    absl::Duration left;
+    FinishReason reason;
+  };
+  for (const Case& c : {Case{absl::Milliseconds(20), FinishReason::kDeadline},
+                        Case{-absl::Seconds(1), FinishReason::kDeadline},
+                        Case{absl::Minutes(1), FinishReason::kCancelled}}) {
+    engine_.reset();
+    observer_.finished.clear();
+    FakeStream stream;
+    engine_ = std::make_unique<FakeEngine>();
+    engine_->Hold(true);
+    auto call = std::make_shared<GenerateCall>(
+        GenerateCall::Context{engine_.get(), sender_.get(), &observer_, 4 << 20}, &stream,
+        absl::Now() + c.left);
+    stream.Attach(call);
+    call->Submit(MakeSubmission(100));
+    ASSERT_TRUE(engine_->AwaitLive(1));
+    call->OnCancelled();
+    EXPECT_FALSE(stream.AwaitFinish().ok());
+    EXPECT_TRUE(stream.events().empty());
+    engine_.reset();
+    sender_ = std::make_unique<TaskPool>(1);  // what was posted is done
+    ASSERT_EQ(observer_.finished.size(), 1u);
+    EXPECT_EQ(observer_.finished[0].result.reason, c.reason) << c.left;
+    stream.Attach(nullptr);
+  }
+}
+
+TEST_F(GenerateCallTest, ADeadlineBeforeSubmissionIsCountedAsThat) {
+  MakeCall(4 << 20, absl::Now() - absl::Milliseconds(1));
+  call_->OnCancelled();
+  call_->Submit(MakeSubmission(100, 2));
+  EXPECT_EQ(stream_.AwaitFinish().code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(observer_.refusals, std::vector<std::string>{"DEADLINE"});
 }
 
 TEST_F(GenerateCallTest, ABrokenStreamEndsTheRequest) {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -27,6 +28,9 @@ struct Answer {
   std::vector<v1::GenerateResponse> events;
   const v1::Finished& finished() const { return events.back().finished(); }
   std::string reason() const { return common::ReasonOf(common::FromGrpcStatus(status)).reason; }
+  std::optional<absl::Duration> retry_delay() const {
+    return common::RetryDelayOf(common::FromGrpcStatus(status));
+  }
 };
 
 Answer Generate(v1::GenerationService::Stub& stub, const v1::GenerateRequest& request,
@@ -168,7 +172,28 @@ TEST(GenerationService, ARequestIdInUseIsRefused) {
   ASSERT_TRUE(worker.engine().AwaitLive(1));
   const Answer second = Generate(*worker.Stub(), request);
   EXPECT_EQ(second.status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(second.reason(), "REQUEST_ID_IN_USE");
+  EXPECT_FALSE(second.retry_delay().has_value());
+  request.mutable_sampling()->set_n(2);
+  EXPECT_EQ(Generate(*worker.Stub(), request).reason(), "REQUEST_ID_IN_USE");
   EXPECT_EQ(worker.engine().num_live(), 1);
+  worker.engine().Hold(false);
+  first.join();
+}
+
+TEST(GenerationService, AFullQueueIsWorthARetryAndIsCounted) {
+  WorkerHarness::Settings settings;
+  settings.engine.limits.max_live_requests = 1;
+  WorkerHarness worker(settings);
+  EXPECT_THAT(worker.metrics().Render(), HasSubstr("refused_total{reason=\"QUEUE_FULL\"} 0"));
+  worker.engine().Hold(true);
+  std::thread first([&] { Generate(*worker.Stub(), TextRequest("a")); });
+  ASSERT_TRUE(worker.engine().AwaitLive(1));
+  const Answer refused = Generate(*worker.Stub(), TextRequest("a"));
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(refused.reason(), "QUEUE_FULL");
+  EXPECT_GT(refused.retry_delay().value_or(absl::ZeroDuration()), absl::ZeroDuration());
+  EXPECT_THAT(worker.metrics().Render(), HasSubstr("refused_total{reason=\"QUEUE_FULL\"} 1"));
   worker.engine().Hold(false);
   first.join();
 }
@@ -196,6 +221,15 @@ TEST(GenerationService, TheCallsDeadlineReachesTheEngine) {
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(worker.engine().AwaitLive(0));
   EXPECT_LT(worker.engine().last_request().deadline, absl::Now() + absl::Seconds(1));
+  // It does not count as a client that went away.
+  const absl::Time give_up = absl::Now() + absl::Seconds(30);
+  std::string text;
+  do {
+    text = worker.metrics().Render();
+  } while (text.find("requests_total{finish_reason=\"deadline\"} 1") == std::string::npos &&
+           absl::Now() < give_up);
+  EXPECT_THAT(text, HasSubstr("requests_total{finish_reason=\"deadline\"} 1"));
+  EXPECT_THAT(text, HasSubstr("requests_total{finish_reason=\"cancelled\"} 0"));
 }
 
 TEST(GenerationService, TheTimeoutOfARequestIsAFinishReason) {
@@ -296,6 +330,7 @@ TEST(GenerationService, NothingIsServedBeforeTheModel) {
   const Answer answer = Generate(*worker.Stub(), TextRequest("a"));
   EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE);
   EXPECT_EQ(answer.reason(), "NOT_READY");
+  EXPECT_TRUE(answer.retry_delay().has_value());
   worker.Serve();
   EXPECT_TRUE(Generate(*worker.Stub(), TextRequest("a")).status.ok());
 }

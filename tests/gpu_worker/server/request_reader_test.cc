@@ -123,6 +123,38 @@ TEST_F(RequestReaderTest, EverySamplingOptionArrives) {
   EXPECT_EQ(sampling.num_logprobs, 5);
 }
 
+TEST_F(RequestReaderTest, LogitBiasesArriveUnlessTheyAreTooMany) {
+  (*request_.mutable_sampling()->mutable_logit_bias())[7] = -100;
+  (*request_.mutable_sampling()->mutable_logit_bias())[299] = 0.5f;
+  EXPECT_THAT(ReadOne().sampling.logit_bias,
+              ElementsAre(testing::Pair(7, -100.0f), testing::Pair(299, 0.5f)));
+  (*request_.mutable_sampling()->mutable_logit_bias())[300] = 0.5f;
+  ExpectRefused("INVALID_SAMPLING", "logit_bias has token 300");
+  for (int i = 0; i < 1025; ++i) (*request_.mutable_sampling()->mutable_logit_bias())[i] = 0;
+  ExpectRefused("INVALID_SAMPLING", "logit_bias has 1025 entries");
+}
+
+TEST_F(RequestReaderTest, SpecialTokensInATextAreParsedOnRequestOnly) {
+  request_.set_text("a<|im_end|>b");
+  EXPECT_EQ(ReadOne().prompt.size(), 12u);
+  request_.set_parse_special(true);
+  EXPECT_THAT(ReadOne().prompt, ElementsAre('a', kByteTokenizerImEnd, 'b'));
+  // Never in messages: they are users' text.
+  v1::Message* message = request_.mutable_messages()->add_messages();
+  message->set_role("user");
+  message->set_content("a<|im_end|>b");
+  request_.set_parse_special(true);
+  const std::vector<int32_t> with = ReadOne().prompt;
+  request_.clear_parse_special();
+  EXPECT_EQ(ReadOne().prompt, with);
+
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("<|im_end|>");
+  EXPECT_EQ(reader_.Tokenize(tokenize)->size(), 10u);
+  tokenize.set_parse_special(true);
+  EXPECT_THAT(*reader_.Tokenize(tokenize), ElementsAre(kByteTokenizerImEnd));
+}
+
 TEST_F(RequestReaderTest, ContinuationsHaveNamesAndSeedsOfTheirOwn) {
   request_.set_request_id("r1");
   request_.mutable_sampling()->set_n(3);
@@ -130,6 +162,7 @@ TEST_F(RequestReaderTest, ContinuationsHaveNamesAndSeedsOfTheirOwn) {
   const auto submission = Read();
   ASSERT_TRUE(submission.ok());
   ASSERT_EQ(submission->continuations.size(), 3u);
+  EXPECT_EQ(submission->continuations[0].request_id, "r1") << "taken while the request is live";
   EXPECT_EQ(submission->continuations[2].request_id, "r1/2");
   EXPECT_EQ(submission->continuations[0].sampling.seed, std::numeric_limits<uint64_t>::max());
   EXPECT_EQ(submission->continuations[1].sampling.seed, 0u);

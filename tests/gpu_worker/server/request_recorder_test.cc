@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "common/status/error_reason.h"
+
 namespace retroinfer {
 namespace {
 
@@ -46,12 +48,16 @@ TEST(RequestRecorder, CountsInTheMetrics) {
   common::Metrics metrics("gpu_worker", "1", "r", "cpu");
   RequestRecorder recorder(metrics);
   EXPECT_THAT(metrics.Render(), HasSubstr("retroinfer_requests_total{finish_reason=\"stop\"} 0"));
+  EXPECT_THAT(metrics.Render(), HasSubstr("refused_total{reason=\"CAPACITY_EXCEEDED\"} 0"));
   recorder.OnFinished(Summary());
   recorder.OnTokenInterval(absl::Milliseconds(20), 2);
-  recorder.OnRefused("", absl::InvalidArgumentError("no"));
+  recorder.OnRefused("", common::WithReason(absl::ResourceExhaustedError("no"), "QUEUE_FULL"));
+  recorder.OnRefused("", common::WithReason(absl::InternalError("no"), "A_NEW_REASON"));
+  recorder.OnRefused("", absl::InternalError("no"));
   const std::string text = metrics.Render();
   EXPECT_THAT(text, HasSubstr("retroinfer_requests_total{finish_reason=\"length\"} 1"));
-  EXPECT_THAT(text, HasSubstr("retroinfer_requests_refused_total{code=\"INVALID_ARGUMENT\"} 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_requests_refused_total{reason=\"QUEUE_FULL\"} 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_requests_refused_total{reason=\"OTHER\"} 2"));
   EXPECT_THAT(text, HasSubstr("retroinfer_time_to_first_token_seconds_bucket{le=\"2.5\"} 0"));
   EXPECT_THAT(text, HasSubstr("retroinfer_time_to_first_token_seconds_bucket{le=\"5\"} 1"));
   EXPECT_THAT(text, HasSubstr("retroinfer_inter_token_latency_seconds_bucket{le=\"0.01\"} 2"));

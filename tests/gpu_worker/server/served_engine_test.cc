@@ -79,6 +79,23 @@ TEST_F(ServedEngineWithStoreTest, NeverHasMoreSlotsThanTheArenaHasPages) {
   }
 }
 
+TEST_F(ServedEngineWithStoreTest, CountsNothingOfItsWarmUp) {
+  options_.synthetic_context = 2048;  // so that the warm-up has segments, too
+  options_.default_attention.policy = PolicyKind::kWave;
+  auto engine = LoadServedEngine(options_, CreateCpuBackend(options_).value());
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->model().architecture, "LlamaForCausalLM");
+  const EngineStats stats = (*engine)->engine().stats();
+  EXPECT_TRUE(stats.ready);
+  EXPECT_EQ(stats.prompt_tokens, 0u);
+  EXPECT_EQ(stats.generation_tokens, 0u);
+  EXPECT_EQ(stats.decode_steps, 0u);
+  EXPECT_EQ(stats.page_hits + stats.page_misses + stats.page_fills, 0u);
+  EXPECT_EQ(stats.segments_built, 0u);
+  EXPECT_EQ(stats.arena_bytes_out, 0u);
+  EXPECT_EQ(stats.prefix_cache_queries_tokens, 0u);
+}
+
 TEST_F(ServedEngineWithStoreTest, HasTheSlotsThatAFlagSays) {
   options_.block_cache_bytes = 1 << 20;
   ASSERT_TRUE(Load(/*owns_memory=*/true).ok());

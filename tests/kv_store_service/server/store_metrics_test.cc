@@ -31,13 +31,13 @@ TEST(StoreMetricsTest, ShowTheStoreAtEachScrape) {
   EXPECT_THAT(text, HasSubstr("retroinfer_worker_attached 1"));
   EXPECT_THAT(text, HasSubstr("retroinfer_sequences 1"));
   EXPECT_THAT(text, HasSubstr("retroinfer_reserved_extents 1"));
-  EXPECT_THAT(text, HasSubstr("retroinfer_slots 16"));
-  EXPECT_THAT(text, HasSubstr("retroinfer_allocation_failures_total 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_mirror_slots 16"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_reservations_refused_total 1"));
   EXPECT_THAT(text, HasSubstr("retroinfer_workers_attached_total 1"));
-  EXPECT_THAT(text, testing::Not(HasSubstr("retroinfer_kv_cache_usage_ratio 0\n")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("retroinfer_arena_usage_ratio 0\n")));
   store.EndLease(token, "test");
   text = metrics.Render();
-  EXPECT_THAT(text, HasSubstr("retroinfer_kv_cache_usage_ratio 0\n"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_arena_usage_ratio 0\n"));
   EXPECT_THAT(text, HasSubstr("retroinfer_workers_attached_total 1"));
 }
 

@@ -1,6 +1,8 @@
 #include "gpu_worker/device/cpu/cpu_stream.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -41,6 +43,34 @@ TEST_F(CpuStreamTest, BackgroundRunsInOrderBesideTheCaller) {
   ASSERT_TRUE(background_->Synchronize().ok());
   ASSERT_EQ(order.size(), 100u);
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST_F(CpuStreamTest, WhatIsUrgentRunsInOrderAndWithoutLoweredPriority) {
+  const auto niceness = [] { return ::getpriority(PRIO_PROCESS, static_cast<id_t>(::gettid())); };
+  const int own = niceness();
+  absl::Notification go;
+  std::vector<int> nice;
+  const auto note = [&](ThreadPool&) { nice.push_back(niceness()); };
+  ASSERT_TRUE(Cpu(*background_).Launch(note).ok());
+  ASSERT_TRUE(Cpu(*background_).Launch([&go](ThreadPool&) { go.WaitForNotification(); }).ok());
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Cpu(*background_).Launch(note).ok());
+  background_->SetUrgent(true);
+  go.Notify();
+  absl::Notification urgent_done;
+  ASSERT_TRUE(Cpu(*background_).Launch([&](ThreadPool&) { urgent_done.Notify(); }).ok());
+  urgent_done.WaitForNotification();
+  background_->SetUrgent(false);
+  absl::Notification done;
+  ASSERT_TRUE(Cpu(*background_)
+                  .Launch([&](ThreadPool& pool) {
+                    note(pool);
+                    done.Notify();
+                  })
+                  .ok());
+  done.WaitForNotification();
+  ASSERT_EQ(nice.size(), 5u);
+  EXPECT_GT(nice.back(), own);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(nice[i], own) << i;
 }
 
 TEST_F(CpuStreamTest, AnEventNeverRecordedIsDone) {

@@ -139,7 +139,7 @@ class Step {
   absl::Status Sampling() {
     return ops().Sampling(stream(), {.logits = logits_.view,
                                      .rows = rows_.as<const SamplingRow>(),
-                                     .banned = ints_.as<const int32_t>(),
+                                     .biases = {},
                                      .occurrences = {},
                                      .tokens = ints_.as<int32_t>().subspan(kBatch, kBatch),
                                      .logprobs = floats_.as<float>(),

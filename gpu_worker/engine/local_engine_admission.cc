@@ -1,0 +1,138 @@
+// How requests get what they need: admission, and the answers of the store.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/engine/local_engine.h"
+#include "gpu_worker/engine/request_errors.h"
+#include "gpu_worker/engine/segment_claim.h"
+
+namespace retroinfer {
+
+AttentionPolicy& LocalEngine::PolicyOf(const AttentionSettings& settings) const {
+  return settings.policy == PolicyKind::kFull ? *parts_.full_requests : *parts_.wave_requests;
+}
+
+absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t total = prompt + request.sampling.max_tokens;
+  const KvNeed need = PolicyOf(request.attention).Need(prompt, total);
+  uint64_t pages = 0;
+  for (const uint32_t tokens : need.segment_tokens) {
+    pages += SegmentLayout(options_.plan.geometry, tokens).max_pages;
+  }
+  if (parts_.memory->CouldFit(need) && pages <= parts_.store->arena_pages()) {
+    return absl::OkStatus();
+  }
+  const bool is_full = request.attention.policy == PolicyKind::kFull;
+  const int64_t capacity =
+      is_full ? limits_.kv_capacity_tokens_full : limits_.kv_capacity_tokens_wave;
+  return CapacityExceededError(prompt, request.sampling.max_tokens, capacity,
+                               request.attention.policy);
+}
+
+void LocalEngine::EndLateRequests() {
+  const absl::Time now = absl::Now();
+  for (const auto& live : live_) {
+    if (live->state == RequestState::kEnding) continue;
+    if (cancel_all_) {
+      End(*live, FinishReason::kCancelled);
+    } else if (now >= live->request.deadline) {
+      End(*live, FinishReason::kDeadline);
+    }
+  }
+}
+
+void LocalEngine::Admit() {
+  const auto admitted = std::count_if(live_.begin(), live_.end(), [](const auto& live) {
+    return live->state != RequestState::kWaiting && live->state != RequestState::kEnding;
+  });
+  for (auto count = admitted; count < options_.plan.max_batch; ++count) {
+    LiveRequest* first = nullptr;
+    for (const auto& live : live_) {
+      if (live->state == RequestState::kWaiting &&
+          (first == nullptr || live->request.priority < first->request.priority)) {
+        first = live.get();
+      }
+    }
+    // Strictly in order: a large request at the head is not starved by small ones behind it.
+    if (first == nullptr || !TryReserve(*first)) return;
+  }
+}
+
+bool LocalEngine::TryReserve(LiveRequest& live) {
+  if (live.arena_was_full && live.releases_when_asked == num_releases_) return false;
+  const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.kv.total_tokens);
+  if (!parts_.memory->Reserve(need, live.kv)) return false;
+  auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
+                                        options_.eos_token_ids, parts_.model->config().vocab_size);
+  if (!sampling.ok()) {
+    End(live, FinishReason::kError, sampling.status());
+    return true;
+  }
+  live.sampling = *std::move(sampling);
+  AskStore(live, need);
+  return true;
+}
+
+void LocalEngine::AskStore(LiveRequest& live, const KvNeed& need) {
+  std::optional<ReserveRequest> request = ClaimSegments(live.kv, need);
+  live.only_restores = request.has_value() && request->cached_only;
+  // Without a store, what needs no extents does not wait for it.
+  if (!request.has_value() || (live.only_restores && !parts_.store->attached())) {
+    live.state = RequestState::kPrefill;
+    return;
+  }
+  live.state = RequestState::kReserving;
+  live.asked_store = true;
+  live.releases_when_asked = num_releases_;
+  const uint64_t id = live.kv.sequence_id;
+  parts_.store->Reserve(*std::move(request),
+                        [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
+                          inbox->Answer({id, std::move(extents)});
+                        });
+}
+
+void LocalEngine::TakeAnswer(ReserveAnswer answer) {
+  LiveRequest* live = Find(answer.sequence_id);
+  if (live == nullptr || live->state != RequestState::kReserving) return;
+  if (answer.extents.ok() || live->only_restores) {
+    // What only looked for segments does without them.
+    BeginPrefill(*live, std::move(answer.extents).value_or(std::vector<Extent>()));
+    return;
+  }
+  if (!absl::IsResourceExhausted(answer.extents.status())) {
+    End(*live, FinishReason::kError, answer.extents.status());
+    return;
+  }
+  // The arena is full now. It will not be for ever: the request fits (CheckFits) and others end.
+  // Should nobody else have held extents since it was asked, its free space is too fragmented.
+  ++stats_.counters().allocation_failures;
+  const bool others = std::any_of(live_.begin(), live_.end(), [live](const auto& other) {
+    return other.get() != live && other->asked_store;
+  });
+  if (!others && live->releases_when_asked == num_releases_) {
+    End(*live, FinishReason::kError, answer.extents.status());
+    return;
+  }
+  live->asked_store = false;
+  live->arena_was_full = true;
+  parts_.memory->Free(live->kv);
+  live->state = RequestState::kWaiting;
+}
+
+void LocalEngine::BeginPrefill(LiveRequest& live, std::vector<Extent> extents) {
+  if (const absl::Status status =
+          TakeExtents(std::move(extents), parts_.store->arena_pages(), live.kv);
+      !status.ok()) {
+    End(live, FinishReason::kError, status);
+    return;
+  }
+  live.state = RequestState::kPrefill;
+  EngineStats& counters = stats_.counters();
+  counters.prefix_cache_queries_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);
+  counters.prefix_cache_hits_tokens += static_cast<uint64_t>(live.kv.cached_tokens());
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,35 @@
+// The errors of requests that are not the client's mistakes, with the reasons and hints that
+// generation.proto promises.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "gpu_worker/attention/attention_settings.h"
+
+namespace retroinfer {
+
+// What a client is told to wait before it tries again: requests end within seconds, and a store is
+// restarted in about one.
+inline constexpr absl::Duration kRetryDelay = absl::Seconds(1);
+
+// RESOURCE_EXHAUSTED, QUEUE_FULL, with a retry.
+absl::Status QueueFullError(size_t live_requests, size_t max_live_requests);
+// UNAVAILABLE, DRAINING, with a retry.
+absl::Status DrainingError();
+// ALREADY_EXISTS, REQUEST_ID_IN_USE.
+absl::Status RequestIdInUseError(std::string_view request_id);
+// RESOURCE_EXHAUSTED, CAPACITY_EXCEEDED: never fits, so without a retry. `capacity` is the largest
+// context that does.
+absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens, int64_t capacity,
+                                   PolicyKind policy);
+
+// What a client is told of a request that failed with `status`, an error of the engine's parts or
+// of the store: RESOURCE_EXHAUSTED becomes OUT_OF_MEMORY with a retry, UNAVAILABLE becomes
+// NOT_READY with a retry, everything else INTERNAL. The message is kept.
+absl::Status RequestFailure(const absl::Status& status);
+
+}  // namespace retroinfer

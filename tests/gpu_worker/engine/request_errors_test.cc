@@ -1,0 +1,58 @@
+#include "gpu_worker/engine/request_errors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+#include "common/status/error_reason.h"
+
+namespace retroinfer {
+namespace {
+
+using ::testing::HasSubstr;
+
+void Expect(const absl::Status& status, absl::StatusCode code, const std::string& reason,
+            bool retry) {
+  EXPECT_EQ(status.code(), code) << status;
+  EXPECT_EQ(common::ReasonOf(status).reason, reason) << status;
+  EXPECT_EQ(common::RetryDelayOf(status).has_value(), retry) << status;
+}
+
+TEST(RequestErrorsTest, ARetryIsHintedAtWhereItCanHelp) {
+  Expect(QueueFullError(8, 8), absl::StatusCode::kResourceExhausted, "QUEUE_FULL", true);
+  Expect(DrainingError(), absl::StatusCode::kUnavailable, "DRAINING", true);
+  Expect(RequestIdInUseError("r"), absl::StatusCode::kAlreadyExists, "REQUEST_ID_IN_USE", false);
+  Expect(CapacityExceededError(10, 5, 12, PolicyKind::kWave), absl::StatusCode::kResourceExhausted,
+         "CAPACITY_EXCEEDED", false);
+  Expect(RequestFailure(absl::ResourceExhaustedError("x")), absl::StatusCode::kResourceExhausted,
+         "OUT_OF_MEMORY", true);
+  Expect(RequestFailure(absl::UnavailableError("x")), absl::StatusCode::kUnavailable, "NOT_READY",
+         true);
+}
+
+TEST(RequestErrorsTest, ErrorsComeWithTheirNumbers) {
+  EXPECT_EQ(
+      common::ReasonOf(QueueFullError(7, 8)).metadata,
+      (std::map<std::string, std::string>{{"live_requests", "7"}, {"max_live_requests", "8"}}));
+  const absl::Status status = CapacityExceededError(1000, 24, 900, PolicyKind::kFull);
+  EXPECT_EQ(
+      common::ReasonOf(status).metadata,
+      (std::map<std::string, std::string>{{"needed_tokens", "1024"}, {"capacity_tokens", "900"}}));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("policy wave"));
+}
+
+// A store may refuse with INVALID_ARGUMENT what the worker asked wrongly: not the client's fault.
+TEST(RequestErrorsTest, WhatThePartsSayOfEachOtherIsInternal) {
+  for (const absl::Status& status :
+       {common::WithReason(absl::InvalidArgumentError("bad extent"), "BAD_EXTENT"),
+        absl::DataLossError("bad extent"), absl::InternalError("bad extent")}) {
+    const absl::Status told = RequestFailure(status);
+    Expect(told, absl::StatusCode::kInternal, "INTERNAL", false);
+    EXPECT_EQ(told.message(), "bad extent");
+  }
+}
+
+}  // namespace
+}  // namespace retroinfer
