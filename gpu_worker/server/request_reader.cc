@@ -183,7 +183,7 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeMessages(
   }
   auto tokens = model_.chat_template->Encode(conversation, options);
   if (absl::IsFailedPrecondition(tokens.status())) {
-    return Because(tokens.status(), "CHAT_TEMPLATE");
+    return common::WithReason(tokens.status(), "CHAT_TEMPLATE");
   }
   if (!tokens.ok()) return BecauseOfInput(tokens.status());
   if (tokens->empty()) {
