@@ -3,10 +3,10 @@
 #include <prometheus/collectable.h>
 #include <prometheus/text_serializer.h>
 
-#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/metrics/metrics_server.h"
 #include "common/metrics/process_metrics.h"
 
 namespace retroinfer::common {
@@ -94,21 +94,15 @@ void Metrics::RemoveOnScrape(int id) { source_->Remove(id); }
 std::string Metrics::Render() { return prometheus::TextSerializer().Serialize(source_->Collect()); }
 
 absl::StatusOr<int> Metrics::Serve(const std::string& address) {
-  // The HTTP library reports every failure by an exception.
-  try {
-    auto exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/2);
-    exposer->RegisterCollectable(source_);
-    const auto ports = exposer->GetListeningPorts();
-    if (ports.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("metrics: '", address, "' is no address to listen on"));
-    }
-    exposer_ = std::move(exposer);
-    return ports.front();
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("metrics: cannot listen on '", address,
-                                               "': ", error.what(), "; choose another address"));
+  absl::StatusOr<std::unique_ptr<MetricsServer>> server =
+      MetricsServer::Start(address, [this] { return Render(); });
+  if (!server.ok()) {
+    return absl::Status(server.status().code(),
+                        absl::StrCat("metrics: ", std::string(server.status().message()),
+                                     "; choose another address"));
   }
+  server_ = *std::move(server);
+  return server_->port();
 }
 
 }  // namespace retroinfer::common

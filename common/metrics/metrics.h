@@ -2,7 +2,6 @@
 #pragma once
 
 #include <prometheus/counter.h>
-#include <prometheus/exposer.h>
 #include <prometheus/gauge.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
@@ -20,6 +19,8 @@
 #include "absl/synchronization/mutex.h"
 
 namespace retroinfer::common {
+
+class MetricsServer;
 
 // A registry whose names begin with `retroinfer_`, and the HTTP server that shows it. What the
 // kernel says of the process is there as well, see ProcessMetrics. docs/metrics.md lists all
@@ -72,7 +73,7 @@ class Metrics {
   std::shared_ptr<prometheus::Registry> registry_;
   std::shared_ptr<Source> source_;
   prometheus::Counter* restarts_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<MetricsServer> server_;
 };
 
 }  // namespace retroinfer::common

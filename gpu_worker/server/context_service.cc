@@ -186,7 +186,10 @@ grpc::Status ContextServiceImpl::Run(const grpc::ServerContext& context, Handle 
 grpc::Status ContextServiceImpl::SaveContext(grpc::ServerContext* context,
                                              const v1::SaveContextRequest* request,
                                              grpc::ServerWriter<v1::SaveContextResponse>* writer) {
-  return Run(*context, [&](Backend& backend) { return Save(backend, *context, *request, writer); });
+  return Run(*context, [&](Backend& backend) {
+    writer->SendInitialMetadata();  // tells the door that the call has reached its handler
+    return Save(backend, *context, *request, writer);
+  });
 }
 
 absl::Status ContextServiceImpl::Save(Backend& backend, const grpc::ServerContext& context,
@@ -303,6 +306,7 @@ grpc::Status ContextServiceImpl::ExportContext(
     grpc::ServerContext* context, const v1::ExportContextRequest* request,
     grpc::ServerWriter<v1::ExportContextResponse>* writer) {
   return Run(*context, [&](Backend& backend) -> absl::Status {
+    writer->SendInitialMetadata();
     RETURN_IF_ERROR(CheckKnownFields(*request));
     ASSIGN_OR_RETURN(const auto to_store, ForOne<store::ExportContextRequest>(*request));
     const auto to_store_context = ContextFor(*context, absl::InfiniteDuration());
@@ -321,6 +325,7 @@ grpc::Status ContextServiceImpl::ImportContext(grpc::ServerContext* context,
                                                grpc::ServerReader<v1::ImportContextRequest>* reader,
                                                v1::ImportContextResponse* response) {
   return Run(*context, [&](Backend& backend) -> absl::Status {
+    reader->SendInitialMetadata();
     v1::ImportContextRequest message;
     if (!reader->Read(&message)) return Invalid("there is no message");
     RETURN_IF_ERROR(CheckKnownFields(message));

@@ -75,7 +75,11 @@ std::string GenerateCall::EngineRequestId(const std::string& request_id, int ind
 }
 
 GenerateCall::GenerateCall(const Context& context, EventStream* stream, absl::Time deadline)
-    : context_(context), stream_(stream), arrival_(absl::Now()), deadline_(deadline) {}
+    : context_(context),
+      stream_(stream),
+      arrival_(absl::Now()),
+      deadline_(deadline),
+      share_(context.pending) {}
 
 void GenerateCall::Submit(Submission submission) {
   RI_CHECK(!submission.continuations.empty());
@@ -134,6 +138,8 @@ void GenerateCall::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     write_in_flight_ = false;
+    outgoing_bytes_ = 0;
+    if (queue_ != nullptr) (void)share_.Set(queue_->bytes());
     if (!ok) OnClientGone("the client is gone");
   }
   Advance();
@@ -163,6 +169,11 @@ bool GenerateCall::EndedByDeadline() {
   return absl::IsDeadlineExceeded(status_);
 }
 
+bool GenerateCall::cancelled() const {
+  absl::MutexLock lock(&mutex_);
+  return discard_;
+}
+
 void GenerateCall::AddProgress(int index, const PrefillProgress& progress) {
   absl::MutexLock lock(&mutex_);
   if (discard_) return;
@@ -189,6 +200,10 @@ void GenerateCall::AddFinished(int index, const GenerationResult& result) {
         absl::DeadlineExceededError(
             absl::StrCat("the call's deadline passed after ", result.completion_tokens, " tokens")),
         "DEADLINE"));
+  } else if (result.reason == FinishReason::kCancelled && result.completion_tokens == 0 &&
+             !discard_ && context_.draining != nullptr && *context_.draining) {
+    SetError(common::WithReason(
+        absl::UnavailableError("the server shut down before the request's turn came"), "DRAINING"));
   } else if (!discard_) {
     queue_->AddFinished(index, result);
   }
@@ -196,13 +211,17 @@ void GenerateCall::AddFinished(int index, const GenerationResult& result) {
 }
 
 void GenerateCall::LimitQueue() {
-  if (queue_->bytes() <= context_.max_pending_bytes) return;
+  const bool in_budget = share_.Set(queue_->bytes() + outgoing_bytes_);
+  if (queue_->bytes() <= context_.max_pending_bytes && in_budget) return;
   discard_ = true;
   SetError(common::WithReason(
       absl::ResourceExhaustedError(absl::StrCat(
-          "the client has left ", queue_->bytes(), " bytes of output unread, the limit is ",
-          context_.max_pending_bytes, ": read the stream faster")),
+          "the client has left ", queue_->bytes() + outgoing_bytes_, " bytes of output unread, ",
+          in_budget ? absl::StrCat("the limit is ", context_.max_pending_bytes)
+                    : "which is more than its share of what all clients together may leave",
+          ": read the stream faster")),
       "SLOW_CLIENT"));
+  (void)share_.Set(outgoing_bytes_);
   queue_->Clear();
 }
 
@@ -237,8 +256,10 @@ void GenerateCall::Advance() {
       if (open_ > 0) to_abort = engine_ids_;
     }
     if (!write_in_flight_ && !finish_called_ && submitted_) {
+      const size_t bytes_before = queue_ == nullptr ? 0 : queue_->bytes();
       if (queue_ != nullptr && queue_->Pop(&outgoing_)) {
         write = write_in_flight_ = true;
+        outgoing_bytes_ = bytes_before - queue_->bytes();
       } else if (open_ == 0) {
         finish = finish_called_ = true;
         status = status_;

@@ -1,6 +1,7 @@
 // One Generate call between the engine and its stream, free of gRPC.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/server/pending_budget.h"
 #include "gpu_worker/server/request_observer.h"
 #include "gpu_worker/server/response_queue.h"
 #include "gpu_worker/server/task_pool.h"
@@ -31,9 +33,11 @@ class EventStream {
 // and writes the queue to the stream as fast as the client reads.
 //
 // The engine's thread only takes a mutex for a moment, appends, and posts a task; writing happens
-// on the sender's thread. A client that lets more than max_pending_bytes pile up loses the request
-// with RESOURCE_EXHAUSTED. The stream is finished when the engine has ended every continuation, so
-// an ended call holds nothing in the engine.
+// on the sender's thread. A client that lets more than max_pending_bytes pile up, or more than its
+// share when all together are beyond their budget, loses the request with RESOURCE_EXHAUSTED. A
+// request that the end of the server cancels before its first token ends with UNAVAILABLE. The
+// stream is finished when the engine has ended every continuation, so an ended call holds nothing
+// in the engine.
 //
 // Threads: all methods on any thread. Shared by the stream, the engine's sinks and posted tasks.
 class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
@@ -43,6 +47,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     TaskPool* sender;  // one thread
     RequestObserver* observer;
     size_t max_pending_bytes;
+    std::shared_ptr<PendingBudget> pending;       // of all calls; null: no limit
+    const std::atomic<bool>* draining = nullptr;  // whether the server is about to end
   };
 
   // What the client asked for, checked.
@@ -72,6 +78,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   // passed, and then the request counts as ended by that.
   void OnWriteDone(bool ok) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnCancelled() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether nobody waits for the answer any more.
+  bool cancelled() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   class Sink;
@@ -97,10 +105,12 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   // The event being written; owned by the stream while write_in_flight_.
   generation::v1::GenerateResponse outgoing_;
 
-  absl::Mutex mutex_;  // never held while the engine or the stream is called
+  mutable absl::Mutex mutex_;  // never held while the engine or the stream is called
   std::unique_ptr<ResponseQueue> queue_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> engine_ids_ ABSL_GUARDED_BY(mutex_);
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);  // that the stream will finish with
+  PendingBudget::Share share_ ABSL_GUARDED_BY(mutex_);
+  size_t outgoing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the event being written
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);        // that the stream will finish with
   bool deadline_is_of_call_ ABSL_GUARDED_BY(mutex_) = false;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;            // continuations that the engine has not ended
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;  // no more continuations will be opened

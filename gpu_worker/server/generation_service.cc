@@ -88,7 +88,9 @@ void FillStats(const Engine& engine, absl::Duration uptime, v1::WorkerStats* out
 }  // namespace
 
 GenerationServiceImpl::GenerationServiceImpl(const Settings& settings)
-    : settings_(settings), api_key_(settings.api_key) {}
+    : settings_(settings),
+      api_key_(settings.api_key),
+      pending_(std::make_shared<PendingBudget>(settings.max_pending_bytes_total)) {}
 
 void GenerationServiceImpl::Serve(const ServedModel* model, Engine* engine) {
   absl::MutexLock lock(&mutex_);
@@ -97,10 +99,7 @@ void GenerationServiceImpl::Serve(const ServedModel* model, Engine* engine) {
       Backend{model, engine, RequestReader(*model, engine->limits().max_model_len)});
 }
 
-void GenerationServiceImpl::StartDraining() {
-  absl::MutexLock lock(&mutex_);
-  draining_ = true;
-}
+void GenerationServiceImpl::StartDraining() { draining_ = true; }
 
 void GenerationServiceImpl::AwaitNoCalls(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
@@ -133,9 +132,8 @@ absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::Fin
 absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::AdmitGenerate(
     const grpc::CallbackServerContext& context) const {
   RETURN_IF_ERROR(CheckKey(context));
-  {
-    absl::MutexLock lock(&mutex_);
-    if (draining_) return DrainingError();
+  if (draining_) {
+    return DrainingError();
   }
   return FindBackend();
 }
@@ -148,17 +146,23 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
     ++open_calls_;
   }
   Engine* const engine = backend.ok() ? (*backend)->engine : nullptr;
-  auto* const reactor = new GenerateReactor(
-      {engine, settings_.sender, settings_.observer, settings_.max_pending_bytes},
-      DeadlineOf(*context), [this] { OnGenerateDone(); });
+  auto* const reactor = new GenerateReactor({engine, settings_.sender, settings_.observer,
+                                             settings_.max_pending_bytes, pending_, &draining_},
+                                            DeadlineOf(*context), [this] { OnGenerateDone(); });
   // From here on the reactor may be gone at any time; its call is shared.
   const std::shared_ptr<GenerateCall> call = reactor->call();
   if (!backend.ok()) {
     call->Refuse("", backend.status());
     return reactor;
   }
-  settings_.admission->Post([call, backend = *backend, bytes = grpc::ByteBuffer(*request),
+  settings_.admission->Post([call, reactor, backend = *backend, bytes = grpc::ByteBuffer(*request),
                              deadline = DeadlineOf(*context)] {
+    if (call->cancelled()) {
+      return call->Refuse(
+          "", common::WithReason(absl::CancelledError("the client is gone"), "CANCELLED"));
+    }
+    // Tells the door that the request waits no more. The reactor lives until Submit() or Refuse().
+    reactor->StartSendInitialMetadata();
     v1::GenerateRequest message;
     absl::Status status = ParseRequest(bytes, &message);
     if (!status.ok()) return call->Refuse(message.request_id(), status);

@@ -39,6 +39,7 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
     TaskPool* sender;  // one thread
     RequestObserver* observer;
     size_t max_pending_bytes;
+    size_t max_pending_bytes_total;
     std::string api_key;
     std::string version;
     std::string revision;
@@ -93,11 +94,12 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
   const Settings settings_;
   const ApiKey api_key_;
   const absl::Time started_ = absl::Now();
+  const std::shared_ptr<PendingBudget> pending_;
+  std::atomic<bool> draining_{false};
 
   mutable absl::Mutex mutex_;
   std::unique_ptr<Backend> backend_ ABSL_GUARDED_BY(mutex_);  // set once, then constant
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;  // of Generate
+  int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;                // of Generate
 };
 
 }  // namespace retroinfer

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 #include "common/status/error_reason.h"
 
 namespace retroinfer {
@@ -34,13 +35,14 @@ const std::vector<double>& TokenCountBuckets() {
 double Seconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
 
 // What generation.proto gives as reasons of errors that come before a request is queued.
-constexpr const char* kRefusals[] = {"API_KEY_REQUIRED",  "CANCELLED",          "CAPACITY_EXCEEDED",
-                                     "CONTEXT_TOO_LONG",  "DEADLINE",           "DRAINING",
-                                     "EMPTY_PROMPT",      "INTERNAL",           "INVALID_ATTENTION",
-                                     "INVALID_INPUT",     "INVALID_REQUEST",    "INVALID_SAMPLING",
-                                     "INVALID_UTF8",      "MALFORMED",          "NOT_READY",
-                                     "OUT_OF_MEMORY",     "QUEUE_FULL",         "REQUEST_ID_IN_USE",
-                                     "REQUEST_TOO_LARGE", "TOKEN_OUT_OF_RANGE", "UNKNOWN_FIELD"};
+constexpr const char* kRefusals[] = {
+    "API_KEY_REQUIRED",  "CANCELLED",          "CAPACITY_EXCEEDED",  "CONTEXT_TOO_LONG",
+    "DEADLINE",          "DRAINING",           "EMPTY_PROMPT",       "INTERNAL",
+    "INVALID_ATTENTION", "INVALID_INPUT",      "INVALID_REQUEST",    "INVALID_SAMPLING",
+    "INVALID_UTF8",      "MALFORMED",          "METADATA_TOO_LARGE", "NOT_READY",
+    "OUT_OF_MEMORY",     "QUEUE_FULL",         "REQUEST_ID_IN_USE",  "REQUEST_STALLED",
+    "REQUEST_TOO_LARGE", "TOKEN_OUT_OF_RANGE", "TOO_MANY_CALLS",     "TOO_MANY_REQUEST_BYTES",
+    "UNKNOWN_FIELD"};
 constexpr char kOtherRefusal[] = "OTHER";
 
 }  // namespace
@@ -128,17 +130,29 @@ void RequestRecorder::OnFinished(const RequestSummary& summary) {
   }
   if (result.reason == FinishReason::kError) {
     spdlog::error("{}", DescribeRequest(summary));
-  } else {
-    spdlog::info("{}", DescribeRequest(summary));
+    return;
   }
+  std::optional<std::string> left_out = "";
+  if (result.reason == FinishReason::kCancelled) left_out = AdmitLine();
+  if (left_out.has_value()) spdlog::info("{}{}", DescribeRequest(summary), *left_out);
+}
+
+std::optional<std::string> RequestRecorder::AdmitLine() {
+  absl::MutexLock lock(&log_mutex_);
+  const std::optional<uint64_t> left_out = log_limiter_.Admit(absl::Now());
+  if (!left_out.has_value()) return std::nullopt;
+  if (*left_out == 0) return "";
+  return absl::StrCat(" (", *left_out, " lines about refused or cancelled requests were left out)");
 }
 
 void RequestRecorder::OnRefused(const std::string& request_id, const absl::Status& status) {
   const auto refusal = refusals_.find(common::ReasonOf(status).reason);
   (refusal != refusals_.end() ? refusal : refusals_.find(kOtherRefusal))->second->Increment();
-  spdlog::info(
-      "request {} refused: {}", request_id.empty() ? "without id" : request_id,
-      std::string(absl::StatusCodeToString(status.code())) + ": " + std::string(status.message()));
+  const std::optional<std::string> left_out = AdmitLine();
+  if (!left_out.has_value()) return;
+  spdlog::info("request {} refused: {}: {}{}", request_id.empty() ? "without id" : request_id,
+               std::string(absl::StatusCodeToString(status.code())), std::string(status.message()),
+               *left_out);
 }
 
 }  // namespace retroinfer

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "common/log/log_rate_limiter.h"
 #include "common/metrics/metrics.h"
 #include "gpu_worker/server/request_observer.h"
 
@@ -24,6 +28,8 @@ class RequestRecorder : public RequestObserver {
 
  private:
   void AddRefusal(const char* reason);
+  // Returns what to add to the line, nothing if it is to be left out.
+  std::optional<std::string> AdmitLine() ABSL_LOCKS_EXCLUDED(log_mutex_);
 
   common::Metrics& metrics_;
   std::map<std::string, prometheus::Counter*> refusals_;  // by reason; constant
@@ -35,6 +41,10 @@ class RequestRecorder : public RequestObserver {
   prometheus::Histogram& decode_;
   prometheus::Histogram& prompt_tokens_;
   prometheus::Histogram& generation_tokens_;
+
+  // Of requests that cost a client nothing: refused ones and cancelled ones.
+  absl::Mutex log_mutex_;
+  common::LogRateLimiter log_limiter_ ABSL_GUARDED_BY(log_mutex_){absl::Seconds(1), 20};
 };
 
 }  // namespace retroinfer

@@ -18,7 +18,7 @@ namespace retroinfer {
 // Threads: one at a time.
 class ResponseQueue {
  public:
-  static constexpr size_t kMergeBytes = 64 << 10;  // far below gRPC's default limit of 4 MiB
+  static constexpr size_t kMergeBytes = 16 << 10;  // far below gRPC's default limit of 4 MiB
 
   struct Settings {
     std::string request_id;

@@ -14,11 +14,14 @@ struct ServerOptions {
   // "host:port", or "unix:" and an absolute path. Port 0 takes a free one.
   std::vector<std::string> addresses = {"127.0.0.1:50051"};
 
-  int max_message_bytes = 64 << 20;    // a prompt of a million tokens is 4 to 5 MB
-  int max_concurrent_streams = 1024;   // calls on one connection; more wait in the client
-  size_t grpc_memory_bytes = 1 << 30;  // that gRPC may hold for all connections
-  size_t max_pending_bytes = 4 << 20;  // of one Generate call that its client has not read
-  int admission_threads = 2;           // tokenize and submit
+  int max_message_bytes = 64 << 20;   // a prompt of a million tokens is 4 to 5 MB
+  int max_concurrent_streams = 1024;  // calls on one connection; more wait in the client
+  int max_connections = 1024;
+  int max_open_calls = 4096;                  // of all connections; more get RESOURCE_EXHAUSTED
+  size_t grpc_memory_bytes = 1 << 30;         // that gRPC may hold for all connections
+  size_t max_pending_bytes = 4 << 20;         // of one Generate call that its client has not read
+  size_t max_pending_bytes_total = 64 << 20;  // of all of them; then those with most of it end
+  int admission_threads = 2;                  // tokenize and submit
 
   // PEM files, read again when they change. Without a certificate the server speaks plain text.
   // With a client CA, clients need a certificate that it signed. Unix sockets are always plain: the

@@ -75,6 +75,14 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options,
                  "Calls at a time on one connection")
       ->check(CLI::Range(1, 1'000'000))
       ->group(kServerGroup);
+  app.add_option("--max-connections", server.max_connections,
+                 "Connections at a time; one more takes the place of one without calls")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kServerGroup);
+  app.add_option("--max-open-calls", server.max_open_calls,
+                 "Calls at a time on all connections; more get RESOURCE_EXHAUSTED")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kServerGroup);
   settings
       ->AddDuration("--drain-timeout", &options->drain_timeout,
                     "On SIGTERM: how long live requests may go on")

@@ -2,34 +2,27 @@
 
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/resource_quota.h>
+#include <grpcpp/server_posix.h>
 #include <spdlog/spdlog.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <string_view>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "common/rpc/liveness.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/server/server_credentials.h"
+#include "gpu_worker/server/api_key.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr char kUnixScheme[] = "unix:";
+constexpr std::string_view kHealthPrefix = "/grpc.health.v1.Health/";
 constexpr absl::Duration kLastWritesTime = absl::Seconds(5);
 // gRPC's own shutdown also waits for idle connections, which clients close late.
 constexpr absl::Duration kShutdownTime = absl::Milliseconds(100);
+constexpr absl::Duration kLastBytesTime = absl::Seconds(1);
 
 // Pings every 10 s and without calls are welcome: a client may wait long for a prefill.
 void ConfigureKeepalive(grpc::ServerBuilder* builder) {
@@ -40,53 +33,15 @@ void ConfigureKeepalive(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
 }
 
-// gRPC would take over the socket of a live server.
-absl::Status RequireUnusedSocket(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.front() != '/' || path.size() >= sizeof(address.sun_path)) {
-    return absl::InvalidArgumentError(absl::StrCat("the socket path '", path,
-                                                   "' must be absolute and shorter than ",
-                                                   sizeof(address.sun_path), " bytes"));
+absl::StatusOr<common::TlsFiles> TlsFilesOf(const ServerOptions& options) {
+  const bool has_certificate = !options.tls_certificate_file.empty();
+  const bool has_ca = !options.tls_client_ca_file.empty();
+  if (has_certificate != !options.tls_key_file.empty() || (has_ca && !has_certificate)) {
+    return absl::InvalidArgumentError(
+        "TLS needs --tls-certificate and --tls-key together; --tls-client-ca needs both");
   }
-  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const int fd = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::OkStatus();
-  const bool used = ::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
-  ::close(fd);
-  if (!used) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("another server listens on ", path));
-}
-
-// gRPC would take a port modulo 65536.
-absl::Status RequirePort(const std::string& address) {
-  const size_t colon = address.rfind(':');
-  int port = -1;
-  if (colon != std::string::npos && colon > 0 &&
-      absl::SimpleAtoi(address.substr(colon + 1), &port) && port >= 0 && port <= 65535) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the address '", address,
-                   "' must be host:port with a port of 0 to 65535, or unix: and a path"));
-}
-
-// Leaves reflection out of one server; linking it turns it on for all.
-class WithoutReflection : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    const auto is_reflection = [](const std::unique_ptr<grpc::ServerBuilderPlugin>& plugin) {
-      return absl::StrContains(plugin->name(), "reflection");
-    };
-    plugins->erase(std::remove_if(plugins->begin(), plugins->end(), is_reflection), plugins->end());
-  }
-};
-
-// "host:0" with the port that was taken.
-std::string WithPort(const std::string& address, int port) {
-  if (absl::StartsWith(address, kUnixScheme)) return address;
-  return absl::StrCat(address.substr(0, address.rfind(':')), ":", port);
+  return common::TlsFiles{options.tls_certificate_file, options.tls_key_file,
+                          options.tls_client_ca_file};
 }
 
 }  // namespace
@@ -96,8 +51,9 @@ WorkerServer::WorkerServer(const ServerOptions& options, common::Metrics& metric
       metrics_(metrics),
       recorder_(metrics),
       admission_(options.admission_threads),
-      service_({&admission_, &sender_, &recorder_, options.max_pending_bytes, options.api_key,
-                options.version, options.revision}),
+      service_({&admission_, &sender_, &recorder_, options.max_pending_bytes,
+                options.max_pending_bytes_total, options.api_key, options.version,
+                options.revision}),
       contexts_(options.api_key) {}
 
 absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ServerOptions& options,
@@ -109,26 +65,11 @@ absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ServerOp
 
 absl::Status WorkerServer::Listen() {
   if (options_.addresses.empty()) return absl::InvalidArgumentError("there is no address to serve");
-  ASSIGN_OR_RETURN(const auto credentials, MakeServerCredentials(options_));
+  RETURN_IF_ERROR(OpenDoor());
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
 
   grpc::ServerBuilder builder;
-  if (!options_.api_key.empty()) builder.SetOption(std::make_unique<WithoutReflection>());
-  std::vector<int> ports(options_.addresses.size(), 0);
-  for (size_t i = 0; i < options_.addresses.size(); ++i) {
-    const std::string& address = options_.addresses[i];
-    if (absl::StartsWith(address, kUnixScheme)) {
-      RETURN_IF_ERROR(RequireUnusedSocket(std::string(absl::StripPrefix(address, kUnixScheme))));
-    } else {
-      RETURN_IF_ERROR(RequirePort(address));
-    }
-    const bool is_unix = absl::StartsWith(address, kUnixScheme);
-    builder.AddListeningPort(address, is_unix ? grpc::InsecureServerCredentials() : credentials,
-                             &ports[i]);
-  }
-  // gRPC would let a second process listen on the same port and share its connections.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options_.max_concurrent_streams);
   builder.SetMaxReceiveMessageSize(options_.max_message_bytes);
   builder.SetMaxSendMessageSize(options_.max_message_bytes);
@@ -139,22 +80,35 @@ absl::Status WorkerServer::Listen() {
   builder.RegisterService(&service_);
   builder.RegisterService(&contexts_);
   grpc_server_ = builder.BuildAndStart();
-  for (size_t i = 0; i < ports.size(); ++i) {
-    if (grpc_server_ != nullptr && ports[i] != 0) {
-      addresses_.push_back(WithPort(options_.addresses[i], ports[i]));
-      continue;
-    }
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", options_.addresses[i],
-                                               ": the address is taken or not valid"));
-  }
+  if (grpc_server_ == nullptr) return absl::InternalError("gRPC does not start");
   grpc_server_->GetHealthCheckService()->SetServingStatus(common::kLivenessService, true);
   SetServing(false);
+  door_->Open(
+      [server = grpc_server_.get()](int fd) { grpc::AddInsecureChannelFromFd(server, fd); });
+  return absl::OkStatus();
+}
+
+absl::Status WorkerServer::OpenDoor() {
+  common::DoorOptions door;
+  door.addresses = options_.addresses;
+  ASSIGN_OR_RETURN(door.tls, TlsFilesOf(options_));
+  door.connections_max = options_.max_connections;
+  door.limits.open_calls_max = options_.max_open_calls;
+  door.limits.open_calls_per_connection_max = options_.max_concurrent_streams;
+  door.policy.admit = [key = ApiKey(options_.api_key)](const common::CallHead& call) {
+    const bool is_health = call.path.substr(0, kHealthPrefix.size()) == kHealthPrefix;
+    return is_health ? absl::OkStatus() : key.Check(call.authorization);
+  };
+  door.policy.on_refused = [this](const absl::Status& status) { recorder_.OnRefused("", status); };
+  ASSIGN_OR_RETURN(door_, common::Door::Listen(std::move(door)));
+  door_metrics_ = std::make_unique<common::DoorMetrics>(*door_, metrics_, "gpu_worker");
   return absl::OkStatus();
 }
 
 WorkerServer::~WorkerServer() {
   monitor_.reset();
   if (grpc_server_ == nullptr) return;
+  door_->StopAccepting();
   grpc_server_->Shutdown(std::chrono::system_clock::now());
   grpc_server_->Wait();
 }
@@ -200,8 +154,10 @@ void WorkerServer::Drain(absl::Duration grace) {
     engine_->Drain(deadline);
   }
   service_.AwaitNoCalls(kLastWritesTime);
+  door_->StopAccepting();
   grpc_server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownTime));
   grpc_server_->Wait();
+  door_->AwaitEmpty(kLastBytesTime);
 }
 
 }  // namespace retroinfer

@@ -10,6 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/door/door.h"
+#include "common/door/door_metrics.h"
 #include "common/metrics/metrics.h"
 #include "gpu_worker/server/context_service.h"
 #include "gpu_worker/server/engine_monitor.h"
@@ -22,7 +24,7 @@ namespace retroinfer {
 // Health is NOT_SERVING, for "" and for the service's name, until Serve() has been given an engine
 // and that says that it is ready; again while it is not, and from the beginning of Drain(). For
 // common::kLivenessService it is SERVING until the sockets are closed.
-// Reflection is on unless an API key is required (gRPC's reflection cannot ask for one).
+// Reflection is on; like every RPC but health it needs the API key, if there is one.
 //
 // Threads: one, for all methods; calls are handled on threads of its own and of gRPC.
 // Owns:    sockets, calls and their threads; not the engine.
@@ -49,11 +51,12 @@ class WorkerServer {
   void Drain(absl::Duration grace);
 
   // As given, with the port that was taken where port 0 was asked for.
-  const std::vector<std::string>& addresses() const { return addresses_; }
+  const std::vector<std::string>& addresses() const { return door_->addresses(); }
 
  private:
   WorkerServer(const ServerOptions& options, common::Metrics& metrics);
   absl::Status Listen();
+  absl::Status OpenDoor();
   void SetServing(bool serving);
 
   const ServerOptions options_;
@@ -64,8 +67,9 @@ class WorkerServer {
   GenerationServiceImpl service_;
   ContextServiceImpl contexts_;
   Engine* engine_ = nullptr;
-  std::vector<std::string> addresses_;
   std::unique_ptr<grpc::Server> grpc_server_;
+  std::unique_ptr<common::Door> door_;
+  std::unique_ptr<common::DoorMetrics> door_metrics_;
   std::unique_ptr<EngineMonitor> monitor_;
 };
 

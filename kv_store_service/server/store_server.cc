@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_posix.h>
 #include <spdlog/spdlog.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -39,6 +40,9 @@ constexpr size_t kSocketPathMax = 107;
 constexpr int kMessageBytesMax = 64 << 20;
 constexpr auto kCallsMayTake = std::chrono::milliseconds(500);  // once the store stops
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
+constexpr int kCallsOfConnectionMax = 64;
+constexpr int kCallsMax = 512;
+constexpr int kConnectionsMax = 256;
 constexpr uint64_t kArenaBytesMin = 1 << 20;
 constexpr uint64_t kArenaAlignment = 4096;
 
@@ -93,7 +97,7 @@ void ConfigureLimits(grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(quota);
   builder->SetMaxReceiveMessageSize(kMessageBytesMax);
   builder->SetMaxSendMessageSize(kMessageBytesMax);
-  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 64);
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kCallsOfConnectionMax);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10'000);
   builder->AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
@@ -115,6 +119,7 @@ bool StoreServer::Stop(absl::Duration timeout) {
     grpc_server_->GetHealthCheckService()->SetServingStatus(false);
     // Most calls take milliseconds, but a client may read slowly or not at all, and checking or
     // importing a context takes long: none of them may delay the end of the disk tier.
+    if (door_ != nullptr) door_->StopAccepting();
     call_ender_ = std::thread([this] {
       grpc_server_->Shutdown(std::chrono::system_clock::now() + kCallsMayTake);
       calls_ended_.Notify();
@@ -223,6 +228,20 @@ absl::Status StoreServer::PrepareFolder() {
   return absl::OkStatus();
 }
 
+absl::Status StoreServer::OpenDoor() {
+  common::DoorOptions door;
+  door.addresses = {common::kUnixScheme + PathOf(kControlSocket)};
+  if (!options_.listen.empty()) door.addresses.push_back(options_.listen);
+  door.connections_max = kConnectionsMax;
+  door.limits.open_calls_max = kCallsMax;
+  door.limits.open_calls_per_connection_max = kCallsOfConnectionMax;
+  ASSIGN_OR_RETURN(door_, common::Door::Listen(std::move(door)));
+  door_metrics_ = std::make_unique<common::DoorMetrics>(*door_, *metrics_, "kv_store_service");
+  door_->Open(
+      [server = grpc_server_.get()](int fd) { grpc::AddInsecureChannelFromFd(server, fd); });
+  return absl::OkStatus();
+}
+
 absl::Status StoreServer::StartGrpc() {
   rpc_ = std::make_unique<KvStoreRpc>(store_.get(), PathOf(kDescriptorSocket));
   contexts_ = std::make_unique<Contexts>(store_.get());
@@ -230,27 +249,14 @@ absl::Status StoreServer::StartGrpc() {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  int tcp_port = 0;
-  const std::string unix_address = "unix:" + PathOf(kControlSocket);
-  builder.AddListeningPort(unix_address, grpc::InsecureServerCredentials());
-  if (!options_.listen.empty()) {
-    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &tcp_port);
-    // gRPC would let a second process listen on the same port and share its connections.
-    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  }
   ConfigureLimits(&builder);
   builder.RegisterService(rpc_.get());
   builder.RegisterService(context_rpc_.get());
   grpc_server_ = builder.BuildAndStart();
-  if (grpc_server_ == nullptr || (!options_.listen.empty() && tcp_port == 0)) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot listen on ", unix_address,
-                     options_.listen.empty() ? "" : absl::StrCat(" and ", options_.listen),
-                     "; the address is taken or not valid"));
-  }
+  if (grpc_server_ == nullptr) return absl::InternalError("gRPC does not start");
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);
   grpc_server_->GetHealthCheckService()->SetServingStatus(common::kLivenessService, true);
-  return absl::OkStatus();
+  return OpenDoor();
 }
 
 absl::Status StoreServer::ObtainArena(const std::function<bool()>& should_stop) {

@@ -14,6 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "common/door/door.h"
+#include "common/door/door_metrics.h"
 #include "common/metrics/metrics.h"
 #include "common/shm/unique_fd.h"
 #include "kv_store_service/server/context_rpc.h"
@@ -90,6 +92,7 @@ class StoreServer {
   absl::Status OpenDurableTier();
   absl::Status AllocateArena(const std::function<bool()>& should_stop);
   absl::Status StartGrpc();
+  absl::Status OpenDoor();
   std::string PathOf(const char* name) const { return socket_dir_ + "/" + name; }
 
   const StoreServerOptions options_;
@@ -107,6 +110,8 @@ class StoreServer {
   std::unique_ptr<grpc::Server> grpc_server_;
   std::thread call_ender_;  // waits for calls; see Stop()
   absl::Notification calls_ended_;
+  std::unique_ptr<common::Door> door_;
+  std::unique_ptr<common::DoorMetrics> door_metrics_;
   std::unique_ptr<DescriptorServer> descriptor_server_;
 };
 

@@ -15,13 +15,14 @@
 namespace retroinfer {
 
 // Writes a self-signed certificate for "localhost" (its own CA) and its key as PEM files.
-inline void WriteCertificate(const std::string& certificate_file, const std::string& key_file) {
+inline void WriteCertificate(const std::string& certificate_file, const std::string& key_file,
+                             long valid_seconds = 3600) {
   EVP_PKEY* const key = EVP_RSA_gen(2048);
   X509* const certificate = X509_new();
   X509_set_version(certificate, 2);
   ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
   X509_gmtime_adj(X509_getm_notBefore(certificate), -3600);
-  X509_gmtime_adj(X509_getm_notAfter(certificate), 3600);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), valid_seconds);
   X509_set_pubkey(certificate, key);
   X509_NAME* const name = X509_get_subject_name(certificate);
   X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,

@@ -15,5 +15,14 @@ TEST(LogRateLimiterTest, LetsOneThroughPerIntervalAndCountsTheRest) {
   EXPECT_EQ(limiter.Admit(start + absl::Seconds(20)), 0u);
 }
 
+TEST(LogRateLimiterTest, LetsABurstThrough) {
+  LogRateLimiter limiter(absl::Seconds(5), 3);
+  const absl::Time start = absl::UnixEpoch();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(limiter.Admit(start + absl::Seconds(i)), 0u);
+  EXPECT_EQ(limiter.Admit(start + absl::Seconds(4)), std::nullopt);
+  EXPECT_EQ(limiter.Admit(start + absl::Seconds(5)), 1u);
+  EXPECT_EQ(limiter.Admit(start + absl::Seconds(5)), 0u);
+}
+
 }  // namespace
 }  // namespace retroinfer::common

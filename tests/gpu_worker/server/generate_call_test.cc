@@ -118,9 +118,11 @@ class GenerateCallTest : public ::testing::Test {
 
   void MakeCall(size_t max_pending_bytes = 4 << 20, absl::Time deadline = absl::InfiniteFuture()) {
     if (engine_ == nullptr) engine_ = std::make_unique<FakeEngine>();
-    call_ = std::make_shared<GenerateCall>(
-        GenerateCall::Context{engine_.get(), sender_.get(), &observer_, max_pending_bytes},
-        &stream_, deadline);
+    context_.engine = engine_.get();
+    context_.sender = sender_.get();
+    context_.observer = &observer_;
+    context_.max_pending_bytes = max_pending_bytes;
+    call_ = std::make_shared<GenerateCall>(context_, &stream_, deadline);
     stream_.Attach(call_);
   }
 
@@ -158,6 +160,7 @@ class GenerateCallTest : public ::testing::Test {
   std::unique_ptr<TaskPool> sender_ = std::make_unique<TaskPool>(1);
   FakeStream stream_;
   std::unique_ptr<FakeEngine> engine_;
+  GenerateCall::Context context_{};
   std::shared_ptr<GenerateCall> call_;
 
   void TearDown() override {
@@ -220,6 +223,38 @@ TEST_F(GenerateCallTest, AReaderThatIsTooSlowLosesTheRequest) {
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(common::ReasonOf(status).reason, "SLOW_CLIENT");
   EXPECT_TRUE(Finishes().empty());
+}
+
+TEST_F(GenerateCallTest, AReaderWithMoreThanItsShareOfAllUnreadOutputLosesTheRequest) {
+  FakeEngine::Options options;
+  options.token_text = std::string(1000, 'x');
+  MakeEngine(options);
+  context_.pending = std::make_shared<PendingBudget>(100'000);
+  PendingBudget::Share others(context_.pending);
+  others.Set(90'000);
+  MakeCall();
+  stream_.SetReading(false);
+  call_->Submit(MakeSubmission(4000));
+  ASSERT_TRUE(engine_->AwaitLive(0)) << "the request was not aborted";
+  stream_.SetReading(true);
+  const absl::Status status = stream_.AwaitFinish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(common::ReasonOf(status).reason, "SLOW_CLIENT");
+  EXPECT_LT(context_.pending->bytes(), 200'000);
+}
+
+TEST_F(GenerateCallTest, ARequestThatTheEndOfTheServerCancelsBeforeItsFirstTokenCanBeTriedAgain) {
+  std::atomic<bool> draining{false};
+  context_.draining = &draining;
+  MakeCall();
+  engine_->Hold(true);
+  call_->Submit(MakeSubmission(100));
+  ASSERT_TRUE(engine_->AwaitLive(1));
+  draining = true;
+  engine_->Drain(absl::Now());
+  const absl::Status status = stream_.AwaitFinish();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(common::ReasonOf(status).reason, "DRAINING");
 }
 
 TEST_F(GenerateCallTest, CancellationEndsTheRequestInTheEngineFirst) {

@@ -2,6 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <sstream>
 
 #include "common/status/error_reason.h"
 
@@ -63,6 +68,30 @@ TEST(RequestRecorder, CountsInTheMetrics) {
   EXPECT_THAT(text, HasSubstr("retroinfer_inter_token_latency_seconds_bucket{le=\"0.01\"} 2"));
   EXPECT_THAT(text, HasSubstr("retroinfer_request_prompt_tokens_bucket{le=\"20000\"} 1"));
   EXPECT_THAT(text, Not(HasSubstr("r1")));
+}
+
+TEST(RequestRecorder, AFloodOfRefusalsLeavesFewLines) {
+  std::ostringstream log;
+  const auto logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  common::Metrics metrics("gpu_worker", "1", "r", "cpu");
+  RequestRecorder recorder(metrics);
+  RequestSummary cancelled = Summary();
+  cancelled.result.reason = FinishReason::kCancelled;
+  const absl::Time begin = absl::Now();
+  for (int i = 0; i < 5000; ++i) {
+    recorder.OnRefused("", absl::UnauthenticatedError("no key"));
+    recorder.OnFinished(cancelled);
+  }
+  const int64_t seconds = absl::ToInt64Seconds(absl::Now() - begin) + 1;
+  spdlog::set_default_logger(logger);
+  const std::string text = log.str();
+  const int64_t lines = std::count(text.begin(), text.end(), '\n');
+  EXPECT_GE(lines, 20);
+  EXPECT_LE(lines, 20 * (seconds + 1));
+  EXPECT_THAT(metrics.Render(),
+              HasSubstr("retroinfer_requests_refused_total{reason=\"OTHER\"} 5000"));
 }
 
 }  // namespace

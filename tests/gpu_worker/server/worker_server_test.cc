@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "tests/support/worker_harness.h"
@@ -21,10 +22,12 @@ using ::testing::HasSubstr;
 
 // Calls a unary method with raw bytes.
 grpc::Status CallRaw(const WorkerHarness& worker, const std::string& method,
-                     const std::string& request, std::string* response) {
+                     const std::string& request, std::string* response,
+                     const std::string& key = "") {
   grpc::GenericStub stub(worker.Channel());
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  if (!key.empty()) context.AddMetadata("authorization", "Bearer " + key);
   grpc::CompletionQueue queue;
   const grpc::Slice slice(request);
   auto call = stub.PrepareUnaryCall(&context, method, grpc::ByteBuffer(&slice, 1), &queue);
@@ -80,11 +83,11 @@ TEST(WorkerServer, HealthFollowsTheEngine) {
   EXPECT_TRUE(AwaitHealth(worker, "NOT_SERVING"));
 }
 
-TEST(WorkerServer, ReflectionIsOnUnlessAKeyIsNeeded) {
-  const auto reflect = [](const WorkerHarness& worker) {
+TEST(WorkerServer, ReflectionNeedsTheKeyToo) {
+  const auto reflect = [](const WorkerHarness& worker, const std::string& key = "") {
     std::string response;
     return CallRaw(worker, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-                   std::string("\x3A\x00", 2), &response)
+                   std::string("\x3A\x00", 2), &response, key)
         .error_code();
   };
   WorkerHarness open;
@@ -92,7 +95,8 @@ TEST(WorkerServer, ReflectionIsOnUnlessAKeyIsNeeded) {
   WorkerHarness::Settings settings;
   settings.server.api_key = "k";
   WorkerHarness closed(settings);
-  EXPECT_EQ(reflect(closed), grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(reflect(closed), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(reflect(closed, "k"), reflect(open));
 }
 
 TEST(WorkerServer, DrainLetsLiveRequestsFinishAndRefusesNewOnes) {
@@ -131,25 +135,51 @@ TEST(WorkerServer, DrainLetsLiveRequestsFinishAndRefusesNewOnes) {
   EXPECT_TRUE(first_status.ok());
 }
 
-TEST(WorkerServer, DrainCancelsWhatOutlastsTheGrace) {
-  WorkerHarness worker;
-  worker.engine().Hold(true);
-  v1::GenerateResponse last;
+// Asks for `max_tokens` and drains the server once the first token has come, or before any.
+grpc::Status DrainDuringARequest(bool after_first_token, v1::GenerateResponse* last) {
+  WorkerHarness::Settings settings;
+  settings.engine.step_time = absl::Milliseconds(10);
+  WorkerHarness worker(settings);
+  worker.engine().Hold(!after_first_token);
+  grpc::Status status;
+  absl::Notification begun;
   std::thread client([&] {
     v1::GenerateRequest request;
     request.set_text("a");
+    request.mutable_sampling()->set_max_tokens(4000);
     grpc::ClientContext context;
     auto reader = worker.Stub()->Generate(&context, request);
     v1::GenerateResponse event;
-    while (reader->Read(&event)) last = event;
-    EXPECT_TRUE(reader->Finish().ok());
+    while (reader->Read(&event)) {
+      *last = event;
+      if (event.has_output() && !begun.HasBeenNotified()) begun.Notify();
+    }
+    status = reader->Finish();
   });
-  ASSERT_TRUE(worker.engine().AwaitLive(1));
+  if (after_first_token) {
+    begun.WaitForNotification();
+  } else {
+    EXPECT_TRUE(worker.engine().AwaitLive(1));
+  }
   const absl::Time begin = absl::Now();
   worker.server().Drain(absl::Milliseconds(100));
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(5));
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(20));
   client.join();
+  return status;
+}
+
+TEST(WorkerServer, DrainCancelsWhatOutlastsTheGrace) {
+  v1::GenerateResponse last;
+  EXPECT_TRUE(DrainDuringARequest(true, &last).ok());
   EXPECT_EQ(last.finished().reason(), v1::FINISH_REASON_CANCELLED);
+}
+
+TEST(WorkerServer, ARequestThatHasNoTokenWhenTheGraceEndsIsUnavailable) {
+  v1::GenerateResponse last;
+  const grpc::Status status = DrainDuringARequest(false, &last);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(common::ReasonOf(common::FromGrpcStatus(status)).reason, "DRAINING");
+  EXPECT_FALSE(last.has_finished());
 }
 
 TEST(WorkerServer, DrainsWithoutAModel) {

@@ -1,5 +1,3 @@
-#include "gpu_worker/server/server_credentials.h"
-
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -18,9 +16,9 @@ namespace {
 
 namespace v1 = generation::v1;
 
-class ServerCredentialsTest : public ::testing::Test {
+class WorkerTlsTest : public ::testing::Test {
  protected:
-  ServerCredentialsTest() {
+  WorkerTlsTest() {
     std::string pattern =
         (std::filesystem::temp_directory_path() / "retroinfer-tls-XXXXXX").string();
     folder_ = ::mkdtemp(pattern.data());
@@ -28,7 +26,7 @@ class ServerCredentialsTest : public ::testing::Test {
     WriteCertificate(Path("client.pem"), Path("client.key"));
     options_.addresses = {"localhost:0"};
   }
-  ~ServerCredentialsTest() override { std::filesystem::remove_all(folder_); }
+  ~WorkerTlsTest() override { std::filesystem::remove_all(folder_); }
 
   std::string Path(const std::string& name) const { return folder_ + "/" + name; }
 
@@ -58,7 +56,7 @@ class ServerCredentialsTest : public ::testing::Test {
   ServerOptions options_;
 };
 
-TEST_F(ServerCredentialsTest, TlsServesClientsThatTrustIt) {
+TEST_F(WorkerTlsTest, TlsServesClientsThatTrustIt) {
   options_.tls_certificate_file = Path("server.pem");
   options_.tls_key_file = Path("server.key");
   const auto server = WorkerServer::Start(options_, metrics_);
@@ -67,7 +65,7 @@ TEST_F(ServerCredentialsTest, TlsServesClientsThatTrustIt) {
   EXPECT_NE(Call(**server, grpc::InsecureChannelCredentials()), kReached);
 }
 
-TEST_F(ServerCredentialsTest, MutualTlsNeedsAClientCertificate) {
+TEST_F(WorkerTlsTest, MutualTlsNeedsAClientCertificate) {
   options_.tls_certificate_file = Path("server.pem");
   options_.tls_key_file = Path("server.key");
   options_.tls_client_ca_file = Path("client.pem");
@@ -77,14 +75,16 @@ TEST_F(ServerCredentialsTest, MutualTlsNeedsAClientCertificate) {
   EXPECT_NE(Call(**server, ClientCredentials(false)), kReached);
 }
 
-TEST_F(ServerCredentialsTest, IncompleteSettingsAreRefused) {
+TEST_F(WorkerTlsTest, IncompleteSettingsAreRefused) {
   options_.tls_certificate_file = Path("server.pem");
-  EXPECT_EQ(MakeServerCredentials(options_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(WorkerServer::Start(options_, metrics_).status().code(),
+            absl::StatusCode::kInvalidArgument);
   options_.tls_key_file = Path("absent.key");
-  EXPECT_EQ(MakeServerCredentials(options_).status().code(), absl::StatusCode::kNotFound);
-  options_ = {};
+  EXPECT_EQ(WorkerServer::Start(options_, metrics_).status().code(), absl::StatusCode::kNotFound);
+  options_.tls_certificate_file = options_.tls_key_file = "";
   options_.tls_client_ca_file = Path("client.pem");
-  EXPECT_EQ(MakeServerCredentials(options_).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(WorkerServer::Start(options_, metrics_).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

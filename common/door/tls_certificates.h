@@ -1,0 +1,57 @@
+// Certificates of a TLS server that may change while it runs.
+#pragma once
+
+#include <openssl/ssl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace retroinfer::common {
+
+struct TlsFiles {
+  std::string certificate;  // PEM, the whole chain
+  std::string key;          // PEM
+  std::string client_ca;    // PEM; with one, clients need a certificate that it signed
+};
+
+// TLS 1.2 and 1.3 for HTTP/2, with what the files said when they were last good.
+//
+// Threads: one at a time.
+class TlsCertificates {
+ public:
+  // Returns: NOT_FOUND or PERMISSION_DENIED for a file that cannot be read; INVALID_ARGUMENT for
+  //          one that holds no certificate or key, or a key of another certificate.
+  static absl::StatusOr<std::unique_ptr<TlsCertificates>> Load(const TlsFiles& files);
+
+  // Reads the files again if they have changed. New ones that are not good, or have expired, leave
+  // everything as it was; the same bad files are an error only once. Returns whether there are new
+  // ones.
+  absl::StatusOr<bool> Reload();
+
+  // For connections made from now on.
+  SSL_CTX* context() const { return context_.get(); }
+  absl::Time expires() const { return expires_; }
+
+ private:
+  struct FreeContext {
+    void operator()(SSL_CTX* context) const { SSL_CTX_free(context); }
+  };
+  using Context = std::unique_ptr<SSL_CTX, FreeContext>;
+
+  explicit TlsCertificates(const TlsFiles& files) : files_(files) {}
+  absl::StatusOr<std::string> ReadAll() const;
+  // Reads the files as TLS needs them.
+  absl::Status Use();
+
+  const TlsFiles files_;
+  std::string texts_;  // of all files, as last read
+  Context context_;
+  absl::Time expires_;
+};
+
+}  // namespace retroinfer::common

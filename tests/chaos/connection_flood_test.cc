@@ -1,0 +1,246 @@
+// Clients that open calls and reset them, in a loop, as fast as they can. RETROINFER_FLOOD_SECONDS
+// for longer runs.
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/integration/service_processes.h"
+#include "tests/support/certificates.h"
+#include "tests/support/http2_client.h"
+
+namespace retroinfer::test_support {
+namespace {
+
+namespace v1 = generation::v1;
+
+constexpr char kGenerate[] = "/retroinfer.generation.v1.GenerationService/Generate";
+constexpr char kKey[] = "a key that attackers do not know";
+constexpr int kConnections = 8;
+constexpr int kBatch = 100;
+constexpr int64_t kMebibyte = 1 << 20;
+
+absl::Duration FloodTime() {
+  const char* const seconds = std::getenv("RETROINFER_FLOOD_SECONDS");
+  return absl::Seconds(seconds == nullptr ? 2 : std::atoi(seconds));
+}
+
+// What an attacker does with one call.
+using Attack = std::function<void(Http2Client&)>;
+
+// Threads that attack until the end, each with one connection at a time.
+class Flood {
+ public:
+  Flood(const std::string& address, bool tls, const Attack& attack) {
+    for (int i = 0; i < kConnections; ++i) {
+      threads_.emplace_back([this, address, tls, attack] {
+        while (!stop_) Run(address, tls, attack);
+      });
+    }
+  }
+  ~Flood() { Stop(); }
+  void Stop() {
+    stop_ = true;
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+  uint64_t calls() const { return calls_; }
+  uint64_t closed() const { return closed_; }
+
+ private:
+  void Run(const std::string& address, bool tls, const Attack& attack) {
+    Http2Client client(address, tls);
+    if (!client.connected()) return absl::SleepFor(absl::Milliseconds(1));
+    client.Begin();
+    while (!stop_ && client.connected()) {
+      for (int i = 0; i < kBatch; ++i) attack(client);
+      while (!stop_ && client.connected() && !client.Flush(true, absl::Milliseconds(100))) {
+      }
+      calls_ += kBatch;
+    }
+    if (!client.connected()) ++closed_;
+  }
+
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> calls_{0};
+  std::atomic<uint64_t> closed_{0};
+  std::vector<std::thread> threads_;
+};
+
+// Asks again and again. Returns the median time of an answer.
+absl::Duration MedianLatency(const std::function<grpc::Status()>& ask, absl::Duration time) {
+  std::vector<absl::Duration> latencies;
+  const absl::Time end = absl::Now() + time;
+  while (absl::Now() < end || latencies.size() < 5) {
+    const absl::Time begin = absl::Now();
+    const grpc::Status status = ask();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+    if (!status.ok()) break;
+    latencies.push_back(absl::Now() - begin);
+  }
+  if (latencies.empty()) return absl::InfiniteDuration();
+  std::sort(latencies.begin(), latencies.end());
+  return latencies[latencies.size() / 2];
+}
+
+std::shared_ptr<grpc::Channel> Channel(const std::string& address, const std::string& certificate) {
+  if (certificate.empty()) {
+    return grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+  }
+  grpc::SslCredentialsOptions ssl;
+  ssl.pem_root_certs = ReadText(certificate);
+  return grpc::CreateChannel(address, grpc::SslCredentials(ssl));
+}
+
+// One generated token: through the gate, the engine and back.
+std::function<grpc::Status()> AskForAToken(v1::GenerationService::Stub* stub) {
+  return [stub] {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", kKey));
+    v1::GenerateRequest request;
+    request.set_text("a");
+    request.mutable_sampling()->set_max_tokens(1);
+    const auto reader = stub->Generate(&context, request);
+    v1::GenerateResponse event;
+    while (reader->Read(&event)) {
+    }
+    return reader->Finish();
+  };
+}
+
+// Lines of a log, but for those about requests that ran.
+int64_t LinesAboutOthers(const std::string& log) {
+  std::istringstream lines(log);
+  int64_t count = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find(" length: ") == std::string::npos) ++count;
+  }
+  return count;
+}
+
+void ResetAtOnce(Http2Client& client) { client.Reset(client.OpenCall(kGenerate)); }
+void ResetAfterTheRequest(Http2Client& client) {
+  const uint32_t stream = client.OpenCall(kGenerate);
+  client.SendMessage(stream,
+                     "\x1a\x01"
+                     "a");  // text: "a"
+  client.Reset(stream);
+}
+void LetTheDeadlinePass(Http2Client& client) {
+  const uint32_t stream = client.OpenCall(kGenerate, {{"grpc-timeout", "1n"}});
+  client.SendMessage(stream, "");
+}
+void LeaveWithOpenCalls(Http2Client& client) {
+  if (!client.connected()) return;
+  for (int i = 0; i < kBatch; ++i) client.OpenCall(kGenerate, {}, i % 2 == 0);
+  client.Flush();
+  client.Disconnect();
+}
+void ResetOtherMethods(Http2Client& client) {
+  for (const char* path :
+       {"/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/Check",
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", "/no.such/Method"}) {
+    client.Reset(client.OpenCall(path));
+  }
+}
+
+// Floods `process` at `address` and holds what has to hold of its memory and its other clients.
+void ExpectToWithstand(const ChildProcess& process, const std::string& address, bool tls,
+                       const Attack& attack, const std::function<grpc::Status()>& ask) {
+  const absl::Duration quiet = MedianLatency(ask, absl::Milliseconds(500));
+  const int64_t memory_before = AnonymousBytes(process.pid());
+  const int64_t lines_before = LinesAboutOthers(process.Log());
+  const absl::Time begin = absl::Now();
+  const absl::Time end = begin + FloodTime();
+  Flood flood(address, tls, attack);
+  std::vector<absl::Duration> medians;
+  int64_t memory_most = 0;
+  do {
+    medians.push_back(MedianLatency(ask, absl::Milliseconds(200)));
+    memory_most = std::max(memory_most, AnonymousBytes(process.pid()));
+  } while (absl::Now() < end);
+  flood.Stop();
+  const absl::Duration during = *std::max_element(medians.begin(), medians.end());
+  const int64_t lines = LinesAboutOthers(process.Log()) - lines_before;
+  std::printf(
+      "%lu calls, %lu connections closed; memory +%ld MiB; log +%ld lines; an answer takes "
+      "%s, during it at worst %s\n",
+      flood.calls(), flood.closed(), (memory_most - memory_before) / kMebibyte, lines,
+      absl::FormatDuration(quiet).c_str(), absl::FormatDuration(during).c_str());
+  EXPECT_GT(flood.calls(), 1000u);
+  EXPECT_LT(memory_most - memory_before, 100 * kMebibyte);
+  // The attackers compete for the processors of this machine, so this is no bound on the service.
+  EXPECT_LT(during, 20 * quiet + absl::Seconds(1));
+  EXPECT_TRUE(kvstore::Eventually(
+      [&] { return AnonymousBytes(process.pid()) - memory_before < 60 * kMebibyte; }));
+  EXPECT_LT(lines, 30 * (absl::ToInt64Seconds(absl::Now() - begin) + 5));
+  EXPECT_TRUE(ask().ok());
+}
+
+std::string WorkerSocket(const ServiceProcesses& services) {
+  return absl::StrCat("unix:", (services.folder() / "worker.sock").string());
+}
+
+TEST(ConnectionFlood, TheWorkerWithstandsResets) {
+  ServiceProcesses services;
+  services.StartBoth();
+  const auto ask = AskForAToken(&services.worker_stub());
+  for (const Attack& attack :
+       std::vector<Attack>{ResetAtOnce, ResetAfterTheRequest, LetTheDeadlinePass,
+                           LeaveWithOpenCalls, ResetOtherMethods}) {
+    ExpectToWithstand(services.worker(), WorkerSocket(services), false, attack, ask);
+  }
+}
+
+TEST(ConnectionFlood, TheWorkerWithstandsResetsWithoutTheKeyAndOverTls) {
+  ServiceProcesses services;
+  const std::string certificate = services.folder() / "c.pem";
+  const std::string key = services.folder() / "k.pem";
+  const std::string api_key = services.folder() / "api_key";
+  WriteCertificate(certificate, key);
+  std::ofstream(api_key) << kKey;
+  services.options().worker_arguments = {"--listen",       "localhost:0", "--tls-certificate",
+                                         certificate,      "--tls-key",   key,
+                                         "--api-key-file", api_key};
+  services.StartBoth();
+  const std::string log = services.worker().Log();
+  const size_t found = log.find("localhost:");
+  ASSERT_NE(found, std::string::npos) << log;
+  const std::string address = absl::StrCat("localhost:", std::atoi(log.c_str() + found + 10));
+  const auto stub = v1::GenerationService::NewStub(Channel(address, certificate));
+  ExpectToWithstand(services.worker(), address, true, ResetAtOnce, AskForAToken(stub.get()));
+}
+
+TEST(ConnectionFlood, TheStoreWithstandsResets) {
+  ServiceProcesses services;
+  services.StartStore();
+  const auto ask = [&services] {
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Minutes(1)));
+    kvstore::v1::GetStatsResponse response;
+    return services.store_stub().GetStats(&context, {}, &response);
+  };
+  const std::string address = absl::StrCat("unix:", (services.folder() / "kv_store.sock").string());
+  for (const bool whole : {false, true}) {
+    const auto attack = [whole](Http2Client& client) {
+      const uint32_t stream = client.OpenCall("/retroinfer.kvstore.v1.KvStoreService/GetStats");
+      if (whole) client.SendMessage(stream, "");
+      client.Reset(stream);
+    };
+    ExpectToWithstand(services.store(), address, false, attack, ask);
+  }
+}
+
+}  // namespace
+}  // namespace retroinfer::test_support
