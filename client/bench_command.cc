@@ -316,7 +316,8 @@ int BenchRunningServer(const BenchOptions& options, const v1::GenerateRequest& r
   Bench bench(options, request, streams);
   if (const auto done = bench.Prepare(options.connection)) return *done;
   interrupts.SetCallback([&](int) { interrupted = true; });
-  return bench.Run([&] { return interrupted.load(); }, nullptr);
+  const int exit_code = bench.Run([&] { return interrupted.load(); }, nullptr);
+  return interrupted ? interrupts.ExitCode() : exit_code;
 }
 
 int BenchOwnServices(const BenchOptions& options, const ServeOptions& serve_options,
@@ -350,7 +351,7 @@ int BenchOwnServices(const BenchOptions& options, const ServeOptions& serve_opti
     Fail(streams, "bench", std::string(started.message()), exit_code);
   }
   services->Stop();
-  return exit_code;
+  return signals.load() > 0 ? interrupts.ExitCode() : exit_code;
 }
 
 }  // namespace

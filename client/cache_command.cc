@@ -63,7 +63,7 @@ class Call {
     });
     const grpc::Status status = call((*connection)->contexts(), context);
     interrupts.SetCallback(nullptr);
-    if (interrupted) return Fail("interrupted", kExitFailed);
+    if (interrupted) return Fail("interrupted", interrupts.ExitCode());
     return status.ok() ? kExitOk : Fail((*connection)->Explain(status), kExitFailed);
   }
 

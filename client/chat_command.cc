@@ -1,5 +1,6 @@
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/strings/ascii.h"
@@ -7,6 +8,7 @@
 #include "client/commands.h"
 #include "client/connection.h"
 #include "client/generation.h"
+#include "client/line_editor.h"
 #include "client/prefill_progress_line.h"
 #include "client/request_flags.h"
 #include "common/build_info/build_info.h"
@@ -33,18 +35,21 @@ class ChatSession {
         interrupts_(interrupts),
         shows_prompt_(IsTerminal(streams.in)) {
     Reset();
+    if (shows_prompt_ && IsTerminal(streams.err)) {
+      editor_ = LineEditor::Create(streams.in, streams.err, kPrompt);
+    }
   }
 
   // Returns the exit code when the input has ended. Without a person at a terminal, a failed answer
   // ends the chat.
   int Run() {
     if (shows_prompt_) std::fputs(kHelp, streams_.err);
-    while (true) {
-      const std::unique_ptr<char, void (*)(void*)> line = ReadLine();
-      if (line == nullptr) break;
-      const std::string text(absl::StripAsciiWhitespace(line.get()));
+    while (const std::optional<std::string> line = ReadLine()) {
+      const std::string text(absl::StripAsciiWhitespace(*line));
       if (text.empty() || HandleCommand(text)) continue;
-      if (!Ask(text) && !shows_prompt_) return kExitFailed;
+      if (!Ask(text) && !shows_prompt_) {
+        return interrupts_->last_signal() != 0 ? interrupts_->ExitCode() : kExitFailed;
+      }
     }
     if (shows_prompt_) std::fputs("\n", streams_.err);
     return kExitOk;
@@ -63,7 +68,22 @@ class ChatSession {
     message->set_content(content);
   }
 
-  std::unique_ptr<char, void (*)(void*)> ReadLine() {
+  // The next line; nothing at the end of the input.
+  std::optional<std::string> ReadLine() {
+    if (editor_ == nullptr) return ReadPlainLine();
+    interrupts_->SetCallback([this](int) { editor_->Interrupt(); });
+    std::string line;
+    LineEditor::Result result = editor_->ReadLine(&line);
+    while (result == LineEditor::Result::kInterrupted) {
+      std::fputs("\n(Ctrl-D ends)\n", streams_.err);
+      result = editor_->ReadLine(&line);
+    }
+    interrupts_->SetCallback(nullptr);
+    if (result == LineEditor::Result::kEnd) return std::nullopt;
+    return line;
+  }
+
+  std::optional<std::string> ReadPlainLine() {
     if (shows_prompt_) {
       std::fputs(kPrompt, streams_.err);
       std::fflush(streams_.err);
@@ -73,15 +93,13 @@ class ChatSession {
         std::fflush(streams_.err);
       });
     }
-    char* line = nullptr;
+    char* bytes = nullptr;
     size_t capacity = 0;
-    const bool ended = ::getline(&line, &capacity, streams_.in) < 0;
+    const ssize_t size = ::getline(&bytes, &capacity, streams_.in);
     interrupts_->SetCallback(nullptr);
-    if (ended) {
-      std::free(line);
-      line = nullptr;
-    }
-    return {line, &std::free};
+    const std::unique_ptr<char, void (*)(void*)> owner(bytes, &std::free);
+    if (size < 0) return std::nullopt;
+    return std::string(bytes, static_cast<size_t>(size));
   }
 
   // Returns whether `text` was a command.
@@ -120,7 +138,7 @@ class ChatSession {
     callbacks.on_text = [&](int, const std::string& piece) {
       progress.Clear();
       std::fwrite(piece.data(), 1, piece.size(), streams_.out);
-      std::fflush(streams_.out);
+      return FlushResults(streams_.out).ok();
     };
     const GenerationOutcome outcome = RunGeneration(connection_, request_, callbacks, interrupts_);
     progress.Clear();
@@ -132,7 +150,8 @@ class ChatSession {
       Add("assistant", answer.text);
       last_stats_ = cancelled ? "cancelled" : DescribeFinish(answer.finished);
       if (cancelled) std::fputs("(cancelled)\n", streams_.err);
-      return true;
+      if (WasCut(outcome)) std::fputs("(cut by the server)\n", streams_.err);
+      return !cancelled && !WasCut(outcome);
     }
     request_.mutable_messages()->mutable_messages()->RemoveLast();
     std::fprintf(streams_.err, "retroinfer chat: %s\n",
@@ -146,6 +165,7 @@ class ChatSession {
   const Streams streams_;
   InterruptWatcher* const interrupts_;
   const bool shows_prompt_;
+  std::unique_ptr<LineEditor> editor_;  // at a terminal
   std::string last_stats_ = "no answer yet";
 };
 

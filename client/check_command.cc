@@ -3,10 +3,10 @@
 #include "client/command_line.h"
 #include "client/commands.h"
 #include "client/fit_report.h"
+#include "client/model_check.h"
 #include "common/build_info/build_info.h"
 #include "common/memory/available_memory.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/model/checkpoint.h"
 
 namespace retroinfer::client {
 namespace {
@@ -43,11 +43,11 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   app.add_flag("--json", options->json, "Write one JSON object");
 }
 
-// Reads the headers of the weights, not the weights.
+// Reads what a worker would, but for the weights themselves.
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
-  ASSIGN_OR_RETURN(input->model, LoadModelConfig(options.model_folder));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.model_folder));
-  input->weight_bytes = checkpoint.total_bytes();
+  ASSIGN_OR_RETURN(const ModelFiles files, ReadModelFiles(options.model_folder));
+  input->model = files.config;
+  input->weight_bytes = files.weight_bytes;
   input->kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
   ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
   if (options.gpu_memory_bytes != 0) {

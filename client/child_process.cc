@@ -44,6 +44,9 @@ std::vector<std::string> ChildEnvironment() {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(127);  // it died before prctl()
   ::setpgid(0, 0);
+  ::signal(SIGPIPE, SIG_DFL);
+  // A request to reload that comes before the program is ready for it must not end it.
+  ::signal(SIGHUP, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

@@ -1,11 +1,23 @@
 #include "client/command_line.h"
 
+#include <cerrno>
+
+#include "common/status/errno_status.h"
+
 namespace retroinfer::client {
 
 int Fail(const Streams& streams, const std::string& command, const std::string& message,
          int exit_code) {
   std::fprintf(streams.err, "retroinfer %s: %s\n", command.c_str(), message.c_str());
   return exit_code;
+}
+
+absl::Status FlushResults(std::FILE* stream) {
+  errno = 0;
+  if (std::fflush(stream) == 0 && std::ferror(stream) == 0) return absl::OkStatus();
+  // An earlier error has left no number.
+  return errno == 0 ? absl::UnavailableError("cannot write the standard output")
+                    : common::ErrnoStatus(errno, "writing the standard output");
 }
 
 std::optional<int> ParseArguments(common::Settings& settings, int argc, const char* const* argv,
@@ -16,6 +28,9 @@ std::optional<int> ParseArguments(common::Settings& settings, int argc, const ch
     return Fail(streams, argv[0], std::string(outcome.status().message()), kExitUsage);
   }
   if (*outcome == common::Settings::Outcome::kExit) return kExitOk;
+  for (const std::string& warning : settings.warnings()) {
+    std::fprintf(streams.err, "retroinfer %s: warning: %s\n", argv[0], warning.c_str());
+  }
   return std::nullopt;
 }
 

@@ -15,7 +15,11 @@ namespace retroinfer::client {
 int Fail(const Streams& streams, const std::string& command, const std::string& message,
          int exit_code);
 
-// Parses; returns the exit code if the command is done (help, or a usage error that is printed).
+// Returns OK if all that was written to `stream` has arrived; otherwise why not.
+absl::Status FlushResults(std::FILE* stream);
+
+// Parses, and warns of what looks like a mistake in the environment; returns the exit code if the
+// command is done (help, or a usage error that is printed).
 std::optional<int> ParseArguments(common::Settings& settings, int argc, const char* const* argv,
                                   const Streams& streams);
 

@@ -101,6 +101,9 @@ void AddTlsOptions(common::Settings* settings, ConnectionOptions* options) {
   app.add_option("--tls-ca", options->tls_ca_file,
                  "PEM file with the CA of the server's certificate; turns TLS on")
       ->group(kGroup);
+  // Servers have options of these names for certificates of their own.
+  settings->NameVariable("--tls-certificate", "RETROINFER_CLIENT_TLS_CERTIFICATE");
+  settings->NameVariable("--tls-key", "RETROINFER_CLIENT_TLS_KEY");
   app.add_option("--tls-certificate", options->tls_certificate_file,
                  "PEM file with a client certificate, for mutual TLS")
       ->group(kGroup);

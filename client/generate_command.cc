@@ -102,9 +102,9 @@ GenerationOutcome Stream(const Connection& connection, const v1::GenerateRequest
   callbacks.on_progress = [&](const v1::PrefillProgress& event) { progress.Show(event); };
   callbacks.on_text = [&](int, const std::string& text) {
     progress.Clear();
-    if (options.json || options.n > 1) return;
+    if (options.json || options.n > 1) return true;
     std::fwrite(text.data(), 1, text.size(), streams.out);
-    std::fflush(streams.out);
+    return FlushResults(streams.out).ok();
   };
   return RunGeneration(connection, request, callbacks, interrupts);
 }
@@ -138,6 +138,10 @@ int Report(const v1::GenerateRequest& request, const GenerationOutcome& outcome,
       std::fprintf(streams.err, "[%s]\n", DescribeFinish(continuation.finished).c_str());
     }
   }
+  if (WasCut(outcome)) {
+    return Fail(streams, "generate", "the server has ended the answer before it was complete",
+                kExitFailed);
+  }
   return kExitOk;
 }
 
@@ -163,8 +167,14 @@ int GenerateCommand(int argc, const char* const* argv, const Streams& streams) {
   request.set_return_progress(!options.quiet);
   const GenerationOutcome outcome = Stream(**connection, request, options, streams, &interrupts);
   if (!outcome.status.ok()) {
+    if (const absl::Status written = FlushResults(streams.out); !written.ok()) {
+      return fail(written, kExitFailed);
+    }
     if (!outcome.continuations[0].text.empty()) std::fputc('\n', streams.out);
     std::fflush(streams.out);
+    if (interrupts.last_signal() != 0) {
+      return Fail(streams, "generate", "interrupted", interrupts.ExitCode());
+    }
     return Fail(streams, "generate", (*connection)->Explain(outcome.status), kExitFailed);
   }
   return Report(request, outcome, options, streams);

@@ -105,12 +105,23 @@ GenerationOutcome RunGeneration(const Connection& connection, grpc::ClientContex
       continuation.token_ids.insert(continuation.token_ids.end(),
                                     event.output().token_ids().begin(),
                                     event.output().token_ids().end());
-      if (callbacks.on_text) callbacks.on_text(event.index(), event.output().text());
+      if (callbacks.on_text && !callbacks.on_text(event.index(), event.output().text())) {
+        context->TryCancel();
+      }
     }
     if (event.has_finished()) continuation.finished = event.finished();
   }
   outcome.status = reader->Finish();
   return outcome;
+}
+
+bool WasCut(const GenerationOutcome& outcome) {
+  return std::any_of(outcome.continuations.begin(), outcome.continuations.end(),
+                     [](const Continuation& continuation) {
+                       const v1::FinishReason reason = continuation.finished.reason();
+                       return reason == v1::FINISH_REASON_CANCELLED ||
+                              reason == v1::FINISH_REASON_DEADLINE;
+                     });
 }
 
 std::string FinishReasonText(v1::FinishReason reason) {

@@ -26,7 +26,8 @@ struct GenerationOutcome {
 // Called on the calling thread, as events arrive.
 struct GenerationCallbacks {
   std::function<void(const generation::v1::PrefillProgress&)> on_progress;
-  std::function<void(int index, const std::string& text)> on_text;
+  // Returns false if nobody can take the text: the call is cancelled.
+  std::function<bool(int index, const std::string& text)> on_text;
 };
 
 // Names the request's context to balancers. A server that is unavailable before it has generated
@@ -40,6 +41,10 @@ GenerationOutcome RunGeneration(const Connection& connection,
 GenerationOutcome RunGeneration(const Connection& connection, grpc::ClientContext* context,
                                 const generation::v1::GenerateRequest& request,
                                 const GenerationCallbacks& callbacks);
+
+// Whether the server ended the answer before the model or the request's limits did: a deadline, or
+// a server that stops.
+bool WasCut(const GenerationOutcome& outcome);
 
 std::string FinishReasonText(generation::v1::FinishReason reason);  // "stop", "length", ...
 

@@ -31,12 +31,13 @@ void AddOptions(common::Settings* settings, HealthOptions* options) {
                    "Ask whether the process is alive, not whether it can answer requests: true "
                    "while a model loads and while the store restarts");
   app.add_option("--service", options->service,
-                 "Ask for one gRPC service by its full name. Default: the whole server")
+                 "Ask for one gRPC service by its full name, not for the whole server")
       ->excludes(live);
   app.add_flag("--gone", options->gone,
                "Ask whether nobody answers any more: for what may end only after the server has");
   settings->AddDuration("--wait", &options->wait, "Ask again for so long until the answer is yes");
   settings->AddDuration("--timeout", &options->timeout, "Longest wait for one answer");
+  settings->NameVariable("--timeout", "RETROINFER_HEALTH_TIMEOUT");
   app.add_option("--address", options->connection.address,
                  "Of a worker or a store: host:port, or unix: and a path")
       ->group("Connection");

@@ -9,19 +9,20 @@
 namespace retroinfer::client {
 namespace {
 
-sigset_t InterruptSignals() {
+sigset_t InterruptSignals(std::initializer_list<int> more) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  for (const int signal : more) sigaddset(&signals, signal);
   return signals;
 }
 
 }  // namespace
 
-InterruptWatcher::InterruptWatcher() {
-  const sigset_t signals = InterruptSignals();
-  ::pthread_sigmask(SIG_BLOCK, &signals, &mask_before_);
+InterruptWatcher::InterruptWatcher(std::initializer_list<int> more)
+    : signals_(InterruptSignals(more)) {
+  ::pthread_sigmask(SIG_BLOCK, &signals_, &mask_before_);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -41,12 +42,12 @@ void InterruptWatcher::SetCallback(std::function<void(int)> on_interrupt) {
 }
 
 void InterruptWatcher::Run() {
-  const sigset_t signals = InterruptSignals();
   while (true) {
     int signal = 0;
-    ::sigwait(&signals, &signal);
+    ::sigwait(&signals_, &signal);
     absl::MutexLock lock(&mutex_);
     if (stopping_) return;
+    if (signal == SIGINT || signal == SIGTERM) last_signal_ = signal;
     if (callback_ == nullptr) ::_exit(128 + signal);
     callback_(signal);
   }

@@ -70,6 +70,7 @@ void RunOne(const Connection& connection, const generation::v1::GenerateRequest&
       record.gaps.push_back(now - last);
     }
     last = now;
+    return true;
   };
   const GenerationOutcome outcome = RunGeneration(connection, &context, request, callbacks);
   calls.Remove(&context);

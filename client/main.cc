@@ -1,7 +1,11 @@
 // retroinfer: the command for people.
+#include <google/protobuf/stubs/logging.h>
+
 #include <cstdio>
+#include <string>
 #include <string_view>
 
+#include "client/command_line.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
 #include "common/build_info/build_info.h"
@@ -20,8 +24,7 @@ constexpr Subcommand kSubcommands[] = {
     {"serve", ServeCommand, "start the server on this machine and keep it running"},
     {"generate", GenerateCommand, "generate text from a prompt"},
     {"chat", ChatCommand, "talk with the model"},
-    {"bench", BenchCommand,
-     "measure throughput and latency, of a running server or of one for the occasion"},
+    {"bench", BenchCommand, "measure throughput and latency of a server"},
     {"cache", CacheCommand, "keep the KV of texts on disk, and manage what is kept"},
     {"check", CheckCommand, "does a model fit here, and up to which context"},
     {"health", HealthCommand, "is a worker or a store ready, or at least alive; for probes"},
@@ -39,14 +42,22 @@ void PrintHelp(std::FILE* out) {
       "by an environment variable RETROINFER_OPTION_NAME or in a file named by --config.\n");
 }
 
+// A result that did not arrive is a failure, whatever the command thought.
+int Finish(const Subcommand& subcommand, int exit_code) {
+  const absl::Status written = FlushResults(stdout);
+  if (written.ok() || exit_code != kExitOk) return exit_code;
+  return Fail({}, std::string(subcommand.name), std::string(written.message()), kExitFailed);
+}
+
 int Run(int argc, char** argv) {
+  google::protobuf::SetLogHandler(nullptr);  // the server says what is wrong with a request
   const std::string_view name = argc > 1 ? argv[1] : "";
   for (const Subcommand& subcommand : kSubcommands) {
-    if (subcommand.name == name) return subcommand.run(argc - 1, argv + 1, Streams());
+    if (subcommand.name == name) return Finish(subcommand, subcommand.run(argc - 1, argv + 1, {}));
   }
   if (name == "--version") {
     std::printf("retroinfer %s (%s)\n", common::kBuildVersion, common::kBuildRevision);
-    return kExitOk;
+    return FlushResults(stdout).ok() ? kExitOk : kExitFailed;
   }
   if (name == common::kOptionListFlag) {
     for (const Subcommand& subcommand : kSubcommands) {
@@ -56,7 +67,7 @@ int Run(int argc, char** argv) {
   }
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp(stdout);
-    return kExitOk;
+    return FlushResults(stdout).ok() ? kExitOk : kExitFailed;
   }
   if (!name.empty()) {
     std::fprintf(stderr, "retroinfer: unknown command '%s'\n\n", argv[1]);

@@ -72,8 +72,11 @@ absl::Status OwnServices::Start(const std::string& command, std::function<int()>
       RETURN_IF_ERROR(OpenLog(&spec));
     }
   }
-  supervisor_ =
-      std::make_unique<Supervisor>(command, std::move(specs), std::move(should_stop), streams);
+  supervisor_ = std::make_unique<Supervisor>(
+      std::move(specs), std::move(should_stop),
+      [command, err = streams.err](Supervisor::Severity, const std::string& message) {
+        std::fprintf(err, "retroinfer %s: %s\n", command.c_str(), message.c_str());
+      });
   return supervisor_->Start();
 }
 

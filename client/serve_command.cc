@@ -1,4 +1,8 @@
+#include <signal.h>
+#include <spdlog/spdlog.h>
+
 #include <atomic>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -11,14 +15,17 @@
 #include "client/serve_options.h"
 #include "client/supervisor.h"
 #include "common/build_info/build_info.h"
+#include "common/log/process_log.h"
 #include "common/service/service_notifier.h"
+#include "common/shm/folder_lock.h"
+#include "common/status/status_macros.h"
 
 namespace retroinfer::client {
 namespace {
 
 namespace v1 = generation::v1;
 
-void PrintReady(const ServeOptions& options, const Streams& streams) {
+void LogReady(const ServeOptions& options) {
   const auto connection = Connection::Open(
       {.address = WorkerAddress(options), .api_key_file = options.Passed("--api-key-file")});
   if (!connection.ok()) return;
@@ -27,15 +34,31 @@ void PrintReady(const ServeOptions& options, const Streams& streams) {
   (*connection)->Prepare(&context);
   v1::GetModelInfoResponse info;
   if (!(*connection)->stub().GetModelInfo(&context, {}, &info).ok()) return;
-  std::fprintf(streams.err,
-               "retroinfer serve: %s is ready at %s\n"
-               "retroinfer serve: KV capacity: %s tokens with policy wave, %s with policy full; "
-               "longest request %s tokens\n",
-               info.model_name().c_str(), ListenAddresses(options).c_str(),
-               WithThousands(info.kv_capacity_tokens_wave()).c_str(),
-               WithThousands(info.kv_capacity_tokens_full()).c_str(),
-               WithThousands(info.max_model_len()).c_str());
-  std::fflush(streams.err);
+  spdlog::info("{} is ready at {}", info.model_name(), ListenAddresses(options));
+  spdlog::info(
+      "KV capacity: {} tokens with policy wave, {} with policy full; longest request {} tokens",
+      WithThousands(info.kv_capacity_tokens_wave()), WithThousands(info.kv_capacity_tokens_full()),
+      WithThousands(info.max_model_len()));
+}
+
+// The folder for this `serve` alone. Services that somebody else runs there would be taken for its
+// own by the health checks.
+absl::StatusOr<common::FolderLock> TakeFolder(const std::string& folder) {
+  RETURN_IF_ERROR(common::PrepareSocketFolder(folder));
+  ASSIGN_OR_RETURN(common::FolderLock lock,
+                   common::FolderLock::Take(folder, "serve", "retroinfer serve"));
+  for (const char* role : {"kv_store", "gpu_worker"}) {
+    if (const auto holder = common::FolderLock::Holder(folder, role)) {
+      return absl::AlreadyExistsError(absl::StrCat(
+          *holder, " uses ", folder, "; stop it first, or choose another --socket-dir"));
+    }
+  }
+  return lock;
+}
+
+void Log(Supervisor::Severity severity, const std::string& message) {
+  spdlog::log(severity == Supervisor::Severity::kInfo ? spdlog::level::info : spdlog::level::warn,
+              "{}", message);
 }
 
 // What the supervisor grants its services at the end, and some more.
@@ -45,13 +68,47 @@ absl::Duration StopTime(const ServeOptions& options) {
   return time;
 }
 
+// Starts the services and keeps them running until a signal.
+absl::Status Supervise(const ServeOptions& options, InterruptWatcher& interrupts) {
+  std::atomic<int> signals{interrupts.last_signal() == 0 ? 0 : 1};
+  const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
+  // The supervisor asks in every round of its loops, so it is what feeds the watchdog.
+  const auto should_stop = [&] {
+    notifier.Feed();
+    return signals.load();
+  };
+  Supervisor supervisor(ServiceSpecs(options), should_stop, Log);
+  interrupts.SetCallback([&](int signal) {
+    if (signal == SIGHUP) {
+      spdlog::info("SIGHUP: the services read their certificates and open their logs again");
+      common::ReopenProcessLog();
+      supervisor.Reload();
+    } else if (++signals == 1) {
+      spdlog::info("stopping; once more to stop at once");
+    }
+  });
+  notifier.Status("starting kv_store_service and gpu_worker");
+  absl::Status status = supervisor.Start();
+  if (status.ok()) {
+    LogReady(options);
+    notifier.Ready(absl::StrCat("serving on ", ListenAddresses(options)));
+    status = supervisor.Watch();
+  }
+  notifier.Stopping("stopping gpu_worker and kv_store_service");
+  notifier.Progress("stopping gpu_worker and kv_store_service", StopTime(options));
+  supervisor.Stop();
+  interrupts.SetCallback([](int) {});
+  return absl::IsCancelled(status) ? absl::OkStatus() : status;
+}
+
 }  // namespace
 
 int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   ServeOptions options;
   common::Settings settings(
       "Starts kv_store_service and gpu_worker on this machine, restarts what dies, and stops both "
-      "on Ctrl-C or SIGTERM.",
+      "on Ctrl-C or SIGTERM. SIGHUP makes them read their certificates and open their log files "
+      "again.",
       common::kBuildVersion);
   AddServeOptions(&settings, &options);
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
@@ -59,32 +116,19 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
     return Fail(streams, "serve", std::string(status.message()), kExitUsage);
   }
 
-  InterruptWatcher interrupts;  // before gRPC has threads
-  std::atomic<int> signals{0};
-  interrupts.SetCallback([&](int) {
-    if (++signals == 1) {
-      std::fprintf(streams.err, "retroinfer serve: stopping; once more to stop at once\n");
-    }
-  });
-  const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
-  // The supervisor asks in every round of its loops, so it is what feeds the watchdog.
-  const auto should_stop = [&] {
-    notifier.Feed();
-    return signals.load();
-  };
-  Supervisor supervisor("serve", ServiceSpecs(options), should_stop, streams);
-  notifier.Status("starting kv_store_service and gpu_worker");
-  const absl::Status status = supervisor.Start();
-  if (status.ok()) {
-    PrintReady(options, streams);
-    notifier.Ready(absl::StrCat("serving on ", ListenAddresses(options)));
-    supervisor.Watch();
+  InterruptWatcher interrupts({SIGHUP});  // before there are other threads
+  interrupts.SetCallback([](int) {});
+  absl::Status status = common::StartProcessLog("serve", options.log);
+  if (!status.ok()) return Fail(streams, "serve", std::string(status.message()), kExitUsage);
+  const auto folder = TakeFolder(options.socket_dir);
+  status = folder.ok() ? Supervise(options, interrupts) : folder.status();
+  if (status.ok()) return kExitOk;
+  spdlog::critical("{}", std::string(status.message()));
+  // The log is elsewhere, and whoever started this looks here.
+  if (!options.log.file.empty()) {
+    Fail(streams, "serve", std::string(status.message()), kExitFailed);
   }
-  notifier.Stopping("stopping gpu_worker and kv_store_service");
-  notifier.Progress("stopping gpu_worker and kv_store_service", StopTime(options));
-  supervisor.Stop();
-  if (status.ok() || absl::IsCancelled(status)) return kExitOk;
-  return Fail(streams, "serve", std::string(status.message()), kExitFailed);
+  return kExitFailed;
 }
 
 }  // namespace retroinfer::client

@@ -5,6 +5,9 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "client/model_check.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/model/model_folder.h"
 
 namespace retroinfer::client {
 namespace {
@@ -17,76 +20,82 @@ struct PassedOption {
   Service service;
   const char* service_flag;
   const char* help;
+  const char* default_value = "";  // of the service, for people; empty: none worth a word
 };
 constexpr PassedOption kPassedOptions[] = {
     {"--model", Service::kWorker, "--model", "Model folder (Hugging Face layout)"},
     {"--load-format", Service::kWorker, "--load-format",
-     "auto, or dummy: random weights, for measuring speed"},
+     "auto, or dummy: random weights, for measuring speed", "auto"},
     {"--model-shape", Service::kWorker, "--model-shape",
      "With --load-format dummy: llama-3-8b, llama-3.1-8b, qwen2.5-7b or tiny"},
     {"--synthetic-context", Service::kWorker, "--synthetic-context",
-     "With --load-format dummy: tokens of random context before every prompt"},
+     "With --load-format dummy: tokens of random context before every prompt", "0"},
     {"--synthetic-overlap", Service::kWorker, "--synthetic-overlap",
-     "Cosine between the queries of two steps over it. Default 0.99"},
-    {"--served-model-name", Service::kWorker, "--served-model-name", "Name of the model"},
+     "Cosine between the queries of two steps over it", "0.99"},
+    {"--served-model-name", Service::kWorker, "--served-model-name",
+     "Name of the model; default: the folder's name"},
     {"--chat-template", Service::kWorker, "--chat-template",
-     "File with a Jinja chat template. Default: the model folder's own"},
-    {"--listen", Service::kWorker, "--listen",
-     "Addresses of the gRPC API, separated by commas. Default 127.0.0.1:50051"},
+     "File with a Jinja chat template; default: the model folder's own"},
+    {"--listen", Service::kWorker, "--listen", "Addresses of the gRPC API, separated by commas",
+     "127.0.0.1:50051"},
     {"--arena-bytes", Service::kStore, "--arena-bytes",
-     "Shared memory for the KV of long contexts, for example 8GiB. Default 2GiB"},
+     "Shared memory for the KV of long contexts, for example 8GiB", "2.00 GiB"},
     {"--cache-dir", Service::kStore, "--cache-dir",
      "Folder that keeps contexts across restarts; empty: none"},
-    {"--cache-bytes", Service::kStore, "--cache-bytes", "Most that it may take on disk"},
+    {"--cache-bytes", Service::kStore, "--cache-bytes",
+     "Most that it may take on disk; 0: no limit", "0 B"},
     {"--cache-tenant-bytes", Service::kStore, "--cache-tenant-bytes",
-     "Most that the contexts of one cache salt may take"},
+     "Most that the contexts of one cache salt may take; 0: no limit", "0 B"},
     {"--cache-ttl", Service::kStore, "--cache-ttl",
-     "What was not used for longer is removed, for example 72h"},
+     "What was not used for longer is removed, for example 72h", "inf"},
     {"--cache-high-watermark", Service::kStore, "--cache-high-watermark",
-     "Share of --cache-bytes above which what was used least recently is removed. Default 0.9"},
+     "Share of --cache-bytes above which what was used least recently is removed", "0.9"},
     {"--cache-low-watermark", Service::kStore, "--cache-low-watermark",
-     "Share of --cache-bytes that is left then. Default 0.8"},
+     "Share of --cache-bytes that is left then", "0.8"},
     {"--persist", Service::kStore, "--persist",
-     "What is written there: write-through, on-demand (saved contexts) or off"},
-    {"--device", Service::kWorker, "--device", "auto, cpu, cuda or cuda:N"},
+     "What is written there: write-through, on-demand (saved contexts) or off", "write-through"},
+    {"--device", Service::kWorker, "--device", "auto, cpu, cuda or cuda:N", "auto"},
     {"--gpu-memory-utilization", Service::kWorker, "--gpu-memory-utilization",
-     "Share of a GPU's memory to take"},
+     "Share of a GPU's memory to take", "0.9"},
     {"--memory", Service::kWorker, "--memory",
-     "Memory of the worker besides the arena: weights, steady zones, index, block cache"},
+     "Memory of the worker besides the arena: weights, steady zones, index, block cache; "
+     "0: chosen",
+     "0 B"},
     {"--dense-kv-bytes", Service::kWorker, "--dense-kv-bytes",
-     "Part of it for steady zones and policy full"},
+     "Part of it for steady zones and policy full; 0: chosen", "0 B"},
     {"--block-cache-bytes", Service::kWorker, "--block-cache-bytes",
-     "Part of it for the block cache"},
-    {"--max-model-len", Service::kWorker, "--max-model-len", "Longest context in tokens"},
-    {"--max-batch", Service::kWorker, "--max-batch", "Requests that decode together"},
-    {"--max-queued-requests", Service::kWorker, "--max-queued-requests", "Live requests"},
-    {"--threads", Service::kWorker, "--threads", "Compute threads"},
-    {"--compute-dtype", Service::kWorker, "--compute-dtype", "auto, bf16 or f32"},
-    {"--kv-dtype", Service::kWorker, "--kv-dtype", "auto, bf16 or f32"},
+     "Part of it for the block cache; 0: chosen", "0 B"},
+    {"--max-model-len", Service::kWorker, "--max-model-len",
+     "Longest context in tokens; 0: what model and memory allow", "0"},
+    {"--max-batch", Service::kWorker, "--max-batch", "Requests that decode together", "8"},
+    {"--max-queued-requests", Service::kWorker, "--max-queued-requests", "Live requests", "1024"},
+    {"--threads", Service::kWorker, "--threads", "Compute threads; 0: one per CPU core", "0"},
+    {"--compute-dtype", Service::kWorker, "--compute-dtype", "auto, bf16 or f32", "auto"},
+    {"--kv-dtype", Service::kWorker, "--kv-dtype", "auto, bf16 or f32", "auto"},
     {"--wave-index", Service::kWorker, "--wave-index",
-     "How clusters are made and ranked: tuned, or paper"},
-    {"--policy", Service::kWorker, "--policy", "Default attention policy: wave or full"},
+     "How clusters are made and ranked: tuned, or paper", "tuned"},
+    {"--policy", Service::kWorker, "--policy", "Default attention policy: wave or full", "wave"},
     {"--retrieval-ratio", Service::kWorker, "--retrieval-ratio",
-     "Share of the clusters that wave attends exactly"},
+     "Share of the clusters that wave attends exactly", "0.018"},
     {"--estimation-ratio", Service::kWorker, "--estimation-ratio",
-     "Share of the clusters that wave estimates"},
+     "Share of the clusters that wave estimates", "0.232"},
     {"--dense-below", Service::kWorker, "--dense-below",
-     "Contexts of fewer tokens are attended exactly"},
+     "Contexts of fewer tokens are attended exactly", "8192"},
     {"--default-max-tokens", Service::kWorker, "--default-max-tokens",
-     "Tokens to generate for a request that does not say"},
+     "Tokens to generate for a request that does not say", "1024"},
     {"--api-key-file", Service::kWorker, "--api-key-file",
      "File with the key that calls must carry"},
     {"--tls-certificate", Service::kWorker, "--tls-certificate", "PEM file; turns TLS on"},
     {"--tls-key", Service::kWorker, "--tls-key", "PEM file"},
     {"--tls-client-ca", Service::kWorker, "--tls-client-ca", "PEM file; turns mutual TLS on"},
     {"--max-concurrent-streams", Service::kWorker, "--max-concurrent-streams",
-     "Calls at a time on one connection"},
+     "Calls at a time on one connection", "1024"},
     {"--metrics-address", Service::kWorker, "--metrics-address",
-     "Prometheus endpoint of the worker, or none. Default 127.0.0.1:9401"},
+     "Prometheus endpoint of the worker, or none", "127.0.0.1:9401"},
     {"--store-metrics-address", Service::kStore, "--metrics-address",
-     "Prometheus endpoint of the store, or none. Default 127.0.0.1:9402"},
+     "Prometheus endpoint of the store, or none", "127.0.0.1:9402"},
     {"--adopt-wait", Service::kStore, "--adopt-wait",
-     "How long a restarted store waits for the worker that holds its memory"},
+     "How long a restarted store waits for the worker that holds its memory", "10s"},
 };
 
 std::string OwnFolder() {
@@ -144,6 +153,16 @@ ServiceSpec WorkerSpec(const ServeOptions& options) {
   return spec;
 }
 
+// The worker would find these mistakes too, but after the store has allocated the arena.
+absl::Status CheckModel(const ServeOptions& options) {
+  const std::string& folder = options.Passed("--model");
+  if (options.Passed("--load-format") != "dummy") return ReadModelFiles(folder).status();
+  if (folder.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(RequireModelFolder(folder));
+  return options.Passed("--model-shape").empty() ? LoadModelConfig(folder).status()
+                                                 : absl::OkStatus();
+}
+
 }  // namespace
 
 void AddServeOptions(common::Settings* settings, ServeOptions* options) {
@@ -151,6 +170,7 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options) {
   for (const PassedOption& option : kPassedOptions) {
     app.add_option(option.flag, options->passed[option.flag], option.help)
         ->group(option.service == Service::kStore ? "Store" : "Worker");
+    settings->DescribeDefault(option.flag, option.default_value);
   }
   app.add_flag("--cache-optional", options->cache_optional,
                "Start without durable contexts if --cache-dir cannot be used")
@@ -158,8 +178,8 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options) {
   app.add_option("--socket-dir", options->socket_dir,
                  "Folder of the sockets between the services, made with mode 0700 if it does not "
                  "exist; in one that others may enter, a folder of mode 0700 in it");
-  app.add_option("--bin-dir", options->bin_dir,
-                 "Folder of kv_store_service and gpu_worker. Default: the folder of this program");
+  app.add_option("--bin-dir", options->bin_dir, "Folder of kv_store_service and gpu_worker");
+  settings->DescribeDefault("--bin-dir", "the folder of this program");
   common::AddLogOptions(settings, &options->log);
   settings->AddDuration("--drain-timeout", &options->drain_timeout,
                         "On Ctrl-C or SIGTERM: how long live requests may go on");
@@ -171,6 +191,7 @@ absl::Status CheckServeOptions(ServeOptions* options) {
   if (options->Passed("--model").empty() && options->Passed("--load-format") != "dummy") {
     return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
   }
+  RETURN_IF_ERROR(CheckModel(*options));
   for (const char* program : {"kv_store_service", "gpu_worker"}) {
     const std::string path = absl::StrCat(options->bin_dir, "/", program);
     if (::access(path.c_str(), X_OK) != 0) {
@@ -191,7 +212,9 @@ std::string WorkerAddress(const ServeOptions& options) {
 }
 
 std::vector<ServiceSpec> ServiceSpecs(const ServeOptions& options) {
-  return {StoreSpec(options), WorkerSpec(options)};
+  std::vector<ServiceSpec> specs = {StoreSpec(options), WorkerSpec(options)};
+  for (ServiceSpec& spec : specs) spec.log_path = options.log.file;
+  return specs;
 }
 
 }  // namespace retroinfer::client

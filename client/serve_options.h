@@ -39,7 +39,8 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options);
 // Finds mistakes that the services would report less clearly, fills in bin_dir, and makes
 // socket_dir the folder that will have the sockets.
 //
-// Returns: INVALID_ARGUMENT if no model is named or the programs are not there.
+// Returns: INVALID_ARGUMENT if no model is named or the programs are not there; what is wrong with
+//          the model's folder.
 absl::Status CheckServeOptions(ServeOptions* options);
 
 // The API's addresses, separated by commas, without WorkerAddress().

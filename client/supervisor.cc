@@ -45,9 +45,9 @@ absl::Duration RestartDelay::Next(absl::Time started, absl::Time now) {
   return std::exchange(next_, std::min(next_ * 2, kLongestDelay));
 }
 
-Supervisor::Supervisor(std::string command, std::vector<ServiceSpec> specs,
-                       std::function<int()> should_stop, const Streams& streams)
-    : command_(std::move(command)), should_stop_(std::move(should_stop)), streams_(streams) {
+Supervisor::Supervisor(std::vector<ServiceSpec> specs, std::function<int()> should_stop,
+                       Report report)
+    : should_stop_(std::move(should_stop)), report_(std::move(report)) {
   for (ServiceSpec& spec : specs) {
     Service& service = services_.emplace_back();
     service.probe = std::make_unique<HealthProbe>(spec.health_address);
@@ -71,6 +71,7 @@ absl::Status Supervisor::AwaitServing(Service& service) {
   while (true) {
     if (should_stop_() > 0) return absl::CancelledError("stopped");
     RETURN_IF_ERROR(Check());
+    ForwardReload();
     if (service.probe->IsServing(kProbeTimeout)) {
       service.serving = true;
       return absl::OkStatus();
@@ -99,39 +100,57 @@ absl::Status Supervisor::Check() {
   return absl::OkStatus();
 }
 
-void Supervisor::Tend(Service& service) {
-  const absl::Time now = absl::Now();
-  if (service.process.has_value()) {
-    const std::optional<ProcessEnd> end = service.process->Poll();
-    if (!end.has_value()) {
-      if (!service.serving && service.probe->IsServing(kProbeTimeout)) {
-        service.serving = true;
-        std::fprintf(streams_.err, "retroinfer %s: %s is serving again\n", command_.c_str(),
-                     service.spec.name.c_str());
-      }
-      return;
-    }
-    service.process.reset();
-    const absl::Duration delay = service.delay.Next(service.started, now);
-    service.restart_at = now + delay;
-    std::fprintf(streams_.err, "retroinfer %s: %s died (%s), restarting it in %s\n",
-                 command_.c_str(), service.spec.name.c_str(), end->ToString().c_str(),
-                 absl::FormatDuration(delay).c_str());
-    return;
-  }
-  if (now < service.restart_at) return;
-  if (const absl::Status status = StartService(service); !status.ok()) {
-    service.restart_at = now + service.delay.Next(now, now);
-    std::fprintf(streams_.err, "retroinfer %s: %s\n", command_.c_str(),
-                 std::string(status.message()).c_str());
+void Supervisor::ForwardReload() {
+  if (!reload_.exchange(false)) return;
+  for (Service& service : services_) {
+    if (service.process.has_value()) service.process->Signal(SIGHUP);
   }
 }
 
-void Supervisor::Watch() {
+absl::Status Supervisor::NoteDeath(Service& service, const ProcessEnd& end) {
+  const std::string& name = service.spec.name;
+  service.quick_deaths = service.serving ? 0 : service.quick_deaths + 1;
+  service.process.reset();
+  if (service.quick_deaths >= kQuickDeathsMax) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(name, " ended ", service.quick_deaths,
+                     " times in a row before it served anything, now with ", end.ToString(),
+                     LogEnd(service.spec.log_path)));
+  }
+  const absl::Time now = absl::Now();
+  const absl::Duration delay = service.delay.Next(service.started, now);
+  service.restart_at = now + delay;
+  report_(Severity::kWarning, absl::StrCat(name, " died (", end.ToString(), "), restarting it in ",
+                                           absl::FormatDuration(delay)));
+  return absl::OkStatus();
+}
+
+absl::Status Supervisor::Tend(Service& service) {
+  if (service.process.has_value()) {
+    const std::optional<ProcessEnd> end = service.process->Poll();
+    if (end.has_value()) return NoteDeath(service, *end);
+    if (!service.serving && service.probe->IsServing(kProbeTimeout)) {
+      service.serving = true;
+      report_(Severity::kInfo, absl::StrCat(service.spec.name, " is serving again"));
+    }
+    return absl::OkStatus();
+  }
+  const absl::Time now = absl::Now();
+  if (now < service.restart_at) return absl::OkStatus();
+  if (const absl::Status status = StartService(service); !status.ok()) {
+    service.restart_at = now + service.delay.Next(now, now);
+    report_(Severity::kWarning, std::string(status.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Supervisor::Watch() {
   while (should_stop_() == 0) {
-    for (Service& service : services_) Tend(service);
+    for (Service& service : services_) RETURN_IF_ERROR(Tend(service));
+    ForwardReload();
     absl::SleepFor(kPollInterval);
   }
+  return absl::OkStatus();
 }
 
 void Supervisor::Stop() {
@@ -140,14 +159,13 @@ void Supervisor::Stop() {
     ChildProcess& process = *service->process;
     const int signals = should_stop_();
     const absl::Time deadline = absl::Now() + service->spec.stop_grace;
-    process.Signal(SIGTERM);
     bool killed = false;
+    process.Signal(SIGTERM);
     while (!process.Wait(kPollInterval).has_value()) {
-      if (absl::Now() < deadline && should_stop_() < std::max(signals, 1) + 1) continue;
-      if (std::exchange(killed, true)) continue;  // the kernel takes its time with large memory
-      std::fprintf(streams_.err, "retroinfer %s: killing %s\n", command_.c_str(),
-                   service->spec.name.c_str());
-      process.Signal(SIGKILL);
+      if (killed || (absl::Now() < deadline && should_stop_() < std::max(signals, 1) + 1)) continue;
+      report_(Severity::kWarning, absl::StrCat("killing ", service->spec.name));
+      process.Signal(SIGKILL);  // what it was doing in the kernel may go on for a while
+      killed = true;
     }
     service->process.reset();
   }

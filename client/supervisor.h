@@ -1,6 +1,7 @@
 // Keeps two services running: the kv_store_service and the gpu_worker.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,7 +12,6 @@
 #include "absl/time/time.h"
 #include "client/child_process.h"
 #include "client/health_probe.h"
-#include "client/streams.h"
 
 namespace retroinfer::client {
 
@@ -39,14 +39,18 @@ class RestartDelay {
 // Starts services in their order, restarts those that die once all have been up, and stops them in
 // the reverse order.
 //
-// Threads: one, which must be the main thread (see ChildProcess).
+// Threads: one, which must be the main thread (see ChildProcess); Reload() any thread.
 class Supervisor {
  public:
-  // `command` is that of `retroinfer` which messages name. `should_stop` returns the number of
-  // signals that have asked to stop: at the first one the services get SIGTERM and their grace, at
-  // the second SIGKILL. Messages go to `streams.err`.
-  Supervisor(std::string command, std::vector<ServiceSpec> specs, std::function<int()> should_stop,
-             const Streams& streams);
+  enum class Severity { kInfo, kWarning };
+  using Report = std::function<void(Severity severity, const std::string& message)>;
+
+  // Deaths in a row, of one service that has not served in between, after which it is given up.
+  static constexpr int kQuickDeathsMax = 4;
+
+  // `should_stop` returns the number of signals that have asked to stop: at the first one the
+  // services get SIGTERM and their grace, at the second SIGKILL.
+  Supervisor(std::vector<ServiceSpec> specs, std::function<int()> should_stop, Report report);
 
   // Starts one service after the other, each when the one before is serving.
   //
@@ -58,7 +62,12 @@ class Supervisor {
   absl::Status Check();
 
   // Runs until it is asked to stop, restarting what dies.
-  void Watch();
+  //
+  // Returns: FAILED_PRECONDITION, with the last lines of its log, if a service is given up.
+  absl::Status Watch();
+
+  // Sends SIGHUP to all services, soon.
+  void Reload() { reload_ = true; }
 
   // Stops all services.
   void Stop();
@@ -73,15 +82,18 @@ class Supervisor {
     absl::Time started;
     absl::Time restart_at;  // while there is no process
     int64_t starts = 0;
+    int quick_deaths = 0;   // since it last served
   };
 
   absl::Status StartService(Service& service);
   absl::Status AwaitServing(Service& service);
-  void Tend(Service& service);
+  absl::Status Tend(Service& service);
+  absl::Status NoteDeath(Service& service, const ProcessEnd& end);
+  void ForwardReload();
 
-  const std::string command_;
   const std::function<int()> should_stop_;
-  const Streams streams_;
+  const Report report_;
+  std::atomic<bool> reload_{false};
   std::vector<Service> services_;
 };
 

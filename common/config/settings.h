@@ -3,7 +3,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,17 +15,20 @@ namespace retroinfer::common {
 
 // Wraps a CLI::App. Each option `--some-name` can also be set by the environment variable
 // RETROINFER_SOME_NAME (if not empty) and by `some-name=value` in the file that --config (or
-// RETROINFER_CONFIG) names, in TOML/INI syntax.
+// RETROINFER_CONFIG) names, in the form of config_file.h. Programs share one environment: a
+// variable that belongs to another program is left alone, and so are, in the file that
+// RETROINFER_CONFIG names, the settings of other programs.
 //
 // Threads: one.
 class Settings {
  public:
   enum class Outcome { kRun, kExit };  // kExit: help, version or the like was printed
 
-  Settings(std::string description, std::string version);
+  // --version prints the program's name, `version` and the commit of the build.
+  Settings(std::string description, const std::string& version);
 
-  // For options of any type that CLI11 knows; give them long names with hyphens. Subcommands are
-  // not given environment variables.
+  // For options of any type that CLI11 knows; give them long names with hyphens, which must be in
+  // setting_names.cc, too. Subcommands are not given environment variables.
   CLI::App& app() { return app_; }
 
   // Adds options in the units of people; `*value` holds the default and gets the result.
@@ -31,15 +36,41 @@ class Settings {
   CLI::Option* AddDuration(const std::string& flag, absl::Duration* value,  // "1.5s", "200ms"
                            const std::string& help);
 
+  // Reads the option `flag` from `variable` instead, where RETROINFER_... by the flag's name would
+  // mean another thing to another program.
+  void NameVariable(const std::string& flag, const std::string& variable);
+  // Says in the help what holds where `flag` is not given, if the option itself does not know.
+  void DescribeDefault(const std::string& flag, const std::string& text);
+
   // Parses; afterwards the variables of all options are set. For --option-list: option_list.h.
   //
-  // Returns: INVALID_ARGUMENT with CLI11's message for unknown flags, bad values, a config file
-  // that
-  //          cannot be read or names an unknown option.
+  // Returns: INVALID_ARGUMENT with what is wrong, from where it came, and the name that was perhaps
+  //          meant: unknown flags, bad values, a config file with errors or unknown names; errors
+  //          of the system if that cannot be read.
   absl::StatusOr<Outcome> Parse(int argc, const char* const* argv);
 
+  // What Parse() found strange and left alone: variables RETROINFER_... that no program knows.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
  private:
+  struct Argument {
+    std::string text;    // "--name=value"
+    std::string origin;  // "RETROINFER_NAME", "file:3"
+  };
+
+  // Long names of options by which they can be set outside of the command line.
+  std::vector<std::string> OwnNames() const;
+  std::string VariableOf(const std::string& name) const;
+  // Adds what the environment and the config file say of options that are not in `given`.
+  absl::Status AddOutside(const std::vector<std::string>& given, std::vector<Argument>* arguments);
+  absl::Status AddConfig(const std::string& path, bool is_shared, std::vector<Argument>* arguments);
+  absl::Status Explain(const CLI::ParseError& error, const std::vector<Argument>& outside) const;
+  void FindStrangeVariables();
+
   CLI::App app_;
+  std::string config_path_;
+  std::map<std::string, std::string> variables_;  // of names that NameVariable() was told
+  std::vector<std::string> warnings_;
 };
 
 // Returns whether `arguments` have `flag` ("--some-name"), followed by a value or with "=value".

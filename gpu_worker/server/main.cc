@@ -14,10 +14,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/synchronization/notification.h"
 #include "common/build_info/build_info.h"
+#include "common/config/socket_dir.h"
+#include "common/log/log_metrics.h"
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
 #include "common/process/standard_streams.h"
 #include "common/service/service_notifier.h"
+#include "common/shm/folder_lock.h"
+#include "common/status/status_macros.h"
 #include "gpu_worker/server/device_metrics.h"
 #include "gpu_worker/server/served_engine.h"
 #include "gpu_worker/server/worker_options.h"
@@ -56,6 +60,12 @@ bool Ends(int signal) {
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
   return EXIT_FAILURE;
+}
+
+// The store takes one worker, and would let a second one wait without a word.
+absl::StatusOr<common::FolderLock> TakeFolder(const std::string& folder) {
+  RETURN_IF_ERROR(common::PrepareSocketFolder(folder));
+  return common::FolderLock::Take(folder, "gpu_worker", "gpu_worker");
 }
 
 // Loads on another thread, so that a signal ends the worker meanwhile, too. Memory and the lease of
@@ -100,6 +110,9 @@ int Run(int argc, char** argv) {
     return 2;
   }
   const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
+  for (const std::string& warning : options.warnings) spdlog::warn("{}", warning);
+  const auto folder = TakeFolder(common::SocketDirOf(options.store_socket_dir));
+  if (!folder.ok()) return Fail(folder.status());
   auto backend = CreateBackend(options);
   if (!backend.ok()) return Fail(backend.status());
   const Device* const compute = backend->device.get();  // which `served` will own
@@ -109,6 +122,7 @@ int Run(int argc, char** argv) {
   common::Metrics metrics("gpu_worker", common::kBuildVersion, common::kBuildRevision,
                           device.backend);
   metrics.SetRestarts(options.restarts);
+  common::AddLogMetrics(&metrics);
   if (!options.metrics_address.empty()) {
     const absl::StatusOr<int> port = metrics.Serve(options.metrics_address);
     if (!port.ok()) return Fail(port.status());

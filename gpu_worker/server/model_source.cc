@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/tokenizer/byte_tokenizer.h"
@@ -62,6 +63,7 @@ absl::StatusOr<ModelSource> ModelSource::Open(const WorkerOptions& options) {
 
 absl::Status ModelSource::OpenFolder(const std::string& folder) {
   name_ = FolderName(folder);
+  RETURN_IF_ERROR(RequireModelFolder(folder));
   ASSIGN_OR_RETURN(config_, LoadModelConfig(folder));
   ASSIGN_OR_RETURN(generation_, LoadGenerationConfig(folder, config_));
   ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(folder));
@@ -71,6 +73,7 @@ absl::Status ModelSource::OpenFolder(const std::string& folder) {
 
 absl::Status ModelSource::OpenDummy(const WorkerOptions& options) {
   const std::string& folder = options.model_folder;
+  if (!folder.empty()) RETURN_IF_ERROR(RequireModelFolder(folder));
   if (options.model_shape.empty()) {
     name_ = FolderName(folder);
     ASSIGN_OR_RETURN(config_, LoadModelConfig(folder));

@@ -11,6 +11,7 @@
 #include "common/build_info/build_info.h"
 #include "common/config/settings.h"
 #include "common/config/socket_dir.h"
+#include "common/rpc/loopback.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
@@ -210,6 +211,25 @@ absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
   return key;
 }
 
+// Says what strangers can do at addresses that other machines reach.
+void AddExposureWarnings(const ServerOptions& server, std::vector<std::string>* warnings) {
+  for (const std::string& address : server.addresses) {
+    if (common::IsLoopback(address)) continue;
+    if (server.tls_certificate_file.empty()) {
+      warnings->push_back(absl::StrCat(
+          address,
+          " is reached by other machines without TLS: who is on the way reads prompts, "
+          "answers and API keys; add --tls-certificate and --tls-key"));
+    }
+    if (server.api_key.empty() && server.tls_client_ca_file.empty()) {
+      warnings->push_back(
+          absl::StrCat(address,
+                       " is reached by other machines, and everybody there may use the model; add "
+                       "--api-key-file or --tls-client-ca"));
+    }
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, WorkerOptions* options) {
@@ -235,6 +255,8 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   if (!api_key_file.empty()) {
     ASSIGN_OR_RETURN(options->server.api_key, ReadApiKey(api_key_file));
   }
+  options->warnings = settings.warnings();
+  AddExposureWarnings(options->server, &options->warnings);
   return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +26,7 @@ struct WorkerOptions {
   std::string metrics_address;  // "host:port"; empty: none
   int64_t restarts = 0;         // of this service before, by its supervisor
   common::LogOptions log;
+  std::vector<std::string> warnings;  // about what was given, for the log
 
   std::string device = "auto";          // "auto", "cpu", "cuda" or "cuda:N"
   double gpu_memory_utilization = 0.9;  // of the GPU's memory, for this process

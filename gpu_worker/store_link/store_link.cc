@@ -35,6 +35,7 @@ namespace {
 namespace v1 = kvstore::v1;
 
 constexpr absl::Duration kAttachAttempt = absl::Seconds(5);
+constexpr absl::Duration kWaitLineInterval = absl::Seconds(5);
 constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 constexpr absl::Duration kDetachTimeout = absl::Seconds(1);
 constexpr absl::Duration kBackoffMin = absl::Milliseconds(50);
@@ -49,6 +50,7 @@ constexpr absl::Duration kRestorePoll = absl::Milliseconds(20);  // the store re
 absl::Status AwaitStore(const std::string& target, absl::Duration timeout,
                         absl::FunctionRef<absl::Status(absl::Duration)> attempt) {
   const absl::Time deadline = absl::Now() + timeout;
+  absl::Time next_line = absl::InfinitePast();
   while (true) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
     const absl::Status status = attempt(std::min(left, kAttachAttempt));
@@ -58,6 +60,12 @@ absl::Status AwaitStore(const std::string& target, absl::Duration timeout,
       return absl::UnavailableError(
           absl::StrCat("no kv_store_service at ", target, " within ", absl::FormatDuration(timeout),
                        "; is it running? Last error: ", std::string(status.message())));
+    }
+    if (absl::Now() >= next_line) {
+      spdlog::info("waiting for the kv_store_service at {}, for up to {}: {}", target,
+                   absl::FormatDuration(absl::Ceil(deadline - absl::Now(), absl::Seconds(1))),
+                   std::string(status.message()));
+      next_line = absl::Now() + kWaitLineInterval;
     }
     absl::SleepFor(kBackoffMin);
   }

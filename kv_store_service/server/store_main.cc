@@ -20,6 +20,7 @@
 #include "common/config/settings.h"
 #include "common/config/socket_dir.h"
 #include "common/log/process_log.h"
+#include "common/rpc/loopback.h"
 #include "common/service/service_notifier.h"
 #include "kv_store_service/persistence/payload_table.h"
 #include "kv_store_service/server/store_server.h"
@@ -185,6 +186,9 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
   AddOptions(&settings, &options);
   common::LogOptions log;
   common::AddLogOptions(&settings, &log);
+  // A worker beside this store may share its environment.
+  settings.NameVariable("--listen", "RETROINFER_STORE_LISTEN");
+  settings.NameVariable("--metrics-address", "RETROINFER_STORE_METRICS_ADDRESS");
   const auto outcome = settings.Parse(argc, argv);
   if (!outcome.ok()) {
     std::cerr << "kv_store_service: " << outcome.status().message() << "\n";
@@ -200,6 +204,12 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
   if (const absl::Status status = common::StartProcessLog("kv_store_service", log); !status.ok()) {
     std::cerr << "kv_store_service: " << status.message() << "\n";
     return 2;
+  }
+  for (const std::string& warning : settings.warnings()) spdlog::warn("{}", warning);
+  if (!options.listen.empty() && !common::IsLoopback(options.listen)) {
+    spdlog::warn(
+        "--listen {} lets other machines at the store, which asks for no key and speaks no TLS",
+        options.listen);
   }
   const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
   notifier.Progress(

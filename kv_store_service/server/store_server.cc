@@ -1,13 +1,9 @@
 #include "kv_store_service/server/store_server.h"
 
-#include <fcntl.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/server_posix.h>
 #include <spdlog/spdlog.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -17,16 +13,15 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
 #include "common/config/socket_dir.h"
-#include "common/files/regular_file.h"
+#include "common/log/log_metrics.h"
 #include "common/memory/available_memory.h"
 #include "common/rpc/liveness.h"
+#include "common/shm/folder_lock.h"
 #include "common/shm/worker_mark.h"
-#include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
@@ -35,7 +30,7 @@ namespace {
 constexpr char kControlSocket[] = "kv_store.sock";
 constexpr char kDescriptorSocket[] = "kv_store_fd.sock";
 constexpr char kStateFileName[] = "kv_store.state";
-constexpr char kLockName[] = "kv_store.lock";
+constexpr char kLockRole[] = "kv_store";
 constexpr size_t kSocketPathMax = 107;
 constexpr int kMessageBytesMax = 64 << 20;
 constexpr auto kCallsMayTake = std::chrono::milliseconds(500);  // once the store stops
@@ -51,16 +46,6 @@ absl::Status RequireSocketPath(const std::string& path) {
   return absl::InvalidArgumentError(absl::StrCat("the socket path ", path, " has ", path.size(),
                                                  " bytes, the system allows ", kSocketPathMax,
                                                  "; choose a shorter --socket-dir"));
-}
-
-absl::Status CannotMake(const std::string& folder, int error_number) {
-  const absl::Status status =
-      common::ErrnoStatus(error_number, absl::StrCat("--socket-dir: making the folder ", folder));
-  return absl::Status(
-      status.code(),
-      absl::StrCat(status.message(), "; the folder around it must exist and user ", ::geteuid(),
-                   " must have the right to write in it: for a volume that is mode 1777 or 0777, "
-                   "or a group of this user that may write"));
 }
 
 absl::Status CannotUseCache(const absl::Status& status) {
@@ -170,6 +155,7 @@ absl::Status StoreServer::Initialize() {
   metrics_ = std::make_unique<common::Metrics>("kv_store_service", common::kBuildVersion,
                                                common::kBuildRevision, "cpu");
   metrics_->SetRestarts(options_.restarts);
+  common::AddLogMetrics(metrics_.get());
   store_metrics_ = std::make_unique<StoreMetrics>(metrics_.get(), store_.get());
   if (!options_.metrics_address.empty()) {
     ASSIGN_OR_RETURN(metrics_port_, metrics_->Serve(options_.metrics_address));
@@ -203,28 +189,9 @@ absl::Status StoreServer::OpenDurableTier() {
 }
 
 absl::Status StoreServer::PrepareFolder() {
-  const std::string& folder = socket_dir_;
-  if (folder.empty() || folder.front() != '/') {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--socket-dir is '", folder, "', needs an absolute path"));
-  }
   RETURN_IF_ERROR(RequireSocketPath(PathOf(kDescriptorSocket)));
-  if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) return CannotMake(folder, errno);
-  struct stat info {};
-  if (::lstat(folder.c_str(), &info) != 0) return common::ErrnoStatus(errno, folder);
-  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 0077) != 0) {
-    return absl::PermissionDeniedError(absl::StrCat(
-        "--socket-dir: ", folder, " is ", common::FileTypeName(info.st_mode), " of user ",
-        info.st_uid, absl::StrFormat(" with mode %04o", info.st_mode & 07777),
-        ", must be a folder of user ", ::geteuid(),
-        " with mode 0700, so that nobody else reaches the store; remove it, or name another "
-        "folder"));
-  }
-  ASSIGN_OR_RETURN(lock_, common::OpenRegularFile(PathOf(kLockName), O_RDWR | O_CREAT));
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("another kv_store_service uses ", folder, "; choose another --socket-dir"));
-  }
+  RETURN_IF_ERROR(common::PrepareSocketFolder(socket_dir_));
+  ASSIGN_OR_RETURN(lock_, common::FolderLock::Take(socket_dir_, kLockRole, "kv_store_service"));
   return absl::OkStatus();
 }
 

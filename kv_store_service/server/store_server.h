@@ -17,7 +17,7 @@
 #include "common/door/door.h"
 #include "common/door/door_metrics.h"
 #include "common/metrics/metrics.h"
-#include "common/shm/unique_fd.h"
+#include "common/shm/folder_lock.h"
 #include "kv_store_service/server/context_rpc.h"
 #include "kv_store_service/server/contexts.h"
 #include "kv_store_service/server/descriptor_server.h"
@@ -97,7 +97,7 @@ class StoreServer {
 
   const StoreServerOptions options_;
   const std::string socket_dir_;
-  common::UniqueFd lock_;
+  std::optional<common::FolderLock> lock_;
   bool adopts_ = false;
   int metrics_port_ = 0;
   std::optional<uint64_t> rounds_seen_;  // by MadeProgress()

@@ -132,7 +132,7 @@ TEST_F(BenchCommandTest, WhatFollowsIsCheckedBeforeAnythingStarts) {
   EXPECT_THAT(run({"--nonsense"}).err, HasSubstr("retroinfer bench --: "));
   EXPECT_THAT(run({"--model=/m", "--num-prompts=2"}).err, HasSubstr("--num-prompts"));
   EXPECT_THAT(run({"--model=/m", "--listen=:1"}).err, HasSubstr("--listen has no place here"));
-  const CommandResult no_programs = run({"--model=/m", "--bin-dir=/no/such/folder"});
+  const CommandResult no_programs = run({"--load-format=dummy", "--bin-dir=/no/such/folder"});
   EXPECT_EQ(no_programs.exit_code, kExitUsage);
   EXPECT_THAT(no_programs.err, HasSubstr("/no/such/folder/kv_store_service is not there"));
 }

@@ -3,7 +3,8 @@
 // folder say:
 //   NAME.refuse   ends with exit code 2 at once
 //   NAME.deaf     ignores SIGTERM
-// It leaves NAME.pid, and NAME.args with its arguments, one a line.
+// It leaves NAME.pid, NAME.args with its arguments, one a line, and NAME.hups with a 1 for each
+// SIGHUP.
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <signal.h>
@@ -32,6 +33,7 @@ int main(int argc, char** argv) {
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGHUP);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
@@ -46,6 +48,7 @@ int main(int argc, char** argv) {
   int signal = 0;
   do {
     sigwait(&signals, &signal);
-  } while (std::filesystem::exists(prefix + ".deaf"));
+    if (signal == SIGHUP) std::ofstream(prefix + ".hups", std::ios::app) << "1";
+  } while (signal == SIGHUP || std::filesystem::exists(prefix + ".deaf"));
   ::_exit(0);
 }

@@ -184,8 +184,37 @@ TEST_F(GenerateCommandTest, ASignalCancelsTheRequest) {
   });
   const CommandResult result = Run({"a"});
   interrupter.join();
+  EXPECT_EQ(result.exit_code, 130);  // what a shell expects after Ctrl-C
+  EXPECT_THAT(result.err, HasSubstr("interrupted"));
+  EXPECT_TRUE(worker_.engine().AwaitLive(0));
+}
+
+TEST_F(GenerateCommandTest, AnAnswerThatTheServerCutIsAFailure) {
+  worker_.engine().Hold(true);
+  std::thread aborter([this] {
+    worker_.engine().AwaitLive(1);
+    worker_.engine().Abort(worker_.engine().last_request().request_id);
+  });
+  const CommandResult result = Run({"a"});
+  aborter.join();
   EXPECT_EQ(result.exit_code, kExitFailed);
-  EXPECT_THAT(result.err, HasSubstr("CANCELLED"));
+  EXPECT_THAT(result.err, HasSubstr("[cancelled"));
+  EXPECT_THAT(result.err, HasSubstr("ended the answer before it was complete"));
+}
+
+TEST_F(GenerateCommandTest, TextThatNobodyTakesEndsTheRequest) {
+  const std::string address = worker_.address();
+  const char* const argv[] = {"generate", "a", "--address", address.c_str(), "--max-tokens=2000"};
+  char* text = nullptr;
+  size_t size = 0;
+  Streams streams;
+  streams.out = std::fopen("/dev/full", "w");
+  streams.err = ::open_memstream(&text, &size);
+  EXPECT_EQ(GenerateCommand(5, argv, streams), kExitFailed);
+  std::fclose(streams.out);
+  std::fclose(streams.err);
+  EXPECT_THAT(std::string(text, size), HasSubstr("writing the standard output: No space left"));
+  std::free(text);
   EXPECT_TRUE(worker_.engine().AwaitLive(0));
 }
 

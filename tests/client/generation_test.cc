@@ -60,7 +60,11 @@ TEST(RunGeneration, CollectsWhatComes) {
   const GenerationOutcome outcome =
       RunGeneration(**connection, request,
                     {.on_progress = [&](const v1::PrefillProgress&) { ++progress; },
-                     .on_text = [&](int, const std::string& text) { streamed += text; }},
+                     .on_text =
+                         [&](int, const std::string& text) {
+                           streamed += text;
+                           return true;
+                         }},
                     nullptr);
   EXPECT_TRUE(outcome.status.ok());
   EXPECT_EQ(progress, 1);

@@ -22,7 +22,20 @@ TEST(InterruptWatcher, CallsBackForEachSignal) {
     ASSERT_TRUE(came.WaitForNotificationWithTimeout(absl::Seconds(10)));
     watcher.SetCallback(nullptr);
     EXPECT_EQ(signal, wanted);
+    EXPECT_EQ(watcher.last_signal(), wanted);
+    EXPECT_EQ(watcher.ExitCode(), 128 + wanted);
   }
+}
+
+TEST(InterruptWatcher, TakesOtherSignalsWhereAsked) {
+  InterruptWatcher watcher({SIGHUP});
+  absl::Notification came;
+  watcher.SetCallback([&](int number) {
+    if (number == SIGHUP) came.Notify();
+  });
+  ::kill(::getpid(), SIGHUP);
+  ASSERT_TRUE(came.WaitForNotificationWithTimeout(absl::Seconds(60)));
+  EXPECT_EQ(watcher.last_signal(), 0);
 }
 
 TEST(InterruptWatcher, RestoresTheSignalMask) {

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "build_paths.h"
 #include "client/exit_code.h"
 
 namespace retroinfer::client {
@@ -23,6 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+const char kModel[] = "--model=" RETROINFER_SOURCE_DIR "/models/needle";
 
 std::string ReadText(const fs::path& path) {
   std::stringstream text;
@@ -59,7 +62,7 @@ class OwnServicesTest : public ::testing::Test {
     std::free(text);
     return done;
   }
-  absl::StatusOr<OwnServices> Create(const std::vector<std::string>& arguments = {"--model=/m"}) {
+  absl::StatusOr<OwnServices> Create(const std::vector<std::string>& arguments = {kModel}) {
     EXPECT_EQ(Parse(arguments), std::nullopt) << said_;
     return OwnServices::Create(options_, /*show_log=*/false);
   }
@@ -77,7 +80,7 @@ class OwnServicesTest : public ::testing::Test {
 TEST_F(OwnServicesTest, ServeInAFolderOfTheirOwn) {
   std::string folder;
   {
-    auto services = Create({"--model=/m", "--api-key-file=/key"});
+    auto services = Create({kModel, "--api-key-file=/key"});
     ASSERT_TRUE(services.ok()) << services.status();
     folder = services->folder();
     ASSERT_TRUE(Start(*services).ok());
@@ -135,9 +138,9 @@ TEST_F(OwnServicesTest, ASignalEndsTheWait) {
 }
 
 TEST_F(OwnServicesTest, AddressesAreRefusedOnTheCommandLineAndLeftOutElsewhere) {
-  EXPECT_EQ(Parse({"--model=/m", "--listen=127.0.0.1:1"}), kExitUsage);
+  EXPECT_EQ(Parse({kModel, "--listen=127.0.0.1:1"}), kExitUsage);
   EXPECT_THAT(said_, HasSubstr("retroinfer bench --: --listen has no place here"));
-  EXPECT_EQ(Parse({"--model=/m", "--socket-dir", "/x"}), kExitUsage);
+  EXPECT_EQ(Parse({kModel, "--socket-dir", "/x"}), kExitUsage);
   EXPECT_THAT(said_, HasSubstr("--socket-dir has no place here"));
   EXPECT_EQ(Parse({}), kExitUsage);
   EXPECT_THAT(said_, HasSubstr("--model is missing"));
@@ -145,7 +148,7 @@ TEST_F(OwnServicesTest, AddressesAreRefusedOnTheCommandLineAndLeftOutElsewhere) 
   ::setenv("RETROINFER_LISTEN", "127.0.0.1:1", 1);
   ::setenv("RETROINFER_METRICS_ADDRESS", "127.0.0.1:2", 1);
   ::setenv("RETROINFER_STORE_METRICS_ADDRESS", "127.0.0.1:3", 1);
-  EXPECT_EQ(Parse({"--model=/m", "--store-metrics-address=127.0.0.1:4"}), std::nullopt) << said_;
+  EXPECT_EQ(Parse({kModel, "--store-metrics-address=127.0.0.1:4"}), std::nullopt) << said_;
   ::unsetenv("RETROINFER_LISTEN");
   ::unsetenv("RETROINFER_METRICS_ADDRESS");
   ::unsetenv("RETROINFER_STORE_METRICS_ADDRESS");

@@ -1,4 +1,5 @@
 // The serve command over stand-ins for the services (fake_service.cc).
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -15,14 +16,18 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "build_paths.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "common/shm/folder_lock.h"
 
 namespace retroinfer::client {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+
+const char kModel[] = "--model=" RETROINFER_SOURCE_DIR "/models/needle";
 
 bool Await(const std::function<bool()>& reached) {
   for (int i = 0; i < 3000; ++i) {
@@ -57,17 +62,19 @@ class ServeCommandTest : public ::testing::Test {
     fs::remove_all(folder_);
   }
 
-  void Serve(std::vector<std::string> arguments = {"--model=/some/model"}) {
+  void Serve(std::vector<std::string> arguments = {kModel}) {
     arguments.insert(arguments.begin(), {"serve", "--socket-dir=" + folder_.string(),
                                          "--bin-dir=" + folder_.string()});
     serve_ = ::fork();
     if (serve_ != 0) return;
     std::vector<const char*> argv;
     for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-    Streams streams;
-    streams.err = std::fopen((folder_ / "serve.log").c_str(), "w");
-    std::setvbuf(streams.err, nullptr, _IONBF, 0);
-    ::_exit(ServeCommand(static_cast<int>(argv.size()), argv.data(), streams));
+    const int log =
+        log_fd_ >= 0 ? log_fd_
+                     : ::open((folder_ / "serve.log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+    ::dup2(log, STDERR_FILENO);
+    ::close_range(STDERR_FILENO + 1, ~0U, 0);
+    std::exit(ServeCommand(static_cast<int>(argv.size()), argv.data(), Streams()));
   }
   int ExitCode() {
     int status = 0;
@@ -92,10 +99,11 @@ class ServeCommandTest : public ::testing::Test {
 
   fs::path folder_;
   pid_t serve_ = -1;
+  int log_fd_ = -1;  // takes stderr of `serve`; -1: serve.log
 };
 
 TEST_F(ServeCommandTest, StartsBothPassesFlagsAndStopsOnSigterm) {
-  Serve({"--model=/some/model", "--arena-bytes=1GiB", "--max-batch=3", "--listen=127.0.0.1:1",
+  Serve({kModel, "--arena-bytes=1GiB", "--max-batch=3", "--listen=127.0.0.1:1",
          "--store-metrics-address=127.0.0.1:2", "--drain-timeout=7s"});
   ASSERT_TRUE(AwaitBoth()) << Log();
   const pid_t store = PidOf("kv_store_service");
@@ -105,7 +113,7 @@ TEST_F(ServeCommandTest, StartsBothPassesFlagsAndStopsOnSigterm) {
   EXPECT_THAT(store_arguments, HasSubstr("--metrics-address=127.0.0.1:2\n"));
   EXPECT_THAT(store_arguments, ::testing::Not(HasSubstr("--model")));
   const std::string worker_arguments = ReadText(folder_ / "gpu_worker.args");
-  EXPECT_THAT(worker_arguments, HasSubstr("--model=/some/model\n"));
+  EXPECT_THAT(worker_arguments, HasSubstr(std::string(kModel) + "\n"));
   EXPECT_THAT(worker_arguments, HasSubstr("--max-batch=3\n"));
   EXPECT_THAT(worker_arguments, HasSubstr("--drain-timeout=7s\n"));
   EXPECT_THAT(worker_arguments, HasSubstr("--listen=127.0.0.1:1,unix:" + folder_.string()));
@@ -165,15 +173,102 @@ TEST_F(ServeCommandTest, NothingOutlivesAKilledSupervisor) {
   EXPECT_TRUE(Await([&] { return IsGone(PidOf("gpu_worker")); }));
 }
 
+TEST_F(ServeCommandTest, HangUpReachesTheServicesAndEndsNothing) {
+  Serve();
+  ASSERT_TRUE(AwaitBoth()) << Log();
+  const pid_t worker = PidOf("gpu_worker");
+  ::kill(serve_, SIGHUP);
+  ASSERT_TRUE(Await([&] {
+    return ReadText(folder_ / "gpu_worker.hups") == "1" &&
+           ReadText(folder_ / "kv_store_service.hups") == "1";
+  })) << Log();
+  ::kill(serve_, SIGHUP);
+  ASSERT_TRUE(Await([&] { return ReadText(folder_ / "gpu_worker.hups") == "11"; })) << Log();
+  EXPECT_EQ(PidOf("gpu_worker"), worker);
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk) << Log();
+}
+
+TEST_F(ServeCommandTest, AServiceThatDiesAgainAndAgainIsGivenUp) {
+  Serve();
+  ASSERT_TRUE(AwaitBoth()) << Log();
+  ASSERT_TRUE(Await([&] { return Log().find("gpu_worker is serving") != std::string::npos; }));
+  Touch("gpu_worker.refuse");
+  ::kill(PidOf("gpu_worker"), SIGKILL);
+  EXPECT_EQ(ExitCode(), kExitFailed) << Log();
+  EXPECT_THAT(Log(), HasSubstr("gpu_worker ended 4 times in a row before it served anything, now "
+                               "with exit code 2"));
+  EXPECT_TRUE(IsGone(PidOf("kv_store_service")));
+}
+
+TEST_F(ServeCommandTest, AFolderOfAnotherServerIsRefusedAndTheOtherGoesOn) {
+  Serve();
+  ASSERT_TRUE(AwaitBoth()) << Log();
+  const pid_t first = serve_;
+  const std::string name = "retroinfer serve (process " + std::to_string(first) + ") uses ";
+  Serve();
+  EXPECT_EQ(ExitCode(), kExitFailed);
+  EXPECT_THAT(Log(), HasSubstr(name + folder_.string()));
+  serve_ = first;
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk);
+}
+
+TEST_F(ServeCommandTest, AStoreThatSomebodyElseRunsIsNotTakenForItsOwn) {
+  const auto lock = common::FolderLock::Take(folder_.string(), "kv_store", "kv_store_service");
+  ASSERT_TRUE(lock.ok());
+  Serve();
+  EXPECT_EQ(ExitCode(), kExitFailed);
+  EXPECT_THAT(Log(), HasSubstr("kv_store_service (process " + std::to_string(::getpid())));
+  EXPECT_EQ(PidOf("kv_store_service"), 0);
+}
+
+TEST_F(ServeCommandTest, AReaderThatGoesAwayEndsNothing) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  log_fd_ = ends[1];
+  Serve();
+  ::close(ends[1]);
+  ::close(ends[0]);  // the first line meets a broken pipe
+  ASSERT_TRUE(AwaitBoth());
+  const pid_t worker = PidOf("gpu_worker");
+  ::kill(worker, SIGKILL);
+  ASSERT_TRUE(Await([&] { return PidOf("gpu_worker") != worker; }));
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk);
+}
+
+TEST_F(ServeCommandTest, APipeThatNobodyReadsHoldsUpNothing) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const std::string page(4096, 'x');
+  while (::write(ends[1], page.data(), page.size()) > 0) continue;
+  ASSERT_EQ(::fcntl(ends[1], F_SETFL, 0), 0);
+  log_fd_ = ends[1];
+  Serve();
+  ASSERT_TRUE(AwaitBoth());
+  const pid_t worker = PidOf("gpu_worker");
+  ::kill(worker, SIGKILL);
+  EXPECT_TRUE(Await([&] { return PidOf("gpu_worker") != worker; }));
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk);
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST_F(ServeCommandTest, MistakesAreToldBeforeAnythingStarts) {
   Serve({});
   EXPECT_EQ(ExitCode(), kExitUsage);
   EXPECT_THAT(Log(), HasSubstr("--model is missing"));
+  Serve({"--model=/no/such/model"});
+  EXPECT_EQ(ExitCode(), kExitUsage);
+  EXPECT_THAT(Log(), HasSubstr("there is no folder /no/such/model"));
+  EXPECT_EQ(PidOf("kv_store_service"), 0);
   fs::remove(folder_ / "gpu_worker");
   Serve();
   EXPECT_EQ(ExitCode(), kExitUsage);
   EXPECT_THAT(Log(), HasSubstr("gpu_worker is not there"));
-  Serve({"--model=/m", "--nonsense"});
+  Serve({kModel, "--nonsense"});
   EXPECT_EQ(ExitCode(), kExitUsage);
 }
 

@@ -24,13 +24,15 @@ TEST(RestartDelay, DoublesUntilAProcessHasLivedLong) {
   EXPECT_EQ(delay.Next(now - absl::Minutes(2), now), absl::Milliseconds(500));
 }
 
+void Ignore(Supervisor::Severity, const std::string&) {}
+
 ServiceSpec Spec(const std::string& command) {
   return {"service", {"/bin/sh", "-c", command}, "unix:/no/such/socket", absl::Seconds(5)};
 }
 
 TEST(Supervisor, AServiceThatEndsIsAnErrorAtTheStart) {
   Supervisor supervisor(
-      "serve", {Spec("exit 3")}, [] { return 0; }, Streams());
+      {Spec("exit 3")}, [] { return 0; }, Ignore);
   const absl::Status status = supervisor.Start();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(status.message()), HasSubstr("exit code 3"));
@@ -39,8 +41,7 @@ TEST(Supervisor, AServiceThatEndsIsAnErrorAtTheStart) {
 
 TEST(Supervisor, AProgramThatIsNotThereIsAnError) {
   Supervisor supervisor(
-      "serve", {{"service", {"/no/such/program"}, "unix:/x", absl::Seconds(5)}}, [] { return 0; },
-      Streams());
+      {{"service", {"/no/such/program"}, "unix:/x", absl::Seconds(5)}}, [] { return 0; }, Ignore);
   EXPECT_EQ(supervisor.Start().code(), absl::StatusCode::kNotFound);
   supervisor.Stop();
 }
@@ -48,9 +49,9 @@ TEST(Supervisor, AProgramThatIsNotThereIsAnError) {
 TEST(Supervisor, ASignalEndsTheWaitForAService) {
   int asked = 0;
   Supervisor supervisor(
-      "serve", {Spec("exec sleep 100")}, [&] { return ++asked > 2 ? 1 : 0; }, Streams());
+      {Spec("exec sleep 100")}, [&] { return ++asked > 2 ? 1 : 0; }, Ignore);
   EXPECT_EQ(supervisor.Start().code(), absl::StatusCode::kCancelled);
-  supervisor.Watch();
+  EXPECT_TRUE(supervisor.Watch().ok());
   supervisor.Stop();
 }
 

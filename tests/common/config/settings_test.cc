@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/build_info/build_info.h"
+
 namespace retroinfer::common {
 namespace {
 
@@ -91,6 +93,74 @@ TEST_F(SettingsTest, RefusesBadDurationsUnknownFlagsAndFiles) {
   EXPECT_FALSE(Parse({"--unknown"}).ok());
   EXPECT_FALSE(Parse({"--config", "/nonexistent/file"}).ok());
   EXPECT_FALSE(Parse({"--config", WriteFile("no-such-option=1\n").c_str()}).ok());
+}
+
+TEST_F(SettingsTest, NamesTheLineAndTheSettingThatWasMeant) {
+  const std::string path = WriteFile("# a comment\nport = 2\n\narena-byts = \"1GiB\"\n");
+  const std::string message(Parse({"--config", path.c_str()}).message());
+  EXPECT_THAT(message, testing::HasSubstr(path + ", line 4: there is no setting 'arena-byts'"));
+  EXPECT_THAT(message, testing::HasSubstr("did you mean arena-bytes?"));
+  EXPECT_THAT(std::string(Parse({"--arena-byte=1"}).message()),
+              testing::HasSubstr("did you mean --arena-bytes?"));
+}
+
+TEST_F(SettingsTest, SaysWhereABadValueCameFrom) {
+  const std::string path = WriteFile("wait = soon\n");
+  EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).message()),
+              testing::HasSubstr("(from " + path + ", line 1)"));
+  ::setenv("RETROINFER_ARENA_BYTES", "lots", 1);
+  EXPECT_THAT(std::string(Parse({}).message()),
+              testing::HasSubstr("(from RETROINFER_ARENA_BYTES)"));
+}
+
+TEST_F(SettingsTest, AFileThatAllProgramsShareMaySetOthersToo) {
+  // max-tokens is a setting, but not one of this program.
+  const std::string path = WriteFile("max-tokens = 5\nport = 2\n");
+  EXPECT_THAT(std::string(Parse({"--config", path.c_str()}).message()),
+              testing::HasSubstr("but of another program"));
+  ::setenv("RETROINFER_CONFIG", path.c_str(), 1);
+  EXPECT_TRUE(Parse({}).ok());
+  EXPECT_EQ(port_, 2);
+  WriteFile("max-tokes = 5\n");
+  EXPECT_FALSE(Parse({}).ok());
+  ::unsetenv("RETROINFER_CONFIG");
+}
+
+TEST_F(SettingsTest, FilesThatAreNoneAreErrors) {
+  EXPECT_THAT(std::string(Parse({"--config", "/"}).message()), testing::HasSubstr("directory"));
+  EXPECT_THAT(std::string(Parse({"--config", "/nonexistent/file"}).message()),
+              testing::HasSubstr("/nonexistent/file"));
+  EXPECT_THAT(std::string(Parse({"--config", "/dev/zero"}).message()),
+              testing::HasSubstr("larger than"));
+}
+
+TEST_F(SettingsTest, AVariableMayHaveANameOfItsOwn) {
+  settings_.NameVariable("--port", "RETROINFER_STORE_LISTEN");
+  ::setenv("RETROINFER_PORT", "3", 1);
+  ::setenv("RETROINFER_STORE_LISTEN", "4", 1);
+  EXPECT_TRUE(Parse({}).ok());
+  EXPECT_EQ(port_, 4);
+  ::unsetenv("RETROINFER_STORE_LISTEN");
+}
+
+TEST_F(SettingsTest, WarnsOfVariablesThatNobodyKnows) {
+  ::setenv("RETROINFER_ARENA_BYTE", "1GiB", 1);
+  ::setenv("RETROINFER_MODEL", "of another program", 1);
+  EXPECT_TRUE(Parse({}).ok());
+  ::unsetenv("RETROINFER_ARENA_BYTE");
+  ::unsetenv("RETROINFER_MODEL");
+  EXPECT_THAT(settings_.warnings(),
+              testing::Contains("RETROINFER_ARENA_BYTE is no setting of any program; did you mean "
+                                "RETROINFER_ARENA_BYTES?"));
+  EXPECT_THAT(settings_.warnings(), testing::Not(testing::Contains(testing::HasSubstr("MODEL"))));
+}
+
+TEST_F(SettingsTest, VersionHasNameAndCommit) {
+  const char* arguments[] = {"/usr/bin/program", "--version"};
+  testing::internal::CaptureStdout();
+  EXPECT_TRUE(settings_.Parse(2, arguments).ok());
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            std::string("program 1.2.3 (") + kBuildRevision + ")\n");
 }
 
 TEST_F(SettingsTest, HelpEndsTheProgramWithoutAnError) {

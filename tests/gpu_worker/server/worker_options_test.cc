@@ -98,5 +98,28 @@ TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {
   EXPECT_FALSE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
 }
 
+TEST_F(WorkerOptionsTest, AddressesThatOthersReachAreWarnedOf) {
+  ASSERT_TRUE(Parse({"--model=/m", "--listen=unix:/a,127.0.0.1:0,[::1]:0"}).ok());
+  EXPECT_THAT(options_.warnings, ::testing::IsEmpty());
+  options_ = {};
+  ASSERT_TRUE(Parse({"--model=/m", "--listen=127.0.0.1:0,0.0.0.0:50051"}).ok());
+  EXPECT_THAT(options_.warnings, ElementsAre(HasSubstr("0.0.0.0:50051 is reached by other machines "
+                                                       "without TLS"),
+                                             HasSubstr("--api-key-file or --tls-client-ca")));
+  options_ = {};
+  ASSERT_TRUE(Parse({"--model=/m", "--listen=[::]:1", "--tls-certificate=/c", "--tls-key=/k",
+                     "--tls-client-ca=/a"})
+                  .ok());
+  EXPECT_THAT(options_.warnings, ::testing::IsEmpty());
+}
+
+TEST_F(WorkerOptionsTest, NoneIsNoMetricsEndpoint) {
+  ASSERT_TRUE(Parse({"--model=/m"}).ok());
+  EXPECT_EQ(options_.metrics_address, "127.0.0.1:9401");
+  options_ = {};
+  ASSERT_TRUE(Parse({"--model=/m", "--metrics-address=none"}).ok());
+  EXPECT_EQ(options_.metrics_address, "");
+}
+
 }  // namespace
 }  // namespace retroinfer

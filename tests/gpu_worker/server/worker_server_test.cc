@@ -11,6 +11,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/liveness.h"
 #include "common/status/error_reason.h"
 #include "tests/support/worker_harness.h"
 
@@ -72,15 +73,18 @@ TEST(WorkerServer, HealthFollowsTheEngine) {
   settings.server.api_key = "needed by every RPC but health";
   WorkerHarness worker(settings);
   EXPECT_EQ(Health(worker, ""), "NOT_SERVING");
+  EXPECT_EQ(Health(worker, common::kLivenessService), "SERVING");
   EXPECT_EQ(Health(worker, kService), "NOT_SERVING");
   worker.engine().SetReady(false);
   worker.Serve();
   EXPECT_EQ(Health(worker, ""), "NOT_SERVING");
+  EXPECT_EQ(Health(worker, common::kLivenessService), "SERVING");
   worker.engine().SetReady(true);
   EXPECT_TRUE(AwaitHealth(worker, "SERVING"));
   EXPECT_EQ(Health(worker, kService), "SERVING");
   worker.engine().SetReady(false);
   EXPECT_TRUE(AwaitHealth(worker, "NOT_SERVING"));
+  EXPECT_EQ(Health(worker, common::kLivenessService), "SERVING");
 }
 
 TEST(WorkerServer, ReflectionNeedsTheKeyToo) {

@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "build_paths.h"
+#include "common/rpc/liveness.h"
 #include "common/shm/descriptor_protocol.h"
 #include "common/shm/fd_channel.h"
 #include "tests/kv_store_service/random_seed.h"
@@ -509,7 +510,7 @@ TEST_F(StoreProcessTest, TwoStoresDoNotShareAFolder) {
   const auto status = second.Wait(absl::Seconds(5));
   ASSERT_TRUE(status.has_value());
   EXPECT_EQ(WEXITSTATUS(*status), 1);
-  EXPECT_THAT(second.Log(), HasSubstr("another kv_store_service uses"));
+  EXPECT_THAT(second.Log(), HasSubstr("kv_store_service (process "));
 }
 
 // Asks the standard health service; the message types are not needed for one string and one number.
@@ -540,6 +541,7 @@ TEST_F(StoreProcessTest, TellsItsHealth) {
   EXPECT_FALSE(Stats().worker_attached());
   EXPECT_TRUE(Eventually([&] { return IsServing(channel_, ""); }));
   EXPECT_TRUE(IsServing(channel_, "retroinfer.kvstore.v1.KvStoreService"));
+  EXPECT_TRUE(IsServing(channel_, common::kLivenessService));
   EXPECT_FALSE(IsServing(channel_, "retroinfer.kvstore.v1.Unknown"));
 }
 
