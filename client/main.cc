@@ -1,5 +1,8 @@
 // retroinfer: the command for people.
+#include <google/protobuf/stubs/common.h>
+#if GOOGLE_PROTOBUF_VERSION < 4022000
 #include <google/protobuf/stubs/logging.h>
+#endif
 
 #include <cstdio>
 #include <string>
@@ -50,7 +53,9 @@ int Finish(const Subcommand& subcommand, int exit_code) {
 }
 
 int Run(int argc, char** argv) {
+#if GOOGLE_PROTOBUF_VERSION < 4022000
   google::protobuf::SetLogHandler(nullptr);  // the server says what is wrong with a request
+#endif
   const std::string_view name = argc > 1 ? argv[1] : "";
   for (const Subcommand& subcommand : kSubcommands) {
     if (subcommand.name == name) return Finish(subcommand, subcommand.run(argc - 1, argv + 1, {}));

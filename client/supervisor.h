@@ -82,7 +82,7 @@ class Supervisor {
     absl::Time started;
     absl::Time restart_at;  // while there is no process
     int64_t starts = 0;
-    int quick_deaths = 0;   // since it last served
+    int quick_deaths = 0;  // since it last served
   };
 
   absl::Status StartService(Service& service);

@@ -122,7 +122,7 @@ int Run(int argc, char** argv) {
   common::Metrics metrics("gpu_worker", common::kBuildVersion, common::kBuildRevision,
                           device.backend);
   metrics.SetRestarts(options.restarts);
-  common::AddLogMetrics(&metrics);
+  common::AddLogMetrics(&metrics, "gpu_worker");
   if (!options.metrics_address.empty()) {
     const absl::StatusOr<int> port = metrics.Serve(options.metrics_address);
     if (!port.ok()) return Fail(port.status());

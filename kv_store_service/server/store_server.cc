@@ -155,7 +155,7 @@ absl::Status StoreServer::Initialize() {
   metrics_ = std::make_unique<common::Metrics>("kv_store_service", common::kBuildVersion,
                                                common::kBuildRevision, "cpu");
   metrics_->SetRestarts(options_.restarts);
-  common::AddLogMetrics(metrics_.get());
+  common::AddLogMetrics(metrics_.get(), "kv_store_service");
   store_metrics_ = std::make_unique<StoreMetrics>(metrics_.get(), store_.get());
   if (!options_.metrics_address.empty()) {
     ASSIGN_OR_RETURN(metrics_port_, metrics_->Serve(options_.metrics_address));

@@ -213,12 +213,13 @@ class SeriesTest(Base):
         self.assertEqual(LEFT_OUT & used, set())
 
 
-# Names of builds and models, and totals of what the dashboards show as bytes or rates.
+# Names of builds and models, what only the log itself is about, and totals of what the dashboards show as bytes or rates.
 LEFT_OUT = {
     "retroinfer_model_info", "retroinfer_cache_config_info",
     "retroinfer_clusters", "retroinfer_memory_adoptions_total", "retroinfer_durable_tier",
     "retroinfer_durable_restored_total", "retroinfer_durable_evicted_bytes_total",
     "retroinfer_contexts_expired_total",
+    "retroinfer_log_lines_dropped_total",
     "retroinfer_mirror_slots", "retroinfer_mirror_slots_used",
 }
 
