@@ -122,8 +122,48 @@ bool EndSignalCame(absl::Duration wait) {
   return signal > 0 && Ends(signal);
 }
 
-#include <algorithm>
-#include <atomic>
+[[noreturn]] void EndNow() {
+  common::FlushProcessLog();
+  ::_exit(EXIT_SUCCESS);
+}
+
+// Starts the server. A disk can take its time then: a signal ends the process at once, which
+// what is durable survives as it survives every other end.
+absl::StatusOr<std::unique_ptr<StoreServer>> StartUnlessSignalled(
+    const StoreServerOptions& options) {
+  std::atomic<bool> started{false};
+  std::thread watch([&started] {
+    while (!started) {
+      if (!EndSignalCame(absl::Milliseconds(20))) continue;
+      spdlog::info("stopping while starting");
+      EndNow();
+    }
+  });
+  auto server = StoreServer::Start(options);
+  started = true;
+  watch.join();
+  return server;
+}
+
+// Waits for a signal that ends the service, and feeds the watchdog meanwhile while the store's
+// loops go on.
+int AwaitEndSignal(StoreServer& server, const common::ServiceNotifier& notifier,
+                   const std::string& serving) {
+  const sigset_t signals = AllSignals();
+  const timespec wait = absl::ToTimespec(
+      std::clamp(notifier.watchdog_period() / 16, absl::Milliseconds(10), absl::Milliseconds(500)));
+  while (true) {
+    const int signal = notifier.watchdog_period() == absl::ZeroDuration()
+                           ? ::sigwaitinfo(&signals, nullptr)
+                           : ::sigtimedwait(&signals, nullptr, &wait);
+    if (signal <= 0) {
+      if (server.MadeProgress()) notifier.Feed();
+      continue;
+    }
+    if (signal == SIGHUP) notifier.Reloading();
+    if (Ends(signal)) return signal;
+    notifier.Ready(serving);
+  }
 }
 
 // What is durable needs no farewell: a disk that does not answer must not keep the process.
