@@ -12,6 +12,8 @@
 #include "absl/time/time.h"
 #include "client/context_affinity.h"
 #include "client/number_format.h"
+#include "common/rpc/grpc_status.h"
+#include "common/status/error_reason.h"
 
 namespace retroinfer::client {
 namespace {
@@ -54,8 +56,17 @@ nlohmann::json ContinuationJson(const Continuation& continuation) {
 // Longer than a balancer takes to notice that a node is gone (deploy/fleet/haproxy.cfg).
 constexpr absl::Duration kFirstRetryPause = absl::Seconds(1);
 
+// Whether a stream broke off on its way: balancers end one with these codes when its node dies, and
+// only a server gives a reason.
+bool BrokeOff(const grpc::Status& status) {
+  return (status.error_code() == grpc::StatusCode::UNKNOWN ||
+          status.error_code() == grpc::StatusCode::INTERNAL) &&
+         common::ReasonOf(common::FromGrpcStatus(status)).reason.empty();
+}
+
 bool MayBeAskedAgain(const GenerationOutcome& outcome) {
-  return outcome.status.error_code() == grpc::StatusCode::UNAVAILABLE &&
+  const bool is_gone = outcome.status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  return (is_gone || BrokeOff(outcome.status)) &&
          std::ranges::all_of(outcome.continuations, [](const Continuation& continuation) {
            return continuation.token_ids.empty() && continuation.text.empty();
          });

@@ -1,12 +1,20 @@
 #include "client/generation.h"
 
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/rpc/grpc_status.h"
+#include "common/status/error_reason.h"
 #include "tests/support/worker_harness.h"
 
 namespace retroinfer::client {
@@ -95,6 +103,73 @@ TEST(RunGeneration, AsksAServerAgainThatIsNotReady) {
   loader.join();
   EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
   EXPECT_EQ(outcome.continuations.at(0).text, "98 99 ");
+}
+
+// Fails the first call, with what `before` wrote; answers "x" to others.
+class FailsOnce : public v1::GenerationService::Service {
+ public:
+  FailsOnce(grpc::Status failure, std::vector<v1::GenerateResponse> before)
+      : failure_(std::move(failure)), before_(std::move(before)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest*,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    if (++calls_ == 1) {
+      for (const v1::GenerateResponse& response : before_) writer->Write(response);
+      return failure_;
+    }
+    v1::GenerateResponse response;
+    response.mutable_output()->set_text("x");
+    writer->Write(response);
+    return grpc::Status::OK;
+  }
+  GenerationOutcome Ask() {
+    const auto connection = Connection::Open({.address = absl::StrCat("127.0.0.1:", port_)});
+    v1::GenerateRequest request;
+    request.set_text("a");
+    return RunGeneration(**connection, request, {}, nullptr);
+  }
+  int calls() const { return calls_; }
+
+ private:
+  const grpc::Status failure_;
+  const std::vector<v1::GenerateResponse> before_;
+  std::atomic<int> calls_ = 0;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+v1::GenerateResponse Progress() {
+  v1::GenerateResponse response;
+  response.mutable_progress()->set_total_tokens(5);
+  return response;
+}
+
+TEST(RunGeneration, AsksAgainWhenANodeIsLostBeforeItAnswers) {
+  for (const auto code : {grpc::StatusCode::UNAVAILABLE, grpc::StatusCode::UNKNOWN}) {
+    FailsOnce server(grpc::Status(code, "stream removed"), {Progress()});
+    const GenerationOutcome outcome = server.Ask();
+    EXPECT_TRUE(outcome.status.ok()) << outcome.status.error_message();
+    EXPECT_EQ(outcome.continuations.at(0).text, "x");
+    EXPECT_EQ(server.calls(), 2);
+  }
+}
+
+TEST(RunGeneration, AnswersThatBeganAndServersThatDeclineStay) {
+  v1::GenerateResponse output;
+  output.mutable_output()->set_text("begun");
+  FailsOnce began(grpc::Status(grpc::StatusCode::UNAVAILABLE, "stream removed"), {output});
+  const GenerationOutcome outcome = began.Ask();
+  EXPECT_EQ(outcome.status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(outcome.continuations.at(0).text, "begun");
+  EXPECT_EQ(began.calls(), 1);
+  FailsOnce declined(
+      common::ToGrpcStatus(common::WithReason(absl::InternalError("a bug"), "INTERNAL")), {});
+  EXPECT_EQ(declined.Ask().status.error_code(), grpc::StatusCode::INTERNAL);
+  EXPECT_EQ(declined.calls(), 1);
 }
 
 TEST(RunGeneration, NobodyIsNotAskedAgain) {
