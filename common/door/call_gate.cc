@@ -24,6 +24,11 @@ constexpr uint32_t kLargeDataBytes = 1024;  // frames from this size are not cou
 constexpr int64_t kLargeRequestBytes = 1 << 20;
 constexpr std::string_view kHealthWatch = "/grpc.health.v1.Health/Watch";
 
+absl::Status Full(const std::string& what, std::string_view reason) {
+  const absl::Status status = absl::ResourceExhaustedError(what + "; try again later");
+  return WithRetry(WithReason(status, reason), absl::Seconds(1));
+}
+
 void AppendReset(uint32_t stream, uint32_t error, std::string* out) {
   std::string code;
   AppendBigEndian32(error, &code);
@@ -184,10 +189,8 @@ absl::Status CallGate::BeginData(absl::Time now, std::string* to_server) {
     const int64_t limit = budget_->limits.request_bytes_max;
     if (budget_->request_bytes > limit * (call.request_bytes > kLargeRequestBytes ? 1 : 2)) {
       Abort(frame_.stream,
-            WithReason(absl::ResourceExhaustedError(
-                           absl::StrCat("requests that are being received take more than ", limit,
-                                        " bytes; try again later")),
-                       "TOO_MANY_REQUEST_BYTES"),
+            Full(absl::StrCat("requests that are being received take more than ", limit, " bytes"),
+                 "TOO_MANY_REQUEST_BYTES"),
             now, to_server);
     }
   }
@@ -336,9 +339,7 @@ std::optional<absl::Status> CallGate::WhyRefused(const HeaderList& headers, bool
   const int64_t limit =
       watches ? budget_->limits.health_watches_max : budget_->limits.open_calls_max;
   if ((watches ? budget_->health_watches : budget_->open_calls) < limit) return std::nullopt;
-  return WithReason(absl::ResourceExhaustedError(
-                        absl::StrCat(limit, " calls are open; try again when one has ended")),
-                    "TOO_MANY_CALLS");
+  return Full(absl::StrCat(limit, " calls are open"), "TOO_MANY_CALLS");
 }
 
 void CallGate::PassHeaders(const HeaderList& headers, std::string* to_server) const {

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log/check.h"
 #include "common/status/error_reason.h"
+#include "gpu_worker/engine/request_errors.h"
 
 namespace retroinfer {
 namespace {
@@ -202,8 +203,7 @@ void GenerateCall::AddFinished(int index, const GenerationResult& result) {
         "DEADLINE"));
   } else if (result.reason == FinishReason::kCancelled && result.completion_tokens == 0 &&
              !discard_ && context_.draining != nullptr && *context_.draining) {
-    SetError(common::WithReason(
-        absl::UnavailableError("the server shut down before the request's turn came"), "DRAINING"));
+    SetError(DrainingError());
   } else if (!discard_) {
     queue_->AddFinished(index, result);
   }
