@@ -1,8 +1,7 @@
 // A stream is in calls_ from the header block that was passed on until the server has ended it or a
 // reset was passed on. All other streams up to last_stream_ have been refused or are over: what
 // comes for them is dropped, and the client gets its window back for their DATA. Calls of calls_
-// are counted in budget_->open_calls, or health_watches; those with client_ended and not answered
-// also in unanswered.
+// count in budget_->open_calls, or health_watches; with client_ended and no answer in unanswered.
 #include "common/door/call_gate.h"
 
 #include <algorithm>
