@@ -25,9 +25,13 @@ eventually() {
   done
 }
 
+# The bridges of container networks; podman leaves them behind when it removes the network.
+bridges() { (cd /sys/class/net && ls -d cni-podman* 2>/dev/null) || true; }
+
 begin_engine() {  # folder whose images are kept, or ""
   engine=$(mktemp -d /tmp/retroinfer-try.XXXXXX)
   graph=${1:-$engine/graph}
+  bridges_before=" $(bridges | xargs) "
   trap end_engine EXIT
   trap 'exit 130' INT TERM
   mkdir -p "$graph"
@@ -66,6 +70,10 @@ end_engine() {
   podman volume rm -af >/dev/null 2>&1 || true
   podman secret rm -a >/dev/null 2>&1 || true
   buildah rm -a >/dev/null 2>&1 || true
+  local bridge
+  for bridge in $(bridges); do
+    [[ $bridges_before == *" $bridge "* ]] || ip link delete "$bridge" || true
+  done
   local mount
   for mount in $(awk -v at="$engine" -v graph="$graph" 'index($2, at) == 1 || index($2, graph) == 1 { print $2 }' \
     /proc/mounts | sort -r); do
