@@ -11,6 +11,7 @@
 # Needs Debian's buildah podman runc mmdebstrap python3-yaml (docker-compose), a kubectl of 1.27 or later, and the
 # demo model. Everything of the engine is in a temporary folder: images, containers and volumes of this machine are
 # neither seen nor touched, and no port of it is taken.
+# --compose uses a bridged network: CNI's chains of iptables, without container rules, stay behind.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
