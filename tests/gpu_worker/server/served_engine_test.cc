@@ -82,7 +82,6 @@ TEST_F(ServedEngineWithStoreTest, NeverHasMoreSlotsThanTheArenaHasPages) {
 TEST_F(ServedEngineWithStoreTest, CountsNothingOfItsWarmUp) {
   options_.synthetic_context = 2048;  // so that the warm-up has segments, too
   options_.default_attention.policy = PolicyKind::kWave;
-  const common::ServiceNotifier silent;
   auto engine = LoadServedEngine(options_, CreateCpuBackend(options_).value(), silent);
   ASSERT_TRUE(engine.ok()) << engine.status();
   EXPECT_EQ((*engine)->model().architecture, "LlamaForCausalLM");
