@@ -1,9 +1,4 @@
 // retroinfer: the command for people.
-#include <google/protobuf/stubs/common.h>
-#if GOOGLE_PROTOBUF_VERSION < 4022000
-#include <google/protobuf/stubs/logging.h>
-#endif
-
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -13,6 +8,7 @@
 #include "client/exit_code.h"
 #include "common/build_info/build_info.h"
 #include "common/config/option_list.h"
+#include "common/log/library_log.h"
 #include "common/process/standard_streams.h"
 
 namespace retroinfer::client {
@@ -41,8 +37,8 @@ void PrintHelp(std::FILE* out) {
   }
   std::fprintf(
       out,
-      "\n'retroinfer COMMAND --help' lists the options of a command. Each can also be set\n"
-      "by an environment variable RETROINFER_OPTION_NAME or in a file named by --config.\n");
+      "\n'retroinfer COMMAND --help' lists the options of a command. Each can also be set by\n"
+      "an environment variable RETROINFER_OPTION_NAME, or in a file (--config).\n");
 }
 
 // A result that did not arrive is a failure, whatever the command thought.
@@ -53,9 +49,7 @@ int Finish(const Subcommand& subcommand, int exit_code) {
 }
 
 int Run(int argc, char** argv) {
-#if GOOGLE_PROTOBUF_VERSION < 4022000
-  google::protobuf::SetLogHandler(nullptr);  // the server says what is wrong with a request
-#endif
+  common::SilenceLibraries();  // the server says what is wrong with a request
   const std::string_view name = argc > 1 ? argv[1] : "";
   for (const Subcommand& subcommand : kSubcommands) {
     if (subcommand.name == name) return Finish(subcommand, subcommand.run(argc - 1, argv + 1, {}));

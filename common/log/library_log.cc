@@ -91,4 +91,16 @@ void TakeLogsOfLibraries() {
 #endif
 }
 
+void SilenceLibraries() {
+#ifdef RETROINFER_GRPC_HAS_LOG_FUNCTION
+  gpr_set_log_function([](gpr_log_func_args*) {});
+#endif
+#if GOOGLE_PROTOBUF_VERSION < 4022000
+  google::protobuf::SetLogHandler(nullptr);
+#endif
+#ifdef RETROINFER_ABSL_HAS_LOG_SINKS
+  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kFatal);
+#endif
+}
+
 }  // namespace retroinfer::common

@@ -9,4 +9,7 @@ namespace retroinfer::common {
 // or again, by one thread at a time.
 void TakeLogsOfLibraries();
 
+// From now on they log nothing but what ends the process: for commands, whose messages say it all.
+void SilenceLibraries();
+
 }  // namespace retroinfer::common

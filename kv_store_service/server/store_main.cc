@@ -68,7 +68,8 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
       ->transform(CLI::CheckedTransformer(
           std::map<std::string, PersistMode>{{"write-through", PersistMode::kWriteThrough},
                                              {"on-demand", PersistMode::kOnDemand},
-                                             {"off", PersistMode::kOff}}));
+                                             {"off", PersistMode::kOff}}))
+      ->default_str("write-through");
   DiskLimits& limits = options->durable.limits;
   settings->AddByteSize("--cache-bytes", &limits.cap_bytes,
                         "Most that --cache-dir may take on disk; 0: no limit");

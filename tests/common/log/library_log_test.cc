@@ -56,6 +56,17 @@ TEST_F(LibraryLogTest, GrpcLogsThroughSpdlogAndNotWithoutBound) {
 }
 #endif
 
+TEST_F(LibraryLogTest, CommandsCanHaveThemSilent) {
+  SilenceLibraries();
+  ::testing::internal::CaptureStderr();
+#if GRPC_CPP_VERSION_MAJOR == 1 && GRPC_CPP_VERSION_MINOR < 66
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
+  gpr_log(GPR_ERROR, "bad: %d", 7);
+#endif
+  EXPECT_EQ(text_.str(), "");
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 TEST_F(LibraryLogTest, AbslLogsThroughSpdlogAndNotWithoutBound) {
 #ifdef ABSL_LOG
   ::testing::internal::CaptureStderr();
