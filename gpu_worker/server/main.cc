@@ -42,7 +42,7 @@ sigset_t EndSignals() {
   return signals;
 }
 
-// The same and SIGHUP, which asks to open the log file again.
+// The same and SIGHUP, which asks to open the log file and to read certificates again.
 sigset_t AllSignals() {
   sigset_t signals = EndSignals();
   sigaddset(&signals, SIGHUP);
@@ -52,7 +52,7 @@ sigset_t AllSignals() {
 // Returns whether `signal` ends the worker; does what another one asks for.
 bool Ends(int signal) {
   if (signal != SIGHUP) return true;
-  spdlog::info("SIGHUP: opening the log again; certificates are read again by themselves");
+  spdlog::info("SIGHUP: opening the log and reading the certificates again");
   common::ReopenProcessLog();
   return false;
 }
@@ -142,7 +142,10 @@ int Run(int argc, char** argv) {
   int signal = 0;
   while (true) {
     ::sigwait(&signals, &signal);
-    if (signal == SIGHUP) notifier.Reloading();
+    if (signal == SIGHUP) {
+      notifier.Reloading();
+      (*server)->ReloadCertificates();
+    }
     if (Ends(signal)) break;
     notifier.Ready(serving);
   }

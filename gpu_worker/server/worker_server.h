@@ -53,6 +53,9 @@ class WorkerServer {
   // As given, with the port that was taken where port 0 was asked for.
   const std::vector<std::string>& addresses() const { return door_->addresses(); }
 
+  // Reads the certificates again now; they are read when they have changed, too.
+  void ReloadCertificates() { door_->ReloadCertificates(); }
+
  private:
   WorkerServer(const ServerOptions& options, common::Metrics& metrics);
   absl::Status Listen();
