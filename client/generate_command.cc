@@ -94,9 +94,10 @@ void FillInput(const GenerateOptions& options, std::string prompt, v1::GenerateR
 }
 
 // Streams one continuation as it comes; several are printed one after the other at the end.
+// `*written` says whether all of the text has arrived; when not, the call is cancelled.
 GenerationOutcome Stream(const Connection& connection, const v1::GenerateRequest& request,
                          const GenerateOptions& options, const Streams& streams,
-                         InterruptWatcher* interrupts) {
+                         InterruptWatcher* interrupts, absl::Status* written) {
   PrefillProgressLine progress(options.quiet ? nullptr : streams.err, IsTerminal(streams.err));
   GenerationCallbacks callbacks;
   callbacks.on_progress = [&](const v1::PrefillProgress& event) { progress.Show(event); };
@@ -104,7 +105,8 @@ GenerationOutcome Stream(const Connection& connection, const v1::GenerateRequest
     progress.Clear();
     if (options.json || options.n > 1) return true;
     std::fwrite(text.data(), 1, text.size(), streams.out);
-    return FlushResults(streams.out).ok();
+    *written = FlushResults(streams.out);
+    return written->ok();
   };
   return RunGeneration(connection, request, callbacks, interrupts);
 }
@@ -165,11 +167,11 @@ int GenerateCommand(int argc, const char* const* argv, const Streams& streams) {
   FillInput(options, *std::move(prompt), &request);
   if (options.n > 1) request.mutable_sampling()->set_n(options.n);
   request.set_return_progress(!options.quiet);
-  const GenerationOutcome outcome = Stream(**connection, request, options, streams, &interrupts);
+  absl::Status written;
+  const GenerationOutcome outcome =
+      Stream(**connection, request, options, streams, &interrupts, &written);
+  if (!written.ok()) return fail(written, kExitFailed);
   if (!outcome.status.ok()) {
-    if (const absl::Status written = FlushResults(streams.out); !written.ok()) {
-      return fail(written, kExitFailed);
-    }
     if (!outcome.continuations[0].text.empty()) std::fputc('\n', streams.out);
     std::fflush(streams.out);
     if (interrupts.last_signal() != 0) {

@@ -95,8 +95,14 @@ class LibeditEditor final : public LineEditor {
       const ssize_t size = ::read(in_, &byte, 1);
       if (size < 0 && (errno == EINTR || errno == EAGAIN)) continue;
       if (size <= 0) return 0;
-      const size_t used = std::mbrtowc(character, &byte, 1, &state);
+      const bool begun = std::mbsinit(&state) == 0;
+      size_t used = std::mbrtowc(character, &byte, 1, &state);
       if (used == static_cast<size_t>(-1)) {  // no character: leave it out
+        state = {};
+        // What came before may have been cut; this byte may begin the next one.
+        if (begun) used = std::mbrtowc(character, &byte, 1, &state);
+      }
+      if (used == static_cast<size_t>(-1)) {
         state = {};
       } else if (used != static_cast<size_t>(-2)) {
         return 1;

@@ -1,22 +1,21 @@
 #include "client/line_editor.h"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 
-#include "absl/time/clock.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace retroinfer::client {
 namespace {
-
-using ::testing::HasSubstr;
 
 // A terminal, and a person who watches what it shows.
 class LineEditorTest : public ::testing::Test {
@@ -31,7 +30,10 @@ class LineEditorTest : public ::testing::Test {
       while (!stop_) {
         pollfd polled{person_, POLLIN, 0};
         char bytes[256];
-        if (::poll(&polled, 1, 10) > 0) (void)!::read(person_, bytes, sizeof(bytes));
+        if (::poll(&polled, 1, 10) <= 0) continue;
+        const ssize_t size = ::read(person_, bytes, sizeof(bytes));
+        absl::MutexLock lock(&mutex_);
+        shown_.append(bytes, size > 0 ? static_cast<size_t>(size) : 0);
       }
     });
   }
@@ -42,53 +44,66 @@ class LineEditorTest : public ::testing::Test {
     std::fclose(terminal_);
     ::close(person_);
   }
-  void Type(const std::string& keys) {
-    EXPECT_EQ(::write(person_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  // Reads a line while somebody types `keys` as soon as the prompt is there: before, the terminal
+  // itself would edit them.
+  LineEditor::Result Read(const std::string& keys, std::string* line,
+                          const std::function<void()>& then = nullptr) {
+    {
+      absl::MutexLock lock(&mutex_);
+      shown_.clear();
+    }
+    std::thread typist([&] {
+      AwaitShown("> ");
+      EXPECT_EQ(::write(person_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+      if (then) then();
+    });
+    const LineEditor::Result result = editor_->ReadLine(line);
+    typist.join();
+    return result;
+  }
+  void AwaitShown(const std::string& text) {
+    const auto shown = [&] { return shown_.find(text) != std::string::npos; };
+    absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&shown), absl::Minutes(2))) << text;
   }
 
   int person_ = -1;
   std::FILE* terminal_ = nullptr;
   std::unique_ptr<LineEditor> editor_;
   std::atomic<bool> stop_{false};
+  absl::Mutex mutex_;
+  std::string shown_;  // what the terminal showed
   std::thread watcher_;
 };
 
 TEST_F(LineEditorTest, EditsAndRemembers) {
   ASSERT_NE(editor_, nullptr);
   std::string line;
-  Type("helo\x1b[Dl\n");  // arrow left
-  EXPECT_EQ(editor_->ReadLine(&line), LineEditor::Result::kLine);
+  EXPECT_EQ(Read("helo\x1b[Dl\n", &line), LineEditor::Result::kLine);  // arrow left
   EXPECT_EQ(line, "hello");
-  Type("\x1b[A world\n");  // arrow up
-  EXPECT_EQ(editor_->ReadLine(&line), LineEditor::Result::kLine);
+  EXPECT_EQ(Read("\x1b[A world\n", &line), LineEditor::Result::kLine);  // arrow up
   EXPECT_EQ(line, "hello world");
-  Type(
-      "gr\xc3\xbc\xc3\x9f\x7f\xc3\x9f"
-      "e\n");  // a character of two bytes, taken back once
-  EXPECT_EQ(editor_->ReadLine(&line), LineEditor::Result::kLine);
-  EXPECT_EQ(line,
-            "gr\xc3\xbc\xc3\x9f"
-            "e");
+  // A character of two bytes that is taken back at once, and one of which half is missing.
+  EXPECT_EQ(Read("gr\xc3\xbc\xc3\x9f\x7f\xc3\xc3\x9f" "e\n", &line), LineEditor::Result::kLine);
+  EXPECT_EQ(line, "gr\xc3\xbc\xc3\x9f" "e");
 }
 
 TEST_F(LineEditorTest, AnInterruptThrowsTheLineAway) {
+  ASSERT_NE(editor_, nullptr);
   std::string line;
-  std::thread interrupter([this] {
-    Type("unfinished");
-    absl::SleepFor(absl::Milliseconds(200));
+  const auto interrupt = [this] {
+    AwaitShown("unfinished");
     editor_->Interrupt();
-  });
-  EXPECT_EQ(editor_->ReadLine(&line), LineEditor::Result::kInterrupted);
-  interrupter.join();
-  Type("next\n");
-  EXPECT_EQ(editor_->ReadLine(&line), LineEditor::Result::kLine);
+  };
+  EXPECT_EQ(Read("unfinished", &line, interrupt), LineEditor::Result::kInterrupted);
+  EXPECT_EQ(Read("next\n", &line), LineEditor::Result::kLine);
   EXPECT_EQ(line, "next");
 }
 
 TEST_F(LineEditorTest, TheEndOfTheInputIsTheEnd) {
+  ASSERT_NE(editor_, nullptr);
   std::string line;
-  Type("\x04");
-  EXPECT_EQ(editor_->ReadLine(&line), LineEditor::Result::kEnd);
+  EXPECT_EQ(Read("\x04", &line), LineEditor::Result::kEnd);
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,12 +55,18 @@ class ServeCommandTest : public ::testing::Test {
     for (const char* name : {"kv_store_service", "gpu_worker"}) {
       fs::create_symlink(RETROINFER_FAKE_SERVICE, folder_ / name);
     }
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    (folder_ / "notify").string().copy(address.sun_path, sizeof(address.sun_path) - 1);
+    notify_fd_ = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    EXPECT_EQ(::bind(notify_fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
   }
   ~ServeCommandTest() override {
     if (serve_ > 0) {
       ::kill(serve_, SIGKILL);
       ::waitpid(serve_, nullptr, 0);
     }
+    ::close(notify_fd_);
     fs::remove_all(folder_);
   }
 
@@ -74,6 +82,7 @@ class ServeCommandTest : public ::testing::Test {
                      : ::open((folder_ / "serve.log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     ::dup2(log, STDERR_FILENO);
     ::close_range(STDERR_FILENO + 1, ~0U, 0);
+    ::setenv("NOTIFY_SOCKET", (folder_ / "notify").c_str(), 1);
     std::exit(ServeCommand(static_cast<int>(argv.size()), argv.data(), Streams()));
   }
   int ExitCode() {
@@ -94,11 +103,25 @@ class ServeCommandTest : public ::testing::Test {
   bool AwaitBoth() {
     return Await([&] { return PidOf("kv_store_service") > 0 && PidOf("gpu_worker") > 0; });
   }
+  // Waits until `serve` says so to its service manager: both have been seen to serve.
+  bool AwaitReady() {
+    return Await([&] {
+      char text[1024];
+      ssize_t size = 0;
+      while ((size = ::recv(notify_fd_, text, sizeof(text), 0)) > 0) {
+        if (std::string(text, static_cast<size_t>(size)).find("READY=1") != std::string::npos) {
+          return true;
+        }
+      }
+      return false;
+    });
+  }
   void Touch(const std::string& name) { std::ofstream(folder_ / name) << "x"; }
   std::string Log() { return ReadText(folder_ / "serve.log"); }
 
   fs::path folder_;
   pid_t serve_ = -1;
+  int notify_fd_ = -1;
   int log_fd_ = -1;  // takes stderr of `serve`; -1: serve.log
 };
 
@@ -125,12 +148,10 @@ TEST_F(ServeCommandTest, StartsBothPassesFlagsAndStopsOnSigterm) {
 
 TEST_F(ServeCommandTest, RestartsWhatDies) {
   Serve();
-  ASSERT_TRUE(AwaitBoth()) << Log();
+  ASSERT_TRUE(AwaitReady()) << Log();
   for (const std::string name : {"kv_store_service", "gpu_worker"}) {
     const pid_t first = PidOf(name);
     EXPECT_THAT(ReadText(folder_ / (name + ".args")), HasSubstr("--restarts=0\n"));
-    // The supervisor watches from when the second service serves.
-    absl::SleepFor(absl::Milliseconds(500));
     ::kill(first, SIGKILL);
     ASSERT_TRUE(Await([&] { return PidOf(name) != first; })) << Log();
     EXPECT_THAT(Log(), HasSubstr(name + " died (signal 9 (Killed)), restarting it in 500ms"));
@@ -191,8 +212,7 @@ TEST_F(ServeCommandTest, HangUpReachesTheServicesAndEndsNothing) {
 
 TEST_F(ServeCommandTest, AServiceThatDiesAgainAndAgainIsGivenUp) {
   Serve();
-  ASSERT_TRUE(AwaitBoth()) << Log();
-  ASSERT_TRUE(Await([&] { return Log().find("gpu_worker is serving") != std::string::npos; }));
+  ASSERT_TRUE(AwaitReady()) << Log();
   Touch("gpu_worker.refuse");
   ::kill(PidOf("gpu_worker"), SIGKILL);
   EXPECT_EQ(ExitCode(), kExitFailed) << Log();
@@ -230,7 +250,7 @@ TEST_F(ServeCommandTest, AReaderThatGoesAwayEndsNothing) {
   Serve();
   ::close(ends[1]);
   ::close(ends[0]);  // the first line meets a broken pipe
-  ASSERT_TRUE(AwaitBoth());
+  ASSERT_TRUE(AwaitReady());
   const pid_t worker = PidOf("gpu_worker");
   ::kill(worker, SIGKILL);
   ASSERT_TRUE(Await([&] { return PidOf("gpu_worker") != worker; }));
@@ -246,7 +266,7 @@ TEST_F(ServeCommandTest, APipeThatNobodyReadsHoldsUpNothing) {
   ASSERT_EQ(::fcntl(ends[1], F_SETFL, 0), 0);
   log_fd_ = ends[1];
   Serve();
-  ASSERT_TRUE(AwaitBoth());
+  ASSERT_TRUE(AwaitReady());
   const pid_t worker = PidOf("gpu_worker");
   ::kill(worker, SIGKILL);
   EXPECT_TRUE(Await([&] { return PidOf("gpu_worker") != worker; }));
