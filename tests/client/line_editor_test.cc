@@ -84,8 +84,13 @@ TEST_F(LineEditorTest, EditsAndRemembers) {
   EXPECT_EQ(Read("\x1b[A world\n", &line), LineEditor::Result::kLine);  // arrow up
   EXPECT_EQ(line, "hello world");
   // A character of two bytes that is taken back at once, and one of which half is missing.
-  EXPECT_EQ(Read("gr\xc3\xbc\xc3\x9f\x7f\xc3\xc3\x9f" "e\n", &line), LineEditor::Result::kLine);
-  EXPECT_EQ(line, "gr\xc3\xbc\xc3\x9f" "e");
+  EXPECT_EQ(Read("gr\xc3\xbc\xc3\x9f\x7f\xc3\xc3\x9f"
+                 "e\n",
+                 &line),
+            LineEditor::Result::kLine);
+  EXPECT_EQ(line,
+            "gr\xc3\xbc\xc3\x9f"
+            "e");
 }
 
 TEST_F(LineEditorTest, AnInterruptThrowsTheLineAway) {
