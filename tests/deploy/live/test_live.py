@@ -41,20 +41,6 @@ RULES = [rule for path in sorted((live.PROMETHEUS / "rules").glob("*.yml"))
 RECORDS = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
 OF_PROMETHEUS = {"up", "ALERTS"}
 
-# Series that rules and dashboards use already and that the services are about to export. What is checked of them is
-# skipped, visibly, for as long as they are not there; the list is to become empty.
-AWAITED = {
-    "process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_max_fds",
-    "process_start_time_seconds", "retroinfer_arena_usage_ratio", "retroinfer_oldest_waiting_seconds",
-    "retroinfer_process_restarts_total", "retroinfer_requests_refused_total",
-    "retroinfer_requests_waiting_for_prefill", "retroinfer_requests_waiting_limit",
-    "retroinfer_reservation_hits_tokens_total", "retroinfer_reservation_queries_tokens_total",
-    "retroinfer_reservations_refused_total", "retroinfer_seconds_since_progress", "retroinfer_segments_late_total",
-    "retroinfer_certificate_expiry_timestamp_seconds", "retroinfer_certificate_reload_failures_total",
-    "retroinfer_connections", "retroinfer_connections_closed_total", "retroinfer_connections_total",
-    "retroinfer_lost_calls_total", "retroinfer_open_calls",
-}
-
 
 def samples(exposition):
     """Yields (metric, labels as text, value) of a service's /metrics."""
@@ -91,24 +77,7 @@ class Life:
 
 
 def exported():
-    names = set(life.stack.api("label/__name__/values"))
-    if not life.stack.api("series", **{"match[]": 'retroinfer_requests_refused_total{reason!=""}'}):
-        names.discard("retroinfer_requests_refused_total")
-    return names
-
-
-def inputs_of(expression):
-    """Returns the series of services that an expression reads in the end, through recording rules."""
-    found = set()
-    for name in promql.metrics(expression):
-        found |= inputs_of(RECORDS[name]) if name in RECORDS else {name}
-    return found
-
-
-class Base(unittest.TestCase):
-    def skip_if_awaited(self, names):
-        if missing := names & AWAITED - exported():
-            self.skipTest(f"no service exports {', '.join(sorted(missing))} yet")
+    return set(life.stack.api("label/__name__/values"))
 
 
 def setUpModule():
@@ -118,13 +87,12 @@ def setUpModule():
     life = Life(stack)
 
 
-class DashboardsTest(Base):
+class DashboardsTest(unittest.TestCase):
     def test_every_query_has_an_answer(self):
         for name, dashboard in DASHBOARDS.items():
             for panel in dashboard["panels"]:
                 for target in panel.get("targets", ()):
                     with self.subTest(f"{name}: {panel['title']}: {target['legendFormat']}"):
-                        self.skip_if_awaited(inputs_of(load.substitute(target["expr"])))
                         values = [value for _, points in life.query(target["expr"]) for _, value in points]
                         self.assertTrue(any(map(math.isfinite, values)), target["expr"])
                         if panel["fieldConfig"]["defaults"]["unit"] == "percentunit" \
@@ -137,8 +105,6 @@ class DashboardsTest(Base):
         for panel in DASHBOARDS["overview"]["panels"]:
             if panel["type"] != "row" and panel["title"] not in quiet:
                 with self.subTest(panel["title"]):
-                    for target in panel["targets"]:
-                        self.skip_if_awaited(inputs_of(load.substitute(target["expr"])))
                     values = [value for target in panel["targets"] for _, points in life.query(target["expr"])
                               for _, value in points]
                     self.assertGreater(max(filter(math.isfinite, values)), 0)
@@ -160,7 +126,7 @@ class DashboardsTest(Base):
         self.assertNotIn("nan", text.lower().split())
 
 
-class SeriesTest(Base):
+class SeriesTest(unittest.TestCase):
     """A series that no service exports, or a label value that it does not have, makes a rule that never fires."""
 
     def test_rules_use_series_that_are_there(self):
@@ -171,23 +137,20 @@ class SeriesTest(Base):
                 # The tests' server computes on the CPU.
                 selector = metric + matchers.replace('backend="cuda"', 'backend="cpu"')
                 with self.subTest(rule.get("alert") or rule["record"], selector=selector):
-                    self.skip_if_awaited(inputs_of(metric))
                     self.assertTrue(life.stack.api("series", **{"match[]": selector}), selector)
 
     def test_dashboards_use_series_that_are_there(self):
         used = {metric for dashboard in DASHBOARDS.values() for panel in dashboard["panels"]
                 for target in panel.get("targets", ())
                 for metric in promql.metrics(load.substitute(target["expr"]))}
-        self.assertEqual(used - OF_PROMETHEUS - AWAITED - exported(), set())
+        self.assertEqual(used - OF_PROMETHEUS - exported(), set())
 
     def test_recording_rules_have_values(self):
         for record in sorted(RECORDS):
             with self.subTest(record):
-                self.skip_if_awaited(inputs_of(record))
                 self.assertTrue(life.stack.api("series", **{"match[]": record}))
 
     def test_reasons_of_refusals_that_rules_count_as_load_are_those_of_the_service(self):
-        self.skip_if_awaited({"retroinfer_requests_refused_total"})
         reasons = set(life.stack.api("label/reason/values",
                                      **{"match[]": "retroinfer_requests_refused_total"}))
         for rule in RULES:
@@ -195,7 +158,7 @@ class SeriesTest(Base):
                 self.assertLessEqual(set(listed.split("|")), reasons)
 
     def test_series_of_the_unit_tests_and_of_the_runbook_are_there(self):
-        known = exported() | OF_PROMETHEUS | AWAITED
+        known = exported() | OF_PROMETHEUS
         for path in (ROOT / "tests/deploy/prometheus/rules").glob("*_test.yml"):
             text = path.read_text(encoding="utf-8")
             self.assertEqual(set(re.findall(r"series: ([a-z_:]+)", text)) - known, set(), path.name)
