@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <spdlog/spdlog.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -148,6 +149,11 @@ void Door::Publish() {
 }
 
 void Door::Run() {
+  // OpenSSL writes without MSG_NOSIGNAL; a client that is gone must not end the process.
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
   absl::Time now = absl::Now();
   while (HandleCommands(now)) {
     WaitForEvents(now);

@@ -29,7 +29,7 @@ absl::Status LoadStatus(const std::string& folder) {
 TEST(ServedEngineTest, NamesTheFileThatAModelFolderLacks) {
   const absl::Status status = LoadStatus("/nonexistent/model");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("/nonexistent/model/config.json"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("there is no folder /nonexistent/model"));
 }
 
 TEST(ServedEngineTest, RefusesATokenizerThatIsLargerThanTheModel) {
