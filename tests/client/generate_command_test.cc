@@ -213,7 +213,7 @@ TEST_F(GenerateCommandTest, TextThatNobodyTakesEndsTheRequest) {
   EXPECT_EQ(GenerateCommand(5, argv, streams), kExitFailed);
   std::fclose(streams.out);
   std::fclose(streams.err);
-  EXPECT_THAT(std::string(text, size), HasSubstr("the standard output"));
+  EXPECT_THAT(std::string(text, size), HasSubstr("writing the standard output: No space left"));
   std::free(text);
   EXPECT_TRUE(worker_.engine().AwaitLive(0));
 }

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
-#include <termios.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -66,12 +65,6 @@ class LineEditorTest : public ::testing::Test {
     const auto shown = [&] { return shown_.find(text) != std::string::npos; };
     absl::MutexLock lock(&mutex_);
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&shown), absl::Minutes(2))) << text;
-  }
-  LineEditor::Result Read(const std::string& keys, std::string* line) {
-    std::thread person([&] { Type(keys); });
-    const LineEditor::Result result = editor_->ReadLine(line);
-    person.join();
-    return result;
   }
 
   int person_ = -1;

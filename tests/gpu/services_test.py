@@ -282,7 +282,7 @@ class Test:
         eventually(lambda: all(self.services.metric("gpu_worker", name) == 0 for name in held),
                    "the worker holds nothing", 10)
         eventually(lambda: self.services.metric("kv_store_service", "sequences") == 0 and
-                   self.services.metric("kv_store_service", "slots_used") == 0,
+                   self.services.metric("kv_store_service", "mirror_slots_used") == 0,
                    "the store holds nothing", 10)
 
     def end(self, shared_memory):

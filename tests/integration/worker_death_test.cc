@@ -135,13 +135,13 @@ TEST_F(WorkerDeathTest, ASecondWorkerIsRefusedAndTheFirstIsNotDisturbed) {
   ASSERT_TRUE(running.WaitForTokens(1));
   const auto second = processes_.StartOtherWorker("second");
   EXPECT_EQ(ExitCode(*second), 1);
-  EXPECT_THAT(processes_.LogOf("second"),
-              HasSubstr(absl::StrCat("another worker (process ", processes_.worker().pid(),
-                                     ") is attached; a store serves one worker")));
+  const std::string refusal =
+      absl::StrCat("gpu_worker (process ", processes_.worker().pid(), ") uses ");
+  EXPECT_THAT(processes_.LogOf("second"), HasSubstr(refusal));
   const auto same_socket = processes_.StartOtherWorker(
       "third", {"--listen", absl::StrCat("unix:", processes_.folder().string(), "/worker.sock")});
   EXPECT_EQ(ExitCode(*same_socket), 1);
-  EXPECT_THAT(processes_.LogOf("third"), HasSubstr("another server listens on"));
+  EXPECT_THAT(processes_.LogOf("third"), HasSubstr(refusal));
   EXPECT_TRUE(running.Wait().ok());
   EXPECT_EQ(running.tokens(), tokens);
 }
@@ -150,7 +150,7 @@ TEST_F(WorkerDeathTest, AWorkerWithAnotherModelIsTakenOnceTheFirstHasGone) {
   const std::filesystem::path shallow = ShallowModel(processes_.folder());
   const auto refused = processes_.StartOtherWorker("refused", {"--model", shallow.string()});
   EXPECT_EQ(ExitCode(*refused), 1);
-  EXPECT_THAT(processes_.LogOf("refused"), HasSubstr("is attached"));
+  EXPECT_THAT(processes_.LogOf("refused"), HasSubstr(" uses "));
 
   processes_.worker().Kill();
   ASSERT_TRUE(StoreHoldsNothing());
