@@ -28,12 +28,6 @@ absl::Status Full(const std::string& what, std::string_view reason) {
   return WithRetry(WithReason(status, reason), absl::Seconds(1));
 }
 
-void AppendReset(uint32_t stream, uint32_t error, std::string* out) {
-  std::string code;
-  AppendBigEndian32(error, &code);
-  AppendFrame(FrameType::kRstStream, 0, stream, code, out);
-}
-
 }  // namespace
 
 CallGate::CallGate(const Policy* policy, GateBudget* budget, absl::Time now)
@@ -300,7 +294,9 @@ absl::Status CallGate::EndHeaderBlock(absl::Time now, std::string* to_server) {
   }
   if (stream <= last_stream_) return absl::OkStatus();
   last_stream_ = stream;
-  if (open_calls() >= budget_->limits.open_calls_per_connection_max) {
+  const bool too_many_begun =
+      !headers_end_stream_ && incomplete_ >= budget_->limits.incomplete_calls_per_connection_max;
+  if (too_many_begun || open_calls() >= budget_->limits.open_calls_per_connection_max) {
     AppendReset(stream, http2_error::kRefusedStream, &answers_);  // clients try again
     return absl::OkStatus();
   }
@@ -320,6 +316,7 @@ void CallGate::OpenCall(const HeaderList& headers, absl::Time now) {
   call.is_health_watch = FindHeader(headers, ":path") == kHealthWatch;
   ++(call.is_health_watch ? budget_->health_watches : budget_->open_calls);
   health_watches_ += call.is_health_watch ? 1 : 0;
+  ++incomplete_;
   if (headers_end_stream_) OnRequestEnd(&call);
 }
 
@@ -344,13 +341,7 @@ std::optional<absl::Status> CallGate::WhyRefused(const HeaderList& headers, bool
 void CallGate::PassHeaders(const HeaderList& headers, std::string* to_server) const {
   std::string block;
   for (const auto& [name, value] : headers) AppendLiteralHeader(name, value, &block);
-  const uint8_t end_stream = headers_end_stream_ ? frame_flag::kEndStream : 0;
-  for (size_t at = 0; at == 0 || at < block.size(); at += kFrameBytesMax) {
-    const bool last = block.size() - at <= kFrameBytesMax;
-    AppendFrame(at == 0 ? FrameType::kHeaders : FrameType::kContinuation,
-                (at == 0 ? end_stream : 0) | (last ? frame_flag::kEndHeaders : 0), headers_stream_,
-                std::string_view(block).substr(at, kFrameBytesMax), to_server);
-  }
+  AppendHeaderBlock(headers_stream_, headers_end_stream_, block, to_server);
 }
 
 void CallGate::Refuse(uint32_t stream, bool client_ended, const absl::Status& status,
@@ -394,6 +385,11 @@ void CallGate::EndStalledCalls(absl::Time stalled_since, absl::Time cancelled_si
 }
 
 bool CallGate::Abandon(absl::Time now, std::string* to_server) {
+  if (!abandoned_) {  // what a client has left must not count against others
+    abandoned_ = true;
+    budget_->abandoned += open_calls() - health_watches_;
+    budget_->open_calls -= open_calls() - health_watches_;
+  }
   for (auto call = calls_.begin(); call != calls_.end();) {
     const auto next = std::next(call);
     const auto [stream, state] = *call;
@@ -440,6 +436,7 @@ void CallGate::OnServerFrame(const FrameHeader& frame, absl::Time now, std::stri
 void CallGate::OnRequestEnd(Call* call) {
   if (call->client_ended) return;
   call->client_ended = true;
+  --incomplete_;
   if (call->answered) return;
   ++unanswered_;
   ++budget_->unanswered;
@@ -457,7 +454,8 @@ void CallGate::OnAnswer(Call* call) {
 void CallGate::Close(Calls::iterator call) {
   OnAnswer(&call->second);
   const bool watches = call->second.is_health_watch;
-  --(watches ? budget_->health_watches : budget_->open_calls);
+  --(watches ? budget_->health_watches : abandoned_ ? budget_->abandoned : budget_->open_calls);
+  incomplete_ -= call->second.client_ended ? 0 : 1;
   health_watches_ -= watches ? 1 : 0;
   calls_.erase(call);
 }

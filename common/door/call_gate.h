@@ -31,9 +31,12 @@ struct CallHead {
 // Threads: one at a time.
 struct GateBudget {
   struct Limits {
-    int64_t open_calls_max = 4096;                   // of all connections
-    int64_t health_watches_max = 256;                // of all connections, beside open_calls_max
-    int64_t open_calls_per_connection_max = 1024;    // refused streams are tried again by clients
+    int64_t open_calls_max = 4096;                     // of all connections
+    int64_t health_watches_max = 256;                  // of all connections, beside open_calls_max
+    int64_t open_calls_per_connection_max = 1024;      // refused streams are tried again by clients
+    int64_t incomplete_calls_per_connection_max = 64;  // whose request has not come in whole
+    int64_t abandoned_calls_max = 4096;   // whose clients have gone; beyond it nobody new is let in
+    int64_t unanswered_calls_max = 1024;  // that gRPC has at a time, and one of each connection
     int64_t request_bytes_max = int64_t{512} << 20;  // of calls that no handler has answered yet
     double lost_calls_per_second = 1000;             // of all connections
     double lost_calls_per_second_of_connection = 2;  // that need none of the above
@@ -49,12 +52,16 @@ struct GateBudget {
 
   // How many calls of one connection gRPC may have that no handler has answered. The more there are
   // of all connections the fewer, but never none: nobody can shut out the others.
-  int64_t unanswered_max() const { return unanswered < 512 ? 32 : unanswered < 1024 ? 4 : 1; }
+  int64_t unanswered_max() const {
+    const int64_t limit = limits.unanswered_calls_max;
+    return unanswered < limit / 2 ? 32 : unanswered < limit ? 4 : 1;
+  }
 
   const Limits limits;
   TokenBucket lost_calls;
   int64_t open_calls = 0;
   int64_t health_watches = 0;
+  int64_t abandoned = 0;   // not counted in open_calls
   int64_t unanswered = 0;  // calls whose request has come in whole
   int64_t request_bytes = 0;
   uint64_t lost_calls_total = 0;
@@ -191,6 +198,8 @@ class CallGate {
 
   Calls calls_;
   int64_t health_watches_ = 0;
+  int64_t incomplete_ = 0;
+  bool abandoned_ = false;
   int64_t unanswered_ = 0;
   TokenBucket frames_;
   TokenBucket refusals_;

@@ -142,7 +142,7 @@ DoorStats Door::stats() const {
 
 void Door::Publish() {
   counts_.connections = static_cast<int64_t>(connections_.size());
-  counts_.open_calls = budget_.open_calls;
+  counts_.open_calls = budget_.open_calls + budget_.abandoned;
   counts_.lost_calls = budget_.lost_calls_total;
   absl::MutexLock lock(&mutex_);
   stats_ = counts_;
@@ -301,6 +301,10 @@ void Door::SetAccepting(bool accepting) {
 }
 
 void Door::Accept(absl::Time now) {
+  if (budget_.abandoned > budget_.limits.abandoned_calls_max) {
+    accept_at_ = now + kTick;
+    return SetAccepting(false);
+  }
   bool any = true;
   while (any && arrivals_.Has(now)) {
     any = false;
@@ -324,6 +328,9 @@ void Door::Accept(absl::Time now) {
 
 bool Door::MakeRoom(absl::Time now) {
   if (connections_.size() < static_cast<size_t>(options_.connections_max)) return true;
+  const auto draining = std::count_if(connections_.begin(), connections_.end(),
+                                      [](const auto& entry) { return entry.first->draining(); });
+  if (static_cast<int64_t>(connections_.size()) - draining < options_.connections_max) return true;
   Entry* oldest = nullptr;
   const auto age = [](const Entry& entry) {
     return std::make_pair(entry.connection->had_calls(), entry.connection->idle_since());

@@ -38,7 +38,7 @@ struct DoorOptions {
 
 struct DoorStats {
   int64_t connections = 0;
-  int64_t open_calls = 0;
+  int64_t open_calls = 0;  // those whose clients have gone included
   uint64_t connections_accepted = 0;
   uint64_t connections_refused = 0;  // the house was full
   uint64_t connections_closed = 0;   // by the door, for what they did or did not do

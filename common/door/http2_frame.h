@@ -86,4 +86,28 @@ inline void AppendFrame(FrameType type, uint8_t flags, uint32_t stream, std::str
   out->append(payload);
 }
 
+// A whole header block, in as many frames as it needs for a peer that takes no larger ones than all
+// must.
+inline void AppendHeaderBlock(uint32_t stream, bool end_stream, std::string_view block,
+                              std::string* out) {
+  constexpr size_t kFrameBytesMax = 16384;
+  uint8_t flags = end_stream ? frame_flag::kEndStream : 0;
+  FrameType type = FrameType::kHeaders;
+  do {
+    const std::string_view part = block.substr(0, kFrameBytesMax);
+    block.remove_prefix(part.size());
+    if (block.empty()) flags |= frame_flag::kEndHeaders;
+    AppendFrame(type, flags, stream, part, out);
+    type = FrameType::kContinuation;
+    flags = 0;
+  } while (!block.empty());
+}
+
+// A frame that ends a stream; `error` is one of http2_error.
+inline void AppendReset(uint32_t stream, uint32_t error, std::string* out) {
+  std::string code;
+  AppendBigEndian32(error, &code);
+  AppendFrame(FrameType::kRstStream, 0, stream, code, out);
+}
+
 }  // namespace retroinfer::common

@@ -37,7 +37,9 @@ constexpr auto kCallsMayTake = std::chrono::milliseconds(500);  // once the stor
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 constexpr int kCallsOfConnectionMax = 64;
 constexpr int kCallsMax = 512;
-constexpr int kConnectionsMax = 256;
+constexpr int kConnectionsMax = 128;
+constexpr int kUnansweredMax = 32;  // beside one of each connection
+constexpr int kThreadsMax = 256;  // each call has one; more than kUnansweredMax and kConnectionsMax
 constexpr uint64_t kArenaBytesMin = 1 << 20;
 constexpr uint64_t kArenaAlignment = 4096;
 
@@ -78,7 +80,7 @@ absl::Status CheckLimits(const DiskLimits& limits) {
 // Limits of a control plane that carries a few calls a second.
 void ConfigureLimits(grpc::ServerBuilder* builder) {
   grpc::ResourceQuota quota("kv_store_service");
-  quota.SetMaxThreads(64);
+  quota.SetMaxThreads(kThreadsMax);
   builder->SetResourceQuota(quota);
   builder->SetMaxReceiveMessageSize(kMessageBytesMax);
   builder->SetMaxSendMessageSize(kMessageBytesMax);
@@ -202,6 +204,7 @@ absl::Status StoreServer::OpenDoor() {
   door.connections_max = kConnectionsMax;
   door.limits.open_calls_max = kCallsMax;
   door.limits.open_calls_per_connection_max = kCallsOfConnectionMax;
+  door.limits.unanswered_calls_max = kUnansweredMax;
   ASSIGN_OR_RETURN(door_, common::Door::Listen(std::move(door)));
   door_metrics_ = std::make_unique<common::DoorMetrics>(*door_, *metrics_, "kv_store_service");
   door_->Open(

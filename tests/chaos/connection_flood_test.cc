@@ -200,6 +200,12 @@ TEST(ConnectionFlood, TheWorkerWithstandsResets) {
        std::vector<Attack>{ResetAtOnce, ResetAfterTheRequest, LetTheDeadlinePass,
                            LeaveWithOpenCalls, ResetOtherMethods}) {
     ExpectToWithstand(services.worker(), WorkerSocket(services), false, attack, ask);
+    EXPECT_TRUE(kvstore::Eventually(
+        [&] {
+          return services.WorkerMetrics().find("open_calls{service=\"gpu_worker\"} 0\n") !=
+                 std::string::npos;
+        },
+        absl::Minutes(1)));
   }
 }
 

@@ -326,6 +326,18 @@ TEST_F(CallGateTest, OpenCallsAreLimited) {
   EXPECT_EQ(ReadBigEndian32(frames[0].payload), http2_error::kRefusedStream);
 }
 
+TEST_F(CallGateTest, FewCallsMayBeBegunAtATime) {
+  GateBudget::Limits limits;
+  limits.incomplete_calls_per_connection_max = 2;
+  Open(limits);
+  ASSERT_TRUE(
+      Client(Headers(1, false) + Headers(3, false) + Headers(5, false) + Headers(7, true)).ok());
+  EXPECT_EQ(ToServer().size(), 3u);
+  ASSERT_EQ(ToClient().size(), 1u);
+  ASSERT_TRUE(Client(Frame(FrameType::kData, 1, 1, "x") + Headers(9, false)).ok());
+  EXPECT_EQ(ToServer().size(), 2u);
+}
+
 TEST_F(CallGateTest, LargeRequestsShareABudget) {
   GateBudget::Limits limits;
   limits.request_bytes_max = 3 << 20;
@@ -373,6 +385,8 @@ TEST_F(CallGateTest, AClientThatLeavesTakesItsCallsAlong) {
   Answer(1);
   ToServer();
   EXPECT_FALSE(gate_->Abandon(now_, &to_server_));
+  EXPECT_EQ(budget_->open_calls, 0);
+  EXPECT_EQ(budget_->abandoned, 4);
   EXPECT_EQ(ToServer().size(), 3u);  // 1 is reset, two of the incomplete ones are ended
   Answer(3);
   EXPECT_EQ(ToServer().size(), 1u);
@@ -381,6 +395,7 @@ TEST_F(CallGateTest, AClientThatLeavesTakesItsCallsAlong) {
   for (const uint32_t stream : {5u, 7u, 9u}) Answer(stream);
   EXPECT_TRUE(gate_->Abandon(now_, &to_server_));
   EXPECT_EQ(budget_->open_calls, 0);
+  EXPECT_EQ(budget_->abandoned, 0);
 }
 
 TEST_F(CallGateTest, WhatIsNoHttp2IsRefused) {

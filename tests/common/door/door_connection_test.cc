@@ -83,12 +83,12 @@ TEST_F(DoorConnectionTest, ACallOfAClientThatHasGoneLastsUntilItsAnswer) {
   client_.Reset();
   Pump();
   EXPECT_TRUE(connection_->draining());
-  EXPECT_EQ(budget_.open_calls, 1);
+  EXPECT_EQ(budget_.abandoned, 1);
   std::string answer;
   AppendFrame(FrameType::kHeaders, frame_flag::kEndHeaders, 1, "", &answer);
   Send(server_, answer);
   Pump();
-  EXPECT_EQ(budget_.open_calls, 0);
+  EXPECT_EQ(budget_.abandoned, 0);
   EXPECT_TRUE(connection_->done());
 }
 
