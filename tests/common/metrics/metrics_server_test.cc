@@ -35,11 +35,11 @@ class MetricsServerTest : public ::testing::Test {
   std::string Get(const std::string& path = "/metrics") const {
     return HttpGet(server_->port(), path);
   }
-  // A connection that has sent `bytes` and stays open.
+  // A connection that has sent `bytes` and does nothing more.
   std::unique_ptr<Http2Client> Open(const std::string& bytes) const {
     auto client = std::make_unique<Http2Client>(absl::StrCat("127.0.0.1:", server_->port()), false);
     client->Raw(bytes);
-    EXPECT_TRUE(client->Flush());
+    client->Flush();  // false if the server has closed already, as it does with garbage
     return client;
   }
 
