@@ -35,10 +35,9 @@ void PrintHelp(std::FILE* out) {
   for (const Subcommand& subcommand : kSubcommands) {
     std::fprintf(out, "  %-10s%s\n", subcommand.name.data(), subcommand.help);
   }
-  std::fprintf(
-      out,
-      "\n'retroinfer COMMAND --help' lists the options of a command. Each can also be set by\n"
-      "an environment variable RETROINFER_OPTION_NAME, or in a file (--config).\n");
+  std::fprintf(out,
+               "\n'retroinfer COMMAND --help' lists the options of a command. Each can also be\n"
+               "set by an environment variable RETROINFER_OPTION_NAME, or in a file (--config).\n");
 }
 
 // A result that did not arrive is a failure, whatever the command thought.
