@@ -7,17 +7,17 @@ require_root_and_mmdebstrap() {
   command -v mmdebstrap >/dev/null || { echo "$0: install mmdebstrap" >&2; exit 2; }
 }
 
-# mirror_of SUITE: prints the archive that has it.
-mirror_of() {
+# require_known_suite SUITE
+require_known_suite() {
   case "$1" in
-    bookworm | trixie | sid) echo http://deb.debian.org/debian ;;
-    jammy | noble) echo http://archive.ubuntu.com/ubuntu ;;
+    bookworm | trixie | sid | jammy | noble) ;;
     *) echo "$0: unknown suite $1: use bookworm, trixie or noble" >&2; exit 2 ;;
   esac
 }
 
-# make_bare_root SUITE FOLDER
+# make_bare_root SUITE FOLDER: from the archive that mmdebstrap knows for the suite, or RETROINFER_ARCHIVE.
 make_bare_root() {
+  require_known_suite "$1"
   local options=(--variant=minbase --quiet)
   case "$1" in
     jammy | noble)
@@ -26,7 +26,7 @@ make_bare_root() {
         options+=(--keyring=/usr/share/keyrings/ubuntu-archive-keyring.gpg)
       ;;
   esac
-  mmdebstrap "${options[@]}" "$1" "$2" "$(mirror_of "$1")"
+  mmdebstrap "${options[@]}" "$1" "$2" ${RETROINFER_ARCHIVE:+"$RETROINFER_ARCHIVE"}
   cp /etc/resolv.conf "$2/etc/resolv.conf"
   # Packages start no services in a root that is not booted.
   printf '#!/bin/sh\nexit 101\n' >"$2/usr/sbin/policy-rc.d"
