@@ -137,8 +137,7 @@ class ChatSession {
     };
     callbacks.on_text = [&](int, const std::string& piece) {
       progress.Clear();
-      std::fwrite(piece.data(), 1, piece.size(), streams_.out);
-      return FlushResults(streams_.out).ok();
+      return WriteResults(piece, streams_.out).ok();
     };
     const GenerationOutcome outcome = RunGeneration(connection_, request_, callbacks, interrupts_);
     progress.Clear();

@@ -104,8 +104,7 @@ GenerationOutcome Stream(const Connection& connection, const v1::GenerateRequest
   callbacks.on_text = [&](int, const std::string& text) {
     progress.Clear();
     if (options.json || options.n > 1) return true;
-    std::fwrite(text.data(), 1, text.size(), streams.out);
-    *written = FlushResults(streams.out);
+    *written = WriteResults(text, streams.out);
     return written->ok();
   };
   return RunGeneration(connection, request, callbacks, interrupts);

@@ -111,7 +111,7 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
       "again.",
       common::kBuildVersion);
   AddServeOptions(&settings, &options);
-  if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
+  if (const auto done = ParseSilently(settings, argc, argv, streams)) return *done;
   if (const absl::Status status = CheckServeOptions(&options); !status.ok()) {
     return Fail(streams, "serve", std::string(status.message()), kExitUsage);
   }
@@ -120,6 +120,7 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   interrupts.SetCallback([](int) {});
   absl::Status status = common::StartProcessLog("serve", options.log);
   if (!status.ok()) return Fail(streams, "serve", std::string(status.message()), kExitUsage);
+  for (const std::string& warning : settings.warnings()) spdlog::warn("{}", warning);
   const auto folder = TakeFolder(options.socket_dir);
   status = folder.ok() ? Supervise(options, interrupts) : folder.status();
   if (status.ok()) return kExitOk;

@@ -6,6 +6,8 @@ cd "$(dirname "$0")/.."
 
 scripts/bootstrap.sh
 preset=${RETROINFER_PRESET:-release}
+# The tests set what they want the programs to take from the environment.
+for name in $(compgen -e RETROINFER_); do unset "$name"; done
 cmake --preset "$preset"
 cmake --build --preset "$preset"
 ctest --preset "$preset" "$@"

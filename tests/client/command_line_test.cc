@@ -38,5 +38,14 @@ TEST(CommandLine, HelpAndVersionEndWell) {
   EXPECT_THAT(out, HasSubstr("1.2.3"));
 }
 
+TEST(CommandLine, AFullDiskIsNamedHoweverLongTheText) {
+  for (const size_t size : {1, 100'000}) {
+    std::FILE* const full = std::fopen("/dev/full", "w");
+    EXPECT_THAT(std::string(WriteResults(std::string(size, 'x'), full).message()),
+                HasSubstr("No space left"));
+    std::fclose(full);
+  }
+}
+
 }  // namespace
 }  // namespace retroinfer::client

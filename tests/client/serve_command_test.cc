@@ -83,6 +83,7 @@ class ServeCommandTest : public ::testing::Test {
     ::dup2(log, STDERR_FILENO);
     ::close_range(STDERR_FILENO + 1, ~0U, 0);
     ::setenv("NOTIFY_SOCKET", (folder_ / "notify").c_str(), 1);
+    if (warns_) ::setenv("RETROINFER_ARENA_BYTE", "1GiB", 1);
     std::exit(ServeCommand(static_cast<int>(argv.size()), argv.data(), Streams()));
   }
   int ExitCode() {
@@ -122,7 +123,8 @@ class ServeCommandTest : public ::testing::Test {
   fs::path folder_;
   pid_t serve_ = -1;
   int notify_fd_ = -1;
-  int log_fd_ = -1;  // takes stderr of `serve`; -1: serve.log
+  int log_fd_ = -1;     // takes stderr of `serve`; -1: serve.log
+  bool warns_ = false;  // there is a variable that `serve` warns of first of all
 };
 
 TEST_F(ServeCommandTest, StartsBothPassesFlagsAndStopsOnSigterm) {
@@ -243,10 +245,20 @@ TEST_F(ServeCommandTest, AStoreThatSomebodyElseRunsIsNotTakenForItsOwn) {
   EXPECT_EQ(PidOf("kv_store_service"), 0);
 }
 
+TEST_F(ServeCommandTest, AVariableThatNoProgramKnowsIsTold) {
+  warns_ = true;
+  Serve();
+  ASSERT_TRUE(AwaitBoth()) << Log();
+  EXPECT_THAT(Log(), HasSubstr("did you mean RETROINFER_ARENA_BYTES?"));
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk);
+}
+
 TEST_F(ServeCommandTest, AReaderThatGoesAwayEndsNothing) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
   log_fd_ = ends[1];
+  warns_ = true;
   Serve();
   ::close(ends[1]);
   ::close(ends[0]);  // the first line meets a broken pipe
@@ -265,6 +277,7 @@ TEST_F(ServeCommandTest, APipeThatNobodyReadsHoldsUpNothing) {
   while (::write(ends[1], page.data(), page.size()) > 0) continue;
   ASSERT_EQ(::fcntl(ends[1], F_SETFL, 0), 0);
   log_fd_ = ends[1];
+  warns_ = true;
   Serve();
   ASSERT_TRUE(AwaitReady());
   const pid_t worker = PidOf("gpu_worker");
