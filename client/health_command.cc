@@ -73,11 +73,13 @@ int HealthCommand(int argc, const char* const* argv, const Streams& streams) {
   AddOptions(&settings, &options);
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
   if (options.live) options.service = common::kLivenessService;
-  const auto channel = OpenChannel(options.connection, HealthProbe::Arguments());
-  if (!channel.ok()) {
+  const auto open = [&](grpc::ChannelArguments arguments) {
+    return OpenChannel(options.connection, std::move(arguments));
+  };
+  if (const auto channel = open({}); !channel.ok()) {
     return Fail(streams, "health", std::string(channel.status().message()), kExitUsage);
   }
-  HealthProbe probe(*channel);
+  HealthProbe probe(open);
   const absl::Time deadline = absl::Now() + options.wait;
   absl::Status status = probe.Check(options.service, options.timeout);
   while (!IsWanted(status, options) && absl::Now() < deadline) {

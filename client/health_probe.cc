@@ -5,6 +5,7 @@
 
 #include "absl/time/clock.h"
 #include "common/rpc/grpc_status.h"
+#include "common/status/status_macros.h"
 #include "retroinfer/rpc/v1/health.pb.h"
 
 namespace retroinfer::client {
@@ -13,25 +14,27 @@ namespace {
 constexpr char kMethod[] = "/grpc.health.v1.Health/Check";
 constexpr int kReconnectMilliseconds = 100;
 
-}  // namespace
-
-HealthProbe::HealthProbe(const std::string& address)
-    : channel_(
-          grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments())) {}
-
-grpc::ChannelArguments HealthProbe::Arguments() {
+// The server may be starting: tries again soon.
+grpc::ChannelArguments Arguments() {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kReconnectMilliseconds);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   return arguments;
 }
 
+}  // namespace
+
+HealthProbe::HealthProbe(const std::string& address)
+    : open_([address](grpc::ChannelArguments arguments) {
+        return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+      }) {}
+
 absl::Status HealthProbe::Ask(const std::string& service, absl::Duration timeout,
                               bool wait_for_ready) {
+  ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, open_(Arguments()));
   grpc::TemplatedGenericStub<rpc::v1::HealthCheckRequest, rpc::v1::HealthCheckResponse> stub(
-      channel_);
+      channel);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   context.set_wait_for_ready(wait_for_ready);

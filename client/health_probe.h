@@ -3,31 +3,35 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 namespace retroinfer::client {
 
-// Keeps one connection.
+// Connects anew for each question. A channel that is kept would not do: between two calls nobody
+// attends to a connection that it has begun, which then fails by its own time limit.
 //
 // Threads: one at a time.
 class HealthProbe {
  public:
+  using OpenChannel =
+      std::function<absl::StatusOr<std::shared_ptr<grpc::Channel>>(grpc::ChannelArguments)>;
+
   // In plain text.
   explicit HealthProbe(const std::string& address);
-  explicit HealthProbe(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
-
-  // Arguments for a channel to a server that may be starting: it tries again soon.
-  static grpc::ChannelArguments Arguments();
+  explicit HealthProbe(OpenChannel open) : open_(std::move(open)) {}
 
   // Asks for `service` ("": the whole server).
   //
   // Returns: OK if it is serving; FAILED_PRECONDITION if it says that it is not; NOT_FOUND if the
   //          server knows no such service; UNAVAILABLE or DEADLINE_EXCEEDED if nobody answers
-  //          within `timeout`.
+  //          within `timeout`; whatever opening a channel returns.
   absl::Status Check(const std::string& service, absl::Duration timeout);
 
   // Returns whether the whole server is serving. A connection that cannot be made is tried again
@@ -37,7 +41,7 @@ class HealthProbe {
  private:
   absl::Status Ask(const std::string& service, absl::Duration timeout, bool wait_for_ready);
 
-  std::shared_ptr<grpc::Channel> channel_;
+  OpenChannel open_;
 };
 
 }  // namespace retroinfer::client
