@@ -1,0 +1,1 @@
+"""The laboratory: sparse-attention systems side by side, on any model folder."""

@@ -1,0 +1,155 @@
+"""Which systems stand in which table, with what settings."""
+
+import dataclasses
+
+from .system import Budget, System
+from .systems import hnsw
+from .systems.infinigen import InfiniGen
+from .systems.ivf import Ivf
+from .systems.lserve import LServe
+from .systems.magicpig import MagicPig
+from .systems.quest import Quest
+from .systems.retrieval_attention import RetrievalAttention
+from .systems.streaming import Streaming
+from .systems.topk import TopK
+from .systems.twilight import Twilight
+from .systems.vattention import VAttention
+from .systems.wave import PAPER, PRODUCT, Options, Wave
+
+# Candidates that are asked the needle questions, too.
+CHOSEN = ("rest by neighbourhoods of 16", "clusters of 8", "Euclidean clusters, rest by 16",
+          "clusters of 8, 8-bit index, rest by 16",
+          "Euclidean clusters of 8, 8-bit index, rest by 16",
+          "clusters of 8, 8-bit index, a quarter less retrieved, rest by 16",
+          "twice the retrieval, clusters of 8, 8-bit index, rest by 8")
+FACTORS = (0.5, 1.0, 2.0)  # of the budget: three rows of each system
+_vary = dataclasses.replace
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A system at a budget. `table` names where it is shown."""
+    table: str
+    name: str
+    factor: float
+    make: object  # () -> System
+
+    def system(self) -> System:
+        """Makes it, with no state of another document."""
+        return self.make()
+
+
+def ours(name="ours", **options) -> Wave:
+    """The product's index, with other options."""
+    return Wave(name, PRODUCT, options=Options(**options))
+
+
+def baselines() -> list[Row]:
+    """Every system of the papers, at three budgets."""
+    rows = []
+
+    def add(name, make):
+        rows.extend(Row("systems", name, f, lambda f=f: make(Budget(f), f)) for f in FACTORS)
+    add("StreamingLLM", lambda b, f: Streaming(b))
+    add("exact top-k", lambda b, f: TopK(b))
+    add("Quest", lambda b, f: Quest(b))
+    add("LServe pages", lambda b, f: LServe(b))
+    add("MagicPIG", lambda b, f: MagicPig(round(150 * f)))
+    add("InfiniGen", lambda b, f: InfiniGen(b))
+    add("IVF-Flat", lambda b, f: Ivf(b))
+    if hnsw.available():
+        add("HNSW", lambda b, f: hnsw.Hnsw(round(100 * f)))
+    add("RetrievalAttention", lambda b, f: RetrievalAttention(round(100 * f)))
+    add("RetroInfer (paper)", lambda b, f: Wave("RetroInfer (paper)", PAPER, b))
+    add("ours", lambda b, f: Wave("ours", PRODUCT, b))
+    return rows
+
+
+def _candidate(name, settings=PRODUCT, **options) -> Row:
+    return Row("candidates", name, 1.0, lambda: Wave(name, settings, options=Options(**options)))
+
+
+def candidates() -> list[Row]:
+    """What might make the product's index better."""
+    eight = _vary(PRODUCT, cluster_tokens=8)
+    spread = _vary(PRODUCT, start="spread")
+    less = _vary(PRODUCT, estimation_ratio=0.116)
+    none = _vary(PRODUCT, estimation_ratio=0.0)
+    everything = _vary(PRODUCT, estimation_ratio=1.0)
+    add = _candidate
+    rows = [
+        add("ours"),
+        add("all others estimated", everything),
+        add("rest by neighbourhoods of 8", rest=8),
+        add("rest by neighbourhoods of 16", rest=16),
+        add("rest by neighbourhoods of 64", rest=64),
+        add("half the estimation zone, rest by 16", less, rest=16),
+        add("no estimation zone, rest by 4", none, rest=4),
+        add("no estimation zone, rest by 16", none, rest=16),
+        add("clusters of 8", eight),
+        add("clusters of 8, 8-bit index", eight, index_bits=8),
+        add("clusters of 8, 8-bit index, rest by 16", eight, index_bits=8, rest=16),
+        add("clusters of 8, 8-bit index, half the estimation zone, rest by 16",
+            _vary(less, cluster_tokens=8), index_bits=8, rest=16),
+        add("clusters of 8, 8-bit index, a quarter less retrieved, rest by 16", eight,
+            index_bits=8, rest=16, retrieval=0.75),
+        add("8-bit index, rest by 16", index_bits=8, rest=16),
+        add("spread starts", spread),
+        add("spread starts, rest by 16", spread, rest=16),
+        add("spread starts, clusters of 8, 8-bit index, rest by 16",
+            _vary(spread, cluster_tokens=8), index_bits=8, rest=16),
+        add("budget shared by the heads", joint=True),
+        add("budget shared by the heads, rest by 16", joint=True, rest=16),
+        add("budget counts pages", page_budget=True),
+        add("rank by weight times value norm", value_norm=True),
+        add("Euclidean clusters", _vary(PRODUCT, euclidean=True)),
+        add("Euclidean clusters, rest by 16", _vary(PRODUCT, euclidean=True), rest=16),
+        add("Euclidean clusters of 8, 8-bit index, rest by 16",
+            _vary(eight, euclidean=True), index_bits=8, rest=16),
+        add("radius 0.25, rest by 16", _vary(PRODUCT, radius=0.25), rest=16),
+        add("early layers 1.5, late 0.5", _vary(PRODUCT, layer_shares=(1.5, 1.25, 1.0, .75, .5))),
+        add("early layers 0.5, late 1.5", _vary(PRODUCT, layer_shares=(.5, .75, 1.0, 1.25, 1.5))),
+        add("twice the retrieval, clusters of 8, rest by 8", eight, retrieval=2.0, rest=8),
+        add("twice the retrieval, clusters of 8, 8-bit index, rest by 8", eight, index_bits=8,
+            retrieval=2.0, rest=8),
+        add("clusters of 4, 8-bit index, rest by 16", _vary(PRODUCT, cluster_tokens=4),
+            index_bits=8, rest=16),
+    ]
+    return rows
+
+
+def micro() -> list[Row]:
+    """What the paper's micro-analyses vary, on the product's index."""
+    def add(name, settings=PRODUCT, **options):
+        return Row("micro", name, 1.0, lambda: Wave(name, settings, options=Options(**options)))
+    rows = [add("as the product"), add("without estimation", _vary(PRODUCT, estimation_ratio=0.0)),
+            add("as the paper", PAPER), add("not centred", _vary(PRODUCT, centre=False)),
+            add("paper, without estimation", _vary(PAPER, estimation_ratio=0.0))]
+    rows += [add(f"segments of {size}", segment=size) for size in (1024, 4096, 16384)]
+    rows += [add("one segment", segment=0)]
+    rows += [add(f"{rounds} rounds", _vary(PRODUCT, iterations=rounds)) for rounds in (1, 4, 20)]
+    rows += [add(f"estimation {share:.0%}", _vary(PRODUCT, estimation_ratio=share))
+             for share in (0.1, 0.5, 1.0)]
+    return rows
+
+
+def promised() -> list[Row]:
+    """Systems that spend until a promise is met: our index, Twilight's and vAttention's rules."""
+    rows = [Row("promise", f"ours, unseen mass below {mass:g}", 1.0,
+                lambda mass=mass: ours(unseen=mass, rest=16)) for mass in (0.4, 0.2, 0.1, 0.05)]
+    rows += [Row("promise", f"Twilight, p {mass:g}", 1.0, lambda mass=mass: Twilight(mass))
+             for mass in (0.8, 0.9, 0.95)]
+    rows += [Row("promise", f"vAttention's rule, epsilon {e:g}", 1.0,
+                 lambda e=e: VAttention(Budget(0.5), e)) for e in (0.2, 0.1, 0.05)]
+    return rows
+
+
+def growing() -> list[Row]:
+    """What long generation is measured with."""
+    return [Row("growing", "StreamingLLM", 1.0, lambda: Streaming(Budget())),
+            Row("growing", "RetroInfer (paper)", 1.0, lambda: Wave("RetroInfer", PAPER)),
+            Row("growing", "ours", 1.0, ours),
+            Row("growing", "ours, rest by neighbourhoods of 16", 1.0, lambda: ours(rest=16)),
+            Row("growing", "clusters of 8, 8-bit index, rest by 16", 1.0,
+                lambda: Wave("eight", _vary(PRODUCT, cluster_tokens=8),
+                             options=Options(index_bits=8, rest=16)))]

@@ -1,0 +1,177 @@
+"""Measures systems on models, and writes JSON lines as it goes.
+
+    python3 -m tools.lab.evaluate --all --out lab.jsonl --seconds 520
+    python3 -m tools.lab.evaluate --part text --length 32768 --out lab.jsonl
+
+Ends by itself: after --seconds no new measurement is begun. Started again with the same --out it
+goes on with what is missing. What is in a line, and how long parts take, is in README.md.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import platform
+import sys
+import time
+
+import torch
+
+from tools.needle import model as llama
+
+from . import catalogue, jobs, sources, text
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NEEDLE, CODE = ROOT / "models" / "needle", ROOT / "models" / "code"
+PARTS = ("text", "micro", "growing", "needle", "locality", "promise")
+LENGTHS = (32768, 131072)
+
+
+class Results:
+    """A file of JSON lines; each measurement has a key and is made once."""
+
+    def __init__(self, path: pathlib.Path):
+        self._path = path
+        self._done: set[str] = set()
+        if path.exists():
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    self._done.add(json.dumps(json.loads(line)["key"]))
+                except (ValueError, KeyError):
+                    continue  # a line that was cut off is measured again
+
+    def has(self, key: list) -> bool:
+        """Whether a measurement is there."""
+        return json.dumps(key) in self._done
+
+    def add(self, key: list, content: dict) -> None:
+        """Appends a measurement."""
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"key": key, **content}) + "\n")
+        self._done.add(json.dumps(key))
+
+
+class Laboratory:
+    """Models, texts and what they are asked for."""
+
+    def __init__(self, arguments: argparse.Namespace):
+        self.arguments = arguments
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        torch.backends.cuda.matmul.allow_tf32 = True
+        self._models: dict[pathlib.Path, llama.Llama] = {}
+        self._sources: dict[pathlib.Path, object] = {}
+        self.began = time.monotonic()
+
+    def model(self, folder: pathlib.Path) -> llama.Llama:
+        """Returns a model: bf16 on a GPU, fp32 on a CPU, where bf16 is slow."""
+        if folder not in self._models:
+            self._models[folder] = llama.load(
+                folder, self.device, torch.bfloat16 if self.device == "cuda" else torch.float32)
+        return self._models[folder]
+
+    def source(self, folder: pathlib.Path):
+        """Returns the text for a model."""
+        if folder not in self._sources:
+            is_needle = folder.resolve().name == NEEDLE.name
+            self._sources[folder] = (
+                sources.NeedleText(folder, self.arguments.seed) if is_needle
+                else sources.CodeText(folder, self.arguments.documents))
+        return self._sources[folder]
+
+    def setup(self) -> dict:
+        """Returns what is behind the figures."""
+        name = torch.cuda.get_device_name() if self.device == "cuda" else platform.processor()
+        return {"device": self.device, "name": name or platform.machine(),
+                "torch": torch.__version__, "python": platform.python_version(),
+                "seed": self.arguments.seed, "text": self.source(CODE).records,
+                "hnswlib": catalogue.hnsw.available()}
+
+    def left(self) -> float:
+        """Returns the seconds until nothing new is begun."""
+        return self.arguments.seconds - (time.monotonic() - self.began)
+
+
+def prompt_tokens(length: int, behind: int) -> int:
+    """Returns the largest document of at most `length` tokens with so many behind it, of whole
+    segments: then no system attends a rest exactly that another does not."""
+    return 68 + (length - behind - 68) // 1024 * 1024
+
+
+def run(lab: Laboratory, results: Results, made: list["jobs.Job"]) -> int:
+    """Runs jobs until they are done or the time is over; returns how many are missing."""
+    missing = 0
+    for number, job in enumerate(made):
+        wanted = [key for key in job.keys if not results.has(key)]
+        if not wanted:
+            continue
+        if lab.left() <= 0:
+            missing += len(wanted)
+            continue
+        began = time.monotonic()
+        missing += job.run(lab, results)
+        print(f"[{time.monotonic() - lab.began:5.0f} s] {number + 1} of {len(made)}: {job.name}, "
+              f"{time.monotonic() - began:.1f} s", flush=True)
+    return missing
+
+
+def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Refuses what cannot be measured."""
+    for length in arguments.length:
+        if not 9216 <= length <= 131072:
+            parser.error(f"--length {length}: 9216 to 131072 are possible; shorter documents are "
+                         "attended exactly by the product")
+    if arguments.tail < 4 or arguments.tail > 1024:
+        parser.error("--tail: 4 to 1024 tokens behind a document")
+    if arguments.documents < 1 or not math.isfinite(arguments.seconds) or arguments.seconds <= 0:
+        parser.error("--documents and --seconds must be above 0")
+    for folder in (arguments.model, NEEDLE):
+        if not (folder / "config.json").is_file():
+            parser.error(f"{folder} is not a model folder: it has no config.json")
+    longest = llama.Shape.load(arguments.model).max_position_embeddings
+    if max(arguments.length) > longest:
+        parser.error(f"{arguments.model} takes at most {longest} tokens")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--all", action="store_true", help="all parts")
+    parser.add_argument("--part", action="append", choices=PARTS, help="may be repeated")
+    parser.add_argument("--model", type=pathlib.Path, default=CODE,
+                        help="folder of the model that follows text (default: models/code)")
+    parser.add_argument("--length", type=int, action="append",
+                        help="tokens of document and text, may be repeated "
+                             f"(default: {', '.join(map(str, LENGTHS))})")
+    parser.add_argument("--tail", type=int, default=512,
+                        help="tokens behind a document (default: %(default)s)")
+    parser.add_argument("--documents", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument("--growing-length", type=int, action="append",
+                        help="of long generation, may be repeated (default: 16384, 65536)")
+    parser.add_argument("--growing-tail", type=int, default=8192, help="(default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=1000,
+                        help="of traces (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=7000, help="(default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=520,
+                        help="begin nothing new after this time (default: %(default)s)")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines; goes on there")
+    arguments = parser.parse_args()
+    arguments.length = arguments.length or list(LENGTHS)
+    arguments.growing_length = arguments.growing_length or [16384, 65536]
+    arguments.part = list(PARTS) if arguments.all else arguments.part or []
+    if not arguments.part:
+        parser.error(f"--all, or --part with one of {', '.join(PARTS)}")
+    check(parser, arguments)
+    lab = Laboratory(arguments)
+    results = Results(arguments.out)
+    try:
+        setup = lab.setup()
+        results.add(["setup", setup["name"], int(time.time())], setup)
+        missing = run(lab, results, jobs.make(lab))
+    except (ValueError, OSError) as error:
+        sys.exit(f"evaluate: {error}")
+    took = time.monotonic() - lab.began
+    print(f"{took:.0f} s; {missing} measurements are missing"
+          + (f": start again with --out {arguments.out}" if missing else ""), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""What evaluate.py measures, a document at a time, the most telling ones first."""
+
+import dataclasses
+import pathlib
+import time
+import traceback
+
+import torch
+
+from tools.needle import tasks
+
+from . import catalogue, evaluate, locality, measures, needle_tasks, unseen
+from .document import Document
+from .systems.full import Full
+
+NEEDLE_ROWS = ("our", "Retro", "Quest", "exact", "Stream", "LServe", "Magic", "Infini", "IVF",
+               "Retrieval")
+
+
+@dataclasses.dataclass
+class Job:
+    """Measurements about one document. Keys are the results that it writes."""
+    name: str
+    keys: list[list]
+
+    def run(self, lab, results) -> int:
+        """Measures what is missing; returns how much still is."""
+        raise NotImplementedError
+
+    def document(self, lab, folder, number, length, behind):
+        """Returns a document, and ids behind it on the device."""
+        ids, rest = lab.source(folder).make(number, length, behind)
+        return (Document(lab.model(folder), ids),
+                torch.tensor(rest, device=lab.device))
+
+    def attempt(self, lab, results, key, measure) -> int:
+        """Measures one key if it is missing and there is time; returns 1 if it is missing then.
+
+        One system that fails (say, for want of memory) leaves the others as they are.
+        """
+        if results.has(key):
+            return 0
+        if lab.left() <= 0:
+            return 1
+        began = time.monotonic()
+        try:
+            content = measure()
+        except (RuntimeError, ValueError) as error:
+            print(f"{key}: {error}", flush=True)
+            traceback.print_exc()
+            return 1
+        results.add(key, {**content, "seconds": round(time.monotonic() - began, 3)})
+        return 0
+
+
+class Follow(Job):
+    """Text behind a document, under each row of a table."""
+
+    def __init__(self, folder: pathlib.Path, number: int, tokens: int, tail: int, rows, bins=4,
+                 grows=False):
+        self._folder, self._number, self._tokens, self._tail = folder, number, tokens, tail
+        self._rows, self._bins, self._grows = rows, bins, grows
+        # Rows with one index stand together: it is built once and dropped behind them.
+        self._rows = sorted(rows, key=lambda row: str(row.system().key()))
+        self._keys = {id(row): [row.table, folder.name, tokens, tail, number, row.name, row.factor]
+                      for row in rows}
+        super().__init__(f"{rows[0].table}, document {number} of {tokens} tokens",
+                         list(self._keys.values()))
+
+    def run(self, lab, results) -> int:
+        document, ids = self.document(lab, self._folder, self._number, self._tokens, self._tail)
+        model = lab.model(self._folder)
+        asked, targets = ids[:-1], ids[1:]
+        full, _ = document.follow(Full(), asked, self._grows)
+        last, missing = None, 0
+        for row in self._rows:
+            system = row.system()
+            if system.key() != last:
+                document.forget()
+                last = system.key()
+
+            def measure(system=system):
+                hidden, read = document.follow(system, asked, self._grows)
+                sums, _ = measures.compare(model.logits, full, hidden, targets, self._bins)
+                built = document.build_seconds.get(system.key(), 0.0)
+                return {"read": read, "build_s": round(built, 4),
+                        "bins": [dataclasses.asdict(part) for part in sums]}
+            missing += self.attempt(lab, results, self._keys[id(row)], measure)
+        return missing
+
+
+class Needle(Job):
+    """The questions about one document, under each row."""
+
+    def __init__(self, task: str, length: int, number: int, needles: int | None, rows):
+        self._what = task, length, number, needles
+        self._rows = [None, *sorted(rows, key=lambda row: str(row.system().key()))]
+        self._keys = [["needle", task, length, number, needles, row.name if row else "full",
+                       row.factor if row else 1.0] for row in self._rows]
+        super().__init__(f"needle {task}, {length} tokens, document {number}", self._keys)
+
+    def run(self, lab, results) -> int:
+        asker = needle_tasks.NeedleTasks(lab.model(evaluate.NEEDLE), evaluate.NEEDLE,
+                                         lab.arguments.seed)
+        document, asked = asker.make(*self._what)
+        last, missing = None, 0
+        for row, key in zip(self._rows, self._keys):
+            system = row.system() if row else None
+            if system and system.key() != last:
+                document.forget()
+                last = system.key()
+            missing += self.attempt(lab, results, key,
+                                    lambda: asker.ask(document, asked, system))
+        return missing
+
+
+class Locality(Job):
+    """Retrievals of the product's index, step by step."""
+
+    def __init__(self, folder: pathlib.Path, tokens: int, steps: int):
+        self._folder, self._tokens, self._steps = folder, tokens, steps
+        super().__init__(f"locality, {folder.name}, {tokens} tokens",
+                         [["locality", folder.name, tokens, steps]])
+
+    def run(self, lab, results) -> int:
+        def measure():
+            document, ids = self.document(lab, self._folder, 0, self._tokens, self._steps)
+            system = catalogue.ours()
+            recorder = locality.Recorder(system)
+            with torch.inference_mode():
+                document.follow(system, ids[:-1], observer=recorder)
+                return locality.summary(*recorder.retrieved())
+        return self.attempt(lab, results, self.keys[0], measure)
+
+
+class Promise(Job):
+    """Predicted and true unseen mass of the product's index."""
+
+    def __init__(self, folder: pathlib.Path, number: int, tokens: int, tail: int):
+        self._folder, self._number, self._tokens, self._tail = folder, number, tokens, tail
+        super().__init__(f"unseen mass, {folder.name}, {tokens} tokens",
+                         [["unseen", folder.name, tokens, tail, number]])
+
+    def run(self, lab, results) -> int:
+        def measure():
+            document, ids = self.document(lab, self._folder, self._number, self._tokens,
+                                          self._tail)
+            system = catalogue.ours()
+            observer = unseen.Promise(system)
+            with torch.inference_mode():
+                full, _ = document.follow(Full(), ids[:-1])
+                hidden, _ = document.follow(system, ids[:-1], observer=observer)
+                _, change = measures.compare(lab.model(self._folder).logits, full, hidden,
+                                             ids[1:], 1)
+                return observer.result(change)
+        return self.attempt(lab, results, self.keys[0], measure)
+
+
+def make(lab) -> list[Job]:
+    """Returns all jobs of the parts that are asked for, the most telling ones first."""
+    a = lab.arguments
+    text_rows = catalogue.baselines() + catalogue.candidates() + catalogue.promised()
+    found: list[tuple[int, Job]] = []
+
+    def add(part, rank, job):
+        if part in a.part:
+            found.append((rank, job))
+    for length in a.length:
+        tokens = evaluate.prompt_tokens(length, a.tail)
+        traced = evaluate.prompt_tokens(length, a.steps)
+        for number in range(a.documents):
+            add("text", 4 * number, Follow(a.model, number, tokens, a.tail, text_rows))
+        for number in range(min(2, a.documents)):
+            add("micro", 1 + 4 * number, Follow(a.model, number, tokens, a.tail,
+                                                catalogue.micro()))
+        for folder in dict.fromkeys((a.model, evaluate.NEEDLE)):
+            add("locality", 1, Locality(folder, traced, a.steps))
+            add("promise", 1, Promise(folder, 0, tokens, a.tail))
+        _needle(lab, length, add)
+    for number in range(min(2, a.documents)):
+        for length in a.growing_length:
+            tokens = evaluate.prompt_tokens(length + 1, 0)
+            add("growing", 3 + 4 * number, Follow(
+                a.model, number, tokens, a.growing_tail, catalogue.growing(), 8, True))
+    return [job for _, job in sorted(found, key=lambda one: one[0])]
+
+
+def _needle(lab, length, add) -> None:
+    rows = [row for row in catalogue.baselines()
+            if row.factor == 1.0 and row.name.startswith(NEEDLE_ROWS)]
+    rows += [row for row in catalogue.candidates() if row.name in catalogue.CHOSEN]
+    for task, needles in needle_tasks.plan(quick=False):
+        documents = {tasks.SINGLE: 4, tasks.COMMON_WORDS: 6, tasks.FREQUENT_WORDS: 6}.get(task, 2)
+        for number in range(documents):
+            add("needle", 2 + 4 * (number // 2), Needle(task, length, number, needles, rows))
+    if length in (32768, 131072):
+        for number in range(2):
+            add("needle", 2 + 4 * number, Needle(
+                tasks.MULTI_KEY, length, 100 + number, needle_tasks.every_sentence(length), rows))

@@ -1,0 +1,50 @@
+"""The needle tasks under any system: exact match by task, and the bytes of a step."""
+
+import torch
+
+from tools.needle import bpe, evaluate, generate, prompt, tasks
+
+from .document import Document, Predictor, SystemPolicy
+from .system import System
+
+
+class NeedleTasks:
+    """Documents and questions of tools/needle, from a seed that its own tables do not use."""
+
+    def __init__(self, model, folder, seed: int):
+        self._model = model
+        self._encoder = bpe.Encoder(folder)
+        self._generator = generate.Generator(self._encoder, "eval", seed)
+
+    def make(self, task: str, length: int, number: int, needles: int | None):
+        """Returns a document and the questions that are asked about it."""
+        made, asked = self._generator.make(task, length, number, needles)
+        asked = [q for q in asked if q.task == task][:evaluate.QUESTIONS_PER_DOCUMENT[task]]
+        begin, end = map(self._encoder.special, (prompt.BEGIN_OF_TEXT, prompt.END_OF_TEXT))
+        return Document(self._model, [begin, *made.ids(self._encoder)], end), asked
+
+    @torch.inference_mode()
+    def ask(self, document: Document, asked, system: System | None) -> dict:
+        """Asks all questions at once; without a system, under full attention."""
+        rows = [self._encoder.encode(prompt.question_text(q.text)) for q in asked]
+        with Predictor(self._model) as predictor:
+            policy = system and SystemPolicy(document, system, predictor)
+            texts = list(map(self._encoder.decode,
+                             document.answer(rows, evaluate.MAX_ANSWER_TOKENS, policy)))
+        found = {"right": sum(map(evaluate.is_right, asked, texts)), "questions": len(asked)}
+        if policy:
+            found["read"] = {kind: total / policy.steps for kind, total in policy.read.items()}
+        return found
+
+
+def plan(quick: bool) -> list[tuple[str, int | None]]:
+    """Returns tasks with their number of needles (None: the task's own), first things first."""
+    hardest = [(tasks.MULTI_VALUE, None), (tasks.VARIABLE_TRACKING, None),
+               (tasks.MULTI_QUERY, None)]
+    return hardest if quick else hardest + [
+        (task, None) for task in tasks.TASKS if (task, None) not in hardest]
+
+
+def every_sentence(length: int) -> int:
+    """Returns the number of needles with which every sentence is one."""
+    return {16384: 950, 32768: 1900, 131072: 7600}.get(length, length // 18)
