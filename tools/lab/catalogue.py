@@ -17,10 +17,10 @@ from .systems.vattention import VAttention
 from .systems.wave import PAPER, PRODUCT, Options, Wave
 
 # Candidates that are asked the needle questions, too.
-CHOSEN = ("rest by neighbourhoods of 16", "clusters of 8", "Euclidean clusters, rest by 16",
-          "clusters of 8, 8-bit index, rest by 16",
-          "Euclidean clusters of 8, 8-bit index, rest by 16",
-          "clusters of 8, 8-bit index, a quarter less retrieved, rest by 16",
+CHOSEN = ("rest by neighbourhoods of 16", "clusters of 8, 8-bit index, rest by 16",
+          "heads share a budget of pages, rest by 16",
+          "heads share a budget of pages, Euclidean clusters of 8, 8-bit index, rest by 16",
+          "until 0.3 is unseen, clusters of 8, 8-bit index, rest by 16",
           "twice the retrieval, clusters of 8, 8-bit index, rest by 8")
 FACTORS = (0.5, 1.0, 2.0)  # of the budget: three rows of each system
 _vary = dataclasses.replace
@@ -56,6 +56,7 @@ def baselines() -> list[Row]:
     add("LServe pages", lambda b, f: LServe(b))
     add("MagicPIG", lambda b, f: MagicPig(round(150 * f)))
     add("InfiniGen", lambda b, f: InfiniGen(b))
+    add("InfiniGen, own query", lambda b, f: InfiniGen(b, predicts=False))
     add("IVF-Flat", lambda b, f: Ivf(b))
     if hnsw.available():
         add("HNSW", lambda b, f: hnsw.Hnsw(round(100 * f)))
@@ -73,48 +74,60 @@ def candidates() -> list[Row]:
     """What might make the product's index better."""
     eight = _vary(PRODUCT, cluster_tokens=8)
     spread = _vary(PRODUCT, start="spread")
-    less = _vary(PRODUCT, estimation_ratio=0.116)
+    near = _vary(PRODUCT, euclidean=True)
+    near_eight = _vary(eight, euclidean=True)
+    quarter = _vary(PRODUCT, radius=0.25)
     none = _vary(PRODUCT, estimation_ratio=0.0)
-    everything = _vary(PRODUCT, estimation_ratio=1.0)
     add = _candidate
+    small = {"index_bits": 8, "rest": 16}  # 8-bit index, and the rest by neighbourhoods
     rows = [
         add("ours"),
-        add("all others estimated", everything),
+        add("all others estimated", _vary(PRODUCT, estimation_ratio=1.0)),
         add("rest by neighbourhoods of 8", rest=8),
         add("rest by neighbourhoods of 16", rest=16),
         add("rest by neighbourhoods of 64", rest=64),
-        add("half the estimation zone, rest by 16", less, rest=16),
-        add("no estimation zone, rest by 4", none, rest=4),
+        add("half the estimation zone, rest by 16", _vary(PRODUCT, estimation_ratio=0.116),
+            rest=16),
         add("no estimation zone, rest by 16", none, rest=16),
         add("clusters of 8", eight),
         add("clusters of 8, 8-bit index", eight, index_bits=8),
-        add("clusters of 8, 8-bit index, rest by 16", eight, index_bits=8, rest=16),
-        add("clusters of 8, 8-bit index, half the estimation zone, rest by 16",
-            _vary(less, cluster_tokens=8), index_bits=8, rest=16),
-        add("clusters of 8, 8-bit index, a quarter less retrieved, rest by 16", eight,
-            index_bits=8, rest=16, retrieval=0.75),
-        add("8-bit index, rest by 16", index_bits=8, rest=16),
+        add("clusters of 8, 8-bit index, rest by 16", eight, **small),
+        add("clusters of 8, 8-bit index, no estimation zone, rest by 16",
+            _vary(eight, estimation_ratio=0.0), **small),
+        add("clusters of 4, 8-bit index, rest by 16", _vary(PRODUCT, cluster_tokens=4), **small),
+        add("8-bit index, rest by 16", **small),
         add("spread starts", spread),
         add("spread starts, rest by 16", spread, rest=16),
         add("spread starts, clusters of 8, 8-bit index, rest by 16",
-            _vary(spread, cluster_tokens=8), index_bits=8, rest=16),
-        add("budget shared by the heads", joint=True),
-        add("budget shared by the heads, rest by 16", joint=True, rest=16),
-        add("budget counts pages", page_budget=True),
+            _vary(spread, cluster_tokens=8), **small),
+        add("Euclidean clusters", near),
+        add("Euclidean clusters, rest by 16", near, rest=16),
+        add("Euclidean clusters of 8, 8-bit index, rest by 16", near_eight, **small),
+        add("radius 0.25", quarter),
+        add("radius 0.25, rest by 16", quarter, rest=16),
+        add("radius 0, rest by 16", _vary(PRODUCT, radius=0.0), rest=16),
         add("rank by weight times value norm", value_norm=True),
-        add("Euclidean clusters", _vary(PRODUCT, euclidean=True)),
-        add("Euclidean clusters, rest by 16", _vary(PRODUCT, euclidean=True), rest=16),
-        add("Euclidean clusters of 8, 8-bit index, rest by 16",
-            _vary(eight, euclidean=True), index_bits=8, rest=16),
-        add("radius 0.25, rest by 16", _vary(PRODUCT, radius=0.25), rest=16),
+        add("budget counts pages", page_budget=True),
+        add("heads share a budget", joint=True),
+        add("heads share a budget, rest by 16", joint=True, rest=16),
+        add("heads share a budget, radius 0.25, rest by 16", quarter, joint=True, rest=16),
+        add("heads share a budget of pages, rest by 16", joint=True, page_budget=True, rest=16),
+        add("heads share a budget of pages, radius 0.25, clusters of 8, 8-bit index, rest by 16",
+            _vary(eight, radius=0.25), joint=True, page_budget=True, **small),
+        add("heads share a budget of pages, Euclidean clusters of 8, 8-bit index, rest by 16",
+            near_eight, joint=True, page_budget=True, **small),
         add("early layers 1.5, late 0.5", _vary(PRODUCT, layer_shares=(1.5, 1.25, 1.0, .75, .5))),
         add("early layers 0.5, late 1.5", _vary(PRODUCT, layer_shares=(.5, .75, 1.0, 1.25, 1.5))),
-        add("twice the retrieval, clusters of 8, rest by 8", eight, retrieval=2.0, rest=8),
-        add("twice the retrieval, clusters of 8, 8-bit index, rest by 8", eight, index_bits=8,
-            retrieval=2.0, rest=8),
-        add("clusters of 4, 8-bit index, rest by 16", _vary(PRODUCT, cluster_tokens=4),
-            index_bits=8, rest=16),
     ]
+    for cap in (2.0, 4.0):
+        rows.append(add(f"until 0.3 is unseen, at most {cap:g} budgets, rest by 16", unseen=0.3,
+                        cap=cap, rest=16))
+    for mass in (0.4, 0.3, 0.2):
+        rows.append(add(f"until {mass:g} is unseen, clusters of 8, 8-bit index, rest by 16", eight,
+                        unseen=mass, cap=4.0, **small))
+    for name, settings in (("clusters", eight), ("Euclidean clusters", near_eight)):
+        rows.append(add(f"twice the retrieval, {name} of 8, 8-bit index, rest by 8", settings,
+                        index_bits=8, retrieval=2.0, rest=8))
     return rows
 
 

@@ -19,10 +19,9 @@ import torch
 
 from tools.needle import model as llama
 
-from . import catalogue, jobs, sources, text
+from . import catalogue, jobs, sources
+from .sources import CODE, NEEDLE
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-NEEDLE, CODE = ROOT / "models" / "needle", ROOT / "models" / "code"
 PARTS = ("text", "micro", "growing", "needle", "locality", "promise")
 LENGTHS = (32768, 131072)
 
@@ -89,12 +88,6 @@ class Laboratory:
     def left(self) -> float:
         """Returns the seconds until nothing new is begun."""
         return self.arguments.seconds - (time.monotonic() - self.began)
-
-
-def prompt_tokens(length: int, behind: int) -> int:
-    """Returns the largest document of at most `length` tokens with so many behind it, of whole
-    segments: then no system attends a rest exactly that another does not."""
-    return 68 + (length - behind - 68) // 1024 * 1024
 
 
 def run(lab: Laboratory, results: Results, made: list["jobs.Job"]) -> int:

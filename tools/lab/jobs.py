@@ -9,12 +9,10 @@ import torch
 
 from tools.needle import tasks
 
-from . import catalogue, evaluate, locality, measures, needle_tasks, unseen
+from . import catalogue, locality, measures, needle_tasks, unseen
 from .document import Document
+from .sources import NEEDLE, prompt_tokens
 from .systems.full import Full
-
-NEEDLE_ROWS = ("our", "Retro", "Quest", "exact", "Stream", "LServe", "Magic", "Infini", "IVF",
-               "Retrieval")
 
 
 @dataclasses.dataclass
@@ -100,7 +98,7 @@ class Needle(Job):
         super().__init__(f"needle {task}, {length} tokens, document {number}", self._keys)
 
     def run(self, lab, results) -> int:
-        asker = needle_tasks.NeedleTasks(lab.model(evaluate.NEEDLE), evaluate.NEEDLE,
+        asker = needle_tasks.NeedleTasks(lab.model(NEEDLE), NEEDLE,
                                          lab.arguments.seed)
         document, asked = asker.make(*self._what)
         last, missing = None, 0
@@ -166,20 +164,20 @@ def make(lab) -> list[Job]:
         if part in a.part:
             found.append((rank, job))
     for length in a.length:
-        tokens = evaluate.prompt_tokens(length, a.tail)
-        traced = evaluate.prompt_tokens(length, a.steps)
+        tokens = prompt_tokens(length, a.tail)
+        traced = prompt_tokens(length, a.steps)
         for number in range(a.documents):
             add("text", 4 * number, Follow(a.model, number, tokens, a.tail, text_rows))
         for number in range(min(2, a.documents)):
             add("micro", 1 + 4 * number, Follow(a.model, number, tokens, a.tail,
                                                 catalogue.micro()))
-        for folder in dict.fromkeys((a.model, evaluate.NEEDLE)):
+        for folder in dict.fromkeys((a.model, NEEDLE)):
             add("locality", 1, Locality(folder, traced, a.steps))
             add("promise", 1, Promise(folder, 0, tokens, a.tail))
         _needle(lab, length, add)
     for number in range(min(2, a.documents)):
         for length in a.growing_length:
-            tokens = evaluate.prompt_tokens(length + 1, 0)
+            tokens = prompt_tokens(length + 1, 0)
             add("growing", 3 + 4 * number, Follow(
                 a.model, number, tokens, a.growing_tail, catalogue.growing(), 8, True))
     return [job for _, job in sorted(found, key=lambda one: one[0])]
@@ -187,7 +185,7 @@ def make(lab) -> list[Job]:
 
 def _needle(lab, length, add) -> None:
     rows = [row for row in catalogue.baselines()
-            if row.factor == 1.0 and row.name.startswith(NEEDLE_ROWS)]
+            if row.factor == 1.0 and row.name != "HNSW"]
     rows += [row for row in catalogue.candidates() if row.name in catalogue.CHOSEN]
     for task, needles in needle_tasks.plan(quick=False):
         documents = {tasks.SINGLE: 4, tasks.COMMON_WORDS: 6, tasks.FREQUENT_WORDS: 6}.get(task, 2)

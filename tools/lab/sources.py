@@ -6,6 +6,15 @@ from tools.needle import bpe, generate, prompt, tasks
 
 from . import text
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+NEEDLE, CODE = ROOT / "models" / "needle", ROOT / "models" / "code"
+
+
+def prompt_tokens(length: int, behind: int) -> int:
+    """Returns the largest document of at most `length` tokens with so many behind it, of whole
+    segments: then no system attends a rest exactly that another does not."""
+    return 68 + (length - behind - 68) // 1024 * 1024
+
 
 class CodeText:
     """Held-out Python source: one run of text, cut in two."""

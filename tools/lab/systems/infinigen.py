@@ -13,11 +13,15 @@ ALPHA = 4.0            # keys within this of the largest logit are fetched, as t
 
 
 class InfiniGen(System):
-    """The first layer has none before it, and ranks with its own query."""
+    """The first layer has none before it, and ranks with its own query. So does every layer where
+    `predicts` is false: the guess needs layers whose inputs resemble each other, which a model of
+    five layers has not."""
     name = "InfiniGen"
 
-    def __init__(self, budget: Budget, kept: float = KEPT_DIMENSIONS, alpha: float = ALPHA):
+    def __init__(self, budget: Budget, kept: float = KEPT_DIMENSIONS, alpha: float = ALPHA,
+                 predicts: bool = True):
         self._budget, self._kept, self._alpha = budget, kept, alpha
+        self._predicts = predicts
 
     def key(self):
         return "infinigen", self._kept
@@ -34,7 +38,8 @@ class InfiniGen(System):
 
     def choose(self, index, step: Step) -> Choice:
         (heads, tokens, width), turn, partial = index
-        queries = step.queries if step.predicted is None else step.predicted
+        guess = step.predicted if self._predicts else None
+        queries = step.queries if guess is None else guess
         logits = (queries @ turn) @ partial.transpose(1, 2) * width ** -0.5
         # As many keys for all heads of a row, by the mean of what lies within alpha of the top.
         near = (logits > logits.amax(-1, keepdim=True) - self._alpha).sum(-1).float().mean((1, 2))

@@ -26,7 +26,7 @@ class Options:
     segment: tokens of a segment of the prompt; 0 clusters the whole document at once.
     joint: one budget for all KV heads of a layer, given to those whose clusters weigh most.
     value_norm: a cluster's rank counts the norm of its mean value, too.
-    page_budget: the budget counts pages and not clusters.
+    page_budget: the budget counts pages and not clusters; with `joint`, those of all heads.
     rest: clusters in neither zone count by their own mass and the mean value of so many neighbours
         (a multiple of which a segment has); 0 leaves them out.
     index_bits: 8 keeps centroids and value sums in 8 bits with a scale each; 16 as the product.
@@ -77,8 +77,8 @@ class Wave(System):
         if self.options.unseen:
             zone = self._until_seen(index, logits, ranking, retrieved)
         elif self.options.page_budget:
-            zone = _by_pages(index, ranking, retrieved * self.settings.cluster_tokens
-                             // PAGE_TOKENS)
+            pages = retrieved * self.settings.cluster_tokens // PAGE_TOKENS
+            zone = (_jointly_by_pages if self.options.joint else _by_pages)(index, ranking, pages)
         elif self.options.joint:
             zone = _jointly(ranking, retrieved)
         else:
@@ -181,3 +181,11 @@ def _by_pages(index, ranking, budget):
     pages = (index.sizes / PAGE_TOKENS).ceil().expand_as(ranking).gather(-1, order)
     taken = pages.cumsum(-1) <= budget
     return torch.zeros_like(taken).scatter_(-1, order, taken)
+
+
+def _jointly_by_pages(index, ranking, budget):
+    """The best of all heads together until their pages reach the heads' budgets."""
+    order = ranking.flatten(1).argsort(-1, descending=True)
+    pages = (index.sizes / PAGE_TOKENS).ceil().flatten().expand_as(order).gather(-1, order)
+    taken = pages.cumsum(-1) <= budget * ranking.shape[1]
+    return torch.zeros_like(taken).scatter_(-1, order, taken).unflatten(1, ranking.shape[1:])
