@@ -1,6 +1,6 @@
 """Measures systems on models, and writes JSON lines as it goes.
 
-    python3 -m tools.lab.evaluate --all --out lab.jsonl --seconds 520
+    python3 -m tools.lab.evaluate --all --out lab.jsonl --seconds 500
     python3 -m tools.lab.evaluate --part text --length 32768 --out lab.jsonl
 
 Ends by itself: after --seconds no new measurement is begun. Started again with the same --out it
@@ -32,8 +32,12 @@ class Results:
     def __init__(self, path: pathlib.Path):
         self._path = path
         self._done: set[str] = set()
-        if path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
+        if path.is_file():
+            content = path.read_text(encoding="utf-8")
+            if content and not content.endswith("\n"):
+                with path.open("a", encoding="utf-8") as file:
+                    file.write("\n")  # behind a line that was cut off
+            for line in content.splitlines():
                 try:
                     self._done.add(json.dumps(json.loads(line)["key"]))
                 except (ValueError, KeyError):
@@ -143,7 +147,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000,
                         help="of traces (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=7000, help="(default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=520,
+    parser.add_argument("--seconds", type=float, default=500,
                         help="begin nothing new after this time (default: %(default)s)")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines; goes on there")
     arguments = parser.parse_args()

@@ -184,14 +184,15 @@ def make(lab) -> list[Job]:
 
 
 def _needle(lab, length, add) -> None:
+    # Searching a graph is thousands of small steps: too slow for every question.
     rows = [row for row in catalogue.baselines()
-            if row.factor == 1.0 and row.name != "HNSW"]
+            if row.factor == 1.0 and row.name not in ("HNSW", "RetrievalAttention")]
     rows += [row for row in catalogue.candidates() if row.name in catalogue.CHOSEN]
-    for task, needles in needle_tasks.plan(quick=False):
-        documents = {tasks.SINGLE: 4, tasks.COMMON_WORDS: 6, tasks.FREQUENT_WORDS: 6}.get(task, 2)
+    for task, documents, late in needle_tasks.plan():
         for number in range(documents):
-            add("needle", 2 + 4 * (number // 2), Needle(task, length, number, needles, rows))
-    if length in (32768, 131072):
+            rank = 2 + 4 * late + 4 * (2 * number // documents)
+            add("needle", rank, Needle(task, length, number, None, rows))
+    if length >= 32768:
         for number in range(2):
             add("needle", 2 + 4 * number, Needle(
                 tasks.MULTI_KEY, length, 100 + number, needle_tasks.every_sentence(length), rows))

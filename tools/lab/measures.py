@@ -26,7 +26,7 @@ class Sums:
     def measures(self) -> dict[str, float]:
         """Returns the figures for readers."""
         n = max(1, self.tokens)
-        return {"tokens": self.tokens,
+        return {"followed": self.tokens,
                 "perplexity_full": math.exp(self.loss_full / n),
                 "perplexity_ratio": math.exp((self.loss - self.loss_full) / n),
                 "mean_change": self.change / n,

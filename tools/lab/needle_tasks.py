@@ -37,12 +37,12 @@ class NeedleTasks:
         return found
 
 
-def plan(quick: bool) -> list[tuple[str, int | None]]:
-    """Returns tasks with their number of needles (None: the task's own), first things first."""
-    hardest = [(tasks.MULTI_VALUE, None), (tasks.VARIABLE_TRACKING, None),
-               (tasks.MULTI_QUERY, None)]
-    return hardest if quick else hardest + [
-        (task, None) for task in tasks.TASKS if (task, None) not in hardest]
+def plan() -> list[tuple[str, int, int]]:
+    """Returns tasks, how many documents of each, and how early they come: those with many
+    questions about a document first."""
+    early = [(task, 2, 0) for task in (tasks.MULTI_VALUE, tasks.VARIABLE_TRACKING,
+                                       tasks.MULTI_QUERY, tasks.MULTI_KEY)]
+    return early + [(tasks.SINGLE, 4, 1), (tasks.COMMON_WORDS, 6, 1), (tasks.FREQUENT_WORDS, 6, 1)]
 
 
 def every_sentence(length: int) -> int:

@@ -1,0 +1,116 @@
+"""A run that is cut goes on, the report adds up, and what cannot be measured is refused."""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree
+
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+try:
+    import torch  # noqa: F401
+    from tools.lab import catalogue, collect, evaluate, plot, report
+except ImportError as error:
+    print(f"skipped: needs PyTorch: {error}")
+    sys.exit(77)
+
+BIN = {"tokens": 10, "loss_full": 10.0, "loss": 11.0, "change": 2.0, "divergence": 0.5,
+       "agreed": 9}
+
+
+def followed(table, name, document, factor=1.0, scale=1.0):
+    return {"key": [table, "code", 8260, 20, document, name, factor], "build_s": 0.5,
+            "seconds": 1.0, "read": {"index": 1e6, "sums": 0.0, "pages": 3e6 * scale},
+            "bins": [BIN, {**BIN, "change": 4.0 * scale}]}
+
+
+class ResultsTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def test_what_is_there_is_not_measured_again(self):
+        path = self.folder / "out.jsonl"
+        evaluate.Results(path).add(["systems", "code", 1, None, 0.5], {"x": 1})
+        with path.open("a", encoding="utf-8") as file:
+            file.write('{"key": ["cut", "off"')
+        again = evaluate.Results(path)
+        self.assertTrue(again.has(["systems", "code", 1, None, 0.5]))
+        self.assertFalse(again.has(["cut", "off"]))
+        # What is written next must not continue the line that was cut off.
+        again.add(["after"], {})
+        self.assertTrue(evaluate.Results(path).has(["after"]))
+        self.assertEqual(len(collect.read_lines([path])), 2)
+
+    def test_documents_add_up(self):
+        row, = collect.followed([followed("systems", "ours", i, scale=1 + i) for i in (0, 1)])
+        self.assertEqual((row["documents"], row["followed"], row["tokens"]), (2, 40, 8260))
+        self.assertAlmostEqual(row["mean_change"], (2 + 4 + 2 + 8) / 40)
+        self.assertAlmostEqual(row["perplexity_ratio"], 2.718281828 ** 0.1)
+        self.assertAlmostEqual(row["bytes"], 5.5e6)
+        self.assertAlmostEqual(row["change_error"], 0.1)
+
+    def test_report_fills_the_document(self):
+        target = self.folder / "evaluation.md"
+        target.write_text((ROOT / "docs/evaluation.md").read_text(encoding="utf-8"))
+        lines = [followed("systems", "ours", 0, f) for f in catalogue.FACTORS]
+        lines += [followed("candidates", name, 0, scale=s) for name, s in (
+            ("ours", 1.0), ("clusters of 8", 0.1))]
+        lines += [{"key": ["needle", "multi_key", 32768, 0, None, "full", 1.0], "right": 15,
+                   "questions": 16}]
+        report.Report(lines, self.folder).write(target)
+        text = target.read_text(encoding="utf-8")
+        self.assertIn("| ours | 0.5 | 1.00 | 0.00 | 3.00 | 4.00 | 1.1052 | 0.3000 |", text)
+        self.assertIn("| clusters of 8 | 1.0 | 1.30 | 32 |", text)
+        self.assertIn("93.8", text)
+        drawn = (self.folder / "evaluation/systems_8260.svg").read_text(encoding="utf-8")
+        self.assertTrue(xml.etree.ElementTree.fromstring(drawn).tag.endswith("svg"))
+        self.assertEqual(len(json.loads(
+            (self.folder / "evaluation/results.json").read_text(encoding="utf-8"))["text"]), 5)
+
+    def test_a_plot_keeps_its_points_inside(self):
+        drawn = plot.svg("a < b", [plot.Series("one", [(1, 0.01), (1000, 3.0)])],
+                         plot.Axis("x", True), plot.Axis("y", True))
+        root = xml.etree.ElementTree.fromstring(drawn)
+        circles = [one for one in root if one.tag.endswith("circle")]
+        places = [(float(c.get("cx")), float(c.get("cy"))) for c in circles[:2]]
+        self.assertLess(places[0][0], places[1][0])
+        self.assertGreater(places[0][1], places[1][1])
+        for x, y in places:
+            self.assertTrue(plot.LEFT <= x <= plot.WIDTH - plot.RIGHT)
+            self.assertTrue(plot.TOP <= y <= plot.HEIGHT - plot.BOTTOM)
+        with self.assertRaisesRegex(ValueError, "nothing to draw"):
+            plot.svg("t", [], plot.Axis("x"), plot.Axis("y"))
+
+
+class RefusalTest(unittest.TestCase):
+    def test_what_cannot_be_measured_is_refused_with_what_can(self):
+        for arguments, wanted in (
+                (["--length", "4096", "--all"], "9216 to 131072 are possible"),
+                (["--all", "--tail", "0"], "4 to 1024"),
+                (["--all", "--model", "/"], "not a model folder"),
+                ([], "--part with one of text")):
+            done = subprocess.run(
+                [sys.executable, "-m", "tools.lab.evaluate", "--out", "/dev/null", *arguments],
+                cwd=ROOT, capture_output=True, text=True, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(wanted, done.stderr)
+
+
+class CatalogueTest(unittest.TestCase):
+    def test_every_row_makes_a_system_and_has_a_name_of_its_own(self):
+        rows = (catalogue.baselines() + catalogue.candidates() + catalogue.promised()
+                + catalogue.micro() + catalogue.growing())
+        keys = [(row.table, row.name, row.factor) for row in rows]
+        self.assertEqual(len(keys), len(set(keys)))
+        self.assertTrue(all(row.system().key() for row in rows))
+        self.assertLessEqual(set(catalogue.CHOSEN), {row.name for row in catalogue.candidates()})
+
+
+if __name__ == "__main__":
+    unittest.main()
