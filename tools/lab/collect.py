@@ -90,7 +90,8 @@ def answered(lines: list[dict]) -> list[dict]:
 def of_kind(lines: list[dict], kind: str) -> list[dict]:
     """Returns lines whose key begins with `kind`, the key's parts named."""
     names = {"locality": ("model", "tokens", "steps"),
-             "unseen": ("model", "tokens", "tail", "document"), "setup": ("name", "time")}
+             "unseen": ("model", "tokens", "tail", "document"), "setup": ("name", "time"),
+             "indexes": ("model", "tokens", "layer", "index")}
     return [{**dict(zip(names[kind], line["key"][1:])),
              **{k: v for k, v in line.items() if k != "key"}}
             for line in lines if line["key"][0] == kind]

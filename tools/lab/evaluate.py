@@ -14,6 +14,7 @@ import pathlib
 import platform
 import sys
 import time
+import traceback
 
 import torch
 
@@ -22,7 +23,7 @@ from tools.needle import model as llama
 from . import catalogue, jobs, sources
 from .sources import CODE, NEEDLE
 
-PARTS = ("text", "micro", "growing", "needle", "locality", "promise")
+PARTS = ("text", "micro", "growing", "needle", "locality", "promise", "indexes")
 LENGTHS = (32768, 131072)
 
 
@@ -86,8 +87,14 @@ class Laboratory:
         name = torch.cuda.get_device_name() if self.device == "cuda" else platform.processor()
         return {"device": self.device, "name": name or platform.machine(),
                 "torch": torch.__version__, "python": platform.python_version(),
-                "seed": self.arguments.seed, "text": self.source(CODE).records,
+                "seed": self.arguments.seed, "text": self._text_records(),
                 "hnswlib": catalogue.hnsw.available()}
+
+    def _text_records(self) -> list[dict]:
+        try:
+            return self.source(self.arguments.model).records
+        except (ValueError, OSError) as error:
+            return [{"error": str(error)}]
 
     def left(self) -> float:
         """Returns the seconds until nothing new is begun."""
@@ -105,7 +112,11 @@ def run(lab: Laboratory, results: Results, made: list["jobs.Job"]) -> int:
             missing += len(wanted)
             continue
         began = time.monotonic()
-        missing += job.run(lab, results)
+        try:
+            missing += job.run(lab, results)
+        except (RuntimeError, ValueError, OSError):  # the others may still be measured
+            traceback.print_exc()
+            missing += sum(not results.has(key) for key in wanted)
         print(f"[{time.monotonic() - lab.began:5.0f} s] {number + 1} of {len(made)}: {job.name}, "
               f"{time.monotonic() - began:.1f} s", flush=True)
     return missing

@@ -9,7 +9,7 @@ import torch
 
 from tools.needle import tasks
 
-from . import catalogue, locality, measures, needle_tasks, unseen
+from . import catalogue, indexes, locality, measures, needle_tasks, unseen
 from .document import Document
 from .sources import NEEDLE, prompt_tokens
 from .systems.full import Full
@@ -154,6 +154,37 @@ class Promise(Job):
         return self.attempt(lab, results, self.keys[0], measure)
 
 
+class Indexes(Job):
+    """Indexes over the keys of one KV head of each layer, on the CPU."""
+
+    def __init__(self, folder: pathlib.Path, tokens: int, layers: int):
+        self._folder, self._tokens = folder, tokens
+        super().__init__(f"indexes over keys of {folder.name}, {tokens} tokens",
+                         [["indexes", folder.name, tokens, layer, name]
+                          for layer in range(layers) for name in indexes.INDEXES])
+
+    def run(self, lab, results) -> int:
+        document, ids = self.document(lab, self._folder, 0, self._tokens, indexes.QUERIES)
+        asked = {}
+
+        def look(seen):
+            asked.setdefault(seen.step.layer, []).append(seen.step.queries[:, 0, 0].cpu())
+        # Keys of tokens that an index does not hold: every so many are left out of it.
+        stride = self._tokens // indexes.QUERIES
+        document.follow(Full(), ids[:-1], observer=look)
+        missing = 0
+        for key in self.keys:
+            layer, name = key[3:]
+            keys = document.keys[layer][0].cpu()
+            out = torch.zeros(len(keys), dtype=torch.bool)
+            out[::stride] = True
+            askers = {"queries": torch.cat(asked[layer]), "own": keys[out][:indexes.QUERIES]}
+            sample = document.queries[layer][0].flatten(0, 1).cpu()
+            missing += self.attempt(lab, results, key,
+                                    lambda: indexes.measure(name, keys[~out], sample, askers))
+        return missing
+
+
 def make(lab) -> list[Job]:
     """Returns all jobs of the parts that are asked for, the most telling ones first."""
     a = lab.arguments
@@ -175,6 +206,12 @@ def make(lab) -> list[Job]:
             add("locality", 1, Locality(folder, traced, a.steps))
             add("promise", 1, Promise(folder, 0, tokens, a.tail))
         _needle(lab, length, add)
+    if indexes.available():
+        add("indexes", 9, Indexes(a.model, prompt_tokens(a.length[0], indexes.QUERIES),
+                                  lab.model(a.model).shape.num_hidden_layers))
+    elif "indexes" in a.part:
+        print("indexes over keys are not measured: faiss is not installed (pip install faiss-cpu)",
+              flush=True)
     for number in range(min(2, a.documents)):
         for length in a.growing_length:
             tokens = prompt_tokens(length + 1, 0)

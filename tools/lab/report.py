@@ -39,6 +39,7 @@ class Report:
         self.needle = collect.answered(lines)
         self.locality = collect.of_kind(lines, "locality")
         self.unseen = collect.of_kind(lines, "unseen")
+        self.indexes = collect.of_kind(lines, "indexes")
         self.setups = collect.of_kind(lines, "setup")
 
     def draw(self, name: str, title: str, series, x, y) -> str:
@@ -59,7 +60,7 @@ class Report:
         for one in sorted(self.setups, key=lambda s: s["time"]):
             texts = ", ".join(f"{r['package']} {r['version']}"
                               + ("" if r["as_recorded"] else " (another digest than corpus.json's)")
-                              for r in one["text"])
+                              for r in one["text"] if "version" in r)
             parts.append(f"* {one['name']}, PyTorch {one['torch']}, Python {one['python']}; seed "
                          f"{one['seed']}; text: {texts}"
                          + ("" if one["hnswlib"] else "; without hnswlib"))
@@ -242,6 +243,21 @@ class Report:
         return table(["tokens", "system", "build of all layers and heads, s"],
                      [[f"{t:,}", name, f"{-b:.3f}"] for t, b, name in sorted(rows)])
 
+    def keys(self) -> str:
+        """Indexes over keys, averaged over layers."""
+        rows = []
+        for name in dict.fromkeys(one["index"] for one in self.indexes):
+            here = [one for one in self.indexes if one["index"] == name]
+            row = [name, f"{here[0]['keys']:,}",
+                   f"{1000 * collect.mean(one['build_s'] for one in here):.0f}"]
+            for kind in ("own", "queries"):
+                row += [f"{collect.mean(one[kind][what] for one in here):{form}}"
+                        for what, form in (("recall", ".2f"), ("scored", ",.0f"), ("us", ".0f"))]
+            rows.append(row)
+        return rows and table(
+            ["index", "keys", "build, ms of CPU", "asked by keys: recall", "keys scored", "us",
+             "asked by queries: recall", "keys scored", "us"], rows)
+
     def write(self, target: pathlib.Path) -> None:
         """Replaces the blocks of the document and writes the figures."""
         for name, content in {
@@ -250,11 +266,11 @@ class Report:
                 "promised": self.plain("promise", catalogue.promised()),
                 "micro": self.plain("micro", catalogue.micro()), "growing": self.growing(),
                 "needles": self.needles(), "locality": self.local(), "unseen": self.promise(),
-                "builds": self.builds()}.items():
+                "builds": self.builds(), "indexes": self.keys()}.items():
             replace_block(target, name, f"\n{content or 'Not measured.'}\n")
         (self.folder / "results.json").write_text(json.dumps(
             {"setup": self.setups, "text": self.text, "needle": self.needle,
-             "unseen": self.unseen}, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
+             "unseen": self.unseen, "indexes": self.indexes}, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
         (self.folder / "locality.json").write_text(json.dumps(
             self.locality, separators=(",", ":")) + "\n", encoding="utf-8")
 

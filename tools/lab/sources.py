@@ -36,7 +36,7 @@ class NeedleText:
     def __init__(self, model: pathlib.Path, seed: int):
         self._encoder = bpe.Encoder(model)
         self._generator = generate.Generator(self._encoder, "eval", seed)
-        self.records = [{"generator": "tools/needle", "split": "eval", "seed": seed}]
+        self.records: list[dict] = [{"generator": "tools/needle", "split": "eval", "seed": seed}]
 
     def make(self, number: int, tokens: int, behind: int) -> tuple[list[int], list[int]]:
         """As CodeText.make, but the document is up to a few sentences shorter."""

@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 from tools.code import corpus, encode
+from tools.needle import bpe
 
 CODE_MODEL = pathlib.Path(__file__).resolve().parents[2] / "models" / "code"
 CHARACTERS_A_TOKEN = 5  # more than any text of a window has on average
@@ -44,11 +45,13 @@ def _records() -> list[dict]:
 
 
 def tokenizer(folder: pathlib.Path) -> Callable[[str], list[int]]:
-    """Returns the encoder of a model folder. Raises ValueError without the package tokenizers."""
+    """Returns the encoder of a model folder: the package tokenizers, or without it this tree's
+    own, which knows ASCII alone and is given nothing else."""
     try:
         from tokenizers import Tokenizer
-    except ImportError as error:
-        raise ValueError("text is encoded by the package tokenizers: install it (pip)") from error
+    except ImportError:
+        own = bpe.Encoder(folder)
+        return lambda text: own.encode(text.encode("ascii", "ignore").decode())
     loaded = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def encode_text(text: str) -> list[int]:

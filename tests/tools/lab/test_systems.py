@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT))
 
 try:
     import torch
-    from tools.lab import system as lab
+    from tools.lab import indexes, system as lab
     from tools.lab.systems import (full, graph_search, hnsw, infinigen, ivf, lserve, magicpig, quest,
                                    retrieval_attention, streaming, topk, twilight, vattention, wave)
     from tools.needle import wave as reference
@@ -258,6 +258,22 @@ class GraphTest(SystemCase):
     def test_hnsw_finds_most_of_the_best_keys(self):
         _, choice = self.run_system(hnsw.Hnsw(50))
         self.assertGreater(self.recall(choice, 50), 0.8)
+
+
+@unittest.skipUnless(indexes.available(), "needs faiss")
+class IndexesTest(SystemCase):
+    def test_each_index_is_searched_until_it_finds_the_best_keys(self):
+        keys, sample = self.keys[0], self.own[0].flatten(0, 1)
+        askers = {"queries": self.queries[:, 0].flatten(0, 1)}
+        for name in indexes.INDEXES:
+            found = indexes.measure(name, keys, sample, askers)["queries"]
+            self.assertGreaterEqual(found["recall"], 0.9, name)
+            self.assertGreaterEqual(found["scored"], 90, name)
+        built = indexes.build_ivf(keys, sample)
+        ids, scored = built.search(self.queries[:, 0, 0], built.efforts[-1])
+        self.assertGreater(scored, TOKENS / 2)
+        wanted = (self.queries[0, 0, 0] @ keys.T).topk(1).indices
+        self.assertEqual(ids[0, 0], wanted[0])
 
 
 class WaveTest(SystemCase):
