@@ -4,11 +4,14 @@
 // (gpu_worker/synthetic).
 //
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
-//          [--batch 1] [--context 122880] [--steps 64] [--overlap 0.99] [--cache-share 0.05]
-// Prints one JSON object. --cache-share: slots of the block cache, of all pages of the contexts.
+//          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
+//          [--overlap COSINE] [--cache-share 0.05]
+// Prints one JSON object. Without --overlap queries are as in text (SyntheticShape). --cache-share:
+// slots of the block cache, of all pages of the contexts.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -29,8 +32,6 @@ namespace {
 
 using bench::Must;
 
-constexpr int kWarmUpSteps = 8;
-
 struct Settings {
   std::string backend = "cpu";
   std::string model = "llama-3.1-8b";
@@ -38,7 +39,8 @@ struct Settings {
   int32_t batch = 1;
   int64_t context = 122'880;
   int64_t steps = 64;
-  double overlap = 0.99;
+  int64_t warm_up = 64;
+  std::optional<double> overlap;
   double cache_share = 0.05;
   int64_t dense_below = 8192;
 };
@@ -49,6 +51,7 @@ Settings Parse(int argc, char** argv) {
     settings.model = "tiny";
     settings.context = 2500;
     settings.steps = 4;
+    settings.warm_up = 4;
     settings.batch = 2;
     settings.cache_share = 0.3;
     settings.dense_below = 1500;
@@ -60,6 +63,7 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--batch", settings.batch)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--context", settings.context)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--steps", settings.steps)->check(CLI::Range(1, 1'000'000'000));
+  app.add_option("--warm-up", settings.warm_up)->check(CLI::Range(0, 1'000'000'000));
   app.add_option("--overlap", settings.overlap)->check(CLI::Range(0.0, 1.0));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   try {
@@ -77,7 +81,7 @@ class DecodeBench {
   explicit DecodeBench(const Settings& settings)
       : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
     config_ = Must(NamedModelShape(settings.model));
-    total_tokens_ = settings.context + settings.steps + kWarmUpSteps + 1;
+    total_tokens_ = settings.context + settings.steps + settings.warm_up + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
     const absl::Time begin = absl::Now();
     model_ = Must(Transformer::LoadRandom(*backend_.device, *backend_.ops, config_,
@@ -99,7 +103,7 @@ class DecodeBench {
     const absl::Time begin = absl::Now();
     FillContexts();
     const double fill_seconds = Seconds(begin, absl::Now());
-    for (int i = 0; i < kWarmUpSteps; ++i) Step();
+    for (int64_t i = 0; i < settings_.warm_up; ++i) Step();
     Measured measured;
     measured.fill_seconds = fill_seconds;
     measured.before = memory_->CacheStats().counters;
@@ -251,7 +255,8 @@ class DecodeBench {
                         {"batch", settings_.batch},
                         {"context_tokens", settings_.context},
                         {"steps", settings_.steps},
-                        {"overlap", settings_.overlap},
+                        {"overlap", settings_.overlap ? nlohmann::json(*settings_.overlap)
+                                                      : nlohmann::json("as in text")},
                         {"cache_slots", memory_->num_slots()},
                         {"arena_gib", static_cast<double>(memory_->arena_bytes()) / (1 << 30)}};
     json["load_s"] = load_seconds_;

@@ -150,7 +150,9 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
       {"kv_dtype", model.kv_dtype()},
       {"load_format", model.load_format()},
       {"synthetic_context_tokens", model.synthetic_context_tokens()},
-      {"synthetic_overlap", model.synthetic_overlap()},
+      {"synthetic_overlap", model.has_synthetic_overlap()
+                                ? nlohmann::json(model.synthetic_overlap())
+                                : nlohmann::json("as in text")},
       {"server_max_batch", model.max_batch()},
       {"server_max_model_len", model.max_model_len()},
       {"num_prompts", options.num_prompts},

@@ -31,7 +31,7 @@ constexpr PassedOption kPassedOptions[] = {
     {"--synthetic-context", Service::kWorker, "--synthetic-context",
      "With --load-format dummy: tokens of random context before every prompt", "0"},
     {"--synthetic-overlap", Service::kWorker, "--synthetic-overlap",
-     "Cosine between the queries of two steps over it", "0.99"},
+     "Cosine between the queries of two steps over it", "as in text"},
     {"--served-model-name", Service::kWorker, "--served-model-name",
      "Name of the model; default: the folder's name"},
     {"--chat-template", Service::kWorker, "--chat-template",

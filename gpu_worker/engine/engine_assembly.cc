@@ -82,7 +82,7 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
 }
 
 SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geometry,
-                                int64_t max_tokens, double overlap) {
+                                int64_t max_tokens, std::optional<double> overlap) {
   return {.geometry = geometry,
           .num_query_heads = static_cast<int32_t>(config.num_query_heads),
           .max_tokens = max_tokens,
@@ -90,7 +90,7 @@ SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geo
 }
 
 absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,
-                                  double overlap, EngineParts& parts) {
+                                  std::optional<double> overlap, EngineParts& parts) {
   Device& device = *environment.device;
   Ops& ops = *environment.ops;
   ASSIGN_OR_RETURN(

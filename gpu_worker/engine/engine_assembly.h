@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "absl/status/statusor.h"
@@ -33,7 +34,7 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
 
 // What synthetic contexts of up to `max_tokens`, prompt and output included, are made of.
 SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geometry,
-                                int64_t max_tokens, double overlap);
+                                int64_t max_tokens, std::optional<double> overlap);
 
 // Puts plan.synthetic_tokens tokens of context before every prompt, and queries that drift with
 // `overlap` (SyntheticShape) in the place of the model's. Requests must share no segments then
@@ -41,6 +42,6 @@ SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geo
 //
 // Returns RESOURCE_EXHAUSTED if the device has less memory than that needs.
 absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,
-                                  double overlap, EngineParts& parts);
+                                  std::optional<double> overlap, EngineParts& parts);
 
 }  // namespace retroinfer

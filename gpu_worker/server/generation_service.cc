@@ -266,7 +266,7 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_server_revision(settings_.revision);
   info.set_load_format(model.load_format);
   info.set_synthetic_context_tokens(model.synthetic_context);
-  info.set_synthetic_overlap(model.synthetic_overlap);
+  if (model.synthetic_overlap) info.set_synthetic_overlap(*model.synthetic_overlap);
   FillStats(*backend.engine, absl::Now() - started_, info.mutable_stats());
   return info;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,9 @@ struct ServedModel {
   std::string backend;        // "cpu" or "cuda"
   std::string device_name;    // as the hardware says it
   std::string load_format;    // "auto" or "dummy": random weights
-  // Of "dummy": tokens that come before every prompt, and the overlap of their queries; else 0.
+  // Of "dummy": tokens that come before every prompt, or 0, and the overlap of their queries.
   int64_t synthetic_context = 0;
-  double synthetic_overlap = 0;
+  std::optional<double> synthetic_overlap;
   std::vector<int32_t> eos_token_ids;
 
   // Of contexts: what names the segments of a prompt, and where they are kept.

@@ -172,8 +172,10 @@ void AddMeasuringOptions(common::Settings* settings, WorkerOptions* options) {
                  "they had been prefilled")
       ->check(CLI::Range(int64_t{0}, kMaxSyntheticContext))
       ->group(kMeasuringGroup);
-  app.add_option("--synthetic-overlap", options->synthetic_overlap,
-                 "Cosine between the queries of two steps over a synthetic context")
+  app.add_option(
+         "--synthetic-overlap", options->synthetic_overlap,
+         "Cosine between the queries of two steps over a synthetic context; without it they "
+         "ask for what they ask for in text, as often")
       ->check(CLI::Range(0.0, 1.0))
       ->group(kMeasuringGroup);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,9 @@ struct WorkerOptions {
   int32_t max_queued_requests = 1024;   // live requests, queued and running
 
   // With "dummy": tokens of context that every request gets before its prompt, beside
-  // max_model_len, and how alike its queries of two steps are (gpu_worker/synthetic).
+  // max_model_len, and how alike its queries of two steps are (SyntheticShape::overlap).
   int64_t synthetic_context = 0;
-  double synthetic_overlap = 0.99;
+  std::optional<double> synthetic_overlap;
 
   AttentionSettings default_attention;
   int32_t default_max_tokens = 1024;

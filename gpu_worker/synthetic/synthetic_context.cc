@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -18,6 +19,10 @@ constexpr float kSpread = 0.5f;         // of a topic, beside a direction of dev
 constexpr float kQueryStrength = 0.6f;  // scores of a few units where a query meets its topic
 constexpr uint32_t kStayOf = 12;        // tokens that a topic lasts, on average
 constexpr int64_t kNumQueries = 1024;
+// Fitted together, so that pages come again as in text (synthetic_context.h).
+constexpr double kTextOverlap = 0.5;
+constexpr double kTextPopularity = 2.6;  // exponent of Zipf's law
+constexpr float kTextNoise = 1.5f;       // of a step, beside a direction of deviation 1
 constexpr int64_t kChunkTokens = 4096;
 constexpr int64_t kLayerShift = 64;  // tokens between the beginnings of two layers
 
@@ -47,6 +52,64 @@ size_t ChunkBytes(const SyntheticShape& shape, DType activation_dtype) {
 size_t NumIds(const SyntheticShape& shape) {
   const int64_t tokens = shape.max_tokens + 1 + kLayerShift * shape.geometry.num_layers;
   return static_cast<size_t>(tokens) * shape.geometry.num_kv_heads;
+}
+
+// Draws topics such that few come often and many seldom (Zipf's law); every instance has favourites
+// of its own.
+class TopicPopularity {
+ public:
+  TopicPopularity(size_t num_topics, double exponent, std::mt19937_64& random)
+      : topics_(num_topics) {
+    std::iota(topics_.begin(), topics_.end(), size_t{0});
+    std::shuffle(topics_.begin(), topics_.end(), random);
+    std::vector<double> weights(num_topics);
+    for (size_t i = 0; i < num_topics; ++i) {
+      weights[i] = std::pow(static_cast<double>(i + 1), -exponent);
+    }
+    rank_ = std::discrete_distribution<size_t>(weights.begin(), weights.end());
+  }
+  size_t Draw(std::mt19937_64& random) { return topics_[rank_(random)]; }
+
+ private:
+  std::vector<size_t> topics_;
+  std::discrete_distribution<size_t> rank_;
+};
+
+// Each group of query heads has a direction that wanders: a step of an AR(1) process towards
+// another topic, and what is random in a step. The heads of a group differ a little.
+std::vector<uint16_t> MakeQueries(const SyntheticShape& shape, std::span<const float> topics,
+                                  std::mt19937_64& random) {
+  const auto dim = static_cast<size_t>(shape.geometry.head_dim);
+  const auto kv_heads = static_cast<size_t>(shape.geometry.num_kv_heads);
+  const size_t query_size = static_cast<size_t>(shape.num_query_heads) * dim;
+  const size_t group = static_cast<size_t>(shape.num_query_heads) / kv_heads;
+  const bool as_text = !shape.overlap.has_value();
+  const auto keep = static_cast<float>(shape.overlap.value_or(kTextOverlap));
+  const float renew = std::sqrt(std::max(0.0f, 1.0f - keep * keep));
+  const float of_step = as_text ? kTextNoise : 0.0f;
+  std::vector<TopicPopularity> popularity;
+  for (size_t head = 0; head < kv_heads; ++head) {
+    popularity.emplace_back(NumTopics(shape), as_text ? kTextPopularity : 0.0, random);
+  }
+  std::normal_distribution<float> normal;
+  std::vector<float> direction(kv_heads * dim);
+  std::vector<float> asked(kv_heads * dim);
+  std::vector<uint16_t> queries(static_cast<size_t>(kNumQueries) * query_size);
+  for (size_t row = 0; row < static_cast<size_t>(kNumQueries); ++row) {
+    for (size_t head = 0; head < kv_heads; ++head) {
+      const float* const topic = &topics[popularity[head].Draw(random) * dim];
+      for (size_t j = 0; j < dim; ++j) {
+        float& value = direction[head * dim + j];
+        value = row == 0 ? topic[j] : keep * value + renew * topic[j];
+        asked[head * dim + j] = value + of_step * normal(random);
+      }
+    }
+    for (size_t i = 0; i < query_size; ++i) {
+      const float of_group = asked[i / dim / group * dim + i % dim];
+      queries[row * query_size + i] = Bf16Bits(kQueryStrength * (of_group + 0.1f * normal(random)));
+    }
+  }
+  return queries;
 }
 
 }  // namespace
@@ -112,30 +175,10 @@ absl::Status SyntheticContext::MakeTables(Stream& stream) {
   }
   RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(ids)), ids_));
 
-  // Each group of query heads has a direction that wanders: a step of an AR(1) process towards a
-  // new topic. The heads of a group differ a little.
-  const auto query_size = static_cast<size_t>(shape_.num_query_heads) * dim;
-  const size_t group = static_cast<size_t>(shape_.num_query_heads) / kv_heads;
-  const auto keep = static_cast<float>(shape_.overlap);
-  const float renew = std::sqrt(std::max(0.0f, 1.0f - keep * keep));
-  std::vector<float> direction(kv_heads * dim);
-  std::vector<uint16_t> queries(static_cast<size_t>(kNumQueries) * query_size);
-  for (size_t row = 0; row < static_cast<size_t>(kNumQueries); ++row) {
-    for (size_t head = 0; head < kv_heads; ++head) {
-      const size_t topic = random() % num_topics;
-      for (size_t j = 0; j < dim; ++j) {
-        float& value = direction[head * dim + j];
-        value = row == 0 ? topics[topic * dim + j] : keep * value + renew * topics[topic * dim + j];
-      }
-    }
-    for (size_t i = 0; i < query_size; ++i) {
-      const float of_group = direction[i / dim / group * dim + i % dim];
-      queries[row * query_size + i] = Bf16Bits(kQueryStrength * (of_group + 0.1f * normal(random)));
-    }
-  }
+  const std::vector<uint16_t> queries = MakeQueries(shape_, topics, random);
   RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(queries)), query_buffer_));
   queries_ = MatrixView::Dense(query_buffer_.bytes(), DType::kBf16, kNumQueries,
-                               static_cast<int64_t>(query_size));
+                               int64_t{shape_.num_query_heads} * shape_.geometry.head_dim);
   return absl::OkStatus();
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -20,8 +21,9 @@ struct SyntheticShape {
   KvGeometry geometry;
   int32_t num_query_heads = 0;
   int64_t max_tokens = 0;  // of a context
-  // Cosine between a head's queries of two steps, without what is random in each.
-  double overlap = 0.9;
+  // Nothing: what queries ask for comes again as it does in text (see queries()). Otherwise the
+  // cosine between a head's queries of two steps, without what is random in each: for stress.
+  std::optional<double> overlap;
   uint64_t seed = 1;
 };
 
@@ -45,7 +47,9 @@ class SyntheticContext {
   absl::Status ReadBy(Stream& reader) { return reader.Record(*read_); }
 
   // Queries: [num_queries][query_heads * head_dim] bf16; consecutive ones are those of consecutive
-  // steps.
+  // steps. Without an overlap they are made such that the pages that the retrieval zone reads come
+  // again about as often as in text: an LRU cache for 5, 10, 20 and 40 % of the pages finds 83, 91,
+  // 96 and 99 % of them (a model of source code: 75, 91, 97 and 99; the paper: 79 to 94 at 5 %).
   const MatrixView& queries() const { return queries_; }
 
  private:

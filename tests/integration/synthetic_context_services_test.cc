@@ -41,7 +41,7 @@ TEST(SyntheticContextServicesTest, RequestsDecodeBehindALongContextAndLeaveNothi
   EXPECT_EQ(info.model_name(), "tiny");
   EXPECT_EQ(info.load_format(), "dummy");
   EXPECT_EQ(info.synthetic_context_tokens(), kContext);
-  EXPECT_EQ(info.synthetic_overlap(), 0.99);
+  EXPECT_FALSE(info.has_synthetic_overlap());
   EXPECT_EQ(info.max_model_len(), 2000);
   ASSERT_EQ(processes.WaitUntilNothingIsHeld(), "");
   for (int round = 0; round < 2; ++round) {

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <list>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tests/support/backends.h"
@@ -89,6 +93,63 @@ TEST_P(SyntheticContextTest, QueriesOfTwoStepsAreAsAlikeAsAsked) {
     // Each query has some noise of its own, and what is new in one may be an old topic.
     EXPECT_NEAR(sum / static_cast<double>(rows - 1), overlap, overlap > 0.9 ? 0.05 : 0.15);
   }
+}
+
+// Shares of what `asked` has in each step that an LRU cache of each size finds, after half of the
+// steps.
+std::vector<double> LruHits(const std::vector<std::vector<size_t>>& asked,
+                            const std::vector<size_t>& sizes) {
+  std::list<size_t> recent;  // the last used first
+  std::vector<double> hits(sizes.size());
+  double total = 0;
+  for (size_t step = 0; step < asked.size(); ++step) {
+    for (const size_t id : asked[step]) {
+      const auto found = std::find(recent.begin(), recent.end(), id);
+      const auto depth = static_cast<size_t>(std::distance(recent.begin(), found));
+      const bool counts = step >= asked.size() / 2;
+      total += counts;
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        hits[i] += counts && found != recent.end() && depth < sizes[i];
+      }
+      if (found != recent.end()) recent.erase(found);
+      recent.push_front(id);
+    }
+  }
+  for (double& hit : hits) hit /= total;
+  return hits;
+}
+
+TEST_P(SyntheticContextTest, WithoutAnOverlapTheSameIsAskedForAgainAsInText) {
+  constexpr size_t kLongContext = 65'536;
+  constexpr size_t kStride = 16;  // one key stands for a cluster
+  shape_.max_tokens = kLongContext;
+  shape_.overlap.reset();
+  auto context = SyntheticContext::Create(*backend_->device, *backend_->ops, shape_);
+  ASSERT_TRUE(context.ok()) << context.status();
+  const auto kv = context->MakeLayer(*backend_->stream, 0, kLongContext);
+  ASSERT_TRUE(kv.ok()) << kv.status();
+  const std::vector<float> keys = Read(kv->keys, kLongContext * kDim);  // of the first head
+  const size_t width = kQueryHeads * kDim;
+  const std::vector<float> queries =
+      Read(context->queries().data, static_cast<size_t>(context->queries().rows) * width);
+  constexpr size_t kClusters = kLongContext / kStride;
+  std::vector<std::vector<size_t>> asked(400);
+  for (size_t step = 0; step < asked.size(); ++step) {
+    std::vector<std::pair<float, size_t>> scores;
+    for (size_t i = 0; i < kClusters; ++i) {
+      const float* const key = &keys[i * kStride * kDim];
+      scores.emplace_back(-std::inner_product(key, key + kDim, &queries[step * width], 0.0f), i);
+    }
+    constexpr size_t kRetrieved = kClusters * 18 / 1000;
+    std::partial_sort(scores.begin(), scores.begin() + kRetrieved, scores.end());
+    for (size_t i = 0; i < kRetrieved; ++i) asked[step].push_back(scores[i].second);
+  }
+  const std::vector<double> hits =
+      LruHits(asked, {kClusters / 20, kClusters / 10, kClusters / 5, kClusters * 2 / 5});
+  EXPECT_NEAR(hits[0], 0.79, 0.10);
+  EXPECT_NEAR(hits[1], 0.91, 0.06);
+  EXPECT_NEAR(hits[2], 0.95, 0.04);  // of so few steps, many are for the first time
+  EXPECT_NEAR(hits[3], 0.98, 0.03);
 }
 
 TEST_P(SyntheticContextTest, ASequenceMayBeShorterAndTheMemoryIsWhatItSays) {
