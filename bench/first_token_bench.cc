@@ -183,7 +183,7 @@ class FirstTokenBench {
     Must(backend_.stream->Synchronize());
     Round round;
     const absl::Time begin = absl::Now();
-    lane_->Begin(live->request.prompt, live->kv, policy);
+    Must(lane_->Begin(live->request.prompt, live->kv, policy));
     auto outcome = PrefillLane::Outcome::kWorked;
     while (outcome != PrefillLane::Outcome::kDone) {
       const absl::Time before = absl::Now();
@@ -202,7 +202,7 @@ class FirstTokenBench {
     round.first_token = absl::ToDoubleSeconds(absl::Now() - begin);
     while (!Must(policy.FinishPrefill(live->kv))) absl::SleepFor(kBlockedWait);
     round.indexed = absl::ToDoubleSeconds(absl::Now() - begin);
-    lane_->End();
+    lane_->Leave(live->kv);
     Decode(*live, round);
     while (!Must(policy.Release(live->kv))) {
       Must(memory_->cache().Tend());

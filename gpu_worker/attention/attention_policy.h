@@ -27,12 +27,17 @@ class AttentionPolicy {
   virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;
+  // Whether all of that happens on the compute stream, so that LayerTaken and, after the last layer,
+  // FinishPrefill are true at once.
+  virtual bool TakesInOrder(const SequenceKv& /*sequence*/) const { return false; }
   // After the last layer: whether the sequence can decode. Returns true once, after which the
   // sequence has num_tokens = prompt_tokens.
   virtual absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) = 0;
 
   // Whether the sequence can take part in the next step, or has to wait for its background work.
   virtual absl::StatusOr<bool> ReadyForStep(const SequenceKv& /*sequence*/) { return true; }
+  // Whether a segment of the sequence begins to be attended through its index in the next step.
+  virtual bool GoesLive(const SequenceKv& /*sequence*/) const { return false; }
   // Prepares a step in which each sequence gets one more token at position num_tokens. Waits for
   // the background work of a sequence that is not ready.
   // REQUIRES: batch.size() <= the engine's max_batch; all use this policy.

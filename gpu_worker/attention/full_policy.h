@@ -19,6 +19,7 @@ class FullPolicy final : public AttentionPolicy {
   KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
+  bool TakesInOrder(const SequenceKv& /*sequence*/) const override { return true; }
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return 0; }

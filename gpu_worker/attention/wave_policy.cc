@@ -155,8 +155,12 @@ absl::Status WavePolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const L
   State& state = *states_.at(sequence.sequence_id);
   RETURN_IF_ERROR(dense_.FillFromPrompt(sequence, layer, kv));
   RETURN_IF_ERROR(LoadCachedIndexes(sequence, state, layer));
-  RETURN_IF_ERROR(BackgroundWaitsForCompute());
   const auto to_build = std::span(state.tickets).subspan(sequence.num_cached_segments);
+  if (to_build.empty()) {
+    state.is_sealed = layer + 1 == dense_.pool().geometry.num_layers;
+    return absl::OkStatus();
+  }
+  RETURN_IF_ERROR(BackgroundWaitsForCompute());
   for (const SegmentBuilder::Ticket ticket : to_build) {
     RETURN_IF_ERROR(parts_.builder->BuildLayer(ticket, layer, kv));
   }
@@ -171,6 +175,14 @@ absl::Status WavePolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const L
 
 absl::StatusOr<bool> WavePolicy::LayerTaken(const SequenceKv& sequence, uint32_t layer) {
   return parts_.device->IsDone(*states_.at(sequence.sequence_id)->layer_taken[layer % 2]);
+}
+
+// Without segments of its own to build, nothing in the background reads its layers.
+bool WavePolicy::TakesInOrder(const SequenceKv& sequence) const {
+  const std::vector<PlannedSegment> plan =
+      PlanSegments(sequence.prompt_tokens, sequence.total_tokens, settings_.dense_below);
+  const size_t next = sequence.num_cached_segments;
+  return next >= plan.size() || plan[next].live_at > sequence.prompt_tokens;
 }
 
 absl::StatusOr<bool> WavePolicy::PollBuilt(const SequenceKv& sequence, State& state) {
@@ -260,6 +272,12 @@ absl::StatusOr<bool> WavePolicy::ReadyForStep(const SequenceKv& sequence) {
   if (state.is_built[due]) return true;
   if (!std::exchange(state.is_late, true)) ++num_late_segments_;
   return false;
+}
+
+bool WavePolicy::GoesLive(const SequenceKv& sequence) const {
+  const State& state = *states_.at(sequence.sequence_id);
+  return state.num_live < state.tickets.size() &&
+         state.plan[state.num_live].live_at <= sequence.num_tokens;
 }
 
 absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {

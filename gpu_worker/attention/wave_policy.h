@@ -52,8 +52,10 @@ class WavePolicy final : public AttentionPolicy {
   KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
+  bool TakesInOrder(const SequenceKv& sequence) const override;
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
   absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence) override;
+  bool GoesLive(const SequenceKv& sequence) const override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return parts_.decode->StepShape(); }
   absl::Status UploadStep() override;

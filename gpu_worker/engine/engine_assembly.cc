@@ -10,6 +10,10 @@
 namespace retroinfer {
 namespace {
 
+// Sequences that have ended keep their row until the background has let go of them, and prompts are
+// read while all places of the batch are taken.
+int32_t MaxSequences(const MemoryPlan& plan) { return 2 * plan.max_batch + 2; }
+
 absl::StatusOr<std::unique_ptr<WavePolicy>> MakeWavePolicy(const EngineEnvironment& environment,
                                                            const MemoryPlan& plan,
                                                            const WaveIndexSettings& settings,
@@ -22,10 +26,11 @@ absl::StatusOr<std::unique_ptr<WavePolicy>> MakeWavePolicy(const EngineEnvironme
                          .stream = environment.compute,
                          .memory = &memory,
                          .cache = &cache};
-  // A prompt in each lane, and for each sequence a segment of generated tokens or, where it has
-  // just outgrown dense attention, all of its context.
-  const int64_t max_open = 2 * (plan.max_model_len / kPrefillSegmentTokens + 8) +
-                           plan.max_batch * (1 + settings.dense_below / kDecodeSegmentTokens);
+  // A prompt in each lane, and for each sequence that holds memory a segment of generated tokens
+  // or, where it has just outgrown dense attention, all of its context.
+  const int64_t max_open =
+      2 * (plan.max_model_len / kPrefillSegmentTokens + 8) +
+      MaxSequences(plan) * (1 + settings.dense_below / kDecodeSegmentTokens);
   ASSIGN_OR_RETURN(
       wave.builder,
       SegmentBuilder::Create(device, ops, *environment.background, memory.meta_pool(),
@@ -59,11 +64,10 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                     .model = environment.model,
                     .tokenizer = environment.tokenizer,
                     .store = environment.store};
-  // Sequences that have ended keep their row until the background has let go of them.
   ASSIGN_OR_RETURN(parts.memory, KvMemory::Create(device, {.geometry = plan.geometry,
                                                            .dense_blocks = plan.dense_blocks,
                                                            .meta_blocks = plan.meta_blocks,
-                                                           .max_sequences = 2 * plan.max_batch + 2,
+                                                           .max_sequences = MaxSequences(plan),
                                                            .max_model_len = plan.max_model_len}));
   ASSIGN_OR_RETURN(parts.cache, BlockCache::Create(device, ops, compute,
                                                    {.num_slots = plan.num_slots,

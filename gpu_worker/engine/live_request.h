@@ -17,9 +17,9 @@ namespace retroinfer {
 enum class RequestState {
   kWaiting,    // in the queue; holds nothing
   kReserving,  // has its blocks; extents asked of the store
-  kPrefill,    // has all it needs; waits for a prefill lane or is in one
+  kPrefill,    // has all it needs; waits for its prompt to be read, or is in a lane
   kIndexing,   // prompt computed, first token out; its last segments are being built
-  kDecoding,   // takes part in every decode step
+  kDecoding,   // takes part in decode steps
   kEnding,     // finished towards the client; background work may still hold its memory
 };
 
@@ -30,6 +30,8 @@ struct LiveRequest {
 
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;
+  KvNeed need;                     // for its whole life
+  bool takes_in_order = false;     // AttentionPolicy::TakesInOrder, as far as is known
   bool asked_store = false;          // Reserve was called: Release must be, too
   bool only_restores = false;        // of the store it takes what prefill can read, and no more
   bool arena_was_full = false;       // when it was asked last
@@ -45,6 +47,7 @@ struct LiveRequest {
   absl::Time last_token;
   absl::Time progressed;           // when a slice or a token of it was finished last
   int64_t prompt_tokens_done = 0;  // of its prompt, as far as they are in the statistics
+  int64_t prompt_tokens_told = -1;  // the same, as far as the client was told
   double kv_bytes_read = 0;
   double kv_bytes_full = 0;
 };

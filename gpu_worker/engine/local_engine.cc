@@ -2,6 +2,8 @@
 // * A request is in exactly one place of `live_` from Submit's mail to the release of its last
 //   block.
 // * Only kDecoding requests take part in steps; a request leaves a step's batch by changing state.
+// * What a round does follows from one plan; what the plan cannot know (a request that ended as it
+//   was carried out) makes it do less, never other things.
 // * OnFinish is called in End() and nowhere else; End() makes the state kEnding, so it runs once.
 //   Statistics are published before it.
 // * The loop never waits for background work: a request that needs some is left out of steps.
@@ -68,9 +70,18 @@ absl::Status LocalEngine::CreateWorkspaces() {
                                           .stream = parts_.stream,
                                           .model = parts_.model,
                                           .arena = parts_.cache->device_arena()},
-                                         plan.geometry, max_tokens, options_.prefill_rows));
+                                         plan.geometry, max_tokens, options_.prefill_rows,
+                                         plan.max_batch));
     lanes_.push_back(std::move(lane));
   }
+  scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{
+      .num_layers = plan.geometry.num_layers,
+      .max_rows = options_.prefill_rows,
+      .max_batch = plan.max_batch,
+      .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target)});
+  ASSIGN_OR_RETURN(clock_,
+                   WorkClock::Create(*parts_.device, *parts_.stream, scheduler_->costs()));
+  input_.weights = {1};
   batch_.reserve(static_cast<size_t>(plan.max_batch));
   return absl::OkStatus();
 }
@@ -153,10 +164,14 @@ bool LocalEngine::RunOnce() {
     }
   }
   EndLateRequests();
-  Admit();
-  bool worked = RunPrefillSlice();
-  worked |= PollIndexing();
-  worked |= RunDecodeStep();
+  bool worked = PollIndexing();
+  Observe();
+  const StepPlan plan = scheduler_->Plan(input_);
+  if (!plan.empty()) {
+    if (options_.on_plan) options_.on_plan(input_, plan);
+    CarryOut(plan);
+    worked = true;
+  }
   worked |= PollEnding();
   return worked;
 }
@@ -191,6 +206,8 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
   live->kv.prompt = live->request.prompt;
   live->kv.prefix = std::move(submission.prefix);
+  live->need = live->policy->Need(live->kv.prompt_tokens, live->kv.total_tokens);
+  live->takes_in_order = live->policy->TakesInOrder(live->kv);
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
                                                    options_.eos_token_ids);
   live_.push_back(std::move(live));
@@ -203,133 +220,7 @@ LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
   return found == live_.end() ? nullptr : found->get();
 }
 
-// --- Prefill
-
-void LocalEngine::AssignLanes() {
-  for (const auto& live : live_) {
-    if (live->state != RequestState::kPrefill || live->prefill_begun != absl::Time()) continue;
-    // The shortest lane that holds the prompt; a short prompt also takes the long lane.
-    for (auto lane = lanes_.rbegin(); lane != lanes_.rend(); ++lane) {
-      if ((*lane)->busy() || live->kv.prompt_tokens > (*lane)->max_tokens()) continue;
-      live->prefill_begun = absl::Now();
-      (*lane)->Begin(live->request.prompt, live->kv, *live->policy);
-      break;
-    }
-  }
-}
-
-bool LocalEngine::RunPrefillSlice() {
-  AssignLanes();
-  for (size_t i = 0; i < lanes_.size(); ++i) {
-    PrefillLane& lane = *lanes_[(next_lane_ + i) % lanes_.size()];
-    if (lane.busy() && RunLane(lane)) {
-      next_lane_ = (next_lane_ + i + 1) % lanes_.size();
-      return true;
-    }
-  }
-  return false;
-}
-
-bool LocalEngine::RunLane(PrefillLane& lane) {
-  LiveRequest& live = *Find(lane.sequence()->sequence_id);
-  if (live.state != RequestState::kPrefill) return false;  // waits for its background work
-  const bool decoding = std::any_of(live_.begin(), live_.end(), [](const auto& other) {
-    return other->state == RequestState::kDecoding;
-  });
-  const int64_t rows = decoding ? options_.prefill_rows_beside_decode : options_.prefill_rows;
-  const absl::StatusOr<PrefillLane::Outcome> outcome = lane.RunSlice(rows, sampler_->logits(1));
-  if (!outcome.ok()) {
-    End(live, FinishReason::kError, outcome.status());
-    return true;
-  }
-  if (*outcome == PrefillLane::Outcome::kBlocked) return false;
-  live.progressed = absl::Now();
-  const int64_t done = lane.processed_tokens();
-  stats_.counters().prompt_tokens += static_cast<uint64_t>(done - live.prompt_tokens_done);
-  live.prompt_tokens_done = done;
-  ReportProgress(live, lane);
-  if (*outcome == PrefillLane::Outcome::kWorked) return true;
-
-  SamplingState* const state = &*live.sampling;
-  const auto token = sampler_->Sample(std::span(&state, 1));
-  if (!token.ok()) {
-    End(live, FinishReason::kError, token.status());
-    return true;
-  }
-  live.state = RequestState::kIndexing;
-  live.first_token = live.last_token = absl::Now();
-  Emit(live, token->front());
-  return true;
-}
-
-void LocalEngine::ReportProgress(LiveRequest& live, const PrefillLane& lane) {
-  if (!live.request.return_progress) return;
-  live.sink->OnProgress({.total_tokens = static_cast<int64_t>(live.request.prompt.size()),
-                         .cached_tokens = live.kv.cached_tokens(),
-                         .processed_tokens = lane.processed_tokens(),
-                         .elapsed = absl::Now() - live.prefill_begun});
-}
-
-bool LocalEngine::PollIndexing() {
-  bool changed = false;
-  for (const auto& live : live_) {
-    if (live->state != RequestState::kIndexing) continue;
-    const absl::StatusOr<bool> done = live->policy->FinishPrefill(live->kv);
-    if (!done.ok()) {
-      End(*live, FinishReason::kError, done.status());
-    } else if (*done) {
-      for (const auto& lane : lanes_) {
-        if (lane->sequence() == &live->kv) lane->End();
-      }
-      live->state = RequestState::kDecoding;
-      if (live->only_restores && live->asked_store) {
-        parts_.store->Release(live->kv.sequence_id);
-        ++num_releases_;
-        live->asked_store = false;
-      }
-    }
-    changed |= !done.ok() || *done;
-  }
-  return changed;
-}
-
-// --- Decode
-
-bool LocalEngine::GatherBatch() {
-  batch_.clear();
-  for (const auto& live : live_) {
-    if (live->state != RequestState::kDecoding) continue;
-    const absl::StatusOr<bool> ready = live->policy->ReadyForStep(live->kv);
-    if (!ready.ok()) {
-      End(*live, FinishReason::kError, ready.status());
-    } else if (*ready) {
-      batch_.push_back(live.get());
-    }
-  }
-  return !batch_.empty();
-}
-
-bool LocalEngine::RunDecodeStep() {
-  if (!GatherBatch()) return false;
-  const absl::StatusOr<std::span<const OutputToken>> tokens = decode_step_->Run(std::span(batch_));
-  EngineStats& counters = stats_.counters();
-  ++counters.decode_steps;
-  const DecodeStep::Counters step = decode_step_->counters();
-  counters.decode_host_seconds = static_cast<double>(step.host_ns) * 1e-9;
-  counters.decode_graphs_recorded = step.graphs.recorded;
-  counters.decode_graphs_launched = step.graphs.launched;
-  if (!tokens.ok()) {
-    spdlog::error("decode step {}: {}", stats_.counters().decode_steps, tokens.status().ToString());
-    for (LiveRequest* live : batch_) End(*live, FinishReason::kError, tokens.status());
-    return true;
-  }
-  const absl::Time now = absl::Now();
-  for (size_t i = 0; i < batch_.size(); ++i) {
-    batch_[i]->last_token = batch_[i]->progressed = now;
-    Emit(*batch_[i], (*tokens)[i]);
-  }
-  return true;
-}
+// --- Output
 
 void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
   if (parts_.store->memory_taken()) {
@@ -362,6 +253,7 @@ void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status statu
   if (!status.ok()) status = RequestFailure(status);
   const GenerationResult result = ResultOf(live, reason, std::move(status));
   live.state = RequestState::kEnding;
+  for (const auto& lane : lanes_) lane->Drop(live.kv);
   // One that was cancelled ends without waiting for the device.
   if (reason == FinishReason::kStop || reason == FinishReason::kLength) stats_.RequireCacheStats();
   UpdateStats();
@@ -389,9 +281,7 @@ bool LocalEngine::PollEnding() {
         continue;
       }
     }
-    for (const auto& lane : lanes_) {
-      if (lane->sequence() == &live.kv) lane->End();
-    }
+    for (const auto& lane : lanes_) lane->Leave(live.kv);
     if (live.asked_store) {
       parts_.store->Release(live.kv.sequence_id);
       ++num_releases_;

@@ -1,18 +1,18 @@
 // The engine of one worker: one model on one device.
 //
-// One thread runs the loop: take mail, end what was cancelled or is late, admit what fits, one
-// slice of prefill, one decode step. A prefill slice and a decode step alternate, so a long prompt
-// does not stall short answers; short prompts have a lane of their own beside the long one.
+// One thread runs the loop: take mail, end what was cancelled or is late, look at what the device
+// and the background have done, ask the scheduler for a plan, carry it out. All that a round does
+// to requests is in its plan (scheduler/step_plan.h).
 //
 // Owns:    KV memory, policies, lanes. Model, device, tokenizer and store belong to the caller and
-// outlive
-//          the engine.
+//          outlive the engine.
 // Threads: as Engine.
 #pragma once
 
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -29,7 +29,9 @@
 #include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/engine/prefill_lane.h"
+#include "gpu_worker/engine/scheduler/scheduler.h"
 #include "gpu_worker/engine/segment_store.h"
+#include "gpu_worker/engine/work_clock.h"
 #include "gpu_worker/synthetic/synthetic_context.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 
@@ -41,11 +43,13 @@ struct LocalEngineOptions {
   std::string segment_fingerprint;  // of all that decides the bytes of a segment but its tokens
   size_t max_live_requests = 1024;  // queued and running
   bool share_segments = true;       // name the segments of prompts, so that others find them
-  // Rows of a prefill slice: while nothing decodes, and while something does.
-  int64_t prefill_rows = 1024;
-  int64_t prefill_rows_beside_decode = 256;
+  int64_t prefill_rows = 1024;      // rows of a pass, at most
+  absl::Duration inter_token_target = absl::Milliseconds(50);  // SchedulerOptions
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;
+  // Called by the loop, on its thread, with what it was told and each plan that is not empty,
+  // before that is carried out; may be empty.
+  std::function<void(const SchedulerInput&, const StepPlan&)> on_plan;
 };
 
 // What the engine runs on. Plain pointers are not owned.
@@ -99,25 +103,31 @@ class LocalEngine final : public Engine {
 
   // Admission.
   void EndLateRequests();
-  void Admit();
   absl::Status CheckFits(const GenerationRequest& request) const;
   AttentionPolicy& PolicyOf(const AttentionSettings& settings) const;
-  bool TryReserve(LiveRequest& live);
-  void AskStore(LiveRequest& live, const KvNeed& need);
+  void Reserve(LiveRequest& live);
+  void AskStore(LiveRequest& live);
 
-  // Work.
-  bool RunPrefillSlice();
-  bool RunLane(PrefillLane& lane);
-  void AssignLanes();
+  // What the scheduler is told.
+  void Observe();
+  bool Describe(LiveRequest& live, RequestDescription& description);
+  void DescribeLane(const PrefillLane& lane, LaneDescription& description);
   bool PollIndexing();
-  bool GatherBatch();
-  bool RunDecodeStep();
+
+  // What it plans.
+  void CarryOut(const StepPlan& plan);
+  void BeginGroup(const StepPlan::Group& group);
+  void RunPass(const StepPlan::Pass& pass);
+  void FinishGroup(PrefillLane& lane);
+  void EndGroup(PrefillLane& lane, const absl::Status& status);
+  void RunDecodeStep(const StepPlan& plan);
+
   bool PollEnding();
   void TendBackground(bool worked);
 
   // Output.
   void Emit(LiveRequest& live, const OutputToken& token);
-  void ReportProgress(LiveRequest& live, const PrefillLane& lane);
+  void ReportProgress(const PrefillLane& lane);
   void End(LiveRequest& live, FinishReason reason, absl::Status status = absl::OkStatus());
   void UpdateStats();
   LiveRequest* Find(uint64_t sequence_id);
@@ -133,7 +143,9 @@ class LocalEngine final : public Engine {
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<DecodeStep> decode_step_;
   std::vector<std::unique_ptr<PrefillLane>> lanes_;  // the long one, then the short one
-  size_t next_lane_ = 0;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::optional<WorkClock> clock_;
+  SchedulerInput input_;
   LiveRequests live_;
   std::vector<LiveRequest*> batch_;
   uint64_t next_sequence_id_ = 1;

@@ -44,40 +44,21 @@ void LocalEngine::EndLateRequests() {
   }
 }
 
-void LocalEngine::Admit() {
-  const auto admitted = std::count_if(live_.begin(), live_.end(), [](const auto& live) {
-    return live->state != RequestState::kWaiting && live->state != RequestState::kEnding;
-  });
-  for (auto count = admitted; count < options_.plan.max_batch; ++count) {
-    LiveRequest* first = nullptr;
-    for (const auto& live : live_) {
-      if (live->state == RequestState::kWaiting &&
-          (first == nullptr || live->request.priority < first->request.priority)) {
-        first = live.get();
-      }
-    }
-    // Strictly in order: a large request at the head is not starved by small ones behind it.
-    if (first == nullptr || !TryReserve(*first)) return;
-  }
-}
-
-bool LocalEngine::TryReserve(LiveRequest& live) {
-  if (live.arena_was_full && live.releases_when_asked == num_releases_) return false;
-  const KvNeed need = live.policy->Need(live.kv.prompt_tokens, live.kv.total_tokens);
-  if (!parts_.memory->Reserve(need, live.kv)) return false;
+// Takes the device memory that the plan has counted.
+void LocalEngine::Reserve(LiveRequest& live) {
+  if (!parts_.memory->Reserve(live.need, live.kv)) return;
   auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
                                         options_.eos_token_ids, parts_.model->config().vocab_size);
   if (!sampling.ok()) {
     End(live, FinishReason::kError, sampling.status());
-    return true;
+    return;
   }
   live.sampling = *std::move(sampling);
-  AskStore(live, need);
-  return true;
+  AskStore(live);
 }
 
-void LocalEngine::AskStore(LiveRequest& live, const KvNeed& need) {
-  std::optional<ReserveRequest> request = ClaimSegments(live.kv, need);
+void LocalEngine::AskStore(LiveRequest& live) {
+  std::optional<ReserveRequest> request = ClaimSegments(live.kv, live.need);
   live.only_restores = request.has_value() && request->cached_only;
   // Without a store, what needs no extents does not wait for it.
   if (!request.has_value() || (live.only_restores && !parts_.store->attached())) {
@@ -130,6 +111,7 @@ void LocalEngine::BeginPrefill(LiveRequest& live, std::vector<Extent> extents) {
     return;
   }
   live.state = RequestState::kPrefill;
+  live.takes_in_order = live.policy->TakesInOrder(live.kv);
   EngineStats& counters = stats_.counters();
   counters.prefix_cache_queries_tokens += static_cast<uint64_t>(live.kv.prompt_tokens);
   counters.prefix_cache_hits_tokens += static_cast<uint64_t>(live.kv.cached_tokens());

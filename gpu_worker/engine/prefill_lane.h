@@ -1,6 +1,7 @@
-// Computes one prompt at a time, layer-major: for one layer all chunks of the prompt, then the next
-// layer (design: "Prefill"). Work comes in slices of one (layer, chunk), between which the engine
-// runs decode steps of other sequences.
+// Computes the prompts of a group together, layer-major: for one layer all rows of all of them,
+// then the next layer (design: "Prefill"). The rows lie one after the other, so that a pass (some
+// rows through one layer) is one product for each matrix, whichever prompts they belong to; each
+// prompt attends to its own keys.
 //
 // Tokens of cached segments are not computed: for each layer, first the sink (4 tokens, which are
 // in no segment), then the cached tokens' KV is read from the arena, then the rest is computed.
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,16 +31,10 @@ namespace retroinfer {
 class PrefillLane {
  public:
   enum class Outcome {
-    kWorked,  // a slice is done, more to come
-    // Both KV buffers are still being read in the background, or the device is kSlicesAhead behind:
-    // try again later.
-    kBlocked,
-    kDone,  // the prompt is computed and its last layer handed over; logits are filled
+    kWorked,   // rows are enqueued, more to come
+    kBlocked,  // both KV buffers are still being read in the background: try again later
+    kDone,     // the prompts are computed and their last layer handed over; logits are filled
   };
-
-  // Slices that the device may have yet to compute when the next one is enqueued: enough to keep it
-  // busy, few enough that an abort, a decode step or another lane's slice comes soon.
-  static constexpr size_t kSlicesAhead = 4;
 
   // What a lane computes with; all of it outlives the lane.
   struct Parts {
@@ -49,52 +45,103 @@ class PrefillLane {
     DeviceSpan<const std::byte> arena;
   };
 
-  // A lane for prompts of up to `max_tokens`. `max_rows` is the largest chunk.
+  // A prompt of a group. It stays unchanged, and all three stay, until the member has left.
+  struct Member {
+    std::span<const int32_t> prompt;
+    SequenceKv* sequence = nullptr;
+    AttentionPolicy* policy = nullptr;
+  };
+
+  // A lane for groups of up to `max_tokens` tokens of prompts and `max_members` prompts.
+  // `max_rows` is the largest pass.
   static absl::StatusOr<std::unique_ptr<PrefillLane>> Create(const Parts& parts,
                                                              const KvGeometry& geometry,
-                                                             int64_t max_tokens, int64_t max_rows);
+                                                             int64_t max_tokens, int64_t max_rows,
+                                                             int32_t max_members = 1);
 
   int64_t max_tokens() const { return max_tokens_; }
-  bool busy() const { return sequence_ != nullptr; }
-  const SequenceKv* sequence() const { return sequence_; }
+  bool busy() const;
+  // Whether the sequence is a member that has not left.
+  bool Has(const SequenceKv& sequence) const;
 
-  // REQUIRES: not busy; 1 <= prompt.size() <= max_tokens; both outlive the prefill. `prompt` stays
-  // unchanged.
-  void Begin(std::span<const int32_t> prompt, SequenceKv& sequence, AttentionPolicy& policy);
-  // Computes up to `rows` tokens of the current layer. On kDone `logits` ([1, vocab] f32) belong to
-  // the prompt's last token; the lane stays busy until End().
+  // REQUIRES: not busy; 1 to max_members prompts, none empty, of max_tokens() tokens together.
+  absl::Status Begin(std::span<const Member> members);
+  // The same for one prompt.
+  absl::Status Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
+                     AttentionPolicy& policy);
+
+  // Where the next rows are: layers(), once all is computed or nobody is left to compute for.
+  uint32_t layer() const { return layer_; }
+  int64_t next_row() const { return next_row_; }
+  int64_t num_rows() const { return num_rows_; }
+  // Layers from this on must wait: a member's policy still reads the buffer that they need.
+  absl::StatusOr<uint32_t> LayersOpen() const;
+
+  // Enqueues the next `rows` rows of layer(). On kDone row i of `logits` ([members, vocab] f32)
+  // belongs to the last token of the i-th prompt of Live(); nobody has left the lane yet.
+  //
+  // REQUIRES: layer() is open; 1 <= rows <= max_rows, and no more than the layer has left.
+  absl::StatusOr<Outcome> RunPass(int64_t rows, const MatrixView& logits);
+  // For callers without a plan: as many of `rows` rows as a pass can have.
   absl::StatusOr<Outcome> RunSlice(int64_t rows, const MatrixView& logits);
-  // Makes the lane free. REQUIRES: the policy has let go of the sequence's layers.
-  void End() { sequence_ = nullptr; }
+
+  // Members that have neither left nor been dropped, in order.
+  std::vector<SequenceKv*> Live() const;
+  // Nobody wants the member's result any more: its policy is handed no further layer. It has not
+  // left, because the background may still read what it was handed.
+  void Drop(const SequenceKv& sequence);
+  // The member leaves; the lane is free when the last one has left.
+  // REQUIRES: its policy has let go of the sequence's layers.
+  void Leave(const SequenceKv& sequence);
 
   // Prompt tokens whose share of all layers is done; cached ones count from the beginning.
-  int64_t processed_tokens() const;
+  int64_t processed_tokens(const SequenceKv& sequence) const;
 
  private:
+  struct Place {
+    Member member;
+    bool is_dropped = false;
+    int64_t first_row = 0;  // in the group
+    int64_t num_rows = 0;
+    int64_t first_token = 0;  // of the lane's KV
+    int64_t cached_tokens = 0;
+    // Position of the member's row.
+    int64_t PositionOf(int64_t row) const {
+      return row < kSinkTokens ? row : row + cached_tokens;
+    }
+  };
+
   PrefillLane(const Parts& parts, const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
       : parts_(parts), geometry_(geometry), max_tokens_(max_tokens), max_rows_(max_rows) {}
 
-  absl::StatusOr<Outcome> Advance(int64_t rows, const MatrixView& logits);
-  absl::Status RunChunk(int64_t rows);
-  // Fills the rows of cached tokens of the current layer and goes on behind them.
-  absl::Status ReadCachedTokens();
-  LayerKv KvOfLayer(uint32_t layer) const;
+  absl::Status UploadRows();
+  absl::Status ReadCachedTokens(const Place& place);
+  absl::Status CollectPieces(int64_t first_row, int64_t num_rows);
+  void AddPiece(const Place& place, int64_t first, int64_t last);
+  absl::Status FillLogits(const MatrixView& logits);
+  LayerKv KvOf(const Place& place, uint32_t layer) const;
+  MatrixView Hidden() const;
 
   const Parts parts_;
   const KvGeometry geometry_;
   const int64_t max_tokens_;
   const int64_t max_rows_;
-  DeviceBuffer token_ids_;          // [max_rows]
-  DeviceBuffer hidden_;             // [max_tokens, hidden]
-  std::array<DeviceBuffer, 2> kv_;  // [2][kv_heads][max_tokens][head_dim]
-  std::array<std::unique_ptr<Event>, kSlicesAhead> slice_computed_;  // of the last slices, in turn
-  size_t num_slices_ = 0;
+  HostBuffer host_rows_;     // token ids, then positions: int32 [2, max_tokens]
+  DeviceBuffer rows_;        // the same
+  HostBuffer host_last_;     // int32 [max_members]: rows of last tokens
+  DeviceBuffer last_;        // the same
+  DeviceBuffer last_hidden_;  // [max_members, hidden]
+  DeviceBuffer hidden_;       // [max_tokens, hidden]
+  // Of even and odd layers: for each member [2][kv_heads][its tokens][head_dim], one after the
+  // other.
+  std::array<DeviceBuffer, 2> kv_;
+  std::unique_ptr<Event> uploaded_;  // behind the last copy from the host buffers
 
-  std::span<const int32_t> prompt_;
-  SequenceKv* sequence_ = nullptr;
-  AttentionPolicy* policy_ = nullptr;
+  std::vector<Place> places_;
+  int64_t num_rows_ = 0;
   uint32_t layer_ = 0;
-  int64_t next_token_ = 0;
+  int64_t next_row_ = 0;
+  std::vector<PrefillPiece> pieces_;  // of the pass that is being enqueued
 };
 
 }  // namespace retroinfer

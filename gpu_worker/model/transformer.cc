@@ -148,6 +148,12 @@ absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weight
                                       const MatrixView& hidden, const Workspace::Views& rows,
                                       bool decode) {
   RETURN_IF_ERROR(Project(stream, *weights.o, rows.attention, hidden, true, decode));
+  return FeedForward(stream, weights, hidden, rows, decode);
+}
+
+absl::Status Transformer::FeedForward(Stream& stream, const LayerWeights& weights,
+                                      const MatrixView& hidden, const Workspace::Views& rows,
+                                      bool decode) {
   RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
   const MatrixView gated = rows.gate_up.Columns(0, config_.intermediate_size);
   RETURN_IF_ERROR(ops_.GatedLinear(stream, {.linear = weights.gate_up.get(),
@@ -166,9 +172,51 @@ absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_
                         {.token_ids = token_ids, .table = weights_.embedding, .out = hidden});
 }
 
+absl::Status Transformer::CheckPieces(const MatrixView& hidden,
+                                      std::span<const PrefillPiece> pieces) const {
+  int64_t rows = 0;
+  for (const PrefillPiece& piece : pieces) {
+    const int64_t limit = std::min(piece.kv.capacity, max_positions());
+    if (piece.num_rows < 1 || piece.first_token < 0 || piece.first_token > limit - piece.num_rows) {
+      return absl::InvalidArgumentError(absl::StrCat("PrefillLayer: tokens ", piece.first_token,
+                                                     " to ", piece.first_token + piece.num_rows,
+                                                     "; there is room for ", limit));
+    }
+    if (piece.num_outputs < 0 || piece.num_outputs > piece.num_rows) {
+      return absl::InvalidArgumentError(absl::StrCat("PrefillLayer: outputs for ",
+                                                     piece.num_outputs, " rows of ",
+                                                     piece.num_rows));
+    }
+    rows += piece.num_rows;
+  }
+  if (rows == hidden.rows) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("PrefillLayer: pieces of ", rows, " rows for hidden ", hidden.rows));
+}
+
+absl::Status Transformer::AttendPieces(Stream& stream, const Workspace::Views& rows,
+                                       std::span<const PrefillPiece> pieces) {
+  int64_t begin = 0;
+  for (const PrefillPiece& piece : pieces) {
+    RETURN_IF_ERROR(ops_.StoreLayerKv(stream, {.keys = rows.keys.Rows(begin, piece.num_rows),
+                                               .values = rows.values.Rows(begin, piece.num_rows),
+                                               .first_token = piece.first_token,
+                                               .out = piece.kv}));
+    begin += piece.num_rows;
+    if (piece.num_outputs == 0) continue;
+    RETURN_IF_ERROR(ops_.PrefillAttention(
+        stream, {.queries = rows.queries.Rows(begin - piece.num_outputs, piece.num_outputs),
+                 .kv = piece.kv,
+                 .first_token = piece.first_token + piece.num_rows - piece.num_outputs,
+                 .scale = AttentionScale(config_),
+                 .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs)}));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
-                                       int64_t first_token, const LayerKv& kv,
-                                       int64_t num_outputs) {
+                                       DeviceSpan<const int32_t> positions,
+                                       std::span<const PrefillPiece> pieces) {
   RETURN_IF_ERROR(CheckRows("PrefillLayer", hidden.rows, max_prefill_rows()));
   RETURN_IF_ERROR(CheckMatrix("PrefillLayer: hidden", hidden, activation_dtype(), hidden.rows,
                               config_.hidden_size));
@@ -176,34 +224,54 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
     return absl::InvalidArgumentError(
         absl::StrCat("PrefillLayer: layer ", layer, " of ", config_.num_layers));
   }
-  const int64_t limit = std::min(kv.capacity, max_positions());
-  if (first_token < 0 || first_token > limit - hidden.rows) {
-    return absl::InvalidArgumentError(absl::StrCat("PrefillLayer: tokens ", first_token, " to ",
-                                                   first_token + hidden.rows,
-                                                   "; there is room for ", limit));
-  }
-  if (num_outputs < 0 || num_outputs > hidden.rows) {
+  RETURN_IF_ERROR(CheckPieces(hidden, pieces));
+  if (static_cast<int64_t>(positions.size()) != hidden.rows) {
     return absl::InvalidArgumentError(
-        absl::StrCat("PrefillLayer: outputs for ", num_outputs, " rows of ", hidden.rows));
+        absl::StrCat("PrefillLayer: ", positions.size(), " positions for ", hidden.rows, " rows"));
   }
   const LayerWeights& weights = weights_.layers[layer];
   const Workspace::Views rows = prefill_.Rows(hidden.rows);
-  const DeviceSpan<const int32_t> positions = positions_.as<const int32_t>().subspan(
-      static_cast<size_t>(first_token), static_cast<size_t>(hidden.rows));
   RETURN_IF_ERROR(RopeTable(stream, positions, rows));
   RETURN_IF_ERROR(ProjectQkv(stream, weights, hidden, rows, false));
-  RETURN_IF_ERROR(ops_.StoreLayerKv(
-      stream, {.keys = rows.keys, .values = rows.values, .first_token = first_token, .out = kv}));
-  if (num_outputs == 0) return absl::OkStatus();
-  const int64_t first_output = hidden.rows - num_outputs;
-  const Workspace::Views outputs = prefill_.Rows(num_outputs);
-  RETURN_IF_ERROR(
-      ops_.PrefillAttention(stream, {.queries = rows.queries.Rows(first_output, num_outputs),
-                                     .kv = kv,
-                                     .first_token = first_token + first_output,
-                                     .scale = AttentionScale(config_),
-                                     .out = outputs.attention}));
-  return FinishLayer(stream, weights, hidden.Rows(first_output, num_outputs), outputs, false);
+  RETURN_IF_ERROR(AttendPieces(stream, rows, pieces));
+  // Runs of rows that go on, in turn; all output projections come first, because the feed-forward
+  // half uses the bytes of the attention half.
+  for (const bool feed_forward : {false, true}) {
+    int64_t end = 0;
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      end += pieces[i].num_rows;
+      int64_t run = pieces[i].num_outputs;
+      while (i + 1 < pieces.size() && pieces[i + 1].num_outputs == pieces[i + 1].num_rows) {
+        run += pieces[++i].num_rows;
+        end += pieces[i].num_rows;
+      }
+      if (run == 0) continue;
+      const MatrixView of_run = hidden.Rows(end - run, run);
+      const Workspace::Views views = prefill_.Rows(run);
+      if (feed_forward) {
+        RETURN_IF_ERROR(FeedForward(stream, weights, of_run, views, false));
+      } else {
+        const MatrixView attended = rows.attention.Rows(end - run, run);
+        RETURN_IF_ERROR(Project(stream, *weights.o, attended, of_run, true, false));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
+                                       int64_t first_token, const LayerKv& kv,
+                                       int64_t num_outputs) {
+  RETURN_IF_ERROR(CheckRows("PrefillLayer", hidden.rows, max_prefill_rows()));
+  const PrefillPiece piece{.num_rows = hidden.rows,
+                           .first_token = first_token,
+                           .kv = kv,
+                           .num_outputs = num_outputs};
+  RETURN_IF_ERROR(CheckPieces(hidden, std::span(&piece, 1)));
+  return PrefillLayer(stream, layer, hidden,
+                      positions_.as<const int32_t>().subspan(static_cast<size_t>(first_token),
+                                                             static_cast<size_t>(hidden.rows)),
+                      std::span(&piece, 1));
 }
 
 absl::Status Transformer::Logits(Stream& stream, const MatrixView& hidden,

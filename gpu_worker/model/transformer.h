@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -34,6 +35,16 @@ namespace retroinfer {
 using LayerAttention = absl::FunctionRef<absl::Status(
     uint32_t layer, const MatrixView& queries, const MatrixView& keys, const MatrixView& values,
     const MatrixView& out)>;
+
+// Consecutive rows of a pass that belong to one sequence.
+struct PrefillPiece {
+  int64_t num_rows = 0;
+  int64_t first_token = 0;  // position of the first row
+  LayerKv kv;               // holds the tokens before it; gets theirs
+  // Only the last `num_outputs` rows, 0 to num_rows, go on; the others stay as they are. Of the
+  // last layer a prompt needs all keys and values, but no row beside its last.
+  int64_t num_outputs = 0;
+};
 
 struct TransformerOptions {
   int64_t max_prefill_rows = 512;  // tokens of a chunk
@@ -83,12 +94,15 @@ class Transformer {
   absl::Status Embed(Stream& stream, DeviceSpan<const int32_t> token_ids, const MatrixView& hidden);
 
   // Takes n <= max_prefill_rows() tokens through one layer: `hidden` [n, hidden] in activation
-  // dtype, in place. Their keys (after RoPE) and values become tokens [first_token, first_token +
-  // n) of `kv`, which must hold the tokens before them. The result does not depend on where chunks
-  // begin and end.
+  // dtype, in place; `positions` [n], each as `pieces` say, which cover all rows in order. Keys
+  // (after RoPE) and values become tokens of the pieces' `kv`. The result does not depend on where
+  // pieces and passes begin and end, nor on what else is in a pass.
   //
-  // Only the last `num_outputs` rows of `hidden`, 0 to n, are computed; the others stay as they
-  // are. Of the last layer a prompt needs all keys and values, but no row beside its last.
+  // REQUIRES: a sequence is in one piece of a pass, or in several in the order of its tokens.
+  absl::Status PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
+                            DeviceSpan<const int32_t> positions,
+                            std::span<const PrefillPiece> pieces);
+  // The same for tokens [first_token, first_token + n) of one sequence.
   absl::Status PrefillLayer(Stream& stream, uint32_t layer, const MatrixView& hidden,
                             int64_t first_token, const LayerKv& kv, int64_t num_outputs);
 
@@ -118,6 +132,11 @@ class Transformer {
   // Output projection and feed-forward network: hidden += f(rows.attention), hidden += g(hidden).
   absl::Status FinishLayer(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                            const Workspace::Views& rows, bool decode);
+  absl::Status FeedForward(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
+                           const Workspace::Views& rows, bool decode);
+  absl::Status CheckPieces(const MatrixView& hidden, std::span<const PrefillPiece> pieces) const;
+  absl::Status AttendPieces(Stream& stream, const Workspace::Views& rows,
+                            std::span<const PrefillPiece> pieces);
   absl::Status Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
                     const MatrixView& out);
   absl::Status Project(Stream& stream, const PreparedLinear& linear, const MatrixView& in,

@@ -333,6 +333,7 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
                           .max_live_requests = static_cast<size_t>(options_.max_queued_requests),
                           .share_segments = options_.synthetic_context == 0,
                           .prefill_rows = kPrefillRows,
+                          .inter_token_target = options_.inter_token_target,
                           .on_progress = [this] { notifier_.Feed(); }},
                          std::move(parts)));
   return absl::OkStatus();

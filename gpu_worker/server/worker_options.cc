@@ -99,6 +99,10 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
   app.add_option("--max-batch", options->max_batch, "Requests that decode together")
       ->check(CLI::Range(1, 1024))
       ->group(kMemoryGroup);
+  settings
+      ->AddDuration("--inter-token-latency-target", &options->inter_token_target,
+                    "Time between two tokens of a request while prompts of others are read")
+      ->group(kMemoryGroup);
   app.add_option("--max-queued-requests", options->max_queued_requests,
                  "Live requests, queued and running; more get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1'000'000))

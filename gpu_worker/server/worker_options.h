@@ -41,6 +41,7 @@ struct WorkerOptions {
   int32_t num_threads = 0;              // compute threads; 0: one per CPU core
   int64_t dense_below = 8192;           // tokens; shorter contexts are attended exactly
   std::string wave_index = "tuned";     // "tuned" or "paper": how clusters are made and ranked
+  absl::Duration inter_token_target = absl::Milliseconds(50);  // beside prompts that are read
   int32_t max_queued_requests = 1024;   // live requests, queued and running
 
   // With "dummy": tokens of context that every request gets before its prompt, beside

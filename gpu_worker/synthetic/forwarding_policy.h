@@ -28,6 +28,7 @@ class ForwardingPolicy : public AttentionPolicy {
   absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence) override {
     return policy_.ReadyForStep(sequence);
   }
+  bool GoesLive(const SequenceKv& sequence) const override { return policy_.GoesLive(sequence); }
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override {
     return policy_.BeginStep(batch);
   }

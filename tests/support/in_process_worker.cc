@@ -172,8 +172,8 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                       .segment_fingerprint = "in-process worker",
                                       .max_live_requests = options.max_live_requests,
                                       .prefill_rows = kPrefillRows,
-                                      .prefill_rows_beside_decode = kPrefillRows / 2,
-                                      .on_progress = options.on_progress},
+                                      .on_progress = options.on_progress,
+                                      .on_plan = options.on_plan},
                                      std::move(parts)));
 }
 

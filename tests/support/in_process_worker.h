@@ -35,6 +35,7 @@ struct InProcessWorkerOptions {
   DType kv_dtype = DType::kBf16;
   WaveIndexSettings wave_index;
   std::function<void()> on_progress;  // of the engine's loop
+  std::function<void(const SchedulerInput&, const StepPlan&)> on_plan;
 };
 
 // What a request gave.

@@ -65,11 +65,11 @@ class DecodeStepTest : public testing::TestWithParam<test_support::BackendParam>
     live->sampling = SamplingState::Create(*backend_->device, *backend_->stream, live->request, {},
                                            model_->config().vocab_size)
                          .value();
-    lane_->Begin(live->request.prompt, live->kv, policy);
+    EXPECT_TRUE(lane_->Begin(live->request.prompt, live->kv, policy).ok());
     while (lane_->RunSlice(64, sampler_->logits(1)).value() != PrefillLane::Outcome::kDone) {
     }
     EXPECT_TRUE(policy.FinishPrefill(live->kv).value());
-    lane_->End();
+    lane_->Leave(live->kv);
     SamplingState* state = &*live->sampling;
     live->next_token = sampler_->Sample(std::span(&state, 1)).value().front().token;
     live->state = RequestState::kDecoding;

@@ -78,18 +78,18 @@ class PrefillLaneTest : public testing::TestWithParam<test_support::BackendParam
     SlowPolicy policy;
     SequenceKv sequence;
     sequence.prompt_tokens = static_cast<int64_t>(prompt.size());
-    lane_->Begin(prompt, sequence, policy);
+    EXPECT_TRUE(lane_->Begin(prompt, sequence, policy).ok());
     int64_t processed = 0;
     while (true) {
       const auto outcome = lane_->RunSlice(rows, Logits());
       EXPECT_TRUE(outcome.ok()) << outcome.status();
       if (!outcome.ok() || *outcome == PrefillLane::Outcome::kDone) break;
-      EXPECT_GE(lane_->processed_tokens(), processed);
-      processed = lane_->processed_tokens();
+      EXPECT_GE(lane_->processed_tokens(sequence), processed);
+      processed = lane_->processed_tokens(sequence);
     }
-    EXPECT_EQ(lane_->processed_tokens(), sequence.prompt_tokens);
+    EXPECT_EQ(lane_->processed_tokens(sequence), sequence.prompt_tokens);
     EXPECT_EQ(policy.taken_layers.size(), model_->config().num_layers);
-    lane_->End();
+    lane_->Leave(sequence);
     return test_support::DeviceData(*backend_).Download<float>(logits_);
   }
 
@@ -115,7 +115,7 @@ TEST_P(PrefillLaneTest, WaitsForTheBackgroundBeforeItUsesABufferAgain) {
   const std::vector<int32_t> prompt = Prompt(20);
   SequenceKv sequence;
   sequence.prompt_tokens = 20;
-  lane_->Begin(prompt, sequence, policy);
+  ASSERT_TRUE(lane_->Begin(prompt, sequence, policy).ok());
   PrefillLane::Outcome outcome = PrefillLane::Outcome::kWorked;
   for (uint32_t i = 0; i < model_->config().num_layers; ++i) {
     outcome = lane_->RunSlice(kMaxRows, Logits()).value();

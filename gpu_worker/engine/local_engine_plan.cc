@@ -1,0 +1,257 @@
+// What the scheduler is told each round, and how its plan is carried out. Nothing is decided here:
+// a plan that was made for one worker could be carried out by several that hold parts of the model.
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/engine/local_engine.h"
+#include "spdlog/spdlog.h"
+
+namespace retroinfer {
+namespace {
+
+double ToSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+RequestPhase PhaseOf(const LiveRequest& live) {
+  switch (live.state) {
+    case RequestState::kWaiting:
+      return RequestPhase::kWaiting;
+    case RequestState::kReserving:
+      return RequestPhase::kReserving;
+    case RequestState::kPrefill:
+      return live.prefill_begun == absl::Time() ? RequestPhase::kReady : RequestPhase::kReading;
+    case RequestState::kIndexing:
+      return RequestPhase::kSettling;
+    case RequestState::kDecoding:
+    case RequestState::kEnding:
+      return RequestPhase::kDecoding;
+  }
+  return RequestPhase::kWaiting;
+}
+
+}  // namespace
+
+// --- What it is told
+
+void LocalEngine::Observe() {
+  if (const absl::Status status = clock_->Poll(); !status.ok()) {
+    spdlog::error("looking at the device: {}", status.ToString());
+  }
+  input_.now = ToSeconds(absl::Now());
+  input_.requests.clear();
+  for (const auto& live : live_) {
+    if (live->state == RequestState::kEnding) continue;
+    RequestDescription description;
+    if (Describe(*live, description)) input_.requests.push_back(description);
+  }
+  input_.lanes.resize(lanes_.size());
+  for (size_t i = 0; i < lanes_.size(); ++i) DescribeLane(*lanes_[i], input_.lanes[i]);
+  input_.free_dense_blocks = parts_.memory->dense_blocks().num_free();
+  input_.free_meta_blocks = parts_.memory->meta_blocks().num_free();
+  input_.free_table_rows = parts_.memory->table_rows().num_free();
+  input_.seconds_in_flight = clock_->seconds_in_flight();
+  input_.free_passes = static_cast<int64_t>(clock_->free());
+}
+
+// Returns false if the request ended instead.
+bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
+  description = {.id = live.kv.sequence_id,
+                 .phase = PhaseOf(live),
+                 .arrival = ToSeconds(live.submitted),
+                 .priority = live.request.priority,
+                 .prompt_tokens = static_cast<int64_t>(live.request.prompt.size()),
+                 .cached_tokens = live.kv.cached_tokens(),
+                 .context = live.kv.num_tokens,
+                 .dense_blocks = live.need.dense_blocks,
+                 .meta_blocks = live.need.meta_blocks,
+                 .wants_extents = !live.need.segment_tokens.empty(),
+                 .takes_in_order = live.takes_in_order};
+  description.asks_store =
+      description.wants_extents || (!live.kv.prefix.names.empty() && parts_.store->attached());
+  description.arena_is_full = live.arena_was_full && live.releases_when_asked == num_releases_;
+  if (live.state != RequestState::kDecoding) return true;
+  const absl::StatusOr<bool> ready = live.policy->ReadyForStep(live.kv);
+  if (!ready.ok()) {
+    End(live, FinishReason::kError, ready.status());
+    return false;
+  }
+  description.decoding_since = ToSeconds(live.first_token);
+  description.can_decode = *ready;
+  description.goes_live = *ready && live.policy->GoesLive(live.kv);
+  return true;
+}
+
+void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& description) {
+  description.max_tokens = lane.max_tokens();
+  description.is_free = !lane.busy();
+  description.layer = lane.layer();
+  description.next_row = lane.next_row();
+  // The members are those of BeginGroup: their rows stay, whoever was dropped since.
+  if (description.is_free) description.members.clear();
+  if (description.is_free || lane.layer() == options_.plan.geometry.num_layers) {
+    description.layers_open = 0;
+    return;
+  }
+  const absl::StatusOr<uint32_t> open = lane.LayersOpen();
+  if (!open.ok()) spdlog::error("looking at the background: {}", open.status().ToString());
+  description.layers_open = open.value_or(0);
+}
+
+bool LocalEngine::PollIndexing() {
+  bool changed = false;
+  for (const auto& live : live_) {
+    if (live->state != RequestState::kIndexing) continue;
+    const absl::StatusOr<bool> done = live->policy->FinishPrefill(live->kv);
+    if (!done.ok()) {
+      End(*live, FinishReason::kError, done.status());
+    } else if (*done) {
+      for (const auto& lane : lanes_) lane->Leave(live->kv);
+      live->state = RequestState::kDecoding;
+      if (live->only_restores && live->asked_store) {
+        parts_.store->Release(live->kv.sequence_id);
+        ++num_releases_;
+        live->asked_store = false;
+      }
+    }
+    changed |= !done.ok() || *done;
+  }
+  return changed;
+}
+
+// --- What it plans
+
+void LocalEngine::CarryOut(const StepPlan& plan) {
+  for (const uint64_t id : plan.admit) Reserve(*Find(id));
+  for (const StepPlan::Group& group : plan.begin) BeginGroup(group);
+  for (const StepPlan::Pass& pass : plan.passes) RunPass(pass);
+  PollIndexing();
+  RunDecodeStep(plan);
+}
+
+void LocalEngine::BeginGroup(const StepPlan::Group& group) {
+  PrefillLane& lane = *lanes_[group.lane];
+  LaneDescription& description = input_.lanes[group.lane];
+  std::vector<PrefillLane::Member> members;
+  description.members.clear();
+  for (const uint64_t id : group.members) {
+    LiveRequest* const live = Find(id);
+    // One that the scheduler saw may have ended as it got its memory.
+    if (live == nullptr || live->state != RequestState::kPrefill) continue;
+    live->prefill_begun = absl::Now();
+    members.push_back(
+        {.prompt = live->request.prompt, .sequence = &live->kv, .policy = live->policy});
+    const auto prompt = static_cast<int64_t>(live->request.prompt.size());
+    description.members.push_back({.id = id,
+                                   .priority = live->request.priority,
+                                   .arrival = ToSeconds(live->submitted),
+                                   .rows = prompt - live->kv.cached_tokens(),
+                                   .cached_tokens = live->kv.cached_tokens(),
+                                   .takes_in_order = live->takes_in_order});
+  }
+  if (members.empty()) return;
+  clock_->Begin();
+  if (const absl::Status status = lane.Begin(members); !status.ok()) {
+    for (const PrefillLane::Member& member : members) {
+      End(*Find(member.sequence->sequence_id), FinishReason::kError, status);
+    }
+  }
+}
+
+void LocalEngine::RunPass(const StepPlan::Pass& pass) {
+  PrefillLane& lane = *lanes_[pass.lane];
+  // A group may have ended, or have lost a member as it began: its other rows wait for a new plan.
+  if (!lane.busy() || lane.layer() != pass.layer || lane.next_row() != pass.first_row ||
+      lane.next_row() + pass.num_rows > lane.num_rows()) {
+    return;
+  }
+  clock_->Begin();
+  const absl::StatusOr<PrefillLane::Outcome> outcome =
+      lane.RunPass(pass.num_rows, sampler_->logits(static_cast<int32_t>(lane.Live().size())));
+  const absl::Status status = outcome.ok() ? clock_->Enqueued(pass.work) : outcome.status();
+  if (!status.ok()) return EndGroup(lane, status);
+  const absl::Time now = absl::Now();
+  for (const SequenceKv* const sequence : lane.Live()) {
+    LiveRequest& live = *Find(sequence->sequence_id);
+    live.progressed = now;
+    const int64_t done = lane.processed_tokens(*sequence);
+    stats_.counters().prompt_tokens += static_cast<uint64_t>(done - live.prompt_tokens_done);
+    live.prompt_tokens_done = done;
+  }
+  ReportProgress(lane);
+  if (*outcome == PrefillLane::Outcome::kDone) FinishGroup(lane);
+}
+
+void LocalEngine::EndGroup(PrefillLane& lane, const absl::Status& status) {
+  for (const SequenceKv* const sequence : lane.Live()) {
+    End(*Find(sequence->sequence_id), FinishReason::kError, status);
+  }
+}
+
+// The prompts of a group are computed: their first tokens.
+void LocalEngine::FinishGroup(PrefillLane& lane) {
+  std::vector<LiveRequest*> members;
+  std::vector<SamplingState*> states;
+  for (const SequenceKv* const sequence : lane.Live()) {
+    members.push_back(Find(sequence->sequence_id));
+    states.push_back(&*members.back()->sampling);
+  }
+  const auto tokens = sampler_->Sample(states);
+  clock_->Synchronized({});
+  if (!tokens.ok()) return EndGroup(lane, tokens.status());
+  const absl::Time now = absl::Now();
+  for (LiveRequest* const live : members) {
+    live->state = RequestState::kIndexing;
+    live->first_token = live->last_token = now;
+  }
+  UpdateStats();  // who sees a first token sees a request that runs
+  for (size_t i = 0; i < members.size(); ++i) Emit(*members[i], (*tokens)[i]);
+}
+
+void LocalEngine::ReportProgress(const PrefillLane& lane) {
+  for (const SequenceKv* const sequence : lane.Live()) {
+    LiveRequest& live = *Find(sequence->sequence_id);
+    const int64_t done = lane.processed_tokens(*sequence);
+    if (!live.request.return_progress || done == live.prompt_tokens_told) continue;
+    live.prompt_tokens_told = done;
+    live.sink->OnProgress({.total_tokens = static_cast<int64_t>(live.request.prompt.size()),
+                           .cached_tokens = live.kv.cached_tokens(),
+                           .processed_tokens = done,
+                           .elapsed = absl::Now() - live.prefill_begun});
+  }
+}
+
+void LocalEngine::RunDecodeStep(const StepPlan& plan) {
+  batch_.clear();
+  Work work{.steps = 1};
+  for (const uint64_t id : plan.decode) {
+    LiveRequest* const live = Find(id);
+    if (live == nullptr || live->state != RequestState::kDecoding) continue;
+    batch_.push_back(live);
+    work.step_rows += 1;
+    work.step_context += static_cast<double>(live->kv.num_tokens);
+  }
+  if (batch_.empty()) return;
+  clock_->Begin();
+  const absl::StatusOr<std::span<const OutputToken>> tokens = decode_step_->Run(std::span(batch_));
+  EngineStats& counters = stats_.counters();
+  ++counters.decode_steps;
+  const DecodeStep::Counters step = decode_step_->counters();
+  counters.decode_host_seconds = static_cast<double>(step.host_ns) * 1e-9;
+  counters.decode_graphs_recorded = step.graphs.recorded;
+  counters.decode_graphs_launched = step.graphs.launched;
+  if (!tokens.ok()) {
+    spdlog::error("decode step {}: {}", counters.decode_steps, tokens.status().ToString());
+    for (LiveRequest* live : batch_) End(*live, FinishReason::kError, tokens.status());
+    return;
+  }
+  clock_->Synchronized(work);
+  const absl::Time now = absl::Now();
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    batch_[i]->last_token = batch_[i]->progressed = now;
+    Emit(*batch_[i], (*tokens)[i]);
+  }
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,36 @@
+// How long work takes on this device, learned from what it took: seconds = the sum over the parts
+// of Work of a cost each, none negative, fitted by least squares of the relative error. What is old
+// is forgotten, but a part that does not occur any more keeps the cost that it had last.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <array>
+
+#include "gpu_worker/engine/scheduler/work.h"
+
+namespace retroinfer {
+
+class CostModel {
+ public:
+  CostModel();
+
+  // The device took `seconds` for `work`, all of it. The first observation tells how fast the
+  // device is at all: until then the costs are a guess.
+  // REQUIRES: seconds > 0.
+  void Observe(const Work& work, double seconds);
+  double Seconds(const Work& work) const;
+
+ private:
+  static constexpr size_t kParts = Work::kParts;
+
+  void Solve();
+
+  std::array<double, kParts> costs_;  // seconds
+  // Sums over observations, weighted by age: products of parts, and parts, over the time taken.
+  std::array<std::array<double, kParts>, kParts> products_ = {};
+  std::array<double, kParts> sums_ = {};
+  bool knows_speed_ = false;
+};
+
+}  // namespace retroinfer

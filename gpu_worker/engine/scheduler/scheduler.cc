@@ -1,0 +1,442 @@
+#include "gpu_worker/engine/scheduler/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+
+#include "absl/container/flat_hash_set.h"
+#include "gpu_worker/engine/scheduler/lane_rows.h"
+
+namespace retroinfer {
+namespace {
+
+// Rows of a pass are cut to multiples of this, and to no fewer.
+constexpr int64_t kRowGrain = 64;
+// Of the target: what is enqueued while nothing decodes, and of that, one pass.
+constexpr double kAheadShare = 0.5;
+constexpr double kPassShare = 0.25;
+// What prompts get beside steps that take all of the target, of the time of a step.
+constexpr double kLeastOfStep = 0.25;
+// Tokens over weight by which tenants may differ before it decides between lanes.
+constexpr double kShareSlack = 2048;
+// Requests that are looked at in one plan for whether they fit.
+constexpr int kMaxTries = 32;
+// Rows that are read together, in passes.
+constexpr int64_t kGroupPasses = 2;
+
+bool IsShort(const SchedulerInput& input, const RequestDescription& request) {
+  return input.lanes.size() > 1 && request.prompt_tokens <= input.lanes.back().max_tokens;
+}
+
+bool HasRows(const LaneDescription& lane, uint32_t num_layers) {
+  return !lane.members.empty() && lane.layer < std::min(lane.layers_open, num_layers);
+}
+
+}  // namespace
+
+// Requests by whose turn it is.
+class Scheduler::Order {
+ public:
+  Order(const Scheduler& scheduler, const SchedulerInput& input)
+      : shares_(scheduler.shares()), tentative_(input.weights.size(), 0.0), input_(input) {
+    for (const RequestDescription& request : input.requests) {
+      if (request.phase == RequestPhase::kWaiting || request.phase == RequestPhase::kReady) {
+        PutBack(request, scheduler);
+      }
+    }
+  }
+
+  // Takes the first one that `may` accepts, nullptr if there is none.
+  template <typename Predicate>
+  const RequestDescription* Next(Predicate may) {
+    size_t best = left_.size();
+    for (size_t i = 0; i < left_.size(); ++i) {
+      if (may(*left_[i].request) && (best == left_.size() || IsBefore(left_[i], left_[best]))) {
+        best = i;
+      }
+    }
+    if (best == left_.size()) return nullptr;
+    const RequestDescription* const request = left_[best].request;
+    left_.erase(left_.begin() + static_cast<ptrdiff_t>(best));
+    return request;
+  }
+  // It was chosen: the next choice counts what it will get.
+  void Charge(const RequestDescription& request) {
+    tentative_[request.tenant] +=
+        static_cast<double>(request.prompt_tokens) / input_.weights[request.tenant];
+  }
+  // It may be chosen again, as what it has become.
+  void PutBack(const RequestDescription& request, const Scheduler& scheduler) {
+    const double waited = std::max(0.0, input_.now - request.arrival);
+    left_.push_back({&request, scheduler.LevelOf(request.priority, waited),
+                     scheduler.SecondsToRead(request) - kAgeing * waited});
+  }
+
+ private:
+  struct Candidate {
+    const RequestDescription* request;
+    int64_t level;
+    double score;  // seconds
+  };
+
+  double Served(const Candidate& candidate) const {
+    return shares_.Served(candidate.request->tenant) + tentative_[candidate.request->tenant];
+  }
+  bool IsBefore(const Candidate& a, const Candidate& b) const {
+    if (a.level != b.level) return a.level < b.level;
+    if (a.request->tenant != b.request->tenant) {
+      const double served_a = Served(a), served_b = Served(b);
+      if (served_a != served_b) return served_a < served_b;
+    }
+    if (a.score != b.score) return a.score < b.score;
+    return a.request->id < b.request->id;
+  }
+
+  const TenantShares& shares_;
+  std::vector<double> tentative_;  // by tenant
+  const SchedulerInput& input_;
+  std::vector<Candidate> left_;
+};
+
+// Who waits moves up, but not above those of the highest priority: among equals shares decide.
+int64_t Scheduler::LevelOf(int32_t priority, double waited) const {
+  return std::max(priority - static_cast<int64_t>(waited / kLevelSeconds), highest_);
+}
+
+double Scheduler::SecondsToRead(const RequestDescription& request) const {
+  LaneDescription lane;
+  lane.members.push_back(MemberOf(request));
+  return SecondsLeft(lane);
+}
+
+double Scheduler::SecondsLeft(const LaneDescription& lane) const {
+  if (lane.members.empty() || lane.layer >= options_.num_layers) return 0;
+  return costs_.Seconds(WorkLeft(lane, options_.num_layers, options_.max_rows));
+}
+
+StepPlan Scheduler::Plan(const SchedulerInput& input) {
+  StepPlan plan;
+  highest_ = std::numeric_limits<int32_t>::max();
+  for (const RequestDescription& request : input.requests) {
+    highest_ = std::min<int64_t>(highest_, request.priority);
+  }
+  UpdateShares(input);
+  PlanDecode(input, plan);
+  const bool any_free_lane = std::any_of(input.lanes.begin(), input.lanes.end(),
+                                         [](const LaneDescription& lane) { return lane.is_free; });
+  const bool may_admit = PlacesLeft(input) > 0 || any_free_lane;
+  std::vector<LaneDescription> lanes = input.lanes;
+  if (may_admit) {
+    Order order(*this, input);
+    PlanAdmissions(input, order, plan);
+    PlanGroups(input, order, lanes, plan);
+  }
+  PlanPasses(input, lanes, plan);
+  return plan;
+}
+
+void Scheduler::UpdateShares(const SchedulerInput& input) {
+  if (input.weights.size() == 1) {
+    constexpr bool kWants[] = {true};
+    shares_.Update(input.weights, kWants);
+    return;
+  }
+  const auto wants = std::make_unique<bool[]>(input.weights.size());
+  for (const RequestDescription& request : input.requests) wants[request.tenant] = true;
+  shares_.Update(input.weights, std::span<const bool>(wants.get(), input.weights.size()));
+}
+
+// --- Decoding
+
+void Scheduler::PlanDecode(const SchedulerInput& input, StepPlan& plan) {
+  std::vector<const RequestDescription*> batch;
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase == RequestPhase::kDecoding && request.can_decode) batch.push_back(&request);
+  }
+  if (std::ssize(batch) > options_.max_batch) {
+    std::stable_sort(batch.begin(), batch.end(), [](const auto* a, const auto* b) {
+      return a->decoding_since < b->decoding_since;
+    });
+    batch.resize(static_cast<size_t>(options_.max_batch));
+  }
+  for (const RequestDescription* const request : batch) {
+    plan.decode.push_back(request->id);
+    if (request->goes_live) plan.go_live.push_back(request->id);
+    plan.step.step_context += static_cast<double>(request->context);
+    shares_.Charge(request->tenant, 1);
+  }
+  plan.step.step_rows = static_cast<double>(batch.size());
+  plan.step.steps = batch.empty() ? 0 : 1;
+}
+
+// Places of the batch that nobody decodes in or is about to.
+int64_t Scheduler::PlacesLeft(const SchedulerInput& input) const {
+  int64_t places = options_.max_batch;
+  for (const RequestDescription& request : input.requests) {
+    places -= request.phase == RequestPhase::kDecoding || request.phase == RequestPhase::kSettling;
+  }
+  for (const LaneDescription& lane : input.lanes) {
+    if (SecondsLeft(lane) < kPlaceAhead && lane.layer < options_.num_layers) {
+      places -= std::ssize(lane.members);
+    }
+  }
+  return places;
+}
+
+// --- Admission
+
+// What may still be admitted in this plan.
+struct Scheduler::Admission {
+  int64_t short_ones, long_ones;  // of prompts of either kind
+  int64_t reserving;
+  int64_t dense_blocks, meta_blocks, table_rows;
+
+  bool HasRoomFor(const RequestDescription& request) const {
+    return request.dense_blocks <= dense_blocks && request.meta_blocks <= meta_blocks &&
+           table_rows > 0 && !request.arena_is_full;
+  }
+  void Take(const RequestDescription& request) {
+    dense_blocks -= request.dense_blocks;
+    meta_blocks -= request.meta_blocks;
+    --table_rows;
+  }
+};
+
+// The request that waits for room longest, if it no more lets others pass.
+const RequestDescription* Scheduler::Held(const SchedulerInput& input) const {
+  const RequestDescription* held = nullptr;
+  double since = input.now - kPatience;
+  if (blocked_since_.empty()) return held;
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase != RequestPhase::kWaiting) continue;
+    const auto found = blocked_since_.find(request.id);
+    if (found == blocked_since_.end() || found->second > since) continue;
+    since = found->second;
+    held = &request;
+  }
+  return held;
+}
+
+void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPlan& plan) {
+  Admission left{.short_ones = PlacesLeft(input),
+                 .long_ones = 1,
+                 .reserving = options_.max_batch,
+                 .dense_blocks = input.free_dense_blocks,
+                 .meta_blocks = input.free_meta_blocks,
+                 .table_rows = input.free_table_rows};
+  for (const LaneDescription& lane : input.lanes) left.long_ones += lane.is_free ? 1 : 0;
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase == RequestPhase::kReserving) --left.reserving;
+    if (request.phase != RequestPhase::kReady) continue;
+    --(IsShort(input, request) ? left.short_ones : left.long_ones);
+  }
+  const RequestDescription* held = Held(input);
+  std::vector<const RequestDescription*> ready;
+  const auto may_admit = [&](const RequestDescription& request) {
+    return request.phase == RequestPhase::kWaiting &&
+           (IsShort(input, request) ? left.short_ones : left.long_ones) > 0;
+  };
+  for (int tries = 0; tries < kMaxTries && left.reserving > 0; ++tries) {
+    const bool is_held = tries == 0 && held != nullptr;
+    const RequestDescription* const request =
+        order.Next([&](const RequestDescription& one) {
+          return may_admit(one) && (!is_held || &one == held);
+        });
+    if (request == nullptr && is_held) continue;
+    if (request == nullptr) break;
+    const bool arena_is_kept = held != nullptr && held->arena_is_full && request->wants_extents;
+    if (!left.HasRoomFor(*request) || (arena_is_kept && !is_held)) {
+      blocked_since_.try_emplace(request->id, input.now);
+      if (is_held) left.Take(*request);  // what others must leave
+      continue;
+    }
+    if (is_held) held = nullptr;
+    left.Take(*request);
+    --(IsShort(input, *request) ? left.short_ones : left.long_ones);
+    if (request->asks_store) --left.reserving;
+    blocked_since_.erase(request->id);
+    plan.admit.push_back(request->id);
+    order.Charge(*request);
+    // Without a question to the store it can be read at once.
+    if (!request->asks_store) ready.push_back(request);
+  }
+  for (const RequestDescription* const request : ready) order.PutBack(*request, *this);
+  if (blocked_since_.size() > input.requests.size()) {
+    absl::flat_hash_set<uint64_t> known;
+    for (const RequestDescription& request : input.requests) known.insert(request.id);
+    absl::erase_if(blocked_since_, [&](const auto& entry) { return !known.contains(entry.first); });
+  }
+}
+
+// --- Groups
+
+void Scheduler::PlanGroups(const SchedulerInput& input, Order& order,
+                           std::vector<LaneDescription>& lanes, StepPlan& plan) {
+  const auto may_begin = [&](const RequestDescription& request) {
+    if (request.phase == RequestPhase::kReady) return true;
+    return !request.asks_store &&
+           std::find(plan.admit.begin(), plan.admit.end(), request.id) != plan.admit.end();
+  };
+  const bool any_long = std::any_of(
+      input.requests.begin(), input.requests.end(), [&](const RequestDescription& request) {
+        return may_begin(request) && !IsShort(input, request);
+      });
+  int64_t places = PlacesLeft(input);
+  for (size_t i = lanes.size(); i-- > 0;) {
+    LaneDescription& lane = lanes[i];
+    if (!lane.is_free) continue;
+    const bool is_last = i + 1 == lanes.size();
+    int64_t tokens = 0;
+    bool is_long = false;
+    const auto may_join = [&](const RequestDescription& request) {
+      if (!may_begin(request) || tokens + request.prompt_tokens > lane.max_tokens) return false;
+      // A long prompt that waits has its lane for itself.
+      if (!is_last && any_long && IsShort(input, request)) return false;
+      // One whose layers wait for the background has them for itself.
+      if (!request.takes_in_order && tokens > 0) return false;
+      return places > 0 || (tokens == 0 && SecondsToRead(request) >= kPlaceAhead);
+    };
+    StepPlan::Group group{.lane = i, .members = {}};
+    lane.members.clear();
+    lane.layer = 0;
+    lane.next_row = 0;
+    lane.layers_open = options_.num_layers;
+    while (std::ssize(group.members) < options_.max_batch && !is_long) {
+      const RequestDescription* const request = order.Next(may_join);
+      if (request == nullptr) break;
+      tokens += request->prompt_tokens;
+      lane.members.push_back(MemberOf(*request));
+      const double seconds = SecondsLeft(lane);
+      const bool is_first = group.members.empty();
+      const bool is_full = seconds > options_.inter_token_target ||
+                           GroupRows(lane) > kGroupPasses * options_.max_rows;
+      if (is_full && !is_first) {
+        lane.members.pop_back();
+        order.PutBack(*request, *this);
+        break;
+      }
+      is_long = is_full || !request->takes_in_order;
+      if (!request->takes_in_order) lane.layers_open = std::min<uint32_t>(lane.layers_open, 2);
+      group.members.push_back(request->id);
+      order.Charge(*request);
+      if (seconds < kPlaceAhead) --places;
+    }
+    if (group.members.empty()) continue;
+    lane.is_free = false;
+    plan.begin.push_back(std::move(group));
+  }
+}
+
+// --- Passes
+
+// The lane whose group goes on: as Order has it of the group's first member.
+std::optional<size_t> Scheduler::NextLane(double now,
+                                          const std::vector<LaneDescription>& lanes) const {
+  struct Claim {
+    int64_t level = 0;
+    double served = 0;
+    double score = 0;  // seconds
+  };
+  const auto is_before = [](const Claim& a, const Claim& b) {
+    if (a.level != b.level) return a.level < b.level;
+    if (std::abs(a.served - b.served) > kShareSlack) return a.served < b.served;
+    return a.score < b.score;
+  };
+  std::optional<size_t> best;
+  Claim best_claim;
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    if (!HasRows(lanes[i], options_.num_layers)) continue;
+    const LaneDescription::Member& first = lanes[i].members.front();
+    const double waited = std::max(0.0, now - first.arrival);
+    const Claim claim = {.level = LevelOf(first.priority, waited),
+                         .served = shares_.Served(first.tenant),
+                         .score = SecondsLeft(lanes[i]) - kAgeing * waited};
+    if (best.has_value() && !is_before(claim, best_claim)) continue;
+    best = i;
+    best_claim = claim;
+  }
+  return best;
+}
+
+// The next rows of the lane, as many as take `limit` seconds at most, or else the fewest.
+StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, double limit) const {
+  const int64_t left = GroupRows(lane) - lane.next_row;
+  StepPlan::Pass pass{
+      .lane = index, .layer = lane.layer, .first_row = lane.next_row, .num_rows = 0, .work = {}};
+  int64_t rows = std::min(left, options_.max_rows);
+  while (true) {
+    pass.num_rows = rows;
+    pass.work = WorkOfRows(lane, lane.next_row, rows);
+    const double seconds = costs_.Seconds(pass.work);
+    if (seconds <= limit || rows <= kRowGrain) return pass;
+    const auto fitting = static_cast<int64_t>(static_cast<double>(rows) * limit / seconds);
+    rows = std::max(kRowGrain, std::min(rows - 1, fitting) / kRowGrain * kRowGrain);
+  }
+}
+
+void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes,
+                           StepPlan& plan) {
+  const double target = options_.inter_token_target;
+  const double step = costs_.Seconds(plan.step);
+  const bool decodes = !plan.decode.empty();
+  const double budget =
+      (decodes ? std::max(target - step, kLeastOfStep * step) : kAheadShare * target) -
+      input.seconds_in_flight;
+  double used = 0;
+  lane_seconds_.resize(lanes.size(), 0.0);
+  std::optional<size_t> last;
+  while (std::ssize(plan.passes) < input.free_passes && (used < budget || plan.passes.empty())) {
+    if (budget <= 0) break;
+    std::optional<size_t> next = NextLane(input.now, lanes);
+    if (!next.has_value()) break;
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      if (!HasRows(lanes[i], options_.num_layers)) {
+        std::fill(lane_seconds_.begin(), lane_seconds_.end(), 0.0);
+        break;
+      }
+      const double both = lane_seconds_[i] + lane_seconds_[*next];
+      if (i != *next && both > target && lane_seconds_[i] < kLeastShare * both) next = i;
+    }
+    LaneDescription& lane = lanes[*next];
+    const double limit = decodes ? budget - used : std::min(budget - used, kPassShare * target);
+    const StepPlan::Pass pass = PassOf(lane, *next, limit);
+    const double seconds = costs_.Seconds(pass.work);
+    if (used + seconds > budget && !plan.passes.empty()) break;
+    used += seconds;
+    lane_seconds_[*next] += seconds;
+    Charge(lane, pass);
+    plan.passes.push_back(pass);
+    lane.next_row += pass.num_rows;
+    if (lane.next_row == GroupRows(lane)) {
+      lane.next_row = 0;
+      if (++lane.layer == options_.num_layers) PlanFirstStep(lane, plan);
+    }
+  }
+}
+
+// Those whose prompts are read by then take part in the step that follows.
+void Scheduler::PlanFirstStep(const LaneDescription& lane, StepPlan& plan) {
+  for (const LaneDescription::Member& member : lane.members) {
+    if (!member.takes_in_order || std::ssize(plan.decode) == options_.max_batch) continue;
+    plan.decode.push_back(member.id);
+    plan.step.steps = 1;
+    plan.step.step_rows += 1;
+    plan.step.step_context += static_cast<double>(member.rows + member.cached_tokens);
+    shares_.Charge(member.tenant, 1);
+  }
+}
+
+void Scheduler::Charge(const LaneDescription& lane, const StepPlan::Pass& pass) {
+  int64_t begin = 0;
+  for (const LaneDescription::Member& member : lane.members) {
+    const int64_t first = std::max(pass.first_row, begin);
+    const int64_t last = std::min(pass.first_row + pass.num_rows, begin + member.rows);
+    if (first < last) {
+      shares_.Charge(member.tenant, static_cast<double>(last - first) / options_.num_layers);
+    }
+    begin += member.rows;
+  }
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,90 @@
+// Decides what the engine does next: who gets memory, which prompts are read together, which of
+// their rows go through which layer now, and who decodes. Pure logic: no device, no clock; the same
+// inputs give the same plans.
+//
+//   time     Between two decode steps as much of prompts is read as fits into the target between
+//            two tokens of a request, less what the step takes. While nothing decodes there is no
+//            limit, but never more is enqueued than a newcomer can wait for.
+//   order    Requests of a higher priority first, then those of the tenant that got least for its
+//            weight, then the one with the least left to compute. Who waits moves up: a level of
+//            priority each kLevelSeconds, up to the highest there is, and kAgeing seconds of its
+//            work for each second. So nothing waits for ever.
+//   lanes    Short prompts have a lane of their own beside the long one's and go first there, but
+//            a lane that has work gets kLeastShare of the time in any case.
+//   memory   A request that finds no room lets others pass for kPatience; then what becomes free
+//            is kept for it.
+//   places   A place of the batch belongs to a request that decodes or will within kPlaceAhead.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "gpu_worker/engine/scheduler/cost_model.h"
+#include "gpu_worker/engine/scheduler/step_plan.h"
+#include "gpu_worker/engine/scheduler/tenant_shares.h"
+
+namespace retroinfer {
+
+struct SchedulerOptions {
+  uint32_t num_layers = 1;
+  int64_t max_rows = 1024;  // of a pass
+  int32_t max_batch = 8;    // of decode steps, and of a group
+  double inter_token_target = 0.05;  // seconds between two tokens of a request, while others are read
+};
+
+class Scheduler {
+ public:
+  static constexpr double kLevelSeconds = 10;
+  static constexpr double kAgeing = 0.1;
+  static constexpr double kLeastShare = 0.2;
+  static constexpr double kPatience = 2;    // seconds
+  static constexpr double kPlaceAhead = 1;  // seconds
+
+  explicit Scheduler(const SchedulerOptions& options) : options_(options) {}
+
+  // The next plan. What it says is taken as done: shares are charged for it.
+  //
+  // REQUIRES: input.lanes is not empty and as long in every call; tenants are in input.weights.
+  // Cost:     O(requests), and O(requests * max_batch) where some may begin.
+  StepPlan Plan(const SchedulerInput& input);
+
+  CostModel& costs() { return costs_; }
+  const CostModel& costs() const { return costs_; }
+  const TenantShares& shares() const { return shares_; }
+
+  // Seconds that the prompt of a request takes alone.
+  double SecondsToRead(const RequestDescription& request) const;
+
+ private:
+  class Order;
+  struct Admission;
+
+  int64_t LevelOf(int32_t priority, double waited) const;
+  void UpdateShares(const SchedulerInput& input);
+  void PlanDecode(const SchedulerInput& input, StepPlan& plan);
+  void PlanAdmissions(const SchedulerInput& input, Order& order, StepPlan& plan);
+  const RequestDescription* Held(const SchedulerInput& input) const;
+  void PlanGroups(const SchedulerInput& input, Order& order,
+                  std::vector<LaneDescription>& lanes, StepPlan& plan);
+  void PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes,
+                  StepPlan& plan);
+  void PlanFirstStep(const LaneDescription& lane, StepPlan& plan);
+  std::optional<size_t> NextLane(double now, const std::vector<LaneDescription>& lanes) const;
+  StepPlan::Pass PassOf(const LaneDescription& lane, size_t index, double limit) const;
+  int64_t PlacesLeft(const SchedulerInput& input) const;
+  double SecondsLeft(const LaneDescription& lane) const;
+  void Charge(const LaneDescription& lane, const StepPlan::Pass& pass);
+
+  const SchedulerOptions options_;
+  CostModel costs_;
+  TenantShares shares_;
+  absl::flat_hash_map<uint64_t, double> blocked_since_;  // requests that found no room, by id
+  int64_t highest_ = 0;               // priority of all requests, as Plan() was told
+  std::vector<double> lane_seconds_;  // planned for each lane since all of them had work
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,110 @@
+// What the scheduler is told, and what it answers: values without pointers, so that a plan can be
+// recorded, compared, and carried out by several workers alike.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpu_worker/engine/scheduler/work.h"
+
+namespace retroinfer {
+
+enum class RequestPhase {
+  kWaiting,    // holds nothing
+  kReserving,  // has its device memory, waits for an answer of the store
+  kReady,      // has all it needs to be read
+  kReading,    // in a lane
+  kSettling,   // read; its last segments are being built
+  kDecoding,
+};
+
+struct RequestDescription {
+  uint64_t id = 0;
+  RequestPhase phase = RequestPhase::kWaiting;
+  double arrival = 0;   // seconds
+  int32_t priority = 0;  // lower first
+  uint32_t tenant = 0;   // SchedulerInput::weights
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of them, read instead of computed; 0 while that is not known
+  int64_t context = 0;        // tokens with KV
+  // What it reserves when it is admitted.
+  int32_t dense_blocks = 0;
+  int32_t meta_blocks = 0;
+  bool wants_extents = false;
+  bool asks_store = false;  // it cannot be read before the store has answered
+  // The arena had no room for it and nothing was given back since.
+  bool arena_is_full = false;
+  bool takes_in_order = false;  // AttentionPolicy::TakesInOrder
+  bool can_decode = false;  // kDecoding: no background work of it is late
+  double decoding_since = 0;  // kDecoding: seconds; who came first keeps its place
+  bool goes_live = false;     // kDecoding: its next segment does, in its next step
+};
+
+// Where prompts are read: one group at a time, its rows one after the other, layer by layer.
+struct LaneDescription {
+  struct Member {
+    uint64_t id = 0;
+    uint32_t tenant = 0;
+    int32_t priority = 0;
+    double arrival = 0;         // seconds
+    int64_t rows = 0;           // to compute
+    int64_t cached_tokens = 0;  // between the first rows (the sink) and the others
+    bool takes_in_order = false;
+  };
+  int64_t max_tokens = 0;  // of all members' prompts
+  bool is_free = true;
+  std::vector<Member> members;  // those whose rows are not all planned; in the order of rows
+  uint32_t layer = 0;           // of the next row
+  int64_t next_row = 0;
+  uint32_t layers_open = 0;  // layers from this on must wait for the background
+};
+
+struct SchedulerInput {
+  double now = 0;  // seconds
+  std::vector<RequestDescription> requests;
+  std::vector<LaneDescription> lanes;  // the shortest last
+  std::vector<double> weights;         // of tenants, each above 0
+  int64_t free_dense_blocks = 0;
+  int64_t free_meta_blocks = 0;
+  int64_t free_table_rows = 0;
+  double seconds_in_flight = 0;  // of passes that the device has yet to finish, estimated
+  int64_t free_passes = 0;       // passes that may be enqueued now
+};
+
+struct StepPlan {
+  struct Group {
+    size_t lane = 0;
+    std::vector<uint64_t> members;
+    friend bool operator==(const Group&, const Group&) = default;
+  };
+  // Rows [first_row, first_row + num_rows) of a lane's group go through a layer.
+  struct Pass {
+    size_t lane = 0;
+    uint32_t layer = 0;
+    int64_t first_row = 0;
+    int64_t num_rows = 0;
+    Work work;  // what it was taken for
+    friend bool operator==(const Pass& a, const Pass& b) {
+      return a.lane == b.lane && a.layer == b.layer && a.first_row == b.first_row &&
+             a.num_rows == b.num_rows;
+    }
+  };
+
+  // In the order in which they are carried out.
+  std::vector<uint64_t> admit;   // get their memory
+  std::vector<Group> begin;      // enter a lane
+  std::vector<Pass> passes;
+  // Get one token each, unless they end before: those who decode already, and those whose prompts
+  // these passes finish and that need no background.
+  std::vector<uint64_t> decode;
+  std::vector<uint64_t> go_live;  // of those, whose next segment is attended from this step on
+  Work step;                     // what the decode step was taken for
+
+  bool empty() const { return admit.empty() && begin.empty() && passes.empty() && decode.empty(); }
+  friend bool operator==(const StepPlan& a, const StepPlan& b) {
+    return a.admit == b.admit && a.begin == b.begin && a.passes == b.passes &&
+           a.decode == b.decode && a.go_live == b.go_live;
+  }
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,61 @@
+// Times what the device does, for the scheduler's cost model. Work is enqueued long before it is
+// done: what was done between two looks at the device is one observation.
+//
+// Threads: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/engine/scheduler/cost_model.h"
+
+namespace retroinfer {
+
+class WorkClock {
+ public:
+  // Passes that may be on their way to the device at a time.
+  static constexpr size_t kMaxInFlight = 64;
+
+  // All outlive the clock.
+  static absl::StatusOr<WorkClock> Create(Device& device, Stream& stream, CostModel& costs);
+
+  // Work is about to be enqueued.
+  void Begin();
+  // It was. REQUIRES: free() > 0.
+  absl::Status Enqueued(const Work& work);
+  // The host has waited for all there was, `work` the last of it.
+  void Synchronized(const Work& work);
+  // Looks at what is done by now.
+  absl::Status Poll();
+
+  size_t free() const { return kMaxInFlight - in_flight_.size(); }
+  // What is on its way, estimated.
+  double seconds_in_flight() const;
+
+ private:
+  struct Item {
+    Work work;
+    size_t event;
+  };
+  WorkClock(Device& device, Stream& stream, CostModel& costs)
+      : device_(&device), stream_(&stream), costs_(&costs) {}
+
+  void Observe(int64_t now_ns);
+
+  Device* device_;
+  Stream* stream_;
+  CostModel* costs_;
+  std::vector<std::unique_ptr<Event>> events_;  // used in turn
+  size_t next_event_ = 0;
+  std::deque<Item> in_flight_;
+  Work done_;               // since begun_ns_
+  bool is_running_ = false;  // work was begun that is neither observed nor all done
+  int64_t begun_ns_ = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,374 @@
+#include "tests/gpu_worker/engine/scheduler/simulation.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "gpu_worker/engine/scheduler/lane_rows.h"
+
+namespace retroinfer::test_support {
+namespace {
+
+constexpr double kStoreSeconds = 1e-3;   // until the store answers
+constexpr double kSettleSeconds = 0.02;  // of the last segments of a prompt
+constexpr double kRoundSeconds = 1e-4;   // of the engine itself
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+int64_t ArenaTokens(const SimulatedWorker& worker, const SimulatedRequest& request) {
+  const int64_t total = request.prompt_tokens + request.max_tokens;
+  return total >= worker.dense_below ? total : 0;
+}
+
+int64_t DenseBlocks(const SimulatedWorker& worker, const SimulatedRequest& request) {
+  const int64_t total = request.prompt_tokens + request.max_tokens;
+  return 1 + std::min(total, worker.dense_below) / 64;
+}
+
+class Simulation {
+ public:
+  Simulation(const SimulatedWorker& worker, std::vector<SimulatedRequest> requests,
+             const Planner& planner, const Observer& observer, uint64_t seed)
+      : worker_(worker), planner_(planner), observer_(observer), random_(seed) {
+    result_.requests = std::move(requests);
+    result_.served_at_half.assign(worker.weights.size(), 0.0);
+    served_.assign(worker.weights.size(), 0.0);
+    waits_until_.assign(result_.requests.size(), kNever);
+    generated_.assign(result_.requests.size(), 0);
+    last_token_.assign(result_.requests.size(), 0);
+    for (const int64_t tokens : {worker.long_lane_tokens, worker.short_lane_tokens}) {
+      input_.lanes.push_back({.max_tokens = tokens, .members = {}});
+    }
+    lane_members_left_.assign(input_.lanes.size(), 0);
+    input_.weights = worker.weights;
+    input_.free_passes = 64;
+  }
+
+  SimulationResult Run() {
+    while (result_.broken.empty() && (next_ < result_.requests.size() || !Live().empty())) {
+      Round();
+    }
+    result_.end = now_;
+    return std::move(result_);
+  }
+
+ private:
+  std::vector<RequestDescription>& Live() { return input_.requests; }
+
+  void Break(const std::string& what) {
+    if (result_.broken.empty()) result_.broken = what;
+  }
+  RequestDescription* Find(uint64_t id) {
+    for (RequestDescription& request : Live()) {
+      if (request.id == id) return &request;
+    }
+    return nullptr;
+  }
+
+  void Arrive() {
+    for (; next_ < result_.requests.size() && result_.requests[next_].arrival <= now_; ++next_) {
+      const SimulatedRequest& request = result_.requests[next_];
+      const bool has_segments = ArenaTokens(worker_, request) > 0;
+      Live().push_back({.id = next_,
+                        .arrival = request.arrival,
+                        .priority = request.priority,
+                        .tenant = request.tenant,
+                        .prompt_tokens = request.prompt_tokens,
+                        .dense_blocks = static_cast<int32_t>(DenseBlocks(worker_, request)),
+                        .wants_extents = has_segments,
+                        .asks_store = has_segments,
+                        .takes_in_order = !has_segments});
+    }
+  }
+
+  void Wake() {
+    for (RequestDescription& request : Live()) {
+      if (waits_until_[request.id] > now_) continue;
+      waits_until_[request.id] = kNever;
+      if (request.phase == RequestPhase::kReserving) {
+        const int64_t tokens = ArenaTokens(worker_, result_.requests[request.id]);
+        if (arena_used_ + tokens > worker_.arena_tokens) {
+          FreeDense(request);
+          request.phase = RequestPhase::kWaiting;
+          request.arena_is_full = true;
+        } else {
+          arena_used_ += tokens;
+          request.phase = RequestPhase::kReady;
+        }
+      } else if (request.phase == RequestPhase::kSettling) {
+        LeaveLane(request.id);
+        request.phase = RequestPhase::kDecoding;
+        request.can_decode = true;
+      }
+    }
+  }
+
+  void FreeDense(const RequestDescription& request) {
+    dense_used_ -= request.dense_blocks;
+    --rows_used_;
+  }
+
+  void LeaveLane(uint64_t id) {
+    for (size_t i = 0; i < input_.lanes.size(); ++i) {
+      for (const LaneDescription::Member& member : input_.lanes[i].members) {
+        if (member.id != id || --lane_members_left_[i] > 0) continue;
+        input_.lanes[i].members.clear();
+        input_.lanes[i].is_free = true;
+        return;
+      }
+    }
+  }
+
+  void Spend(const Work& work) {
+    if (work.passes + work.steps == 0) return;
+    std::uniform_real_distribution<double> noise(1 - worker_.noise, 1 + worker_.noise);
+    const double seconds = TrueSeconds(work) * noise(random_);
+    now_ += seconds;
+    done_ += work;
+    done_seconds_ += seconds;
+  }
+
+  void Round() {
+    Arrive();
+    Wake();
+    input_.now = now_;
+    input_.free_dense_blocks = worker_.dense_blocks - dense_used_;
+    input_.free_meta_blocks = 1 << 20;
+    input_.free_table_rows = 2 * worker_.options.max_batch + 2 - rows_used_;
+    const StepPlan plan = planner_(input_);
+    ++result_.rounds;
+    for (const uint64_t id : plan.admit) Admit(id);
+    for (const StepPlan::Group& group : plan.begin) Begin(group);
+    for (const StepPlan::Pass& pass : plan.passes) Pass(pass);
+    Decode(plan);
+    if (done_seconds_ > 0) observer_(done_, done_seconds_);
+    done_ = {};
+    done_seconds_ = 0;
+    if (plan.passes.empty() && plan.decode.empty()) {
+      Idle(plan);
+    } else {
+      now_ += kRoundSeconds;
+    }
+  }
+
+  // Goes on to what comes next.
+  void Idle(const StepPlan& plan) {
+    if (!plan.empty()) return;
+    double next = next_ < result_.requests.size() ? result_.requests[next_].arrival : kNever;
+    bool waits_for_itself = Live().empty();
+    for (const RequestDescription& request : Live()) {
+      if (waits_until_[request.id] != kNever) waits_for_itself = true;
+      next = std::min(next, waits_until_[request.id]);
+      if (request.phase == RequestPhase::kDecoding) Break("nothing planned beside a decoding one");
+      for (const LaneDescription& lane : input_.lanes) {
+        if (request.phase != RequestPhase::kReady || !lane.is_free) continue;
+        if (request.prompt_tokens <= lane.max_tokens) Break("nothing planned beside a ready one");
+      }
+    }
+    if (!waits_for_itself) Break("nothing planned although all of the memory is free");
+    if (next == kNever) Break("nothing will ever happen");
+    if (!Live().empty()) result_.idle += next - now_;
+    now_ = std::max(now_, next);
+  }
+
+  void Admit(uint64_t id) {
+    RequestDescription* const request = Find(id);
+    if (request == nullptr || request->phase != RequestPhase::kWaiting) return Break("admitted twice");
+    dense_used_ += request->dense_blocks;
+    if (dense_used_ > worker_.dense_blocks) Break("too many dense blocks");
+    if (++rows_used_ > 2 * worker_.options.max_batch + 2) Break("too many rows");
+    request->phase = request->asks_store ? RequestPhase::kReserving : RequestPhase::kReady;
+    if (request->asks_store) waits_until_[id] = now_ + kStoreSeconds;
+  }
+
+  void Begin(const StepPlan::Group& group) {
+    LaneDescription& lane = input_.lanes[group.lane];
+    if (!lane.is_free) return Break("a lane that is not free");
+    lane.is_free = false;
+    lane.layer = 0;
+    lane.next_row = 0;
+    lane.layers_open = worker_.options.num_layers;
+    int64_t tokens = 0;
+    for (const uint64_t id : group.members) {
+      RequestDescription* const request = Find(id);
+      if (request == nullptr || request->phase != RequestPhase::kReady) return Break("not ready");
+      request->phase = RequestPhase::kReading;
+      lane.members.push_back(MemberOf(*request));
+      tokens += request->prompt_tokens;
+      if (!request->takes_in_order) lane.layers_open = 2;
+    }
+    if (tokens > lane.max_tokens) Break("a lane that is too small");
+    lane_members_left_[group.lane] = static_cast<int64_t>(group.members.size());
+  }
+
+  void Pass(const StepPlan::Pass& pass) {
+    LaneDescription& lane = input_.lanes[pass.lane];
+    if (lane.members.empty() || pass.layer != lane.layer || pass.first_row != lane.next_row ||
+        pass.num_rows < 1 || pass.num_rows > worker_.options.max_rows ||
+        pass.layer >= lane.layers_open) {
+      return Break("rows out of order");
+    }
+    const int64_t rows = GroupRows(lane);
+    if (pass.first_row + pass.num_rows > rows) return Break("rows that are not there");
+    Spend(pass.work);
+    for (const LaneDescription::Member& member : lane.members) {
+      served_[member.tenant] += static_cast<double>(pass.num_rows) * static_cast<double>(member.rows) /
+                                static_cast<double>(rows) / worker_.options.num_layers;
+    }
+    lane.next_row += pass.num_rows;
+    if (lane.next_row < rows) return;
+    lane.next_row = 0;
+    ++lane.layer;
+    if (lane.layers_open < worker_.options.num_layers) ++lane.layers_open;
+    if (lane.layer == worker_.options.num_layers) Read(lane);
+  }
+
+  // The group's prompts have their first tokens.
+  void Read(const LaneDescription& lane) {
+    const std::vector<LaneDescription::Member> members = lane.members;
+    for (const LaneDescription::Member& member : members) {
+      RequestDescription& request = *Find(member.id);
+      request.context = request.prompt_tokens;
+      result_.requests[member.id].first_token = now_;
+      if (Token(request)) {
+        LeaveLane(member.id);
+        End(member.id);
+      } else if (request.takes_in_order) {
+        LeaveLane(member.id);
+        request.phase = RequestPhase::kDecoding;
+        request.can_decode = true;
+      } else {
+        request.phase = RequestPhase::kSettling;
+        waits_until_[member.id] = now_ + kSettleSeconds;
+      }
+    }
+  }
+
+  bool Token(const RequestDescription& request) {
+    SimulatedRequest& told = result_.requests[request.id];
+    if (generated_[request.id] > 0) {
+      told.longest_gap = std::max(told.longest_gap, now_ - last_token_[request.id]);
+    }
+    last_token_[request.id] = now_;
+    served_[request.tenant] += 1;
+    return ++generated_[request.id] >= told.output_tokens;
+  }
+
+  void End(uint64_t id) {
+    const auto found = std::find_if(Live().begin(), Live().end(),
+                                    [id](const auto& request) { return request.id == id; });
+    FreeDense(*found);
+    if (found->wants_extents) arena_used_ -= ArenaTokens(worker_, result_.requests[id]);
+    result_.requests[id].end = now_;
+    Live().erase(found);
+    for (RequestDescription& request : Live()) request.arena_is_full = false;
+    if (++num_ended_ == result_.requests.size() / 2) result_.served_at_half = served_;
+  }
+
+  void Decode(const StepPlan& plan) {
+    if (plan.decode.empty()) return;
+    if (std::ssize(plan.decode) > worker_.options.max_batch) return Break("too many in a step");
+    Spend(plan.step);
+    for (const uint64_t id : plan.decode) {
+      RequestDescription* const request = Find(id);
+      if (request == nullptr) continue;  // its first token was its last
+      if (request->phase != RequestPhase::kDecoding) return Break("one that does not decode");
+      ++request->context;
+      if (Token(*request)) End(id);
+    }
+  }
+
+  const SimulatedWorker& worker_;
+  const Planner& planner_;
+  const Observer& observer_;
+  std::mt19937_64 random_;
+  SimulationResult result_;
+  SchedulerInput input_;
+  double now_ = 0;
+  Work done_;  // in this round
+  double done_seconds_ = 0;
+  size_t next_ = 0;
+  size_t num_ended_ = 0;
+  int64_t dense_used_ = 0, rows_used_ = 0, arena_used_ = 0;
+  std::vector<double> waits_until_, last_token_, served_;
+  std::vector<int64_t> generated_, lane_members_left_;
+};
+
+}  // namespace
+
+double TrueSeconds(const Work& work) {
+  constexpr std::array<double, Work::kParts> kCosts = {6e-3, 1e-4, 4e-8, 5e-5, 6.5e-7, 6e-12, 2e-9};
+  const std::array<double, Work::kParts> parts = work.Parts();
+  double seconds = 0;
+  for (size_t i = 0; i < parts.size(); ++i) seconds += kCosts[i] * parts[i];
+  return seconds;
+}
+
+SimulationResult Simulate(const SimulatedWorker& worker, std::vector<SimulatedRequest> requests,
+                          const Planner& planner, const Observer& observer, uint64_t seed) {
+  return Simulation(worker, std::move(requests), planner, observer, seed).Run();
+}
+
+SimulationResult SimulateScheduler(const SimulatedWorker& worker,
+                                   std::vector<SimulatedRequest> requests, uint64_t seed) {
+  Scheduler scheduler(worker.options);
+  return Simulate(
+      worker, std::move(requests),
+      [&](const SchedulerInput& input) { return scheduler.Plan(input); },
+      [&](const Work& work, double seconds) { scheduler.costs().Observe(work, seconds); }, seed);
+}
+
+StepPlan FirstComeFirstServed::Plan(const SchedulerInput& input) {
+  StepPlan plan;
+  int64_t places = worker_.options.max_batch;
+  int64_t dense = input.free_dense_blocks, rows = input.free_table_rows;
+  std::vector<LaneDescription> lanes = input.lanes;
+  for (const RequestDescription& request : input.requests) {
+    places -= request.phase != RequestPhase::kWaiting;
+    if (request.phase != RequestPhase::kDecoding) continue;
+    plan.decode.push_back(request.id);
+    plan.step.step_context += static_cast<double>(request.context);
+  }
+  plan.step.step_rows = static_cast<double>(plan.decode.size());
+  plan.step.steps = plan.decode.empty() ? 0 : 1;
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase != RequestPhase::kWaiting) continue;
+    if (places-- <= 0 || request.dense_blocks > dense || rows-- <= 0 || request.arena_is_full) break;
+    dense -= request.dense_blocks;
+    plan.admit.push_back(request.id);
+  }
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase != RequestPhase::kReady) continue;
+    for (size_t i = lanes.size(); i-- > 0;) {
+      if (!lanes[i].is_free || request.prompt_tokens > lanes[i].max_tokens) continue;
+      lanes[i].is_free = false;
+      lanes[i].layer = 0;
+      lanes[i].next_row = 0;
+      lanes[i].layers_open = 2;
+      lanes[i].members = {MemberOf(request)};
+      plan.begin.push_back({i, {request.id}});
+      break;
+    }
+  }
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    const size_t index = (next_lane_ + i) % lanes.size();
+    const LaneDescription& lane = lanes[index];
+    if (lane.members.empty() || lane.layer >= worker_.options.num_layers ||
+        lane.layer >= lane.layers_open) {
+      continue;
+    }
+    const int64_t most = plan.decode.empty() ? 1024 : 256;
+    StepPlan::Pass pass{.lane = index,
+                        .layer = lane.layer,
+                        .first_row = lane.next_row,
+                        .num_rows = std::min(most, GroupRows(lane) - lane.next_row),
+                        .work = {}};
+    pass.work = WorkOfRows(lane, pass.first_row, pass.num_rows);
+    plan.passes.push_back(pass);
+    next_lane_ = index + 1;
+    break;
+  }
+  return plan;
+}
+
+}  // namespace retroinfer::test_support
