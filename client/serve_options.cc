@@ -68,6 +68,8 @@ constexpr PassedOption kPassedOptions[] = {
     {"--max-model-len", Service::kWorker, "--max-model-len",
      "Longest context in tokens; 0: what model and memory allow", "0"},
     {"--max-batch", Service::kWorker, "--max-batch", "Requests that decode together", "8"},
+    {"--inter-token-latency-target", Service::kWorker, "--inter-token-latency-target",
+     "Time between two tokens of a request while prompts of others are read", "50ms"},
     {"--max-queued-requests", Service::kWorker, "--max-queued-requests", "Live requests", "1024"},
     {"--threads", Service::kWorker, "--threads", "Compute threads; 0: one per CPU core", "0"},
     {"--compute-dtype", Service::kWorker, "--compute-dtype", "auto, bf16 or f32", "auto"},

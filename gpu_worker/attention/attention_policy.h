@@ -27,8 +27,8 @@ class AttentionPolicy {
   virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;
-  // Whether all of that happens on the compute stream, so that LayerTaken and, after the last layer,
-  // FinishPrefill are true at once.
+  // Whether all of that happens on the compute stream, so that LayerTaken and, after the last
+  // layer, FinishPrefill are true at once.
   virtual bool TakesInOrder(const SequenceKv& /*sequence*/) const { return false; }
   // After the last layer: whether the sequence can decode. Returns true once, after which the
   // sequence has num_tokens = prompt_tokens.

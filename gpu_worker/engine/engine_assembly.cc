@@ -28,9 +28,8 @@ absl::StatusOr<std::unique_ptr<WavePolicy>> MakeWavePolicy(const EngineEnvironme
                          .cache = &cache};
   // A prompt in each lane, and for each sequence that holds memory a segment of generated tokens
   // or, where it has just outgrown dense attention, all of its context.
-  const int64_t max_open =
-      2 * (plan.max_model_len / kPrefillSegmentTokens + 8) +
-      MaxSequences(plan) * (1 + settings.dense_below / kDecodeSegmentTokens);
+  const int64_t max_open = 2 * (plan.max_model_len / kPrefillSegmentTokens + 8) +
+                           MaxSequences(plan) * (1 + settings.dense_below / kDecodeSegmentTokens);
   ASSIGN_OR_RETURN(
       wave.builder,
       SegmentBuilder::Create(device, ops, *environment.background, memory.meta_pool(),

@@ -30,8 +30,8 @@ struct LiveRequest {
 
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;
-  KvNeed need;                     // for its whole life
-  bool takes_in_order = false;     // AttentionPolicy::TakesInOrder, as far as is known
+  KvNeed need;                       // for its whole life
+  bool takes_in_order = false;       // AttentionPolicy::TakesInOrder, as far as is known
   bool asked_store = false;          // Reserve was called: Release must be, too
   bool only_restores = false;        // of the store it takes what prefill can read, and no more
   bool arena_was_full = false;       // when it was asked last
@@ -45,8 +45,8 @@ struct LiveRequest {
   absl::Time prefill_begun;
   absl::Time first_token = absl::InfiniteFuture();
   absl::Time last_token;
-  absl::Time progressed;           // when a slice or a token of it was finished last
-  int64_t prompt_tokens_done = 0;  // of its prompt, as far as they are in the statistics
+  absl::Time progressed;            // when a slice or a token of it was finished last
+  int64_t prompt_tokens_done = 0;   // of its prompt, as far as they are in the statistics
   int64_t prompt_tokens_told = -1;  // the same, as far as the client was told
   double kv_bytes_read = 0;
   double kv_bytes_full = 0;

@@ -64,23 +64,21 @@ absl::Status LocalEngine::CreateWorkspaces() {
   ASSIGN_OR_RETURN(decode_step_, DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model,
                                                     *sampler_, plan.max_batch));
   for (const int64_t max_tokens : {plan.OfRequests(plan.max_model_len), plan.short_lane_tokens}) {
-    ASSIGN_OR_RETURN(auto lane,
-                     PrefillLane::Create({.device = parts_.device,
-                                          .ops = parts_.ops,
-                                          .stream = parts_.stream,
-                                          .model = parts_.model,
-                                          .arena = parts_.cache->device_arena()},
-                                         plan.geometry, max_tokens, options_.prefill_rows,
-                                         plan.max_batch));
+    ASSIGN_OR_RETURN(auto lane, PrefillLane::Create({.device = parts_.device,
+                                                     .ops = parts_.ops,
+                                                     .stream = parts_.stream,
+                                                     .model = parts_.model,
+                                                     .arena = parts_.cache->device_arena()},
+                                                    plan.geometry, max_tokens,
+                                                    options_.prefill_rows, plan.max_batch));
     lanes_.push_back(std::move(lane));
   }
-  scheduler_ = std::make_unique<Scheduler>(SchedulerOptions{
-      .num_layers = plan.geometry.num_layers,
-      .max_rows = options_.prefill_rows,
-      .max_batch = plan.max_batch,
-      .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target)});
-  ASSIGN_OR_RETURN(clock_,
-                   WorkClock::Create(*parts_.device, *parts_.stream, scheduler_->costs()));
+  scheduler_ = std::make_unique<Scheduler>(
+      SchedulerOptions{.num_layers = plan.geometry.num_layers,
+                       .max_rows = options_.prefill_rows,
+                       .max_batch = plan.max_batch,
+                       .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target)});
+  ASSIGN_OR_RETURN(clock_, WorkClock::Create(*parts_.device, *parts_.stream, scheduler_->costs()));
   input_.weights = {1};
   batch_.reserve(static_cast<size_t>(plan.max_batch));
   return absl::OkStatus();

@@ -102,8 +102,8 @@ absl::Status PrefillLane::UploadRows() {
   }
   const size_t bytes = rows * sizeof(int32_t);
   const size_t half = static_cast<size_t>(max_tokens_) * sizeof(int32_t);
-  RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(ids),
-                                        rows_.bytes().first(bytes)));
+  RETURN_IF_ERROR(
+      parts_.device->Upload(*parts_.stream, std::as_bytes(ids), rows_.bytes().first(bytes)));
   RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(positions),
                                         rows_.bytes().subspan(half, bytes)));
   return parts_.stream->Record(*uploaded_);
@@ -112,8 +112,8 @@ absl::Status PrefillLane::UploadRows() {
 LayerKv PrefillLane::KvOf(const Place& place, uint32_t layer) const {
   const size_t vectors = size_t{geometry_.num_kv_heads} * geometry_.vector_bytes();
   const auto tokens = static_cast<int64_t>(place.member.prompt.size());
-  std::byte* const keys = kv_[layer % 2].bytes().device_data() +
-                          2 * static_cast<size_t>(place.first_token) * vectors;
+  std::byte* const keys =
+      kv_[layer % 2].bytes().device_data() + 2 * static_cast<size_t>(place.first_token) * vectors;
   return {.keys = keys,
           .values = keys + static_cast<size_t>(tokens) * vectors,
           .num_kv_heads = geometry_.num_kv_heads,
@@ -142,11 +142,10 @@ absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
     ASSIGN_OR_RETURN(next_is_open,
                      place.member.policy->LayerTaken(*place.member.sequence, layer_ - 1));
   }
-  const bool all_in_order =
-      std::all_of(places_.begin(), places_.end(), [](const Place& place) {
-        return place.member.sequence == nullptr || place.is_dropped ||
-               place.member.policy->TakesInOrder(*place.member.sequence);
-      });
+  const bool all_in_order = std::all_of(places_.begin(), places_.end(), [](const Place& place) {
+    return place.member.sequence == nullptr || place.is_dropped ||
+           place.member.policy->TakesInOrder(*place.member.sequence);
+  });
   if (all_in_order) return geometry_.num_layers;
   return std::max(layer_ + (next_is_open ? 2 : 1), uint32_t{2});
 }
@@ -210,8 +209,8 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
     RETURN_IF_ERROR(parts_.model->Embed(*parts_.stream, ids.subspan(first, count), hidden));
   }
   RETURN_IF_ERROR(parts_.model->PrefillLayer(
-      *parts_.stream, layer_, hidden,
-      ids.subspan(static_cast<size_t>(max_tokens_) + first, count), pieces_));
+      *parts_.stream, layer_, hidden, ids.subspan(static_cast<size_t>(max_tokens_) + first, count),
+      pieces_));
   next_row_ += rows;
   if (next_row_ < num_rows_) return Outcome::kWorked;
 
@@ -248,13 +247,13 @@ absl::Status PrefillLane::FillLogits(const MatrixView& logits) {
   RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(last.first(count)),
                                         last_.bytes().first(count * sizeof(int32_t))));
   RETURN_IF_ERROR(parts_.stream->Record(*uploaded_));
-  const MatrixView gathered = MatrixView::Dense(
-      last_hidden_.bytes(), parts_.model->activation_dtype(), rows,
-      parts_.model->config().hidden_size);
-  RETURN_IF_ERROR(parts_.ops->Embedding(*parts_.stream,
-                                        {.token_ids = last_.as<const int32_t>().first(count),
-                                         .table = Hidden().Rows(0, num_rows_),
-                                         .out = gathered}));
+  const MatrixView gathered =
+      MatrixView::Dense(last_hidden_.bytes(), parts_.model->activation_dtype(), rows,
+                        parts_.model->config().hidden_size);
+  RETURN_IF_ERROR(
+      parts_.ops->Embedding(*parts_.stream, {.token_ids = last_.as<const int32_t>().first(count),
+                                             .table = Hidden().Rows(0, num_rows_),
+                                             .out = gathered}));
   return parts_.model->Logits(*parts_.stream, gathered, logits.Rows(0, rows));
 }
 

@@ -106,9 +106,7 @@ class PrefillLane {
     int64_t first_token = 0;  // of the lane's KV
     int64_t cached_tokens = 0;
     // Position of the member's row.
-    int64_t PositionOf(int64_t row) const {
-      return row < kSinkTokens ? row : row + cached_tokens;
-    }
+    int64_t PositionOf(int64_t row) const { return row < kSinkTokens ? row : row + cached_tokens; }
   };
 
   PrefillLane(const Parts& parts, const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
@@ -126,10 +124,10 @@ class PrefillLane {
   const KvGeometry geometry_;
   const int64_t max_tokens_;
   const int64_t max_rows_;
-  HostBuffer host_rows_;     // token ids, then positions: int32 [2, max_tokens]
-  DeviceBuffer rows_;        // the same
-  HostBuffer host_last_;     // int32 [max_members]: rows of last tokens
-  DeviceBuffer last_;        // the same
+  HostBuffer host_rows_;      // token ids, then positions: int32 [2, max_tokens]
+  DeviceBuffer rows_;         // the same
+  HostBuffer host_last_;      // int32 [max_members]: rows of last tokens
+  DeviceBuffer last_;         // the same
   DeviceBuffer last_hidden_;  // [max_members, hidden]
   DeviceBuffer hidden_;       // [max_tokens, hidden]
   // Of even and odd layers: for each member [2][kv_heads][its tokens][head_dim], one after the

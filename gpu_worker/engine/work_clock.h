@@ -53,7 +53,7 @@ class WorkClock {
   std::vector<std::unique_ptr<Event>> events_;  // used in turn
   size_t next_event_ = 0;
   std::deque<Item> in_flight_;
-  Work done_;               // since begun_ns_
+  Work done_;                // since begun_ns_
   bool is_running_ = false;  // work was begun that is neither observed nor all done
   int64_t begun_ns_ = 0;
 };

@@ -183,9 +183,8 @@ absl::Status Transformer::CheckPieces(const MatrixView& hidden,
                                                      "; there is room for ", limit));
     }
     if (piece.num_outputs < 0 || piece.num_outputs > piece.num_rows) {
-      return absl::InvalidArgumentError(absl::StrCat("PrefillLayer: outputs for ",
-                                                     piece.num_outputs, " rows of ",
-                                                     piece.num_rows));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "PrefillLayer: outputs for ", piece.num_outputs, " rows of ", piece.num_rows));
     }
     rows += piece.num_rows;
   }
@@ -263,10 +262,8 @@ absl::Status Transformer::PrefillLayer(Stream& stream, uint32_t layer, const Mat
                                        int64_t first_token, const LayerKv& kv,
                                        int64_t num_outputs) {
   RETURN_IF_ERROR(CheckRows("PrefillLayer", hidden.rows, max_prefill_rows()));
-  const PrefillPiece piece{.num_rows = hidden.rows,
-                           .first_token = first_token,
-                           .kv = kv,
-                           .num_outputs = num_outputs};
+  const PrefillPiece piece{
+      .num_rows = hidden.rows, .first_token = first_token, .kv = kv, .num_outputs = num_outputs};
   RETURN_IF_ERROR(CheckPieces(hidden, std::span(&piece, 1)));
   return PrefillLayer(stream, layer, hidden,
                       positions_.as<const int32_t>().subspan(static_cast<size_t>(first_token),

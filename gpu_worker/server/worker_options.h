@@ -42,7 +42,7 @@ struct WorkerOptions {
   int64_t dense_below = 8192;           // tokens; shorter contexts are attended exactly
   std::string wave_index = "tuned";     // "tuned" or "paper": how clusters are made and ranked
   absl::Duration inter_token_target = absl::Milliseconds(50);  // beside prompts that are read
-  int32_t max_queued_requests = 1024;   // live requests, queued and running
+  int32_t max_queued_requests = 1024;                          // live requests, queued and running
 
   // With "dummy": tokens of context that every request gets before its prompt, beside
   // max_model_len, and how alike its queries of two steps are (SyntheticShape::overlap).

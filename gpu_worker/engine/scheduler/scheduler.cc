@@ -239,10 +239,9 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPl
   };
   for (int tries = 0; tries < kMaxTries && left.reserving > 0; ++tries) {
     const bool is_held = tries == 0 && held != nullptr;
-    const RequestDescription* const request =
-        order.Next([&](const RequestDescription& one) {
-          return may_admit(one) && (!is_held || &one == held);
-        });
+    const RequestDescription* const request = order.Next([&](const RequestDescription& one) {
+      return may_admit(one) && (!is_held || &one == held);
+    });
     if (request == nullptr && is_held) continue;
     if (request == nullptr) break;
     const bool arena_is_kept = held != nullptr && held->arena_is_full && request->wants_extents;
@@ -278,10 +277,10 @@ void Scheduler::PlanGroups(const SchedulerInput& input, Order& order,
     return !request.asks_store &&
            std::find(plan.admit.begin(), plan.admit.end(), request.id) != plan.admit.end();
   };
-  const bool any_long = std::any_of(
-      input.requests.begin(), input.requests.end(), [&](const RequestDescription& request) {
-        return may_begin(request) && !IsShort(input, request);
-      });
+  const bool any_long = std::any_of(input.requests.begin(), input.requests.end(),
+                                    [&](const RequestDescription& request) {
+                                      return may_begin(request) && !IsShort(input, request);
+                                    });
   int64_t places = PlacesLeft(input);
   for (size_t i = lanes.size(); i-- > 0;) {
     LaneDescription& lane = lanes[i];

@@ -33,7 +33,8 @@ struct SchedulerOptions {
   uint32_t num_layers = 1;
   int64_t max_rows = 1024;  // of a pass
   int32_t max_batch = 8;    // of decode steps, and of a group
-  double inter_token_target = 0.05;  // seconds between two tokens of a request, while others are read
+  double inter_token_target =
+      0.05;  // seconds between two tokens of a request, while others are read
 };
 
 class Scheduler {
@@ -68,10 +69,9 @@ class Scheduler {
   void PlanDecode(const SchedulerInput& input, StepPlan& plan);
   void PlanAdmissions(const SchedulerInput& input, Order& order, StepPlan& plan);
   const RequestDescription* Held(const SchedulerInput& input) const;
-  void PlanGroups(const SchedulerInput& input, Order& order,
-                  std::vector<LaneDescription>& lanes, StepPlan& plan);
-  void PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes,
+  void PlanGroups(const SchedulerInput& input, Order& order, std::vector<LaneDescription>& lanes,
                   StepPlan& plan);
+  void PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes, StepPlan& plan);
   void PlanFirstStep(const LaneDescription& lane, StepPlan& plan);
   std::optional<size_t> NextLane(double now, const std::vector<LaneDescription>& lanes) const;
   StepPlan::Pass PassOf(const LaneDescription& lane, size_t index, double limit) const;

@@ -21,7 +21,7 @@ enum class RequestPhase {
 struct RequestDescription {
   uint64_t id = 0;
   RequestPhase phase = RequestPhase::kWaiting;
-  double arrival = 0;   // seconds
+  double arrival = 0;    // seconds
   int32_t priority = 0;  // lower first
   uint32_t tenant = 0;   // SchedulerInput::weights
   int64_t prompt_tokens = 0;
@@ -35,9 +35,9 @@ struct RequestDescription {
   // The arena had no room for it and nothing was given back since.
   bool arena_is_full = false;
   bool takes_in_order = false;  // AttentionPolicy::TakesInOrder
-  bool can_decode = false;  // kDecoding: no background work of it is late
-  double decoding_since = 0;  // kDecoding: seconds; who came first keeps its place
-  bool goes_live = false;     // kDecoding: its next segment does, in its next step
+  bool can_decode = false;      // kDecoding: no background work of it is late
+  double decoding_since = 0;    // kDecoding: seconds; who came first keeps its place
+  bool goes_live = false;       // kDecoding: its next segment does, in its next step
 };
 
 // Where prompts are read: one group at a time, its rows one after the other, layer by layer.
@@ -91,14 +91,14 @@ struct StepPlan {
   };
 
   // In the order in which they are carried out.
-  std::vector<uint64_t> admit;   // get their memory
-  std::vector<Group> begin;      // enter a lane
+  std::vector<uint64_t> admit;  // get their memory
+  std::vector<Group> begin;     // enter a lane
   std::vector<Pass> passes;
   // Get one token each, unless they end before: those who decode already, and those whose prompts
   // these passes finish and that need no background.
   std::vector<uint64_t> decode;
   std::vector<uint64_t> go_live;  // of those, whose next segment is attended from this step on
-  Work step;                     // what the decode step was taken for
+  Work step;                      // what the decode step was taken for
 
   bool empty() const { return admit.empty() && begin.empty() && passes.empty() && decode.empty(); }
   friend bool operator==(const StepPlan& a, const StepPlan& b) {

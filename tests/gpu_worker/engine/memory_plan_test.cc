@@ -56,7 +56,8 @@ TEST(MemoryPlanTest, NoLaneComputesASyntheticContext) {
   EXPECT_EQ(real->OfRequests(real->max_model_len), 131072);
   EXPECT_EQ(synthetic->OfRequests(synthetic->max_model_len), 11072);
   EXPECT_EQ(synthetic->OfRequests(100'000), 0);
-  const size_t per_token = 384 * 4 + 2 * 2 * 2 * 128 * 2;  // hidden states, and two layers' KV
+  // Hidden states, two layers' KV, id and position.
+  const size_t per_token = 384 * 4 + 2 * 2 * 2 * 128 * 2 + 2 * 4;
   EXPECT_EQ(real->activation_bytes - synthetic->activation_bytes,
             120'000 * per_token - (size_t{5} << 20));
   EXPECT_EQ(synthetic->wave_capacity_tokens, real->wave_capacity_tokens);

@@ -12,9 +12,9 @@ namespace retroinfer {
 namespace {
 
 using test_support::FirstComeFirstServed;
+using test_support::Simulate;
 using test_support::SimulatedRequest;
 using test_support::SimulatedWorker;
-using test_support::Simulate;
 using test_support::SimulateScheduler;
 using test_support::SimulationResult;
 
@@ -30,7 +30,9 @@ class Arrivals {
  public:
   explicit Arrivals(uint64_t seed) : random_(seed) {}
 
-  double Exponential(double mean) { return std::exponential_distribution<double>(1 / mean)(random_); }
+  double Exponential(double mean) {
+    return std::exponential_distribution<double>(1 / mean)(random_);
+  }
   int64_t Uniform(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(random_);
   }
@@ -93,7 +95,9 @@ std::vector<SimulatedRequest> HeavyTails(uint64_t seed) {
 
 double Percentile(std::vector<double> values, double share) {
   std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
+  return values.empty()
+             ? 0
+             : values[static_cast<size_t>(share * static_cast<double>(values.size() - 1))];
 }
 
 template <typename Predicate>
@@ -109,8 +113,9 @@ bool Any(const SimulatedRequest&) { return true; }
 
 void ExpectAllEnd(const SimulationResult& result, uint64_t seed) {
   EXPECT_EQ(result.broken, "") << "seed " << seed;
-  const auto ended = std::count_if(result.requests.begin(), result.requests.end(),
-                                   [](const SimulatedRequest& request) { return request.end >= 0; });
+  const auto ended =
+      std::count_if(result.requests.begin(), result.requests.end(),
+                    [](const SimulatedRequest& request) { return request.end >= 0; });
   EXPECT_EQ(ended, std::ssize(result.requests)) << "seed " << seed;
 }
 

@@ -200,7 +200,8 @@ TEST_F(SchedulerTest, ALaneThatHasWorkGetsItsLeastShare) {
 
 TEST_F(SchedulerTest, TheSameInputsGiveTheSamePlans) {
   Scheduler other({.num_layers = 4, .max_rows = 1024, .max_batch = 4});
-  for (uint64_t id = 1; id <= 6; ++id) Add(id, RequestPhase::kWaiting, 100 * static_cast<int64_t>(id));
+  for (uint64_t id = 1; id <= 6; ++id)
+    Add(id, RequestPhase::kWaiting, 100 * static_cast<int64_t>(id));
   EXPECT_EQ(other.Plan(input_), scheduler_.Plan(input_));
 }
 

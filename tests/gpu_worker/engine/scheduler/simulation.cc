@@ -173,7 +173,8 @@ class Simulation {
 
   void Admit(uint64_t id) {
     RequestDescription* const request = Find(id);
-    if (request == nullptr || request->phase != RequestPhase::kWaiting) return Break("admitted twice");
+    if (request == nullptr || request->phase != RequestPhase::kWaiting)
+      return Break("admitted twice");
     dense_used_ += request->dense_blocks;
     if (dense_used_ > worker_.dense_blocks) Break("too many dense blocks");
     if (++rows_used_ > 2 * worker_.options.max_batch + 2) Break("too many rows");
@@ -212,8 +213,9 @@ class Simulation {
     if (pass.first_row + pass.num_rows > rows) return Break("rows that are not there");
     Spend(pass.work);
     for (const LaneDescription::Member& member : lane.members) {
-      served_[member.tenant] += static_cast<double>(pass.num_rows) * static_cast<double>(member.rows) /
-                                static_cast<double>(rows) / worker_.options.num_layers;
+      served_[member.tenant] += static_cast<double>(pass.num_rows) *
+                                static_cast<double>(member.rows) / static_cast<double>(rows) /
+                                worker_.options.num_layers;
     }
     lane.next_row += pass.num_rows;
     if (lane.next_row < rows) return;
@@ -333,7 +335,8 @@ StepPlan FirstComeFirstServed::Plan(const SchedulerInput& input) {
   plan.step.steps = plan.decode.empty() ? 0 : 1;
   for (const RequestDescription& request : input.requests) {
     if (request.phase != RequestPhase::kWaiting) continue;
-    if (places-- <= 0 || request.dense_blocks > dense || rows-- <= 0 || request.arena_is_full) break;
+    if (places-- <= 0 || request.dense_blocks > dense || rows-- <= 0 || request.arena_is_full)
+      break;
     dense -= request.dense_blocks;
     plan.admit.push_back(request.id);
   }

@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""What requests of different kinds do to each other on one server, over gRPC.
+
+    bench/scheduler/measure.py --bin-dir FOLDER --on gpu --out FILE.json
+    bench/scheduler/measure.py --bin-dir FOLDER --on cpu --out FILE.json [--model models/needle]
+
+FOLDER holds gpu_worker, kv_store_service and retroinfer: build/release/bin, or what scripts/bundle.sh
+copied (LD_LIBRARY_PATH=FOLDER/lib). On a GPU: random weights of the 8B shape, about five minutes; on
+a CPU: the demo model. Each load is one or several `retroinfer bench` side by side. Prints a table and
+writes everything measured as JSON; a load that fails is told and left out of the table, the others go
+on, and the exit code is 1.
+"""
+import argparse
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class Server:
+    """Both services in a folder of their own, until the end of a with statement."""
+
+    def __init__(self, arguments, options):
+        self.bin_dir = pathlib.Path(arguments.bin_dir).resolve()
+        self.options = options
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="retroinfer-measure-"))
+        self.address = f"unix:{self.folder}/generation.sock"
+
+    def __enter__(self):
+        self.log = open(self.folder / "serve.log", "wb")
+        self.process = subprocess.Popen(
+            [str(self.bin_dir / "retroinfer"), "serve", "--socket-dir", str(self.folder), "--listen",
+             f"unix:{self.folder}/public.sock", "--metrics-address", "none", "--store-metrics-address", "none",
+             *self.options], stdout=self.log, stderr=self.log)
+        deadline = time.monotonic() + 150
+        while subprocess.run([str(self.bin_dir / "retroinfer"), "health", "--address", self.address],
+                             capture_output=True).returncode != 0:
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                self.__exit__()
+                raise RuntimeError("the server does not serve: " + self.last_words)
+            time.sleep(0.2)
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self.log.close()
+        self.last_words = (self.folder / "serve.log").read_text(errors="replace")[-2000:]
+        shutil.rmtree(self.folder)
+
+    def begin(self, prompts, at_a_time, input_len, output_len, **more):
+        """Starts a load; keyword names are options of bench."""
+        result = self.folder / f"{time.monotonic_ns()}.json"
+        command = [str(self.bin_dir / "retroinfer"), "bench", "--address", self.address,
+                   "--num-prompts", str(prompts), "--max-concurrency", str(at_a_time),
+                   "--input-len", str(input_len), "--output-len", str(output_len), "--temperature",
+                   "0", "--load-seed", str(time.monotonic_ns() % 10**9), "--result-file", str(result)]
+        for name, value in more.items():
+            option = "--" + name.replace("_", "-")
+            if option in command:
+                command[command.index(option) + 1] = str(value)
+            else:
+                command += [option, str(value)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        process.result = result
+        return process
+
+    def end(self, process, stop=False):
+        """Waits for a load, or stops it, and returns its figures."""
+        if stop and process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=300)
+        if not process.result.exists():
+            raise RuntimeError(errors.decode(errors="replace")[-500:])
+        figures = json.loads(process.result.read_text())
+        if not stop and figures.get("failed", 0) > 0:
+            raise RuntimeError(f"{figures['failed']} requests failed: {figures.get('errors')}")
+        return figures
+
+    def run(self, *load, **more):
+        return self.end(self.begin(*load, **more))
+
+
+def summary(figures):
+    return {key: round(figures[key], 3) for key in
+            ("output_throughput", "request_throughput", "median_ttft_ms", "p99_ttft_ms",
+             "mean_ttft_ms", "median_itl_ms", "p99_itl_ms", "duration", "completed")
+            if figures.get(key) is not None}
+
+
+class Measuring:
+    def __init__(self):
+        self.loads = {}
+        self.rows = []
+        self.failed = []
+
+    def load(self, name, measure):
+        begun = time.monotonic()
+        try:
+            figures, rows = measure()
+        except (RuntimeError, subprocess.SubprocessError, OSError, KeyError) as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
+            self.failed.append({"load": name, "error": str(error)})
+            return
+        self.loads[name] = figures
+        self.rows += rows
+        for row in rows:
+            print(f"{row['what']:<72} {row['value']:>10} {row['unit']:<9} {row['target']}", flush=True)
+        print(f"    ({name}: {time.monotonic() - begun:.0f} s)", flush=True)
+
+
+def row(what, value, unit, target=""):
+    return {"what": what, "value": round(value, 2), "unit": unit, "target": target}
+
+
+def chats(server, prompts, at_a_time, input_len, output_len, targets, **more):
+    figures = server.run(prompts, at_a_time, input_len, output_len, **more)
+    name = f"{prompts} chats, {at_a_time} at a time"
+    rows = [row(f"{name}: output", figures["output_throughput"], "tokens/s", targets[0]),
+            row(f"{name}: first token, median", figures["median_ttft_ms"], "ms", targets[1]),
+            row(f"{name}: first token, p99", figures["p99_ttft_ms"], "ms", targets[2])]
+    return summary(figures), rows
+
+
+def prompt_beside_streams(server, sizes):
+    """One prompt at a time beside four streams, and alone."""
+    length, stream_len, count = sizes
+    alone = server.run(count, 1, length, 2, policy="full")
+    streams = server.begin(4, 4, 256, stream_len, policy="full")
+    time.sleep(2)
+    beside = server.run(count, 1, length, 2, policy="full")
+    streams = server.end(streams, stop=True)
+    figures = {"alone": summary(alone), "beside": summary(beside), "streams": summary(streams)}
+    return figures, [
+        row(f"{length} tokens alone: first token", alone["median_ttft_ms"], "ms"),
+        row(f"{length} tokens beside four streams: first token", beside["median_ttft_ms"], "ms",
+            "100 (8B, H100)")]
+
+
+def long_beside_streams(server, long_len, short_len, stream_len, short_rate):
+    alone = server.run(1, 1, long_len, 2)
+    streams = server.begin(4, 4, 256, stream_len, policy="full")
+    time.sleep(2)
+    lengthy = server.begin(1, 1, long_len, 2)
+    time.sleep(0.5)
+    shorts = server.begin(400, 8, short_len, 2, request_rate=short_rate, policy="full")
+    lengthy = server.end(lengthy)
+    shorts = server.end(shorts, stop=True)
+    streams = server.end(streams, stop=True)
+    times = lengthy["median_ttft_ms"] / alone["median_ttft_ms"]
+    figures = {"alone": summary(alone), "beside": summary(lengthy), "shorts": summary(shorts),
+               "streams": summary(streams)}
+    return figures, [
+        row(f"{long_len} tokens alone: first token", alone["median_ttft_ms"], "ms"),
+        row("  beside four streams and short prompts, times that", times, "", "1.35"),
+        row("  streams meanwhile: p99 between tokens", streams["p99_itl_ms"], "ms", "60"),
+        row(f"  prompts of {short_len} meanwhile: first token, median", shorts["median_ttft_ms"],
+            "ms", "200")]
+
+
+def many_long(server, count, long_len, short_len, short_rate):
+    serial = server.run(count, 1, long_len, 2)
+    lengthy = server.begin(count, count, long_len, 2)
+    shorts = server.begin(1000, 16, short_len, 16, request_rate=short_rate, policy="full")
+    lengthy = server.end(lengthy)
+    shorts = server.end(shorts, stop=True)
+    figures = {"one_after_another": summary(serial), "together": summary(lengthy),
+               "shorts": summary(shorts)}
+    return figures, [
+        row(f"{count} prompts of {long_len} beside short chats: p99 first token of the chats",
+            shorts["p99_ttft_ms"], "ms", "1000"),
+        row("  all of them, times one after another", lengthy["duration"] / serial["duration"], "",
+            "1.15")]
+
+
+def questions(server, prefix_len, question_len, clients, count):
+    seed = {"prefix_len": prefix_len, "load_seed": 77}
+    server.run(1, 1, prefix_len + question_len, 2, **seed)  # leaves the prefix in the arena
+    one = server.run(2, 1, prefix_len + question_len, 2, **seed)
+    many = server.run(count, clients, prefix_len + question_len, 16, **seed)
+    name = f"questions of {question_len} on a cached {prefix_len}"
+    return {"one": summary(one), "many": summary(many)}, [
+        row(f"{name}, alone: first token", one["median_ttft_ms"], "ms"),
+        row(f"{name}, {clients} clients", many["request_throughput"], "a second", "6"),
+        row("  first token, median", many["median_ttft_ms"], "ms", "1000")]
+
+
+def short_beside_long(server, short_len, long_len, count):
+    """The CPU's: a short prompt alone, and while a long one is read."""
+    alone = server.run(count, 1, short_len, 2)
+    lengthy = server.begin(1, 1, long_len, 2)
+    time.sleep(1)
+    beside = server.run(count, 1, short_len, 2)
+    was_there = lengthy.poll() is None
+    lengthy = server.end(lengthy)
+    figures = {"alone": summary(alone), "beside": summary(beside), "long": summary(lengthy),
+               "long_prompt_was_there_to_the_end": was_there}
+    return figures, [
+        row(f"{short_len} tokens alone: first token, median", alone["median_ttft_ms"], "ms"),
+        row(f"  beside a prompt of {long_len}, times that",
+            beside["median_ttft_ms"] / alone["median_ttft_ms"], "", "3")]
+
+
+def on_gpu(arguments, measuring):
+    common = ["--load-format", "dummy", "--model-shape", "llama-3.1-8b", "--device", "cuda",
+              "--max-model-len", "131072", "--arena-bytes", arguments.arena_bytes]
+    with Server(arguments, [*common, "--max-batch", "8"]) as server:
+        server.run(8, 8, 1024, 8, policy="full")  # warm
+        measuring.load("chats", lambda: chats(server, 64, 8, 1024, 256, ("900", "120", "500"),
+                                              policy="full"))
+        measuring.load("prompt beside streams",
+                       lambda: prompt_beside_streams(server, (1024, 8000, 20)))
+        measuring.load("long beside streams",
+                       lambda: long_beside_streams(server, 110000, 512, 8000, 2))
+        measuring.load("questions", lambda: questions(server, 100352, 200, 8, 32))
+        measuring.load("many long", lambda: many_long(server, 8, 60000, 512, 2))
+    with Server(arguments, [*common, "--max-batch", "32"]) as server:
+        server.run(32, 32, 1024, 8, policy="full")
+        measuring.load("many chats", lambda: chats(server, 128, 32, 1024, 256, ("2200", "", ""),
+                                                   policy="full"))
+
+
+def on_cpu(arguments, measuring):
+    model = arguments.model or str(ROOT / "models" / "needle")
+    with Server(arguments, ["--model", model, "--device", "cpu", "--arena-bytes", "512MiB",
+                            "--max-model-len", "32768"]) as server:
+        server.run(4, 4, 256, 8)
+        measuring.load("short beside long", lambda: short_beside_long(server, 256, 24000, 8))
+        measuring.load("chats", lambda: chats(server, 64, 8, 512, 64, ("", "", "")))
+        measuring.load("prompt beside streams",
+                       lambda: prompt_beside_streams(server, (512, 4000, 8)))
+        measuring.load("questions", lambda: questions(server, 12288, 200, 4, 8))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin-dir", required=True)
+    parser.add_argument("--on", choices=("gpu", "cpu"), required=True)
+    parser.add_argument("--out", required=True)
+    parser.add_argument("--model", help="with --on cpu")
+    parser.add_argument("--arena-bytes", default="32GiB", help="with --on gpu")
+    arguments = parser.parse_args()
+    measuring = Measuring()
+    begun = time.monotonic()
+    try:
+        (on_gpu if arguments.on == "gpu" else on_cpu)(arguments, measuring)
+    except (RuntimeError, subprocess.SubprocessError, OSError) as error:
+        print(error, file=sys.stderr)
+        measuring.failed.append({"load": "server", "error": str(error)})
+    report = {"on": arguments.on, "cpus": os.cpu_count(), "seconds": time.monotonic() - begun,
+              "table": measuring.rows, "loads": measuring.loads, "failed": measuring.failed}
+    pathlib.Path(arguments.out).write_text(json.dumps(report, indent=2) + "\n")
+    return 1 if measuring.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
