@@ -85,6 +85,8 @@ class LocalEngine final : public Engine {
   const EngineLimits& limits() const override { return limits_; }
   EngineStats stats() const override;
 
+  // Forgets what work has cost so far: it was done for the first time.
+  void ForgetCosts() { forget_costs_ = true; }
   // Waits until nothing is live, then counts from zero: what came before was no client's.
   void StartCounting();
 
@@ -157,6 +159,7 @@ class LocalEngine final : public Engine {
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;
   std::atomic<bool> start_counting_ = false;
+  std::atomic<bool> forget_costs_ = false;
   std::thread thread_;
 };
 

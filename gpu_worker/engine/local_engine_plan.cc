@@ -39,6 +39,7 @@ void LocalEngine::Observe() {
   if (const absl::Status status = clock_->Poll(); !status.ok()) {
     spdlog::error("looking at the device: {}", status.ToString());
   }
+  if (forget_costs_.exchange(false)) scheduler_->costs() = CostModel();
   input_.now = ToSeconds(absl::Now());
   input_.requests.clear();
   for (const auto& live : live_) {

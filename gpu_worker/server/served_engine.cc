@@ -118,7 +118,7 @@ absl::StatusOr<MemoryPlan> PlanForSynthetic(const WorkerOptions& options, const 
   return plan;
 }
 
-// One short request through the whole engine, so that the first client does not pay for first use.
+// Of a request that no client sent.
 class WarmUpSink final : public GenerationSink {
  public:
   void OnProgress(const PrefillProgress& /*progress*/) override {}
@@ -137,17 +137,34 @@ class WarmUpSink final : public GenerationSink {
   absl::Status status_;
 };
 
-absl::Status WarmUp(Engine& engine, const AttentionSettings& attention) {
+// One short request through the whole engine, so that the first client does not pay for first use.
+absl::Status RunOnce(Engine& engine, const AttentionSettings& attention, size_t prompt_tokens) {
   auto sink = std::make_shared<WarmUpSink>();
   GenerationRequest request;
   request.request_id = "warm-up";
-  request.prompt.assign(16, 0);
+  request.prompt.assign(prompt_tokens, 0);
   request.attention = attention;
   request.sampling.temperature = 0;
   request.sampling.max_tokens = 4;
   request.sampling.ignore_eos = true;
   RETURN_IF_ERROR(engine.Submit(std::move(request), sink));
   return sink->Wait();
+}
+
+// Then a few more, from which the engine learns what work costs here: longer ones as long as they
+// take next to nothing.
+absl::Status WarmUp(LocalEngine& engine, const AttentionSettings& attention) {
+  constexpr size_t kFirst = 16, kLongest = 768, kGrowth = 4;
+  constexpr absl::Duration kQuick = absl::Milliseconds(100);
+  RETURN_IF_ERROR(RunOnce(engine, attention, kFirst));
+  engine.ForgetCosts();
+  absl::Duration took = absl::ZeroDuration();
+  for (size_t tokens = kFirst; tokens <= kLongest && took < kQuick; tokens *= kGrowth) {
+    const absl::Time begun = absl::Now();
+    RETURN_IF_ERROR(RunOnce(engine, attention, tokens));
+    took = absl::Now() - begun;
+  }
+  return absl::OkStatus();
 }
 
 // The template that was asked for, or the folder's. One of the folder that cannot be run is no

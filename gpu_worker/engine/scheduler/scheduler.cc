@@ -18,6 +18,9 @@ constexpr double kAheadShare = 0.5;
 constexpr double kPassShare = 0.25;
 // What prompts get beside steps that take all of the target, of the time of a step.
 constexpr double kLeastOfStep = 0.25;
+// A pass that is cut to the rest of the time has at least so much of the largest one: products of
+// few rows cost nearly as much as those of many.
+constexpr int64_t kLeastOfRows = 4;
 // Tokens over weight by which tenants may differ before it decides between lanes.
 constexpr double kShareSlack = 2048;
 // Requests that are looked at in one plan for whether they fit.
@@ -398,10 +401,16 @@ void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescript
       if (i != *next && both > target && lane_seconds_[i] < kLeastShare * both) next = i;
     }
     LaneDescription& lane = lanes[*next];
-    const double limit = decodes ? budget - used : std::min(budget - used, kPassShare * target);
+    const double limit = decodes ? budget - used : kPassShare * target;
     const StepPlan::Pass pass = PassOf(lane, *next, limit);
     const double seconds = costs_.Seconds(pass.work);
-    if (used + seconds > budget && !plan.passes.empty()) break;
+    if (decodes && !plan.passes.empty()) {
+      const int64_t whole = std::min(options_.max_rows, GroupRows(lane) - lane.next_row);
+      if (used + seconds > budget ||
+          pass.num_rows < std::min(whole, options_.max_rows / kLeastOfRows)) {
+        break;
+      }
+    }
     used += seconds;
     lane_seconds_[*next] += seconds;
     Charge(lane, pass);
