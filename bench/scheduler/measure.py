@@ -158,7 +158,7 @@ def long_beside_streams(server, long_len, short_len, stream_len, short_rate):
     shorts = server.begin(400, 8, short_len, 2, request_rate=short_rate, policy="full")
     lengthy = server.end(lengthy)
     shorts = server.end(shorts, stop=True)
-    streams = server.end(streams, stop=True)
+    streams = server.end(streams)  # of requests that are stopped there are no times between tokens
     times = lengthy["median_ttft_ms"] / alone["median_ttft_ms"]
     figures = {"alone": summary(alone), "beside": summary(lengthy), "shorts": summary(shorts),
                "streams": summary(streams)}
@@ -205,8 +205,9 @@ def short_beside_long(server, short_len, long_len, count):
     beside = server.run(count, 1, short_len, 2)
     was_there = lengthy.poll() is None
     lengthy = server.end(lengthy)
-    figures = {"alone": summary(alone), "beside": summary(beside), "long": summary(lengthy),
-               "long_prompt_was_there_to_the_end": was_there}
+    if not was_there:
+        raise RuntimeError(f"the prompt of {long_len} was read before the short ones were")
+    figures = {"alone": summary(alone), "beside": summary(beside), "long": summary(lengthy)}
     return figures, [
         row(f"{short_len} tokens alone: first token, median", alone["median_ttft_ms"], "ms"),
         row(f"  beside a prompt of {long_len}, times that",
@@ -223,7 +224,7 @@ def on_gpu(arguments, measuring):
         measuring.load("prompt beside streams",
                        lambda: prompt_beside_streams(server, (1024, 8000, 20)))
         measuring.load("long beside streams",
-                       lambda: long_beside_streams(server, 110000, 512, 8000, 2))
+                       lambda: long_beside_streams(server, 110000, 512, 1500, 2))
         measuring.load("questions", lambda: questions(server, 100352, 200, 8, 32))
         measuring.load("many long", lambda: many_long(server, 8, 60000, 512, 2))
     with Server(arguments, [*common, "--max-batch", "32"]) as server:
@@ -241,6 +242,8 @@ def on_cpu(arguments, measuring):
         measuring.load("chats", lambda: chats(server, 64, 8, 512, 64, ("", "", "")))
         measuring.load("prompt beside streams",
                        lambda: prompt_beside_streams(server, (512, 4000, 8)))
+        measuring.load("long beside streams",
+                       lambda: long_beside_streams(server, 16000, 256, 1200, 1))
         measuring.load("questions", lambda: questions(server, 12288, 200, 4, 8))
 
 
