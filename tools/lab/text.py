@@ -10,7 +10,7 @@ import json
 import pathlib
 from collections.abc import Callable, Sequence
 
-from tools.code import corpus, encode
+from tools.code import corpus
 from tools.needle import bpe
 
 CODE_MODEL = pathlib.Path(__file__).resolve().parents[2] / "models" / "code"
@@ -52,6 +52,7 @@ def tokenizer(folder: pathlib.Path) -> Callable[[str], list[int]]:
     except ImportError:
         own = bpe.Encoder(folder)
         return lambda text: own.encode(text.encode("ascii", "ignore").decode())
+    from tools.code import encode  # needs the package, too
     loaded = Tokenizer.from_file(str(folder / "tokenizer.json"))
 
     def encode_text(text: str) -> list[int]:

@@ -10,7 +10,7 @@ sys.path.insert(0, str(ROOT))
 
 try:
     import torch
-    from tools.lab import catalogue, document, locality, measures, unseen
+    from tools.lab import catalogue, document, locality, measures, sources, text, unseen
     from tools.lab.systems import full, wave
     from tools.needle import model as llama, wave as reference
 except ImportError as error:
@@ -82,7 +82,18 @@ class DocumentTest(unittest.TestCase):
         self.assertEqual(guess.shape, true.shape)
         self.assertGreater(torch.nn.functional.cosine_similarity(guess, true, dim=-1).mean(), 0.1)
 
-    def test_promised_mass_is_right_where_clusters_are_single_keys(self):
+    def test_questions_under_systems_that_attend_everything(self):
+        questions = [[1, 2, 3], [4, 5, 6, 7, 8]]
+        wanted = self.document.answer(questions, 4)
+        everything = reference.dataclasses.replace(wave.PRODUCT, retrieval_ratio=1.0)
+        for system in (full.Full(), wave.Wave("all", everything)):
+            with document.Predictor(self.model) as predictor:
+                policy = document.SystemPolicy(self.document, system, predictor)
+                self.assertEqual(self.document.answer(questions, 4, policy), wanted)
+            self.assertEqual(policy.steps, 4)
+            self.assertGreater(policy.read["pages"] / policy.steps, 2 * 2 * 8192 * 4 * 16)
+
+    def test_promised_mass_follows_what_is_there(self):
         system = catalogue.ours()
         observer = unseen.Promise(system)
         tail = self.ids[TOKENS:TOKENS + 20]
@@ -109,6 +120,26 @@ class DocumentTest(unittest.TestCase):
         torch.testing.assert_close(change.float(), wanted[0] - wanted[1], atol=1e-4, rtol=1e-4)
         self.assertAlmostEqual(sums[0].change, float((wanted[0] - wanted[1]).detach().abs().sum()), 2)
         self.assertGreater(sums[0].divergence, 0)
+
+
+class SourcesTest(unittest.TestCase):
+    def test_windows_begin_at_a_file_and_have_their_length(self):
+        made = "".join(f"# file: {i}.py\nvalue = {i}\n" for i in range(400))
+        ids = text.window(made, lambda part: list(part.encode()), 1, 3, 500)
+        self.assertEqual(len(ids), 500)
+        self.assertTrue(bytes(ids).startswith(b"# file: "))
+        with self.assertRaisesRegex(ValueError, "are possible"):
+            text.window(made, lambda part: list(part.encode()), 0, 1, 100_000)
+
+    def test_questions_with_answers_stand_behind_a_needle_document(self):
+        source = sources.NeedleText(sources.NEEDLE, 3)
+        ids, behind = source.make(0, 12000, 300)
+        again, _ = source.make(0, 12000, 300)
+        self.assertEqual((ids, len(behind)), (again, 301))
+        self.assertTrue(11000 < len(ids) <= 12000)
+        shown = source._encoder.decode(behind)
+        self.assertIn("Question: What are the 4 secret numbers", shown)
+        self.assertRegex(shown, r"Answer: \d{7}, \d{7}")
 
 
 class LocalityTest(unittest.TestCase):
