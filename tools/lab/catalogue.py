@@ -17,11 +17,11 @@ from .systems.vattention import VAttention
 from .systems.wave import PAPER, PRODUCT, Options, Wave
 
 # Candidates that are asked the needle questions, too.
-CHOSEN = ("rest by neighbourhoods of 16", "clusters of 8, 8-bit index, rest by 16",
-          "heads share a budget of pages, rest by 16",
-          "heads share a budget of pages, Euclidean clusters of 8, 8-bit index, rest by 16",
+CHOSEN = ("clusters of 8, 8-bit index, rest by 16",
+          "radius 0.25, rest by 16", "lean, radius 0.25", "lean, radius 0.25, Euclidean",
+          "lean, radius 0.5",
           "until 0.3 is unseen, clusters of 8, 8-bit index, rest by 16",
-          "twice the retrieval, clusters of 8, 8-bit index, rest by 8")
+          "lean, radius 0.25, twice the retrieval")
 FACTORS = (0.5, 1.0, 2.0)  # of the budget: three rows of each system
 _vary = dataclasses.replace
 
@@ -112,13 +112,29 @@ def candidates() -> list[Row]:
         add("heads share a budget, rest by 16", joint=True, rest=16),
         add("heads share a budget, radius 0.25, rest by 16", quarter, joint=True, rest=16),
         add("heads share a budget of pages, rest by 16", joint=True, page_budget=True, rest=16),
-        add("heads share a budget of pages, radius 0.25, clusters of 8, 8-bit index, rest by 16",
-            _vary(eight, radius=0.25), joint=True, page_budget=True, **small),
-        add("heads share a budget of pages, Euclidean clusters of 8, 8-bit index, rest by 16",
-            near_eight, joint=True, page_budget=True, **small),
         add("early layers 1.5, late 0.5", _vary(PRODUCT, layer_shares=(1.5, 1.25, 1.0, .75, .5))),
         add("early layers 0.5, late 1.5", _vary(PRODUCT, layer_shares=(.5, .75, 1.0, 1.25, 1.5))),
     ]
+    rows += [
+        add("paper", PAPER),
+        add("paper, rest by 16", PAPER, rest=16),
+        add("paper, radius 0.25, rest by 16", _vary(PAPER, radius=0.25), rest=16),
+        add("paper, Euclidean clusters, rest by 16", _vary(PAPER, euclidean=True), rest=16),
+        add("Euclidean clusters, radius 0.25, rest by 16", _vary(near, radius=0.25), rest=16),
+    ]
+    # 8-bit index, clusters of 8, the rest by 16, and a budget of pages that the heads share.
+    lean = {**small, "joint": True, "page_budget": True}
+    for name, settings in {
+            "radius 0.5": eight, "radius 0.25": _vary(eight, radius=0.25),
+            "radius 0.125": _vary(eight, radius=0.125), "radius 0": _vary(eight, radius=0.0),
+            "radius 0.25, Euclidean": _vary(near_eight, radius=0.25),
+            "radius 0.25, not centred": _vary(eight, radius=0.25, centre=False),
+            "radius 0, not centred": _vary(eight, radius=0.0, centre=False),
+            "radius 0.25, spread starts": _vary(spread, radius=0.25, cluster_tokens=8),
+    }.items():
+        rows.append(add(f"lean, {name}", settings, **lean))
+        if name in ("radius 0.25", "radius 0.25, Euclidean"):
+            rows.append(add(f"lean, {name}, twice the retrieval", settings, retrieval=2.0, **lean))
     for cap in (2.0, 4.0):
         rows.append(add(f"until 0.3 is unseen, at most {cap:g} budgets, rest by 16", unseen=0.3,
                         cap=cap, rest=16))
@@ -163,6 +179,7 @@ def growing() -> list[Row]:
             Row("growing", "RetroInfer (paper)", 1.0, lambda: Wave("RetroInfer", PAPER)),
             Row("growing", "ours", 1.0, ours),
             Row("growing", "ours, rest by neighbourhoods of 16", 1.0, lambda: ours(rest=16)),
-            Row("growing", "clusters of 8, 8-bit index, rest by 16", 1.0,
-                lambda: Wave("eight", _vary(PRODUCT, cluster_tokens=8),
-                             options=Options(index_bits=8, rest=16)))]
+            Row("growing", "lean, radius 0.25", 1.0,
+                lambda: Wave("lean", _vary(PRODUCT, cluster_tokens=8, radius=0.25),
+                             options=Options(index_bits=8, rest=16, joint=True,
+                                             page_budget=True)))]
