@@ -35,6 +35,7 @@ void LogReady(const ServeOptions& options) {
   v1::GetModelInfoResponse info;
   if (!(*connection)->stub().GetModelInfo(&context, {}, &info).ok()) return;
   spdlog::info("{} is ready at {}", info.model_name(), ListenAddresses(options));
+  if (HasGateway(options)) spdlog::info("OpenAI's HTTP API is at {}", options.Passed("--http"));
   spdlog::info(
       "KV capacity: {} tokens with policy wave, {} with policy full; longest request {} tokens",
       WithThousands(info.kv_capacity_tokens_wave()), WithThousands(info.kv_capacity_tokens_full()),
@@ -87,15 +88,18 @@ absl::Status Supervise(const ServeOptions& options, InterruptWatcher& interrupts
       spdlog::info("stopping; once more to stop at once");
     }
   });
-  notifier.Status("starting kv_store_service and gpu_worker");
+  const std::string services =
+      HasGateway(options) ? "kv_store_service, gpu_worker and http_gateway"
+                          : "kv_store_service and gpu_worker";
+  notifier.Status(absl::StrCat("starting ", services));
   absl::Status status = supervisor.Start();
   if (status.ok()) {
     LogReady(options);
     notifier.Ready(absl::StrCat("serving on ", ListenAddresses(options)));
     status = supervisor.Watch();
   }
-  notifier.Stopping("stopping gpu_worker and kv_store_service");
-  notifier.Progress("stopping gpu_worker and kv_store_service", StopTime(options));
+  notifier.Stopping(absl::StrCat("stopping ", services));
+  notifier.Progress(absl::StrCat("stopping ", services), StopTime(options));
   supervisor.Stop();
   interrupts.SetCallback([](int) {});
   return absl::IsCancelled(status) ? absl::OkStatus() : status;
@@ -106,8 +110,8 @@ absl::Status Supervise(const ServeOptions& options, InterruptWatcher& interrupts
 int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   ServeOptions options;
   common::Settings settings(
-      "Starts kv_store_service and gpu_worker on this machine, restarts what dies, and stops both "
-      "on Ctrl-C or SIGTERM. SIGHUP makes them read their certificates and open their log files "
+      "Starts kv_store_service and gpu_worker on this machine, with --http also http_gateway, "
+      "restarts what dies, and stops all on Ctrl-C or SIGTERM. SIGHUP makes them read their certificates and open their log files "
       "again.",
       common::kBuildVersion);
   AddServeOptions(&settings, &options);

@@ -12,7 +12,7 @@
 namespace retroinfer::client {
 namespace {
 
-enum class Service { kStore, kWorker };
+enum class Service { kStore, kWorker, kGateway };
 
 // An option of a service that is passed on as it is given; the service checks its value.
 struct PassedOption {
@@ -85,6 +85,14 @@ constexpr PassedOption kPassedOptions[] = {
      "Contexts of fewer tokens are attended exactly", "8192"},
     {"--default-max-tokens", Service::kWorker, "--default-max-tokens",
      "Tokens to generate for a request that does not say", "1024"},
+    {"--http", Service::kGateway, "--http",
+     "Addresses of OpenAI's HTTP API, separated by commas, for example 127.0.0.1:8000; starts "
+     "http_gateway",
+     "none"},
+    {"--cors-origin", Service::kGateway, "--cors-origin",
+     "Origins whose pages may use it, separated by commas, or *"},
+    {"--http-metrics-address", Service::kGateway, "--http-metrics-address",
+     "Prometheus endpoint of the gateway that needs no key"},
     {"--api-key-file", Service::kWorker, "--api-key-file",
      "File with the key that calls must carry"},
     {"--tls-certificate", Service::kWorker, "--tls-certificate", "PEM file; turns TLS on"},
@@ -110,8 +118,10 @@ std::vector<std::string> Arguments(const ServeOptions& options, Service service,
                                    const char* program) {
   std::vector<std::string> arguments = {absl::StrCat(options.bin_dir, "/", program),
                                         absl::StrCat("--socket-dir=", options.socket_dir)};
+  if (service == Service::kGateway) arguments.pop_back();  // it has no folder
   for (const PassedOption& option : kPassedOptions) {
-    if (option.service != service || std::string_view(option.flag) == "--listen") continue;
+    const std::string_view flag = option.flag;
+    if (option.service != service || flag == "--listen" || flag == "--http") continue;
     const std::string& value = options.Passed(option.flag);
     if (!value.empty()) {
       arguments.push_back(absl::StrCat(option.service_flag, "=", value));
@@ -155,6 +165,29 @@ ServiceSpec WorkerSpec(const ServeOptions& options) {
   return spec;
 }
 
+// What the worker's door asks for, this one asks for, too, and it has the worker's key.
+ServiceSpec GatewaySpec(const ServeOptions& options) {
+  const std::string socket = absl::StrCat("unix:", options.socket_dir, "/http.sock");
+  ServiceSpec spec = {.name = "http_gateway",
+                      .arguments = Arguments(options, Service::kGateway, "http_gateway"),
+                      .health_address = socket,
+                      .health_is_http = true,
+                      .stop_grace = options.drain_timeout + absl::Seconds(15),
+                      .counts_restarts = true};
+  spec.arguments.push_back(absl::StrCat("--http=", options.Passed("--http"), ",", socket));
+  spec.arguments.push_back(absl::StrCat("--worker=", WorkerAddress(options)));
+  spec.arguments.push_back(
+      absl::StrCat("--drain-timeout=", absl::FormatDuration(options.drain_timeout)));
+  for (const char* const flag :
+       {"--api-key-file", "--tls-certificate", "--tls-key", "--tls-client-ca"}) {
+    const std::string& value = options.Passed(flag);
+    if (!value.empty()) spec.arguments.push_back(absl::StrCat(flag, "=", value));
+  }
+  const std::string& key = options.Passed("--api-key-file");
+  if (!key.empty()) spec.arguments.push_back(absl::StrCat("--worker-api-key-file=", key));
+  return spec;
+}
+
 // The worker would find these mistakes too, but after the store has allocated the arena.
 absl::Status CheckModel(const ServeOptions& options) {
   const std::string& folder = options.Passed("--model");
@@ -171,7 +204,9 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options) {
   CLI::App& app = settings->app();
   for (const PassedOption& option : kPassedOptions) {
     app.add_option(option.flag, options->passed[option.flag], option.help)
-        ->group(option.service == Service::kStore ? "Store" : "Worker");
+        ->group(option.service == Service::kStore    ? "Store"
+                : option.service == Service::kWorker ? "Worker"
+                                                     : "HTTP gateway");
     settings->DescribeDefault(option.flag, option.default_value);
   }
   app.add_flag("--cache-optional", options->cache_optional,
@@ -180,7 +215,7 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options) {
   app.add_option("--socket-dir", options->socket_dir,
                  "Folder of the sockets between the services, made with mode 0700 if it does not "
                  "exist; in one that others may enter, a folder of mode 0700 in it");
-  app.add_option("--bin-dir", options->bin_dir, "Folder of kv_store_service and gpu_worker");
+  app.add_option("--bin-dir", options->bin_dir, "Folder of the services' programs");
   settings->DescribeDefault("--bin-dir", "the folder of this program");
   common::AddLogOptions(settings, &options->log);
   settings->AddDuration("--drain-timeout", &options->drain_timeout,
@@ -194,7 +229,8 @@ absl::Status CheckServeOptions(ServeOptions* options) {
     return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
   }
   RETURN_IF_ERROR(CheckModel(*options));
-  for (const char* program : {"kv_store_service", "gpu_worker"}) {
+  for (const char* program : {"kv_store_service", "gpu_worker", "http_gateway"}) {
+    if (std::string_view(program) == "http_gateway" && !HasGateway(*options)) continue;
     const std::string path = absl::StrCat(options->bin_dir, "/", program);
     if (::access(path.c_str(), X_OK) != 0) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -209,12 +245,18 @@ std::string ListenAddresses(const ServeOptions& options) {
   return listen.empty() ? "127.0.0.1:50051" : listen;
 }
 
+bool HasGateway(const ServeOptions& options) {
+  const std::string& http = options.Passed("--http");
+  return !http.empty() && http != "none" && !options.is_private;
+}
+
 std::string WorkerAddress(const ServeOptions& options) {
   return absl::StrCat("unix:", options.socket_dir, "/generation.sock");
 }
 
 std::vector<ServiceSpec> ServiceSpecs(const ServeOptions& options) {
   std::vector<ServiceSpec> specs = {StoreSpec(options), WorkerSpec(options)};
+  if (HasGateway(options)) specs.push_back(GatewaySpec(options));
   for (ServiceSpec& spec : specs) spec.log_path = options.log.file;
   return specs;
 }

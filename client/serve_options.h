@@ -1,4 +1,4 @@
-// The options of `retroinfer serve`, and the two services that they describe.
+// The options of `retroinfer serve`, and the services that they describe.
 #pragma once
 
 #include <map>
@@ -22,8 +22,9 @@ struct ServeOptions {
   bool cache_optional = false;
   std::string bin_dir;  // empty: the folder of this program
   absl::Duration drain_timeout = absl::Seconds(30);
-  common::LogOptions log;  // of `serve` and of both services
-  // The worker listens on WorkerAddress() alone, and a metrics endpoint that is not given is off.
+  common::LogOptions log;  // of `serve` and of all services
+  // The worker listens on WorkerAddress() alone, there is no gateway, and a metrics endpoint that is
+  // not given is off.
   bool is_private = false;
 
   const std::string& Passed(std::string_view flag) const {
@@ -49,7 +50,10 @@ std::string ListenAddresses(const ServeOptions& options);
 // A socket that the worker always listens on, besides: plain text whatever TLS says.
 std::string WorkerAddress(const ServeOptions& options);
 
-// The store, then the worker.
+// Whether http_gateway is started, too.
+bool HasGateway(const ServeOptions& options);
+
+// The store, then the worker, then the gateway if there is one.
 std::vector<ServiceSpec> ServiceSpecs(const ServeOptions& options);
 
 }  // namespace retroinfer::client

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/http_probe.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::client {
@@ -50,9 +51,14 @@ Supervisor::Supervisor(std::vector<ServiceSpec> specs, std::function<int()> shou
     : should_stop_(std::move(should_stop)), report_(std::move(report)) {
   for (ServiceSpec& spec : specs) {
     Service& service = services_.emplace_back();
-    service.probe = std::make_unique<HealthProbe>(spec.health_address);
+    if (!spec.health_is_http) service.probe = std::make_unique<HealthProbe>(spec.health_address);
     service.spec = std::move(spec);
   }
+}
+
+bool Supervisor::IsServing(Service& service) {
+  return service.spec.health_is_http ? AnswersHttp(service.spec.health_address, kProbeTimeout)
+                                     : service.probe->IsServing(kProbeTimeout);
 }
 
 absl::Status Supervisor::StartService(Service& service) {
@@ -72,7 +78,7 @@ absl::Status Supervisor::AwaitServing(Service& service) {
     if (should_stop_() > 0) return absl::CancelledError("stopped");
     RETURN_IF_ERROR(Check());
     ForwardReload();
-    if (service.probe->IsServing(kProbeTimeout)) {
+    if (IsServing(service)) {
       service.serving = true;
       return absl::OkStatus();
     }
@@ -129,7 +135,7 @@ absl::Status Supervisor::Tend(Service& service) {
   if (service.process.has_value()) {
     const std::optional<ProcessEnd> end = service.process->Poll();
     if (end.has_value()) return NoteDeath(service, *end);
-    if (!service.serving && service.probe->IsServing(kProbeTimeout)) {
+    if (!service.serving && IsServing(service)) {
       service.serving = true;
       report_(Severity::kInfo, absl::StrCat(service.spec.name, " is serving again"));
     }

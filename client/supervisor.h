@@ -1,4 +1,4 @@
-// Keeps two services running: the kv_store_service and the gpu_worker.
+// Keeps services running: the kv_store_service, the gpu_worker, and perhaps the http_gateway.
 #pragma once
 
 #include <atomic>
@@ -19,6 +19,7 @@ struct ServiceSpec {
   std::string name;                    // for messages
   std::vector<std::string> arguments;  // the first is the program's path
   std::string health_address;          // where its health service listens
+  bool health_is_http = false;         // it answers GET /health there, on a unix socket
   absl::Duration stop_grace;           // from SIGTERM to SIGKILL
   bool counts_restarts = false;        // takes --restarts: how often it was restarted before
   int output = -1;                     // takes its stdout and stderr, see ChildProcess::Start()
@@ -76,7 +77,7 @@ class Supervisor {
   struct Service {
     ServiceSpec spec;
     std::optional<ChildProcess> process;
-    std::unique_ptr<HealthProbe> probe;
+    std::unique_ptr<HealthProbe> probe;  // null: health_is_http
     bool serving = false;
     RestartDelay delay;
     absl::Time started;
@@ -85,6 +86,7 @@ class Supervisor {
     int quick_deaths = 0;  // since it last served
   };
 
+  static bool IsServing(Service& service);
   absl::Status StartService(Service& service);
   absl::Status AwaitServing(Service& service);
   absl::Status Tend(Service& service);

@@ -9,6 +9,7 @@ find_package(nlohmann_json CONFIG REQUIRED)
 find_package(CLI11 CONFIG REQUIRED)
 find_package(spdlog CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED)
+find_package(Boost 1.74 REQUIRED)  # headers: Asio and Beast
 find_package(RocksDB CONFIG REQUIRED)
 find_package(dnnl CONFIG REQUIRED)
 find_package(PkgConfig REQUIRED)

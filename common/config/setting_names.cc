@@ -21,14 +21,14 @@ constexpr std::string_view kNames[] = {
     "address", "adopt-wait", "api-key-file", "arena-bytes", "bin-dir", "block-cache-bytes",
     "cache-bytes", "cache-dir", "cache-high-watermark", "cache-low-watermark", "cache-optional",
     "cache-salt", "cache-tenant-bytes", "cache-ttl", "chat", "chat-template", "compute-dtype",
-    "config", "context", "context-affinity", "default-max-tokens", "dense-below",
+    "config", "context", "context-affinity", "cors-origin", "default-max-tokens", "dense-below",
     "dense-kv-bytes", "device", "drain-timeout", "estimation-ratio", "file", "force",
     "free-slots-high", "free-slots-low", "frequency-penalty", "gone", "gpu-memory",
-    "gpu-memory-utilization", "ignore-eos", "input-len", "inter-token-latency-target", "json",
-    "json-file", "kv-dtype",
+    "gpu-memory-utilization", "http", "http-metrics-address", "ignore-eos", "input-len",
+    "inter-token-latency-target", "json", "json-file", "keepalive-interval", "kv-dtype",
     "listen", "live", "load-format", "load-seed", "log-file", "log-format", "log-level",
-    "logit-bias", "max-batch", "max-concurrency", "max-concurrent-streams", "max-connections",
-    "max-model-len", "max-open-calls", "max-queued-requests", "max-tokens", "memory",
+    "logit-bias", "max-batch", "max-body-bytes", "max-concurrency", "max-concurrent-streams", "max-connections",
+    "max-generations", "max-model-len", "max-open-calls", "max-queued-requests", "max-tokens", "memory",
     "metrics-address", "min-p", "min-tokens", "model", "model-shape", "n", "name",
     "num-prompts", "output-len", "parse-special", "persist", "pin", "policy", "prefix-len",
     "presence-penalty", "priority", "quiet", "repetition-penalty", "request-id", "request-rate",
@@ -37,6 +37,8 @@ constexpr std::string_view kNames[] = {
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",
     "tls-server-name", "top-k", "top-p", "ttl", "wait", "wave-index",
+    "worker", "worker-api-key-file", "worker-tls-ca", "worker-tls-certificate", "worker-tls-key",
+    "worker-tls-server-name",
     // clang-format on
 };
 

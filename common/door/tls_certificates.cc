@@ -60,6 +60,18 @@ int SelectHttp2(SSL*, const unsigned char** out, unsigned char* out_size, const 
   return SSL_TLSEXT_ERR_OK;
 }
 
+int SelectHttp11(SSL*, const unsigned char** out, unsigned char* out_size, const unsigned char* in,
+                 unsigned int in_size, void*) {
+  static constexpr unsigned char kOurs[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
+  unsigned char* selected = nullptr;
+  if (SSL_select_next_proto(&selected, out_size, kOurs, sizeof(kOurs), in, in_size) !=
+      OPENSSL_NPN_NEGOTIATED) {
+    return SSL_TLSEXT_ERR_NOACK;  // nothing else is spoken here, so the client may try
+  }
+  *out = selected;
+  return SSL_TLSEXT_ERR_OK;
+}
+
 absl::Time ExpiryOf(SSL_CTX* context) {
   std::tm time{};
   const X509* const certificate = SSL_CTX_get0_certificate(context);
@@ -69,8 +81,9 @@ absl::Time ExpiryOf(SSL_CTX* context) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TlsCertificates>> TlsCertificates::Load(const TlsFiles& files) {
-  std::unique_ptr<TlsCertificates> certificates(new TlsCertificates(files));
+absl::StatusOr<std::unique_ptr<TlsCertificates>> TlsCertificates::Load(const TlsFiles& files,
+                                                                       TlsProtocol protocol) {
+  std::unique_ptr<TlsCertificates> certificates(new TlsCertificates(files, protocol));
   ASSIGN_OR_RETURN(const std::string texts, certificates->ReadAll());
   RETURN_IF_ERROR(certificates->Use());
   certificates->texts_ = texts;
@@ -108,7 +121,8 @@ absl::Status TlsCertificates::Use() {
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE |
                                       SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
                                       SSL_MODE_RELEASE_BUFFERS);
-  SSL_CTX_set_alpn_select_cb(context.get(), SelectHttp2, nullptr);
+  SSL_CTX_set_alpn_select_cb(
+      context.get(), protocol_ == TlsProtocol::kHttp2 ? SelectHttp2 : SelectHttp11, nullptr);
   ERR_clear_error();
   if (SSL_CTX_use_certificate_chain_file(context.get(), files_.certificate.c_str()) != 1) {
     return SslError(absl::StrCat(files_.certificate, " holds no certificate"));

@@ -19,14 +19,17 @@ struct TlsFiles {
   std::string client_ca;    // PEM; with one, clients need a certificate that it signed
 };
 
-// TLS 1.2 and 1.3 for HTTP/2, with what the files said when they were last good.
+enum class TlsProtocol { kHttp2, kHttp11 };  // by its name in ALPN; clients must offer HTTP/2
+
+// TLS 1.2 and 1.3, with what the files said when they were last good.
 //
 // Threads: one at a time.
 class TlsCertificates {
  public:
   // Returns: NOT_FOUND or PERMISSION_DENIED for a file that cannot be read; INVALID_ARGUMENT for
   //          one that holds no certificate or key, or a key of another certificate.
-  static absl::StatusOr<std::unique_ptr<TlsCertificates>> Load(const TlsFiles& files);
+  static absl::StatusOr<std::unique_ptr<TlsCertificates>> Load(
+      const TlsFiles& files, TlsProtocol protocol = TlsProtocol::kHttp2);
 
   // Reads the files again if they have changed. New ones that are not good, or have expired, leave
   // everything as it was; the same bad files are an error only once. Returns whether there are new
@@ -43,12 +46,14 @@ class TlsCertificates {
   };
   using Context = std::unique_ptr<SSL_CTX, FreeContext>;
 
-  explicit TlsCertificates(const TlsFiles& files) : files_(files) {}
+  TlsCertificates(const TlsFiles& files, TlsProtocol protocol)
+      : files_(files), protocol_(protocol) {}
   absl::StatusOr<std::string> ReadAll() const;
   // Reads the files as TLS needs them.
   absl::Status Use();
 
   const TlsFiles files_;
+  const TlsProtocol protocol_;
   std::string texts_;  // of all files, as last read
   Context context_;
   absl::Time expires_;

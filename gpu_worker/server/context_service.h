@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "gpu_worker/engine/engine.h"
-#include "gpu_worker/server/api_key.h"
+#include "common/door/api_key.h"
 #include "gpu_worker/server/context_saver.h"
 #include "gpu_worker/server/request_reader.h"
 #include "gpu_worker/server/served_model.h"
@@ -81,7 +81,7 @@ class ContextServiceImpl final : public generation::v1::ContextService::Service 
                     const generation::v1::SaveContextRequest& request,
                     grpc::ServerWriter<generation::v1::SaveContextResponse>* writer);
 
-  const ApiKey api_key_;
+  const common::ApiKey api_key_;
 
   mutable absl::Mutex mutex_;
   std::unique_ptr<Backend> backend_ ABSL_GUARDED_BY(mutex_);  // set once, then constant

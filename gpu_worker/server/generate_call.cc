@@ -88,7 +88,7 @@ void GenerateCall::Submit(Submission submission) {
     absl::MutexLock lock(&mutex_);
     queue_ = std::make_unique<ResponseQueue>(ResponseQueue::Settings{
         submission.request_id, static_cast<int64_t>(submission.continuations.front().prompt.size()),
-        submission.want_progress, submission.want_logprobs});
+        submission.want_progress, submission.want_logprobs, submission.tokenizer});
     deadline_is_of_call_ = submission.deadline_is_of_call;
   }
   int index = 0;

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "gpu_worker/engine/engine.h"
-#include "gpu_worker/server/api_key.h"
+#include "common/door/api_key.h"
 #include "gpu_worker/server/generate_call.h"
 #include "gpu_worker/server/request_reader.h"
 #include "gpu_worker/server/served_model.h"
@@ -92,7 +92,7 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
   bool AbortAll(Engine& engine, const std::string& request_id) const;
 
   const Settings settings_;
-  const ApiKey api_key_;
+  const common::ApiKey api_key_;
   const absl::Time started_ = absl::Now();
   const std::shared_ptr<PendingBudget> pending_;
   std::atomic<bool> draining_{false};

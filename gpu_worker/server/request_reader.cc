@@ -115,6 +115,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   }
   submission.want_progress = request.return_progress();
   submission.want_logprobs = request.sampling().has_logprobs();
+  submission.tokenizer = model_.tokenizer;
   submission.deadline_is_of_call = deadline.is_of_call;
   return submission;
 }

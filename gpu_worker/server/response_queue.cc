@@ -28,19 +28,28 @@ v1::FinishReason ToProto(FinishReason reason) {
 }
 
 // Appends `delta` to `chunk`; returns the bytes that it adds.
-size_t AppendDelta(const OutputDelta& delta, bool want_logprobs, v1::OutputChunk* chunk) {
+size_t AppendDelta(const OutputDelta& delta, const ResponseQueue::Settings& settings,
+                   v1::OutputChunk* chunk) {
+  const auto bytes_of = [&settings](int32_t token) {
+    return settings.tokenizer == nullptr ? std::string()
+                                         : std::string(settings.tokenizer->TokenBytes(token));
+  };
   size_t bytes = delta.text.size();
   chunk->mutable_text()->append(delta.text);
   for (const OutputToken& token : delta.tokens) {
     chunk->add_token_ids(token.token);
     bytes += 4;
-    if (!want_logprobs) continue;
+    if (!settings.want_logprobs) continue;
     v1::PositionLogprobs* position = chunk->add_logprobs();
     position->set_logprob(token.logprob);
+    position->set_token_bytes(bytes_of(token.token));
+    bytes += position->token_bytes().size();
     for (const TokenLogprob& alternative : token.alternatives) {
       v1::TokenLogprob* out = position->add_alternatives();
       out->set_token_id(alternative.token);
       out->set_logprob(alternative.logprob);
+      out->set_token_bytes(bytes_of(alternative.token));
+      bytes += out->token_bytes().size();
     }
     bytes += 8 + 12 * token.alternatives.size();
   }
@@ -84,7 +93,7 @@ void ResponseQueue::AddOutput(int index, const OutputDelta& delta, int64_t cache
     entry = &Append(index);
   }
   v1::OutputChunk* chunk = entry->event.mutable_output();
-  const size_t bytes = AppendDelta(delta, settings_.want_logprobs, chunk);
+  const size_t bytes = AppendDelta(delta, settings_, chunk);
   entry->bytes += bytes;
   bytes_ += bytes;
   chunk->set_prompt_tokens(settings_.prompt_tokens);

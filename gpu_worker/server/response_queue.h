@@ -7,6 +7,7 @@
 #include <string>
 
 #include "gpu_worker/engine/generation.h"
+#include "gpu_worker/tokenizer/tokenizer.h"
 #include "retroinfer/generation/v1/generation.pb.h"
 
 namespace retroinfer {
@@ -25,6 +26,7 @@ class ResponseQueue {
     int64_t prompt_tokens = 0;
     bool want_progress = false;
     bool want_logprobs = false;
+    const Tokenizer* tokenizer = nullptr;  // for the bytes of tokens with logprobs; null: none
   };
   explicit ResponseQueue(Settings settings) : settings_(std::move(settings)) {}
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/liveness.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/server/api_key.h"
+#include "common/door/api_key.h"
 
 namespace retroinfer {
 namespace {
@@ -95,7 +95,7 @@ absl::Status WorkerServer::OpenDoor() {
   door.connections_max = options_.max_connections;
   door.limits.open_calls_max = options_.max_open_calls;
   door.limits.open_calls_per_connection_max = options_.max_concurrent_streams;
-  door.policy.admit = [key = ApiKey(options_.api_key)](const common::CallHead& call) {
+  door.policy.admit = [key = common::ApiKey(options_.api_key)](const common::CallHead& call) {
     const bool is_health = call.path.substr(0, kHealthPrefix.size()) == kHealthPrefix;
     return is_health ? absl::OkStatus() : key.Check(call.authorization);
   };

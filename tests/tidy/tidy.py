@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCE_DIRS = ("common", "gpu_worker", "kv_store_service", "client")
+SOURCE_DIRS = ("common", "gpu_worker", "kv_store_service", "http_gateway", "client")
 CLANG_FORMAT_MAJOR = "14"
 
 MAX_FILE_LINES = 500
@@ -58,11 +58,13 @@ def check_includes(name, text):
         if re.match(r"(cuda|cublas|cudnn|cub/|nccl)", target) and "cuda" not in parts:
             yield f"{name}:{number}: CUDA header outside a cuda/ folder: {target}"
         top = target.split("/")[0]
-        if parts[0] == "common" and top in ("gpu_worker", "kv_store_service", "client"):
+        if parts[0] == "common" and top in SOURCE_DIRS[1:]:
             yield f"{name}:{number}: common/ includes {target}"
-        if parts[0] == "gpu_worker" and top in ("kv_store_service", "client"):
+        if parts[0] == "gpu_worker" and top in ("kv_store_service", "http_gateway", "client"):
             yield f"{name}:{number}: the services share only common/ and proto/: {target}"
-        if parts[0] == "kv_store_service" and top in ("gpu_worker", "client"):
+        if parts[0] == "kv_store_service" and top in ("gpu_worker", "http_gateway", "client"):
+            yield f"{name}:{number}: the services share only common/ and proto/: {target}"
+        if parts[0] == "http_gateway" and top in ("gpu_worker", "kv_store_service", "client"):
             yield f"{name}:{number}: the services share only common/ and proto/: {target}"
         if parts[0] == "gpu_worker" and top == "gpu_worker" and len(parts) > 2:
             folder, wanted = parts[1], target.split("/")[1]

@@ -1,4 +1,4 @@
-// Checks the API key that a call's metadata carries.
+// Checks the API key that a call carries.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 
-namespace retroinfer {
+namespace retroinfer::common {
 
 // Compares digests of keys in constant time, so that neither the bytes nor the length of the key
 // can be learnt from response times.
@@ -21,7 +21,7 @@ class ApiKey {
 
   bool required() const { return required_; }
 
-  // `authorization`: the value of the metadata of that name, empty if there is none.
+  // `authorization`: the value of the header, or metadata, of that name, empty if there is none.
   //
   // Returns: UNAUTHENTICATED with reason API_KEY_REQUIRED unless it is "Bearer " and the key.
   absl::Status Check(std::string_view authorization) const;
@@ -34,4 +34,4 @@ class ApiKey {
   const Digest digest_;  // SHA-256
 };
 
-}  // namespace retroinfer
+}  // namespace retroinfer::common

@@ -1,10 +1,10 @@
-#include "gpu_worker/server/api_key.h"
+#include "common/door/api_key.h"
 
 #include <gtest/gtest.h>
 
 #include "common/status/error_reason.h"
 
-namespace retroinfer {
+namespace retroinfer::common {
 namespace {
 
 TEST(ApiKey, WithoutAKeyEverythingPasses) {
@@ -22,9 +22,9 @@ TEST(ApiKey, OnlyTheKeyPasses) {
                             "Bearer Secret", "bearer secret", "Basic secret"}) {
     const absl::Status status = key.Check(wrong);
     EXPECT_EQ(status.code(), absl::StatusCode::kUnauthenticated) << wrong;
-    EXPECT_EQ(common::ReasonOf(status).reason, "API_KEY_REQUIRED") << wrong;
+    EXPECT_EQ(ReasonOf(status).reason, "API_KEY_REQUIRED") << wrong;
   }
 }
 
 }  // namespace
-}  // namespace retroinfer
+}  // namespace retroinfer::common

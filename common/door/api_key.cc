@@ -1,11 +1,11 @@
-#include "gpu_worker/server/api_key.h"
+#include "common/door/api_key.h"
 
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 
 #include "common/status/error_reason.h"
 
-namespace retroinfer {
+namespace retroinfer::common {
 namespace {
 
 constexpr std::string_view kScheme = "Bearer ";
@@ -25,11 +25,11 @@ absl::Status ApiKey::Check(std::string_view authorization) const {
   const bool has_scheme = authorization.substr(0, kScheme.size()) == kScheme;
   const Digest given = DigestOf(has_scheme ? authorization.substr(kScheme.size()) : "");
   if (CRYPTO_memcmp(given.data(), digest_.data(), digest_.size()) == 0) return absl::OkStatus();
-  return common::WithReason(
+  return WithReason(
       absl::UnauthenticatedError(has_scheme ? "the API key is wrong"
-                                            : "this server needs an API key: send the metadata "
+                                            : "this server needs an API key: send "
                                               "'authorization: Bearer <key>'"),
       "API_KEY_REQUIRED");
 }
 
-}  // namespace retroinfer
+}  // namespace retroinfer::common

@@ -1,0 +1,115 @@
+#include "http_gateway/api/api_error.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/status/error_reason.h"
+#include "http_gateway/json/json_text.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+constexpr char kInvalidRequest[] = "invalid_request_error";
+constexpr char kRateLimit[] = "rate_limit_error";
+constexpr char kServer[] = "server_error";
+constexpr char kOverloaded[] = "overloaded_error";
+constexpr int kRetrySecondsMax = 3600;
+
+const ErrorRule& FallBack() {
+  static const ErrorRule rule = {absl::StatusCode::kUnknown, "", 500, kServer, "internal_error"};
+  return rule;
+}
+
+const ErrorRule& RuleOf(absl::StatusCode code, const std::string& reason) {
+  for (const ErrorRule& rule : ErrorRules()) {
+    if (rule.code == code && (*rule.reason == '\0' || reason == rule.reason)) return rule;
+  }
+  return FallBack();
+}
+
+}  // namespace
+
+const std::vector<ErrorRule>& ErrorRules() {
+  using absl::StatusCode;
+  // The first line that fits counts.
+  static const std::vector<ErrorRule> rules = {
+      {StatusCode::kInvalidArgument, "CONTEXT_TOO_LONG", 400, kInvalidRequest,
+       "context_length_exceeded"},
+      {StatusCode::kInvalidArgument, "HEADERS_TOO_LARGE", 431, kInvalidRequest, ""},
+      {StatusCode::kInvalidArgument, "BODY_TOO_LARGE", 413, kInvalidRequest, ""},
+      {StatusCode::kInvalidArgument, "UNSUPPORTED_MEDIA_TYPE", 415, kInvalidRequest, ""},
+      {StatusCode::kInvalidArgument, "LENGTH_REQUIRED", 411, kInvalidRequest, ""},
+      {StatusCode::kInvalidArgument, "", 400, kInvalidRequest, ""},
+      {StatusCode::kOutOfRange, "", 400, kInvalidRequest, ""},
+      {StatusCode::kFailedPrecondition, "", 400, kInvalidRequest, ""},
+      {StatusCode::kUnauthenticated, "", 401, kInvalidRequest, "invalid_api_key"},
+      {StatusCode::kPermissionDenied, "", 403, kInvalidRequest, ""},
+      {StatusCode::kNotFound, "", 404, kInvalidRequest, ""},
+      {StatusCode::kUnimplemented, "METHOD_NOT_ALLOWED", 405, kInvalidRequest, ""},
+      {StatusCode::kUnimplemented, "", 501, kServer, ""},
+      {StatusCode::kAlreadyExists, "", 409, kInvalidRequest, ""},
+      {StatusCode::kResourceExhausted, "QUEUE_FULL", 429, kRateLimit, ""},
+      {StatusCode::kResourceExhausted, "TOO_MANY_CALLS", 429, kRateLimit, ""},
+      {StatusCode::kResourceExhausted, "TOO_MANY_STREAMS", 429, kRateLimit, ""},
+      {StatusCode::kResourceExhausted, "TOO_MANY_REQUEST_BYTES", 503, kOverloaded, ""},
+      {StatusCode::kResourceExhausted, "OUT_OF_MEMORY", 503, kOverloaded, ""},
+      {StatusCode::kResourceExhausted, "CAPACITY_EXCEEDED", 400, kInvalidRequest,
+       "context_length_exceeded"},
+      {StatusCode::kResourceExhausted, "REQUEST_TOO_LARGE", 413, kInvalidRequest, ""},
+      {StatusCode::kResourceExhausted, "METADATA_TOO_LARGE", 431, kInvalidRequest, ""},
+      {StatusCode::kResourceExhausted, "SLOW_CLIENT", 408, kInvalidRequest, ""},
+      {StatusCode::kResourceExhausted, "", 503, kOverloaded, ""},
+      {StatusCode::kUnavailable, "", 503, kOverloaded, ""},
+      {StatusCode::kDeadlineExceeded, "REQUEST_STALLED", 408, kInvalidRequest, ""},
+      {StatusCode::kDeadlineExceeded, "", 504, kServer, ""},
+      {StatusCode::kCancelled, "", 503, kServer, ""},
+      {StatusCode::kInternal, "", 500, kServer, "internal_error"},
+      {StatusCode::kDataLoss, "", 500, kServer, ""},
+  };
+  return rules;
+}
+
+ApiError ToApiError(const absl::Status& status, ErrorOrigin origin) {
+  const common::ErrorReason reason = common::ReasonOf(status);
+  const ErrorRule& rule = RuleOf(status.code(), reason.reason);
+  ApiError error{.http_status = rule.http_status,
+                 .type = rule.type,
+                 .code = rule.api_code,
+                 .message = std::string(status.message())};
+  if (error.code.empty()) {
+    error.code = absl::AsciiStrToLower(
+        reason.reason.empty() ? absl::StatusCodeToString(status.code()) : reason.reason);
+  }
+  const auto param = reason.metadata.find("param");
+  if (param != reason.metadata.end()) error.param = param->second;
+  if (origin == ErrorOrigin::kWorker) {
+    if (status.code() == absl::StatusCode::kUnauthenticated) {
+      return {.http_status = 502,
+              .type = kServer,
+              .code = "worker_refuses_gateway",
+              .message = "the worker does not accept the gateway's API key (--worker-api-key-file)"};
+    }
+    if (reason.reason.empty() && status.code() == absl::StatusCode::kUnavailable) {
+      error.message = "the worker does not answer; it may be starting";
+      error.code = "worker_unavailable";
+    }
+  }
+  if (const auto delay = common::RetryDelayOf(status)) {
+    const double seconds = absl::ToDoubleSeconds(absl::Ceil(*delay, absl::Seconds(1)));
+    error.retry_after_seconds =
+        static_cast<int>(std::clamp(seconds, 1.0, static_cast<double>(kRetrySecondsMax)));
+  } else if (error.http_status == 503 || error.http_status == 429) {
+    error.retry_after_seconds = 1;
+  }
+  return error;
+}
+
+std::string ApiError::ToJson() const {
+  return absl::StrCat(R"({"error":{"message":)", JsonString(message), R"(,"type":)",
+                      JsonString(type), R"(,"param":)", param.empty() ? "null" : JsonString(param),
+                      R"(,"code":)", JsonString(code), "}}");
+}
+
+}  // namespace retroinfer::gateway

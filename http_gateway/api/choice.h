@@ -1,0 +1,52 @@
+// One continuation on its way from the worker's events to OpenAI's deltas.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "http_gateway/api/reasoning_splitter.h"
+#include "http_gateway/api/response_json.h"
+#include "http_gateway/api/tool_call_parser.h"
+#include "retroinfer/generation/v1/generation.pb.h"
+
+namespace retroinfer::gateway {
+
+// Takes events of one continuation. With `streams` each event gives the JSON of choices to be sent, else
+// Whole() gives the one of the answer.
+//
+// Threads: one at a time.
+class Choice {
+ public:
+  virtual ~Choice() = default;
+  // JSON objects of the list `choices`, each for a chunk of its own. Empty if there is nothing to say.
+  // They may be lost without `streams`.
+  virtual std::vector<std::string> Begin() = 0;  // what comes before the first output
+  virtual std::vector<std::string> Output(const generation::v1::OutputChunk& chunk) = 0;
+  virtual std::vector<std::string> Finish(const generation::v1::Finished& finished) = 0;
+  // The whole choice. REQUIRES: Finish() was called.
+  virtual std::string Whole() const = 0;
+};
+
+struct CompletionChoiceOptions {
+  int index = 0;
+  bool streams = false;
+  bool logprobs = false;
+  std::string echo;  // comes before the output
+};
+std::unique_ptr<Choice> MakeCompletionChoice(CompletionChoiceOptions options);
+
+struct ChatChoiceOptions {
+  int index = 0;
+  bool streams = false;
+  bool logprobs = false;
+  std::optional<ReasoningSplitter> splitter;  // nothing: all is content
+  ToolForm tool_form = ToolForm::kNone;
+  std::set<std::string> tool_names;
+  std::string opening;       // of a call, which the prompt has begun
+  std::string call_id_stem;  // ids of calls are made of it
+};
+std::unique_ptr<Choice> MakeChatChoice(ChatChoiceOptions options);
+
+}  // namespace retroinfer::gateway

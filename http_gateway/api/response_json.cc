@@ -1,0 +1,181 @@
+#include "http_gateway/api/response_json.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "http_gateway/json/json_text.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+namespace v1 = generation::v1;
+
+// JSON has no infinity; a token that cannot come has this.
+constexpr float kLeastLogprob = -9999.0F;
+
+std::string Number(float logprob) {
+  if (!(logprob > kLeastLogprob)) return "-9999.0";
+  return absl::StrFormat("%.7g", static_cast<double>(logprob));
+}
+
+// Length of the UTF-8 character that begins `text`; 0 if there is none.
+size_t CharacterBytes(std::string_view text) {
+  const auto lead = static_cast<unsigned char>(text.front());
+  const size_t size = lead < 0x80 ? 1 : lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  if (size == 0 || lead > 0xf4 || size > text.size()) return 0;
+  for (size_t i = 1; i < size; ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return 0;
+  }
+  if (size < 3) return size;
+  const auto second = static_cast<unsigned char>(text[1]);
+  if (lead == 0xe0 && second < 0xa0) return 0;   // overlong
+  if (lead == 0xed && second >= 0xa0) return 0;  // surrogates
+  if (lead == 0xf0 && second < 0x90) return 0;   // overlong
+  if (lead == 0xf4 && second >= 0x90) return 0;  // beyond U+10FFFF
+  return size;
+}
+
+bool IsUtf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t size = CharacterBytes(text);
+    if (size == 0) return false;
+    text.remove_prefix(size);
+  }
+  return true;
+}
+
+int64_t Characters(std::string_view text) {
+  int64_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  return count;
+}
+
+void Separate(std::string* list) {
+  if (!list->empty()) list->push_back(',');
+}
+
+// {"token": ..., "logprob": ..., "bytes": [...]   (no end)
+void AppendToken(std::string_view bytes, float logprob, std::string* out) {
+  out->append("{\"token\":");
+  AppendJsonString(TokenText(bytes), out);
+  absl::StrAppend(out, ",\"logprob\":", Number(logprob), ",\"bytes\":[");
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    absl::StrAppend(out, i == 0 ? "" : ",", static_cast<int>(static_cast<unsigned char>(bytes[i])));
+  }
+  out->push_back(']');
+}
+
+}  // namespace
+
+void UsageSum::Add(const v1::Finished& finished, bool counts_prompt) {
+  if (counts_prompt) {
+    sum_.prompt_tokens += finished.prompt_tokens();
+    sum_.cached_tokens += finished.cached_tokens();
+  }
+  sum_.completion_tokens += finished.completion_tokens();
+  weighted_ratio_ += finished.kv_read_ratio() * static_cast<double>(finished.completion_tokens());
+}
+
+Usage UsageSum::Total() const {
+  Usage total = sum_;
+  if (total.completion_tokens > 0) {
+    total.kv_read_ratio = weighted_ratio_ / static_cast<double>(total.completion_tokens);
+  }
+  return total;
+}
+
+std::string UsageJson(const Usage& usage) {
+  return absl::StrCat(R"({"prompt_tokens":)", usage.prompt_tokens, R"(,"completion_tokens":)",
+                      usage.completion_tokens, R"(,"total_tokens":)",
+                      usage.prompt_tokens + usage.completion_tokens,
+                      R"(,"prompt_tokens_details":{"cached_tokens":)", usage.cached_tokens,
+                      R"(},"kv_read_ratio":)", absl::StrFormat("%.6g", usage.kv_read_ratio), "}");
+}
+
+std::string AnswerHead::Json() const {
+  return absl::StrCat(R"({"id":)", JsonString(id), R"(,"object":)", JsonString(object),
+                      R"(,"created":)", created, R"(,"model":)", JsonString(model));
+}
+
+std::string_view FinishReasonText(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    case v1::FINISH_REASON_LENGTH:
+    case v1::FINISH_REASON_DEADLINE:  // stop_reason says which
+      return "length";
+    default:
+      return "";
+  }
+}
+
+std::string StopReasonJson(const v1::Finished& finished) {
+  if (finished.reason() == v1::FINISH_REASON_DEADLINE) return "\"timeout\"";
+  if (finished.has_matched_stop()) return JsonString(finished.matched_stop());
+  if (finished.has_matched_token_id()) return absl::StrCat(finished.matched_token_id());
+  return "null";
+}
+
+std::string TokenText(std::string_view bytes) {
+  if (IsUtf8(bytes)) return std::string(bytes);
+  std::string text = "bytes:";
+  for (const char c : bytes) absl::StrAppendFormat(&text, "\\x%02x", static_cast<unsigned char>(c));
+  return text;
+}
+
+std::string ChatLogprobs(const v1::OutputChunk& chunk) {
+  std::string list;
+  for (const v1::PositionLogprobs& position : chunk.logprobs()) {
+    Separate(&list);
+    AppendToken(position.token_bytes(), position.logprob(), &list);
+    list.append(",\"top_logprobs\":[");
+    for (int i = 0; i < position.alternatives_size(); ++i) {
+      const v1::TokenLogprob& alternative = position.alternatives(i);
+      if (i > 0) list.push_back(',');
+      AppendToken(alternative.token_bytes(), alternative.logprob(), &list);
+      list.push_back('}');
+    }
+    list.append("]}");
+  }
+  return list;
+}
+
+void CompletionLogprobs::SkipText(std::string_view text) { offset_ += Characters(text); }
+
+void CompletionLogprobs::Append(const v1::OutputChunk& chunk) {
+  for (const v1::PositionLogprobs& position : chunk.logprobs()) {
+    for (std::string* const list : {&tokens_, &logprobs_, &alternatives_, &offsets_}) {
+      Separate(list);
+    }
+    AppendJsonString(TokenText(position.token_bytes()), &tokens_);
+    logprobs_.append(Number(position.logprob()));
+    absl::StrAppend(&offsets_, offset_);
+    offset_ += Characters(position.token_bytes());
+    std::string object;
+    for (const v1::TokenLogprob& alternative : position.alternatives()) {
+      Separate(&object);
+      AppendJsonString(TokenText(alternative.token_bytes()), &object);
+      absl::StrAppend(&object, ":", Number(alternative.logprob()));
+    }
+    absl::StrAppend(&alternatives_, "{", object, "}");
+  }
+}
+
+std::string CompletionLogprobs::Take() {
+  std::string json =
+      absl::StrCat(R"({"tokens":[)", tokens_, R"(],"token_logprobs":[)", logprobs_,
+                   R"(],"top_logprobs":[)", alternatives_, R"(],"text_offset":[)", offsets_, "]}");
+  for (std::string* const list : {&tokens_, &logprobs_, &alternatives_, &offsets_}) list->clear();
+  return json;
+}
+
+std::string ToolCallJson(const ToolCall& call, const std::string& id, int index) {
+  std::string json = "{";
+  if (index >= 0) absl::StrAppend(&json, "\"index\":", index, ",");
+  absl::StrAppend(&json, R"("id":)", JsonString(id), R"(,"type":"function","function":{"name":)",
+                  JsonString(call.name), R"(,"arguments":)", JsonString(call.arguments), "}}");
+  return json;
+}
+
+}  // namespace retroinfer::gateway

@@ -1,0 +1,75 @@
+// The JSON of answers, as OpenAI's clients read it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "http_gateway/api/tool_call_parser.h"
+#include "retroinfer/generation/v1/generation.pb.h"
+
+namespace retroinfer::gateway {
+
+struct Usage {
+  int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;  // of the prompt
+  int64_t completion_tokens = 0;
+  // Share of the KV that decode steps read; the mean over continuations by their tokens.
+  double kv_read_ratio = 0;
+};
+
+// Sums over the continuations of a request.
+class UsageSum {
+ public:
+  // `counts_prompt`: false for further continuations of a prompt.
+  void Add(const generation::v1::Finished& finished, bool counts_prompt);
+  Usage Total() const;
+
+ private:
+  Usage sum_;
+  double weighted_ratio_ = 0;
+};
+
+std::string UsageJson(const Usage& usage);
+
+// What all chunks of an answer begin with, up to and without the list of choices.
+struct AnswerHead {
+  std::string id;
+  std::string object;  // "chat.completion.chunk", ...
+  int64_t created = 0;
+  std::string model;
+
+  std::string Json() const;  // {"id":...,"model":"..."   (no end)
+};
+
+// "stop", "length" or, for what is neither, "".
+std::string_view FinishReasonText(generation::v1::FinishReason reason);
+
+// What ended an answer beside its reason: the stop string, the token, "timeout", or null. JSON.
+std::string StopReasonJson(const generation::v1::Finished& finished);
+
+// A token's text, or "bytes:\xe2\x80" where it is a part of a character only.
+std::string TokenText(std::string_view bytes);
+
+// Entries of logprobs.content of chat, behind each other with commas.
+std::string ChatLogprobs(const generation::v1::OutputChunk& chunk);
+
+// The lists of logprobs of completions; grows with each chunk.
+class CompletionLogprobs {
+ public:
+  void Append(const generation::v1::OutputChunk& chunk);
+  bool empty() const { return tokens_.empty(); }
+  // Returns the object and forgets its entries; offsets go on.
+  std::string Take();
+  // Characters before the first token, of an echoed prompt.
+  void SkipText(std::string_view text);
+
+ private:
+  std::string tokens_, logprobs_, alternatives_, offsets_;
+  int64_t offset_ = 0;
+};
+
+// An element of tool_calls. `index`: written where it is not negative, as chunks need it.
+std::string ToolCallJson(const ToolCall& call, const std::string& id, int index);
+
+}  // namespace retroinfer::gateway

@@ -1,0 +1,33 @@
+// What completions and chat have in common: how tokens are chosen, and what this server adds.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "http_gateway/json/fields.h"
+#include "retroinfer/generation/v1/generation.pb.h"
+
+namespace retroinfer::gateway {
+
+// Of one HTTP request, whatever it asks for.
+struct RequestOptions {
+  std::string model;        // empty: the one that is served
+  std::string context;      // names what the request is about, for balancers; empty: none
+  bool stream = false;
+  bool include_usage = false;    // a last chunk with the counts
+  bool return_progress = false;  // chunks while the prompt is read
+};
+
+// Reads the fields into `options` and `request` (sampling, attention, cache salt, priority,
+// timeout). max_tokens, logprobs and the prompt are not among them.
+//
+// Returns: INVALID_ARGUMENT with the parameter.
+absl::Status ReadCommonFields(Fields& fields, RequestOptions* options,
+                              generation::v1::GenerateRequest* request);
+
+// Sets max_tokens from the fields `names`, which must not contradict each other.
+absl::Status ReadMaxTokens(Fields& fields, std::initializer_list<const char*> names,
+                           generation::v1::SamplingOptions* sampling);
+
+}  // namespace retroinfer::gateway

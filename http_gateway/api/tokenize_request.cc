@@ -1,0 +1,59 @@
+#include "http_gateway/api/tokenize_request.h"
+
+#include <optional>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status/status_macros.h"
+#include "http_gateway/api/chat_request.h"
+
+namespace retroinfer::gateway {
+
+namespace v1 = generation::v1;
+
+absl::StatusOr<v1::TokenizeRequest> ReadTokenizeRequest(const Json& body) {
+  v1::TokenizeRequest request;
+  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
+  fields.Ignore("model");
+  std::optional<std::string> prompt;
+  RETURN_IF_ERROR(fields.Read("prompt", &prompt));
+  std::optional<bool> add_special;
+  RETURN_IF_ERROR(fields.Read("add_special_tokens", &add_special));
+  if (add_special.has_value()) request.set_add_special_tokens(*add_special);
+  if (fields.Find("messages") != nullptr) {
+    if (prompt.has_value()) return ParamError("prompt", "prompt and messages exclude each other");
+    RETURN_IF_ERROR(ReadConversation(fields, request.mutable_messages()));
+  } else {
+    if (!prompt.has_value()) {
+      return ParamError("prompt", "prompt or messages is missing", "MISSING_PARAMETER");
+    }
+    request.set_text(*prompt);
+  }
+  RETURN_IF_ERROR(fields.RefuseUnknown());
+  return request;
+}
+
+absl::StatusOr<v1::DetokenizeRequest> ReadDetokenizeRequest(const Json& body) {
+  v1::DetokenizeRequest request;
+  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
+  fields.Ignore("model");
+  const Json* const tokens = fields.Find("tokens");
+  if (tokens == nullptr) return ParamError("tokens", "tokens is missing", "MISSING_PARAMETER");
+  std::vector<int32_t> ids;
+  RETURN_IF_ERROR(Fields::ReadIds(*tokens, "tokens", &ids));
+  request.mutable_token_ids()->Assign(ids.begin(), ids.end());
+  std::optional<bool> skip;
+  RETURN_IF_ERROR(fields.Read("skip_special_tokens", &skip));
+  if (skip.has_value()) request.set_skip_special_tokens(*skip);
+  RETURN_IF_ERROR(fields.RefuseUnknown());
+  return request;
+}
+
+std::string TokenizeJson(const v1::TokenizeResponse& response) {
+  return absl::StrCat(R"({"count":)", response.token_ids_size(), R"(,"max_model_len":)",
+                      response.max_model_len(), R"(,"tokens":[)",
+                      absl::StrJoin(response.token_ids(), ","), "]}");
+}
+
+}  // namespace retroinfer::gateway

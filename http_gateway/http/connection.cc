@@ -1,0 +1,302 @@
+// States: kHandshake -> kReading <-> kAnswering; from both to kLingering, where what still comes is thrown
+// away, and from everywhere to kClosed. A read is pending in every state but kClosed, unless kInputMax
+// bytes wait: so the client's end is noticed while it is answered.
+#include "http_gateway/http/connection.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status/error_reason.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+constexpr size_t kReadBytes = 4 << 10;
+constexpr size_t kBodyReadBytes = 64 << 10;
+constexpr size_t kInputMax = 64 << 10;    // of pipelined requests that wait
+constexpr size_t kOutputMax = 256 << 10;  // of answers, before the next request is looked at
+
+}  // namespace
+
+Connection::Connection(std::shared_ptr<Transport> transport, ConnectionContext* context)
+    : transport_(std::move(transport)),
+      context_(context),
+      parser_(context->limits.request),
+      since_(absl::Now()),
+      last_sent_(since_) {}
+
+Connection::~Connection() { ReleaseBody(); }
+
+void Connection::Start() {
+  transport_->Handshake([self = shared_from_this()](const auto& error, size_t) {
+    if (self->state_ != State::kHandshake) return;
+    if (error) return self->Close();
+    self->state_ = State::kReading;
+    self->since_ = absl::Now();
+    self->Read();
+  });
+}
+
+void Connection::Read() {
+  if (reading_ || state_ == State::kClosed || input_ended_) return;
+  if (state_ == State::kAnswering && input_.size() >= kInputMax) return;
+  reading_ = true;
+  const bool in_body = state_ == State::kReading && parser_.head_done();
+  read_buffer_.resize(in_body ? kBodyReadBytes : kReadBytes);
+  transport_->ReadSome(read_buffer_.data(), read_buffer_.size(),
+                       [self = shared_from_this()](const auto& error, size_t bytes) {
+                         self->reading_ = false;
+                         if (self->state_ == State::kClosed) return;
+                         if (error) return self->OnReadFailed();
+                         self->OnRead(bytes);
+                       });
+}
+
+void Connection::OnRead(size_t bytes) {
+  if (state_ != State::kLingering) {
+    input_.append(read_buffer_.data(), bytes);
+    if (read_buffer_.size() > kReadBytes) std::vector<char>().swap(read_buffer_);
+    if (state_ == State::kReading) Parse();
+  }
+  Read();
+}
+
+void Connection::OnReadFailed() {
+  input_ended_ = true;
+  if (state_ == State::kAnswering) {
+    // Also a client that only closes its own side: it cannot be told from one that has gone.
+    Close();
+  } else if (state_ == State::kLingering || unsent_bytes() == 0) {
+    Close();
+  } else {
+    close_when_sent_ = true;
+  }
+}
+
+void Connection::Parse() {
+  if (parsing_) return;
+  parsing_ = true;
+  while (state_ == State::kReading && !close_when_sent_ && unsent_bytes() < kOutputMax &&
+         ParseSome()) {
+  }
+  parsing_ = false;
+}
+
+// Returns whether something has changed.
+bool Connection::ParseSome() {
+  const bool had_begun = parser_.has_begun();
+  const absl::StatusOr<size_t> used = parser_.Put(input_);
+  if (!used.ok()) {
+    Refuse(used.status());
+    return false;
+  }
+  input_.erase(0, *used);
+  if (!had_begun && parser_.has_begun()) since_ = absl::Now();
+  if (parser_.head_done() && !admitted_ && !AdmitHead()) return false;
+  if (!ChargeBody()) return false;
+  if (!parser_.done()) return *used > 0;
+  HttpRequest request = parser_.Take();
+  admitted_ = false;
+  ReleaseBody();
+  path_ = request.path;
+  is_http11_ = request.is_http11;
+  keep_alive_ = request.keep_alive && !draining_;
+  state_ = State::kAnswering;
+  since_ = absl::Now();
+  auto responder = context_->handler->Handle(std::move(request), shared_from_this());
+  if (state_ == State::kAnswering) responder_ = std::move(responder);
+  return true;
+}
+
+bool Connection::AdmitHead() {
+  const HttpRequest& head = parser_.head();
+  is_http11_ = head.is_http11;
+  keep_alive_ = head.keep_alive;
+  if (const absl::Status status = context_->handler->Admit(head); !status.ok()) {
+    Refuse(status);
+    return false;
+  }
+  admitted_ = true;
+  if (head.expects_continue && head.is_http11 && !parser_.done() && input_.empty()) {
+    output_.append("HTTP/1.1 100 Continue\r\n\r\n");
+    Send();
+  }
+  return true;
+}
+
+bool Connection::ChargeBody() {
+  const size_t bytes = parser_.body_bytes();
+  context_->body_bytes += bytes - charged_bytes_;
+  charged_bytes_ = bytes;
+  if (context_->body_bytes <= context_->limits.bodies_bytes_max) return true;
+  ReleaseBody();
+  Refuse(common::WithRetry(
+      common::WithReason(absl::ResourceExhaustedError(
+                             "the requests that are being received take too much memory together"),
+                         "TOO_MANY_REQUEST_BYTES"),
+      absl::Seconds(1)));
+  return false;
+}
+
+void Connection::ReleaseBody() {
+  context_->body_bytes -= charged_bytes_;
+  charged_bytes_ = 0;
+}
+
+void Connection::Refuse(const absl::Status& status) {
+  // What comes after the bytes that were refused has no meaning.
+  HttpResponse response = context_->handler->Refusal(status);
+  context_->handler->OnAnswer(parser_.head_done() ? parser_.head().path : "", response.status);
+  output_.append(FormatHead(response.status, response.content_type, response.headers,
+                            static_cast<int64_t>(response.body.size()), true, false));
+  output_.append(response.body);
+  close_when_sent_ = true;
+  Send();
+}
+
+void Connection::Respond(HttpResponse response) {
+  if (state_ != State::kAnswering || chunked_) return;
+  context_->handler->OnAnswer(path_, response.status);
+  output_.append(FormatHead(response.status, response.content_type, response.headers,
+                            static_cast<int64_t>(response.body.size()), is_http11_, keep_alive_));
+  output_.append(response.body);
+  EndAnswer(keep_alive_);
+}
+
+void Connection::BeginStream(std::string_view content_type, const HttpHeaders& headers) {
+  if (state_ != State::kAnswering) return;
+  if (!is_http11_) keep_alive_ = false;
+  chunked_ = is_http11_;
+  context_->handler->OnAnswer(path_, 200);
+  output_.append(FormatHead(200, content_type, headers, -1, is_http11_, keep_alive_));
+  Send();
+}
+
+void Connection::Write(std::string_view data) {
+  if (state_ != State::kAnswering || data.empty()) return;
+  if (chunked_) {
+    output_.append(FormatChunk(data));
+  } else {
+    output_.append(data);
+  }
+  Send();
+}
+
+void Connection::End() {
+  if (state_ != State::kAnswering) return;
+  if (chunked_) output_.append(FormatChunk(""));
+  chunked_ = false;
+  EndAnswer(keep_alive_);
+}
+
+void Connection::EndAnswer(bool keep_alive) {
+  responder_ = nullptr;
+  state_ = State::kReading;
+  since_ = absl::Now();
+  if (!keep_alive || draining_) close_when_sent_ = true;
+  Send();
+  Parse();  // what was pipelined; nothing if this is called by Parse()
+  Read();
+}
+
+void Connection::Send() {
+  if (writing_ || state_ == State::kClosed) return;
+  if (sent_ == sending_.size()) {
+    if (output_.empty()) return;
+    sending_.clear();
+    sending_.swap(output_);
+    sent_ = 0;
+  }
+  writing_ = true;
+  last_sent_ = absl::Now();
+  transport_->WriteSome(std::string_view(sending_).substr(sent_),
+                        [self = shared_from_this()](const auto& error, size_t bytes) {
+                          self->writing_ = false;
+                          if (self->state_ == State::kClosed) return;
+                          if (error) return self->Close();
+                          self->OnSent(bytes);
+                        });
+}
+
+void Connection::OnSent(size_t bytes) {
+  sent_ += bytes;
+  last_sent_ = absl::Now();
+  if (unsent_bytes() > 0) {
+    Send();
+    return;
+  }
+  if (sending_.capacity() > kInputMax) std::string().swap(sending_);
+  sending_.clear();
+  sent_ = 0;
+  if (close_when_sent_ && state_ != State::kAnswering) return Linger();
+  const std::shared_ptr<Responder> responder = responder_;
+  if (responder != nullptr) responder->OnSent();
+  if (state_ == State::kReading) {
+    Parse();
+    Read();
+  }
+}
+
+// A socket that is closed with bytes unread resets the connection, and the client may never see what was
+// sent.
+void Connection::Linger() {
+  if (input_ended_) return Close();
+  state_ = State::kLingering;
+  since_ = absl::Now();
+  std::string().swap(input_);
+  transport_->EndWriting();
+  Read();
+}
+
+void Connection::Drain() {
+  draining_ = true;
+  keep_alive_ = false;
+  if (state_ == State::kAnswering || state_ == State::kClosed) return;
+  close_when_sent_ = true;
+  if (unsent_bytes() == 0) Close();
+}
+
+void Connection::Close() {
+  if (state_ == State::kClosed) return;
+  state_ = State::kClosed;
+  ReleaseBody();
+  transport_->Close();
+  const std::shared_ptr<Responder> responder = std::exchange(responder_, nullptr);
+  if (responder != nullptr) responder->OnClientGone();
+}
+
+absl::Time Connection::ReadDeadline() const {
+  const ConnectionLimits& limits = context_->limits;
+  if (state_ == State::kLingering) return since_ + limits.linger_timeout;
+  if (state_ == State::kHandshake) return since_ + limits.head_timeout;
+  if (!parser_.has_begun()) return since_ + limits.idle_timeout;
+  if (!parser_.head_done()) return since_ + limits.head_timeout;
+  return since_ + limits.body_timeout +
+         absl::Seconds(static_cast<double>(parser_.body_bytes()) / limits.body_bytes_per_second);
+}
+
+void Connection::Tick(absl::Time now) {
+  if (state_ == State::kClosed) return;
+  if (writing_ && now > last_sent_ + context_->limits.send_timeout) {
+    ++context_->slow_clients;
+    return Close();
+  }
+  if (state_ == State::kAnswering) {
+    const std::shared_ptr<Responder> responder = responder_;
+    if (responder != nullptr) responder->OnTick(now);
+    return;
+  }
+  if (close_when_sent_ && state_ == State::kReading) return;  // the client's reading is watched above
+  if (now <= ReadDeadline()) return;
+  if (state_ == State::kReading && parser_.has_begun()) {
+    ++context_->stalled_requests;
+    ReleaseBody();
+    return Refuse(common::WithReason(
+        absl::DeadlineExceededError("the rest of the request did not come in time"),
+        "REQUEST_STALLED"));
+  }
+  Close();
+}
+
+}  // namespace retroinfer::gateway

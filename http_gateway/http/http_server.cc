@@ -1,0 +1,193 @@
+#include "http_gateway/http/http_server.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <spdlog/spdlog.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "common/door/listen_socket.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+constexpr auto kTickTime = std::chrono::milliseconds(500);
+constexpr auto kAcceptPause = std::chrono::milliseconds(100);
+constexpr absl::Duration kReloadInterval = absl::Seconds(10);
+// What the kernel may keep of an answer that a client does not read.
+constexpr int kSendBufferBytes = 64 << 10;
+
+void ConfigureSocket(Socket& socket, int family) {
+  const int bytes = kSendBufferBytes;
+  ::setsockopt(socket.native_handle(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
+  if (family == AF_UNIX) return;
+  const int on = 1;
+  ::setsockopt(socket.native_handle(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  ::setsockopt(socket.native_handle(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
+}
+
+}  // namespace
+
+HttpServer::HttpServer(const HttpServerOptions& options, RequestHandler* handler,
+                       boost::asio::io_context& io)
+    : options_(options), io_(io), timer_(io), next_reload_(absl::Now() + kReloadInterval) {
+  context_.limits = options.limits;
+  context_.handler = handler;
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,
+                                                              RequestHandler* handler,
+                                                              boost::asio::io_context& io) {
+  std::unique_ptr<HttpServer> server(new HttpServer(options, handler, io));
+  RETURN_IF_ERROR(server->Listen());
+  for (const auto& listener : server->listeners_) server->Accept(*listener);
+  server->Tick();
+  return server;
+}
+
+absl::Status HttpServer::Listen() {
+  const bool has_certificate = !options_.tls.certificate.empty();
+  if (has_certificate != !options_.tls.key.empty() ||
+      (!options_.tls.client_ca.empty() && !has_certificate)) {
+    return absl::InvalidArgumentError(
+        "TLS needs --tls-certificate and --tls-key together; --tls-client-ca needs both");
+  }
+  if (has_certificate) {
+    ASSIGN_OR_RETURN(certificates_,
+                     common::TlsCertificates::Load(options_.tls, common::TlsProtocol::kHttp11));
+  }
+  for (const std::string& address : options_.addresses) {
+    ASSIGN_OR_RETURN(common::ListenSockets sockets, common::Listen(address));
+    const bool is_unix = absl::StartsWith(address, common::kUnixScheme);
+    addresses_.push_back(sockets.address);
+    for (const common::UniqueFd& fd : sockets.sockets) {
+      sockaddr_storage name{};
+      socklen_t size = sizeof(name);
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&name), &size);
+      auto listener = std::make_unique<Listener>(Listener{
+          Acceptor(io_), has_certificate && !is_unix,
+          is_unix ? std::string(absl::StripPrefix(address, common::kUnixScheme)) : ""});
+      listener->acceptor.assign(boost::asio::generic::stream_protocol(name.ss_family, 0),
+                                ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+      listeners_.push_back(std::move(listener));
+    }
+  }
+  return absl::OkStatus();
+}
+
+HttpServer::~HttpServer() {
+  Drain();
+  for (const auto& connection : connections_) connection->Close();
+}
+
+void HttpServer::Drain() {
+  for (const auto& listener : listeners_) {
+    boost::system::error_code ignored;
+    listener->acceptor.close(ignored);
+    if (!listener->path.empty()) ::unlink(listener->path.c_str());
+    listener->path.clear();
+  }
+  for (const auto& connection : connections_) connection->Drain();
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    it = (*it)->closed() ? connections_.erase(it) : std::next(it);
+  }
+}
+
+void HttpServer::Accept(Listener& listener) {
+  listener.acceptor.async_accept([this, &listener](const boost::system::error_code& error,
+                                                   Socket socket) {
+    if (error == boost::asio::error::operation_aborted) return;
+    if (!listener.acceptor.is_open()) return;
+    if (error) {  // no descriptors are left, perhaps
+      spdlog::warn("a connection could not be accepted: {}", error.message());
+      auto pause = std::make_shared<boost::asio::steady_timer>(io_, kAcceptPause);
+      pause->async_wait([this, &listener, pause](const boost::system::error_code& stopped) {
+        if (!stopped && listener.acceptor.is_open()) Accept(listener);
+      });
+      return;
+    }
+    ConfigureSocket(socket, listener.path.empty() ? AF_INET : AF_UNIX);
+    LetIn(std::move(socket), listener.tls);
+    Accept(listener);
+  });
+}
+
+void HttpServer::LetIn(Socket socket, bool tls) {
+  ++counts_.connections_accepted;
+  if (connections_.size() >= static_cast<size_t>(options_.connections_max) && !MakeRoom()) {
+    ++counts_.connections_refused;
+    return;
+  }
+  auto transport = tls ? Transport::Tls(std::move(socket), certificates_->context())
+                       : Transport::Plain(std::move(socket));
+  auto connection = std::make_shared<Connection>(std::move(transport), &context_);
+  connections_.insert(connection);
+  connection->Start();
+}
+
+bool HttpServer::MakeRoom() {
+  std::shared_ptr<Connection> oldest;
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    const std::shared_ptr<Connection>& connection = *it;
+    if (connection->closed()) {
+      it = connections_.erase(it);
+      continue;
+    }
+    if (!connection->is_answering() &&
+        (oldest == nullptr || connection->idle_since() < oldest->idle_since())) {
+      oldest = connection;
+    }
+    ++it;
+  }
+  if (connections_.size() < static_cast<size_t>(options_.connections_max)) return true;
+  if (oldest == nullptr) return false;
+  oldest->Close();
+  connections_.erase(oldest);
+  ++counts_.connections_refused;
+  return true;
+}
+
+void HttpServer::ReloadCertificates() {
+  next_reload_ = absl::Now() + kReloadInterval;
+  if (certificates_ == nullptr) return;
+  const absl::StatusOr<bool> changed = certificates_->Reload();
+  if (!changed.ok()) {
+    spdlog::error("the new certificates are not used: {}", std::string(changed.status().message()));
+  } else if (*changed) {
+    spdlog::info("new certificates, valid until {}", absl::FormatTime(certificates_->expires()));
+  }
+}
+
+void HttpServer::Tick() {
+  timer_.expires_after(kTickTime);
+  timer_.async_wait([this](const boost::system::error_code& stopped) {
+    if (stopped) return;
+    const absl::Time now = absl::Now();
+    // A connection that is closed may end others' answers, never this set.
+    for (auto it = connections_.begin(); it != connections_.end();) {
+      const std::shared_ptr<Connection> connection = *it;
+      connection->Tick(now);
+      it = connection->closed() ? connections_.erase(it) : std::next(it);
+    }
+    if (now >= next_reload_) ReloadCertificates();
+    Tick();
+  });
+}
+
+HttpServerStats HttpServer::stats() const {
+  HttpServerStats stats = counts_;
+  stats.connections = static_cast<int64_t>(connections_.size());
+  stats.slow_clients = context_.slow_clients;
+  stats.stalled_requests = context_.stalled_requests;
+  return stats;
+}
+
+}  // namespace retroinfer::gateway

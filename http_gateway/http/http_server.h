@@ -1,0 +1,89 @@
+// Listens for HTTP/1.1 connections and keeps them.
+#pragma once
+
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/door/tls_certificates.h"
+#include "http_gateway/http/connection.h"
+
+namespace retroinfer::gateway {
+
+struct HttpServerOptions {
+  std::vector<std::string> addresses;  // host:port, or unix: and a path
+  common::TlsFiles tls;  // for TCP, if there is a certificate; unix sockets are always plain
+  int connections_max = 4096;
+  ConnectionLimits limits;
+};
+
+struct HttpServerStats {
+  int64_t connections = 0;
+  uint64_t connections_accepted = 0;
+  uint64_t connections_refused = 0;  // the house was full
+  uint64_t slow_clients = 0;
+  uint64_t stalled_requests = 0;
+};
+
+// When there are connections_max, a new connection takes the place of the one that has waited for a
+// request for longest; if all are being answered, it is closed.
+//
+// Threads: the io_context's.
+// Owns:    sockets and connections.
+class HttpServer {
+ public:
+  // Returns: INVALID_ARGUMENT or UNAVAILABLE as common::Listen(), NOT_FOUND and others as
+  //          TlsCertificates.
+  // REQUIRES: `handler` and `io` outlive this; `io` runs on one thread.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
+                                                           RequestHandler* handler,
+                                                           boost::asio::io_context& io);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // Lets nobody in any more; connections end with the answer that is being sent.
+  void Drain();
+  bool is_empty() const { return connections_.empty(); }
+  // Reads the certificates now. New ones that are not good leave the old ones in use.
+  void ReloadCertificates();
+
+  // As given, with the port that was taken where port 0 was asked for.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  HttpServerStats stats() const;
+
+ private:
+  using Acceptor = boost::asio::basic_socket_acceptor<boost::asio::generic::stream_protocol>;
+  struct Listener {
+    Acceptor acceptor;
+    bool tls;
+    std::string path;  // of a unix socket
+  };
+
+  HttpServer(const HttpServerOptions& options, RequestHandler* handler,
+             boost::asio::io_context& io);
+  absl::Status Listen();
+  void Accept(Listener& listener);
+  void LetIn(Socket socket, bool tls);
+  bool MakeRoom();
+  void Tick();
+
+  const HttpServerOptions options_;
+  boost::asio::io_context& io_;
+  ConnectionContext context_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<common::TlsCertificates> certificates_;  // null: no TLS
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::unordered_set<std::shared_ptr<Connection>> connections_;
+  boost::asio::steady_timer timer_;
+  absl::Time next_reload_;
+  HttpServerStats counts_;
+};
+
+}  // namespace retroinfer::gateway

@@ -1,0 +1,96 @@
+// What is at which path.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/door/api_key.h"
+#include "common/metrics/metrics.h"
+#include "http_gateway/http/exchange.h"
+#include "http_gateway/json/strict_json.h"
+#include "http_gateway/server/gateway_metrics.h"
+#include "http_gateway/server/generation.h"
+#include "http_gateway/worker/model_watch.h"
+#include "http_gateway/worker/worker_client.h"
+
+namespace retroinfer::gateway {
+
+struct GatewayOptions {
+  std::string api_key;                    // empty: none is needed
+  std::vector<std::string> cors_origins;  // that pages may come from; "*": any. Empty: no CORS
+  int generations_max = 1024;
+  absl::Duration keepalive = absl::Seconds(5);
+};
+
+// OpenAI's HTTP API over a worker:
+//
+//   GET  /v1/models, /v1/models/NAME     POST /v1/completions, /v1/chat/completions
+//   POST /tokenize, /detokenize          GET  /health, /metrics
+//
+// All but /health need the API key, if there is one. Bodies must say that they are JSON: what a page of
+// a stranger can send without being asked (a form, text/plain) is refused.
+//
+// Threads: the io_context's; large bodies are parsed on a thread of its own.
+class Gateway final : public RequestHandler {
+ public:
+  // REQUIRES: all outlive this, and `io` does not run when this ends.
+  Gateway(const GatewayOptions& options, WorkerClient& worker, common::Metrics& metrics,
+          boost::asio::io_context& io);
+  ~Gateway() override;
+
+  absl::Status Admit(const HttpRequest& head) override;
+  std::shared_ptr<Responder> Handle(HttpRequest request,
+                                    const std::shared_ptr<Exchange>& exchange) override;
+  HttpResponse Refusal(const absl::Status& status) override;
+  void OnAnswer(const std::string& path, int status) override;
+
+  int generations() const { return generation_context_.generations; }
+
+ private:
+  struct Request;  // one that is being answered, and its headers
+  using Handler = std::shared_ptr<Responder> (Gateway::*)(const std::shared_ptr<Request>&);
+  struct Route {
+    const char* method;
+    const char* path;
+    Handler handler;
+  };
+  static const std::vector<Route>& Routes();
+  static const Route* Find(const std::string& method, const std::string& path);
+
+  std::shared_ptr<Responder> Models(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Health(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Metrics(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Complete(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Chat(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Tokenize(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Detokenize(const std::shared_ptr<Request>& request);
+
+  // Reads the body as a T by `read` (of a parsed body), here or, if it is large, elsewhere, and passes
+  // the result to `next`.
+  template <typename T>
+  void Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (*read)(const Json&),
+             std::function<void(T)> next);
+  template <typename T>
+  std::shared_ptr<Responder> Generate(const std::shared_ptr<Request>& request,
+                                      absl::StatusOr<T> (*read)(const Json&));
+  HttpHeaders HeadersFor(const HttpRequest& request, const std::string& request_id) const;
+  HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin) const;
+
+  const GatewayOptions options_;
+  const common::ApiKey api_key_;
+  WorkerClient& worker_;
+  common::Metrics& metrics_;
+  boost::asio::io_context& io_;
+  ModelWatch models_;
+  GatewayMetrics counts_;
+  GenerationContext generation_context_;
+  const int64_t started_;  // seconds since 1970
+  boost::asio::thread_pool parser_{1};
+};
+
+}  // namespace retroinfer::gateway

@@ -1,0 +1,160 @@
+#include "http_gateway/server/gateway_settings.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "common/build_info/build_info.h"
+#include "common/config/settings.h"
+#include "common/rpc/loopback.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+constexpr char kServerGroup[] = "Server";
+constexpr char kWorkerGroup[] = "Worker";
+
+absl::StatusOr<std::string> ReadApiKey(const std::string& flag, const std::string& path) {
+  if (path.empty()) return "";
+  std::ifstream file(path);
+  std::stringstream text;
+  if (!(text << file.rdbuf())) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path));
+  }
+  const std::string key(absl::StripAsciiWhitespace(text.str()));
+  if (key.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " holds no API key"));
+  return key;
+}
+
+void AddServerOptions(common::Settings* settings, GatewaySettings* options,
+                      std::string* api_key_file) {
+  CLI::App& app = settings->app();
+  HttpServerOptions& server = options->server;
+  app.add_option("--http", server.addresses,
+                 "Addresses of the HTTP API: host:port, or unix: and a path")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group(kServerGroup);
+  app.add_option("--api-key-file", *api_key_file,
+                 "File with the key that requests must carry (all but /health)")
+      ->group(kServerGroup);
+  app.add_option("--tls-certificate", server.tls.certificate, "PEM file; turns TLS on")
+      ->group(kServerGroup);
+  app.add_option("--tls-key", server.tls.key, "PEM file")->group(kServerGroup);
+  app.add_option("--tls-client-ca", server.tls.client_ca,
+                 "PEM file; clients need a certificate that it signed")
+      ->group(kServerGroup);
+  app.add_option("--cors-origin", options->gateway.cors_origins,
+                 "Origins whose pages may use the API, separated by commas, or *")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group(kServerGroup);
+  app.add_option("--max-connections", server.connections_max,
+                 "Connections at a time; one more takes the place of one without a request")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kServerGroup);
+  app.add_option("--max-generations", options->gateway.generations_max,
+                 "Generations at a time; more get status 429")
+      ->check(CLI::Range(1, 1'000'000))
+      ->group(kServerGroup);
+  app.add_option("--http-metrics-address", options->metrics_address,
+                 "host:port of a Prometheus endpoint that needs no key; /metrics of the API is "
+                 "always there")
+      ->group(kServerGroup);
+  app.add_option("--restarts", options->restarts,
+                 "How often a supervisor has restarted this service; shown as a metric")
+      ->check(CLI::NonNegativeNumber)
+      ->group(kServerGroup);
+  settings
+      ->AddDuration("--keepalive-interval", &options->gateway.keepalive,
+                    "A stream that is silent for so long gets a comment")
+      ->group(kServerGroup);
+  settings
+      ->AddDuration("--drain-timeout", &options->drain_timeout,
+                    "On SIGTERM: how long live requests may go on")
+      ->group(kServerGroup);
+}
+
+void AddWorkerOptions(common::Settings* settings, GatewaySettings* options,
+                      std::string* api_key_file) {
+  CLI::App& app = settings->app();
+  WorkerClientOptions& worker = options->worker;
+  app.add_option("--worker", worker.address, "The gpu_worker: host:port, or unix: and a path")
+      ->group(kWorkerGroup);
+  app.add_option("--worker-api-key-file", *api_key_file, "File with the worker's API key")
+      ->group(kWorkerGroup);
+  app.add_option("--worker-tls-ca", worker.tls_ca_file,
+                 "PEM file with the CA of the worker's certificate; turns TLS on")
+      ->group(kWorkerGroup);
+  app.add_option("--worker-tls-certificate", worker.tls_certificate_file,
+                 "PEM file with a client certificate, for mutual TLS")
+      ->group(kWorkerGroup);
+  app.add_option("--worker-tls-key", worker.tls_key_file, "PEM file with its key")
+      ->group(kWorkerGroup);
+  app.add_option("--worker-tls-server-name", worker.tls_server_name,
+                 "Name that the worker's certificate must have, where that is not the host of "
+                 "--worker")
+      ->group(kWorkerGroup);
+}
+
+void AddExposureWarnings(GatewaySettings* settings) {
+  for (const std::string& address : settings->server.addresses) {
+    if (common::IsLoopback(address)) continue;
+    if (settings->server.tls.certificate.empty()) {
+      settings->warnings.push_back(absl::StrCat(
+          address,
+          " is reached by other machines without TLS: who is on the way reads prompts, answers and "
+          "API keys; add --tls-certificate and --tls-key"));
+    }
+    if (settings->gateway.api_key.empty() && settings->server.tls.client_ca.empty()) {
+      settings->warnings.push_back(
+          absl::StrCat(address,
+                       " is reached by other machines, and everybody there may use the model; add "
+                       "--api-key-file or --tls-client-ca"));
+    }
+  }
+}
+
+absl::Status CheckOrigins(const std::vector<std::string>& origins) {
+  for (const std::string& origin : origins) {
+    for (const char c : origin) {
+      if (absl::ascii_isgraph(c)) continue;
+      return absl::InvalidArgumentError("--cors-origin: an origin is https://host, or *");
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<bool> ParseGatewaySettings(int argc, const char* const* argv,
+                                          GatewaySettings* settings) {
+  settings->server.addresses = {"127.0.0.1:8000"};
+  settings->worker.address = "127.0.0.1:50051";
+  std::string api_key_file, worker_api_key_file;
+  uint64_t body_bytes = settings->server.limits.request.body_bytes_max;
+  common::Settings parser("Serves OpenAI's HTTP API for a gpu_worker.", common::kBuildVersion);
+  AddServerOptions(&parser, settings, &api_key_file);
+  parser.AddByteSize("--max-body-bytes", &body_bytes, "Largest request body")->group(kServerGroup);
+  AddWorkerOptions(&parser, settings, &worker_api_key_file);
+  common::AddLogOptions(&parser, &settings->log);
+  ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, parser.Parse(argc, argv));
+  if (outcome == common::Settings::Outcome::kExit) return false;
+  settings->server.limits.request.body_bytes_max = body_bytes;
+  if (settings->metrics_address == "none") settings->metrics_address.clear();
+  if (settings->gateway.keepalive <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--keepalive-interval must be more than 0");
+  }
+  RETURN_IF_ERROR(CheckOrigins(settings->gateway.cors_origins));
+  ASSIGN_OR_RETURN(settings->gateway.api_key, ReadApiKey("--api-key-file", api_key_file));
+  ASSIGN_OR_RETURN(settings->worker.api_key,
+                   ReadApiKey("--worker-api-key-file", worker_api_key_file));
+  AddExposureWarnings(settings);
+  const std::vector<std::string>& strange = parser.warnings();
+  settings->warnings.insert(settings->warnings.end(), strange.begin(), strange.end());
+  return true;
+}
+
+}  // namespace retroinfer::gateway

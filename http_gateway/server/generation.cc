@@ -1,0 +1,371 @@
+#include "http_gateway/server/generation.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/status/error_reason.h"
+#include "http_gateway/api/api_error.h"
+#include "http_gateway/json/fields.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+namespace v1 = generation::v1;
+
+constexpr char kTokenize[] = "/retroinfer.generation.v1.GenerationService/Tokenize";
+constexpr char kDetokenize[] = "/retroinfer.generation.v1.GenerationService/Detokenize";
+constexpr absl::Duration kTokenizerTimeout = absl::Seconds(60);
+
+absl::Status ModelNotFound(const std::string& asked, const std::string& served) {
+  return common::WithReason(
+      absl::NotFoundError(absl::StrCat("the model '", asked, "' is not served here, '", served,
+                                       "' is")),
+      "MODEL_NOT_FOUND", {{"param", "model"}});
+}
+
+}  // namespace
+
+struct Generation::Call : public GenerateEvents {
+  Call(Generation* generation, size_t index) : generation(generation), index(index) {}
+  ~Call() override {
+    if (stream != nullptr) stream->Cancel();
+  }
+  void OnEvent(v1::GenerateResponse&& event) override {
+    waits = true;
+    generation->OnEvent(index, std::move(event));
+  }
+  void OnEnd(const absl::Status& status) override {
+    stream = nullptr;
+    generation->OnCallEnd(index, status);
+  }
+
+  Generation* const generation;
+  const size_t index;
+  GenerateStream* stream = nullptr;  // null: has ended
+  bool waits = false;                // for ReadNext()
+};
+
+Generation::Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange,
+                       std::string request_id, HttpHeaders headers)
+    : context_(context),
+      exchange_(std::move(exchange)),
+      request_id_(std::move(request_id)),
+      headers_(std::move(headers)),
+      arrival_(absl::Now()),
+      last_write_(arrival_) {
+  context_->metrics->OnGenerations(++context_->generations);
+}
+
+Generation::~Generation() {
+  Close();
+  context_->metrics->OnGenerations(--context_->generations);
+}
+
+void Generation::Close() {
+  exchange_ = nullptr;
+  for (const auto& call : calls_) {
+    if (call->stream != nullptr) std::exchange(call->stream, nullptr)->Cancel();
+  }
+}
+
+void Generation::OnClientGone() {
+  context_->metrics->OnClientGone();
+  Close();
+}
+
+void Generation::Prepare(bool with_chat, std::function<void(const ModelState&)> next) {
+  context_->models->Get(with_chat, [self = shared_from_this(), next = std::move(next)](
+                                       const auto& model) {
+    if (self->exchange_ == nullptr) return;
+    if (!model.ok()) return self->Fail(model.status(), ErrorOrigin::kWorker);
+    const std::string& served = (*model)->info.model_name();
+    if (!self->options_.model.empty() && self->options_.model != served) {
+      return self->Fail(ModelNotFound(self->options_.model, served), ErrorOrigin::kGateway);
+    }
+    self->head_.model = served;
+    next(**model);
+  });
+}
+
+void Generation::Start(CompletionRequest request) {
+  completion_ = std::move(request);
+  options_ = completion_.options;
+  requests_ = std::move(completion_.calls);
+  head_ = {absl::StrCat("cmpl-", request_id_), "text_completion", absl::ToUnixSeconds(arrival_), ""};
+  Prepare(false, [this](const ModelState&) {
+    echoes_.resize(requests_.size());
+    PrepareEcho(0);
+  });
+}
+
+void Generation::PrepareEcho(size_t index) {
+  while (completion_.echo && index < requests_.size() && requests_[index].has_text()) {
+    echoes_[index] = requests_[index].text();
+    ++index;
+  }
+  if (!completion_.echo || index == requests_.size()) {
+    AddCompletionChoices();
+    return StartCalls();
+  }
+  v1::DetokenizeRequest request;
+  *request.mutable_token_ids() = requests_[index].token_ids().ids();
+  context_->worker->Call<v1::DetokenizeRequest, v1::DetokenizeResponse>(
+      kDetokenize, request, kTokenizerTimeout,
+      [self = shared_from_this(), index](const absl::Status& status,
+                                         v1::DetokenizeResponse response) {
+        if (self->exchange_ == nullptr) return;
+        if (!status.ok()) return self->Fail(status, ErrorOrigin::kWorker);
+        self->echoes_[index] = std::move(*response.mutable_text());
+        self->PrepareEcho(index + 1);
+      });
+}
+
+int Generation::Continuations() const {
+  return requests_.front().sampling().has_n() ? requests_.front().sampling().n() : 1;
+}
+
+void Generation::AddCompletionChoices() {
+  const int n = Continuations();
+  for (size_t i = 0; i < requests_.size() * static_cast<size_t>(n); ++i) {
+    choices_.push_back(MakeCompletionChoice({.index = static_cast<int>(i),
+                                             .streams = options_.stream,
+                                             .logprobs = requests_.front().sampling().has_logprobs(),
+                                             .echo = echoes_[i / static_cast<size_t>(n)]}));
+  }
+}
+
+void Generation::Start(ChatRequest request) {
+  is_chat_ = true;
+  chat_ = std::move(request);
+  options_ = chat_.options;
+  requests_.push_back(std::move(chat_.call));
+  head_ = {absl::StrCat("chatcmpl-", request_id_),
+           options_.stream ? "chat.completion.chunk" : "chat.completion",
+           absl::ToUnixSeconds(arrival_), ""};
+  Prepare(true, [this](const ModelState& model) { PrepareChat(model); });
+}
+
+void Generation::PrepareChat(const ModelState& model) {
+  const v1::Messages& messages = requests_.front().messages();
+  const ToolForm form = model.chat.tool_form;
+  if (!chat_.tool_names.empty() && form == ToolForm::kNone) {
+    return Fail(ParamError("tools",
+                           "tools are not offered: the model's chat template shows no form of calls "
+                           "that this server knows (Llama 3.1's JSON, or <tool_call>)",
+                           "UNSUPPORTED_PARAMETER"),
+                ErrorOrigin::kGateway);
+  }
+  const bool forced = chat_.tool_choice == ToolChoice::kRequired ||
+                      chat_.tool_choice == ToolChoice::kFunction;
+  const bool continues = messages.continue_final_message() ||
+                         (messages.has_add_generation_prompt() && !messages.add_generation_prompt());
+  std::optional<bool> thinking;
+  if (messages.has_enable_thinking()) thinking = messages.enable_thinking();
+  const bool opens_thinking = model.chat.OpensThinking(thinking);
+  const std::string opening = forced ? ToolCallParser::Opening(form, chat_.function) : "";
+  ChatChoiceOptions choice = {.streams = options_.stream,
+                              .logprobs = chat_.logprobs,
+                              .tool_form = form,
+                              .tool_names = chat_.tool_names,
+                              .opening = opening,
+                              .call_id_stem = request_id_};
+  if (!continues && !forced) choice.splitter.emplace(opens_thinking);
+  for (int i = 0; i < Continuations(); ++i) {
+    choice.index = i;
+    choices_.push_back(MakeChatChoice(choice));
+  }
+  if (!forced) return StartCalls();
+  PrepareForcedCall(opens_thinking ? absl::StrCat("\n</think>\n\n", opening) : opening);
+}
+
+// The prompt's tokens, and behind them those of the call's beginning, where tags are tokens: that is
+// what the model would have written itself.
+void Generation::PrepareForcedCall(const std::string& opening) {
+  v1::TokenizeRequest prompt, beginning;
+  *prompt.mutable_messages() = requests_.front().messages();
+  beginning.set_text(opening);
+  beginning.set_add_special_tokens(false);
+  beginning.set_parse_special(true);
+  const auto on_end = [self = shared_from_this()](const absl::Status& status,
+                                                  const v1::TokenizeResponse& tokens) {
+    if (self->exchange_ == nullptr) return;
+    if (!status.ok()) return self->Fail(status, ErrorOrigin::kWorker);
+    auto& ids = *self->requests_.front().mutable_token_ids()->mutable_ids();
+    ids.MergeFrom(tokens.token_ids());
+    self->StartCalls();
+  };
+  context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
+      kTokenize, prompt, kTokenizerTimeout,
+      [self = shared_from_this(), beginning, on_end](const absl::Status& status,
+                                                     v1::TokenizeResponse tokens) {
+        if (self->exchange_ == nullptr) return;
+        if (!status.ok()) return self->Fail(status, ErrorOrigin::kWorker);
+        *self->requests_.front().mutable_token_ids()->mutable_ids() = tokens.token_ids();
+        self->context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
+            kTokenize, beginning, kTokenizerTimeout, on_end);
+      });
+}
+
+void Generation::StartCalls() {
+  chunk_begin_ = absl::StrCat("data: ", head_.Json(), ",\"choices\":[");
+  calls_started_ = true;
+  if (!options_.stream) {
+    for (const auto& choice : choices_) (void)choice->Begin();
+  }
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    v1::GenerateRequest& request = requests_[i];
+    request.set_request_id(requests_.size() == 1 ? request_id_ : absl::StrCat(request_id_, "-", i));
+    request.set_return_progress(options_.stream);
+    Call& call = *calls_.emplace_back(std::make_unique<Call>(this, i));
+    call.stream = context_->worker->Generate(request, options_.context, &call);
+  }
+  requests_.resize(1);  // the prompts are not needed any more
+  const v1::SamplingOptions sampling = requests_.front().sampling();
+  requests_.front().Clear();
+  *requests_.front().mutable_sampling() = sampling;
+}
+
+void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
+  const std::shared_ptr<Generation> self = shared_from_this();
+  const size_t n = static_cast<size_t>(Continuations());
+  const size_t choice_index = index * n + static_cast<size_t>(event.index());
+  if (event.index() < 0 || static_cast<size_t>(event.index()) >= n) {
+    return Fail(absl::InternalError("the worker sent a continuation that nobody asked for"),
+                ErrorOrigin::kWorker);
+  }
+  if (options_.stream) BeginStream();
+  Choice& choice = *choices_[choice_index];
+  switch (event.event_case()) {
+    case v1::GenerateResponse::kProgress:
+      OnProgress(choice_index, event.progress());
+      break;
+    case v1::GenerateResponse::kOutput:
+      SendChoices(choice.Output(event.output()));
+      break;
+    case v1::GenerateResponse::kFinished:
+      usage_.Add(event.finished(), event.index() == 0);
+      if (FinishReasonText(event.finished().reason()).empty()) {
+        return Fail(common::WithReason(
+                        absl::UnavailableError("the worker ended the request: it was aborted there, "
+                                               "or the worker is shutting down"),
+                        "ABORTED"),
+                    ErrorOrigin::kWorker);
+      }
+      SendChoices(choice.Finish(event.finished()));
+      break;
+    case v1::GenerateResponse::EVENT_NOT_SET:
+      break;
+  }
+  Call& call = *calls_[index];
+  if (exchange_ == nullptr || call.stream == nullptr) return;
+  if (options_.stream && exchange_->unsent_bytes() > kUnsentMax) return;  // OnSent() goes on
+  call.waits = false;
+  call.stream->ReadNext();
+}
+
+void Generation::OnSent() {
+  for (const auto& call : calls_) {
+    if (call->stream == nullptr || !call->waits) continue;
+    call->waits = false;
+    call->stream->ReadNext();
+  }
+}
+
+void Generation::OnProgress(size_t choice, const v1::PrefillProgress& progress) {
+  if (!options_.return_progress) return;
+  const int64_t elapsed_ms =
+      progress.elapsed().seconds() * 1000 + progress.elapsed().nanos() / 1'000'000;
+  SendChunk("", absl::StrCat(R"(,"progress":{"index":)", choice, R"(,"total_tokens":)",
+                             progress.total_tokens(), R"(,"cached_tokens":)",
+                             progress.cached_tokens(), R"(,"processed_tokens":)",
+                             progress.processed_tokens(), R"(,"elapsed_ms":)", elapsed_ms, "}"));
+}
+
+void Generation::BeginStream() {
+  if (streaming_ || exchange_ == nullptr) return;
+  streaming_ = true;
+  HttpHeaders headers = headers_;
+  headers.emplace_back("Cache-Control", "no-cache");
+  headers.emplace_back("X-Accel-Buffering", "no");  // nginx would keep the events
+  exchange_->BeginStream("text/event-stream; charset=utf-8", headers);
+  for (const auto& choice : choices_) SendChoices(choice->Begin());
+}
+
+void Generation::SendChoices(const std::vector<std::string>& choices) {
+  if (!options_.stream || choices.empty() || exchange_ == nullptr) return;
+  std::string events;
+  for (const std::string& choice : choices) {
+    events.append(chunk_begin_);
+    events.append(choice);
+    events.append(options_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+  }
+  last_write_ = absl::Now();
+  context_->metrics->OnStreamBytes(events.size());
+  exchange_->Write(events);
+}
+
+void Generation::SendChunk(const std::string& choices, const std::string& more) {
+  if (exchange_ == nullptr) return;
+  last_write_ = absl::Now();
+  const std::string event = absl::StrCat(chunk_begin_, choices, "]", more, "}\n\n");
+  context_->metrics->OnStreamBytes(event.size());
+  exchange_->Write(event);
+}
+
+void Generation::OnCallEnd(size_t /*call*/, const absl::Status& status) {
+  const std::shared_ptr<Generation> self = shared_from_this();
+  if (exchange_ == nullptr) return;
+  if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
+  if (++calls_ended_ == calls_.size()) Complete();
+}
+
+void Generation::Complete() {
+  const std::shared_ptr<Exchange> exchange = exchange_;
+  if (options_.stream) {
+    BeginStream();
+    if (options_.include_usage) {
+      SendChunk("", absl::StrCat(",\"usage\":", UsageJson(usage_.Total())));
+    }
+    exchange->Write("data: [DONE]\n\n");
+    exchange_ = nullptr;
+    exchange->End();
+    return;
+  }
+  std::string body = absl::StrCat(head_.Json(), ",\"choices\":[");
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (i > 0) body.push_back(',');
+    body.append(choices_[i]->Whole());
+  }
+  absl::StrAppend(&body, "],\"usage\":", UsageJson(usage_.Total()), "}");
+  exchange_ = nullptr;
+  exchange->Respond({.headers = headers_, .body = std::move(body)});
+}
+
+void Generation::Fail(const absl::Status& status, ErrorOrigin origin) {
+  const std::shared_ptr<Generation> self = shared_from_this();
+  const std::shared_ptr<Exchange> exchange = exchange_;
+  Close();
+  if (exchange == nullptr) return;
+  const ApiError error = ToApiError(status, origin);
+  if (streaming_) {
+    exchange->Write(absl::StrCat("data: ", error.ToJson(), "\n\n"));
+    exchange->End();
+    return;
+  }
+  HttpResponse response{.status = error.http_status, .headers = headers_, .body = error.ToJson()};
+  if (error.retry_after_seconds.has_value()) {
+    response.headers.emplace_back("Retry-After", absl::StrCat(*error.retry_after_seconds));
+  }
+  exchange->Respond(std::move(response));
+}
+
+void Generation::OnTick(absl::Time now) {
+  if (exchange_ == nullptr || !options_.stream || !calls_started_) return;
+  if (now - last_write_ < context_->keepalive) return;
+  BeginStream();
+  last_write_ = now;
+  exchange_->Write(": keep-alive\n\n");
+}
+
+}  // namespace retroinfer::gateway

@@ -1,0 +1,70 @@
+// What the gateway knows of the model behind the worker.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "http_gateway/api/tool_call_parser.h"
+#include "http_gateway/worker/worker_client.h"
+
+namespace retroinfer::gateway {
+
+// What a chat template tells of the model's habits, seen in prompts that it renders.
+struct ChatFormat {
+  ToolForm tool_form = ToolForm::kNone;
+  // Whether the prompt ends with <think>, so that the answer begins with thoughts, by
+  // enable_thinking: not given, false, true.
+  bool opens_thinking[3] = {false, false, false};
+
+  bool OpensThinking(std::optional<bool> enable_thinking) const {
+    return opens_thinking[enable_thinking.has_value() ? 1 + *enable_thinking : 0];
+  }
+};
+
+// Which form of calls a prompt shows that was rendered with a function in it.
+ToolForm ToolFormOfPrompt(const std::string& prompt);
+// Whether a prompt ends with <think>.
+bool EndsInThinking(const std::string& prompt);
+
+struct ModelState {
+  generation::v1::GetModelInfoResponse info;
+  absl::Time since;          // of the worker's answer
+  ChatFormat chat;
+  bool has_chat = false;     // `chat` is known
+};
+
+// Asks the worker, keeps the answer for some seconds, and the chat format as long as the template is the
+// same one.
+//
+// Threads: the io_context's.
+class ModelWatch {
+ public:
+  static constexpr absl::Duration kFreshFor = absl::Seconds(5);
+  using Callback = std::function<void(absl::StatusOr<std::shared_ptr<const ModelState>>)>;
+
+  explicit ModelWatch(WorkerClient& worker) : worker_(worker) {}
+
+  // Calls `done` with a state that is fresh, at once or later; `with_chat`: its chat format, too.
+  void Get(bool with_chat, Callback done);
+
+ private:
+  class Probe;
+  void OnInfo(const absl::Status& status, generation::v1::GetModelInfoResponse info);
+  // `template_name`: of the template that was asked; empty: it could not be.
+  void OnChat(const std::string& template_name, const ChatFormat& chat);
+  void AnswerWaiting(const absl::Status& status);
+  bool IsFresh() const;
+
+  WorkerClient& worker_;
+  std::shared_ptr<ModelState> state_;
+  std::vector<std::pair<bool, Callback>> waiting_;  // whether they want the chat format
+  bool asking_info_ = false;
+  bool asking_chat_ = false;
+};
+
+}  // namespace retroinfer::gateway

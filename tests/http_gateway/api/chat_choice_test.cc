@@ -1,0 +1,113 @@
+#include <gtest/gtest.h>
+
+#include "http_gateway/api/choice.h"
+#include "http_gateway/json/strict_json.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+namespace v1 = generation::v1;
+
+v1::OutputChunk Chunk(const std::string& text) {
+  v1::OutputChunk chunk;
+  chunk.set_text(text);
+  return chunk;
+}
+
+v1::Finished Stopped() {
+  v1::Finished finished;
+  finished.set_reason(v1::FINISH_REASON_STOP);
+  return finished;
+}
+
+// The deltas of a stream, each with its finish reason.
+Json Stream(Choice& choice, const std::vector<std::string>& texts,
+            const v1::Finished& finished = Stopped()) {
+  Json list = Json::array();
+  const auto add = [&list](const std::vector<std::string>& choices) {
+    for (const std::string& json : choices) list.push_back(Json::parse(json));
+  };
+  add(choice.Begin());
+  for (const std::string& text : texts) add(choice.Output(Chunk(text)));
+  add(choice.Finish(finished));
+  return list;
+}
+
+TEST(ChatChoice, AStreamHasTheRoleThenDeltasThenTheReason) {
+  const auto choice = MakeChatChoice({.index = 2, .streams = true});
+  const Json list = Stream(*choice, {"Hel", "lo"});
+  ASSERT_EQ(list.size(), 4U);
+  EXPECT_EQ(list[0]["delta"]["role"], "assistant");
+  EXPECT_EQ(list[1]["delta"], Json::parse(R"({"content": "Hel"})"));
+  EXPECT_EQ(list[2]["delta"]["content"], "lo");
+  EXPECT_TRUE(list[2]["finish_reason"].is_null());
+  EXPECT_EQ(list[3]["delta"], Json::object());
+  EXPECT_EQ(list[3]["finish_reason"], "stop");
+  for (const Json& item : list) EXPECT_EQ(item["index"], 2);
+}
+
+TEST(ChatChoice, ThoughtsAndCallsAreDeltasOfTheirOwn) {
+  ChatChoiceOptions options = {.streams = true,
+                               .tool_form = ToolForm::kHermes,
+                               .tool_names = {"add"},
+                               .call_id_stem = "abc"};
+  options.splitter.emplace(false);
+  const auto choice = MakeChatChoice(options);
+  const Json list = Stream(*choice, {"<think>hm</think>I ", "add.<tool_call>{\"name\": \"add\", ",
+                                     "\"arguments\": {\"a\": 1}}</tool_call>"});
+  ASSERT_EQ(list.size(), 6U) << list.dump(1);
+  EXPECT_EQ(list[1]["delta"]["reasoning_content"], "hm");
+  EXPECT_EQ(list[2]["delta"]["content"], "I");
+  EXPECT_EQ(list[3]["delta"]["content"], " add.");
+  const Json call = list[4]["delta"]["tool_calls"][0];
+  EXPECT_EQ(call["index"], 0);
+  EXPECT_EQ(call["id"], "call_abc_0_0");
+  EXPECT_EQ(call["type"], "function");
+  EXPECT_EQ(call["function"]["name"], "add");
+  EXPECT_EQ(call["function"]["arguments"], "{\"a\":1}");
+  EXPECT_EQ(list[5]["finish_reason"], "tool_calls");
+}
+
+TEST(ChatChoice, TheWholeHasAllOfIt) {
+  ChatChoiceOptions options = {.tool_form = ToolForm::kLlama, .tool_names = {"add"}};
+  options.splitter.emplace(true);
+  const auto choice = MakeChatChoice(options);
+  Stream(*choice, {"so\n</think>\n", "{\"name\": \"add\", \"parameters\": {}}"});
+  const Json whole = Json::parse(choice->Whole());
+  EXPECT_EQ(whole["message"]["reasoning_content"], "so");
+  EXPECT_TRUE(whole["message"]["content"].is_null());
+  EXPECT_EQ(whole["message"]["tool_calls"][0]["function"]["name"], "add");
+  EXPECT_FALSE(whole["message"]["tool_calls"][0].contains("index"));
+  EXPECT_EQ(whole["finish_reason"], "tool_calls");
+}
+
+TEST(ChatChoice, AnAnswerThatIsCutIsNoCallsEnd) {
+  const auto choice = MakeChatChoice({.streams = false});
+  v1::Finished finished;
+  finished.set_reason(v1::FINISH_REASON_LENGTH);
+  Stream(*choice, {"abc"}, finished);
+  const Json whole = Json::parse(choice->Whole());
+  EXPECT_EQ(whole["message"]["content"], "abc");
+  EXPECT_EQ(whole["finish_reason"], "length");
+  EXPECT_TRUE(whole["logprobs"].is_null());
+}
+
+TEST(ChatChoice, LogprobsOfTextThatIsHeldBackComeLater) {
+  const auto choice = MakeChatChoice({.streams = true,
+                                      .logprobs = true,
+                                      .tool_form = ToolForm::kHermes,
+                                      .tool_names = {"add"}});
+  v1::OutputChunk held = Chunk("<tool");
+  held.add_logprobs()->set_token_bytes("<tool");
+  EXPECT_TRUE(choice->Output(held).empty());
+  v1::OutputChunk next = Chunk("x");
+  next.add_logprobs()->set_token_bytes("x");
+  const auto deltas = choice->Output(next);
+  ASSERT_EQ(deltas.size(), 1U);
+  const Json delta = Json::parse(deltas[0]);
+  EXPECT_EQ(delta["delta"]["content"], "<toolx");
+  EXPECT_EQ(delta["logprobs"]["content"].size(), 2U);
+}
+
+}  // namespace
+}  // namespace retroinfer::gateway

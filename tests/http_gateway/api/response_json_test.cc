@@ -1,0 +1,81 @@
+#include "http_gateway/api/response_json.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "http_gateway/json/strict_json.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+namespace v1 = generation::v1;
+
+TEST(ResponseJson, UsageCountsAPromptOnce) {
+  UsageSum sum;
+  v1::Finished finished;
+  finished.set_prompt_tokens(100);
+  finished.set_cached_tokens(60);
+  finished.set_completion_tokens(10);
+  finished.set_kv_read_ratio(0.5);
+  sum.Add(finished, true);
+  finished.set_completion_tokens(30);
+  finished.set_kv_read_ratio(0.1);
+  sum.Add(finished, false);
+  const Json usage = Json::parse(UsageJson(sum.Total()));
+  EXPECT_EQ(usage["prompt_tokens"], 100);
+  EXPECT_EQ(usage["completion_tokens"], 40);
+  EXPECT_EQ(usage["total_tokens"], 140);
+  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 60);
+  EXPECT_NEAR(usage["kv_read_ratio"].get<double>(), 0.2, 1e-6);
+  EXPECT_EQ(Json::parse(UsageJson(UsageSum().Total()))["kv_read_ratio"], 0);
+}
+
+TEST(ResponseJson, HeadsAndReasons) {
+  const AnswerHead head = {"id-\"1", "text_completion", 5, "m"};
+  EXPECT_EQ(Json::parse(head.Json() + "}")["id"], "id-\"1");
+  EXPECT_EQ(FinishReasonText(v1::FINISH_REASON_STOP), "stop");
+  EXPECT_EQ(FinishReasonText(v1::FINISH_REASON_LENGTH), "length");
+  EXPECT_EQ(FinishReasonText(v1::FINISH_REASON_CANCELLED), "");
+  v1::Finished finished;
+  EXPECT_EQ(StopReasonJson(finished), "null");
+  finished.set_matched_token_id(7);
+  EXPECT_EQ(StopReasonJson(finished), "7");
+  finished.set_reason(v1::FINISH_REASON_DEADLINE);
+  EXPECT_EQ(StopReasonJson(finished), "\"timeout\"");
+}
+
+TEST(ResponseJson, TokensThatArePartsOfCharactersAreShownAsBytes) {
+  EXPECT_EQ(TokenText("\u20ac"), "\u20ac");
+  EXPECT_EQ(TokenText(""), "");
+  for (const char* part : {"\xe2\x82", "\x82", "\xff", "a\xc3", "\xed\xa0\x80", "\xc0\x80"}) {
+    EXPECT_EQ(TokenText(part).rfind("bytes:", 0) == 0 || TokenText(part)[0] == 'a', true);
+    EXPECT_NE(TokenText(part).find("\\x"), std::string::npos) << part;
+    EXPECT_TRUE(ParseStrictJson("\"x\"").ok());
+  }
+  EXPECT_EQ(TokenText("\xe2\x82"), "bytes:\\xe2\\x82");
+}
+
+TEST(ResponseJson, LogprobsAreJsonWhateverTheNumber) {
+  v1::OutputChunk chunk;
+  chunk.add_logprobs()->set_logprob(-std::numeric_limits<float>::infinity());
+  chunk.add_logprobs()->set_logprob(-1.5F);
+  chunk.mutable_logprobs(1)->set_token_bytes("\xe2\"");
+  const Json list = Json::parse("[" + ChatLogprobs(chunk) + "]");
+  EXPECT_EQ(list[0]["logprob"], -9999.0);
+  EXPECT_EQ(list[1]["logprob"], -1.5);
+  EXPECT_EQ(list[1]["bytes"].dump(), "[226,34]");
+  CompletionLogprobs lists;
+  lists.Append(chunk);
+  EXPECT_EQ(Json::parse(lists.Take())["token_logprobs"].size(), 2U);
+  EXPECT_TRUE(lists.empty());
+}
+
+TEST(ResponseJson, CallsOfChunksHaveAnIndex) {
+  const ToolCall call = {"add", "{\"a\":1}"};
+  EXPECT_EQ(Json::parse(ToolCallJson(call, "id", 3))["index"], 3);
+  EXPECT_FALSE(Json::parse(ToolCallJson(call, "id", -1)).contains("index"));
+}
+
+}  // namespace
+}  // namespace retroinfer::gateway

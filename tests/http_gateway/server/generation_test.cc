@@ -1,0 +1,258 @@
+#include "http_gateway/server/generation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "tests/http_gateway/gateway_harness.h"
+#include "tests/http_gateway/http_harness.h"
+
+namespace retroinfer::gateway {
+namespace {
+
+using test_support::HttpAnswer;
+using test_support::HttpClient;
+using ::testing::HasSubstr;
+
+constexpr char kStream[] = R"("stream": true)";
+
+// The data of each event; comments are left out.
+std::vector<std::string> EventsOf(const std::string& body) {
+  std::vector<std::string> events;
+  for (const absl::string_view event : absl::StrSplit(body, "\n\n", absl::SkipEmpty())) {
+    if (event.substr(0, 6) == "data: ") events.emplace_back(event.substr(6));
+  }
+  return events;
+}
+
+// Token i of the fake engine is the last one of the prompt + 1 + i, its text the number and a space.
+TEST(Generation, Completes) {
+  GatewayHarness harness;
+  const HttpAnswer answer =
+      harness.Post("/v1/completions", R"({"model": "fake-model", "prompt": "a", "max_tokens": 3})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json json = Json::parse(answer.body);
+  EXPECT_EQ(json["object"], "text_completion");
+  EXPECT_EQ(json["model"], "fake-model");
+  EXPECT_EQ(json["choices"][0]["text"], "98 99 100 ");
+  EXPECT_EQ(json["choices"][0]["finish_reason"], "length");
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 1);
+  EXPECT_EQ(json["usage"]["completion_tokens"], 3);
+}
+
+TEST(Generation, CompletesListsOfPromptsTimesN) {
+  GatewayHarness harness;
+  const HttpAnswer answer = harness.Post(
+      "/v1/completions", R"({"prompt": ["a", [1, 2]], "n": 2, "max_tokens": 1, "echo": true})");
+  const Json json = Json::parse(answer.body);
+  ASSERT_EQ(json["choices"].size(), 4U) << answer.body;
+  EXPECT_EQ(json["choices"][0]["text"], "a98 ");
+  EXPECT_EQ(json["choices"][1]["text"], "a98 ");
+  EXPECT_EQ(json["choices"][2]["text"], "\x01\x02" "3 ");
+  EXPECT_EQ(json["choices"][3]["index"], 3);
+  EXPECT_EQ(json["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(json["usage"]["completion_tokens"], 4);
+}
+
+TEST(Generation, StreamsAsClientsExpect) {
+  GatewayHarness harness;
+  const HttpAnswer answer = harness.Post(
+      "/v1/chat/completions",
+      R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 2, "stream": true,
+          "stream_options": {"include_usage": true}})");
+  ASSERT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.headers.at("content-type"), "text/event-stream; charset=utf-8");
+  EXPECT_EQ(answer.headers.at("cache-control"), "no-cache");
+  const std::vector<std::string> events = EventsOf(answer.body);
+  ASSERT_GE(events.size(), 4U);
+  EXPECT_EQ(Json::parse(events[0])["choices"][0]["delta"]["role"], "assistant");
+  std::string text;
+  for (size_t i = 1; i + 3 < events.size(); ++i) {
+    text += Json::parse(events[i])["choices"][0]["delta"]["content"];
+  }
+  EXPECT_EQ(text, "98 99 ");
+  const Json last = Json::parse(events[events.size() - 3]);
+  EXPECT_EQ(last["object"], "chat.completion.chunk");
+  EXPECT_EQ(last["choices"][0]["finish_reason"], "length");
+  EXPECT_TRUE(last["usage"].is_null());
+  const Json usage = Json::parse(events[events.size() - 2]);
+  EXPECT_TRUE(usage["choices"].empty());
+  EXPECT_EQ(usage["usage"]["total_tokens"], 3);
+  EXPECT_EQ(events.back(), "[DONE]");
+}
+
+TEST(Generation, ShowsProgressOnRequest) {
+  GatewayHarness harness;
+  const std::string body = harness.Post("/v1/completions",
+                                        R"({"prompt": "abc", "max_tokens": 1, "stream": true,
+                                            "return_progress": true})")
+                               .body;
+  const Json first = Json::parse(EventsOf(body)[0]);
+  EXPECT_EQ(first["progress"]["total_tokens"], 3);
+  EXPECT_TRUE(first["choices"].empty());
+}
+
+TEST(Generation, LogprobsHaveTheTokensBytes) {
+  GatewayHarness harness;
+  const Json chat = Json::parse(
+      harness
+          .Post("/v1/chat/completions",
+                R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1,
+                    "logprobs": true, "top_logprobs": 2})")
+          .body);
+  const Json entry = chat["choices"][0]["logprobs"]["content"][0];
+  EXPECT_EQ(entry["token"], "b");
+  EXPECT_EQ(entry["bytes"].dump(), "[98]");
+  EXPECT_EQ(entry["top_logprobs"][1]["token"], "c");
+  const Json completion = Json::parse(
+      harness.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1, "logprobs": 1})").body);
+  EXPECT_EQ(completion["choices"][0]["logprobs"]["tokens"][0], "b");
+}
+
+TEST(Generation, WhatTheWorkerRefusesHasItsStatusAlsoOfAStream) {
+  GatewayHarness harness;
+  for (const char* stream : {"", R"(, "stream": true)"}) {
+    const HttpAnswer answer = harness.Post(
+        "/v1/completions", absl::StrCat(R"({"prompt": "a", "temperature": 200)", stream, "}"));
+    EXPECT_EQ(answer.status, 400) << answer.body;
+    EXPECT_EQ(Json::parse(answer.body)["error"]["code"], "invalid_sampling");
+    const HttpAnswer too_long = harness.Post(
+        "/v1/completions", absl::StrCat(R"({"prompt": ")", std::string(5000, 'a'), "\"", stream, "}"));
+    EXPECT_EQ(Json::parse(too_long.body)["error"]["code"], "context_length_exceeded");
+  }
+  const HttpAnswer model =
+      harness.Post("/v1/completions", R"({"model": "other", "prompt": "a", "stream": true})");
+  EXPECT_EQ(model.status, 404);
+}
+
+TEST(Generation, AFailureOfAStreamThatHasBegunIsAnEvent) {
+  GatewayHarness::Settings settings;
+  settings.worker.engine.fail_after = 2;
+  GatewayHarness harness(settings);
+  const HttpAnswer stream = harness.Post(
+      "/v1/completions", absl::StrCat(R"({"prompt": "a", "max_tokens": 9, )", kStream, "}"));
+  EXPECT_EQ(stream.status, 200);
+  const std::vector<std::string> events = EventsOf(stream.body);
+  EXPECT_THAT(events.back(), HasSubstr("the fake engine failed"));
+  EXPECT_EQ(Json::parse(events.back())["error"]["code"], "internal_error");
+  const HttpAnswer whole = harness.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 9})");
+  EXPECT_EQ(whole.status, 500);
+}
+
+TEST(Generation, AClientThatGoesAwayEndsItsRequest) {
+  GatewayHarness harness;
+  harness.worker().engine().Hold(true);
+  for (const char* members : {R"("stream": true)", R"("n": 2)"}) {
+    {
+      HttpClient client(harness.port());
+      client.Post("/v1/completions",
+                  absl::StrCat(R"({"prompt": "a", "max_tokens": 1000, )", members, "}"));
+      EXPECT_TRUE(Await([&] { return harness.worker().engine().num_live() > 0; }));
+    }
+    EXPECT_TRUE(harness.worker().engine().AwaitLive(0));
+  }
+}
+
+TEST(Generation, ASilentStreamGetsComments) {
+  GatewayHarness::Settings settings;
+  settings.gateway.keepalive = absl::Milliseconds(100);
+  GatewayHarness harness(settings);
+  harness.worker().engine().Hold(true);
+  HttpClient client(harness.port());
+  client.Post("/v1/chat/completions",
+              R"({"messages": [{"role": "user", "content": "a"}], "stream": true, "max_tokens": 1})");
+  EXPECT_EQ(client.ReadHead().status, 200);
+  EXPECT_THAT(client.ReadChunk(), HasSubstr("\"role\":\"assistant\""));
+  EXPECT_EQ(client.ReadChunk(), ": keep-alive\n\n");
+  EXPECT_EQ(client.ReadChunk(), ": keep-alive\n\n");
+  harness.worker().engine().Hold(false);
+  EXPECT_NE(client.ReadUntil("[DONE]"), "");
+}
+
+TEST(Generation, TakesNoMoreThanItIsAllowed) {
+  GatewayHarness::Settings settings;
+  settings.gateway.generations_max = 1;
+  GatewayHarness harness(settings);
+  harness.worker().engine().Hold(true);
+  HttpClient first(harness.port());
+  first.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})");
+  ASSERT_TRUE(harness.worker().engine().AwaitLive(1));
+  const HttpAnswer second = harness.Post("/v1/completions", R"({"prompt": "a"})");
+  EXPECT_EQ(second.status, 429);
+  EXPECT_EQ(second.headers.at("retry-after"), "1");
+  harness.worker().engine().Hold(false);
+  EXPECT_EQ(first.Read().status, 200);
+  EXPECT_EQ(harness.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})").status, 200);
+}
+
+TEST(Generation, AFullQueueIs429) {
+  GatewayHarness::Settings settings;
+  settings.worker.engine.limits.max_live_requests = 1;
+  GatewayHarness harness(settings);
+  harness.worker().engine().Hold(true);
+  HttpClient first(harness.port());
+  first.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 1})");
+  ASSERT_TRUE(harness.worker().engine().AwaitLive(1));
+  const HttpAnswer second = harness.Post("/v1/completions", R"({"prompt": "a"})");
+  EXPECT_EQ(second.status, 429);
+  EXPECT_EQ(Json::parse(second.body)["error"]["code"], "queue_full");
+}
+
+// A worker whose template shows a form of calls, and whose engine says `text` as its only token.
+class ToolsTest : public ::testing::Test {
+ protected:
+  HttpAnswer Ask(const std::string& text, const std::string& members,
+                 const std::string& tools_text = "<tool_call></tool_call>") {
+    GatewayHarness::Settings settings;
+    settings.worker.serve = false;
+    settings.worker.engine.token_text = text;
+    harness_ = std::make_unique<GatewayHarness>(settings);
+    tokenizer_ = MakeByteTokenizer(
+        {.chat_template = "{% if tools %}" + tools_text +
+                          "{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"});
+    template_ = std::make_unique<ChatTemplate>(ChatTemplate::Create(*tokenizer_));
+    harness_->worker().model().tokenizer = tokenizer_.get();
+    harness_->worker().model().chat_template = template_.get();
+    harness_->worker().Serve();
+    return harness_->Post(
+        "/v1/chat/completions",
+        absl::StrCat(R"({"messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
+             "tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}])",
+                     members, "}"));
+  }
+
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<ChatTemplate> template_;
+  std::unique_ptr<GatewayHarness> harness_;
+};
+
+TEST_F(ToolsTest, CallsAreParsedBack) {
+  const HttpAnswer answer =
+      Ask("<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>", "");
+  const Json choice = Json::parse(answer.body)["choices"][0];
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":1}") << answer.body;
+}
+
+TEST_F(ToolsTest, AForcedCallBeginsInThePrompt) {
+  const HttpAnswer answer =
+      Ask("\"a\": 2}}\n</tool_call>",
+          R"(, "tool_choice": {"type": "function", "function": {"name": "add"}})");
+  const Json choice = Json::parse(answer.body)["choices"][0];
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":2}") << answer.body;
+  const std::vector<int32_t> prompt = harness_->worker().engine().last_request().prompt;
+  const std::string end = "\"arguments\": {";
+  ASSERT_GT(prompt.size(), end.size());
+  EXPECT_EQ(std::string(prompt.end() - static_cast<long>(end.size()), prompt.end()), end);
+}
+
+TEST_F(ToolsTest, ToolsOfAModelWithoutAKnownFormAreRefused) {
+  const HttpAnswer answer = Ask("x", "", "some other form");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_EQ(Json::parse(answer.body)["error"]["param"], "tools");
+  EXPECT_EQ(Ask("x", R"(, "tool_choice": "none")", "some other form").status, 200);
+}
+
+}  // namespace
+}  // namespace retroinfer::gateway
