@@ -88,9 +88,8 @@ absl::Status Supervise(const ServeOptions& options, InterruptWatcher& interrupts
       spdlog::info("stopping; once more to stop at once");
     }
   });
-  const std::string services =
-      HasGateway(options) ? "kv_store_service, gpu_worker and http_gateway"
-                          : "kv_store_service and gpu_worker";
+  const std::string services = HasGateway(options) ? "kv_store_service, gpu_worker and http_gateway"
+                                                   : "kv_store_service and gpu_worker";
   notifier.Status(absl::StrCat("starting ", services));
   absl::Status status = supervisor.Start();
   if (status.ok()) {
@@ -111,7 +110,8 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   ServeOptions options;
   common::Settings settings(
       "Starts kv_store_service and gpu_worker on this machine, with --http also http_gateway, "
-      "restarts what dies, and stops all on Ctrl-C or SIGTERM. SIGHUP makes them read their certificates and open their log files "
+      "restarts what dies, and stops all on Ctrl-C or SIGTERM. SIGHUP makes them read their "
+      "certificates and open their log files "
       "again.",
       common::kBuildVersion);
   AddServeOptions(&settings, &options);

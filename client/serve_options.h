@@ -23,8 +23,8 @@ struct ServeOptions {
   std::string bin_dir;  // empty: the folder of this program
   absl::Duration drain_timeout = absl::Seconds(30);
   common::LogOptions log;  // of `serve` and of all services
-  // The worker listens on WorkerAddress() alone, there is no gateway, and a metrics endpoint that is
-  // not given is off.
+  // The worker listens on WorkerAddress() alone, there is no gateway, and a metrics endpoint that
+  // is not given is off.
   bool is_private = false;
 
   const std::string& Passed(std::string_view flag) const {

@@ -1,6 +1,6 @@
 # What `cmake --install` copies, by component, so that an image or a package can take a part:
 #
-#   worker, store, client   the programs gpu_worker, kv_store_service, retroinfer
+#   worker, store, gateway, client   the programs gpu_worker, kv_store_service, http_gateway, retroinfer
 #   license                 LICENSE; belongs to whatever is passed on
 #   docs                    README, docs/ and the example document
 #   protos                  the contracts, for clients in other languages
@@ -35,13 +35,13 @@ if(Python3_FOUND)
     COMMAND Python3::Interpreter "${CMAKE_SOURCE_DIR}/deploy/manuals/make_manuals.py"
             "$<TARGET_FILE_DIR:retroinfer>" "${manuals}"
     COMMAND "${CMAKE_COMMAND}" -E touch "${manuals}/stamp"
-    DEPENDS retroinfer gpu_worker kv_store_service
+    DEPENDS retroinfer gpu_worker kv_store_service http_gateway
             "${CMAKE_SOURCE_DIR}/deploy/manuals/make_manuals.py"
     COMMENT "Writing manual pages and shell completion"
     VERBATIM)
   add_custom_target(manuals ALL DEPENDS "${manuals}/stamp")
   install(DIRECTORY "${manuals}/man/" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" COMPONENT manuals)
-  foreach(program retroinfer gpu_worker kv_store_service)
+  foreach(program retroinfer gpu_worker kv_store_service http_gateway)
     install(FILES "${manuals}/retroinfer.bash" RENAME ${program} COMPONENT completion
             DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
   endforeach()

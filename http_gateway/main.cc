@@ -162,9 +162,8 @@ int Run(int argc, char** argv) {
   if (!server.ok()) return Fail(server.status());
   const ServerMetrics server_metrics(metrics, **server, io);
   const SignalWatch signals(io, **server, settings, notifier);
-  const std::string serving =
-      absl::StrCat("serving ", settings.worker.address, " on ",
-                   absl::StrJoin((*server)->addresses(), ", "));
+  const std::string serving = absl::StrCat("serving ", settings.worker.address, " on ",
+                                           absl::StrJoin((*server)->addresses(), ", "));
   spdlog::info("{}", serving);
   notifier.Ready(serving);
   io.run();

@@ -25,11 +25,10 @@ absl::Status ApiKey::Check(std::string_view authorization) const {
   const bool has_scheme = authorization.substr(0, kScheme.size()) == kScheme;
   const Digest given = DigestOf(has_scheme ? authorization.substr(kScheme.size()) : "");
   if (CRYPTO_memcmp(given.data(), digest_.data(), digest_.size()) == 0) return absl::OkStatus();
-  return WithReason(
-      absl::UnauthenticatedError(has_scheme ? "the API key is wrong"
-                                            : "this server needs an API key: send "
-                                              "'authorization: Bearer <key>'"),
-      "API_KEY_REQUIRED");
+  return WithReason(absl::UnauthenticatedError(has_scheme ? "the API key is wrong"
+                                                          : "this server needs an API key: send "
+                                                            "'authorization: Bearer <key>'"),
+                    "API_KEY_REQUIRED");
 }
 
 }  // namespace retroinfer::common

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the images retroinfer/kv-store, retroinfer/gpu-worker, retroinfer/retroinfer and
-# retroinfer/demo-model.
+# Builds the images retroinfer/kv-store, retroinfer/gpu-worker, retroinfer/http-gateway,
+# retroinfer/retroinfer and retroinfer/demo-model.
 #
 #   deploy/images/build.sh                     compile this source on Debian's images
 #   deploy/images/build.sh --cuda              the same on NVIDIA's, with the CUDA backend
@@ -42,7 +42,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[ ${#targets[@]} -gt 0 ] || targets=(kv-store gpu-worker retroinfer demo-model)
+[ ${#targets[@]} -gt 0 ] || targets=(kv-store gpu-worker http-gateway retroinfer demo-model)
 if [ -z "$engine" ]; then
   for engine in buildah docker none; do command -v "$engine" >/dev/null && break; done
 fi
@@ -81,7 +81,7 @@ context=$root
 if [ -n "$build_folder" ]; then
   context=$work/context
   mkdir -p "$context/deploy" "$context/scripts" "$context/models"
-  for component in worker store client license; do
+  for component in worker store gateway client license; do
     DESTDIR=$work/tree cmake --install "$build_folder" --prefix /usr --strip --component "$component" >/dev/null
   done
   cp -a "$root/models/needle" "$context/models/"
@@ -118,7 +118,7 @@ copy_out() {  # image, path in it, file here
 mkdir -p "$sbom"
 for target in "${targets[@]}"; do
   case $target in
-    kv-store | gpu-worker | retroinfer | demo-model) ;;
+    kv-store | gpu-worker | http-gateway | retroinfer | demo-model) ;;
     *) echo "build.sh: there is no target '$target'" >&2; exit 2 ;;
   esac
   image=$prefix/$target:$tag

@@ -4,7 +4,7 @@
 set -eu
 cmake -S . -B /tmp/build -G Ninja -DCMAKE_BUILD_TYPE=Release -DRETROINFER_ENABLE_CUDA="$1" \
   -DRETROINFER_BUILD_TESTS=OFF -DRETROINFER_BUILD_BENCHMARKS=OFF -DRETROINFER_REVISION="$2"
-cmake --build /tmp/build --target gpu_worker kv_store_service retroinfer
-for component in worker store client license; do
+cmake --build /tmp/build --target gpu_worker kv_store_service http_gateway retroinfer
+for component in worker store gateway client license; do
   DESTDIR=$3 cmake --install /tmp/build --prefix /usr --strip --component "$component"
 done

@@ -39,4 +39,5 @@ image() {
 }
 image kv-store kv_store_service retroinfer
 image gpu-worker gpu_worker retroinfer
-image retroinfer gpu_worker kv_store_service retroinfer
+image http-gateway http_gateway retroinfer
+image retroinfer gpu_worker kv_store_service http_gateway retroinfer

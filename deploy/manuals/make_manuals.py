@@ -3,7 +3,7 @@
 
 usage: make_manuals.py BIN_DIR OUTPUT_DIR
 
-BIN_DIR has retroinfer, gpu_worker and kv_store_service; each prints its options for --option-list
+BIN_DIR has retroinfer, gpu_worker, kv_store_service and http_gateway; each prints its options for --option-list
 (common/config/option_list.h). OUTPUT_DIR gets man/*.1, retroinfer.bash, _retroinfer (zsh) and
 retroinfer.fish. The same programs give the same bytes.
 """
@@ -16,12 +16,14 @@ import sys
 SERVICES = {
     "gpu_worker": "loads a model and serves the generation API of RetroInfer Server",
     "kv_store_service": "keeps the KV pages of a gpu_worker in shared memory",
+    "http_gateway": "serves OpenAI's HTTP API for a gpu_worker of RetroInfer Server",
 }
 # What a value names, where the list of options does not say: see value_kind().
 FOLDER_OPTIONS = ("--model", "--socket-dir", "--cache-dir", "--bin-dir")
 FILE_OPTIONS = ("--config", "--file", "--json-file", "--result-file", "--api-key-file",
                 "--tls-certificate", "--tls-key", "--tls-client-ca", "--tls-ca", "--log-file",
-                "--chat-template")
+                "--chat-template", "--worker-api-key-file", "--worker-tls-ca",
+                "--worker-tls-certificate", "--worker-tls-key")
 
 
 class Command:

@@ -105,7 +105,7 @@ build_images() {  # yes: compile in the build stage
   buildah commit -q --rm "$pause" "localhost/retroinfer-pause:$tag" >/dev/null
   local base size name
   base=$(image_bytes "$(buildah images --format '{{.Name}}:{{.Tag}}' | grep retroinfer-base)")
-  for name in kv-store gpu-worker retroinfer; do
+  for name in kv-store gpu-worker http-gateway retroinfer; do
     size=$(($(image_bytes "localhost/retroinfer/$name:$tag") - base))
     say "image $name: $((size / 1000000)) MB beyond its base of $((base / 1000000)) MB"
     [ $size -le 150000000 ] || fail "image $name has more than 150 MB beyond its base"

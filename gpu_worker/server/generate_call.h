@@ -57,7 +57,8 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     std::vector<GenerationRequest> continuations;  // their request_id is EngineRequestId()
     bool want_progress = false;
     bool want_logprobs = false;
-    const Tokenizer* tokenizer = nullptr;  // for the bytes of tokens with logprobs; outlives the call
+    const Tokenizer* tokenizer =
+        nullptr;                       // for the bytes of tokens with logprobs; outlives the call
     bool deadline_is_of_call = false;  // kDeadline means that the call's own deadline has passed
   };
   // The first continuation has the request's own name, so that this is taken while the request is

@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/door/api_key.h"
 #include "common/rpc/liveness.h"
 #include "common/status/status_macros.h"
-#include "common/door/api_key.h"
 
 namespace retroinfer {
 namespace {

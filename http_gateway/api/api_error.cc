@@ -86,10 +86,11 @@ ApiError ToApiError(const absl::Status& status, ErrorOrigin origin) {
   if (param != reason.metadata.end()) error.param = param->second;
   if (origin == ErrorOrigin::kWorker) {
     if (status.code() == absl::StatusCode::kUnauthenticated) {
-      return {.http_status = 502,
-              .type = kServer,
-              .code = "worker_refuses_gateway",
-              .message = "the worker does not accept the gateway's API key (--worker-api-key-file)"};
+      return {
+          .http_status = 502,
+          .type = kServer,
+          .code = "worker_refuses_gateway",
+          .message = "the worker does not accept the gateway's API key (--worker-api-key-file)"};
     }
     if (reason.reason.empty() && status.code() == absl::StatusCode::kUnavailable) {
       error.message = "the worker does not answer; it may be starting";

@@ -11,10 +11,10 @@ namespace retroinfer::gateway {
 
 struct ApiError {
   int http_status = 500;
-  std::string type;     // "invalid_request_error", "server_error", ...
-  std::string code;     // lower_snake_case
-  std::string message;  // for people
-  std::string param;    // the parameter that is wrong; empty: none in particular
+  std::string type;                        // "invalid_request_error", "server_error", ...
+  std::string code;                        // lower_snake_case
+  std::string message;                     // for people
+  std::string param;                       // the parameter that is wrong; empty: none in particular
   std::optional<int> retry_after_seconds;  // the same request may be sent again then
 
   // {"error": {"message", "type", "param", "code"}}

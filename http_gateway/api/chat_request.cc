@@ -24,8 +24,9 @@ absl::StatusOr<std::string> TextOfParts(const Json& parts, const std::string& pa
     RETURN_IF_ERROR(part.Read("type", &type));
     if (type != "text") {
       return ParamError(place,
-                        absl::StrCat(place, " is no part of type \"text\": images, audio and files "
-                                            "are not offered"),
+                        absl::StrCat(place,
+                                     " is no part of type \"text\": images, audio and files "
+                                     "are not offered"),
                         "UNSUPPORTED_PARAMETER");
     }
     RETURN_IF_ERROR(part.Read("text", &piece));
@@ -221,11 +222,10 @@ absl::Status RefuseWhatIsNotOffered(Fields& fields) {
   RETURN_IF_ERROR(fields.NotOffered("response_format",
                                     "answers are not forced into JSON; \"text\" is what there is",
                                     Json::object({{"type", "text"}})));
-  RETURN_IF_ERROR(
-      fields.NotOffered("modalities", "answers are text", Json::array({"text"})));
-  for (const char* const name : {"audio", "prediction", "web_search_options", "reasoning_effort",
-                                 "verbosity", "guided_json", "guided_regex", "guided_choice",
-                                 "guided_grammar", "structured_outputs"}) {
+  RETURN_IF_ERROR(fields.NotOffered("modalities", "answers are text", Json::array({"text"})));
+  for (const char* const name :
+       {"audio", "prediction", "web_search_options", "reasoning_effort", "verbosity", "guided_json",
+        "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
     RETURN_IF_ERROR(fields.NotOffered(name, "this server has no such thing"));
   }
   return absl::OkStatus();

@@ -26,15 +26,16 @@ struct ChatRequest {
   std::set<std::string> tool_names;  // that may be called; empty with kNone
 };
 
-// Content that is a list of parts becomes one text, a line for each part. The role "developer" becomes
-// "system", which templates know. With kRequired and kFunction thinking is off, unless the request says
-// otherwise.
+// Content that is a list of parts becomes one text, a line for each part. The role "developer"
+// becomes "system", which templates know. With kRequired and kFunction thinking is off, unless the
+// request says otherwise.
 //
 // Returns: INVALID_ARGUMENT with the parameter; what is not offered (images, response_format,
 //          functions) is refused by name.
 absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body);
 
-// Reads `messages`, `tools`, `chat_template_kwargs` and what else makes a prompt; for /tokenize, too.
+// Reads `messages`, `tools`, `chat_template_kwargs` and what else makes a prompt; for /tokenize,
+// too.
 absl::Status ReadConversation(Fields& fields, generation::v1::Messages* conversation);
 
 }  // namespace retroinfer::gateway

@@ -13,15 +13,15 @@
 
 namespace retroinfer::gateway {
 
-// Takes events of one continuation. With `streams` each event gives the JSON of choices to be sent, else
-// Whole() gives the one of the answer.
+// Takes events of one continuation. With `streams` each event gives the JSON of choices to be sent,
+// else Whole() gives the one of the answer.
 //
 // Threads: one at a time.
 class Choice {
  public:
   virtual ~Choice() = default;
-  // JSON objects of the list `choices`, each for a chunk of its own. Empty if there is nothing to say.
-  // They may be lost without `streams`.
+  // JSON objects of the list `choices`, each for a chunk of its own. Empty if there is nothing to
+  // say. They may be lost without `streams`.
   virtual std::vector<std::string> Begin() = 0;  // what comes before the first output
   virtual std::vector<std::string> Output(const generation::v1::OutputChunk& chunk) = 0;
   virtual std::vector<std::string> Finish(const generation::v1::Finished& finished) = 0;

@@ -64,8 +64,10 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
   RETURN_IF_ERROR(fields.Read("echo", &flag));
   result.echo = flag.value_or(false);
   if (result.echo && logprobs.has_value()) {
-    return ParamError("echo", "echo with logprobs is not offered: there are no log-probabilities "
-                              "of prompts", "UNSUPPORTED_PARAMETER");
+    return ParamError("echo",
+                      "echo with logprobs is not offered: there are no log-probabilities "
+                      "of prompts",
+                      "UNSUPPORTED_PARAMETER");
   }
   flag.reset();
   RETURN_IF_ERROR(fields.Read("add_special_tokens", &flag));
@@ -85,8 +87,8 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
   RETURN_IF_ERROR(fields.RefuseUnknown());
   RETURN_IF_ERROR(AddPrompts(*prompt, shared, &result.calls));
   if (result.calls.size() * static_cast<size_t>(n) > CompletionRequest::kPromptsMax) {
-    return ParamError("n", absl::StrCat("prompts times n must be at most ",
-                                        CompletionRequest::kPromptsMax));
+    return ParamError(
+        "n", absl::StrCat("prompts times n must be at most ", CompletionRequest::kPromptsMax));
   }
   return result;
 }

@@ -40,8 +40,8 @@ absl::Status ReadStop(Fields& fields, v1::SamplingOptions* sampling) {
     sampling->add_stop(stop->get<std::string>());
     return absl::OkStatus();
   }
-  const auto wrong = ParamError("stop", "stop must be a string or a list of strings",
-                                "INVALID_TYPE");
+  const auto wrong =
+      ParamError("stop", "stop must be a string or a list of strings", "INVALID_TYPE");
   if (!stop->is_array()) return wrong;
   for (const Json& item : *stop) {
     if (!item.is_string()) return wrong;
@@ -110,8 +110,7 @@ absl::Status ReadSampling(Fields& fields, v1::SamplingOptions* sampling) {
   RETURN_IF_ERROR(ReadNumbers(fields, sampling));
   RETURN_IF_ERROR(ReadStop(fields, sampling));
   RETURN_IF_ERROR(ReadLogitBias(fields, sampling));
-  RETURN_IF_ERROR(
-      ReadSwitch(fields, "ignore_eos", sampling, &v1::SamplingOptions::set_ignore_eos));
+  RETURN_IF_ERROR(ReadSwitch(fields, "ignore_eos", sampling, &v1::SamplingOptions::set_ignore_eos));
   RETURN_IF_ERROR(ReadSwitch(fields, "skip_special_tokens", sampling,
                              &v1::SamplingOptions::set_skip_special_tokens));
   RETURN_IF_ERROR(ReadSwitch(fields, "include_stop_str_in_output", sampling,
@@ -163,7 +162,8 @@ absl::Status ReadExtensions(Fields& fields, RequestOptions* options, v1::Generat
   RETURN_IF_ERROR(fields.Read("context", &context));
   options->context = context.value_or("");
   for (const char c : options->context) {
-    if (absl::ascii_isalnum(c) || std::string_view("._:-").find(c) != std::string_view::npos) continue;
+    if (absl::ascii_isalnum(c) || std::string_view("._:-").find(c) != std::string_view::npos)
+      continue;
     options->context.clear();
   }
   if (context.has_value() &&

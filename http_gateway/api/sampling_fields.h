@@ -12,8 +12,8 @@ namespace retroinfer::gateway {
 
 // Of one HTTP request, whatever it asks for.
 struct RequestOptions {
-  std::string model;        // empty: the one that is served
-  std::string context;      // names what the request is about, for balancers; empty: none
+  std::string model;    // empty: the one that is served
+  std::string context;  // names what the request is about, for balancers; empty: none
   bool stream = false;
   bool include_usage = false;    // a last chunk with the counts
   bool return_progress = false;  // chunks while the prompt is read

@@ -131,7 +131,7 @@ bool ToolCallParser::StepLlama(bool ended, Pieces* pieces) {
   }
   size_t begin = held_.find_first_not_of(has_calls_ ? " \t\r\n;" : kWhiteSpace);
   if (begin == std::string::npos) {
-    if (has_calls_) Drop(held_.size());
+    if (has_calls_ && ended) Drop(held_.size());
     if (has_calls_ || !ended) return false;
   } else {
     const std::string_view rest = std::string_view(held_).substr(begin);

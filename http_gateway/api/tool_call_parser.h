@@ -27,8 +27,8 @@ struct AnswerPiece {
   std::optional<ToolCall> call;
 };
 
-// Text that may be a call is held back until it is one, or is not; nothing is lost: what looks like a
-// call but is none, or of a function that nobody has offered, comes out as text.
+// Text that may be a call is held back until it is one, or is not; nothing is lost: what looks like
+// a call but is none, or of a function that nobody has offered, comes out as text.
 //
 // Threads: one at a time.
 class ToolCallParser {
@@ -49,8 +49,8 @@ class ToolCallParser {
   bool AddCall(std::string_view json, Pieces* pieces);
   bool StepHermes(bool ended, Pieces* pieces);
   bool StepLlama(bool ended, Pieces* pieces);
-  // The end of the JSON object that begins at `begin`; 0 if it is not there yet. Each byte is looked
-  // at once.
+  // The end of the JSON object that begins at `begin`; 0 if it is not there yet. Each byte is
+  // looked at once.
   size_t FindObjectEnd(size_t begin);
   // Takes `bytes` off the front of what is held.
   void Drop(size_t bytes);

@@ -1,6 +1,6 @@
-// States: kHandshake -> kReading <-> kAnswering; from both to kLingering, where what still comes is thrown
-// away, and from everywhere to kClosed. A read is pending in every state but kClosed, unless kInputMax
-// bytes wait: so the client's end is noticed while it is answered.
+// States: kHandshake -> kReading <-> kAnswering; from both to kLingering, where what still comes is
+// thrown away, and from everywhere to kClosed. A read is pending in every state but kClosed, unless
+// kInputMax bytes wait: so the client's end is noticed while it is answered.
 #include "http_gateway/http/connection.h"
 
 #include <utility>
@@ -238,8 +238,8 @@ void Connection::OnSent(size_t bytes) {
   }
 }
 
-// A socket that is closed with bytes unread resets the connection, and the client may never see what was
-// sent.
+// A socket that is closed with bytes unread resets the connection, and the client may never see
+// what was sent.
 void Connection::Linger() {
   if (input_ended_) return Close();
   state_ = State::kLingering;
@@ -287,7 +287,8 @@ void Connection::Tick(absl::Time now) {
     if (responder != nullptr) responder->OnTick(now);
     return;
   }
-  if (close_when_sent_ && state_ == State::kReading) return;  // the client's reading is watched above
+  if (close_when_sent_ && state_ == State::kReading)
+    return;  // the client's reading is watched above
   if (now <= ReadDeadline()) return;
   if (state_ == State::kReading && parser_.has_begun()) {
     ++context_->stalled_requests;

@@ -36,8 +36,8 @@ struct ConnectionContext {
 };
 
 // Reads requests, one after the other, also those that are sent before the answer to an earlier one
-// (pipelining), and sends answers in their order. A client that closes its side has gone: what is being
-// answered is cancelled.
+// (pipelining), and sends answers in their order. A client that closes its side has gone: what is
+// being answered is cancelled.
 //
 // Threads: the io_context's.
 // Owns:    itself as long as operations are pending; the socket.
@@ -87,8 +87,8 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   ConnectionContext* const context_;
   State state_ = State::kHandshake;
   RequestParser parser_;
-  absl::Time since_;        // of the state, or of the request that is being read
-  bool admitted_ = false;   // the head that is being read has been let in
+  absl::Time since_;       // of the state, or of the request that is being read
+  bool admitted_ = false;  // the head that is being read has been let in
   bool draining_ = false;
 
   std::vector<char> read_buffer_;

@@ -12,7 +12,8 @@
 
 namespace retroinfer::gateway {
 
-// The connection's side. Calls after the end of the answer, or when the client has gone, do nothing.
+// The connection's side. Calls after the end of the answer, or when the client has gone, do
+// nothing.
 //
 // Threads: the io_context's.
 class Exchange {
@@ -32,8 +33,8 @@ class Exchange {
 class Responder {
  public:
   virtual ~Responder() = default;
-  virtual void OnSent() {}                   // unsent_bytes() is 0 again
-  virtual void OnClientGone() {}             // nothing more can be sent
+  virtual void OnSent() {}                    // unsent_bytes() is 0 again
+  virtual void OnClientGone() {}              // nothing more can be sent
   virtual void OnTick(absl::Time /*now*/) {}  // about twice a second
 };
 

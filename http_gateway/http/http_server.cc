@@ -72,9 +72,9 @@ absl::Status HttpServer::Listen() {
       sockaddr_storage name{};
       socklen_t size = sizeof(name);
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&name), &size);
-      auto listener = std::make_unique<Listener>(Listener{
-          Acceptor(io_), has_certificate && !is_unix,
-          is_unix ? std::string(absl::StripPrefix(address, common::kUnixScheme)) : ""});
+      auto listener = std::make_unique<Listener>(
+          Listener{Acceptor(io_), has_certificate && !is_unix,
+                   is_unix ? std::string(absl::StripPrefix(address, common::kUnixScheme)) : ""});
       listener->acceptor.assign(boost::asio::generic::stream_protocol(name.ss_family, 0),
                                 ::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
       listeners_.push_back(std::move(listener));
@@ -102,22 +102,22 @@ void HttpServer::Drain() {
 }
 
 void HttpServer::Accept(Listener& listener) {
-  listener.acceptor.async_accept([this, &listener](const boost::system::error_code& error,
-                                                   Socket socket) {
-    if (error == boost::asio::error::operation_aborted) return;
-    if (!listener.acceptor.is_open()) return;
-    if (error) {  // no descriptors are left, perhaps
-      spdlog::warn("a connection could not be accepted: {}", error.message());
-      auto pause = std::make_shared<boost::asio::steady_timer>(io_, kAcceptPause);
-      pause->async_wait([this, &listener, pause](const boost::system::error_code& stopped) {
-        if (!stopped && listener.acceptor.is_open()) Accept(listener);
+  listener.acceptor.async_accept(
+      [this, &listener](const boost::system::error_code& error, Socket socket) {
+        if (error == boost::asio::error::operation_aborted) return;
+        if (!listener.acceptor.is_open()) return;
+        if (error) {  // no descriptors are left, perhaps
+          spdlog::warn("a connection could not be accepted: {}", error.message());
+          auto pause = std::make_shared<boost::asio::steady_timer>(io_, kAcceptPause);
+          pause->async_wait([this, &listener, pause](const boost::system::error_code& stopped) {
+            if (!stopped && listener.acceptor.is_open()) Accept(listener);
+          });
+          return;
+        }
+        ConfigureSocket(socket, listener.path.empty() ? AF_INET : AF_UNIX);
+        LetIn(std::move(socket), listener.tls);
+        Accept(listener);
       });
-      return;
-    }
-    ConfigureSocket(socket, listener.path.empty() ? AF_INET : AF_UNIX);
-    LetIn(std::move(socket), listener.tls);
-    Accept(listener);
-  });
 }
 
 void HttpServer::LetIn(Socket socket, bool tls) {

@@ -4,6 +4,7 @@
 #include <boost/beast/http.hpp>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/error_reason.h"
@@ -51,9 +52,9 @@ std::string Text(boost::beast::string_view text) { return {text.data(), text.siz
 
 absl::Status Translate(const boost::beast::error_code& error, const RequestParser::Limits& limits) {
   if (error == http::error::header_limit || error == http::error::buffer_overflow) {
-    return Bad(absl::StrCat("the head of the request has more than ", limits.head_bytes_max,
-                            " bytes"),
-               "HEADERS_TOO_LARGE");
+    return Bad(
+        absl::StrCat("the head of the request has more than ", limits.head_bytes_max, " bytes"),
+        "HEADERS_TOO_LARGE");
   }
   if (error == http::error::body_limit) {
     return Bad(absl::StrCat("the body has more than ", limits.body_bytes_max, " bytes"),
@@ -67,7 +68,14 @@ absl::Status CheckFraming(const Parser::value_type& message) {
   size_t lengths = 0, encodings = 0, hosts = 0;
   std::string encoding;
   for (const auto& field : message) {
-    if (field.name() == http::field::content_length) ++lengths;
+    if (field.name() == http::field::content_length) {
+      ++lengths;
+      // Beast takes "3, 3" for 3.
+      for (const char c : field.value()) {
+        if (!absl::ascii_isdigit(static_cast<unsigned char>(c)))
+          return Bad("Content-Length is no number");
+      }
+    }
     if (field.name() == http::field::host) ++hosts;
     if (field.name() == http::field::transfer_encoding) {
       ++encodings;
@@ -76,7 +84,8 @@ absl::Status CheckFraming(const Parser::value_type& message) {
   }
   if (lengths > 1) return Bad("Content-Length is there twice");
   if (encodings > 1) return Bad("Transfer-Encoding is there twice");
-  if (encodings == 1 && lengths == 1) return Bad("Content-Length and Transfer-Encoding exclude each other");
+  if (encodings == 1 && lengths == 1)
+    return Bad("Content-Length and Transfer-Encoding exclude each other");
   if (encodings == 1 && (!absl::EqualsIgnoreCase(encoding, "chunked") || message.version() < 11)) {
     return Bad("of transfer encodings only chunked is offered");
   }
@@ -153,7 +162,8 @@ absl::Status RequestParser::ReadHead(std::string_view raw) {
   if (question != std::string::npos) request_.query = target.substr(question + 1);
   request_.is_http11 = message.version() == 11;
   request_.keep_alive = message.keep_alive();
-  request_.expects_continue = absl::EqualsIgnoreCase(Text(message[http::field::expect]), "100-continue");
+  request_.expects_continue =
+      absl::EqualsIgnoreCase(Text(message[http::field::expect]), "100-continue");
   request_.has_body = message.chunked() || impl_->parser.content_length().value_or(0) > 0;
   request_.authorization = Text(message[http::field::authorization]);
   request_.content_type = Text(message[http::field::content_type]);

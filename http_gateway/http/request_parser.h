@@ -12,10 +12,10 @@
 
 namespace retroinfer::gateway {
 
-// Boost.Beast's parser, and what it leaves to its user: a request whose length can be read in two ways
-// (both Content-Length and Transfer-Encoding, either of them twice, an encoding that is not "chunked",
-// folded lines) is refused, so that no proxy before this server can be made to see other requests than it
-// does.
+// Boost.Beast's parser, and what it leaves to its user: a request whose length can be read in two
+// ways (both Content-Length and Transfer-Encoding, either of them twice, an encoding that is not
+// "chunked", folded lines) is refused, so that no proxy before this server can be made to see other
+// requests than it does.
 //
 // Threads: one at a time.
 class RequestParser {
@@ -27,10 +27,11 @@ class RequestParser {
   explicit RequestParser(const Limits& limits);
   ~RequestParser();
 
-  // Takes bytes off the beginning of `data` and returns how many; the rest must come again, with more
-  // behind it. Stops at the end of the head and at the end of the request.
+  // Takes bytes off the beginning of `data` and returns how many; the rest must come again, with
+  // more behind it. Stops at the end of the head and at the end of the request.
   //
-  // Returns: INVALID_ARGUMENT, reason BAD_REQUEST, HEADERS_TOO_LARGE or BODY_TOO_LARGE. The connection
+  // Returns: INVALID_ARGUMENT, reason BAD_REQUEST, HEADERS_TOO_LARGE or BODY_TOO_LARGE. The
+  // connection
   //          is of no further use then.
   absl::StatusOr<size_t> Put(std::string_view data);
 

@@ -52,8 +52,8 @@ class TlsTransport final : public Transport {
 
   void Handshake(Done done) override {
     stream_.async_handshake(asio::ssl::stream_base::server,
-                            [self = shared_from_this(), done = std::move(done)](
-                                const Error& error) { done(error, 0); });
+                            [self = shared_from_this(),
+                             done = std::move(done)](const Error& error) { done(error, 0); });
   }
   void ReadSome(char* data, size_t size, Done done) override {
     stream_.async_read_some(asio::buffer(data, size), Kept(std::move(done)));

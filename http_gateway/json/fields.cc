@@ -15,9 +15,10 @@ constexpr size_t kShownBytes = 64;  // of a name that a stranger chose
 constexpr char kInvalidType[] = "INVALID_TYPE";
 
 absl::Status WrongType(std::string_view path, std::string_view wanted, const Json& value) {
-  return ParamError(
-      path, absl::StrCat(std::string(path), " must be ", std::string(wanted), ", not ", value.type_name()),
-      kInvalidType);
+  return ParamError(path,
+                    absl::StrCat(std::string(path), " must be ", std::string(wanted), ", not ",
+                                 value.type_name()),
+                    kInvalidType);
 }
 
 // Returns nothing if `value` is no whole number of 64 bits.
@@ -125,9 +126,10 @@ absl::Status Fields::RefuseUnknown() const {
   for (const auto& [name, value] : object_->items()) {
     if (known_.contains(name)) continue;
     const std::string shown = absl::Utf8SafeCEscape(name.substr(0, kShownBytes));
-    return ParamError(PathOf(shown),
-                      absl::StrCat("the parameter '", PathOf(shown), "' is not known to this server"),
-                      "UNKNOWN_PARAMETER");
+    return ParamError(
+        PathOf(shown),
+        absl::StrCat("the parameter '", PathOf(shown), "' is not known to this server"),
+        "UNKNOWN_PARAMETER");
   }
   return absl::OkStatus();
 }

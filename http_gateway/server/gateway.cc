@@ -69,9 +69,9 @@ bool IsJson(const std::string& content_type) {
 }
 
 std::string ModelJson(const v1::GetModelInfoResponse& info, int64_t created) {
-  return absl::StrCat(R"({"id":)", JsonString(info.model_name()),
-                      R"(,"object":"model","created":)", created,
-                      R"(,"owned_by":"retroinfer","max_model_len":)", info.max_model_len(), "}");
+  return absl::StrCat(R"({"id":)", JsonString(info.model_name()), R"(,"object":"model","created":)",
+                      created, R"(,"owned_by":"retroinfer","max_model_len":)", info.max_model_len(),
+                      "}");
 }
 
 }  // namespace
@@ -124,7 +124,8 @@ const std::vector<Gateway::Route>& Gateway::Routes() {
 
 // The route of a path; of another method if there is none of this one.
 const Gateway::Route* Gateway::Find(const std::string& method, const std::string& path) {
-  const std::string& known = absl::StartsWith(path, kModelsPrefix) ? std::string("/v1/models") : path;
+  const std::string& known =
+      absl::StartsWith(path, kModelsPrefix) ? std::string("/v1/models") : path;
   const Route* other = nullptr;
   for (const Route& route : Routes()) {
     if (known != route.path) continue;
@@ -223,15 +224,15 @@ std::shared_ptr<Responder> Gateway::Models(const std::shared_ptr<Request>& reque
     if (!model.ok()) {
       response = ErrorResponse(model.status(), ErrorOrigin::kWorker);
     } else if (!with_name) {
-      response.body = absl::StrCat(R"({"object":"list","data":[)",
-                                   ModelJson((*model)->info, started_), "]}");
+      response.body =
+          absl::StrCat(R"({"object":"list","data":[)", ModelJson((*model)->info, started_), "]}");
     } else if (name == (*model)->info.model_name()) {
       response.body = ModelJson((*model)->info, started_);
     } else {
-      response = ErrorResponse(
-          common::WithReason(absl::NotFoundError("this model is not served here"),
-                             "MODEL_NOT_FOUND"),
-          ErrorOrigin::kGateway);
+      response =
+          ErrorResponse(common::WithReason(absl::NotFoundError("this model is not served here"),
+                                           "MODEL_NOT_FOUND"),
+                        ErrorOrigin::kGateway);
     }
     request->Respond(std::move(response));
   });
@@ -243,8 +244,7 @@ std::shared_ptr<Responder> Gateway::Health(const std::shared_ptr<Request>& reque
       kHealthMethod, {}, kHealthTimeout,
       [request](const absl::Status& status, const rpc::v1::HealthCheckResponse& health) {
         const bool serving =
-            status.ok() &&
-            health.status() == rpc::v1::HealthCheckResponse::SERVING_STATUS_SERVING;
+            status.ok() && health.status() == rpc::v1::HealthCheckResponse::SERVING_STATUS_SERVING;
         request->exchange->Respond({.status = serving ? 200 : 503,
                                     .headers = request->headers,
                                     .body = serving ? R"({"status":"ok"})"
@@ -263,8 +263,8 @@ std::shared_ptr<Responder> Gateway::Metrics(const std::shared_ptr<Request>& requ
 }
 
 template <typename T>
-void Gateway::Parse(const std::shared_ptr<Request>& request,
-                    absl::StatusOr<T> (*read)(const Json&), std::function<void(T)> next) {
+void Gateway::Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (*read)(const Json&),
+                    std::function<void(T)> next) {
   const auto parse = [read](const std::string& body) -> absl::StatusOr<T> {
     ASSIGN_OR_RETURN(const Json json, ParseStrictJson(body));
     return read(json);
@@ -310,20 +310,20 @@ std::shared_ptr<Responder> Gateway::Chat(const std::shared_ptr<Request>& request
 }
 
 std::shared_ptr<Responder> Gateway::Tokenize(const std::shared_ptr<Request>& request) {
-  Parse<v1::TokenizeRequest>(request, ReadTokenizeRequest, [this, request](
-                                                               const v1::TokenizeRequest& call) {
-    worker_.Call<v1::TokenizeRequest, v1::TokenizeResponse>(
-        kTokenizeMethod, call, kTokenizerTimeout,
-        [this, request](const absl::Status& status, const v1::TokenizeResponse& tokens) {
-          HttpResponse response;
-          if (status.ok()) {
-            response.body = TokenizeJson(tokens);
-          } else {
-            response = ErrorResponse(status, ErrorOrigin::kWorker);
-          }
-          request->Respond(std::move(response));
-        });
-  });
+  Parse<v1::TokenizeRequest>(
+      request, ReadTokenizeRequest, [this, request](const v1::TokenizeRequest& call) {
+        worker_.Call<v1::TokenizeRequest, v1::TokenizeResponse>(
+            kTokenizeMethod, call, kTokenizerTimeout,
+            [this, request](const absl::Status& status, const v1::TokenizeResponse& tokens) {
+              HttpResponse response;
+              if (status.ok()) {
+                response.body = TokenizeJson(tokens);
+              } else {
+                response = ErrorResponse(status, ErrorOrigin::kWorker);
+              }
+              request->Respond(std::move(response));
+            });
+      });
   return nullptr;
 }
 

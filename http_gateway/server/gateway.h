@@ -32,8 +32,8 @@ struct GatewayOptions {
 //   GET  /v1/models, /v1/models/NAME     POST /v1/completions, /v1/chat/completions
 //   POST /tokenize, /detokenize          GET  /health, /metrics
 //
-// All but /health need the API key, if there is one. Bodies must say that they are JSON: what a page of
-// a stranger can send without being asked (a form, text/plain) is refused.
+// All but /health need the API key, if there is one. Bodies must say that they are JSON: what a
+// page of a stranger can send without being asked (a form, text/plain) is refused.
 //
 // Threads: the io_context's; large bodies are parsed on a thread of its own.
 class Gateway final : public RequestHandler {
@@ -70,8 +70,8 @@ class Gateway final : public RequestHandler {
   std::shared_ptr<Responder> Tokenize(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Detokenize(const std::shared_ptr<Request>& request);
 
-  // Reads the body as a T by `read` (of a parsed body), here or, if it is large, elsewhere, and passes
-  // the result to `next`.
+  // Reads the body as a T by `read` (of a parsed body), here or, if it is large, elsewhere, and
+  // passes the result to `next`.
   template <typename T>
   void Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (*read)(const Json&),
              std::function<void(T)> next);

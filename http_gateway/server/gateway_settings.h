@@ -18,8 +18,8 @@ struct GatewaySettings {
   HttpServerOptions server;
   GatewayOptions gateway;
   WorkerClientOptions worker;
-  std::string metrics_address;  // "host:port"; empty: only /metrics of the API
-  int64_t restarts = 0;         // of this service before, by its supervisor
+  std::string metrics_address;                       // "host:port"; empty: only /metrics of the API
+  int64_t restarts = 0;                              // of this service before, by its supervisor
   absl::Duration drain_timeout = absl::Seconds(30);  // on SIGTERM
   common::LogOptions log;
   std::vector<std::string> warnings;  // about what was given, for the log

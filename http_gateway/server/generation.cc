@@ -18,10 +18,9 @@ constexpr char kDetokenize[] = "/retroinfer.generation.v1.GenerationService/Deto
 constexpr absl::Duration kTokenizerTimeout = absl::Seconds(60);
 
 absl::Status ModelNotFound(const std::string& asked, const std::string& served) {
-  return common::WithReason(
-      absl::NotFoundError(absl::StrCat("the model '", asked, "' is not served here, '", served,
-                                       "' is")),
-      "MODEL_NOT_FOUND", {{"param", "model"}});
+  return common::WithReason(absl::NotFoundError(absl::StrCat(
+                                "the model '", asked, "' is not served here, '", served, "' is")),
+                            "MODEL_NOT_FOUND", {{"param", "model"}});
 }
 
 }  // namespace
@@ -75,24 +74,25 @@ void Generation::OnClientGone() {
 }
 
 void Generation::Prepare(bool with_chat, std::function<void(const ModelState&)> next) {
-  context_->models->Get(with_chat, [self = shared_from_this(), next = std::move(next)](
-                                       const auto& model) {
-    if (self->exchange_ == nullptr) return;
-    if (!model.ok()) return self->Fail(model.status(), ErrorOrigin::kWorker);
-    const std::string& served = (*model)->info.model_name();
-    if (!self->options_.model.empty() && self->options_.model != served) {
-      return self->Fail(ModelNotFound(self->options_.model, served), ErrorOrigin::kGateway);
-    }
-    self->head_.model = served;
-    next(**model);
-  });
+  context_->models->Get(
+      with_chat, [self = shared_from_this(), next = std::move(next)](const auto& model) {
+        if (self->exchange_ == nullptr) return;
+        if (!model.ok()) return self->Fail(model.status(), ErrorOrigin::kWorker);
+        const std::string& served = (*model)->info.model_name();
+        if (!self->options_.model.empty() && self->options_.model != served) {
+          return self->Fail(ModelNotFound(self->options_.model, served), ErrorOrigin::kGateway);
+        }
+        self->head_.model = served;
+        next(**model);
+      });
 }
 
 void Generation::Start(CompletionRequest request) {
   completion_ = std::move(request);
   options_ = completion_.options;
   requests_ = std::move(completion_.calls);
-  head_ = {absl::StrCat("cmpl-", request_id_), "text_completion", absl::ToUnixSeconds(arrival_), ""};
+  head_ = {absl::StrCat("cmpl-", request_id_), "text_completion", absl::ToUnixSeconds(arrival_),
+           ""};
   Prepare(false, [this](const ModelState&) {
     echoes_.resize(requests_.size());
     PrepareEcho(0);
@@ -128,10 +128,11 @@ int Generation::Continuations() const {
 void Generation::AddCompletionChoices() {
   const int n = Continuations();
   for (size_t i = 0; i < requests_.size() * static_cast<size_t>(n); ++i) {
-    choices_.push_back(MakeCompletionChoice({.index = static_cast<int>(i),
-                                             .streams = options_.stream,
-                                             .logprobs = requests_.front().sampling().has_logprobs(),
-                                             .echo = echoes_[i / static_cast<size_t>(n)]}));
+    choices_.push_back(
+        MakeCompletionChoice({.index = static_cast<int>(i),
+                              .streams = options_.stream,
+                              .logprobs = requests_.front().sampling().has_logprobs(),
+                              .echo = echoes_[i / static_cast<size_t>(n)]}));
   }
 }
 
@@ -150,16 +151,18 @@ void Generation::PrepareChat(const ModelState& model) {
   const v1::Messages& messages = requests_.front().messages();
   const ToolForm form = model.chat.tool_form;
   if (!chat_.tool_names.empty() && form == ToolForm::kNone) {
-    return Fail(ParamError("tools",
-                           "tools are not offered: the model's chat template shows no form of calls "
-                           "that this server knows (Llama 3.1's JSON, or <tool_call>)",
-                           "UNSUPPORTED_PARAMETER"),
-                ErrorOrigin::kGateway);
+    return Fail(
+        ParamError("tools",
+                   "tools are not offered: the model's chat template shows no form of calls "
+                   "that this server knows (Llama 3.1's JSON, or <tool_call>)",
+                   "UNSUPPORTED_PARAMETER"),
+        ErrorOrigin::kGateway);
   }
-  const bool forced = chat_.tool_choice == ToolChoice::kRequired ||
-                      chat_.tool_choice == ToolChoice::kFunction;
-  const bool continues = messages.continue_final_message() ||
-                         (messages.has_add_generation_prompt() && !messages.add_generation_prompt());
+  const bool forced =
+      chat_.tool_choice == ToolChoice::kRequired || chat_.tool_choice == ToolChoice::kFunction;
+  const bool continues =
+      messages.continue_final_message() ||
+      (messages.has_add_generation_prompt() && !messages.add_generation_prompt());
   std::optional<bool> thinking;
   if (messages.has_enable_thinking()) thinking = messages.enable_thinking();
   const bool opens_thinking = model.chat.OpensThinking(thinking);
@@ -179,8 +182,8 @@ void Generation::PrepareChat(const ModelState& model) {
   PrepareForcedCall(opens_thinking ? absl::StrCat("\n</think>\n\n", opening) : opening);
 }
 
-// The prompt's tokens, and behind them those of the call's beginning, where tags are tokens: that is
-// what the model would have written itself.
+// The prompt's tokens, and behind them those of the call's beginning, where tags are tokens: that
+// is what the model would have written itself.
 void Generation::PrepareForcedCall(const std::string& opening) {
   v1::TokenizeRequest prompt, beginning;
   *prompt.mutable_messages() = requests_.front().messages();
@@ -246,10 +249,10 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
     case v1::GenerateResponse::kFinished:
       usage_.Add(event.finished(), event.index() == 0);
       if (FinishReasonText(event.finished().reason()).empty()) {
-        return Fail(common::WithReason(
-                        absl::UnavailableError("the worker ended the request: it was aborted there, "
-                                               "or the worker is shutting down"),
-                        "ABORTED"),
+        return Fail(common::WithReason(absl::UnavailableError(
+                                           "the worker ended the request: it was aborted there, "
+                                           "or the worker is shutting down"),
+                                       "ABORTED"),
                     ErrorOrigin::kWorker);
       }
       SendChoices(choice.Finish(event.finished()));

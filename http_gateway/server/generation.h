@@ -1,4 +1,5 @@
-// One POST of /v1/completions or /v1/chat/completions, from its parsed body to the end of its answer.
+// One POST of /v1/completions or /v1/chat/completions, from its parsed body to the end of its
+// answer.
 #pragma once
 
 #include <functional>
@@ -30,9 +31,9 @@ struct GenerationContext {
   int generations = 0;  // that are not over
 };
 
-// The answer begins with the first event, so that what the worker refuses has its HTTP status; a stream
-// that has none for a while begins anyway, and tells of errors in an event. While the client does not take
-// what was sent, nothing more is read from the worker.
+// The answer begins with the first event, so that what the worker refuses has its HTTP status; a
+// stream that has none for a while begins anyway, and tells of errors in an event. While the client
+// does not take what was sent, nothing more is read from the worker.
 //
 // Threads: the io_context's.
 // Owns:    its calls, which end with it.

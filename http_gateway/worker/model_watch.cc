@@ -40,8 +40,8 @@ bool EndsInThinking(const std::string& prompt) {
   return text.ends_with(kThinkTag);
 }
 
-// Renders a short conversation four times, and reads what came out. What a template refuses counts as
-// not there.
+// Renders a short conversation four times, and reads what came out. What a template refuses counts
+// as not there.
 class ModelWatch::Probe : public std::enable_shared_from_this<ModelWatch::Probe> {
  public:
   Probe(WorkerClient& worker, std::function<void(bool known, const ChatFormat&)> done)
@@ -127,8 +127,8 @@ void ModelWatch::OnInfo(const absl::Status& status, v1::GetModelInfoResponse inf
   for (const auto& [with_chat, done] : waiting_) chat_wanted = chat_wanted || with_chat;
   if (!chat_wanted || state->has_chat) return AnswerWaiting(absl::OkStatus());
   asking_chat_ = true;
-  std::make_shared<Probe>(worker_, [this, name = TemplateName(state->info)](bool known,
-                                                                       const ChatFormat& chat) {
+  std::make_shared<Probe>(worker_, [this, name = TemplateName(state->info)](
+                                       bool known, const ChatFormat& chat) {
     OnChat(known ? name : "", chat);
   })->Next();
 }

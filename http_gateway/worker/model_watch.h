@@ -33,13 +33,13 @@ bool EndsInThinking(const std::string& prompt);
 
 struct ModelState {
   generation::v1::GetModelInfoResponse info;
-  absl::Time since;          // of the worker's answer
+  absl::Time since;  // of the worker's answer
   ChatFormat chat;
-  bool has_chat = false;     // `chat` is known
+  bool has_chat = false;  // `chat` is known
 };
 
-// Asks the worker, keeps the answer for some seconds, and the chat format as long as the template is the
-// same one.
+// Asks the worker, keeps the answer for some seconds, and the chat format as long as the template
+// is the same one.
 //
 // Threads: the io_context's.
 class ModelWatch {

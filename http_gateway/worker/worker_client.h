@@ -25,8 +25,8 @@
 namespace retroinfer::gateway {
 
 struct WorkerClientOptions {
-  std::string address;  // host:port, or unix: and a path
-  std::string api_key;  // empty: none
+  std::string address;      // host:port, or unix: and a path
+  std::string api_key;      // empty: none
   std::string tls_ca_file;  // turns TLS on; PEM
   std::string tls_certificate_file;
   std::string tls_key_file;
@@ -93,8 +93,8 @@ class WorkerClient {
   WorkerClient(const WorkerClient&) = delete;
   WorkerClient& operator=(const WorkerClient&) = delete;
 
-  // `context_name`: for balancers; empty: none. Reads the first event at once. The result lives until
-  // OnEnd() has been called, or Cancel().
+  // `context_name`: for balancers; empty: none. Reads the first event at once. The result lives
+  // until OnEnd() has been called, or Cancel().
   GenerateStream* Generate(const generation::v1::GenerateRequest& request,
                            const std::string& context_name, GenerateEvents* events);
 
@@ -109,12 +109,11 @@ class WorkerClient {
     call->reader = call->stub.PrepareUnaryCall(&call->context, method, request, &queue_);
     call->reader->StartCall();
     call->reader->Finish(&call->response, &call->status, NewTag([this, call](bool) {
-                           const std::unique_ptr<UnaryCall<Request, Response>> owned(call);
-                           live_.erase(&owned->context);
-                           if (closing_) return;
-                           owned->done(common::FromGrpcStatus(owned->status),
-                                       std::move(owned->response));
-                         }));
+      const std::unique_ptr<UnaryCall<Request, Response>> owned(call);
+      live_.erase(&owned->context);
+      if (closing_) return;
+      owned->done(common::FromGrpcStatus(owned->status), std::move(owned->response));
+    }));
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <map>
@@ -19,7 +20,7 @@
 namespace retroinfer::test_support {
 
 struct HttpAnswer {
-  int status = 0;  // 0: the connection ended before an answer
+  int status = 0;                              // 0: the connection ended before an answer
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
 };
@@ -55,8 +56,8 @@ class HttpClient {
   }
   bool Post(const std::string& path, const std::string& body, const std::string& headers = "") {
     return Send(absl::StrCat("POST ", path,
-                             " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n", headers,
-                             "Content-Length: ", body.size(), "\r\n\r\n", body));
+                             " HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n",
+                             headers, "Content-Length: ", body.size(), "\r\n\r\n", body));
   }
   bool Get(const std::string& path, const std::string& headers = "") {
     return Send(absl::StrCat("GET ", path, " HTTP/1.1\r\nHost: test\r\n", headers, "\r\n"));
@@ -65,6 +66,7 @@ class HttpClient {
   // Waits for more bytes; returns false at the end.
   bool Receive() {
     char buffer[16384];
+    errno = 0;
     const ssize_t size = ::recv(fd_.get(), buffer, sizeof(buffer), 0);
     if (size <= 0) return false;
     input_.append(buffer, static_cast<size_t>(size));

@@ -1,10 +1,10 @@
 // An HttpServer on a thread of its own, and a handler that does what paths say.
 #pragma once
 
+#include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>

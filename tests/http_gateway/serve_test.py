@@ -122,6 +122,15 @@ class ServeTest(unittest.TestCase):
         self.assertIn("retroinfer_gateway_connections",
                       self.served.ask("GET", "/metrics")[2])
 
+    def test_its_metrics_are_documented(self):
+        self.served.ask("GET", "/nothing")
+        text = self.served.ask("GET", "/metrics")[2]
+        exported = {name: [kind, re.findall(rf"# HELP {name} (.*)", text)[0]]
+                    for name, kind in re.findall(r"# TYPE (retroinfer_gateway_\w+) (\w+)", text)}
+        rows = re.findall(r"^\| `(retroinfer_gateway_\w+)` \| (\w+) \| [^|]*\| (.*) \|$",
+                          (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
+        self.assertEqual(exported, {name: [kind, meaning] for name, kind, meaning in rows})
+
     def test_it_answers_a_question_about_a_document(self):
         document = (ROOT / "deploy/examples/document.txt").read_text(encoding="utf-8")
         tokens = self.served.post("/tokenize", {"prompt": document})["count"]
@@ -181,8 +190,9 @@ class ServeTest(unittest.TestCase):
                    self.served.ask("GET", "/metrics")[2], "no generation is open")
         address = f"unix:{self.served.folder}/generation.sock"
         await_true(lambda: json.loads(subprocess.run(
-            [str(BIN / "retroinfer"), "ps", "--json", f"--address={address}"],
-            capture_output=True, text=True, check=True).stdout)["requests_running"] == 0,
+            [str(BIN / "retroinfer"), "ps", "--json", f"--address={address}",
+             f"--socket-dir={self.served.folder}"],
+            capture_output=True, text=True, check=True).stdout)["gpu_worker"]["requests_running"] == 0,
                    "the worker runs nothing")
 
 

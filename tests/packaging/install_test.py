@@ -63,6 +63,7 @@ class Installed(TemporaryFolder):
 
     def test_components_are_what_an_image_takes(self):
         for component, program in (("worker", "gpu_worker"), ("store", "kv_store_service"),
+                                   ("gateway", "http_gateway"),
                                    ("client", "retroinfer")):
             prefix = self.folder / component
             install(prefix, component=component)

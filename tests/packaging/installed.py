@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 BUILD = pathlib.Path(sys.argv.pop(1)).resolve() if len(sys.argv) > 1 else pathlib.Path("build/release")
-PROGRAMS = ("gpu_worker", "kv_store_service", "retroinfer")
+PROGRAMS = ("gpu_worker", "http_gateway", "kv_store_service", "retroinfer")
 
 
 def install(prefix, destdir=None, component=None):

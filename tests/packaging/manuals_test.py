@@ -14,7 +14,8 @@ from installed import BUILD, TemporaryFolder
 
 MANUALS = BUILD / "manuals"
 LEAVES = {"retroinfer": ["retroinfer-serve", "retroinfer-generate", "retroinfer-cache-save"],
-          "gpu_worker": ["gpu_worker"], "kv_store_service": ["kv_store_service"]}
+          "gpu_worker": ["gpu_worker"], "kv_store_service": ["kv_store_service"],
+          "http_gateway": ["http_gateway"]}
 
 
 def option_list(*words):
@@ -72,7 +73,7 @@ class Manuals(TemporaryFolder):
         self.assertEqual(complete("gpu_worker --drain"), ["--drain-timeout"])
         self.assertEqual(complete("kv_store_service --adopt"), ["--adopt-wait"])
         self.assertNotIn("--arena-bytes", complete("retroinfer generate --"))
-        for program in ("gpu_worker", "kv_store_service"):
+        for program in ("gpu_worker", "kv_store_service", "http_gateway"):
             flags = {flag for option in option_list(program) for flag in option["flags"]}
             self.assertEqual(set(complete(f"{program} -")), flags)
 

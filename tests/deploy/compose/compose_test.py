@@ -82,6 +82,21 @@ class Compose(unittest.TestCase):
             self.assertLessEqual(drain + 15, 60)
             self.assertEqual(self.services[name]["depends_on"], ["kv-store"])  # which is stopped after it
 
+    def test_the_gateway_reaches_the_worker(self):
+        gateway = self.services["http-gateway"]
+        listen = option(self.services["cpu-worker"], "listen").split(",")
+        self.assertIn(option(gateway, "worker"), listen)
+        self.assertIn("sockets:/run/retroinfer", gateway["volumes"])
+        self.assertEqual(gateway["user"], "10001:10001")
+        secure = load("compose.secure.yaml")["services"]["http-gateway"]
+        plain = gateway["command"]
+        self.assertEqual(secure["command"][:len(plain)], plain)
+        files = dict(word.split("=", 1) for word in secure["command"][len(plain):])
+        self.assertEqual(set(files), {"--api-key-file", "--worker-api-key-file", "--tls-certificate",
+                                      "--tls-key"})
+        self.assertEqual({path.removeprefix("/run/secrets/") for path in files.values()},
+                         set(secure["secrets"]))
+
     def test_services_meet(self):
         sockets = {option(self.services[name], "socket-dir") for name in PROGRAMS}
         self.assertEqual(len(sockets), 1)
@@ -114,7 +129,7 @@ class Compose(unittest.TestCase):
         self.assertEqual(set(secure["secrets"]), {"api-key", "tls.crt", "tls.key"})
 
     def test_prometheus_knows_the_services(self):
-        for job in ("gpu-worker", "kv-store", "alertmanager"):
+        for job in ("gpu-worker", "kv-store", "http-gateway", "alertmanager"):
             targets = yaml.safe_load((COMPOSE / "targets" / f"{job}.yml").read_text(encoding="utf-8"))
             (address,) = targets[0]["targets"]
             host, port = address.split(":")
@@ -123,7 +138,8 @@ class Compose(unittest.TestCase):
             self.assertIn(host, known)
             listening = next(s for n, s in self.services.items() if n == host)
             if job != "alertmanager":
-                self.assertEqual(option(listening, "metrics-address"), f"0.0.0.0:{port}")
+                name = "http-metrics-address" if job == "http-gateway" else "metrics-address"
+                self.assertEqual(option(listening, name), f"0.0.0.0:{port}")
 
     def test_prometheus_reads_what_is_mounted(self):
         if shutil.which("promtool") is None:

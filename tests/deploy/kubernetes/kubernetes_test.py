@@ -282,6 +282,19 @@ class Overlays(unittest.TestCase):
                 for path in paths:
                     self.assertTrue(any(path == f or path.startswith(f + "/") for f in folders), path)
 
+    def test_the_gateway_reaches_its_worker(self):
+        for name in ("cpu", "gpu"):
+            documents = RENDERED[name]
+            gateway = container(documents, "http-gateway")
+            options = dict(word.split("=", 1) for word in gateway["args"])
+            self.assertIn(options["--worker"], worker_listen(documents))
+            folders = [mount["mountPath"] for mount in gateway["volumeMounts"]]
+            for path in re.findall(r"=(?:unix:)?(/\S+)", " ".join(gateway["args"])):
+                self.assertTrue(any(path.startswith(f + "/") for f in folders), path)
+            self.assertEqual("--tls-key" in options, name == "gpu")
+            drain = seconds_of(settings(documents)["gpu_worker.conf"]["drain-timeout"])
+            self.assertEqual(seconds_of(options["--drain-timeout"]), drain)
+
     def test_the_balancer_knows_every_node(self):
         documents = RENDERED["fleet"]
         nodes = next(w for w in workloads(documents) if w["kind"] == "StatefulSet")

@@ -65,8 +65,8 @@ TEST(ApiError, HasTheShapeOfOpenAi) {
   EXPECT_EQ(json["error"]["type"], "invalid_request_error");
   EXPECT_EQ(json["error"]["param"], "n");
   EXPECT_EQ(json["error"]["code"], "invalid_value");
-  const Json plain = Json::parse(
-      ToApiError(absl::InternalError("x"), ErrorOrigin::kGateway).ToJson());
+  const Json plain =
+      Json::parse(ToApiError(absl::InternalError("x"), ErrorOrigin::kGateway).ToJson());
   EXPECT_TRUE(plain["error"]["param"].is_null());
 }
 

@@ -93,10 +93,8 @@ TEST(ChatChoice, AnAnswerThatIsCutIsNoCallsEnd) {
 }
 
 TEST(ChatChoice, LogprobsOfTextThatIsHeldBackComeLater) {
-  const auto choice = MakeChatChoice({.streams = true,
-                                      .logprobs = true,
-                                      .tool_form = ToolForm::kHermes,
-                                      .tool_names = {"add"}});
+  const auto choice = MakeChatChoice(
+      {.streams = true, .logprobs = true, .tool_form = ToolForm::kHermes, .tool_names = {"add"}});
   v1::OutputChunk held = Chunk("<tool");
   held.add_logprobs()->set_token_bytes("<tool");
   EXPECT_TRUE(choice->Output(held).empty());

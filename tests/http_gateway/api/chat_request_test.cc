@@ -63,8 +63,9 @@ TEST(ChatRequest, ReadsToolsAndTheirChoice) {
   const auto named = choice(R"({"type": "function", "function": {"name": "add"}})");
   ASSERT_TRUE(named.ok());
   EXPECT_EQ(named->function, "add");
-  for (const char* bad : {"\"maybe\"", "5", "{}", R"({"type": "function", "function": {"name": "rm"}})",
-                          R"({"type": "function", "function": 1})", R"({"type": 1, "function": {}})"}) {
+  for (const char* bad :
+       {"\"maybe\"", "5", "{}", R"({"type": "function", "function": {"name": "rm"}})",
+        R"({"type": "function", "function": 1})", R"({"type": 1, "function": {}})"}) {
     EXPECT_FALSE(choice(bad).ok()) << bad;
   }
 }

@@ -12,7 +12,8 @@ absl::StatusOr<CompletionRequest> Read(const std::string& text) {
 }
 
 TEST(CompletionRequest, TakesEveryFormOfPrompt) {
-  auto text = Read(R"({"prompt": "a", "max_tokens": 5, "logprobs": 2, "add_special_tokens": false})");
+  auto text =
+      Read(R"({"prompt": "a", "max_tokens": 5, "logprobs": 2, "add_special_tokens": false})");
   ASSERT_TRUE(text.ok()) << text.status();
   ASSERT_EQ(text->calls.size(), 1U);
   EXPECT_EQ(text->calls[0].text(), "a");

@@ -6,8 +6,8 @@ namespace retroinfer::gateway {
 namespace {
 
 TEST(TokenizeRequest, TakesTextOrMessages) {
-  const auto text =
-      ReadTokenizeRequest(Json::parse(R"({"model": "m", "prompt": "", "add_special_tokens": false})"));
+  const auto text = ReadTokenizeRequest(
+      Json::parse(R"({"model": "m", "prompt": "", "add_special_tokens": false})"));
   ASSERT_TRUE(text.ok()) << text.status();
   EXPECT_TRUE(text->has_text() && text->has_add_special_tokens());
   const auto chat = ReadTokenizeRequest(

@@ -22,7 +22,8 @@ void Expect(ToolForm form, const std::string& text, const std::string& expected)
   for (size_t step = 1; step <= text.size() + 1; ++step) {
     ToolCallParser parser(form, {"add", "look_up"});
     std::string shown;
-    for (size_t i = 0; i < text.size(); i += step) shown += Show(parser.Append(text.substr(i, step)));
+    for (size_t i = 0; i < text.size(); i += step)
+      shown += Show(parser.Append(text.substr(i, step)));
     shown += Show(parser.Finish());
     EXPECT_EQ(shown, expected) << text << " by " << step;
   }
@@ -32,11 +33,14 @@ TEST(ToolCallParser, FindsCallsOfHermesAndQwen) {
   Expect(ToolForm::kHermes,
          "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"b\": 2, \"a\": 1}}\n</tool_call>",
          "[add {\"b\":2,\"a\":1}]");
+  Expect(
+      ToolForm::kHermes,
+      "I "
+      "look.\n<tool_call>{\"name\":\"look_up\",\"arguments\":{\"w\":\"</tool_cal\"}}</tool_call>\n"
+      "<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>\n",
+      "I look.[look_up {\"w\":\"</tool_cal\"}][add {}]");
   Expect(ToolForm::kHermes,
-         "I look.\n<tool_call>{\"name\":\"look_up\",\"arguments\":{\"w\":\"</tool_cal\"}}</tool_call>\n"
-         "<tool_call>\n{\"name\": \"add\", \"arguments\": {}}\n</tool_call>\n",
-         "I look.[look_up {\"w\":\"</tool_cal\"}][add {}]");
-  Expect(ToolForm::kHermes, "<tool_call>{\"name\": \"add\", \"arguments\": \"{\\\"a\\\":1}\"}</tool_call>",
+         "<tool_call>{\"name\": \"add\", \"arguments\": \"{\\\"a\\\":1}\"}</tool_call>",
          "[add {\"a\":1}]");
   Expect(ToolForm::kHermes, "<tool_call>{\"name\": \"add\"}</tool_call>", "[add {}]");
 }
@@ -49,7 +53,8 @@ TEST(ToolCallParser, ACallWithoutItsClosingTagIsOne) {
 TEST(ToolCallParser, WhatIsNoCallOfHermesStaysText) {
   for (const char* text :
        {"just text <b> </tool_call>", "<tool_call>not JSON</tool_call> and on",
-        "<tool_call>{\"name\": \"rm\", \"arguments\": {}}</tool_call>", "<tool_call>{\"name\": \"add\"",
+        "<tool_call>{\"name\": \"rm\", \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": \"add\"",
         "<tool_call>{\"name\": \"add\", \"arguments\": 3}</tool_call>", "a <tool_cal", " \n",
         "<tool_call>{\"name\": \"add\", \"name\": \"add\"}</tool_call>"}) {
     Expect(ToolForm::kHermes, text, text);
@@ -75,10 +80,13 @@ TEST(ToolCallParser, WhatIsNoCallOfLlamaStaysText) {
 }
 
 TEST(ToolCallParser, ADeepArgumentIsNoCall) {
-  const std::string deep = "{\"name\": \"add\", \"parameters\": {\"a\": " + std::string(100'000, '[') +
-                           std::string(100'000, ']') + "}}";
+  const std::string deep =
+      "{\"name\": \"add\", \"parameters\": {\"a\": " + std::string(100'000, '[') +
+      std::string(100'000, ']') + "}}";
   ToolCallParser parser(ToolForm::kLlama, {"add"});
-  EXPECT_EQ(Show(parser.Append(deep)) + Show(parser.Finish()), deep);
+  std::string shown = Show(parser.Append(deep));
+  shown += Show(parser.Finish());
+  EXPECT_EQ(shown, deep);
 }
 
 TEST(ToolCallParser, WithoutFunctionsNothingIsHeldBack) {
@@ -99,11 +107,13 @@ TEST(ToolCallParser, AnOpeningAndWhatFollowsAreACall) {
   for (const ToolForm form : {ToolForm::kHermes, ToolForm::kLlama}) {
     ToolCallParser named(form, {"add"});
     std::string shown = Show(named.Append(ToolCallParser::Opening(form, "add")));
-    shown += Show(named.Append("\"a\": 1}}")) + Show(named.Finish());
+    shown += Show(named.Append("\"a\": 1}}"));
+    shown += Show(named.Finish());
     EXPECT_EQ(shown, "[add {\"a\":1}]");
     ToolCallParser any(form, {"add"});
     shown = Show(any.Append(ToolCallParser::Opening(form, "")));
-    shown += Show(any.Append("add\", \"parameters\": {\"a\": 2}}")) + Show(any.Finish());
+    shown += Show(any.Append("add\", \"parameters\": {\"a\": 2}}"));
+    shown += Show(any.Finish());
     EXPECT_EQ(shown, "[add {\"a\":2}]");
   }
 }

@@ -39,8 +39,8 @@ TEST(Connection, AnswersPipelinedRequestsInTheirOrder) {
   std::string requests;
   for (int i = 0; i < 2000; ++i) {
     const std::string body = std::to_string(i);
-    requests += "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: " +
-                std::to_string(body.size()) + "\r\n\r\n" + body;
+    requests += "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: " + std::to_string(body.size()) +
+                "\r\n\r\n" + body;
   }
   std::thread sender([&] { EXPECT_TRUE(client.Send(requests)); });
   for (int i = 0; i < 2000; ++i) ASSERT_EQ(client.Read().body, std::to_string(i));
@@ -63,7 +63,8 @@ TEST(Connection, ClosesWhenItIsAskedTo) {
 TEST(Connection, SaysContinueWhenAClientWaitsForIt) {
   HttpHarness harness;
   HttpClient client(harness.port());
-  client.Send("POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
+  client.Send(
+      "POST /echo HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n");
   EXPECT_EQ(client.ReadHead().status, 100);
   client.Send("abc");
   EXPECT_EQ(client.Read().body, "abc");
@@ -120,6 +121,7 @@ TEST(Connection, WritesNoFasterThanTheClientReads) {
     return same;
   }));
   EXPECT_LT(harness.handler().written, 1'000'000U);
+  EXPECT_EQ(client.ReadHead().status, 200);
   for (int i = 0; i < 100; ++i) ASSERT_FALSE(client.ReadChunk().empty());
   EXPECT_TRUE(Await([&] { return harness.handler().written > before; }));
 }

@@ -14,8 +14,8 @@ TEST(HttpMessage, HeadsSayHowLongTheBodyIs) {
   const std::string old = FormatHead(200, "t", {}, -1, false, true);
   EXPECT_EQ(old.find("Transfer-Encoding"), std::string::npos);
   EXPECT_NE(old.find("Connection: close\r\n"), std::string::npos);
-  for (const int status : {200, 204, 400, 401, 404, 405, 408, 409, 411, 413, 415, 429, 431, 500, 501,
-                           502, 503, 504}) {
+  for (const int status :
+       {200, 204, 400, 401, 404, 405, 408, 409, 411, 413, 415, 429, 431, 500, 501, 502, 503, 504}) {
     EXPECT_NE(ReasonPhrase(status), "<unknown-status>") << status;
   }
 }

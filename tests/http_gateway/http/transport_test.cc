@@ -83,9 +83,9 @@ TEST_F(TransportTest, SpeaksTls) {
   const std::string request = absl::StrCat(
       "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: ", body.size(), "\r\n\r\n", body, "");
   EXPECT_NE(client.Ask(request, body).find("200 OK"), std::string::npos);
-  EXPECT_NE(client.Ask("GET /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "")
-                .find("200 OK"),
-            std::string::npos);
+  EXPECT_NE(
+      client.Ask("GET /echo HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "").find("200 OK"),
+      std::string::npos);
   EXPECT_TRUE(client.SawEnd());
 }
 

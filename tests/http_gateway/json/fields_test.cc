@@ -36,7 +36,8 @@ TEST(Fields, ReadsTypesAndTakesNullForAbsent) {
 }
 
 TEST(Fields, RefusesOtherTypesByName) {
-  const Json json = Json::parse(R"({"x": "1", "t": true, "h": 1.5, "big": 1e18, "u": 18446744073709551615})");
+  const Json json =
+      Json::parse(R"({"x": "1", "t": true, "h": 1.5, "big": 1e18, "u": 18446744073709551615})");
   Fields fields = *Fields::Of(json, "outer");
   std::optional<int64_t> number;
   std::optional<double> real;
@@ -63,7 +64,8 @@ TEST(Fields, RefusesWhatNobodyAskedFor) {
 TEST(Fields, RefusesWhatIsNotOfferedUnlessItAsksForNothing) {
   const Json json = Json::parse(R"({"a": null, "b": false, "c": [], "d": "text", "e": 1})");
   Fields fields = *Fields::Of(json);
-  for (const char* name : {"a", "b", "c", "missing"}) EXPECT_TRUE(fields.NotOffered(name, "no").ok());
+  for (const char* name : {"a", "b", "c", "missing"})
+    EXPECT_TRUE(fields.NotOffered(name, "no").ok());
   EXPECT_TRUE(fields.NotOffered("d", "no", "text").ok());
   const absl::Status status = fields.NotOffered("e", "there is none");
   EXPECT_EQ(common::ReasonOf(status).reason, "UNSUPPORTED_PARAMETER");

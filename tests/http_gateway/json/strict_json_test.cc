@@ -32,16 +32,19 @@ TEST(StrictJson, ReadsWhatIsJson) {
 }
 
 TEST(StrictJson, RefusesWhatIsNot) {
-  for (const char* text : {"", " ", "{", "[1,]", "{\"a\":1,}", "{'a':1}", "NaN", "{\"a\":NaN}",
-                           "Infinity", "-Infinity", "01", "1.", ".5", "+1", "0x10", "nul", "[1] 2",
-                           "{\"a\" 1}", "\"a", "// c\n1", "\"\t\"", "\"\\x\"", "\"\\ud800\"",
-                           "\"\\udc00\\ud800\"", "[", "]", "{]"}) {
+  for (const char* text :
+       {"",    " ",           "{",        "[1,]",      "{\"a\":1,}",  "{'a':1}",
+        "NaN", "{\"a\":NaN}", "Infinity", "-Infinity", "01",          "1.",
+        ".5",  "+1",          "0x10",     "nul",       "[1] 2",       "{\"a\" 1}",
+        "\"a", "// c\n1",     "\"\t\"",   "\"\\x\"",   "\"\\ud800\"", "\"\\udc00\\ud800\"",
+        "[",   "]",           "{]"}) {
     ErrorOf(text);
   }
 }
 
 TEST(StrictJson, RefusesBytesThatAreNoUtf8AndDoesNotRepeatThem) {
-  for (const std::string bytes : {"\xff", "\xc3", "\xe2\x82", "\xed\xa0\x80", "\xc0\xaf", "\xf5\x80\x80\x80"}) {
+  for (const std::string bytes :
+       {"\xff", "\xc3", "\xe2\x82", "\xed\xa0\x80", "\xc0\xaf", "\xf5\x80\x80\x80"}) {
     const std::string error = ErrorOf("{\"a\": \"" + bytes + "\"}");
     EXPECT_THAT(error, Not(HasSubstr(bytes)));
     EXPECT_THAT(error, HasSubstr("at byte"));
@@ -60,7 +63,9 @@ TEST(StrictJson, RefusesAKeyThatIsThereTwice) {
 }
 
 TEST(StrictJson, BoundsTheDepth) {
-  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const auto nested = [](size_t depth) {
+    return std::string(depth, '[') + std::string(depth, ']');
+  };
   EXPECT_TRUE(ParseStrictJson(nested(64)).ok());
   EXPECT_THAT(ErrorOf(nested(65)), HasSubstr("nested more than 64 deep"));
   ErrorOf(std::string(10'000'000, '['));

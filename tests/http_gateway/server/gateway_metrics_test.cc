@@ -18,8 +18,10 @@ TEST(GatewayMetrics, Counts) {
   counts.OnStreamBytes(100);
   counts.OnClientGone();
   const std::string text = metrics.Render();
-  EXPECT_THAT(text, HasSubstr(R"(retroinfer_gateway_responses_total{path="/v1/models",status="200"} 2)"));
-  EXPECT_THAT(text, HasSubstr(R"(retroinfer_gateway_responses_total{path="other",status="404"} 1)"));
+  EXPECT_THAT(text,
+              HasSubstr(R"(retroinfer_gateway_responses_total{path="/v1/models",status="200"} 2)"));
+  EXPECT_THAT(text,
+              HasSubstr(R"(retroinfer_gateway_responses_total{path="other",status="404"} 1)"));
   EXPECT_THAT(text, HasSubstr("retroinfer_gateway_generations 3"));
   EXPECT_THAT(text, HasSubstr("retroinfer_gateway_stream_bytes_total 100"));
   EXPECT_THAT(text, HasSubstr("retroinfer_gateway_clients_gone_total 1"));

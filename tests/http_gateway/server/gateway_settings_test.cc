@@ -39,11 +39,11 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   const std::string worker_key = "--worker-api-key-file=" + folder + "/key";
   const std::string empty = "--api-key-file=" + folder + "/empty";
   GatewaySettings settings;
-  const auto run = Parse({"--http=127.0.0.1:1,unix:/x/y", "--worker=unix:/w", key.c_str(),
-                          worker_key.c_str(), "--cors-origin=https://a,https://b",
-                          "--max-body-bytes=1MiB", "--keepalive-interval=2s",
-                          "--drain-timeout=7s", "--max-generations=5", "--max-connections=9"},
-                         &settings);
+  const auto run = Parse(
+      {"--http=127.0.0.1:1,unix:/x/y", "--worker=unix:/w", key.c_str(), worker_key.c_str(),
+       "--cors-origin=https://a,https://b", "--max-body-bytes=1MiB", "--keepalive-interval=2s",
+       "--drain-timeout=7s", "--max-generations=5", "--max-connections=9"},
+      &settings);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_THAT(settings.server.addresses, ElementsAre("127.0.0.1:1", "unix:/x/y"));
   EXPECT_EQ(settings.gateway.api_key, "secret");

@@ -62,8 +62,9 @@ TEST(Gateway, KnowsItsPathsAndMethods) {
   EXPECT_EQ(harness.Get("/v1/completions").status, 405);
   EXPECT_EQ(harness.Post("/v1/models", "{}").status, 405);
   test_support::HttpClient form(harness.port());
-  form.Send("POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
-            "Content-Length: 2\r\n\r\n{}");
+  form.Send(
+      "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
+      "Content-Length: 2\r\n\r\n{}");
   EXPECT_EQ(form.Read().status, 415);
   test_support::HttpClient options(harness.port());
   options.Send("OPTIONS /v1/completions HTTP/1.1\r\nHost: h\r\nOrigin: https://a\r\n\r\n");
@@ -85,10 +86,11 @@ TEST(Gateway, NeedsTheKeyWhereThereIsOne) {
     EXPECT_EQ(Json::parse(answer.body)["error"]["code"], "invalid_api_key");
     EXPECT_EQ(answer.headers.at("www-authenticate"), "Bearer");
   }
-  EXPECT_EQ(harness.Post("/v1/completions", R"({"prompt": "a"})",
-                         "Authorization: Bearer of the worker\r\n")
-                .status,
-            401);
+  EXPECT_EQ(
+      harness
+          .Post("/v1/completions", R"({"prompt": "a"})", "Authorization: Bearer of the worker\r\n")
+          .status,
+      401);
   EXPECT_NE(harness.Get("/health").status, 401);
   EXPECT_EQ(harness.Get("/v1/models", key).status, 200);
   EXPECT_EQ(harness.Get("/metrics", key).status, 200);
@@ -114,8 +116,7 @@ TEST(Gateway, LetsPagesOfTheGivenOriginsIn) {
   EXPECT_EQ(origin_of("https://a.example"), "https://a.example");
   EXPECT_EQ(origin_of("https://b.example"), "");
   test_support::HttpClient client(harness.port());
-  client.Send(
-      "OPTIONS /v1/completions HTTP/1.1\r\nHost: h\r\nOrigin: https://a.example\r\n\r\n");
+  client.Send("OPTIONS /v1/completions HTTP/1.1\r\nHost: h\r\nOrigin: https://a.example\r\n\r\n");
   const HttpAnswer preflight = client.Read();
   EXPECT_EQ(preflight.status, 204);
   EXPECT_THAT(preflight.headers.at("access-control-allow-headers"), HasSubstr("Authorization"));
@@ -139,8 +140,8 @@ TEST(Gateway, BadBodiesHaveTheirStatusAndLeaveNothing) {
   std::string deep(100'000, '[');
   for (const std::string& body :
        {std::string("{"), std::string("nonsense"), std::string(R"({"prompt": NaN})"),
-        std::string(R"({"prompt": "a", "prompt": "b"})"), std::string("{\"prompt\": \"\xff\"}"), deep,
-        "{\"prompt\": " + deep, std::string(R"({"prompt": "a", "temperature": 1e999})"),
+        std::string(R"({"prompt": "a", "prompt": "b"})"), std::string("{\"prompt\": \"\xff\"}"),
+        deep, "{\"prompt\": " + deep, std::string(R"({"prompt": "a", "temperature": 1e999})"),
         std::string(R"(["prompt"])"), std::string("")}) {
     for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize"}) {
       const HttpAnswer answer = harness.Post(path, body);

@@ -27,7 +27,8 @@ std::vector<std::string> EventsOf(const std::string& body) {
   return events;
 }
 
-// Token i of the fake engine is the last one of the prompt + 1 + i, its text the number and a space.
+// Token i of the fake engine is the last one of the prompt + 1 + i, its text the number and a
+// space.
 TEST(Generation, Completes) {
   GatewayHarness harness;
   const HttpAnswer answer =
@@ -50,7 +51,9 @@ TEST(Generation, CompletesListsOfPromptsTimesN) {
   ASSERT_EQ(json["choices"].size(), 4U) << answer.body;
   EXPECT_EQ(json["choices"][0]["text"], "a98 ");
   EXPECT_EQ(json["choices"][1]["text"], "a98 ");
-  EXPECT_EQ(json["choices"][2]["text"], "\x01\x02" "3 ");
+  EXPECT_EQ(json["choices"][2]["text"],
+            "\x01\x02"
+            "3 ");
   EXPECT_EQ(json["choices"][3]["index"], 3);
   EXPECT_EQ(json["usage"]["prompt_tokens"], 3);
   EXPECT_EQ(json["usage"]["completion_tokens"], 4);
@@ -85,8 +88,9 @@ TEST(Generation, StreamsAsClientsExpect) {
 
 TEST(Generation, ShowsProgressOnRequest) {
   GatewayHarness harness;
-  const std::string body = harness.Post("/v1/completions",
-                                        R"({"prompt": "abc", "max_tokens": 1, "stream": true,
+  const std::string body = harness
+                               .Post("/v1/completions",
+                                     R"({"prompt": "abc", "max_tokens": 1, "stream": true,
                                             "return_progress": true})")
                                .body;
   const Json first = Json::parse(EventsOf(body)[0]);
@@ -96,12 +100,12 @@ TEST(Generation, ShowsProgressOnRequest) {
 
 TEST(Generation, LogprobsHaveTheTokensBytes) {
   GatewayHarness harness;
-  const Json chat = Json::parse(
-      harness
-          .Post("/v1/chat/completions",
-                R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1,
+  const Json chat =
+      Json::parse(harness
+                      .Post("/v1/chat/completions",
+                            R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 1,
                     "logprobs": true, "top_logprobs": 2})")
-          .body);
+                      .body);
   const Json entry = chat["choices"][0]["logprobs"]["content"][0];
   EXPECT_EQ(entry["token"], "b");
   EXPECT_EQ(entry["bytes"].dump(), "[98]");
@@ -118,8 +122,9 @@ TEST(Generation, WhatTheWorkerRefusesHasItsStatusAlsoOfAStream) {
         "/v1/completions", absl::StrCat(R"({"prompt": "a", "temperature": 200)", stream, "}"));
     EXPECT_EQ(answer.status, 400) << answer.body;
     EXPECT_EQ(Json::parse(answer.body)["error"]["code"], "invalid_sampling");
-    const HttpAnswer too_long = harness.Post(
-        "/v1/completions", absl::StrCat(R"({"prompt": ")", std::string(5000, 'a'), "\"", stream, "}"));
+    const HttpAnswer too_long =
+        harness.Post("/v1/completions",
+                     absl::StrCat(R"({"prompt": ")", std::string(5000, 'a'), "\"", stream, "}"));
     EXPECT_EQ(Json::parse(too_long.body)["error"]["code"], "context_length_exceeded");
   }
   const HttpAnswer model =
@@ -161,8 +166,9 @@ TEST(Generation, ASilentStreamGetsComments) {
   GatewayHarness harness(settings);
   harness.worker().engine().Hold(true);
   HttpClient client(harness.port());
-  client.Post("/v1/chat/completions",
-              R"({"messages": [{"role": "user", "content": "a"}], "stream": true, "max_tokens": 1})");
+  client.Post(
+      "/v1/chat/completions",
+      R"({"messages": [{"role": "user", "content": "a"}], "stream": true, "max_tokens": 1})");
   EXPECT_EQ(client.ReadHead().status, 200);
   EXPECT_THAT(client.ReadChunk(), HasSubstr("\"role\":\"assistant\""));
   EXPECT_EQ(client.ReadChunk(), ": keep-alive\n\n");
@@ -232,7 +238,8 @@ TEST_F(ToolsTest, CallsAreParsedBack) {
   const HttpAnswer answer =
       Ask("<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>", "");
   const Json choice = Json::parse(answer.body)["choices"][0];
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":1}") << answer.body;
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":1}")
+      << answer.body;
 }
 
 TEST_F(ToolsTest, AForcedCallBeginsInThePrompt) {
@@ -240,7 +247,8 @@ TEST_F(ToolsTest, AForcedCallBeginsInThePrompt) {
       Ask("\"a\": 2}}\n</tool_call>",
           R"(, "tool_choice": {"type": "function", "function": {"name": "add"}})");
   const Json choice = Json::parse(answer.body)["choices"][0];
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":2}") << answer.body;
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":2}")
+      << answer.body;
   const std::vector<int32_t> prompt = harness_->worker().engine().last_request().prompt;
   const std::string end = "\"arguments\": {";
   ASSERT_GT(prompt.size(), end.size());

@@ -4,6 +4,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 
+#include "common/status/error_reason.h"
 #include "tests/support/worker_harness.h"
 
 namespace retroinfer::gateway {
@@ -91,7 +92,9 @@ TEST_F(WorkerClientTest, CancelEndsTheRequestAndNothingMoreIsHeard) {
   for (const bool wait : {true, false}) {
     auto recorder = std::make_unique<Recorder>();
     recorder->stream = client_->Generate(Request(1000), "book", recorder.get());
-    if (wait) ASSERT_TRUE(RunUntil([&] { return worker_.engine().num_live() == 1; }));
+    if (wait) {
+      ASSERT_TRUE(RunUntil([&] { return worker_.engine().num_live() == 1; }));
+    }
     recorder->stream->Cancel();
     recorder.reset();
     EXPECT_TRUE(RunUntil([&] { return worker_.engine().num_live() == 0; }));
@@ -107,7 +110,8 @@ TEST_F(WorkerClientTest, CallsOneMethod) {
         request.set_text("ab");
         return request;
       }(),
-      absl::Seconds(60), [&](const absl::Status& status, const v1::TokenizeResponse& response) {
+      absl::Seconds(60),
+      [&](const absl::Status& status, const v1::TokenizeResponse& response) {
         EXPECT_TRUE(status.ok()) << status;
         EXPECT_EQ(response.token_ids_size(), 2);
         done = true;
