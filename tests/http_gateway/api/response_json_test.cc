@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "http_gateway/json/strict_json.h"
 
 namespace retroinfer::gateway {
@@ -61,7 +62,7 @@ TEST(ResponseJson, LogprobsAreJsonWhateverTheNumber) {
   chunk.add_logprobs()->set_logprob(-std::numeric_limits<float>::infinity());
   chunk.add_logprobs()->set_logprob(-1.5F);
   chunk.mutable_logprobs(1)->set_token_bytes("\xe2\"");
-  const Json list = Json::parse("[" + ChatLogprobs(chunk) + "]");
+  const Json list = Json::parse(absl::StrCat("[", ChatLogprobs(chunk), "]"));
   EXPECT_EQ(list[0]["logprob"], -9999.0);
   EXPECT_EQ(list[1]["logprob"], -1.5);
   EXPECT_EQ(list[1]["bytes"].dump(), "[226,34]");
