@@ -1,5 +1,7 @@
 #include "http_gateway/worker/worker_client.h"
 
+#include <grpc/grpc.h>
+
 #include <boost/asio/post.hpp>
 #include <fstream>
 #include <sstream>
@@ -112,6 +114,9 @@ WorkerClient::WorkerClient(const WorkerClientOptions& options, boost::asio::io_c
 
 absl::StatusOr<std::unique_ptr<WorkerClient>> WorkerClient::Create(
     const WorkerClientOptions& options, boost::asio::io_context& io) {
+  // Kept to the process's end: the library's own end waits up to 10 s for a thread that polls.
+  static const bool kept = (grpc_init(), true);
+  (void)kept;
   ASSIGN_OR_RETURN(const auto credentials, MakeCredentials(options));
   return std::unique_ptr<WorkerClient>(new WorkerClient(
       options, io,
