@@ -7,6 +7,9 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,6 +26,7 @@
 #include "client/load_run.h"
 #include "client/own_services.h"
 #include "client/request_flags.h"
+#include "client/workload.h"
 #include "common/build_info/build_info.h"
 
 namespace retroinfer::client {
@@ -48,6 +52,8 @@ struct BenchOptions {
   int32_t output_len = 128;
   double request_rate = std::numeric_limits<double>::infinity();
   int32_t max_concurrency = 256;
+  std::string workload;  // a file or a mix; empty: prompts of one shape
+  LatencyGoal goal;
   uint64_t load_seed = 0;
   std::string result_file;
   bool json = false;
@@ -68,6 +74,13 @@ void AddOptions(common::Settings* settings, BenchOptions* options, v1::GenerateR
       ->check(CLI::PositiveNumber);
   app.add_option("--request-rate", options->request_rate,
                  "Requests a second, in a Poisson process; inf sends all at once");
+  app.add_option("--workload", options->workload,
+                 "Requests of unlike shapes: chat, documents, agents or mixed, or a file of JSON "
+                 "lines with input_len, output_len, arrival, prefix, prefix_len, class, priority");
+  settings->AddDuration("--slo-first-token", &options->goal.first_token,
+                        "A request is good if its first token comes within this; 0s: always");
+  settings->AddDuration("--slo-per-token", &options->goal.per_token,
+                        "... and if a token after it takes at most this on average; 0s: always");
   app.add_option("--max-concurrency", options->max_concurrency,
                  "Requests in flight; a later one waits, and its time starts when it is sent")
       ->check(CLI::Range(1, 4096));
@@ -102,6 +115,22 @@ absl::Status CheckServer(const BenchOptions& options, const std::vector<std::str
   if (options.show_log && !options.has_services) {
     return absl::InvalidArgumentError(
         "--show-log is for services that are started: their options follow --");
+  }
+  return absl::OkStatus();
+}
+
+// `arguments` are those before "--".
+absl::Status CheckWorkload(const BenchOptions& options, const std::vector<std::string>& arguments) {
+  if (options.workload.empty()) return absl::OkStatus();
+  const auto mixes = MixNames();
+  const bool is_mix = std::find(mixes.begin(), mixes.end(), options.workload) != mixes.end();
+  for (const char* flag :
+       {"--input-len", "--prefix-len", "--output-len", "--num-prompts", "--request-rate"}) {
+    const bool says_how_many =
+        flag == std::string_view("--num-prompts") || flag == std::string_view("--request-rate");
+    if (!common::IsGiven(arguments, flag) || (is_mix && says_how_many)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--workload ", options.workload, " says what ",
+                                                   flag, " would say: leave one of the two out"));
   }
   return absl::OkStatus();
 }
@@ -168,6 +197,14 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
        asked.has_estimation_ratio() ? asked.estimation_ratio() : server_default.estimation_ratio()},
   };
   if (options.has_services) json["service_arguments"] = options.service_arguments;
+  if (!options.workload.empty()) {
+    json["workload"] = options.workload;
+    for (const char* name : {"input_len", "prefix_len", "output_len"}) json.erase(name);
+  }
+  if (options.goal.any()) {
+    json["slo_first_token_ms"] = absl::ToDoubleMilliseconds(options.goal.first_token);
+    json["slo_per_token_ms"] = absl::ToDoubleMilliseconds(options.goal.per_token);
+  }
   // JSON has no infinity.
   if (std::isinf(options.request_rate)) {
     json["request_rate"] = "inf";
@@ -221,6 +258,7 @@ class Bench {
   int Fail(const std::string& message, int exit_code = kExitFailed) const {
     return client::Fail(streams_, "bench", message, exit_code);
   }
+  std::optional<int> PrepareWorkload(std::span<const int32_t> excluded);
   LoadRun Send(const std::function<bool()>& should_stop);
 
   const BenchOptions& options_;
@@ -238,15 +276,17 @@ std::optional<int> Bench::Prepare(const ConnectionOptions& server) {
   if (const grpc::Status status = AskModel(*connection_, &model_); !status.ok()) {
     return Fail(connection_->Explain(status));
   }
+  const std::vector<int32_t> excluded(model_.eos_token_ids().begin(), model_.eos_token_ids().end());
+  if (static_cast<int64_t>(excluded.size()) >= model_.vocab_size()) {
+    return Fail("the server's vocabulary has only end-of-sequence tokens");
+  }
+  request_.mutable_sampling()->set_ignore_eos(true);
+  if (!options_.workload.empty()) return PrepareWorkload(excluded);
   const int64_t total = options_.input_len + options_.output_len;
   if (total > model_.max_model_len()) {
     return Fail(absl::StrCat("--input-len and --output-len need ", total,
                              " tokens; the server's longest request has ", model_.max_model_len()),
                 kExitUsage);
-  }
-  const std::vector<int32_t> excluded(model_.eos_token_ids().begin(), model_.eos_token_ids().end());
-  if (static_cast<int64_t>(excluded.size()) >= model_.vocab_size()) {
-    return Fail("the server's vocabulary has only end-of-sequence tokens");
   }
   plan_ = PlanLoad({.num_prompts = options_.num_prompts,
                     .input_len = options_.input_len,
@@ -256,7 +296,39 @@ std::optional<int> Bench::Prepare(const ConnectionOptions& server) {
                     .excluded_tokens = excluded,
                     .seed = options_.load_seed});
   request_.mutable_sampling()->set_max_tokens(options_.output_len);
-  request_.mutable_sampling()->set_ignore_eos(true);
+  return std::nullopt;
+}
+
+std::optional<int> Bench::PrepareWorkload(std::span<const int32_t> excluded) {
+  const auto mixes = MixNames();
+  std::vector<WorkloadRequest> requests;
+  if (std::find(mixes.begin(), mixes.end(), options_.workload) != mixes.end()) {
+    requests = MakeMix(options_.workload, {.num_prompts = options_.num_prompts,
+                                           .request_rate = options_.request_rate,
+                                           .max_request_len = model_.max_model_len(),
+                                           .seed = options_.load_seed});
+  } else {
+    std::stringstream text;
+    if (!(text << std::ifstream(options_.workload).rdbuf())) {
+      return Fail(absl::StrCat("--workload: cannot read ", options_.workload,
+                               "; it is no mix either: chat, documents, agents, mixed"),
+                  kExitUsage);
+    }
+    auto parsed = ParseWorkload(text.str());
+    if (!parsed.ok()) {
+      return Fail(absl::StrCat(options_.workload, ": ", std::string(parsed.status().message())),
+                  kExitUsage);
+    }
+    requests = *std::move(parsed);
+  }
+  for (const WorkloadRequest& request : requests) {
+    const int64_t total = request.input_len + request.output_len;
+    if (total <= model_.max_model_len()) continue;
+    return Fail(absl::StrCat("a request of the workload needs ", total,
+                             " tokens; the server's longest request has ", model_.max_model_len()),
+                kExitUsage);
+  }
+  plan_ = PlanWorkload(requests, model_.vocab_size(), excluded, options_.load_seed);
   return std::nullopt;
 }
 
@@ -266,8 +338,8 @@ LoadRun Bench::Send(const std::function<bool()>& should_stop) {
   const bool shows_progress = IsTerminal(streams_.err);
   if (shows_progress) {
     run_options.on_progress = [this](int64_t done) {
-      std::fprintf(streams_.err, "\r%lld of %d requests", static_cast<long long>(done),
-                   options_.num_prompts);
+      std::fprintf(streams_.err, "\r%lld of %zu requests", static_cast<long long>(done),
+                   plan_.size());
     };
   }
   LoadRun run = RunLoad(*connection_, plan_, run_options);
@@ -285,7 +357,7 @@ int Bench::Run(const std::function<bool()>& interrupted,
   });
 
   nlohmann::json report = SettingsJson(options_, request_, model_);
-  report.update(LatencyReport(run));
+  report.update(LatencyReport(run, options_.goal));
   v1::GetModelInfoResponse after;
   if (health.ok() && AskModel(*connection_, &after).ok()) {
     report.update(ServerWork(model_.stats(), after.stats(), report["policy"] == "wave"));
@@ -374,6 +446,7 @@ int BenchCommand(int argc, const char* const* argv, const Streams& streams) {
   if (const auto done = ParseArguments(settings, num_own, argv, streams)) return *done;
   absl::Status valid = CheckServer(options, {argv + 1, argv + num_own});
   if (valid.ok()) valid = CheckOptions(options, request);
+  if (valid.ok()) valid = CheckWorkload(options, {argv + 1, argv + num_own});
   if (!valid.ok()) return Fail(streams, "bench", std::string(valid.message()), kExitUsage);
   if (!options.has_services) return BenchRunningServer(options, request, streams);
   ServeOptions serve_options;

@@ -22,8 +22,19 @@ struct LatencySummary {
 };
 LatencySummary Summarize(std::vector<double> values);
 
-// Fields from "completed" to "p99_e2el_ms", and the errors of failed requests, each once.
-nlohmann::json LatencyReport(const LoadRun& run);
+// What a request must keep to count as good: service level objectives. Zero: nothing.
+struct LatencyGoal {
+  absl::Duration first_token;
+  absl::Duration per_token;  // TPOT
+  bool any() const {
+    return first_token > absl::ZeroDuration() || per_token > absl::ZeroDuration();
+  }
+};
+
+// Fields from "completed" to "p99_e2el_ms", and the errors of failed requests, each once. With a
+// goal "good" requests and "request_goodput", those a second; failed ones are not good. Where
+// requests have classes, "classes" has the same of each, without what needs the run's time.
+nlohmann::json LatencyReport(const LoadRun& run, const LatencyGoal& goal = {});
 
 // The same for people.
 std::string FormatReport(const nlohmann::json& report);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -22,6 +23,9 @@ struct LoadPlanOptions {
 struct PlannedRequest {
   absl::Duration arrival;  // since the start of the test
   std::vector<int32_t> token_ids;
+  int32_t output_len = 0;     // tokens to generate; 0: as LoadRunOptions::request says
+  std::string request_class;  // figures are told apart by it; empty: they are not
+  int32_t priority = 0;
 };
 
 // REQUIRES: num_prompts >= 1, input_len >= max(1, prefix_len), request_rate > 0, and a token that

@@ -92,6 +92,7 @@ LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>&
   LoadRun run;
   if (plan.empty()) return run;
   run.records.resize(plan.size());
+  for (size_t i = 0; i < plan.size(); ++i) run.records[i].request_class = plan[i].request_class;
   CallsInFlight calls;
   const absl::Time start = absl::Now();
   absl::Mutex mutex;
@@ -110,6 +111,10 @@ LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>&
       generation::v1::GenerateRequest request = options.request;
       auto* const ids = request.mutable_token_ids()->mutable_ids();
       ids->Assign(plan[index].token_ids.begin(), plan[index].token_ids.end());
+      if (plan[index].output_len > 0) {
+        request.mutable_sampling()->set_max_tokens(plan[index].output_len);
+      }
+      if (plan[index].priority != 0) request.set_priority(plan[index].priority);
       RunOne(connection, request, calls, run.records[index]);
       absl::MutexLock lock(&mutex);
       ++done;

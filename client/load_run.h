@@ -14,8 +14,9 @@ namespace retroinfer::client {
 
 // What one request gave. Times are since it was sent.
 struct RequestRecord {
-  bool sent = false;  // false: the test was interrupted before
-  std::string error;  // empty: it succeeded
+  bool sent = false;          // false: the test was interrupted before
+  std::string error;          // empty: it succeeded
+  std::string request_class;  // as planned
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;

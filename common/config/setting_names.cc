@@ -33,12 +33,13 @@ constexpr std::string_view kNames[] = {
     "num-prompts", "output-len", "parse-special", "persist", "pin", "policy", "prefix-len",
     "presence-penalty", "priority", "quiet", "repetition-penalty", "request-id", "request-rate",
     "restarts", "restore-threads", "result-file", "retries", "retrieval-ratio", "seed",
-    "served-model-name", "service", "show-log", "socket-dir", "some-name", "stop",
+    "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
+    "socket-dir", "some-name", "stop",
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",
     "tls-server-name", "top-k", "top-p", "ttl", "wait", "wave-index",
     "worker", "worker-api-key-file", "worker-tls-ca", "worker-tls-certificate", "worker-tls-key",
-    "worker-tls-server-name",
+    "worker-tls-server-name", "workload",
     // clang-format on
 };
 

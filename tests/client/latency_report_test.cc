@@ -57,6 +57,32 @@ TEST(LatencyReportTest, CountsWhatSucceededAndNamesWhatFailed) {
   EXPECT_THAT(text, HasSubstr("failed: full\n"));
 }
 
+TEST(LatencyReportTest, TellsClassesApartAndCountsThoseThatKeepTheGoals) {
+  LoadRun run;
+  run.duration = absl::Seconds(2);
+  run.records = {
+      Record(3, absl::Milliseconds(100), {absl::Milliseconds(10), absl::Milliseconds(30)}),
+      Record(3, absl::Milliseconds(100), {absl::Milliseconds(10), absl::Milliseconds(50)}),
+      Record(1, absl::Milliseconds(201), {}), Record(1, absl::Milliseconds(200), {}),
+      RequestRecord{.sent = true, .error = "full", .request_class = "chat"}};
+  run.records[0].request_class = run.records[1].request_class = "chat";
+  run.records[2].request_class = run.records[3].request_class = "document";
+  const LatencyGoal goal{.first_token = absl::Milliseconds(200),
+                         .per_token = absl::Milliseconds(25)};
+  const nlohmann::json report = LatencyReport(run, goal);
+  EXPECT_EQ(report["good"], 2);
+  EXPECT_DOUBLE_EQ(report["request_goodput"], 1);
+  EXPECT_EQ(report["classes"].size(), 2u);
+  EXPECT_EQ(report["classes"]["chat"]["completed"], 2);
+  EXPECT_EQ(report["classes"]["chat"]["failed"], 1);
+  EXPECT_EQ(report["classes"]["chat"]["good"], 1);
+  EXPECT_EQ(report["classes"]["document"]["good"], 1);
+  EXPECT_DOUBLE_EQ(report["classes"]["document"]["median_ttft_ms"], 200.5);
+  EXPECT_THAT(FormatReport(report), HasSubstr("goodput            1.00 requests a second (2"));
+  EXPECT_THAT(FormatReport(report), HasSubstr("document"));
+  EXPECT_FALSE(LatencyReport(run).contains("request_goodput"));
+}
+
 TEST(LatencyReportTest, SurvivesARunWithoutRequests) {
   EXPECT_EQ(LatencyReport(LoadRun())["completed"], 0);
 }
