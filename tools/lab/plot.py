@@ -6,8 +6,8 @@ import math
 
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#17becf",
            "#7f7f7f", "#bcbd22", "#000000", "#aa3377")
-WIDTH, HEIGHT = 760, 380
-LEFT, RIGHT, TOP, BOTTOM = 70, 210, 30, 50
+WIDTH, HEIGHT = 820, 380
+LEFT, RIGHT, TOP, BOTTOM = 70, 270, 30, 50
 
 
 @dataclasses.dataclass
