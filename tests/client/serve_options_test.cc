@@ -51,6 +51,27 @@ TEST(ServeOptions, DescribeBothServices) {
   EXPECT_EQ(specs[1].stop_grace, absl::Seconds(22));
 }
 
+TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
+  ServeOptions options =
+      Options({"--model=/m", "--http=127.0.0.1:8000", "--api-key-file=/k", "--tls-certificate=/c",
+               "--tls-key=/t", "--cors-origin=https://a", "--drain-timeout=7s"});
+  const std::vector<ServiceSpec> specs = ServiceSpecs(options);
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_EQ(specs[2].name, "http_gateway");
+  EXPECT_EQ(specs[2].health_address, "unix:/run/x/http.sock");
+  EXPECT_TRUE(specs[2].health_is_http);
+  EXPECT_THAT(
+      specs[2].arguments,
+      ElementsAre("/opt/http_gateway", "--cors-origin=https://a",
+                  "--http=127.0.0.1:8000,unix:/run/x/http.sock",
+                  "--worker=unix:/run/x/generation.sock", "--drain-timeout=7s", "--api-key-file=/k",
+                  "--tls-certificate=/c", "--tls-key=/t", "--worker-api-key-file=/k"));
+  EXPECT_THAT(specs[1].arguments, Not(Contains(HasSubstr("--http"))));
+  options.is_private = true;
+  EXPECT_EQ(ServiceSpecs(options).size(), 2u);
+  EXPECT_FALSE(HasGateway(Options({"--model=/m", "--http=none"})));
+}
+
 TEST(ServeOptions, PrivateServicesListenOnTheirSocketsOnly) {
   ServeOptions options = Options({"--model=/m", "--listen=0.0.0.0:1", "--metrics-address=:2"});
   EXPECT_EQ(ListenAddresses(options), "0.0.0.0:1");

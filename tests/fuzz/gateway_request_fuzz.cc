@@ -1,0 +1,130 @@
+// What strangers send to the gateway, and what models write. The first byte says what the rest is:
+// the body of a chat (c), a completion (p), /tokenize (t) or /detokenize (d); or an answer with
+// calls in the form of Hermes (h) or Llama (l), or with thoughts (r).
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "http_gateway/api/api_error.h"
+#include "http_gateway/api/chat_request.h"
+#include "http_gateway/api/completion_request.h"
+#include "http_gateway/api/reasoning_splitter.h"
+#include "http_gateway/api/tokenize_request.h"
+#include "http_gateway/api/tool_call_parser.h"
+
+namespace {
+
+using namespace retroinfer::gateway;  // NOLINT: one file
+
+void Require(bool condition) {
+  if (!condition) std::abort();
+}
+
+// A refusal is an error of OpenAI's shape that the client can read, and its own fault.
+void CheckRefusal(const absl::Status& status) {
+  const ApiError error = ToApiError(status, ErrorOrigin::kGateway);
+  Require(error.http_status == 400);
+  Require(ParseStrictJson(error.ToJson()).ok());
+}
+
+template <typename T>
+void CheckBody(std::string_view body, absl::StatusOr<T> (*read)(const Json&),
+               void (*check)(const T&)) {
+  const absl::StatusOr<Json> json = ParseStrictJson(body, {.depth_max = 64, .values_max = 10'000});
+  if (!json.ok()) return CheckRefusal(json.status());
+  const absl::StatusOr<T> request = read(*json);
+  if (!request.ok()) return CheckRefusal(request.status());
+  check(*request);
+}
+
+// gRPC would refuse it as broken if a string were not UTF-8.
+template <typename Message>
+void CheckMessage(const Message& message) {
+  Message copy;
+  Require(copy.ParseFromString(message.SerializeAsString()));
+}
+
+std::string Show(const std::vector<AnswerPiece>& pieces) {
+  std::string shown;
+  for (const AnswerPiece& piece : pieces) {
+    shown.append(piece.text);
+    if (!piece.call.has_value()) continue;
+    const absl::StatusOr<Json> arguments = ParseStrictJson(piece.call->arguments);
+    Require(arguments.ok() && arguments->is_object());
+    shown.append("[call]").append(piece.call->arguments);
+  }
+  return shown;
+}
+
+// An answer means the same however it is cut.
+void CheckCalls(ToolForm form, std::string_view text) {
+  ToolCallParser whole(form, {"f", "g"});
+  std::string expected = Show(whole.Append(text));
+  expected.append(Show(whole.Finish()));
+  ToolCallParser pieces(form, {"f", "g"});
+  std::string shown;
+  for (const char c : text) shown.append(Show(pieces.Append({&c, 1})));
+  shown.append(Show(pieces.Finish()));
+  Require(shown == expected);
+}
+
+void CheckThoughts(std::string_view text) {
+  for (const bool inside : {false, true}) {
+    ReasoningSplitter whole(inside), pieces(inside);
+    ReasoningSplitter::Parts expected = whole.Append(text);
+    const ReasoningSplitter::Parts rest = whole.Finish();
+    expected.reasoning.append(rest.reasoning);
+    expected.content.append(rest.content);
+    ReasoningSplitter::Parts shown;
+    const auto add = [&shown](const ReasoningSplitter::Parts& parts) {
+      shown.reasoning.append(parts.reasoning);
+      shown.content.append(parts.content);
+    };
+    for (const char c : text) add(pieces.Append({&c, 1}));
+    add(pieces.Finish());
+    Require(shown.reasoning == expected.reasoning && shown.content == expected.content);
+    Require(expected.reasoning.size() + expected.content.size() <= text.size());
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
+  namespace v1 = retroinfer::generation::v1;
+  switch (data[0]) {
+    case 'c':
+      CheckBody<ChatRequest>(rest, ReadChatRequest,
+                             [](const ChatRequest& request) { CheckMessage(request.call); });
+      break;
+    case 'p':
+      CheckBody<CompletionRequest>(rest, ReadCompletionRequest,
+                                   [](const CompletionRequest& request) {
+                                     Require(!request.calls.empty());
+                                     for (const auto& call : request.calls) CheckMessage(call);
+                                   });
+      break;
+    case 't':
+      CheckBody<v1::TokenizeRequest>(rest, ReadTokenizeRequest, CheckMessage<v1::TokenizeRequest>);
+      break;
+    case 'd':
+      CheckBody<v1::DetokenizeRequest>(rest, ReadDetokenizeRequest,
+                                       CheckMessage<v1::DetokenizeRequest>);
+      break;
+    case 'h':
+      CheckCalls(ToolForm::kHermes, rest);
+      break;
+    case 'l':
+      CheckCalls(ToolForm::kLlama, rest);
+      break;
+    case 'r':
+      CheckThoughts(rest);
+      break;
+    default:
+      break;
+  }
+  return 0;
+}
