@@ -20,9 +20,9 @@ constexpr float kQueryStrength = 0.6f;  // scores of a few units where a query m
 constexpr uint32_t kStayOf = 12;        // tokens that a topic lasts, on average
 constexpr int64_t kNumQueries = 1024;
 // Fitted together, so that pages come again as in text (synthetic_context.h).
-constexpr double kTextOverlap = 0.5;
-constexpr double kTextPopularity = 2.6;  // exponent of Zipf's law
-constexpr float kTextNoise = 1.5f;       // of a step, beside a direction of deviation 1
+constexpr double kTextOverlap = 0.3;
+constexpr double kTextPopularity = 2.2;  // exponent of Zipf's law
+constexpr float kTextNoise = 0.21f;      // of a step, as a part of a direction's length
 constexpr int64_t kChunkTokens = 4096;
 constexpr int64_t kLayerShift = 64;  // tokens between the beginnings of two layers
 
@@ -86,7 +86,8 @@ std::vector<uint16_t> MakeQueries(const SyntheticShape& shape, std::span<const f
   const bool as_text = !shape.overlap.has_value();
   const auto keep = static_cast<float>(shape.overlap.value_or(kTextOverlap));
   const float renew = std::sqrt(std::max(0.0f, 1.0f - keep * keep));
-  const float of_step = as_text ? kTextNoise : 0.0f;
+  // By its length, so that it disturbs scores as much whatever the dimension.
+  const float of_step = as_text ? kTextNoise * std::sqrt(static_cast<float>(dim)) : 0.0f;
   std::vector<TopicPopularity> popularity;
   for (size_t head = 0; head < kv_heads; ++head) {
     popularity.emplace_back(NumTopics(shape), as_text ? kTextPopularity : 0.0, random);
