@@ -171,8 +171,8 @@ ServiceSpec GatewaySpec(const ServeOptions& options) {
   ServiceSpec spec = {.name = "http_gateway",
                       .arguments = Arguments(options, Service::kGateway, "http_gateway"),
                       .health_address = socket,
-                      .health_is_http = true,
                       .stop_grace = options.drain_timeout + absl::Seconds(15),
+                      .health_is_http = true,
                       .counts_restarts = true};
   spec.arguments.push_back(absl::StrCat("--http=", options.Passed("--http"), ",", socket));
   spec.arguments.push_back(absl::StrCat("--worker=", WorkerAddress(options)));

@@ -19,8 +19,8 @@ struct ServiceSpec {
   std::string name;                    // for messages
   std::vector<std::string> arguments;  // the first is the program's path
   std::string health_address;          // where its health service listens
-  bool health_is_http = false;         // it answers GET /health there, on a unix socket
   absl::Duration stop_grace;           // from SIGTERM to SIGKILL
+  bool health_is_http = false;         // it answers GET /health there, on a unix socket
   bool counts_restarts = false;        // takes --restarts: how often it was restarted before
   int output = -1;                     // takes its stdout and stderr, see ChildProcess::Start()
   std::string log_path = {};           // what `output` writes, for messages; empty: unknown

@@ -117,7 +117,9 @@ TEST_F(LocalEnginePlanTest, EachPlanIsCarriedOutInFull) {
     for (const RequestDescription& request : next.requests) {
       const bool admitted =
           std::find(plan.admit.begin(), plan.admit.end(), request.id) != plan.admit.end();
-      if (admitted) EXPECT_NE(request.phase, RequestPhase::kWaiting) << "plan " << i;
+      if (admitted) {
+        EXPECT_NE(request.phase, RequestPhase::kWaiting) << "plan " << i;
+      }
       const bool decoded =
           std::find(plan.decode.begin(), plan.decode.end(), request.id) != plan.decode.end();
       for (const RequestDescription& before : trace_.inputs[i].requests) {

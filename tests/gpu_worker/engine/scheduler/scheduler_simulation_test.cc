@@ -109,7 +109,6 @@ std::vector<double> FirstTokens(const SimulationResult& result, Predicate of) {
   return waits;
 }
 bool IsShort(const SimulatedRequest& request) { return request.prompt_tokens <= 1500; }
-bool Any(const SimulatedRequest&) { return true; }
 
 void ExpectAllEnd(const SimulationResult& result, uint64_t seed) {
   EXPECT_EQ(result.broken, "") << "seed " << seed;
