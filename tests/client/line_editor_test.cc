@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace retroinfer::client {
@@ -54,12 +56,22 @@ class LineEditorTest : public ::testing::Test {
     }
     std::thread typist([&] {
       AwaitShown("> ");
+      AwaitRawMode();
       EXPECT_EQ(::write(person_, keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
       if (then) then();
     });
     const LineEditor::Result result = editor_->ReadLine(line);
     typist.join();
     return result;
+  }
+  // The editor shows its prompt, and then takes the editing of lines from the terminal.
+  void AwaitRawMode() const {
+    termios settings{};
+    for (int i = 0; i < 120'000; ++i) {
+      if (::tcgetattr(person_, &settings) == 0 && (settings.c_lflag & ICANON) == 0) return;
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+    ADD_FAILURE() << "the terminal still edits lines";
   }
   void AwaitShown(const std::string& text) {
     const auto shown = [&] { return shown_.find(text) != std::string::npos; };

@@ -71,7 +71,7 @@ class ConfigurationTest(Base):
 
     def test_the_jobs_have_the_names_that_the_rules_use(self):
         jobs = {job["job_name"] for job in load(PROMETHEUS / "prometheus.yml")["scrape_configs"]}
-        self.assertEqual(jobs, {"gpu-worker", "kv-store"})
+        self.assertEqual(jobs, {"gpu-worker", "http-gateway", "kv-store"})
         for rule in rules():
             for _, matchers in promql.selectors(rule["expr"]):
                 for job in re.findall(r'job=~?"([^"]*)"', matchers):
