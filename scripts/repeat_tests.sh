@@ -22,7 +22,9 @@ trap end EXIT
 # What the tests make carries the project's name; others on this machine make files, too.
 leftovers() {
   { find /dev/shm "${TMPDIR:-/tmp}" -maxdepth 1 -name '*retroinfer*' 2>/dev/null || true
-    pgrep -u "$(id -u)" -x 'gpu_worker|kv_store_servic|http_gateway|retroinfer' || true; } | sort
+    for program in gpu_worker kv_store_servic http_gateway retroinfer; do
+      pgrep -u "$(id -u)" -x "$program" || true
+    done; } | sort
 }
 
 for _ in $(seq "$(nproc)"); do
