@@ -55,10 +55,12 @@ class GenerateCall::Sink : public GenerationSink {
     if (result.reason == FinishReason::kCancelled && call_->EndedByDeadline()) {
       summary.result.reason = FinishReason::kDeadline;
     }
-    call_->context_.sender->Post([observer = call_->context_.observer,
-                                  summary = std::move(summary)] { observer->OnFinished(summary); });
-    call_->AddFinished(index_, result);
-    call_.reset();
+    // One after the other: who reads the metrics after the stream's end finds the request there.
+    TaskPool* const sender = call_->context_.sender;
+    sender->Post([call = std::move(call_), index = index_, summary = std::move(summary), result] {
+      call->context_.observer->OnFinished(summary);
+      call->AddFinished(index, result);
+    });
   }
 
  private:
