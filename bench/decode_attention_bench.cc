@@ -49,12 +49,12 @@ class Decode {
     queries_ = RandomNormal(static_cast<size_t>(heads) * settings.head_dim, 3);
     q_ = data_.Activations(queries_, 1, heads * settings.head_dim);
     out_ = data_.Poisoned(1, heads * settings.head_dim);
-    scratch_ = data_.Allocate(backend.ops->DecodeAttentionScratchBytes(
+    scratch_ = data_.Allocate(backend.ops->attention().DecodeAttentionScratchBytes(
         1, static_cast<int32_t>(heads), static_cast<int32_t>(settings.head_dim)));
   }
 
   void Run() {
-    const absl::Status status = backend_.ops->DecodeAttention(
+    const absl::Status status = backend_.ops->attention().DecodeAttention(
         *backend_.stream, {.queries = q_.view,
                            .pool = {pool_.bytes(), geometry_},
                            .layer = 0,

@@ -18,7 +18,7 @@
 #include "bench/support/measure.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
-#include "gpu_worker/ops/cuda/decode_attention.h"
+#include "gpu_worker/ops/attention/cuda/decode_attention.h"
 
 namespace retroinfer {
 namespace {

@@ -93,7 +93,7 @@ class DecodeBench {
     geometry_ = config_.geometry(DType::kBf16);
     CreateMemory();
     CreatePolicy();
-    sampler_ = Must(Sampler::Create(*backend_.device, *backend_.ops, *backend_.stream,
+    sampler_ = Must(Sampler::Create(*backend_.device, backend_.ops->model(), *backend_.stream,
                                     settings.batch, config_.vocab_size));
     step_ = Must(
         DecodeStep::Create(*backend_.device, *backend_.stream, *model_, *sampler_, settings.batch));
@@ -175,8 +175,8 @@ class DecodeBench {
                                        .num_query_heads = query_heads,
                                        .max_tokens = settings_.context,
                                        .overlap = settings_.overlap})));
-    drifting_ = Must(DriftingQueries::Create(device, ops, *backend_.stream, *policy_, *context_,
-                                             geometry_.num_layers, settings_.batch));
+    drifting_ = Must(DriftingQueries::Create(device, ops.model(), *backend_.stream, *policy_,
+                                             *context_, geometry_.num_layers, settings_.batch));
   }
 
   std::unique_ptr<LiveRequest> MakeRequest(uint64_t id) {

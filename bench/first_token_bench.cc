@@ -103,8 +103,8 @@ class FirstTokenBench {
     CreateMemory();
     full_ = memory_->CreateFullPolicy();
     wave_ = memory_->CreateWavePolicy();
-    sampler_ = Must(
-        Sampler::Create(*backend_.device, *backend_.ops, *backend_.stream, 1, config_.vocab_size));
+    sampler_ = Must(Sampler::Create(*backend_.device, backend_.ops->model(), *backend_.stream, 1,
+                                    config_.vocab_size));
     step_ = Must(DecodeStep::Create(*backend_.device, *backend_.stream, *model_, *sampler_, 1));
     lane_ = Must(PrefillLane::Create({.device = backend_.device.get(),
                                       .ops = backend_.ops.get(),

@@ -55,7 +55,8 @@ class Bench {
     centroids_ = Allocate(kVectors * sizeof(float));
     value_sums_ = Allocate(kVectors * sizeof(float));
     radii_ = Allocate(size_t{kHeads} * kClusters * sizeof(float));
-    cluster_scratch_ = Allocate(ops_->ClusterKeysScratchBytes(kHeads, kDim, kTokens, kClusters));
+    cluster_scratch_ =
+        Allocate(ops_->index().ClusterKeysScratchBytes(kHeads, kDim, kTokens, kClusters));
     write_scratch_ = Allocate(size_t{8} * kHeads * (kTokens + kClusters));
     constexpr size_t kBlocks = kClusters / kClustersPerMetaBlock;
     pool_bytes_ = Allocate(kBlocks * MetaPoolView::BlockBytes(geometry_));
@@ -127,17 +128,17 @@ class Bench {
   }
 
   void Cluster(uint32_t layer, bool centre) {
-    Must(ops_->ClusterKeys(*stream_, {.kv = Kv(layer),
-                                      .num_tokens = kTokens,
-                                      .num_clusters = kClusters,
-                                      .rounds = kRounds,
-                                      .centre_keys = centre,
-                                      .assignment = assignment_.as<int32_t>(),
-                                      .sizes = sizes_.as<int32_t>(),
-                                      .centroids = centroids_.as<float>(),
-                                      .value_sums = value_sums_.as<float>(),
-                                      .radii = radii_.as<float>(),
-                                      .scratch = cluster_scratch_.bytes()}));
+    Must(ops_->index().ClusterKeys(*stream_, {.kv = Kv(layer),
+                                              .num_tokens = kTokens,
+                                              .num_clusters = kClusters,
+                                              .rounds = kRounds,
+                                              .centre_keys = centre,
+                                              .assignment = assignment_.as<int32_t>(),
+                                              .sizes = sizes_.as<int32_t>(),
+                                              .centroids = centroids_.as<float>(),
+                                              .value_sums = value_sums_.as<float>(),
+                                              .radii = radii_.as<float>(),
+                                              .scratch = cluster_scratch_.bytes()}));
   }
   void ResetPages() {
     Must(cudaMemcpyAsync(next_page_.bytes().device_data(), &layout_.first_kv_page, sizeof(uint32_t),
@@ -150,38 +151,39 @@ class Bench {
     return page;
   }
   void Write(uint32_t layer) {
-    Must(ops_->WriteSegment(*stream_, {.kv = Kv(layer),
-                                       .num_tokens = kTokens,
-                                       .num_clusters = kClusters,
-                                       .assignment = assignment_.as<const int32_t>(),
-                                       .sizes = sizes_.as<const int32_t>(),
-                                       .centroids = centroids_.as<const float>(),
-                                       .value_sums = value_sums_.as<const float>(),
-                                       .radii = radii_.as<const float>(),
-                                       .layer = kLayerOfExtent,
-                                       .geometry = geometry_,
-                                       .extent = extent_,
-                                       .next_page = next_page_.as<uint32_t>().device_data(),
-                                       .pool = {pool_bytes_.bytes(), geometry_},
-                                       .meta_blocks = meta_blocks_.as<const MetaBlockId>(),
-                                       .scratch = write_scratch_.bytes()}));
+    Must(ops_->index().WriteSegment(*stream_, {.kv = Kv(layer),
+                                               .num_tokens = kTokens,
+                                               .num_clusters = kClusters,
+                                               .assignment = assignment_.as<const int32_t>(),
+                                               .sizes = sizes_.as<const int32_t>(),
+                                               .centroids = centroids_.as<const float>(),
+                                               .value_sums = value_sums_.as<const float>(),
+                                               .radii = radii_.as<const float>(),
+                                               .layer = kLayerOfExtent,
+                                               .geometry = geometry_,
+                                               .extent = extent_,
+                                               .next_page = next_page_.as<uint32_t>().device_data(),
+                                               .pool = {pool_bytes_.bytes(), geometry_},
+                                               .meta_blocks = meta_blocks_.as<const MetaBlockId>(),
+                                               .scratch = write_scratch_.bytes()}));
   }
   void Load() {
-    Must(ops_->LoadSegmentIndex(*stream_, {.extent = extent_,
-                                           .num_tokens = kTokens,
-                                           .layer = kLayerOfExtent,
-                                           .pool = {pool_bytes_.bytes(), geometry_},
-                                           .meta_blocks = meta_blocks_.as<const MetaBlockId>()}));
+    Must(ops_->index().LoadSegmentIndex(*stream_,
+                                        {.extent = extent_,
+                                         .num_tokens = kTokens,
+                                         .layer = kLayerOfExtent,
+                                         .pool = {pool_bytes_.bytes(), geometry_},
+                                         .meta_blocks = meta_blocks_.as<const MetaBlockId>()}));
   }
   void Read() {
     LayerKv out = Kv(0);
     out.keys = out_.bytes().device_data();
     out.values = out.keys + kHeads * kHeadBytes;
-    Must(ops_->ReadSegmentLayer(*stream_, {.extent = extent_,
-                                           .geometry = geometry_,
-                                           .num_tokens = kTokens,
-                                           .layer = kLayerOfExtent,
-                                           .out = out}));
+    Must(ops_->index().ReadSegmentLayer(*stream_, {.extent = extent_,
+                                                   .geometry = geometry_,
+                                                   .num_tokens = kTokens,
+                                                   .layer = kLayerOfExtent,
+                                                   .out = out}));
   }
 
   // Median milliseconds of one call; the first calls are not counted.

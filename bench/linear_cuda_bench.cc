@@ -108,7 +108,7 @@ void MeasureProjection(Machine& machine, const Projection& projection) {
   const DeviceBuffer random = machine.Random(bytes);
   Must(machine.stream().Synchronize());
   for (size_t i = 0; i < copies; ++i) {
-    weights.push_back(Must(machine.ops().PrepareLinear(
+    weights.push_back(Must(machine.ops().model().PrepareLinear(
         {.weight = MatrixView::Dense(random.bytes(), DType::kBf16, projection.out, projection.in),
          .bias = std::nullopt})));
   }
@@ -120,7 +120,7 @@ void MeasureProjection(Machine& machine, const Projection& projection) {
                                             DTypeBytes(projection.out_dtype));
     const double us = machine.Microseconds(copies, [&] {
       for (const auto& weight : weights) {
-        Must(machine.ops().Linear(
+        Must(machine.ops().model().Linear(
             machine.stream(),
             {.linear = weight.get(),
              .in = MatrixView::Dense(in.bytes(), DType::kBf16, rows, projection.in),
@@ -152,17 +152,17 @@ void MeasureSampling(Machine& machine, const char* name, size_t batch, const Sam
   const DeviceBuffer scratch =
       machine.Allocate(SamplingScratchBytes(static_cast<int64_t>(batch), kVocab));
   const double us = machine.Microseconds(1, [&] {
-    Must(machine.ops().Sampling(machine.stream(),
-                                {.logits = MatrixView::Dense(logits.bytes(), DType::kF32,
-                                                             static_cast<int64_t>(batch), kVocab),
-                                 .rows = rows.as<const SamplingRow>(),
-                                 .biases = {},
-                                 .occurrences = {},
-                                 .tokens = tokens.as<int32_t>(),
-                                 .logprobs = logprobs.as<float>(),
-                                 .top_tokens = top_tokens.as<int32_t>(),
-                                 .top_logprobs = top_logprobs.as<float>(),
-                                 .scratch = scratch.bytes()}));
+    Must(machine.ops().model().Sampling(
+        machine.stream(), {.logits = MatrixView::Dense(logits.bytes(), DType::kF32,
+                                                       static_cast<int64_t>(batch), kVocab),
+                           .rows = rows.as<const SamplingRow>(),
+                           .biases = {},
+                           .occurrences = {},
+                           .tokens = tokens.as<int32_t>(),
+                           .logprobs = logprobs.as<float>(),
+                           .top_tokens = top_tokens.as<int32_t>(),
+                           .top_logprobs = top_logprobs.as<float>(),
+                           .scratch = scratch.bytes()}));
   });
   std::printf("sampling %-28s batch %3zu %9.1f us\n", name, batch, us);
 }

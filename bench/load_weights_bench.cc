@@ -224,7 +224,7 @@ class LoadBench {
 
   ModelWeights Load(const Checkpoint& checkpoint, CheckpointHasher* hasher) {
     return Must(LoadModelWeights(
-        *backend_.device, *backend_.ops, config_, checkpoint,
+        *backend_.device, backend_.ops->model(), config_, checkpoint,
         {.source = WeightSource::kReading, .num_threads = settings_.threads, .hasher = hasher}));
   }
 

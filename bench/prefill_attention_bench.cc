@@ -83,7 +83,7 @@ class Attention {
         first_token_(tokens - num_queries) {}
 
   void Run() {
-    const absl::Status status = backend_.ops->PrefillAttention(
+    const absl::Status status = backend_.ops->attention().PrefillAttention(
         *backend_.stream, {.queries = q_.view,
                            .kv = kv_.view(),
                            .first_token = first_token_,

@@ -127,7 +127,7 @@ class Context {
                                .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
                                .out = full_out_[layer].view,
                                .scratch = scratch_.bytes()};
-      RI_CHECK(backend_.ops->DecodeAttention(*backend_.stream, args).ok());
+      RI_CHECK(backend_.ops->attention().DecodeAttention(*backend_.stream, args).ok());
     }
   }
   // Empties the block cache, which stands alone here: takes the log's entries itself.
@@ -192,7 +192,7 @@ void Context::Allocate() {
   arena_.resize(size_t{arena_pages} * kPageBytes);
   plane_ = std::make_unique<DataPlaneMemory>(kSlots, 1 << 17, 64, arena_pages);
   cache_ =
-      *BlockCache::Create(*backend_.device, *backend_.ops, *backend_.stream,
+      *BlockCache::Create(*backend_.device, backend_.ops->block_cache(), *backend_.stream,
                           {.num_slots = kSlots, .num_transient = 4096}, arena_, plane_->bytes());
   const int64_t num_blocks =
       1 + (tokens_ - kSinkTokens + kDenseBlockTokens - 1) / kDenseBlockTokens;
@@ -215,7 +215,8 @@ void Context::Allocate() {
   std::vector<MetaBlockId> meta(static_cast<size_t>(num_meta_blocks_));
   std::iota(meta.begin(), meta.end(), 0);
   meta_blocks_ = data_.Upload(meta);
-  scratch_ = data_.Allocate(backend_.ops->DecodeAttentionScratchBytes(1, kQueryHeads, kDim));
+  scratch_ =
+      data_.Allocate(backend_.ops->attention().DecodeAttentionScratchBytes(1, kQueryHeads, kDim));
   builder_ =
       *SegmentBuilder::Create(*backend_.device, *backend_.ops, *backend_.background, meta_pool(),
                               {.host = arena_, .device = cache_->device_arena()}, {},
@@ -245,11 +246,11 @@ void Context::BuildLayer(uint32_t layer, const LayerKv& kv,
   const DeviceSpan<const DenseBlockId> blocks(full_blocks_.as<const DenseBlockId>());
   FillDenseArgs fill{.in = kv, .pool = dense_pool(), .layer = layer, .block_ids = blocks.first(1)};
   fill.num_tokens = kSinkTokens;
-  RI_CHECK(backend_.ops->FillDense(*backend_.stream, fill).ok());
+  RI_CHECK(backend_.ops->attention().FillDense(*backend_.stream, fill).ok());
   fill.first_token = kSinkTokens;
   fill.num_tokens = tokens_ - kSinkTokens;
   fill.block_ids = blocks.subspan(1, blocks.size() - 1);
-  RI_CHECK(backend_.ops->FillDense(*backend_.stream, fill).ok());
+  RI_CHECK(backend_.ops->attention().FillDense(*backend_.stream, fill).ok());
   bench::Samples build;
   build.Time([&] {
     for (const SegmentBuilder::Ticket ticket : tickets) {

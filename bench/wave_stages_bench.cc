@@ -99,12 +99,12 @@ class Stages {
     select_scratch_ =
         data_.Allocate(size_t{shape_.rows} * static_cast<size_t>(shape_.clusters) * 8);
     estimate_scratch_ = data_.Allocate(
-        ops().EstimateScratchBytes(shape_.max_batch, kQueryHeads, kDim, shape_.estimated));
+        ops().index().EstimateScratchBytes(shape_.max_batch, kQueryHeads, kDim, shape_.estimated));
     partial_ = floats(static_cast<size_t>(shape_.max_batch) * kQueryHeads * (kDim + 2));
     budgets_ = data_.Upload(std::vector<SelectionBudget>(
         shape_.max_batch,
         {shape_.clusters, shape_.retrieved, shape_.estimated, GroupRanking::kMaxOfSoftmax}));
-    attend_scratch_ = data_.Allocate(ops().DecodeAttentionScratchBytes(
+    attend_scratch_ = data_.Allocate(ops().attention().DecodeAttentionScratchBytes(
         shape_.max_batch, kQueryHeads, static_cast<int32_t>(kDim)));
     out_.push_back(data_.Poisoned(shape_.max_batch, kQueryHeads * kDim));
     FillDense();
@@ -136,18 +136,18 @@ class Stages {
   }
 
   void Score(CudaStream& stream, int32_t batch, uint32_t set) {
-    Ok(ops().CentroidScore(stream, {.queries = queries_[set].view.Rows(0, batch),
-                                    .pool = pool(),
-                                    .layer = set,
-                                    .indexes = indexes(batch),
-                                    .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
-                                    .max_clusters = shape_.clusters,
-                                    .scores = scores_.as<float>(),
-                                    .radius_weight = 0.5f,
-                                    .ranks = ranks_.as<float>()}));
+    Ok(ops().index().CentroidScore(stream, {.queries = queries_[set].view.Rows(0, batch),
+                                            .pool = pool(),
+                                            .layer = set,
+                                            .indexes = indexes(batch),
+                                            .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
+                                            .max_clusters = shape_.clusters,
+                                            .scores = scores_.as<float>(),
+                                            .radius_weight = 0.5f,
+                                            .ranks = ranks_.as<float>()}));
   }
   void Select(CudaStream& stream, int32_t batch) {
-    Ok(ops().ClusterSelect(
+    Ok(ops().index().ClusterSelect(
         stream, {.scores = ranks_.as<const float>(),
                  .max_clusters = shape_.clusters,
                  .batch = batch,
@@ -165,38 +165,39 @@ class Stages {
   void Estimate(CudaStream& stream, int32_t batch, uint32_t set) {
     const size_t heads = static_cast<size_t>(shape_.max_batch) * kQueryHeads;
     const DeviceSpan<float> out = partial_.as<float>();
-    Ok(ops().Estimate(stream, {.pool = pool(),
-                               .layer = set,
-                               .indexes = indexes(batch),
-                               .batch = batch,
-                               .num_query_heads = kQueryHeads,
-                               .scores = scores_.as<const float>(),
-                               .max_clusters = shape_.clusters,
-                               .estimated = estimated_.as<const int32_t>(),
-                               .num_estimated = num_estimated_.as<const int32_t>(),
-                               .max_estimated = shape_.estimated,
-                               .out = {out.first(heads), out.subspan(heads, heads),
-                                       out.subspan(2 * heads, heads * kDim)},
-                               .scratch = estimate_scratch_.bytes()}));
+    Ok(ops().index().Estimate(stream, {.pool = pool(),
+                                       .layer = set,
+                                       .indexes = indexes(batch),
+                                       .batch = batch,
+                                       .num_query_heads = kQueryHeads,
+                                       .scores = scores_.as<const float>(),
+                                       .max_clusters = shape_.clusters,
+                                       .estimated = estimated_.as<const int32_t>(),
+                                       .num_estimated = num_estimated_.as<const int32_t>(),
+                                       .max_estimated = shape_.estimated,
+                                       .out = {out.first(heads), out.subspan(heads, heads),
+                                               out.subspan(2 * heads, heads * kDim)},
+                                       .scratch = estimate_scratch_.bytes()}));
   }
   void LookUp(CudaStream& stream, int32_t batch, uint32_t set) {
-    Ok(ops().PageLookup(stream, {.cache = cache(),
-                                 .counters = counters_.as<BlockCacheCounters>().device_data(),
-                                 .pool = pool(),
-                                 .layer = set,
-                                 .indexes = indexes(batch),
-                                 .batch = batch,
-                                 .num_kv_heads = kHeads,
-                                 .retrieved = looked_up_.as<const int32_t>(),
-                                 .num_retrieved = num_looked_up_.as<const int32_t>(),
-                                 .max_retrieved = shape_.looked_up,
-                                 .max_pages = shape_.looked_up * kPagesPerCluster,
-                                 .pages = refs_.as<PageRef>(),
-                                 .num_pages = num_pages_.as<int32_t>()}));
+    Ok(ops().block_cache().PageLookup(stream,
+                                      {.cache = cache(),
+                                       .counters = counters_.as<BlockCacheCounters>().device_data(),
+                                       .pool = pool(),
+                                       .layer = set,
+                                       .indexes = indexes(batch),
+                                       .batch = batch,
+                                       .num_kv_heads = kHeads,
+                                       .retrieved = looked_up_.as<const int32_t>(),
+                                       .num_retrieved = num_looked_up_.as<const int32_t>(),
+                                       .max_retrieved = shape_.looked_up,
+                                       .max_pages = shape_.looked_up * kPagesPerCluster,
+                                       .pages = refs_.as<PageRef>(),
+                                       .num_pages = num_pages_.as<int32_t>()}));
   }
 
   void Admit(CudaStream& stream) {
-    Ok(ops().AdmitPages(
+    Ok(ops().block_cache().AdmitPages(
         stream, {.cache = cache(), .counters = counters_.as<BlockCacheCounters>().device_data()}));
   }
   // As it was before the last layer's admissions.
@@ -213,7 +214,7 @@ class Stages {
   void Attend(CudaStream& stream, int32_t batch, uint32_t set, const Event* estimate_ready) {
     const size_t heads = static_cast<size_t>(shape_.max_batch) * kQueryHeads;
     const DeviceSpan<float> estimate = partial_.as<float>();
-    Ok(ops().DecodeAttention(
+    Ok(ops().attention().DecodeAttention(
         stream, {.queries = queries_[set].view.Rows(0, batch),
                  .pool = {dense_.bytes(), kGeometry},
                  .layer = set,

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "gpu_worker/ops/decode_attention.h"
+#include "gpu_worker/ops/attention/decode_attention.h"
 
 namespace retroinfer::bench {
 

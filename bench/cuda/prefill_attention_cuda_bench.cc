@@ -11,7 +11,7 @@
 #include "common/log/check.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
-#include "gpu_worker/ops/cuda/prefill_attention.h"
+#include "gpu_worker/ops/attention/cuda/prefill_attention.h"
 #include "tests/support/device_data.h"
 
 namespace retroinfer {

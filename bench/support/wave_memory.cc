@@ -41,10 +41,10 @@ WaveMemory::WaveMemory(test_support::Backend& backend, Sizes sizes)
       num_slots_, DataPlane::LogCapacityFor(num_slots_), DataPlane::RequestCapacityFor(num_slots_),
       pages);
   uint32_t num_transient = 0;
-  if (backend.ops->uses_transient_slots()) {
+  if (backend.ops->block_cache().uses_transient_slots()) {
     num_transient = kTransientSlotsPerRow * static_cast<uint32_t>(sizes_.max_batch);
   }
-  cache_ = Must(BlockCache::Create(*backend.device, *backend.ops, *backend.stream,
+  cache_ = Must(BlockCache::Create(*backend.device, backend.ops->block_cache(), *backend.stream,
                                    {.num_slots = num_slots_, .num_transient = num_transient},
                                    arena_, plane_->bytes()));
   store_ = std::make_unique<kvstore::DataPlaneServer>(plane_->view(),
@@ -59,7 +59,7 @@ WaveMemory::WaveMemory(test_support::Backend& backend, Sizes sizes)
 }
 
 std::unique_ptr<FullPolicy> WaveMemory::CreateFullPolicy() {
-  return Must(FullPolicy::Create(*backend_.device, *backend_.ops, *backend_.stream,
+  return Must(FullPolicy::Create(*backend_.device, backend_.ops->attention(), *backend_.stream,
                                  memory_->dense_pool(), memory_->tables(), sizes_.num_query_heads,
                                  sizes_.max_batch));
 }

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/sequence_kv.h"
-#include "gpu_worker/ops/layer_kv.h"
+#include "gpu_worker/ops/attention/layer_kv.h"
 #include "gpu_worker/ops/matrix.h"
 
 namespace retroinfer {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "gpu_worker/ops/cluster_select.h"
+#include "gpu_worker/ops/index/cluster_select.h"
 
 namespace retroinfer {
 

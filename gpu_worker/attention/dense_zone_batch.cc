@@ -7,8 +7,8 @@
 
 namespace retroinfer {
 
-absl::StatusOr<DenseZoneBatch> DenseZoneBatch::Create(Device& device, Ops& ops, Stream& stream,
-                                                      const DensePoolView& pool,
+absl::StatusOr<DenseZoneBatch> DenseZoneBatch::Create(Device& device, AttentionOps& ops,
+                                                      Stream& stream, const DensePoolView& pool,
                                                       BlockTables& tables, int32_t max_batch) {
   DenseZoneBatch batch(device, ops, stream, pool, tables);
   const size_t rows = static_cast<size_t>(max_batch);

@@ -12,13 +12,13 @@
 #include "gpu_worker/attention/block_tables.h"
 #include "gpu_worker/attention/sequence_kv.h"
 #include "gpu_worker/device/staged_arrays.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/attention/attention_ops.h"
 
 namespace retroinfer {
 
 class DenseZoneBatch {
  public:
-  static absl::StatusOr<DenseZoneBatch> Create(Device& device, Ops& ops, Stream& stream,
+  static absl::StatusOr<DenseZoneBatch> Create(Device& device, AttentionOps& ops, Stream& stream,
                                                const DensePoolView& pool, BlockTables& tables,
                                                int32_t max_batch);
 
@@ -42,12 +42,12 @@ class DenseZoneBatch {
  private:
   enum Array : size_t { kZones, kBlocks, kPlaces };
 
-  DenseZoneBatch(Device& device, Ops& ops, Stream& stream, const DensePoolView& pool,
+  DenseZoneBatch(Device& device, AttentionOps& ops, Stream& stream, const DensePoolView& pool,
                  BlockTables& tables)
       : device_(&device), ops_(&ops), stream_(&stream), pool_(pool), tables_(&tables) {}
 
   Device* device_;
-  Ops* ops_;
+  AttentionOps* ops_;
   Stream* stream_;
   DensePoolView pool_;
   BlockTables* tables_;

@@ -8,8 +8,8 @@
 namespace retroinfer {
 
 absl::StatusOr<std::unique_ptr<FullPolicy>> FullPolicy::Create(
-    Device& device, Ops& ops, Stream& stream, const DensePoolView& pool, BlockTables& tables,
-    int32_t num_query_heads, int32_t max_batch) {
+    Device& device, AttentionOps& ops, Stream& stream, const DensePoolView& pool,
+    BlockTables& tables, int32_t num_query_heads, int32_t max_batch) {
   ASSIGN_OR_RETURN(DenseZoneBatch dense,
                    DenseZoneBatch::Create(device, ops, stream, pool, tables, max_batch));
   auto policy = absl::WrapUnique(new FullPolicy(ops, stream, std::move(dense)));

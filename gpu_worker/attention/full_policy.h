@@ -13,8 +13,8 @@ namespace retroinfer {
 class FullPolicy final : public AttentionPolicy {
  public:
   static absl::StatusOr<std::unique_ptr<FullPolicy>> Create(
-      Device& device, Ops& ops, Stream& stream, const DensePoolView& pool, BlockTables& tables,
-      int32_t num_query_heads, int32_t max_batch);
+      Device& device, AttentionOps& ops, Stream& stream, const DensePoolView& pool,
+      BlockTables& tables, int32_t num_query_heads, int32_t max_batch);
 
   KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
@@ -32,10 +32,10 @@ class FullPolicy final : public AttentionPolicy {
   BytesRead LastStepBytes(size_t row) const override;
 
  private:
-  FullPolicy(Ops& ops, Stream& stream, DenseZoneBatch dense)
+  FullPolicy(AttentionOps& ops, Stream& stream, DenseZoneBatch dense)
       : ops_(ops), stream_(stream), dense_(std::move(dense)) {}
 
-  Ops& ops_;
+  AttentionOps& ops_;
   Stream& stream_;
   DenseZoneBatch dense_;
   DeviceBuffer scratch_;

@@ -85,14 +85,15 @@ absl::Status WaveDecode::Allocate() {
   RETURN_IF_ERROR(allocate(query_rows * sizeof(float), estimate_max_));
   RETURN_IF_ERROR(allocate(query_rows * sizeof(float), estimate_sum_));
   RETURN_IF_ERROR(allocate(query_rows * geometry.head_dim * sizeof(float), estimate_acc_));
-  RETURN_IF_ERROR(allocate(ops_.EstimateScratchBytes(limits_.max_batch, limits_.num_query_heads,
-                                                     static_cast<int32_t>(geometry.head_dim),
-                                                     static_cast<int64_t>(clusters)),
-                           estimate_scratch_));
   RETURN_IF_ERROR(
-      allocate(ops_.DecodeAttentionScratchBytes(limits_.max_batch, limits_.num_query_heads,
-                                                static_cast<int32_t>(geometry.head_dim)),
-               attend_scratch_));
+      allocate(ops_.index().EstimateScratchBytes(limits_.max_batch, limits_.num_query_heads,
+                                                 static_cast<int32_t>(geometry.head_dim),
+                                                 static_cast<int64_t>(clusters)),
+               estimate_scratch_));
+  RETURN_IF_ERROR(allocate(
+      ops_.attention().DecodeAttentionScratchBytes(limits_.max_batch, limits_.num_query_heads,
+                                                   static_cast<int32_t>(geometry.head_dim)),
+      attend_scratch_));
   ASSIGN_OR_RETURN(execution_, ExecutionBuffer::Create(device_, geometry, limits_.max_batch,
                                                        static_cast<int64_t>(clusters)));
   return absl::OkStatus();
@@ -166,7 +167,7 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const MatrixView& queri
 }
 
 absl::Status WaveDecode::Score(uint32_t layer, const MatrixView& queries) {
-  return ops_.CentroidScore(
+  return ops_.index().CentroidScore(
       stream_, {.queries = queries,
                 .pool = meta_pool_,
                 .layer = layer,
@@ -182,7 +183,7 @@ absl::Status WaveDecode::Score(uint32_t layer, const MatrixView& queries) {
 
 absl::Status WaveDecode::Select() {
   const DeviceBuffer& ranks = limits_.radius_weight != 0 ? ranks_ : scores_;
-  return ops_.ClusterSelect(
+  return ops_.index().ClusterSelect(
       stream_,
       {.scores = Rows<const float>(ranks, limits_.num_query_heads, max_clusters_),
        .max_clusters = max_clusters_,
@@ -207,7 +208,7 @@ AttentionPartialView WaveDecode::EstimateView() const {
 }
 
 absl::Status WaveDecode::EstimateOn(Stream& stream, uint32_t layer) {
-  return ops_.Estimate(
+  return ops_.index().Estimate(
       stream, {.pool = meta_pool_,
                .layer = layer,
                .indexes = Indexes(),
@@ -235,7 +236,7 @@ absl::Status WaveDecode::DownloadStep() {
 
 absl::Status WaveDecode::LookUpPages(uint32_t layer) {
   const auto batch = static_cast<int32_t>(batch_);
-  return ops_.PageLookup(
+  return ops_.block_cache().PageLookup(
       stream_, {.cache = cache_.view(),
                 .counters = cache_.counters(),
                 .pool = meta_pool_,
@@ -268,7 +269,7 @@ absl::Status WaveDecode::AttendAfter(const Event* estimate_ready, uint32_t layer
     args.estimate = EstimateView();
     args.estimate_ready = estimate_ready;
   }
-  return ops_.DecodeAttention(stream_, args);
+  return ops_.attention().DecodeAttention(stream_, args);
 }
 
 double WaveDecode::LastStepIndexBytes(size_t row) const {

@@ -80,7 +80,8 @@ class WaveDecode {
   absl::Status Allocate();
   absl::Status EstimateOn(Stream& stream, uint32_t layer);
   absl::Status AdmitPagesOn(Stream& stream) {
-    return ops_.AdmitPages(stream, {.cache = cache_.view(), .counters = cache_.counters()});
+    return ops_.block_cache().AdmitPages(stream,
+                                         {.cache = cache_.view(), .counters = cache_.counters()});
   }
   absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const MatrixView& queries,
                            const MatrixView& out);

@@ -38,8 +38,8 @@ absl::StatusOr<std::unique_ptr<WavePolicy>> WavePolicy::Create(const WaveIndexSe
                                                                int32_t max_batch, Parts parts) {
   ASSIGN_OR_RETURN(
       DenseZoneBatch dense,
-      DenseZoneBatch::Create(*parts.device, *parts.ops, *parts.stream, parts.memory->dense_pool(),
-                             parts.memory->tables(), max_batch));
+      DenseZoneBatch::Create(*parts.device, parts.ops->attention(), *parts.stream,
+                             parts.memory->dense_pool(), parts.memory->tables(), max_batch));
   ASSIGN_OR_RETURN(auto computed, parts.device->CreateEvent());
   auto policy = absl::WrapUnique(
       new WavePolicy(settings, std::move(parts), std::move(dense), std::move(computed)));
@@ -136,7 +136,7 @@ absl::Status WavePolicy::LoadCachedIndexes(const SequenceKv& sequence, const Sta
     const Extent& extent = sequence.extents[i];
     const uint32_t num_tokens = state.plan[i].num_tokens;
     const auto num_blocks = static_cast<size_t>(MetaBlocksOf(num_tokens));
-    RETURN_IF_ERROR(parts_.ops->LoadSegmentIndex(
+    RETURN_IF_ERROR(parts_.ops->index().LoadSegmentIndex(
         *parts_.stream,
         {.extent = parts_.cache->device_arena().subspan(size_t{extent.first_page} * kPageBytes,
                                                         size_t{extent.num_pages} * kPageBytes),

@@ -68,15 +68,15 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                            .meta_blocks = plan.meta_blocks,
                                                            .max_sequences = MaxSequences(plan),
                                                            .max_model_len = plan.max_model_len}));
-  ASSIGN_OR_RETURN(parts.cache, BlockCache::Create(device, ops, compute,
+  ASSIGN_OR_RETURN(parts.cache, BlockCache::Create(device, ops.block_cache(), compute,
                                                    {.num_slots = plan.num_slots,
                                                     .num_transient = plan.num_transient_slots},
                                                    environment.arena, environment.data_plane));
   ASSIGN_OR_RETURN(
       parts.full,
-      FullPolicy::Create(device, ops, compute, parts.memory->dense_pool(), parts.memory->tables(),
-                         static_cast<int32_t>(environment.model->config().num_query_heads),
-                         plan.max_batch));
+      FullPolicy::Create(
+          device, ops.attention(), compute, parts.memory->dense_pool(), parts.memory->tables(),
+          static_cast<int32_t>(environment.model->config().num_query_heads), plan.max_batch));
   ASSIGN_OR_RETURN(parts.wave,
                    MakeWavePolicy(environment, plan, settings, *parts.memory, *parts.cache));
   parts.full_requests = parts.full.get();
@@ -104,7 +104,7 @@ absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const Me
   parts.synthetic_context = std::make_unique<SyntheticContext>(std::move(context));
   for (AttentionPolicy** const policy : {&parts.full_requests, &parts.wave_requests}) {
     ASSIGN_OR_RETURN(std::unique_ptr<DriftingQueries> drifting,
-                     DriftingQueries::Create(device, ops, *environment.compute, **policy,
+                     DriftingQueries::Create(device, ops.model(), *environment.compute, **policy,
                                              *parts.synthetic_context, plan.geometry.num_layers,
                                              plan.max_batch));
     auto prefill =

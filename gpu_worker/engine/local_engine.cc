@@ -59,7 +59,7 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngin
 
 absl::Status LocalEngine::CreateWorkspaces() {
   const MemoryPlan& plan = options_.plan;
-  ASSIGN_OR_RETURN(sampler_, Sampler::Create(*parts_.device, *parts_.ops, *parts_.stream,
+  ASSIGN_OR_RETURN(sampler_, Sampler::Create(*parts_.device, parts_.ops->model(), *parts_.stream,
                                              plan.max_batch, parts_.model->config().vocab_size));
   ASSIGN_OR_RETURN(decode_step_, DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model,
                                                     *sampler_, plan.max_batch));

@@ -6,7 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/kv/segment_layout.h"
 #include "common/shm/data_plane.h"
-#include "gpu_worker/ops/decode_attention.h"
+#include "gpu_worker/ops/attention/decode_attention.h"
 #include "gpu_worker/ops/dense_pool.h"
 #include "gpu_worker/ops/meta_pool.h"
 

@@ -155,7 +155,7 @@ absl::Status PrefillLane::ReadCachedTokens(const Place& place) {
   for (size_t i = 0; i < sequence.num_cached_segments; ++i) {
     const Extent& extent = sequence.extents[i];
     const PlannedSegment& segment = sequence.prefix.segments[i];
-    RETURN_IF_ERROR(parts_.ops->ReadSegmentLayer(
+    RETURN_IF_ERROR(parts_.ops->index().ReadSegmentLayer(
         *parts_.stream, {.extent = parts_.arena.subspan(size_t{extent.first_page} * kPageBytes,
                                                         size_t{extent.num_pages} * kPageBytes),
                          .geometry = geometry_,
@@ -250,10 +250,10 @@ absl::Status PrefillLane::FillLogits(const MatrixView& logits) {
   const MatrixView gathered =
       MatrixView::Dense(last_hidden_.bytes(), parts_.model->activation_dtype(), rows,
                         parts_.model->config().hidden_size);
-  RETURN_IF_ERROR(
-      parts_.ops->Embedding(*parts_.stream, {.token_ids = last_.as<const int32_t>().first(count),
-                                             .table = Hidden().Rows(0, num_rows_),
-                                             .out = gathered}));
+  RETURN_IF_ERROR(parts_.ops->model().Embedding(
+      *parts_.stream, {.token_ids = last_.as<const int32_t>().first(count),
+                       .table = Hidden().Rows(0, num_rows_),
+                       .out = gathered}));
   return parts_.model->Logits(*parts_.stream, gathered, logits.Rows(0, rows));
 }
 

@@ -86,7 +86,8 @@ void SamplingState::Count(int32_t token) {
   uncounted_.push_back(token);
 }
 
-Sampler::Sampler(Device& device, Ops& ops, Stream& stream, int32_t max_batch, int64_t vocab_size)
+Sampler::Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batch,
+                 int64_t vocab_size)
     : device_(device),
       ops_(ops),
       stream_(stream),
@@ -96,8 +97,9 @@ Sampler::Sampler(Device& device, Ops& ops, Stream& stream, int32_t max_batch, in
   for (OutputToken& output : output_) output.alternatives.reserve(kMaxTopLogprobs);
 }
 
-absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, Ops& ops, Stream& stream,
-                                                         int32_t max_batch, int64_t vocab_size) {
+absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, ModelOps& ops,
+                                                         Stream& stream, int32_t max_batch,
+                                                         int64_t vocab_size) {
   auto sampler = absl::WrapUnique(new Sampler(device, ops, stream, max_batch, vocab_size));
   const size_t batch = static_cast<size_t>(max_batch);
   const size_t vocab = static_cast<size_t>(vocab_size);

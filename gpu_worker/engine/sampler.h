@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/staged_arrays.h"
 #include "gpu_worker/engine/generation.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/model/model_ops.h"
 
 namespace retroinfer {
 
@@ -57,8 +57,9 @@ class SamplingState {
 
 class Sampler {
  public:
-  static absl::StatusOr<std::unique_ptr<Sampler>> Create(Device& device, Ops& ops, Stream& stream,
-                                                         int32_t max_batch, int64_t vocab_size);
+  static absl::StatusOr<std::unique_ptr<Sampler>> Create(Device& device, ModelOps& ops,
+                                                         Stream& stream, int32_t max_batch,
+                                                         int64_t vocab_size);
 
   // Logits of up to max_batch sequences, [max_batch, vocab] f32; filled by the model before Sample.
   MatrixView logits(int32_t batch) const;
@@ -81,11 +82,11 @@ class Sampler {
   int64_t waited_ns() const { return waited_ns_; }
 
  private:
-  Sampler(Device& device, Ops& ops, Stream& stream, int32_t max_batch, int64_t vocab_size);
+  Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batch, int64_t vocab_size);
   absl::Status UploadCounts(SamplingState& state);
 
   Device& device_;
-  Ops& ops_;
+  ModelOps& ops_;
   Stream& stream_;
   const int32_t max_batch_;
   const int64_t vocab_size_;

@@ -30,7 +30,7 @@ bool IsNorm(const std::string& name) { return absl::EndsWith(name, "norm.weight"
 // Lists what becomes of each tensor of a checkpoint, and has it done.
 class WeightLoader {
  public:
-  WeightLoader(Device& device, Ops& ops, const Checkpoint& checkpoint)
+  WeightLoader(Device& device, ModelOps& ops, const Checkpoint& checkpoint)
       : device_(device), ops_(ops), checkpoint_(checkpoint) {}
 
   absl::StatusOr<ModelWeights> Load(const ModelConfig& config, const WeightJobOptions& options);
@@ -56,7 +56,7 @@ class WeightLoader {
   void ReadTheRest(const ModelConfig& config);
 
   Device& device_;
-  Ops& ops_;
+  ModelOps& ops_;
   const Checkpoint& checkpoint_;
   std::vector<WeightJob> jobs_;
   size_t norm_bytes_ = 0;  // of the buffer of norms in use
@@ -238,7 +238,8 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
   return absl::OkStatus();
 }
 
-absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, Ops& ops, const ModelConfig& config,
+absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, ModelOps& ops,
+                                              const ModelConfig& config,
                                               const Checkpoint& checkpoint,
                                               const WeightJobOptions& options) {
   RETURN_IF_ERROR(CheckTensors(config, checkpoint));

@@ -14,7 +14,7 @@
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/weight_jobs.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/model/model_ops.h"
 
 namespace retroinfer {
 
@@ -54,7 +54,8 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
 //
 // Returns: as CheckTensors and RunWeightJobs. Beside the weights it takes device memory for the
 //          largest matrix, and what RunWeightJobs says of it, until it returns.
-absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, Ops& ops, const ModelConfig& config,
+absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, ModelOps& ops,
+                                              const ModelConfig& config,
                                               const Checkpoint& checkpoint,
                                               const WeightJobOptions& options);
 

@@ -32,7 +32,7 @@ std::vector<uint16_t> Draw() {
 
 class RandomWeights {
  public:
-  RandomWeights(Device& device, Ops& ops, const ModelConfig& config)
+  RandomWeights(Device& device, ModelOps& ops, const ModelConfig& config)
       : device_(device), ops_(ops), config_(config) {}
 
   absl::StatusOr<ModelWeights> Make();
@@ -46,7 +46,7 @@ class RandomWeights {
   absl::StatusOr<LayerWeights> Layer(const DeviceBuffer& ones);
 
   Device& device_;
-  Ops& ops_;
+  ModelOps& ops_;
   const ModelConfig& config_;
   std::unique_ptr<Stream> stream_;
   DeviceBuffer numbers_;  // as many as the largest matrix has, and a few more
@@ -139,7 +139,7 @@ size_t RandomWeightBytes(const ModelConfig& config) {
   return bytes;
 }
 
-absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, Ops& ops,
+absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, ModelOps& ops,
                                                 const ModelConfig& config) {
   return RandomWeights(device, ops, config).Make();
 }

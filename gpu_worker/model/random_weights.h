@@ -7,7 +7,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/model/model_ops.h"
 
 namespace retroinfer {
 
@@ -19,7 +19,7 @@ size_t RandomWeightBytes(const ModelConfig& config);
 //
 // Returns: RESOURCE_EXHAUSTED if the device has too little memory. Beside the weights it takes room
 //          for the largest matrix, until it returns.
-absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, Ops& ops,
+absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, ModelOps& ops,
                                                 const ModelConfig& config);
 
 }  // namespace retroinfer

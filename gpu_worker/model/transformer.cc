@@ -50,7 +50,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
                                                                const Checkpoint& checkpoint,
                                                                const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
-  ASSIGN_OR_RETURN(model->weights_, LoadModelWeights(device, ops, config, checkpoint,
+  ASSIGN_OR_RETURN(model->weights_, LoadModelWeights(device, ops.model(), config, checkpoint,
                                                      {.progress = options.progress}));
   return model;
 }
@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::LoadRandom(
     Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
-  ASSIGN_OR_RETURN(model->weights_, RandomModelWeights(device, ops, config));
+  ASSIGN_OR_RETURN(model->weights_, RandomModelWeights(device, ops.model(), config));
   return model;
 }
 
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
     return absl::InvalidArgumentError("prefill and decode need at least one row each");
   }
   std::unique_ptr<Transformer> model(new Transformer(ops, config));
-  const DType dtype = ops.activation_dtype();
+  const DType dtype = ops.model().activation_dtype();
   ASSIGN_OR_RETURN(model->prefill_,
                    Workspace::Create(device, config, dtype, options.max_prefill_rows));
   ASSIGN_OR_RETURN(model->decode_,
@@ -107,26 +107,26 @@ absl::Status Transformer::UploadTables(Device& device, int64_t max_positions) {
 
 absl::Status Transformer::Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,
                                const MatrixView& out) {
-  return ops_.RmsNorm(
+  return ops_.model().RmsNorm(
       stream, {.in = in, .weight = weight, .epsilon = config_.rms_norm_epsilon, .out = out});
 }
 
 absl::Status Transformer::Project(Stream& stream, const PreparedLinear& linear,
                                   const MatrixView& in, const MatrixView& out, bool accumulate,
                                   bool decode) {
-  return ops_.Linear(
+  return ops_.model().Linear(
       stream,
       {.linear = &linear, .in = in, .out = out, .accumulate = accumulate, .decode = decode});
 }
 
 absl::Status Transformer::RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                                     const Workspace::Views& rows) {
-  return ops_.RopeTable(stream,
-                        {.positions = positions,
-                         .inv_freq = inv_freq_.as<const float>(),
-                         .attention_factor = static_cast<float>(config_.rope.attention_factor),
-                         .cos = rows.cos,
-                         .sin = rows.sin});
+  return ops_.model().RopeTable(
+      stream, {.positions = positions,
+               .inv_freq = inv_freq_.as<const float>(),
+               .attention_factor = static_cast<float>(config_.rope.attention_factor),
+               .cos = rows.cos,
+               .sin = rows.sin});
 }
 
 absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights,
@@ -139,7 +139,7 @@ absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights
     RETURN_IF_ERROR(Norm(stream, rows.keys, weights.k_norm, rows.keys));
   }
   const MatrixView queries_and_keys = rows.qkv.Columns(0, config_.query_size() + config_.kv_size());
-  return ops_.Rope(
+  return ops_.model().Rope(
       stream,
       {.x = queries_and_keys, .head_dim = config_.head_dim, .cos = rows.cos, .sin = rows.sin});
 }
@@ -156,11 +156,11 @@ absl::Status Transformer::FeedForward(Stream& stream, const LayerWeights& weight
                                       bool decode) {
   RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
   const MatrixView gated = rows.gate_up.Columns(0, config_.intermediate_size);
-  RETURN_IF_ERROR(ops_.GatedLinear(stream, {.linear = weights.gate_up.get(),
-                                            .in = rows.normed,
-                                            .gate_up = rows.gate_up,
-                                            .out = gated,
-                                            .decode = decode}));
+  RETURN_IF_ERROR(ops_.model().GatedLinear(stream, {.linear = weights.gate_up.get(),
+                                                    .in = rows.normed,
+                                                    .gate_up = rows.gate_up,
+                                                    .out = gated,
+                                                    .decode = decode}));
   return Project(stream, *weights.down, gated, hidden, true, decode);
 }
 
@@ -168,8 +168,8 @@ absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_
                                 const MatrixView& hidden) {
   RETURN_IF_ERROR(CheckMatrix("Embed: hidden", hidden, activation_dtype(),
                               static_cast<int64_t>(token_ids.size()), config_.hidden_size));
-  return ops_.Embedding(stream,
-                        {.token_ids = token_ids, .table = weights_.embedding, .out = hidden});
+  return ops_.model().Embedding(
+      stream, {.token_ids = token_ids, .table = weights_.embedding, .out = hidden});
 }
 
 absl::Status Transformer::CheckPieces(const MatrixView& hidden,
@@ -197,13 +197,14 @@ absl::Status Transformer::AttendPieces(Stream& stream, const Workspace::Views& r
                                        std::span<const PrefillPiece> pieces) {
   int64_t begin = 0;
   for (const PrefillPiece& piece : pieces) {
-    RETURN_IF_ERROR(ops_.StoreLayerKv(stream, {.keys = rows.keys.Rows(begin, piece.num_rows),
+    RETURN_IF_ERROR(
+        ops_.attention().StoreLayerKv(stream, {.keys = rows.keys.Rows(begin, piece.num_rows),
                                                .values = rows.values.Rows(begin, piece.num_rows),
                                                .first_token = piece.first_token,
                                                .out = piece.kv}));
     begin += piece.num_rows;
     if (piece.num_outputs == 0) continue;
-    RETURN_IF_ERROR(ops_.PrefillAttention(
+    RETURN_IF_ERROR(ops_.attention().PrefillAttention(
         stream, {.queries = rows.queries.Rows(begin - piece.num_outputs, piece.num_outputs),
                  .kv = piece.kv,
                  .first_token = piece.first_token + piece.num_rows - piece.num_outputs,

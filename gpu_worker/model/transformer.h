@@ -82,7 +82,7 @@ class Transformer {
                                                                  const TransformerOptions& options);
 
   const ModelConfig& config() const { return config_; }
-  DType activation_dtype() const { return ops_.activation_dtype(); }
+  DType activation_dtype() const { return ops_.model().activation_dtype(); }
   int64_t max_prefill_rows() const { return prefill_.max_rows(); }
   int64_t max_decode_rows() const { return decode_.max_rows(); }
   int64_t max_positions() const { return static_cast<int64_t>(positions_.as<int32_t>().size()); }

@@ -101,7 +101,7 @@ size_t ModelSource::weight_bytes() const {
   return checkpoint_.has_value() ? checkpoint_->total_bytes() : RandomWeightBytes(config_);
 }
 
-absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, Ops& ops,
+absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& ops,
                                                       WeightSource weight_source,
                                                       const LoadProgress& progress) const {
   if (checkpoint_.has_value()) return LoadCheckpoint(device, ops, weight_source, progress);
@@ -113,7 +113,7 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, Ops& ops,
 }
 
 absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
-    Device& device, Ops& ops, WeightSource weight_source, const LoadProgress& progress) const {
+    Device& device, ModelOps& ops, WeightSource weight_source, const LoadProgress& progress) const {
   Loaded loaded;
   CheckpointHasher hasher(*checkpoint_);
   const bool hash_apart = weight_source == WeightSource::kMapping;

@@ -14,7 +14,7 @@
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/weight_jobs.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/model/model_ops.h"
 #include "gpu_worker/server/worker_options.h"
 #include "gpu_worker/tokenizer/tokenizer.h"
 
@@ -51,11 +51,11 @@ class ModelSource {
   // call at a time.
   //
   // Returns: as LoadModelWeights and RandomModelWeights.
-  absl::StatusOr<Loaded> Load(Device& device, Ops& ops, WeightSource weight_source,
+  absl::StatusOr<Loaded> Load(Device& device, ModelOps& ops, WeightSource weight_source,
                               const LoadProgress& progress = {}) const;
 
  private:
-  absl::StatusOr<Loaded> LoadCheckpoint(Device& device, Ops& ops, WeightSource weight_source,
+  absl::StatusOr<Loaded> LoadCheckpoint(Device& device, ModelOps& ops, WeightSource weight_source,
                                         const LoadProgress& progress) const;
   absl::Status OpenDummy(const WorkerOptions& options);
   absl::Status OpenFolder(const std::string& folder);

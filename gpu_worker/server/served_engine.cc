@@ -256,7 +256,7 @@ absl::Status LoadedEngine::Load() {
   }
   LoadProgressStatus progress(notifier_, source_->name());
   ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
-                   source_->Load(*backend_.device, *backend_.ops, backend_.weight_source,
+                   source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
                                  [&](size_t done, size_t total) { progress.Note(done, total); }));
   segment_fingerprint_ = SegmentFingerprint(loaded.fingerprint, backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());
@@ -274,24 +274,25 @@ absl::Status LoadedEngine::Load() {
 
 absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
   const ModelConfig& config = source_->config();
-  const DType activation_dtype = backend_.ops->activation_dtype();
+  const DType activation_dtype = backend_.ops->model().activation_dtype();
   // A backend may keep more than the files have: an embedding that is an output matrix, too.
   const size_t weight_bytes =
       std::max(source_->weight_bytes(), backend_.device->allocated_bytes(MemoryPurpose::kWeights));
-  const MemoryPlanInput input{.geometry = config.geometry(backend_.kv_dtype),
-                              .hidden_size = config.hidden_size,
-                              .num_query_heads = config.num_query_heads,
-                              .vocab_size = config.vocab_size,
-                              .activation_bytes_per_element = DTypeBytes(activation_dtype),
-                              .weight_bytes = weight_bytes,
-                              .max_batch = options_.max_batch,
-                              .dense_below = options_.dense_below,
-                              .arena_pages = arena_pages,
-                              .uses_transient_slots = backend_.ops->uses_transient_slots(),
-                              .available_bytes = AvailableBytes(backend_, options_),
-                              .owns_memory = backend_.owns_memory,
-                              .dense_kv_bytes = options_.dense_kv_bytes,
-                              .block_cache_bytes = options_.block_cache_bytes};
+  const MemoryPlanInput input{
+      .geometry = config.geometry(backend_.kv_dtype),
+      .hidden_size = config.hidden_size,
+      .num_query_heads = config.num_query_heads,
+      .vocab_size = config.vocab_size,
+      .activation_bytes_per_element = DTypeBytes(activation_dtype),
+      .weight_bytes = weight_bytes,
+      .max_batch = options_.max_batch,
+      .dense_below = options_.dense_below,
+      .arena_pages = arena_pages,
+      .uses_transient_slots = backend_.ops->block_cache().uses_transient_slots(),
+      .available_bytes = AvailableBytes(backend_, options_),
+      .owns_memory = backend_.owns_memory,
+      .dense_kv_bytes = options_.dense_kv_bytes,
+      .block_cache_bytes = options_.block_cache_bytes};
   RETURN_IF_ERROR(input.geometry.Validate());
   return options_.synthetic_context == 0
              ? PlanFor(options_, config, input)

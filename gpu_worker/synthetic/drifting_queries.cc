@@ -6,7 +6,7 @@
 namespace retroinfer {
 
 absl::StatusOr<std::unique_ptr<DriftingQueries>> DriftingQueries::Create(
-    Device& device, Ops& ops, Stream& stream, AttentionPolicy& policy,
+    Device& device, ModelOps& ops, Stream& stream, AttentionPolicy& policy,
     const SyntheticContext& context, uint32_t num_layers, int32_t max_batch) {
   auto drifting =
       absl::WrapUnique(new DriftingQueries(ops, stream, policy, context, num_layers, max_batch));

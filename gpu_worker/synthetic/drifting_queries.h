@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/staged_arrays.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/model/model_ops.h"
 #include "gpu_worker/synthetic/forwarding_policy.h"
 #include "gpu_worker/synthetic/synthetic_context.h"
 
@@ -21,7 +21,7 @@ class DriftingQueries final : public ForwardingPolicy {
   // Takes device memory for the numbers of a step's queries. `policy` and `context` must outlive
   // it.
   static absl::StatusOr<std::unique_ptr<DriftingQueries>> Create(
-      Device& device, Ops& ops, Stream& stream, AttentionPolicy& policy,
+      Device& device, ModelOps& ops, Stream& stream, AttentionPolicy& policy,
       const SyntheticContext& context, uint32_t num_layers, int32_t max_batch);
 
   // A sequence's queries are consecutive ones of the context as long as it takes part in every
@@ -33,7 +33,7 @@ class DriftingQueries final : public ForwardingPolicy {
                            const MatrixView& values, const MatrixView& out) override;
 
  private:
-  DriftingQueries(Ops& ops, Stream& stream, AttentionPolicy& policy,
+  DriftingQueries(ModelOps& ops, Stream& stream, AttentionPolicy& policy,
                   const SyntheticContext& context, uint32_t num_layers, int32_t max_batch)
       : ForwardingPolicy(policy),
         ops_(ops),
@@ -42,7 +42,7 @@ class DriftingQueries final : public ForwardingPolicy {
         num_layers_(num_layers),
         max_batch_(max_batch) {}
 
-  Ops& ops_;
+  ModelOps& ops_;
   Stream& stream_;
   const SyntheticContext& context_;
   const uint32_t num_layers_;

@@ -141,8 +141,9 @@ absl::StatusOr<SyntheticContext> SyntheticContext::Create(Device& device, Ops& o
   ASSIGN_OR_RETURN(context.keys_, device.Allocate(LayerBytes(shape), MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(context.values_,
                    device.Allocate(LayerBytes(shape), MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(context.chunk_, device.Allocate(ChunkBytes(shape, ops.activation_dtype()),
-                                                   MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(context.chunk_,
+                   device.Allocate(ChunkBytes(shape, ops.model().activation_dtype()),
+                                   MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(StreamKind::kCompute));
   RETURN_IF_ERROR(context.MakeTables(*stream));
   return context;
@@ -196,13 +197,13 @@ absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t lay
                       .dtype = geometry.dtype};
   const int64_t heads = geometry.num_kv_heads;
   const int64_t dim = geometry.head_dim;
-  const DType dtype = ops_->activation_dtype();
+  const DType dtype = ops_->model().activation_dtype();
   const size_t half = chunk_.size_bytes() / 2;
   for (int64_t first = 0; first < num_tokens; first += kChunkTokens) {
     const int64_t count = std::min(kChunkTokens, num_tokens - first);
     for (const int64_t is_value : {0, 1}) {
       const int64_t begin = (first + is_value + layer * kLayerShift) * heads;
-      RETURN_IF_ERROR(ops_->Embedding(
+      RETURN_IF_ERROR(ops_->model().Embedding(
           stream, {.token_ids = ids_.as<const int32_t>().subspan(
                        static_cast<size_t>(begin), static_cast<size_t>(count * heads)),
                    .table = table_,
@@ -214,7 +215,7 @@ absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t lay
       return MatrixView::Dense(chunk_.bytes().subspan(part * half, half), dtype, count,
                                heads * dim);
     };
-    RETURN_IF_ERROR(ops_->StoreLayerKv(
+    RETURN_IF_ERROR(ops_->attention().StoreLayerKv(
         stream, {.keys = rows(0), .values = rows(1), .first_token = first, .out = kv}));
   }
   return kv;

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/ops/layer_kv.h"
+#include "gpu_worker/ops/attention/layer_kv.h"
 #include "gpu_worker/ops/matrix.h"
 #include "gpu_worker/ops/ops.h"
 

@@ -37,8 +37,8 @@ size_t NumListPlaces(size_t num_slots) { return num_slots / kSlotsPerPlace + 2 *
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BlockCache>> BlockCache::Create(
-    Device& device, Ops& ops, Stream& stream, const Sizes& sizes, std::span<std::byte> arena,
-    std::span<std::byte> data_plane_memory) {
+    Device& device, BlockCacheOps& ops, Stream& stream, const Sizes& sizes,
+    std::span<std::byte> arena, std::span<std::byte> data_plane_memory) {
   ASSIGN_OR_RETURN(DataPlane plane, DataPlane::Open(data_plane_memory));
   if (plane.num_slots() != sizes.num_slots || plane.arena_pages() * kPageBytes > arena.size()) {
     return absl::InvalidArgumentError(
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<BlockCache>> BlockCache::Create(
   return cache;
 }
 
-BlockCache::BlockCache(Device& device, Ops& ops, Stream& stream, const Sizes& sizes,
+BlockCache::BlockCache(Device& device, BlockCacheOps& ops, Stream& stream, const Sizes& sizes,
                        DataPlane plane, std::span<std::byte> arena,
                        std::span<std::byte> data_plane_memory)
     : device_(device),

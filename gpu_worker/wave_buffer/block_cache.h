@@ -24,7 +24,7 @@
 #include "absl/status/statusor.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/block_cache/block_cache_ops.h"
 
 namespace retroinfer {
 
@@ -52,7 +52,7 @@ class BlockCache {
   //
   // `arena` holds data_plane.arena_pages() pages; `data_plane_memory` has been formatted by the
   // store. Both are mapped for the device until the cache is destroyed.
-  static absl::StatusOr<std::unique_ptr<BlockCache>> Create(Device& device, Ops& ops,
+  static absl::StatusOr<std::unique_ptr<BlockCache>> Create(Device& device, BlockCacheOps& ops,
                                                             Stream& stream, const Sizes& sizes,
                                                             std::span<std::byte> arena,
                                                             std::span<std::byte> data_plane_memory);
@@ -112,8 +112,8 @@ class BlockCache {
     PageId end;
   };
 
-  BlockCache(Device& device, Ops& ops, Stream& stream, const Sizes& sizes, DataPlane plane,
-             std::span<std::byte> arena, std::span<std::byte> data_plane_memory);
+  BlockCache(Device& device, BlockCacheOps& ops, Stream& stream, const Sizes& sizes,
+             DataPlane plane, std::span<std::byte> arena, std::span<std::byte> data_plane_memory);
 
   absl::Status Allocate();
   absl::Status Clear();
@@ -137,7 +137,7 @@ class BlockCache {
   BlockCacheStats StatsOf(bool have_come);
 
   Device& device_;
-  Ops& ops_;
+  BlockCacheOps& ops_;
   Stream& stream_;
   const Sizes sizes_;
   DataPlane plane_;

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/ops/page_lookup.h"
+#include "gpu_worker/ops/block_cache/page_lookup.h"
 
 namespace retroinfer {
 

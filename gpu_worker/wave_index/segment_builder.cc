@@ -40,10 +40,10 @@ absl::Status SegmentBuilder::Allocate() {
   RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), centroids_));
   RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), value_sums_));
   RETURN_IF_ERROR(allocate(h * m * sizeof(float), radii_));
-  RETURN_IF_ERROR(
-      allocate(ops_.ClusterKeysScratchBytes(geometry.num_kv_heads, geometry.head_dim,
-                                            static_cast<int32_t>(n), static_cast<int32_t>(m)),
-               cluster_scratch_));
+  RETURN_IF_ERROR(allocate(
+      ops_.index().ClusterKeysScratchBytes(geometry.num_kv_heads, geometry.head_dim,
+                                           static_cast<int32_t>(n), static_cast<int32_t>(m)),
+      cluster_scratch_));
   RETURN_IF_ERROR(allocate(8 * h * (n + m), write_scratch_));
   RETURN_IF_ERROR(allocate(2 * h * kDecodeSegmentTokens * geometry.vector_bytes(), decode_kv_));
   const size_t num_tickets = static_cast<size_t>(limits_.max_open_segments);
@@ -120,19 +120,19 @@ absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket
   const SegmentTarget& target = segment.target;
   const auto num_tokens = static_cast<int32_t>(target.num_tokens);
   const auto num_clusters = static_cast<int32_t>(target.num_tokens / kTokensPerCluster);
-  RETURN_IF_ERROR(ops_.ClusterKeys(background_, {.kv = kv,
-                                                 .first_token = first_row,
-                                                 .num_tokens = num_tokens,
-                                                 .num_clusters = num_clusters,
-                                                 .rounds = settings_.kmeans_rounds,
-                                                 .centre_keys = settings_.centre_keys,
-                                                 .assignment = assignment_.as<int32_t>(),
-                                                 .sizes = sizes_.as<int32_t>(),
-                                                 .centroids = centroids_.as<float>(),
-                                                 .value_sums = value_sums_.as<float>(),
-                                                 .radii = radii_.as<float>(),
-                                                 .scratch = cluster_scratch_.bytes()}));
-  return ops_.WriteSegment(
+  RETURN_IF_ERROR(ops_.index().ClusterKeys(background_, {.kv = kv,
+                                                         .first_token = first_row,
+                                                         .num_tokens = num_tokens,
+                                                         .num_clusters = num_clusters,
+                                                         .rounds = settings_.kmeans_rounds,
+                                                         .centre_keys = settings_.centre_keys,
+                                                         .assignment = assignment_.as<int32_t>(),
+                                                         .sizes = sizes_.as<int32_t>(),
+                                                         .centroids = centroids_.as<float>(),
+                                                         .value_sums = value_sums_.as<float>(),
+                                                         .radii = radii_.as<float>(),
+                                                         .scratch = cluster_scratch_.bytes()}));
+  return ops_.index().WriteSegment(
       background_, {.kv = kv,
                     .first_token = first_row,
                     .num_tokens = num_tokens,
@@ -181,11 +181,11 @@ absl::Status SegmentBuilder::BuildFromDense(Ticket ticket, const DensePoolView& 
                    .capacity = kDecodeSegmentTokens,
                    .dtype = geometry.dtype};
   for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
-    RETURN_IF_ERROR(ops_.ReadDense(background_, {.pool = pool,
-                                                 .layer = layer,
-                                                 .block_ids = device_ids,
-                                                 .num_tokens = kDecodeSegmentTokens,
-                                                 .out = kv}));
+    RETURN_IF_ERROR(ops_.attention().ReadDense(background_, {.pool = pool,
+                                                             .layer = layer,
+                                                             .block_ids = device_ids,
+                                                             .num_tokens = kDecodeSegmentTokens,
+                                                             .out = kv}));
     RETURN_IF_ERROR(BuildRows(segment, ticket, layer, kv, 0));
   }
   return absl::OkStatus();

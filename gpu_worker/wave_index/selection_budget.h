@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "gpu_worker/ops/cluster_select.h"
+#include "gpu_worker/ops/index/cluster_select.h"
 
 namespace retroinfer {
 

@@ -27,25 +27,25 @@ inline void AdmitPages(Backend& backend, BlockCacheImage& cache, StepStamp step,
   const DeviceBuffer count = data.Upload(std::vector<int32_t>{static_cast<int32_t>(pages.size())});
   const DeviceBuffer refs = data.Allocate(64 * sizeof(PageRef));
   const DeviceBuffer num_pages = data.Allocate(sizeof(int32_t));
-  ASSERT_TRUE(backend.ops
-                  ->PageLookup(*backend.stream, {.cache = cache.view(),
-                                                 .counters = cache.device_counters(),
-                                                 .pool = pool.Upload(data),
-                                                 .layer = 0,
-                                                 .indexes = indexes.views(),
-                                                 .batch = 1,
-                                                 .num_kv_heads = 1,
-                                                 .retrieved = retrieved.as<const int32_t>(),
-                                                 .num_retrieved = count.as<const int32_t>(),
-                                                 .max_retrieved = 64,
-                                                 .max_pages = 64,
-                                                 .pages = refs.as<PageRef>(),
-                                                 .num_pages = num_pages.as<int32_t>()})
+  ASSERT_TRUE(backend.ops->block_cache()
+                  .PageLookup(*backend.stream, {.cache = cache.view(),
+                                                .counters = cache.device_counters(),
+                                                .pool = pool.Upload(data),
+                                                .layer = 0,
+                                                .indexes = indexes.views(),
+                                                .batch = 1,
+                                                .num_kv_heads = 1,
+                                                .retrieved = retrieved.as<const int32_t>(),
+                                                .num_retrieved = count.as<const int32_t>(),
+                                                .max_retrieved = 64,
+                                                .max_pages = 64,
+                                                .pages = refs.as<PageRef>(),
+                                                .num_pages = num_pages.as<int32_t>()})
                   .ok());
-  ASSERT_TRUE(backend.ops
-                  ->AdmitPages(*backend.stream,
-                               {.cache = cache.view(), .counters = cache.device_counters()})
-                  .ok());
+  ASSERT_TRUE(
+      backend.ops->block_cache()
+          .AdmitPages(*backend.stream, {.cache = cache.view(), .counters = cache.device_counters()})
+          .ok());
   ASSERT_TRUE(backend.stream->Synchronize().ok());
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "gpu_worker/ops/page_lookup.h"
+#include "gpu_worker/ops/block_cache/page_lookup.h"
 #include "tests/support/device_data.h"
 
 namespace retroinfer {

@@ -43,23 +43,24 @@ class ClusterLookup {
     Copy(std::as_bytes(std::span(clusters)), retrieved_.bytes().device_data());
     Copy(std::as_bytes(std::span(count)), num_retrieved_.bytes().device_data());
     RI_CHECK(
-        backend_.ops
-            ->PageLookup(*backend_.stream, {.cache = cache,
-                                            .counters = counters,
-                                            .pool = pool(),
-                                            .layer = 0,
-                                            .indexes = index_.as<const MetaIndexView>().first(1),
-                                            .batch = 1,
-                                            .num_kv_heads = 1,
-                                            .retrieved = retrieved_.as<const int32_t>(),
-                                            .num_retrieved = num_retrieved_.as<const int32_t>(),
-                                            .max_retrieved = max_retrieved_,
-                                            .max_pages = max_pages_,
-                                            .pages = refs_.as<PageRef>(),
-                                            .num_pages = num_pages_.as<int32_t>()})
+        backend_.ops->block_cache()
+            .PageLookup(*backend_.stream, {.cache = cache,
+                                           .counters = counters,
+                                           .pool = pool(),
+                                           .layer = 0,
+                                           .indexes = index_.as<const MetaIndexView>().first(1),
+                                           .batch = 1,
+                                           .num_kv_heads = 1,
+                                           .retrieved = retrieved_.as<const int32_t>(),
+                                           .num_retrieved = num_retrieved_.as<const int32_t>(),
+                                           .max_retrieved = max_retrieved_,
+                                           .max_pages = max_pages_,
+                                           .pages = refs_.as<PageRef>(),
+                                           .num_pages = num_pages_.as<int32_t>()})
             .ok());
-    RI_CHECK(
-        backend_.ops->AdmitPages(*backend_.stream, {.cache = cache, .counters = counters}).ok());
+    RI_CHECK(backend_.ops->block_cache()
+                 .AdmitPages(*backend_.stream, {.cache = cache, .counters = counters})
+                 .ok());
     auto refs = data_.Download<PageRef>(refs_);
     refs.resize(static_cast<size_t>(data_.Download<int32_t>(num_pages_)[0]));
     return refs;

@@ -118,16 +118,16 @@ class DeviceData {
     return matrix;
   }
   Matrix Activations(std::span<const float> values, int64_t rows, int64_t cols) {
-    return UploadMatrix(values, rows, cols, backend_.ops->activation_dtype());
+    return UploadMatrix(values, rows, cols, backend_.ops->model().activation_dtype());
   }
   // What values become as activations of this backend.
   std::vector<float> Rounded(std::span<const float> values) {
-    const DType dtype = backend_.ops->activation_dtype();
+    const DType dtype = backend_.ops->model().activation_dtype();
     return FromBytes(ToBytes(values, dtype), dtype);
   }
   // Relative error of an operation that computes in f32 and rounds its result to an activation.
   double Tolerance() const {
-    return backend_.ops->activation_dtype() == DType::kF32 ? 1e-6 : 1.0 / 256;
+    return backend_.ops->model().activation_dtype() == DType::kF32 ? 1e-6 : 1.0 / 256;
   }
   // An output full of NaN.
   Matrix Poisoned(int64_t rows, int64_t cols) {

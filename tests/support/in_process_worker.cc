@@ -144,7 +144,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                         .max_batch = options.max_batch,
                         .dense_below = options.wave_index.dense_below,
                         .arena_pages = arena_pages,
-                        .uses_transient_slots = backend_->ops->uses_transient_slots(),
+                        .uses_transient_slots = backend_->ops->block_cache().uses_transient_slots(),
                         .available_bytes = size_t{8} << 30,
                         .dense_kv_bytes = options.dense_kv_bytes,
                         .block_cache_bytes = options.block_cache_bytes}));

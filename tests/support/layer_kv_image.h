@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "gpu_worker/ops/layer_kv.h"
+#include "gpu_worker/ops/attention/layer_kv.h"
 #include "tests/support/device_data.h"
 
 namespace retroinfer::test_support {

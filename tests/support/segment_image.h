@@ -49,23 +49,23 @@ class SegmentImage {
       const DeviceBuffer value_sums = data.Upload(RandomNormal(heads * m * d, 80 + layer));
       const DeviceBuffer radii = data.Upload(RandomRadii(heads * m, layer));
       RI_CHECK(
-          backend.ops
-              ->WriteSegment(*backend.stream, {.kv = layers_.back().view(),
-                                               .num_tokens = static_cast<int32_t>(num_tokens),
-                                               .num_clusters = static_cast<int32_t>(m),
-                                               .assignment = device_assignment.as<const int32_t>(),
-                                               .sizes = device_sizes.as<const int32_t>(),
-                                               .centroids = centroids.as<const float>(),
-                                               .value_sums = value_sums.as<const float>(),
-                                               .radii = radii.as<const float>(),
-                                               .layer = layer,
-                                               .geometry = geometry,
-                                               .extent = extent_.bytes(),
-                                               .extent_first_page = kFirstPage,
-                                               .next_page = next_page.as<uint32_t>().device_data(),
-                                               .pool = pool_,
-                                               .meta_blocks = meta_blocks(),
-                                               .scratch = scratch.bytes()})
+          backend.ops->index()
+              .WriteSegment(*backend.stream, {.kv = layers_.back().view(),
+                                              .num_tokens = static_cast<int32_t>(num_tokens),
+                                              .num_clusters = static_cast<int32_t>(m),
+                                              .assignment = device_assignment.as<const int32_t>(),
+                                              .sizes = device_sizes.as<const int32_t>(),
+                                              .centroids = centroids.as<const float>(),
+                                              .value_sums = value_sums.as<const float>(),
+                                              .radii = radii.as<const float>(),
+                                              .layer = layer,
+                                              .geometry = geometry,
+                                              .extent = extent_.bytes(),
+                                              .extent_first_page = kFirstPage,
+                                              .next_page = next_page.as<uint32_t>().device_data(),
+                                              .pool = pool_,
+                                              .meta_blocks = meta_blocks(),
+                                              .scratch = scratch.bytes()})
               .ok());
       RI_CHECK(backend.stream->Synchronize().ok());
     }

@@ -149,12 +149,12 @@ class WaveSequence {
                          .pool = memory.dense_pool,
                          .layer = layer,
                          .block_ids = ids.first(1)};
-      RI_CHECK(backend.ops->FillDense(*backend.stream, fill).ok());
+      RI_CHECK(backend.ops->attention().FillDense(*backend.stream, fill).ok());
       if (window == 0) continue;
       fill.first_token = window_begin;
       fill.num_tokens = window;
       fill.block_ids = ids.subspan(1, blocks.size() - 1);
-      RI_CHECK(backend.ops->FillDense(*backend.stream, fill).ok());
+      RI_CHECK(backend.ops->attention().FillDense(*backend.stream, fill).ok());
     }
     RI_CHECK(backend.stream->Synchronize().ok());
   }

@@ -78,7 +78,8 @@ def check_has_test(name, names):
         return
     stem = parts[-1][:-3]
     # What only serves an operation's implementation is tested by the operation's contract suite.
-    if parts[:2] == ["gpu_worker", "ops"] and not (ROOT / f"gpu_worker/ops/{stem}.h").is_file():
+    contracts = {path.parent.name for path in ROOT.glob(f"gpu_worker/ops/*/{stem}.h")}
+    if parts[:2] == ["gpu_worker", "ops"] and not contracts - {"cpu", "cuda"}:
         return
     inner = [part for part in parts[:-1] if part not in ("cpu", "cuda")]
     candidates = {"/".join(["tests", *inner, f"{stem}_test.cc"]),

@@ -24,6 +24,9 @@ namespace retroinfer {
 
 class CpuStream final : public Stream {
  public:
+  // REQUIRES: `stream` is of a CpuDevice.
+  static CpuStream& Of(Stream& stream) { return static_cast<CpuStream&>(stream); }
+
   // `pool` and `urgent_pool` must outlive the stream; their threads share the loops of this
   // stream's work, those of `urgent_pool` (of background streams only) while it is urgent.
   CpuStream(StreamKind kind, ThreadPool* pool, ThreadPool* urgent_pool = nullptr);

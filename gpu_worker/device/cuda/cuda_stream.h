@@ -26,6 +26,9 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
  public:
+  // REQUIRES: `stream` is of a CudaDevice.
+  static CudaStream& Of(Stream& stream) { return static_cast<CudaStream&>(stream); }
+
   // Background streams have the lowest priority, compute streams the highest.
   static absl::StatusOr<std::unique_ptr<CudaStream>> Create(StreamKind kind);
   // Finishes the work enqueued so far.

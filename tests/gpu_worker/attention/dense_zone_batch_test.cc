@@ -23,7 +23,7 @@ class DenseZoneBatchTest : public testing::TestWithParam<test_support::BackendPa
                                 .max_model_len = 4096})
                   .value();
     batch_ = std::make_unique<DenseZoneBatch>(
-        DenseZoneBatch::Create(*backend_->device, *backend_->ops, *backend_->stream,
+        DenseZoneBatch::Create(*backend_->device, backend_->ops->attention(), *backend_->stream,
                                memory_->dense_pool(), memory_->tables(), 2)
             .value());
   }

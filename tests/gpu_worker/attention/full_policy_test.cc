@@ -35,8 +35,9 @@ class FullPolicyTest : public testing::TestWithParam<test_support::BackendParam>
                                                        .max_model_len = 1024});
     ASSERT_TRUE(memory.ok()) << memory.status();
     memory_ = *std::move(memory);
-    auto policy = FullPolicy::Create(*backend_->device, *backend_->ops, *backend_->stream,
-                                     memory_->dense_pool(), memory_->tables(), kQueryHeads, 3);
+    auto policy =
+        FullPolicy::Create(*backend_->device, backend_->ops->attention(), *backend_->stream,
+                           memory_->dense_pool(), memory_->tables(), kQueryHeads, 3);
     ASSERT_TRUE(policy.ok()) << policy.status();
     policy_ = *std::move(policy);
   }
@@ -64,8 +65,8 @@ class FullPolicyTest : public testing::TestWithParam<test_support::BackendParam>
     const auto keys = data_->Activations(tokens.keys, count, kKvSize);
     const auto values = data_->Activations(tokens.values, count, kKvSize);
     ASSERT_TRUE(
-        backend_->ops
-            ->StoreLayerKv(*backend_->stream, {.keys = keys.view, .values = values.view, .out = kv})
+        backend_->ops->attention()
+            .StoreLayerKv(*backend_->stream, {.keys = keys.view, .values = values.view, .out = kv})
             .ok());
     ASSERT_TRUE(policy_->TakeLayer(sequence, layer, kv).ok());
     ASSERT_TRUE(*policy_->LayerTaken(sequence, layer));

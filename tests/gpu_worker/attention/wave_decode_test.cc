@@ -31,9 +31,9 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     cache_.reset();
     arena_.resize(size_t{kArenaPages} * kPageBytes);
     plane_ = std::make_unique<DataPlaneMemory>(num_slots, 1 << 17, 64, kArenaPages);
-    auto cache = BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
-                                    {.num_slots = num_slots, .num_transient = num_transient},
-                                    arena_, plane_->bytes());
+    auto cache = BlockCache::Create(
+        *backend_->device, backend_->ops->block_cache(), *backend_->stream,
+        {.num_slots = num_slots, .num_transient = num_transient}, arena_, plane_->bytes());
     RI_CHECK(cache.ok());
     cache_ = *std::move(cache);
     dense_bytes_ = data_.Allocate(600 * DensePoolView::BlockBytes(geometry_));
@@ -129,7 +129,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
 
   // Of f32 sums; where activations are bf16, of rounding queries and outputs.
   double Tolerance() const {
-    return backend_->ops->activation_dtype() == DType::kBf16 ? 1.0 / 128 : 1e-5;
+    return backend_->ops->model().activation_dtype() == DType::kBf16 ? 1.0 / 128 : 1e-5;
   }
 
   static constexpr SelectionRatios kAll{.retrieval = 1.0, .estimation = 0.0};

@@ -39,7 +39,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
   // Contexts of `dense_below` tokens and more are indexed.
   explicit WavePolicyTest(int64_t dense_below = 1500) : arena_(size_t{kArenaPages} * kPageBytes) {
     cache_ =
-        *BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
+        *BlockCache::Create(*backend_->device, backend_->ops->block_cache(), *backend_->stream,
                             {.num_slots = kSlots, .num_transient = 64}, arena_, plane_.bytes());
     memory_ = *KvMemory::Create(*backend_->device, {.geometry = geometry_,
                                                     .dense_blocks = 120,
@@ -192,7 +192,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
   const KvGeometry geometry_{kLayers, kKvHeads, kHeadDim, DType::kBf16};
   // Of f32 sums; where activations are bf16, of rounding queries and outputs.
   double Tolerance() const {
-    return backend_->ops->activation_dtype() == DType::kBf16 ? 1.0 / 128 : 1e-5;
+    return backend_->ops->model().activation_dtype() == DType::kBf16 ? 1.0 / 128 : 1e-5;
   }
 
   std::unique_ptr<Backend> backend_ = GetParam().create();

@@ -35,12 +35,12 @@ class DecodeStepTest : public testing::TestWithParam<test_support::BackendParam>
     const int32_t heads = static_cast<int32_t>(config.num_query_heads);
     // Two policies of one kind: a step must serve both.
     for (auto& policy : policies_) {
-      policy = FullPolicy::Create(device, *backend_->ops, stream, memory_->dense_pool(),
+      policy = FullPolicy::Create(device, backend_->ops->attention(), stream, memory_->dense_pool(),
                                   memory_->tables(), heads, kMaxBatch)
                    .value();
     }
-    sampler_ =
-        Sampler::Create(device, *backend_->ops, stream, kMaxBatch, config.vocab_size).value();
+    sampler_ = Sampler::Create(device, backend_->ops->model(), stream, kMaxBatch, config.vocab_size)
+                   .value();
     step_ = DecodeStep::Create(device, stream, *model_, *sampler_, kMaxBatch).value();
     lane_ = PrefillLane::Create({.device = &device,
                                  .ops = backend_->ops.get(),

@@ -22,7 +22,7 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
                                                            .max_sequences = 2,
                                                            .max_model_len = 4096});
   const auto cache =
-      *BlockCache::Create(*backend->device, *backend->ops, *backend->stream,
+      *BlockCache::Create(*backend->device, backend->ops->block_cache(), *backend->stream,
                           {.num_slots = kSlots, .num_transient = 8}, store.arena(), plane.bytes());
   const auto builder = *SegmentBuilder::Create(
       *backend->device, *backend->ops, *backend->background, memory->meta_pool(),

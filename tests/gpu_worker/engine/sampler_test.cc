@@ -19,8 +19,8 @@ class SamplerTest : public testing::TestWithParam<test_support::BackendParam> {
  protected:
   void SetUp() override {
     backend_ = GetParam().create();
-    auto sampler =
-        Sampler::Create(*backend_->device, *backend_->ops, *backend_->stream, kMaxBatch, kVocab);
+    auto sampler = Sampler::Create(*backend_->device, backend_->ops->model(), *backend_->stream,
+                                   kMaxBatch, kVocab);
     ASSERT_TRUE(sampler.ok()) << sampler.status();
     sampler_ = *std::move(sampler);
   }

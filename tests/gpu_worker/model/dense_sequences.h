@@ -46,20 +46,21 @@ class DenseSequences {
         static_cast<size_t>(sequence * blocks_per_sequence_),
         static_cast<size_t>(blocks_per_sequence_));
     const int64_t sink = std::min<int64_t>(num_tokens, kSinkTokens);
-    RETURN_IF_ERROR(backend_.ops->FillDense(*backend_.stream, {.in = kv,
+    RETURN_IF_ERROR(
+        backend_.ops->attention().FillDense(*backend_.stream, {.in = kv,
                                                                .first_token = 0,
                                                                .num_tokens = sink,
                                                                .pool = pool_,
                                                                .layer = layer,
                                                                .block_ids = ids.first(1)}));
     if (num_tokens > sink) {
-      RETURN_IF_ERROR(
-          backend_.ops->FillDense(*backend_.stream, {.in = kv,
-                                                     .first_token = sink,
-                                                     .num_tokens = num_tokens - sink,
-                                                     .pool = pool_,
-                                                     .layer = layer,
-                                                     .block_ids = ids.subspan(1, ids.size() - 1)}));
+      RETURN_IF_ERROR(backend_.ops->attention().FillDense(
+          *backend_.stream, {.in = kv,
+                             .first_token = sink,
+                             .num_tokens = num_tokens - sink,
+                             .pool = pool_,
+                             .layer = layer,
+                             .block_ids = ids.subspan(1, ids.size() - 1)}));
     }
     lengths_[sequence] = num_tokens;
     return absl::OkStatus();
@@ -85,7 +86,7 @@ class DenseSequences {
     target_blocks_ = data_.Upload(target_blocks);
     places_ = data_.Upload(places);
     zones_ = data_.Upload(zones);
-    scratch_ = data_.Allocate(backend_.ops->DecodeAttentionScratchBytes(
+    scratch_ = data_.Allocate(backend_.ops->attention().DecodeAttentionScratchBytes(
         static_cast<int32_t>(sequences.size()), static_cast<int32_t>(config_.num_query_heads),
         static_cast<int32_t>(config_.head_dim)));
   }
@@ -93,13 +94,13 @@ class DenseSequences {
   // The callback of Transformer::Decode.
   absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                       const MatrixView& values, const MatrixView& out) {
-    RETURN_IF_ERROR(backend_.ops->AppendDense(*backend_.stream,
-                                              {.keys = keys,
-                                               .values = values,
-                                               .pool = pool_,
-                                               .layer = layer,
-                                               .block_ids = target_blocks_.as<const DenseBlockId>(),
-                                               .place_in_block = places_.as<const int32_t>()}));
+    RETURN_IF_ERROR(backend_.ops->attention().AppendDense(
+        *backend_.stream, {.keys = keys,
+                           .values = values,
+                           .pool = pool_,
+                           .layer = layer,
+                           .block_ids = target_blocks_.as<const DenseBlockId>(),
+                           .place_in_block = places_.as<const int32_t>()}));
     DecodeAttentionArgs args;
     args.queries = queries;
     args.pool = pool_;
@@ -108,7 +109,7 @@ class DenseSequences {
     args.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
     args.out = out;
     args.scratch = scratch_.bytes();
-    return backend_.ops->DecodeAttention(*backend_.stream, args);
+    return backend_.ops->attention().DecodeAttention(*backend_.stream, args);
   }
 
  private:

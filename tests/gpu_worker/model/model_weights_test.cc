@@ -56,7 +56,7 @@ class Loader {
     const auto checkpoint = Checkpoint::Open(folder_.path());
     if (!checkpoint.ok()) return checkpoint.status();
     return LoadModelWeights(
-        *backend_->device, *backend_->ops, config, *checkpoint,
+        *backend_->device, backend_->ops->model(), config, *checkpoint,
         {.source = source_, .num_threads = 3, .progress = [this](size_t done, size_t total) {
            EXPECT_GT(done, done_);
            done_ = done;
@@ -171,8 +171,8 @@ TEST_F(ModelWeightsFilesTest, GoldenModelsAreWhole) {
 
 TEST_F(ModelWeightsFilesTest, StagingIsGivenBack) {
   const GoldenModel model("qwen2-d64-group7-mixed");
-  auto weights =
-      LoadModelWeights(*backend_->device, *backend_->ops, model.config, model.checkpoint, {});
+  auto weights = LoadModelWeights(*backend_->device, backend_->ops->model(), model.config,
+                                  model.checkpoint, {});
   ASSERT_TRUE(weights.ok()) << weights.status();
   const size_t loaded = backend_->device->allocated_bytes(MemoryPurpose::kWeights);
   EXPECT_GT(loaded, 0u);

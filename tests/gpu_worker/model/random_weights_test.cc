@@ -24,7 +24,7 @@ class RandomWeightsTest : public testing::TestWithParam<BackendParam> {
 TEST_P(RandomWeightsTest, HaveTheShapesOfTheModel) {
   ModelConfig config = *NamedModelShape("tiny");
   config.qkv_bias = true;
-  const auto weights = RandomModelWeights(*backend_->device, *backend_->ops, config);
+  const auto weights = RandomModelWeights(*backend_->device, backend_->ops->model(), config);
   ASSERT_TRUE(weights.ok()) << weights.status();
   ASSERT_EQ(weights->layers.size(), config.num_layers);
   for (const LayerWeights& layer : weights->layers) {
@@ -50,7 +50,8 @@ TEST_P(RandomWeightsTest, AModelOfThemComputesFiniteLogitsThatDiffer) {
   // In the place of attention: something that depends on the queries.
   const auto attention = [&](uint32_t, const MatrixView& queries, const MatrixView&,
                              const MatrixView&, const MatrixView& out) {
-    return backend_->ops->SiluMul(*backend_->stream, {.gate = queries, .up = queries, .out = out});
+    return backend_->ops->model().SiluMul(*backend_->stream,
+                                          {.gate = queries, .up = queries, .out = out});
   };
   ASSERT_TRUE((*model)
                   ->Decode(*backend_->stream, ids.as<const int32_t>(),

@@ -21,8 +21,8 @@ class DriftingQueriesTest : public ::testing::Test {
             {.geometry = {.num_layers = 2, .num_kv_heads = 1, .head_dim = 64},
              .num_query_heads = 2,
              .max_tokens = 100})),
-        drifting_(*DriftingQueries::Create(*backend_->device, *backend_->ops, *backend_->stream,
-                                           policy_, context_, 2, 3)),
+        drifting_(*DriftingQueries::Create(*backend_->device, backend_->ops->model(),
+                                           *backend_->stream, policy_, context_, 2, 3)),
         buffer_(
             *backend_->device->Allocate(3 * kWidth * sizeof(float), MemoryPurpose::kActivations)) {}
 
@@ -33,8 +33,9 @@ class DriftingQueriesTest : public ::testing::Test {
     return Layer(batch.size(), layer);
   }
   std::vector<float> Layer(size_t batch, uint32_t layer) {
-    const MatrixView queries = MatrixView::Dense(buffer_.bytes(), backend_->ops->activation_dtype(),
-                                                 static_cast<int64_t>(batch), kWidth);
+    const MatrixView queries =
+        MatrixView::Dense(buffer_.bytes(), backend_->ops->model().activation_dtype(),
+                          static_cast<int64_t>(batch), kWidth);
     EXPECT_TRUE(drifting_->DecodeLayer(layer, queries, {}, {}, {}).ok());
     std::vector<float> values(batch * kWidth);
     EXPECT_TRUE(backend_->device
@@ -65,8 +66,8 @@ TEST_F(DriftingQueriesTest, EachSequenceAndLayerHasQueriesOfItsOwn) {
 
 TEST_F(DriftingQueriesTest, ASequencesQueriesDoNotDependOnItsPlaceInTheBatch) {
   const std::vector<float> both = Step({&first_, &second_}, 0);
-  auto other = *DriftingQueries::Create(*backend_->device, *backend_->ops, *backend_->stream,
-                                        policy_, context_, 2, 3);
+  auto other = *DriftingQueries::Create(*backend_->device, backend_->ops->model(),
+                                        *backend_->stream, policy_, context_, 2, 3);
   drifting_ = std::move(other);
   EXPECT_EQ(Step({&second_}, 0), std::vector<float>(both.begin() + kWidth, both.end()));
 }

@@ -160,7 +160,7 @@ TEST_P(SyntheticContextTest, ASequenceMayBeShorterAndTheMemoryIsWhatItSays) {
   const size_t before = backend_->device->allocated_bytes(MemoryPurpose::kActivations);
   SyntheticContext context = Create(0.99);
   EXPECT_EQ(backend_->device->allocated_bytes(MemoryPurpose::kActivations) - before,
-            SyntheticContext::Bytes(shape_, backend_->ops->activation_dtype()));
+            SyntheticContext::Bytes(shape_, backend_->ops->model().activation_dtype()));
   const auto all = context.MakeLayer(*backend_->stream, 0, kTokens);
   ASSERT_TRUE(all.ok());
   const std::vector<float> keys = Read(all->keys, kTokens * kDim);

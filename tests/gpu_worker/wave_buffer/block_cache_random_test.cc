@@ -74,9 +74,9 @@ class BlockCacheRandomTest : public testing::Test {
     seed_ = seed != nullptr ? std::strtoull(seed, nullptr, 10) : std::random_device()();
     random_.seed(seed_);
     arena_.resize(size_t{kArenaPages} * kPageBytes);
-    auto cache = BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
-                                    {.num_slots = kSlots, .num_transient = kTransient}, arena_,
-                                    plane_.bytes());
+    auto cache = BlockCache::Create(
+        *backend_->device, backend_->ops->block_cache(), *backend_->stream,
+        {.num_slots = kSlots, .num_transient = kTransient}, arena_, plane_.bytes());
     RI_CHECK(cache.ok());
     cache_ = *std::move(cache);
     for (uint32_t segment = 0; segment < kSegments; ++segment) BeginSegment(segment);

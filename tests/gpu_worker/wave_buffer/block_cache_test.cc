@@ -24,7 +24,7 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
       lookup_.SetEntry(static_cast<int32_t>(page), {page, 4});
     }
     auto cache =
-        BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
+        BlockCache::Create(*backend_->device, backend_->ops->block_cache(), *backend_->stream,
                            {.num_slots = kSlots, .num_transient = 4}, arena_, plane_.bytes());
     RI_CHECK(cache.ok());
     cache_ = *std::move(cache);
@@ -80,8 +80,8 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
 
 TEST_P(BlockCacheTest, WorksWithoutTransientSlots) {
   cache_.reset();
-  auto cache = BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
-                                  {.num_slots = kSlots}, arena_, plane_.bytes());
+  auto cache = BlockCache::Create(*backend_->device, backend_->ops->block_cache(),
+                                  *backend_->stream, {.num_slots = kSlots}, arena_, plane_.bytes());
   ASSERT_TRUE(cache.ok()) << cache.status();
   cache_ = *std::move(cache);
   EXPECT_TRUE(cache_->view().transient.empty());
@@ -251,7 +251,7 @@ TEST_P(BlockCacheTest, FillsLeaveSomeSlotsFreeAndShareTheRest) {
 
 TEST_P(BlockCacheTest, RefusesADataPlaneOfOtherSizes) {
   const auto cache =
-      BlockCache::Create(*backend_->device, *backend_->ops, *backend_->stream,
+      BlockCache::Create(*backend_->device, backend_->ops->block_cache(), *backend_->stream,
                          {.num_slots = kSlots + 1, .num_transient = 4}, arena_, plane_.bytes());
   EXPECT_EQ(cache.status().code(), absl::StatusCode::kInvalidArgument);
 }

@@ -145,16 +145,15 @@ TEST_P(SegmentBuilderTest, BuildsFromDenseBlocks) {
     const size_t count = 2 * 1024 * 64;
     layers.emplace_back(data_, RandomNormal(count, 10 + layer), RandomNormal(count, 20 + layer), 2,
                         64, DType::kBf16);
-    ASSERT_TRUE(
-        backend_->ops
-            ->FillDense(*backend_->stream,
-                        {.in = layers.back().view(),
-                         .first_token = 0,
-                         .num_tokens = 1024,
-                         .pool = pool,
-                         .layer = layer,
-                         .block_ids = device_ids.as<const DenseBlockId>().first(ids.size())})
-            .ok());
+    ASSERT_TRUE(backend_->ops->attention()
+                    .FillDense(*backend_->stream,
+                               {.in = layers.back().view(),
+                                .first_token = 0,
+                                .num_tokens = 1024,
+                                .pool = pool,
+                                .layer = layer,
+                                .block_ids = device_ids.as<const DenseBlockId>().first(ids.size())})
+                    .ok());
   }
   ASSERT_TRUE(backend_->stream->Synchronize().ok());
   const SegmentTarget target = Target(4100, 1024, 7);

@@ -77,75 +77,76 @@ class Step {
         zones_(data_.Upload(std::vector<DenseZone>(
             kBatch, {block_ids_.as<const DenseBlockId>().device_data(), 4, 1100}))),
         rows_(data_.Upload(std::vector<SamplingRow>(kBatch, {.top_p = 0.9f, .seed = 3}))),
-        scratch_(
-            data_.Allocate(backend.ops->DecodeAttentionScratchBytes(kBatch, kHidden / 64, 64))),
+        scratch_(data_.Allocate(
+            backend.ops->attention().DecodeAttentionScratchBytes(kBatch, kHidden / 64, 64))),
         sampling_scratch_(data_.Allocate(SamplingScratchBytes(kBatch, logits_.view.cols))) {
-    linear_ =
-        *backend.ops->PrepareLinear({.weight = table_.view.Rows(0, kHidden), .bias = std::nullopt});
+    linear_ = *backend.ops->model().PrepareLinear(
+        {.weight = table_.view.Rows(0, kHidden), .bias = std::nullopt});
   }
 
   absl::Status Embedding() {
-    return ops().Embedding(stream(), {.token_ids = ints_.as<const int32_t>().first(kBatch),
-                                      .table = table_.view,
-                                      .out = x_.view});
+    return ops().model().Embedding(stream(), {.token_ids = ints_.as<const int32_t>().first(kBatch),
+                                              .table = table_.view,
+                                              .out = x_.view});
   }
   absl::Status RmsNorm() {
-    return ops().RmsNorm(stream(),
-                         {.in = x_.view, .weight = norm_.view, .epsilon = 1e-5f, .out = y_.view});
+    return ops().model().RmsNorm(
+        stream(), {.in = x_.view, .weight = norm_.view, .epsilon = 1e-5f, .out = y_.view});
   }
   absl::Status Linear() {
-    return ops().Linear(stream(), {.linear = linear_.get(),
-                                   .in = y_.view,
-                                   .out = x_.view,
-                                   .accumulate = true,
-                                   .decode = true});
+    return ops().model().Linear(stream(), {.linear = linear_.get(),
+                                           .in = y_.view,
+                                           .out = x_.view,
+                                           .accumulate = true,
+                                           .decode = true});
   }
   absl::Status RopeTable() {
-    return ops().RopeTable(stream(), {.positions = ints_.as<const int32_t>().first(kBatch),
-                                      .inv_freq = freq_.as<const float>(),
-                                      .cos = cos_.as<float>(),
-                                      .sin = sin_.as<float>()});
+    return ops().model().RopeTable(stream(), {.positions = ints_.as<const int32_t>().first(kBatch),
+                                              .inv_freq = freq_.as<const float>(),
+                                              .cos = cos_.as<float>(),
+                                              .sin = sin_.as<float>()});
   }
   absl::Status Rope() {
-    return ops().Rope(stream(), {.x = kv_.view,
-                                 .head_dim = 64,
-                                 .cos = cos_.as<const float>(),
-                                 .sin = sin_.as<const float>()});
+    return ops().model().Rope(stream(), {.x = kv_.view,
+                                         .head_dim = 64,
+                                         .cos = cos_.as<const float>(),
+                                         .sin = sin_.as<const float>()});
   }
   absl::Status AppendDense() {
-    return ops().AppendDense(stream(), {.keys = kv_.view,
-                                        .values = kv_.view,
-                                        .pool = {pool_.bytes(), kGeometry},
-                                        .layer = 0,
-                                        .block_ids = ints_.as<const DenseBlockId>().first(kBatch),
-                                        .place_in_block = ints_.as<const int32_t>().first(kBatch)});
+    return ops().attention().AppendDense(
+        stream(), {.keys = kv_.view,
+                   .values = kv_.view,
+                   .pool = {pool_.bytes(), kGeometry},
+                   .layer = 0,
+                   .block_ids = ints_.as<const DenseBlockId>().first(kBatch),
+                   .place_in_block = ints_.as<const int32_t>().first(kBatch)});
   }
   absl::Status DecodeAttention() {
-    return ops().DecodeAttention(stream(), {.queries = x_.view,
-                                            .pool = {pool_.bytes(), kGeometry},
-                                            .layer = 0,
-                                            .zones = zones_.as<const DenseZone>(),
-                                            .pages = {},
-                                            .num_pages = {},
-                                            .max_pages = 0,
-                                            .estimate = {},
-                                            .scale = 0.125f,
-                                            .out = y_.view,
-                                            .scratch = scratch_.bytes()});
+    return ops().attention().DecodeAttention(stream(), {.queries = x_.view,
+                                                        .pool = {pool_.bytes(), kGeometry},
+                                                        .layer = 0,
+                                                        .zones = zones_.as<const DenseZone>(),
+                                                        .pages = {},
+                                                        .num_pages = {},
+                                                        .max_pages = 0,
+                                                        .estimate = {},
+                                                        .scale = 0.125f,
+                                                        .out = y_.view,
+                                                        .scratch = scratch_.bytes()});
   }
   absl::Status SiluMul() {
-    return ops().SiluMul(stream(), {.gate = x_.view, .up = y_.view, .out = y_.view});
+    return ops().model().SiluMul(stream(), {.gate = x_.view, .up = y_.view, .out = y_.view});
   }
   absl::Status Sampling() {
-    return ops().Sampling(stream(), {.logits = logits_.view,
-                                     .rows = rows_.as<const SamplingRow>(),
-                                     .biases = {},
-                                     .occurrences = {},
-                                     .tokens = ints_.as<int32_t>().subspan(kBatch, kBatch),
-                                     .logprobs = floats_.as<float>(),
-                                     .top_tokens = ints_.as<int32_t>(),
-                                     .top_logprobs = floats_.as<float>(),
-                                     .scratch = sampling_scratch_.bytes()});
+    return ops().model().Sampling(stream(), {.logits = logits_.view,
+                                             .rows = rows_.as<const SamplingRow>(),
+                                             .biases = {},
+                                             .occurrences = {},
+                                             .tokens = ints_.as<int32_t>().subspan(kBatch, kBatch),
+                                             .logprobs = floats_.as<float>(),
+                                             .top_tokens = ints_.as<int32_t>(),
+                                             .top_logprobs = floats_.as<float>(),
+                                             .scratch = sampling_scratch_.bytes()});
   }
 
  private:
@@ -178,7 +179,9 @@ class CpuOpsTest : public testing::TestWithParam<BackendParam> {
   Step step_{*backend_};
 };
 
-TEST_P(CpuOpsTest, ActivationsAreF32) { EXPECT_EQ(backend_->ops->activation_dtype(), DType::kF32); }
+TEST_P(CpuOpsTest, ActivationsAreF32) {
+  EXPECT_EQ(backend_->ops->model().activation_dtype(), DType::kF32);
+}
 
 TEST_P(CpuOpsTest, OperationsOfADecodeStepAllocateNothing) {
   EXPECT_EQ(Allocations([this] { return step_.Embedding(); }), 0);

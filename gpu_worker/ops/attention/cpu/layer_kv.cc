@@ -1,0 +1,113 @@
+// A dense block is a run of pages for each (layer, head); see dense_pool.h. Token `place` of a
+// block is place % tokens_per_page of page place / tokens_per_page.
+#include "gpu_worker/ops/attention/cpu/layer_kv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/attention/layer_kv_check.h"
+#include "gpu_worker/ops/cpu/convert.h"
+#include "gpu_worker/ops/cpu/parallel_rows.h"
+
+namespace retroinfer::cpu {
+namespace {
+
+struct KvPlace {
+  std::byte* key;
+  std::byte* value;
+};
+
+KvPlace PlaceInBlock(const DensePoolView& pool, DenseBlockId block, uint32_t layer, uint32_t head,
+                     int64_t place) {
+  RI_DCHECK(block >= 0 && static_cast<uint32_t>(block) < pool.num_blocks());
+  const int64_t per_page = pool.geometry.tokens_per_page();
+  const auto vector_bytes = static_cast<int64_t>(pool.geometry.vector_bytes());
+  std::byte* page = pool.Run(block, layer, head) + place / per_page * int64_t{kPageBytes};
+  std::byte* key = page + place % per_page * vector_bytes;
+  return {key, key + per_page * vector_bytes};
+}
+
+// Calls copy(place in block, token, head) for `num_tokens` tokens of every head.
+template <typename Copy>
+void ForEachToken(ThreadPool& pool, const DensePoolView& dense, uint32_t layer,
+                  const DenseBlockId* block_ids, int64_t num_tokens, const Copy& copy) {
+  const int64_t num_blocks = (num_tokens + kDenseBlockTokens - 1) / kDenseBlockTokens;
+  const int64_t heads = dense.geometry.num_kv_heads;
+  pool.ParallelFor(num_blocks * heads, [&](int64_t i) {
+    const auto head = static_cast<uint32_t>(i % heads);
+    const int64_t begin = i / heads * kDenseBlockTokens;
+    const int64_t end = std::min(num_tokens, begin + kDenseBlockTokens);
+    for (int64_t token = begin; token < end; ++token) {
+      copy(PlaceInBlock(dense, block_ids[i / heads], layer, head, token - begin), token, head);
+    }
+  });
+}
+
+}  // namespace
+
+absl::Status StoreLayerKv(CpuStream& stream, const StoreLayerKvArgs& args) {
+  RETURN_IF_ERROR(CheckStoreLayerKv(args, DType::kF32));
+  const int64_t rows = args.keys.rows;
+  const int64_t cols = args.keys.cols;
+  return stream.Launch([args, rows, cols](ThreadPool& pool) {
+    ParallelRows(pool, rows, 2 * cols, [&args](int64_t first, int64_t last) {
+      const LayerKv& out = args.out;
+      for (int64_t row = first; row < last; ++row) {
+        const auto* keys = reinterpret_cast<const float*>(args.keys.Rows(row, 1).data);
+        const auto* values = reinterpret_cast<const float*>(args.values.Rows(row, 1).data);
+        for (uint32_t head = 0; head < out.num_kv_heads; ++head) {
+          const int64_t token = args.first_token + row;
+          ConvertFromF32(keys + head * out.head_dim, out.dtype, out.Key(head, token), out.head_dim);
+          ConvertFromF32(values + head * out.head_dim, out.dtype, out.Value(head, token),
+                         out.head_dim);
+        }
+      }
+    });
+  });
+}
+
+absl::Status FillDense(CpuStream& stream, const FillDenseArgs& args) {
+  RETURN_IF_ERROR(CheckFillDense(args));
+  return stream.Launch([args](ThreadPool& pool) {
+    const size_t bytes = args.pool.geometry.vector_bytes();
+    ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
+                 [&args, bytes](const KvPlace& place, int64_t token, uint32_t head) {
+                   std::memcpy(place.key, args.in.Key(head, args.first_token + token), bytes);
+                   std::memcpy(place.value, args.in.Value(head, args.first_token + token), bytes);
+                 });
+  });
+}
+
+absl::Status ReadDense(CpuStream& stream, const ReadDenseArgs& args) {
+  RETURN_IF_ERROR(CheckReadDense(args));
+  return stream.Launch([args](ThreadPool& pool) {
+    const size_t bytes = args.pool.geometry.vector_bytes();
+    ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
+                 [&args, bytes](const KvPlace& place, int64_t token, uint32_t head) {
+                   std::memcpy(args.out.Key(head, token), place.key, bytes);
+                   std::memcpy(args.out.Value(head, token), place.value, bytes);
+                 });
+  });
+}
+
+absl::Status AppendDense(CpuStream& stream, const AppendDenseArgs& args) {
+  RETURN_IF_ERROR(CheckAppendDense(args, DType::kF32));
+  return stream.Launch([args](ThreadPool&) {
+    const KvGeometry& geometry = args.pool.geometry;
+    for (int64_t i = 0; i < args.keys.rows; ++i) {
+      const auto* key = reinterpret_cast<const float*>(args.keys.Rows(i, 1).data);
+      const auto* value = reinterpret_cast<const float*>(args.values.Rows(i, 1).data);
+      for (uint32_t head = 0; head < geometry.num_kv_heads; ++head) {
+        const KvPlace place = PlaceInBlock(args.pool, args.block_ids.device_data()[i], args.layer,
+                                           head, args.place_in_block.device_data()[i]);
+        ConvertFromF32(key + head * geometry.head_dim, geometry.dtype, place.key,
+                       geometry.head_dim);
+        ConvertFromF32(value + head * geometry.head_dim, geometry.dtype, place.value,
+                       geometry.head_dim);
+      }
+    }
+  });
+}
+
+}  // namespace retroinfer::cpu

@@ -1,0 +1,365 @@
+// Split-KV attention. Bound by memory: it must read every KV byte once, so what counts is bytes
+// under way. Each warp has tiles of its own and a ring of stages in shared memory that asynchronous
+// copies fill ahead of it, across the ends of parts; warps meet only at those ends. A part's result
+// goes to scratch, and a second kernel, whose blocks are there before the first one ends, merges
+// the parts of each query head. (Merging by whichever block finishes a unit's last part is slower:
+// late blocks are late for all their units, and each merge makes them later.)
+#include <cmath>
+#include <numbers>
+#include <type_traits>
+
+#include "gpu_worker/ops/attention/cuda/decode_attention_kernel.h"
+#include "gpu_worker/ops/attention/cuda/decode_attention_plan.cuh"
+#include "gpu_worker/ops/attention/cuda/decode_attention_state.cuh"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
+#include "gpu_worker/ops/cuda/warp_mma.cuh"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kBlocksOfProcessor = 2;
+
+template <typename Kv, int kHeadDim>
+struct Config {
+  static constexpr bool kTensor = std::is_same_v<Kv, __nv_bfloat16>;
+  static constexpr int kTokensOfPage = static_cast<int>(kPageBytes / (2 * kHeadDim * sizeof(Kv)));
+  static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
+  static constexpr int kTileBytes = kTensor ? TensorState<kHeadDim>::kTileBytes : 16;
+  // 16 KiB for each warp, 128 KiB on a multiprocessor: more under way only queues up.
+  static constexpr int kStages = kTensor ? 2 * 128 / kHeadDim : 1;
+};
+
+template <typename C, int kHeadDim>
+struct alignas(128) Shared {
+  std::byte tiles[kDecodeWarps][C::kStages][C::kTileBytes];
+  union {
+    DecodePlanScratch plan;
+    WarpResults<kHeadDim> results;
+  };
+  DecodePart parts[kMaxPartsOfBlock];
+  uint32_t masks[kDecodeWarps][C::kStages];
+  int32_t total_parts;
+};
+
+__device__ float2* PartMaxSums(const DecodeLaunch& launch) {
+  return reinterpret_cast<float2*>(launch.scratch + kDecodePlanBytes);
+}
+__device__ float* PartValues(const DecodeLaunch& launch) {
+  return reinterpret_cast<float*>(PartMaxSums(launch) +
+                                  MaxDecodeParts(launch.num_sequences) * launch.group);
+}
+
+// Fills a warp's ring of stages with the tiles of all parts of its block, in order.
+template <typename C, int kHeadDim>
+class TileFeeder {
+ public:
+  __device__ TileFeeder(const DecodeLaunch& launch, Shared<C, kHeadDim>& shared, int32_t num_parts,
+                        int32_t warp)
+      : launch_(launch),
+        shared_(shared),
+        num_parts_(num_parts),
+        warp_(warp),
+        lane_(static_cast<int32_t>(threadIdx.x % 32)) {
+    if (num_parts_ > 0) tile_ = shared_.parts[0].begin + warp_;
+    Request();
+  }
+
+  // Begins to copy the next tile, if any, to a stage; and closes the group.
+  __device__ void Copy(int32_t stage) {
+    if (part_ < num_parts_) {
+      CopyPages(stage);
+      tile_ += kDecodeWarps;
+      Request();
+    }
+    CommitCopies();
+  }
+
+ private:
+  // Steps to a part that has a tile left, and asks where its pages are: a lane for each page.
+  __device__ void Request() {
+    while (part_ < num_parts_ && tile_ >= shared_.parts[part_].end) {
+      if (++part_ < num_parts_) tile_ = shared_.parts[part_].begin + warp_;
+    }
+    if (part_ < num_parts_) {
+      request_ = RequestPage<C::kTokensOfPage>(shared_.parts[part_], tile_, lane_);
+    }
+  }
+
+  __device__ void CopyPages(int32_t stage) {
+    using State = TensorState<kHeadDim>;
+    constexpr int kPiecesOfRow = State::kRowBytes / 16;
+    constexpr int kPiecesOfPage = static_cast<int>(kPageBytes / 16);
+    const auto address =
+        reinterpret_cast<unsigned long long>(ResolvePage<C::kTokensOfPage>(launch_, request_));
+    const uint32_t there = (1u << min(request_.tokens, C::kTokensOfPage)) - 1;
+    const uint32_t mask =
+        __reduce_or_sync(~0u, lane_ < C::kPagesOfTile ? there << lane_ * C::kTokensOfPage : 0u);
+    if (lane_ == 0) shared_.masks[warp_][stage] = mask;
+    const uint32_t tile = SharedAddress(shared_.tiles[warp_][stage]);
+#pragma unroll
+    for (int page = 0; page < C::kPagesOfTile; ++page) {
+      const auto* source = reinterpret_cast<const std::byte*>(__shfl_sync(~0u, address, page));
+#pragma unroll
+      for (int first = 0; first < kPiecesOfPage; first += 32) {
+        const int32_t piece = first + lane_;
+        const int32_t is_value = first / (kPiecesOfPage / 2);
+        const int32_t row = page * C::kTokensOfPage + piece % (kPiecesOfPage / 2) / kPiecesOfRow;
+        CopyAsync16(tile + is_value * kTileTokens * State::kRowBytes +
+                        State::PieceOffset(row, piece % kPiecesOfRow),
+                    source + piece * 16, (mask >> row & 1) * 16);
+      }
+    }
+  }
+
+  const DecodeLaunch& launch_;
+  Shared<C, kHeadDim>& shared_;
+  const int32_t num_parts_, warp_, lane_;
+  int32_t part_ = 0;
+  int32_t tile_ = 0;
+  PageRequest request_ = {};
+};
+
+// Sums the warps' results into the place of part `p` in scratch. Called by the whole block.
+template <typename C, int kHeadDim, typename State>
+__device__ void FinishPart(const DecodeLaunch& launch, int32_t p, State& state, int32_t warp,
+                           Shared<C, kHeadDim>& shared) {
+  constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  WarpResults<kHeadDim>& results = shared.results;
+  const int64_t place = int64_t{shared.parts[p].index} * launch.group;
+  state.PublishMax(results, warp);
+#pragma unroll
+  for (int32_t section = 0; section < kDecodeGroup / kHeads; ++section) {
+    if (section * kHeads >= launch.group) break;
+    state.PublishValues(section, results, warp);
+    __syncthreads();
+    if (section == 0 && thread < launch.group) {
+      const float max = results.Max(thread);
+      float sum = 0;
+      for (int32_t w = 0; w < kDecodeWarps; ++w) {
+        sum += Exp2(results.max[w][thread] - ScoreBase(max)) * results.sum[w][thread];
+      }
+      PartMaxSums(launch)[place + thread] = {max, sum};
+    }
+    const int32_t heads = min(kHeads, launch.group - section * kHeads);
+    for (int32_t i = thread; i < heads * kHeadDim; i += kDecodeThreads) {
+      const int32_t q = section * kHeads + i / kHeadDim;
+      const float base = ScoreBase(results.Max(q));
+      float sum = 0;
+      for (int32_t w = 0; w < kDecodeWarps; ++w) {
+        sum += Exp2(results.max[w][q] - base) * results.acc[w][i / kHeadDim][i % kHeadDim];
+      }
+      PartValues(launch)[(place + q) * kHeadDim + i % kHeadDim] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+// Attends a part with f32 KV.
+template <typename C, int kHeadDim>
+__device__ void AttendPlain(const DecodeLaunch& launch, const DecodePart& part, int32_t warp,
+                            PlainState<kHeadDim>& state) {
+  for (int32_t tile = part.begin + warp; tile < part.end; tile += kDecodeWarps) {
+    for (int32_t i = 0; i < C::kPagesOfTile; ++i) {
+      const PageRequest request = RequestPage<C::kTokensOfPage>(part, tile, i);
+      const auto* page =
+          reinterpret_cast<const float*>(ResolvePage<C::kTokensOfPage>(launch, request));
+      for (int32_t t = 0; t < request.tokens; ++t) {
+        state.Attend(page + t * kHeadDim, page + (C::kTokensOfPage + t) * kHeadDim,
+                     launch.scale_log2);
+      }
+    }
+  }
+}
+
+// Attends the block's parts with bf16 KV.
+template <typename C, int kHeadDim>
+__device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32_t warp,
+                            Shared<C, kHeadDim>& shared) {
+  TileFeeder<C, kHeadDim> feeder(launch, shared, num_parts, warp);
+  for (int32_t stage = 0; stage < C::kStages - 1; ++stage) feeder.Copy(stage);
+  int32_t filling = C::kStages - 1, reading = 0;
+  TensorState<kHeadDim> state;
+  if (num_parts > 0) state.Prefetch(launch, shared.parts[0]);
+  for (int32_t p = 0; p < num_parts; ++p) {
+    state.Begin();
+    const int32_t end = shared.parts[p].end;
+    for (int32_t tile = shared.parts[p].begin + warp; tile < end; tile += kDecodeWarps) {
+      WaitCopies<C::kStages - 2>();
+      __syncwarp();  // all lanes' copies have come, and all have read the stage to be filled
+      feeder.Copy(filling);
+      filling = filling + 1 == C::kStages ? 0 : filling + 1;
+      state.Attend(SharedAddress(shared.tiles[warp][reading]), shared.masks[warp][reading],
+                   launch.scale_log2);
+      reading = reading + 1 == C::kStages ? 0 : reading + 1;
+    }
+    if (p + 1 < num_parts) state.Prefetch(launch, shared.parts[p + 1]);
+    FinishPart(launch, p, state, warp, shared);
+  }
+}
+
+// Sums the parts of a query head: each warp every fourth of them, relative to its own maximum.
+template <int kHeadDim>
+__device__ void SumHead(const DecodeLaunch& launch, const UnitParts& unit, int32_t q,
+                        float (&maxima)[kDecodeWarps], float (&sums)[kDecodeWarps],
+                        float (&accs)[kDecodeWarps][kHeadDim]) {
+  constexpr int kDims = kHeadDim / 32;
+  constexpr int kAhead = 16;  // loads under way
+  using Values = std::conditional_t<kDims == 4, float4, float2>;
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  const int64_t first = int64_t{unit.first} * launch.group + q;
+  const float2* max_sums = PartMaxSums(launch) + first;
+  const auto* values =
+      reinterpret_cast<const Values*>(PartValues(launch) + first * kHeadDim) + lane;
+  float max = -INFINITY, sum = 0, acc[kDims] = {};
+  for (int32_t begin = warp; begin < unit.count; begin += kAhead * kDecodeWarps) {
+    Values ahead[kAhead];
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) {
+      const int64_t part = begin + i * kDecodeWarps;
+      ahead[i] = part < unit.count ? values[part * launch.group * (kHeadDim / kDims)] : Values{};
+    }
+    const int64_t part = begin + lane * kDecodeWarps;
+    float2 own = {-INFINITY, 0};
+    if (lane < kAhead && part < unit.count) own = max_sums[part * launch.group];
+    float raised = fmaxf(max, own.x);
+    for (int i = 1; i < 32; i *= 2) raised = fmaxf(raised, __shfl_xor_sync(~0u, raised, i));
+    const float kept = Exp2(max - ScoreBase(raised));
+    const float weight = Exp2(own.x - ScoreBase(raised));
+    max = raised;
+    sum = sum * kept + weight * own.y;
+    for (float& value : acc) value *= kept;
+#pragma unroll
+    for (int32_t i = 0; i < kAhead; ++i) {
+      const float of_part = __shfl_sync(~0u, weight, i);
+      for (int d = 0; d < kDims; ++d) acc[d] += of_part * (&ahead[i].x)[d];
+    }
+  }
+  for (int i = 1; i < 32; i *= 2) sum += __shfl_xor_sync(~0u, sum, i);
+  if (lane == 0) {
+    maxima[warp] = max;
+    sums[warp] = sum;
+  }
+  for (int d = 0; d < kDims; ++d) accs[warp][lane * kDims + d] = acc[d];
+}
+
+template <typename Kv, int kHeadDim>
+__global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
+    DecodeAttentionKernel(const __grid_constant__ DecodeLaunch launch) {
+  using C = Config<Kv, kHeadDim>;
+  extern __shared__ __align__(128) std::byte memory[];
+  auto& shared = *reinterpret_cast<Shared<C, kHeadDim>*>(memory);
+  const auto warp = static_cast<int32_t>(threadIdx.x / 32);
+  AllowNextKernel();
+  AwaitLastKernel();
+  const int32_t num_parts =
+      PlanParts<C::kTokensOfPage>(launch, shared.plan, shared.total_parts, shared.parts);
+  if constexpr (C::kTensor) {
+    AttendParts(launch, num_parts, warp, shared);
+  } else {
+    PlainState<kHeadDim> state;
+    for (int32_t p = 0; p < num_parts; ++p) {
+      state.Begin(launch, shared.parts[p]);
+      AttendPlain<C, kHeadDim>(launch, shared.parts[p], warp, state);
+      FinishPart(launch, p, state, warp, shared);
+    }
+  }
+}
+
+// Merges the parts of a query head and its estimate into out; a block for each query head. Bound by
+// the latency of two reads: of the plan, and of all parts at once.
+template <int kHeadDim>
+__global__ void __launch_bounds__(kDecodeThreads)
+    MergeKernel(const __grid_constant__ DecodeLaunch launch) {
+  __shared__ float maxima[kDecodeWarps], sums[kDecodeWarps], accs[kDecodeWarps][kHeadDim];
+  const auto block = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t unit = block / launch.group, q = block % launch.group;
+  const int64_t sequence = launch.first_sequence + unit / launch.num_heads;
+  const int64_t query_head =
+      int64_t{launch.first_head + unit % launch.num_heads} * launch.group + q;
+  const int64_t query = sequence * launch.kv_heads * launch.group + query_head;
+  AllowNextKernel();
+  AwaitLastKernel();
+  SumHead<kHeadDim>(launch, PlannedUnits(launch)[unit], q, maxima, sums, accs);
+  const bool has_estimate = launch.estimate_max != nullptr && launch.estimate_sum[query] > 0;
+  const float estimate_max =
+      has_estimate ? launch.estimate_max[query] * std::numbers::log2e_v<float> : -INFINITY;
+  float estimate = 0;
+  if (has_estimate && thread < kHeadDim) estimate = launch.estimate_acc[query * kHeadDim + thread];
+  __syncthreads();
+  if (thread >= kHeadDim) return;
+  float max = estimate_max;
+  for (const float other : maxima) max = fmaxf(max, other);
+  const float base = ScoreBase(max);
+  float sum = 0, acc = 0;
+  for (int w = 0; w < kDecodeWarps; ++w) {
+    const float weight = Exp2(maxima[w] - base);
+    sum += weight * sums[w];
+    acc += weight * accs[w][thread];
+  }
+  if (has_estimate) {
+    const float weight = Exp2(estimate_max - base);
+    sum += weight * launch.estimate_sum[query];
+    acc += weight * estimate;
+  }
+  auto* out = reinterpret_cast<__nv_bfloat16*>(launch.out) + sequence * launch.out_stride;
+  out[query_head * kHeadDim + thread] = __float2bfloat16_rn(sum > 0 ? acc / sum : 0.0f);
+}
+
+struct Grid {
+  cudaError_t code = cudaSuccess;
+  int blocks = 0;  // that fill the device
+};
+
+template <typename Kv, int kHeadDim>
+Grid FindGrid() {
+  constexpr size_t kSharedBytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>);
+  auto* const kernel = &DecodeAttentionKernel<Kv, kHeadDim>;
+  Grid grid;
+  int device = 0, processors = 0, of_processor = 0;
+  const auto attempt = [&grid](cudaError_t code) {
+    if (grid.code == cudaSuccess) grid.code = code;
+  };
+  attempt(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(kSharedBytes)));
+  attempt(cudaGetDevice(&device));
+  attempt(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
+  attempt(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_processor, kernel, kDecodeThreads,
+                                                        kSharedBytes));
+  grid.blocks = min(kMaxDecodeBlocks, processors * min(of_processor, kBlocksOfProcessor));
+  if (grid.blocks == 0) attempt(cudaErrorInvalidConfiguration);
+  return grid;
+}
+
+template <typename Kv, int kHeadDim>
+cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
+  static const Grid grid = FindGrid<Kv, kHeadDim>();  // a process has one device
+  if (grid.code != cudaSuccess) return grid.code;
+  return LaunchDependent({.grid = dim3(static_cast<unsigned>(grid.blocks)),
+                          .block = dim3(kDecodeThreads),
+                          .shared_bytes = sizeof(Shared<Config<Kv, kHeadDim>, kHeadDim>),
+                          .stream = stream},
+                         &DecodeAttentionKernel<Kv, kHeadDim>, launch);
+}
+
+}  // namespace
+
+cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType dtype, uint32_t head_dim,
+                              cudaStream_t stream) {
+  if (dtype == DType::kBf16) {
+    return head_dim == 128 ? Launch<__nv_bfloat16, 128>(launch, stream)
+                           : Launch<__nv_bfloat16, 64>(launch, stream);
+  }
+  return head_dim == 128 ? Launch<float, 128>(launch, stream) : Launch<float, 64>(launch, stream);
+}
+
+cudaError_t LaunchDecodeMerge(const DecodeLaunch& launch, uint32_t head_dim, bool early,
+                              cudaStream_t stream) {
+  const auto heads = static_cast<unsigned>(launch.num_sequences * launch.num_heads * launch.group);
+  return LaunchDependent(
+      {.grid = dim3(heads), .block = dim3(kDecodeThreads), .stream = stream, .early = early},
+      head_dim == 128 ? &MergeKernel<128> : &MergeKernel<64>, launch);
+}
+
+}  // namespace retroinfer::cuda

@@ -1,0 +1,186 @@
+// Copies bound by their bytes. A dense block is a run of pages for each (layer, head); see
+// dense_pool.h. Token `place` of a block is place % tokens_per_page of page place /
+// tokens_per_page: keys of a page first, then its values.
+#include "gpu_worker/ops/attention/cuda/layer_kv.h"
+#include "gpu_worker/ops/attention/layer_kv_check.h"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
+#include "gpu_worker/ops/cuda/element.cuh"
+#include "gpu_worker/ops/cuda/launch.h"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// A layer of the dense pool.
+struct PoolLayer {
+  std::byte* data;  // of the layer's first head in block 0
+  int64_t block_bytes;
+  int64_t run_bytes;  // of a head
+  int32_t tokens_per_page;
+  int32_t vector_bytes;  // of a key
+};
+
+PoolLayer LayerOf(const DensePoolView& pool, uint32_t layer) {
+  const KvGeometry& geometry = pool.geometry;
+  return {pool.Run(0, layer, 0), static_cast<int64_t>(DensePoolView::BlockBytes(geometry)),
+          static_cast<int64_t>(DensePoolView::RunBytes(geometry)),
+          static_cast<int32_t>(geometry.tokens_per_page()),
+          static_cast<int32_t>(geometry.vector_bytes())};
+}
+
+// The key of a token; its value lies tokens_per_page * vector_bytes behind it.
+__device__ std::byte* KeyInBlock(const PoolLayer& pool, DenseBlockId block, int64_t head,
+                                 int32_t place) {
+  return pool.data + block * pool.block_bytes + head * pool.run_bytes +
+         place / pool.tokens_per_page * int64_t{kPageBytes} +
+         place % pool.tokens_per_page * int64_t{pool.vector_bytes};
+}
+
+struct StoreLaunch {
+  const __nv_bfloat16* keys;
+  int64_t key_stride;
+  const __nv_bfloat16* values;
+  int64_t value_stride;
+  int64_t cols;
+  int64_t first_token;
+  LayerKv out;
+};
+
+// One block a token.
+__global__ void __launch_bounds__(kThreads) StoreLayerKvKernel(const StoreLaunch launch) {
+  const LayerKv& out = launch.out;
+  const int64_t row = blockIdx.x;
+  const int64_t token = launch.first_token + row;
+  for (int64_t i = threadIdx.x; i < launch.cols; i += kThreads) {
+    const int64_t at = (i / out.head_dim * out.capacity + token) * out.head_dim + i % out.head_dim;
+    StoreElement(out.keys, out.dtype, at,
+                 __bfloat162float(launch.keys[row * launch.key_stride + i]));
+    StoreElement(out.values, out.dtype, at,
+                 __bfloat162float(launch.values[row * launch.value_stride + i]));
+  }
+}
+
+// Copies between a layer's KV and blocks, 16 bytes a thread: blockIdx.x is the token, blockIdx.y
+// the head. `kFill` writes the blocks, else they are read.
+template <bool kFill>
+__global__ void __launch_bounds__(32)
+    CopyDenseKernel(std::byte* keys, std::byte* values, int64_t capacity, int64_t first_token,
+                    PoolLayer pool, const DenseBlockId* block_ids) {
+  const int64_t token = blockIdx.x;
+  const int64_t head = blockIdx.y;
+  const auto place = static_cast<int32_t>(token % kDenseBlockTokens);
+  std::byte* const dense_key = KeyInBlock(pool, block_ids[token / kDenseBlockTokens], head, place);
+  std::byte* const dense_value = dense_key + pool.tokens_per_page * int64_t{pool.vector_bytes};
+  const int64_t at = (head * capacity + first_token + token) * pool.vector_bytes;
+  for (int32_t i = static_cast<int32_t>(threadIdx.x) * 16; i < pool.vector_bytes; i += 32 * 16) {
+    auto* const key = reinterpret_cast<int4*>(keys + at + i);
+    auto* const value = reinterpret_cast<int4*>(values + at + i);
+    if constexpr (kFill) {
+      *reinterpret_cast<int4*>(dense_key + i) = *key;
+      *reinterpret_cast<int4*>(dense_value + i) = *value;
+    } else {
+      *key = *reinterpret_cast<const int4*>(dense_key + i);
+      *value = *reinterpret_cast<const int4*>(dense_value + i);
+    }
+  }
+}
+
+struct AppendLaunch {
+  const __nv_bfloat16* keys;
+  int64_t key_stride;
+  const __nv_bfloat16* values;
+  int64_t value_stride;
+  int32_t head_dim;  // 64 or 128
+  DType dtype;
+  PoolLayer pool;
+  const DenseBlockId* block_ids;
+  const int32_t* place_in_block;
+};
+
+// blockIdx.x: sequence; blockIdx.y: head. A lane converts, or copies, eight elements of the key or
+// of the value.
+template <bool kCopy>
+__global__ void __launch_bounds__(32) AppendDenseKernel(const AppendLaunch launch) {
+  const int64_t row = blockIdx.x;
+  const PoolLayer& pool = launch.pool;
+  AllowNextKernel();
+  AwaitLastKernel();
+  const auto lane = static_cast<int32_t>(threadIdx.x);
+  const int32_t pieces = launch.head_dim / 8;
+  if (lane >= 2 * pieces) return;
+  const bool is_value = lane >= pieces;
+  const int32_t at = (lane - (is_value ? pieces : 0)) * 8;
+  std::byte* const key =
+      KeyInBlock(pool, launch.block_ids[row], blockIdx.y, launch.place_in_block[row]);
+  std::byte* const to = is_value ? key + pool.tokens_per_page * int64_t{pool.vector_bytes} : key;
+  const __nv_bfloat16* const from = (is_value ? launch.values + row * launch.value_stride
+                                              : launch.keys + row * launch.key_stride) +
+                                    int64_t{blockIdx.y} * launch.head_dim + at;
+  if constexpr (kCopy) {
+    *reinterpret_cast<int4*>(to + at * 2) = *reinterpret_cast<const int4*>(from);
+  } else {
+    for (int32_t i = 0; i < 8; ++i) {
+      StoreElement(to, launch.dtype, at + i, __bfloat162float(from[i]));
+    }
+  }
+}
+
+template <bool kFill>
+absl::Status CopyDense(CudaStream& stream, const LayerKv& kv, int64_t first_token,
+                       int64_t num_tokens, const DensePoolView& pool, uint32_t layer,
+                       DeviceSpan<const DenseBlockId> block_ids) {
+  if (num_tokens == 0) return absl::OkStatus();
+  const dim3 grid(static_cast<unsigned>(num_tokens), kv.num_kv_heads);
+  CopyDenseKernel<kFill><<<grid, 32, 0, stream.get()>>>(
+      kv.keys, kv.values, kv.capacity, first_token, LayerOf(pool, layer), block_ids.device_data());
+  return LaunchStatus(kFill ? "launching fill_dense" : "launching read_dense");
+}
+
+}  // namespace
+
+absl::Status StoreLayerKv(CudaStream& stream, const StoreLayerKvArgs& args) {
+  RETURN_IF_ERROR(CheckStoreLayerKv(args, DType::kBf16));
+  if (args.keys.rows == 0) return absl::OkStatus();
+  StoreLayerKvKernel<<<static_cast<unsigned>(args.keys.rows), kThreads, 0, stream.get()>>>(
+      {reinterpret_cast<const __nv_bfloat16*>(args.keys.data), args.keys.row_stride,
+       reinterpret_cast<const __nv_bfloat16*>(args.values.data), args.values.row_stride,
+       args.keys.cols, args.first_token, args.out});
+  return LaunchStatus("launching store_layer_kv");
+}
+
+absl::Status FillDense(CudaStream& stream, const FillDenseArgs& args) {
+  RETURN_IF_ERROR(CheckFillDense(args));
+  return CopyDense<true>(stream, args.in, args.first_token, args.num_tokens, args.pool, args.layer,
+                         args.block_ids);
+}
+
+absl::Status ReadDense(CudaStream& stream, const ReadDenseArgs& args) {
+  RETURN_IF_ERROR(CheckReadDense(args));
+  return CopyDense<false>(stream, args.out, 0, args.num_tokens, args.pool, args.layer,
+                          args.block_ids);
+}
+
+absl::Status AppendDense(CudaStream& stream, const AppendDenseArgs& args) {
+  RETURN_IF_ERROR(CheckAppendDense(args, DType::kBf16));
+  if (args.keys.rows == 0) return absl::OkStatus();
+  const KvGeometry& geometry = args.pool.geometry;
+  const AppendLaunch launch = {reinterpret_cast<const __nv_bfloat16*>(args.keys.data),
+                               args.keys.row_stride,
+                               reinterpret_cast<const __nv_bfloat16*>(args.values.data),
+                               args.values.row_stride,
+                               static_cast<int32_t>(geometry.head_dim),
+                               geometry.dtype,
+                               LayerOf(args.pool, args.layer),
+                               args.block_ids.device_data(),
+                               args.place_in_block.device_data()};
+  const bool copy =
+      geometry.dtype == DType::kBf16 && HasAlignedRows(args.keys) && HasAlignedRows(args.values);
+  const dim3 grid(static_cast<unsigned>(args.keys.rows), geometry.num_kv_heads);
+  return CudaStatus(
+      LaunchDependent({.grid = grid, .block = dim3(32), .stream = stream.get()},
+                      copy ? &AppendDenseKernel<true> : &AppendDenseKernel<false>, launch),
+      "launching append_dense");
+}
+
+}  // namespace retroinfer::cuda

@@ -1,0 +1,294 @@
+// FlashAttention-2 (Dao 2023) with matrix products of single warps, for every device since compute
+// capability 8.0. A block has a tile of 128 queries of one head, a warp 32 of them; tiles of 64
+// keys and values come by asynchronous copies, one ahead. Bound by the tensor cores.
+#include <cuda_bf16.h>
+
+#include "gpu_worker/ops/attention/cuda/prefill_attention_kernels.h"
+#include "gpu_worker/ops/cuda/warp_mma.cuh"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kTileQueries = 128;
+constexpr int kTileKeys = 64;
+constexpr int kWarps = 4;
+constexpr int kThreads = 32 * kWarps;
+constexpr int kRowTiles = kTileQueries / kWarps / 16;  // of a warp, of 16 queries
+constexpr int kStages = 2;
+
+struct WarpParams {
+  const __nv_bfloat16* queries;
+  int64_t query_stride;
+  const __nv_bfloat16* keys;
+  const __nv_bfloat16* values;
+  int64_t capacity;
+  __nv_bfloat16* out;
+  int64_t out_stride;
+  int32_t group;
+  int32_t num_queries;
+  int32_t first_token;
+  float scale_log2;
+};
+
+template <int kHeadDim>
+constexpr int SharedBytes() {
+  return (kTileQueries + 2 * kStages * kTileKeys) * kHeadDim *
+         static_cast<int>(sizeof(__nv_bfloat16));
+}
+
+// Address of 8 elements of a tile in shared memory. Neighbouring rows have them in different banks.
+template <int kHeadDim>
+__device__ uint32_t TileAddress(uint32_t tile, int row, int column) {
+  return tile + 2 * (row * kHeadDim + 8 * (column / 8 ^ row % 8));
+}
+
+// Begins copying rows [0, num_rows) of [kRows, head_dim]; the others become zero.
+template <int kHeadDim, int kRows>
+__device__ void CopyRows(uint32_t tile, const __nv_bfloat16* rows, int64_t stride, int num_rows) {
+  constexpr int kVectors = kHeadDim / 8;
+#pragma unroll
+  for (int i = threadIdx.x; i < kRows * kVectors; i += kThreads) {
+    const int row = i / kVectors;
+    const int column = i % kVectors * 8;
+    const bool exists = row < num_rows;
+    CopyAsync16(TileAddress<kHeadDim>(tile, row, column),
+                rows + (exists ? row * stride + column : 0), exists ? 16 : 0);
+  }
+}
+
+// A warp's 32 queries. Lane i has rows i / 4 and i / 4 + 8 of each row tile, and of every 8 columns
+// 2 (i % 4) and the next.
+template <int kHeadDim>
+class WarpTile {
+ public:
+  __device__ WarpTile(const WarpParams& params, uint32_t queries, int first_query)
+      : params_(params),
+        queries_(queries),
+        lane_(threadIdx.x % 32),
+        first_row_(static_cast<int>(threadIdx.x) / 32 * 16 * kRowTiles),
+        first_query_(first_query + first_row_) {}
+
+  __device__ void Attend(int first_key, uint32_t keys, uint32_t values) {
+    const int first_position = params_.first_token + first_query_;
+    if (first_key > first_position + 16 * kRowTiles - 1) return;  // sees none of them
+    float scores[kRowTiles][kTileKeys / 8][4] = {};
+    MultiplyKeys(keys, scores);
+    if (first_key + kTileKeys - 1 > first_position) Mask(first_key - first_position, scores);
+    UpdateSoftmax(scores);
+    MultiplyValues(values, scores);
+  }
+
+  __device__ void Store(__nv_bfloat16* out) const {
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float sum = sum_[tile][half];
+        sum += __shfl_xor_sync(~0u, sum, 1);
+        sum += __shfl_xor_sync(~0u, sum, 2);
+        const int query = first_query_ + 16 * tile + 8 * half + lane_ / 4;
+        if (query >= params_.num_queries) continue;
+        __nv_bfloat16* row = out + query * params_.out_stride + 2 * (lane_ % 4);
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 8; ++n) {
+          const float* acc = acc_[tile][n] + 2 * half;
+          *reinterpret_cast<uint32_t*>(row + 8 * n) = PackBf16(acc[0] / sum, acc[1] / sum);
+        }
+      }
+    }
+  }
+
+ private:
+  using Scores = float[kRowTiles][kTileKeys / 8][4];
+
+  __device__ void MultiplyKeys(uint32_t keys, Scores& scores) const {
+#pragma unroll
+    for (int k = 0; k < kHeadDim; k += 16) {
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+        LoadMatrices(TileAddress<kHeadDim>(queries_, first_row_ + 16 * tile + lane_ % 16,
+                                           k + lane_ / 16 * 8),
+                     a[tile]);
+      }
+#pragma unroll
+      for (int n = 0; n < kTileKeys; n += 16) {
+        uint32_t b[4];
+        LoadMatrices(
+            TileAddress<kHeadDim>(keys, n + lane_ / 16 * 8 + lane_ % 8, k + lane_ / 8 % 2 * 8), b);
+#pragma unroll
+        for (int tile = 0; tile < kRowTiles; ++tile) {
+          MultiplyAdd(a[tile], b[0], b[1], scores[tile][n / 8]);
+          MultiplyAdd(a[tile], b[2], b[3], scores[tile][n / 8 + 1]);
+        }
+      }
+    }
+  }
+
+  // Scores of keys behind a query become -inf. `offset`: of the first key from the first query.
+  __device__ void Mask(int offset, Scores& scores) const {
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (int n = 0; n < kTileKeys / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int key = offset + 8 * n + 2 * (lane_ % 4) + i % 2;
+          if (key > 16 * tile + lane_ / 4 + i / 2 * 8) scores[tile][n][i] = -INFINITY;
+        }
+      }
+    }
+  }
+
+  // Turns scores into weights, and scales what was summed so far.
+  __device__ void UpdateSoftmax(Scores& scores) {
+#pragma unroll
+    for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float largest = largest_[tile][half];
+#pragma unroll
+        for (int n = 0; n < kTileKeys / 8; ++n) {
+          largest = fmaxf(largest, fmaxf(scores[tile][n][2 * half], scores[tile][n][2 * half + 1]));
+        }
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        const float offset = largest * params_.scale_log2;
+        // The difference first: a block that a query sees nothing of must keep sums as they are.
+        const float keep = Exp2((largest_[tile][half] - largest) * params_.scale_log2);
+        largest_[tile][half] = largest;
+        float total = 0;
+#pragma unroll
+        for (int n = 0; n < kTileKeys / 8; ++n) {
+#pragma unroll
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            scores[tile][n][i] = Exp2(fmaf(scores[tile][n][i], params_.scale_log2, -offset));
+            total += scores[tile][n][i];
+          }
+        }
+        sum_[tile][half] = sum_[tile][half] * keep + total;
+#pragma unroll
+        for (int n = 0; n < kHeadDim / 8; ++n) {
+          acc_[tile][n][2 * half] *= keep;
+          acc_[tile][n][2 * half + 1] *= keep;
+        }
+      }
+    }
+  }
+
+  // A product's results lie as the operands of the next do, but for the rounding.
+  __device__ void MultiplyValues(uint32_t values, const Scores& weights) {
+#pragma unroll
+    for (int k = 0; k < kTileKeys; k += 16) {
+      uint32_t a[kRowTiles][4];
+#pragma unroll
+      for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* pair = weights[tile][k / 8 + i / 2] + i % 2 * 2;
+          a[tile][i] = PackBf16(pair[0], pair[1]);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < kHeadDim; n += 16) {
+        uint32_t b[4];
+        LoadMatricesTransposed(TileAddress<kHeadDim>(values, k + lane_ % 16, n + lane_ / 16 * 8),
+                               b);
+#pragma unroll
+        for (int tile = 0; tile < kRowTiles; ++tile) {
+          MultiplyAdd(a[tile], b[0], b[1], acc_[tile][n / 8]);
+          MultiplyAdd(a[tile], b[2], b[3], acc_[tile][n / 8 + 1]);
+        }
+      }
+    }
+  }
+
+  const WarpParams& params_;
+  const uint32_t queries_;
+  const int lane_;
+  const int first_row_;
+  const int first_query_;
+  float largest_[kRowTiles][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
+  float sum_[kRowTiles][2] = {};  // of this lane's columns
+  float acc_[kRowTiles][kHeadDim / 8][4] = {};
+};
+
+// blockIdx.x: query head; blockIdx.y: tile from the last on, which sees the most keys.
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads, 2)
+    WarpPrefillKernel(const __grid_constant__ WarpParams params) {
+  extern __shared__ __align__(128) std::byte dynamic_shared[];
+  constexpr uint32_t kTileBytes = kTileKeys * kHeadDim * sizeof(__nv_bfloat16);
+  const uint32_t queries = SharedAddress(dynamic_shared);
+  const uint32_t stages = queries + kTileQueries * kHeadDim * sizeof(__nv_bfloat16);
+  const int query_head = static_cast<int>(blockIdx.x);
+  const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kTileQueries;
+  const int num_queries = min(kTileQueries, params.num_queries - first_query);
+  const int end = params.first_token + first_query + num_queries;  // keys that the tile sees
+  const int num_blocks = (end + kTileKeys - 1) / kTileKeys;
+  const int64_t kv_offset = query_head / params.group * params.capacity * kHeadDim;
+  const auto copy_block = [&](int block) {
+    const int64_t offset = kv_offset + int64_t{block} * kTileKeys * kHeadDim;
+    const uint32_t keys = stages + block % kStages * 2 * kTileBytes;
+    const int rows = end - block * kTileKeys;
+    CopyRows<kHeadDim, kTileKeys>(keys, params.keys + offset, kHeadDim, rows);
+    CopyRows<kHeadDim, kTileKeys>(keys + kTileBytes, params.values + offset, kHeadDim, rows);
+  };
+  CopyRows<kHeadDim, kTileQueries>(
+      queries, params.queries + first_query * params.query_stride + int64_t{query_head} * kHeadDim,
+      params.query_stride, num_queries);
+  copy_block(0);
+  CommitCopies();
+  WarpTile<kHeadDim> tile(params, queries, first_query);
+  for (int block = 0; block < num_blocks; ++block) {
+    WaitCopies<0>();
+    __syncthreads();  // the block is there, and nobody reads the other stage
+    if (block + 1 < num_blocks) copy_block(block + 1);
+    CommitCopies();
+    const uint32_t keys = stages + block % kStages * 2 * kTileBytes;
+    tile.Attend(block * kTileKeys, keys, keys + kTileBytes);
+  }
+  tile.Store(params.out + int64_t{query_head} * kHeadDim);
+}
+
+template <int kHeadDim>
+cudaError_t Launch(const PrefillLaunch& launch, cudaStream_t stream) {
+  constexpr int kBytes = SharedBytes<kHeadDim>();
+  const cudaError_t error = cudaFuncSetAttribute(
+      WarpPrefillKernel<kHeadDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  const auto elements = [](const std::byte* data) {
+    return reinterpret_cast<const __nv_bfloat16*>(data);
+  };
+  const WarpParams params = {.queries = elements(launch.queries),
+                             .query_stride = launch.query_stride,
+                             .keys = elements(launch.keys),
+                             .values = elements(launch.values),
+                             .capacity = launch.capacity,
+                             .out = reinterpret_cast<__nv_bfloat16*>(launch.out),
+                             .out_stride = launch.out_stride,
+                             .group = launch.group,
+                             .num_queries = launch.num_queries,
+                             .first_token = launch.first_token,
+                             .scale_log2 = launch.scale_log2};
+  const dim3 grid(
+      static_cast<unsigned>(launch.num_kv_heads * launch.group),
+      static_cast<unsigned>((int64_t{launch.num_queries} + kTileQueries - 1) / kTileQueries));
+  WarpPrefillKernel<kHeadDim><<<grid, kThreads, kBytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace
+
+cudaError_t LaunchWarpPrefill(const PrefillLaunch& launch, cudaStream_t stream) {
+  switch (launch.head_dim) {
+    case 64:
+      return Launch<64>(launch, stream);
+    case 128:
+      return Launch<128>(launch, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace retroinfer::cuda

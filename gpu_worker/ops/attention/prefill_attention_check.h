@@ -1,0 +1,33 @@
+// What prefill attention asks of its arguments, on every backend.
+#pragma once
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/attention/prefill_attention.h"
+
+namespace retroinfer {
+
+// The largest head that a backend's tiles have room for.
+inline constexpr uint32_t kMaxPrefillHeadDim = 128;
+
+inline absl::Status CheckPrefillAttention(const PrefillAttentionArgs& args,
+                                          DType activation_dtype) {
+  constexpr std::string_view kOp = "prefill_attention";
+  const LayerKv& kv = args.kv;
+  RETURN_IF_ERROR(
+      CheckArg(kv.head_dim > 0 && kv.head_dim % 32 == 0 && kv.head_dim <= kMaxPrefillHeadDim, kOp,
+               "head_dim is ", kv.head_dim));
+  RETURN_IF_ERROR(CheckArg(kv.num_kv_heads > 0 && kv.dtype != DType::kF16, kOp,
+                           "KV must have heads, and be bf16 or f32"));
+  RETURN_IF_ERROR(CheckArg(args.queries.cols % (int64_t{kv.num_kv_heads} * kv.head_dim) == 0, kOp,
+                           "query columns must be a multiple of kv_heads * head_dim"));
+  RETURN_IF_ERROR(CheckShape(kOp, "queries", args.queries, args.queries.rows, args.queries.cols));
+  RETURN_IF_ERROR(CheckShape(kOp, "out", args.out, args.queries.rows, args.queries.cols));
+  RETURN_IF_ERROR(CheckDType(kOp, "queries", args.queries, activation_dtype));
+  RETURN_IF_ERROR(CheckDType(kOp, "out", args.out, activation_dtype));
+  return CheckArg(args.first_token >= 0 && args.first_token + args.queries.rows <= kv.capacity, kOp,
+                  "tokens up to ", args.first_token + args.queries.rows, " of KV for ",
+                  kv.capacity);
+}
+
+}  // namespace retroinfer

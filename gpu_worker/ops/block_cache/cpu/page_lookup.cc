@@ -1,0 +1,145 @@
+// Invariants:
+// * page_slot and slot_page are inverse to each other: page_slot[p] == s iff slot_page[s] == p.
+// * A slot is on the free stack iff it holds no page.
+// * Every change of the table has an entry in the log, in the order of the changes.
+// The table is worked on by one thread, in batch order, so the log has one order; the pages are
+// then copied by all threads. PageRef::reserved marks a page that is still to be copied.
+#include "gpu_worker/ops/block_cache/cpu/page_lookup.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/block_cache/block_cache_check.h"
+#include "gpu_worker/ops/block_cache/cpu/access_log.h"
+
+namespace retroinfer::cpu {
+namespace {
+
+// The pages of the clusters of one sequence and KV head, in the order of the execution buffer.
+template <typename Visit>
+void ForEachPage(const PageLookupArgs& args, int32_t sequence, uint32_t head, Visit visit) {
+  const uint32_t per_page = args.pool.geometry.tokens_per_page();
+  const int64_t row = int64_t{sequence} * args.num_kv_heads + head;
+  const int32_t* clusters = args.retrieved.device_data() + row * args.max_retrieved;
+  const MetaBlockId* block_ids = args.indexes.device_data()[sequence].block_ids;
+  int64_t index = 0;
+  for (int32_t i = 0; i < args.num_retrieved.device_data()[row]; ++i) {
+    const uint32_t cluster = static_cast<uint32_t>(clusters[i]);
+    const MetaEntry& entry = args.pool.Entries(block_ids[cluster / kClustersPerMetaBlock],
+                                               args.layer, head)[cluster % kClustersPerMetaBlock];
+    PageId page = entry.first_page;
+    for (uint32_t left = entry.num_tokens; left > 0; ++page, ++index) {
+      const uint32_t tokens = std::min(left, per_page);
+      left -= tokens;
+      visit(index, page, static_cast<int32_t>(tokens));
+    }
+  }
+}
+
+// Looks pages up and decides where the missing ones go.
+class Lookup {
+ public:
+  explicit Lookup(const PageLookupArgs& args)
+      : args_(args),
+        step_(args.cache.control->step),
+        log_(args.cache, step_),
+        num_free_(*args.cache.num_free),
+        is_closed_(args.cache.control->is_closed != 0) {}
+
+  // Fills one row of the execution buffer; returns its number of pages.
+  int64_t Row(int32_t sequence, uint32_t head) {
+    PageRef* refs = args_.pages.device_data() +
+                    (int64_t{sequence} * args_.num_kv_heads + head) * args_.max_pages;
+    int64_t num_pages = 0;
+    ForEachPage(args_, sequence, head, [&](int64_t index, PageId page, int32_t tokens) {
+      RI_CHECK(index < args_.max_pages && page < args_.cache.page_slot.size());
+      refs[index] = Find(page);
+      refs[index].num_tokens = tokens;
+      num_pages = index + 1;
+    });
+    return num_pages;
+  }
+
+  void Finish() {
+    *args_.cache.num_free = num_free_;
+    log_.Publish();
+    args_.counters->hits += sums_.hits;
+    args_.counters->misses += sums_.misses;
+    args_.counters->admissions += sums_.admissions;
+    args_.counters->transients += sums_.transients;
+  }
+
+  bool any_miss() const { return sums_.misses != 0; }
+
+ private:
+  PageRef Find(PageId page) {
+    const BlockCacheView& cache = args_.cache;
+    const SlotId slot = cache.page_slot.device_data()[page];
+    if (slot != kNoSlot) {
+      ++sums_.hits;
+      cache.slot_stamp.device_data()[slot] = step_;
+      return {cache.slots.device_data() + size_t{slot} * kPageBytes, 0, 0};
+    }
+    ++sums_.misses;
+    // An entry for this page now, and one for the release of it and of every resident page later.
+    const uint64_t num_resident = cache.slot_page.size() - num_free_;
+    if (!is_closed_ && num_free_ > 0 && log_.HasRoomFor(num_resident + 2)) return Admit(page);
+    ++sums_.transients;
+    const std::byte* in_arena = cache.arena.device_data() + size_t{page} * kPageBytes;
+    if (num_transient_ == cache.transient.size() / kPageBytes) return {in_arena, 0, 0};
+    return {cache.transient.device_data() + num_transient_++ * kPageBytes, 0, 1};
+  }
+
+  PageRef Admit(PageId page) {
+    const BlockCacheView& cache = args_.cache;
+    const SlotId slot = cache.free_slots.device_data()[--num_free_];
+    FillSlot(cache, page, slot, step_);
+    log_.Append(LogKind::kAdmit, page, slot);
+    ++sums_.admissions;
+    return {cache.slots.device_data() + size_t{slot} * kPageBytes, 0, 1};
+  }
+
+  const PageLookupArgs& args_;
+  const StepStamp step_;
+  AccessLog log_;
+  uint32_t num_free_;
+  const bool is_closed_;
+  size_t num_transient_ = 0;
+  BlockCacheCounters sums_{};
+};
+
+void CopyRow(const PageLookupArgs& args, int32_t sequence, uint32_t head) {
+  PageRef* refs =
+      args.pages.device_data() + (int64_t{sequence} * args.num_kv_heads + head) * args.max_pages;
+  ForEachPage(args, sequence, head, [&](int64_t index, PageId page, int32_t /*tokens*/) {
+    if (refs[index].reserved == 0) return;
+    std::memcpy(const_cast<std::byte*>(refs[index].page),
+                args.cache.arena.device_data() + size_t{page} * kPageBytes, kPageBytes);
+    refs[index].reserved = 0;
+  });
+}
+
+}  // namespace
+
+absl::Status PageLookup(CpuStream& stream, const PageLookupArgs& args) {
+  RETURN_IF_ERROR(CheckPageLookup(args));
+  return stream.Launch([args](ThreadPool& pool) {
+    Lookup lookup(args);
+    for (int32_t sequence = 0; sequence < args.batch; ++sequence) {
+      for (int32_t head = 0; head < args.num_kv_heads; ++head) {
+        args.num_pages.device_data()[int64_t{sequence} * args.num_kv_heads + head] =
+            static_cast<int32_t>(lookup.Row(sequence, static_cast<uint32_t>(head)));
+      }
+    }
+    lookup.Finish();
+    if (!lookup.any_miss()) return;
+    pool.ParallelFor(int64_t{args.batch} * args.num_kv_heads, [&](int64_t row) {
+      CopyRow(args, static_cast<int32_t>(row / args.num_kv_heads),
+              static_cast<uint32_t>(row % args.num_kv_heads));
+    });
+  });
+}
+
+}  // namespace retroinfer::cpu

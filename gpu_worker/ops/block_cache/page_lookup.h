@@ -1,0 +1,45 @@
+// Finds the pages of retrieved clusters in slots of the block cache, admits missing pages into free
+// slots, and keeps the access log.
+//
+// A page that is not in a slot is admitted into a free slot, if there is one and the log has room.
+// The execution buffer says where its bytes are: in a slot, in a transient slot that holds until
+// the next call, or in the arena itself. A backend chooses: attention may read the arena over the
+// bus while it computes, and what was admitted is copied behind it.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu_worker/ops/attention/decode_attention.h"
+#include "gpu_worker/ops/block_cache/block_cache_view.h"
+#include "gpu_worker/ops/meta_pool.h"
+
+namespace retroinfer {
+
+// A look-up is two calls. After PageLookup the execution buffer can be attended. AdmitPages then
+// gives slots to pages that were missed: when it is done, and not before, they lie in them, table
+// and log name them, and the counters have the look-up. It is called once after each PageLookup,
+// behind it on the same or another stream, before the next call of any operation on the cache;
+// attention over the execution buffer may run at the same time.
+struct PageLookupArgs {
+  BlockCacheView cache;
+  BlockCacheCounters* counters = nullptr;  // device
+  MetaPoolView pool;
+  uint32_t layer = 0;
+  DeviceSpan<const MetaIndexView> indexes;  // [batch]
+  int32_t batch = 0;
+  int32_t num_kv_heads = 0;
+  DeviceSpan<const int32_t> retrieved;      // [batch, kv_heads, max_retrieved] cluster numbers
+  DeviceSpan<const int32_t> num_retrieved;  // [batch, kv_heads]
+  int64_t max_retrieved = 0;
+  // Execution buffer. REQUIRES: max_pages suffices for every cluster chosen.
+  int64_t max_pages = 0;
+  DeviceSpan<PageRef> pages;      // [batch, kv_heads, max_pages]
+  DeviceSpan<int32_t> num_pages;  // [batch, kv_heads]
+};
+
+struct AdmitPagesArgs {
+  BlockCacheView cache;
+  BlockCacheCounters* counters = nullptr;  // device
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,51 @@
+#include "gpu_worker/ops/index/cpu/load_segment_index.h"
+
+#include <cstring>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/index/load_segment_index_check.h"
+
+namespace retroinfer::cpu {
+namespace {
+
+void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
+  const KvGeometry& geometry = args.pool.geometry;
+  const SegmentLayout layout(geometry, args.num_tokens);
+  const size_t run = (size_t{args.layer} * geometry.num_kv_heads + head) * layout.num_clusters;
+  const std::byte* extent = args.extent.device_data();
+  const uint64_t extent_pages = args.extent.size() / kPageBytes;
+  const auto* entries =
+      reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) + run;
+  const std::byte* centroids = extent + layout.centroids_offset + run * geometry.vector_bytes();
+  const std::byte* value_sums = extent + layout.value_sums_offset + run * geometry.vector_bytes();
+  const size_t block_bytes = kClustersPerMetaBlock * geometry.vector_bytes();
+  for (size_t i = 0; i < args.meta_blocks.size(); ++i) {
+    const MetaBlockId id = args.meta_blocks.device_data()[i];
+    std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * block_bytes,
+                block_bytes);
+    std::memcpy(args.pool.ValueSums(id, args.layer, head), value_sums + i * block_bytes,
+                block_bytes);
+    MetaEntry* to = args.pool.Entries(id, args.layer, head);
+    for (uint32_t j = 0; j < kClustersPerMetaBlock; ++j) {
+      const ClusterEntry entry = entries[i * kClustersPerMetaBlock + j];
+      const bool fits =
+          entry.num_tokens > 0 && entry.num_tokens <= args.num_tokens &&
+          uint64_t{entry.first_page} + geometry.pages_of(entry.num_tokens) <= extent_pages;
+      to[j] = fits ? MetaEntry{args.extent_first_page + entry.first_page, entry.num_tokens,
+                               entry.radius}
+                   : MetaEntry{0, 0, 0.0f};
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status LoadSegmentIndex(CpuStream& stream, const LoadSegmentIndexArgs& args) {
+  RETURN_IF_ERROR(CheckLoadSegmentIndex(args));
+  return stream.Launch([args](ThreadPool& pool) {
+    pool.ParallelFor(args.pool.geometry.num_kv_heads,
+                     [&](int64_t head) { LoadHead(args, static_cast<uint32_t>(head)); });
+  });
+}
+
+}  // namespace retroinfer::cpu

@@ -1,0 +1,55 @@
+// Invariant: the order table is walked in step with the pages, cluster by cluster, so that its i-th
+// index belongs to the i-th token of the pages.
+#include "gpu_worker/ops/index/cpu/read_segment_layer.h"
+
+#include <cstring>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/index/read_segment_layer_check.h"
+
+namespace retroinfer::cpu {
+namespace {
+
+void ReadHead(const ReadSegmentLayerArgs& args, uint32_t head) {
+  const KvGeometry& geometry = args.geometry;
+  const SegmentLayout layout(geometry, args.num_tokens);
+  const size_t run = size_t{args.layer} * geometry.num_kv_heads + head;
+  const size_t vector_bytes = geometry.vector_bytes();
+  const uint32_t per_page = geometry.tokens_per_page();
+  const std::byte* extent = args.extent.device_data();
+  const uint64_t extent_pages = args.extent.size() / kPageBytes;
+  const auto* entries = reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) +
+                        run * layout.num_clusters;
+  const auto* order =
+      reinterpret_cast<const TokenOrder*>(extent + layout.order_offset) + run * args.num_tokens;
+  uint32_t num_read = 0;
+  for (uint32_t c = 0; c < layout.num_clusters; ++c) {
+    const ClusterEntry entry = entries[c];
+    if (entry.num_tokens > args.num_tokens - num_read ||
+        uint64_t{entry.first_page} + geometry.pages_of(entry.num_tokens) > extent_pages) {
+      return;
+    }
+    const std::byte* page = extent + size_t{entry.first_page} * kPageBytes;
+    for (uint32_t i = 0; i < entry.num_tokens; ++i) {
+      const TokenOrder index = order[num_read + i];
+      if (index >= args.num_tokens) continue;
+      const std::byte* key = page + size_t{i / per_page} * kPageBytes + i % per_page * vector_bytes;
+      std::memcpy(args.out.Key(head, args.first_token + index), key, vector_bytes);
+      std::memcpy(args.out.Value(head, args.first_token + index), key + kPageBytes / 2,
+                  vector_bytes);
+    }
+    num_read += entry.num_tokens;
+  }
+}
+
+}  // namespace
+
+absl::Status ReadSegmentLayer(CpuStream& stream, const ReadSegmentLayerArgs& args) {
+  RETURN_IF_ERROR(CheckReadSegmentLayer(args));
+  return stream.Launch([args](ThreadPool& pool) {
+    pool.ParallelFor(args.geometry.num_kv_heads,
+                     [&](int64_t head) { ReadHead(args, static_cast<uint32_t>(head)); });
+  });
+}
+
+}  // namespace retroinfer::cpu

@@ -1,0 +1,147 @@
+// Invariants:
+// * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
+//   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
+// * Tokens keep their order inside a cluster; the order table says which token went where.
+#include "gpu_worker/ops/index/cpu/write_segment.h"
+
+#include <cstring>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/cpu/convert.h"
+#include "gpu_worker/ops/index/write_segment_check.h"
+
+namespace retroinfer::cpu {
+namespace {
+
+// Scratch of one head: where each cluster begins, in pages and in tokens, and how many of its
+// tokens are written.
+struct HeadScratch {
+  uint32_t* first_page;   // [m], from the start of the extent
+  uint32_t* first_token;  // [m], in page order
+  uint32_t* num_written;  // [m]
+};
+
+HeadScratch ScratchOf(const WriteSegmentArgs& args, uint32_t head) {
+  const size_t m = static_cast<size_t>(args.num_clusters);
+  auto* base = reinterpret_cast<uint32_t*>(args.scratch.device_data()) + head * 3 * m;
+  return {base, base + m, base + 2 * m};
+}
+
+// Gives the clusters of every head their pages, from *next_page on, which is advanced.
+void PlacePages(const WriteSegmentArgs& args) {
+  uint32_t page = *args.next_page;
+  for (uint32_t head = 0; head < args.geometry.num_kv_heads; ++head) {
+    const HeadScratch scratch = ScratchOf(args, head);
+    const int32_t* sizes = args.sizes.device_data() + int64_t{head} * args.num_clusters;
+    uint32_t token = 0;
+    for (int32_t i = 0; i < args.num_clusters; ++i) {
+      scratch.first_page[i] = page;
+      scratch.first_token[i] = token;
+      scratch.num_written[i] = 0;
+      page += args.geometry.pages_of(static_cast<uint32_t>(sizes[i]));
+      token += static_cast<uint32_t>(sizes[i]);
+    }
+  }
+  RI_CHECK(size_t{page} * kPageBytes <= args.extent.size());
+  *args.next_page = page;
+}
+
+void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
+  const uint32_t per_page = args.geometry.tokens_per_page();
+  const size_t vector_bytes = args.geometry.vector_bytes();
+  const int32_t* assignment = args.assignment.device_data() + int64_t{head} * args.num_tokens;
+  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
+  std::byte* extent = args.extent.device_data();
+  auto* order = reinterpret_cast<TokenOrder*>(extent + layout.order_offset) +
+                (size_t{args.layer} * args.geometry.num_kv_heads + head) *
+                    static_cast<size_t>(args.num_tokens);
+  const auto place_of = [&](int32_t cluster, uint32_t index) {
+    return extent + size_t{scratch.first_page[cluster] + index / per_page} * kPageBytes +
+           index % per_page * vector_bytes;
+  };
+  for (int32_t i = 0; i < args.num_tokens; ++i) {
+    const int32_t cluster = assignment[i];
+    const uint32_t index = scratch.num_written[cluster]++;
+    order[scratch.first_token[cluster] + index] = static_cast<TokenOrder>(i);
+    std::byte* to = place_of(cluster, index);
+    std::memcpy(to, args.kv.Key(head, args.first_token + i), vector_bytes);
+    std::memcpy(to + kPageBytes / 2, args.kv.Value(head, args.first_token + i), vector_bytes);
+  }
+  for (int32_t cluster = 0; cluster < args.num_clusters; ++cluster) {
+    const uint32_t size = scratch.num_written[cluster];
+    const uint32_t num_unused = (per_page - size % per_page) % per_page;
+    if (num_unused == 0) continue;
+    std::memset(place_of(cluster, size), 0, num_unused * vector_bytes);
+    std::memset(place_of(cluster, size) + kPageBytes / 2, 0, num_unused * vector_bytes);
+  }
+}
+
+// Copies the pages of one head to the slots that were taken for them.
+void FillSlots(const WriteSegmentArgs& args, const HeadScratch& scratch) {
+  if (args.fill.slots.empty()) return;
+  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
+  const uint32_t num_slots = args.fill.list.head->num_slots;
+  const int32_t last = args.num_clusters - 1;
+  const uint32_t end = scratch.first_page[last] + args.geometry.pages_of(scratch.num_written[last]);
+  for (uint32_t page = scratch.first_page[0]; page < end; ++page) {
+    const uint32_t index = page - layout.first_kv_page;
+    if (index >= num_slots) return;
+    const SlotId slot = args.fill.list.slots.device_data()[index];
+    std::memcpy(args.fill.slots.device_data() + size_t{slot} * kPageBytes,
+                args.extent.device_data() + size_t{page} * kPageBytes, kPageBytes);
+  }
+}
+
+void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
+  const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
+  const size_t m = layout.num_clusters;
+  const size_t d = args.geometry.head_dim;
+  const size_t vector_bytes = args.geometry.vector_bytes();
+  const size_t run = (size_t{args.layer} * args.geometry.num_kv_heads + head) * m;
+  std::byte* extent = args.extent.device_data();
+  auto* entries = reinterpret_cast<ClusterEntry*>(extent + layout.clusters_offset) + run;
+  std::byte* centroids = extent + layout.centroids_offset + run * vector_bytes;
+  std::byte* value_sums = extent + layout.value_sums_offset + run * vector_bytes;
+  ConvertFromF32(args.centroids.device_data() + head * m * d, args.geometry.dtype, centroids,
+                 static_cast<int64_t>(m * d));
+  ConvertFromF32(args.value_sums.device_data() + head * m * d, args.geometry.dtype, value_sums,
+                 static_cast<int64_t>(m * d));
+  for (size_t i = 0; i < m; ++i) {
+    const uint32_t size = scratch.num_written[i];
+    entries[i] = size == 0 ? ClusterEntry{0, 0, 0.0f}
+                           : ClusterEntry{scratch.first_page[i], size,
+                                          args.radii.device_data()[head * m + i]};
+  }
+  const size_t block_bytes = kClustersPerMetaBlock * vector_bytes;
+  for (size_t i = 0; i < m / kClustersPerMetaBlock; ++i) {
+    const MetaBlockId id = args.meta_blocks.device_data()[i];
+    std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * block_bytes,
+                block_bytes);
+    std::memcpy(args.pool.ValueSums(id, args.layer, head), value_sums + i * block_bytes,
+                block_bytes);
+    MetaEntry* to = args.pool.Entries(id, args.layer, head);
+    for (uint32_t j = 0; j < kClustersPerMetaBlock; ++j) {
+      const ClusterEntry& entry = entries[i * kClustersPerMetaBlock + j];
+      to[j] = entry.num_tokens == 0 ? MetaEntry{0, 0, 0.0f}
+                                    : MetaEntry{args.extent_first_page + entry.first_page,
+                                                entry.num_tokens, entry.radius};
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status WriteSegment(CpuStream& stream, const WriteSegmentArgs& args) {
+  RETURN_IF_ERROR(CheckWriteSegment(args));
+  return stream.Launch([args](ThreadPool& pool) {
+    PlacePages(args);
+    pool.ParallelFor(args.geometry.num_kv_heads, [&](int64_t head) {
+      const HeadScratch scratch = ScratchOf(args, static_cast<uint32_t>(head));
+      WriteTokens(args, static_cast<uint32_t>(head), scratch);
+      FillSlots(args, scratch);
+      WriteIndex(args, static_cast<uint32_t>(head), scratch);
+    });
+  });
+}
+
+}  // namespace retroinfer::cpu

@@ -1,0 +1,213 @@
+// Bound by memory: each centroid is read once, 2 * head_dim bytes, for up to 8 query heads.
+//
+// A warp multiplies 16 centroids by the group's queries, padded to 8 heads, on tensor cores. Lanes
+// read 16 bytes at a time: element k of the product is not dimension k, but the permutation is the
+// same on both sides.
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/device/cuda/cuda_status.h"
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
+#include "gpu_worker/ops/cuda/meta_runs.cuh"
+#include "gpu_worker/ops/index/centroid_score_check.h"
+#include "gpu_worker/ops/index/cuda/centroid_score.h"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kThreads = 128;  // one meta block: 4 warps of 16 clusters
+constexpr int kMaxGroup = 8;
+constexpr uint32_t kAllLanes = 0xffffffffu;
+
+struct ScoreParams {
+  MetaRuns runs;
+  const __nv_bfloat16* queries;  // [batch, query_heads * head_dim]
+  int64_t query_stride;
+  const MetaIndexView* indexes;
+  uint32_t layer;
+  int32_t group;
+  int64_t max_clusters;
+  float scale;
+  float radius_weight;
+  float* scores;
+  float* ranks;  // null: none
+};
+
+// Writes what is known of one (cluster, head).
+__device__ void Write(const ScoreParams& params, int64_t at, uint32_t num_tokens, float score,
+                      float reach, float radius) {
+  const bool is_empty = num_tokens == 0;
+  params.scores[at] = is_empty ? -INFINITY : score;
+  if (params.ranks != nullptr) params.ranks[at] = is_empty ? -INFINITY : score + reach * radius;
+}
+
+// Two products of 16 centroids, 16 dimensions and 8 heads. `low` and `high`: 8 elements of rows
+// lane / 4 and lane / 4 + 8 of the centroids; `query`: of head lane / 4.
+__device__ void Multiply(const uint4& low, const uint4& high, const uint4& query, float (&even)[4],
+                         float (&odd)[4]) {
+  const auto multiply = [](uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                           uint32_t b1, float(&c)[4]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};\n"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  };
+  multiply(low.x, high.x, low.y, high.y, query.x, query.y, even);
+  multiply(low.z, high.z, low.w, high.w, query.z, query.w, odd);
+}
+
+__device__ float SumOfSquares(const uint4& packed) {
+  float sum = 0;
+  for (const uint32_t word : {packed.x, packed.y, packed.z, packed.w}) {
+    const float low = __uint_as_float(word << 16);
+    const float high = __uint_as_float(word & 0xffff0000u);
+    sum += low * low + high * high;
+  }
+  return sum;
+}
+
+// grid: [kv_heads, max_clusters / 64, batch]: the heads of a block are neighbours in memory, and of
+// a long index each block is in another page of the address translation.
+template <int kDims>
+__global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) {
+  constexpr int kChunks = kDims / 32;  // of 8 elements, that one lane reads of a row
+  const uint32_t head = blockIdx.x, sequence = blockIdx.z;
+  const MetaIndexView index = params.indexes[sequence];
+  AllowNextKernel();
+  if (static_cast<int32_t>(blockIdx.y) >= index.num_blocks) {
+    AwaitLastKernel();
+    return;
+  }
+  const MetaBlockId block = index.block_ids[blockIdx.y];
+  const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4, part = lane % 4;
+  const uint32_t first = threadIdx.x / 32 * 16;
+
+  const auto* centroids = reinterpret_cast<const uint4*>(
+      params.runs.Centroids(block, params.layer, head) + first * params.runs.vector_bytes);
+  constexpr int kRowWords = kDims / 8;  // uint4
+  uint4 low[kChunks], high[kChunks], query[kChunks];
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    low[i] = __ldcs(centroids + row * kRowWords + part + 4 * i);
+    high[i] = __ldcs(centroids + (row + 8) * kRowWords + part + 4 * i);
+  }
+  const MetaEntry* entries = params.runs.Entries(block, params.layer, head) + first + row;
+  const uint32_t tokens[2] = {entries[0].num_tokens, entries[8].num_tokens};
+  const float radius[2] = {entries[0].radius, entries[8].radius};
+  // Of an index in use nothing is written, so all that was there before the queries.
+  AwaitLastKernel();
+  const auto* queries =
+      reinterpret_cast<const uint4*>(params.queries + sequence * params.query_stride +
+                                     static_cast<int64_t>(head) * params.group * kDims);
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    query[i] =
+        row < params.group ? __ldcg(queries + row * kRowWords + part + 4 * i) : uint4{0, 0, 0, 0};
+    squares += SumOfSquares(query[i]);
+  }
+
+  squares += __shfl_xor_sync(kAllLanes, squares, 1);
+  squares += __shfl_xor_sync(kAllLanes, squares, 2);
+  const float reach = params.radius_weight * params.scale * sqrtf(squares);
+  const float reaches[2] = {__shfl_sync(kAllLanes, reach, 8 * part),
+                            __shfl_sync(kAllLanes, reach, 8 * part + 4)};
+  float even[4] = {}, odd[4] = {};
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) Multiply(low[i], high[i], query[i], even, odd);
+
+  const int64_t first_row =
+      (static_cast<int64_t>(sequence) * gridDim.x + head) * params.group * params.max_clusters;
+  const int64_t column = static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock + first + row;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int query_head = 2 * part + i % 2;
+    if (query_head >= params.group) continue;
+    Write(params, first_row + query_head * params.max_clusters + column + i / 2 * 8, tokens[i / 2],
+          params.scale * (even[i] + odd[i]), reaches[i % 2], radius[i / 2]);
+  }
+}
+
+// For f32 KV: a warp takes one cluster at a time. The same grid.
+template <int kDims>
+__global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
+  constexpr int kPerLane = kDims / 32;
+  const uint32_t head = blockIdx.x, sequence = blockIdx.z;
+  const MetaIndexView index = params.indexes[sequence];
+  AllowNextKernel();
+  AwaitLastKernel();
+  if (static_cast<int32_t>(blockIdx.y) >= index.num_blocks) return;
+  const MetaBlockId block = index.block_ids[blockIdx.y];
+  const uint32_t lane = threadIdx.x % 32;
+  const auto* centroids =
+      reinterpret_cast<const float*>(params.runs.Centroids(block, params.layer, head));
+  const MetaEntry* entries = params.runs.Entries(block, params.layer, head);
+  const auto sum_of_lanes = [](float sum) {
+    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+    return sum;
+  };
+  for (int g = 0; g < params.group; ++g) {
+    const __nv_bfloat16* queries = params.queries + sequence * params.query_stride +
+                                   (static_cast<int64_t>(head) * params.group + g) * kDims;
+    float query[kPerLane];
+    float squares = 0;
+    for (int i = 0; i < kPerLane; ++i) {
+      query[i] = __bfloat162float(queries[lane + 32 * i]);
+      squares += query[i] * query[i];
+    }
+    const float reach = params.radius_weight * params.scale * sqrtf(sum_of_lanes(squares));
+    for (uint32_t cluster = threadIdx.x / 32; cluster < kClustersPerMetaBlock;
+         cluster += kThreads / 32) {
+      float sum = 0;
+      for (int i = 0; i < kPerLane; ++i) {
+        sum += query[i] * centroids[cluster * kDims + lane + 32 * i];
+      }
+      sum = sum_of_lanes(sum);
+      if (lane != 0) continue;
+      const int64_t row = (static_cast<int64_t>(sequence) * gridDim.x + head) * params.group + g;
+      Write(params,
+            row * params.max_clusters + static_cast<int64_t>(blockIdx.y) * kClustersPerMetaBlock +
+                cluster,
+            entries[cluster].num_tokens, params.scale * sum, reach, entries[cluster].radius);
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
+  RETURN_IF_ERROR(CheckCentroidScore(args, DType::kBf16));
+  const KvGeometry& geometry = args.pool.geometry;
+  const int64_t group = args.queries.cols / geometry.head_dim / geometry.num_kv_heads;
+  RETURN_IF_ERROR(CheckArg(group <= kMaxGroup && args.queries.row_stride % 8 == 0, "centroid_score",
+                           "needs at most 8 query heads for each KV head, and ",
+                           "rows of queries aligned to 16 bytes"));
+  if (args.queries.rows == 0 || args.max_clusters == 0) return absl::OkStatus();
+  const ScoreParams params{
+      .runs = MetaRuns(args.pool),
+      .queries = reinterpret_cast<const __nv_bfloat16*>(args.queries.data),
+      .query_stride = args.queries.row_stride,
+      .indexes = args.indexes.device_data(),
+      .layer = args.layer,
+      .group = static_cast<int32_t>(group),
+      .max_clusters = args.max_clusters,
+      .scale = args.scale,
+      .radius_weight = args.radius_weight,
+      .scores = args.scores.device_data(),
+      .ranks = args.radius_weight != 0 ? args.ranks.device_data() : nullptr,
+  };
+  const dim3 grid(geometry.num_kv_heads,
+                  static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
+                  static_cast<uint32_t>(args.queries.rows));
+  const bool is_f32 = geometry.dtype == DType::kF32;
+  const auto kernel = geometry.head_dim == 128 ? (is_f32 ? ScoreF32<128> : ScoreBf16<128>)
+                                               : (is_f32 ? ScoreF32<64> : ScoreBf16<64>);
+  return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
+                                    kernel, params),
+                    "centroid_score");
+}
+
+}  // namespace retroinfer::cuda

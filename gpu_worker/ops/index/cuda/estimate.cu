@@ -1,0 +1,315 @@
+// Bound by memory: reads each value sum of the zone once, 2 * head_dim bytes.
+//
+// A block adds up kClustersPerPart clusters of one (sequence, KV head), always the same ones, so a
+// row's result does not depend on its batch; a second kernel merges the parts by (max, sum).
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/device/cuda/cuda_status.h"
+#include "gpu_worker/ops/cuda/meta_runs.cuh"
+#include "gpu_worker/ops/index/cuda/estimate.h"
+#include "gpu_worker/ops/index/estimate_check.h"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kClustersPerPart = 128;
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kClustersPerWarp = kClustersPerPart / kWarps;
+constexpr int kMaxGroup = 8;
+constexpr uint32_t kAllLanes = 0xffffffffu;
+
+struct EstimateParams {
+  MetaRuns runs;
+  const MetaIndexView* indexes;
+  uint32_t layer;
+  int32_t group;
+  int32_t num_query_heads;
+  const float* scores;
+  int64_t max_clusters;
+  const int32_t* estimated;
+  const int32_t* num_estimated;
+  int64_t max_estimated;
+  int32_t max_parts;
+  // Of the parts: [batch, query_heads, max_parts (, head_dim)].
+  float* part_max;
+  float* part_sum;
+  float* part_acc;
+  float* max;
+  float* sum;
+  float* acc;
+};
+
+__device__ float Exp(float x) { return exp2f(x * 1.4426950408889634f); }
+
+// Some consecutive elements of a vector, as they are read.
+template <typename Element, int kCount>
+struct alignas(sizeof(Element) * kCount) Pack {
+  Element elements[kCount];
+};
+
+__device__ float ToFloat(float value) { return value; }
+__device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <int kDims, int kHeads>
+struct PartShared {
+  const std::byte* sums[kClustersPerPart];  // where the value sums lie
+  float weights[kHeads][kClustersPerPart];
+  float warp_max[kHeads][kClustersPerPart / 32];
+  float warp_sum[kHeads][kClustersPerPart / 32];
+  float partial[kWarps][kHeads][kDims];
+};
+
+// One cluster of the zone; of size 0 and with scores of -inf where there is none.
+template <int kHeads>
+struct Place {
+  float size;
+  float x[kHeads];  // scores
+};
+
+// Begins to read the cluster at `index` of the row's zone, of which `count` from `first` on are
+// this part's; says where its value sum lies.
+template <int kHeads>
+__device__ Place<kHeads> ReadPlace(const EstimateParams& params, int64_t row, int32_t first,
+                                   int32_t count, const std::byte** sum) {
+  const uint32_t head = blockIdx.x;
+  const int index = static_cast<int>(threadIdx.x);
+  // Places beyond the zone read its first cluster, with weight 0.
+  const bool is_place = index < count;
+  const int32_t cluster =
+      params.estimated[row * params.max_estimated + first + (is_place ? index : 0)];
+  const auto in_block = static_cast<uint32_t>(cluster) % kClustersPerMetaBlock;
+  const MetaBlockId block =
+      params.indexes[blockIdx.z].block_ids[static_cast<uint32_t>(cluster) / kClustersPerMetaBlock];
+  *sum = params.runs.ValueSums(block, params.layer, head) + in_block * params.runs.vector_bytes;
+  Place<kHeads> place;
+  place.size =
+      is_place
+          ? static_cast<float>(params.runs.Entries(block, params.layer, head)[in_block].num_tokens)
+          : 0;
+#pragma unroll
+  for (int g = 0; g < kHeads; ++g) {
+    place.x[g] = is_place && g < params.group
+                     ? params.scores[(row * params.group + g) * params.max_clusters + cluster]
+                     : -INFINITY;
+  }
+  return place;
+}
+
+// Turns scores into weights against the part's maximum, and adds up the sizes they weigh. All
+// threads of the block take part; the first kClustersPerPart have a place.
+template <int kDims, int kHeads>
+__device__ void FindWeights(const Place<kHeads>& place, PartShared<kDims, kHeads>& shared) {
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+  if (thread < kClustersPerPart) {
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      float max = place.x[g];
+      for (int step = 16; step > 0; step /= 2) {
+        max = fmaxf(max, __shfl_xor_sync(kAllLanes, max, step));
+      }
+      if (lane == 0) shared.warp_max[g][warp] = max;
+    }
+  }
+  __syncthreads();
+  if (thread < kClustersPerPart) {
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      float max = shared.warp_max[g][0];
+      for (int i = 1; i < kClustersPerPart / 32; ++i) max = fmaxf(max, shared.warp_max[g][i]);
+      const float weight = place.x[g] == -INFINITY ? 0 : Exp(place.x[g] - max);
+      shared.weights[g][thread] = weight;
+      float sum = weight * place.size;
+      for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
+      if (lane == 0) shared.warp_sum[g][warp] = sum;
+    }
+  }
+  __syncthreads();
+}
+
+// grid: [kv_heads, max_parts, batch], as in centroid_score.cu
+template <typename Element, int kDims, int kHeads>
+__global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams params) {
+  constexpr int kPerLane = kDims / 32;
+  using Values = Pack<Element, kPerLane>;
+  __shared__ PartShared<kDims, kHeads> shared;
+  const int64_t row = static_cast<int64_t>(blockIdx.z) * gridDim.x + blockIdx.x;
+  const int32_t first = static_cast<int32_t>(blockIdx.y) * kClustersPerPart;
+  const int32_t count = min(kClustersPerPart, params.num_estimated[row] - first);
+  if (count <= 0) return;
+  const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
+
+  // All loads are under way before the first result is used.
+  Place<kHeads> place;
+  if (thread < kClustersPerPart) {
+    place = ReadPlace<kHeads>(params, row, first, count, &shared.sums[thread]);
+  }
+  __syncthreads();
+  Values values[kClustersPerWarp];
+#pragma unroll
+  for (int i = 0; i < kClustersPerWarp; ++i) {
+    values[i] = reinterpret_cast<const Values*>(shared.sums[warp * kClustersPerWarp + i])[lane];
+  }
+  FindWeights(place, shared);
+
+  float acc[kHeads][kPerLane] = {};
+#pragma unroll
+  for (int i = 0; i < kClustersPerWarp; ++i) {
+#pragma unroll
+    for (int g = 0; g < kHeads; ++g) {
+      const float weight = shared.weights[g][warp * kClustersPerWarp + i];
+#pragma unroll
+      for (int j = 0; j < kPerLane; ++j) acc[g][j] += weight * ToFloat(values[i].elements[j]);
+    }
+  }
+#pragma unroll
+  for (int g = 0; g < kHeads; ++g) {
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) shared.partial[warp][g][lane * kPerLane + j] = acc[g][j];
+  }
+  __syncthreads();
+  const int64_t first_part = row * params.group * params.max_parts + blockIdx.y;
+  for (int i = thread; i < params.group * kDims; i += kThreads) {
+    const int g = i / kDims;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) sum += shared.partial[w][g][i % kDims];
+    params.part_acc[(first_part + g * params.max_parts) * kDims + i % kDims] = sum;
+  }
+  if (thread < params.group) {
+    float max = -INFINITY, sum = 0;
+    for (int i = 0; i < kClustersPerPart / 32; ++i) {
+      max = fmaxf(max, shared.warp_max[thread][i]);
+      sum += shared.warp_sum[thread][i];
+    }
+    params.part_max[first_part + thread * params.max_parts] = max;
+    params.part_sum[first_part + thread * params.max_parts] = sum;
+  }
+}
+
+// grid: [batch * query_heads]; a thread for each dimension.
+template <int kDims>
+__global__ void __launch_bounds__(kDims) MergeParts(const EstimateParams params) {
+  const int64_t query_row = blockIdx.x;
+  const int32_t num_estimated = params.num_estimated[query_row / params.group];
+  const int32_t num_parts =
+      min(params.max_parts, (num_estimated + kClustersPerPart - 1) / kClustersPerPart);
+  const float* part_max = params.part_max + query_row * params.max_parts;
+  const float* part_sum = params.part_sum + query_row * params.max_parts;
+  const float* part_acc = params.part_acc + query_row * params.max_parts * kDims + threadIdx.x;
+  float max = -INFINITY, sum = 0, acc = 0;
+  constexpr int kAtOnce = 16;
+  for (int32_t first = 0; first < num_parts; first += kAtOnce) {
+    float maxes[kAtOnce], sums[kAtOnce], accs[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const bool is_part = first + i < num_parts;
+      maxes[i] = is_part ? part_max[first + i] : -INFINITY;
+      sums[i] = is_part ? part_sum[first + i] : 0;
+      accs[i] = is_part ? part_acc[(first + i) * kDims] : 0;
+    }
+    float new_max = max;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) new_max = fmaxf(new_max, maxes[i]);
+    if (new_max == -INFINITY) continue;
+    const float old = Exp(max - new_max);
+    sum *= old;
+    acc *= old;
+    max = new_max;
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float factor = Exp(maxes[i] - max);
+      sum += factor * sums[i];
+      acc += factor * accs[i];
+    }
+  }
+  params.acc[query_row * kDims + threadIdx.x] = acc;
+  if (threadIdx.x == 0) {
+    params.max[query_row] = max;
+    params.sum[query_row] = sum;
+  }
+}
+
+int64_t MaxParts(int64_t max_estimated) {
+  return (max_estimated + kClustersPerPart - 1) / kClustersPerPart;
+}
+
+template <typename Element, int kDims>
+void Launch(const EstimateParams& params, const dim3& grid, cudaStream_t stream) {
+  const auto run = [&](auto heads) {
+    EstimatePart<Element, kDims, heads()><<<grid, kThreads, 0, stream>>>(params);
+  };
+  if (params.max_parts > 0) {
+    if (params.group == 1) {
+      run(std::integral_constant<int, 1>());
+    } else if (params.group == 2) {
+      run(std::integral_constant<int, 2>());
+    } else if (params.group <= 4) {
+      run(std::integral_constant<int, 4>());
+    } else {
+      run(std::integral_constant<int, kMaxGroup>());
+    }
+  }
+  MergeParts<kDims>
+      <<<grid.z* static_cast<uint32_t>(params.num_query_heads), kDims, 0, stream>>>(params);
+}
+
+}  // namespace
+
+size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                            int64_t max_estimated) {
+  return static_cast<size_t>(max_batch) * static_cast<size_t>(num_query_heads) *
+         static_cast<size_t>(MaxParts(max_estimated)) * static_cast<size_t>(head_dim + 2) *
+         sizeof(float);
+}
+
+absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
+  RETURN_IF_ERROR(CheckEstimate(args));
+  const KvGeometry& geometry = args.pool.geometry;
+  const auto num_heads = static_cast<int32_t>(geometry.num_kv_heads);
+  const int32_t group = args.num_query_heads / num_heads;
+  RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "estimate",
+                           "needs at most 8 query heads for each KV head, has ", group));
+  const size_t need =
+      EstimateScratchBytes(args.batch, args.num_query_heads,
+                           static_cast<int32_t>(geometry.head_dim), args.max_estimated);
+  RETURN_IF_ERROR(CheckArg(args.scratch.size() >= need, "estimate", "needs ", need,
+                           " bytes of scratch, has ", args.scratch.size()));
+  if (args.batch == 0) return absl::OkStatus();
+  const int64_t parts = MaxParts(args.max_estimated);
+  const int64_t all_parts = int64_t{args.batch} * args.num_query_heads * parts;
+  auto* scratch = reinterpret_cast<float*>(args.scratch.device_data());
+  const EstimateParams params{
+      .runs = MetaRuns(args.pool),
+      .indexes = args.indexes.device_data(),
+      .layer = args.layer,
+      .group = group,
+      .num_query_heads = args.num_query_heads,
+      .scores = args.scores.device_data(),
+      .max_clusters = args.max_clusters,
+      .estimated = args.estimated.device_data(),
+      .num_estimated = args.num_estimated.device_data(),
+      .max_estimated = args.max_estimated,
+      .max_parts = static_cast<int32_t>(parts),
+      .part_max = scratch + all_parts * geometry.head_dim,
+      .part_sum = scratch + all_parts * (geometry.head_dim + 1),
+      .part_acc = scratch,
+      .max = args.out.max.device_data(),
+      .sum = args.out.sum.device_data(),
+      .acc = args.out.acc.device_data(),
+  };
+  const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
+                  static_cast<uint32_t>(args.batch));
+  const bool is_f32 = geometry.dtype == DType::kF32;
+  const auto launch = geometry.head_dim == 128
+                          ? (is_f32 ? Launch<float, 128> : Launch<__nv_bfloat16, 128>)
+                          : (is_f32 ? Launch<float, 64> : Launch<__nv_bfloat16, 64>);
+  launch(params, grid, stream.get());
+  return CudaStatus(cudaGetLastError(), "estimate");
+}
+
+}  // namespace retroinfer::cuda

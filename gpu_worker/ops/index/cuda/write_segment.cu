@@ -1,0 +1,236 @@
+// Bound by the bus between the device and the host's memory, where the extent lies: every page is
+// written there once, by one warp, in whole lines; the copy in a slot costs next to nothing. A few
+// blocks are enough to fill the bus, so that the model's own work keeps the other multiprocessors.
+//
+// Invariants:
+// * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
+//   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
+// * Tokens keep their order inside a cluster; the order table says which token went where.
+#include "gpu_worker/ops/cuda/launch.h"
+#include "gpu_worker/ops/index/cuda/member_order.h"
+#include "gpu_worker/ops/index/cuda/segment_place.cuh"
+#include "gpu_worker/ops/index/cuda/write_segment.h"
+#include "gpu_worker/ops/index/write_segment_check.h"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kPlaceThreads = 512;
+constexpr int kWriteThreads = 512;
+constexpr int kWriteBlocks = 8;
+constexpr unsigned kAllLanes = 0xffffffff;
+constexpr int kChunksPerPage = kPageBytes / 16;
+constexpr int kChunksPerLane = kChunksPerPage / 32;
+static_assert(kMaxOrderedClusters <= kPlaceThreads);
+
+// What kernels of one call share.
+struct Job {
+  LayerKv kv;
+  int64_t first_token;
+  int32_t num_heads;
+  int32_t num_tokens;
+  int32_t num_clusters;
+  int32_t tokens_per_page;
+  int32_t vector_bytes;
+  const int32_t* sizes;
+  const float* centroids;
+  const float* value_sums;
+  const float* radii;
+  MemberOrder order;
+  uint32_t* first_pages;  // [heads, m], from the start of the extent
+  uint32_t* end_page;     // behind the layer's last page
+  std::byte* extent;
+  uint32_t extent_pages;
+  PageId extent_first_page;
+  uint32_t* next_page;
+  std::byte* fill_slots;  // null: no pages go to slots
+  const SlotListHead* fill_head;
+  const SlotId* fill_list;
+  uint32_t first_kv_page;
+  LayerOffsets offsets;
+  MetaLayer meta;
+};
+
+// Gives the clusters of every head their pages, from *next_page on, which is advanced. One block.
+__global__ void __launch_bounds__(kPlaceThreads) PlacePagesKernel(const Job job) {
+  __shared__ uint32_t warp_sums[kPlaceThreads / 32];
+  const auto cluster = static_cast<int32_t>(threadIdx.x);
+  const int lane = cluster % 32;
+  uint32_t page = *job.next_page;
+  for (int32_t head = 0; head < job.num_heads; ++head) {
+    const int32_t at = head * job.num_clusters + cluster;
+    const int32_t size = cluster < job.num_clusters ? job.sizes[at] : 0;
+    const auto pages =
+        static_cast<uint32_t>((size + job.tokens_per_page - 1) / job.tokens_per_page);
+    uint32_t sum = pages;
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const uint32_t other = __shfl_up_sync(kAllLanes, sum, distance);
+      if (lane >= distance) sum += other;
+    }
+    if (lane == 31) warp_sums[cluster / 32] = sum;
+    __syncthreads();
+    uint32_t before = 0, total = 0;
+    for (int i = 0; i < kPlaceThreads / 32; ++i) {
+      if (i < cluster / 32) before += warp_sums[i];
+      total += warp_sums[i];
+    }
+    __syncthreads();
+    if (cluster < job.num_clusters) job.first_pages[at] = page + before + sum - pages;
+    page += total;
+  }
+  if (page > job.extent_pages) __trap();  // The caller moved next_page past its own layers.
+  if (cluster == 0) {
+    *job.end_page = page;
+    *job.next_page = page;
+  }
+}
+
+// The last of `count` clusters whose first page is not behind `page`.
+__device__ int32_t ClusterOfPage(const uint32_t* first_pages, int32_t count, uint32_t page) {
+  int32_t low = 0, high = count;
+  while (high - low > 1) {
+    const int32_t middle = (low + high) / 2;
+    (first_pages[middle] <= page ? low : high) = middle;
+  }
+  return low;
+}
+
+// One warp writes a page: 16 bytes a lane, four times.
+__device__ void WritePage(const Job& job, uint32_t page) {
+  const int32_t at = ClusterOfPage(job.first_pages, job.num_heads * job.num_clusters, page);
+  const int32_t head = at / job.num_clusters;
+  const auto first = static_cast<int32_t>(page - job.first_pages[at]) * job.tokens_per_page;
+  const int32_t size = job.sizes[at];
+  const uint16_t* const members =
+      job.order.tokens + int64_t{head} * job.num_tokens + job.order.first[at];
+  const int64_t head_row = head * job.kv.capacity + job.first_token;
+  int4 chunks[kChunksPerLane];
+#pragma unroll
+  for (int i = 0; i < kChunksPerLane; ++i) {
+    const int32_t offset = (i * 32 + static_cast<int32_t>(threadIdx.x) % 32) * 16;
+    constexpr auto kHalf = static_cast<int32_t>(kPageBytes / 2);
+    const int32_t member = first + offset % kHalf / job.vector_bytes;
+    const std::byte* const rows = offset < kHalf ? job.kv.keys : job.kv.values;
+    chunks[i] = make_int4(0, 0, 0, 0);
+    if (member < size) {
+      chunks[i] = *reinterpret_cast<const int4*>(
+          rows + (head_row + members[member]) * job.vector_bytes + offset % job.vector_bytes);
+    }
+  }
+  auto* const to = reinterpret_cast<int4*>(job.extent + int64_t{page} * int64_t{kPageBytes});
+#pragma unroll
+  for (int i = 0; i < kChunksPerLane; ++i) to[i * 32 + threadIdx.x % 32] = chunks[i];
+  const uint32_t index = page - job.first_kv_page;
+  if (job.fill_slots == nullptr || index >= job.fill_head->num_slots) return;
+  const SlotId slot = job.fill_list[index];
+  auto* const copy = reinterpret_cast<int4*>(job.fill_slots + int64_t{slot} * int64_t{kPageBytes});
+#pragma unroll
+  for (int i = 0; i < kChunksPerLane; ++i) copy[i * 32 + threadIdx.x % 32] = chunks[i];
+}
+
+// 16 bytes of vectors in KV dtype, from chunk `chunk` of f32 vectors.
+__device__ int4 ConvertChunk(const float* vectors, bool is_bf16, int64_t chunk) {
+  if (!is_bf16) return reinterpret_cast<const int4*>(vectors)[chunk];
+  const float4 low = reinterpret_cast<const float4*>(vectors)[2 * chunk];
+  const float4 high = reinterpret_cast<const float4*>(vectors)[2 * chunk + 1];
+  const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+  int4 packed;
+  Store8(reinterpret_cast<__nv_bfloat16*>(&packed), 0, values);
+  return packed;
+}
+
+__device__ void WriteVectors(const Job& job, const float* vectors, int64_t offset, int which,
+                             int64_t thread, int64_t num_threads) {
+  const int64_t head_bytes = int64_t{job.num_clusters} * job.vector_bytes;
+  const bool is_bf16 = job.kv.dtype == DType::kBf16;
+  for (int64_t i = thread; i < job.num_heads * head_bytes / 16; i += num_threads) {
+    const int4 chunk = ConvertChunk(vectors, is_bf16, i);
+    reinterpret_cast<int4*>(job.extent + offset)[i] = chunk;
+    *reinterpret_cast<int4*>(job.meta.Vector(i * 16, head_bytes, which)) = chunk;
+  }
+}
+
+// Entries as 32-bit words, so that a warp writes whole lines of them.
+__device__ void WriteEntries(const Job& job, int64_t thread, int64_t num_threads) {
+  static_assert(sizeof(ClusterEntry) == 12 && sizeof(MetaEntry) == 12);
+  auto* const words = reinterpret_cast<uint32_t*>(job.extent + job.offsets.clusters);
+  const int64_t num_words = int64_t{job.num_heads} * job.num_clusters * 3;
+  for (int64_t i = thread; i < num_words; i += num_threads) {
+    const auto at = static_cast<int32_t>(i / 3);
+    const int field = static_cast<int>(i % 3);
+    const auto size = static_cast<uint32_t>(job.sizes[at]);
+    uint32_t word = 0, meta_word = 0;
+    if (size > 0) {
+      word = field == 0 ? job.first_pages[at] : field == 1 ? size : __float_as_uint(job.radii[at]);
+      meta_word = field == 0 ? word + job.extent_first_page : word;
+    }
+    words[i] = word;
+    reinterpret_cast<uint32_t*>(
+        job.meta.Entry(at / job.num_clusters, at % job.num_clusters))[field] = meta_word;
+  }
+}
+
+__global__ void __launch_bounds__(kWriteThreads) WriteSegmentKernel(const Job job) {
+  const int64_t thread = int64_t{blockIdx.x} * kWriteThreads + threadIdx.x;
+  const int64_t num_threads = int64_t{gridDim.x} * kWriteThreads;
+  const uint32_t begin = job.first_pages[0];
+  const uint32_t end = *job.end_page;
+  for (int64_t page = begin + thread / 32; page < end; page += num_threads / 32) {
+    WritePage(job, static_cast<uint32_t>(page));
+  }
+  WriteVectors(job, job.centroids, job.offsets.centroids, 0, thread, num_threads);
+  WriteVectors(job, job.value_sums, job.offsets.value_sums, 1, thread, num_threads);
+  WriteEntries(job, thread, num_threads);
+  const int64_t order_bytes = int64_t{job.num_heads} * job.num_tokens * 2;
+  for (int64_t i = thread; i < order_bytes / 16; i += num_threads) {
+    reinterpret_cast<int4*>(job.extent + job.offsets.order)[i] =
+        reinterpret_cast<const int4*>(job.order.tokens)[i];
+  }
+}
+
+}  // namespace
+
+absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
+  RETURN_IF_ERROR(CheckWriteSegment(args));
+  const KvGeometry& geometry = args.geometry;
+  const int64_t heads = geometry.num_kv_heads;
+  // Of the scratch's 8 h (n + m) bytes: 2 h n for tokens, 4 h m each for first tokens and pages.
+  std::byte* scratch = args.scratch.device_data();
+  auto* const tokens = reinterpret_cast<uint16_t*>(scratch);
+  auto* const first = reinterpret_cast<uint32_t*>(scratch + 2 * heads * args.num_tokens);
+  uint32_t* const first_pages = first + heads * args.num_clusters;
+  const Job job{
+      .kv = args.kv,
+      .first_token = args.first_token,
+      .num_heads = static_cast<int32_t>(heads),
+      .num_tokens = args.num_tokens,
+      .num_clusters = args.num_clusters,
+      .tokens_per_page = static_cast<int32_t>(geometry.tokens_per_page()),
+      .vector_bytes = static_cast<int32_t>(geometry.vector_bytes()),
+      .sizes = args.sizes.device_data(),
+      .centroids = args.centroids.device_data(),
+      .value_sums = args.value_sums.device_data(),
+      .radii = args.radii.device_data(),
+      .order = {.tokens = tokens, .first = first},
+      .first_pages = first_pages,
+      .end_page = first_pages + heads * args.num_clusters,
+      .extent = args.extent.device_data(),
+      .extent_pages = static_cast<uint32_t>(args.extent.size() / kPageBytes),
+      .extent_first_page = args.extent_first_page,
+      .next_page = args.next_page,
+      .fill_slots = args.fill.slots.device_data(),
+      .fill_head = args.fill.list.head,
+      .fill_list = args.fill.list.slots.device_data(),
+      .first_kv_page =
+          SegmentLayout(geometry, static_cast<uint32_t>(args.num_tokens)).first_kv_page,
+      .offsets = LayerOffsets(geometry, static_cast<uint32_t>(args.num_tokens), args.layer),
+      .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)};
+  RETURN_IF_ERROR(OrderMembers(stream, args.assignment.device_data(), geometry.num_kv_heads,
+                               args.num_tokens, args.num_clusters, job.order, nullptr));
+  PlacePagesKernel<<<1, kPlaceThreads, 0, stream.get()>>>(job);
+  RETURN_IF_ERROR(LaunchStatus("launching write_segment's pages"));
+  WriteSegmentKernel<<<kWriteBlocks, kWriteThreads, 0, stream.get()>>>(job);
+  return LaunchStatus("launching write_segment");
+}
+
+}  // namespace retroinfer::cuda

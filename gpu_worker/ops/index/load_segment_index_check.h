@@ -1,0 +1,27 @@
+// Checks of the arguments of load_segment_index, shared by the backends.
+#pragma once
+
+#include "absl/status/status.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/index/load_segment_index.h"
+
+namespace retroinfer {
+
+inline absl::Status CheckLoadSegmentIndex(const LoadSegmentIndexArgs& args) {
+  constexpr char kOp[] = "load_segment_index";
+  const KvGeometry& geometry = args.pool.geometry;
+  RETURN_IF_ERROR(geometry.Validate());
+  RETURN_IF_ERROR(
+      CheckArg(args.layer < geometry.num_layers, kOp, "layer is outside of the pool's geometry"));
+  RETURN_IF_ERROR(CheckArg(args.num_tokens > 0 && args.num_tokens % kDecodeSegmentTokens == 0 &&
+                               args.num_tokens <= kPrefillSegmentTokens,
+                           kOp, "needs a whole segment"));
+  const SegmentLayout layout(geometry, args.num_tokens);
+  RETURN_IF_ERROR(CheckArg(args.extent.size() >= size_t{layout.first_kv_page} * kPageBytes, kOp,
+                           "needs an extent that holds the segment's index"));
+  return CheckArg(args.meta_blocks.size() == layout.num_clusters / kClustersPerMetaBlock, kOp,
+                  "needs a meta block for each 64 clusters");
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,211 @@
+// The result is cut into blocks: rows of 16 (decode) or 64 (prefill), padded with zero rows, and
+// 256 output features. One block is one MatmulKernel call on one thread. Since every block of a
+// kind has the same size whatever the batch, so has the order of its sums, and a row's result
+// depends on nothing but the row. Blocks this small also keep a thread's operands in its L2 cache.
+#include "gpu_worker/ops/model/cpu/linear.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/cpu/convert.h"
+#include "gpu_worker/ops/cpu/cpu_features.h"
+#include "gpu_worker/ops/cpu/matmul_kernel.h"
+#include "gpu_worker/ops/cpu/thread_scratch.h"
+#include "gpu_worker/ops/model/linear_check.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "gpu_worker/ops/model/cpu/linear.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "hwy/highway.h"
+//
+#include "gpu_worker/ops/cpu/vector_kernels-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace retroinfer::cpu::HWY_NAMESPACE {
+namespace {
+
+template <class D>
+HWY_INLINE void FinishAt(D d, const float* result, const float* bias, bool accumulate, float* out) {
+  auto v = hn::LoadU(d, result);
+  if (bias != nullptr) v = hn::Add(v, hn::LoadU(d, bias));
+  if (accumulate) v = hn::Add(v, hn::LoadU(d, out));
+  hn::StoreU(v, d, out);
+}
+
+// out = result (+ bias) (+ out); `bias` may be null.
+void FinishRow(const float* result, const float* bias, bool accumulate, int64_t cols, float* out) {
+  const FloatTag d;
+  const hn::CappedTag<float, 1> d1;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= cols; i += lanes) {
+    FinishAt(d, result + i, bias == nullptr ? nullptr : bias + i, accumulate, out + i);
+  }
+  for (; i < cols; ++i) {
+    FinishAt(d1, result + i, bias == nullptr ? nullptr : bias + i, accumulate, out + i);
+  }
+}
+
+}  // namespace
+}  // namespace retroinfer::cpu::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace retroinfer::cpu {
+
+HWY_EXPORT(FinishRow);
+
+namespace {
+
+constexpr int64_t kDecodeRows = 16;
+constexpr int64_t kPrefillRows = 64;
+constexpr int64_t kBlockCols = 256;
+constexpr int64_t kRowsAtATime = 512;  // bounds the memory for converted activations
+
+// Up to 256 output features.
+struct Shard {
+  int64_t first_col = 0;
+  int64_t cols = 0;
+  dnnl::memory weights = {};
+  std::shared_ptr<const MatmulKernel> decode = {};
+  std::shared_ptr<const MatmulKernel> prefill = {};
+};
+
+class CpuLinear final : public PreparedLinear {
+ public:
+  int64_t in_features() const override { return in_features_; }
+  int64_t out_features() const override { return out_features_; }
+
+  int64_t in_features_ = 0;
+  int64_t out_features_ = 0;
+  DType dtype_ = DType::kF32;  // of the products
+  std::vector<float> bias_;    // [out_features] or empty
+  DeviceBuffer packed_;        // of all shards
+  std::vector<Shard> shards_;
+};
+
+absl::Status PackShards(const MatrixView& weight, Device& device, CpuLinear& linear) {
+  // A multiple of the cache line, so that each shard's part begins at one.
+  auto padded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
+  size_t bytes = 0;
+  bool has_decode = true;
+  for (int64_t first = 0; first < weight.rows; first += kBlockCols) {
+    Shard shard{.first_col = first, .cols = std::min(kBlockCols, weight.rows - first)};
+    ASSIGN_OR_RETURN(shard.prefill,
+                     MatmulKernel::Get(kPrefillRows, shard.cols, weight.cols, linear.dtype_));
+    shard.decode = MatmulKernel::GetLike(shard.prefill, kDecodeRows);
+    has_decode = has_decode && shard.decode->rows() == kDecodeRows;
+    bytes += padded(shard.prefill->packed_bytes());
+    linear.shards_.push_back(std::move(shard));
+  }
+  if (!has_decode) {  // All shards of a product share its blocks of rows.
+    for (Shard& shard : linear.shards_) shard.decode = shard.prefill;
+  }
+  ASSIGN_OR_RETURN(linear.packed_, device.Allocate(bytes, MemoryPurpose::kWeights));
+  std::byte* packed = linear.packed_.bytes().device_data();
+  std::vector<float> converted;
+  for (Shard& shard : linear.shards_) {
+    const MatrixView rows = weight.Rows(shard.first_col, shard.cols);
+    const std::byte* source = rows.data;
+    DType source_dtype = rows.dtype;
+    int64_t row_stride = rows.row_stride;
+    if (source_dtype != linear.dtype_ && source_dtype != DType::kF32) {
+      converted.resize(static_cast<size_t>(rows.rows * rows.cols));
+      for (int64_t row = 0; row < rows.rows; ++row) {
+        ConvertToF32(rows.dtype, rows.Rows(row, 1).data, converted.data() + row * rows.cols,
+                     rows.cols);
+      }
+      source = reinterpret_cast<const std::byte*>(converted.data());
+      source_dtype = DType::kF32;
+      row_stride = rows.cols;
+    }
+    ASSIGN_OR_RETURN(shard.weights, shard.prefill->Pack(source_dtype, source, row_stride, packed));
+    packed += padded(shard.prefill->packed_bytes());
+  }
+  return absl::OkStatus();
+}
+
+// Converts rows of `in` to `dtype`, dense, and appends zero rows up to `padded_rows`.
+void PadRows(ThreadPool& pool, const MatrixView& in, DType dtype, int64_t padded_rows,
+             std::byte* out) {
+  const int64_t row_bytes = in.cols * static_cast<int64_t>(DTypeBytes(dtype));
+  constexpr int64_t kRowsOfTask = 16;
+  pool.ParallelFor((padded_rows + kRowsOfTask - 1) / kRowsOfTask, [&](int64_t task) {
+    const int64_t end = std::min(padded_rows, (task + 1) * kRowsOfTask);
+    for (int64_t row = task * kRowsOfTask; row < end; ++row) {
+      if (row < in.rows) {
+        ConvertFromF32(reinterpret_cast<const float*>(in.Rows(row, 1).data), dtype,
+                       out + row * row_bytes, in.cols);
+      } else {
+        std::memset(out + row * row_bytes, 0, static_cast<size_t>(row_bytes));
+      }
+    }
+  });
+}
+
+// Computes all shards for the rows of `in`.
+void MultiplyRows(ThreadPool& pool, const CpuLinear& linear, const MatrixView& in,
+                  const MatrixView& out, bool accumulate, bool decode) {
+  const Shard& any = linear.shards_.front();
+  const int64_t block_rows = (decode ? any.decode : any.prefill)->rows();
+  const int64_t num_blocks = (in.rows + block_rows - 1) / block_rows;
+  const int64_t row_bytes = in.cols * static_cast<int64_t>(DTypeBytes(linear.dtype_));
+  std::byte* rows = ThreadScratch(static_cast<size_t>(num_blocks * block_rows * row_bytes));
+  PadRows(pool, in, linear.dtype_, num_blocks * block_rows, rows);
+  const auto num_shards = static_cast<int64_t>(linear.shards_.size());
+  pool.ParallelFor(num_shards * num_blocks, [&](int64_t i) {
+    const Shard& shard = linear.shards_[static_cast<size_t>(i / num_blocks)];
+    const int64_t first_row = i % num_blocks * block_rows;
+    const MatmulKernel& kernel = decode ? *shard.decode : *shard.prefill;
+    const float* result = kernel.Run(rows + first_row * row_bytes, shard.weights);
+    const float* bias = linear.bias_.empty() ? nullptr : linear.bias_.data() + shard.first_col;
+    const int64_t num_rows = std::min(block_rows, in.rows - first_row);
+    const MatrixView block = out.Rows(first_row, num_rows).Columns(shard.first_col, shard.cols);
+    for (int64_t row = 0; row < num_rows; ++row) {
+      HWY_DYNAMIC_DISPATCH(FinishRow)
+      (result + row * shard.cols, bias, accumulate, shard.cols,
+       reinterpret_cast<float*>(block.Rows(row, 1).data));
+    }
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
+                                                              ComputePrecision precision,
+                                                              const LinearWeights& weights) {
+  const MatrixView& weight = weights.weight;
+  RETURN_IF_ERROR(CheckLinearWeights(weights));
+  auto linear = std::make_unique<CpuLinear>();
+  linear->in_features_ = weight.cols;
+  linear->out_features_ = weight.rows;
+  const bool bf16 = precision == ComputePrecision::kBf16 && weight.dtype != DType::kF32;
+  linear->dtype_ = bf16 && HasAvx512Bf16() ? DType::kBf16 : DType::kF32;
+  if (weights.bias.has_value()) {
+    linear->bias_.resize(static_cast<size_t>(weight.rows));
+    ConvertToF32(weights.bias->dtype, weights.bias->data, linear->bias_.data(), weight.rows);
+  }
+  RETURN_IF_ERROR(PackShards(weight, device, *linear));
+  return linear;
+}
+
+absl::Status Linear(CpuStream& stream, const LinearArgs& args) {
+  RETURN_IF_ERROR(CheckLinear(args, DType::kF32));
+  RETURN_IF_ERROR(CheckDType("linear", "out", args.out, DType::kF32));
+  return stream.Launch([args](ThreadPool& pool) {
+    const auto& linear = static_cast<const CpuLinear&>(*args.linear);
+    for (int64_t first = 0; first < args.in.rows; first += kRowsAtATime) {
+      const int64_t rows = std::min(kRowsAtATime, args.in.rows - first);
+      MultiplyRows(pool, linear, args.in.Rows(first, rows), args.out.Rows(first, rows),
+                   args.accumulate, args.decode);
+    }
+  });
+}
+
+}  // namespace retroinfer::cpu
+#endif  // HWY_ONCE

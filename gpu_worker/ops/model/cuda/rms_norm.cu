@@ -1,0 +1,99 @@
+// Bound by the bytes of `in` and `out`; at one row by the latency of a reduction over a block.
+#include "gpu_worker/ops/cuda/dependent_launch.cuh"
+#include "gpu_worker/ops/cuda/element.cuh"
+#include "gpu_worker/ops/cuda/launch.h"
+#include "gpu_worker/ops/model/cuda/rms_norm.h"
+#include "gpu_worker/ops/model/rms_norm_check.h"
+
+namespace retroinfer::cuda {
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kWarps = kThreads / 32;
+
+struct RmsNormLaunch {
+  const __nv_bfloat16* in;
+  int64_t in_stride;
+  const std::byte* weight;
+  DType weight_dtype;
+  float epsilon;
+  __nv_bfloat16* out;
+  int64_t out_stride;
+  int64_t width;  // of what is normalised
+};
+
+// Every thread gets the sum over the block.
+__device__ float BlockSum(float value) {
+  __shared__ float sums[kWarps];
+  for (int lanes = 16; lanes > 0; lanes /= 2) value += __shfl_xor_sync(~0u, value, lanes);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
+  __syncthreads();
+  float total = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) total += sums[warp];
+  return total;
+}
+
+// blockIdx.x: row; blockIdx.y: head. One element (unaligned rows) or eight at a time. A thread
+// reads again only what it alone writes, so `out` may be `in`.
+template <int kWidth>
+__global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormLaunch launch) {
+  const __nv_bfloat16* const in =
+      launch.in + blockIdx.x * launch.in_stride + blockIdx.y * launch.width;
+  __nv_bfloat16* const out =
+      launch.out + blockIdx.x * launch.out_stride + blockIdx.y * launch.width;
+  AllowNextKernel();
+  AwaitLastKernel();
+  float values[kWidth];
+  const auto load = [&](int64_t at) {
+    if constexpr (kWidth == 8) {
+      Load8(in, at, values);
+    } else {
+      values[0] = __bfloat162float(in[at]);
+    }
+  };
+  float squares = 0;
+  for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kThreads * kWidth) {
+    load(at);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) squares += values[i] * values[i];
+  }
+  const float factor =
+      1.0f / sqrtf(BlockSum(squares) / static_cast<float>(launch.width) + launch.epsilon);
+  for (int64_t at = threadIdx.x * kWidth; at < launch.width; at += kThreads * kWidth) {
+    load(at);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] *= factor * LoadElement(launch.weight, launch.weight_dtype, at + i);
+    }
+    if constexpr (kWidth == 8) {
+      Store8(out, at, values);
+    } else {
+      out[at] = __float2bfloat16_rn(values[0]);
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status RmsNorm(CudaStream& stream, const RmsNormArgs& args) {
+  RETURN_IF_ERROR(CheckRmsNorm(args, DType::kBf16));
+  if (args.in.rows == 0 || args.in.cols == 0) return absl::OkStatus();
+  const RmsNormLaunch launch = {reinterpret_cast<const __nv_bfloat16*>(args.in.data),
+                                args.in.row_stride,
+                                args.weight.data,
+                                args.weight.dtype,
+                                args.epsilon,
+                                reinterpret_cast<__nv_bfloat16*>(args.out.data),
+                                args.out.row_stride,
+                                args.weight.cols};
+  const dim3 grid(static_cast<unsigned>(args.in.rows),
+                  static_cast<unsigned>(args.in.cols / args.weight.cols));
+  const bool aligned =
+      HasAlignedRows(args.in) && HasAlignedRows(args.out) && args.weight.cols % 8 == 0;
+  return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
+                                    aligned ? &RmsNormKernel<8> : &RmsNormKernel<1>, launch),
+                    "launching rms_norm");
+}
+
+}  // namespace retroinfer::cuda

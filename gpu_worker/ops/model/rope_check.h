@@ -1,0 +1,27 @@
+// Checks of the arguments of rope_table and rope, shared by the backends.
+#pragma once
+
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/model/rope.h"
+
+namespace retroinfer {
+
+inline absl::Status CheckRopeTable(const RopeTableArgs& args) {
+  const auto size = static_cast<int64_t>(args.positions.size() * args.inv_freq.size());
+  RETURN_IF_ERROR(CheckSize("rope_table", "cos", args.cos, size));
+  return CheckSize("rope_table", "sin", args.sin, size);
+}
+
+inline absl::Status CheckRope(const RopeArgs& args, DType activations) {
+  RETURN_IF_ERROR(CheckArg(args.head_dim > 0 && args.head_dim % 2 == 0, "rope",
+                           "head_dim must be even and positive"));
+  RETURN_IF_ERROR(CheckShape("rope", "x", args.x, args.x.rows, args.x.cols));
+  RETURN_IF_ERROR(CheckArg(args.x.cols % args.head_dim == 0, "rope",
+                           "columns of x must be a multiple of head_dim"));
+  RETURN_IF_ERROR(CheckDType("rope", "x", args.x, activations));
+  RETURN_IF_ERROR(CheckSize("rope", "cos", args.cos, args.x.rows * (args.head_dim / 2)));
+  return CheckSize("rope", "sin", args.sin, args.x.rows * (args.head_dim / 2));
+}
+
+}  // namespace retroinfer

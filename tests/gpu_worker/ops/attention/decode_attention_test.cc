@@ -1,0 +1,326 @@
+#include "gpu_worker/ops/attention/decode_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+// f32 arithmetic on whatever the pages hold; where activations are bf16, the result is rounded to 8
+// significant bits.
+double Tolerance(DType activations) { return activations == DType::kF32 ? 1e-5 : 1.0 / 256; }
+
+struct Token {
+  std::vector<float> key;
+  std::vector<float> value;
+};
+
+// A page on the host, its unused places NaN.
+std::vector<std::byte> MakePage(const KvGeometry& geometry, std::span<const Token> tokens) {
+  const size_t places = geometry.tokens_per_page();
+  std::vector<float> elements(2 * places * geometry.head_dim, kNan);
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    std::copy(tokens[t].key.begin(), tokens[t].key.end(),
+              elements.begin() + static_cast<int64_t>(t * geometry.head_dim));
+    std::copy(tokens[t].value.begin(), tokens[t].value.end(),
+              elements.begin() + static_cast<int64_t>((places + t) * geometry.head_dim));
+  }
+  return ToBytes(elements, geometry.dtype);
+}
+
+struct Sequence {
+  int32_t sink = 0;
+  int32_t window = 0;
+  int32_t paged = 0;      // tokens in the execution buffer, for each KV head
+  int32_t estimated = 0;  // 1: with an estimate
+};
+
+class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  static constexpr uint32_t kLayer = 1;
+
+  // Random tokens of one (sequence, KV head): the same for the same seed.
+  std::vector<Token> Tokens(const KvGeometry& geometry, uint64_t seed, size_t count) {
+    std::vector<Token> tokens(count);
+    for (size_t i = 0; i < count; ++i) {
+      for (auto [offset, out] : {std::pair{0, &tokens[i].key}, {1, &tokens[i].value}}) {
+        const auto random =
+            RandomNormal(geometry.head_dim, seed * 100'000 + 2 * i + static_cast<uint64_t>(offset));
+        *out = FromBytes(ToBytes(random, geometry.dtype), geometry.dtype);
+      }
+    }
+    return tokens;
+  }
+
+  // The reference for one query head over its tokens and estimate.
+  static void Attend(const std::vector<Token>& tokens, const float* query, double scale,
+                     double estimate_max, double estimate_sum, const float* estimate_acc,
+                     std::vector<double>& want) {
+    const size_t dim = tokens.empty() ? 0 : tokens[0].key.size();
+    std::vector<double> acc(dim);
+    double sum = 0;
+    for (const Token& token : tokens) {
+      double score = 0;
+      for (size_t i = 0; i < dim; ++i) score += double{query[i]} * token.key[i];
+      const double weight = std::exp(scale * score);
+      sum += weight;
+      for (size_t i = 0; i < dim; ++i) acc[i] += weight * token.value[i];
+    }
+    if (estimate_sum > 0) {
+      sum += std::exp(estimate_max) * estimate_sum;
+      for (size_t i = 0; i < dim; ++i) acc[i] += std::exp(estimate_max) * estimate_acc[i];
+    }
+    for (size_t i = 0; i < dim; ++i) want.push_back(acc[i] / sum);
+  }
+
+  struct Result {
+    std::vector<float> got;
+    std::vector<double> want;
+  };
+
+  // Runs a batch; sequence i's contents depend on seeds[i] alone.
+  Result Run(const KvGeometry& geometry, int64_t group, const std::vector<Sequence>& batch,
+             const std::vector<uint64_t>& seeds);
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+  const DType activations_ = backend_->ops->model().activation_dtype();
+  const double tolerance_ = Tolerance(activations_);
+};
+
+// What a batch looks like in device memory.
+struct Image {
+  std::vector<std::byte> pool;
+  std::vector<std::vector<DenseBlockId>> blocks;
+  std::vector<std::byte> pages;
+  std::vector<std::vector<std::pair<size_t, int32_t>>> lists;  // per head: page, tokens
+};
+
+void AddDense(const KvGeometry& geometry, uint32_t layer, const std::vector<Token>& tokens,
+              uint32_t head, std::span<const DenseBlockId> blocks, size_t sink,
+              std::vector<std::byte>& pool) {
+  const size_t per_page = geometry.tokens_per_page();
+  size_t done = 0;
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const size_t count = b == 0 ? sink : std::min<size_t>(kDenseBlockTokens, tokens.size() - done);
+    for (size_t place = 0; place < count; place += per_page) {
+      const auto page = MakePage(
+          geometry, std::span(tokens).subspan(done + place, std::min(per_page, count - place)));
+      const DensePoolView view = {{pool.data(), pool.size()}, geometry};
+      std::copy(page.begin(), page.end(),
+                view.Run(blocks[b], layer, head) + place / per_page * kPageBytes);
+    }
+    done += count;
+  }
+}
+
+DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry, int64_t group,
+                                                     const std::vector<Sequence>& batch,
+                                                     const std::vector<uint64_t>& seeds) {
+  const int64_t kv_heads = geometry.num_kv_heads, dim = geometry.head_dim;
+  const int64_t query_heads = kv_heads * group;
+  const double scale = 1.0 / std::sqrt(static_cast<double>(dim));
+  Image image;
+  DenseBlockId next_block = 2;
+  for (const Sequence& s : batch) {
+    std::vector<DenseBlockId> ids(static_cast<size_t>(1 + (s.window + 63) / 64));
+    std::iota(ids.rbegin(), ids.rend(), next_block);
+    next_block += static_cast<DenseBlockId>(ids.size());
+    image.blocks.push_back(ids);
+  }
+  image.pool.assign(static_cast<size_t>(next_block) * DensePoolView::BlockBytes(geometry),
+                    std::byte{0xff});
+  std::vector<float> queries, maxima, sums, accs;
+  Result result;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Sequence& s = batch[i];
+    const auto q = FromBytes(
+        ToBytes(RandomNormal(static_cast<size_t>(query_heads * dim), seeds[i] + 7), activations_),
+        activations_);
+    queries.insert(queries.end(), q.begin(), q.end());
+    const auto acc = RandomNormal(static_cast<size_t>(query_heads * dim), seeds[i] + 8, 3.0f);
+    accs.insert(accs.end(), acc.begin(), acc.end());
+    for (int64_t h = 0; h < kv_heads; ++h) {
+      const auto dense_count = static_cast<size_t>(s.sink + s.window);
+      auto tokens = Tokens(geometry, seeds[i] * 16 + static_cast<uint64_t>(h),
+                           dense_count + static_cast<size_t>(s.paged));
+      const std::vector<Token> dense(tokens.begin(),
+                                     tokens.begin() + static_cast<int64_t>(dense_count));
+      AddDense(geometry, kLayer, dense, static_cast<uint32_t>(h), image.blocks[i],
+               static_cast<size_t>(s.sink), image.pool);
+      auto& list = image.lists.emplace_back();
+      // Pages of differing fill, as clusters leave them.
+      for (size_t done = dense_count; done < tokens.size();) {
+        const size_t count = std::min(tokens.size() - done, 1 + done % geometry.tokens_per_page());
+        list.emplace_back(image.pages.size(), static_cast<int32_t>(count));
+        const auto page = MakePage(geometry, std::span(tokens).subspan(done, count));
+        image.pages.insert(image.pages.end(), page.begin(), page.end());
+        done += count;
+      }
+      for (int64_t g = 0; g < group; ++g) {
+        const int64_t head = h * group + g;
+        maxima.push_back(s.estimated ? 0.25f * static_cast<float>(g) : -INFINITY);
+        sums.push_back(s.estimated ? 5.0f : 0.0f);
+        if (!s.estimated) std::fill_n(accs.end() - (query_heads - head) * dim, dim, 0.0f);
+        Attend(tokens, q.data() + head * dim, scale, maxima.back(), sums.back(),
+               &*(accs.end() - (query_heads - head) * dim), result.want);
+      }
+    }
+  }
+  const DeviceBuffer pool = data_.Upload(image.pool);
+  const DeviceBuffer pages = data_.Upload(image.pages);
+  std::vector<DeviceBuffer> block_lists;
+  std::vector<DenseZone> zones;
+  size_t max_pages = 1;
+  for (const auto& list : image.lists) max_pages = std::max(max_pages, list.size());
+  std::vector<PageRef> refs(image.lists.size() * max_pages, {nullptr, -1, 0});
+  std::vector<int32_t> counts;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    block_lists.push_back(data_.Upload(image.blocks[i]));
+    zones.push_back({block_lists.back().as<const DenseBlockId>().device_data(), batch[i].sink,
+                     batch[i].window});
+  }
+  for (size_t l = 0; l < image.lists.size(); ++l) {
+    counts.push_back(static_cast<int32_t>(image.lists[l].size()));
+    for (size_t p = 0; p < image.lists[l].size(); ++p) {
+      refs[l * max_pages + p] = {pages.bytes().device_data() + image.lists[l][p].first,
+                                 image.lists[l][p].second, 0};
+    }
+  }
+  const bool has_pages = std::any_of(batch.begin(), batch.end(), [](auto& s) { return s.paged; });
+  const bool has_estimate =
+      std::any_of(batch.begin(), batch.end(), [](auto& s) { return s.estimated; });
+  const auto rows = static_cast<int64_t>(batch.size());
+  const auto q = data_.Activations(queries, rows, query_heads * dim);
+  const auto out = data_.Poisoned(rows, query_heads * dim);
+  const DeviceBuffer zone_buffer = data_.Upload(zones), ref_buffer = data_.Upload(refs),
+                     count_buffer = data_.Upload(counts), max_buffer = data_.Upload(maxima),
+                     sum_buffer = data_.Upload(sums), acc_buffer = data_.Upload(accs);
+  const DeviceBuffer scratch =
+      data_.Allocate(backend_->ops->attention().DecodeAttentionScratchBytes(
+          static_cast<int32_t>(rows), static_cast<int32_t>(query_heads),
+          static_cast<int32_t>(dim)));
+  DecodeAttentionArgs args = {.queries = q.view,
+                              .pool = {pool.bytes(), geometry},
+                              .layer = kLayer,
+                              .zones = zone_buffer.as<const DenseZone>(),
+                              .pages = {},
+                              .num_pages = {},
+                              .max_pages = 0,
+                              .estimate = {},
+                              .scale = static_cast<float>(scale),
+                              .out = out.view,
+                              .scratch = scratch.bytes()};
+  if (has_pages) {
+    args.pages = ref_buffer.as<const PageRef>();
+    args.num_pages = count_buffer.as<const int32_t>();
+    args.max_pages = static_cast<int64_t>(max_pages);
+  }
+  if (has_estimate) {
+    args.estimate = {max_buffer.as<float>(), sum_buffer.as<float>(), acc_buffer.as<float>()};
+  }
+  const absl::Status status = backend_->ops->attention().DecodeAttention(*backend_->stream, args);
+  EXPECT_TRUE(status.ok()) << status;
+  result.got = data_.Values(out);
+  return result;
+}
+
+TEST_P(DecodeAttentionTest, OneTokenIsItsValue) {
+  const KvGeometry geometry = {2, 1, 64, DType::kF32};
+  const Result result = Run(geometry, 2, {{.sink = 1}}, {1});
+  const auto token = Tokens(geometry, 16, 1)[0];
+  for (size_t i = 0; i < 128; ++i) {
+    EXPECT_NEAR(result.got[i], token.value[i % 64], tolerance_ * std::abs(token.value[i % 64]));
+  }
+}
+
+TEST_P(DecodeAttentionTest, FollowsDoublesForDenseZonesOfAllSizes) {
+  const KvGeometry geometry = {2, 2, 64, DType::kBf16};
+  for (const int32_t window : {0, 1, 31, 32, 33, 63, 64, 65, 300, 1155}) {
+    const Result result = Run(geometry, 4, {{.sink = 4, .window = window}}, {3});
+    EXPECT_LE(RelativeError(result.got, result.want), tolerance_) << window;
+  }
+}
+
+TEST_P(DecodeAttentionTest, FollowsDoublesForAllShapesOfHeads) {
+  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+    for (const uint32_t head_dim : {64u, 128u}) {
+      for (int64_t group = 1; group <= 8; ++group) {
+        const Result result =
+            Run({2, 2, head_dim, dtype}, group,
+                {{.sink = 4, .window = 70, .paged = 45, .estimated = 1}, {.sink = 3}}, {5, 6});
+        EXPECT_LE(RelativeError(result.got, result.want), tolerance_)
+            << head_dim << ", group " << group << ", " << DTypeName(dtype);
+      }
+    }
+  }
+}
+
+TEST_P(DecodeAttentionTest, MergesRaggedPartsOfABatch) {
+  const KvGeometry geometry = {2, 2, 128, DType::kBf16};
+  const Result result = Run(geometry, 4,
+                            {{.sink = 4, .window = 500, .paged = 600, .estimated = 1},
+                             {.sink = 2},
+                             {.sink = 4, .window = 10, .paged = 1},
+                             {.sink = 4, .window = 129, .paged = 0, .estimated = 1}},
+                            {1, 2, 3, 4});
+  EXPECT_LE(RelativeError(result.got, result.want), tolerance_);
+}
+
+TEST_P(DecodeAttentionTest, ASequenceDoesNotDependOnTheBatch) {
+  const KvGeometry geometry = {2, 2, 128, DType::kBf16};
+  const std::vector<Sequence> batch = {{.sink = 4, .window = 700, .paged = 300, .estimated = 1},
+                                       {.sink = 4, .window = 33, .paged = 5},
+                                       {.sink = 1, .paged = 2, .estimated = 1}};
+  const Result all = Run(geometry, 3, batch, {11, 12, 13});
+  const size_t row = all.got.size() / 3;
+  for (size_t i = 0; i < 3; ++i) {
+    const Result alone = Run(geometry, 3, {batch[i]}, {11 + i});
+    EXPECT_TRUE(std::equal(alone.got.begin(), alone.got.end(),
+                           all.got.begin() + static_cast<int64_t>(i * row)))
+        << i;
+  }
+}
+
+TEST_P(DecodeAttentionTest, TakesAnEmptyBatch) {
+  EXPECT_TRUE(Run({2, 1, 64, DType::kBf16}, 1, {}, {}).got.empty());
+}
+
+TEST_P(DecodeAttentionTest, RefusesTooLittleScratchAndTooLargeGroups) {
+  const KvGeometry geometry = {1, 1, 64, DType::kBf16};
+  const DeviceBuffer pool = data_.Allocate(DensePoolView::BlockBytes(geometry));
+  const DeviceBuffer zones = data_.Upload(std::vector<DenseZone>{{nullptr, 0, 0}});
+  const auto narrow = data_.Poisoned(1, 64), wide = data_.Poisoned(1, 64 * 9);
+  const DeviceBuffer small = data_.Allocate(64);
+  const DeviceBuffer large =
+      data_.Allocate(backend_->ops->attention().DecodeAttentionScratchBytes(1, 9, 64));
+  for (const auto& [matrix, scratch] : {std::pair{&narrow, &small}, {&wide, &large}}) {
+    const DecodeAttentionArgs args = {.queries = matrix->view,
+                                      .pool = {pool.bytes(), geometry},
+                                      .layer = 0,
+                                      .zones = zones.as<const DenseZone>(),
+                                      .pages = {},
+                                      .num_pages = {},
+                                      .max_pages = 0,
+                                      .estimate = {},
+                                      .scale = 1,
+                                      .out = matrix->view,
+                                      .scratch = scratch->bytes()};
+    EXPECT_EQ(backend_->ops->attention().DecodeAttention(*backend_->stream, args).code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, DecodeAttentionTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

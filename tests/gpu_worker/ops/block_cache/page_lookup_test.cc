@@ -1,0 +1,350 @@
+#include "gpu_worker/ops/block_cache/page_lookup.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "tests/support/backends.h"
+#include "tests/support/block_cache_image.h"
+#include "tests/support/meta_pool_image.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+// One sequence, one KV head, four tokens a page. Cluster i begins at page 10 * i; cluster 1 has 5
+// tokens, cluster 2 has 8, cluster 3 has 1.
+class PageLookupTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  static constexpr int64_t kMaxPages = 8;
+
+  PageLookupTest() : pool_({1, 1, 128, DType::kBf16}, 1), indexes_(data_, {{0}}) {
+    const uint32_t tokens[] = {0, 5, 8, 1};
+    for (uint32_t i = 1; i < 4; ++i) pool_.host().Entries(0, 0, 0)[i] = {10 * i, tokens[i]};
+    pool_view_ = pool_.Upload(data_);
+  }
+
+  // Looks up the clusters' pages, checks what the execution buffer refers to, and admits; returns
+  // where the pages were.
+  std::vector<const std::byte*> Lookup(BlockCacheImage& cache, StepStamp step,
+                                       const std::vector<int32_t>& clusters,
+                                       bool is_closed = false) {
+    cache.BeginStep(step, is_closed);
+    const DeviceBuffer retrieved = data_.Upload(clusters);
+    const DeviceBuffer count =
+        data_.Upload(std::vector<int32_t>{static_cast<int32_t>(clusters.size())});
+    const DeviceBuffer refs = data_.Allocate(kMaxPages * sizeof(PageRef));
+    const DeviceBuffer num_pages = data_.Upload(std::vector<int32_t>{-1});
+    const absl::Status status = backend_->ops->block_cache().PageLookup(
+        *backend_->stream, {.cache = cache.view(),
+                            .counters = cache.device_counters(),
+                            .pool = pool_view_,
+                            .layer = 0,
+                            .indexes = indexes_.views(),
+                            .batch = 1,
+                            .num_kv_heads = 1,
+                            .retrieved = retrieved.as<const int32_t>(),
+                            .num_retrieved = count.as<const int32_t>(),
+                            .max_retrieved = static_cast<int64_t>(clusters.size()),
+                            .max_pages = kMaxPages,
+                            .pages = refs.as<PageRef>(),
+                            .num_pages = num_pages.as<int32_t>()});
+    EXPECT_TRUE(status.ok()) << status;
+    const auto got = data_.Download<PageRef>(refs);
+    std::vector<const std::byte*> places;
+    for (const int32_t cluster : clusters) {
+      const MetaEntry& entry = pool_.host().Entries(0, 0, 0)[cluster];
+      PageId page = entry.first_page;
+      for (uint32_t left = entry.num_tokens; left > 0; ++page) {
+        const PageRef& ref = got.at(places.size());
+        const uint32_t tokens = std::min(left, 4u);
+        left -= tokens;
+        EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(tokens));
+        EXPECT_EQ(ref.reserved, 0);
+        const auto bytes =
+            data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
+        EXPECT_TRUE(HasPattern(page, 0, bytes.data())) << "page " << page;
+        places.push_back(ref.page);
+      }
+    }
+    EXPECT_EQ(data_.Download<int32_t>(num_pages)[0], static_cast<int32_t>(places.size()));
+    EXPECT_TRUE(backend_->ops->block_cache()
+                    .AdmitPages(*backend_->stream,
+                                {.cache = cache.view(), .counters = cache.device_counters()})
+                    .ok());
+    EXPECT_TRUE(backend_->stream->Synchronize().ok());
+    return places;
+  }
+
+  static bool IsIn(const std::byte* place, DeviceSpan<const std::byte> memory) {
+    return place >= memory.device_data() && place < memory.device_data() + memory.size();
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+  MetaPoolImage pool_;
+  MetaIndexImage indexes_;
+  MetaPoolView pool_view_;
+};
+
+TEST_P(PageLookupTest, MissesAreAdmittedAndLoggedThenHit) {
+  BlockCacheImage cache(*backend_, 4, 4, 64, 64);
+  Lookup(cache, 7, {1, 2});
+  EXPECT_EQ(
+      cache.DrainLog(),
+      (std::vector<LogEntry>{Entry(LogKind::kAdmit, 10, 0, 7), Entry(LogKind::kAdmit, 11, 1, 7),
+                             Entry(LogKind::kAdmit, 20, 2, 7), Entry(LogKind::kAdmit, 21, 3, 7)}));
+  EXPECT_EQ(cache.stamps(), (std::vector<StepStamp>{7, 7, 7, 7}));
+
+  const std::byte* slots = cache.view().slots.device_data();
+  EXPECT_EQ(Lookup(cache, 9, {1}), (std::vector<const std::byte*>{slots, slots + kPageBytes}));
+  EXPECT_TRUE(cache.DrainLog().empty());
+  EXPECT_EQ(cache.stamps(), (std::vector<StepStamp>{9, 9, 7, 7}));
+  const BlockCacheCounters counters = cache.counters();
+  EXPECT_EQ(counters.hits, 2u);
+  EXPECT_EQ(counters.misses, 4u);
+  EXPECT_EQ(counters.admissions, 4u);
+  EXPECT_EQ(counters.transients, 0u);
+}
+
+TEST_P(PageLookupTest, PagesWithoutASlotAreReadElsewhereEachTime) {
+  BlockCacheImage cache(*backend_, 2, 2, 64, 64);
+  Lookup(cache, 1, {1});
+  for (int round = 0; round < 3; ++round) {
+    for (const std::byte* place : Lookup(cache, 2, {2})) {
+      EXPECT_TRUE(IsIn(place, cache.view().transient) || IsIn(place, cache.view().arena));
+    }
+  }
+  EXPECT_EQ(cache.DrainLog().size(), 2u);
+  EXPECT_EQ(cache.counters().transients, 6u);
+  EXPECT_EQ(cache.page_slot()[20], kNoSlot);
+}
+
+TEST_P(PageLookupTest, ReadsTheArenaInPlaceWhenTransientSlotsRunOut) {
+  BlockCacheImage cache(*backend_, 1, 1, 64, 64);
+  Lookup(cache, 1, {2, 1, 3});
+  EXPECT_EQ(cache.counters().transients, 4u);
+  const auto places = Lookup(cache, 2, {2, 1, 3});
+  EXPECT_TRUE(IsIn(places[0], cache.view().slots));
+  EXPECT_FALSE(IsIn(places[1], cache.view().slots));
+  for (size_t i = 2; i < places.size(); ++i) EXPECT_TRUE(IsIn(places[i], cache.view().arena));
+}
+
+// Every resident page must be able to leave without the store: its kRelease has to fit.
+TEST_P(PageLookupTest, AdmitsOnlyWhileTheReleaseOfAllResidentPagesFitsIntoTheLog) {
+  BlockCacheImage cache(*backend_, 16, 8, 64, 8);
+  Lookup(cache, 1, {1, 2});  // 4 entries written, 4 left for 4 releases
+  EXPECT_EQ(cache.num_free(), 12u);
+  Lookup(cache, 2, {3});
+  EXPECT_EQ(cache.num_free(), 12u);
+  EXPECT_EQ(cache.counters().transients, 1u);
+  EXPECT_EQ(cache.DrainLog().size(), 4u);
+  Lookup(cache, 3, {3});
+  EXPECT_EQ(cache.num_free(), 11u);
+  EXPECT_EQ(cache.DrainLog(), (std::vector<LogEntry>{Entry(LogKind::kAdmit, 30, 4, 3)}));
+}
+
+TEST_P(PageLookupTest, AnImpossibleLogCursorOnlyStopsAdmission) {
+  BlockCacheImage cache(*backend_, 16, 8, 64, 64);
+  cache.log_tail().value = 1'000'000;
+  Lookup(cache, 1, {1, 2, 3});
+  EXPECT_EQ(cache.num_free(), 16u);
+  EXPECT_EQ(cache.counters().transients, 5u);
+}
+
+TEST_P(PageLookupTest, AClusterTwiceInABatchIsAdmittedOnce) {
+  BlockCacheImage cache(*backend_, 8, 4, 64, 64);
+  const auto places = Lookup(cache, 1, {1, 1});
+  EXPECT_EQ(places[0], places[2]);
+  EXPECT_EQ(places[1], places[3]);
+  EXPECT_EQ(cache.counters().admissions, 2u);
+  EXPECT_EQ(cache.counters().hits, 2u);
+}
+
+TEST_P(PageLookupTest, NothingIsAdmittedWhileTheCacheIsClosed) {
+  BlockCacheImage cache(*backend_, 8, 8, 64, 64);
+  Lookup(cache, 1, {1});
+  cache.DrainLog();
+  Lookup(cache, 2, {1, 2}, true);
+  EXPECT_TRUE(cache.DrainLog().empty());
+  EXPECT_EQ(cache.num_free(), 6u);
+  EXPECT_EQ(cache.counters().hits, 2u);
+  EXPECT_EQ(cache.counters().transients, 2u);
+  EXPECT_EQ(cache.page_slot()[20], kNoSlot);
+}
+
+// Many rows that share pages: sequences with a common prefix miss the same pages in one call.
+class SharedPages {
+ public:
+  static constexpr int32_t kBatch = 6, kHeads = 2;
+  static constexpr size_t kRows = kBatch * kHeads;
+
+  SharedPages(Backend& backend, uint32_t num_blocks)
+      : backend_(backend),
+        data_(backend),
+        num_clusters_(num_blocks * kClustersPerMetaBlock),
+        num_retrieved_(num_clusters_ - 4),
+        max_pages_(num_retrieved_ * 5),
+        pool_({1, kHeads, 128, DType::kBf16}, num_blocks) {
+    std::vector<MetaBlockId> block_ids(num_blocks);
+    std::iota(block_ids.begin(), block_ids.end(), MetaBlockId{0});
+    indexes_ = std::make_unique<MetaIndexImage>(
+        data_, std::vector<std::vector<MetaBlockId>>(kBatch, block_ids));
+    for (uint32_t head = 0; head < kHeads; ++head) {
+      for (uint32_t i = 0; i < num_clusters_; ++i) {
+        EntryOf(i, head) = {num_pages_, 1 + i % 20};
+        num_pages_ += (1 + i % 20 + 3) / 4;
+      }
+    }
+    pool_view_ = pool_.Upload(data_);
+  }
+
+  // All pages that there are.
+  uint32_t num_pages() const { return num_pages_; }
+
+  // Looks up clusters drawn by `random` and checks every page; returns how many there were.
+  uint64_t Run(BlockCacheImage& cache, std::mt19937& random) {
+    std::vector<int32_t> clusters, counts;
+    for (size_t row = 0; row < kRows; ++row) {
+      std::vector<int32_t> all(num_clusters_);
+      std::iota(all.begin(), all.end(), 0);
+      std::shuffle(all.begin(), all.end(), random);
+      counts.push_back(static_cast<int32_t>(random() % (num_retrieved_ + 1)));
+      clusters.insert(clusters.end(), all.begin(), all.begin() + num_retrieved_);
+    }
+    const DeviceBuffer retrieved = data_.Upload(clusters), count = data_.Upload(counts);
+    const DeviceBuffer refs = data_.Allocate(kRows * max_pages_ * sizeof(PageRef));
+    const DeviceBuffer num_pages = data_.Allocate(kRows * sizeof(int32_t));
+    const absl::Status status = backend_.ops->block_cache().PageLookup(
+        *backend_.stream, {.cache = cache.view(),
+                           .counters = cache.device_counters(),
+                           .pool = pool_view_,
+                           .layer = 0,
+                           .indexes = indexes_->views(),
+                           .batch = kBatch,
+                           .num_kv_heads = kHeads,
+                           .retrieved = retrieved.as<const int32_t>(),
+                           .num_retrieved = count.as<const int32_t>(),
+                           .max_retrieved = num_retrieved_,
+                           .max_pages = max_pages_,
+                           .pages = refs.as<PageRef>(),
+                           .num_pages = num_pages.as<int32_t>()});
+    EXPECT_TRUE(status.ok()) << status;
+    const auto got = data_.Download<PageRef>(refs);
+    const auto got_pages = data_.Download<int32_t>(num_pages);
+    uint64_t lookups = 0;
+    for (size_t row = 0; row < kRows; ++row) {
+      const size_t first = row * max_pages_;
+      size_t next = first;
+      for (size_t i = 0; i < static_cast<size_t>(counts[row]); ++i) {
+        const auto cluster = static_cast<uint32_t>(clusters[row * num_retrieved_ + i]);
+        next = CheckCluster(EntryOf(cluster, row % kHeads), got, next);
+      }
+      EXPECT_EQ(got_pages[row], static_cast<int32_t>(next - first));
+      lookups += next - first;
+    }
+    EXPECT_TRUE(backend_.ops->block_cache()
+                    .AdmitPages(*backend_.stream,
+                                {.cache = cache.view(), .counters = cache.device_counters()})
+                    .ok());
+    EXPECT_TRUE(backend_.stream->Synchronize().ok());
+    return lookups;
+  }
+
+ private:
+  MetaEntry& EntryOf(uint32_t cluster, uint32_t head) {
+    return pool_.host().Entries(cluster / kClustersPerMetaBlock, 0,
+                                head)[cluster % kClustersPerMetaBlock];
+  }
+
+  // Checks the references from `next` on; returns the place behind them.
+  size_t CheckCluster(const MetaEntry& entry, const std::vector<PageRef>& refs, size_t next) {
+    for (uint32_t i = 0; 4 * i < entry.num_tokens; ++i, ++next) {
+      const PageRef& ref = refs.at(next);
+      EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(std::min(4u, entry.num_tokens - 4 * i)));
+      EXPECT_EQ(ref.reserved, 0);
+      const auto bytes =
+          data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
+      EXPECT_TRUE(HasPattern(entry.first_page + i, 0, bytes.data()));
+    }
+    return next;
+  }
+
+  Backend& backend_;
+  DeviceData data_;
+  const uint32_t num_clusters_, num_retrieved_;
+  const uint32_t max_pages_;  // of a row
+  MetaPoolImage pool_;
+  std::unique_ptr<MetaIndexImage> indexes_;
+  MetaPoolView pool_view_;
+  uint32_t num_pages_ = 0;
+};
+
+TEST_P(PageLookupTest, SequencesThatMissTheSamePages) {
+  constexpr uint32_t kSlots = 300;
+  SharedPages shared(*backend_, 1);
+  ASSERT_GT(shared.num_pages(), kSlots);
+  for (const uint32_t num_transient : {0u, 16u, 400u}) {
+    SCOPED_TRACE(num_transient);
+    BlockCacheImage cache(*backend_, kSlots, num_transient, shared.num_pages(), 1024);
+    std::mt19937 random(num_transient);
+    uint64_t lookups = 0;
+    for (StepStamp step = 1; step < 5; ++step) {
+      cache.BeginStep(step);
+      lookups += shared.Run(cache, random);
+    }
+    // The table, its inverse, the stack, the log and the counters agree.
+    const auto page_slot = cache.page_slot();
+    const auto slot_page = cache.slot_page();
+    uint32_t num_resident = 0;
+    for (PageId page = 0; page < shared.num_pages(); ++page) {
+      if (page_slot[page] == kNoSlot) continue;
+      ++num_resident;
+      ASSERT_LT(page_slot[page], kSlots);
+      ASSERT_EQ(slot_page[page_slot[page]], page);
+    }
+    EXPECT_EQ(num_resident, kSlots - cache.num_free());
+    EXPECT_GT(num_resident, 0u);
+    const BlockCacheCounters counters = cache.counters();
+    EXPECT_EQ(counters.hits + counters.misses, lookups);
+    EXPECT_EQ(counters.admissions + counters.transients, counters.misses);
+    EXPECT_EQ(counters.admissions, num_resident);
+    const auto log = cache.DrainLog();
+    ASSERT_EQ(log.size(), num_resident);
+    for (const LogEntry& entry : log) {
+      EXPECT_EQ(entry.kind, static_cast<uint32_t>(LogKind::kAdmit));
+      EXPECT_EQ(page_slot.at(entry.page), entry.slot);
+    }
+  }
+}
+
+// As in contexts of several 100,000 tokens: rows of more pages than are looked up at once.
+TEST_P(PageLookupTest, RowsOfManyClusters) {
+  SharedPages shared(*backend_, 18);
+  BlockCacheImage cache(*backend_, shared.num_pages() / 2, 16, shared.num_pages(), 1 << 14);
+  std::mt19937 random(1);
+  uint64_t lookups = 0;
+  for (StepStamp step = 1; step < 3; ++step) {
+    cache.BeginStep(step);
+    lookups += shared.Run(cache, random);
+  }
+  const BlockCacheCounters counters = cache.counters();
+  EXPECT_EQ(counters.hits + counters.misses, lookups);
+  EXPECT_GT(counters.hits, 0u);
+  EXPECT_GT(counters.admissions, shared.num_pages() / 8);
+  EXPECT_EQ(cache.DrainLog().size(), counters.admissions);
+}
+
+TEST_P(PageLookupTest, NothingRetrieved) {
+  BlockCacheImage cache(*backend_, 8, 4, 64, 64);
+  EXPECT_TRUE(Lookup(cache, 1, {}).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, PageLookupTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

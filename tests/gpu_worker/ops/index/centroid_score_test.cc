@@ -1,0 +1,136 @@
+#include "gpu_worker/ops/index/centroid_score.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+#include "tests/support/meta_pool_image.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  // A batch of ragged indexes, block numbers out of order, some clusters empty.
+  void CheckAgainstDoubles(DType dtype, uint32_t head_dim, uint32_t group) {
+    const KvGeometry geometry{2, 3, head_dim, dtype};
+    const int64_t query_heads = 3 * group, max_clusters = 5 * 64;
+    const std::vector<std::vector<MetaBlockId>> lists = {{4}, {}, {3, 0, 6, 1, 5}, {2, 4}};
+    const int64_t batch = static_cast<int64_t>(lists.size());
+    MetaPoolImage pool(geometry, 7);
+    pool.Randomize(5, 9);
+    const MetaIndexImage indexes(data_, lists);
+    const auto queries =
+        data_.Activations(RandomNormal(static_cast<size_t>(batch * query_heads) * head_dim, 6),
+                          batch, query_heads * head_dim);
+    const size_t num_scores = static_cast<size_t>(batch * query_heads * max_clusters);
+    const DeviceBuffer scores = data_.Upload(std::vector<float>(num_scores, kNan));
+    const DeviceBuffer ranks = data_.Upload(std::vector<float>(num_scores, kNan));
+    constexpr float kRadiusWeight = 0.75f;
+    const float scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+    ASSERT_TRUE(backend_->ops->index()
+                    .CentroidScore(*backend_->stream, {.queries = queries.view,
+                                                       .pool = pool.Upload(data_),
+                                                       .layer = 1,
+                                                       .indexes = indexes.views(),
+                                                       .scale = scale,
+                                                       .max_clusters = max_clusters,
+                                                       .scores = scores.as<float>(),
+                                                       .radius_weight = kRadiusWeight,
+                                                       .ranks = ranks.as<float>()})
+                    .ok());
+    const std::vector<float> got = data_.Download<float>(scores);
+    const std::vector<float> got_ranks = data_.Download<float>(ranks);
+    const std::vector<float> q = data_.Values(queries);
+    double largest = 0;
+    for (int64_t row = 0; row < batch * query_heads; ++row) {
+      const auto& list = lists[static_cast<size_t>(row / query_heads)];
+      const auto head = static_cast<uint32_t>(row % query_heads) / group;
+      for (int64_t c = 0; c < max_clusters; ++c) {
+        const float score = got[static_cast<size_t>(row * max_clusters + c)];
+        const float rank = got_ranks[static_cast<size_t>(row * max_clusters + c)];
+        if (c >= static_cast<int64_t>(list.size()) * 64) {
+          ASSERT_TRUE(std::isnan(score) && std::isnan(rank)) << "written beyond the index";
+          continue;
+        }
+        const MetaBlockId block = list[static_cast<size_t>(c / 64)];
+        const size_t place = static_cast<size_t>(c % 64);
+        if (pool.host().Entries(block, 1, head)[place].num_tokens == 0) {
+          ASSERT_EQ(score, -INFINITY);
+          ASSERT_EQ(rank, -INFINITY);
+          continue;
+        }
+        double want = 0, norm = 0;
+        for (size_t i = 0; i < head_dim; ++i) {
+          want += double{q[static_cast<size_t>(row) * head_dim + i]} *
+                  pool.At(pool.host().Centroids(block, 1, head), place * head_dim + i);
+        }
+        for (size_t i = 0; i < head_dim; ++i) {
+          norm += std::pow(double{q[static_cast<size_t>(row) * head_dim + i]}, 2);
+        }
+        want *= scale;
+        const float radius = pool.host().Entries(block, 1, head)[place].radius;
+        ASSERT_NEAR(rank, want + kRadiusWeight * scale * std::sqrt(norm) * radius, 1e-5);
+        largest = std::max(largest, std::abs(want));
+        // f32 sums of up to 128 products of order 1.
+        ASSERT_NEAR(score, want, 1e-5) << "row " << row << " cluster " << c;
+      }
+    }
+    EXPECT_GT(largest, 1.0);
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+};
+
+TEST_P(CentroidScoreTest, AgreesWithDoublesForEveryGroupSize) {
+  for (uint32_t group = 1; group <= 8; ++group) {
+    SCOPED_TRACE(group);
+    CheckAgainstDoubles(DType::kBf16, 128, group);
+  }
+}
+
+TEST_P(CentroidScoreTest, AgreesWithDoublesForEveryLayout) {
+  CheckAgainstDoubles(DType::kF32, 128, 4);
+  CheckAgainstDoubles(DType::kBf16, 64, 7);
+  CheckAgainstDoubles(DType::kF32, 64, 2);
+}
+
+TEST_P(CentroidScoreTest, RefusesWrongShapes) {
+  const KvGeometry geometry{1, 2, 64, DType::kF32};
+  MetaPoolImage pool(geometry, 1);
+  const MetaIndexImage indexes(data_, {{0}});
+  const auto queries = data_.Activations(std::vector<float>(3 * 64), 1, 3 * 64);
+  const DeviceBuffer scores = data_.Allocate(4 * 64 * 4);
+  CentroidScoreArgs args{.queries = queries.view,
+                         .pool = pool.Upload(data_),
+                         .layer = 0,
+                         .indexes = indexes.views(),
+                         .scale = 1,
+                         .max_clusters = 64,
+                         .scores = scores.as<float>()};
+  args.radius_weight = 1;  // without room for ranks
+  EXPECT_FALSE(backend_->ops->index().CentroidScore(*backend_->stream, args).ok());
+  args.radius_weight = 0;
+  // Three query heads cannot share two KV heads.
+  EXPECT_EQ(backend_->ops->index().CentroidScore(*backend_->stream, args).code(),
+            absl::StatusCode::kInvalidArgument);
+  const auto four = data_.Activations(std::vector<float>(4 * 64), 1, 4 * 64);
+  args.queries = four.view;
+  EXPECT_TRUE(backend_->ops->index().CentroidScore(*backend_->stream, args).ok());
+  args.layer = 1;
+  EXPECT_FALSE(backend_->ops->index().CentroidScore(*backend_->stream, args).ok());
+  args.layer = 0;
+  args.max_clusters = 128;
+  EXPECT_FALSE(backend_->ops->index().CentroidScore(*backend_->stream, args).ok());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, CentroidScoreTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

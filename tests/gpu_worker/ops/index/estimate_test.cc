@@ -1,0 +1,117 @@
+#include "gpu_worker/ops/index/estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+#include "tests/support/meta_pool_image.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+class EstimateTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  // Sequence 0 estimates 101 of 192 clusters, sequence 1 none, sequence 2 all 64 of its own.
+  void CheckAgainstDoubles(DType dtype, uint32_t head_dim, uint32_t group, float deviation) {
+    const KvGeometry geometry{2, 2, head_dim, dtype};
+    const int32_t query_heads = static_cast<int32_t>(2 * group);
+    const int64_t max_clusters = 192, max_estimated = 128;
+    const std::vector<std::vector<MetaBlockId>> lists = {{2, 0, 1}, {}, {3}};
+    const std::vector<int32_t> counts = {101, 99, 0, 0, 64, 1};
+    MetaPoolImage pool(geometry, 4);
+    pool.Randomize(3, 0);
+    const MetaIndexImage indexes(data_, lists);
+    const size_t query_rows = 3 * static_cast<size_t>(query_heads);
+    const auto scores = RandomNormal(query_rows * static_cast<size_t>(max_clusters), 8, deviation);
+    std::vector<int32_t> estimated(6 * static_cast<size_t>(max_estimated), -1);
+    std::mt19937 random(4);
+    for (size_t row = 0; row < 6; ++row) {
+      std::vector<int32_t> all(lists[row / 2].size() * 64);
+      std::iota(all.begin(), all.end(), 0);
+      std::shuffle(all.begin(), all.end(), random);
+      std::copy_n(all.begin(), counts[row],
+                  estimated.begin() + static_cast<int64_t>(row) * max_estimated);
+    }
+    const auto poisoned = [&](size_t size) { return data_.Upload(std::vector<float>(size, kNan)); };
+    const DeviceBuffer max = poisoned(query_rows), sum = poisoned(query_rows);
+    const DeviceBuffer acc = poisoned(query_rows * head_dim);
+    const DeviceBuffer scratch = data_.Allocate(backend_->ops->index().EstimateScratchBytes(
+        3, query_heads, static_cast<int32_t>(head_dim), max_estimated));
+    const DeviceBuffer device_scores = data_.Upload(scores);
+    const DeviceBuffer device_estimated = data_.Upload(estimated);
+    const DeviceBuffer device_counts = data_.Upload(counts);
+    ASSERT_TRUE(backend_->ops->index()
+                    .Estimate(*backend_->stream,
+                              {.pool = pool.Upload(data_),
+                               .layer = 1,
+                               .indexes = indexes.views(),
+                               .batch = 3,
+                               .num_query_heads = query_heads,
+                               .scores = device_scores.as<const float>(),
+                               .max_clusters = max_clusters,
+                               .estimated = device_estimated.as<const int32_t>(),
+                               .num_estimated = device_counts.as<const int32_t>(),
+                               .max_estimated = max_estimated,
+                               .out = {max.as<float>(), sum.as<float>(), acc.as<float>()},
+                               .scratch = scratch.bytes()})
+                    .ok());
+    const auto got_max = data_.Download<float>(max), got_sum = data_.Download<float>(sum);
+    const auto got_acc = data_.Download<float>(acc);
+    for (size_t q = 0; q < query_rows; ++q) {
+      const size_t sequence = q / static_cast<size_t>(query_heads);
+      const auto head = static_cast<uint32_t>(q) % static_cast<uint32_t>(query_heads) / group;
+      const size_t row = sequence * 2 + head;
+      const int32_t* chosen = estimated.data() + row * static_cast<size_t>(max_estimated);
+      const float* x = scores.data() + q * static_cast<size_t>(max_clusters);
+      double want_max = -INFINITY, want_sum = 0;
+      for (int32_t i = 0; i < counts[row]; ++i) want_max = std::max(want_max, double{x[chosen[i]]});
+      std::vector<double> want_acc(head_dim);
+      for (int32_t i = 0; i < counts[row]; ++i) {
+        const MetaBlockId block = lists[sequence][static_cast<size_t>(chosen[i] / 64)];
+        const size_t place = static_cast<size_t>(chosen[i] % 64);
+        const double weight = std::exp(x[chosen[i]] - want_max);
+        want_sum += weight * pool.host().Entries(block, 1, head)[place].num_tokens;
+        for (size_t j = 0; j < head_dim; ++j) {
+          want_acc[j] +=
+              weight * pool.At(pool.host().ValueSums(block, 1, head), place * head_dim + j);
+        }
+      }
+      EXPECT_EQ(got_max[q], static_cast<float>(want_max));
+      // f32 sums of 128 terms of one sign, exp() to 2e-7.
+      EXPECT_NEAR(got_sum[q], want_sum, 1e-5 * want_sum);
+      EXPECT_LT(RelativeError(std::span(got_acc).subspan(q * head_dim, head_dim), want_acc), 1e-5);
+    }
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+};
+
+TEST_P(EstimateTest, AgreesWithDoublesForEveryGroupSize) {
+  for (uint32_t group = 1; group <= 8; ++group) {
+    SCOPED_TRACE(group);
+    CheckAgainstDoubles(DType::kBf16, 128, group, 1.0f);
+  }
+}
+
+TEST_P(EstimateTest, AgreesWithDoublesForEveryLayout) {
+  CheckAgainstDoubles(DType::kF32, 128, 4, 1.0f);
+  CheckAgainstDoubles(DType::kBf16, 64, 7, 1.0f);
+  CheckAgainstDoubles(DType::kF32, 64, 3, 1.0f);
+}
+
+TEST_P(EstimateTest, LargeScoresNeitherOverflowNorVanish) {
+  CheckAgainstDoubles(DType::kF32, 64, 2, 200.0f);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EstimateTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,97 @@
+#include "gpu_worker/ops/index/load_segment_index.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/support/segment_image.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+class LoadSegmentIndexTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  std::vector<std::byte> BytesOf(const MetaPoolView& pool) {
+    return data_.Download<std::byte>(DeviceSpan<const std::byte>(pool.bytes));
+  }
+  absl::Status Load(const LoadSegmentIndexArgs& args) {
+    const absl::Status status = backend_->ops->index().LoadSegmentIndex(*backend_->stream, args);
+    RI_CHECK(backend_->stream->Synchronize().ok());
+    return status;
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+};
+
+TEST_P(LoadSegmentIndexTest, FillsTheMetaBlocksAsTheyWereWhenTheSegmentWasBuilt) {
+  for (const KvGeometry& geometry :
+       {KvGeometry{2, 2, 64, DType::kBf16}, KvGeometry{1, 3, 128, DType::kF32}}) {
+    for (const uint32_t num_tokens : {1024u, 8192u}) {
+      const SegmentImage segment(*backend_, data_, geometry, num_tokens);
+      MetaPoolImage image(geometry, num_tokens / 1024);
+      image.Randomize(3, 0);
+      const MetaPoolView pool = image.Upload(data_);
+      ASSERT_NE(BytesOf(pool), BytesOf(segment.pool()));
+      for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
+        ASSERT_TRUE(Load({.extent = segment.extent(),
+                          .extent_first_page = SegmentImage::kFirstPage,
+                          .num_tokens = num_tokens,
+                          .layer = layer,
+                          .pool = pool,
+                          .meta_blocks = segment.meta_blocks()})
+                        .ok());
+      }
+      EXPECT_EQ(BytesOf(pool), BytesOf(segment.pool()));
+    }
+  }
+}
+
+TEST_P(LoadSegmentIndexTest, AnEntryThatPointsOutOfTheExtentIsEmpty) {
+  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const SegmentLayout layout(geometry, 1024);
+  const SegmentImage segment(*backend_, data_, geometry, 1024);
+  auto bytes = data_.Download<std::byte>(DeviceSpan<const std::byte>(segment.extent()));
+  auto* entries = reinterpret_cast<ClusterEntry*>(bytes.data() + layout.clusters_offset);
+  entries[0].first_page = layout.max_pages;
+  entries[1].num_tokens = UINT32_MAX;
+  const DeviceBuffer extent = data_.Upload(bytes);
+  ASSERT_TRUE(Load({.extent = extent.bytes(),
+                    .extent_first_page = 7,
+                    .num_tokens = 1024,
+                    .layer = 0,
+                    .pool = segment.pool(),
+                    .meta_blocks = segment.meta_blocks()})
+                  .ok());
+  auto pool_bytes = BytesOf(segment.pool());
+  const MetaPoolView host{{pool_bytes.data(), pool_bytes.size()}, geometry};
+  EXPECT_EQ(host.Entries(0, 0, 0)[0].num_tokens, 0u);
+  EXPECT_EQ(host.Entries(0, 0, 0)[1].num_tokens, 0u);
+  EXPECT_EQ(host.Entries(0, 0, 0)[3].num_tokens, entries[3].num_tokens);
+  EXPECT_EQ(host.Entries(0, 0, 0)[3].first_page, 7 + entries[3].first_page);
+}
+
+TEST_P(LoadSegmentIndexTest, RefusesWhatDoesNotFit) {
+  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const SegmentImage segment(*backend_, data_, geometry, 1024);
+  LoadSegmentIndexArgs args{.extent = segment.extent(),
+                            .num_tokens = 2048,
+                            .pool = segment.pool(),
+                            .meta_blocks = segment.meta_blocks()};
+  EXPECT_EQ(Load(args).code(), absl::StatusCode::kInvalidArgument);
+  args.num_tokens = 1024;
+  EXPECT_TRUE(Load(args).ok());
+  args.layer = 1;
+  EXPECT_EQ(Load(args).code(), absl::StatusCode::kInvalidArgument);
+  args.layer = 0;
+  args.extent = segment.extent().first(kPageBytes);
+  EXPECT_EQ(Load(args).code(), absl::StatusCode::kInvalidArgument);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, LoadSegmentIndexTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,348 @@
+#include "gpu_worker/ops/model/sampling.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "gpu_worker/ops/model/counter_random.h"
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+namespace {
+
+using namespace test_support;
+
+struct Sampled {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  std::vector<int32_t> top_tokens;
+  std::vector<float> top_logprobs;
+};
+
+class SamplingTest : public testing::TestWithParam<BackendParam> {
+ protected:
+  // logits: [rows, vocab]. occurrences, biases: one list for each row, or empty.
+  Sampled Run(std::vector<SamplingRow> rows, const std::vector<float>& logits,
+              const std::vector<std::vector<uint32_t>>& occurrences = {},
+              const std::vector<std::vector<SamplingBias>>& biases = {}) {
+    const size_t batch = rows.size(), vocab = logits.size() / batch;
+    std::vector<DeviceBuffer> lists;
+    std::vector<const SamplingBias*> list_pointers(batch, nullptr);
+    for (size_t i = 0; i < biases.size(); ++i) {
+      if (biases[i].empty()) continue;
+      lists.push_back(data_.Upload(biases[i]));
+      list_pointers[i] = lists.back().as<const SamplingBias>().device_data();
+      rows[i].num_biases = static_cast<int32_t>(biases[i].size());
+    }
+    const DeviceBuffer list_buffer = data_.Upload(list_pointers);
+    const auto matrix = data_.UploadMatrix(logits, static_cast<int64_t>(batch),
+                                           static_cast<int64_t>(vocab), DType::kF32);
+    const DeviceBuffer row_buffer = data_.Upload(rows);
+    std::vector<DeviceBuffer> counts;
+    std::vector<const uint32_t*> pointers(batch, nullptr);
+    for (size_t i = 0; i < occurrences.size(); ++i) {
+      if (occurrences[i].empty()) continue;
+      counts.push_back(data_.Upload(occurrences[i]));
+      pointers[i] = counts.back().as<const uint32_t>().device_data();
+    }
+    const DeviceBuffer pointer_buffer = data_.Upload(pointers);
+    const DeviceBuffer tokens = data_.Upload(std::vector<int32_t>(batch, -7));
+    const DeviceBuffer logprobs = data_.Upload(std::vector<float>(batch, kNan));
+    const DeviceBuffer top_tokens = data_.Upload(std::vector<int32_t>(batch * kMaxTopLogprobs, -7));
+    const DeviceBuffer top_logprobs =
+        data_.Upload(std::vector<float>(batch * kMaxTopLogprobs, kNan));
+    const DeviceBuffer scratch = data_.Allocate(
+        SamplingScratchBytes(static_cast<int64_t>(batch), static_cast<int64_t>(vocab)));
+    const absl::Status status = backend_->ops->model().Sampling(
+        *backend_->stream, {.logits = matrix.view,
+                            .rows = row_buffer.as<const SamplingRow>(),
+                            .biases = list_buffer.as<const SamplingBias* const>(),
+                            .occurrences = pointer_buffer.as<const uint32_t* const>(),
+                            .tokens = tokens.as<int32_t>(),
+                            .logprobs = logprobs.as<float>(),
+                            .top_tokens = top_tokens.as<int32_t>(),
+                            .top_logprobs = top_logprobs.as<float>(),
+                            .scratch = scratch.bytes()});
+    EXPECT_TRUE(status.ok()) << status;
+    return {data_.Download<int32_t>(tokens), data_.Download<float>(logprobs),
+            data_.Download<int32_t>(top_tokens), data_.Download<float>(top_logprobs)};
+  }
+
+  // Draws `count` tokens of one distribution: rows that differ in the position only.
+  std::vector<int32_t> Draw(SamplingRow row, const std::vector<float>& logits, size_t count) {
+    std::vector<int32_t> drawn;
+    constexpr size_t kBatch = 250;
+    std::vector<float> all;
+    for (size_t i = 0; i < kBatch; ++i) all.insert(all.end(), logits.begin(), logits.end());
+    while (drawn.size() < count) {
+      std::vector<SamplingRow> rows(kBatch, row);
+      for (size_t i = 0; i < kBatch; ++i) rows[i].position = row.position++;
+      const auto tokens = Run(rows, all).tokens;
+      drawn.insert(drawn.end(), tokens.begin(), tokens.end());
+    }
+    return drawn;
+  }
+
+  std::unique_ptr<Backend> backend_ = GetParam().create();
+  DeviceData data_{*backend_};
+};
+
+TEST_P(SamplingTest, GreedyTakesTheLowestOfTheLargest) {
+  const Sampled got = Run({{.temperature = 0}, {.temperature = 0}}, {1, 5, 5, 2, -3, -1, -1, -9});
+  EXPECT_EQ(got.tokens, (std::vector<int32_t>{1, 1}));
+  const double sum = std::exp(1) + 2 * std::exp(5) + std::exp(2);
+  EXPECT_NEAR(got.logprobs[0], 5 - std::log(sum), 1e-5);
+}
+
+TEST_P(SamplingTest, GreedyFindsTheLargestAtAllSizes) {
+  for (const size_t vocab : {1, 31, 32, 33, 5000, 8192, 8193, 100'000}) {
+    for (uint64_t seed = 0; seed < 3; ++seed) {
+      const auto logits = RandomNormal(vocab, seed);
+      const Sampled got = Run({{.temperature = 0, .num_top_logprobs = 5}}, logits);
+      const auto best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+      EXPECT_EQ(got.tokens[0], best);
+      EXPECT_EQ(got.top_tokens[0], best);
+      double sum = 0;
+      for (const float logit : logits) sum += std::exp(double{logit});
+      EXPECT_NEAR(got.logprobs[0], logits[static_cast<size_t>(best)] - std::log(sum), 1e-5);
+      if (vocab == 1) {
+        EXPECT_EQ(got.top_tokens[1], -1);
+      }
+    }
+  }
+}
+
+TEST_P(SamplingTest, TopLogprobsAreSorted) {
+  const Sampled got = Run({{.temperature = 0, .num_top_logprobs = 3}}, {0, 3, 1, 3, 2});
+  EXPECT_EQ(std::vector<int32_t>(got.top_tokens.begin(), got.top_tokens.begin() + 3),
+            (std::vector<int32_t>{1, 3, 4}));
+  EXPECT_EQ(got.top_logprobs[0], got.logprobs[0]);
+  EXPECT_NEAR(got.top_logprobs[2], got.top_logprobs[0] - 1, 1e-6);
+}
+
+constexpr uint32_t kInPrompt = 0x80000000u;
+
+TEST_P(SamplingTest, PenaltiesByHand) {
+  const SamplingRow row = {.temperature = 0,
+                           .repetition_penalty = 2,
+                           .frequency_penalty = 0.5f,
+                           .presence_penalty = 0.25f};
+  struct Case {
+    float logit;
+    uint32_t occurrences;
+    float penalised;
+  };
+  for (const Case& c :
+       {Case{4, kInPrompt, 2}, Case{-1, 2, -3.25f}, Case{1, 0, 1}, Case{6, kInPrompt | 1, 2.25f}}) {
+    // Another token, without penalty, is chosen just when its logit is above that.
+    EXPECT_EQ(Run({row}, {c.logit, c.penalised - 0.01f}, {{c.occurrences, 0}}).tokens[0], 0);
+    EXPECT_EQ(Run({row}, {c.logit, c.penalised + 0.01f}, {{c.occurrences, 0}}).tokens[0], 1);
+  }
+}
+
+TEST_P(SamplingTest, BiasesByHand) {
+  const SamplingRow greedy = {.temperature = 0};
+  EXPECT_EQ(Run({greedy}, {1, 5, 2}, {}, {{{0, 4.5f}}}).tokens[0], 0);
+  EXPECT_EQ(Run({greedy}, {1, 5, 2}, {}, {{{0, 3.5f}}}).tokens[0], 1);
+  EXPECT_EQ(Run({greedy}, {1, 5, 2}, {}, {{{1, -3.5f}}}).tokens[0], 2);
+  // Before penalties: (1 + 4) / 2 against 2.4 and 2.6.
+  const SamplingRow halved = {.temperature = 0, .repetition_penalty = 2};
+  EXPECT_EQ(Run({halved}, {1, 2.4f}, {{kInPrompt, 0}}, {{{0, 4}}}).tokens[0], 0);
+  EXPECT_EQ(Run({halved}, {1, 2.6f}, {{kInPrompt, 0}}, {{{0, 4}}}).tokens[0], 1);
+  // Tokens outside the vocabulary are ignored; rows keep to their own.
+  const Sampled got = Run({greedy, greedy, greedy}, {1, 5, 1, 5, 1, 5}, {},
+                          {{{0, 10}}, {}, {{-1, 50}, {2, 50}, {0, 1}}});
+  EXPECT_EQ(got.tokens, (std::vector<int32_t>{0, 1, 1}));
+}
+
+TEST_P(SamplingTest, ManyBiasesOverALargeVocabulary) {
+  // Over the borders of what a block of threads looks at, more entries than it has threads.
+  constexpr size_t kVocab = 20'000;
+  const auto logits = RandomNormal(kVocab, 7);
+  std::vector<SamplingBias> biases;
+  std::vector<float> biased = logits;
+  for (size_t i = 0; i < 1024; ++i) {
+    const size_t token = i * 19 + 3;
+    const float bias = static_cast<float>(i % 7) - 3.0f;
+    biases.push_back({static_cast<int32_t>(token), bias});
+    biased[token] += bias;
+  }
+  const auto best = std::max_element(biased.begin(), biased.end()) - biased.begin();
+  const auto model_best = std::max_element(logits.begin(), logits.end()) - logits.begin();
+  ASSERT_NE(best, model_best) << "the biases change nothing";
+  const Sampled got = Run({{.temperature = 0, .num_top_logprobs = 1}}, logits, {}, {biases});
+  EXPECT_EQ(got.tokens[0], best);
+  EXPECT_EQ(got.top_tokens[0], model_best);
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  EXPECT_NEAR(got.logprobs[0], logits[static_cast<size_t>(best)] - std::log(sum), 1e-5);
+}
+
+TEST_P(SamplingTest, LogprobsAreOfTheModelsOwnDistribution) {
+  const std::vector<float> logits = {4, -1, 1, 6};
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  const auto model_logprob = [&](int32_t token) {
+    return logits[static_cast<size_t>(token)] - std::log(sum);
+  };
+  const std::vector<uint32_t> seen = {kInPrompt, 2, 0, kInPrompt | 1};
+  for (const float temperature : {0.0f, 0.5f, 2.0f}) {
+    const SamplingRow row = {.temperature = temperature,
+                             .top_k = 2,
+                             .top_p = 0.9f,
+                             .repetition_penalty = 9,
+                             .frequency_penalty = 2,
+                             .presence_penalty = 1,
+                             .seed = 5,
+                             .num_top_logprobs = 4};
+    const Sampled got = Run({row}, logits, {seen}, {{{2, 3}, {0, -INFINITY}}});
+    EXPECT_EQ(got.tokens[0], 2) << "1 + 3, against less than 0";
+    EXPECT_NEAR(got.logprobs[0], model_logprob(2), 1e-5) << temperature;
+    for (size_t i = 0; i < 4; ++i) {
+      const int32_t expected[] = {3, 0, 2, 1};
+      EXPECT_EQ(got.top_tokens[i], expected[i]);
+      EXPECT_NEAR(got.top_logprobs[i], model_logprob(expected[i]), 1e-5);
+    }
+  }
+}
+
+TEST_P(SamplingTest, BannedTokensAreNeverDrawn) {
+  EXPECT_EQ(
+      Run({{.temperature = 0}}, {1, 9, 8, 2}, {}, {{{1, -INFINITY}, {2, -INFINITY}}}).tokens[0], 3);
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    const SamplingRow row = {.top_k = 2, .seed = seed};
+    EXPECT_NE(Run({row}, {1, 9, 0, 2}, {}, {{{1, -INFINITY}}}).tokens[0], 1);
+  }
+}
+
+TEST_P(SamplingTest, DrawsFollowTheDistribution) {
+  constexpr size_t kDraws = 20'000;
+  const std::vector<float> logits = {0, 1, 2, -1, 0.5f};
+  for (const float temperature : {0.7f, 1.0f, 2.0f}) {
+    std::vector<double> weight;
+    double sum = 0;
+    for (const float logit : logits) sum += weight.emplace_back(std::exp(logit / temperature));
+    std::vector<double> count(5);
+    for (const int32_t token : Draw({.temperature = temperature, .seed = 5}, logits, kDraws)) {
+      ++count[static_cast<size_t>(token)];
+    }
+    double chi_square = 0;
+    for (size_t i = 0; i < 5; ++i) {
+      const double expected = weight[i] / sum * kDraws;
+      chi_square += (count[i] - expected) * (count[i] - expected) / expected;
+    }
+    EXPECT_LT(chi_square, 18.5) << "4 degrees of freedom, p = 0.001; temperature " << temperature;
+  }
+}
+
+TEST_P(SamplingTest, CutsKeepExactlyTheRightTokens) {
+  // Probabilities 0.4, 0.3, 0.2, 0.06, 0.04, in a shuffled order.
+  const std::vector<double> probabilities = {0.06, 0.4, 0.04, 0.2, 0.3};
+  std::vector<float> logits;
+  for (const double p : probabilities) logits.push_back(static_cast<float>(std::log(p)) + 3);
+  struct Case {
+    SamplingRow row;
+    std::set<int32_t> kept;
+  };
+  const std::vector<Case> cases = {
+      {{.top_k = 1}, {1}},
+      {{.top_k = 3}, {1, 3, 4}},
+      {{.top_k = 99}, {0, 1, 2, 3, 4}},
+      {{.top_p = 0.39f}, {1}},
+      {{.top_p = 0.65f}, {1, 4}},
+      {{.top_p = 0.91f}, {0, 1, 3, 4}},
+      {{.min_p = 0.45f}, {1, 3, 4}},
+      {{.min_p = 1.0f}, {1}},
+      // Among the first two, 0.4 is 0.57 of what is left.
+      {{.top_k = 2, .top_p = 0.55f}, {1}},
+      {{.top_k = 4, .top_p = 0.9f, .min_p = 0.6f}, {1, 4}},
+  };
+  for (size_t i = 0; i < cases.size(); ++i) {
+    SamplingRow row = cases[i].row;
+    row.seed = i;
+    const auto drawn = Draw(row, logits, 1000);
+    EXPECT_EQ(std::set<int32_t>(drawn.begin(), drawn.end()), cases[i].kept) << "case " << i;
+  }
+}
+
+TEST_P(SamplingTest, TopPOverALargeVocabularyMatchesASort) {
+  const auto logits = RandomNormal(4000, 9, 2.0f);
+  std::vector<size_t> order(logits.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return logits[a] > logits[b]; });
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(double{logit});
+  std::set<int32_t> kept;
+  double reached = 0;
+  for (const size_t token : order) {
+    if (reached >= 0.8 * sum) break;
+    reached += std::exp(double{logits[token]});
+    kept.insert(static_cast<int32_t>(token));
+  }
+  EXPECT_GT(kept.size(), 256u) << "the first cut must not be enough";
+  const auto drawn = Draw({.top_p = 0.8f, .seed = 3}, logits, 2000);
+  for (const int32_t token : drawn) EXPECT_TRUE(kept.count(token)) << token;
+  EXPECT_GT(std::set<int32_t>(drawn.begin(), drawn.end()).size(), 200u);
+}
+
+TEST_P(SamplingTest, ATokenDependsOnSeedAndPositionAlone) {
+  const auto logits = RandomNormal(300, 4);
+  std::vector<float> three;
+  for (int i = 0; i < 3; ++i) three.insert(three.end(), logits.begin(), logits.end());
+  const SamplingRow row = {.top_p = 0.95f, .seed = 42, .position = 17};
+  const int32_t alone = Run({row}, logits).tokens[0];
+  const auto batch = Run({{.seed = 1}, row, {.temperature = 0}}, three).tokens;
+  EXPECT_EQ(batch[1], alone);
+  std::set<int32_t> different;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SamplingRow other = row;
+    other.seed = seed;
+    different.insert(Run({other}, logits).tokens[0]);
+  }
+  EXPECT_GT(different.size(), 5u);
+}
+
+TEST_P(SamplingTest, SurvivesHostileLogits) {
+  for (const float value : {kNan, -INFINITY, 0.0f}) {
+    for (const float temperature : {0.0f, 1.0f, 1e-30f}) {
+      const Sampled got = Run({{.temperature = temperature, .top_p = 0.5f, .num_top_logprobs = 2}},
+                              std::vector<float>(40, value));
+      EXPECT_GE(got.tokens[0], 0);
+      EXPECT_LT(got.tokens[0], 40);
+    }
+  }
+}
+
+TEST_P(SamplingTest, APenaltyOfNextToNothingMakesATokenCertain) {
+  for (const float top_p : {1.0f, 0.5f}) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const SamplingRow row = {.top_p = top_p, .repetition_penalty = 1e-38f, .seed = seed};
+      EXPECT_EQ(Run({row}, {3, 5, 4, 6}, {{0, 0, kInPrompt, 0}}).tokens[0], 2);
+    }
+  }
+}
+
+TEST(CounterRandomTest, IsUniformAndKeepsSeedsApart) {
+  double sum = 0;
+  std::set<double> values;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    for (int64_t position = 0; position < 100; ++position) {
+      const double value = UniformAt(seed, position);
+      ASSERT_GE(value, 0.0);
+      ASSERT_LT(value, 1.0);
+      sum += value;
+      values.insert(value);
+    }
+  }
+  EXPECT_NEAR(sum / 10'000, 0.5, 0.01);
+  EXPECT_EQ(values.size(), 10'000u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SamplingTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace retroinfer
