@@ -102,8 +102,9 @@ Result IsSameAs(Workspace& workspace, const Value& value, const Arguments& argum
 template <bool kUpper>
 Result HasCase(Workspace& workspace, const Value& value, const Arguments&) {
   if (value.AsText() == nullptr) return false;
+  const Arguments none;  // GCC 14 does not take a temporary here
   ASSIGN_OR_RETURN(const Value result,
-                   FindStringMethod(kUpper ? "isupper" : "islower")(workspace, value, Arguments()));
+                   FindStringMethod(kUpper ? "isupper" : "islower")(workspace, value, none));
   return IsTrue(result);
 }
 

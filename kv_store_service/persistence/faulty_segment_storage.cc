@@ -1,6 +1,5 @@
 #include "kv_store_service/persistence/faulty_segment_storage.h"
 
-#include "absl/time/clock.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
@@ -26,18 +25,16 @@ void FaultySegmentStorage::FailReads(DiskFault fault, int count) {
 void FaultySegmentStorage::SetDelay(absl::Duration delay) {
   absl::MutexLock lock(&mutex_);
   delay_ = delay;
+  ++num_delays_set_;
 }
 
 DiskFault FaultySegmentStorage::Next(Plan& plan) {
-  absl::Duration delay;
-  DiskFault fault = DiskFault::kNone;
-  {
-    absl::MutexLock lock(&mutex_);
-    delay = delay_;
-    if (plan.count != 0) fault = plan.fault;
-    if (plan.count > 0) --plan.count;
-  }
-  if (delay > absl::ZeroDuration()) absl::SleepFor(delay);
+  absl::MutexLock lock(&mutex_);
+  const DiskFault fault = plan.count != 0 ? plan.fault : DiskFault::kNone;
+  if (plan.count > 0) --plan.count;
+  const auto is_changed = [this, num_delays = num_delays_set_]() ABSL_SHARED_LOCKS_REQUIRED(
+                              mutex_) { return num_delays_set_ != num_delays; };
+  mutex_.AwaitWithTimeout(absl::Condition(&is_changed), delay_);
   return fault;
 }
 

@@ -32,7 +32,7 @@ class FaultySegmentStorage : public SegmentStorage {
   void FailWrites(DiskFault fault, int count = -1);
   void FailReads(DiskFault fault, int count = -1);
 
-  // Makes every read and write take this much longer.
+  // Makes every read and write take this much longer. Those that wait already go on at once.
   void SetDelay(absl::Duration delay);
 
   absl::Status Put(const SegmentRecord& record, std::span<const int32_t> token_ids,
@@ -74,6 +74,7 @@ class FaultySegmentStorage : public SegmentStorage {
   Plan writes_ ABSL_GUARDED_BY(mutex_);
   Plan reads_ ABSL_GUARDED_BY(mutex_);
   absl::Duration delay_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+  uint64_t num_delays_set_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace retroinfer::kvstore

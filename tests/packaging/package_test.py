@@ -21,7 +21,9 @@ def run(*command, **options):
                      "this is no Debian: dpkg-dev is not installed")
 class DebianPackage(TemporaryFolder):
     def test_it_has_everything_and_says_what_it_needs(self):
-        run("cpack", "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-B", self.folder)
+        # gzip instead of xz, which takes seven times as long.
+        run("cpack", "-G", "DEB", "--config", BUILD / "CPackConfig.cmake", "-D",
+            "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", "-B", self.folder)
         package, = self.folder.glob("*.deb")
         self.assertRegex(package.name, r"^retroinfer-server_[0-9.]+-1_\w+\.deb$")
         content = self.folder / "content"

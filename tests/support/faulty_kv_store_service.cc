@@ -3,7 +3,8 @@
 // RETROINFER_CRASH_POINT: see ParseCrashPoint().
 // RETROINFER_DISK_FAULTS: a file, read every 5 ms, with any of these words: "full" (writes fail for
 // lack of space), "write-errors", "read-errors", "slow" (each access takes 300 ms), "crawling" (800
-// ms), "stuck" (60 s). No file: a good disk.
+// ms), "stuck" (60 s). No file: a good disk. At its end it waits 1 s for the disk, so that tests do
+// not wait long.
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
@@ -70,6 +71,7 @@ absl::StatusOr<std::unique_ptr<SegmentStorage>> OpenSpoiled(RocksDbStorageOption
 int Main(int argc, char** argv) {
   StoreServerOptions options;
   options.durable.open_storage = OpenSpoiled;
+  options.durable.stop_timeout = absl::Seconds(1);
   return StoreMain(argc, argv, options);
 }
 

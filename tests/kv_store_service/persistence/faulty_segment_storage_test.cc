@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 #include "absl/time/clock.h"
 #include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
@@ -49,6 +51,16 @@ TEST_F(FaultySegmentStorageTest, IsSlow) {
   const absl::Time begin = absl::Now();
   ASSERT_TRUE(PutSample(faulty_, MakeSample(1)).ok());
   EXPECT_GE(absl::Now() - begin, absl::Milliseconds(20));
+}
+
+TEST_F(FaultySegmentStorageTest, WhoWaitsGoesOnWhenTheDelayChanges) {
+  faulty_.SetDelay(absl::InfiniteDuration());
+  std::thread writer([this] { EXPECT_TRUE(PutSample(faulty_, MakeSample(1)).ok()); });
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_TRUE(faulty_.List().empty());
+  faulty_.SetDelay(absl::ZeroDuration());
+  writer.join();
+  EXPECT_EQ(faulty_.List().size(), 1u);
 }
 
 }  // namespace
