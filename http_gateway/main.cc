@@ -16,6 +16,7 @@
 #include "common/log/log_metrics.h"
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
+#include "common/process/descriptor_limit.h"
 #include "common/process/standard_streams.h"
 #include "common/service/service_notifier.h"
 #include "http_gateway/server/gateway_settings.h"
@@ -177,5 +178,6 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   retroinfer::common::OpenStandardStreams();
+  retroinfer::common::RaiseDescriptorLimit();
   return retroinfer::gateway::Run(argc, argv);
 }

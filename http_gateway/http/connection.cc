@@ -1,6 +1,7 @@
 // States: kHandshake -> kReading <-> kAnswering; from both to kLingering, where what still comes is
 // thrown away, and from everywhere to kClosed. A read is pending in every state but kClosed, unless
-// kInputMax bytes wait: so the client's end is noticed while it is answered.
+// kInputMax bytes wait: so the client's end is noticed while it is answered. They wait while a
+// request is answered, and while the client does not take the answers it has got.
 #include "http_gateway/http/connection.h"
 
 #include <utility>
@@ -40,7 +41,7 @@ void Connection::Start() {
 
 void Connection::Read() {
   if (reading_ || state_ == State::kClosed || input_ended_) return;
-  if (state_ == State::kAnswering && input_.size() >= kInputMax) return;
+  if (input_.size() >= kInputMax) return;
   reading_ = true;
   const bool in_body = state_ == State::kReading && parser_.head_done();
   read_buffer_.resize(in_body ? kBodyReadBytes : kReadBytes);
@@ -96,9 +97,8 @@ bool Connection::ParseSome() {
   if (parser_.head_done() && !admitted_ && !AdmitHead()) return false;
   if (!ChargeBody()) return false;
   if (!parser_.done()) return *used > 0;
-  HttpRequest request = parser_.Take();
+  HttpRequest request = parser_.Take();  // its bytes stay charged
   admitted_ = false;
-  ReleaseBody();
   path_ = request.path;
   is_http11_ = request.is_http11;
   keep_alive_ = request.keep_alive && !draining_;
@@ -132,9 +132,10 @@ bool Connection::ChargeBody() {
   if (context_->body_bytes <= context_->limits.bodies_bytes_max) return true;
   ReleaseBody();
   Refuse(common::WithRetry(
-      common::WithReason(absl::ResourceExhaustedError(
-                             "the requests that are being received take too much memory together"),
-                         "TOO_MANY_REQUEST_BYTES"),
+      common::WithReason(
+          absl::ResourceExhaustedError(
+              "the requests that wait for their answers take too much memory together"),
+          "TOO_MANY_REQUEST_BYTES"),
       absl::Seconds(1)));
   return false;
 }
@@ -168,6 +169,7 @@ void Connection::BeginStream(std::string_view content_type, const HttpHeaders& h
   if (state_ != State::kAnswering) return;
   if (!is_http11_) keep_alive_ = false;
   chunked_ = is_http11_;
+  ReleaseBody();
   context_->handler->OnAnswer(path_, 200);
   output_.append(FormatHead(200, content_type, headers, -1, is_http11_, keep_alive_));
   Send();
@@ -192,6 +194,7 @@ void Connection::End() {
 
 void Connection::EndAnswer(bool keep_alive) {
   responder_ = nullptr;
+  ReleaseBody();
   state_ = State::kReading;
   since_ = absl::Now();
   if (!keep_alive || draining_) close_when_sent_ = true;

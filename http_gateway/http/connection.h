@@ -23,14 +23,15 @@ struct ConnectionLimits {
   double body_bytes_per_second = 64 << 10;
   absl::Duration send_timeout = absl::Seconds(30);   // without a byte that the client takes
   absl::Duration linger_timeout = absl::Seconds(5);  // for a client that still sends
-  size_t bodies_bytes_max = size_t{512} << 20;       // of all connections together
+  // Of all connections together, from the first byte until the answer begins.
+  size_t bodies_bytes_max = size_t{512} << 20;
 };
 
 // What all connections of a server share.
 struct ConnectionContext {
   ConnectionLimits limits;
   RequestHandler* handler = nullptr;
-  size_t body_bytes = 0;          // of requests that are being received
+  size_t body_bytes = 0;          // of requests whose answer has not begun
   uint64_t slow_clients = 0;      // closed because they did not read
   uint64_t stalled_requests = 0;  // closed because they did not send
 };
@@ -55,7 +56,8 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   void Drain();
 
   bool closed() const { return state_ == State::kClosed; }
-  bool is_answering() const { return state_ == State::kAnswering; }
+  // Whether a client waits for an answer, or has not taken all of it.
+  bool is_answering() const { return state_ == State::kAnswering || unsent_bytes() > 0; }
   // Since when it waits for a request.
   absl::Time idle_since() const { return since_; }
 
@@ -96,7 +98,7 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   bool reading_ = false;
   bool parsing_ = false;
   bool input_ended_ = false;
-  size_t charged_bytes_ = 0;  // of the body, in context_->body_bytes
+  size_t charged_bytes_ = 0;  // of a body, in context_->body_bytes
 
   std::shared_ptr<Responder> responder_;
   std::string path_;  // of the request that is answered

@@ -4,10 +4,13 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <spdlog/spdlog.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <climits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -24,6 +27,22 @@ constexpr auto kAcceptPause = std::chrono::milliseconds(100);
 constexpr absl::Duration kReloadInterval = absl::Seconds(10);
 // What the kernel may keep of an answer that a client does not read.
 constexpr int kSendBufferBytes = 64 << 10;
+// Descriptors for everything but clients' connections.
+constexpr int64_t kOtherDescriptors = 128;
+
+// How many connections there can be: without a descriptor a new one could not take the place of an
+// old one.
+int ConnectionsMax(int wanted) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  const auto descriptors = static_cast<int64_t>(std::min<rlim_t>(limit.rlim_cur, INT_MAX));
+  const int64_t possible = std::max<int64_t>(1, descriptors - kOtherDescriptors);
+  if (possible >= wanted) return wanted;
+  spdlog::warn(
+      "at most {} connections instead of {}: this process may have {} descriptors (ulimit -n)",
+      possible, wanted, descriptors);
+  return static_cast<int>(possible);
+}
 
 void ConfigureSocket(Socket& socket, int family) {
   const int bytes = kSendBufferBytes;
@@ -38,7 +57,11 @@ void ConfigureSocket(Socket& socket, int family) {
 
 HttpServer::HttpServer(const HttpServerOptions& options, RequestHandler* handler,
                        boost::asio::io_context& io)
-    : options_(options), io_(io), timer_(io), next_reload_(absl::Now() + kReloadInterval) {
+    : options_(options),
+      connections_max_(static_cast<size_t>(ConnectionsMax(options.connections_max))),
+      io_(io),
+      timer_(io),
+      next_reload_(absl::Now() + kReloadInterval) {
   context_.limits = options.limits;
   context_.handler = handler;
 }
@@ -107,7 +130,10 @@ void HttpServer::Accept(Listener& listener) {
         if (error == boost::asio::error::operation_aborted) return;
         if (!listener.acceptor.is_open()) return;
         if (error) {  // no descriptors are left, perhaps
-          spdlog::warn("a connection could not be accepted: {}", error.message());
+          if (const auto left_out = accept_log_.Admit(absl::Now()); left_out.has_value()) {
+            spdlog::warn("a connection could not be accepted: {} ({} times more before this)",
+                         error.message(), *left_out);
+          }
           auto pause = std::make_shared<boost::asio::steady_timer>(io_, kAcceptPause);
           pause->async_wait([this, &listener, pause](const boost::system::error_code& stopped) {
             if (!stopped && listener.acceptor.is_open()) Accept(listener);
@@ -122,7 +148,7 @@ void HttpServer::Accept(Listener& listener) {
 
 void HttpServer::LetIn(Socket socket, bool tls) {
   ++counts_.connections_accepted;
-  if (connections_.size() >= static_cast<size_t>(options_.connections_max) && !MakeRoom()) {
+  if (connections_.size() >= connections_max_ && !MakeRoom()) {
     ++counts_.connections_refused;
     return;
   }
@@ -147,7 +173,7 @@ bool HttpServer::MakeRoom() {
     }
     ++it;
   }
-  if (connections_.size() < static_cast<size_t>(options_.connections_max)) return true;
+  if (connections_.size() < connections_max_) return true;
   if (oldest == nullptr) return false;
   oldest->Close();
   connections_.erase(oldest);

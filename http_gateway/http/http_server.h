@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/door/tls_certificates.h"
+#include "common/log/log_rate_limiter.h"
 #include "http_gateway/http/connection.h"
 
 namespace retroinfer::gateway {
@@ -32,7 +33,7 @@ struct HttpServerStats {
 };
 
 // When there are connections_max, a new connection takes the place of the one that has waited for a
-// request for longest; if all are being answered, it is closed.
+// request for longest; if all are being answered, or have not taken their answer yet, it is closed.
 //
 // Threads: the io_context's.
 // Owns:    sockets and connections.
@@ -75,6 +76,7 @@ class HttpServer {
   void Tick();
 
   const HttpServerOptions options_;
+  const size_t connections_max_;  // of the options, or fewer
   boost::asio::io_context& io_;
   ConnectionContext context_;
   std::vector<std::string> addresses_;
@@ -84,6 +86,7 @@ class HttpServer {
   boost::asio::steady_timer timer_;
   absl::Time next_reload_;
   HttpServerStats counts_;
+  common::LogRateLimiter accept_log_{absl::Seconds(10)};
 };
 
 }  // namespace retroinfer::gateway

@@ -18,7 +18,7 @@ require_known_suite() {
 # make_bare_root SUITE FOLDER: from the archive that mmdebstrap knows for the suite, or RETROINFER_ARCHIVE.
 make_bare_root() {
   require_known_suite "$1"
-  local options=(--variant=minbase --quiet)
+  local options=(--variant=minbase --include=apt --quiet)  # in Ubuntu apt is not part of that
   case "$1" in
     jammy | noble)
       options+=(--components=main,universe)

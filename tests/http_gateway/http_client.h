@@ -111,18 +111,21 @@ class HttpClient {
     }
     return Take(size + 2).substr(0, size);
   }
+  // What comes behind the head of `answer`.
+  std::string ReadBody(HttpAnswer& answer) {
+    if (answer.headers["transfer-encoding"] == "chunked") {
+      std::string body;
+      for (std::string chunk = ReadChunk(); !chunk.empty(); chunk = ReadChunk()) body += chunk;
+      return body;
+    }
+    const size_t size = std::strtoul(answer.headers["content-length"].c_str(), nullptr, 10);
+    while (input_.size() < size && Receive()) {
+    }
+    return Take(size);
+  }
   HttpAnswer Read() {
     HttpAnswer answer = ReadHead();
-    if (answer.headers["transfer-encoding"] == "chunked") {
-      for (std::string chunk = ReadChunk(); !chunk.empty(); chunk = ReadChunk()) {
-        answer.body += chunk;
-      }
-    } else {
-      const size_t size = std::strtoul(answer.headers["content-length"].c_str(), nullptr, 10);
-      while (input_.size() < size && Receive()) {
-      }
-      answer.body = Take(size);
-    }
+    answer.body = ReadBody(answer);
     return answer;
   }
 

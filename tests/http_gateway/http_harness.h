@@ -20,6 +20,7 @@ namespace retroinfer::gateway {
 
 //   /echo     answers with the body          /refused   is refused by its head
 //   /stream   begins a stream and leaves it  /big       a stream that is written as it is read
+//   /silent   a stream that does not begin
 class PathHandler final : public RequestHandler {
  public:
   std::atomic<int> gone = 0;     // clients that left a stream
@@ -32,6 +33,10 @@ class PathHandler final : public RequestHandler {
   }
   std::shared_ptr<Responder> Handle(HttpRequest request,
                                     const std::shared_ptr<Exchange>& exchange) override {
+    if (request.path == "/silent") {
+      ++streams;
+      return std::make_shared<Stream>(this, exchange, false);
+    }
     if (request.path != "/stream" && request.path != "/big") {
       exchange->Respond({.headers = {}, .content_type = "text/plain", .body = request.body});
       return nullptr;

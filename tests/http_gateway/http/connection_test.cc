@@ -126,6 +126,32 @@ TEST(Connection, WritesNoFasterThanTheClientReads) {
   EXPECT_TRUE(Await([&] { return harness.handler().written > before; }));
 }
 
+// A client that sends requests and takes no answers.
+TEST(Connection, ReadsNoMoreRequestsThanItAnswers) {
+  HttpHarness harness;
+  HttpClient client(harness.port(), 4096);
+  const timeval patience{1, 0};
+  ::setsockopt(client.fd(), SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  constexpr size_t kMany = 32 << 20;
+  const std::string request =
+      "POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10000\r\n\r\n" + std::string(10'000, 'x');
+  size_t sent = 0;
+  while (sent < kMany) {
+    const size_t at = sent % request.size();
+    const ssize_t size =
+        ::send(client.fd(), request.data() + at, request.size() - at, MSG_NOSIGNAL);
+    if (size <= 0) break;
+    sent += static_cast<size_t>(size);
+  }
+  EXPECT_LT(sent, kMany);
+  // When it takes them, all go on.
+  for (size_t i = 0; i < sent / request.size(); ++i) {
+    const HttpAnswer answer = client.Read();
+    ASSERT_EQ(answer.status, 200) << i;
+    ASSERT_EQ(answer.body.size(), 10'000U) << i;
+  }
+}
+
 TEST(Connection, ClosesWhoDoesNotRead) {
   HttpHarness harness(Hasty());
   HttpClient client(harness.port(), 4096);
@@ -169,6 +195,29 @@ TEST(Connection, BodiesOfAllConnectionsTogetherAreBounded) {
   EXPECT_EQ(first.Read().body.size(), 90'000U);
   second.Post("/echo", std::string(90'000, 'y'));
   EXPECT_EQ(second.Read().status, 200);
+}
+
+// Those that have come in whole, too: they wait to be parsed, or for the worker.
+TEST(Connection, BodiesCountUntilTheirAnswerBegins) {
+  HttpServerOptions options;
+  options.limits.bodies_bytes_max = 100'000;
+  HttpHarness harness(options);
+  auto first = std::make_unique<HttpClient>(harness.port());
+  first->Post("/silent", std::string(90'000, 'x'));
+  ASSERT_TRUE(Await([&] { return harness.handler().streams == 1; }));
+  const auto ask = [&harness] {
+    HttpClient client(harness.port());
+    client.Post("/echo", std::string(20'000, 'y'));
+    return client.Read().status;
+  };
+  EXPECT_EQ(ask(), 503);
+  first = nullptr;
+  EXPECT_TRUE(Await([&] { return harness.handler().gone == 1; }));
+  EXPECT_EQ(ask(), 200);
+  HttpClient stream(harness.port());
+  stream.Post("/stream", std::string(90'000, 'x'));
+  EXPECT_EQ(stream.ReadHead().status, 200);
+  EXPECT_EQ(ask(), 200);
 }
 
 }  // namespace

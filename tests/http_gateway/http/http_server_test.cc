@@ -14,6 +14,7 @@
 namespace retroinfer::gateway {
 namespace {
 
+using test_support::HttpAnswer;
 using test_support::HttpClient;
 
 TEST(HttpServer, ANewConnectionTakesThePlaceOfTheOldestIdleOne) {
@@ -46,6 +47,20 @@ TEST(HttpServer, WhenAllAreBusyANewOneIsClosed) {
   HttpClient other(harness.port());
   EXPECT_TRUE(other.AwaitEnd());
   EXPECT_EQ(harness.handler().gone, 0);
+}
+
+TEST(HttpServer, AnAnswerThatAClientStillTakesIsNotCutForANewOne) {
+  HttpServerOptions options;
+  options.connections_max = 1;
+  HttpHarness harness(options);
+  HttpClient slow(harness.port(), 4096);
+  const std::string body(8 << 20, 'x');
+  slow.Post("/echo", body);
+  HttpAnswer answer = slow.ReadHead();
+  EXPECT_EQ(answer.status, 200);
+  HttpClient other(harness.port());
+  EXPECT_TRUE(other.AwaitEnd());
+  EXPECT_EQ(slow.ReadBody(answer), body);
 }
 
 TEST(HttpServer, DrainsAndListensNoMore) {
