@@ -325,8 +325,12 @@ absl::Status BlockCache::TendReleases() {
 
 absl::Status BlockCache::TendEvictions() {
   const std::span<EvictionRequest> image = host_requests_.as<EvictionRequest>();
-  const size_t room = std::min(plane_.log().FreeEntries(), image.size());
-  if (room == 0) return absl::OkStatus();
+  // A request that is refused takes an entry and frees nothing: what the release of every page in a
+  // slot needs stays free, so that sequences can end also while nobody reads the log.
+  const size_t for_releases = std::min<size_t>(plane_.num_slots(), plane_.log().capacity() / 2);
+  const size_t free_entries = plane_.log().FreeEntries();
+  if (free_entries <= for_releases) return absl::OkStatus();
+  const size_t room = std::min(free_entries - for_releases, image.size());
   const absl::StatusOr<size_t> count = plane_.requests().Pop(image.first(room));
   if (!count.ok()) {
     // The store has written nonsense. Evictions stop; hits suffer, nothing else does.
