@@ -9,7 +9,7 @@
 
 #include "gpu_worker/attention/full_policy.h"
 #include "gpu_worker/attention/wave_policy.h"
-#include "kv_store_service/server/data_plane_server.h"
+#include "kv_store_service/data_plane/data_plane_server.h"
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
 

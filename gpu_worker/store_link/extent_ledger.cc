@@ -72,22 +72,28 @@ const LedgerExtent* ExtentLedger::Find(uint64_t sequence_id, uint64_t extent_id)
   return entry == sequence->second.end() ? nullptr : &*entry;
 }
 
-std::vector<const LedgerExtent*> ExtentLedger::NamedSegments() const {
+std::vector<const LedgerExtent*> ExtentLedger::ReferencedSegments() const {
   std::set<uint64_t> seen;
-  std::vector<const LedgerExtent*> live;
+  std::vector<const LedgerExtent*> referenced;
   for (const auto& [id, entries] : sequences_) {
     for (const LedgerExtent& entry : entries) {
-      if (entry.identity != nullptr && seen.insert(entry.extent.id).second) live.push_back(&entry);
+      if (entry.identity == nullptr || !seen.insert(entry.extent.id).second) continue;
+      referenced.push_back(&entry);
     }
   }
-  std::map<uint64_t, const LedgerExtent*> retained;
+  return referenced;
+}
+
+std::vector<const LedgerExtent*> ExtentLedger::RetainedSegments() const {
+  std::set<uint64_t> referenced;
+  for (const LedgerExtent* entry : ReferencedSegments()) referenced.insert(entry->extent.id);
+  std::map<uint64_t, const LedgerExtent*> in_order;
   for (const auto& [page, segment] : retained_) {
-    if (!seen.contains(segment.entry.extent.id)) retained[segment.released] = &segment.entry;
+    if (!referenced.contains(segment.entry.extent.id)) in_order[segment.released] = &segment.entry;
   }
-  std::vector<const LedgerExtent*> named;
-  for (const auto& [released, entry] : retained) named.push_back(entry);
-  named.insert(named.end(), live.begin(), live.end());
-  return named;
+  std::vector<const LedgerExtent*> retained;
+  for (const auto& [released, entry] : in_order) retained.push_back(entry);
+  return retained;
 }
 
 }  // namespace retroinfer

@@ -45,9 +45,10 @@ class ExtentLedger {
   const LedgerExtent* Find(uint64_t sequence_id, uint64_t extent_id) const;
   // All live sequences with their extents in the order of the reservation.
   const std::map<uint64_t, std::vector<LedgerExtent>>& sequences() const { return sequences_; }
-  // All named segments, each once: those of ended sequences in the order of their release, then
-  // those of live ones. Valid until the next change.
-  std::vector<const LedgerExtent*> NamedSegments() const;
+  // The named segments of live sequences, each once. Valid until the next change.
+  std::vector<const LedgerExtent*> ReferencedSegments() const;
+  // The other named segments, in the order of their release. Valid until the next change.
+  std::vector<const LedgerExtent*> RetainedSegments() const;
 
  private:
   struct Retained {

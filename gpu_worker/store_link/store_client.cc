@@ -1,5 +1,7 @@
 #include "gpu_worker/store_link/store_client.h"
 
+#include <spdlog/spdlog.h>
+
 #include <array>
 #include <chrono>
 #include <utility>
@@ -9,6 +11,7 @@
 #include "common/rpc/grpc_status.h"
 #include "common/shm/descriptor_protocol.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/store_link/declaration_parts.h"
 
 namespace retroinfer {
 namespace {
@@ -17,6 +20,7 @@ namespace v1 = kvstore::v1;
 
 constexpr absl::Duration kTickInterval = absl::Milliseconds(20);
 constexpr int kMessageBytesMax = 64 << 20;
+constexpr absl::Duration kProgressLineInterval = absl::Seconds(5);
 
 std::chrono::system_clock::time_point DeadlineIn(absl::Duration timeout) {
   return absl::ToChronoTime(absl::Now() + timeout);
@@ -35,6 +39,11 @@ std::string FolderOf(const std::string& path) { return path.substr(0, path.rfind
 
 uint32_t TypeOf(DescriptorMessage message) { return static_cast<uint32_t>(message); }
 
+absl::StatusOr<common::WorkerMark> HoldMark(const v1::AttachWorkerResponse& attachment) {
+  return common::WorkerMark::Hold(FolderOf(attachment.descriptor_socket_path()),
+                                  common::WorkerMark::PlaceOf(attachment.attach_token()));
+}
+
 Extent FromProto(const v1::Extent& proto, uint32_t num_tokens) {
   Extent extent;
   extent.id = proto.extent_id();
@@ -45,22 +54,25 @@ Extent FromProto(const v1::Extent& proto, uint32_t num_tokens) {
   return extent;
 }
 
-void ToProto(const LedgerExtent& entry, v1::RestoredExtent* proto) {
-  proto->mutable_extent()->set_extent_id(entry.extent.id);
-  proto->mutable_extent()->set_first_page(entry.extent.first_page);
-  proto->mutable_extent()->set_num_pages(entry.extent.num_pages);
-  proto->set_reserved_tokens(entry.extent.num_tokens);
-  if (entry.token_begin.has_value()) proto->set_token_begin(*entry.token_begin);
+// Adds the names of the wanted segments, and the token ids of the first `num_with_ids`.
+void AddIdentities(const ReserveRequest& wanted, size_t num_with_ids,
+                   v1::ReserveExtentsRequest* request) {
+  request->clear_identities();
+  for (size_t i = 0; i < wanted.segments.size(); ++i) {
+    if (!wanted.segments[i].identity.has_value()) return;
+    const SegmentIdentity& identity = *wanted.segments[i].identity;
+    v1::SegmentIdentity* proto = request->add_identities();
+    proto->set_name(std::string(identity.name.view()));
+    if (i == 0) {
+      proto->set_parent(std::string(identity.parent.view()));
+      proto->set_salt_hash(std::string(identity.salt_hash.view()));
+    }
+    if (i >= num_with_ids) continue;
+    proto->mutable_token_ids()->Add(identity.token_ids.begin(), identity.token_ids.end());
+  }
 }
 
 }  // namespace
-
-void ToProto(const SegmentIdentity& identity, v1::SegmentIdentity* proto) {
-  proto->set_name(std::string(identity.name.view()));
-  proto->set_parent(std::string(identity.parent.view()));
-  proto->set_salt_hash(std::string(identity.salt_hash.view()));
-  proto->mutable_token_ids()->Add(identity.token_ids.begin(), identity.token_ids.end());
-}
 
 StoreClient::StoreClient(const std::string& target, Tick tick)
     : tick_(std::move(tick)),
@@ -147,8 +159,7 @@ absl::StatusOr<SharedMemoryPair> StoreClient::Attach(const v1::AttachWorkerReque
                                                      absl::Duration timeout) {
   ASSIGN_OR_RETURN(const v1::AttachWorkerResponse response, AttachWorker(request, timeout));
   // Before the store notes that this process has the memory.
-  absl::StatusOr<common::WorkerMark> mark =
-      common::WorkerMark::Hold(FolderOf(response.descriptor_socket_path()));
+  absl::StatusOr<common::WorkerMark> mark = HoldMark(response);
   ASSIGN_OR_RETURN(
       common::FdMessage message,
       Greet(response.descriptor_socket_path(), TypeOf(DescriptorMessage::kHello), {}, timeout));
@@ -172,36 +183,35 @@ absl::StatusOr<SharedMemoryPair> StoreClient::Attach(const v1::AttachWorkerReque
   return pair;
 }
 
-absl::Status StoreClient::HandBack(v1::AttachWorkerRequest request, const SharedMemoryPair& memory,
-                                   const ExtentLedger& ledger, absl::Duration timeout) {
+absl::Status StoreClient::HandBack(v1::AttachWorkerRequest request, SharedMemoryPair& memory,
+                                   const ExtentLedger& ledger, absl::Duration step_timeout,
+                                   size_t part_bytes) {
   request.set_hand_back(true);
-  ASSIGN_OR_RETURN(const v1::AttachWorkerResponse response, AttachWorker(request, timeout));
+  ASSIGN_OR_RETURN(const v1::AttachWorkerResponse response, AttachWorker(request, step_timeout));
+  absl::StatusOr<common::WorkerMark> mark = HoldMark(response);
   RETURN_IF_ERROR(Greet(response.descriptor_socket_path(), TypeOf(DescriptorMessage::kHandBack),
-                        std::array{memory.arena.fd(), memory.data_plane.fd()}, timeout)
+                        std::array{memory.arena.fd(), memory.data_plane.fd()}, step_timeout)
                       .status());
-  return Restore(ledger, timeout);
+  if (mark.ok()) memory.mark = *std::move(mark);
+  return Declare(ledger, step_timeout, part_bytes);
 }
 
-absl::Status StoreClient::Restore(const ExtentLedger& ledger, absl::Duration timeout) {
-  v1::RestoreSegmentsRequest request;
-  request.set_attach_token(token_);
-  for (const auto& [sequence_id, entries] : ledger.sequences()) {
-    v1::RestoredSequence* sequence = request.add_sequences();
-    sequence->set_sequence_id(sequence_id);
-    uint32_t num_cached = 0;
-    for (const LedgerExtent& entry : entries) {
-      ToProto(entry, sequence->add_extents());
-      num_cached += entry.extent.cached ? 1 : 0;
-    }
-    sequence->set_num_cached(num_cached);
+absl::Status StoreClient::Declare(const ExtentLedger& ledger, absl::Duration part_timeout,
+                                  size_t part_bytes) {
+  DeclarationParts parts(ledger, part_bytes);
+  v1::DeclareSegmentsRequest request;
+  absl::Time next_line = absl::Now() + kProgressLineInterval;
+  while (parts.Next(&request)) {
+    request.set_attach_token(token_);
+    v1::DeclareSegmentsResponse response;
+    RETURN_IF_ERROR(
+        Call(&v1::KvStoreService::Stub::AsyncDeclareSegments, request, &response, part_timeout));
+    if (absl::Now() < next_line) continue;
+    next_line = absl::Now() + kProgressLineInterval;
+    spdlog::info("told the kv_store_service {} of {} segments and sequences", parts.num_done(),
+                 parts.num_elements());
   }
-  for (const LedgerExtent* entry : ledger.NamedSegments()) {
-    v1::RestoredSegment* segment = request.add_named_segments();
-    ToProto(*entry, segment->mutable_extent());
-    ToProto(*entry->identity, segment->mutable_identity());
-  }
-  v1::RestoreSegmentsResponse response;
-  return Call(&v1::KvStoreService::Stub::AsyncRestoreSegments, request, &response, timeout);
+  return absl::OkStatus();
 }
 
 void StoreClient::Detach(absl::Duration timeout) {
@@ -227,11 +237,19 @@ absl::StatusOr<std::vector<Extent>> StoreClient::Reserve(const ReserveRequest& w
   request.set_compute_anyway(compute_anyway);
   for (const SegmentWanted& segment : wanted.segments) {
     request.add_segment_tokens(segment.num_tokens);
-    if (segment.identity.has_value()) ToProto(*segment.identity, request.add_identities());
   }
+  AddIdentities(wanted, 0, &request);
   v1::ReserveExtentsResponse response;
   RETURN_IF_ERROR(
       Call(&v1::KvStoreService::Stub::AsyncReserveExtents, request, &response, timeout));
+  // More than once only if others have committed more of these segments meanwhile.
+  for (uint32_t compared = 0; response.compare_segments() > compared;) {
+    compared = response.compare_segments();
+    AddIdentities(wanted, compared, &request);
+    request.set_call_number(++call_number_);
+    RETURN_IF_ERROR(
+        Call(&v1::KvStoreService::Stub::AsyncReserveExtents, request, &response, timeout));
+  }
   const size_t num_extents = response.extents().size();
   if (wanted.cached_only ? num_extents > wanted.segments.size()
                          : num_extents != wanted.segments.size()) {

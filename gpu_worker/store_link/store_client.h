@@ -29,9 +29,6 @@ struct SharedMemoryPair {
   std::optional<common::WorkerMark> mark;  // tells later stores that somebody holds them
 };
 
-// Fills the message of a segment's identity.
-void ToProto(const SegmentIdentity& identity, kvstore::v1::SegmentIdentity* proto);
-
 // Threads: one at a time.
 // Owns:    the channel and, once attached, the lease (the descriptor connection).
 //
@@ -51,12 +48,17 @@ class StoreClient {
   // Attaches and receives the memory. Returns DATA_LOSS if it is not what was announced.
   absl::StatusOr<SharedMemoryPair> Attach(const kvstore::v1::AttachWorkerRequest& request,
                                           absl::Duration timeout);
-  // Attaches, hands `memory` back and tells the store everything in `ledger`.
-  absl::Status HandBack(kvstore::v1::AttachWorkerRequest request, const SharedMemoryPair& memory,
-                        const ExtentLedger& ledger, absl::Duration timeout);
+  // Attaches, hands `memory` back and tells the store everything in `ledger`, in parts of
+  // `part_bytes`: each step and each part may take `step_timeout`, all of them as long as they
+  // need.
+  absl::Status HandBack(kvstore::v1::AttachWorkerRequest request, SharedMemoryPair& memory,
+                        const ExtentLedger& ledger, absl::Duration step_timeout,
+                        size_t part_bytes = kPartBytes);
+  static constexpr size_t kPartBytes = 1 << 20;
   // Ends the lease in good order. Does not ask `tick`.
   void Detach(absl::Duration timeout);
 
+  // Asks by names, and once more with the token ids that the store wants to compare.
   // `compute_anyway`: does not mind that another sequence computes the same segments.
   absl::StatusOr<std::vector<Extent>> Reserve(const ReserveRequest& request, bool compute_anyway,
                                               absl::Duration timeout);
@@ -88,7 +90,7 @@ class StoreClient {
   // Sends the first message on the descriptor socket and returns the store's answer.
   absl::StatusOr<common::FdMessage> Greet(const std::string& path, uint32_t type,
                                           std::span<const int> fds, absl::Duration timeout);
-  absl::Status Restore(const ExtentLedger& ledger, absl::Duration timeout);
+  absl::Status Declare(const ExtentLedger& ledger, absl::Duration part_timeout, size_t part_bytes);
 
   const Tick tick_;
   std::shared_ptr<grpc::Channel> channel_;

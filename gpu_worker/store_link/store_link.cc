@@ -24,6 +24,7 @@
 #include "common/status/errno_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/store_link/declaration_parts.h"
 #include "gpu_worker/store_link/extent_ledger.h"
 #include "gpu_worker/store_link/link_operation.h"
 #include "gpu_worker/store_link/store_client.h"
@@ -34,7 +35,8 @@ namespace {
 
 namespace v1 = kvstore::v1;
 
-constexpr absl::Duration kAttachAttempt = absl::Seconds(5);
+// Of one step of attaching; a store that is gone ends it at once.
+constexpr absl::Duration kAttachStep = absl::Seconds(30);
 constexpr absl::Duration kWaitLineInterval = absl::Seconds(5);
 constexpr absl::Duration kCallTimeout = absl::Seconds(30);
 constexpr absl::Duration kDetachTimeout = absl::Seconds(1);
@@ -53,7 +55,7 @@ absl::Status AwaitStore(const std::string& target, absl::Duration timeout,
   absl::Time next_line = absl::InfinitePast();
   while (true) {
     const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
-    const absl::Status status = attempt(std::min(left, kAttachAttempt));
+    const absl::Status status = attempt(std::min(left, kAttachStep));
     const bool retry = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!retry) return status;
     if (absl::Now() >= deadline) {
@@ -177,7 +179,7 @@ void StoreLink::Impl::Reattach() {
   ExpireReservations();
   client_ = std::make_unique<StoreClient>(options_.target, [this] { return Tick(); });
   const absl::Status status =
-      client_->HandBack(MakeAttachRequest(options_), memory_, ledger_, kAttachAttempt);
+      client_->HandBack(MakeAttachRequest(options_), memory_, ledger_, kAttachStep);
   if (!status.ok()) {
     if (const auto suppressed = reattach_log_.Admit(absl::Now()); suppressed && !stop_) {
       spdlog::warn("no kv_store_service yet: {} ({} attempts since the last message)",

@@ -103,7 +103,7 @@ class StoreLink {
   DataPlane& data_plane();
 
   // Takes one extent for each wanted segment: all or nothing, once per sequence. Leading named ones
-  // that are committed come back with Extent::cached; see SegmentStore::Reserve().
+  // that are committed come back with Extent::cached; see ReserveExtents in kv_store.proto.
   //
   // Callback: the extents in the order of the request (with cached_only: the cached ones);
   //           RESOURCE_EXHAUSTED the arena has no room now (the message has the numbers);

@@ -75,7 +75,7 @@ class StoreLink::Impl {
   // Fails all operations.
   void EndAll(const absl::Status& error);
 
-  // Constant after Connect().
+  // Constant after Connect(), but the mark in memory_, which is the control thread's.
   const StoreLinkOptions options_;
   common::UniqueFd wake_;
   SharedMemoryPair memory_;

@@ -19,10 +19,10 @@ absl::Status SegmentDirectory::AddSequence(uint64_t sequence_id,
     RI_CHECK(shared ? extents[i].key != nullptr : extents[i].sequence_id == sequence_id);
     RI_CHECK(extents_.contains(extents[i].id) == shared);
   }
-  return RestoreSequence(sequence_id, extents, num_shared);
+  return DeclareSequence(sequence_id, extents, num_shared);
 }
 
-absl::Status SegmentDirectory::RestoreSequence(uint64_t sequence_id,
+absl::Status SegmentDirectory::DeclareSequence(uint64_t sequence_id,
                                                const std::vector<ExtentRecord>& extents,
                                                size_t num_cached) {
   const auto [sequence, is_new] = sequences_.try_emplace(sequence_id);

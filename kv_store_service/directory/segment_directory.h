@@ -57,7 +57,7 @@ class SegmentDirectory {
   absl::Status AddSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents,
                            size_t num_shared = 0);
   // As above, each extent referenced if it is known and added if not, `num_cached` for the record.
-  absl::Status RestoreSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents,
+  absl::Status DeclareSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents,
                                size_t num_cached);
 
   // Adds a named segment that no sequence references yet; it counts as just released.

@@ -9,7 +9,7 @@
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
-#include "kv_store_service/server/context_import.h"
+#include "kv_store_service/contexts/context_import.h"
 
 namespace retroinfer::kvstore {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kv_store_service/server/contexts.h"
+#include "kv_store_service/contexts/contexts.h"
 #include "retroinfer/kvstore/v1/contexts.grpc.pb.h"
 
 namespace retroinfer::kvstore {

@@ -19,6 +19,7 @@ namespace retroinfer::kvstore {
 namespace {
 
 constexpr int kPollMs = 200;
+constexpr int kTendPollMs = 20;  // while the store waits for a process to be gone
 constexpr absl::Duration kSendTimeout = absl::Seconds(1);
 
 constexpr uint32_t TypeOf(DescriptorMessage message) { return static_cast<uint32_t>(message); }
@@ -49,12 +50,13 @@ DescriptorServer::~DescriptorServer() {
 
 void DescriptorServer::Loop() {
   std::vector<pollfd> polled;
+  int poll_ms = kPollMs;
   while (!stop_) {
     polled.assign({{wake_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}});
     if (lease_.has_value()) polled.push_back({lease_->channel.fd(), POLLIN, 0});
     const size_t first_pending = polled.size();
     for (const Pending& pending : pending_) polled.push_back({pending.channel.fd(), POLLIN, 0});
-    if (::poll(polled.data(), polled.size(), kPollMs) < 0 && errno != EINTR) {
+    if (::poll(polled.data(), polled.size(), poll_ms) < 0 && errno != EINTR) {
       spdlog::error("descriptor socket: {}",
                     std::string(common::ErrnoStatus(errno, "poll").message()));
       absl::SleepFor(absl::Milliseconds(kPollMs));
@@ -68,7 +70,7 @@ void DescriptorServer::Loop() {
     }
     if (polled[1].revents != 0) AcceptAll();
     DropLate(absl::Now());
-    store_->ExpireAttachment(absl::Now());
+    poll_ms = store_->Tend(absl::Now()) ? kTendPollMs : kPollMs;
   }
 }
 

@@ -1,8 +1,6 @@
 #include "kv_store_service/server/kv_store.h"
 
 #include <fcntl.h>
-#include <openssl/crypto.h>
-#include <openssl/rand.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -13,23 +11,12 @@
 #include "absl/time/clock.h"
 #include "common/hash/segment_name.h"
 #include "common/log/check.h"
-#include "common/shm/data_plane.h"
-#include "common/shm/descriptor_protocol.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/lease/handed_back_memory.h"
 
 namespace retroinfer::kvstore {
 namespace {
-
-constexpr size_t kFingerprintBytesMax = 64;
-
-absl::StatusOr<std::string> NewToken() {
-  std::string token(kAttachTokenBytes, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(token.data()), kAttachTokenBytes) != 1) {
-    return absl::InternalError("no random bytes for an attach token");
-  }
-  return token;
-}
 
 absl::StatusOr<common::UniqueFd> Duplicate(int fd) {
   common::UniqueFd copy(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
@@ -37,33 +24,12 @@ absl::StatusOr<common::UniqueFd> Duplicate(int fd) {
   return copy;
 }
 
-void AddCounters(const DataPlaneStats& from, DataPlaneStats* to) {
-  to->entries_replayed += from.entries_replayed;
-  to->entries_refused += from.entries_refused;
-  to->cursors_refused += from.cursors_refused;
-  to->requests_posted += from.requests_posted;
-  to->evictions_applied += from.evictions_applied;
-  to->evictions_kept += from.evictions_kept;
-}
-
-void AddCounters(const PrefixCounters& from, PrefixCounters* to) {
-  to->queries_tokens += from.queries_tokens;
-  to->hits_tokens += from.hits_tokens;
-  to->evictions += from.evictions;
-}
-
-void AddSegmentStats(const SegmentStore& segments, StoreStats* stats) {
-  const SegmentDirectory& directory = segments.directory();
-  stats->free_pages = segments.allocator().free_pages();
-  stats->largest_free_pages = segments.allocator().largest_free();
-  stats->committed_segments = directory.num_committed();
-  stats->reserved_extents = directory.num_extents() - stats->committed_segments;
-  stats->sequences = directory.num_sequences();
-  stats->clusters = segments.clusters().num_clusters();
-  stats->named_segments = directory.num_named();
-  stats->named_pages = directory.named_pages();
-  stats->unreferenced_pages = directory.unreferenced_pages();
-  AddCounters(segments.counters(), &stats->prefix);
+void LogAttached(const AttachParameters& parameters, pid_t pid) {
+  spdlog::info("worker {} attached{}: {} layers, {} KV heads, head_dim {}, {}; {} slots", pid,
+               parameters.hand_back ? " and handed its memory back" : "",
+               parameters.geometry.num_layers, parameters.geometry.num_kv_heads,
+               parameters.geometry.head_dim, std::string(DTypeName(parameters.geometry.dtype)),
+               parameters.num_slots);
 }
 
 }  // namespace
@@ -76,353 +42,428 @@ KvStore::~KvStore() {
   tier_.reset();
 }
 
-void KvStore::AwaitAdoption(const StateNote& note) {
+void KvStore::SetDurableTier(std::unique_ptr<DurableTier> tier) {
+  tier_ = std::move(tier);
+  bridge_ = std::make_unique<TierBridge>(tier_.get(), [this](absl::FunctionRef<void()> work) {
+    absl::MutexLock lock(&mutex_);
+    work();
+  });
+}
+
+bool KvStore::IsReferenced(const SegmentName& name) const {
   absl::MutexLock lock(&mutex_);
-  RI_CHECK(phase_ == Phase::kStarting);
-  phase_ = Phase::kAwaitingAdoption;
-  awaited_ = note;
+  if (kept_.IsHeld(name, absl::Now())) return true;
+  if (here_.segments == nullptr) return false;
+  const ExtentRecord* segment = here_.segments->directory().FindNamed(name);
+  return segment != nullptr && segment->references > 0;
+}
+
+std::optional<KvStore::AttachedModel> KvStore::attached_model() const {
+  absl::MutexLock lock(&mutex_);
+  const Attachment* holder = lease_.holder();
+  if (holder == nullptr) return std::nullopt;
+  return AttachedModel{holder->parameters.geometry, holder->parameters.model_fingerprint};
+}
+
+std::vector<uint64_t> KvStore::PagesInArena(std::span<const SegmentName> names) const {
+  std::vector<uint64_t> pages(names.size(), 0);
+  absl::MutexLock lock(&mutex_);
+  if (here_.segments == nullptr) return pages;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const ExtentRecord* segment = here_.segments->directory().FindNamed(names[i]);
+    if (segment != nullptr) pages[i] = segment->pages.count;
+  }
+  return pages;
+}
+
+void KvStore::PersistNow(std::span<const SegmentName> names,
+                         const TierBridge::PersistFailed& failed) {
+  TierBridge::ToPersist prepared;
+  std::vector<SegmentName> of_another_model;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (here_.segments == nullptr) return;
+    prepared = bridge_->PrepareNamed(here_, names, failed, &of_another_model);
+  }
+  bridge_->Submit(std::move(prepared));
+  for (const SegmentName& name : of_another_model) {
+    failed(name, absl::FailedPreconditionError("the segment is of a model that is not served now"));
+  }
+}
+
+void KvStore::DropFromArena(std::span<const SegmentName> names) {
+  absl::MutexLock lock(&mutex_);
+  if (here_.segments == nullptr) return;
+  // The end of a prefix first.
+  for (auto name = names.rbegin(); name != names.rend(); ++name) here_.segments->EvictNamed(*name);
+}
+
+uint64_t KvStore::arena_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return here_.arena == nullptr ? 0 : here_.arena->num_bytes();
 }
 
 KvStore::Adoption KvStore::PollAdoption(absl::Time deadline) {
-  absl::MutexLock lock(&mutex_);
-  if (phase_ == Phase::kReady) return Adoption::kAdopted;
-  const bool hopeless = absl::Now() >= deadline || !state_file_.HolderLives(*awaited_);
-  if (!hopeless || attachment_.has_value()) return Adoption::kPending;
-  phase_ = Phase::kStarting;
-  awaited_.reset();
-  state_file_.Remove();
+  std::optional<StateNote> awaited;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (lease_.is_ready()) return Adoption::kAdopted;
+    awaited = lease_.awaited();
+  }
+  if (absl::Now() < deadline && state_file_.HolderLives(*awaited)) return Adoption::kPending;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (lease_.is_ready()) return Adoption::kAdopted;
+    if (lease_.has_attachment()) return Adoption::kPending;
+    lease_.GiveUpAdoption();
+  }
+  NoteLease();
   return Adoption::kGivenUp;
 }
 
-void KvStore::SetArena(common::SealedMemory arena) {
-  absl::MutexLock lock(&mutex_);
-  RI_CHECK(phase_ == Phase::kStarting);
-  DropSegments();
-  former_plane_ = {};
-  arena_ = std::move(arena);
-  phase_ = Phase::kReady;
-}
-
-absl::Status KvStore::CheckAttach(const AttachParameters& parameters) const {
-  RETURN_IF_ERROR(SegmentStore::ValidateGeometry(parameters.geometry));
-  RETURN_IF_ERROR(DataPlane::ValidateSizes(parameters.num_slots, parameters.log_capacity,
-                                           parameters.request_capacity));
-  if (parameters.model_fingerprint.empty() ||
-      parameters.model_fingerprint.size() > kFingerprintBytesMax) {
-    return absl::InvalidArgumentError(absl::StrCat("model_fingerprint has ",
-                                                   parameters.model_fingerprint.size(),
-                                                   " bytes, needs 1 to ", kFingerprintBytesMax));
+void KvStore::SetArena(common::SealedMemory memory) {
+  auto arena = std::make_shared<const Arena>(std::move(memory));
+  Ended ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    RI_CHECK(lease_.is_starting());
+    Replace(std::move(arena), nullptr, &ended);
+    lease_.SetReady();
   }
-  if (attachment_.has_value() && attachment_->leased) {
-    return absl::FailedPreconditionError(absl::StrCat("another worker (process ", attachment_->pid,
-                                                      ") is attached; a store serves one worker"));
-  }
-  switch (phase_) {
-    case Phase::kStarting:
-      return absl::UnavailableError("the store is starting: it allocates its arena");
-    case Phase::kAwaitingAdoption:
-      if (!parameters.hand_back) {
-        return absl::UnavailableError(
-            absl::StrCat("the store is starting: it waits for the worker (process ",
-                         awaited_->worker_pid, ") that still holds its memory"));
-      }
-      if (!(parameters.geometry == awaited_->geometry) ||
-          parameters.model_fingerprint != awaited_->model_fingerprint) {
-        return absl::FailedPreconditionError(
-            "the store waits for the worker that holds its memory, which has another model");
-      }
-      return absl::OkStatus();
-    case Phase::kReady:
-      return absl::OkStatus();
-  }
-  return absl::InternalError("unknown phase");
+  Finish(std::move(ended));
 }
 
 absl::StatusOr<AttachResult> KvStore::Attach(const AttachParameters& parameters) {
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(CheckAttach(parameters));
   Attachment attachment;
-  ASSIGN_OR_RETURN(attachment.token, NewToken());
+  ASSIGN_OR_RETURN(attachment.token, NewAttachToken());
   attachment.parameters = parameters;
-  attachment.claim_deadline = absl::Now() + options_.attach_timeout;
   AttachResult result;
   result.store_writes_arena = tier_ != nullptr;
   result.token = attachment.token;
-  if (!parameters.hand_back) {
-    const DataPlaneHeader header =
-        MakeDataPlaneHeader(parameters.num_slots, parameters.log_capacity,
-                            parameters.request_capacity, arena_.bytes().size() / kPageBytes);
-    ASSIGN_OR_RETURN(attachment.plane_memory,
-                     common::SealedMemory::Create("retroinfer data plane", header.total_bytes, 1));
-    DataPlane::Format(attachment.plane_memory.bytes(), header);
-    result.arena_bytes = arena_.bytes().size();
-    result.data_plane_bytes = header.total_bytes;
+  std::optional<Attachment> before;  // destroyed without the lock
+  absl::MutexLock one_at_a_time(&attach_mutex_);
+  ArenaRef arena;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(lease_.CheckAttach(parameters));
+    arena = here_.arena;
   }
-  attachment_ = std::move(attachment);
+  if (!parameters.hand_back) {
+    ASSIGN_OR_RETURN(attachment.plane,
+                     WorkerPlane::Make(parameters.plane_sizes(), arena->num_pages(),
+                                       options_.watermarks, options_.make_plane_memory));
+    result.arena_bytes = arena->num_bytes();
+    result.data_plane_bytes = attachment.plane->num_bytes();
+  }
+  attachment.claim_deadline = absl::Now() + options_.attach_timeout;
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(lease_.CheckAttach(parameters));
+  if (arena != here_.arena) {
+    return absl::UnavailableError("another worker has changed the arena meanwhile; try again");
+  }
+  before = lease_.Begin(std::move(attachment));
   return result;
 }
 
 absl::Status KvStore::Detach(const std::string& token) {
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(CheckToken(token));
-  EndAttachment("it detached");
+  Ended ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(lease_.CheckToken(token));
+    EndAttachment("it detached", /*is_gone=*/true, &ended);
+  }
+  Finish(std::move(ended));
   return absl::OkStatus();
 }
 
+absl::Status KvStore::AwaitNoDiskWork() {
+  if (bridge_ == nullptr) return absl::OkStatus();
+  const absl::Condition idle(
+      +[](TierBridge* bridge) { return bridge->is_idle(); }, bridge_.get());
+  if (mutex_.AwaitWithTimeout(idle, options_.disk_drain_timeout)) return absl::OkStatus();
+  return absl::UnavailableError("segments of the worker before are still written to the disk");
+}
+
 absl::StatusOr<DescriptorPair> KvStore::ClaimDescriptors(const std::string& token, pid_t pid) {
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(DrainTier(token));
-  RETURN_IF_ERROR(CheckToken(token));
-  if (attachment_->leased || attachment_->parameters.hand_back) {
-    return absl::PermissionDeniedError("this attachment waits for no descriptors");
-  }
   DescriptorPair pair;
-  ASSIGN_OR_RETURN(pair.arena, Duplicate(arena_.fd()));
-  ASSIGN_OR_RETURN(pair.data_plane, Duplicate(attachment_->plane_memory.fd()));
-  ASSIGN_OR_RETURN(const DataPlane plane, DataPlane::Open(attachment_->plane_memory.bytes()));
-  TakeArenaFromFormerWorker();
-  StartLease(plane, pid);
+  Ended ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(lease_.CheckClaim(token, /*hand_back=*/false));
+    if (here_.segments != nullptr &&
+        !(here_.segments->geometry() == lease_.attachment().parameters.geometry)) {
+      RETURN_IF_ERROR(AwaitNoDiskWork());
+      RETURN_IF_ERROR(lease_.CheckClaim(token, /*hand_back=*/false));
+    }
+    ASSIGN_OR_RETURN(pair.arena, Duplicate(here_.arena->fd()));
+    ASSIGN_OR_RETURN(pair.data_plane, Duplicate(lease_.attachment().plane->fd()));
+    ended.planes = former_.SayArenaTaken();
+    StartLease(lease_.attachment().plane, pid, &ended);
+  }
+  Finish(std::move(ended));
   return pair;
 }
 
-void KvStore::TakeArenaFromFormerWorker() {
-  if (former_plane_.bytes().empty()) return;
-  auto plane = DataPlane::Open(former_plane_.bytes());
-  if (plane.ok()) plane->arena_taken().store(1, std::memory_order_seq_cst);
-  former_plane_ = {};
+absl::Status KvStore::CheckHandedBack(const std::string& token, const Arena& arena) {
+  if (here_.arena != nullptr && arena.IsSameMemory(*here_.arena)) {
+    RETURN_IF_ERROR(AwaitNoDiskWork());
+  }
+  RETURN_IF_ERROR(lease_.CheckClaim(token, /*hand_back=*/true));
+  if (!lease_.awaited().has_value() || lease_.awaited()->arena_bytes == arena.num_bytes()) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat("the arena that was handed back has ",
+                                                 arena.num_bytes(), " bytes, needs ",
+                                                 lease_.awaited()->arena_bytes));
 }
 
 absl::Status KvStore::HandBack(const std::string& token, pid_t pid, common::UniqueFd arena,
                                common::UniqueFd data_plane) {
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(DrainTier(token));
-  RETURN_IF_ERROR(CheckToken(token));
-  if (attachment_->leased || !attachment_->parameters.hand_back) {
-    return absl::PermissionDeniedError("this attachment hands no memory back");
+  AttachParameters declared;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(lease_.CheckClaim(token, /*hand_back=*/true));
+    declared = lease_.attachment().parameters;
   }
-  absl::Status status = TakeHandedBack(std::move(arena), std::move(data_plane));
-  if (!status.ok()) {
-    EndAttachment(std::string(status.message()));
-    return status;
+  auto memory = AdoptHandedBackMemory(std::move(arena), std::move(data_plane), declared,
+                                      options_.handed_back_bytes_max, options_.watermarks);
+  absl::Status status = memory.status();
+  Ended ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (status.ok()) status = CheckHandedBack(token, *memory->arena);
+    if (absl::IsUnavailable(status)) return status;
+    RETURN_IF_ERROR(lease_.CheckClaim(token, /*hand_back=*/true));
+    if (status.ok()) {
+      Replace(std::move(memory->arena), nullptr, &ended);
+      lease_.SetReady();
+      ++adoptions_;
+      StartLease(std::move(memory->plane), pid, &ended);
+    } else {
+      EndAttachment(std::string(status.message()), /*is_gone=*/true, &ended);
+    }
   }
-  phase_ = Phase::kReady;
-  awaited_.reset();
-  ++adoptions_;
-  attachment_->restore_awaited = true;
-  ASSIGN_OR_RETURN(const DataPlane plane, DataPlane::Open(attachment_->plane_memory.bytes()));
-  StartLease(plane, pid);
-  return absl::OkStatus();
+  Finish(std::move(ended));
+  return status;
 }
 
-absl::Status KvStore::TakeHandedBack(common::UniqueFd arena_fd, common::UniqueFd plane_fd) {
-  const AttachParameters& declared = attachment_->parameters;
-  ASSIGN_OR_RETURN(
-      common::SealedMemory arena,
-      common::SealedMemory::Adopt(std::move(arena_fd), options_.handed_back_bytes_max));
-  const uint64_t arena_pages = arena.bytes().size() / kPageBytes;
-  const DataPlaneHeader expected = MakeDataPlaneHeader(declared.num_slots, declared.log_capacity,
-                                                       declared.request_capacity, arena_pages);
-  ASSIGN_OR_RETURN(common::SealedMemory plane_memory,
-                   common::SealedMemory::Adopt(std::move(plane_fd), expected.total_bytes));
-  ASSIGN_OR_RETURN(const DataPlane plane, DataPlane::Open(plane_memory.bytes()));
-  const DataPlaneHeader& header = plane.header();
-  if (header.num_slots != declared.num_slots || header.log_capacity != declared.log_capacity ||
-      header.request_capacity != declared.request_capacity || header.arena_pages != arena_pages) {
-    return absl::InvalidArgumentError(
-        "the data plane that was handed back does not fit the arena and what was declared");
+void KvStore::StartLease(std::shared_ptr<WorkerPlane> plane, pid_t pid, Ended* ended) {
+  const AttachParameters& parameters = lease_.attachment().parameters;
+  if (here_.segments == nullptr || !(here_.segments->geometry() == parameters.geometry)) {
+    auto segments = std::make_shared<ArenaSegments>(here_.arena->num_pages(), parameters.geometry);
+    segments->KeepNamed(&kept_.pinned());
+    Replace(nullptr, std::move(segments), ended);
   }
-  if (plane.arena_taken().load(std::memory_order_acquire) != 0) {
-    return absl::FailedPreconditionError(
-        "another worker has used the arena since: what this one kept there is lost; start it "
-        "again");
-  }
-  if (awaited_.has_value() && awaited_->arena_bytes != arena.bytes().size()) {
-    return absl::InvalidArgumentError(absl::StrCat("the arena that was handed back has ",
-                                                   arena.bytes().size(), " bytes, needs ",
-                                                   awaited_->arena_bytes));
-  }
-  DropSegments();
-  former_plane_ = {};
-  arena_ = std::move(arena);
-  attachment_->plane_memory = std::move(plane_memory);
-  return absl::OkStatus();
-}
-
-void KvStore::StartLease(const DataPlane& plane, pid_t pid) {
-  Attachment& attachment = *attachment_;
-  const AttachParameters& parameters = attachment.parameters;
-  attachment.leased = true;
-  attachment.pid = pid;
-  PrepareSegments(parameters);
-  DataPlaneServer::Options plane_options;
-  plane_options.watermarks = options_.watermarks;
-  plane_options.await_reset = parameters.hand_back;
-  attachment.plane_server = std::make_unique<DataPlaneServer>(plane, plane_options);
-  attachment.plane_server->Start();
+  here_.fingerprint = parameters.model_fingerprint;
+  here_.segments->SetFingerprint(common::FingerprintHash(here_.fingerprint));
+  plane->Start();
+  lease_.Start(pid, std::move(plane));
   ++workers_attached_;
-  const absl::Status noted = state_file_.Write(
-      {pid, arena_.bytes().size(), parameters.geometry, parameters.model_fingerprint});
-  if (!noted.ok()) {
-    spdlog::error("a restarted store will not know of this worker: {}",
-                  std::string(noted.message()));
-  }
-  spdlog::info("worker {} attached{}: {} layers, {} KV heads, head_dim {}, {}; {} slots", pid,
-               parameters.hand_back ? " and handed its memory back" : "",
-               parameters.geometry.num_layers, parameters.geometry.num_kv_heads,
-               parameters.geometry.head_dim, std::string(DTypeName(parameters.geometry.dtype)),
-               parameters.num_slots);
+  LogAttached(parameters, pid);
 }
 
-void KvStore::PrepareSegments(const AttachParameters& parameters) {
-  if (segments_ == nullptr || !(segments_->geometry() == parameters.geometry)) {
-    DropSegments();
-    segments_ = std::make_unique<SegmentStore>(arena_.bytes(), parameters.geometry);
-    segments_->KeepNamed(&pinned_);
+void KvStore::Replace(ArenaRef arena, std::shared_ptr<ArenaSegments> segments, Ended* ended) {
+  if (arena != nullptr) {
+    // Who hands the same memory back writes to it by right; others that had it may still do so.
+    const bool is_same = here_.arena != nullptr && arena->IsSameMemory(*here_.arena);
+    ended->workers = is_same ? former_.TakeReturned() : former_.TakeAll();
+    ended->before.push_back({std::exchange(here_.arena, std::move(arena)), nullptr, ""});
   }
-  fingerprint_ = parameters.model_fingerprint;
-  segments_->SetFingerprint(common::FingerprintHash(fingerprint_));
+  if (here_.segments != nullptr) AddCounters(here_.segments->counters(), &ended_prefix_);
+  ended->before.push_back({nullptr, std::exchange(here_.segments, std::move(segments)), ""});
+  if (here_.segments == nullptr) return;
+  for (const FormerWorker& worker : former_.workers()) {
+    for (const PageRun& pages : worker.pages) here_.segments->Withhold(pages);
+  }
 }
 
 void KvStore::EndLease(const std::string& token, const std::string& reason) {
-  absl::MutexLock lock(&mutex_);
-  if (CheckToken(token).ok()) EndAttachment(reason);
-}
-
-bool KvStore::HasLease(const std::string& token) const {
-  absl::MutexLock lock(&mutex_);
-  return CheckToken(token).ok() && attachment_->leased;
-}
-
-void KvStore::ExpireAttachment(absl::Time now) {
-  absl::MutexLock lock(&mutex_);
-  if (attachment_.has_value() && !attachment_->leased && now >= attachment_->claim_deadline) {
-    EndAttachment("it did not connect to the descriptor socket in time");
+  Ended ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!lease_.CheckToken(token).ok()) return;
+    EndAttachment(reason, /*is_gone=*/false, &ended);
   }
+  Finish(std::move(ended));
+  ReadmitFormerPages();
 }
 
-void KvStore::EndAttachment(const std::string& reason) {
-  if (attachment_->leased) {
-    attachment_->plane_server->Stop();
-    AddCounters(attachment_->plane_server->stats(), &ended_planes_);
-    former_plane_ = std::move(attachment_->plane_memory);
-    const size_t num_sequences = segments_->directory().num_sequences();
-    const uint64_t freed = segments_->ReleaseAll();
-    spdlog::info(
-        "worker {} is gone ({}): freed {} sequences, {} pages; {} named segments in {} pages stay",
-        attachment_->pid, reason, num_sequences, freed, segments_->directory().num_named(),
-        segments_->directory().named_pages());
-    state_file_.Remove();
-  } else {
+bool KvStore::Tend(absl::Time now) {
+  Ended ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (lease_.IsLate(now)) {
+      EndAttachment("it did not connect to the descriptor socket in time", /*is_gone=*/true,
+                    &ended);
+    }
+  }
+  if (!ended.planes.empty()) Finish(std::move(ended));
+  return ReadmitFormerPages();
+}
+
+void KvStore::EndAttachment(const std::string& reason, bool is_gone, Ended* ended) {
+  const bool was_leased = lease_.holder() != nullptr;
+  Attachment attachment = lease_.End();
+  ended->planes.push_back(attachment.plane);
+  if (!was_leased) {
     spdlog::warn("an attachment was given up: {}", reason);
+    return;
   }
-  attachment_.reset();
+  ending_planes_.push_back(attachment.plane);
+  const SegmentDirectory& directory = here_.segments->directory();
+  const size_t num_sequences = directory.num_sequences();
+  FormerWorker former{attachment.token, attachment.plane, {}};
+  const uint64_t freed = here_.segments->ReleaseAll(is_gone ? nullptr : &former.pages);
+  former_.Add(std::move(former));
+  spdlog::info(
+      "worker {} is gone ({}): freed {} sequences, {} pages; {} named segments in {} pages stay",
+      attachment.pid, reason, num_sequences, freed, directory.num_named(), directory.named_pages());
 }
 
-absl::Status KvStore::CheckToken(const std::string& token) const {
-  if (attachment_.has_value() && token.size() == kAttachTokenBytes &&
-      CRYPTO_memcmp(token.data(), attachment_->token.data(), kAttachTokenBytes) == 0) {
-    return absl::OkStatus();
+void KvStore::Finish(Ended ended) {
+  for (const std::shared_ptr<WorkerPlane>& plane : ended.planes) {
+    if (plane == nullptr) continue;
+    plane->Stop();
+    absl::MutexLock lock(&mutex_);
+    if (std::erase(ending_planes_, plane) > 0) AddCounters(plane->stats(), &ended_planes_);
   }
-  return absl::PermissionDeniedError("the attach token is not that of the attached worker");
+  NoteLease();
 }
 
-absl::Status KvStore::BeginCall(const std::string& token, uint64_t call_number,
-                                uint64_t sequence_id) {
-  RETURN_IF_ERROR(CheckToken(token));
-  if (sequence_id >= kOwnSequences) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sequence ", sequence_id, ": needs a number below ", kOwnSequences));
+void KvStore::NoteLease() {
+  absl::MutexLock one_at_a_time(&note_mutex_);
+  std::optional<StateNote> note;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (lease_.awaited().has_value()) return;  // the note is of an earlier process
+    if (const Attachment* holder = lease_.holder()) {
+      note = StateNote{holder->pid, here_.arena->num_bytes(), holder->parameters.geometry,
+                       holder->parameters.model_fingerprint};
+    }
   }
-  if (!attachment_->leased) {
-    return absl::FailedPreconditionError(
-        "the worker has not yet connected to the descriptor socket");
+  if (!note.has_value()) return state_file_.Remove();
+  const absl::Status noted = state_file_.Write(*note);
+  if (noted.ok()) return;
+  spdlog::error("a restarted store will not know of this worker: {}", std::string(noted.message()));
+}
+
+bool KvStore::ReadmitFormerPages() {
+  std::vector<std::string> tokens;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const FormerWorker& worker : former_.workers()) {
+      if (!worker.pages.empty()) tokens.push_back(worker.token);
+    }
   }
-  if (attachment_->restore_awaited) {
-    return absl::FailedPreconditionError(
-        "the worker handed memory back and must call RestoreSegments first");
+  bool are_some_left = false;
+  for (const std::string& token : tokens) {
+    if (options_.worker_lives && options_.worker_lives(token)) {
+      are_some_left = true;
+      continue;
+    }
+    absl::MutexLock lock(&mutex_);
+    for (const PageRun& pages : former_.TakePages(token)) here_.segments->Readmit(pages);
   }
-  if (call_number <= attachment_->last_call_number) {
-    return absl::AbortedError(
-        absl::StrCat("call ", call_number, " came after call ", attachment_->last_call_number));
-  }
-  attachment_->last_call_number = call_number;
-  return absl::OkStatus();
+  return are_some_left;
 }
 
 absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t call_number,
                                              const ReserveRequest& request, bool compute_anyway) {
-  ToPersist to_persist;
+  TierBridge::ToPersist prepared;
   absl::StatusOr<Reservation> reservation;
   {
     absl::MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(BeginCall(token, call_number, request.sequence_id));
+    RETURN_IF_ERROR(lease_.BeginCall(token, call_number, request.sequence_id));
     // Who takes only what is there does not wait for it, but the next one finds it.
-    if (tier_ != nullptr && !compute_anyway) StartRestore(request);
-    reservation = segments_->Reserve(request, compute_anyway);
+    if (bridge_ != nullptr && !compute_anyway) bridge_->StartRestore(here_, request);
+    reservation = here_.segments->Reserve(request, compute_anyway);
     if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
-    if (tier_ != nullptr && reservation.ok()) {
-      TouchDurable(*reservation);
+    if (bridge_ != nullptr && reservation.ok()) {
+      const auto cached =
+          std::span<const ExtentRecord>(reservation->extents).first(reservation->num_cached);
+      bridge_->Touch(cached);
       // What the disk had no time or no room for when it was committed.
-      to_persist = PersistRequestsFor(
-          std::span<const ExtentRecord>(reservation->extents).first(reservation->num_cached));
+      prepared = bridge_->Prepare(here_, cached, kept_);
     }
   }
-  Persist(std::move(to_persist));
+  if (bridge_ != nullptr) bridge_->Submit(std::move(prepared));
   return reservation;
 }
 
 absl::StatusOr<std::vector<ExtentRecord>> KvStore::Commit(
     const std::string& token, uint64_t call_number, uint64_t sequence_id,
     std::span<const SegmentToCommit> segments) {
-  ToPersist to_persist;
+  SegmentsOfArena here;
+  absl::StatusOr<std::vector<ImageToRead>> images;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(lease_.BeginCall(token, call_number, sequence_id));
+    here = here_;
+    images = here.segments->ImagesToCommit(sequence_id, segments);
+  }
+  ReadImages read;
+  if (images.ok()) read = ReadImagesOf(*here.arena, here.segments->geometry(), *images);
+  TierBridge::ToPersist prepared;
   absl::StatusOr<std::vector<ExtentRecord>> extents;
   {
     absl::MutexLock lock(&mutex_);
-    RETURN_IF_ERROR(BeginCall(token, call_number, sequence_id));
-    const size_t before = segments_->directory().num_committed();
-    extents = segments_->Commit(sequence_id, segments);
+    RETURN_IF_ERROR(lease_.CheckToken(token));
+    const size_t before = here.segments->directory().num_committed();
+    if (!images.ok()) extents = images.status();
+    if (images.ok()) extents = here.segments->Commit(sequence_id, segments, std::move(read));
     if (!extents.ok()) {
       ++segments_refused_;
       spdlog::error("refused to commit segments of sequence {}: {}", sequence_id,
                     std::string(extents.status().message()));
       return extents;
     }
-    segments_committed_ += segments_->directory().num_committed() - before;
-    if (tier_ != nullptr) to_persist = PersistRequestsFor(*extents);
+    segments_committed_ += here.segments->directory().num_committed() - before;
+    if (bridge_ != nullptr) prepared = bridge_->Prepare(here, *extents, kept_);
   }
-  Persist(std::move(to_persist));
+  if (bridge_ != nullptr) bridge_->Submit(std::move(prepared));
   return extents;
 }
 
 absl::StatusOr<uint64_t> KvStore::Release(const std::string& token, uint64_t call_number,
                                           uint64_t sequence_id) {
   absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(BeginCall(token, call_number, sequence_id));
-  return segments_->Release(sequence_id);
+  RETURN_IF_ERROR(lease_.BeginCall(token, call_number, sequence_id));
+  return here_.segments->Release(sequence_id);
 }
 
-absl::Status KvStore::Restore(const std::string& token,
-                              std::span<const SequenceToRestore> sequences,
-                              std::span<const SegmentToRestore> named) {
-  absl::MutexLock lock(&mutex_);
-  RETURN_IF_ERROR(CheckToken(token));
-  if (!attachment_->leased || !attachment_->restore_awaited) {
-    return absl::FailedPreconditionError("nothing is to be restored");
+absl::Status KvStore::Declare(const std::string& token, uint64_t index, const Declaration& part,
+                              bool is_last) {
+  SegmentsOfArena here;
+  std::vector<ImageToRead> images;
+  {
+    absl::MutexLock lock(&mutex_);
+    RETURN_IF_ERROR(lease_.BeginPart(token, index));
+    here = here_;
+    images = here.segments->ImagesToDeclare(part);
   }
-  RETURN_IF_ERROR(segments_->Restore(sequences, named));
-  attachment_->restore_awaited = false;
-  const SegmentDirectory& directory = segments_->directory();
-  spdlog::info("worker {} restored {} sequences, {} extents, {} segments, {} of them named",
-               attachment_->pid, directory.num_sequences(), directory.num_extents(),
+  ReadImages read = ReadImagesOf(*here.arena, here.segments->geometry(), images);
+  absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(lease_.BeginPart(token, index));
+  const absl::Status status = here.segments->Declare(part, std::move(read));
+  if (!status.ok()) {
+    lease_.RefuseDeclaration();
+    here.segments->ReleaseAll();
+    return status;
+  }
+  lease_.EndPart(is_last);
+  if (!is_last) return status;
+  const SegmentDirectory& directory = here.segments->directory();
+  spdlog::info("worker {} declared {} sequences, {} extents, {} segments, {} of them named",
+               lease_.attachment().pid, directory.num_sequences(), directory.num_extents(),
                directory.num_committed(), directory.num_named());
-  return absl::OkStatus();
+  return status;
 }
 
 std::vector<ExtentListing> KvStore::List(uint64_t after_extent_id, size_t limit) const {
   absl::MutexLock lock(&mutex_);
   std::vector<ExtentListing> listings;
-  if (segments_ == nullptr) return listings;
-  const SegmentStore& segments = *segments_;
+  if (here_.segments == nullptr) return listings;
+  const ArenaSegments& segments = *here_.segments;
   for (const ExtentRecord* record : segments.directory().List(after_extent_id, limit)) {
     listings.push_back({*record, segments.clusters().num_clusters(record->id)});
   }
@@ -435,34 +476,25 @@ StoreStats KvStore::stats() const {
   stats.durable_missing = !missing_tier_.ok();
   absl::MutexLock lock(&mutex_);
   stats.data_plane = ended_planes_;
+  for (const auto& plane : ending_planes_) AddCounters(plane->stats(), &stats.data_plane);
   stats.workers_attached = workers_attached_;
   stats.adoptions = adoptions_;
   stats.segments_committed = segments_committed_;
   stats.segments_refused = segments_refused_;
   stats.reservations_refused = reservations_refused_;
-  stats.arena_pages = stats.free_pages = stats.largest_free_pages =
-      arena_.bytes().size() / kPageBytes;
+  stats.arena_pages = here_.arena == nullptr ? 0 : here_.arena->num_pages();
+  stats.free_pages = stats.largest_free_pages = stats.arena_pages;
   stats.prefix = ended_prefix_;
-  stats.durable_skipped = durable_skipped_;
-  if (segments_ != nullptr) AddSegmentStats(*segments_, &stats);
-  if (!attachment_.has_value() || !attachment_->leased) return stats;
-  stats.worker_attached = true;
-  stats.worker_pid = attachment_->pid;
-  stats.geometry = attachment_->parameters.geometry;
-  stats.model_fingerprint = attachment_->parameters.model_fingerprint;
-  const DataPlaneStats plane = attachment_->plane_server->stats();
-  AddCounters(plane, &stats.data_plane);
-  stats.data_plane.used_slots = plane.used_slots;
-  stats.data_plane.num_slots = plane.num_slots;
-  stats.data_plane.in_flight = plane.in_flight;
-  stats.data_plane.log_depth = plane.log_depth;
+  if (bridge_ != nullptr) stats.durable_skipped = bridge_->num_skipped();
+  if (here_.segments != nullptr) AddSegmentStats(*here_.segments, &stats);
+  if (lease_.holder() != nullptr) AddHolderStats(*lease_.holder(), &stats);
   return stats;
 }
 
 std::optional<uint64_t> KvStore::data_plane_rounds() const {
   absl::MutexLock lock(&mutex_);
-  if (!attachment_.has_value() || !attachment_->leased) return std::nullopt;
-  return attachment_->plane_server->num_rounds();
+  if (lease_.holder() == nullptr) return std::nullopt;
+  return lease_.holder()->plane->num_rounds();
 }
 
 }  // namespace retroinfer::kvstore

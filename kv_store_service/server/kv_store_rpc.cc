@@ -45,6 +45,24 @@ absl::StatusOr<SegmentIdentity> FromProto(const v1::SegmentIdentity& proto) {
   return identity;
 }
 
+// Of a chain, what is left out is that of the segment before.
+absl::StatusOr<SegmentIdentity> FromProto(const v1::SegmentIdentity& proto,
+                                          const SegmentWanted* before) {
+  if (before == nullptr || !before->identity.has_value()) return FromProto(proto);
+  SegmentIdentity identity;
+  ASSIGN_OR_RETURN(identity.name, common::Hash256::FromBytes(proto.name()));
+  identity.parent = before->identity->name;
+  identity.salt_hash = before->identity->salt_hash;
+  if (!proto.parent().empty()) {
+    ASSIGN_OR_RETURN(identity.parent, common::Hash256::FromBytes(proto.parent()));
+  }
+  if (!proto.salt_hash().empty()) {
+    ASSIGN_OR_RETURN(identity.salt_hash, common::Hash256::FromBytes(proto.salt_hash()));
+  }
+  identity.token_ids.assign(proto.token_ids().begin(), proto.token_ids().end());
+  return identity;
+}
+
 absl::StatusOr<ReserveRequest> FromProto(const v1::ReserveExtentsRequest& proto) {
   if (proto.identities_size() > proto.segment_tokens_size()) {
     return absl::InvalidArgumentError(absl::StrCat(proto.identities_size(), " identities for ",
@@ -52,16 +70,18 @@ absl::StatusOr<ReserveRequest> FromProto(const v1::ReserveExtentsRequest& proto)
   }
   ReserveRequest request{.sequence_id = proto.sequence_id()};
   request.cached_only = proto.cached_only();
+  request.segments.resize(proto.segment_tokens_size());
   for (int i = 0; i < proto.segment_tokens_size(); ++i) {
-    SegmentWanted& wanted = request.segments.emplace_back();
+    SegmentWanted& wanted = request.segments[i];
     wanted.num_tokens = proto.segment_tokens(i);
     if (i >= proto.identities_size()) continue;
-    ASSIGN_OR_RETURN(wanted.identity, FromProto(proto.identities(i)));
+    ASSIGN_OR_RETURN(wanted.identity,
+                     FromProto(proto.identities(i), i == 0 ? nullptr : &wanted - 1));
   }
   return request;
 }
 
-ExtentRecord FromProto(const v1::RestoredExtent& proto, uint64_t sequence_id) {
+ExtentRecord FromProto(const v1::DeclaredExtent& proto, uint64_t sequence_id) {
   ExtentRecord record;
   record.id = proto.extent().extent_id();
   record.pages = {proto.extent().first_page(), proto.extent().num_pages()};
@@ -110,6 +130,7 @@ grpc::Status KvStoreRpc::ReserveExtents(grpc::ServerContext*,
   const auto reservation = store_->Reserve(request->attach_token(), request->call_number(), *wanted,
                                            request->compute_anyway());
   if (!reservation.ok()) return ToGrpcStatus(reservation.status());
+  response->set_compare_segments(static_cast<uint32_t>(reservation->num_to_compare));
   for (size_t i = 0; i < reservation->extents.size(); ++i) {
     ToProto(reservation->extents[i], response->add_extents());
     response->mutable_extents(static_cast<int>(i))->set_cached(i < reservation->num_cached);
@@ -149,33 +170,26 @@ grpc::Status KvStoreRpc::ReleaseSequence(grpc::ServerContext*,
   return grpc::Status::OK;
 }
 
-grpc::Status KvStoreRpc::RestoreSegments(grpc::ServerContext*,
-                                         const v1::RestoreSegmentsRequest* request,
-                                         v1::RestoreSegmentsResponse* response) {
-  std::vector<SequenceToRestore> sequences;
-  uint32_t num_extents = 0;
-  uint32_t num_segments = 0;
-  for (const v1::RestoredSequence& sequence : request->sequences()) {
-    SequenceToRestore& restored = sequences.emplace_back();
-    restored.sequence_id = sequence.sequence_id();
-    restored.num_cached = sequence.num_cached();
-    for (const v1::RestoredExtent& extent : sequence.extents()) {
-      restored.extents.push_back(FromProto(extent, sequence.sequence_id()));
-      ++num_extents;
-      num_segments += restored.extents.back().committed() ? 1 : 0;
+grpc::Status KvStoreRpc::DeclareSegments(grpc::ServerContext*,
+                                         const v1::DeclareSegmentsRequest* request,
+                                         v1::DeclareSegmentsResponse*) {
+  Declaration part;
+  for (const v1::DeclaredSequence& sequence : request->sequences()) {
+    DeclaredSequence& declared = part.sequences.emplace_back();
+    declared.sequence_id = sequence.sequence_id();
+    declared.num_cached = sequence.num_cached();
+    for (const v1::DeclaredExtent& extent : sequence.extents()) {
+      declared.extents.push_back(FromProto(extent, sequence.sequence_id()));
     }
   }
-  std::vector<SegmentToRestore> named;
-  for (const v1::RestoredSegment& segment : request->named_segments()) {
+  for (const v1::DeclaredSegment& segment : request->named_segments()) {
     auto identity = FromProto(segment.identity());
     if (!identity.ok()) return ToGrpcStatus(identity.status());
-    named.push_back({FromProto(segment.extent(), 0), *std::move(identity)});
+    part.segments.push_back(
+        {FromProto(segment.extent(), 0), *std::move(identity), segment.is_referenced()});
   }
-  const absl::Status status = store_->Restore(request->attach_token(), sequences, named);
-  if (!status.ok()) return ToGrpcStatus(status);
-  response->set_restored_extents(num_extents);
-  response->set_restored_segments(num_segments);
-  return grpc::Status::OK;
+  return ToGrpcStatus(
+      store_->Declare(request->attach_token(), request->part(), part, request->is_last()));
 }
 
 grpc::Status KvStoreRpc::ListSegments(grpc::ServerContext*, const v1::ListSegmentsRequest* request,

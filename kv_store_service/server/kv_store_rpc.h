@@ -28,9 +28,9 @@ class KvStoreRpc final : public v1::KvStoreService::Service {
   grpc::Status ReleaseSequence(grpc::ServerContext* context,
                                const v1::ReleaseSequenceRequest* request,
                                v1::ReleaseSequenceResponse* response) override;
-  grpc::Status RestoreSegments(grpc::ServerContext* context,
-                               const v1::RestoreSegmentsRequest* request,
-                               v1::RestoreSegmentsResponse* response) override;
+  grpc::Status DeclareSegments(grpc::ServerContext* context,
+                               const v1::DeclareSegmentsRequest* request,
+                               v1::DeclareSegmentsResponse* response) override;
   grpc::Status ListSegments(grpc::ServerContext* context, const v1::ListSegmentsRequest* request,
                             v1::ListSegmentsResponse* response) override;
   grpc::Status ListDurableSegments(grpc::ServerContext* context,

@@ -38,6 +38,9 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
            [](S s) { return s.arena_pages == 0 ? 0.0 : HeldPages(s) / double(s.arena_pages); });
   AddGauge("arena_largest_free_bytes", "Longest free run of the arena",
            [](S s) { return double(s.largest_free_pages) * kPageBytes; });
+  AddGauge("arena_withheld_bytes",
+           "Bytes that nobody gets until the process of a former worker is gone",
+           [](S s) { return double(s.withheld_pages) * kPageBytes; });
   AddGauge("sequences", "Sequences that hold extents", [](S s) { return double(s.sequences); });
   AddGauge("reserved_extents", "Extents that are reserved and not committed",
            [](S s) { return double(s.reserved_extents); });

@@ -151,6 +151,9 @@ absl::Status StoreServer::Initialize() {
   }
   KvStore::Options store_options;
   store_options.watermarks = watermarks;
+  store_options.worker_lives = [folder = socket_dir_](const std::string& token) {
+    return common::WorkerMark::IsHeld(folder, common::WorkerMark::PlaceOf(token)).value_or(false);
+  };
   store_ = std::make_unique<KvStore>(store_options, std::move(state_file));
   RETURN_IF_ERROR(OpenDurableTier());
   if (adopts_) store_->AwaitAdoption(*note);

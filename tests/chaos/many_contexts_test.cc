@@ -11,7 +11,7 @@
 
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 #include "kv_store_service/persistence/storage_folder.h"
-#include "tests/kv_store_service/server/context_fixture.h"
+#include "tests/kv_store_service/contexts/context_fixture.h"
 
 namespace retroinfer::kvstore {
 namespace {

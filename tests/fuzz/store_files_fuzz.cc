@@ -14,10 +14,10 @@
 #include "common/hash/sha256.h"
 #include "common/kv/segment_layout.h"
 #include "common/shm/fd_channel.h"
+#include "kv_store_service/lease/state_file.h"
 #include "kv_store_service/persistence/context_file.h"
 #include "kv_store_service/persistence/row_witness.h"
 #include "kv_store_service/persistence/storage_folder.h"
-#include "kv_store_service/server/state_file.h"
 #include "tests/kv_store_service/segment_writer.h"
 
 namespace {

@@ -40,6 +40,21 @@ TEST_F(WorkerMarkTest, IsHeldAsLongAsOneWorkerHoldsIt) {
   EXPECT_EQ(WorkerMark::IsHeld(folder_), false);
 }
 
+TEST_F(WorkerMarkTest, EachWorkerHasItsOwnPlace) {
+  ASSERT_TRUE(WorkerMark::Make(folder_).ok());
+  const uint64_t first = WorkerMark::PlaceOf("\xff\xff\xff\xff\xff\xff\xff\xff 1");
+  const uint64_t second = WorkerMark::PlaceOf("another token");
+  ASSERT_NE(first, second);
+  {
+    const auto mark = WorkerMark::Hold(folder_, first);
+    ASSERT_TRUE(mark.ok()) << mark.status();
+    EXPECT_EQ(WorkerMark::IsHeld(folder_, first), true);
+    EXPECT_EQ(WorkerMark::IsHeld(folder_, second), false);
+    EXPECT_EQ(WorkerMark::IsHeld(folder_), true);
+  }
+  EXPECT_EQ(WorkerMark::IsHeld(folder_, first), false);
+}
+
 TEST_F(WorkerMarkTest, EndsWithTheProcessThatHeldIt) {
   ASSERT_TRUE(WorkerMark::Make(folder_).ok());
   int held[2], die[2];

@@ -45,7 +45,8 @@ class NamedExtentsTest : public testing::Test {
  protected:
   std::vector<uint64_t> NamedIds() const {
     std::vector<uint64_t> ids;
-    for (const LedgerExtent* entry : ledger_.NamedSegments()) ids.push_back(entry->extent.id);
+    for (const LedgerExtent* entry : ledger_.RetainedSegments()) ids.push_back(entry->extent.id);
+    for (const LedgerExtent* entry : ledger_.ReferencedSegments()) ids.push_back(entry->extent.id);
     return ids;
   }
   // Reserves 10 pages from `page` on for a segment and commits it in 6 pages.

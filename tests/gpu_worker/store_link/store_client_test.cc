@@ -4,8 +4,16 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <atomic>
+#include <thread>
+
 #include "absl/time/clock.h"
+#include "common/shm/descriptor_protocol.h"
+#include "common/shm/fd_channel.h"
+#include "gpu_worker/store_link/declaration_parts.h"
 #include "tests/gpu_worker/store_link/in_process_store.h"
+#include "tests/kv_store_service/named_chain.h"
+#include "tests/support/counting_relay.h"
 
 namespace retroinfer {
 namespace {
@@ -89,7 +97,7 @@ TEST(StoreClientTest, AStoreThatHasNoArenaYetIsNotReady) {
 TEST(StoreClientTest, HandsTheMemoryBackWithWhatIsInIt) {
   InProcessStore store;
   auto client = std::make_unique<StoreClient>(store.target(), GoOn);
-  const auto memory = client->Attach(Request(), kLong);
+  auto memory = client->Attach(Request(), kLong);
   ASSERT_TRUE(memory.ok());
   const auto extents = client->Reserve(ReserveRequest::Unnamed(3, {1024, 2048}), false, kLong);
   ASSERT_TRUE(extents.ok());
@@ -111,7 +119,7 @@ TEST(StoreClientTest, HandsTheMemoryBackWithWhatIsInIt) {
 TEST(StoreClientTest, MemoryThatAnotherWorkerHadIsNotTakenBack) {
   InProcessStore store;
   auto first = std::make_unique<StoreClient>(store.target(), GoOn);
-  const auto memory = first->Attach(Request(), kLong);
+  auto memory = first->Attach(Request(), kLong);
   ASSERT_TRUE(memory.ok());
   first->Detach(kLong);
   StoreClient second(store.target(), GoOn);
@@ -140,6 +148,125 @@ TEST(StoreClientTest, ReturnsTheStoresCodes) {
             absl::StatusCode::kResourceExhausted);
   StoreClient second(store.target(), GoOn);
   EXPECT_EQ(second.Attach(Request(), kLong).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// Takes 100 ms for each part of a declaration, as a slow machine would.
+class SlowStore final : public v1::KvStoreService::Service {
+ public:
+  explicit SlowStore(const std::string& folder)
+      : descriptor_path_(folder + "/fd.sock"),
+        listener_(*common::FdListener::Listen(descriptor_path_)) {
+    welcome_ = std::thread([this] {
+      while (!stop_) {
+        auto channel = listener_.Accept();
+        if (channel.ok()) channels_.push_back(*std::move(channel));
+        if (!channel.ok()) absl::SleepFor(absl::Milliseconds(2));
+        for (common::FdChannel& waiting : channels_) {
+          if (!waiting.Receive(absl::ZeroDuration()).ok()) continue;
+          EXPECT_TRUE(waiting.Send(uint32_t(DescriptorMessage::kWelcome), "", {}, kLong).ok());
+        }
+      }
+    });
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("unix:" + folder + "/slow.sock", grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~SlowStore() override {
+    server_->Shutdown();
+    stop_ = true;
+    welcome_.join();
+  }
+  grpc::Status AttachWorker(grpc::ServerContext*, const v1::AttachWorkerRequest*,
+                            v1::AttachWorkerResponse* response) override {
+    response->set_attach_token(std::string(kAttachTokenBytes, 't'));
+    response->set_descriptor_socket_path(descriptor_path_);
+    return grpc::Status::OK;
+  }
+  grpc::Status DeclareSegments(grpc::ServerContext*, const v1::DeclareSegmentsRequest* request,
+                               v1::DeclareSegmentsResponse*) override {
+    EXPECT_EQ(request->part(), num_parts_++);
+    absl::SleepFor(absl::Milliseconds(100));
+    return grpc::Status::OK;
+  }
+  uint64_t num_parts() const { return num_parts_; }
+
+ private:
+  const std::string descriptor_path_;
+  common::FdListener listener_;
+  std::vector<common::FdChannel> channels_;  // of welcome_
+  std::atomic<uint64_t> num_parts_{0};
+  std::atomic<bool> stop_{false};
+  std::thread welcome_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(StoreClientTest, ADeclarationMayTakeLongerThanAnyOfItsSteps) {
+  kvstore::TemporaryFolder folder;
+  SlowStore store(folder.path());
+  ExtentLedger ledger;
+  for (uint64_t id = 1; id <= 40; ++id) {
+    ledger.Reserve({.sequence_id = id}, {{id, static_cast<uint32_t>(id), 1, 1024, false}});
+  }
+  SharedMemoryPair memory;
+  memory.arena = *common::SealedMemory::Create("test arena", 4096, 1);
+  memory.data_plane = *common::SealedMemory::Create("test plane", 4096, 1);
+  StoreClient client("unix:" + folder.path() + "/slow.sock", GoOn);
+  constexpr absl::Duration kStep = absl::Seconds(3);
+  const absl::Time begin = absl::Now();
+  const absl::Status status = client.HandBack(Request(), memory, ledger, kStep, /*part_bytes=*/1);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_GT(absl::Now() - begin, kStep);
+  EXPECT_EQ(store.num_parts(), 40u);
+}
+
+// Names of a prompt of a million tokens are asked for again and again while a disk is read.
+TEST(StoreClientTest, TokenIdsGoOverOnceForWhatIsShared) {
+  InProcessStore store;
+  const std::string path = store.folder() + "/relay.sock";
+  CountingRelay relay(path, store.folder() + "/kv_store.sock");
+  StoreClient client("unix:" + path, GoOn);
+  const auto memory = client.Attach(Request(), kLong);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const auto bytes_of = [&](const ReserveRequest& request, size_t num_cached) {
+    const uint64_t before = relay.bytes_to_server();
+    const auto extents = client.Reserve(request, false, kLong);
+    EXPECT_TRUE(extents.ok()) << extents.status();
+    EXPECT_EQ(std::count_if(extents->begin(), extents->end(),
+                            [](const Extent& extent) { return extent.cached; }),
+              num_cached);
+    return relay.bytes_to_server() - before;
+  };
+  std::vector<int32_t> texts(122);
+  for (size_t i = 0; i < texts.size(); ++i) texts[i] = static_cast<int32_t>(i) + 100;
+  ReserveRequest million = kvstore::NamedRequest(1, kvstore::NamedChain(texts, 8192));
+  million.cached_only = true;
+  EXPECT_LT(bytes_of(million, 0), 8u << 10);  // with token ids: 2.9 MB
+
+  const auto chain = kvstore::NamedChain({1, 2, 3});
+  const auto extents = client.Reserve(kvstore::NamedRequest(2, chain), false, kLong);
+  ASSERT_TRUE(extents.ok()) << extents.status();
+  for (size_t i = 0; i < 2; ++i) {
+    const Extent& extent = (*extents)[i];
+    kvstore::WriteSegment(memory->arena.bytes().subspan(size_t{extent.first_page} * kPageBytes,
+                                                        size_t{extent.num_pages} * kPageBytes),
+                          kvstore::kTinyGeometry, 4 + 1024 * i, 1024);
+    v1::Segment segment;
+    segment.set_extent_id(extent.id);
+    segment.set_token_begin(4 + 1024 * i);
+    segment.set_token_count(1024);
+    ToProto(chain[i], segment.mutable_identity());
+    ASSERT_TRUE(client.Commit(2, {segment}, kLong).ok());
+  }
+  ASSERT_TRUE(client.Release(2, kLong).ok());
+  const uint64_t bytes = bytes_of(kvstore::NamedRequest(3, chain), 2);
+  EXPECT_GT(bytes, 2 * 1024u * 2);
+  EXPECT_LT(bytes, 3 * 1024u * 2);
+  auto other = chain;
+  other[0].token_ids[7] ^= 1;  // the name of other tokens, as a collision would give it
+  ReserveRequest look = kvstore::NamedRequest(4, other);
+  look.cached_only = true;
+  bytes_of(look, 0);
 }
 
 TEST(StoreClientTest, SaysWhenThereIsNoStore) {

@@ -13,7 +13,7 @@
 #include <unordered_map>
 
 #include "gpu_worker/wave_buffer/block_cache.h"
-#include "kv_store_service/server/data_plane_server.h"
+#include "kv_store_service/data_plane/data_plane_server.h"
 #include "tests/support/block_cache_image.h"
 #include "tests/support/cluster_lookup.h"
 #include "tests/support/data_plane_memory.h"

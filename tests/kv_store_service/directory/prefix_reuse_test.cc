@@ -1,4 +1,4 @@
-// Segments that are found by their names: sharing, waiting, eviction, restore.
+// Segments that are found by their names: sharing, comparing, waiting, eviction, declaration.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "common/status/error_reason.h"
-#include "kv_store_service/directory/segment_store.h"
+#include "kv_store_service/directory/arena_segments.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/random_seed.h"
 #include "tests/kv_store_service/segment_writer.h"
+#include "tests/kv_store_service/segments_in_memory.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -53,7 +54,7 @@ class PrefixReuseTest : public testing::Test {
   }
 
   std::vector<std::byte> bytes_;
-  SegmentStore store_;
+  SegmentsInMemory store_;
 };
 
 TEST_F(PrefixReuseTest, AReleasedPrefixIsFoundAgain) {
@@ -229,6 +230,64 @@ TEST_F(PrefixReuseTest, TheEndOfAPrefixGoesFirst) {
   EXPECT_EQ(unreferenced[2]->key->identity.name, chain[0].name);
 }
 
+TEST_F(PrefixReuseTest, NamesAreGrantedOnlyAfterTheirTokensWereCompared) {
+  const auto chain = NamedChain({1, 2, 3});
+  Run(1, {chain[0], chain[1]});
+  ReserveRequest names = NamedRequest(2, chain);
+  for (SegmentWanted& wanted : names.segments) wanted.identity->token_ids.clear();
+  const uint64_t free = store_.allocator().free_pages();
+  const Reservation asked = Reserve(names);
+  EXPECT_EQ(asked.num_to_compare, 2u);
+  EXPECT_TRUE(asked.extents.empty());
+  EXPECT_EQ(store_.allocator().free_pages(), free);
+  EXPECT_EQ(store_.directory().num_sequences(), 0u);
+  EXPECT_EQ(store_.counters().hits_tokens, 0u);
+  // One is not enough.
+  names.segments[0].identity->token_ids = chain[0].token_ids;
+  EXPECT_EQ(Reserve(names).num_to_compare, 2u);
+  names.segments[1].identity->token_ids = chain[1].token_ids;
+  names.segments[1].identity->token_ids[9] ^= 1;
+  EXPECT_EQ(Reserve(names).num_cached, 1u);
+  store_.Release(2);
+  names.segments[1].identity->token_ids = chain[1].token_ids;
+  const Reservation granted = Reserve(names);
+  EXPECT_EQ(granted.num_cached, 2u);
+  ASSERT_EQ(granted.extents.size(), 3u);
+  // Who waits is not asked.
+  ReserveRequest second = NamedRequest(3, chain);
+  for (SegmentWanted& wanted : second.segments) wanted.identity->token_ids.clear();
+  EXPECT_EQ(common::ReasonOf(store_.Reserve(second).status()).reason, kSegmentInProgressReason);
+  // The granted one again, without tokens: the same extents.
+  for (SegmentWanted& wanted : names.segments) wanted.identity->token_ids.clear();
+  EXPECT_EQ(Reserve(names).num_cached, 2u);
+}
+
+TEST_F(PrefixReuseTest, WhatAFormerWorkerMayWriteToIsOutOfUse) {
+  const auto chain = NamedChain({1});
+  const Reservation reservation = Reserve(NamedRequest(1, chain, 1));
+  Commit(1, reservation, chain, 0);
+  std::vector<PageRun> unfinished;
+  store_.ReleaseAll(&unfinished);
+  ASSERT_EQ(unfinished, std::vector<PageRun>{reservation.extents[1].pages});
+  EXPECT_EQ(store_.withheld_pages(), unfinished[0].count);
+  const std::vector<uint32_t> all(kArenaPages / unfinished[0].count, 1024);
+  EXPECT_EQ(common::ReasonOf(store_.Reserve(ReserveRequest::Unnamed(2, all)).status()).reason,
+            kWaitsForDiskReason);
+  EXPECT_EQ(common::ReasonOf(store_.Reserve(ReserveRequest::Unnamed(2, all), true).status()).reason,
+            "ARENA_FULL");
+  SegmentsInMemory other(bytes_, kTinyGeometry);
+  other.Withhold(unfinished[0]);
+  for (uint64_t sequence = 1;; ++sequence) {
+    const auto extents = other.Reserve(ReserveRequest::Unnamed(sequence, {1024}));
+    if (!extents.ok()) break;
+    const PageRun& pages = extents->extents[0].pages;
+    EXPECT_TRUE(pages.end() <= unfinished[0].first || pages.first >= unfinished[0].end());
+  }
+  store_.Readmit(unfinished[0]);
+  EXPECT_EQ(store_.withheld_pages(), 0u);
+  EXPECT_TRUE(store_.Reserve(ReserveRequest::Unnamed(2, {1024})).ok());
+}
+
 TEST_F(PrefixReuseTest, ReleaseAllKeepsTheNamed) {
   const auto chain = NamedChain({1, 2});
   const Reservation reservation = Reserve(NamedRequest(1, chain, 1));
@@ -288,35 +347,44 @@ TEST_F(PrefixReuseTest, ARestartedStoreKnowsTheNames) {
   Run(2, NamedChain({5}));
   const Reservation live = Reserve(NamedRequest(3, chain, 1));
   Reserve(NamedRequest(4, {chain[0]}));
-  std::vector<SequenceToRestore> sequences;
+  std::vector<DeclaredSequence> sequences;
   for (const uint64_t id : {3, 4}) {
     const SequenceRecord& record = *store_.directory().FindSequence(id);
-    SequenceToRestore& sequence = sequences.emplace_back();
+    DeclaredSequence& sequence = sequences.emplace_back();
     sequence.sequence_id = id;
     sequence.num_cached = record.num_cached;
     for (const uint64_t extent : record.extent_ids) {
       sequence.extents.push_back(*store_.directory().FindExtent(extent));
     }
   }
-  std::vector<SegmentToRestore> named;
+  Declaration first{.sequences = sequences}, second;
   for (const ExtentRecord* extent : store_.directory().List(0, 100)) {
-    if (extent->key != nullptr) named.push_back({*extent, extent->key->identity});
+    if (extent->key == nullptr) continue;
+    const bool is_referenced = extent->references > 0;
+    (is_referenced ? first : second)
+        .segments.push_back({*extent, extent->key->identity, is_referenced});
   }
-  ASSERT_EQ(named.size(), 3u);
+  ASSERT_EQ(first.segments.size(), 2u);
+  ASSERT_EQ(second.segments.size(), 1u);
   // An unreferenced one whose pages are in use is left out; so is one with a wrong name.
-  SegmentToRestore stale = named[2];
+  DeclaredSegment stale = second.segments[0];
   stale.extent.id = 50;
   stale.extent.pages = live.extents[2].pages;
   stale.identity = NamedChain({8})[0];
-  SegmentToRestore forged = stale;
+  DeclaredSegment forged = stale;
   forged.extent.id = 51;
   forged.identity.token_ids[0] ^= 1;
-  named.insert(named.begin(), {stale, forged});
+  second.segments.insert(second.segments.begin(), {stale, forged});
 
-  SegmentStore restarted(bytes_, kTinyGeometry);
+  SegmentsInMemory restarted(bytes_, kTinyGeometry);
   restarted.SetFingerprint(common::FingerprintHash("model"));
-  const absl::Status status = restarted.Restore(sequences, named);
+  absl::Status status = restarted.Declare(first);
   ASSERT_TRUE(status.ok()) << status;
+  status = restarted.Declare(second);
+  ASSERT_TRUE(status.ok()) << status;
+  forged.is_referenced = true;
+  SegmentsInMemory other(bytes_, kTinyGeometry);
+  EXPECT_TRUE(absl::IsInvalidArgument(other.Declare({{forged}, {}})));
   EXPECT_EQ(restarted.directory().num_named(), 3u);
   EXPECT_EQ(restarted.allocator().free_pages(), store_.allocator().free_pages());
   EXPECT_EQ(restarted.directory().unreferenced_pages(), store_.directory().unreferenced_pages());

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/rpc/grpc_status.h"
-#include "tests/kv_store_service/server/context_fixture.h"
+#include "tests/kv_store_service/contexts/context_fixture.h"
 
 namespace retroinfer::kvstore {
 namespace {

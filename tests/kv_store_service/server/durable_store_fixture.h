@@ -24,7 +24,7 @@ inline constexpr uint64_t kArenaBytes = 8 << 20;
 inline constexpr uint64_t kArenaPages = kArenaBytes / kPageBytes;
 
 // Passes everything on to a storage that outlives the store.
-class SharedStorage final : public SegmentStorage {
+class SharedStorage : public SegmentStorage {
  public:
   explicit SharedStorage(std::shared_ptr<SegmentStorage> to) : to_(std::move(to)) {}
   absl::Status Put(const SegmentRecord& record, std::span<const int32_t> token_ids,

@@ -129,10 +129,10 @@ TEST_F(KvStoreRpcTest, ReturnsTheStoresErrors) {
   v1::ReleaseSequenceResponse released;
   EXPECT_EQ(rpc_.ReleaseSequence(nullptr, &release, &released).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
-  v1::RestoreSegmentsRequest restore;
-  restore.set_attach_token(token_);
-  v1::RestoreSegmentsResponse restored;
-  EXPECT_EQ(rpc_.RestoreSegments(nullptr, &restore, &restored).error_code(),
+  v1::DeclareSegmentsRequest declare;
+  declare.set_attach_token(token_);
+  v1::DeclareSegmentsResponse declared;
+  EXPECT_EQ(rpc_.DeclareSegments(nullptr, &declare, &declared).error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
   v1::ListDurableSegmentsRequest list;
   v1::ListDurableSegmentsResponse listed;

@@ -5,8 +5,13 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <thread>
+
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/shm/descriptor_protocol.h"
+#include "common/status/error_reason.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/segment_writer.h"
 #include "tests/kv_store_service/temporary_folder.h"
@@ -24,6 +29,8 @@ class KvStoreTest : public testing::Test {
   std::unique_ptr<KvStore> NewStore() {
     KvStore::Options options;
     options.attach_timeout = absl::Seconds(100);
+    options.worker_lives = [this](const std::string&) { return worker_lives_.load(); };
+    options.make_plane_memory = make_plane_memory_;
     return std::make_unique<KvStore>(options, StateFile(folder_.path() + "/state"));
   }
   static common::SealedMemory NewArena() {
@@ -59,9 +66,98 @@ class KvStoreTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
+  std::atomic<bool> worker_lives_{false};
+  WorkerPlane::MakeMemory make_plane_memory_;
   std::unique_ptr<KvStore> store_;
   DescriptorPair held_;
 };
+
+TEST_F(KvStoreTest, MakingADataPlaneKeepsNobodyWaiting) {
+  absl::Notification begun, go_on;
+  make_plane_memory_ = [&](uint64_t bytes) {
+    begun.Notify();
+    go_on.WaitForNotification();
+    return common::SealedMemory::Create("test plane", bytes, 1);
+  };
+  store_ = NewStore();
+  store_->SetArena(NewArena());
+  absl::StatusOr<AttachResult> result;
+  std::thread attaching([&] { result = store_->Attach(Parameters()); });
+  begun.WaitForNotification();
+  EXPECT_EQ(store_->stats().arena_pages, kArenaPages);
+  EXPECT_TRUE(store_->List(0, 10).empty());
+  EXPECT_EQ(store_->Release("token", 1, 1).status().code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(store_->Tend(absl::Now()));
+  go_on.Notify();
+  attaching.join();
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(store_->ClaimDescriptors(result->token, 1).ok());
+}
+
+// A connection can break while its worker lives, in the middle of writing a segment.
+TEST_F(KvStoreTest, WhatAFormerWorkerMayWriteToIsNobodysUntilItsProcessIsGone) {
+  const std::string first = AttachWorker();
+  const auto extents = store_->Reserve(first, 1, ReserveRequest::Unnamed(1, {1024, 1024}));
+  ASSERT_TRUE(extents.ok());
+  const uint64_t pages = 2 * extents->extents[0].pages.count;
+  worker_lives_ = true;
+  store_->EndLease(first, "its connection broke");
+  EXPECT_EQ(store_->stats().withheld_pages, pages);
+  EXPECT_EQ(store_->stats().free_pages, kArenaPages - pages);
+  // Neither the next worker nor one with another geometry gets them.
+  AttachParameters parameters = Parameters();
+  for (const uint32_t num_layers : {2u, 1u}) {
+    parameters.geometry.num_layers = num_layers;
+    const auto next = store_->Attach(parameters);
+    ASSERT_TRUE(store_->ClaimDescriptors(next->token, 1).ok());
+    uint64_t sequence = 0;
+    absl::StatusOr<Reservation> got;
+    while ((got = store_->Reserve(next->token, sequence + 1,
+                                  ReserveRequest::Unnamed(sequence + 1, {1024})))
+               .ok()) {
+      ++sequence;
+      const PageRun& run = got->extents[0].pages;
+      for (const ExtentRecord& theirs : extents->extents) {
+        EXPECT_TRUE(run.end() <= theirs.pages.first || run.first >= theirs.pages.end());
+      }
+    }
+    EXPECT_EQ(common::ReasonOf(got.status()).reason, kWaitsForDiskReason);
+    ASSERT_TRUE(store_->Detach(next->token).ok());
+    EXPECT_TRUE(store_->Tend(absl::Now()));
+  }
+  EXPECT_EQ(store_->stats().free_pages, kArenaPages - pages);
+  worker_lives_ = false;
+  EXPECT_FALSE(store_->Tend(absl::Now()));
+  EXPECT_EQ(store_->stats().free_pages, kArenaPages);
+  EXPECT_EQ(store_->stats().withheld_pages, 0u);
+}
+
+TEST_F(KvStoreTest, AWorkerThatHandsItsMemoryBackHasItsPagesAgain) {
+  const std::string token = AttachWorker();
+  const auto extents = store_->Reserve(token, 1, ReserveRequest::Unnamed(1, {1024}));
+  worker_lives_ = true;
+  store_->EndLease(token, "its connection broke");
+  const auto again = HandBack(Parameters());
+  ASSERT_TRUE(again.ok()) << again.status();
+  ASSERT_TRUE(store_->Declare(*again, 0, {{}, {{1, extents->extents}}}, true).ok());
+  EXPECT_EQ(store_->stats().withheld_pages, 0u);
+  EXPECT_EQ(store_->stats().reserved_extents, 1u);
+  EXPECT_FALSE(store_->Tend(absl::Now()));
+}
+
+TEST_F(KvStoreTest, ADeclarationThatIsRefusedEndsThere) {
+  const std::string token = AttachWorker();
+  const auto extents = store_->Reserve(token, 1, ReserveRequest::Unnamed(1, {1024, 1024}));
+  store_->EndLease(token, "a connection that broke");
+  const auto again = HandBack(Parameters());
+  ASSERT_TRUE(again.ok()) << again.status();
+  ASSERT_TRUE(store_->Declare(*again, 0, {{}, {{1, {extents->extents[0]}}}}, false).ok());
+  EXPECT_EQ(store_->Declare(*again, 1, {{}, {{2, {extents->extents[0]}}}}, false).code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(store_->stats().sequences, 0u);
+  EXPECT_EQ(store_->Declare(*again, 1, {}, true).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Reserve(*again, 1, 1), absl::StatusCode::kFailedPrecondition);
+}
 
 TEST_F(KvStoreTest, GivesDescriptorsOnceAndOnlyForTheToken) {
   const auto result = store_->Attach(Parameters());
@@ -95,11 +191,11 @@ TEST_F(KvStoreTest, AnUnclaimedAttachmentIsReplacedOrExpires) {
   const auto second = store_->Attach(Parameters());
   ASSERT_TRUE(second.ok());
   EXPECT_FALSE(store_->ClaimDescriptors(first->token, 1).ok());
-  store_->ExpireAttachment(absl::Now() + absl::Seconds(50));
-  store_->ExpireAttachment(absl::Now() + absl::Seconds(200));
+  store_->Tend(absl::Now() + absl::Seconds(50));
+  store_->Tend(absl::Now() + absl::Seconds(200));
   EXPECT_FALSE(store_->ClaimDescriptors(second->token, 1).ok());
   const std::string token = AttachWorker();
-  store_->ExpireAttachment(absl::Now() + absl::Seconds(200));
+  store_->Tend(absl::Now() + absl::Seconds(200));
   EXPECT_TRUE(store_->HasLease(token));
 }
 
@@ -230,9 +326,13 @@ TEST_F(KvStoreTest, ANewStoreAdoptsTheMemoryOfALiveWorker) {
   EXPECT_EQ(store_->PollAdoption(absl::InfiniteFuture()), KvStore::Adoption::kAdopted);
 
   EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kFailedPrecondition);
-  const std::vector<SequenceToRestore> known = {{7, extents->extents}};
-  ASSERT_TRUE(store_->Restore(*adopted, known).ok());
-  EXPECT_EQ(store_->Restore(*adopted, known).code(), absl::StatusCode::kFailedPrecondition);
+  const Declaration known = {{}, {{7, extents->extents}}};
+  EXPECT_EQ(store_->Declare(*adopted, 1, known, true).code(),
+            absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(store_->Declare(*adopted, 0, known, false).ok());
+  EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kFailedPrecondition);
+  ASSERT_TRUE(store_->Declare(*adopted, 1, {}, true).ok());
+  EXPECT_EQ(store_->Declare(*adopted, 2, {}, true).code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(store_->stats().sequences, 1u);
   EXPECT_EQ(store_->stats().adoptions, 1u);
   EXPECT_EQ(Reserve(*adopted, 1, 8), absl::StatusCode::kOk);
@@ -246,7 +346,7 @@ TEST_F(KvStoreTest, ARunningStoreTakesItsOwnMemoryBack) {
   store_->EndLease(token, "a connection that broke");
   const auto again = HandBack(Parameters());
   ASSERT_TRUE(again.ok()) << again.status();
-  EXPECT_TRUE(store_->Restore(*again, {}).ok());
+  EXPECT_TRUE(store_->Declare(*again, 0, {}, true).ok());
   EXPECT_EQ(store_->stats().free_pages, kArenaPages);
 }
 

@@ -1,0 +1,53 @@
+// A context file on its way in.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/shm/unique_fd.h"
+#include "kv_store_service/contexts/contexts.h"
+
+namespace retroinfer::kvstore {
+
+// Collects the bytes in a file without a name in the cache's folder, and looks at its header as
+// soon as that is there: a file of another model, or one that must be larger than the limits of the
+// disk allow, is refused before the rest comes. What comes counts against these limits like
+// segments, and against what its header allows.
+//
+// Threads: one.
+class ContextImport {
+ public:
+  // For a file of `tenant`. REQUIRES: `contexts` outlives this object.
+  static absl::StatusOr<ContextImport> Begin(Contexts* contexts, const Hash256& tenant);
+  ContextImport(ContextImport&& other) noexcept;
+  ~ContextImport();
+
+  // Errors as of the RPC ImportContext; the import is over after one.
+  absl::Status Append(std::string_view bytes);
+  // Checks the whole file and saves the context, as Contexts::Import().
+  absl::StatusOr<ImportedContext> Finish(ContextToSave context, bool replace);
+
+ private:
+  ContextImport(Contexts* contexts, DurableTier* tier, const Hash256& tenant, common::UniqueFd file)
+      : contexts_(contexts), tier_(tier), tenant_(tenant), file_(std::move(file)) {}
+  absl::Status ReadHeader(std::string_view bytes);
+  // Takes room on the disk so that `bytes` fit into the file.
+  absl::Status MakeRoomFor(uint64_t bytes);
+  // Gives the room of a segment back that has been written.
+  void Forget(const ContextFileReader::Segment& segment);
+
+  Contexts* contexts_;
+  DurableTier* tier_;
+  Hash256 tenant_;
+  common::UniqueFd file_;
+  std::string beginning_;                        // until the header is complete
+  uint64_t bytes_max_ = kContextHeaderBytesMax;  // that may come
+  uint64_t received_ = 0;
+  uint64_t held_ = 0;  // see DiskBudget::Hold()
+  bool header_checked_ = false;
+};
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,160 @@
+#include "kv_store_service/data_plane/data_plane_server.h"
+
+#include <pthread.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+constexpr size_t kBatchEntries = 1024;
+// So many batches make one round, so that evictions are not delayed by an endless log.
+constexpr size_t kBatchesPerRound = 64;
+
+}  // namespace
+
+DataPlaneServer::DataPlaneServer(const DataPlane& plane, const Options& options)
+    : options_(options),
+      plane_(plane),
+      table_(static_cast<uint32_t>(plane.arena_pages()), plane.num_slots(), options.await_reset),
+      admission_(plane.num_slots(), options.watermarks),
+      batch_(kBatchEntries) {}
+
+DataPlaneServer::~DataPlaneServer() { Stop(); }
+
+void DataPlaneServer::Start() {
+  thread_ = std::thread([this] { Loop(); });
+}
+
+void DataPlaneServer::Stop() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void DataPlaneServer::Loop() {
+  ::pthread_setname_np(::pthread_self(), "data-plane");
+  absl::Duration sleep = options_.sleep_min;
+  while (!stop_) {
+    if (RunOnce()) {
+      sleep = options_.sleep_min;
+    } else {
+      absl::SleepFor(sleep);
+      sleep = std::min(2 * sleep, options_.sleep_max);
+    }
+  }
+}
+
+bool DataPlaneServer::RunOnce() {
+  bool worked = ReplayLog() > 0;
+  if (!table_.awaits_reset()) worked = Evict() || worked;
+  PublishStats();
+  num_rounds_.fetch_add(1, std::memory_order_relaxed);
+  return worked;
+}
+
+size_t DataPlaneServer::ReplayLog() {
+  size_t total = 0;
+  for (size_t i = 0; i < kBatchesPerRound; ++i) {
+    const absl::StatusOr<size_t> count = plane_.log().Pop(std::span(batch_));
+    if (!count.ok()) {
+      // Nothing was taken; a cursor that becomes possible again is followed again.
+      published_.cursors_refused.fetch_add(1, std::memory_order_relaxed);
+      LogGarbage(std::string(count.status().message()));
+      return 0;
+    }
+    if (*count == 0) break;
+    total += *count;
+    for (size_t j = 0; j < *count; ++j) Replay(batch_[j]);
+  }
+  return total;
+}
+
+void DataPlaneServer::Replay(const LogEntry& entry) {
+  const PageTable::Replay outcome = table_.Apply(entry);
+  if (outcome == PageTable::Replay::kIgnored) return;
+  if (outcome == PageTable::Replay::kRefused) {
+    published_.entries_refused.fetch_add(1, std::memory_order_relaxed);
+    LogGarbage(absl::StrCat("log entry of kind ", entry.kind, ", page ", entry.page, ", slot ",
+                            entry.slot, ", step ", entry.step, " does not fit the table"));
+    return;
+  }
+  published_.entries_replayed.fetch_add(1, std::memory_order_relaxed);
+  switch (static_cast<LogKind>(entry.kind)) {
+    case LogKind::kReset:
+      admission_.Reset();
+      break;
+    case LogKind::kEvict:
+      admission_.Answered(entry.slot);
+      published_.evictions_applied.fetch_add(1, std::memory_order_relaxed);
+      break;
+    case LogKind::kKeep:
+      admission_.Answered(entry.slot);
+      published_.evictions_kept.fetch_add(1, std::memory_order_relaxed);
+      break;
+    default:
+      break;
+  }
+}
+
+bool DataPlaneServer::Evict() {
+  const uint32_t count = admission_.NumToEvict(table_.free_slots());
+  if (count == 0) return false;
+  std::atomic<uint64_t>& requested = plane_.stamp_control().requested.value;
+  if (!stamps_awaited_) {
+    requested.fetch_add(1, std::memory_order_release);
+    stamps_awaited_ = true;
+    return true;
+  }
+  if (plane_.stamp_control().published.value.load(std::memory_order_acquire) !=
+      requested.load(std::memory_order_relaxed)) {
+    return false;
+  }
+  PostRequests(count);
+  stamps_awaited_ = false;
+  return true;
+}
+
+void DataPlaneServer::PostRequests(uint32_t count) {
+  const auto room = static_cast<uint32_t>(plane_.requests().FreeEntries());
+  const auto now = static_cast<StepStamp>(plane_.worker_step().load(std::memory_order_acquire));
+  for (const SlotId slot : admission_.Choose(table_, plane_.stamps(), now, std::min(count, room))) {
+    if (!plane_.requests().TryPush({slot, table_.PageIn(slot), plane_.stamps()[slot], 0})) return;
+    admission_.MarkInFlight(slot);
+    published_.requests_posted.fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+void DataPlaneServer::PublishStats() {
+  published_.used_slots.store(table_.used_slots(), std::memory_order_relaxed);
+  published_.in_flight.store(admission_.num_in_flight(), std::memory_order_relaxed);
+  published_.log_depth.store(plane_.log().Depth(), std::memory_order_relaxed);
+}
+
+void DataPlaneServer::LogGarbage(const std::string& what) {
+  const auto suppressed = garbage_log_.Admit(absl::Now());
+  if (!suppressed.has_value()) return;
+  spdlog::error("data plane: refused garbage from the worker: {} ({} similar messages left out)",
+                what, *suppressed);
+}
+
+DataPlaneStats DataPlaneServer::stats() const {
+  DataPlaneStats stats;
+  stats.entries_replayed = published_.entries_replayed.load(std::memory_order_relaxed);
+  stats.entries_refused = published_.entries_refused.load(std::memory_order_relaxed);
+  stats.cursors_refused = published_.cursors_refused.load(std::memory_order_relaxed);
+  stats.requests_posted = published_.requests_posted.load(std::memory_order_relaxed);
+  stats.evictions_applied = published_.evictions_applied.load(std::memory_order_relaxed);
+  stats.evictions_kept = published_.evictions_kept.load(std::memory_order_relaxed);
+  stats.used_slots = published_.used_slots.load(std::memory_order_relaxed);
+  stats.in_flight = published_.in_flight.load(std::memory_order_relaxed);
+  stats.log_depth = published_.log_depth.load(std::memory_order_relaxed);
+  stats.num_slots = table_.num_slots();
+  return stats;
+}
+
+}  // namespace retroinfer::kvstore

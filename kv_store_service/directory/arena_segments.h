@@ -1,0 +1,216 @@
+// Everything that one attached worker keeps in the arena.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/kv/kv_geometry.h"
+#include "common/kv/named_segment.h"
+#include "common/log/check.h"
+#include "kv_store_service/arena/extent_allocator.h"
+#include "kv_store_service/directory/image_reading.h"
+#include "kv_store_service/directory/segment_directory.h"
+#include "kv_store_service/mapping/cluster_map.h"
+
+namespace retroinfer::kvstore {
+
+// A segment to commit.
+struct SegmentToCommit {
+  uint64_t extent_id = 0;
+  uint64_t token_begin = 0;
+  uint32_t token_count = 0;
+  std::optional<SegmentIdentity> identity = std::nullopt;  // set: other sequences may find it
+};
+
+// A sequence that a worker holds, as it tells a store that does not know.
+struct DeclaredSequence {
+  uint64_t sequence_id = 0;
+  std::vector<ExtentRecord> extents;
+  size_t num_cached = 0;  // leading ones that were cached when it reserved
+};
+
+// A named segment that a worker knows to be in the arena.
+struct DeclaredSegment {
+  ExtentRecord extent;
+  SegmentIdentity identity;
+  // A sequence that is declared later references it. Others are left out if they do not fit.
+  bool is_referenced = false;
+};
+
+// A part of what a worker holds.
+struct Declaration {
+  std::vector<DeclaredSegment> segments;    // before the sequences that reference them
+  std::vector<DeclaredSequence> sequences;  // after the segments of this part
+};
+
+// The extents of a sequence, in the order of its request.
+struct Reservation {
+  std::vector<ExtentRecord> extents;
+  size_t num_cached = 0;  // leading ones that hold the wanted segments already
+  // Not 0: nothing is reserved yet. So many leading segments would be shared, whose token ids are
+  // to be compared first, and the request does not have them all.
+  size_t num_to_compare = 0;
+};
+
+// Since the construction of the store.
+struct PrefixCounters {
+  uint64_t queries_tokens = 0;  // of named segments in reservations
+  uint64_t hits_tokens = 0;     // of those, in cached segments
+  uint64_t evictions = 0;       // of named segments
+};
+
+// Sequences from here on are the store's own: segments that it reads back from the disk.
+inline constexpr uint64_t kOwnSequences = uint64_t{1} << 63;
+
+// Joins the extent allocator, the segment directory and the cluster map, so that each operation
+// happens in all three or in none. Keeps named segments that no sequence references until their
+// room is needed.
+//
+// It never touches a page: what must be read from the arena is read by its caller, between two
+// calls and without a lock (image_reading.h).
+//
+// Threads: one at a time.
+// Owns:    page numbers and private copies of the segments' indices.
+class ArenaSegments {
+ public:
+  // REQUIRES: CheckGeometry(geometry) is OK.
+  ArenaSegments(uint32_t num_pages, const KvGeometry& geometry);
+
+  // Names the model whose segments are found and committed from now on.
+  void SetFingerprint(const common::Hash256& fingerprint) { fingerprint_ = fingerprint; }
+
+  // Segments of these names are not evicted, as long as they take at most half of the arena.
+  // REQUIRES: `names` outlives the object.
+  void KeepNamed(const absl::flat_hash_set<common::SegmentName>* names) { kept_ = names; }
+
+  // References the longest leading run of named segments that are committed and reserves an extent
+  // for each other element, all or nothing. Evicts unreferenced segments, the one released first
+  // first, as far as it needs their room. The same request again returns the same extents.
+  //
+  // A segment is shared only after its token ids were compared. Where the request has only names
+  // and would be granted, the answer says of how many segments the ids are needed
+  // (Reservation::num_to_compare), and nothing has changed. The store's own sequences
+  // (kOwnSequences) go by name alone.
+  //
+  // Returns: INVALID_ARGUMENT for token counts that are no segment and names that are no chain;
+  //          ALREADY_EXISTS if the sequence reserved something else; RESOURCE_EXHAUSTED (reason
+  //          ARENA_FULL), with the numbers; ABORTED (reason SEGMENT_IN_PROGRESS) if another
+  //          sequence has reserved the next named segment, unless `compute_anyway`.
+  //          In both cases and if RoomIsComing(), reason WAITS_FOR_DISK if it is the disk's or a
+  //          former worker's.
+  absl::StatusOr<Reservation> Reserve(const ReserveRequest& request, bool compute_anyway = false);
+
+  // The first half of a commit: checks everything but the images, and returns those. On an error
+  // nobody waits for these segments any more.
+  //
+  // Returns: NOT_FOUND, INVALID_ARGUMENT, FAILED_PRECONDITION as CommitSegments in kv_store.proto.
+  absl::StatusOr<std::vector<ImageToRead>> ImagesToCommit(
+      uint64_t sequence_id, std::span<const SegmentToCommit> segments);
+  // The second half, whatever has happened between: checks again and makes the images segments, all
+  // or nothing; frees the tails of their extents. Returns the records. Committing the same again
+  // changes nothing. Errors as of the first half, and those of `images`.
+  absl::StatusOr<std::vector<ExtentRecord>> Commit(uint64_t sequence_id,
+                                                   std::span<const SegmentToCommit> segments,
+                                                   ReadImages images);
+
+  // Frees all of a sequence that no other one uses, except named segments. Returns how many pages
+  // that were; 0 if it is unknown.
+  uint64_t Release(uint64_t sequence_id);
+  // Releases all sequences of the worker. Returns how many pages are free by that.
+  //
+  // `unfinished` set: extents that are not committed are not freed but added to it, because the
+  // worker may still write to them; they are out of use until Readmit().
+  uint64_t ReleaseAll(std::vector<PageRun>* unfinished = nullptr);
+
+  // Takes pages out of use that somebody else may still write to. REQUIRES: they are free.
+  void Withhold(PageRun pages) {
+    RI_CHECK(allocator_.Take(pages).ok());
+    withheld_pages_ += pages.count;
+  }
+  // Gives pages that are out of use back.
+  void Readmit(PageRun pages) {
+    allocator_.Free(pages);
+    withheld_pages_ -= pages.count;
+  }
+
+  // Keeps a named segment in the arena until Unpin(), besides the sequences.
+  void Pin(uint64_t extent_id) { directory_.Pin(extent_id); }
+  void Unpin(uint64_t extent_id) { directory_.Unpin(extent_id); }
+
+  // Evicts the named segment if it is there and nothing uses it. Returns whether it did.
+  bool EvictNamed(const common::SegmentName& name);
+
+  // Whether room will be there without that a sequence ends: segments that the disk is about to let
+  // go, or pages that a former worker may write to.
+  bool RoomIsComing() const {
+    return withheld_pages_ > 0 || directory_.pinned_pages() > 0 ||
+           directory_.HasSequenceFrom(kOwnSequences);
+  }
+  // Returns how many leading segments of a request are committed, by their names.
+  size_t CountCached(const ReserveRequest& request) const { return FindCached(request).size(); }
+
+  // The first half of a declaration: the images of its extents that are not known yet. What cannot
+  // be a segment inside the arena is left out; Declare() refuses it.
+  std::vector<ImageToRead> ImagesToDeclare(const Declaration& part) const;
+  // The second half: takes over what the worker says it holds. A segment that is not referenced is
+  // left out if it does not fit.
+  //
+  // Returns: INVALID_ARGUMENT if anything else does not fit; what was taken over before in this
+  //          part stays, for ReleaseAll() to end.
+  absl::Status Declare(const Declaration& part, ReadImages images);
+
+  const KvGeometry& geometry() const { return geometry_; }
+  const PrefixCounters& counters() const { return counters_; }
+  const ExtentAllocator& allocator() const { return allocator_; }
+  const SegmentDirectory& directory() const { return directory_; }
+  const ClusterMap& clusters() const { return clusters_; }
+  uint64_t withheld_pages() const { return withheld_pages_; }
+
+ private:
+  // How a reservation gets its room.
+  struct Room;
+
+  absl::StatusOr<Reservation> RepeatReservation(const ReserveRequest& request) const;
+  // Returns the longest leading run of the wanted segments that are committed, by their names and,
+  // where the request has them, their token ids.
+  std::vector<ExtentRecord> FindCached(const ReserveRequest& request) const;
+  absl::Status CheckNotInProgress(const ReserveRequest& request, size_t num_cached) const;
+  // Finds room for the segments behind the cached ones; changes nothing.
+  absl::StatusOr<Room> FindRoom(const ReserveRequest& request,
+                                std::span<const ExtentRecord> cached) const;
+  // Adds extents for those segments.
+  void TakeRoom(const ReserveRequest& request, Room room, Reservation* reservation);
+  void CountQuery(const ReserveRequest& request, size_t num_cached);
+  absl::Status ArenaFull(uint64_t sequence_id, uint64_t needed_pages, size_t num_extents) const;
+  absl::StatusOr<std::vector<ImageToRead>> CheckCommit(
+      uint64_t sequence_id, std::span<const SegmentToCommit> segments) const;
+  absl::Status CheckToCommit(uint64_t sequence_id, const SegmentToCommit& segment) const;
+  // Nobody may wait for what will not come.
+  void AbandonWantedNames(uint64_t sequence_id, std::span<const SegmentToCommit> segments);
+  bool CanBeRead(const ExtentRecord& extent) const;
+  absl::Status DeclareSegment(const DeclaredSegment& segment, ReadImages& images);
+  absl::Status DeclareSequence(const DeclaredSequence& sequence, ReadImages& images);
+  // Takes the pages of extents that are not known yet, all or nothing.
+  absl::Status TakeExtents(const DeclaredSequence& sequence, ReadImages& images);
+  // Takes the pages and the clusters of one extent, or nothing.
+  absl::Status TakeExtent(const ExtentRecord& extent, ReadImages& images);
+  absl::Status TakeClusters(const ExtentRecord& extent, ReadImages& images);
+
+  const KvGeometry geometry_;
+  ExtentAllocator allocator_;
+  SegmentDirectory directory_;
+  ClusterMap clusters_;
+  uint64_t last_extent_id_ = 0;
+  uint64_t withheld_pages_ = 0;
+  common::Hash256 fingerprint_;
+  const absl::flat_hash_set<common::SegmentName>* kept_ = nullptr;
+  PrefixCounters counters_;
+};
+
+}  // namespace retroinfer::kvstore

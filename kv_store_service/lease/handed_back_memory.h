@@ -1,0 +1,31 @@
+// The memory that a worker hands to a restarted store.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "common/shm/unique_fd.h"
+#include "kv_store_service/arena/arena.h"
+#include "kv_store_service/lease/worker_lease.h"
+#include "kv_store_service/lease/worker_plane.h"
+
+namespace retroinfer::kvstore {
+
+struct HandedBackMemory {
+  ArenaRef arena;
+  std::shared_ptr<WorkerPlane> plane;
+};
+
+// Maps and checks it.
+//
+// Returns: INVALID_ARGUMENT if it is not sealed memory, or an arena of more than `arena_bytes_max`,
+//          or does not fit what the worker declared; FAILED_PRECONDITION if another worker had the
+//          arena since.
+absl::StatusOr<HandedBackMemory> AdoptHandedBackMemory(common::UniqueFd arena_fd,
+                                                       common::UniqueFd plane_fd,
+                                                       const AttachParameters& declared,
+                                                       uint64_t arena_bytes_max,
+                                                       const Watermarks& watermarks);
+
+}  // namespace retroinfer::kvstore

@@ -1,0 +1,105 @@
+#include "kv_store_service/lease/state_file.h"
+
+#include <signal.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/files/regular_file.h"
+#include "common/shm/worker_mark.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+constexpr char kFirstLine[] = "retroinfer-store-state 1";
+constexpr size_t kBytesMax = 4096;
+
+template <typename T>
+bool Take(const std::map<std::string, std::string>& fields, const char* name, T* value) {
+  const auto field = fields.find(name);
+  return field != fields.end() && absl::SimpleAtoi(field->second, value);
+}
+
+// absl's HexStringToBytes() has another form in other years, and takes what is not hexadecimal.
+std::optional<std::string> BytesOfHex(const std::string& digits) {
+  if (digits.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (size_t i = 0; i < digits.size(); i += 2) {
+    uint32_t byte = 0;
+    if (!absl::ascii_isxdigit(static_cast<unsigned char>(digits[i])) ||
+        !absl::ascii_isxdigit(static_cast<unsigned char>(digits[i + 1])) ||
+        !absl::SimpleHexAtoi(digits.substr(i, 2), &byte)) {
+      return std::nullopt;
+    }
+    bytes.push_back(static_cast<char>(byte));
+  }
+  return bytes;
+}
+
+bool ProcessIsAlive(pid_t pid) { return pid <= 0 || ::kill(pid, 0) == 0 || errno != ESRCH; }
+
+}  // namespace
+
+absl::Status StateFile::Write(const StateNote& note) {
+  return common::ReplaceRegularFile(
+      path_,
+      absl::StrCat(kFirstLine, "\nworker_pid ", note.worker_pid, "\narena_bytes ", note.arena_bytes,
+                   "\nnum_layers ", note.geometry.num_layers, "\nnum_kv_heads ",
+                   note.geometry.num_kv_heads, "\nhead_dim ", note.geometry.head_dim, "\ndtype ",
+                   static_cast<uint32_t>(note.geometry.dtype), "\nfingerprint ",
+                   absl::BytesToHexString(note.model_fingerprint), "\n"));
+}
+
+void StateFile::Remove() { ::unlink(path_.c_str()); }
+
+std::optional<StateNote> ParseStateNote(const std::string& text) {
+  std::istringstream file(text);
+  std::string line;
+  std::getline(file, line);
+  std::map<std::string, std::string> fields;
+  if (line == kFirstLine) {
+    std::string name;
+    std::string value;
+    while (fields.size() < 16 && file >> name >> value) fields[name] = value;
+  }
+  StateNote note;
+  uint32_t dtype = 0;
+  const bool understood = Take(fields, "worker_pid", &note.worker_pid) &&
+                          Take(fields, "arena_bytes", &note.arena_bytes) &&
+                          Take(fields, "num_layers", &note.geometry.num_layers) &&
+                          Take(fields, "num_kv_heads", &note.geometry.num_kv_heads) &&
+                          Take(fields, "head_dim", &note.geometry.head_dim) &&
+                          Take(fields, "dtype", &dtype);
+  note.geometry.dtype = static_cast<DType>(dtype);
+  std::optional<std::string> fingerprint = BytesOfHex(fields["fingerprint"]);
+  if (!understood || !note.geometry.Validate().ok() || !fingerprint) return std::nullopt;
+  note.model_fingerprint = *std::move(fingerprint);
+  return note;
+}
+
+std::optional<StateNote> StateFile::Read() const {
+  const absl::StatusOr<std::string> text = common::ReadRegularFile(path_, kBytesMax);
+  if (absl::IsNotFound(text.status())) return std::nullopt;
+  const std::optional<StateNote> note = text.ok() ? ParseStateNote(*text) : std::nullopt;
+  if (!note.has_value()) {
+    spdlog::warn("ignoring {}: {}", path_,
+                 text.ok() ? "it is not a state file of this version"
+                           : std::string(text.status().message()));
+  }
+  return note;
+}
+
+bool StateFile::HolderLives(const StateNote& note) const {
+  const auto held = common::WorkerMark::IsHeld(path_.substr(0, path_.rfind('/')));
+  return held.has_value() ? *held : ProcessIsAlive(note.worker_pid);
+}
+
+}  // namespace retroinfer::kvstore
