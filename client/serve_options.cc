@@ -91,6 +91,7 @@ constexpr PassedOption kPassedOptions[] = {
      "none"},
     {"--cors-origin", Service::kGateway, "--cors-origin",
      "Origins whose pages may use it, separated by commas, or *"},
+    {"--page", Service::kGateway, "--page", "on or off: its page for people at /", "on"},
     {"--http-metrics-address", Service::kGateway, "--http-metrics-address",
      "Prometheus endpoint of the gateway that needs no key"},
     {"--api-key-file", Service::kWorker, "--api-key-file",

@@ -30,7 +30,7 @@ constexpr std::string_view kNames[] = {
     "logit-bias", "max-batch", "max-body-bytes", "max-concurrency", "max-concurrent-streams", "max-connections",
     "max-generations", "max-model-len", "max-open-calls", "max-queued-requests", "max-tokens", "memory",
     "metrics-address", "min-p", "min-tokens", "model", "model-shape", "n", "name",
-    "num-prompts", "output-len", "parse-special", "persist", "pin", "policy", "prefix-len",
+    "num-prompts", "output-len", "page", "parse-special", "persist", "pin", "policy", "prefix-len",
     "presence-penalty", "priority", "quiet", "repetition-penalty", "request-id", "request-rate",
     "restarts", "restore-threads", "result-file", "retries", "retrieval-ratio", "seed",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",

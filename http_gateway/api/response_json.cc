@@ -1,5 +1,6 @@
 #include "http_gateway/api/response_json.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -51,6 +52,14 @@ int64_t Characters(std::string_view text) {
   return count;
 }
 
+absl::Duration ToDuration(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
+std::string Milliseconds(absl::Duration duration) {
+  return absl::StrFormat("%.3f", absl::ToDoubleMilliseconds(duration));
+}
+
 void Separate(std::string* list) {
   if (!list->empty()) list->push_back(',');
 }
@@ -74,6 +83,11 @@ void UsageSum::Add(const v1::Finished& finished, bool counts_prompt) {
     sum_.cached_tokens += finished.cached_tokens();
   }
   sum_.completion_tokens += finished.completion_tokens();
+  const v1::Timings& timings = finished.timings();
+  sum_.queue = std::max(sum_.queue, ToDuration(timings.queue()));
+  sum_.prefill = std::max(sum_.prefill, ToDuration(timings.prefill()));
+  sum_.first_token = std::max(sum_.first_token, ToDuration(timings.time_to_first_token()));
+  sum_.decode = std::max(sum_.decode, ToDuration(timings.decode()));
   weighted_ratio_ += finished.kv_read_ratio() * static_cast<double>(finished.completion_tokens());
 }
 
@@ -86,11 +100,14 @@ Usage UsageSum::Total() const {
 }
 
 std::string UsageJson(const Usage& usage) {
-  return absl::StrCat(R"({"prompt_tokens":)", usage.prompt_tokens, R"(,"completion_tokens":)",
-                      usage.completion_tokens, R"(,"total_tokens":)",
-                      usage.prompt_tokens + usage.completion_tokens,
-                      R"(,"prompt_tokens_details":{"cached_tokens":)", usage.cached_tokens,
-                      R"(},"kv_read_ratio":)", absl::StrFormat("%.6g", usage.kv_read_ratio), "}");
+  return absl::StrCat(
+      R"({"prompt_tokens":)", usage.prompt_tokens, R"(,"completion_tokens":)",
+      usage.completion_tokens, R"(,"total_tokens":)", usage.prompt_tokens + usage.completion_tokens,
+      R"(,"prompt_tokens_details":{"cached_tokens":)", usage.cached_tokens, R"(},"kv_read_ratio":)",
+      absl::StrFormat("%.6g", usage.kv_read_ratio), R"(,"timings":{"queue_ms":)",
+      Milliseconds(usage.queue), R"(,"prefill_ms":)", Milliseconds(usage.prefill),
+      R"(,"first_token_ms":)", Milliseconds(usage.first_token), R"(,"decode_ms":)",
+      Milliseconds(usage.decode), "}}");
 }
 
 std::string AnswerHead::Json() const {

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/time/time.h"
 #include "http_gateway/api/tool_call_parser.h"
 #include "retroinfer/generation/v1/generation.pb.h"
 
@@ -16,6 +17,8 @@ struct Usage {
   int64_t completion_tokens = 0;
   // Share of the KV that decode steps read; the mean over continuations by their tokens.
   double kv_read_ratio = 0;
+  // Of the continuation that took longest in each.
+  absl::Duration queue, prefill, first_token, decode;
 };
 
 // Sums over the continuations of a request.

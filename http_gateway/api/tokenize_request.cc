@@ -12,8 +12,9 @@ namespace retroinfer::gateway {
 
 namespace v1 = generation::v1;
 
-absl::StatusOr<v1::TokenizeRequest> ReadTokenizeRequest(const Json& body) {
-  v1::TokenizeRequest request;
+absl::StatusOr<TokenizeCall> ReadTokenizeRequest(const Json& body) {
+  TokenizeCall call;
+  v1::TokenizeRequest& request = call.request;
   ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
   fields.Ignore("model");
   std::optional<std::string> prompt;
@@ -30,8 +31,11 @@ absl::StatusOr<v1::TokenizeRequest> ReadTokenizeRequest(const Json& body) {
     }
     request.set_text(*prompt);
   }
+  std::optional<bool> return_tokens;
+  RETURN_IF_ERROR(fields.Read("return_tokens", &return_tokens));
+  call.return_tokens = return_tokens.value_or(true);
   RETURN_IF_ERROR(fields.RefuseUnknown());
-  return request;
+  return call;
 }
 
 absl::StatusOr<v1::DetokenizeRequest> ReadDetokenizeRequest(const Json& body) {
@@ -50,10 +54,14 @@ absl::StatusOr<v1::DetokenizeRequest> ReadDetokenizeRequest(const Json& body) {
   return request;
 }
 
-std::string TokenizeJson(const v1::TokenizeResponse& response) {
-  return absl::StrCat(R"({"count":)", response.token_ids_size(), R"(,"max_model_len":)",
-                      response.max_model_len(), R"(,"tokens":[)",
-                      absl::StrJoin(response.token_ids(), ","), "]}");
+std::string TokenizeJson(const v1::TokenizeResponse& response, bool return_tokens) {
+  std::string json = absl::StrCat(R"({"count":)", response.token_ids_size(), R"(,"max_model_len":)",
+                                  response.max_model_len());
+  if (return_tokens) {
+    absl::StrAppend(&json, R"(,"tokens":[)", absl::StrJoin(response.token_ids(), ","), "]");
+  }
+  json.push_back('}');
+  return json;
 }
 
 }  // namespace retroinfer::gateway

@@ -9,14 +9,19 @@
 
 namespace retroinfer::gateway {
 
-// {"prompt": text, "add_special_tokens"} or {"messages": [...], ...} as for chat.
+struct TokenizeCall {
+  generation::v1::TokenizeRequest request;
+  bool return_tokens = true;  // false: only how many
+};
+
+// {"prompt": text, "add_special_tokens"} or {"messages": [...], ...} as for chat; "return_tokens".
 //
 // Returns: INVALID_ARGUMENT with the parameter.
-absl::StatusOr<generation::v1::TokenizeRequest> ReadTokenizeRequest(const Json& body);
+absl::StatusOr<TokenizeCall> ReadTokenizeRequest(const Json& body);
 // {"tokens": [ids], "skip_special_tokens"}
 absl::StatusOr<generation::v1::DetokenizeRequest> ReadDetokenizeRequest(const Json& body);
 
-// {"count", "max_model_len", "tokens"}
-std::string TokenizeJson(const generation::v1::TokenizeResponse& response);
+// {"count", "max_model_len", "tokens"}; without the last one if it is not wanted.
+std::string TokenizeJson(const generation::v1::TokenizeResponse& response, bool return_tokens);
 
 }  // namespace retroinfer::gateway

@@ -101,6 +101,7 @@ bool Connection::ParseSome() {
   admitted_ = false;
   path_ = request.path;
   is_http11_ = request.is_http11;
+  head_only_ = request.method == "HEAD";
   keep_alive_ = request.keep_alive && !draining_;
   state_ = State::kAnswering;
   since_ = absl::Now();
@@ -112,6 +113,7 @@ bool Connection::ParseSome() {
 bool Connection::AdmitHead() {
   const HttpRequest& head = parser_.head();
   is_http11_ = head.is_http11;
+  head_only_ = head.method == "HEAD";
   keep_alive_ = head.keep_alive;
   if (const absl::Status status = context_->handler->Admit(head); !status.ok()) {
     Refuse(status);
@@ -151,7 +153,7 @@ void Connection::Refuse(const absl::Status& status) {
   context_->handler->OnAnswer(parser_.head_done() ? parser_.head().path : "", response.status);
   output_.append(FormatHead(response.status, response.content_type, response.headers,
                             static_cast<int64_t>(response.body.size()), true, false));
-  output_.append(response.body);
+  if (!head_only_ || !parser_.head_done()) output_.append(response.body);
   close_when_sent_ = true;
   Send();
 }
@@ -161,7 +163,7 @@ void Connection::Respond(HttpResponse response) {
   context_->handler->OnAnswer(path_, response.status);
   output_.append(FormatHead(response.status, response.content_type, response.headers,
                             static_cast<int64_t>(response.body.size()), is_http11_, keep_alive_));
-  output_.append(response.body);
+  if (!head_only_) output_.append(response.body);
   EndAnswer(keep_alive_);
 }
 

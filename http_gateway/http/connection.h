@@ -103,6 +103,7 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   std::shared_ptr<Responder> responder_;
   std::string path_;  // of the request that is answered
   bool is_http11_ = true;
+  bool head_only_ = false;  // HEAD: an answer without its body
   bool keep_alive_ = true;
   bool chunked_ = false;
   bool close_when_sent_ = false;

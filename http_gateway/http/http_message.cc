@@ -15,11 +15,13 @@ std::string_view ReasonPhrase(int status) {
 std::string FormatHead(int status, std::string_view content_type, const HttpHeaders& headers,
                        int64_t length, bool is_http11, bool keep_alive) {
   const bool is_chunked = length < 0 && is_http11;
-  std::string head = absl::StrCat("HTTP/1.1 ", status, " ", std::string(ReasonPhrase(status)),
-                                  "\r\nContent-Type: ", std::string(content_type), "\r\n");
+  const bool has_body = status != 204 && status != 304;
+  std::string head =
+      absl::StrCat("HTTP/1.1 ", status, " ", std::string(ReasonPhrase(status)), "\r\n");
+  if (has_body) absl::StrAppend(&head, "Content-Type: ", std::string(content_type), "\r\n");
   if (is_chunked) {
     head.append("Transfer-Encoding: chunked\r\n");
-  } else if (length >= 0) {
+  } else if (length >= 0 && has_body) {
     absl::StrAppend(&head, "Content-Length: ", length, "\r\n");
   }
   const bool stays = keep_alive && (is_http11 || length >= 0);

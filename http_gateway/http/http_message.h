@@ -21,6 +21,7 @@ struct HttpRequest {
   std::string content_type;
   std::string request_id;  // X-Request-Id
   std::string origin;
+  std::string if_none_match;
   std::string body;
 };
 
@@ -36,7 +37,8 @@ struct HttpResponse {
 std::string_view ReasonPhrase(int status);
 
 // The head of a response, with the empty line behind it. `length`: of the body; negative: it is
-// chunked, or, to an HTTP/1.0 client, ends with the connection.
+// chunked, or, to an HTTP/1.0 client, ends with the connection. 204 and 304 have no body, and no
+// word about one.
 //
 // REQUIRES: no line ends in `headers`.
 std::string FormatHead(int status, std::string_view content_type, const HttpHeaders& headers,

@@ -169,6 +169,7 @@ absl::Status RequestParser::ReadHead(std::string_view raw) {
   request_.content_type = Text(message[http::field::content_type]);
   request_.request_id = Text(message["X-Request-Id"]);
   request_.origin = Text(message[http::field::origin]);
+  request_.if_none_match = Text(message[http::field::if_none_match]);
   head_done_ = true;
   return absl::OkStatus();
 }

@@ -12,8 +12,10 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/stats_json.h"
 #include "http_gateway/api/tokenize_request.h"
 #include "http_gateway/json/json_text.h"
+#include "http_gateway/page/page_file.h"
 #include "retroinfer/rpc/v1/health.pb.h"
 
 namespace retroinfer::gateway {
@@ -25,7 +27,11 @@ constexpr char kTokenizeMethod[] = "/retroinfer.generation.v1.GenerationService/
 constexpr char kDetokenizeMethod[] = "/retroinfer.generation.v1.GenerationService/Detokenize";
 constexpr char kHealthMethod[] = "/grpc.health.v1.Health/Check";
 constexpr char kHealthPath[] = "/health";
+constexpr char kPagePath[] = "/";
+constexpr std::string_view kGet = "GET";
 constexpr char kModelsPrefix[] = "/v1/models/";
+// However many pages ask, the worker is asked so often.
+constexpr absl::Duration kStatsAge = absl::Milliseconds(250);
 constexpr absl::Duration kHealthTimeout = absl::Seconds(2);
 constexpr absl::Duration kTokenizerTimeout = absl::Seconds(60);
 // A body of this size takes about a millisecond, for which all streams wait.
@@ -118,18 +124,22 @@ const std::vector<Gateway::Route>& Gateway::Routes() {
       {"POST", "/detokenize", &Gateway::Detokenize},
       {"GET", kHealthPath, &Gateway::Health},
       {"GET", "/metrics", &Gateway::Metrics},
+      {"GET", "/stats", &Gateway::Stats},
+      {"GET", kPagePath, &Gateway::Page},
   };
   return routes;
 }
 
 // The route of a path; of another method if there is none of this one.
-const Gateway::Route* Gateway::Find(const std::string& method, const std::string& path) {
-  const std::string& known =
-      absl::StartsWith(path, kModelsPrefix) ? std::string("/v1/models") : path;
+const Gateway::Route* Gateway::Find(const std::string& method, const std::string& path) const {
+  std::string known = path;
+  if (absl::StartsWith(path, kModelsPrefix)) known = "/v1/models";
+  if (options_.page && FindPageFile(path) != nullptr) known = kPagePath;
+  const std::string wanted = method == "HEAD" ? "GET" : method;
   const Route* other = nullptr;
   for (const Route& route : Routes()) {
-    if (known != route.path) continue;
-    if (method == route.method) return &route;
+    if (known != route.path || (route.handler == &Gateway::Page && !options_.page)) continue;
+    if (wanted == route.method) return &route;
     other = &route;
   }
   return other;
@@ -138,7 +148,8 @@ const Gateway::Route* Gateway::Find(const std::string& method, const std::string
 absl::Status Gateway::Admit(const HttpRequest& head) {
   const Route* const route = Find(head.method, head.path);
   const bool is_preflight = head.method == "OPTIONS" && !options_.cors_origins.empty();
-  if (head.path != kHealthPath && !is_preflight) {
+  const bool is_page = route != nullptr && route->handler == &Gateway::Page;
+  if (head.path != kHealthPath && !is_page && !is_preflight) {
     RETURN_IF_ERROR(api_key_.Check(head.authorization));
   }
   if (route == nullptr) {
@@ -148,7 +159,7 @@ absl::Status Gateway::Admit(const HttpRequest& head) {
         "UNKNOWN_PATH");
   }
   if (is_preflight) return absl::OkStatus();
-  if (head.method != route->method) {
+  if (head.method != route->method && !(head.method == "HEAD" && route->method == kGet)) {
     return common::WithReason(
         absl::UnimplementedError(absl::StrCat("this path takes ", route->method)),
         "METHOD_NOT_ALLOWED");
@@ -239,6 +250,27 @@ std::shared_ptr<Responder> Gateway::Models(const std::shared_ptr<Request>& reque
   return nullptr;
 }
 
+std::shared_ptr<Responder> Gateway::Page(const std::shared_ptr<Request>& request) {
+  request->Respond(PageResponse(*FindPageFile(request->http.path), request->http.if_none_match));
+  return nullptr;
+}
+
+std::shared_ptr<Responder> Gateway::Stats(const std::shared_ptr<Request>& request) {
+  models_.Get(
+      false,
+      [this, request](const auto& model) {
+        HttpResponse response;
+        if (model.ok()) {
+          response.body = StatsJson((*model)->info);
+        } else {
+          response = ErrorResponse(model.status(), ErrorOrigin::kWorker);
+        }
+        request->Respond(std::move(response));
+      },
+      kStatsAge);
+  return nullptr;
+}
+
 std::shared_ptr<Responder> Gateway::Health(const std::shared_ptr<Request>& request) {
   worker_.Call<rpc::v1::HealthCheckRequest, rpc::v1::HealthCheckResponse>(
       kHealthMethod, {}, kHealthTimeout,
@@ -310,20 +342,20 @@ std::shared_ptr<Responder> Gateway::Chat(const std::shared_ptr<Request>& request
 }
 
 std::shared_ptr<Responder> Gateway::Tokenize(const std::shared_ptr<Request>& request) {
-  Parse<v1::TokenizeRequest>(
-      request, ReadTokenizeRequest, [this, request](const v1::TokenizeRequest& call) {
-        worker_.Call<v1::TokenizeRequest, v1::TokenizeResponse>(
-            kTokenizeMethod, call, kTokenizerTimeout,
-            [this, request](const absl::Status& status, const v1::TokenizeResponse& tokens) {
-              HttpResponse response;
-              if (status.ok()) {
-                response.body = TokenizeJson(tokens);
-              } else {
-                response = ErrorResponse(status, ErrorOrigin::kWorker);
-              }
-              request->Respond(std::move(response));
-            });
-      });
+  Parse<TokenizeCall>(request, ReadTokenizeRequest, [this, request](const TokenizeCall& call) {
+    worker_.Call<v1::TokenizeRequest, v1::TokenizeResponse>(
+        kTokenizeMethod, call.request, kTokenizerTimeout,
+        [this, request, return_tokens = call.return_tokens](const absl::Status& status,
+                                                            const v1::TokenizeResponse& tokens) {
+          HttpResponse response;
+          if (status.ok()) {
+            response.body = TokenizeJson(tokens, return_tokens);
+          } else {
+            response = ErrorResponse(status, ErrorOrigin::kWorker);
+          }
+          request->Respond(std::move(response));
+        });
+  });
   return nullptr;
 }
 

@@ -25,15 +25,17 @@ struct GatewayOptions {
   std::vector<std::string> cors_origins;  // that pages may come from; "*": any. Empty: no CORS
   int generations_max = 1024;
   absl::Duration keepalive = absl::Seconds(5);
+  bool page = true;  // serve the page for people
 };
 
 // OpenAI's HTTP API over a worker:
 //
 //   GET  /v1/models, /v1/models/NAME     POST /v1/completions, /v1/chat/completions
-//   POST /tokenize, /detokenize          GET  /health, /metrics
+//   POST /tokenize, /detokenize          GET  /health, /metrics, /stats
 //
-// All but /health need the API key, if there is one. Bodies must say that they are JSON: what a
-// page of a stranger can send without being asked (a form, text/plain) is refused.
+// and, at /, a page for people. HEAD is GET without the body. All but /health and the page's files
+// need the API key, if there is one. Bodies must say that they are JSON: what a page of a stranger
+// can send without being asked (a form, text/plain) is refused.
 //
 // Threads: the io_context's; large bodies are parsed on a thread of its own.
 class Gateway final : public RequestHandler {
@@ -60,9 +62,11 @@ class Gateway final : public RequestHandler {
     Handler handler;
   };
   static const std::vector<Route>& Routes();
-  static const Route* Find(const std::string& method, const std::string& path);
+  const Route* Find(const std::string& method, const std::string& path) const;
 
   std::shared_ptr<Responder> Models(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Page(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Stats(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Health(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Metrics(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Complete(const std::shared_ptr<Request>& request);

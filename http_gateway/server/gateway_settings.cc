@@ -29,7 +29,7 @@ absl::StatusOr<std::string> ReadApiKey(const std::string& flag, const std::strin
 }
 
 void AddServerOptions(common::Settings* settings, GatewaySettings* options,
-                      std::string* api_key_file) {
+                      std::string* api_key_file, std::string* page) {
   CLI::App& app = settings->app();
   HttpServerOptions& server = options->server;
   app.add_option("--http", server.addresses,
@@ -50,6 +50,9 @@ void AddServerOptions(common::Settings* settings, GatewaySettings* options,
                  "Origins whose pages may use the API, separated by commas, or *")
       ->delimiter(',')
       ->allow_extra_args(false)
+      ->group(kServerGroup);
+  app.add_option("--page", *page, "on or off: the page for people at /")
+      ->check(CLI::IsMember({"on", "off"}))
       ->group(kServerGroup);
   app.add_option("--max-connections", server.connections_max,
                  "Connections at a time; one more takes the place of one without a request")
@@ -133,16 +136,17 @@ absl::StatusOr<bool> ParseGatewaySettings(int argc, const char* const* argv,
                                           GatewaySettings* settings) {
   settings->server.addresses = {"127.0.0.1:8000"};
   settings->worker.address = "127.0.0.1:50051";
-  std::string api_key_file, worker_api_key_file;
+  std::string api_key_file, worker_api_key_file, page = "on";
   uint64_t body_bytes = settings->server.limits.request.body_bytes_max;
   common::Settings parser("Serves OpenAI's HTTP API for a gpu_worker.", common::kBuildVersion);
-  AddServerOptions(&parser, settings, &api_key_file);
+  AddServerOptions(&parser, settings, &api_key_file, &page);
   parser.AddByteSize("--max-body-bytes", &body_bytes, "Largest request body")->group(kServerGroup);
   AddWorkerOptions(&parser, settings, &worker_api_key_file);
   common::AddLogOptions(&parser, &settings->log);
   ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, parser.Parse(argc, argv));
   if (outcome == common::Settings::Outcome::kExit) return false;
   settings->server.limits.request.body_bytes_max = body_bytes;
+  settings->gateway.page = page == "on";
   if (settings->metrics_address == "none") settings->metrics_address.clear();
   if (settings->gateway.keepalive <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--keepalive-interval must be more than 0");

@@ -93,12 +93,12 @@ class ModelWatch::Probe : public std::enable_shared_from_this<ModelWatch::Probe>
   ChatFormat format_;
 };
 
-bool ModelWatch::IsFresh() const {
-  return state_ != nullptr && absl::Now() - state_->since < kFreshFor;
+bool ModelWatch::IsFresh(absl::Duration age) const {
+  return state_ != nullptr && absl::Now() - state_->since < age;
 }
 
-void ModelWatch::Get(bool with_chat, Callback done) {
-  if (IsFresh() && (!with_chat || state_->has_chat)) return done(state_);
+void ModelWatch::Get(bool with_chat, Callback done, absl::Duration age) {
+  if (IsFresh(age) && (!with_chat || state_->has_chat)) return done(state_);
   waiting_.emplace_back(with_chat, std::move(done));
   if (asking_info_ || asking_chat_) return;
   asking_info_ = true;

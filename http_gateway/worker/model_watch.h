@@ -49,8 +49,9 @@ class ModelWatch {
 
   explicit ModelWatch(WorkerClient& worker) : worker_(worker) {}
 
-  // Calls `done` with a state that is fresh, at once or later; `with_chat`: its chat format, too.
-  void Get(bool with_chat, Callback done);
+  // Calls `done` with a state that is not older than `age`, at once or later; `with_chat`: its chat
+  // format, too.
+  void Get(bool with_chat, Callback done, absl::Duration age = kFreshFor);
 
  private:
   class Probe;
@@ -58,7 +59,7 @@ class ModelWatch {
   // `template_name`: of the template that was asked; empty: it could not be.
   void OnChat(const std::string& template_name, const ChatFormat& chat);
   void AnswerWaiting(const absl::Status& status);
-  bool IsFresh() const;
+  bool IsFresh(absl::Duration age) const;
 
   WorkerClient& worker_;
   std::shared_ptr<ModelState> state_;

@@ -108,7 +108,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                    });
       break;
     case 't':
-      CheckBody<v1::TokenizeRequest>(rest, ReadTokenizeRequest, CheckMessage<v1::TokenizeRequest>);
+      CheckBody<TokenizeCall>(rest, ReadTokenizeRequest,
+                              [](const TokenizeCall& call) { CheckMessage(call.request); });
       break;
     case 'd':
       CheckBody<v1::DetokenizeRequest>(rest, ReadDetokenizeRequest,

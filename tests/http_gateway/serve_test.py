@@ -3,101 +3,19 @@
 
 usage: serve_test.py BIN_DIR
 """
-import contextlib
-import http.client
 import json
 import os
 import pathlib
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 
+from served import ROOT, Served, await_true, child_of
+
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-JSON = {"Content-Type": "application/json"}
-PATIENCE = 120  # seconds, for a machine that is busy
-
-
-def await_true(condition, what):
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        if condition():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"not within {PATIENCE} s: {what}")
-
-
-def child_of(parent, name):
-    for entry in pathlib.Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            text = entry.read_text(errors="replace")
-            command, fields = text[text.index("(") + 1:text.rindex(")")], text[text.rindex(")") + 2:]
-            if command == name and int(fields.split()[1]) == parent:
-                return int(entry.parent.name)
-    raise AssertionError(f"{parent} has no child {name}")
-
-
-class Served:
-    """`retroinfer serve` in a folder of its own."""
-
-    def __init__(self, *options):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="retroinfer-"))
-        os.chmod(self.folder, 0o700)
-        self.log = self.folder / "serve.log"
-        with open(self.log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(
-                [str(BIN / "retroinfer"), "serve", f"--model={ROOT}/models/needle",
-                 f"--socket-dir={self.folder}", "--listen=127.0.0.1:0", "--metrics-address=none",
-                 "--store-metrics-address=none", "--arena-bytes=64MiB", "--memory=512MiB",
-                 "--http=127.0.0.1:0", "--drain-timeout=5s", *options],
-                stderr=log, stdin=subprocess.DEVNULL)
-        try:
-            await_true(lambda: "HTTP API is at" in self.text() or self.process.poll() is not None,
-                       "serve is ready")
-            self.port = self.find_port()
-        except BaseException:
-            self.stop()
-            raise
-
-    def text(self):
-        return self.log.read_text(encoding="utf-8")
-
-    def find_port(self):
-        found = re.findall(r"http_gateway: serving \S+ on 127\.0\.0\.1:(\d+)", self.text())
-        if not found:
-            raise AssertionError(self.text())
-        return int(found[-1])
-
-    def ask(self, method, path, body=None, headers=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        data = json.dumps(body) if isinstance(body, dict) else body
-        connection.request(method, path, data, {**JSON, **(headers or {})})
-        answer = connection.getresponse()
-        text = answer.read().decode()
-        connection.close()
-        return answer.status, dict(answer.getheaders()), text
-
-    def post(self, path, body):
-        status, _, text = self.ask("POST", path, body)
-        assert status == 200, text
-        return json.loads(text)
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-        code = self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-        return code
 
 
 def events(text):
@@ -107,7 +25,7 @@ def events(text):
 class ServeTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.served = Served()
+        cls.served = Served(BIN)
 
     @classmethod
     def tearDownClass(cls):
@@ -198,7 +116,7 @@ class ServeTest(unittest.TestCase):
 
 class RestartTest(unittest.TestCase):
     def test_services_that_die_come_back(self):
-        served = Served()
+        served = Served(BIN)
         try:
 
             def answers():
@@ -212,12 +130,8 @@ class RestartTest(unittest.TestCase):
             os.kill(child_of(served.process.pid, "gpu_worker"), signal.SIGKILL)
             await_true(answers, "the gateway finds the new worker")
             os.kill(child_of(served.process.pid, "http_gateway"), signal.SIGKILL)
-            old = served.port
-
-            def found():
-                served.port = served.find_port()
-                return served.port != old and answers()
-            await_true(found, "the gateway is started again")
+            served.follow_gateway()
+            await_true(answers, "the gateway that was started again answers")
         finally:
             self.assertEqual(served.stop(), 0)
 

@@ -19,7 +19,10 @@ TEST(ResponseJson, UsageCountsAPromptOnce) {
   finished.set_cached_tokens(60);
   finished.set_completion_tokens(10);
   finished.set_kv_read_ratio(0.5);
+  finished.mutable_timings()->mutable_prefill()->set_nanos(1'500'000);
+  finished.mutable_timings()->mutable_decode()->set_seconds(2);
   sum.Add(finished, true);
+  finished.mutable_timings()->mutable_decode()->set_seconds(1);
   finished.set_completion_tokens(30);
   finished.set_kv_read_ratio(0.1);
   sum.Add(finished, false);
@@ -29,6 +32,9 @@ TEST(ResponseJson, UsageCountsAPromptOnce) {
   EXPECT_EQ(usage["total_tokens"], 140);
   EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 60);
   EXPECT_NEAR(usage["kv_read_ratio"].get<double>(), 0.2, 1e-6);
+  EXPECT_EQ(usage["timings"]["queue_ms"], 0);
+  EXPECT_EQ(usage["timings"]["prefill_ms"], 1.5);
+  EXPECT_EQ(usage["timings"]["decode_ms"], 2000);  // of the slowest continuation
   EXPECT_EQ(Json::parse(UsageJson(UsageSum().Total()))["kv_read_ratio"], 0);
 }
 

@@ -9,13 +9,18 @@ TEST(TokenizeRequest, TakesTextOrMessages) {
   const auto text = ReadTokenizeRequest(
       Json::parse(R"({"model": "m", "prompt": "", "add_special_tokens": false})"));
   ASSERT_TRUE(text.ok()) << text.status();
-  EXPECT_TRUE(text->has_text() && text->has_add_special_tokens());
+  EXPECT_TRUE(text->request.has_text() && text->request.has_add_special_tokens());
+  EXPECT_TRUE(text->return_tokens);
+  const auto count = ReadTokenizeRequest(Json::parse(R"({"prompt": "", "return_tokens": false})"));
+  ASSERT_TRUE(count.ok()) << count.status();
+  EXPECT_FALSE(count->return_tokens);
   const auto chat = ReadTokenizeRequest(
       Json::parse(R"({"messages": [{"role": "user", "content": "x"}], "tools": []})"));
   ASSERT_TRUE(chat.ok()) << chat.status();
-  EXPECT_EQ(chat->messages().messages_size(), 1);
-  for (const char* bad : {"{}", R"({"prompt": 1})", R"({"prompt": "a", "messages": []})",
-                          R"({"prompt": "a", "x": 1})", "[]"}) {
+  EXPECT_EQ(chat->request.messages().messages_size(), 1);
+  for (const char* bad :
+       {"{}", R"({"prompt": 1})", R"({"prompt": "a", "messages": []})",
+        R"({"prompt": "a", "x": 1})", R"({"prompt": "a", "return_tokens": 1})", "[]"}) {
     EXPECT_FALSE(ReadTokenizeRequest(Json::parse(bad)).ok()) << bad;
   }
 }
@@ -36,8 +41,9 @@ TEST(TokenizeRequest, Answers) {
   response.add_token_ids(3);
   response.add_token_ids(4);
   response.set_max_model_len(100);
-  EXPECT_EQ(Json::parse(TokenizeJson(response)).dump(),
+  EXPECT_EQ(Json::parse(TokenizeJson(response, true)).dump(),
             R"({"count":2,"max_model_len":100,"tokens":[3,4]})");
+  EXPECT_EQ(TokenizeJson(response, false), R"({"count":2,"max_model_len":100})");
 }
 
 }  // namespace

@@ -70,6 +70,29 @@ TEST(Connection, SaysContinueWhenAClientWaitsForIt) {
   EXPECT_EQ(client.Read().body, "abc");
 }
 
+TEST(Connection, AnswersHeadWithoutTheBody) {
+  HttpHarness harness;
+  HttpClient client(harness.port());
+  const std::string body = "abc";
+  client.Send(absl::StrCat("HEAD /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n", body));
+  HttpAnswer head = client.ReadHead();
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.headers["content-length"], "3");
+  client.Post("/echo", "next");  // nothing is left in the way of the next answer
+  EXPECT_EQ(client.Read().body, "next");
+  client.Send("HEAD /refused HTTP/1.1\r\nHost: h\r\n\r\n");
+  head = client.ReadHead();
+  EXPECT_EQ(head.status, 401);
+  EXPECT_NE(head.headers["content-length"], "0");
+  EXPECT_EQ(client.ReadUntil("NO"), "");
+  // What cannot be read at all has no method, whatever the one before had.
+  HttpClient other(harness.port());
+  other.Send("HEAD /echo HTTP/1.1\r\nHost: h\r\n\r\n");
+  EXPECT_EQ(other.ReadHead().status, 200);
+  other.Send("nonsense\r\n\r\n");
+  EXPECT_NE(other.Read().body, "");
+}
+
 TEST(Connection, RefusesByTheHeadBeforeTheBodyComes) {
   HttpHarness harness;
   HttpClient client(harness.port());

@@ -11,11 +11,16 @@ TEST(HttpMessage, HeadsSayHowLongTheBodyIs) {
             "Connection: keep-alive\r\nX-A: b\r\n\r\n");
   EXPECT_NE(FormatHead(200, "t", {}, -1, true, true).find("Transfer-Encoding: chunked\r\n"),
             std::string::npos);
+  for (const int status : {204, 304}) {
+    const std::string bare = FormatHead(status, "t", {{"ETag", "x"}}, 0, true, true);
+    EXPECT_EQ(bare.find("Content-"), std::string::npos) << bare;
+    EXPECT_NE(bare.find("Connection: keep-alive\r\nETag: x\r\n\r\n"), std::string::npos) << bare;
+  }
   const std::string old = FormatHead(200, "t", {}, -1, false, true);
   EXPECT_EQ(old.find("Transfer-Encoding"), std::string::npos);
   EXPECT_NE(old.find("Connection: close\r\n"), std::string::npos);
-  for (const int status :
-       {200, 204, 400, 401, 404, 405, 408, 409, 411, 413, 415, 429, 431, 500, 501, 502, 503, 504}) {
+  for (const int status : {200, 204, 304, 400, 401, 404, 405, 408, 409, 411, 413, 415, 429, 431,
+                           500, 501, 502, 503, 504}) {
     EXPECT_NE(ReasonPhrase(status), "<unknown-status>") << status;
   }
 }

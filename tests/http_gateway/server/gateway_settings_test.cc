@@ -42,7 +42,7 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   const auto run = Parse(
       {"--http=127.0.0.1:1,unix:/x/y", "--worker=unix:/w", key.c_str(), worker_key.c_str(),
        "--cors-origin=https://a,https://b", "--max-body-bytes=1MiB", "--keepalive-interval=2s",
-       "--drain-timeout=7s", "--max-generations=5", "--max-connections=9"},
+       "--drain-timeout=7s", "--max-generations=5", "--max-connections=9", "--page=off"},
       &settings);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_THAT(settings.server.addresses, ElementsAre("127.0.0.1:1", "unix:/x/y"));
@@ -53,6 +53,8 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   EXPECT_EQ(settings.gateway.keepalive, absl::Seconds(2));
   EXPECT_EQ(settings.gateway.generations_max, 5);
   EXPECT_EQ(settings.server.connections_max, 9);
+  EXPECT_FALSE(settings.gateway.page);
+  EXPECT_FALSE(Parse({"--page=perhaps"}, &settings).ok());
   EXPECT_FALSE(Parse({empty.c_str()}, &settings).ok());
   EXPECT_FALSE(Parse({"--api-key-file=/nothing"}, &settings).ok());
   EXPECT_FALSE(Parse({"--keepalive-interval=0s"}, &settings).ok());

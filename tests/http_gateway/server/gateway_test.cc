@@ -57,8 +57,9 @@ TEST(Gateway, AWorkerThatIsNotThereIsNotOurMistake) {
 
 TEST(Gateway, KnowsItsPathsAndMethods) {
   GatewayHarness harness;
-  EXPECT_EQ(harness.Get("/").status, 404);
   EXPECT_EQ(harness.Get("/v1/modelsx").status, 404);
+  EXPECT_EQ(harness.Get("/page/none.js").status, 404);
+  EXPECT_EQ(harness.Post("/", "{}").status, 405);
   EXPECT_EQ(harness.Get("/v1/completions").status, 405);
   EXPECT_EQ(harness.Post("/v1/models", "{}").status, 405);
   test_support::HttpClient form(harness.port());
@@ -80,7 +81,7 @@ TEST(Gateway, NeedsTheKeyWhereThereIsOne) {
   settings.gateway.api_key = "of clients";
   GatewayHarness harness(settings);
   const std::string key = "Authorization: Bearer of clients\r\n";
-  for (const char* path : {"/v1/models", "/metrics", "/nothing"}) {
+  for (const char* path : {"/v1/models", "/metrics", "/stats", "/nothing", "/page/none.js"}) {
     const HttpAnswer answer = harness.Get(path);
     EXPECT_EQ(answer.status, 401) << path;
     EXPECT_EQ(Json::parse(answer.body)["error"]["code"], "invalid_api_key");
@@ -92,6 +93,8 @@ TEST(Gateway, NeedsTheKeyWhereThereIsOne) {
           .status,
       401);
   EXPECT_NE(harness.Get("/health").status, 401);
+  EXPECT_EQ(harness.Get("/").status, 200);  // a browser has no key when it opens a page
+  EXPECT_EQ(harness.Get("/stats", key).status, 200);
   EXPECT_EQ(harness.Get("/v1/models", key).status, 200);
   EXPECT_EQ(harness.Get("/metrics", key).status, 200);
   EXPECT_EQ(harness.Post("/v1/completions", R"({"prompt": "a"})", key).status, 200);
@@ -122,11 +125,57 @@ TEST(Gateway, LetsPagesOfTheGivenOriginsIn) {
   EXPECT_THAT(preflight.headers.at("access-control-allow-headers"), HasSubstr("Authorization"));
 }
 
+TEST(Gateway, ServesThePage) {
+  GatewayHarness harness;
+  const HttpAnswer page = harness.Get("/");
+  EXPECT_EQ(page.status, 200);
+  EXPECT_EQ(page.headers.at("content-type"), "text/html; charset=utf-8");
+  EXPECT_THAT(page.headers.at("content-security-policy"), HasSubstr("default-src 'none'"));
+  EXPECT_THAT(page.body, HasSubstr("</html>"));
+  const HttpAnswer script = harness.Get("/page/main.js?x=1");
+  EXPECT_EQ(script.headers.at("content-type"), "text/javascript; charset=utf-8");
+  const HttpAnswer same = harness.Get(
+      "/page/main.js", absl::StrCat("If-None-Match: ", script.headers.at("etag"), "\r\n"));
+  EXPECT_EQ(same.status, 304);
+  test_support::HttpClient client(harness.port());
+  for (const char* path : {"/", "/health", "/v1/models"}) {
+    client.Send(absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: h\r\n\r\n"));
+    HttpAnswer head = client.ReadHead();  // were there a body, the next head would not be read
+    EXPECT_EQ(head.status, 200) << path;
+    EXPECT_GT(std::stoi(head.headers["content-length"]), 0) << path;
+  }
+  EXPECT_THAT(harness.metrics().Render(), HasSubstr("path=\"/page/main.js\",status=\"304\""));
+}
+
+TEST(Gateway, ServesNoPageWhereNoneIsWanted) {
+  GatewayHarness::Settings settings;
+  settings.gateway.page = false;
+  GatewayHarness harness(settings);
+  EXPECT_EQ(harness.Get("/").status, 404);
+  EXPECT_EQ(harness.Get("/page/main.js").status, 404);
+  EXPECT_EQ(harness.Get("/v1/models").status, 200);
+}
+
+TEST(Gateway, TellsWhatTheWorkerDoes) {
+  GatewayHarness harness;
+  const Json before = Json::parse(harness.Get("/stats").body);
+  EXPECT_EQ(before["model"], "fake-model");
+  EXPECT_EQ(before["requests_running"], 0);
+  EXPECT_TRUE(before["page_hits_total"].is_number_unsigned());
+  GatewayHarness::Settings settings;
+  settings.worker_address = "unix:/nothing/here.sock";
+  GatewayHarness alone(settings);
+  EXPECT_EQ(alone.Get("/stats").status, 503);
+}
+
 TEST(Gateway, TokenizesAndBack) {
   GatewayHarness harness;
   const HttpAnswer tokens = harness.Post("/tokenize", R"({"prompt": "abc"})");
   EXPECT_EQ(Json::parse(tokens.body)["tokens"].dump(), "[97,98,99]");
   EXPECT_EQ(Json::parse(tokens.body)["count"], 3);
+  EXPECT_EQ(
+      harness.Post("/tokenize", R"({"prompt": "abc", "return_tokens": false})").body.find("tokens"),
+      std::string::npos);
   const HttpAnswer chat =
       harness.Post("/tokenize", R"({"messages": [{"role": "user", "content": "hi"}]})");
   EXPECT_EQ(Json::parse(chat.body)["tokens"].dump(), "[104,105]");
