@@ -12,9 +12,14 @@ function fact(name, value, hint) {
 }
 
 export class Answer {
-  constructor(policy) {
+  // `keepEnd`: runs what makes the conversation longer.
+  constructor(policy, keepEnd) {
     this.policy = policy;
+    this.keepEnd = keepEnd;
     this.text = '';
+    this.thought = '';
+    this.shown = {text: 0, thought: 0};  // characters of them that are on the page
+    this.frame = null;
     this.figures = null;  // when it is over: {firstMs, perSecond, cached, prompt, kvShare}
     this.sentAt = 0;
     this.firstAt = null;
@@ -72,18 +77,34 @@ export class Answer {
     if (!content && !thought) return;
     this.firstAt ??= now;
     this.lastAt = now;
-    this.prefill.hidden = true;
-    this.state.textContent = thought ? 'thinking' : 'writing';
-    if (thought) {
-      this.thoughts.hidden = false;
-      this.thoughtText.append(thought);
-    }
-    if (content) {
+    this.text += content ?? '';
+    this.thought += thought ?? '';
+    // A thousand tokens a second are fewer pictures: each costs the layout of the whole answer.
+    this.frame ??= requestAnimationFrame(() => this.draw());
+  }
+
+  // Shows what has come since the last time.
+  draw() {
+    if (this.frame !== null) cancelAnimationFrame(this.frame);
+    this.frame = null;
+    this.keepEnd(() => {
+      if (this.firstAt !== null) this.prefill.hidden = true;
+      if (this.element.hasAttribute('aria-busy') && this.firstAt !== null) {
+        this.state.textContent = this.text === '' ? 'thinking' : 'writing';
+      }
+      const thought = this.thought.slice(this.shown.thought);
+      if (thought !== '') {
+        this.thoughts.hidden = false;
+        this.thoughtText.append(thought);
+        this.shown.thought = this.thought.length;
+      }
       // Most models begin with a space.
-      const shown = this.text.trim() === '' ? content.trimStart() : content;
-      this.text += content;
-      this.body.append(shown);
-    }
+      const text = this.shown.text === 0 ? this.text.trimStart() : this.text.slice(this.shown.text);
+      if (text !== '') {
+        this.body.append(text);
+        this.shown.text = this.text.length;
+      }
+    });
   }
 
   finish() {
@@ -118,6 +139,7 @@ export class Answer {
   }
 
   settle(state) {
+    this.draw();
     this.element.removeAttribute('aria-busy');
     this.prefill.hidden = true;
     this.state.textContent = state;

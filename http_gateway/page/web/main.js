@@ -78,7 +78,7 @@ function showRunning(isRunning) {
 
 function askQuestion(question) {
   const turn = {
-    question, document: reading.text, answers: chosenPolicies().map((policy) => new Answer(policy)),
+    question, document: reading.text, answers: chosenPolicies().map((policy) => new Answer(policy, keepEnd)),
     seed: crypto.getRandomValues(new Uint32Array(1))[0], verdict: element('p', 'verdict', ''),
   };
   turn.verdict.hidden = true;
@@ -130,15 +130,13 @@ async function answerOne(turn, answer, signal) {
       context: contextName, ...sampling(),
     };
     for await (const chunk of api.chat(request, signal)) {
-      keepEnd(() => {
-        if (chunk.progress) {
-          const part = answer.progress(chunk.progress);
-          const step = Math.floor(part * STEPS_TOLD);
-          if (step > told && step < STEPS_TOLD) announce(`${share(part)} is read.`);
-          told = step;
-        }
-        answer.add(chunk, performance.now());
-      });
+      if (chunk.progress) {
+        const part = answer.progress(chunk.progress);
+        const step = Math.floor(part * STEPS_TOLD);
+        if (step > told && step < STEPS_TOLD) announce(`${share(part)} is read.`);
+        told = step;
+      }
+      answer.add(chunk, performance.now());
     }
     keepEnd(() => answer.finish());
     announce(`Answer: ${answer.text.trim().slice(0, 1000)}`);
@@ -161,7 +159,7 @@ function retry(turn) {
   if (running !== null) return;
   turn.answers = turn.answers.map((old) => {
     if (old.reason !== null) return old;
-    const fresh = new Answer(old.policy);
+    const fresh = new Answer(old.policy, keepEnd);
     old.element.replaceWith(fresh.element);
     return fresh;
   });
