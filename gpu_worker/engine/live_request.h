@@ -33,7 +33,7 @@ struct LiveRequest {
   KvNeed need;                       // for its whole life
   bool takes_in_order = false;       // AttentionPolicy::TakesInOrder, as far as is known
   bool asked_store = false;          // Reserve was called: Release must be, too
-  bool only_restores = false;        // of the store it takes what prefill can read, and no more
+  bool takes_only_cached = false;    // of the store it takes what prefill can read, and no more
   bool arena_was_full = false;       // when it was asked last
   uint64_t releases_when_asked = 0;  // LocalEngine::num_releases_ then
   std::optional<SamplingState> sampling;

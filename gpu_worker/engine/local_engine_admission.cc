@@ -59,9 +59,9 @@ void LocalEngine::Reserve(LiveRequest& live) {
 
 void LocalEngine::AskStore(LiveRequest& live) {
   std::optional<ReserveRequest> request = ClaimSegments(live.kv, live.need);
-  live.only_restores = request.has_value() && request->cached_only;
+  live.takes_only_cached = request.has_value() && request->cached_only;
   // Without a store, what needs no extents does not wait for it.
-  if (!request.has_value() || (live.only_restores && !parts_.store->attached())) {
+  if (!request.has_value() || (live.takes_only_cached && !parts_.store->attached())) {
     live.state = RequestState::kPrefill;
     return;
   }
@@ -78,7 +78,7 @@ void LocalEngine::AskStore(LiveRequest& live) {
 void LocalEngine::TakeAnswer(ReserveAnswer answer) {
   LiveRequest* live = Find(answer.sequence_id);
   if (live == nullptr || live->state != RequestState::kReserving) return;
-  if (answer.extents.ok() || live->only_restores) {
+  if (answer.extents.ok() || live->takes_only_cached) {
     // What only looked for segments does without them.
     BeginPrefill(*live, std::move(answer.extents).value_or(std::vector<Extent>()));
     return;

@@ -110,7 +110,7 @@ bool LocalEngine::PollIndexing() {
     } else if (*done) {
       for (const auto& lane : lanes_) lane->Leave(live->kv);
       live->state = RequestState::kDecoding;
-      if (live->only_restores && live->asked_store) {
+      if (live->takes_only_cached && live->asked_store) {
         parts_.store->Release(live->kv.sequence_id);
         ++num_releases_;
         live->asked_store = false;

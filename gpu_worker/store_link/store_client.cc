@@ -243,7 +243,8 @@ absl::StatusOr<std::vector<Extent>> StoreClient::Reserve(const ReserveRequest& w
   RETURN_IF_ERROR(
       Call(&v1::KvStoreService::Stub::AsyncReserveExtents, request, &response, timeout));
   // More than once only if others have committed more of these segments meanwhile.
-  for (uint32_t compared = 0; response.compare_segments() > compared;) {
+  for (uint32_t compared = 0; response.compare_segments() > compared &&
+                              response.compare_segments() <= wanted.segments.size();) {
     compared = response.compare_segments();
     AddIdentities(wanted, compared, &request);
     request.set_call_number(++call_number_);

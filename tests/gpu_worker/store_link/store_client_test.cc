@@ -150,6 +150,83 @@ TEST(StoreClientTest, ReturnsTheStoresCodes) {
   EXPECT_EQ(second.Attach(Request(), kLong).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
+// The connection breaks, and the worker, which still has the memory, is in the middle of a segment.
+TEST(StoreClientTest, WhatALiveFormerWorkerMayWriteToIsNotGivenAway) {
+  InProcessStore store;
+  auto first = std::make_unique<StoreClient>(store.target(), GoOn);
+  auto memory = first->Attach(Request(), kLong);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  const auto theirs = first->Reserve(ReserveRequest::Unnamed(1, {1024}), false, kLong);
+  ASSERT_TRUE(theirs.ok()) << theirs.status();
+  first.reset();
+  while (store.Stats().worker_attached()) absl::SleepFor(absl::Milliseconds(2));
+  const uint64_t all = store.Stats().arena_pages();
+  EXPECT_EQ(store.Stats().free_pages(), all - theirs->front().num_pages);
+  StoreClient second(store.target(), GoOn);
+  ASSERT_TRUE(second.Attach(Request(), kLong).ok());
+  const auto ours = second.Reserve(ReserveRequest::Unnamed(1, {1024}), false, kLong);
+  ASSERT_TRUE(ours.ok()) << ours.status();
+  EXPECT_NE(ours->front().first_page, theirs->front().first_page);
+  *memory = {};  // as the end of its process does
+  while (store.Stats().free_pages() < all - ours->front().num_pages) {
+    absl::SleepFor(absl::Milliseconds(2));
+  }
+}
+
+TEST(StoreClientTest, ManySegmentsComeBackInManyParts) {
+  kvstore::TemporaryFolder folder;
+  kvstore::StoreServerOptions options;
+  options.arena_bytes = 64 << 20;
+  options.socket_dir = folder.path();
+  const auto server = kvstore::StoreServer::Start(options);
+  ASSERT_TRUE(server.ok() && (*server)->ObtainArena([] { return false; }).ok());
+  v1::AttachWorkerRequest attach = Request();
+  attach.mutable_geometry()->set_num_layers(1);
+  attach.mutable_geometry()->set_num_kv_heads(1);
+  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const std::string target = "unix:" + folder.path() + "/kv_store.sock";
+  auto client = std::make_unique<StoreClient>(target, GoOn);
+  auto memory = client->Attach(attach, kLong);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  ExtentLedger ledger;
+  constexpr uint64_t kSegments = 150;
+  for (uint64_t id = 1; id <= kSegments; ++id) {
+    const auto identity = kvstore::NamedChain({static_cast<int32_t>(id)})[0];
+    const ReserveRequest request = kvstore::NamedRequest(id, {identity});
+    const auto extents = client->Reserve(request, false, kLong);
+    ASSERT_TRUE(extents.ok()) << extents.status();
+    const Extent& extent = extents->front();
+    ledger.Reserve(request, *extents);
+    kvstore::WriteSegment(memory->arena.bytes().subspan(size_t{extent.first_page} * kPageBytes,
+                                                        size_t{extent.num_pages} * kPageBytes),
+                          geometry, 4, 1024);
+    v1::Segment segment;
+    segment.set_extent_id(extent.id);
+    segment.set_token_begin(4);
+    segment.set_token_count(1024);
+    ToProto(identity, segment.mutable_identity());
+    const auto committed = client->Commit(id, {segment}, kLong);
+    ASSERT_TRUE(committed.ok()) << committed.status();
+    ledger.Commit(id, extent.id, 4, committed->front().num_pages,
+                  std::make_shared<const SegmentIdentity>(identity));
+    if (id % 3 == 0) ledger.Release(id);
+  }
+  client = std::make_unique<StoreClient>(target, GoOn);
+  absl::Status status = absl::UnavailableError("not yet");
+  while (absl::IsFailedPrecondition(status) || absl::IsUnavailable(status)) {  // the old lease ends
+    status = client->HandBack(attach, *memory, ledger, kLong, /*part_bytes=*/8 << 10);
+  }
+  ASSERT_TRUE(status.ok()) << status;
+  auto stub =
+      v1::KvStoreService::NewStub(grpc::CreateChannel(target, grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  v1::GetStatsResponse stats;
+  ASSERT_TRUE(stub->GetStats(&context, {}, &stats).ok());
+  EXPECT_EQ(stats.named_segments(), kSegments);
+  EXPECT_EQ(stats.sequences(), kSegments - kSegments / 3);
+  EXPECT_GT(stats.unreferenced_pages(), 0u);
+}
+
 // Takes 100 ms for each part of a declaration, as a slow machine would.
 class SlowStore final : public v1::KvStoreService::Service {
  public:
