@@ -60,6 +60,9 @@ class Served:
     def text(self):
         return self.log.read_text(encoding="utf-8")
 
+    def find_worker_port(self):
+        return int(re.findall(r"gpu_worker: serving \S+ on 127\.0\.0\.1:(\d+)", self.text())[-1])
+
     def find_port(self):
         found = re.findall(r"http_gateway: serving \S+ on 127\.0\.0\.1:(\d+)", self.text())
         if not found:
