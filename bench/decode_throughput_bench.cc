@@ -213,6 +213,7 @@ class DecodeBench {
   // Returns the seconds of the step.
   double Step() {
     const absl::Time begin = absl::Now();
+    Must(memory_->cache().BeginStep());
     const auto tokens = Must(step_->Run(batch_));
     const double seconds = Seconds(begin, absl::Now());
     for (size_t i = 0; i < batch_.size(); ++i) {

@@ -174,7 +174,7 @@ class FirstTokenBench {
     live->kv.total_tokens = tokens + settings_.decode_steps + 1;
     live->sampling = Must(SamplingState::Create(*backend_.device, *backend_.stream, live->request,
                                                 {}, config_.vocab_size));
-    memory_->Reserve(policy.Need(tokens, live->kv.total_tokens), 0, live->kv);
+    memory_->Reserve(policy.Need({}, tokens, live->kv.total_tokens), 0, live->kv);
     return live;
   }
 

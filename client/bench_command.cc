@@ -28,6 +28,7 @@
 #include "client/request_flags.h"
 #include "client/workload.h"
 #include "common/build_info/build_info.h"
+#include "common/rpc/policy_name.h"
 
 namespace retroinfer::client {
 namespace {
@@ -190,7 +191,7 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
       {"output_len", options.output_len},
       {"max_concurrency", options.max_concurrency},
       {"load_seed", options.load_seed},
-      {"policy", policy == v1::ATTENTION_POLICY_FULL ? "full" : "wave"},
+      {"policy", common::NameOfPolicy(policy)},
       {"retrieval_ratio",
        asked.has_retrieval_ratio() ? asked.retrieval_ratio() : server_default.retrieval_ratio()},
       {"estimation_ratio",

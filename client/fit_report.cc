@@ -35,11 +35,12 @@ MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
           .block_cache_bytes = input.block_cache_bytes};
 }
 
-// A plan under which one request of `context` tokens runs, with either policy.
+// A plan under which one request of `context` tokens runs, with one of the policies.
 std::optional<MemoryPlan> PlanFor(const FitInput& input, int64_t context) {
   auto plan = PlanMemory(PlanInput(input, context));
   if (!plan.ok()) return std::nullopt;
-  if (std::max(plan->wave_capacity_tokens, plan->full_capacity_tokens) < context) {
+  const PolicyCapacities& capacities = plan->capacity_tokens;
+  if (*std::max_element(capacities.tokens.begin(), capacities.tokens.end()) < context) {
     return std::nullopt;
   }
   return *plan;
@@ -182,8 +183,11 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
   };
   if (!report.status.ok()) json["problem"] = std::string(report.status.message());
   if (report.plan.has_value()) {
-    json["kv_capacity_tokens_wave"] = report.plan->wave_capacity_tokens;
-    json["kv_capacity_tokens_full"] = report.plan->full_capacity_tokens;
+    for (size_t i = 0; i < kNumPolicies; ++i) {
+      const auto kind = static_cast<PolicyKind>(i);
+      json["kv_capacity_tokens_" + std::string(PolicyName(kind))] =
+          report.plan->capacity_tokens[kind];
+    }
   }
   return json.dump(2);
 }

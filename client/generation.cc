@@ -13,6 +13,7 @@
 #include "client/context_affinity.h"
 #include "client/number_format.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/policy_name.h"
 #include "common/status/error_reason.h"
 
 namespace retroinfer::client {
@@ -168,8 +169,7 @@ std::string FinishJson(const v1::GenerateRequest& request, const GenerationOutco
     }
   }
   if (request.attention().policy() != v1::ATTENTION_POLICY_UNSPECIFIED) {
-    json["policy"] = absl::AsciiStrToLower(absl::StripPrefix(
-        v1::AttentionPolicy_Name(request.attention().policy()), "ATTENTION_POLICY_"));
+    json["policy"] = common::NameOfPolicy(request.attention().policy());
   }
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -17,6 +17,7 @@
 #include "common/config/byte_size.h"
 #include "common/config/socket_dir.h"
 #include "common/kv/kv_geometry.h"
+#include "common/rpc/policy_name.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
 
 namespace retroinfer::client {
@@ -52,10 +53,13 @@ void PrintWorker(const WorkerInfo& info, const std::string& address, std::FILE* 
                info.architecture().c_str(), info.compute_dtype().c_str());
   std::fprintf(out, "  device          %s (%s)\n", info.device_name().c_str(),
                info.backend().c_str());
-  std::fprintf(out, "  longest request %s tokens; capacity %s with wave, %s with full\n",
-               WithThousands(info.max_model_len()).c_str(),
-               WithThousands(info.kv_capacity_tokens_wave()).c_str(),
-               WithThousands(info.kv_capacity_tokens_full()).c_str());
+  std::string capacities;
+  for (const auto& capacity : info.kv_capacities()) {
+    absl::StrAppend(&capacities, capacities.empty() ? "" : ", ", WithThousands(capacity.tokens()),
+                    " with ", common::NameOfPolicy(capacity.policy()));
+  }
+  std::fprintf(out, "  longest request %s tokens; capacity %s\n",
+               WithThousands(info.max_model_len()).c_str(), capacities.c_str());
   std::fprintf(out, "  requests        %s running, %s waiting\n",
                WithThousands(stats.requests_running()).c_str(),
                WithThousands(stats.requests_waiting()).c_str());
@@ -96,27 +100,29 @@ void PrintStore(const StoreStats& stats, const std::string& address, std::FILE* 
 
 nlohmann::json WorkerJson(const WorkerInfo& info) {
   const generation::v1::WorkerStats& stats = info.stats();
-  return {{"model", info.model_name()},
-          {"version", info.server_version()},
-          {"revision", info.server_revision()},
-          {"device", info.device_name()},
-          {"device_backend", info.backend()},
-          {"uptime_s", stats.uptime().seconds()},
-          {"max_model_len", info.max_model_len()},
-          {"kv_capacity_tokens_wave", info.kv_capacity_tokens_wave()},
-          {"kv_capacity_tokens_full", info.kv_capacity_tokens_full()},
-          {"requests_running", stats.requests_running()},
-          {"requests_waiting", stats.requests_waiting()},
-          {"prompt_tokens_total", stats.prompt_tokens_total()},
-          {"generation_tokens_total", stats.generation_tokens_total()},
-          {"dense_blocks_used", stats.dense_blocks_used()},
-          {"dense_blocks_total", stats.dense_blocks_total()},
-          {"meta_blocks_used", stats.meta_blocks_used()},
-          {"meta_blocks_total", stats.meta_blocks_total()},
-          {"slots_used", stats.slots_used()},
-          {"slots_total", stats.slots_total()},
-          {"page_hit_ratio", HitPercent(stats) / 100},
-          {"store_attached", stats.store_attached()}};
+  nlohmann::json json = {{"model", info.model_name()},
+                         {"version", info.server_version()},
+                         {"revision", info.server_revision()},
+                         {"device", info.device_name()},
+                         {"device_backend", info.backend()},
+                         {"uptime_s", stats.uptime().seconds()},
+                         {"max_model_len", info.max_model_len()},
+                         {"requests_running", stats.requests_running()},
+                         {"requests_waiting", stats.requests_waiting()},
+                         {"prompt_tokens_total", stats.prompt_tokens_total()},
+                         {"generation_tokens_total", stats.generation_tokens_total()},
+                         {"dense_blocks_used", stats.dense_blocks_used()},
+                         {"dense_blocks_total", stats.dense_blocks_total()},
+                         {"meta_blocks_used", stats.meta_blocks_used()},
+                         {"meta_blocks_total", stats.meta_blocks_total()},
+                         {"slots_used", stats.slots_used()},
+                         {"slots_total", stats.slots_total()},
+                         {"page_hit_ratio", HitPercent(stats) / 100},
+                         {"store_attached", stats.store_attached()}};
+  for (const auto& capacity : info.kv_capacities()) {
+    json["kv_capacity_tokens_" + common::NameOfPolicy(capacity.policy())] = capacity.tokens();
+  }
+  return json;
 }
 
 nlohmann::json StoreJson(const StoreStats& stats) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/time/time.h"
+#include "common/rpc/policy_name.h"
 
 namespace retroinfer::client {
 namespace {
@@ -89,11 +90,10 @@ void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
   app.add_option_function<std::string>(
          "--policy",
          [request](const std::string& policy) {
-           request->mutable_attention()->set_policy(policy == "full" ? v1::ATTENTION_POLICY_FULL
-                                                                     : v1::ATTENTION_POLICY_WAVE);
+           request->mutable_attention()->set_policy(*common::PolicyNamed(policy));
          },
          "Attention: wave (clusters that matter, others estimated) or full (exact)")
-      ->check(CLI::IsMember({"wave", "full"}))
+      ->check(CLI::IsMember(common::PolicyNames()))
       ->group(kAttentionGroup);
   app.add_option_function<double>(
          "--retrieval-ratio",

@@ -16,6 +16,7 @@
 #include "client/supervisor.h"
 #include "common/build_info/build_info.h"
 #include "common/log/process_log.h"
+#include "common/rpc/policy_name.h"
 #include "common/service/service_notifier.h"
 #include "common/shm/folder_lock.h"
 #include "common/status/status_macros.h"
@@ -36,10 +37,14 @@ void LogReady(const ServeOptions& options) {
   if (!(*connection)->stub().GetModelInfo(&context, {}, &info).ok()) return;
   spdlog::info("{} is ready at {}", info.model_name(), ListenAddresses(options));
   if (HasGateway(options)) spdlog::info("OpenAI's HTTP API is at {}", options.Passed("--http"));
-  spdlog::info(
-      "KV capacity: {} tokens with policy wave, {} with policy full; longest request {} tokens",
-      WithThousands(info.kv_capacity_tokens_wave()), WithThousands(info.kv_capacity_tokens_full()),
-      WithThousands(info.max_model_len()));
+  std::string capacities;
+  for (const auto& capacity : info.kv_capacities()) {
+    absl::StrAppend(&capacities, WithThousands(capacity.tokens()),
+                    capacities.empty() ? " tokens" : "", " with policy ",
+                    common::NameOfPolicy(capacity.policy()), ", ");
+  }
+  spdlog::info("KV capacity: {}longest request {} tokens", capacities,
+               WithThousands(info.max_model_len()));
 }
 
 // The folder for this `serve` alone. Services that somebody else runs there would be taken for its

@@ -68,24 +68,30 @@ std::unique_ptr<WavePolicy> WaveMemory::CreateWavePolicy() {
   Device& device = *backend_.device;
   Ops& ops = *backend_.ops;
   const WaveIndexSettings index{.dense_below = sizes_.dense_below};
-  WavePolicy::Parts parts{.device = &device,
-                          .ops = &ops,
-                          .stream = backend_.stream.get(),
-                          .memory = memory_.get(),
-                          .cache = cache_.get()};
+  SequenceSegments::Parts parts{.device = &device,
+                                .ops = &ops.index(),
+                                .stream = backend_.stream.get(),
+                                .memory = memory_.get(),
+                                .cache = cache_.get()};
   parts.builder = Must(SegmentBuilder::Create(
       device, ops, *backend_.background, memory_->meta_pool(),
       {.host = arena_, .device = cache_->device_arena()}, index,
       {.max_open_segments =
            static_cast<int32_t>(sizes_.segment_tokens.size()) + sizes_.max_batch}));
-  parts.decode = Must(WaveDecode::Create(device, ops, *backend_.stream, *cache_,
-                                         memory_->dense_pool(), memory_->meta_pool(),
-                                         {.num_query_heads = sizes_.num_query_heads,
-                                          .max_batch = sizes_.max_batch,
-                                          .max_tokens = sizes_.max_model_len,
-                                          .radius_weight = index.radius_weight}));
+  auto decode = Must(WaveDecode::Create(device, ops, *backend_.stream, *cache_,
+                                        memory_->dense_pool(), memory_->meta_pool(),
+                                        {.num_query_heads = sizes_.num_query_heads,
+                                         .max_batch = sizes_.max_batch,
+                                         .max_tokens = sizes_.max_model_len,
+                                         .radius_weight = index.radius_weight}));
   parts.on_built = [](const SequenceKv&, size_t, int64_t) {};
-  return Must(WavePolicy::Create(index, sizes_.max_batch, std::move(parts)));
+  segments_ = Must(SequenceSegments::Create(index, std::move(parts)));
+  return Must(WavePolicy::Create(sizes_.max_batch, {.device = &device,
+                                                    .ops = &ops.attention(),
+                                                    .stream = backend_.stream.get(),
+                                                    .memory = memory_.get(),
+                                                    .segments = segments_.get(),
+                                                    .decode = std::move(decode)}));
 }
 
 PageId WaveMemory::Reserve(const KvNeed& need, PageId first_page, SequenceKv& kv) {

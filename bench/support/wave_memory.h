@@ -32,6 +32,7 @@ class WaveMemory {
   WaveMemory(test_support::Backend& backend, Sizes sizes);
 
   std::unique_ptr<FullPolicy> CreateFullPolicy();
+  // It must not outlive this; one at a time.
   std::unique_ptr<WavePolicy> CreateWavePolicy();
   // Reserves what a sequence needs, with extents from `first_page` of the arena on. Returns the
   // page behind them.
@@ -53,6 +54,7 @@ class WaveMemory {
   std::unique_ptr<kvstore::DataPlaneServer> store_;
   std::unique_ptr<BlockCache> cache_;
   std::unique_ptr<KvMemory> memory_;
+  std::unique_ptr<SequenceSegments> segments_;
   uint64_t next_extent_ = 1;
 };
 

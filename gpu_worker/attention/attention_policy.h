@@ -19,8 +19,10 @@ class AttentionPolicy {
  public:
   virtual ~AttentionPolicy() = default;
 
-  // What a sequence of `prompt_tokens` that may grow to `total_tokens` must reserve.
-  virtual KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const = 0;
+  // What a sequence of `prompt_tokens` that may grow to `total_tokens` must reserve. May be called
+  // on any thread.
+  virtual KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
+                      int64_t total_tokens) const = 0;
 
   // Takes over one layer of a prompt's KV: tokens [0, prompt_tokens) are in `kv`, cached ones
   // included, which must stay untouched until LayerTaken(layer). Layers come in order.

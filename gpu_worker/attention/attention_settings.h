@@ -1,20 +1,43 @@
 // Which attention policy a request uses, and its budgets.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <string_view>
 
 #include "gpu_worker/ops/index/cluster_select.h"
 
 namespace retroinfer {
 
-enum class PolicyKind {
+// What each needs, holds and is made from is in policy_table.h.
+enum class PolicyKind : uint8_t {
   kFull,  // exact attention over the whole context, in device memory
   kWave,  // tripartite attention: steady zone, retrieved clusters, estimated clusters
 };
+// By kind. The API's enum has the same names, behind ATTENTION_POLICY_ and in capitals.
+inline constexpr std::string_view kPolicyNames[] = {"full", "wave"};
+inline constexpr size_t kNumPolicies = std::size(kPolicyNames);
+
 constexpr std::string_view PolicyName(PolicyKind kind) {
-  return kind == PolicyKind::kFull ? "full" : "wave";
+  return kPolicyNames[static_cast<size_t>(kind)];
 }
+// Returns nothing for a name that no policy has.
+constexpr std::optional<PolicyKind> PolicyOfName(std::string_view name) {
+  for (size_t i = 0; i < kNumPolicies; ++i) {
+    if (kPolicyNames[i] == name) return static_cast<PolicyKind>(i);
+  }
+  return std::nullopt;
+}
+
+// A number of tokens for each policy: the largest context, prompt and output, that it can hold.
+struct PolicyCapacities {
+  std::array<int64_t, kNumPolicies> tokens{};
+  int64_t& operator[](PolicyKind kind) { return tokens[static_cast<size_t>(kind)]; }
+  int64_t operator[](PolicyKind kind) const { return tokens[static_cast<size_t>(kind)]; }
+};
 
 struct AttentionSettings {
   PolicyKind policy = PolicyKind::kWave;

@@ -22,7 +22,8 @@ absl::StatusOr<std::unique_ptr<FullPolicy>> FullPolicy::Create(
   return policy;
 }
 
-KvNeed FullPolicy::Need(int64_t /*prompt_tokens*/, int64_t total_tokens) const {
+KvNeed FullPolicy::Need(const AttentionSettings& /*settings*/, int64_t /*prompt_tokens*/,
+                        int64_t total_tokens) const {
   const int64_t window = std::max<int64_t>(0, total_tokens - kSinkTokens);
   return {.dense_blocks =
               static_cast<int32_t>(1 + (window + kDenseBlockTokens - 1) / kDenseBlockTokens),

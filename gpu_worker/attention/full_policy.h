@@ -16,7 +16,8 @@ class FullPolicy final : public AttentionPolicy {
       Device& device, AttentionOps& ops, Stream& stream, const DensePoolView& pool,
       BlockTables& tables, int32_t num_query_heads, int32_t max_batch);
 
-  KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override;
+  KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
+              int64_t total_tokens) const override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& /*sequence*/) const override { return true; }

@@ -2,6 +2,7 @@
 // All of it is reserved when the sequence is admitted, so that no decode step can run out.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -33,6 +34,13 @@ struct SequenceKv {
   // ones. The window holds tokens [window_begin, num_tokens).
   std::vector<DenseBlockId> dense_blocks;
   int64_t window_begin = kSinkTokens;
+  // The window's oldest blocks leave it and go to the end, where it will grow into them again. The
+  // block tables do not know yet.
+  void DropWindowBlocks(uint32_t num_blocks) {
+    const auto oldest = dense_blocks.begin() + 1;
+    std::rotate(oldest, oldest + num_blocks, dense_blocks.end());
+    window_begin += int64_t{num_blocks} * kDenseBlockTokens;
+  }
 
   // Index. The first `num_indexed_blocks` meta blocks are live; the others are reserved for
   // segments to come, as are extents.

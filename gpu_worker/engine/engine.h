@@ -20,8 +20,7 @@ namespace retroinfer {
 
 struct EngineLimits {
   int64_t max_model_len = 0;            // prompt + generated tokens of one request
-  int64_t kv_capacity_tokens_full = 0;  // largest context that policy `full` can hold
-  int64_t kv_capacity_tokens_wave = 0;  // largest context that policy `wave` can hold
+  PolicyCapacities kv_capacity_tokens;  // largest context that each policy can hold
   int32_t max_batch = 0;                // decode batch
   int64_t max_live_requests = 0;        // waiting and running
 };

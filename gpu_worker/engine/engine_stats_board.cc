@@ -93,8 +93,9 @@ void EngineStatsBoard::AddCacheStats(EngineStats& stats) {
   stats.evictions_kept = counters.evictions_kept;
   stats.page_fills = counters.fills;
   stats.arena_bytes_in = counters.misses * kPageBytes;
-  stats.arena_bytes_out = sources_.builder->bytes_written();
-  stats.segments_built = sources_.builder->num_built();
+  stats.arena_bytes_out = sources_.segments->builder().bytes_written();
+  stats.segments_built = sources_.segments->builder().num_built();
+  stats.segments_late = sources_.segments->num_late();
 }
 
 }  // namespace retroinfer

@@ -7,11 +7,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "gpu_worker/attention/kv_memory.h"
+#include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/segment_store.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
-#include "gpu_worker/wave_index/segment_builder.h"
 
 namespace retroinfer {
 
@@ -23,7 +23,7 @@ class EngineStatsBoard {
     const KvMemory* memory = nullptr;
     BlockCache* cache = nullptr;
     const SegmentStore* store = nullptr;
-    const SegmentBuilder* builder = nullptr;
+    const SequenceSegments* segments = nullptr;
   };
 
   explicit EngineStatsBoard(const Sources& sources) : sources_(sources) {}

@@ -38,13 +38,15 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
               .memory = parts_.memory.get(),
               .cache = parts_.cache.get(),
               .store = parts_.store,
-              .builder = &parts_.wave->builder()}) {
+              .segments = parts_.segments.get()}) {
   const MemoryPlan& plan = options.plan;
   limits_ = {.max_model_len = plan.OfRequests(plan.max_model_len),
-             .kv_capacity_tokens_full = plan.OfRequests(plan.full_capacity_tokens),
-             .kv_capacity_tokens_wave = plan.OfRequests(plan.wave_capacity_tokens),
+             .kv_capacity_tokens = {},
              .max_batch = plan.max_batch,
              .max_live_requests = static_cast<int64_t>(options.max_live_requests)};
+  for (const PolicyEntry& entry : PolicyTable()) {
+    limits_.kv_capacity_tokens[entry.kind] = plan.OfRequests(plan.capacity_tokens[entry.kind]);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngineOptions& options,
@@ -99,7 +101,7 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   // Hashing a long prompt takes milliseconds: on the caller's thread.
   NamedPrefix prefix;
   if (options_.share_segments) {
-    prefix = NamePrefix(request.prompt, parts_.wave->settings().dense_below,
+    prefix = NamePrefix(request.prompt, parts_.segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);
   }
   return inbox_->Submit({std::move(request), std::move(sink), absl::Now(), std::move(prefix)});
@@ -197,14 +199,14 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->request = std::move(submission.request);
   live->sink = std::move(submission.sink);
   live->submitted = submission.submitted;
-  live->policy = &PolicyOf(live->request.attention);
+  live->policy = &parts_.policies.Of(live->request.attention.policy);
   live->kv.sequence_id = next_sequence_id_++;
   live->kv.settings = live->request.attention;
   live->kv.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
   live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
   live->kv.prompt = live->request.prompt;
   live->kv.prefix = std::move(submission.prefix);
-  live->need = live->policy->Need(live->kv.prompt_tokens, live->kv.total_tokens);
+  live->need = live->policy->Need(live->kv.settings, live->kv.prompt_tokens, live->kv.total_tokens);
   live->takes_in_order = live->policy->TakesInOrder(live->kv);
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
                                                    options_.eos_token_ids);
@@ -300,12 +302,9 @@ void LocalEngine::TendBackground(bool worked) {
   });
   if (urgent == background_is_urgent_) return;
   background_is_urgent_ = urgent;
-  parts_.wave->SetUrgent(urgent);
+  parts_.segments->SetUrgent(urgent);
 }
 
-void LocalEngine::UpdateStats() {
-  stats_.counters().segments_late = parts_.wave->num_late_segments();
-  stats_.Update(CountRequests(live_), sampler_->waited_ns());
-}
+void LocalEngine::UpdateStats() { stats_.Update(CountRequests(live_), sampler_->waited_ns()); }
 
 }  // namespace retroinfer

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "common/log/log_rate_limiter.h"
-#include "gpu_worker/attention/full_policy.h"
 #include "gpu_worker/attention/kv_memory.h"
-#include "gpu_worker/attention/wave_policy.h"
+#include "gpu_worker/attention/policy_table.h"
+#include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/engine_stats_board.h"
@@ -32,7 +32,6 @@
 #include "gpu_worker/engine/scheduler/scheduler.h"
 #include "gpu_worker/engine/segment_store.h"
 #include "gpu_worker/engine/work_clock.h"
-#include "gpu_worker/synthetic/synthetic_context.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 
 namespace retroinfer {
@@ -62,13 +61,9 @@ struct EngineParts {
   SegmentStore* store = nullptr;
   std::unique_ptr<KvMemory> memory;
   std::unique_ptr<BlockCache> cache;
-  std::unique_ptr<FullPolicy> full;
-  std::unique_ptr<WavePolicy> wave;
-  // What requests of either kind attend through: `full` and `wave`, or what decorates them.
-  AttentionPolicy* full_requests = nullptr;
-  AttentionPolicy* wave_requests = nullptr;
-  std::unique_ptr<SyntheticContext> synthetic_context;
-  std::vector<std::unique_ptr<AttentionPolicy>> decorators;
+  std::unique_ptr<SequenceSegments> segments;
+  std::shared_ptr<void> decoration;  // what decorated policies need
+  PolicySet policies;
 };
 
 class LocalEngine final : public Engine {
@@ -106,7 +101,6 @@ class LocalEngine final : public Engine {
   // Admission.
   void EndLateRequests();
   absl::Status CheckFits(const GenerationRequest& request) const;
-  AttentionPolicy& PolicyOf(const AttentionSettings& settings) const;
   void Reserve(LiveRequest& live);
   void AskStore(LiveRequest& live);
 
@@ -123,6 +117,7 @@ class LocalEngine final : public Engine {
   void FinishGroup(PrefillLane& lane);
   void EndGroup(PrefillLane& lane, const absl::Status& status);
   void RunDecodeStep(const StepPlan& plan);
+  void EndBatch(const absl::Status& status);
 
   bool PollEnding();
   void TendBackground(bool worked);

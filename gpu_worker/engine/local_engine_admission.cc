@@ -10,14 +10,11 @@
 
 namespace retroinfer {
 
-AttentionPolicy& LocalEngine::PolicyOf(const AttentionSettings& settings) const {
-  return settings.policy == PolicyKind::kFull ? *parts_.full_requests : *parts_.wave_requests;
-}
-
 absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t total = prompt + request.sampling.max_tokens;
-  const KvNeed need = PolicyOf(request.attention).Need(prompt, total);
+  const KvNeed need =
+      parts_.policies.Of(request.attention.policy).Need(request.attention, prompt, total);
   uint64_t pages = 0;
   for (const uint32_t tokens : need.segment_tokens) {
     pages += SegmentLayout(options_.plan.geometry, tokens).max_pages;
@@ -25,10 +22,7 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   if (parts_.memory->CouldFit(need) && pages <= parts_.store->arena_pages()) {
     return absl::OkStatus();
   }
-  const bool is_full = request.attention.policy == PolicyKind::kFull;
-  const int64_t capacity =
-      is_full ? limits_.kv_capacity_tokens_full : limits_.kv_capacity_tokens_wave;
-  return CapacityExceededError(prompt, request.sampling.max_tokens, capacity,
+  return CapacityExceededError(prompt, request.sampling.max_tokens, limits_.kv_capacity_tokens,
                                request.attention.policy);
 }
 

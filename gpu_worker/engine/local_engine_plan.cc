@@ -223,6 +223,11 @@ void LocalEngine::ReportProgress(const PrefillLane& lane) {
   }
 }
 
+void LocalEngine::EndBatch(const absl::Status& status) {
+  spdlog::error("decode step {}: {}", stats_.counters().decode_steps, status.ToString());
+  for (LiveRequest* const live : batch_) End(*live, FinishReason::kError, status);
+}
+
 void LocalEngine::RunDecodeStep(const StepPlan& plan) {
   batch_.clear();
   Work work{.steps = 1};
@@ -235,6 +240,9 @@ void LocalEngine::RunDecodeStep(const StepPlan& plan) {
   }
   if (batch_.empty()) return;
   clock_->Begin();
+  if (const absl::Status status = parts_.cache->BeginStep(); !status.ok()) {
+    return EndBatch(status);
+  }
   const absl::StatusOr<std::span<const OutputToken>> tokens = decode_step_->Run(std::span(batch_));
   EngineStats& counters = stats_.counters();
   ++counters.decode_steps;
@@ -243,9 +251,7 @@ void LocalEngine::RunDecodeStep(const StepPlan& plan) {
   counters.decode_graphs_recorded = step.graphs.recorded;
   counters.decode_graphs_launched = step.graphs.launched;
   if (!tokens.ok()) {
-    spdlog::error("decode step {}: {}", counters.decode_steps, tokens.status().ToString());
-    for (LiveRequest* live : batch_) End(*live, FinishReason::kError, tokens.status());
-    return;
+    return EndBatch(tokens.status());
   }
   clock_->Synchronized(work);
   const absl::Time now = absl::Now();

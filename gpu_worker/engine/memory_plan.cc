@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 #include "common/kv/segment_layout.h"
 #include "common/shm/data_plane.h"
+#include "gpu_worker/attention/policy_table.h"
 #include "gpu_worker/ops/attention/decode_attention.h"
 #include "gpu_worker/ops/dense_pool.h"
 #include "gpu_worker/ops/meta_pool.h"
@@ -156,12 +157,19 @@ size_t MemoryPlan::total_bytes() const {
 }
 
 std::string MemoryPlan::ToString() const {
-  return absl::StrCat(
+  std::string text = absl::StrCat(
       "weights ", Gib(weight_bytes), ", activations ", Gib(activation_bytes), ", dense KV ",
       Gib(dense_bytes()), " (", dense_blocks, " blocks), index ", Gib(meta_bytes()), " (",
       meta_blocks, " blocks), block cache ", Gib(block_cache_bytes()), " (", num_slots,
-      " slots), not used ", Gib(unused_bytes), "\nKV capacity: ", wave_capacity_tokens,
-      " tokens with wave attention, ", full_capacity_tokens, " with full attention");
+      " slots), not used ", Gib(unused_bytes), "\nKV capacity: ");
+  for (size_t i = kNumPolicies; i-- > 0;) {
+    const auto kind = static_cast<PolicyKind>(i);
+    const bool is_first = i + 1 == kNumPolicies;
+    absl::StrAppend(&text, is_first ? "" : ", ", capacity_tokens[kind],
+                    is_first ? " tokens with " : " with ", std::string(PolicyName(kind)),
+                    " attention");
+  }
+  return text;
 }
 
 size_t PlannableGpuBytes(size_t bytes) { return bytes - std::min(bytes / 4, size_t{1} << 30); }
@@ -203,12 +211,10 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   }
   Split(input, demand, input.available_bytes - fixed, plan);
   plan.unused_bytes = input.available_bytes - plan.total_bytes();
-  plan.full_capacity_tokens = std::min(
-      input.max_model_len, int64_t{plan.dense_blocks - 1} * kDenseBlockTokens + kSinkTokens);
-  const int64_t indexed = arena_tokens == 0 ? 0 : kSinkTokens + arena_tokens + kDenseBlockTokens;
-  plan.wave_capacity_tokens =
-      std::min(input.max_model_len,
-               std::max(std::min(plan.full_capacity_tokens, input.dense_below), indexed));
+  plan.capacity_tokens = CapacitiesOf({.max_model_len = input.max_model_len,
+                                       .dense_blocks = plan.dense_blocks,
+                                       .arena_tokens = arena_tokens,
+                                       .dense_below = input.dense_below});
   return plan;
 }
 

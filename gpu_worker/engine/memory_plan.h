@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
+#include "gpu_worker/attention/attention_settings.h"
 
 namespace retroinfer {
 
@@ -48,8 +49,7 @@ struct MemoryPlan {
   int64_t synthetic_tokens = 0;
   int64_t short_lane_tokens = 0;  // of the second prefill lane
   int32_t max_batch = 0;
-  int64_t full_capacity_tokens = 0;  // largest context of policy `full`
-  int64_t wave_capacity_tokens = 0;  // largest context of policy `wave`
+  PolicyCapacities capacity_tokens;  // largest context of each policy
   size_t unused_bytes = 0;           // of what was available
 
   // What a context of `tokens` leaves for a request's prompt and output: all but what is synthetic.

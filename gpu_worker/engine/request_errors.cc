@@ -37,15 +37,21 @@ absl::Status RequestIdInUseError(std::string_view request_id) {
                             "REQUEST_ID_IN_USE");
 }
 
-absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens, int64_t capacity,
-                                   PolicyKind policy) {
+absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens,
+                                   const PolicyCapacities& capacities, PolicyKind policy) {
   const int64_t needed = prompt_tokens + max_tokens;
+  const int64_t capacity = capacities[policy];
+  std::string others;
+  for (size_t i = 0; i < kNumPolicies; ++i) {
+    const auto other = static_cast<PolicyKind>(i);
+    if (other == policy || capacities[other] < needed) continue;
+    absl::StrAppend(&others, ", or policy ", std::string(PolicyName(other)));
+  }
   return common::WithReason(
-      absl::ResourceExhaustedError(
-          absl::StrCat("prompt of ", prompt_tokens, " tokens and max_tokens ", max_tokens, " need ",
-                       needed, " tokens of KV; this server can hold ", capacity, " with policy ",
-                       std::string(PolicyName(policy)), ". Use a shorter prompt, fewer max_tokens",
-                       policy == PolicyKind::kFull ? ", or policy wave" : "")),
+      absl::ResourceExhaustedError(absl::StrCat(
+          "prompt of ", prompt_tokens, " tokens and max_tokens ", max_tokens, " need ", needed,
+          " tokens of KV; this server can hold ", capacity, " with policy ",
+          std::string(PolicyName(policy)), ". Use a shorter prompt, fewer max_tokens", others)),
       "CAPACITY_EXCEEDED",
       {{"needed_tokens", absl::StrCat(needed)}, {"capacity_tokens", absl::StrCat(capacity)}});
 }

@@ -22,10 +22,10 @@ absl::Status QueueFullError(size_t live_requests, size_t max_live_requests);
 absl::Status DrainingError();
 // ALREADY_EXISTS, REQUEST_ID_IN_USE.
 absl::Status RequestIdInUseError(std::string_view request_id);
-// RESOURCE_EXHAUSTED, CAPACITY_EXCEEDED: never fits, so without a retry. `capacity` is the largest
-// context that does.
-absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens, int64_t capacity,
-                                   PolicyKind policy);
+// RESOURCE_EXHAUSTED, CAPACITY_EXCEEDED: never fits, so without a retry. Names the largest
+// context that does, and the policies that could hold it.
+absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens,
+                                   const PolicyCapacities& capacities, PolicyKind policy);
 
 // What a client is told of a request that failed with `status`, an error of the engine's parts or
 // of the store: RESOURCE_EXHAUSTED becomes OUT_OF_MEMORY with a retry, UNAVAILABLE becomes

@@ -4,6 +4,7 @@
 
 #include "common/log/check.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/policy_name.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
@@ -256,8 +257,13 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_chat_template_problem(model.chat_template->problem());
   info.set_has_tool_template(model.chat_template->has_tool_template());
   info.set_max_model_len(limits.max_model_len);
-  info.set_kv_capacity_tokens_full(limits.kv_capacity_tokens_full);
-  info.set_kv_capacity_tokens_wave(limits.kv_capacity_tokens_wave);
+  info.set_kv_capacity_tokens_full(limits.kv_capacity_tokens[PolicyKind::kFull]);
+  info.set_kv_capacity_tokens_wave(limits.kv_capacity_tokens[PolicyKind::kWave]);
+  for (size_t i = 0; i < kNumPolicies; ++i) {
+    v1::PolicyCapacity& capacity = *info.add_kv_capacities();
+    capacity.set_policy(*common::PolicyNamed(kPolicyNames[i]));
+    capacity.set_tokens(limits.kv_capacity_tokens.tokens[i]);
+  }
   info.set_max_batch(limits.max_batch);
   info.set_default_max_tokens(model.default_sampling.max_tokens);
   *info.mutable_default_attention() = backend.reader.DefaultAttention();

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/rpc/policy_name.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/sampling_validation.h"
@@ -242,19 +243,14 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
 absl::StatusOr<AttentionSettings> RequestReader::ReadAttention(
     const v1::AttentionOptions& options) const {
   AttentionSettings attention = model_.default_attention;
-  switch (options.policy()) {
-    case v1::ATTENTION_POLICY_UNSPECIFIED:
-      break;
-    case v1::ATTENTION_POLICY_FULL:
-      attention.policy = PolicyKind::kFull;
-      break;
-    case v1::ATTENTION_POLICY_WAVE:
-      attention.policy = PolicyKind::kWave;
-      break;
-    default:
+  if (options.policy() != v1::ATTENTION_POLICY_UNSPECIFIED) {
+    const std::optional<PolicyKind> kind = PolicyOfName(common::NameOfPolicy(options.policy()));
+    if (!kind.has_value()) {
       return Invalid("INVALID_ATTENTION",
                      absl::StrCat("attention policy ", static_cast<int>(options.policy()),
                                   " is not known to this server"));
+    }
+    attention.policy = *kind;
   }
   if (options.has_retrieval_ratio()) attention.retrieval_ratio = options.retrieval_ratio();
   if (options.has_estimation_ratio()) attention.estimation_ratio = options.estimation_ratio();
@@ -303,8 +299,7 @@ v1::SamplingOptions RequestReader::DefaultSampling() const {
 v1::AttentionOptions RequestReader::DefaultAttention() const {
   v1::AttentionOptions out;
   const AttentionSettings& attention = model_.default_attention;
-  out.set_policy(attention.policy == PolicyKind::kFull ? v1::ATTENTION_POLICY_FULL
-                                                       : v1::ATTENTION_POLICY_WAVE);
+  out.set_policy(*common::PolicyNamed(PolicyName(attention.policy)));
   out.set_retrieval_ratio(attention.retrieval_ratio);
   out.set_estimation_ratio(attention.estimation_ratio);
   return out;

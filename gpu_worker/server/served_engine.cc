@@ -8,7 +8,7 @@
 #include "absl/synchronization/notification.h"
 #include "common/config/socket_dir.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/engine/engine_assembly.h"
+#include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/model/fingerprint.h"
@@ -105,15 +105,15 @@ absl::StatusOr<MemoryPlan> PlanForSynthetic(const WorkerOptions& options, const 
       SyntheticShapeOf(config, input.geometry, input.max_model_len, options.synthetic_overlap),
       activation_dtype);
   ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(input));
-  const bool full = options.default_attention.policy == PolicyKind::kFull;
-  const int64_t capacity = full ? plan.full_capacity_tokens : plan.wave_capacity_tokens;
+  const PolicyKind policy = options.default_attention.policy;
+  const int64_t capacity = plan.capacity_tokens[policy];
   if (capacity < options.synthetic_context + kMinModelLen) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "--synthetic-context ", options.synthetic_context, " and a request of ", kMinModelLen,
-        " tokens behind it do not fit: there is room for ", capacity, " tokens with policy ",
-        std::string(PolicyName(options.default_attention.policy)),
-        full ? "; use a larger --dense-kv-bytes or --memory"
-             : "; use a larger --arena-bytes of the store"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("--synthetic-context ", options.synthetic_context, " and a request of ",
+                     kMinModelLen, " tokens behind it do not fit: there is room for ", capacity,
+                     " tokens with policy ", std::string(PolicyName(policy)),
+                     policy == PolicyKind::kWave ? "; use a larger --arena-bytes of the store"
+                                                 : "; use a larger --dense-kv-bytes or --memory"));
   }
   return plan;
 }

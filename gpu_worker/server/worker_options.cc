@@ -137,7 +137,8 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, std::
   CLI::App& app = settings->app();
   AttentionSettings& attention = options->default_attention;
   app.add_option("--policy", *policy, "Attention policy")
-      ->check(CLI::IsMember({"wave", "full"}))
+      ->check(
+          CLI::IsMember(std::vector<std::string>(std::begin(kPolicyNames), std::end(kPolicyNames))))
       ->group(kDefaultsGroup);
   app.add_option("--retrieval-ratio", attention.retrieval_ratio,
                  "Share of the clusters that wave attends exactly")
@@ -257,7 +258,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   if (outcome == common::Settings::Outcome::kExit) return false;
   if (options->metrics_address == "none") options->metrics_address.clear();
   RETURN_IF_ERROR(CheckModelOptions(*options));
-  options->default_attention.policy = policy == "full" ? PolicyKind::kFull : PolicyKind::kWave;
+  options->default_attention.policy = *PolicyOfName(policy);
   if (!api_key_file.empty()) {
     ASSIGN_OR_RETURN(options->server.api_key, ReadApiKey(api_key_file));
   }

@@ -129,13 +129,13 @@ void WorkerServer::Serve(const ServedModel* model, Engine* engine) {
               {"compute_dtype", model->compute_dtype}})
       .Set(1);
   const EngineLimits& limits = engine->limits();
-  metrics_
-      .Gauge("cache_config_info", "Limits of the KV cache",
-             {{"kv_dtype", model->kv_dtype},
-              {"max_model_len", absl::StrCat(limits.max_model_len)},
-              {"capacity_tokens_full", absl::StrCat(limits.kv_capacity_tokens_full)},
-              {"capacity_tokens_wave", absl::StrCat(limits.kv_capacity_tokens_wave)}})
-      .Set(1);
+  std::map<std::string, std::string> cache_config = {
+      {"kv_dtype", model->kv_dtype}, {"max_model_len", absl::StrCat(limits.max_model_len)}};
+  for (size_t i = 0; i < kNumPolicies; ++i) {
+    cache_config["capacity_tokens_" + std::string(kPolicyNames[i])] =
+        absl::StrCat(limits.kv_capacity_tokens.tokens[i]);
+  }
+  metrics_.Gauge("cache_config_info", "Limits of the KV cache", cache_config).Set(1);
   service_.Serve(model, engine);
   contexts_.Serve(model, engine);
   monitor_ = std::make_unique<EngineMonitor>(*engine, metrics_, options_.statistics_interval,

@@ -13,8 +13,9 @@ class ForwardingPolicy : public AttentionPolicy {
   // `policy` must outlive it.
   explicit ForwardingPolicy(AttentionPolicy& policy) : policy_(policy) {}
 
-  KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override {
-    return policy_.Need(prompt_tokens, total_tokens);
+  KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
+              int64_t total_tokens) const override {
+    return policy_.Need(settings, prompt_tokens, total_tokens);
   }
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
     return policy_.TakeLayer(sequence, layer, kv);

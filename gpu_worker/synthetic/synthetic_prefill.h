@@ -29,8 +29,10 @@ class SyntheticPrefill final : public ForwardingPolicy {
         context_(context),
         num_tokens_(num_tokens) {}
 
-  KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override {
-    return ForwardingPolicy::Need(num_tokens_ + prompt_tokens, num_tokens_ + total_tokens);
+  KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
+              int64_t total_tokens) const override {
+    return ForwardingPolicy::Need(settings, num_tokens_ + prompt_tokens,
+                                  num_tokens_ + total_tokens);
   }
   // REQUIRES: the sequence's prompt is named nowhere: its segments are not what its tokens say.
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/rpc/policy_name.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::gateway {
@@ -126,12 +127,12 @@ absl::Status ReadSampling(Fields& fields, v1::SamplingOptions* sampling) {
 absl::Status ReadAttention(Fields& fields, v1::GenerateRequest* request) {
   std::optional<std::string> policy;
   RETURN_IF_ERROR(fields.Read("policy", &policy));
-  if (policy == "wave") {
-    request->mutable_attention()->set_policy(v1::ATTENTION_POLICY_WAVE);
-  } else if (policy == "full") {
-    request->mutable_attention()->set_policy(v1::ATTENTION_POLICY_FULL);
-  } else if (policy.has_value()) {
-    return ParamError("policy", "policy must be \"wave\" or \"full\"");
+  if (policy.has_value()) {
+    const std::optional<v1::AttentionPolicy> named = common::PolicyNamed(*policy);
+    if (!named.has_value()) {
+      return ParamError("policy", absl::StrCat("policy must be ", common::PolicyNameList()));
+    }
+    request->mutable_attention()->set_policy(*named);
   }
   std::optional<double> ratio;
   RETURN_IF_ERROR(fields.Read("retrieval_ratio", &ratio));

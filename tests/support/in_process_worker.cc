@@ -11,7 +11,7 @@
 #include "build_paths.h"
 #include "common/log/check.h"
 #include "common/shm/data_plane.h"
-#include "gpu_worker/engine/engine_assembly.h"
+#include "gpu_worker/assembly/engine_assembly.h"
 #include "nlohmann/json.hpp"
 
 namespace retroinfer::test_support {

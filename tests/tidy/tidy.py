@@ -31,9 +31,11 @@ WORKER_LAYERS = {
     "attention": {"device", "ops", "wave_index", "wave_buffer"},
     "synthetic": {"device", "ops", "attention"},
     "engine": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
-               "synthetic", "store_link"},
+               "store_link"},
+    "assembly": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
+                 "synthetic", "engine", "store_link"},
     "server": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
-               "engine", "store_link"},
+               "engine", "store_link", "assembly"},
 }
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\bnot implemented yet\b|\bfor now\b")
 

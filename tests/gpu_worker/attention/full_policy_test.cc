@@ -107,11 +107,11 @@ class FullPolicyTest : public testing::TestWithParam<test_support::BackendParam>
 };
 
 TEST_P(FullPolicyTest, NeedsABlockForTheSinkAndOneForEach64Tokens) {
-  EXPECT_EQ(policy_->Need(1, 4).dense_blocks, 1);
-  EXPECT_EQ(policy_->Need(1, 5).dense_blocks, 2);
-  EXPECT_EQ(policy_->Need(1, 68).dense_blocks, 2);
-  EXPECT_EQ(policy_->Need(1, 69).dense_blocks, 3);
-  EXPECT_TRUE(policy_->Need(1, 69).segment_tokens.empty());
+  EXPECT_EQ(policy_->Need({}, 1, 4).dense_blocks, 1);
+  EXPECT_EQ(policy_->Need({}, 1, 5).dense_blocks, 2);
+  EXPECT_EQ(policy_->Need({}, 1, 68).dense_blocks, 2);
+  EXPECT_EQ(policy_->Need({}, 1, 69).dense_blocks, 3);
+  EXPECT_TRUE(policy_->Need({}, 1, 69).segment_tokens.empty());
 }
 
 // Prompts shorter than the sink, exactly a block, and several blocks long decode together until
@@ -126,7 +126,7 @@ TEST_P(FullPolicyTest, DecodeEqualsExactAttentionAtEveryStep) {
   for (size_t s = 0; s < lengths.size(); ++s) {
     sequences[s].sequence_id = s + 1;
     sequences[s].prompt_tokens = lengths[s];
-    ASSERT_TRUE(memory_->Reserve(policy_->Need(lengths[s], lengths[s] + kSteps), sequences[s]));
+    ASSERT_TRUE(memory_->Reserve(policy_->Need({}, lengths[s], lengths[s] + kSteps), sequences[s]));
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       tokens[s].push_back(MakeTokens(lengths[s], 10 * s + layer));
       TakeLayer(sequences[s], layer, tokens[s][layer]);
@@ -181,7 +181,7 @@ TEST_P(FullPolicyTest, DecodeEqualsExactAttentionAtEveryStep) {
 TEST_P(FullPolicyTest, RefusesToOutgrowItsBlocks) {
   SequenceKv sequence;
   sequence.prompt_tokens = 68;
-  ASSERT_TRUE(memory_->Reserve(policy_->Need(68, 68), sequence));
+  ASSERT_TRUE(memory_->Reserve(policy_->Need({}, 68, 68), sequence));
   sequence.num_tokens = 68;
   SequenceKv* batch[] = {&sequence};
   EXPECT_EQ(policy_->BeginStep(batch).code(), absl::StatusCode::kInternal);

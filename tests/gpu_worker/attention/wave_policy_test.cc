@@ -46,23 +46,29 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
                                                     .meta_blocks = 24,
                                                     .max_sequences = kMaxBatch + 1,
                                                     .max_model_len = 8192});
-    WavePolicy::Parts parts{.device = backend_->device.get(),
-                            .ops = backend_->ops.get(),
-                            .stream = backend_->stream.get(),
-                            .memory = memory_.get(),
-                            .cache = cache_.get()};
+    SequenceSegments::Parts parts{.device = backend_->device.get(),
+                                  .ops = &backend_->ops->index(),
+                                  .stream = backend_->stream.get(),
+                                  .memory = memory_.get(),
+                                  .cache = cache_.get()};
     const WaveIndexSettings settings{.dense_below = dense_below, .kmeans_rounds = 2};
     parts.builder = *SegmentBuilder::Create(
         *backend_->device, *backend_->ops, *backend_->background, memory_->meta_pool(),
         {.host = arena_, .device = cache_->device_arena()}, settings, {.max_open_segments = 8});
-    parts.decode = *WaveDecode::Create(
+    auto decode = *WaveDecode::Create(
         *backend_->device, *backend_->ops, *backend_->stream, *cache_, memory_->dense_pool(),
         memory_->meta_pool(),
         {.num_query_heads = kQueryHeads, .max_batch = kMaxBatch, .max_tokens = 8192});
     parts.on_built = [this](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
       built_.emplace_back(sequence.sequence_id, sequence.extents[segment].id, token_begin);
     };
-    policy_ = *WavePolicy::Create(settings, kMaxBatch, std::move(parts));
+    segments_ = *SequenceSegments::Create(settings, std::move(parts));
+    policy_ = *WavePolicy::Create(kMaxBatch, {.device = backend_->device.get(),
+                                              .ops = &backend_->ops->attention(),
+                                              .stream = backend_->stream.get(),
+                                              .memory = memory_.get(),
+                                              .segments = segments_.get(),
+                                              .decode = std::move(decode)});
   }
 
   std::vector<float> RoundedNormal(size_t size, uint64_t seed) {
@@ -78,7 +84,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
     sequence->kv.prompt_tokens = prompt;
     sequence->kv.total_tokens = total;
     sequence->kv.settings.retrieval_ratio = retrieval;
-    const KvNeed need = policy_->Need(prompt, total);
+    const KvNeed need = policy_->Need(sequence->kv.settings, prompt, total);
     RI_CHECK(memory_->Reserve(need, sequence->kv));
     for (const uint32_t tokens : need.segment_tokens) {
       const uint32_t pages = SegmentLayout(geometry_, tokens).max_pages;
@@ -115,6 +121,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
   std::vector<std::vector<float>> Step(const std::vector<TestSequence*>& batch) {
     std::vector<SequenceKv*> sequences;
     for (TestSequence* sequence : batch) sequences.push_back(&sequence->kv);
+    EXPECT_TRUE(cache_->BeginStep().ok());
     EXPECT_TRUE(policy_->BeginStep(sequences).ok());
     EXPECT_TRUE(policy_->UploadStep().ok());
     std::vector<std::vector<float>> outputs;
@@ -185,7 +192,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
   void ExpectNothingIsHeld() {
     EXPECT_EQ(memory_->dense_blocks().num_used(), 0);
     EXPECT_EQ(memory_->meta_blocks().num_used(), 0);
-    EXPECT_EQ(policy_->builder().num_open(), 0);
+    EXPECT_EQ(segments_->builder().num_open(), 0);
     EXPECT_EQ(SettledStats(*cache_, *backend_->stream).num_used_slots, 0u);
   }
 
@@ -201,6 +208,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
   DataPlaneMemory plane_{kSlots, 1 << 14, 64, kArenaPages};
   std::unique_ptr<BlockCache> cache_;
   std::unique_ptr<KvMemory> memory_;
+  std::unique_ptr<SequenceSegments> segments_;
   std::unique_ptr<WavePolicy> policy_;
   PageId next_page_ = 0;
   uint64_t next_extent_ = 1;
@@ -259,13 +267,13 @@ TEST_P(WavePolicyTest, ASequenceIsReadyUnlessItsNextSegmentIsLate) {
   }
   EXPECT_FALSE(*policy_->ReadyForStep(sequence->kv));
   EXPECT_FALSE(*policy_->ReadyForStep(sequence->kv));
-  EXPECT_EQ(policy_->num_late_segments(), 1u) << "counted once";
+  EXPECT_EQ(segments_->num_late(), 1u) << "counted once";
   go.Notify();
   ASSERT_TRUE(backend_->background->Synchronize().ok());
   EXPECT_TRUE(*policy_->ReadyForStep(sequence->kv));
   Step({sequence.get()});
   EXPECT_EQ(sequence->kv.num_indexed_blocks, 1);
-  EXPECT_EQ(policy_->num_late_segments(), 1u);
+  EXPECT_EQ(segments_->num_late(), 1u);
   ReleaseAndFree(*sequence);
   ExpectNothingIsHeld();
 }
@@ -317,7 +325,7 @@ TEST_P(WavePolicyTest, ReleasesASequenceAtAnyMoment) {
   ReleaseAndFree(*in_prefill);
   const auto building = Begin(3, 2300, 5000, 1.0);
   Prefill(*building);
-  while (policy_->builder().num_open() == 0) Step({building.get()});
+  while (segments_->builder().num_open() == 0) Step({building.get()});
   ReleaseAndFree(*building);
   ExpectNothingIsHeld();
 }
@@ -342,7 +350,8 @@ TEST_P(WavePolicyTest, AStepAllocatesNothing) {
   const auto kv = data_.Activations(RandomNormal(2 * kKvSize, 2), 2, kKvSize);
   const auto out = data_.Poisoned(2, kQuerySize);
   const auto step = [&] {
-    bool ok = policy_->BeginStep(batch).ok() && policy_->UploadStep().ok();
+    bool ok =
+        cache_->BeginStep().ok() && policy_->BeginStep(batch).ok() && policy_->UploadStep().ok();
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       ok &= policy_->DecodeLayer(layer, q.view, kv.view, kv.view, out.view).ok();
     }

@@ -61,7 +61,7 @@ class DecodeStepTest : public testing::TestWithParam<test_support::BackendParam>
     live->policy = &policy;
     live->kv.sequence_id = id;
     live->kv.prompt_tokens = length;
-    EXPECT_TRUE(memory_->Reserve(policy.Need(length, length + 50), live->kv));
+    EXPECT_TRUE(memory_->Reserve(policy.Need({}, length, length + 50), live->kv));
     live->sampling = SamplingState::Create(*backend_->device, *backend_->stream, live->request, {},
                                            model_->config().vocab_size)
                          .value();

@@ -24,14 +24,20 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   const auto cache =
       *BlockCache::Create(*backend->device, backend->ops->block_cache(), *backend->stream,
                           {.num_slots = kSlots, .num_transient = 8}, store.arena(), plane.bytes());
-  const auto builder = *SegmentBuilder::Create(
+  SequenceSegments::Parts parts{.device = backend->device.get(),
+                                .ops = &backend->ops->index(),
+                                .stream = backend->stream.get(),
+                                .memory = memory.get(),
+                                .cache = cache.get()};
+  parts.builder = *SegmentBuilder::Create(
       *backend->device, *backend->ops, *backend->background, memory->meta_pool(),
       {.host = store.arena(), .device = cache->device_arena()}, {}, {.max_open_segments = 1});
+  const auto segments = *SequenceSegments::Create({}, std::move(parts));
   EngineStatsBoard board({.device = backend->device.get(),
                           .memory = memory.get(),
                           .cache = cache.get(),
                           .store = &store,
-                          .builder = builder.get()});
+                          .segments = segments.get()});
   EXPECT_FALSE(board.Read().ready);  // nothing was published yet
 
   SequenceKv sequence;

@@ -96,7 +96,7 @@ TEST_F(LocalEngineAdmissionTest, ARequestThatCanNeverFitIsNotToBeRetried) {
   EXPECT_EQ(reason.reason, "CAPACITY_EXCEEDED") << status;
   EXPECT_EQ(reason.metadata.at("needed_tokens"), "12010");
   EXPECT_EQ(reason.metadata.at("capacity_tokens"),
-            std::to_string(small.engine().limits().kv_capacity_tokens_wave));
+            std::to_string(small.engine().limits().kv_capacity_tokens[PolicyKind::kWave]));
   EXPECT_FALSE(common::RetryDelayOf(status).has_value());
 }
 

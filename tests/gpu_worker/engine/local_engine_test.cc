@@ -432,8 +432,9 @@ TEST_F(LittleMemoryTest, WhatCanNeverFitIsRefusedWithTheLargestThatDoes) {
   const absl::Status status =
       worker_.engine().Submit(worker_.Greedy(Prompt(6000, 1), 10, PolicyKind::kFull), sink);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()),
-              HasSubstr(std::to_string(worker_.engine().limits().kv_capacity_tokens_full)));
+  EXPECT_THAT(
+      std::string(status.message()),
+      HasSubstr(std::to_string(worker_.engine().limits().kv_capacity_tokens[PolicyKind::kFull])));
 }
 
 // Keeps the engine's thread where it calls back.

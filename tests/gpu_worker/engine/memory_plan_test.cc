@@ -32,8 +32,8 @@ TEST(MemoryPlanTest, PartsAddUpAndTheLargestContextFitsWithEitherPolicy) {
   EXPECT_LE(plan->total_bytes(), size_t{8} << 30);
   EXPECT_EQ(plan->total_bytes(), plan->weight_bytes + plan->activation_bytes + plan->dense_bytes() +
                                      plan->meta_bytes() + plan->block_cache_bytes());
-  EXPECT_EQ(plan->full_capacity_tokens, 131072);
-  EXPECT_EQ(plan->wave_capacity_tokens, 131072);
+  EXPECT_EQ(plan->capacity_tokens[PolicyKind::kFull], 131072);
+  EXPECT_EQ(plan->capacity_tokens[PolicyKind::kWave], 131072);
   EXPECT_THAT(plan->ToString(), HasSubstr("KV capacity: 131072 tokens"));
 }
 
@@ -42,8 +42,8 @@ TEST(MemoryPlanTest, LittleDeviceMemoryLimitsFullAttentionNotWave) {
   input.dense_kv_bytes = 128 << 20;
   const auto plan = PlanMemory(input);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_LT(plan->full_capacity_tokens, 131072 / 3);
-  EXPECT_EQ(plan->wave_capacity_tokens, 131072);
+  EXPECT_LT(plan->capacity_tokens[PolicyKind::kFull], 131072 / 3);
+  EXPECT_EQ(plan->capacity_tokens[PolicyKind::kWave], 131072);
 }
 
 TEST(MemoryPlanTest, NoLaneComputesASyntheticContext) {
@@ -60,7 +60,8 @@ TEST(MemoryPlanTest, NoLaneComputesASyntheticContext) {
   const size_t per_token = 384 * 4 + 2 * 2 * 2 * 128 * 2 + 2 * 4;
   EXPECT_EQ(real->activation_bytes - synthetic->activation_bytes,
             120'000 * per_token - (size_t{5} << 20));
-  EXPECT_EQ(synthetic->wave_capacity_tokens, real->wave_capacity_tokens);
+  EXPECT_EQ(synthetic->capacity_tokens[PolicyKind::kWave],
+            real->capacity_tokens[PolicyKind::kWave]);
 }
 
 TEST(MemoryPlanTest, ASmallArenaLimitsWave) {
@@ -68,7 +69,7 @@ TEST(MemoryPlanTest, ASmallArenaLimitsWave) {
   input.arena_pages = 3 * SegmentLayout(input.geometry, kPrefillSegmentTokens).max_pages;
   const auto plan = PlanMemory(input);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->wave_capacity_tokens, 4 + 3 * 8192 + 64);
+  EXPECT_EQ(plan->capacity_tokens[PolicyKind::kWave], 4 + 3 * 8192 + 64);
   EXPECT_EQ(plan->meta_blocks, 24);
 }
 
@@ -126,7 +127,7 @@ TEST(MemoryPlanTest, SlotsGetAllThatOneContextLeaves) {
   const auto plan = PlanMemory(input);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->dense_blocks, WantedBlocks(input));
-  EXPECT_EQ(plan->full_capacity_tokens, 131072);
+  EXPECT_EQ(plan->capacity_tokens[PolicyKind::kFull], 131072);
   EXPECT_GT(plan->num_slots, (size_t{28} << 30) / kPageBytes);
   EXPECT_EQ(plan->num_transient_slots, 0u);
   EXPECT_EQ(plan->total_bytes() + plan->unused_bytes, input.available_bytes);
@@ -165,9 +166,10 @@ TEST(MemoryPlanTest, ALongContextLeavesSlotsHalfOfWhatWeightsLeave) {
   EXPECT_LT(plan->num_slots * kSlotBytes, half + BlockBytes(input));
   EXPECT_GT(plan->dense_bytes(), size_t{5} << 30);
   EXPECT_LT(plan->unused_bytes, kSlotBytes);
-  EXPECT_LT(plan->full_capacity_tokens, 1 << 20);
-  EXPECT_EQ(plan->wave_capacity_tokens, ArenaCapacityTokens(input.geometry, input.arena_pages) +
-                                            kSinkTokens + kDenseBlockTokens);
+  EXPECT_LT(plan->capacity_tokens[PolicyKind::kFull], 1 << 20);
+  EXPECT_EQ(
+      plan->capacity_tokens[PolicyKind::kWave],
+      ArenaCapacityTokens(input.geometry, input.arena_pages) + kSinkTokens + kDenseBlockTokens);
 }
 
 TEST(MemoryPlanTest, NoMoreSlotsThanTheLongestLogCanFollow) {
@@ -188,7 +190,7 @@ TEST(MemoryPlanTest, AnArenaWithoutPagesGetsTheFewestSlots) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     EXPECT_EQ(plan->num_slots, 64u);
     EXPECT_EQ(plan->meta_blocks, 0);
-    EXPECT_EQ(plan->wave_capacity_tokens, 8192);
+    EXPECT_EQ(plan->capacity_tokens[PolicyKind::kWave], 8192);
   }
 }
 

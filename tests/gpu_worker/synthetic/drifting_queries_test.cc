@@ -73,7 +73,7 @@ TEST_F(DriftingQueriesTest, ASequencesQueriesDoNotDependOnItsPlaceInTheBatch) {
 }
 
 TEST_F(DriftingQueriesTest, EverythingElseIsThePolicys) {
-  EXPECT_EQ(drifting_->Need(3, 5).dense_blocks, 3);
+  EXPECT_EQ(drifting_->Need({}, 3, 5).dense_blocks, 3);
   EXPECT_EQ(drifting_->StepShape(), 17u);
   EXPECT_EQ(drifting_->LastStepBytes(1).read, 1);
   EXPECT_TRUE(drifting_->DownloadStep().ok());

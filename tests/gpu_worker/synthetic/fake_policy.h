@@ -10,7 +10,8 @@ namespace retroinfer::test_support {
 
 class FakePolicy final : public AttentionPolicy {
  public:
-  KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const override {
+  KvNeed Need(const AttentionSettings&, int64_t prompt_tokens,
+              int64_t total_tokens) const override {
     return {.dense_blocks = static_cast<int32_t>(prompt_tokens),
             .meta_blocks = static_cast<int32_t>(total_tokens),
             .segment_tokens = {}};

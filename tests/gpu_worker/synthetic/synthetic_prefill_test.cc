@@ -18,8 +18,8 @@ TEST(SyntheticPrefillTest, APromptIsTakenOverBehindItsContext) {
   ASSERT_TRUE(context.ok()) << context.status();
   test_support::FakePolicy policy;
   SyntheticPrefill prefill(*backend->stream, *backend->background, policy, *context, 1000);
-  EXPECT_EQ(prefill.Need(50, 90).dense_blocks, 1050);
-  EXPECT_EQ(prefill.Need(50, 90).meta_blocks, 1090);
+  EXPECT_EQ(prefill.Need({}, 50, 90).dense_blocks, 1050);
+  EXPECT_EQ(prefill.Need({}, 50, 90).meta_blocks, 1090);
 
   SequenceKv sequence;
   sequence.prompt_tokens = 50;

@@ -1,4 +1,4 @@
-#include "gpu_worker/engine/engine_assembly.h"
+#include "gpu_worker/assembly/engine_assembly.h"
 
 #include <gtest/gtest.h>
 
@@ -83,16 +83,17 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
     EXPECT_GE(surroundings.device().allocated_bytes(MemoryPurpose::kDenseKv), plan.dense_bytes());
     EXPECT_GE(surroundings.device().allocated_bytes(MemoryPurpose::kBlockCache),
               plan.block_cache_bytes());
-    EXPECT_EQ(parts->full_requests, parts->full.get());
-    EXPECT_EQ(parts->wave_requests, parts->wave.get());
+    const AttentionPolicy& full = parts->policies.Of(PolicyKind::kFull);
+    const AttentionPolicy& wave = parts->policies.Of(PolicyKind::kWave);
+    const AttentionSettings settings;
 
     MemoryPlan synthetic = plan;
     synthetic.synthetic_tokens = 10'000;
     ASSERT_TRUE(AddSyntheticContexts(environment, synthetic, 0.99, *parts).ok());
-    EXPECT_EQ(parts->wave_requests->Need(100, 200).segment_tokens,
-              parts->wave->Need(10'100, 10'200).segment_tokens);
-    EXPECT_EQ(parts->full_requests->Need(100, 200).dense_blocks,
-              parts->full->Need(10'100, 10'200).dense_blocks);
+    EXPECT_EQ(parts->policies.Of(PolicyKind::kWave).Need(settings, 100, 200).segment_tokens,
+              wave.Need(settings, 10'100, 10'200).segment_tokens);
+    EXPECT_EQ(parts->policies.Of(PolicyKind::kFull).Need(settings, 100, 200).dense_blocks,
+              full.Need(settings, 10'100, 10'200).dense_blocks);
   }
 }
 

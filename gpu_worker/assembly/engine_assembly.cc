@@ -1,4 +1,4 @@
-#include "gpu_worker/engine/engine_assembly.h"
+#include "gpu_worker/assembly/engine_assembly.h"
 
 #include <utility>
 
@@ -14,39 +14,31 @@ namespace {
 // read while all places of the batch are taken.
 int32_t MaxSequences(const MemoryPlan& plan) { return 2 * plan.max_batch + 2; }
 
-absl::StatusOr<std::unique_ptr<WavePolicy>> MakeWavePolicy(const EngineEnvironment& environment,
-                                                           const MemoryPlan& plan,
-                                                           const WaveIndexSettings& settings,
-                                                           KvMemory& memory, BlockCache& cache) {
+absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(const EngineEnvironment& environment,
+                                                               const MemoryPlan& plan,
+                                                               const WaveIndexSettings& settings,
+                                                               KvMemory& memory,
+                                                               BlockCache& cache) {
   Device& device = *environment.device;
-  Ops& ops = *environment.ops;
   SegmentStore& store = *environment.store;
-  WavePolicy::Parts wave{.device = &device,
-                         .ops = &ops,
-                         .stream = environment.compute,
-                         .memory = &memory,
-                         .cache = &cache};
+  SequenceSegments::Parts parts{.device = &device,
+                                .ops = &environment.ops->index(),
+                                .stream = environment.compute,
+                                .memory = &memory,
+                                .cache = &cache};
   // A prompt in each lane, and for each sequence that holds memory a segment of generated tokens
   // or, where it has just outgrown dense attention, all of its context.
   const int64_t max_open = 2 * (plan.max_model_len / kPrefillSegmentTokens + 8) +
                            MaxSequences(plan) * (1 + settings.dense_below / kDecodeSegmentTokens);
   ASSIGN_OR_RETURN(
-      wave.builder,
-      SegmentBuilder::Create(device, ops, *environment.background, memory.meta_pool(),
+      parts.builder,
+      SegmentBuilder::Create(device, *environment.ops, *environment.background, memory.meta_pool(),
                              {.host = environment.arena, .device = cache.device_arena()}, settings,
                              {.max_open_segments = static_cast<int32_t>(max_open)}));
-  ASSIGN_OR_RETURN(
-      wave.decode,
-      WaveDecode::Create(
-          device, ops, *environment.compute, cache, memory.dense_pool(), memory.meta_pool(),
-          {.num_query_heads = static_cast<int32_t>(environment.model->config().num_query_heads),
-           .max_batch = plan.max_batch,
-           .max_tokens = plan.max_model_len,
-           .radius_weight = settings.radius_weight}));
-  wave.on_built = [&store](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
+  parts.on_built = [&store](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
     store.Commit(sequence.sequence_id, CommitOf(sequence, segment, token_begin));
   };
-  return WavePolicy::Create(settings, plan.max_batch, std::move(wave));
+  return SequenceSegments::Create(settings, std::move(parts));
 }
 
 }  // namespace
@@ -72,15 +64,19 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                    {.num_slots = plan.num_slots,
                                                     .num_transient = plan.num_transient_slots},
                                                    environment.arena, environment.data_plane));
-  ASSIGN_OR_RETURN(
-      parts.full,
-      FullPolicy::Create(
-          device, ops.attention(), compute, parts.memory->dense_pool(), parts.memory->tables(),
-          static_cast<int32_t>(environment.model->config().num_query_heads), plan.max_batch));
-  ASSIGN_OR_RETURN(parts.wave,
-                   MakeWavePolicy(environment, plan, settings, *parts.memory, *parts.cache));
-  parts.full_requests = parts.full.get();
-  parts.wave_requests = parts.wave.get();
+  ASSIGN_OR_RETURN(parts.segments,
+                   MakeSegments(environment, plan, settings, *parts.memory, *parts.cache));
+  ASSIGN_OR_RETURN(parts.policies,
+                   PolicySet::Create({.device = &device,
+                                      .ops = &ops,
+                                      .stream = &compute,
+                                      .memory = parts.memory.get(),
+                                      .cache = parts.cache.get(),
+                                      .segments = parts.segments.get(),
+                                      .num_query_heads = static_cast<int32_t>(
+                                          environment.model->config().num_query_heads),
+                                      .max_batch = plan.max_batch,
+                                      .max_tokens = plan.max_model_len}));
   return parts;
 }
 
@@ -101,18 +97,17 @@ absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const Me
       SyntheticContext::Create(device, ops,
                                SyntheticShapeOf(environment.model->config(), plan.geometry,
                                                 plan.max_model_len, overlap)));
-  parts.synthetic_context = std::make_unique<SyntheticContext>(std::move(context));
-  for (AttentionPolicy** const policy : {&parts.full_requests, &parts.wave_requests}) {
+  auto shared = std::make_shared<SyntheticContext>(std::move(context));
+  parts.decoration = shared;
+  for (const PolicyEntry& entry : PolicyTable()) {
     ASSIGN_OR_RETURN(std::unique_ptr<DriftingQueries> drifting,
-                     DriftingQueries::Create(device, ops.model(), *environment.compute, **policy,
-                                             *parts.synthetic_context, plan.geometry.num_layers,
-                                             plan.max_batch));
-    auto prefill =
-        std::make_unique<SyntheticPrefill>(*environment.compute, *environment.background, *drifting,
-                                           *parts.synthetic_context, plan.synthetic_tokens);
-    *policy = prefill.get();
-    parts.decorators.push_back(std::move(drifting));
-    parts.decorators.push_back(std::move(prefill));
+                     DriftingQueries::Create(device, ops.model(), *environment.compute,
+                                             parts.policies.Of(entry.kind), *shared,
+                                             plan.geometry.num_layers, plan.max_batch));
+    auto prefill = std::make_unique<SyntheticPrefill>(*environment.compute, *environment.background,
+                                                      *drifting, *shared, plan.synthetic_tokens);
+    parts.policies.Decorate(entry.kind, std::move(drifting));
+    parts.policies.Decorate(entry.kind, std::move(prefill));
   }
   return absl::OkStatus();
 }

@@ -1,0 +1,72 @@
+// The attention policies that there are: one entry says all that others want to know of a kind. To
+// add one: a kind and a name (attention_settings.h), an entry here, a class of its own.
+//
+// Threads: the table is constant.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/attention/attention_policy.h"
+#include "gpu_worker/attention/kv_memory.h"
+#include "gpu_worker/attention/sequence_segments.h"
+#include "gpu_worker/ops/ops.h"
+
+namespace retroinfer {
+
+// What policies are made from. All of it outlives them.
+struct PolicyParts {
+  Device* device = nullptr;
+  Ops* ops = nullptr;
+  Stream* stream = nullptr;  // compute
+  KvMemory* memory = nullptr;
+  BlockCache* cache = nullptr;
+  SequenceSegments* segments = nullptr;
+  int32_t num_query_heads = 0;
+  int32_t max_batch = 0;
+  int64_t max_tokens = 0;  // of a context
+};
+
+// What a worker has for contexts.
+struct ContextMemory {
+  int64_t max_model_len = 0;  // tokens of a prompt that is read as one
+  int32_t dense_blocks = 0;
+  int64_t arena_tokens = 0;  // whose segments fit into the arena
+  int64_t dense_below = 0;   // WaveIndexSettings
+};
+
+struct PolicyEntry {
+  PolicyKind kind;
+  // Tokens of the largest context that it can hold, at most max_model_len.
+  int64_t (*capacity)(const ContextMemory& memory);
+  absl::StatusOr<std::unique_ptr<AttentionPolicy>> (*create)(const PolicyParts& parts);
+};
+
+// By kind.
+std::span<const PolicyEntry, kNumPolicies> PolicyTable();
+inline const PolicyEntry& EntryOf(PolicyKind kind) {
+  return PolicyTable()[static_cast<size_t>(kind)];
+}
+
+PolicyCapacities CapacitiesOf(const ContextMemory& memory);
+
+// The policies of one engine, and what decorates them.
+class PolicySet {
+ public:
+  static absl::StatusOr<PolicySet> Create(const PolicyParts& parts);
+
+  // What requests of this kind attend through.
+  AttentionPolicy& Of(PolicyKind kind) const { return *current_[static_cast<size_t>(kind)]; }
+  // Puts `decorator`, which answers for Of(kind), in its place.
+  void Decorate(PolicyKind kind, std::unique_ptr<AttentionPolicy> decorator);
+
+ private:
+  std::array<AttentionPolicy*, kNumPolicies> current_{};
+  std::vector<std::unique_ptr<AttentionPolicy>> owned_;
+};
+
+}  // namespace retroinfer
