@@ -16,6 +16,8 @@
 namespace retroinfer::kvstore {
 namespace {
 
+constexpr uint64_t kExtentIdMax = UINT64_MAX / 2;  // of a worker: those that follow must be new
+
 // Whether a committed segment is the wanted one, as far as the request says what it wants.
 bool IsWanted(const SegmentIdentity& committed, const SegmentIdentity& wanted) {
   return committed.name == wanted.name && committed.parent == wanted.parent &&
@@ -455,7 +457,7 @@ absl::Status ArenaSegments::TakeExtents(const DeclaredSequence& sequence, ReadIm
 }
 
 absl::Status ArenaSegments::TakeExtent(const ExtentRecord& extent, ReadImages& images) {
-  if (extent.id == 0 || extent.id == UINT64_MAX) {
+  if (extent.id == 0 || extent.id > kExtentIdMax) {
     return absl::InvalidArgumentError(absl::StrCat("an extent with id ", extent.id));
   }
   last_extent_id_ = std::max(last_extent_id_, extent.id);

@@ -200,6 +200,8 @@ TEST_F(DeclarationTest, RefusesWhatDoesNotFitAndIsEmptyThen) {
   refuses("same sequence", [](auto& known) { known[1].sequence_id = 1; });
   refuses("same extent id", [](auto& known) { known[1].extents[0].id = known[0].extents[0].id; });
   refuses("extent id 0", [](auto& known) { known[1].extents[0].id = 0; });
+  // The next ones would be numbers that are in use.
+  refuses("large id", [](auto& known) { known[1].extents[0].id = UINT64_MAX - 1; });
   refuses("overlap", [](auto& known) { known[1].extents[0].pages = known[0].extents[1].pages; });
   refuses("outside", [](auto& known) { known[1].extents[0].pages.first = kArenaPages - 1; });
   refuses("too short", [](auto& known) { --known[1].extents[0].pages.count; });

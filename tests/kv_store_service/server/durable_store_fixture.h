@@ -29,6 +29,7 @@ class SharedStorage : public SegmentStorage {
   explicit SharedStorage(std::shared_ptr<SegmentStorage> to) : to_(std::move(to)) {}
   absl::Status Put(const SegmentRecord& record, std::span<const int32_t> token_ids,
                    std::span<const std::byte> image) override {
+    while (stuck_) absl::SleepFor(absl::Milliseconds(1));
     if (full_) return absl::ResourceExhaustedError("the disk is full");
     return to_->Put(record, token_ids, image);
   }
@@ -41,6 +42,7 @@ class SharedStorage : public SegmentStorage {
     return to_->ReadTokens(name);
   }
   absl::Status Read(const SegmentName& name, std::span<std::byte> image) override {
+    while (stuck_) absl::SleepFor(absl::Milliseconds(1));
     absl::Status status = to_->Read(name, image);
     if (status.ok() && damages_) image[kPageBytes] ^= std::byte{0xff};
     return fails_ ? absl::UnavailableError("the disk fails") : status;
@@ -74,6 +76,7 @@ class SharedStorage : public SegmentStorage {
   bool damages_ = false;  // reads return a wrong index
   bool fails_ = false;    // reads fail
   std::atomic<bool> full_{false};
+  std::atomic<bool> stuck_{false};  // reads and writes wait
 
  private:
   std::shared_ptr<SegmentStorage> to_;
@@ -86,7 +89,9 @@ class DurableStoreTest : public testing::Test {
   // A new process with an empty arena and the same disk.
   void Start(PersistMode mode = PersistMode::kWriteThrough) {
     store_.reset();
-    store_ = std::make_unique<KvStore>(KvStore::Options{}, StateFile(folder_.path() + "/state"));
+    KvStore::Options store_options;
+    store_options.disk_drain_timeout = drain_timeout_;
+    store_ = std::make_unique<KvStore>(store_options, StateFile(folder_.path() + "/state"));
     auto storage = std::make_unique<SharedStorage>(disk_);
     storage_ = storage.get();
     DurableTierOptions options;
@@ -160,6 +165,7 @@ class DurableStoreTest : public testing::Test {
   TemporaryFolder folder_;
   DiskLimits limits_;  // of the next Start()
   uint64_t reserve_bytes_ = 0;
+  absl::Duration drain_timeout_ = absl::Seconds(20);
   uint64_t arena_bytes_ = kArenaBytes;
   std::shared_ptr<SegmentStorage> disk_ = MakeInMemorySegmentStorage();
   std::unique_ptr<KvStore> store_;

@@ -1,6 +1,9 @@
 // KvStore with a disk tier over the storage in memory: what is written, read back, and when not.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
 
 #include "common/hash/segment_name.h"
 #include "tests/kv_store_service/server/durable_store_fixture.h"
@@ -142,6 +145,92 @@ TEST_F(KvStoreDurableTest, AnotherGeometryWaitsForTheWriter) {
   Attach("small", 1);
   EXPECT_EQ(store_->stats().durable->storage.segments, 2u);
   EXPECT_EQ(store_->stats().free_pages, kArenaPages);
+}
+
+TEST_F(KvStoreDurableTest, ADiskThatStandsStillKeepsNoCallWaiting) {
+  Run(1, chain_);
+  WaitUntilWritten();
+  Start();
+  storage_->stuck_ = true;
+  ReserveRequest look = NamedRequest(1, chain_);
+  look.cached_only = true;
+  ASSERT_TRUE(store_->Reserve(token_, ++call_number_, look).ok());  // a read begins
+  EXPECT_EQ(Run(2, NamedChain({7})), 0u);                           // a write begins
+  EXPECT_EQ(Run(3, NamedChain({7})), 1u);
+  EXPECT_GT(store_->List(0, 10).size(), 0u);
+  EXPECT_GT(store_->PagesInArena(std::vector<SegmentName>{NamedChain({7})[0].name})[0], 0u);
+  EXPECT_FALSE(store_->IsReferenced(chain_[0].name));
+  storage_->stuck_ = false;
+  WaitUntilWritten();
+}
+
+// A slow disk has begun to write a segment when the worker's connection breaks.
+class StuckDiskTest : public KvStoreDurableTest {
+ protected:
+  StuckDiskTest() {
+    drain_timeout_ = absl::Milliseconds(50);
+    Start();
+    storage_->stuck_ = true;
+    Run(1, chain_);
+    store_->EndLease(token_, "test");
+  }
+  ~StuckDiskTest() override { storage_->stuck_ = false; }
+
+  absl::Status HandBack(const DescriptorPair& memory) {
+    const auto result = store_->Attach({kTinyGeometry, "model", 16, 64, 64, true});
+    if (!result.ok()) return result.status();
+    return store_->HandBack(result->token, 1, common::UniqueFd(::dup(memory.arena.get())),
+                            common::UniqueFd(::dup(memory.data_plane.get())));
+  }
+  void ExpectOnDisk() {
+    WaitUntilWritten();
+    for (const SegmentIdentity& identity : chain_) {
+      const auto record = disk_->Peek(identity.name);
+      ASSERT_TRUE(record.has_value());
+      std::vector<std::byte> image(record->image_bytes);
+      ASSERT_TRUE(disk_->Read(identity.name, image).ok());
+      EXPECT_EQ(std::memcmp(image.data() + SegmentLayout(kTinyGeometry, 1024).centroids_offset,
+                            identity.name.bytes.data(), identity.name.bytes.size()),
+                0);
+    }
+  }
+};
+
+TEST_F(StuckDiskTest, OtherMemoryIsTakenAtOnceAndTheOldOneStaysForTheDisk) {
+  KvStore other({}, StateFile(folder_.path() + "/other"));
+  other.SetArena(*common::SealedMemory::Create("other arena", arena_bytes_, 1));
+  const auto attached = other.Attach({kTinyGeometry, "model", 16, 64, 64, false});
+  const auto memory = other.ClaimDescriptors(attached->token, 1);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  arena_ = {};  // nobody else has the old memory mapped
+  const absl::Status status = HandBack(*memory);
+  ASSERT_TRUE(status.ok()) << status;
+  storage_->stuck_ = false;
+  ExpectOnDisk();
+}
+
+TEST_F(StuckDiskTest, TheSameMemoryWaits) {
+  const auto result = store_->Attach({kTinyGeometry, "model", 16, 64, 64, false});
+  const auto memory = store_->ClaimDescriptors(result->token, 1);
+  ASSERT_TRUE(memory.ok()) << memory.status();
+  store_->EndLease(result->token, "test");
+  EXPECT_TRUE(absl::IsUnavailable(HandBack(*memory)));
+  storage_->stuck_ = false;
+  WaitUntilWritten();
+  EXPECT_TRUE(HandBack(*memory).ok());
+  ExpectOnDisk();
+}
+
+TEST_F(StuckDiskTest, AnotherGeometryWaits) {
+  KvGeometry geometry = kTinyGeometry;
+  geometry.num_layers = 1;
+  const auto result = store_->Attach({geometry, "model", 16, 64, 64, false});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_TRUE(absl::IsUnavailable(store_->ClaimDescriptors(result->token, 1).status()));
+  storage_->stuck_ = false;
+  WaitUntilWritten();
+  EXPECT_TRUE(store_->ClaimDescriptors(result->token, 1).ok());
+  ExpectOnDisk();
 }
 
 TEST_F(KvStoreDurableTest, TheStoresOwnSequencesAreNotTheWorkers) {
