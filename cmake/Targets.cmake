@@ -26,7 +26,7 @@ endfunction()
 # executable (cmake/Install.cmake names the components).
 function(retroinfer_program name)
   cmake_parse_arguments(ARG "" "OUTPUT;COMPONENT" "SRCS;DEPS" ${ARGN})
-  add_executable(${name} ${ARG_SRCS})
+  add_executable(${name} ${ARG_SRCS} $<TARGET_OBJECTS:common_built_revision>)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} retroinfer_warnings)
   set_target_properties(${name} PROPERTIES
     OUTPUT_NAME "${ARG_OUTPUT}" RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
@@ -59,7 +59,7 @@ endfunction()
 # run with RETROINFER_BENCH_SMOKE=1 in its environment, so that none rots.
 function(retroinfer_benchmark name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
-  add_executable(${name} ${ARG_SRCS})
+  add_executable(${name} ${ARG_SRCS} $<TARGET_OBJECTS:common_built_revision>)
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} retroinfer_warnings)
   target_include_directories(${name} PRIVATE "${CMAKE_BINARY_DIR}/generated")
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bench")
