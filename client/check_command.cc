@@ -13,6 +13,7 @@ namespace {
 
 struct CheckOptions {
   std::string model_folder;
+  std::string chat_template_file;
   std::string kv_dtype = "bf16";
   uint64_t gpu_memory_bytes = 0;  // 0: the worker computes on the CPU
   bool json = false;
@@ -40,14 +41,19 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
       ->check(CLI::NonNegativeNumber);
   app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache")
       ->check(CLI::IsMember({"bf16", "f32"}));
+  app.add_option("--chat-template", options->chat_template_file,
+                 "File with a Jinja chat template; default: the model folder's own");
   app.add_flag("--json", options->json, "Write one JSON object");
 }
 
 // Reads what a worker would, but for the weights themselves.
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
-  ASSIGN_OR_RETURN(const ModelFiles files, ReadModelFiles(options.model_folder));
+  ASSIGN_OR_RETURN(const ModelFiles files,
+                   ReadModelFiles(options.model_folder, options.chat_template_file));
   input->model = files.config;
   input->weight_bytes = files.weight_bytes;
+  input->chat_template = files.chat_template;
+  input->chat_template_problem = files.chat_template_problem;
   input->kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
   ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
   if (options.gpu_memory_bytes != 0) {

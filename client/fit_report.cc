@@ -113,6 +113,12 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
   return absl::OkStatus();
 }
 
+std::string DescribeChatTemplate(const FitInput& input) {
+  if (input.chat_template == "none") return "no template: text alone is taken, no messages";
+  if (input.chat_template_problem.empty()) return "template of " + input.chat_template;
+  return absl::StrCat("template of ", input.chat_template, ": ", input.chat_template_problem);
+}
+
 }  // namespace
 
 FitReport ExamineFit(const FitInput& input) {
@@ -146,6 +152,7 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
       model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ", model.head_dim,
       ", made for ", WithThousands(model.context_length), " tokens\n");
   absl::StrAppend(&text, "Weights  ", FormatByteSize(input.weight_bytes), "\n");
+  absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
                   std::string(DTypeName(input.kv_dtype)), ")\n");
   absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
@@ -173,6 +180,7 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
       {"largest_context_tokens", report.largest_context},
       {"model_context_tokens", input.model.context_length},
       {"weight_bytes", input.weight_bytes},
+      {"chat_template", input.chat_template},
       {"kv_bytes_per_token", report.kv_bytes_per_token},
       {"available_bytes", input.available_bytes},
       {"memory_bytes", input.memory_bytes},
@@ -181,6 +189,9 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
       {"target_arena_bytes", report.target_arena_bytes},
       {"target_memory_bytes", report.target_memory_bytes},
   };
+  if (!input.chat_template_problem.empty()) {
+    json["chat_template_problem"] = input.chat_template_problem;
+  }
   if (!report.status.ok()) json["problem"] = std::string(report.status.message());
   if (report.plan.has_value()) {
     for (size_t i = 0; i < kNumPolicies; ++i) {

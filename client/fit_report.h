@@ -14,6 +14,8 @@ namespace retroinfer::client {
 struct FitInput {
   ModelConfig model;
   size_t weight_bytes = 0;
+  std::string chat_template = "none";  // where it is from
+  std::string chat_template_problem;   // why it cannot be run; empty: nothing known
   DType kv_dtype = DType::kBf16;
   int32_t max_batch = 8;
   int64_t dense_below = 8192;

@@ -7,11 +7,13 @@
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/generation_config.h"
 #include "gpu_worker/model/model_folder.h"
+#include "gpu_worker/tokenizer/chat_template.h"
 #include "gpu_worker/tokenizer/tokenizer.h"
 
 namespace retroinfer::client {
 
-absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder) {
+absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
+                                          const std::string& chat_template_file) {
   ModelFiles files;
   RETURN_IF_ERROR(RequireModelFolder(folder));
   ASSIGN_OR_RETURN(files.config, LoadModelConfig(folder));
@@ -22,6 +24,16 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder) {
         folder, ": the tokenizer has ", tokenizer->vocab_size(), " tokens, the model's vocabulary ",
         files.config.vocab_size, ": they do not belong together"));
   }
+  absl::StatusOr<ChatTemplate> chat_template =
+      chat_template_file.empty() ? ChatTemplate::Create(*tokenizer)
+                                 : ChatTemplate::CreateFromFile(*tokenizer, chat_template_file);
+  if (!chat_template.ok()) {
+    return absl::Status(
+        chat_template.status().code(),
+        absl::StrCat("--chat-template: ", std::string(chat_template.status().message())));
+  }
+  files.chat_template = chat_template->source();
+  files.chat_template_problem = chat_template->problem();
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   files.weight_bytes = checkpoint.total_bytes();
   return files;

@@ -11,12 +11,16 @@ namespace retroinfer::client {
 struct ModelFiles {
   ModelConfig config;
   size_t weight_bytes = 0;
+  std::string chat_template;          // where it is from: a file's name, or "none"
+  std::string chat_template_problem;  // why it cannot be run; empty: nothing known
 };
 
 // Reads all that the worker will read of `folder` but the weights themselves, of which it reads the
-// headers.
+// headers. `chat_template_file` takes the place of the folder's own template; empty: it does not.
 //
-// Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder that the worker would refuse.
-absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder);
+// Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a template file that the
+//          worker would refuse. It does not refuse a folder for its own template.
+absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
+                                          const std::string& chat_template_file = "");
 
 }  // namespace retroinfer::client

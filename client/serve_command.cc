@@ -121,13 +121,13 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
       common::kBuildVersion);
   AddServeOptions(&settings, &options);
   if (const auto done = ParseSilently(settings, argc, argv, streams)) return *done;
-  if (const absl::Status status = CheckServeOptions(&options); !status.ok()) {
-    return Fail(streams, "serve", std::string(status.message()), kExitUsage);
-  }
+  absl::Status status = CheckServeOptions(&options);
+  if (status.ok()) status = ChooseFreePorts(&options);
+  if (!status.ok()) return Fail(streams, "serve", std::string(status.message()), kExitUsage);
 
   InterruptWatcher interrupts({SIGHUP});  // before there are other threads
   interrupts.SetCallback([](int) {});
-  absl::Status status = common::StartProcessLog("serve", options.log);
+  status = common::StartProcessLog("serve", options.log);
   if (!status.ok()) return Fail(streams, "serve", std::string(status.message()), kExitUsage);
   for (const std::string& warning : settings.warnings()) spdlog::warn("{}", warning);
   const auto folder = TakeFolder(options.socket_dir);

@@ -4,8 +4,12 @@
 
 #include <filesystem>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/model_check.h"
+#include "common/door/listen_socket.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/model_folder.h"
 
@@ -244,6 +248,20 @@ absl::Status CheckServeOptions(ServeOptions* options) {
 std::string ListenAddresses(const ServeOptions& options) {
   const std::string& listen = options.Passed("--listen");
   return listen.empty() ? "127.0.0.1:50051" : listen;
+}
+
+absl::Status ChooseFreePorts(ServeOptions* options) {
+  for (const char* const flag : {"--listen", "--http"}) {
+    std::vector<std::string> addresses = absl::StrSplit(options->Passed(flag), ',');
+    for (std::string& address : addresses) {
+      if (!absl::EndsWith(address, ":0") || absl::StartsWith(address, common::kUnixScheme))
+        continue;
+      ASSIGN_OR_RETURN(const common::ListenSockets chosen, common::Listen(address));
+      address = chosen.address;
+    }
+    if (!options->Passed(flag).empty()) options->passed[flag] = absl::StrJoin(addresses, ",");
+  }
+  return absl::OkStatus();
 }
 
 bool HasGateway(const ServeOptions& options) {

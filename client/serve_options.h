@@ -44,6 +44,13 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options);
 //          the model's folder.
 absl::Status CheckServeOptions(ServeOptions* options);
 
+// Puts a free port in the place of port 0 in the addresses of both APIs, so that it can be told,
+// and is the same for a service that is started again. Nothing keeps others from taking it
+// meanwhile.
+//
+// Returns: INVALID_ARGUMENT or UNAVAILABLE as common::Listen().
+absl::Status ChooseFreePorts(ServeOptions* options);
+
 // The API's addresses, separated by commas, without WorkerAddress().
 std::string ListenAddresses(const ServeOptions& options);
 

@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -40,6 +43,28 @@ TEST(CheckCommand, JsonIsForPrograms) {
   EXPECT_EQ(json["fits"], true);
   EXPECT_GT(json["largest_context_tokens"], 1024);
   EXPECT_EQ(json["memory_bytes"], 1 << 30);
+}
+
+TEST(CheckCommand, SaysWhichChatTemplateThereIs) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "retroinfer-XXXXXX").string();
+  const std::string folder = ::mkdtemp(pattern.data());
+  const auto check = [&folder](const std::string& text) {
+    std::ofstream(folder + "/chat.jinja") << text;
+    return RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=64MiB",
+                                     "--chat-template=" + folder + "/chat.jinja"});
+  };
+  EXPECT_THAT(RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB"}).out,
+              HasSubstr("Chat     template of tokenizer_config.json\n"));
+  const CommandResult good = check("{% for m in messages %}{{ m.content }}{% endfor %}");
+  EXPECT_EQ(good.exit_code, kExitOk) << good.err;
+  EXPECT_THAT(good.out, HasSubstr("Chat     template of " + folder + "/chat.jinja\n"));
+  const CommandResult bad = check("text\n{% for m in messages %}");
+  EXPECT_EQ(bad.exit_code, kExitFailed);
+  EXPECT_THAT(bad.err, HasSubstr("--chat-template: "));
+  EXPECT_THAT(bad.err, HasSubstr("line 2"));
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(RunCommand(CheckCommand, {"check", kModel, "--chat-template=/no/such"}).exit_code,
+            kExitFailed);
 }
 
 TEST(CheckCommand, WhatDoesNotFitIsAFailure) {

@@ -51,6 +51,23 @@ TEST(ServeOptions, DescribeBothServices) {
   EXPECT_EQ(specs[1].stop_grace, absl::Seconds(22));
 }
 
+TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
+  ServeOptions options =
+      Options({"--model=/m", "--listen=127.0.0.1:0,localhost:7,unix:/x:0", "--http=127.0.0.1:0"});
+  ASSERT_TRUE(ChooseFreePorts(&options).ok());
+  EXPECT_THAT(ListenAddresses(options),
+              testing::MatchesRegex("127.0.0.1:[1-9][0-9]*,localhost:7,unix:/x:0"));
+  EXPECT_THAT(options.Passed("--http"), testing::MatchesRegex("127.0.0.1:[1-9][0-9]*"));
+  EXPECT_THAT(ServiceSpecs(options)[1].arguments,
+              Contains(HasSubstr(ListenAddresses(options) + ",unix:")));
+  ServeOptions given = Options({"--model=/m"});
+  ASSERT_TRUE(ChooseFreePorts(&given).ok());
+  EXPECT_EQ(ListenAddresses(given), "127.0.0.1:50051");
+  EXPECT_EQ(given.Passed("--http"), "");
+  ServeOptions bad = Options({"--model=/m", "--listen=no.such.host.invalid:0"});
+  EXPECT_FALSE(ChooseFreePorts(&bad).ok());
+}
+
 TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
   ServeOptions options =
       Options({"--model=/m", "--http=127.0.0.1:8000", "--api-key-file=/k", "--tls-certificate=/c",
