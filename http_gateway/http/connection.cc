@@ -104,6 +104,7 @@ bool Connection::ParseSome() {
   head_only_ = request.method == "HEAD";
   keep_alive_ = request.keep_alive && !draining_;
   state_ = State::kAnswering;
+  had_requests_ = true;
   since_ = absl::Now();
   auto responder = context_->handler->Handle(std::move(request), shared_from_this());
   if (state_ == State::kAnswering) responder_ = std::move(responder);

@@ -58,6 +58,7 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   bool closed() const { return state_ == State::kClosed; }
   // Whether a client waits for an answer, or has not taken all of it.
   bool is_answering() const { return state_ == State::kAnswering || unsent_bytes() > 0; }
+  bool had_requests() const { return had_requests_; }
   // Since when it waits for a request.
   absl::Time idle_since() const { return since_; }
 
@@ -91,6 +92,7 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   RequestParser parser_;
   absl::Time since_;       // of the state, or of the request that is being read
   bool admitted_ = false;  // the head that is being read has been let in
+  bool had_requests_ = false;
   bool draining_ = false;
 
   std::vector<char> read_buffer_;

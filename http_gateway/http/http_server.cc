@@ -160,6 +160,9 @@ void HttpServer::LetIn(Socket socket, bool tls) {
 }
 
 bool HttpServer::MakeRoom() {
+  const auto age = [](const std::shared_ptr<Connection>& connection) {
+    return std::make_pair(connection->had_requests(), connection->idle_since());
+  };
   std::shared_ptr<Connection> oldest;
   for (auto it = connections_.begin(); it != connections_.end();) {
     const std::shared_ptr<Connection>& connection = *it;
@@ -167,8 +170,7 @@ bool HttpServer::MakeRoom() {
       it = connections_.erase(it);
       continue;
     }
-    if (!connection->is_answering() &&
-        (oldest == nullptr || connection->idle_since() < oldest->idle_since())) {
+    if (!connection->is_answering() && (oldest == nullptr || age(connection) < age(oldest))) {
       oldest = connection;
     }
     ++it;

@@ -33,7 +33,8 @@ struct HttpServerStats {
 };
 
 // When there are connections_max, a new connection takes the place of the one that has waited for a
-// request for longest; if all are being answered, or have not taken their answer yet, it is closed.
+// request for longest, those that never sent any first; if all are being answered, or have not
+// taken their answer yet, it is closed.
 //
 // Threads: the io_context's.
 // Owns:    sockets and connections.

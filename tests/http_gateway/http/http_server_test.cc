@@ -37,6 +37,20 @@ TEST(HttpServer, ANewConnectionTakesThePlaceOfTheOldestIdleOne) {
   EXPECT_EQ(harness.Stats().connections_refused, 1U);
 }
 
+TEST(HttpServer, WhoNeverAskedMakesRoomFirst) {
+  HttpServerOptions options;
+  options.connections_max = 3;
+  HttpHarness harness(options);
+  HttpClient kept(harness.port());
+  kept.Get("/echo");
+  EXPECT_EQ(kept.Read().status, 200);
+  std::vector<std::unique_ptr<HttpClient>> silent;
+  for (int i = 0; i < 10; ++i) silent.push_back(std::make_unique<HttpClient>(harness.port()));
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(silent[i]->AwaitEnd());
+  kept.Get("/echo");
+  EXPECT_EQ(kept.Read().status, 200);
+}
+
 TEST(HttpServer, WhenAllAreBusyANewOneIsClosed) {
   HttpServerOptions options;
   options.connections_max = 1;
