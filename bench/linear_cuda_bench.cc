@@ -149,6 +149,7 @@ void MeasureSampling(Machine& machine, const char* name, size_t batch, const Sam
   const DeviceBuffer logprobs = machine.Allocate(batch * 4);
   const DeviceBuffer top_tokens = machine.Allocate(batch * kMaxTopLogprobs * 4);
   const DeviceBuffer top_logprobs = machine.Allocate(batch * kMaxTopLogprobs * 4);
+  const DeviceBuffer ranks = machine.Allocate(batch * 4);
   const DeviceBuffer scratch =
       machine.Allocate(SamplingScratchBytes(static_cast<int64_t>(batch), kVocab));
   const double us = machine.Microseconds(1, [&] {
@@ -162,6 +163,7 @@ void MeasureSampling(Machine& machine, const char* name, size_t batch, const Sam
                            .logprobs = logprobs.as<float>(),
                            .top_tokens = top_tokens.as<int32_t>(),
                            .top_logprobs = top_logprobs.as<float>(),
+                           .ranks = ranks.as<int32_t>(),
                            .scratch = scratch.bytes()}));
   });
   std::printf("sampling %-28s batch %3zu %9.1f us\n", name, batch, us);

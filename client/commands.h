@@ -29,6 +29,9 @@ int HealthCommand(int argc, const char* const* argv, const Streams& streams);
 // Shows what worker and store are doing.
 int PsCommand(int argc, const char* const* argv, const Streams& streams);
 
+// Scores a text under the attention policies: perplexity, and how often they agree.
+int ScoreCommand(int argc, const char* const* argv, const Streams& streams);
+
 // Starts and supervises kv_store_service and gpu_worker.
 int ServeCommand(int argc, const char* const* argv, const Streams& streams);
 

@@ -24,6 +24,7 @@ constexpr Subcommand kSubcommands[] = {
     {"generate", GenerateCommand, "generate text from a prompt"},
     {"chat", ChatCommand, "talk with the model"},
     {"bench", BenchCommand, "measure throughput and latency of a server"},
+    {"score", ScoreCommand, "perplexity of a text, by attention policy and context"},
     {"cache", CacheCommand, "keep the KV of texts on disk, and manage what is kept"},
     {"check", CheckCommand, "does a model fit here, and up to which context"},
     {"health", HealthCommand, "is a worker or a store ready, or at least alive; for probes"},

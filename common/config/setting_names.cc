@@ -34,10 +34,10 @@ constexpr std::string_view kNames[] = {
     "presence-penalty", "priority", "quiet", "repetition-penalty", "request-id", "request-rate",
     "restarts", "restore-threads", "result-file", "retries", "retrieval-ratio", "seed",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
-    "socket-dir", "some-name", "stop",
+    "socket-dir", "some-name", "stop", "stride",
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",
-    "tls-server-name", "top-k", "top-p", "ttl", "wait", "wave-index",
+    "tls-server-name", "top-k", "top-p", "ttl", "wait", "wave-index", "window",
     "worker", "worker-api-key-file", "worker-tls-ca", "worker-tls-certificate", "worker-tls-key",
     "worker-tls-server-name", "workload",
     // clang-format on

@@ -116,11 +116,13 @@ TOKEN_INTERVAL = Panel(
     SECONDS, quantiles("retroinfer_inter_token_latency_seconds"))
 TOKENS_A_SECOND = Panel(
     "Tokens",
-    "Prompt tokens that were processed (those found in the cache included, counted when a prompt is done)"
-    " and tokens that were generated.",
+    "Prompt tokens that were processed (those found in the cache included, counted when a prompt is done),"
+    " tokens that were generated, and tokens that were given and scored.",
     TOKENS_PER_SECOND,
     ((total_rate(worker("retroinfer_prompt_tokens_total")), "prompt"),
-     (total_rate(worker("retroinfer_generation_tokens_total")), "generated")))
+     (total_rate(worker("retroinfer_generation_tokens_total")), "generated"),
+     (total_rate(worker("retroinfer_scored_tokens_total")), "scored"),
+     (total_rate(worker("retroinfer_scored_prompt_tokens_total")), "scored, of prompts")))
 REQUESTS = Panel(
     "Requests at a time",
     "Running: in prefill or decode. Waiting: in the queue, not admitted yet.",
@@ -136,6 +138,11 @@ ENDED = Panel(
     ((f"sum by (finish_reason) ({rate(worker('retroinfer_requests_total'))})", "{{finish_reason}}"),),
     stacked=True, colours=(("stop", GREEN), ("length", BLUE), ("cancelled", GREY), ("deadline", ORANGE),
                            ("error", RED)))
+KINDS = Panel(
+    "Requests by kind",
+    "That ended: generating text, or scoring tokens that were given.",
+    REQUESTS_PER_SECOND,
+    ((f"sum by (kind) ({rate(worker('retroinfer_requests_by_kind_total'))})", "{{kind}}"),), stacked=True)
 REFUSED = Panel(
     "Requests that were refused",
     "Before they were queued, by reason. QUEUE_FULL, OUT_OF_MEMORY, NOT_READY and DRAINING are the "
@@ -194,7 +201,7 @@ OVERVIEW = Dashboard(
         stat("Page hits", "Share of the pages that were on the device.", SHARE, HIT_RATIO.queries[0][0],
              "on the device", steps=GOOD_ABOVE, decimals=1))),
      Row("Service", thirds(
-         TOKENS_A_SECOND, REQUESTS, ENDED, FIRST_TOKEN, TOKEN_INTERVAL, REFUSED)),
+         TOKENS_A_SECOND, REQUESTS, ENDED, FIRST_TOKEN, TOKEN_INTERVAL, REFUSED, KINDS)),
      Row("Memory and cache", thirds(
          Panel("How full",
                "Memory for KV on the device that requests hold; the arena that running sequences hold; "
@@ -283,9 +290,10 @@ LATENCY = Dashboard(
                 (f"{total_rate(worker('retroinfer_decode_host_seconds_total'))} / "
                  f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "engine's thread, a step"))),
          Panel("Batch",
-               "Tokens that a decode step generates on average: how many requests decode together.",
+               "Tokens that a decode step generates or scores on average: how full it is.",
                TOKENS,
-               ((f"{total_rate(worker('retroinfer_generation_tokens_total'))} / "
+               ((f"({total_rate(worker('retroinfer_generation_tokens_total'))} + "
+                 f"{total_rate(worker('retroinfer_scored_tokens_total'))}) / "
                  f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "tokens a step"),)))),
      Row("Whole requests", (
          Panel("Whole requests",

@@ -40,8 +40,17 @@ class AttentionPolicy {
   virtual absl::StatusOr<bool> ReadyForStep(const SequenceKv& /*sequence*/) { return true; }
   // Whether a segment of the sequence begins to be attended through its index in the next step.
   virtual bool GoesLive(const SequenceKv& /*sequence*/) const { return false; }
-  // Prepares a step in which each sequence gets one more token at position num_tokens. Waits for
-  // the background work of a sequence that is not ready.
+  // How many tokens of the sequence, all known, may go into the next step as neighbouring rows,
+  // with the result of one step each: each row attends to those before it, and to no other index.
+  virtual int64_t RowsTogether(const SequenceKv& /*sequence*/) const { return 1; }
+  // Whether a sequence that was prefilled with `prompt_tokens` and has `total_tokens` by now is as
+  // it was when num_tokens is set back to prompt_tokens: the tokens behind have replaced nothing.
+  virtual bool CanRewind(int64_t /*prompt_tokens*/, int64_t /*total_tokens*/) const {
+    return false;
+  }
+  // Prepares a step in which each sequence gets one more token at position num_tokens; one that is
+  // there k times gets k, as neighbouring rows. Waits for the background work of a sequence that is
+  // not ready.
   // REQUIRES: batch.size() <= the engine's max_batch; all use this policy.
   virtual absl::Status BeginStep(std::span<SequenceKv* const> batch) = 0;
   // The device's part of the step: UploadStep, DecodeLayer for each layer in order, DownloadStep.
@@ -57,7 +66,7 @@ class AttentionPolicy {
                                    const MatrixView& out) = 0;
   // Copies what LastStepBytes needs to the host.
   virtual absl::Status DownloadStep() = 0;
-  // Counts the new token: num_tokens grows by one.
+  // Counts the new tokens: num_tokens grows by one for each row.
   virtual absl::Status EndStep() = 0;
 
   // Whether everything in the background and on the device has let go of the sequence, so that its

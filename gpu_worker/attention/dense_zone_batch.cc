@@ -49,9 +49,11 @@ absl::Status DenseZoneBatch::BeginStep(std::span<SequenceKv* const> batch) {
         absl::StrCat("decode batch of ", batch.size(), " sequences, room for ", zones.size()));
   }
   batch_ = batch.size();
+  int64_t ahead = 0;  // rows before this one that are the same sequence's
   for (size_t i = 0; i < batch_; ++i) {
     const SequenceKv& sequence = *batch[i];
-    const int64_t position = sequence.num_tokens;
+    ahead = i > 0 && batch[i - 1] == &sequence ? ahead + 1 : 0;
+    const int64_t position = sequence.num_tokens + ahead;
     int64_t place = position;
     size_t block = 0;
     if (position >= kSinkTokens) {

@@ -28,7 +28,8 @@ class DenseZoneBatch {
   // Publishes the sequence's block numbers to the device, after they have changed.
   absl::Status WriteTable(const SequenceKv& sequence);
 
-  // Places the next token of each sequence and describes the zones, that token included, in host
+  // Places the next token of each sequence (the next k of one that is there k times, in
+  // neighbouring rows) and describes the zones, that token included, in host
   // memory; UploadStep enqueues the copy to the device.
   absl::Status BeginStep(std::span<SequenceKv* const> batch);
   absl::Status UploadStep() { return arrays_.Upload(*stream_); }

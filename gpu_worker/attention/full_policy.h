@@ -2,6 +2,7 @@
 // against, and what serves contexts that fit.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -22,6 +23,12 @@ class FullPolicy final : public AttentionPolicy {
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& /*sequence*/) const override { return true; }
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
+  int64_t RowsTogether(const SequenceKv& /*sequence*/) const override {
+    return std::numeric_limits<int64_t>::max();
+  }
+  bool CanRewind(int64_t /*prompt_tokens*/, int64_t /*total_tokens*/) const override {
+    return true;
+  }
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return 0; }
   absl::Status UploadStep() override { return dense_.UploadStep(); }

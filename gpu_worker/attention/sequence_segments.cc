@@ -7,6 +7,7 @@
 #include "gpu_worker/attention/sequence_segments.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -265,6 +266,21 @@ bool SequenceSegments::GoesLive(const SequenceKv& sequence) const {
   const State& state = *states_.at(sequence.sequence_id);
   return state.num_live < state.tickets.size() &&
          state.plan[state.num_live].live_at <= sequence.num_tokens;
+}
+
+int64_t SequenceSegments::TokensOfOneIndex(const SequenceKv& sequence) const {
+  const State& state = *states_.at(sequence.sequence_id);
+  for (size_t i = state.num_live; i < state.plan.size(); ++i) {
+    const int64_t tokens = state.plan[i].live_at - sequence.num_tokens;
+    if (tokens > 0) return tokens;
+  }
+  return std::numeric_limits<int64_t>::max();
+}
+
+bool SequenceSegments::AnyGoesLive(int64_t prompt_tokens, int64_t total_tokens) const {
+  const std::vector<PlannedSegment> plan =
+      PlanSegments(prompt_tokens, total_tokens, settings_.dense_below);
+  return !plan.empty() && plan.back().live_at > prompt_tokens;
 }
 
 // --- The end of a sequence

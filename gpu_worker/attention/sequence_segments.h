@@ -69,6 +69,11 @@ class SequenceSegments {
   // Whether a segment goes live in the next step, and whether nothing that does is still built.
   bool GoesLive(const SequenceKv& sequence) const;
   absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence);
+  // How many tokens from the next one on attend through the same index: as far as the next segment
+  // that goes live behind it.
+  int64_t TokensOfOneIndex(const SequenceKv& sequence) const;
+  // Whether any does while a sequence grows from its prompt to so many tokens.
+  bool AnyGoesLive(int64_t prompt_tokens, int64_t total_tokens) const;
   // What a step begins with: segments whose position has come go live and leave the window (waits
   // for one that is late); those that are due are given to the background. Returns whether the
   // sequence's dense blocks changed places.

@@ -55,6 +55,15 @@ absl::StatusOr<bool> WavePolicy::ReadyForStep(const SequenceKv& sequence) {
 
 bool WavePolicy::GoesLive(const SequenceKv& sequence) const { return segments_.GoesLive(sequence); }
 
+int64_t WavePolicy::RowsTogether(const SequenceKv& sequence) const {
+  return segments_.TokensOfOneIndex(sequence);
+}
+
+// A segment that goes live takes tokens of the prompt out of the window.
+bool WavePolicy::CanRewind(int64_t prompt_tokens, int64_t total_tokens) const {
+  return !segments_.AnyGoesLive(prompt_tokens, total_tokens);
+}
+
 absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
   batch_.assign(batch.begin(), batch.end());
   decode_batch_.clear();

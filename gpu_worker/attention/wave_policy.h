@@ -40,6 +40,8 @@ class WavePolicy final : public AttentionPolicy {
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
   absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence) override;
   bool GoesLive(const SequenceKv& sequence) const override;
+  int64_t RowsTogether(const SequenceKv& sequence) const override;
+  bool CanRewind(int64_t prompt_tokens, int64_t total_tokens) const override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return parts_.decode->StepShape(); }
   absl::Status UploadStep() override;

@@ -21,6 +21,7 @@ DecodeStep::DecodeStep(Device& device, Stream& stream, Transformer& model, Sampl
     : stream_(stream), model_(model), sampler_(sampler), graphs_(device, stream, kMaxGraphs) {
   sequences_.reserve(static_cast<size_t>(max_batch));
   sampling_.reserve(static_cast<size_t>(max_batch));
+  forced_.reserve(static_cast<size_t>(max_batch));
   policies_.reserve(static_cast<size_t>(max_batch));
 }
 
@@ -40,11 +41,16 @@ absl::Status DecodeStep::Begin(std::span<LiveRequest*> batch) {
   });
   sequences_.clear();
   sampling_.clear();
+  forced_.clear();
   policies_.clear();
+  int64_t ahead = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     LiveRequest& live = *batch[i];
-    inputs_.Host<int32_t>(kTokenIds)[i] = live.next_token;
-    inputs_.Host<int32_t>(kPositions)[i] = static_cast<int32_t>(live.kv.num_tokens);
+    ahead = i > 0 && batch[i - 1] == &live ? ahead + 1 : 0;
+    const bool is_forced = live.forced.has_value();
+    inputs_.Host<int32_t>(kTokenIds)[i] = is_forced ? live.forced->Fed(ahead) : live.next_token;
+    inputs_.Host<int32_t>(kPositions)[i] = static_cast<int32_t>(live.kv.num_tokens + ahead);
+    forced_.push_back(is_forced ? live.forced->Told(ahead) : -1);
     sequences_.push_back(&live.kv);
     sampling_.push_back(&*live.sampling);
     if (policies_.empty() || policies_.back().policy != live.policy) {
@@ -57,7 +63,7 @@ absl::Status DecodeStep::Begin(std::span<LiveRequest*> batch) {
         std::span<SequenceKv* const>(sequences_)
             .subspan(static_cast<size_t>(rows.first_row), static_cast<size_t>(rows.num_rows))));
   }
-  RETURN_IF_ERROR(sampler_.Prepare(sampling_));
+  RETURN_IF_ERROR(sampler_.Prepare(sampling_, forced_));
   shape_.assign({sampler_.wants_alternatives() ? 1u : 0u});
   for (const PolicyRows& rows : policies_) {
     shape_.push_back(reinterpret_cast<uintptr_t>(rows.policy));

@@ -33,8 +33,10 @@ class DecodeStep {
                                                             int32_t max_batch);
 
   // Feeds next_token of each request, which must be in state kDecoding, and samples the one after
-  // it. `batch` is reordered: requests of one policy are neighbours. The result's i-th token
-  // belongs to batch[i] and is valid until the sampler's next call.
+  // it. A request with forced tokens may be there several times: its next tokens are fed and
+  // measured in as many rows. `batch` is reordered: requests of one policy, and rows of one
+  // request, are neighbours. The result's i-th token belongs to batch[i] and is valid until the
+  // sampler's next call.
   //
   // Everything that the device does in a step is one recorded piece of work where the device can
   // record; nothing is allocated or waited for until the results are on the host.
@@ -69,6 +71,7 @@ class DecodeStep {
   int64_t host_ns_ = 0;
   std::vector<SequenceKv*> sequences_;
   std::vector<SamplingState*> sampling_;
+  std::vector<int32_t> forced_;
   std::vector<PolicyRows> policies_;
 };
 

@@ -40,6 +40,7 @@ struct EngineStats {
   // Allocated now on the device, by MemoryPurpose.
   std::array<int64_t, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_bytes{};
   uint64_t prompt_tokens = 0, generation_tokens = 0;
+  uint64_t scored_prompt_tokens = 0, scored_tokens = 0;  // measured: of prompts, continuations
   uint64_t prefix_cache_queries_tokens = 0;  // of prompts that looked for committed segments
   uint64_t prefix_cache_hits_tokens = 0;     // of those, found
   uint64_t page_hits = 0, page_misses = 0, page_transients = 0, page_evictions = 0;
@@ -85,6 +86,11 @@ class Engine {
   //   ALREADY_EXISTS       REQUEST_ID_IN_USE
   //   UNAVAILABLE          DRAINING
   virtual absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) = 0;
+
+  // Whether one request can measure several continuations of so many tokens behind such a prompt,
+  // which is read once for all then. Otherwise each needs a request of its own.
+  virtual bool CanMeasureTogether(const AttentionSettings& attention, int64_t prompt_tokens,
+                                  int64_t continuation_tokens) const = 0;
 
   // Ends a request within one step, with FinishReason::kCancelled, or kDeadline if that has passed.
   // Returns false if it is unknown.

@@ -9,6 +9,8 @@ constexpr absl::Duration kCacheStatsInterval = absl::Milliseconds(100);
 
 constexpr uint64_t EngineStats::*kCounters[] = {&EngineStats::prompt_tokens,
                                                 &EngineStats::generation_tokens,
+                                                &EngineStats::scored_prompt_tokens,
+                                                &EngineStats::scored_tokens,
                                                 &EngineStats::prefix_cache_queries_tokens,
                                                 &EngineStats::prefix_cache_hits_tokens,
                                                 &EngineStats::page_hits,

@@ -38,6 +38,8 @@ struct SamplingParams {
   std::map<int32_t, float> logit_bias;  // by token, each in [-100, 100]; at most 1024
 };
 
+// A request for the log-probabilities of tokens that are given, of the prompt or behind it, has no
+// text as its output. Without continuations, and with max_tokens 0, it is about its prompt alone.
 struct GenerationRequest {
   std::string request_id;       // unique among live requests
   std::vector<int32_t> prompt;  // at least one token, each in the vocabulary
@@ -46,8 +48,20 @@ struct GenerationRequest {
   std::string cache_salt;  // shares segments with requests of the same salt only
   int32_t priority = 0;    // lower runs first; equal: first come
   bool return_progress = false;
+  // Log-probabilities of the prompt's own tokens, as num_logprobs has those of generated ones.
+  int32_t num_prompt_logprobs = -1;
+  // Not empty: nothing is drawn. Each is measured as what follows the prompt, one after the other,
+  // in the steps that would have drawn it. max_tokens is the length of the longest, and of
+  // `sampling` only num_logprobs counts besides. More than one: Engine::CanMeasureTogether().
+  std::vector<std::vector<int32_t>> continuations;
   absl::Time deadline = absl::InfiniteFuture();
 };
+
+// Whether it measures what it is given and draws nothing.
+inline bool IsScoring(const GenerationRequest& request) {
+  return !request.continuations.empty() ||
+         (request.sampling.max_tokens == 0 && request.num_prompt_logprobs >= 0);
+}
 
 struct TokenLogprob {
   int32_t token;
@@ -58,6 +72,7 @@ struct OutputToken {
   int32_t token;
   float logprob;                           // as TokenLogprob's
   std::vector<TokenLogprob> alternatives;  // num_logprobs of them, largest first
+  int32_t rank = 0;                        // 1 is what greedy takes; 0: not asked for
 };
 
 enum class FinishReason { kStop, kLength, kCancelled, kDeadline, kError };
@@ -74,6 +89,10 @@ struct PrefillProgress {
 struct OutputDelta {
   std::string text;  // complete characters only; may be empty
   std::vector<OutputToken> tokens;
+  // Which of GenerationRequest::continuations the tokens are of, or kOfPrompt: the prompt's tokens
+  // from the second one on, before all others (none, once, of a prompt of one token).
+  int32_t continuation = 0;
+  static constexpr int32_t kOfPrompt = -1;
 };
 
 struct GenerationResult {

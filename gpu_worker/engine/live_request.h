@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "gpu_worker/attention/attention_policy.h"
+#include "gpu_worker/engine/forced_tokens.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
 #include "gpu_worker/engine/sampler.h"
@@ -38,8 +39,18 @@ struct LiveRequest {
   uint64_t releases_when_asked = 0;  // LocalEngine::num_releases_ then
   std::optional<SamplingState> sampling;
   std::unique_ptr<OutputProcessor> output;
-  int32_t next_token = -1;  // sampled last; its KV does not exist yet
-  int64_t num_generated = 0;
+  int32_t next_token = -1;           // sampled last; its KV does not exist yet
+  int64_t num_generated = 0;         // or measured, of continuations
+  std::optional<OutputToken> first;  // drawn; told when the prompt is measured, too
+
+  // Of a request that measures: its continuations, and rows of its prompt that are done.
+  std::optional<ForcedTokens> forced;
+  int64_t prompt_rows_measured = 0;
+  // Each row but the last one measures the token behind it.
+  int64_t PromptRowsLeft() const {
+    if (request.num_prompt_logprobs < 0) return 0;
+    return std::ssize(request.prompt) - 1 - prompt_rows_measured;
+  }
 
   absl::Time submitted;
   absl::Time prefill_begun;

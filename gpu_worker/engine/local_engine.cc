@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/engine/sampling_validation.h"
@@ -98,9 +99,13 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   RETURN_IF_ERROR(ValidateRequest(request, static_cast<int32_t>(parts_.model->config().vocab_size),
                                   limits_.max_model_len));
   RETURN_IF_ERROR(CheckFits(request));
-  // Hashing a long prompt takes milliseconds: on the caller's thread.
+  RI_CHECK(request.continuations.size() <= 1 ||
+           CanMeasureTogether(request.attention, std::ssize(request.prompt),
+                              request.sampling.max_tokens));
+  // Hashing a long prompt takes milliseconds: on the caller's thread. A prompt that is measured is
+  // computed from its first row on.
   NamedPrefix prefix;
-  if (options_.share_segments) {
+  if (options_.share_segments && request.num_prompt_logprobs < 0) {
     prefix = NamePrefix(request.prompt, parts_.segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);
   }
@@ -199,7 +204,8 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->request = std::move(submission.request);
   live->sink = std::move(submission.sink);
   live->submitted = submission.submitted;
-  live->policy = &parts_.policies.Of(live->request.attention.policy);
+  live->policy = &PolicyOf(live->request);
+  if (!live->request.continuations.empty()) live->forced.emplace(live->request.continuations);
   live->kv.sequence_id = next_sequence_id_++;
   live->kv.settings = live->request.attention;
   live->kv.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
@@ -223,11 +229,7 @@ LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
 // --- Output
 
 void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
-  if (parts_.store->memory_taken()) {
-    End(live, FinishReason::kError,
-        absl::UnavailableError("another worker has taken the memory of this one; try again"));
-    return;
-  }
+  if (parts_.store->memory_taken()) return EndBecauseMemoryWasTaken(live);
   ++live.num_generated;
   ++stats_.counters().generation_tokens;
   live.next_token = token.token;
@@ -243,6 +245,11 @@ void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
 }
 
 // --- The end of a request
+
+void LocalEngine::EndBecauseMemoryWasTaken(LiveRequest& live) {
+  End(live, FinishReason::kError,
+      absl::UnavailableError("another worker has taken the memory of this one; try again"));
+}
 
 void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status status) {
   if (live.state == RequestState::kEnding) return;

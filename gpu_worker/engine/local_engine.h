@@ -21,6 +21,7 @@
 #include "common/log/log_rate_limiter.h"
 #include "gpu_worker/attention/kv_memory.h"
 #include "gpu_worker/attention/policy_table.h"
+#include "gpu_worker/attention/prompt_only_policy.h"
 #include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/engine.h"
@@ -75,6 +76,8 @@ class LocalEngine final : public Engine {
   ~LocalEngine() override;
 
   absl::Status Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) override;
+  bool CanMeasureTogether(const AttentionSettings& attention, int64_t prompt_tokens,
+                          int64_t continuation_tokens) const override;
   bool Abort(std::string_view request_id) override;
   void Drain(absl::Time deadline) override;
   const EngineLimits& limits() const override { return limits_; }
@@ -101,6 +104,7 @@ class LocalEngine final : public Engine {
   // Admission.
   void EndLateRequests();
   absl::Status CheckFits(const GenerationRequest& request) const;
+  AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
   void Reserve(LiveRequest& live);
   void AskStore(LiveRequest& live);
 
@@ -119,11 +123,20 @@ class LocalEngine final : public Engine {
   void RunDecodeStep(const StepPlan& plan);
   void EndBatch(const absl::Status& status);
 
+  // Measuring.
+  absl::StatusOr<std::vector<OutputToken>> SampleFirsts(std::span<LiveRequest* const> members);
+  void EmitFirst(LiveRequest& live);
+  void EmitMeasured(LiveRequest& live, const OutputToken& token);
+  void Deliver(LiveRequest& live, OutputDelta delta);
+  void MeasurePrompt(const StepPlan::Measure& measure);
+  absl::Status MeasureRows(const PrefillLane& lane, LiveRequest& live, int64_t rows);
+
   bool PollEnding();
   void TendBackground(bool worked);
 
   // Output.
   void Emit(LiveRequest& live, const OutputToken& token);
+  void EndBecauseMemoryWasTaken(LiveRequest& live);
   void ReportProgress(const PrefillLane& lane);
   void End(LiveRequest& live, FinishReason reason, absl::Status status = absl::OkStatus());
   void UpdateStats();
@@ -135,6 +148,7 @@ class LocalEngine final : public Engine {
   // Shared with the store's answers, which may come after the engine's end.
   const std::shared_ptr<Inbox> inbox_;
   EngineStatsBoard stats_;
+  mutable PromptOnlyPolicy prompt_only_;  // has no state
 
   // Of the engine's thread.
   std::unique_ptr<Sampler> sampler_;

@@ -10,11 +10,15 @@
 
 namespace retroinfer {
 
+AttentionPolicy& LocalEngine::PolicyOf(const GenerationRequest& request) const {
+  const bool is_prompt_only = IsScoring(request) && request.continuations.empty();
+  return is_prompt_only ? prompt_only_ : parts_.policies.Of(request.attention.policy);
+}
+
 absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
   const int64_t total = prompt + request.sampling.max_tokens;
-  const KvNeed need =
-      parts_.policies.Of(request.attention.policy).Need(request.attention, prompt, total);
+  const KvNeed need = PolicyOf(request).Need(request.attention, prompt, total);
   uint64_t pages = 0;
   for (const uint32_t tokens : need.segment_tokens) {
     pages += SegmentLayout(options_.plan.geometry, tokens).max_pages;

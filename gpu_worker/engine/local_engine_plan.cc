@@ -73,6 +73,9 @@ bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
       description.wants_extents || (!live.kv.prefix.names.empty() && parts_.store->attached());
   description.arena_is_full = live.arena_was_full && live.releases_when_asked == num_releases_;
   if (live.state != RequestState::kDecoding) return true;
+  if (live.forced.has_value()) {
+    description.more_rows = std::min(live.forced->left(), live.policy->RowsTogether(live.kv)) - 1;
+  }
   const absl::StatusOr<bool> ready = live.policy->ReadyForStep(live.kv);
   if (!ready.ok()) {
     End(live, FinishReason::kError, ready.status());
@@ -89,10 +92,14 @@ void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& descrip
   description.is_free = !lane.busy();
   description.layer = lane.layer();
   description.next_row = lane.next_row();
+  description.rows_to_measure = 0;
   // The members are those of BeginGroup: their rows stay, whoever was dropped since.
   if (description.is_free) description.members.clear();
   if (description.is_free || lane.layer() == options_.plan.geometry.num_layers) {
     description.layers_open = 0;
+    for (const SequenceKv* const sequence : lane.Live()) {
+      description.rows_to_measure += Find(sequence->sequence_id)->PromptRowsLeft();
+    }
     return;
   }
   const absl::StatusOr<uint32_t> open = lane.LayersOpen();
@@ -103,7 +110,8 @@ void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& descrip
 bool LocalEngine::PollIndexing() {
   bool changed = false;
   for (const auto& live : live_) {
-    if (live->state != RequestState::kIndexing) continue;
+    // Its rows stay in the lane until they are measured.
+    if (live->state != RequestState::kIndexing || live->PromptRowsLeft() > 0) continue;
     const absl::StatusOr<bool> done = live->policy->FinishPrefill(live->kv);
     if (!done.ok()) {
       End(*live, FinishReason::kError, done.status());
@@ -127,6 +135,7 @@ void LocalEngine::CarryOut(const StepPlan& plan) {
   for (const uint64_t id : plan.admit) Reserve(*Find(id));
   for (const StepPlan::Group& group : plan.begin) BeginGroup(group);
   for (const StepPlan::Pass& pass : plan.passes) RunPass(pass);
+  for (const StepPlan::Measure& measure : plan.measure) MeasurePrompt(measure);
   PollIndexing();
   RunDecodeStep(plan);
 }
@@ -141,8 +150,10 @@ void LocalEngine::BeginGroup(const StepPlan::Group& group) {
     // One that the scheduler saw may have ended as it got its memory.
     if (live == nullptr || live->state != RequestState::kPrefill) continue;
     live->prefill_begun = absl::Now();
-    members.push_back(
-        {.prompt = live->request.prompt, .sequence = &live->kv, .policy = live->policy});
+    members.push_back({.prompt = live->request.prompt,
+                       .sequence = &live->kv,
+                       .policy = live->policy,
+                       .keeps_all_rows = live->request.num_prompt_logprobs >= 0});
     const auto prompt = static_cast<int64_t>(live->request.prompt.size());
     description.members.push_back({.id = id,
                                    .priority = live->request.priority,
@@ -193,12 +204,10 @@ void LocalEngine::EndGroup(PrefillLane& lane, const absl::Status& status) {
 // The prompts of a group are computed: their first tokens.
 void LocalEngine::FinishGroup(PrefillLane& lane) {
   std::vector<LiveRequest*> members;
-  std::vector<SamplingState*> states;
   for (const SequenceKv* const sequence : lane.Live()) {
     members.push_back(Find(sequence->sequence_id));
-    states.push_back(&*members.back()->sampling);
   }
-  const auto tokens = sampler_->Sample(states);
+  const auto tokens = SampleFirsts(members);
   clock_->Synchronized({});
   if (!tokens.ok()) return EndGroup(lane, tokens.status());
   const absl::Time now = absl::Now();
@@ -207,7 +216,10 @@ void LocalEngine::FinishGroup(PrefillLane& lane) {
     live->first_token = live->last_token = now;
   }
   UpdateStats();  // who sees a first token sees a request that runs
-  for (size_t i = 0; i < members.size(); ++i) Emit(*members[i], (*tokens)[i]);
+  for (size_t i = 0; i < members.size(); ++i) {
+    members[i]->first = (*tokens)[i];
+    EmitFirst(*members[i]);
+  }
 }
 
 void LocalEngine::ReportProgress(const PrefillLane& lane) {
@@ -256,8 +268,14 @@ void LocalEngine::RunDecodeStep(const StepPlan& plan) {
   clock_->Synchronized(work);
   const absl::Time now = absl::Now();
   for (size_t i = 0; i < batch_.size(); ++i) {
-    batch_[i]->last_token = batch_[i]->progressed = now;
-    Emit(*batch_[i], (*tokens)[i]);
+    LiveRequest& live = *batch_[i];
+    if (live.state != RequestState::kDecoding) continue;  // an earlier row has ended it
+    live.last_token = live.progressed = now;
+    if (live.forced.has_value()) {
+      EmitMeasured(live, (*tokens)[i]);
+    } else {
+      Emit(live, (*tokens)[i]);
+    }
   }
 }
 

@@ -170,12 +170,12 @@ absl::Status PrefillLane::ReadCachedTokens(const Place& place) {
 // Rows [first, last) of a member, which are neighbours in its prompt, too.
 void PrefillLane::AddPiece(const Place& place, int64_t first, int64_t last) {
   if (first >= last) return;
-  const bool is_last_layer = layer_ + 1 == geometry_.num_layers;
+  const bool needs_last_only = layer_ + 1 == geometry_.num_layers && !place.member.keeps_all_rows;
   const bool has_last_row = last == place.num_rows;
   pieces_.push_back({.num_rows = last - first,
                      .first_token = place.PositionOf(first),
                      .kv = KvOf(place, layer_),
-                     .num_outputs = is_last_layer ? int64_t{has_last_row} : last - first});
+                     .num_outputs = needs_last_only ? int64_t{has_last_row} : last - first});
 }
 
 absl::Status PrefillLane::CollectPieces(int64_t first_row, int64_t num_rows) {
@@ -222,7 +222,7 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
   ++layer_;
   next_row_ = 0;
   if (layer_ < geometry_.num_layers) return Outcome::kWorked;
-  RETURN_IF_ERROR(FillLogits(logits));
+  RETURN_IF_ERROR(FillLastLogits(logits));
   return Outcome::kDone;
 }
 
@@ -235,7 +235,7 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const M
 }
 
 // Gathers the rows of last tokens, so that the vocabulary is gone through once for all.
-absl::Status PrefillLane::FillLogits(const MatrixView& logits) {
+absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
   const std::span<int32_t> last = host_last_.as<int32_t>();
   RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
   size_t count = 0;
@@ -255,6 +255,17 @@ absl::Status PrefillLane::FillLogits(const MatrixView& logits) {
                        .table = Hidden().Rows(0, num_rows_),
                        .out = gathered}));
   return parts_.model->Logits(*parts_.stream, gathered, logits.Rows(0, rows));
+}
+
+absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_row,
+                                     const MatrixView& logits) const {
+  const auto place = std::find_if(places_.begin(), places_.end(), [&sequence](const Place& one) {
+    return one.member.sequence == &sequence;
+  });
+  RI_CHECK(place != places_.end() && layer_ == geometry_.num_layers &&
+           place->member.keeps_all_rows && first_row + logits.rows <= place->num_rows);
+  return parts_.model->Logits(*parts_.stream,
+                              Hidden().Rows(place->first_row + first_row, logits.rows), logits);
 }
 
 std::vector<SequenceKv*> PrefillLane::Live() const {

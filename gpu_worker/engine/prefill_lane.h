@@ -50,6 +50,7 @@ class PrefillLane {
     std::span<const int32_t> prompt;
     SequenceKv* sequence = nullptr;
     AttentionPolicy* policy = nullptr;
+    bool keeps_all_rows = false;  // computes the last layer for all of them: FillLogits()
   };
 
   // A lane for groups of up to `max_tokens` tokens of prompts and `max_members` prompts.
@@ -82,6 +83,10 @@ class PrefillLane {
   //
   // REQUIRES: layer() is open; 1 <= rows <= max_rows, and no more than the layer has left.
   absl::StatusOr<Outcome> RunPass(int64_t rows, const MatrixView& logits);
+  // Behind kDone, until the member leaves: logits of its rows from `first_row` on, as many as
+  // `logits` has. REQUIRES: it keeps all rows, of which there are as many.
+  absl::Status FillLogits(const SequenceKv& sequence, int64_t first_row,
+                          const MatrixView& logits) const;
   // For callers without a plan: as many of `rows` rows as a pass can have.
   absl::StatusOr<Outcome> RunSlice(int64_t rows, const MatrixView& logits);
 
@@ -116,7 +121,7 @@ class PrefillLane {
   absl::Status ReadCachedTokens(const Place& place);
   absl::Status CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const Place& place, int64_t first, int64_t last);
-  absl::Status FillLogits(const MatrixView& logits);
+  absl::Status FillLastLogits(const MatrixView& logits);
   LayerKv KvOf(const Place& place, uint32_t layer) const;
   MatrixView Hidden() const;
 

@@ -40,7 +40,8 @@ absl::StatusOr<SamplingState> SamplingState::Create(Device& device, Stream& stre
                 .seed = sampling.seed,
                 .position = 0,
                 .num_top_logprobs = std::clamp(sampling.num_logprobs, 0, kMaxTopLogprobs),
-                .num_biases = 0};
+                .num_biases = 0,
+                .wants_rank = sampling.num_logprobs >= 0 ? 1 : 0};
   state.min_tokens_ = sampling.min_tokens;
   state.prompt_tokens_ = static_cast<int64_t>(request.prompt.size());
   state.SetBiases(sampling, eos_token_ids);
@@ -114,12 +115,13 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, ModelOp
                                                            batch * sizeof(const SamplingBias*),
                                                            batch * sizeof(const uint32_t*)},
                                                           MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(sampler->results_,
-                   StagedArrays::Create(device,
-                                        {batch * sizeof(int32_t), batch * sizeof(float),
-                                         batch * kMaxTopLogprobs * sizeof(int32_t),
-                                         batch * kMaxTopLogprobs * sizeof(float)},
-                                        MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(
+      sampler->results_,
+      StagedArrays::Create(
+          device,
+          {batch * sizeof(int32_t), batch * sizeof(float), batch * sizeof(int32_t),
+           batch * kMaxTopLogprobs * sizeof(int32_t), batch * kMaxTopLogprobs * sizeof(float)},
+          MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(sampler->sampled_, device.CreateEvent());
   ASSIGN_OR_RETURN(sampler->counts_, device.AllocateHost(batch * kCountsPerRow * sizeof(uint32_t)));
   return sampler;
@@ -148,7 +150,9 @@ absl::Status Sampler::UploadCounts(SamplingState& state) {
   return absl::OkStatus();
 }
 
-absl::Status Sampler::Prepare(std::span<SamplingState* const> states) {
+absl::Status Sampler::Prepare(std::span<SamplingState* const> states,
+                              std::span<const int32_t> forced) {
+  RI_CHECK(forced.empty() || forced.size() == states.size());
   const std::span<SamplingRow> rows = inputs_.Host<SamplingRow>(kRows);
   const auto biases = inputs_.Host<const SamplingBias*>(kBiases);
   const auto occurrences = inputs_.Host<const uint32_t*>(kOccurrences);
@@ -161,6 +165,7 @@ absl::Status Sampler::Prepare(std::span<SamplingState* const> states) {
     rows[i].position = state.prompt_tokens_ + state.num_generated_;
     const size_t first = state.first_bias();
     rows[i].num_biases = static_cast<int32_t>(state.end_bias() - first);
+    rows[i].forced_token = forced.empty() ? -1 : forced[i];
     biases[i] = rows[i].num_biases == 0
                     ? nullptr
                     : state.device_biases_.as<const SamplingBias>().device_data() + first;
@@ -183,8 +188,9 @@ absl::Status Sampler::Enqueue() {
                 .logprobs = results_.On<float>(kLogprobs).first(batch_),
                 .top_tokens = results_.On<int32_t>(kTopTokens).first(tops),
                 .top_logprobs = results_.On<float>(kTopLogprobs).first(tops),
+                .ranks = results_.On<int32_t>(kRanks).first(batch_),
                 .scratch = scratch_.bytes()}));
-  return results_.Download(stream_, wants_alternatives_ ? kTopLogprobs + 1 : kLogprobs + 1);
+  return results_.Download(stream_, wants_alternatives_ ? kTopLogprobs + 1 : kRanks + 1);
 }
 
 absl::Status Sampler::Wait() {
@@ -204,6 +210,7 @@ std::span<const OutputToken> Sampler::Results() {
     OutputToken& output = output_[i];
     output.token = results_.Host<const int32_t>(kTokens)[i];
     output.logprob = results_.Host<const float>(kLogprobs)[i];
+    output.rank = rows[i].wants_rank != 0 ? results_.Host<const int32_t>(kRanks)[i] : 0;
     output.alternatives.clear();
     for (int32_t j = 0; j < rows[i].num_top_logprobs; ++j) {
       const size_t at = i * kMaxTopLogprobs + static_cast<size_t>(j);
@@ -213,9 +220,30 @@ std::span<const OutputToken> Sampler::Results() {
   return std::span<const OutputToken>(output_).first(batch_);
 }
 
-absl::StatusOr<std::span<const OutputToken>> Sampler::Sample(
-    std::span<SamplingState* const> states) {
-  RETURN_IF_ERROR(Prepare(states));
+absl::StatusOr<std::span<const OutputToken>> Sampler::Sample(std::span<SamplingState* const> states,
+                                                             std::span<const int32_t> forced) {
+  RETURN_IF_ERROR(Prepare(states, forced));
+  return Run();
+}
+
+absl::StatusOr<std::span<const OutputToken>> Sampler::Measure(std::span<const int32_t> tokens,
+                                                              int32_t num_top_logprobs) {
+  const std::span<SamplingRow> rows = inputs_.Host<SamplingRow>(kRows);
+  RI_CHECK(tokens.size() <= rows.size());
+  batch_ = tokens.size();
+  wants_alternatives_ = num_top_logprobs > 0;
+  for (size_t i = 0; i < batch_; ++i) {
+    rows[i] = {.temperature = 0,
+               .num_top_logprobs = std::min(num_top_logprobs, kMaxTopLogprobs),
+               .forced_token = tokens[i],
+               .wants_rank = 1};
+    inputs_.Host<const SamplingBias*>(kBiases)[i] = nullptr;
+    inputs_.Host<const uint32_t*>(kOccurrences)[i] = nullptr;
+  }
+  return Run();
+}
+
+absl::StatusOr<std::span<const OutputToken>> Sampler::Run() {
   RETURN_IF_ERROR(Enqueue());
   RETURN_IF_ERROR(Wait());
   return Results();

@@ -66,11 +66,18 @@ class Sampler {
 
   // Samples one token for each state: the four calls below in order. The result stays valid until
   // the next call. Alternatives are filled as far as the request asks.
-  absl::StatusOr<std::span<const OutputToken>> Sample(std::span<SamplingState* const> states);
+  absl::StatusOr<std::span<const OutputToken>> Sample(std::span<SamplingState* const> states,
+                                                      std::span<const int32_t> forced = {});
+  // Measures one token for each row of logits, without any state.
+  // REQUIRES: tokens.size() <= max_batch, each in the vocabulary.
+  absl::StatusOr<std::span<const OutputToken>> Measure(std::span<const int32_t> tokens,
+                                                       int32_t num_top_logprobs);
 
-  // Describes the rows in host memory.
+  // Describes the rows in host memory. A state may be there more than once. `forced` has a token
+  // for each row, or none at all: one that is not negative is measured instead of drawing any.
   // REQUIRES: states.size() <= max_batch; Wait() has returned since the last Prepare().
-  absl::Status Prepare(std::span<SamplingState* const> states);
+  absl::Status Prepare(std::span<SamplingState* const> states,
+                       std::span<const int32_t> forced = {});
   // Copies the description to the device, samples, and copies the results back. What it enqueues
   // depends on the batch's size and wants_alternatives() alone, so it can be recorded.
   absl::Status Enqueue();
@@ -84,6 +91,7 @@ class Sampler {
  private:
   Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batch, int64_t vocab_size);
   absl::Status UploadCounts(SamplingState& state);
+  absl::StatusOr<std::span<const OutputToken>> Run();
 
   Device& device_;
   ModelOps& ops_;
@@ -92,7 +100,7 @@ class Sampler {
   const int64_t vocab_size_;
   DeviceBuffer logits_, scratch_;
   enum Input : size_t { kRows, kBiases, kOccurrences };
-  enum Result : size_t { kTokens, kLogprobs, kTopTokens, kTopLogprobs };
+  enum Result : size_t { kTokens, kLogprobs, kRanks, kTopTokens, kTopLogprobs };
   StagedArrays inputs_;   // [max_batch]
   StagedArrays results_;  // [max_batch] or [max_batch, n]
   std::unique_ptr<Event> sampled_;

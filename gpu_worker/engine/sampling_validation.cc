@@ -1,6 +1,8 @@
 #include "gpu_worker/engine/sampling_validation.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -66,6 +68,12 @@ absl::Status CheckLogitBias(const SamplingParams& sampling, int32_t vocab_size) 
   return absl::OkStatus();
 }
 
+absl::Status CheckLogprobs(std::string_view name, int32_t logprobs) {
+  if (logprobs >= -1 && logprobs <= kMaxLogprobs) return absl::OkStatus();
+  return BadSampling(
+      absl::StrCat(std::string(name), " is ", logprobs, ", it must be in [0, ", kMaxLogprobs, "]"));
+}
+
 absl::Status CheckRatio(std::string_view name, double value) {
   if (value >= 0.0 && value <= 1.0) return absl::OkStatus();
   return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
@@ -75,7 +83,8 @@ absl::Status CheckRatio(std::string_view name, double value) {
 
 }  // namespace
 
-absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size) {
+absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size,
+                              int32_t least_tokens) {
   RETURN_IF_ERROR(CheckRange("temperature", sampling.temperature, 0.0f, kMaxTemperature));
   RETURN_IF_ERROR(CheckRange("top_p", sampling.top_p, 0.0f, 1.0f, Low::kOpen));
   RETURN_IF_ERROR(CheckRange("min_p", sampling.min_p, 0.0f, 1.0f));
@@ -86,18 +95,15 @@ absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size
   if (sampling.top_k < 0) {
     return BadSampling(absl::StrCat("top_k is ", sampling.top_k, ", it must be 0 (off) or more"));
   }
-  if (sampling.max_tokens < 1) {
-    return BadSampling(
-        absl::StrCat("max_tokens is ", sampling.max_tokens, ", it must be at least 1"));
+  if (sampling.max_tokens < least_tokens) {
+    return BadSampling(absl::StrCat("max_tokens is ", sampling.max_tokens, ", it must be at least ",
+                                    least_tokens));
   }
   if (sampling.min_tokens < 0 || sampling.min_tokens > sampling.max_tokens) {
     return BadSampling(absl::StrCat("min_tokens is ", sampling.min_tokens, ", it must be in [0, ",
                                     sampling.max_tokens, "] (max_tokens)"));
   }
-  if (sampling.num_logprobs < -1 || sampling.num_logprobs > kMaxLogprobs) {
-    return BadSampling(absl::StrCat("logprobs is ", sampling.num_logprobs, ", it must be in [0, ",
-                                    kMaxLogprobs, "]"));
-  }
+  RETURN_IF_ERROR(CheckLogprobs("logprobs", sampling.num_logprobs));
   RETURN_IF_ERROR(CheckLogitBias(sampling, vocab_size));
   return CheckStops(sampling, vocab_size);
 }
@@ -107,6 +113,49 @@ absl::Status ValidateAttention(const AttentionSettings& attention) {
   return CheckRatio("estimation_ratio", attention.estimation_ratio);
 }
 
+namespace {
+
+absl::Status BadRequest(const std::string& message) {
+  return common::WithReason(absl::InvalidArgumentError(message), "INVALID_REQUEST");
+}
+
+// `what`: as in "token 3 of the prompt".
+absl::Status CheckTokens(std::string_view what, std::span<const int32_t> tokens,
+                         int32_t vocab_size) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] >= 0 && tokens[i] < vocab_size) continue;
+    return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
+                                  "token ", i, " of ", std::string(what), " is ", tokens[i],
+                                  ", ids must be in [0, ", vocab_size - 1, "]")),
+                              "TOKEN_OUT_OF_RANGE",
+                              {{"position", absl::StrCat(i)},
+                               {"token_id", absl::StrCat(tokens[i])},
+                               {"vocab_size", absl::StrCat(vocab_size)}});
+  }
+  return absl::OkStatus();
+}
+
+// What is special about a request that measures.
+absl::Status CheckScoring(const GenerationRequest& request, int32_t vocab_size) {
+  size_t longest = 0;
+  for (size_t i = 0; i < request.continuations.size(); ++i) {
+    const std::vector<int32_t>& continuation = request.continuations[i];
+    if (continuation.empty()) {
+      return BadRequest(
+          absl::StrCat("continuation ", i, " is empty, at least one token is needed"));
+    }
+    RETURN_IF_ERROR(CheckTokens(absl::StrCat("continuation ", i), continuation, vocab_size));
+    longest = std::max(longest, continuation.size());
+  }
+  if (request.sampling.max_tokens != static_cast<int64_t>(longest)) {
+    return BadRequest(absl::StrCat("max_tokens is ", request.sampling.max_tokens,
+                                   ", the longest continuation has ", longest, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status ValidateRequest(const GenerationRequest& request, int32_t vocab_size,
                              int64_t max_model_len) {
   if (request.prompt.empty()) {
@@ -114,18 +163,14 @@ absl::Status ValidateRequest(const GenerationRequest& request, int32_t vocab_siz
         absl::InvalidArgumentError("the prompt is empty, at least one token is needed"),
         "EMPTY_PROMPT");
   }
-  for (size_t i = 0; i < request.prompt.size(); ++i) {
-    const int32_t token = request.prompt[i];
-    if (token >= 0 && token < vocab_size) continue;
-    return common::WithReason(
-        absl::InvalidArgumentError(absl::StrCat("token ", i, " of the prompt is ", token,
-                                                ", ids must be in [0, ", vocab_size - 1, "]")),
-        "TOKEN_OUT_OF_RANGE",
-        {{"position", absl::StrCat(i)},
-         {"token_id", absl::StrCat(token)},
-         {"vocab_size", absl::StrCat(vocab_size)}});
+  RETURN_IF_ERROR(CheckTokens("the prompt", request.prompt, vocab_size));
+  RETURN_IF_ERROR(CheckLogprobs("prompt_logprobs", request.num_prompt_logprobs));
+  if (IsScoring(request)) {
+    RETURN_IF_ERROR(CheckScoring(request, vocab_size));
+    RETURN_IF_ERROR(CheckLogprobs("logprobs", request.sampling.num_logprobs));
+  } else {
+    RETURN_IF_ERROR(ValidateSampling(request.sampling, vocab_size));
   }
-  RETURN_IF_ERROR(ValidateSampling(request.sampling, vocab_size));
   RETURN_IF_ERROR(ValidateAttention(request.attention));
   const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t needed = prompt_tokens + request.sampling.max_tokens;

@@ -18,13 +18,16 @@ inline constexpr float kMaxLogitBias = 100.0f;
 
 // Returns INVALID_ARGUMENT (reason INVALID_SAMPLING) naming the first field that is outside the
 // range that SamplingParams and generation.proto give for it; NaN is outside of every range.
-absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size);
+// `least_tokens`: of max_tokens.
+absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size,
+                              int32_t least_tokens = 1);
 
 // Returns INVALID_ARGUMENT (reason INVALID_ATTENTION) for a ratio that is NaN or outside [0, 1].
 absl::Status ValidateAttention(const AttentionSettings& attention);
 
 // All of the above, and the prompt: INVALID_ARGUMENT with reason EMPTY_PROMPT, TOKEN_OUT_OF_RANGE,
-// or CONTEXT_TOO_LONG if prompt + max_tokens is over `max_model_len`.
+// or CONTEXT_TOO_LONG if prompt + max_tokens is over `max_model_len`. A request that measures
+// (IsScoring) may have no max_tokens; INVALID_REQUEST if its continuations are not as promised.
 absl::Status ValidateRequest(const GenerationRequest& request, int32_t vocab_size,
                              int64_t max_model_len);
 

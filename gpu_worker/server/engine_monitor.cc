@@ -28,6 +28,10 @@ struct CounterField {
 constexpr CounterField kCounters[] = {
     {"prompt_tokens_total", "Prompt tokens processed", &EngineStats::prompt_tokens},
     {"generation_tokens_total", "Tokens generated", &EngineStats::generation_tokens},
+    {"scored_prompt_tokens_total", "Prompt tokens measured for their log-probabilities",
+     &EngineStats::scored_prompt_tokens},
+    {"scored_tokens_total", "Tokens of continuations measured in decode steps",
+     &EngineStats::scored_tokens},
     {"prefix_cache_queries_tokens_total", "Prompt tokens of requests that looked into the cache",
      &EngineStats::prefix_cache_queries_tokens},
     {"prefix_cache_hits_tokens_total", "Prompt tokens found in the cache, not computed",

@@ -5,6 +5,7 @@
 #include "gpu_worker/server/generate_call.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,20 +26,30 @@ absl::Duration DeadlineSlack(absl::Duration given) {
 
 class GenerateCall::Sink : public GenerationSink {
  public:
-  Sink(std::shared_ptr<GenerateCall> call, int index, std::string engine_request_id,
-       const AttentionSettings& attention)
+  // `scored`: of a call of Score, which continuations of the client are the request's.
+  Sink(std::shared_ptr<GenerateCall> call, int index, const GenerationRequest& request,
+       std::optional<std::vector<int>> scored)
       : call_(std::move(call)),
         index_(index),
-        engine_request_id_(std::move(engine_request_id)),
-        attention_(attention) {}
+        engine_request_id_(request.request_id),
+        attention_(request.attention),
+        is_scoring_(IsScoring(request)),
+        scored_(std::move(scored)) {}
 
   void OnProgress(const PrefillProgress& progress) override {
     cached_tokens_ = progress.cached_tokens;
+    if (scored_.has_value() && index_ > 0) return;  // one speaks for all
     call_->AddProgress(index_, progress);
   }
 
   void OnOutput(const OutputDelta& delta) override {
+    if (delta.continuation == OutputDelta::kOfPrompt) return call_->AddPrompt(delta);
     const int64_t num_tokens = static_cast<int64_t>(delta.tokens.size());
+    if (scored_.has_value()) {
+      completion_tokens_ += num_tokens;
+      const int index = scored_->at(static_cast<size_t>(delta.continuation));
+      return call_->AddOutput(index, delta, cached_tokens_, completion_tokens_);
+    }
     if (num_tokens > 0) {
       const absl::Time now = absl::Now();
       if (completion_tokens_ > 0) {
@@ -51,7 +62,8 @@ class GenerateCall::Sink : public GenerationSink {
   }
 
   void OnFinish(const GenerationResult& result) override {
-    RequestSummary summary{engine_request_id_, attention_, result, absl::Now() - call_->arrival_};
+    RequestSummary summary{engine_request_id_, attention_, result, absl::Now() - call_->arrival_,
+                           is_scoring_};
     if (result.reason == FinishReason::kCancelled && call_->EndedByDeadline()) {
       summary.result.reason = FinishReason::kDeadline;
     }
@@ -68,6 +80,8 @@ class GenerateCall::Sink : public GenerationSink {
   const int index_;
   const std::string engine_request_id_;
   const AttentionSettings attention_;
+  const bool is_scoring_;
+  const std::optional<std::vector<int>> scored_;
   int64_t cached_tokens_ = 0;
   int64_t completion_tokens_ = 0;
   absl::Time last_token_;
@@ -88,15 +102,21 @@ void GenerateCall::Submit(Submission submission) {
   RI_CHECK(!submission.continuations.empty());
   {
     absl::MutexLock lock(&mutex_);
+    const std::vector<int32_t>& prompt = submission.continuations.front().prompt;
     queue_ = std::make_unique<ResponseQueue>(ResponseQueue::Settings{
-        submission.request_id, static_cast<int64_t>(submission.continuations.front().prompt.size()),
-        submission.want_progress, submission.want_logprobs, submission.tokenizer});
+        submission.request_id, std::ssize(prompt), submission.want_progress,
+        submission.want_logprobs, submission.tokenizer, prompt.empty() ? 0 : prompt.front()});
+    unscored_ = submission.scored.size();
     deadline_is_of_call_ = submission.deadline_is_of_call;
   }
   int index = 0;
   for (GenerationRequest& request : submission.continuations) {
     const std::string id = request.request_id;
-    auto sink = std::make_shared<Sink>(shared_from_this(), index++, id, request.attention);
+    std::optional<std::vector<int>> scored;
+    if (!submission.scored.empty()) {
+      scored = std::move(submission.scored[static_cast<size_t>(index)]);
+    }
+    auto sink = std::make_shared<Sink>(shared_from_this(), index++, request, std::move(scored));
     absl::Status ended;  // cancelled, or an earlier continuation failed
     {
       absl::MutexLock lock(&mutex_);
@@ -206,10 +226,45 @@ void GenerateCall::AddFinished(int index, const GenerationResult& result) {
   } else if (result.reason == FinishReason::kCancelled && result.completion_tokens == 0 &&
              !discard_ && context_.draining != nullptr && *context_.draining) {
     SetError(DrainingError());
+  } else if (unscored_ > 0) {
+    AddToTotal(result);
+    if (--unscored_ == 0 && !discard_) queue_->AddFinished(0, total_);
   } else if (!discard_) {
     queue_->AddFinished(index, result);
   }
   PostAdvance();
+}
+
+void GenerateCall::AddPrompt(const OutputDelta& delta) {
+  absl::MutexLock lock(&mutex_);
+  if (discard_) return;
+  queue_->AddPrompt(delta);
+  LimitQueue();
+  PostAdvance();
+}
+
+void GenerateCall::AddToTotal(const GenerationResult& result) {
+  if (total_.prompt_tokens == 0 || total_.reason == FinishReason::kLength) {
+    total_.reason = result.reason;
+  }
+  const double steps = static_cast<double>(total_.completion_tokens + result.completion_tokens);
+  if (steps > 0) {
+    total_.kv_read_ratio = (total_.kv_read_ratio * static_cast<double>(total_.completion_tokens) +
+                            result.kv_read_ratio * static_cast<double>(result.completion_tokens)) /
+                           steps;
+  }
+  if (result.completion_tokens > 0) {
+    total_.time_to_first_token =
+        total_.completion_tokens == 0
+            ? result.time_to_first_token
+            : std::min(total_.time_to_first_token, result.time_to_first_token);
+  }
+  total_.completion_tokens += result.completion_tokens;
+  total_.prompt_tokens = result.prompt_tokens;
+  total_.cached_tokens = std::max(total_.cached_tokens, result.cached_tokens);
+  total_.queue_time = std::max(total_.queue_time, result.queue_time);
+  total_.prefill_time = std::max(total_.prefill_time, result.prefill_time);
+  total_.decode_time = std::max(total_.decode_time, result.decode_time);
 }
 
 void GenerateCall::LimitQueue() {

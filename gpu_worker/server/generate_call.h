@@ -60,6 +60,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     const Tokenizer* tokenizer =
         nullptr;                       // for the bytes of tokens with logprobs; outlives the call
     bool deadline_is_of_call = false;  // kDeadline means that the call's own deadline has passed
+    // Of a call of Score: for each request, which of the client's continuations its own are. The
+    // events have these as their index, and one finished event speaks for all.
+    std::vector<std::vector<int>> scored = {};
   };
   // The first continuation has the request's own name, so that this is taken while the request is
   // live.
@@ -89,7 +92,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   void AddProgress(int index, const PrefillProgress& progress) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddOutput(int index, const OutputDelta& delta, int64_t cached_tokens,
                  int64_t completion_tokens) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddPrompt(const OutputDelta& delta) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddFinished(int index, const GenerationResult& result) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddToTotal(const GenerationResult& result) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   // Ends what nobody listens to any more.
   void OnClientGone(const char* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -114,6 +119,9 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
   size_t outgoing_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the event being written
   absl::Status status_ ABSL_GUARDED_BY(mutex_);        // that the stream will finish with
   bool deadline_is_of_call_ ABSL_GUARDED_BY(mutex_) = false;
+  // Of a call of Score: what those that have ended make together, and how many have not.
+  GenerationResult total_ ABSL_GUARDED_BY(mutex_);
+  size_t unscored_ ABSL_GUARDED_BY(mutex_) = 0;
   int open_ ABSL_GUARDED_BY(mutex_) = 0;            // continuations that the engine has not ended
   bool submitted_ ABSL_GUARDED_BY(mutex_) = false;  // no more continuations will be opened
   bool discard_ ABSL_GUARDED_BY(mutex_) = false;    // nobody will read any more events

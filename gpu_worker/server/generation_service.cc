@@ -10,6 +10,7 @@
 #include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/server/message_codec.h"
 #include "gpu_worker/server/proto_time.h"
+#include "gpu_worker/server/score_events.h"
 
 namespace retroinfer {
 namespace {
@@ -22,14 +23,16 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                               public EventStream {
  public:
   GenerateReactor(const GenerateCall::Context& context, absl::Time deadline,
+                  std::function<grpc::ByteBuffer(const v1::GenerateResponse&)> encode,
                   std::function<void()> on_done)
       : call_(std::make_shared<GenerateCall>(context, this, deadline)),
+        encode_(std::move(encode)),
         on_done_(std::move(on_done)) {}
 
   const std::shared_ptr<GenerateCall>& call() const { return call_; }
 
   void Write(const v1::GenerateResponse* event) override {
-    outgoing_ = SerializeResponse(*event);
+    outgoing_ = encode_(*event);
     StartWrite(&outgoing_);
   }
   void Finish(const absl::Status& status) override {
@@ -52,6 +55,7 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
  private:
   const std::shared_ptr<GenerateCall> call_;
+  const std::function<grpc::ByteBuffer(const v1::GenerateResponse&)> encode_;
   const std::function<void()> on_done_;
   grpc::ByteBuffer outgoing_;
 };
@@ -74,6 +78,8 @@ void FillStats(const Engine& engine, absl::Duration uptime, v1::WorkerStats* out
   out->set_slots_total(stats.slots_total);
   out->set_prompt_tokens_total(stats.prompt_tokens);
   out->set_generation_tokens_total(stats.generation_tokens);
+  out->set_scored_prompt_tokens_total(stats.scored_prompt_tokens);
+  out->set_scored_tokens_total(stats.scored_tokens);
   out->set_page_hits_total(stats.page_hits);
   out->set_page_misses_total(stats.page_misses);
   out->set_page_transients_total(stats.page_transients);
@@ -141,15 +147,47 @@ absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::Adm
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const auto encode = [](const v1::GenerateResponse& event) { return SerializeResponse(event); };
+  return StartCall(context, request, encode,
+                   [](const Backend& backend, const grpc::ByteBuffer& bytes, absl::Time deadline,
+                      std::string* request_id) -> absl::StatusOr<GenerateCall::Submission> {
+                     v1::GenerateRequest message;
+                     const absl::Status status = ParseRequest(bytes, &message);
+                     *request_id = message.request_id();
+                     RETURN_IF_ERROR(status);
+                     return backend.reader.Read(message, deadline);
+                   });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Score(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const auto encode = [events = ScoreEvents()](const v1::GenerateResponse& event) mutable {
+    return SerializeResponse(events.Next(event));
+  };
+  return StartCall(context, request, encode,
+                   [](const Backend& backend, const grpc::ByteBuffer& bytes, absl::Time deadline,
+                      std::string* request_id) -> absl::StatusOr<GenerateCall::Submission> {
+                     v1::ScoreRequest message;
+                     const absl::Status status = ParseRequest(bytes, &message);
+                     *request_id = message.request_id();
+                     RETURN_IF_ERROR(status);
+                     return backend.reader.ReadScore(message, deadline, *backend.engine);
+                   });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::StartCall(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request, EncodeEvent encode,
+    ReadSubmission read) {
   const absl::StatusOr<const Backend*> backend = AdmitGenerate(*context);
   {
     absl::MutexLock lock(&mutex_);
     ++open_calls_;
   }
   Engine* const engine = backend.ok() ? (*backend)->engine : nullptr;
-  auto* const reactor = new GenerateReactor({engine, settings_.sender, settings_.observer,
-                                             settings_.max_pending_bytes, pending_, &draining_},
-                                            DeadlineOf(*context), [this] { OnGenerateDone(); });
+  auto* const reactor =
+      new GenerateReactor({engine, settings_.sender, settings_.observer,
+                           settings_.max_pending_bytes, pending_, &draining_},
+                          DeadlineOf(*context), std::move(encode), [this] { OnGenerateDone(); });
   // From here on the reactor may be gone at any time; its call is shared.
   const std::shared_ptr<GenerateCall> call = reactor->call();
   if (!backend.ok()) {
@@ -157,18 +195,16 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
     return reactor;
   }
   settings_.admission->Post([call, reactor, backend = *backend, bytes = grpc::ByteBuffer(*request),
-                             deadline = DeadlineOf(*context)] {
+                             read = std::move(read), deadline = DeadlineOf(*context)] {
     if (call->cancelled()) {
       return call->Refuse(
           "", common::WithReason(absl::CancelledError("the client is gone"), "CANCELLED"));
     }
     // Tells the door that the request waits no more. The reactor lives until Submit() or Refuse().
     reactor->StartSendInitialMetadata();
-    v1::GenerateRequest message;
-    absl::Status status = ParseRequest(bytes, &message);
-    if (!status.ok()) return call->Refuse(message.request_id(), status);
-    auto submission = backend->reader.Read(message, deadline);
-    if (!submission.ok()) return call->Refuse(message.request_id(), submission.status());
+    std::string request_id;
+    auto submission = read(*backend, bytes, deadline, &request_id);
+    if (!submission.ok()) return call->Refuse(request_id, submission.status());
     call->Submit(*std::move(submission));
   });
   return reactor;
@@ -279,7 +315,7 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
 
 bool GenerationServiceImpl::AbortAll(Engine& engine, const std::string& request_id) const {
   bool found = false;
-  for (int i = 0; i < RequestReader::kMaxContinuations; ++i) {
+  for (int i = 0; i < RequestReader::kMaxEngineRequests; ++i) {
     found |= engine.Abort(GenerateCall::EngineRequestId(request_id, i));
   }
   return found;

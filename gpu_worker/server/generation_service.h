@@ -21,11 +21,12 @@ namespace retroinfer {
 
 namespace internal {
 using GenerationRawMethods = generation::v1::GenerationService::WithRawCallbackMethod_Generate<
-    generation::v1::GenerationService::WithRawCallbackMethod_Tokenize<
-        generation::v1::GenerationService::WithRawCallbackMethod_Detokenize<
-            generation::v1::GenerationService::WithRawCallbackMethod_GetModelInfo<
-                generation::v1::GenerationService::WithRawCallbackMethod_Abort<
-                    generation::v1::GenerationService::Service>>>>>;
+    generation::v1::GenerationService::WithRawCallbackMethod_Score<
+        generation::v1::GenerationService::WithRawCallbackMethod_Tokenize<
+            generation::v1::GenerationService::WithRawCallbackMethod_Detokenize<
+                generation::v1::GenerationService::WithRawCallbackMethod_GetModelInfo<
+                    generation::v1::GenerationService::WithRawCallbackMethod_Abort<
+                        generation::v1::GenerationService::Service>>>>>>;
 }  // namespace internal
 
 // gRPC's threads only start and end calls here; parsing and tokenizing run on the admission pool,
@@ -49,13 +50,15 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
   // From now on calls reach `engine`; before, they get UNAVAILABLE. Called once; both outlive all
   // calls.
   void Serve(const ServedModel* model, Engine* engine) ABSL_LOCKS_EXCLUDED(mutex_);
-  // From now on new calls of Generate get UNAVAILABLE.
+  // From now on new calls of Generate and Score get UNAVAILABLE.
   void StartDraining() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until no call of Generate is open, at most `timeout`.
+  // Waits until no call of either is open, at most `timeout`.
   void AwaitNoCalls(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Score(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
@@ -77,6 +80,15 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
     RequestReader reader;
   };
 
+  // Reads a request whose bytes are those; its id comes first, for the log.
+  using ReadSubmission = std::function<absl::StatusOr<GenerateCall::Submission>(
+      const Backend& backend, const grpc::ByteBuffer& bytes, absl::Time deadline,
+      std::string* request_id)>;
+  // Makes the bytes of an event.
+  using EncodeEvent = std::function<grpc::ByteBuffer(const generation::v1::GenerateResponse&)>;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* StartCall(grpc::CallbackServerContext* context,
+                                                        const grpc::ByteBuffer* request,
+                                                        EncodeEvent encode, ReadSubmission read);
   void OnGenerateDone() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckKey(const grpc::CallbackServerContext& context) const;
   absl::StatusOr<const Backend*> FindBackend() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,7 +111,7 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
 
   mutable absl::Mutex mutex_;
   std::unique_ptr<Backend> backend_ ABSL_GUARDED_BY(mutex_);  // set once, then constant
-  int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;                // of Generate
+  int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;                // of Generate and Score
 };
 
 }  // namespace retroinfer

@@ -16,6 +16,7 @@ struct RequestSummary {
   AttentionSettings attention;
   GenerationResult result;
   absl::Duration end_to_end;  // from the arrival of the call to OnFinish
+  bool is_scoring = false;    // it measured tokens, and generated none
 };
 
 // Threads: OnTokenInterval() on the engine's thread; the others on any thread.

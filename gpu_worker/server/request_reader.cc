@@ -64,7 +64,8 @@ struct Deadline {
   absl::Time time;
   bool is_of_call;
 };
-absl::StatusOr<Deadline> ReadDeadline(const v1::GenerateRequest& request, absl::Time of_call) {
+template <typename Request>
+absl::StatusOr<Deadline> ReadDeadline(const Request& request, absl::Time of_call) {
   if (!request.has_timeout()) return Deadline{of_call, true};
   const google::protobuf::Duration& timeout = request.timeout();
   const bool well_formed = timeout.nanos() >= 0 && timeout.nanos() < 1'000'000'000;
@@ -77,7 +78,22 @@ absl::StatusOr<Deadline> ReadDeadline(const v1::GenerateRequest& request, absl::
   return time < of_call ? Deadline{time, false} : Deadline{of_call, true};
 }
 
-absl::StatusOr<int> ReadContinuations(const v1::SamplingOptions& options) {
+absl::Status CheckSalt(std::string_view salt) {
+  if (salt.size() <= RequestReader::kMaxSaltBytes) return absl::OkStatus();
+  return Invalid("INVALID_REQUEST", absl::StrCat("cache_salt has ", salt.size(), " bytes, at most ",
+                                                 RequestReader::kMaxSaltBytes, " are allowed"));
+}
+
+// Of a field that is not set: -1.
+template <typename Request>
+absl::StatusOr<int32_t> ReadPromptLogprobs(const Request& request) {
+  if (!request.has_prompt_logprobs()) return -1;
+  if (request.prompt_logprobs() >= 0) return request.prompt_logprobs();
+  return Invalid("INVALID_SAMPLING", absl::StrCat("prompt_logprobs is ", request.prompt_logprobs(),
+                                                  ", it must be in [0, ", kMaxLogprobs, "]"));
+}
+
+absl::StatusOr<int> ReadNumber(const v1::SamplingOptions& options) {
   const int n = options.has_n() ? options.n() : 1;
   if (n >= 1 && n <= RequestReader::kMaxContinuations) return n;
   return Invalid("INVALID_SAMPLING", absl::StrCat("n is ", n, ", it must be in [1, ",
@@ -90,14 +106,11 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
                                                              absl::Time call_deadline) const {
   GenerateCall::Submission submission;
   ASSIGN_OR_RETURN(submission.request_id, ReadRequestId(request.request_id()));
-  if (request.cache_salt().size() > kMaxSaltBytes) {
-    return Invalid("INVALID_REQUEST",
-                   absl::StrCat("cache_salt has ", request.cache_salt().size(), " bytes, at most ",
-                                kMaxSaltBytes, " are allowed"));
-  }
+  RETURN_IF_ERROR(CheckSalt(request.cache_salt()));
   GenerationRequest shared;
   ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
-  ASSIGN_OR_RETURN(const int n, ReadContinuations(request.sampling()));
+  ASSIGN_OR_RETURN(const int n, ReadNumber(request.sampling()));
+  ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request.sampling()));
   ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
   ASSIGN_OR_RETURN(shared.prompt, ReadPrompt(request));
   ASSIGN_OR_RETURN(shared.sampling,
@@ -107,12 +120,17 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   shared.deadline = deadline.time;
   shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted
   RETURN_IF_ERROR(ValidateRequest(shared, model_.vocab_size, max_model_len_));
+  if (IsScoring(shared) && n > 1) {
+    return Invalid("INVALID_SAMPLING",
+                   absl::StrCat("n is ", n, ", it must be 1 where max_tokens is 0"));
+  }
 
   const uint64_t seed = request.sampling().has_seed() ? request.sampling().seed() : RandomBits();
   for (int i = 0; i < n; ++i) {
     GenerationRequest& continuation = submission.continuations.emplace_back(shared);
     continuation.request_id = GenerateCall::EngineRequestId(submission.request_id, i);
     continuation.sampling.seed = seed + static_cast<uint64_t>(i);
+    if (i > 0) continuation.num_prompt_logprobs = -1;  // they have the prompt in common
   }
   submission.want_progress = request.return_progress();
   submission.want_logprobs = request.sampling().has_logprobs();
@@ -121,24 +139,151 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   return submission;
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestReader::ReadPrompt(
-    const v1::GenerateRequest& request) const {
+template <typename Request>
+absl::StatusOr<std::vector<int32_t>> RequestReader::ReadPrompt(const Request& request) const {
   switch (request.input_case()) {
-    case v1::GenerateRequest::kText:
+    case Request::kText:
       if (request.text().empty()) {
         return Invalid("EMPTY_PROMPT", "the text is empty, at least one token is needed");
       }
       RETURN_IF_ERROR(CheckLength(request.text().size()));
       return EncodeText(request.text(), EncodeOptionsOf(request));
-    case v1::GenerateRequest::kTokenIds:
+    case Request::kTokenIds:
       return std::vector<int32_t>(request.token_ids().ids().begin(),
                                   request.token_ids().ids().end());
-    case v1::GenerateRequest::kMessages:
+    case Request::kMessages:
       return EncodeMessages(request.messages());
-    case v1::GenerateRequest::INPUT_NOT_SET:
+    case Request::INPUT_NOT_SET:
       break;
   }
   return Invalid("EMPTY_PROMPT", "the request has no input: set text, token_ids or messages");
+}
+
+absl::StatusOr<std::vector<std::vector<int32_t>>> RequestReader::ReadContinuations(
+    const v1::ScoreRequest& request) const {
+  if (request.continuations_size() > kMaxScored) {
+    return Invalid("INVALID_REQUEST",
+                   absl::StrCat("there are ", request.continuations_size(),
+                                " continuations, at most ", kMaxScored, " are allowed in a call"));
+  }
+  if (request.continuations().empty() && !request.has_prompt_logprobs()) {
+    return Invalid("INVALID_REQUEST",
+                   "nothing is to be scored: set continuations, prompt_logprobs, or both");
+  }
+  std::vector<std::vector<int32_t>> continuations;
+  for (const v1::Continuation& continuation : request.continuations()) {
+    std::vector<int32_t>& tokens = continuations.emplace_back();
+    if (continuation.has_text()) {
+      RETURN_IF_ERROR(CheckLength(continuation.text().size()));
+      ASSIGN_OR_RETURN(
+          tokens, EncodeText(continuation.text(),
+                             {.add_special = false, .parse_special = request.parse_special()}));
+    } else {
+      tokens.assign(continuation.token_ids().ids().begin(), continuation.token_ids().ids().end());
+    }
+  }
+  return continuations;
+}
+
+namespace {
+
+// Divides what a call of Score asks for into requests of the engine: one for all that it can
+// measure together, one for each of the others.
+class ScoreDivision {
+ public:
+  ScoreDivision(const GenerationRequest& shared, const Engine& engine)
+      : shared_(shared), engine_(engine) {}
+
+  absl::Status Divide(std::vector<std::vector<int32_t>> continuations) {
+    const int32_t prompt_logprobs = std::exchange(shared_.num_prompt_logprobs, -1);
+    std::vector<int> together, alone;
+    for (size_t i = 0; i < continuations.size(); ++i) {
+      const bool fits = engine_.CanMeasureTogether(shared_.attention, std::ssize(shared_.prompt),
+                                                   std::ssize(continuations[i]));
+      (fits ? together : alone).push_back(static_cast<int>(i));
+    }
+    if (together.empty() && alone.size() == 1) std::swap(together, alone);
+    if (alone.size() > static_cast<size_t>(RequestReader::kMaxContinuations)) {
+      return Invalid("INVALID_REQUEST",
+                     absl::StrCat(alone.size(),
+                                  " continuations are too long to share one sequence "
+                                  "under this attention policy, at most ",
+                                  RequestReader::kMaxContinuations,
+                                  " such are allowed in a call: divide them, or use policy full"));
+    }
+    // A prompt that is measured is not found in the cache: it has a request of its own where others
+    // look for it there.
+    const bool is_apart = prompt_logprobs >= 0 && (together.empty() || !alone.empty());
+    if (is_apart) Add({}, prompt_logprobs, continuations);
+    if (!together.empty()) Add(together, is_apart ? -1 : prompt_logprobs, continuations);
+    for (const int i : alone) Add({i}, -1, continuations);
+    return absl::OkStatus();
+  }
+
+  std::vector<GenerationRequest> requests;
+  std::vector<std::vector<int>> numbers;
+
+ private:
+  void Add(const std::vector<int>& which, int32_t prompt_logprobs,
+           std::vector<std::vector<int32_t>>& continuations) {
+    GenerationRequest& request = requests.emplace_back(shared_);
+    request.num_prompt_logprobs = prompt_logprobs;
+    size_t longest = 0;
+    for (const int i : which) {
+      std::vector<int32_t>& tokens = continuations[static_cast<size_t>(i)];
+      longest = std::max(longest, tokens.size());
+      request.continuations.push_back(std::move(tokens));
+    }
+    constexpr size_t kMost = std::numeric_limits<int32_t>::max();
+    request.sampling.max_tokens = static_cast<int32_t>(std::min(longest, kMost));
+    numbers.push_back(which);
+  }
+
+  GenerationRequest shared_;
+  const Engine& engine_;
+};
+
+}  // namespace
+
+absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::ScoreRequest& request,
+                                                                  absl::Time call_deadline,
+                                                                  const Engine& engine) const {
+  GenerateCall::Submission submission;
+  ASSIGN_OR_RETURN(submission.request_id, ReadRequestId(request.request_id()));
+  RETURN_IF_ERROR(CheckSalt(request.cache_salt()));
+  GenerationRequest shared;
+  ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
+  ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
+  ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request));
+  ASSIGN_OR_RETURN(auto continuations, ReadContinuations(request));
+  ASSIGN_OR_RETURN(shared.prompt, ReadPrompt(request));
+  if (request.has_logprobs() && request.logprobs() < 0) {
+    return Invalid("INVALID_SAMPLING", absl::StrCat("logprobs is ", request.logprobs(),
+                                                    ", it must be in [0, ", kMaxLogprobs, "]"));
+  }
+  shared.sampling.temperature = 0;
+  shared.sampling.num_logprobs = request.logprobs();
+  shared.cache_salt = request.cache_salt();
+  shared.priority = request.priority();
+  shared.deadline = deadline.time;
+  shared.return_progress = true;  // as in Read()
+  if (shared.prompt.empty()) {    // before the engine is asked about it
+    return Invalid("EMPTY_PROMPT", "the context is empty, at least one token is needed");
+  }
+  ScoreDivision division(shared, engine);
+  RETURN_IF_ERROR(division.Divide(std::move(continuations)));
+  for (size_t i = 0; i < division.requests.size(); ++i) {
+    GenerationRequest& one = division.requests[i];
+    one.request_id = GenerateCall::EngineRequestId(submission.request_id, static_cast<int>(i));
+    RETURN_IF_ERROR(ValidateRequest(one, model_.vocab_size, max_model_len_));
+  }
+  submission.continuations = std::move(division.requests);
+  submission.scored = std::move(division.numbers);
+  submission.want_progress = request.return_progress();
+  submission.want_logprobs = true;
+  submission.tokenizer = model_.tokenizer;
+  submission.deadline_is_of_call = deadline.is_of_call;
+  return submission;
 }
 
 absl::Status RequestReader::CheckLength(size_t text_bytes) const {
@@ -236,7 +381,9 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
                                 " entries, at most ", kMaxLogitBiases, " are allowed"));
   }
   sampling.logit_bias = {options.logit_bias().begin(), options.logit_bias().end()};
-  RETURN_IF_ERROR(ValidateSampling(sampling, model_.vocab_size));
+  // None at all make sense where the prompt is measured.
+  RETURN_IF_ERROR(
+      ValidateSampling(sampling, model_.vocab_size, options.has_prompt_logprobs() ? 0 : 1));
   return sampling;
 }
 

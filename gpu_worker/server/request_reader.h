@@ -21,6 +21,9 @@ namespace retroinfer {
 class RequestReader {
  public:
   static constexpr int kMaxContinuations = 16;
+  static constexpr int kMaxScored = 64;  // continuations of a call of Score
+  // Requests of the engine that a call makes: Score's prompt, those that share a sequence, others.
+  static constexpr int kMaxEngineRequests = kMaxContinuations + 2;
   static constexpr size_t kMaxRequestIdBytes = 128;
   static constexpr size_t kMaxSaltBytes = 256;
 
@@ -31,6 +34,10 @@ class RequestReader {
   // Cost: tokenizes; about a second for 5 MB of text.
   absl::StatusOr<GenerateCall::Submission> Read(const generation::v1::GenerateRequest& request,
                                                 absl::Time call_deadline) const;
+  // `engine` says which continuations one of its requests can measure.
+  absl::StatusOr<GenerateCall::Submission> ReadScore(const generation::v1::ScoreRequest& request,
+                                                     absl::Time call_deadline,
+                                                     const Engine& engine) const;
   absl::StatusOr<std::vector<int32_t>> Tokenize(
       const generation::v1::TokenizeRequest& request) const;
   absl::StatusOr<std::string> Detokenize(const generation::v1::DetokenizeRequest& request) const;
@@ -41,8 +48,11 @@ class RequestReader {
   generation::v1::AttentionOptions DefaultAttention() const;
 
  private:
-  absl::StatusOr<std::vector<int32_t>> ReadPrompt(
-      const generation::v1::GenerateRequest& request) const;
+  // For GenerateRequest and ScoreRequest.
+  template <typename Request>
+  absl::StatusOr<std::vector<int32_t>> ReadPrompt(const Request& request) const;
+  absl::StatusOr<std::vector<std::vector<int32_t>>> ReadContinuations(
+      const generation::v1::ScoreRequest& request) const;
   absl::StatusOr<std::vector<int32_t>> EncodeText(std::string_view text,
                                                   const EncodeOptions& options) const;
   absl::StatusOr<std::vector<int32_t>> EncodeMessages(

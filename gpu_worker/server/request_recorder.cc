@@ -45,16 +45,20 @@ constexpr const char* kRefusals[] = {
     "UNKNOWN_FIELD"};
 constexpr char kOtherRefusal[] = "OTHER";
 
+// Values of the label `kind`.
+constexpr char kGenerate[] = "generate";
+constexpr char kScore[] = "score";
+
 }  // namespace
 
 std::string DescribeRequest(const RequestSummary& summary) {
   const GenerationResult& result = summary.result;
   std::string line = absl::StrFormat(
-      "request %s %s: policy %s, prompt %d (cached %d), completion %d, queue %.3f s, prefill %.3f "
-      "s",
+      "request %s %s: policy %s, prompt %d (cached %d), %s %d, queue %.3f s, prefill %.3f s",
       summary.engine_request_id, std::string(FinishReasonName(result.reason)),
       std::string(PolicyName(summary.attention.policy)), result.prompt_tokens, result.cached_tokens,
-      result.completion_tokens, Seconds(result.queue_time), Seconds(result.prefill_time));
+      summary.is_scoring ? "scored" : "completion", result.completion_tokens,
+      Seconds(result.queue_time), Seconds(result.prefill_time));
   if (result.completion_tokens > 0) {
     absl::StrAppendFormat(&line, ", first token %.3f s", Seconds(result.time_to_first_token));
   }
@@ -99,12 +103,20 @@ RequestRecorder::RequestRecorder(common::Metrics& metrics)
     metrics.Counter("requests_total", "Requests that ended, by reason",
                     {{"finish_reason", std::string(FinishReasonName(reason))}});
   }
+  for (const char* kind : {kGenerate, kScore}) OfKind(kind);
+}
+
+prometheus::Counter& RequestRecorder::OfKind(const char* kind) {
+  return metrics_.Counter("requests_by_kind_total",
+                          "Requests that ended, by what they were for: generating or scoring",
+                          {{"kind", kind}});
 }
 
 void RequestRecorder::AddRefusal(const char* reason) {
   refusals_[reason] = &metrics_.Counter(
       "requests_refused_total",
-      "Calls of Generate that ended before a request was queued, by reason", {{"reason", reason}});
+      "Calls of Generate and Score that ended before a request was queued, by reason",
+      {{"reason", reason}});
 }
 
 void RequestRecorder::OnTokenInterval(absl::Duration interval, int64_t num_tokens) {
@@ -119,11 +131,14 @@ void RequestRecorder::OnFinished(const RequestSummary& summary) {
       .Counter("requests_total", "Requests that ended, by reason",
                {{"finish_reason", std::string(FinishReasonName(result.reason))}})
       .Increment();
+  OfKind(summary.is_scoring ? kScore : kGenerate).Increment();
   end_to_end_.Observe(Seconds(summary.end_to_end));
   queue_.Observe(Seconds(result.queue_time));
   prompt_tokens_.Observe(static_cast<double>(result.prompt_tokens));
-  generation_tokens_.Observe(static_cast<double>(result.completion_tokens));
-  if (result.completion_tokens > 0) {
+  // What is measured comes several tokens a step: it says nothing about generating.
+  if (!summary.is_scoring)
+    generation_tokens_.Observe(static_cast<double>(result.completion_tokens));
+  if (result.completion_tokens > 0 && !summary.is_scoring) {
     time_to_first_token_.Observe(Seconds(result.time_to_first_token));
     prefill_.Observe(Seconds(result.prefill_time));
     decode_.Observe(Seconds(result.decode_time));

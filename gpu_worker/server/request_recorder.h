@@ -28,6 +28,7 @@ class RequestRecorder : public RequestObserver {
 
  private:
   void AddRefusal(const char* reason);
+  prometheus::Counter& OfKind(const char* kind);
   // Returns what to add to the line, nothing if it is to be left out.
   std::optional<std::string> AdmitLine() ABSL_LOCKS_EXCLUDED(log_mutex_);
 

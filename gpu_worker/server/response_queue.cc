@@ -42,6 +42,7 @@ size_t AppendDelta(const OutputDelta& delta, const ResponseQueue::Settings& sett
     if (!settings.want_logprobs) continue;
     v1::PositionLogprobs* position = chunk->add_logprobs();
     position->set_logprob(token.logprob);
+    position->set_rank(token.rank);
     position->set_token_bytes(bytes_of(token.token));
     bytes += position->token_bytes().size();
     for (const TokenLogprob& alternative : token.alternatives) {
@@ -99,6 +100,45 @@ void ResponseQueue::AddOutput(int index, const OutputDelta& delta, int64_t cache
   chunk->set_prompt_tokens(settings_.prompt_tokens);
   chunk->set_cached_tokens(cached_tokens);
   chunk->set_completion_tokens(completion_tokens);
+}
+
+void ResponseQueue::AddPrompt(const OutputDelta& delta) {
+  Entry* entry = entries_.empty() ? nullptr : &entries_.back();
+  if (entry == nullptr || !entry->event.has_prompt() || entry->bytes >= kMergeBytes) {
+    entry = &Append(0);
+    entry->event.mutable_prompt()->set_first_token(prompt_tokens_told_);
+  }
+  v1::ScoredTokens* const out = entry->event.mutable_prompt();
+  const int before = out->tokens_size();
+  size_t bytes = 0;
+  const auto bytes_of = [this](int32_t token) {
+    return settings_.tokenizer == nullptr ? std::string()
+                                          : std::string(settings_.tokenizer->TokenBytes(token));
+  };
+  if (prompt_tokens_told_ == 0) {
+    v1::ScoredToken* const first = out->add_tokens();
+    first->set_token_id(settings_.first_token);
+    first->set_token_bytes(bytes_of(settings_.first_token));
+  }
+  for (const OutputToken& token : delta.tokens) {
+    v1::ScoredToken* const scored = out->add_tokens();
+    scored->set_token_id(token.token);
+    scored->set_logprob(token.logprob);
+    scored->set_rank(token.rank);
+    scored->set_is_greedy(token.rank == 1);
+    scored->set_token_bytes(bytes_of(token.token));
+    for (const TokenLogprob& alternative : token.alternatives) {
+      v1::TokenLogprob* const other = scored->add_alternatives();
+      other->set_token_id(alternative.token);
+      other->set_logprob(alternative.logprob);
+      other->set_token_bytes(bytes_of(alternative.token));
+      bytes += 16 + other->token_bytes().size();
+    }
+    bytes += 24 + scored->token_bytes().size();
+  }
+  prompt_tokens_told_ += out->tokens_size() - before;
+  entry->bytes += bytes;
+  bytes_ += bytes;
 }
 
 void ResponseQueue::AddFinished(int index, const GenerationResult& result) {

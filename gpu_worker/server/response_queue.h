@@ -27,6 +27,7 @@ class ResponseQueue {
     bool want_progress = false;
     bool want_logprobs = false;
     const Tokenizer* tokenizer = nullptr;  // for the bytes of tokens with logprobs; null: none
+    int32_t first_token = 0;               // of the prompt: nothing is measured of it
   };
   explicit ResponseQueue(Settings settings) : settings_(std::move(settings)) {}
 
@@ -35,6 +36,8 @@ class ResponseQueue {
   // `cached_tokens`, `completion_tokens`: running counts, this delta included.
   void AddOutput(int index, const OutputDelta& delta, int64_t cached_tokens,
                  int64_t completion_tokens);
+  // Scores of the prompt from its second token on, in order; the first one is put before them.
+  void AddPrompt(const OutputDelta& delta);
   // REQUIRES: result.reason is not kError.
   void AddFinished(int index, const GenerationResult& result);
 
@@ -56,6 +59,7 @@ class ResponseQueue {
   Settings settings_;
   std::deque<Entry> entries_;
   size_t bytes_ = 0;
+  int64_t prompt_tokens_told_ = 0;
 };
 
 }  // namespace retroinfer

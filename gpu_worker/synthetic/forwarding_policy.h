@@ -30,6 +30,12 @@ class ForwardingPolicy : public AttentionPolicy {
     return policy_.ReadyForStep(sequence);
   }
   bool GoesLive(const SequenceKv& sequence) const override { return policy_.GoesLive(sequence); }
+  int64_t RowsTogether(const SequenceKv& sequence) const override {
+    return policy_.RowsTogether(sequence);
+  }
+  bool CanRewind(int64_t prompt_tokens, int64_t total_tokens) const override {
+    return policy_.CanRewind(prompt_tokens, total_tokens);
+  }
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override {
     return policy_.BeginStep(batch);
   }

@@ -23,17 +23,23 @@ class Choice {
   // JSON objects of the list `choices`, each for a chunk of its own. Empty if there is nothing to
   // say. They may be lost without `streams`.
   virtual std::vector<std::string> Begin() = 0;  // what comes before the first output
+  // Scores of the prompt, in order. Without `streams` they may come behind output.
+  virtual std::vector<std::string> Prompt(const generation::v1::ScoredTokens& /*tokens*/) {
+    return {};
+  }
   virtual std::vector<std::string> Output(const generation::v1::OutputChunk& chunk) = 0;
   virtual std::vector<std::string> Finish(const generation::v1::Finished& finished) = 0;
   // The whole choice. REQUIRES: Finish() was called.
   virtual std::string Whole() const = 0;
+  // Bytes that are kept for Whole(), of logprobs.
+  virtual size_t logprobs_bytes() const { return 0; }
 };
 
 struct CompletionChoiceOptions {
   int index = 0;
   bool streams = false;
   bool logprobs = false;
-  std::string echo;  // comes before the output
+  std::string echo;  // comes before the output: the prompt's whole text
 };
 std::unique_ptr<Choice> MakeCompletionChoice(CompletionChoiceOptions options);
 

@@ -20,6 +20,13 @@ class CompletionChoice final : public Choice {
     return Text(options_.echo);
   }
 
+  std::vector<std::string> Prompt(const v1::ScoredTokens& tokens) override {
+    if (!options_.logprobs) return {};
+    prompt_logprobs_.AppendPrompt(tokens, options_.echo);
+    if (!options_.streams) return {};
+    return {Format("", prompt_logprobs_.Take(), "null")};
+  }
+
   std::vector<std::string> Output(const v1::OutputChunk& chunk) override {
     if (options_.logprobs) logprobs_.Append(chunk);
     if (chunk.text().empty() && (!options_.streams || logprobs_.empty())) return {};
@@ -34,9 +41,12 @@ class CompletionChoice final : public Choice {
   }
 
   std::string Whole() const override {
-    CompletionLogprobs logprobs = logprobs_;
+    CompletionLogprobs logprobs = prompt_logprobs_;
+    logprobs.AppendAll(logprobs_);
     return Format(text_, options_.logprobs ? logprobs.Take() : "null", JsonString(finish_reason_));
   }
+
+  size_t logprobs_bytes() const override { return prompt_logprobs_.bytes() + logprobs_.bytes(); }
 
  private:
   std::vector<std::string> Text(const std::string& text) {
@@ -56,6 +66,7 @@ class CompletionChoice final : public Choice {
   }
 
   const CompletionChoiceOptions options_;
+  CompletionLogprobs prompt_logprobs_;
   CompletionLogprobs logprobs_;
   std::string text_;
   std::string finish_reason_;

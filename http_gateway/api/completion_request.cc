@@ -54,7 +54,7 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
   v1::GenerateRequest shared;
   ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
   RETURN_IF_ERROR(ReadCommonFields(fields, &result.options, &shared));
-  RETURN_IF_ERROR(ReadMaxTokens(fields, {"max_tokens"}, shared.mutable_sampling()));
+  RETURN_IF_ERROR(ReadMaxTokens(fields, {"max_tokens"}, shared.mutable_sampling(), 0));
   std::optional<int64_t> logprobs;
   RETURN_IF_ERROR(fields.Read("logprobs", &logprobs, 0, kLogprobsMax));
   if (logprobs.has_value()) {
@@ -63,11 +63,12 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
   std::optional<bool> flag;
   RETURN_IF_ERROR(fields.Read("echo", &flag));
   result.echo = flag.value_or(false);
-  if (result.echo && logprobs.has_value()) {
-    return ParamError("echo",
-                      "echo with logprobs is not offered: there are no log-probabilities "
-                      "of prompts",
-                      "UNSUPPORTED_PARAMETER");
+  const bool is_nothing = shared.sampling().has_max_tokens() && shared.sampling().max_tokens() == 0;
+  if (is_nothing && !result.echo) {
+    return ParamError("max_tokens", "max_tokens is 0: that is for echo, where the prompt is all");
+  }
+  if (result.echo && (is_nothing || logprobs.has_value())) {
+    shared.mutable_sampling()->set_prompt_logprobs(static_cast<int32_t>(logprobs.value_or(0)));
   }
   flag.reset();
   RETURN_IF_ERROR(fields.Read("add_special_tokens", &flag));
@@ -78,6 +79,9 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
   if (best_of.has_value() && *best_of != n) {
     return ParamError("best_of", "best_of is not offered: ask for n answers and choose",
                       "UNSUPPORTED_PARAMETER");
+  }
+  if (n > 1 && result.options.stream && shared.sampling().has_prompt_logprobs()) {
+    return ParamError("n", "n must be 1 where echo with logprobs is streamed");
   }
   RETURN_IF_ERROR(fields.NotOffered("suffix", "the model continues text, it fills no gaps", ""));
   RETURN_IF_ERROR(fields.NotOffered("response_format", "answers are free text",

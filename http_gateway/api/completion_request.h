@@ -18,8 +18,8 @@ struct CompletionRequest {
   bool echo = false;  // the prompt comes before the answer
 };
 
-// Returns: INVALID_ARGUMENT with the parameter; what is not offered (suffix, best_of, echo with
-//          logprobs) is refused by name.
+// Returns: INVALID_ARGUMENT with the parameter; what is not offered (suffix, best_of) is refused by
+//          name.
 absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body);
 
 }  // namespace retroinfer::gateway

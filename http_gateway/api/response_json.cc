@@ -160,23 +160,63 @@ std::string ChatLogprobs(const v1::OutputChunk& chunk) {
 
 void CompletionLogprobs::SkipText(std::string_view text) { offset_ += Characters(text); }
 
+void CompletionLogprobs::Add(
+    std::string_view token_bytes, const std::string& logprob,
+    const google::protobuf::RepeatedPtrField<v1::TokenLogprob>& alternatives) {
+  for (std::string* const list : {&tokens_, &logprobs_, &alternatives_, &offsets_}) {
+    Separate(list);
+  }
+  AppendJsonString(TokenText(token_bytes), &tokens_);
+  logprobs_.append(logprob);
+  absl::StrAppend(&offsets_, offset_);
+  if (logprob == "null") {
+    alternatives_.append("null");
+    return;
+  }
+  std::string object;
+  for (const v1::TokenLogprob& alternative : alternatives) {
+    Separate(&object);
+    AppendJsonString(TokenText(alternative.token_bytes()), &object);
+    absl::StrAppend(&object, ":", Number(alternative.logprob()));
+  }
+  absl::StrAppend(&alternatives_, "{", object, "}");
+}
+
 void CompletionLogprobs::Append(const v1::OutputChunk& chunk) {
   for (const v1::PositionLogprobs& position : chunk.logprobs()) {
-    for (std::string* const list : {&tokens_, &logprobs_, &alternatives_, &offsets_}) {
-      Separate(list);
-    }
-    AppendJsonString(TokenText(position.token_bytes()), &tokens_);
-    logprobs_.append(Number(position.logprob()));
-    absl::StrAppend(&offsets_, offset_);
+    Add(position.token_bytes(), Number(position.logprob()), position.alternatives());
     offset_ += Characters(position.token_bytes());
-    std::string object;
-    for (const v1::TokenLogprob& alternative : position.alternatives()) {
-      Separate(&object);
-      AppendJsonString(TokenText(alternative.token_bytes()), &object);
-      absl::StrAppend(&object, ":", Number(alternative.logprob()));
-    }
-    absl::StrAppend(&alternatives_, "{", object, "}");
   }
+}
+
+void CompletionLogprobs::AppendPrompt(const v1::ScoredTokens& tokens, std::string_view text) {
+  // Where a tokenizer has changed the text (its normal form), tokens are found again behind that.
+  constexpr size_t kChangedMax = 32;
+  for (const v1::ScoredToken& token : tokens.tokens()) {
+    const std::string& bytes = token.token_bytes();
+    const size_t reach = prompt_at_ == 0 ? 0 : kChangedMax;
+    const size_t found = bytes.empty() ? std::string_view::npos
+                                       : text.substr(prompt_at_, bytes.size() + reach).find(bytes);
+    if (found != std::string_view::npos) {
+      offset_ += Characters(text.substr(prompt_at_, found));
+      prompt_at_ += found;
+    }
+    Add(bytes, token.has_logprob() ? Number(token.logprob()) : "null", token.alternatives());
+    if (found == std::string_view::npos) continue;
+    offset_ += Characters(bytes);
+    prompt_at_ += bytes.size();
+  }
+}
+
+void CompletionLogprobs::AppendAll(const CompletionLogprobs& behind) {
+  if (behind.empty()) return;
+  for (std::string* const list : {&tokens_, &logprobs_, &alternatives_, &offsets_}) {
+    Separate(list);
+  }
+  tokens_.append(behind.tokens_);
+  logprobs_.append(behind.logprobs_);
+  alternatives_.append(behind.alternatives_);
+  offsets_.append(behind.offsets_);
 }
 
 std::string CompletionLogprobs::Take() {

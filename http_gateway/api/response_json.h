@@ -61,6 +61,14 @@ std::string ChatLogprobs(const generation::v1::OutputChunk& chunk);
 class CompletionLogprobs {
  public:
   void Append(const generation::v1::OutputChunk& chunk);
+  // Tokens of a prompt, in order, of which `text` is the whole text. Their offsets are where they
+  // are in it; one that is not there (the tokenizer's begin-of-text) takes no room.
+  void AppendPrompt(const generation::v1::ScoredTokens& tokens, std::string_view text);
+  size_t bytes() const {
+    return tokens_.size() + logprobs_.size() + alternatives_.size() + offsets_.size();
+  }
+  // Those of `behind` come behind these.
+  void AppendAll(const CompletionLogprobs& behind);
   bool empty() const { return tokens_.empty(); }
   // Returns the object and forgets its entries; offsets go on.
   std::string Take();
@@ -68,8 +76,12 @@ class CompletionLogprobs {
   void SkipText(std::string_view text);
 
  private:
+  void Add(std::string_view token_bytes, const std::string& logprob,
+           const google::protobuf::RepeatedPtrField<generation::v1::TokenLogprob>& alternatives);
+
   std::string tokens_, logprobs_, alternatives_, offsets_;
   int64_t offset_ = 0;
+  size_t prompt_at_ = 0;  // bytes of the prompt's text that have their tokens
 };
 
 // An element of tool_calls. `index`: written where it is not negative, as chunks need it.

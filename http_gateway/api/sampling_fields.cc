@@ -210,10 +210,10 @@ absl::Status ReadStream(Fields& fields, RequestOptions* options) {
 }  // namespace
 
 absl::Status ReadMaxTokens(Fields& fields, std::initializer_list<const char*> names,
-                           v1::SamplingOptions* sampling) {
+                           v1::SamplingOptions* sampling, int64_t least) {
   for (const char* const name : names) {
     std::optional<int64_t> value;
-    RETURN_IF_ERROR(fields.Read(name, &value, 1, kInt32Max));
+    RETURN_IF_ERROR(fields.Read(name, &value, least, kInt32Max));
     if (!value.has_value()) continue;
     if (sampling->has_max_tokens() && sampling->max_tokens() != *value) {
       return ParamError(name, absl::StrCat(name, " contradicts the other limit of tokens"));

@@ -26,8 +26,9 @@ struct RequestOptions {
 absl::Status ReadCommonFields(Fields& fields, RequestOptions* options,
                               generation::v1::GenerateRequest* request);
 
-// Sets max_tokens from the fields `names`, which must not contradict each other.
+// Sets max_tokens from the fields `names`, which must not contradict each other nor be below
+// `least`.
 absl::Status ReadMaxTokens(Fields& fields, std::initializer_list<const char*> names,
-                           generation::v1::SamplingOptions* sampling);
+                           generation::v1::SamplingOptions* sampling, int64_t least = 1);
 
 }  // namespace retroinfer::gateway

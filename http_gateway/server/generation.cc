@@ -243,6 +243,9 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
     case v1::GenerateResponse::kProgress:
       OnProgress(choice_index, event.progress());
       break;
+    case v1::GenerateResponse::kPrompt:
+      OnPrompt(index, event.prompt());
+      break;
     case v1::GenerateResponse::kOutput:
       SendChoices(choice.Output(event.output()));
       break;
@@ -265,6 +268,22 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
   if (options_.stream && exchange_->unsent_bytes() > kUnsentMax) return;  // OnSent() goes on
   call.waits = false;
   call.stream->ReadNext();
+}
+
+// The prompt's continuations have its scores in common.
+void Generation::OnPrompt(size_t call, const v1::ScoredTokens& tokens) {
+  const size_t n = static_cast<size_t>(Continuations());
+  size_t bytes = 0;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    if (i / n == call) SendChoices(choices_[i]->Prompt(tokens));
+    bytes += choices_[i]->logprobs_bytes();
+  }
+  if (bytes <= kLogprobsBytesMax) return;
+  Fail(ParamError("logprobs",
+                  absl::StrCat("the prompts' log-probabilities take over ", kLogprobsBytesMax >> 20,
+                               " MiB: send fewer prompts, ask for fewer alternatives, or stream"),
+                  "ANSWER_TOO_LARGE"),
+       ErrorOrigin::kGateway);
 }
 
 void Generation::OnSent() {

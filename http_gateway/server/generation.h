@@ -39,7 +39,8 @@ struct GenerationContext {
 // Owns:    its calls, which end with it.
 class Generation final : public Responder, public std::enable_shared_from_this<Generation> {
  public:
-  static constexpr size_t kUnsentMax = 32 << 10;  // bytes, until the client reads on
+  static constexpr size_t kUnsentMax = 32 << 10;         // bytes, until the client reads on
+  static constexpr size_t kLogprobsBytesMax = 64 << 20;  // of an answer that is not streamed
 
   // `request_id`: valid for the worker.
   Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange, std::string request_id,
@@ -67,6 +68,7 @@ class Generation final : public Responder, public std::enable_shared_from_this<G
   int Continuations() const;
 
   void OnEvent(size_t call, generation::v1::GenerateResponse&& event);
+  void OnPrompt(size_t call, const generation::v1::ScoredTokens& tokens);
   void OnCallEnd(size_t call, const Status& status);
   void OnProgress(size_t call, const generation::v1::PrefillProgress& progress);
   void BeginStream();

@@ -32,6 +32,32 @@ class ServeTest(unittest.TestCase):
         code = cls.served.stop()
         assert code == 0, code
 
+    def test_echo_with_logprobs_is_what_generating_says(self):
+        """As evaluation harnesses ask: ids of context and continuation, max_tokens 0 or 1."""
+        text = "The needle is 1234. The needle"
+        greedy = self.served.post("/v1/completions", {"prompt": text, "max_tokens": 8, "temperature": 0,
+                                                      "logprobs": 1, "ignore_eos": True})["choices"][0]
+        context = self.served.post("/tokenize", {"prompt": text})["tokens"]
+        whole = self.served.post("/tokenize", {"prompt": text + greedy["text"]})["tokens"]
+        for max_tokens in (0, 1):
+            answer = self.served.post("/v1/completions",
+                                      {"prompt": [whole, context], "max_tokens": max_tokens, "temperature": 0,
+                                       "logprobs": 1, "echo": True, "policy": "full"})
+            choice = answer["choices"][0]
+            logprobs = choice["logprobs"]
+            self.assertEqual(len(logprobs["tokens"]), len(whole) + max_tokens)
+            self.assertIsNone(logprobs["token_logprobs"][0])
+            for at, token in zip(logprobs["text_offset"], logprobs["tokens"]):
+                self.assertTrue(token.startswith("bytes:") or choice["text"][at:].startswith(token), (at, token))
+            self.assertEqual(len(answer["choices"][1]["logprobs"]["tokens"]), len(context) + max_tokens)
+            if whole[:len(context)] != context or len(whole) - len(context) != 8:
+                continue  # the text is tokenized in another way than it was generated
+            behind = slice(len(context), len(whole))
+            for got, want, top in zip(logprobs["token_logprobs"][behind], greedy["logprobs"]["token_logprobs"],
+                                      logprobs["top_logprobs"][behind]):
+                self.assertAlmostEqual(got, want, delta=0.05)  # prefill and decode steps round differently
+                self.assertEqual(got, max(top.values()))
+
     def test_the_model_has_a_name(self):
         status, _, text = self.served.ask("GET", "/v1/models")
         self.assertEqual(status, 200)

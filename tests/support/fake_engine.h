@@ -34,7 +34,8 @@ class FakeEngine : public Engine {
     int32_t eos_token = -1;   // ends a request, unless it ignores EOS
     int64_t fail_after = -1;  // tokens after which each request ends with `failure`
     absl::Status failure = absl::InternalError("the fake engine failed");
-    std::string token_text;  // text of every token instead of its number
+    std::string token_text;          // text of every token instead of its number
+    int64_t tokens_together = 1000;  // the longest continuations that are measured together
   };
 
   explicit FakeEngine(Options options) : options_(std::move(options)), thread_([this] { Run(); }) {}
@@ -62,6 +63,11 @@ class FakeEngine : public Engine {
     live_[id] = Live{std::move(request), std::move(sink), absl::Now()};
     ++submitted_;
     return absl::OkStatus();
+  }
+
+  bool CanMeasureTogether(const AttentionSettings& /*attention*/, int64_t /*prompt_tokens*/,
+                          int64_t continuation_tokens) const override {
+    return continuation_tokens <= options_.tokens_together;
   }
 
   bool Abort(std::string_view request_id) override {
@@ -177,6 +183,15 @@ class FakeEngine : public Engine {
       live->sink->OnProgress({prompt_tokens, 0, prompt_tokens, absl::Milliseconds(1)});
     }
     if (live->tokens == options_.fail_after) return Finish(id, live, FinishReason::kError);
+    if (request.num_prompt_logprobs >= 0 && live->tokens == 0) {
+      OutputDelta prompt;
+      prompt.continuation = OutputDelta::kOfPrompt;
+      for (size_t i = 1; i < request.prompt.size(); ++i) {
+        prompt.tokens.push_back(MeasuredToken(request.prompt[i], request.num_prompt_logprobs));
+      }
+      live->sink->OnOutput(prompt);
+    }
+    if (IsScoring(request)) return Measure(id, live);
     const int32_t token = static_cast<int32_t>((int64_t{request.prompt.back()} + 1 + live->tokens) %
                                                options_.vocab_size);
     ++live->tokens;
@@ -194,6 +209,37 @@ class FakeEngine : public Engine {
       return Finish(id, live, FinishReason::kStop);
     }
     if (live->tokens >= request.sampling.max_tokens) Finish(id, live, FinishReason::kLength);
+  }
+
+  // Every token has a log-probability of minus its id, and is greedy's if its id is even.
+  static OutputToken MeasuredToken(int32_t token, int32_t num_alternatives) {
+    OutputToken measured{token, -static_cast<float>(token), {}};
+    measured.rank = token % 2 == 0 ? 1 : 2;
+    for (int i = 0; i < num_alternatives; ++i) {
+      measured.alternatives.push_back({token + i, -static_cast<float>(i)});
+    }
+    return measured;
+  }
+
+  // One token a step, of one continuation after the other.
+  void Measure(const std::string& id, Live* live) {
+    int64_t before = 0;
+    const auto& continuations = live->request.continuations;
+    for (size_t i = 0; i < continuations.size(); ++i) {
+      const int64_t end = before + std::ssize(continuations[i]);
+      if (live->tokens < end) {
+        OutputDelta delta;
+        delta.continuation = static_cast<int32_t>(i);
+        delta.tokens.push_back(
+            MeasuredToken(continuations[i][static_cast<size_t>(live->tokens - before)],
+                          live->request.sampling.num_logprobs));
+        ++live->tokens;
+        live->sink->OnOutput(delta);
+        return;
+      }
+      before = end;
+    }
+    Finish(id, live, FinishReason::kLength);
   }
 
   void Finish(const std::string& id, Live* live, FinishReason reason) {

@@ -77,6 +77,7 @@ void CollectingSink::OnOutput(const OutputDelta& delta) {
   for (const OutputToken& token : delta.tokens) {
     tokens_.push_back(token.token);
     logprobs_.push_back(token.logprob);
+    measured_[delta.continuation].push_back(token);
   }
   text_ += delta.text;
 }
@@ -105,6 +106,10 @@ std::vector<int32_t> CollectingSink::tokens() const {
 std::vector<float> CollectingSink::logprobs() const {
   absl::MutexLock lock(&mutex_);
   return logprobs_;
+}
+std::map<int32_t, std::vector<OutputToken>> CollectingSink::measured() const {
+  absl::MutexLock lock(&mutex_);
+  return measured_;
 }
 std::string CollectingSink::text() const {
   absl::MutexLock lock(&mutex_);

@@ -51,6 +51,8 @@ class CollectingSink final : public GenerationSink {
   std::vector<int32_t> tokens() const;
   // Of the tokens, if the request asked for them: the same bits mean the same computation.
   std::vector<float> logprobs() const;
+  // The tokens by continuation.
+  std::map<int32_t, std::vector<OutputToken>> measured() const;
   std::string text() const;
   std::vector<PrefillProgress> progress() const;
 
@@ -59,6 +61,7 @@ class CollectingSink final : public GenerationSink {
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<int32_t> tokens_ ABSL_GUARDED_BY(mutex_);
   std::vector<float> logprobs_ ABSL_GUARDED_BY(mutex_);
+  std::map<int32_t, std::vector<OutputToken>> measured_ ABSL_GUARDED_BY(mutex_);
   std::string text_ ABSL_GUARDED_BY(mutex_);
   std::vector<PrefillProgress> progress_ ABSL_GUARDED_BY(mutex_);
   GenerationResult result_;

@@ -10,7 +10,8 @@ namespace retroinfer {
 namespace {
 
 // A GPU of 2023 with a model of 8 billion parameters. Only their relation matters.
-constexpr std::array<double, Work::kParts> kGuess = {5e-3, 2e-4, 2e-8, 1e-4, 7e-7, 1e-11, 1e-9};
+constexpr std::array<double, Work::kParts> kGuess = {5e-3, 2e-4,  2e-8, 1e-4,
+                                                     7e-7, 1e-11, 1e-9, 2e-5};
 constexpr double kMemory = 0.99;     // weight of what was seen, one observation later
 constexpr double kHold = 1e-3;       // weight of the cost before
 constexpr double kNarrowest = 1e-2;  // of the guess

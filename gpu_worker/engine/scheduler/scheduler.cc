@@ -13,11 +13,8 @@ namespace {
 
 // Rows of a pass are cut to multiples of this, and to no fewer.
 constexpr int64_t kRowGrain = 64;
-// Of the target: what is enqueued while nothing decodes, and of that, one pass.
-constexpr double kAheadShare = 0.5;
+// Of the target: one pass, while nothing decodes.
 constexpr double kPassShare = 0.25;
-// What prompts get beside steps that take all of the target, of the time of a step.
-constexpr double kLeastOfStep = 0.25;
 // A pass that is cut to the rest of the time has at least so much of the largest one: products of
 // few rows cost nearly as much as those of many.
 constexpr int64_t kLeastOfRows = 4;
@@ -135,7 +132,9 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
     PlanAdmissions(input, order, plan);
     PlanGroups(input, order, lanes, plan);
   }
+  PlanMeasures(input, plan);
   PlanPasses(input, lanes, plan);
+  PlanMoreRows(input, plan);
   return plan;
 }
 
@@ -380,7 +379,7 @@ StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, doub
 void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes,
                            StepPlan& plan) {
   const double target = options_.inter_token_target;
-  const double step = costs_.Seconds(plan.step);
+  const double step = costs_.Seconds(plan.step) + SecondsToMeasure(plan);
   const bool decodes = !plan.decode.empty();
   const double budget =
       (decodes ? std::max(target - step, kLeastOfStep * step) : kAheadShare * target) -

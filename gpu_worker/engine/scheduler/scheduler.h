@@ -13,6 +13,9 @@
 //            a lane that has work gets kLeastShare of the time in any case.
 //   memory   A request that finds no room lets others pass for kPatience; then what becomes free
 //            is kept for it.
+//   measure  Rows of prompts whose log-probabilities were asked for get half of the time that
+//            prompts get; tokens of a continuation that is given share a step as far as places
+//            of the batch are free and the step stays within the target.
 //   places   A place of the batch belongs to a request that decodes or will within kPlaceAhead.
 //
 // Threads: one at a time.
@@ -61,6 +64,11 @@ class Scheduler {
   double SecondsToRead(const RequestDescription& request) const;
 
  private:
+  // Of the target: what is enqueued while nothing decodes.
+  static constexpr double kAheadShare = 0.5;
+  // What prompts get beside steps that take all of the target, of the time of a step.
+  static constexpr double kLeastOfStep = 0.25;
+
   class Order;
   struct Admission;
 
@@ -72,6 +80,9 @@ class Scheduler {
   void PlanGroups(const SchedulerInput& input, Order& order, std::vector<LaneDescription>& lanes,
                   StepPlan& plan);
   void PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes, StepPlan& plan);
+  void PlanMeasures(const SchedulerInput& input, StepPlan& plan);
+  double SecondsToMeasure(const StepPlan& plan) const;
+  void PlanMoreRows(const SchedulerInput& input, StepPlan& plan);
   void PlanFirstStep(const LaneDescription& lane, StepPlan& plan);
   std::optional<size_t> NextLane(double now, const std::vector<LaneDescription>& lanes) const;
   StepPlan::Pass PassOf(const LaneDescription& lane, size_t index, double limit) const;

@@ -38,6 +38,7 @@ struct RequestDescription {
   bool can_decode = false;      // kDecoding: no background work of it is late
   double decoding_since = 0;    // kDecoding: seconds; who came first keeps its place
   bool goes_live = false;       // kDecoding: its next segment does, in its next step
+  int64_t more_rows = 0;        // kDecoding: further tokens of it that may share that step
 };
 
 // Where prompts are read: one group at a time, its rows one after the other, layer by layer.
@@ -57,6 +58,8 @@ struct LaneDescription {
   uint32_t layer = 0;           // of the next row
   int64_t next_row = 0;
   uint32_t layers_open = 0;  // layers from this on must wait for the background
+  // Behind the last layer: rows of members that wait to be measured, and keep the lane until then.
+  int64_t rows_to_measure = 0;
 };
 
 struct SchedulerInput {
@@ -90,20 +93,30 @@ struct StepPlan {
     }
   };
 
+  // The next rows of a lane's group that wait to be measured.
+  struct Measure {
+    size_t lane = 0;
+    int64_t num_rows = 0;
+    friend bool operator==(const Measure&, const Measure&) = default;
+  };
+
   // In the order in which they are carried out.
   std::vector<uint64_t> admit;  // get their memory
   std::vector<Group> begin;     // enter a lane
   std::vector<Pass> passes;
+  std::vector<Measure> measure;
   // Get one token each, unless they end before: those who decode already, and those whose prompts
-  // these passes finish and that need no background.
+  // these passes finish and that need no background. Who is there k times gets k tokens.
   std::vector<uint64_t> decode;
   std::vector<uint64_t> go_live;  // of those, whose next segment is attended from this step on
   Work step;                      // what the decode step was taken for
 
-  bool empty() const { return admit.empty() && begin.empty() && passes.empty() && decode.empty(); }
+  bool empty() const {
+    return admit.empty() && begin.empty() && passes.empty() && measure.empty() && decode.empty();
+  }
   friend bool operator==(const StepPlan& a, const StepPlan& b) {
     return a.admit == b.admit && a.begin == b.begin && a.passes == b.passes &&
-           a.decode == b.decode && a.go_live == b.go_live;
+           a.measure == b.measure && a.decode == b.decode && a.go_live == b.go_live;
   }
 };
 

@@ -7,17 +7,18 @@
 namespace retroinfer {
 
 struct Work {
-  double steps = 0;         // decode steps
-  double step_rows = 0;     // sequences in them
-  double step_context = 0;  // tokens of context of these sequences
-  double passes = 0;        // runs of some rows of prompts through one layer
-  double pass_rows = 0;     // rows of them
-  double pass_depth = 0;    // for each row, the tokens before it
-  double cached = 0;        // tokens of one layer that were read instead of computed
+  double steps = 0;          // decode steps
+  double step_rows = 0;      // sequences in them
+  double step_context = 0;   // tokens of context of these sequences
+  double passes = 0;         // runs of some rows of prompts through one layer
+  double pass_rows = 0;      // rows of them
+  double pass_depth = 0;     // for each row, the tokens before it
+  double cached = 0;         // tokens of one layer that were read instead of computed
+  double measured_rows = 0;  // of prompts, whose next token's log-probability is computed
 
-  static constexpr size_t kParts = 7;
+  static constexpr size_t kParts = 8;
   std::array<double, kParts> Parts() const {
-    return {steps, step_rows, step_context, passes, pass_rows, pass_depth, cached};
+    return {steps, step_rows, step_context, passes, pass_rows, pass_depth, cached, measured_rows};
   }
   Work& operator+=(const Work& other) {
     steps += other.steps;
@@ -27,6 +28,7 @@ struct Work {
     pass_rows += other.pass_rows;
     pass_depth += other.pass_depth;
     cached += other.cached;
+    measured_rows += other.measured_rows;
     return *this;
   }
 };

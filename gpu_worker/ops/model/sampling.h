@@ -4,7 +4,10 @@
 // temperature, then top-k, top-p and min-p on the softmax, then a draw with a counter-based
 // generator: the value depends on (seed, position) alone, so a request gives the same tokens in any
 // batch. temperature 0 is greedy: the lowest token id among the largest logits. Log-probabilities
-// are of the distribution that the logits came with, before all of that.
+// are of the distribution that the logits came with, before all of that; so are ranks: 1 for the
+// token that greedy takes from these logits, 2 for the next one, equal logits by their ids.
+//
+// A row can be told its token instead: that is not drawn but measured.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +29,8 @@ struct SamplingRow {
   int64_t position = 0;          // of the token to draw
   int32_t num_top_logprobs = 0;  // 0 to kMaxTopLogprobs
   int32_t num_biases = 0;        // leading entries of the row's biases in use
+  int32_t forced_token = -1;     // in the vocabulary: taken whatever the logits are; -1: drawn
+  int32_t wants_rank = 0;        // not 0: fill SamplingArgs::ranks
 };
 
 // Added to the logit of a token; minus infinity bans it. A token outside the vocabulary is ignored.
@@ -64,6 +69,7 @@ struct SamplingArgs {
   DeviceSpan<float> logprobs;                     // [batch], of the chosen token
   DeviceSpan<int32_t> top_tokens;                 // [batch, kMaxTopLogprobs]
   DeviceSpan<float> top_logprobs;                 // [batch, kMaxTopLogprobs]
+  DeviceSpan<int32_t> ranks;                      // [batch], of the chosen token where wanted
   DeviceSpan<std::byte> scratch;                  // SamplingScratchBytes()
 };
 

@@ -24,6 +24,7 @@ inline absl::Status CheckSampling(const SamplingArgs& args) {
   RETURN_IF_ERROR(CheckSize(kOp, "logprobs", args.logprobs, batch));
   RETURN_IF_ERROR(CheckSize(kOp, "top_tokens", args.top_tokens, batch * kMaxTopLogprobs));
   RETURN_IF_ERROR(CheckSize(kOp, "top_logprobs", args.top_logprobs, batch * kMaxTopLogprobs));
+  RETURN_IF_ERROR(CheckSize(kOp, "ranks", args.ranks, batch));
   return CheckArg(args.scratch.size() >= SamplingScratchBytes(batch, args.logits.cols), kOp,
                   "needs SamplingScratchBytes() of scratch");
 }

@@ -79,6 +79,22 @@ TEST_P(DenseZoneBatchTest, RefusesATokenWithoutABlockAndABatchWithoutRoom) {
   EXPECT_EQ(batch_->BeginStep(three).code(), absl::StatusCode::kInternal);
 }
 
+TEST_P(DenseZoneBatchTest, RowsOfOneSequenceSeeThoseBeforeThem) {
+  SequenceKv sequence;
+  ASSERT_TRUE(memory_->Reserve({.dense_blocks = 4}, sequence));
+  sequence.num_tokens = 3;
+  SequenceKv* rows[] = {&sequence, &sequence};
+  ASSERT_TRUE(batch_->BeginStep(rows).ok());
+  ASSERT_TRUE(batch_->UploadStep().ok());
+  const auto zones = test_support::DeviceData(*backend_).Download<DenseZone>(batch_->zones());
+  EXPECT_EQ(zones[0].num_sink_tokens, 4);
+  EXPECT_EQ(zones[0].num_window_tokens, 0);
+  EXPECT_EQ(zones[1].num_sink_tokens, 4);
+  EXPECT_EQ(zones[1].num_window_tokens, 1);
+  sequence.num_tokens = 4 + 191;  // the second one has no block
+  EXPECT_EQ(batch_->BeginStep(rows).code(), absl::StatusCode::kInternal);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, DenseZoneBatchTest,
                          testing::ValuesIn(test_support::AvailableBackends()),
                          test_support::BackendName);

@@ -116,6 +116,17 @@ TEST_P(SequenceSegmentsTest, APromptsSegmentsAreBuiltAndTold) {
   EXPECT_EQ(SlotsUsed(), 0u);
 }
 
+TEST_P(SequenceSegmentsTest, OneIndexHoldsUntilTheNextSegmentGoesLive) {
+  // Two segments end at 2052; the next one is built at 3140 and live 64 tokens later.
+  EXPECT_FALSE(segments_->AnyGoesLive(kPrompt, 3204));
+  EXPECT_TRUE(segments_->AnyGoesLive(kPrompt, 3205));
+  const auto sequence = Admit(5);
+  Prefill(*sequence);
+  sequence->num_tokens = kPrompt;
+  EXPECT_GT(segments_->TokensOfOneIndex(*sequence), 1 << 20) << "none is planned";
+  Release(*sequence);
+}
+
 TEST_P(SequenceSegmentsTest, PagesStayAsLongAsAnySequenceUsesThem) {
   const auto first = Admit(1);
   Prefill(*first);

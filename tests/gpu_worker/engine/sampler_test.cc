@@ -176,6 +176,33 @@ TEST_P(SamplerTest, AsManyTokensAsTheApiTakesAreHeldBack) {
   EXPECT_EQ(Sample({&state})[0].token, 30);
 }
 
+TEST_P(SamplerTest, MeasuresTokensThatAreGiven) {
+  SamplingState drawn = State(Greedy());
+  GenerationRequest penalised = Greedy();
+  penalised.sampling.logit_bias = {{5, 100.0f}};
+  penalised.sampling.num_logprobs = 1;
+  SamplingState given = State(penalised);
+  SetLogits({Peaked(3, 4), Peaked(3, 4), Peaked(3, 4)});
+  SamplingState* const states[] = {&drawn, &given, &given};
+  const int32_t forced[] = {-1, 4, 20};
+  const auto result = sampler_->Sample(states, forced);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::vector<OutputToken> tokens(result->begin(), result->end());
+  EXPECT_EQ(tokens[0].token, 3);
+  EXPECT_EQ(tokens[0].rank, 0) << "not asked for";
+  EXPECT_EQ(tokens[1].token, 4);
+  EXPECT_EQ(tokens[1].rank, 2) << "of the model's own distribution";
+  EXPECT_EQ(tokens[2].token, 20);
+  EXPECT_EQ(tokens[2].rank, 21) << "equal ones by their ids";
+  const int32_t told[] = {3, 4, 20};
+  const auto measured = sampler_->Measure(told, 2);
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_EQ((*measured)[0].rank, 1);
+  EXPECT_EQ((*measured)[1].logprob, tokens[1].logprob);
+  EXPECT_EQ((*measured)[2].logprob, tokens[2].logprob);
+  EXPECT_EQ((*measured)[2].alternatives.size(), 2u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, SamplerTest,
                          testing::ValuesIn(test_support::AvailableBackends()),
                          test_support::BackendName);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
 #include <optional>
 #include <random>
 #include <string>
@@ -388,6 +389,112 @@ TEST(GenerationService, ManyClientsThatCancelAtRandomLeaveNothingBehind) {
   for (std::thread& client : clients) client.join();
   EXPECT_TRUE(worker.engine().AwaitLive(0));
   EXPECT_TRUE(Generate(*worker.Stub(), TextRequest("a")).status.ok());
+}
+
+struct Scores {
+  grpc::Status status;
+  std::vector<v1::ScoredToken> prompt;
+  std::map<int, std::vector<v1::ScoredToken>> continuations;
+  std::vector<v1::ScoreFinished> finished;
+  std::string reason() const { return common::ReasonOf(common::FromGrpcStatus(status)).reason; }
+};
+
+Scores Score(v1::GenerationService::Stub& stub, const v1::ScoreRequest& request) {
+  grpc::ClientContext context;
+  const auto reader = stub.Score(&context, request);
+  Scores scores;
+  v1::ScoreResponse event;
+  while (reader->Read(&event)) {
+    const bool is_prompt = event.has_prompt();
+    if (event.has_finished()) scores.finished.push_back(event.finished());
+    if (!is_prompt && !event.has_continuation()) continue;
+    const v1::ScoredTokens& tokens = is_prompt ? event.prompt() : event.continuation();
+    auto& to = is_prompt ? scores.prompt : scores.continuations[tokens.continuation()];
+    EXPECT_EQ(tokens.first_token(), std::ssize(to));
+    to.insert(to.end(), tokens.tokens().begin(), tokens.tokens().end());
+  }
+  scores.status = reader->Finish();
+  return scores;
+}
+
+v1::ScoreRequest ScoreRequestOf(const std::vector<std::vector<int32_t>>& continuations) {
+  v1::ScoreRequest request;
+  request.set_text("abc");
+  for (const auto& ids : continuations) {
+    request.add_continuations()->mutable_token_ids()->mutable_ids()->Assign(ids.begin(), ids.end());
+  }
+  return request;
+}
+
+TEST(GenerationService, ScoresContinuationsOfOneSequenceAndOfSeveral) {
+  WorkerHarness::Settings settings;
+  settings.engine.tokens_together = 3;
+  WorkerHarness worker(settings);
+  v1::ScoreRequest request =
+      ScoreRequestOf({{10, 11}, {20, 21, 22, 23}, {30}, {40, 41, 42, 43, 44}});
+  request.set_prompt_logprobs(1);
+  request.set_logprobs(2);
+  const Scores scores = Score(*worker.Stub(), request);
+  ASSERT_TRUE(scores.status.ok()) << scores.status.error_message();
+  EXPECT_EQ(worker.engine().submitted(), 4);
+  ASSERT_EQ(scores.continuations.size(), 4u);
+  for (const auto& [index, tokens] : scores.continuations) {
+    ASSERT_EQ(std::ssize(tokens), request.continuations(index).token_ids().ids_size());
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const int32_t id = request.continuations(index).token_ids().ids(static_cast<int>(i));
+      EXPECT_EQ(tokens[i].token_id(), id);
+      EXPECT_EQ(tokens[i].logprob(), -static_cast<float>(id));
+      EXPECT_EQ(tokens[i].is_greedy(), id % 2 == 0);
+      EXPECT_EQ(tokens[i].alternatives_size(), 2);
+    }
+  }
+  ASSERT_EQ(scores.prompt.size(), 3u);
+  EXPECT_EQ(scores.prompt[0].token_bytes(), "a");
+  EXPECT_FALSE(scores.prompt[0].has_logprob());
+  EXPECT_EQ(scores.prompt[2].token_id(), 'c');
+  EXPECT_EQ(scores.prompt[2].alternatives_size(), 1);
+  ASSERT_EQ(scores.finished.size(), 1u) << "one for all";
+  EXPECT_EQ(scores.finished[0].reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(scores.finished[0].prompt_tokens(), 3);
+  EXPECT_EQ(scores.finished[0].scored_tokens(), 12);
+}
+
+TEST(GenerationService, AScoreThatIsRefusedAbortedOrLateSaysSo) {
+  WorkerHarness worker;
+  const auto stub = worker.Stub();
+  EXPECT_EQ(Score(*stub, ScoreRequestOf({})).reason(), "INVALID_REQUEST");
+  EXPECT_EQ(Score(*stub, ScoreRequestOf({{300}})).reason(), "TOKEN_OUT_OF_RANGE");
+  worker.engine().Hold(true);
+  v1::ScoreRequest request = ScoreRequestOf({{1, 2}});
+  request.set_request_id("held");
+  Scores aborted;
+  std::thread call([&] { aborted = Score(*stub, request); });
+  ASSERT_TRUE(worker.engine().AwaitLive(1));
+  EXPECT_EQ(Score(*stub, request).reason(), "REQUEST_ID_IN_USE");
+  grpc::ClientContext context;
+  v1::AbortRequest abort;
+  abort.set_request_id("held");
+  v1::AbortResponse found;
+  EXPECT_TRUE(stub->Abort(&context, abort, &found).ok());
+  EXPECT_TRUE(found.found());
+  call.join();
+  EXPECT_TRUE(aborted.status.ok());
+  ASSERT_EQ(aborted.finished.size(), 1u);
+  EXPECT_EQ(aborted.finished[0].reason(), v1::FINISH_REASON_CANCELLED);
+  worker.engine().Hold(false);
+  request.mutable_timeout()->set_nanos(1);
+  const Scores late = Score(*stub, request);
+  ASSERT_EQ(late.finished.size(), 1u) << late.status.error_message();
+  EXPECT_EQ(late.finished[0].reason(), v1::FINISH_REASON_DEADLINE);
+}
+
+TEST(GenerationService, AScoreNeedsTheKey) {
+  WorkerHarness::Settings settings;
+  settings.server.api_key = "secret";
+  WorkerHarness worker(settings);
+  const Scores scores = Score(*worker.Stub(), ScoreRequestOf({{1}}));
+  EXPECT_EQ(scores.status.error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  EXPECT_EQ(scores.reason(), "API_KEY_REQUIRED");
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "common/status/error_reason.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/fake_engine.h"
 
 namespace retroinfer {
 namespace {
@@ -338,6 +339,128 @@ TEST_F(RequestReaderTest, DefaultsAreReportedWhereTheyDiffer) {
   EXPECT_FLOAT_EQ(reader_.DefaultSampling().temperature(), 0.6f);
   EXPECT_FALSE(reader_.DefaultSampling().has_top_p());
   EXPECT_EQ(reader_.DefaultAttention().policy(), v1::ATTENTION_POLICY_WAVE);
+}
+
+class ScoreReaderTest : public RequestReaderTest {
+ protected:
+  ScoreReaderTest() : engine_({.tokens_together = 3}) { score_.set_text("ctx"); }
+
+  void Add(const std::vector<int32_t>& ids) {
+    score_.add_continuations()->mutable_token_ids()->mutable_ids()->Assign(ids.begin(), ids.end());
+  }
+  absl::StatusOr<GenerateCall::Submission> ReadScore() {
+    return reader_.ReadScore(score_, absl::InfiniteFuture(), engine_);
+  }
+  void ExpectNotScored(const std::string& reason, const std::string& message) {
+    const absl::Status status = ReadScore().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << message;
+    EXPECT_EQ(common::ReasonOf(status).reason, reason) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(message));
+  }
+
+  FakeEngine engine_;
+  v1::ScoreRequest score_;
+};
+
+TEST_F(ScoreReaderTest, ContinuationsThatCanShareASequenceDo) {
+  score_.set_request_id("r");
+  score_.add_continuations()->set_text("ab");
+  Add({7});
+  Add({1, 2, 3, 4});  // too long for that
+  Add({5, 6, 7});
+  score_.set_logprobs(2);
+  score_.mutable_attention()->set_policy(v1::ATTENTION_POLICY_FULL);
+  score_.set_priority(-3);
+  score_.set_cache_salt("s");
+  const auto submission = ReadScore();
+  ASSERT_TRUE(submission.ok()) << submission.status();
+  ASSERT_EQ(submission->continuations.size(), 2u);
+  const GenerationRequest& together = submission->continuations[0];
+  EXPECT_EQ(together.request_id, "r");
+  EXPECT_THAT(together.prompt, ElementsAre('c', 't', 'x'));
+  EXPECT_THAT(together.continuations,
+              ElementsAre(ElementsAre('a', 'b'), ElementsAre(7), ElementsAre(5, 6, 7)));
+  EXPECT_EQ(together.sampling.max_tokens, 3);
+  EXPECT_EQ(together.sampling.num_logprobs, 2);
+  EXPECT_EQ(together.num_prompt_logprobs, -1);
+  EXPECT_EQ(together.attention.policy, PolicyKind::kFull);
+  EXPECT_EQ(together.priority, -3);
+  EXPECT_EQ(together.cache_salt, "s");
+  const GenerationRequest& alone = submission->continuations[1];
+  EXPECT_EQ(alone.request_id, "r/1");
+  EXPECT_THAT(alone.continuations, ElementsAre(ElementsAre(1, 2, 3, 4)));
+  EXPECT_THAT(submission->scored, ElementsAre(ElementsAre(0, 1, 3), ElementsAre(2)));
+}
+
+TEST_F(ScoreReaderTest, APromptIsMeasuredBesideOneSequenceAndApartFromSeveral) {
+  score_.set_prompt_logprobs(1);
+  Add({1, 2, 3, 4, 5});
+  auto submission = ReadScore();
+  ASSERT_TRUE(submission.ok()) << submission.status();
+  ASSERT_EQ(submission->continuations.size(), 1u);
+  EXPECT_EQ(submission->continuations[0].num_prompt_logprobs, 1);
+  Add({1, 2, 3, 4, 6});
+  submission = ReadScore();
+  ASSERT_TRUE(submission.ok()) << submission.status();
+  ASSERT_EQ(submission->continuations.size(), 3u);
+  EXPECT_EQ(submission->continuations[0].num_prompt_logprobs, 1);
+  EXPECT_TRUE(submission->continuations[0].continuations.empty());
+  EXPECT_TRUE(IsScoring(submission->continuations[0]));
+  EXPECT_EQ(submission->continuations[1].num_prompt_logprobs, -1);
+  score_.clear_continuations();
+  submission = ReadScore();
+  ASSERT_TRUE(submission.ok()) << submission.status();
+  ASSERT_EQ(submission->continuations.size(), 1u);
+  EXPECT_EQ(submission->continuations[0].sampling.max_tokens, 0);
+}
+
+TEST_F(ScoreReaderTest, WhatCannotBeScoredIsRefusedWithItsReason) {
+  ExpectNotScored("INVALID_REQUEST", "nothing is to be scored");
+  Add({});
+  ExpectNotScored("INVALID_REQUEST", "continuation 0 is empty");
+  score_.clear_continuations();
+  score_.add_continuations();
+  ExpectNotScored("INVALID_REQUEST", "continuation 0 is empty");
+  score_.clear_continuations();
+  Add({5, 300});
+  ExpectNotScored("TOKEN_OUT_OF_RANGE", "token 1 of continuation 0 is 300");
+  score_.clear_continuations();
+  Add(std::vector<int32_t>(98, 1));
+  ExpectNotScored("CONTEXT_TOO_LONG", "max_tokens of 98");
+  score_.clear_continuations();
+  for (int i = 0; i < 17; ++i) Add({1, 2, 3, 4});
+  ExpectNotScored("INVALID_REQUEST", "17 continuations are too long to share one sequence");
+  score_.clear_continuations();
+  for (int i = 0; i < 65; ++i) Add({1});
+  ExpectNotScored("INVALID_REQUEST", "at most 64");
+  score_.clear_continuations();
+  Add({1});
+  score_.set_logprobs(21);
+  ExpectNotScored("INVALID_SAMPLING", "logprobs is 21");
+  score_.set_logprobs(-1);
+  ExpectNotScored("INVALID_SAMPLING", "logprobs is -1");
+  score_.clear_logprobs();
+  score_.set_prompt_logprobs(-2);
+  ExpectNotScored("INVALID_SAMPLING", "prompt_logprobs is -2");
+  score_.clear_prompt_logprobs();
+  score_.clear_text();
+  ExpectNotScored("EMPTY_PROMPT", "no input");
+  score_.mutable_token_ids();
+  ExpectNotScored("EMPTY_PROMPT", "empty");
+}
+
+TEST_F(RequestReaderTest, NoTokensMayBeGeneratedWhereThePromptIsMeasured) {
+  request_.mutable_sampling()->set_max_tokens(0);
+  ExpectRefused("INVALID_SAMPLING", "max_tokens is 0");
+  request_.mutable_sampling()->set_prompt_logprobs(0);
+  EXPECT_TRUE(IsScoring(ReadOne()));
+  request_.mutable_sampling()->set_n(2);
+  ExpectRefused("INVALID_SAMPLING", "n is 2");
+  request_.mutable_sampling()->set_max_tokens(1);
+  const auto submission = Read();
+  ASSERT_TRUE(submission.ok()) << submission.status();
+  EXPECT_EQ(submission->continuations[0].num_prompt_logprobs, 0);
+  EXPECT_EQ(submission->continuations[1].num_prompt_logprobs, -1) << "once is enough";
 }
 
 }  // namespace

@@ -138,5 +138,28 @@ TEST(ResponseQueue, ClearForgetsEverything) {
   EXPECT_EQ(queue.bytes(), 0u);
 }
 
+TEST(ResponseQueue, ScoresOfAPromptBeginWithItsFirstToken) {
+  ResponseQueue queue({.request_id = "r", .first_token = 42});
+  OutputDelta delta = Delta("", {5, 6});
+  delta.tokens[0].logprob = -1.5f;
+  delta.tokens[0].rank = 1;
+  queue.AddPrompt(delta);
+  queue.AddPrompt(delta);
+  generation::v1::GenerateResponse event;
+  ASSERT_TRUE(queue.Pop(&event));
+  EXPECT_EQ(event.prompt().first_token(), 0);
+  ASSERT_EQ(event.prompt().tokens_size(), 5) << "merged";
+  EXPECT_EQ(event.prompt().tokens(0).token_id(), 42);
+  EXPECT_FALSE(event.prompt().tokens(0).has_logprob());
+  EXPECT_EQ(event.prompt().tokens(1).logprob(), -1.5f);
+  EXPECT_TRUE(event.prompt().tokens(1).is_greedy());
+  EXPECT_FALSE(queue.Pop(&event));
+  EXPECT_EQ(queue.bytes(), 0u);
+  queue.AddPrompt(delta);
+  ASSERT_TRUE(queue.Pop(&event));
+  EXPECT_EQ(event.prompt().first_token(), 5);
+  EXPECT_EQ(event.prompt().tokens_size(), 2);
+}
+
 }  // namespace
 }  // namespace retroinfer

@@ -33,6 +33,21 @@ TEST(CompletionRequest, TakesEveryFormOfPrompt) {
   EXPECT_TRUE(lists->echo);
 }
 
+TEST(CompletionRequest, EchoMeasuresThePrompt) {
+  auto both = Read(R"({"prompt": "a", "echo": true, "logprobs": 3})");
+  ASSERT_TRUE(both.ok()) << both.status();
+  EXPECT_EQ(both->calls[0].sampling().prompt_logprobs(), 3);
+  EXPECT_EQ(both->calls[0].sampling().logprobs(), 3);
+  auto nothing = Read(R"({"prompt": "a", "echo": true, "max_tokens": 0})");
+  ASSERT_TRUE(nothing.ok()) << nothing.status();
+  EXPECT_TRUE(nothing->calls[0].sampling().has_prompt_logprobs());
+  EXPECT_FALSE(nothing->calls[0].sampling().has_logprobs());
+  EXPECT_EQ(nothing->calls[0].sampling().max_tokens(), 0);
+  auto text = Read(R"({"prompt": "a", "echo": true})");
+  ASSERT_TRUE(text.ok());
+  EXPECT_FALSE(text->calls[0].sampling().has_prompt_logprobs());
+}
+
 TEST(CompletionRequest, RefusesByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({})", "prompt"},
@@ -43,7 +58,8 @@ TEST(CompletionRequest, RefusesByName) {
       {R"({"prompt": [[-1]]})", "prompt[0]"},
       {R"({"prompt": "a", "suffix": "b"})", "suffix"},
       {R"({"prompt": "a", "best_of": 3})", "best_of"},
-      {R"({"prompt": "a", "echo": true, "logprobs": 1})", "echo"},
+      {R"({"prompt": "a", "max_tokens": -1, "echo": true})", "max_tokens"},
+      {R"({"prompt": "a", "echo": true, "logprobs": 1, "n": 2, "stream": true})", "n"},
       {R"({"prompt": "a", "max_tokens": 0})", "max_tokens"},
       {R"({"prompt": "a", "logprobs": 21})", "logprobs"},
       {R"({"prompt": "a", "logprobs": true})", "logprobs"},

@@ -84,5 +84,50 @@ TEST(ResponseJson, CallsOfChunksHaveAnIndex) {
   EXPECT_FALSE(Json::parse(ToolCallJson(call, "id", -1)).contains("index"));
 }
 
+v1::ScoredTokens Prompt(const std::vector<std::string>& tokens) {
+  v1::ScoredTokens scored;
+  for (const std::string& bytes : tokens) {
+    v1::ScoredToken* const token = scored.add_tokens();
+    token->set_token_bytes(bytes);
+    if (scored.tokens_size() == 1) continue;
+    token->set_logprob(-0.5f);
+    v1::TokenLogprob* const other = token->add_alternatives();
+    other->set_token_bytes("x");
+    other->set_logprob(-0.25f);
+  }
+  return scored;
+}
+
+TEST(ResponseJson, OffsetsOfAPromptAreThoseInItsText) {
+  struct {
+    std::vector<std::string> tokens;
+    std::string text;
+    std::string offsets;
+  } cases[] = {
+      {{"ab", "c", "d"}, "abcd", "[0,2,3]"},
+      {{"<s>", "a", "é", "b"}, "aéb", "[0,0,1,2]"},      // not in the text
+      {{"<s>", "a", "<s>"}, "<s>a<s>", "[0,3,4]"},       // of ids: in it
+      {{"<s>", "a"}, "a<s>", "[0,0]"},                   // what is written is no special token
+      {{"a", "\xc3", "\xa9", "b"}, "aéb", "[0,1,2,2]"},  // parts of a character
+      {{"a", "é", "b", "c"},
+       "ae\xcc\x81"
+       "bc",
+       "[0,1,3,4]"},  // changed by the tokenizer
+      {{"a"}, "", "[0]"},
+  };
+  for (const auto& one : cases) {
+    CompletionLogprobs logprobs;
+    logprobs.AppendPrompt(Prompt(one.tokens), one.text);
+    const auto json = ParseStrictJson(logprobs.Take());
+    ASSERT_TRUE(json.ok()) << json.status();
+    EXPECT_EQ((*json)["text_offset"].dump(), one.offsets) << one.text;
+    EXPECT_TRUE((*json)["token_logprobs"][0].is_null());
+    EXPECT_TRUE((*json)["top_logprobs"][0].is_null());
+    if (one.tokens.size() > 1) {
+      EXPECT_EQ((*json)["top_logprobs"][1]["x"], -0.25);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace retroinfer::gateway

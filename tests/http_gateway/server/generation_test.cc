@@ -262,5 +262,86 @@ TEST_F(ToolsTest, ToolsOfAModelWithoutAKnownFormAreRefused) {
   EXPECT_EQ(Ask("x", R"(, "tool_choice": "none")", "some other form").status, 200);
 }
 
+// As evaluation harnesses ask: the log-probability of a token of the fake engine is minus its id.
+TEST(Generation, EchoWithLogprobsHasThoseOfThePrompt) {
+  GatewayHarness harness;
+  const Json answer = Json::parse(
+      harness
+          .Post("/v1/completions",
+                R"({"prompt": ["ab", [99, 100, 101], [7]], "max_tokens": 1, "temperature": 0,
+                    "echo": true, "logprobs": 1})")
+          .body);
+  ASSERT_EQ(answer["choices"].size(), 3U) << answer;
+  const Json& text = answer["choices"][0];
+  EXPECT_EQ(text["text"], "ab99 ");
+  EXPECT_EQ(text["logprobs"]["tokens"], Json({"a", "b", "c"}));
+  EXPECT_EQ(text["logprobs"]["token_logprobs"], Json({nullptr, -98.0, -0.25}));
+  EXPECT_EQ(text["logprobs"]["text_offset"], Json({0, 1, 2}));
+  EXPECT_TRUE(text["logprobs"]["top_logprobs"][0].is_null());
+  EXPECT_EQ(text["logprobs"]["top_logprobs"][1]["b"], 0.0);
+  const Json& ids = answer["choices"][1];
+  EXPECT_EQ(ids["logprobs"]["tokens"], Json({"c", "d", "e", "f"}));
+  EXPECT_EQ(ids["logprobs"]["token_logprobs"], Json({nullptr, -100.0, -101.0, -0.25}));
+  EXPECT_EQ(answer["choices"][2]["logprobs"]["token_logprobs"], Json({nullptr, -0.25}));
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 3);
+}
+
+TEST(Generation, EchoOfNoTokensIsThePromptAlone) {
+  GatewayHarness harness;
+  const Json answer =
+      Json::parse(harness
+                      .Post("/v1/completions",
+                            R"({"prompt": "abc", "max_tokens": 0, "echo": true, "logprobs": 2})")
+                      .body);
+  const Json& choice = answer["choices"][0];
+  EXPECT_EQ(choice["text"], "abc") << answer;
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -98.0, -99.0}));
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"][2].size(), 2U);
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 3);
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(
+      harness.Post("/v1/completions", R"({"prompt": "abc", "max_tokens": 0, "echo": true})").status,
+      200);
+  const HttpAnswer many = harness.Post(
+      "/v1/completions", R"({"prompt": "abc", "max_tokens": 0, "echo": true, "n": 2})");
+  EXPECT_EQ(many.status, 400) << many.body;
+}
+
+TEST(Generation, ContinuationsHaveThePromptsLogprobsInCommon) {
+  GatewayHarness harness;
+  const Json answer = Json::parse(
+      harness
+          .Post("/v1/completions",
+                R"({"prompt": "ab", "max_tokens": 1, "n": 2, "echo": true, "logprobs": 0})")
+          .body);
+  for (const Json& choice : answer["choices"]) {
+    EXPECT_EQ(choice["logprobs"]["token_logprobs"], Json({nullptr, -98.0, -0.25})) << answer;
+  }
+}
+
+TEST(Generation, StreamsAPromptsLogprobsBeforeTheAnswer) {
+  GatewayHarness harness;
+  const std::string body =
+      harness
+          .Post("/v1/completions",
+                R"({"prompt": "ab", "max_tokens": 2, "echo": true, "logprobs": 0,
+                    "stream": true})")
+          .body;
+  std::string text;
+  Json logprobs = Json::array(), offsets = Json::array();
+  for (const std::string& event : EventsOf(body)) {
+    if (event == "[DONE]") continue;
+    const Json choice = Json::parse(event)["choices"][0];
+    text += choice["text"];
+    if (choice["logprobs"].is_null()) continue;
+    for (const Json& value : choice["logprobs"]["token_logprobs"]) logprobs.push_back(value);
+    for (const Json& value : choice["logprobs"]["text_offset"]) offsets.push_back(value);
+  }
+  EXPECT_EQ(text, "ab99 100 ");
+  EXPECT_EQ(logprobs, Json({nullptr, -98.0, -0.25, -0.25}));
+  EXPECT_EQ(offsets[1], 1);
+}
+
 }  // namespace
 }  // namespace retroinfer::gateway

@@ -258,6 +258,16 @@ std::span<const float> AdjustedLogits(const SamplingArgs& args, int64_t i,
   return adjusted;
 }
 
+// 1 for the token that greedy takes.
+int32_t RankOf(std::span<const float> logits, int32_t token) {
+  const auto at = static_cast<size_t>(token);
+  const float logit = std::isnan(logits[at]) ? kMinusInfinity : logits[at];
+  int32_t before = 0;
+  for (size_t i = 0; i < at; ++i) before += logits[i] >= logit ? 1 : 0;
+  for (size_t i = at + 1; i < logits.size(); ++i) before += logits[i] > logit ? 1 : 0;
+  return before + 1;
+}
+
 void SampleRow(const SamplingArgs& args, int64_t i) {
   const SamplingRow& row = args.rows.device_data()[i];
   const std::span<const float> logits(reinterpret_cast<const float*>(args.logits.Rows(i, 1).data),
@@ -266,7 +276,9 @@ void SampleRow(const SamplingArgs& args, int64_t i) {
   auto* candidates = reinterpret_cast<Candidate*>(ThreadScratch(logits.size() * sizeof(Candidate)));
   const float best = HWY_DYNAMIC_DISPATCH(MaxLogit)(adjusted.data(), adjusted.size());
   int32_t token = 0;
-  if (row.temperature > 0 && best > kMinusInfinity) {
+  if (row.forced_token >= 0) {
+    token = row.forced_token;
+  } else if (row.temperature > 0 && best > kMinusInfinity) {
     token = Draw(row, adjusted, best, candidates).Token();
   } else {
     token = FirstWith(adjusted, best);
@@ -278,6 +290,7 @@ void SampleRow(const SamplingArgs& args, int64_t i) {
   const double log_sum =
       max + std::log(HWY_DYNAMIC_DISPATCH(SumOfExp)(logits.data(), logits.size(), max, 1.0f));
   args.logprobs.device_data()[i] = static_cast<float>(logits[static_cast<size_t>(token)] - log_sum);
+  if (row.wants_rank != 0) args.ranks.device_data()[i] = RankOf(logits, token);
   if (row.num_top_logprobs > 0) {
     WriteTop(logits, row.num_top_logprobs, log_sum, candidates,
              args.top_tokens.device_data() + i * kMaxTopLogprobs,

@@ -318,6 +318,22 @@ __device__ void WriteTop(Shared& shared, const Entries& all, int32_t count, doub
   logprobs[rank] = static_cast<float>(logit - log_sum);
 }
 
+// 1 for the token that greedy takes. Every thread gets it.
+__device__ int32_t RankOf(Shared& shared, const float* logits, int32_t vocab, int32_t token) {
+  const float logit = logits[token];
+  uint32_t before = 0;
+  for (int32_t i = threadIdx.x; i < vocab; i += kThreads) {
+    before += logits[i] > logit || (logits[i] == logit && i < token) ? 1 : 0;
+  }
+  before = __reduce_add_sync(~0u, before);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) shared.counts[threadIdx.x / 32] = before;
+  __syncthreads();
+  uint32_t total = 0;
+  for (int w = 0; w < kWarps; ++w) total += shared.counts[w];
+  return static_cast<int32_t>(total) + 1;
+}
+
 __global__ void __launch_bounds__(kThreads) SamplingKernel(const SamplingLaunch launch) {
   extern __shared__ __align__(16) std::byte shared_bytes[];
   Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
@@ -328,13 +344,19 @@ __global__ void __launch_bounds__(kThreads) SamplingKernel(const SamplingLaunch 
   const RowSums sums = MergeParts(launch.parts + i * launch.num_parts, launch.num_parts,
                                   launch.vocab, row.temperature);
   int32_t token = sums.token;
-  if (row.temperature > 0 && sums.max > -INFINITY) {
+  if (row.forced_token >= 0) {
+    token = row.forced_token;
+  } else if (row.temperature > 0 && sums.max > -INFINITY) {
     token = DrawToken(shared, row, all, sums.max, sums.weighted);
   }
   const double log_sum = sums.model_max + log(sums.sum);
   if (threadIdx.x == 0) {
     launch.tokens[i] = token;
     launch.logprobs[i] = static_cast<float>(logits[token] - log_sum);
+  }
+  if (row.wants_rank != 0) {
+    const int32_t rank = RankOf(shared, logits, launch.vocab, token);
+    if (threadIdx.x == 0) launch.ranks[i] = rank;
   }
   const int32_t count = min(row.num_top_logprobs, kMaxTopLogprobs);
   if (count > 0) {
@@ -365,6 +387,7 @@ absl::Status Sampling(CudaStream& stream, const SamplingArgs& args) {
       .logprobs = args.logprobs.device_data(),
       .top_tokens = args.top_tokens.device_data(),
       .top_logprobs = args.top_logprobs.device_data(),
+      .ranks = args.ranks.device_data(),
       .parts = reinterpret_cast<PartSums*>(args.scratch.device_data()),
       .num_parts = num_parts};
   PartsKernel<<<dim3(static_cast<unsigned>(num_parts), rows), kPartThreads, 0, stream.get()>>>(

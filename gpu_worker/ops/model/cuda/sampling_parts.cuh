@@ -33,6 +33,7 @@ struct SamplingLaunch {
   float* logprobs;
   int32_t* top_tokens;
   float* top_logprobs;
+  int32_t* ranks;
   PartSums* parts;  // [rows, num_parts]
   int32_t num_parts;
 

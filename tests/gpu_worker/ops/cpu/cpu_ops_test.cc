@@ -138,15 +138,17 @@ class Step {
     return ops().model().SiluMul(stream(), {.gate = x_.view, .up = y_.view, .out = y_.view});
   }
   absl::Status Sampling() {
-    return ops().model().Sampling(stream(), {.logits = logits_.view,
-                                             .rows = rows_.as<const SamplingRow>(),
-                                             .biases = {},
-                                             .occurrences = {},
-                                             .tokens = ints_.as<int32_t>().subspan(kBatch, kBatch),
-                                             .logprobs = floats_.as<float>(),
-                                             .top_tokens = ints_.as<int32_t>(),
-                                             .top_logprobs = floats_.as<float>(),
-                                             .scratch = sampling_scratch_.bytes()});
+    return ops().model().Sampling(stream(),
+                                  {.logits = logits_.view,
+                                   .rows = rows_.as<const SamplingRow>(),
+                                   .biases = {},
+                                   .occurrences = {},
+                                   .tokens = ints_.as<int32_t>().subspan(kBatch, kBatch),
+                                   .logprobs = floats_.as<float>(),
+                                   .top_tokens = ints_.as<int32_t>(),
+                                   .top_logprobs = floats_.as<float>(),
+                                   .ranks = ints_.as<int32_t>().subspan(2 * kBatch, kBatch),
+                                   .scratch = sampling_scratch_.bytes()});
   }
 
  private:

@@ -20,6 +20,7 @@ struct Sampled {
   std::vector<float> logprobs;
   std::vector<int32_t> top_tokens;
   std::vector<float> top_logprobs;
+  std::vector<int32_t> ranks;
 };
 
 class SamplingTest : public testing::TestWithParam<BackendParam> {
@@ -54,6 +55,7 @@ class SamplingTest : public testing::TestWithParam<BackendParam> {
     const DeviceBuffer top_tokens = data_.Upload(std::vector<int32_t>(batch * kMaxTopLogprobs, -7));
     const DeviceBuffer top_logprobs =
         data_.Upload(std::vector<float>(batch * kMaxTopLogprobs, kNan));
+    const DeviceBuffer ranks = data_.Upload(std::vector<int32_t>(batch, -7));
     const DeviceBuffer scratch = data_.Allocate(
         SamplingScratchBytes(static_cast<int64_t>(batch), static_cast<int64_t>(vocab)));
     const absl::Status status = backend_->ops->model().Sampling(
@@ -65,10 +67,12 @@ class SamplingTest : public testing::TestWithParam<BackendParam> {
                             .logprobs = logprobs.as<float>(),
                             .top_tokens = top_tokens.as<int32_t>(),
                             .top_logprobs = top_logprobs.as<float>(),
+                            .ranks = ranks.as<int32_t>(),
                             .scratch = scratch.bytes()});
     EXPECT_TRUE(status.ok()) << status;
     return {data_.Download<int32_t>(tokens), data_.Download<float>(logprobs),
-            data_.Download<int32_t>(top_tokens), data_.Download<float>(top_logprobs)};
+            data_.Download<int32_t>(top_tokens), data_.Download<float>(top_logprobs),
+            data_.Download<int32_t>(ranks)};
   }
 
   // Draws `count` tokens of one distribution: rows that differ in the position only.
@@ -339,6 +343,54 @@ TEST(CounterRandomTest, IsUniformAndKeepsSeedsApart) {
   }
   EXPECT_NEAR(sum / 10'000, 0.5, 0.01);
   EXPECT_EQ(values.size(), 10'000u);
+}
+
+TEST_P(SamplingTest, ATokenThatIsGivenIsMeasuredAndRanked) {
+  const std::vector<float> one = {1, 5, 5, 2, kNan, -1, -std::numeric_limits<float>::infinity()};
+  std::vector<float> logits;
+  std::vector<SamplingRow> rows;
+  for (int32_t token = 0; token < 7; ++token) {
+    logits.insert(logits.end(), one.begin(), one.end());
+    // Whatever else the row says.
+    rows.push_back({.temperature = 1.5f,
+                    .seed = 9,
+                    .num_top_logprobs = 1,
+                    .forced_token = token,
+                    .wants_rank = 1});
+  }
+  const Sampled got = Run(rows, logits);
+  EXPECT_EQ(got.tokens, (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(got.ranks[0], 4);
+  EXPECT_EQ(got.ranks[1], 1) << "the lower id of equal ones is greedy's";
+  EXPECT_EQ(got.ranks[2], 2);
+  EXPECT_EQ(got.ranks[3], 3);
+  EXPECT_EQ(got.ranks[5], 5);
+  EXPECT_GE(got.ranks[4], 6);  // behind all that are possible
+  EXPECT_GE(got.ranks[6], 6);
+  const double sum = std::log(std::exp(1) + 2 * std::exp(5) + std::exp(2) + std::exp(-1));
+  for (const size_t token : {0, 1, 2, 3, 5}) {
+    EXPECT_NEAR(got.logprobs[token], one[token] - sum, 1e-5);
+    EXPECT_EQ(got.top_tokens[token * kMaxTopLogprobs], 1);
+  }
+  EXPECT_EQ(got.logprobs[6], -std::numeric_limits<float>::infinity());
+}
+
+TEST_P(SamplingTest, RanksAreThoseOfASortedRow) {
+  for (const size_t vocab : {1, 31, 33, 8193, 100'000}) {
+    std::vector<float> logits = RandomNormal(vocab, 3);
+    for (float& logit : logits) logit = std::round(logit * 20) / 20;  // so that many are equal
+    const auto token = static_cast<int32_t>(vocab / 2);
+    const float logit = logits[vocab / 2];
+    int32_t before = 0;
+    for (size_t i = 0; i < vocab; ++i) {
+      before += logits[i] > logit || (logits[i] == logit && i < vocab / 2) ? 1 : 0;
+    }
+    const Sampled got = Run({{.temperature = 0, .forced_token = token, .wants_rank = 1}}, logits);
+    EXPECT_EQ(got.ranks[0], before + 1);
+    const Sampled drawn = Run({{.temperature = 0, .wants_rank = 1}}, logits);
+    EXPECT_EQ(drawn.ranks[0], 1);
+    EXPECT_EQ(Run({{.temperature = 0}}, logits).ranks[0], -7) << "not asked for";
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, SamplingTest, testing::ValuesIn(AvailableBackends()),
