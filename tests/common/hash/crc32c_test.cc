@@ -30,10 +30,9 @@ TEST(Crc32cTest, VectorsOfRfc3720) {
   EXPECT_EQ(Crc32c(Bytes("123456789")), 0xe3069283u);
   EXPECT_EQ(Crc32c(zeros), 0x8a9136aau);
   EXPECT_EQ(Crc32c(ones), 0x62a8ab43u);
-  EXPECT_EQ(PortableCrc32c(Bytes("123456789")), 0xe3069283u);
 }
 
-TEST(Crc32cTest, AllPathsAgreeAtEverySizeAndAlignment) {
+TEST(Crc32cTest, IsThatOfTheDefinitionAtEverySizeAndAlignment) {
   std::mt19937_64 random(7);
   std::vector<std::byte> data(40000);
   for (std::byte& byte : data) byte = static_cast<std::byte>(random());
@@ -42,7 +41,6 @@ TEST(Crc32cTest, AllPathsAgreeAtEverySizeAndAlignment) {
       const auto part = std::span<const std::byte>(data).subspan(offset, size);
       const uint32_t expected = BitwiseCrc32c(part);
       EXPECT_EQ(Crc32c(part), expected) << size << " at " << offset;
-      EXPECT_EQ(PortableCrc32c(part), expected) << size << " at " << offset;
     }
   }
 }
