@@ -14,8 +14,8 @@ namespace {
 
 constexpr char kSingleName[] = "/model.safetensors";
 constexpr char kIndexName[] = "/model.safetensors.index.json";
-constexpr JsonLimits kIndexLimits = {
-    .max_bytes = size_t{64} << 20, .max_values = 10 * SafetensorsFile::kMaxTensors, .max_depth = 4};
+constexpr common::JsonLimits kIndexLimits = {
+    .bytes_max = size_t{64} << 20, .values_max = 10 * SafetensorsFile::kMaxTensors, .depth_max = 4};
 
 // Whether `name` can only be a file of the folder itself.
 bool IsPlainFileName(const std::string& name) {
@@ -31,13 +31,14 @@ using Shards = std::map<std::string, std::set<std::string>>;
 absl::StatusOr<Shards> ReadShards(const JsonObject& index) {
   ASSIGN_OR_RETURN(const JsonObject weight_map, index.Object("weight_map"));
   Shards shards;
-  for (const auto& [tensor, value] : weight_map.json().items()) {
+  for (const common::JsonMember& member : weight_map.json().Members()) {
+    const std::string tensor(member.key);
     if (tensor.size() > SafetensorsFile::kMaxNameBytes) {
       return weight_map.Error(tensor,
                               absl::StrCat("has ", tensor.size(), " bytes; at most ",
                                            SafetensorsFile::kMaxNameBytes, " are accepted"));
     }
-    ASSIGN_OR_RETURN(const std::string file, weight_map.String(tensor));
+    ASSIGN_OR_RETURN(const std::string file, weight_map.String(member));
     if (!IsPlainFileName(file)) {
       return weight_map.Error(tensor, absl::StrCat("is \"", file.substr(0, 80),
                                                    "\"; needs the name of a .safetensors file in "

@@ -47,8 +47,7 @@ absl::StatusOr<GenerationConfig> ReadGenerationConfig(const JsonObject& json,
 
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(const std::string& folder,
                                                       const ModelConfig& model) {
-  const absl::StatusOr<JsonObject> json =
-      LoadJsonFile(folder + "/generation_config.json", JsonLimits{});
+  const absl::StatusOr<JsonObject> json = LoadJsonFile(folder + "/generation_config.json");
   if (absl::IsNotFound(json.status())) {
     GenerationConfig config;
     config.eos_token_ids = model.eos_token_ids;

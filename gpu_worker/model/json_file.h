@@ -5,24 +5,20 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/json/json_document.h"
 
 namespace retroinfer {
 
-// What a document may cost before it is given up.
-struct JsonLimits {
-  size_t max_bytes = size_t{1} << 20;
-  size_t max_values = 100'000;  // objects, arrays, keys and scalars
-  int max_depth = 16;           // nested objects and arrays
-};
+// Of small files: settings, no vocabulary and no list of tensors.
+inline constexpr common::JsonLimits kSmallJson = {.depth_max = 16};
 
 // An object inside a parsed document, with its name for error messages.
 //
@@ -30,10 +26,10 @@ struct JsonLimits {
 class JsonObject {
  public:
   // `document` must hold a JSON object; `name` is how messages call it ("folder/config.json").
-  JsonObject(std::shared_ptr<const nlohmann::json> document, std::string name);
+  JsonObject(std::shared_ptr<const common::JsonDocument> document, std::string name);
 
   const std::string& name() const { return name_; }
-  const nlohmann::json& json() const { return *json_; }
+  const common::JsonValue& json() const { return json_; }
 
   // Whether `key` is there and not null. An absent key and null mean the same to all getters.
   bool Has(const std::string& key) const;
@@ -59,24 +55,32 @@ class JsonObject {
                                   double max) const;
   absl::StatusOr<bool> BoolOr(const std::string& key, bool absent) const;
 
+  // The members that are objects or strings have these forms when met one by one: a search for each
+  // of a hundred thousand would take quadratic time.
+  absl::StatusOr<JsonObject> Object(const common::JsonMember& member) const;
+  absl::StatusOr<std::string> String(const common::JsonMember& member) const;
+
   // INVALID_ARGUMENT "<name>: key "<key>" <problem>".
   absl::Status Error(const std::string& key, const std::string& problem) const;
 
  private:
-  // The value, or nullptr if it is absent or null.
-  const nlohmann::json* Find(const std::string& key) const;
+  // The value, or nothing if it is absent or null.
+  std::optional<common::JsonValue> Find(const std::string& key) const;
   absl::Status WrongType(const std::string& key, const std::string& wanted) const;
+  absl::Status WrongType(const std::string& key, const common::JsonValue& value,
+                         const std::string& wanted) const;
 
-  std::shared_ptr<const nlohmann::json> document_;
-  const nlohmann::json* json_;
+  std::shared_ptr<const common::JsonDocument> document_;
+  common::JsonValue json_;
   std::string name_;
 };
 
-// Parses `text`, which must be one JSON object without a key that appears twice in an object.
+// Parses `text`, which must be one JSON object.
 absl::StatusOr<JsonObject> ParseJsonObject(std::span<const std::byte> text, std::string name,
-                                           const JsonLimits& limits);
+                                           const common::JsonLimits& limits = kSmallJson);
 
 // Reads and parses a file; NOT_FOUND if there is none.
-absl::StatusOr<JsonObject> LoadJsonFile(const std::string& path, const JsonLimits& limits);
+absl::StatusOr<JsonObject> LoadJsonFile(const std::string& path,
+                                        const common::JsonLimits& limits = kSmallJson);
 
 }  // namespace retroinfer

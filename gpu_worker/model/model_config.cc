@@ -237,7 +237,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config) {
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
-  ASSIGN_OR_RETURN(const JsonObject config, LoadJsonFile(folder + "/config.json", JsonLimits{}));
+  ASSIGN_OR_RETURN(const JsonObject config, LoadJsonFile(folder + "/config.json"));
   return ReadModelConfig(config);
 }
 

@@ -26,13 +26,14 @@ struct RopeSource {
 absl::StatusOr<RopeSource> FindSource(const JsonObject& config) {
   const char* kNew = "rope_parameters";
   const char* kOld = "rope_scaling";
-  if (config.Has(kNew) && config.Has(kOld) && config.json()[kNew] != config.json()[kOld]) {
+  if (config.Has(kNew) && config.Has(kOld) &&
+      !config.json().Find(kNew)->SameAs(*config.json().Find(kOld))) {
     return config.Error(kOld, "contradicts \"rope_parameters\"; remove one of them");
   }
   if (config.Has(kNew)) {
     ASSIGN_OR_RETURN(JsonObject settings, config.Object(kNew));
     if (settings.Has("rope_theta") && config.Has("rope_theta") &&
-        settings.json()["rope_theta"] != config.json()["rope_theta"]) {
+        !settings.json().Find("rope_theta")->SameAs(*config.json().Find("rope_theta"))) {
       return config.Error("rope_theta", "contradicts the one in \"rope_parameters\"");
     }
     JsonObject theta = settings.Has("rope_theta") ? settings : config;
@@ -50,11 +51,11 @@ absl::StatusOr<std::string> TypeName(const JsonObject& settings) {
   for (const char* key : {"rope_type", "type"}) {
     if (settings.Has(key)) return settings.String(key);
   }
-  for (const auto& [key, value] : settings.json().items()) {
-    if (value.is_object()) {
-      return absl::UnimplementedError(
-          absl::StrCat(settings.name(), ": settings for single layer types (\"", key,
-                       "\") are not supported; one RoPE for all layers is"));
+  for (const common::JsonMember& member : settings.json().Members()) {
+    if (member.value.IsObject()) {
+      return absl::UnimplementedError(absl::StrCat(
+          settings.name(), ": settings for single layer types (\"", std::string(member.key),
+          "\") are not supported; one RoPE for all layers is"));
     }
   }
   return settings.Error("rope_type", "is missing; needs default, linear, llama3 or yarn");

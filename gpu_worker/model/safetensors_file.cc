@@ -16,9 +16,9 @@ namespace {
 constexpr size_t kPrefixBytes = 8;
 constexpr int64_t kMaxOffset = int64_t{1} << 62;
 // A tensor's entry is 9 keys and arrays and at most kMaxDimensions + 3 scalars.
-constexpr JsonLimits kHeaderLimits = {.max_bytes = SafetensorsFile::kMaxHeaderBytes,
-                                      .max_values = 20 * SafetensorsFile::kMaxTensors,
-                                      .max_depth = 4};
+constexpr common::JsonLimits kHeaderLimits = {.bytes_max = SafetensorsFile::kMaxHeaderBytes,
+                                              .values_max = 20 * SafetensorsFile::kMaxTensors,
+                                              .depth_max = 4};
 
 absl::StatusOr<DType> ReadDType(const JsonObject& entry) {
   ASSIGN_OR_RETURN(const std::string name, entry.String("dtype"));
@@ -47,7 +47,7 @@ absl::StatusOr<HostTensor> ReadEntry(const JsonObject& entry, std::span<const st
   HostTensor tensor;
   ASSIGN_OR_RETURN(tensor.dtype, ReadDType(entry));
   for (const char* key : {"shape", "data_offsets"}) {
-    if (entry.Has(key) && !entry.json()[key].is_array()) {
+    if (entry.Has(key) && !entry.json().Find(key)->IsArray()) {
       return entry.Error(key, "must be an array");
     }
   }
@@ -140,7 +140,8 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   ASSIGN_OR_RETURN(result.file_, MappedFile::Open(path));
   ASSIGN_OR_RETURN(const Parts parts, Split(path, result.file_.bytes()));
   ASSIGN_OR_RETURN(const JsonObject header, ParseJsonObject(parts.header, path, kHeaderLimits));
-  for (const auto& [name, value] : header.json().items()) {
+  for (const common::JsonMember& member : header.json().Members()) {
+    const std::string name(member.key);
     if (name == "__metadata__") continue;
     if (name.empty() || name.size() > kMaxNameBytes) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": a tensor's name has ", name.size(),
@@ -150,7 +151,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": has more than ", kMaxTensors, " tensors"));
     }
-    ASSIGN_OR_RETURN(const JsonObject entry, header.Object(name));
+    ASSIGN_OR_RETURN(const JsonObject entry, header.Object(member));
     ASSIGN_OR_RETURN(HostTensor tensor, ReadEntry(entry, parts.data));
     tensor.fd = result.file_.fd();
     tensor.file_offset = static_cast<uint64_t>(tensor.bytes.data() - result.file_.bytes().data());

@@ -24,79 +24,71 @@ std::string Escaped(std::string_view text) {
 
 }  // namespace
 
-absl::Status JsonValue::Error(std::string_view problem) const {
+absl::Status PlacedJson::Error(std::string_view problem) const {
   return absl::InvalidArgumentError(absl::StrCat(place_, ": ", std::string(problem)));
 }
 
-JsonValue JsonValue::Child(simdjson::dom::element element, std::string_view name) const {
-  return {element,
+PlacedJson PlacedJson::Child(common::JsonValue value, std::string_view name) const {
+  return {value,
           absl::StrCat(place_, place_.find(": ") == std::string::npos ? ": " : ".", Escaped(name))};
 }
 
-absl::StatusOr<bool> JsonValue::AsBool() const {
-  bool value = false;
-  if (element_.get_bool().get(value)) return Error("needs to be true or false");
-  return value;
+absl::StatusOr<bool> PlacedJson::AsBool() const {
+  const std::optional<bool> value = value_.Bool();
+  if (!value.has_value()) return Error("needs to be true or false");
+  return *value;
 }
 
-absl::StatusOr<std::string_view> JsonValue::AsString() const {
-  std::string_view value;
-  if (element_.get_string().get(value)) return Error("needs to be a string");
-  return value;
+absl::StatusOr<std::string_view> PlacedJson::AsString() const {
+  const std::optional<std::string_view> value = value_.String();
+  if (!value.has_value()) return Error("needs to be a string");
+  return *value;
 }
 
-absl::StatusOr<int32_t> JsonValue::AsInt32() const {
-  int64_t value = 0;
-  if (element_.get_int64().get(value) || value < std::numeric_limits<int32_t>::min() ||
-      value > std::numeric_limits<int32_t>::max()) {
+absl::StatusOr<int32_t> PlacedJson::AsInt32() const {
+  const std::optional<int64_t> value = value_.Int();
+  if (!value.has_value() || *value < std::numeric_limits<int32_t>::min() ||
+      *value > std::numeric_limits<int32_t>::max()) {
     return Error("needs to be an integer of 32 bits");
   }
-  return static_cast<int32_t>(value);
+  return static_cast<int32_t>(*value);
 }
 
-absl::StatusOr<simdjson::dom::array> JsonValue::AsArray() const {
-  simdjson::dom::array value;
-  if (element_.get_array().get(value)) return Error("needs to be an array");
-  return value;
+absl::StatusOr<common::JsonElements> PlacedJson::AsArray() const {
+  if (!value_.IsArray()) return Error("needs to be an array");
+  return value_.Elements();
 }
 
-absl::StatusOr<simdjson::dom::object> JsonValue::AsObject() const {
-  simdjson::dom::object value;
-  if (element_.get_object().get(value)) return Error("needs to be an object");
-  return value;
+absl::StatusOr<common::JsonMembers> PlacedJson::AsObject() const {
+  if (!value_.IsObject()) return Error("needs to be an object");
+  return value_.Members();
 }
 
-absl::StatusOr<std::optional<JsonValue>> JsonValue::Optional(std::string_view key) const {
-  ASSIGN_OR_RETURN(const simdjson::dom::object object, AsObject());
-  std::optional<JsonValue> found;
-  bool seen = false;
-  for (const simdjson::dom::key_value_pair field : object) {
-    if (field.key != key) continue;
-    if (seen) return Error(absl::StrCat("the field \"", std::string(key), "\" occurs twice"));
-    seen = true;
-    if (!field.value.is_null()) found = Child(field.value, key);
-  }
-  return found;
+absl::StatusOr<std::optional<PlacedJson>> PlacedJson::Optional(std::string_view key) const {
+  if (!value_.IsObject()) return Error("needs to be an object");
+  const std::optional<common::JsonValue> value = value_.Find(key);
+  if (!value.has_value() || value->IsNull()) return std::nullopt;
+  return Child(*value, key);
 }
 
-absl::StatusOr<JsonValue> JsonValue::Required(std::string_view key) const {
-  ASSIGN_OR_RETURN(std::optional<JsonValue> value, Optional(key));
+absl::StatusOr<PlacedJson> PlacedJson::Required(std::string_view key) const {
+  ASSIGN_OR_RETURN(std::optional<PlacedJson> value, Optional(key));
   if (!value.has_value()) {
     return Error(absl::StrCat("the field \"", std::string(key), "\" is missing"));
   }
   return *std::move(value);
 }
 
-absl::StatusOr<bool> JsonValue::BoolOr(std::string_view key, bool fallback) const {
-  ASSIGN_OR_RETURN(const std::optional<JsonValue> value, Optional(key));
+absl::StatusOr<bool> PlacedJson::BoolOr(std::string_view key, bool fallback) const {
+  ASSIGN_OR_RETURN(const std::optional<PlacedJson> value, Optional(key));
   return value.has_value() ? value->AsBool() : fallback;
 }
 
-absl::Status JsonValue::AllowOnly(std::initializer_list<std::string_view> keys) const {
-  ASSIGN_OR_RETURN(const simdjson::dom::object object, AsObject());
-  for (const simdjson::dom::key_value_pair field : object) {
-    if (std::find(keys.begin(), keys.end(), field.key) == keys.end()) {
-      return Error(absl::StrCat("the field \"", Escaped(field.key), "\" is not supported"));
+absl::Status PlacedJson::AllowOnly(std::initializer_list<std::string_view> keys) const {
+  ASSIGN_OR_RETURN(const common::JsonMembers members, AsObject());
+  for (const common::JsonMember& member : members) {
+    if (std::find(keys.begin(), keys.end(), member.key) == keys.end()) {
+      return Error(absl::StrCat("the field \"", Escaped(member.key), "\" is not supported"));
     }
   }
   return absl::OkStatus();
@@ -108,20 +100,14 @@ absl::StatusOr<JsonFile> JsonFile::Load(const std::filesystem::path& path) {
 }
 
 absl::StatusOr<JsonFile> JsonFile::Parse(std::string_view text, std::string name) {
-  JsonFile file;
-  file.name_ = std::move(name);
-  file.parser_ = std::make_unique<simdjson::dom::parser>(kBytesMax);
-  const auto status = [&](simdjson::error_code error) {
-    return absl::InvalidArgumentError(absl::StrCat(file.name_, ": ", simdjson::error_message(error),
-                                                   " (at most ", kBytesMax, " bytes, ", kDepthMax,
-                                                   " levels deep)"));
-  };
-  if (text.size() > kBytesMax) return status(simdjson::CAPACITY);
-  const auto allocated = file.parser_->allocate(std::max<size_t>(text.size(), 64), kDepthMax);
-  if (allocated != simdjson::SUCCESS) return status(allocated);
-  const auto parsed = file.parser_->parse(text.data(), text.size()).get(file.root_);
-  if (parsed != simdjson::SUCCESS) return status(parsed);
-  return file;
+  // No limit on values but what the size allows: a vocabulary is all small values.
+  absl::StatusOr<common::JsonDocument> document = common::JsonDocument::Parse(
+      text, {.bytes_max = kBytesMax, .values_max = kBytesMax, .depth_max = kDepthMax});
+  if (!document.ok()) {
+    return absl::Status(document.status().code(),
+                        absl::StrCat(name, ": ", document.status().message()));
+  }
+  return JsonFile(*std::move(document), std::move(name));
 }
 
 absl::StatusOr<std::string> ReadSmallFile(const std::filesystem::path& path, size_t bytes_max) {

@@ -13,19 +13,19 @@ namespace {
 constexpr size_t kTemplateBytesMax = size_t{1} << 20;
 
 // A token is written as its text, or as an object with the field "content".
-absl::StatusOr<std::optional<std::string>> ReadToken(const JsonValue& root, std::string_view key) {
-  ASSIGN_OR_RETURN(const std::optional<JsonValue> value, root.Optional(key));
+absl::StatusOr<std::optional<std::string>> ReadToken(const PlacedJson& root, std::string_view key) {
+  ASSIGN_OR_RETURN(const std::optional<PlacedJson> value, root.Optional(key));
   if (!value.has_value()) return std::nullopt;
   if (value->IsString()) {
     ASSIGN_OR_RETURN(const std::string_view text, value->AsString());
     return std::string(text);
   }
-  ASSIGN_OR_RETURN(const JsonValue content, value->Required("content"));
+  ASSIGN_OR_RETURN(const PlacedJson content, value->Required("content"));
   ASSIGN_OR_RETURN(const std::string_view text, content.AsString());
   return std::string(text);
 }
 
-absl::StatusOr<std::string> TemplateText(const JsonValue& value) {
+absl::StatusOr<std::string> TemplateText(const PlacedJson& value) {
   ASSIGN_OR_RETURN(const std::string_view text, value.AsString());
   if (text.size() > kTemplateBytesMax) return value.Error("is over 1 MiB");
   return std::string(text);
@@ -34,20 +34,20 @@ absl::StatusOr<std::string> TemplateText(const JsonValue& value) {
 // The field chat_template of `file`: one template, or a list of named ones.
 absl::Status ReadTemplates(const JsonFile& file, const std::string& source,
                            TokenizerConfig& config) {
-  ASSIGN_OR_RETURN(const std::optional<JsonValue> value, file.root().Optional("chat_template"));
+  ASSIGN_OR_RETURN(const std::optional<PlacedJson> value, file.root().Optional("chat_template"));
   if (!value.has_value()) return absl::OkStatus();
   config.template_source = source;
   if (!value->IsArray()) {
     ASSIGN_OR_RETURN(config.chat_template, TemplateText(*value));
     return absl::OkStatus();
   }
-  ASSIGN_OR_RETURN(const simdjson::dom::array templates, value->AsArray());
-  for (const simdjson::dom::element element : templates) {
-    const JsonValue item = value->Child(element, "[]");
-    ASSIGN_OR_RETURN(const JsonValue name, item.Required("name"));
+  ASSIGN_OR_RETURN(const common::JsonElements templates, value->AsArray());
+  for (const common::JsonValue element : templates) {
+    const PlacedJson item = value->Child(element, "[]");
+    ASSIGN_OR_RETURN(const PlacedJson name, item.Required("name"));
     ASSIGN_OR_RETURN(const std::string_view name_text, name.AsString());
     if (name_text != "default" && name_text != "tool_use") continue;
-    ASSIGN_OR_RETURN(const JsonValue body, item.Required("template"));
+    ASSIGN_OR_RETURN(const PlacedJson body, item.Required("template"));
     ASSIGN_OR_RETURN(std::string text, TemplateText(body));
     (name_text == "default" ? config.chat_template : config.tool_template) = std::move(text);
   }

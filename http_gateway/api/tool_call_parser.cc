@@ -16,7 +16,7 @@ constexpr std::string_view kClose = "</tool_call>";
 constexpr std::string_view kPythonTag = "<|python_tag|>";
 
 // The arguments in the order in which the model wrote them.
-std::optional<std::string> ArgumentsOf(const nlohmann::ordered_json& call) {
+std::optional<std::string> ArgumentsOf(const Json& call) {
   for (const char* const key : {"arguments", "parameters"}) {
     const auto found = call.find(key);
     if (found == call.end()) continue;
@@ -49,13 +49,12 @@ void ToolCallParser::AddText(std::string_view text, Pieces* pieces) {
 }
 
 bool ToolCallParser::AddCall(std::string_view json, Pieces* pieces) {
-  const auto checked = ParseStrictJson(json);  // bounds the depth for what follows
-  if (!checked.ok() || !checked->is_object()) return false;
-  const auto name = checked->find("name");
-  if (name == checked->end() || !name->is_string()) return false;
+  const auto call = ParseStrictJson(json);
+  if (!call.ok() || !call->is_object()) return false;
+  const auto name = call->find("name");
+  if (name == call->end() || !name->is_string()) return false;
   if (!names_.contains(name->get<std::string>())) return false;
-  const auto ordered = nlohmann::ordered_json::parse(json, nullptr, /*allow_exceptions=*/false);
-  std::optional<std::string> arguments = ArgumentsOf(ordered);
+  std::optional<std::string> arguments = ArgumentsOf(*call);
   if (!arguments.has_value()) return false;
   pieces->push_back({"", ToolCall{name->get<std::string>(), *std::move(arguments)}});
   has_calls_ = true;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr size_t kShownBytes = 64;  // of a name that a stranger chose
 constexpr char kInvalidType[] = "INVALID_TYPE";
+// No object has so many known parameters, and a search among millions would take long.
+constexpr size_t kParametersMax = 1000;
 
 absl::Status WrongType(std::string_view path, std::string_view wanted, const Json& value) {
   return ParamError(path,
@@ -44,6 +46,12 @@ absl::Status ParamError(std::string_view param, const std::string& message, std:
 
 absl::StatusOr<Fields> Fields::Of(const Json& value, std::string path) {
   if (!value.is_object()) return WrongType(path.empty() ? "the body" : path, "an object", value);
+  if (value.size() > kParametersMax) {
+    return ParamError(path,
+                      absl::StrCat(path.empty() ? "the body" : path, " has ", value.size(),
+                                   " parameters, most of them unknown to this server"),
+                      "UNKNOWN_PARAMETER");
+  }
   return Fields(value, std::move(path));
 }
 

@@ -1,27 +1,27 @@
-// Reads JSON that a stranger sent.
+// JSON that a stranger sent, or that a model wrote, as a value that the gateway works with.
 #pragma once
 
-#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/json/json_document.h"
 
 namespace retroinfer::gateway {
 
-using Json = nlohmann::json;
+// Members stay in the order of the text: templates show tools to the model as the client wrote
+// them. A search for a member takes time in proportion to their number.
+using Json = nlohmann::ordered_json;
 
-struct JsonLimits {
-  size_t depth_max = 64;          // of lists and objects in each other
-  size_t values_max = 4'500'000;  // in all; a value takes 16 bytes and what it holds
-};
+// A body may have 64 MiB; a value takes 16 bytes and what it holds.
+inline constexpr common::JsonLimits kBodyJson = {
+    .bytes_max = size_t{1} << 30, .values_max = 4'500'000, .depth_max = 64};
 
-// Returns the one value of `text`.
+// Returns the one value of `text`, read by common::JsonDocument.
 //
-// Returns: INVALID_ARGUMENT, reason INVALID_JSON, for what is no JSON by RFC 8259: not UTF-8, NaN,
-//          numbers that no double can hold; and for what is JSON but ambiguous or over `limits`: a
-//          key twice in an object. The message never repeats bytes of `text`.
-// Cost:    O(n); the stack does not grow with the depth.
-absl::StatusOr<Json> ParseStrictJson(std::string_view text, const JsonLimits& limits = {});
+// Returns: INVALID_ARGUMENT, reason INVALID_JSON, for what that refuses.
+// Cost:    O(n); the stack does not grow with the text.
+absl::StatusOr<Json> ParseStrictJson(std::string_view text,
+                                     const common::JsonLimits& limits = kBodyJson);
 
 }  // namespace retroinfer::gateway

@@ -32,7 +32,7 @@ void CheckRefusal(const absl::Status& status) {
 template <typename T>
 void CheckBody(std::string_view body, absl::StatusOr<T> (*read)(const Json&),
                void (*check)(const T&)) {
-  const absl::StatusOr<Json> json = ParseStrictJson(body, {.depth_max = 64, .values_max = 10'000});
+  const absl::StatusOr<Json> json = ParseStrictJson(body, {.values_max = 10'000, .depth_max = 64});
   if (!json.ok()) return CheckRefusal(json.status());
   const absl::StatusOr<T> request = read(*json);
   if (!request.ok()) return CheckRefusal(request.status());

@@ -19,7 +19,7 @@ ModelConfig Model() {
 }
 
 absl::StatusOr<GenerationConfig> Read(const std::string& text) {
-  const auto json = ParseJsonObject(std::as_bytes(std::span(text)), "generation_config.json", {});
+  const auto json = ParseJsonObject(std::as_bytes(std::span(text)), "generation_config.json");
   EXPECT_TRUE(json.ok()) << json.status();
   return ReadGenerationConfig(*json, Model());
 }

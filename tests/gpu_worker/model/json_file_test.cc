@@ -12,7 +12,8 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-absl::StatusOr<JsonObject> Parse(const std::string& text, const JsonLimits& limits = {}) {
+absl::StatusOr<JsonObject> Parse(const std::string& text,
+                                 const common::JsonLimits& limits = kSmallJson) {
   return ParseJsonObject(std::as_bytes(std::span(text)), "f.json", limits);
 }
 
@@ -109,11 +110,10 @@ TEST(JsonFileTest, DepthIsBounded) {
   };
   EXPECT_TRUE(Parse(nested(16)).ok());
   ExpectRefused(Parse(nested(17)), "deeper than 16");
-  ExpectRefused(Parse(std::string("{\"a\":") + std::string(1'000'000, '['), {.max_bytes = 2 << 20}),
-                "deeper");
+  ExpectRefused(Parse(nested(40'000)), "deeper");
   std::string objects;
-  for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
-  ExpectRefused(Parse(objects), "deeper");
+  for (int i = 0; i < 40'000; ++i) objects += "{\"a\":";
+  ExpectRefused(Parse(objects + "1" + std::string(40'000, '}')), "deeper");
 }
 
 TEST(JsonFileTest, SizeAndCountAreBounded) {
@@ -127,17 +127,16 @@ TEST(JsonFileTest, MessagesStayShortWhateverTheValue) {
   const JsonObject object =
       MustParse("{\"a\": \"" + std::string(500'000, 'x') + "\", \"b\": \"\xc3\xa9\\u0000\\n\"}");
   ExpectRefused(object.Int("a", 0, 1), "xxx\"...");
-  ExpectRefused(object.Int("b", 0, 1), "\\u00e9\\u0000\\n");
+  ExpectRefused(object.Int("b", 0, 1), "\\xc3\\xa9\\x00\\n");
 }
 
 TEST(JsonFileTest, ReadsFiles) {
   test_support::TempFolder folder;
-  const auto object = LoadJsonFile(folder.Write("c.json", R"({"k": 4})"), {});
+  const auto object = LoadJsonFile(folder.Write("c.json", R"({"k": 4})"));
   ASSERT_TRUE(object.ok()) << object.status();
   EXPECT_EQ(*object->Int("k", 0, 9), 4);
-  EXPECT_EQ(LoadJsonFile(folder.File("none.json"), {}).status().code(),
-            absl::StatusCode::kNotFound);
-  EXPECT_EQ(LoadJsonFile(folder.Write("empty.json", ""), {}).status().code(),
+  EXPECT_EQ(LoadJsonFile(folder.File("none.json")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LoadJsonFile(folder.Write("empty.json", "")).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -210,7 +210,7 @@ TEST_F(RequestReaderTest, EveryFieldOfMessagesReachesTheTemplate) {
   ExpectRefused("INVALID_INPUT", "exclude each other");
   messages.clear_add_generation_prompt();
   messages.set_tools("{");
-  ExpectRefused("INVALID_INPUT", "tools: no valid JSON");
+  ExpectRefused("INVALID_INPUT", "tools: is not valid JSON");
 }
 
 TEST_F(RequestReaderTest, WithoutAChatTemplateMessagesAreRefused) {

@@ -250,7 +250,7 @@ TEST(ChatTemplateTest, WhatIsMalformedIsRefused) {
   EXPECT_THAT(error({"", "a"}), HasSubstr("messages[1]: the role"));
   EXPECT_THAT(error({"user", "ab\xFF"}), HasSubstr("messages[1]: the text is not valid UTF-8"));
   EXPECT_THAT(error({.role = "user", .tool_calls = "{"}),
-              HasSubstr("messages[1].tool_calls: no valid"));
+              HasSubstr("messages[1].tool_calls: is not valid"));
   EXPECT_THAT(error({.role = "user", .tool_calls = "1"}), HasSubstr("must be a JSON list"));
 }
 

@@ -19,7 +19,7 @@ TEST(TokenizerConfigTest, ReadsBothFormsOfTokensAndTemplates) {
   const TemporaryFolder folder;
   folder.Write("tokenizer_config.json",
                R"({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
-                   "chat_template": "plain", "model_max_length": 1e30, "other": [1]})");
+                   "chat_template": "plain", "model_max_length": 1000000000000000019884624838656})");
   auto config = ReadTokenizerConfig(folder.path());
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->bos_token, "<s>");

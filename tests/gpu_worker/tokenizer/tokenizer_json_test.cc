@@ -143,7 +143,9 @@ TEST(TokenizerJsonTest, WrongTypesAreRefusedWithTheirPlace) {
   EXPECT_THAT(ErrorAfter("\"ids\": [7]", "\"ids\": [\"x\"]"), HasSubstr("ids.[]: needs"));
   EXPECT_THAT(ErrorAfter("\"A\"", "\"B\""), HasSubstr("the sequence A"));
   EXPECT_THAT(ErrorAfter("\"</s>\": {", "\"x\": {"), HasSubstr("\"</s>\" is missing"));
-  EXPECT_THAT(ErrorAfter("\"vocab\"", "\"merges\""), HasSubstr("\"vocab\" is missing"));
+  EXPECT_THAT(ErrorAfter("\"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, ", ""),
+              HasSubstr("\"vocab\" is missing"));
+  EXPECT_THAT(ErrorAfter("\"vocab\"", "\"merges\""), HasSubstr("\"merges\" twice"));
 }
 
 TEST(TokenizerJsonTest, HugeTokensAreRefused) {
