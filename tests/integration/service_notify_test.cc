@@ -18,12 +18,9 @@
 #include "tests/integration/service_processes.h"
 #include "tests/support/notify_listener.h"
 
-namespace retroinfer {
+namespace retroinfer::test_support {
 namespace {
 
-using test_support::NotifyListener;
-using test_support::ServiceProcesses;
-using test_support::ServiceProgram;
 using ::testing::HasSubstr;
 
 constexpr char kWatchdogUsec[] = "400000";
@@ -159,7 +156,7 @@ TEST_F(ServiceNotifyTest, BothServicesSayWhatTheyDoFromStartToStop) {
 TEST_F(ServiceNotifyTest, ServeSpeaksForBothAndTheyForNobody) {
   const NotifyListener manager(Address("notify"));
   ASSERT_TRUE(manager.bound());
-  std::optional<test_support::ChildProcess> serve;
+  std::optional<ChildProcess> serve;
   {
     const ManagedEnvironment environment(manager);
     serve.emplace(
@@ -182,4 +179,4 @@ TEST_F(ServiceNotifyTest, ServeSpeaksForBothAndTheyForNobody) {
 }
 
 }  // namespace
-}  // namespace retroinfer
+}  // namespace retroinfer::test_support

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Holds the rules of the house that a formatter cannot: run from anywhere, prints each violation.
 
-Rules: include direction, CUDA headers only in cuda/ folders, a test for every .cc, file and function
+Rules: include direction, namespaces, CUDA headers only in cuda/ folders, a test for every .cc, file and function
 lengths, #pragma once, unfinished work, formatting (where the reference clang-format is installed).
 """
 import pathlib
@@ -37,6 +37,25 @@ WORKER_LAYERS = {
     "server": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
                "engine", "store_link", "assembly"},
 }
+# Beginning of a path -> namespaces that its files open; the first line that fits counts. Tests have the
+# namespace of what they test, or retroinfer::test_support. docs/development.md has the rule in words.
+NAMESPACES = (
+    ("common/kv/", ("retroinfer",)),
+    ("common/shm/data_plane", ("retroinfer",)),
+    ("common/shm/descriptor_protocol", ("retroinfer",)),
+    ("common/shm/spsc_ring", ("retroinfer",)),
+    ("common/", ("retroinfer::common",)),
+    ("gpu_worker/jinja/", ("retroinfer::jinja",)),
+    ("gpu_worker/", ("retroinfer",)),
+    ("kv_store_service/", ("retroinfer::kvstore",)),
+    ("http_gateway/", ("retroinfer::gateway",)),
+    ("client/", ("retroinfer::client",)),
+    ("bench/", ("retroinfer::bench", "retroinfer", "retroinfer::kvstore")),
+    ("tools/chat_templates/", ("retroinfer::jinja",)),
+    ("chaos/", ("retroinfer::kvstore",)),
+    ("support/faulty_kv_store_service", ("retroinfer::kvstore",)),
+    ("support/", ("retroinfer",)),
+)
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\bnot implemented yet\b|\bfor now\b")
 
 
@@ -72,6 +91,31 @@ def check_includes(name, text):
             folder, wanted = parts[1], target.split("/")[1]
             if wanted != folder and wanted not in WORKER_LAYERS.get(folder, set()):
                 yield f"{name}:{number}: {folder}/ must not include {target}"
+
+
+def allowed_namespaces(name):
+    path, namespaces = name, ()
+    if name.startswith("tests/"):
+        path, namespaces = name[len("tests/"):], ("retroinfer::test_support",)
+    for beginning, own in NAMESPACES:
+        if path.startswith(beginning):
+            namespaces += own
+            break
+    parts = path.split("/")
+    if parts[0] == "gpu_worker":  # what only a backend has
+        namespaces += tuple(f"retroinfer::{part}" for part in ("cpu", "cuda") if part in parts)
+    return namespaces
+
+
+def check_namespace(name, text):
+    allowed = allowed_namespaces(name)
+    for number, line in enumerate(text.splitlines(), 1):
+        match = re.match(r"namespace (retroinfer[a-z_:]*) \{", line)
+        # A part of a namespace may have one of its own; retroinfer itself is no room but the worker's.
+        if match and not any(match.group(1) == namespace or (
+                namespace != "retroinfer" and match.group(1).startswith(namespace + "::"))
+                for namespace in allowed):
+            yield f"{name}:{number}: namespace {match.group(1)} in a file of {' or '.join(allowed)}"
 
 
 def check_has_test(name, names):
@@ -148,6 +192,7 @@ def main():
     for name in code:
         text = (ROOT / name).read_text(encoding="utf-8")
         violations += check_includes(name, text)
+        violations += check_namespace(name, text)
         violations += check_has_test(name, name_set)
         violations += check_lengths(name, text)
         # Highway reads an -inl.h once for each instruction set.
