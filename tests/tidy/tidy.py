@@ -53,6 +53,7 @@ NAMESPACES = (
     ("bench/", ("retroinfer::bench", "retroinfer", "retroinfer::kvstore")),
     ("tools/chat_templates/", ("retroinfer::jinja",)),
     ("chaos/", ("retroinfer::kvstore",)),
+    ("fuzz/", ("retroinfer::fuzz",)),
     ("support/faulty_kv_store_service", ("retroinfer::kvstore",)),
     ("support/", ("retroinfer",)),
 )

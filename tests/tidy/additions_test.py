@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+"""Holds the table "To add something" of docs/architecture.md true.
+
+Each row says which files know the members of one kind (the model families, the operations ...). For every member
+that there is, the files that mention it are searched: all of them must be in the row, so that whoever follows the
+row has edited all there is to edit; and each file of the row must exist and know at least one member.
+
+Paths of a row are those between backquotes in its second column. `a.{h,cc}` are two files, `*` is any name, and
+words in capitals stand for the member: `ops/ROLE/OP.h`. What only uses a member, and tests, count for nothing.
+"""
+import fnmatch
+import itertools
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+HEADING = "## To add something"
+SEARCHED = ("common/*", "gpu_worker/*", "kv_store_service/*", "http_gateway/*", "client/*", "proto/*", "deploy/*",
+            "tools/*.py", "docs/metrics.md", "docs/shm_layout.md", "README.md")
+
+
+def model_families(texts):
+    """A family's constant, its architecture, and the switch of what it alone computes."""
+    constants = re.search(r"enum class ModelFamily[^{]*\{([^}]*)\}", texts["gpu_worker/model/model_config.h"]).group(1)
+    own = {"Qwen2": {"qkv_bias"}, "Qwen3": {"qk_norm"}}
+    for family in re.findall(r"k(\w+) =", constants):
+        table = texts["gpu_worker/model/model_config.cc"]
+        architecture = re.search(rf'"(\w+)", "\w+", ModelFamily::k{family}\b', table).group(1)
+        yield family, {f"ModelFamily::k{family}", architecture} | own.get(family, set()), {}
+
+
+def operations(texts):
+    """Each has an implementation for the CPU. What declares, builds or calls it names its header or source."""
+    for source in texts:
+        match = re.fullmatch(r"gpu_worker/ops/(\w+)/cpu/(\w+)\.h", source)
+        if match and f"gpu_worker/ops/{match[1]}/{match[2]}.h" in texts:
+            role, name = match.groups()
+            files = {f"{role}/{folder}{name}{suffix}" for folder in ("", "cpu/", "cuda/")
+                     for suffix in (".h", "_check.h", ".cc", ".cu")}
+            yield name, files, {"ROLE": role, "OP": name}
+
+
+def metrics(texts):
+    for name in re.findall(r"^\| `retroinfer_(\w+)`", texts["docs/metrics.md"], re.M):
+        yield name, {f"retroinfer_{name}", f'"{name}"'}, {}
+
+
+# Kind as the row calls it -> its members, and files that only use them (an operation may use another one).
+KINDS = {
+    "a model family": (model_families, r"proto/|tools/needle/"),
+    "an operation": (operations, r"gpu_worker/(attention|model|engine|synthetic|wave_\w+)/"
+                                 r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
+    "a metric": (metrics, r"(client|proto|tools)/|deploy/(fleet|kubernetes|try)/|docs/shm_layout.md|README.md"),
+}
+FEWEST = {"a model family": 3, "an operation": 15, "a metric": 100}
+
+
+def rows():
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    section = text.split(HEADING, 1)[1].split("\n## ", 1)[0]
+    return dict(re.findall(r"^\| (an? [^|]*?) \| (.*) \|$", section, re.M))
+
+
+def patterns(cell, names):
+    """The globs of a row, for one member."""
+    for path in re.findall(r"`([\w./{},*-]+)`", cell):
+        if "/" not in path and not path.endswith(".md"):
+            continue  # a word of the code
+        for word, value in names.items():
+            path = re.sub(rf"(?<![A-Z]){word}(?![A-Z])", value, path)
+        pieces = [piece[1:-1].split(",") if piece.startswith("{") else [piece]
+                  for piece in re.split(r"(\{[^}]*\})", path)]
+        yield from ("".join(parts) for parts in itertools.product(*pieces))
+
+
+def fits(name, globs):
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def tracked_texts():
+    listing = subprocess.run(["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+                             cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name in listing:
+        if fits(name, SEARCHED) and (ROOT / name).is_file():
+            yield name, (ROOT / name).read_bytes().decode("utf-8", "replace")
+
+
+def words(text):
+    """What members are recognised by: names, values of enums, paths in their last two or three folders, and in files
+    that make metrics strings, too."""
+    found = set(re.findall(r"\w+", text)) | set(re.findall(r"ModelFamily::\w+", text))
+    if "etric" in text:
+        found |= set(re.findall(r'"\w+"', text))
+    for path in re.findall(r"[\w/]+\.(?:h|cc|cu)\b", text):
+        parts = path.split("/")
+        found |= {"/".join(parts[-2:]), "/".join(parts[-3:])}
+    return found
+
+
+def check_kind(kind, cell, texts, words_of):
+    members, users = KINDS[kind]
+    globs_of_row, known, count = set(), set(), 0
+    for member, mentions, names in members(texts):
+        count += 1
+        globs = set(patterns(cell, names))
+        if not names:
+            globs_of_row |= globs
+        for name, found in words_of.items():
+            if mentions.isdisjoint(found):
+                continue
+            known |= {glob for glob in globs if fnmatch.fnmatchcase(name, glob)}
+            if not fits(name, globs) and not re.match(users, name):
+                yield f"{name} knows {member}, which the row '{kind}' does not say"
+    if count < FEWEST[kind]:
+        yield f"'{kind}': only {count} members were found: the search is broken"
+    for glob in sorted(globs_of_row - known):
+        yield f"the row '{kind}' names {glob}, which knows no member"
+
+
+def main():
+    table, texts = rows(), dict(tracked_texts())
+    words_of = {name: words(text) for name, text in texts.items()}
+    violations = [f"docs/architecture.md: no row '{kind}' under '{HEADING}'" for kind in KINDS if kind not in table]
+    for kind in KINDS:
+        if kind in table:
+            violations += check_kind(kind, table[kind], texts, words_of)
+    for violation in violations:
+        print(violation)
+    print(f"additions: {len(KINDS)} kinds, {len(violations)} violations")
+    return 1 if violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
