@@ -74,8 +74,10 @@ TEST_F(SchedulerMeasuresTest, RowsOfAPromptAreMeasuredByPriorityForHalfOfTheTime
   EXPECT_THAT(Plan().measure, ElementsAre(StepPlan::Measure{1, 3})) << "the shorter one first";
   input_.lanes[0].members[0].priority = input_.requests[0].priority = -1;
   EXPECT_THAT(Plan().measure, ElementsAre(StepPlan::Measure{0, 8}));
-  for (int i = 0; i < 500; ++i) scheduler_.costs().Observe({.measured_rows = 4}, 10.0);
-  EXPECT_THAT(Plan().measure, ElementsAre(StepPlan::Measure{0, 4})) << "a batch at least";
+  Scheduler slow({.num_layers = 4, .max_rows = 1024, .max_batch = 4});
+  for (int i = 0; i < 100; ++i) slow.costs().Observe({.measured_rows = 4}, 10.0);
+  EXPECT_THAT(slow.Plan(input_).measure, ElementsAre(StepPlan::Measure{0, 4}))
+      << "a batch at least";
 }
 
 }  // namespace
