@@ -18,7 +18,7 @@ constexpr int64_t kMaxTokens = 200, kMaxRows = 64;
 // Takes layers over like a policy whose background is as slow as the test wants.
 class SlowPolicy final : public AttentionPolicy {
  public:
-  KvNeed Need(int64_t, int64_t) const override { return {}; }
+  KvNeed Need(const AttentionSettings&, int64_t, int64_t) const override { return {}; }
   absl::Status TakeLayer(SequenceKv&, uint32_t layer, const LayerKv&) override {
     taken_layers.push_back(layer);
     return absl::OkStatus();
