@@ -109,7 +109,8 @@ void MeasureProjection(Machine& machine, const Projection& projection) {
   Must(machine.stream().Synchronize());
   for (size_t i = 0; i < copies; ++i) {
     weights.push_back(Must(machine.ops().model().PrepareLinear(
-        {.weight = MatrixView::Dense(random.bytes(), DType::kBf16, projection.out, projection.in),
+        {.weight =
+             WeightView::Dense(random.bytes(), WeightType::kBf16, projection.out, projection.in),
          .bias = std::nullopt})));
   }
   for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 2048}) {

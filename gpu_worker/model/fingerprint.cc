@@ -62,7 +62,7 @@ Fingerprint TensorFingerprint(const std::string& name, const HostTensor& tensor,
                               std::span<const Fingerprint> pieces) {
   FingerprintBuilder builder;
   builder.AddBytes("name", std::as_bytes(std::span(name)));
-  builder.AddInt("dtype", static_cast<int64_t>(tensor.dtype));
+  builder.AddInt("dtype", static_cast<int64_t>(tensor.type));
   for (const int64_t extent : tensor.shape) builder.AddInt("extent", extent);
   for (const Fingerprint& piece : pieces) builder.AddFingerprint("piece", piece);
   return builder.Finish();

@@ -85,7 +85,7 @@ MatrixView WeightLoader::LoadNorm(const std::string& name, const DeviceBuffer& b
   job.parts.push_back({name, tensor, 0});
   job.target = buffer.bytes().subspan(norm_bytes_, tensor.bytes.size());
   norm_bytes_ += Aligned(tensor.bytes.size());
-  return MatrixView::Dense(job.target, tensor.dtype, 1, tensor.shape[0]);
+  return WeightView::Dense(job.target, tensor.type, 1, tensor.shape[0]).Numbers();
 }
 
 absl::StatusOr<int64_t> WeightLoader::AddParts(const std::vector<std::string>& names,
@@ -94,7 +94,7 @@ absl::StatusOr<int64_t> WeightLoader::AddParts(const std::vector<std::string>& n
   int64_t rows = 0;
   for (const std::string& name : names) {
     const HostTensor& tensor = Tensor(name);
-    if (tensor.dtype != first.dtype) {
+    if (tensor.type != first.type) {
       return absl::UnimplementedError(
           absl::StrCat(checkpoint_.folder(), ": tensors \"", names.front(), "\" and \"", name,
                        "\" have different element types; the same is supported"));
@@ -120,10 +120,10 @@ absl::Status WeightLoader::LoadLinear(const std::vector<std::string>& names,
   const HostTensor* const bias = biases.empty() ? nullptr : &Tensor(biases.front());
   job.finish = [this, &first, rows, bias_at, bias, out](DeviceSpan<std::byte> memory) {
     LinearWeights weights;
-    weights.weight = MatrixView::Dense(memory, first.dtype, rows, first.shape[1]);
+    weights.weight = WeightView::Dense(memory, first.type, rows, first.shape[1]);
     if (bias != nullptr) {
       weights.bias =
-          MatrixView::Dense(memory.subspan(bias_at, memory.size() - bias_at), bias->dtype, 1, rows);
+          WeightView::Dense(memory.subspan(bias_at, memory.size() - bias_at), bias->type, 1, rows);
     }
     ASSIGN_OR_RETURN(*out, ops_.PrepareLinear(weights));
     return absl::OkStatus();
@@ -172,7 +172,7 @@ absl::StatusOr<ModelWeights> WeightLoader::Load(const ModelConfig& config,
   job.parts.push_back({kEmbedding, embedding, 0});
   job.target = weights.embedding_buffer.bytes();
   weights.embedding =
-      MatrixView::Dense(job.target, embedding.dtype, config.vocab_size, config.hidden_size);
+      WeightView::Dense(job.target, embedding.type, config.vocab_size, config.hidden_size);
   weights.layers.resize(config.num_layers);
   for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
     RETURN_IF_ERROR(LoadLayer(config, layer, weights.norm_buffer, weights.layers[layer]));

@@ -34,7 +34,7 @@ struct LayerWeights {
 struct ModelWeights {
   DeviceBuffer embedding_buffer;
   DeviceBuffer norm_buffer;  // all norms
-  MatrixView embedding;      // [vocab, hidden], as stored
+  WeightView embedding;      // [vocab, hidden], as stored
   MatrixView final_norm;     // [1, hidden]
   std::vector<LayerWeights> layers;
   std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab

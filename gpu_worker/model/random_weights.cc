@@ -40,7 +40,7 @@ class RandomWeights {
  private:
   // Fills a new buffer by repeating `bits`.
   absl::StatusOr<DeviceBuffer> Repeat(std::span<const uint16_t> bits, int64_t elements);
-  MatrixView Matrix(int64_t rows, int64_t cols);
+  WeightView Matrix(int64_t rows, int64_t cols);
   absl::StatusOr<std::unique_ptr<PreparedLinear>> Linear(int64_t in, int64_t out,
                                                          bool has_bias = false);
   absl::StatusOr<LayerWeights> Layer(const DeviceBuffer& ones);
@@ -68,12 +68,12 @@ absl::StatusOr<DeviceBuffer> RandomWeights::Repeat(std::span<const uint16_t> bit
   return buffer;
 }
 
-MatrixView RandomWeights::Matrix(int64_t rows, int64_t cols) {
+WeightView RandomWeights::Matrix(int64_t rows, int64_t cols) {
   const int64_t room = num_numbers_ - rows * cols;
   next_ = next_ + kShift <= room ? next_ + kShift : 0;
-  return MatrixView::Dense(numbers_.bytes().subspan(static_cast<size_t>(next_) * 2,
+  return WeightView::Dense(numbers_.bytes().subspan(static_cast<size_t>(next_) * 2,
                                                     static_cast<size_t>(rows * cols) * 2),
-                           DType::kBf16, rows, cols);
+                           WeightType::kBf16, rows, cols);
 }
 
 absl::StatusOr<std::unique_ptr<PreparedLinear>> RandomWeights::Linear(int64_t in, int64_t out,
@@ -116,8 +116,8 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
   const std::vector<uint16_t> ones(static_cast<size_t>(norm_size), Bf16Bits(1.0f));
   ASSIGN_OR_RETURN(weights.norm_buffer, Repeat(ones, norm_size));
   ASSIGN_OR_RETURN(weights.embedding_buffer, Repeat(drawn, config_.vocab_size * hidden));
-  weights.embedding =
-      MatrixView::Dense(weights.embedding_buffer.bytes(), DType::kBf16, config_.vocab_size, hidden);
+  weights.embedding = WeightView::Dense(weights.embedding_buffer.bytes(), WeightType::kBf16,
+                                        config_.vocab_size, hidden);
   weights.final_norm = MatrixView::Dense(weights.norm_buffer.bytes(), DType::kBf16, 1, hidden);
   for (uint32_t i = 0; i < config_.num_layers; ++i) {
     ASSIGN_OR_RETURN(LayerWeights layer, Layer(weights.norm_buffer));
@@ -132,7 +132,7 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
 size_t RandomWeightBytes(const ModelConfig& config) {
   size_t bytes = 0;
   for (const auto& [name, shape] : ExpectedTensors(config)) {
-    size_t of_tensor = DTypeBytes(DType::kBf16);
+    size_t of_tensor = WeightTypeBytes(WeightType::kBf16);
     for (const int64_t extent : shape) of_tensor *= static_cast<size_t>(extent);
     bytes += of_tensor;
   }

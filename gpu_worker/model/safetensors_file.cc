@@ -20,19 +20,19 @@ constexpr common::JsonLimits kHeaderLimits = {.bytes_max = SafetensorsFile::kMax
                                               .values_max = 20 * SafetensorsFile::kMaxTensors,
                                               .depth_max = 4};
 
-absl::StatusOr<DType> ReadDType(const JsonObject& entry) {
+absl::StatusOr<WeightType> ReadType(const JsonObject& entry) {
   ASSIGN_OR_RETURN(const std::string name, entry.String("dtype"));
-  if (name == "F32") return DType::kF32;
-  if (name == "F16") return DType::kF16;
-  if (name == "BF16") return DType::kBf16;
+  if (name == "F32") return WeightType::kF32;
+  if (name == "F16") return WeightType::kF16;
+  if (name == "BF16") return WeightType::kBf16;
   return absl::UnimplementedError(absl::StrCat(entry.name(), ": element type ", name.substr(0, 40),
                                                " is not supported; F32, F16 and BF16 are"));
 }
 
 // Product of the shape and the element size, or INVALID_ARGUMENT if it overflows.
 absl::StatusOr<int64_t> BytesOf(const JsonObject& entry, const std::vector<int64_t>& shape,
-                                DType dtype) {
-  auto bytes = static_cast<int64_t>(DTypeBytes(dtype));
+                                WeightType type) {
+  auto bytes = static_cast<int64_t>(WeightTypeBytes(type));
   for (const int64_t extent : shape) {
     if (__builtin_mul_overflow(bytes, extent, &bytes)) {
       return entry.Error("shape",
@@ -45,7 +45,7 @@ absl::StatusOr<int64_t> BytesOf(const JsonObject& entry, const std::vector<int64
 // Reads the entry of one tensor. `data` is all that follows the header.
 absl::StatusOr<HostTensor> ReadEntry(const JsonObject& entry, std::span<const std::byte> data) {
   HostTensor tensor;
-  ASSIGN_OR_RETURN(tensor.dtype, ReadDType(entry));
+  ASSIGN_OR_RETURN(tensor.type, ReadType(entry));
   for (const char* key : {"shape", "data_offsets"}) {
     if (entry.Has(key) && !entry.json().Find(key)->IsArray()) {
       return entry.Error(key, "must be an array");
@@ -57,7 +57,7 @@ absl::StatusOr<HostTensor> ReadEntry(const JsonObject& entry, std::span<const st
   if (offsets.size() != 2) return entry.Error("data_offsets", "needs two numbers, begin and end");
   const int64_t begin = offsets[0];
   const int64_t end = offsets[1];
-  ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(entry, tensor.shape, tensor.dtype));
+  ASSIGN_OR_RETURN(const int64_t bytes, BytesOf(entry, tensor.shape, tensor.type));
   if (begin > end || static_cast<uint64_t>(end) > data.size()) {
     return entry.Error("data_offsets",
                        absl::StrCat("[", begin, ", ", end, "] is not inside the ", data.size(),

@@ -17,14 +17,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/kv/dtype.h"
 #include "gpu_worker/model/mapped_file.h"
+#include "gpu_worker/ops/model/weight_type.h"
 
 namespace retroinfer {
 
 // A tensor in host memory, row-major. `bytes` has no particular alignment.
 struct HostTensor {
-  DType dtype = DType::kF32;
+  WeightType type = WeightType::kF32;
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
   // Where its file has the same bytes.

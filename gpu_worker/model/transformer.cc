@@ -169,7 +169,7 @@ absl::Status Transformer::Embed(Stream& stream, DeviceSpan<const int32_t> token_
   RETURN_IF_ERROR(CheckMatrix("Embed: hidden", hidden, activation_dtype(),
                               static_cast<int64_t>(token_ids.size()), config_.hidden_size));
   return ops_.model().Embedding(
-      stream, {.token_ids = token_ids, .table = weights_.embedding, .out = hidden});
+      stream, {.token_ids = token_ids, .table = weights_.embedding.Numbers(), .out = hidden});
 }
 
 absl::Status Transformer::CheckPieces(const MatrixView& hidden,

@@ -48,7 +48,7 @@ void ReadWeights(const std::string& path) {
   for (const auto& [name, tensor] : file->tensors()) {
     uint64_t elements = 1;
     for (const int64_t size : tensor.shape) elements *= static_cast<uint64_t>(size);
-    Require(elements * DTypeBytes(tensor.dtype) == tensor.bytes.size());
+    Require(elements * WeightTypeBytes(tensor.type) == tensor.bytes.size());
     if (!tensor.bytes.empty()) last = tensor.bytes.back();
   }
 }

@@ -141,6 +141,15 @@ class DeviceData {
   Backend& backend_;
 };
 
+// A matrix without gaps as the weights of a checkpoint.
+inline WeightView AsWeights(const MatrixView& matrix) {
+  RI_CHECK(matrix.row_stride == matrix.cols);
+  const WeightType type = matrix.dtype == DType::kF32    ? WeightType::kF32
+                          : matrix.dtype == DType::kBf16 ? WeightType::kBf16
+                                                         : WeightType::kF16;
+  return {matrix.data, type, matrix.rows, matrix.cols};
+}
+
 // Largest |got - want| over the largest |want|. NaN anywhere in `got` gives infinity.
 inline double RelativeError(std::span<const float> got, std::span<const double> want) {
   RI_CHECK(got.size() == want.size());

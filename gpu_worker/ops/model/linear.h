@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "gpu_worker/ops/matrix.h"
+#include "gpu_worker/ops/model/weight_view.h"
 
 namespace retroinfer {
 
@@ -21,8 +22,8 @@ class PreparedLinear {
 };
 
 struct LinearWeights {
-  MatrixView weight;               // [out, in], f32, bf16 or f16; read only while preparing
-  std::optional<MatrixView> bias;  // [1, out]
+  WeightView weight;               // [out, in]; read only while preparing
+  std::optional<WeightView> bias;  // [1, out]
 };
 
 struct LinearArgs {

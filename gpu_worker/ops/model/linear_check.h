@@ -8,12 +8,12 @@
 namespace retroinfer {
 
 inline absl::Status CheckLinearWeights(const LinearWeights& weights) {
-  const MatrixView& weight = weights.weight;
+  const MatrixView weight = weights.weight.Numbers();
   RETURN_IF_ERROR(CheckShape("prepare_linear", "weight", weight, weight.rows, weight.cols));
   RETURN_IF_ERROR(
       CheckArg(weight.rows > 0 && weight.cols > 0, "prepare_linear", "the weight is empty"));
   if (!weights.bias.has_value()) return absl::OkStatus();
-  return CheckShape("prepare_linear", "bias", *weights.bias, 1, weight.rows);
+  return CheckShape("prepare_linear", "bias", weights.bias->Numbers(), 1, weight.rows);
 }
 
 // The dtype of `out` is the backend's to check.

@@ -44,11 +44,11 @@ TEST_F(SafetensorsFileTest, ReadsTensors) {
   ASSERT_TRUE(file.ok()) << file.status();
   ASSERT_EQ(file->tensors().size(), 4u);
   const HostTensor& a = file->tensors().at("a");
-  EXPECT_EQ(a.dtype, DType::kF32);
+  EXPECT_EQ(a.type, WeightType::kF32);
   EXPECT_THAT(a.shape, ElementsAre(2, 1));
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(a.bytes.data()), 8), "01234567");
   const HostTensor& b = file->tensors().at("b");
-  EXPECT_EQ(b.dtype, DType::kBf16);
+  EXPECT_EQ(b.type, WeightType::kBf16);
   EXPECT_EQ(std::string(reinterpret_cast<const char*>(b.bytes.data()), 6), "abcdef");
   EXPECT_EQ(file->tensors().at("scalar").bytes.size(), 2u);
   EXPECT_TRUE(file->tensors().at("empty").bytes.empty());

@@ -179,7 +179,7 @@ void MultiplyRows(ThreadPool& pool, const CpuLinear& linear, const MatrixView& i
 absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
                                                               ComputePrecision precision,
                                                               const LinearWeights& weights) {
-  const MatrixView& weight = weights.weight;
+  const MatrixView weight = weights.weight.Numbers();
   RETURN_IF_ERROR(CheckLinearWeights(weights));
   auto linear = std::make_unique<CpuLinear>();
   linear->in_features_ = weight.cols;
@@ -188,7 +188,8 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
   linear->dtype_ = bf16 && HasAvx512Bf16() ? DType::kBf16 : DType::kF32;
   if (weights.bias.has_value()) {
     linear->bias_.resize(static_cast<size_t>(weight.rows));
-    ConvertToF32(weights.bias->dtype, weights.bias->data, linear->bias_.data(), weight.rows);
+    ConvertToF32(ElementType(weights.bias->type), weights.bias->data, linear->bias_.data(),
+                 weight.rows);
   }
   RETURN_IF_ERROR(PackShards(weight, device, *linear));
   return linear;

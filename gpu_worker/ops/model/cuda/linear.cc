@@ -208,7 +208,7 @@ absl::StatusOr<const cublasLtMatmulAlgo_t*> LinearContext::Algorithm(const Shape
 absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(LinearContext& context,
                                                               const LinearWeights& weights) {
   RETURN_IF_ERROR(CheckLinearWeights(weights));
-  const MatrixView& weight = weights.weight;
+  const MatrixView weight = weights.weight.Numbers();
   auto linear = std::make_unique<CudaLinear>();
   linear->in_features_ = weight.cols;
   linear->out_features_ = weight.rows;
@@ -226,10 +226,11 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(LinearContext& con
   if (weights.bias.has_value()) {
     ASSIGN_OR_RETURN(linear->bias_, allocate(weight.rows, DType::kBf16));
     ASSIGN_OR_RETURN(linear->bias_f32_, allocate(weight.rows, DType::kF32));
-    RETURN_IF_ERROR(CudaStatus(
-        LaunchConvertWeight(*weights.bias, linear->bias_.bytes().device_data(), weight.rows,
-                            linear->bias_f32_.as<float>().device_data(), stream->get()),
-        "copying a bias"));
+    RETURN_IF_ERROR(
+        CudaStatus(LaunchConvertWeight(weights.bias->Numbers(), linear->bias_.bytes().device_data(),
+                                       weight.rows, linear->bias_f32_.as<float>().device_data(),
+                                       stream->get()),
+                   "copying a bias"));
   }
   RETURN_IF_ERROR(stream->Synchronize());
   return linear;

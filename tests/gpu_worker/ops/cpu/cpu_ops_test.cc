@@ -81,7 +81,7 @@ class Step {
             backend.ops->attention().DecodeAttentionScratchBytes(kBatch, kHidden / 64, 64))),
         sampling_scratch_(data_.Allocate(SamplingScratchBytes(kBatch, logits_.view.cols))) {
     linear_ = *backend.ops->model().PrepareLinear(
-        {.weight = table_.view.Rows(0, kHidden), .bias = std::nullopt});
+        {.weight = test_support::AsWeights(table_.view.Rows(0, kHidden)), .bias = std::nullopt});
   }
 
   absl::Status Embedding() {

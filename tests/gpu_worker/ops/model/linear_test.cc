@@ -32,7 +32,9 @@ class LinearTest : public testing::TestWithParam<BackendParam> {
  protected:
   std::unique_ptr<PreparedLinear> Prepare(const MatrixView& weight,
                                           std::optional<MatrixView> bias = std::nullopt) {
-    auto linear = backend_->ops->model().PrepareLinear({.weight = weight, .bias = bias});
+    LinearWeights weights{.weight = AsWeights(weight), .bias = {}};
+    if (bias.has_value()) weights.bias = AsWeights(*bias);
+    auto linear = backend_->ops->model().PrepareLinear(weights);
     EXPECT_TRUE(linear.ok()) << linear.status();
     return *std::move(linear);
   }
@@ -173,7 +175,10 @@ TEST_P(LinearTest, RefusesWrongShapes) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(ops.model().Linear(*backend_->stream, {.in = x.view, .out = y.view}).code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(ops.model().PrepareLinear({.weight = weight.view.Rows(0, 0)}).status().code(),
+  EXPECT_EQ(ops.model()
+                .PrepareLinear({.weight = AsWeights(weight.view.Rows(0, 0)), .bias = {}})
+                .status()
+                .code(),
             absl::StatusCode::kInvalidArgument);
 }
 
