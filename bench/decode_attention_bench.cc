@@ -35,7 +35,8 @@ class Decode {
       : settings_(settings),
         backend_(backend),
         data_(backend),
-        geometry_{1, kKvHeads, settings.head_dim, settings.dtype} {
+        geometry_{1, kKvHeads, settings.head_dim,
+                  settings.dtype == DType::kF32 ? kF32Kv : kBf16Kv} {
     const int64_t window = settings.tokens - kSinkTokens;
     const int64_t num_blocks = 1 + (window + kDenseBlockTokens - 1) / kDenseBlockTokens;
     pool_ = data_.Allocate(static_cast<size_t>(num_blocks) * DensePoolView::BlockBytes(geometry_));

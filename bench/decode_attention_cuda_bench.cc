@@ -119,7 +119,7 @@ class Decode {
     const auto batch = static_cast<int32_t>(shape.tokens.size());
     size_t num_blocks = 0;
     for (const int32_t tokens : shape.tokens) num_blocks += NumBlocks(tokens);
-    geometry_ = {1, shape.kv_heads, kHeadDim, DType::kBf16};
+    geometry_ = {1, shape.kv_heads, kHeadDim, kBf16Kv};
     const size_t of_layer = num_blocks * DensePoolView::BlockBytes(geometry_);
     geometry_.num_layers = static_cast<uint32_t>(std::clamp<size_t>(kPoolBytes / of_layer, 1, 32));
     std::vector<DenseBlockId> ids(num_blocks);

@@ -90,7 +90,7 @@ class DecodeBench {
                                            .max_positions = 0,
                                            .progress = {}}));
     load_seconds_ = Seconds(begin, absl::Now());
-    geometry_ = config_.geometry(DType::kBf16);
+    geometry_ = config_.geometry(kBf16Kv);
     CreateMemory();
     CreatePolicy();
     sampler_ = Must(Sampler::Create(*backend_.device, backend_.ops->model(), *backend_.stream,

@@ -99,7 +99,7 @@ class FirstTokenBench {
                                            .max_decode_rows = 1,
                                            .max_positions = 0,
                                            .progress = {}}));
-    geometry_ = config_.geometry(DType::kBf16);
+    geometry_ = config_.geometry(kBf16Kv);
     CreateMemory();
     full_ = memory_->CreateFullPolicy();
     wave_ = memory_->CreateWavePolicy();

@@ -242,7 +242,7 @@ class Bench {
   }
 
   const KvGeometry geometry_{
-      .num_layers = 1, .num_kv_heads = kHeads, .head_dim = kDim, .dtype = DType::kBf16};
+      .num_layers = 1, .num_kv_heads = kHeads, .head_dim = kDim, .format = kBf16Kv};
   const SegmentLayout layout_{geometry_, kTokens};
   std::unique_ptr<CudaDevice> device_;
   std::unique_ptr<CudaOps> ops_;

@@ -27,7 +27,7 @@ namespace {
 
 using namespace test_support;
 
-constexpr KvGeometry kGeometry{4, 2, 128, DType::kBf16};
+constexpr KvGeometry kGeometry{4, 2, 128, kBf16Kv};
 constexpr int32_t kQueryHeads = 8;
 constexpr size_t kDim = 128;
 constexpr int64_t kCols = int64_t{kQueryHeads} * kDim;
@@ -269,7 +269,7 @@ void Context::FillLayers() {
                    .num_kv_heads = kGeometry.num_kv_heads,
                    .head_dim = kGeometry.head_dim,
                    .capacity = tokens_,
-                   .dtype = kGeometry.dtype};
+                   .dtype = kGeometry.format.prompt};
   const auto tickets = OpenSegments();
   for (uint32_t layer = 0; layer < kGeometry.num_layers; ++layer) {
     LayerSource source(tokens_, layer);

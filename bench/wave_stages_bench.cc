@@ -38,7 +38,7 @@ using namespace test_support;
 constexpr uint32_t kHeads = 8, kGroup = 4, kDim = 128;
 constexpr int32_t kQueryHeads = kHeads * kGroup;
 constexpr int32_t kSets = 8;
-constexpr KvGeometry kGeometry{kSets, kHeads, kDim, DType::kBf16};
+constexpr KvGeometry kGeometry{kSets, kHeads, kDim, kBf16Kv};
 constexpr int32_t kPagesPerCluster = 4;  // 16 tokens
 constexpr int32_t kWindowTokens = 1100, kSinkTokensHere = 4;
 constexpr int32_t kDenseBlocks = 1 + (kWindowTokens + kDenseBlockTokens - 1) / kDenseBlockTokens;
@@ -315,8 +315,9 @@ class Stages {
       }
     }
     const size_t width = kClustersPerMetaBlock * sizeof(MetaEntry);
-    Ok(cudaMemcpy2D(pool + 2 * kClustersPerMetaBlock * kGeometry.vector_bytes(), run_bytes,
-                    entries.data(), width, width, num_runs, cudaMemcpyHostToDevice));
+    Ok(cudaMemcpy2D(
+        pool + MetaPoolView::CentroidsBytes(kGeometry) + MetaPoolView::ValueSumsBytes(kGeometry),
+        run_bytes, entries.data(), width, width, num_runs, cudaMemcpyHostToDevice));
     std::vector<MetaBlockId> ids(num_blocks);
     std::iota(ids.begin(), ids.end(), 0);
     block_ids_ = data_.Upload(ids);

@@ -54,14 +54,14 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
   input->weight_bytes = files.weight_bytes;
   input->chat_template = files.chat_template;
   input->chat_template_problem = files.chat_template_problem;
-  input->kv_dtype = options.kv_dtype == "f32" ? DType::kF32 : DType::kBf16;
+  ASSIGN_OR_RETURN(input->kv_format, KvFormatNamed(options.kv_dtype));
   ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
   if (options.gpu_memory_bytes != 0) {
     input->on_gpu = true;
     input->memory_bytes = options.gpu_memory_bytes;
   }
   if (input->memory_bytes == 0) input->memory_bytes = input->available_bytes / 2;
-  return input->model.geometry(input->kv_dtype).Validate();
+  return input->model.geometry(input->kv_format).Validate();
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ constexpr int64_t kContextMin = 1024;  // what a worker must hold at least
 
 // As a worker plans.
 MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
-  return {.geometry = input.model.geometry(input.kv_dtype),
+  return {.geometry = input.model.geometry(input.kv_format),
           .hidden_size = input.model.hidden_size,
           .num_query_heads = input.model.num_query_heads,
           .vocab_size = input.model.vocab_size,
@@ -26,7 +26,8 @@ MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
           .max_model_len = context,
           .max_batch = input.max_batch,
           .dense_below = input.dense_below,
-          .arena_pages = static_cast<uint32_t>(input.arena_bytes / kPageBytes),
+          .arena_pages = static_cast<uint32_t>(input.arena_bytes /
+                                               input.model.geometry(input.kv_format).page_bytes()),
           .uses_transient_slots = !input.on_gpu,
           .available_bytes =
               input.on_gpu ? PlannableGpuBytes(input.memory_bytes) : size_t{input.memory_bytes},
@@ -54,7 +55,7 @@ uint64_t ArenaBytesFor(const KvGeometry& geometry, int64_t context) {
   const uint64_t pages =
       static_cast<uint64_t>(large) * SegmentLayout(geometry, kPrefillSegmentTokens).max_pages +
       static_cast<uint64_t>(small) * SegmentLayout(geometry, kDecodeSegmentTokens).max_pages;
-  return pages * kPageBytes;
+  return pages * geometry.page_bytes();
 }
 
 // The least worker memory under which `context` tokens run, given the arena that they need.
@@ -123,9 +124,8 @@ std::string DescribeChatTemplate(const FitInput& input) {
 
 FitReport ExamineFit(const FitInput& input) {
   FitReport report;
-  const KvGeometry geometry = input.model.geometry(input.kv_dtype);
-  report.kv_bytes_per_token =
-      2 * uint64_t{geometry.num_layers} * geometry.num_kv_heads * geometry.vector_bytes();
+  const KvGeometry geometry = input.model.geometry(input.kv_format);
+  report.kv_bytes_per_token = geometry.token_bytes();
   const int64_t model_context = std::max(input.model.context_length, kContextMin);
   if (PlanFor(input, kContextMin).has_value()) {
     int64_t low = kContextMin;  // fits
@@ -154,7 +154,7 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   absl::StrAppend(&text, "Weights  ", FormatByteSize(input.weight_bytes), "\n");
   absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
-                  std::string(DTypeName(input.kv_dtype)), ")\n");
+                  std::string(input.kv_format.name), ")\n");
   absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
                   FormatByteSize(input.memory_bytes), " (", MemoryFlag(input), "), arena ",
                   FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");

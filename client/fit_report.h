@@ -16,7 +16,7 @@ struct FitInput {
   size_t weight_bytes = 0;
   std::string chat_template = "none";  // where it is from
   std::string chat_template_problem;   // why it cannot be run; empty: nothing known
-  DType kv_dtype = DType::kBf16;
+  KvFormat kv_format;
   int32_t max_batch = 8;
   int64_t dense_below = 8192;
   uint64_t available_bytes = 0;    // what the machine can still give

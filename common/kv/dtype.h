@@ -1,4 +1,5 @@
-// Element types of weights, activations and KV pages.
+// Element types: of activations, of the KV of a prompt, and of what a KvFormat (kv_format.h)
+// stores. Weights have a type of their own.
 #pragma once
 
 #include <cstddef>
@@ -7,10 +8,19 @@
 
 namespace retroinfer {
 
-// The values are part of the shared-memory layout and of durable formats: never renumber.
+// The values of what is computed in are part of fingerprints: never renumber.
 enum class DType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
 
-constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
+constexpr size_t DTypeBytes(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return 4;
+    case DType::kBf16:
+    case DType::kF16:
+      return 2;
+  }
+  return 0;
+}
 
 constexpr std::string_view DTypeName(DType dtype) {
   switch (dtype) {

@@ -17,8 +17,11 @@ absl::Status KvGeometry::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("KV geometry: head_dim is ", head_dim, ", needs 64 or 128"));
   }
-  if (dtype != DType::kBf16 && dtype != DType::kF32) {
-    return absl::InvalidArgumentError("KV geometry: the dtype of pages must be bf16 or f32");
+  const uint32_t per_page = tokens_per_page();
+  if (per_page == 0 || kDenseBlockTokens % per_page != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("KV geometry: a page of format ", std::string(format.name), " has ", per_page,
+                     " tokens at head_dim ", head_dim, ", needs a divisor of ", kDenseBlockTokens));
   }
   return absl::OkStatus();
 }

@@ -1,22 +1,22 @@
 // Byte layout of a segment inside its extent of the arena. The same bytes are what a durable copy
 // holds. Offsets count from the start of the extent; everything is little-endian.
 //
-//   L layers, H KV heads, n tokens, m clusters for each (layer, head) = n / 16, d head_dim, e bytes
-//   of an element.
+//   L layers, H KV heads, n tokens, m clusters for each (layer, head) = n / 16, d head_dim, p bytes
+//   of a page. Element types and scales are those of the KvFormat (kv_format.h): C(m), V(m) bytes
+//   of an array of m centroids, or value sums.
 //
 //   OFFSET             SIZE         DESCRIPTION
-//   0                  2048         SegmentHeader, zero-padded
-//   2048               12*L*H*m     ClusterEntry [L][H][m]
-//   centroids_offset   d*e*L*H*m    centroids C [L][H][m][d]: mean of the member keys
-//   value_sums_offset  d*e*L*H*m    value sums  [L][H][m][d]
+//   0                  p            SegmentHeader, zero-padded
+//   p                  12*L*H*m     ClusterEntry [L][H][m]
+//   centroids_offset   L*H*C(m)     centroids [L][H][m][d]: mean of the member keys
+//   value_sums_offset  L*H*V(m)     value sums [L][H][m][d]
 //   order_offset       2*L*H*n      uint16 [L][H][n]: for each token in page order (cluster by
-//   cluster,
-//                                   in the order of their entries) its index in the segment
-//   pages_offset       2048*pages   KV pages; multiple of 2048; clusters in any order, each a run
-//   of
-//                                   consecutive pages, no two overlapping
+//                                   cluster, in the order of their entries) its index in the
+//                                   segment
+//   first_kv_page*p    p*pages      KV pages; clusters in any order, each a run of consecutive
+//                                   pages, no two overlapping
 //
-// A page is [tokens_per_page][d] keys, then [tokens_per_page][d] values. Unused places are zero.
+// In f32 and bf16, p is 2048 and an array of m vectors 4*d*m or 2*d*m bytes.
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,7 @@ struct SegmentHeader {
   uint32_t num_layers;
   uint32_t num_kv_heads;
   uint32_t head_dim;
-  uint32_t dtype;        // DType
+  uint32_t format;       // KvFormatId
   uint32_t used_pages;   // pages of the extent in use, header and index included
   uint64_t token_begin;  // position in its sequence of the first token
 };
@@ -60,15 +60,17 @@ static_assert(kPrefillSegmentTokens - 1 <= UINT16_MAX);
 // Offsets of the parts of a segment of `num_tokens` tokens.
 struct SegmentLayout {
   SegmentLayout(const KvGeometry& geometry, uint32_t num_tokens)
-      : num_clusters(num_tokens / kTokensPerCluster) {
-    const size_t total_clusters =
-        size_t{geometry.num_layers} * geometry.num_kv_heads * num_clusters;
-    clusters_offset = kPageBytes;
-    centroids_offset = clusters_offset + total_clusters * sizeof(ClusterEntry);
-    value_sums_offset = centroids_offset + total_clusters * geometry.vector_bytes();
-    order_offset = value_sums_offset + total_clusters * geometry.vector_bytes();
-    index_end = order_offset + total_clusters * kTokensPerCluster * sizeof(TokenOrder);
-    first_kv_page = static_cast<uint32_t>((index_end + kPageBytes - 1) / kPageBytes);
+      : num_clusters(num_tokens / kTokensPerCluster),
+        page_bytes(geometry.page_bytes()),
+        centroids_bytes(geometry.format.centroid.ArrayBytes(num_clusters, geometry.head_dim)),
+        value_sums_bytes(geometry.format.value_sum.ArrayBytes(num_clusters, geometry.head_dim)) {
+    const size_t heads = size_t{geometry.num_layers} * geometry.num_kv_heads;
+    clusters_offset = page_bytes;
+    centroids_offset = clusters_offset + heads * num_clusters * sizeof(ClusterEntry);
+    value_sums_offset = centroids_offset + heads * centroids_bytes;
+    order_offset = value_sums_offset + heads * value_sums_bytes;
+    index_end = order_offset + heads * num_clusters * kTokensPerCluster * sizeof(TokenOrder);
+    first_kv_page = static_cast<uint32_t>((index_end + page_bytes - 1) / page_bytes);
     // Each cluster wastes less than one page: m clusters of n tokens need at most
     // (n + m * (tokens_per_page - 1)) / tokens_per_page pages.
     const uint32_t per_page = geometry.tokens_per_page();
@@ -77,6 +79,9 @@ struct SegmentLayout {
   }
 
   uint32_t num_clusters;        // for each (layer, head)
+  size_t page_bytes;            // of the format
+  size_t centroids_bytes;       // of one (layer, head)
+  size_t value_sums_bytes;      // of one (layer, head)
   size_t clusters_offset;       // bytes
   size_t centroids_offset;      // bytes
   size_t value_sums_offset;     // bytes

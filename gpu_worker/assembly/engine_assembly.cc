@@ -62,7 +62,8 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                            .max_model_len = plan.max_model_len}));
   ASSIGN_OR_RETURN(parts.cache, BlockCache::Create(device, ops.block_cache(), compute,
                                                    {.num_slots = plan.num_slots,
-                                                    .num_transient = plan.num_transient_slots},
+                                                    .num_transient = plan.num_transient_slots,
+                                                    .page_bytes = plan.geometry.page_bytes()},
                                                    environment.arena, environment.data_plane));
   ASSIGN_OR_RETURN(parts.segments,
                    MakeSegments(environment, plan, settings, *parts.memory, *parts.cache));

@@ -120,20 +120,20 @@ absl::Status SequenceSegments::BackgroundWaitsForCompute() {
 absl::Status SequenceSegments::LoadCachedIndexes(const SequenceKv& sequence, const State& state,
                                                  uint32_t layer) {
   const DeviceSpan<const MetaBlockId> blocks = parts_.memory->tables().Meta(sequence.table_row);
+  const size_t page_bytes = parts_.memory->meta_pool().geometry.page_bytes();
   size_t first_block = 0;
   for (size_t i = 0; i < sequence.num_cached_segments; ++i) {
     const Extent& extent = sequence.extents[i];
     const uint32_t num_tokens = state.plan[i].num_tokens;
     const auto num_blocks = static_cast<size_t>(MetaBlocksOf(num_tokens));
     RETURN_IF_ERROR(parts_.ops->LoadSegmentIndex(
-        *parts_.stream,
-        {.extent = parts_.cache->device_arena().subspan(size_t{extent.first_page} * kPageBytes,
-                                                        size_t{extent.num_pages} * kPageBytes),
-         .extent_first_page = extent.first_page,
-         .num_tokens = num_tokens,
-         .layer = layer,
-         .pool = parts_.memory->meta_pool(),
-         .meta_blocks = blocks.subspan(first_block, num_blocks)}));
+        *parts_.stream, {.extent = parts_.cache->device_arena().subspan(
+                             extent.first_page * page_bytes, extent.num_pages * page_bytes),
+                         .extent_first_page = extent.first_page,
+                         .num_tokens = num_tokens,
+                         .layer = layer,
+                         .pool = parts_.memory->meta_pool(),
+                         .meta_blocks = blocks.subspan(first_block, num_blocks)}));
     first_block += num_blocks;
   }
   return absl::OkStatus();

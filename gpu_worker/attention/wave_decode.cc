@@ -284,9 +284,13 @@ double WaveDecode::LastStepIndexBytes(size_t row) const {
       num_pages += page_counts[first + head];
     }
   }
-  const double vectors = static_cast<double>(budget.num_clusters) + budget.num_estimated;
-  return num_pages * kPageBytes + vectors * static_cast<double>(geometry.vector_bytes()) *
-                                      geometry.num_layers * geometry.num_kv_heads;
+  const auto bytes_of = [&geometry](double vectors, const VectorFormat& format) {
+    return vectors * static_cast<double>(format.vector_bytes(geometry.head_dim));
+  };
+  const double index = bytes_of(budget.num_clusters, geometry.format.centroid) +
+                       bytes_of(budget.num_estimated, geometry.format.value_sum);
+  return num_pages * static_cast<double>(geometry.page_bytes()) +
+         index * geometry.num_layers * geometry.num_kv_heads;
 }
 
 }  // namespace retroinfer

@@ -94,7 +94,7 @@ void EngineStatsBoard::AddCacheStats(EngineStats& stats) {
   stats.page_evictions = counters.evictions;
   stats.evictions_kept = counters.evictions_kept;
   stats.page_fills = counters.fills;
-  stats.arena_bytes_in = counters.misses * kPageBytes;
+  stats.arena_bytes_in = counters.misses * sources_.cache->view().page_bytes;
   stats.arena_bytes_out = sources_.segments->builder().bytes_written();
   stats.segments_built = sources_.segments->builder().num_built();
   stats.segments_late = sources_.segments->num_late();

@@ -50,7 +50,8 @@ size_t SelectionBytes(const MemoryPlanInput& input) {
 
 size_t ActivationBytes(const MemoryPlanInput& input, int64_t short_lane_tokens) {
   // Each lane: hidden states, ids and positions, and the keys and values of two layers.
-  const size_t layer_kv = 2 * size_t{input.geometry.num_kv_heads} * input.geometry.vector_bytes();
+  const size_t layer_kv =
+      2 * size_t{input.geometry.num_kv_heads} * input.geometry.prompt_vector_bytes();
   const size_t per_token =
       static_cast<size_t>(input.hidden_size) * input.activation_bytes_per_element + 2 * layer_kv +
       2 * sizeof(int32_t);

@@ -34,8 +34,8 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   ASSIGN_OR_RETURN(lane->last_, allocate(last_bytes));
   ASSIGN_OR_RETURN(lane->last_hidden_, allocate(static_cast<size_t>(max_members) * hidden_bytes));
   ASSIGN_OR_RETURN(lane->hidden_, allocate(static_cast<size_t>(max_tokens) * hidden_bytes));
-  const size_t kv_bytes =
-      2 * size_t{geometry.num_kv_heads} * static_cast<size_t>(max_tokens) * geometry.vector_bytes();
+  const size_t kv_bytes = 2 * size_t{geometry.num_kv_heads} * static_cast<size_t>(max_tokens) *
+                          geometry.prompt_vector_bytes();
   for (DeviceBuffer& kv : lane->kv_) {
     ASSIGN_OR_RETURN(kv, allocate(kv_bytes));
   }
@@ -110,7 +110,7 @@ absl::Status PrefillLane::UploadRows() {
 }
 
 LayerKv PrefillLane::KvOf(const Place& place, uint32_t layer) const {
-  const size_t vectors = size_t{geometry_.num_kv_heads} * geometry_.vector_bytes();
+  const size_t vectors = size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
   const auto tokens = static_cast<int64_t>(place.member.prompt.size());
   std::byte* const keys =
       kv_[layer % 2].bytes().device_data() + 2 * static_cast<size_t>(place.first_token) * vectors;
@@ -119,7 +119,7 @@ LayerKv PrefillLane::KvOf(const Place& place, uint32_t layer) const {
           .num_kv_heads = geometry_.num_kv_heads,
           .head_dim = geometry_.head_dim,
           .capacity = tokens,
-          .dtype = geometry_.dtype};
+          .dtype = geometry_.format.prompt};
 }
 
 MatrixView PrefillLane::Hidden() const {
@@ -152,12 +152,13 @@ absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
 
 absl::Status PrefillLane::ReadCachedTokens(const Place& place) {
   const SequenceKv& sequence = *place.member.sequence;
+  const size_t page_bytes = geometry_.page_bytes();
   for (size_t i = 0; i < sequence.num_cached_segments; ++i) {
     const Extent& extent = sequence.extents[i];
     const PlannedSegment& segment = sequence.prefix.segments[i];
     RETURN_IF_ERROR(parts_.ops->index().ReadSegmentLayer(
-        *parts_.stream, {.extent = parts_.arena.subspan(size_t{extent.first_page} * kPageBytes,
-                                                        size_t{extent.num_pages} * kPageBytes),
+        *parts_.stream, {.extent = parts_.arena.subspan(extent.first_page * page_bytes,
+                                                        extent.num_pages * page_bytes),
                          .geometry = geometry_,
                          .num_tokens = segment.num_tokens,
                          .layer = layer_,

@@ -42,8 +42,8 @@ struct ModelConfig {
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
   // Query heads that share a KV head.
   uint32_t group_size() const { return num_query_heads / num_kv_heads; }
-  KvGeometry geometry(DType kv_dtype) const {
-    return {num_layers, num_kv_heads, head_dim, kv_dtype};
+  KvGeometry geometry(const KvFormat& kv_format) const {
+    return {num_layers, num_kv_heads, head_dim, kv_format};
   }
 };
 

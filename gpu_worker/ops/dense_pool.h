@@ -1,7 +1,7 @@
 // Layout of the pool of dense blocks: device memory for KV that is attended exactly, in place.
 //
 // A *dense block* holds up to 64 consecutive tokens of one sequence, for all layers and KV heads:
-//   [num_layers][num_kv_heads][64 / tokens_per_page] pages.
+//   [num_layers][num_kv_heads][64 / tokens_per_page] pages, stored as those of the arena are.
 // Block 0 of a sequence holds its 4 sink tokens; block i >= 1 the 64 tokens from 4 + 64 * (i - 1).
 // A sequence under wave attention gives its oldest blocks back when their tokens become a segment.
 #pragma once
@@ -14,18 +14,22 @@
 
 namespace retroinfer {
 
-inline constexpr uint32_t kDenseBlockTokens = 64;
-
 using DenseBlockId = int32_t;
 using MetaBlockId = int32_t;
 
 struct DensePoolView {
   DeviceSpan<std::byte> bytes;
   KvGeometry geometry;
+  size_t run_bytes = 0;  // RunBytes(geometry)
+
+  DensePoolView() = default;
+  DensePoolView(DeviceSpan<std::byte> pool_bytes, const KvGeometry& pool_geometry)
+      : bytes(pool_bytes), geometry(pool_geometry), run_bytes(RunBytes(pool_geometry)) {}
 
   // Bytes of one (layer, head) of a block.
   static constexpr size_t RunBytes(const KvGeometry& geometry) {
-    return kDenseBlockTokens / geometry.tokens_per_page() * kPageBytes;
+    const PageLayout page = geometry.page();
+    return kDenseBlockTokens / page.tokens * page.bytes;
   }
   static constexpr size_t BlockBytes(const KvGeometry& geometry) {
     return size_t{geometry.num_layers} * geometry.num_kv_heads * RunBytes(geometry);
@@ -35,7 +39,7 @@ struct DensePoolView {
   std::byte* Run(DenseBlockId block, uint32_t layer, uint32_t head) const {
     const size_t run =
         (static_cast<size_t>(block) * geometry.num_layers + layer) * geometry.num_kv_heads + head;
-    return bytes.device_data() + run * RunBytes(geometry);
+    return bytes.device_data() + run * run_bytes;
   }
 };
 

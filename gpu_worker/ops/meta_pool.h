@@ -1,9 +1,9 @@
 // Layout of the pool of meta blocks: the device side of the wave index.
 //
 // A *meta block* holds 64 clusters for every layer and KV head. For each (layer, head), contiguous:
-//   centroids  [64][d]  KV dtype, mean of the members' keys
-//   value sums [64][d]  KV dtype
-//   entries    [64]     MetaEntry
+//   centroids   [64][d]  mean of the members' keys, stored as the KvFormat says
+//   value sums  [64][d]  the same
+//   entries     [64]     MetaEntry
 #pragma once
 
 #include <cstddef>
@@ -25,9 +25,29 @@ struct MetaEntry {
 struct MetaPoolView {
   DeviceSpan<std::byte> bytes;
   KvGeometry geometry;
+  // Of what belongs to one (layer, head) of a block, from its centroids on.
+  size_t value_sums_offset = 0;
+  size_t entries_offset = 0;
+  size_t run_bytes = 0;
 
+  MetaPoolView() = default;
+  MetaPoolView(DeviceSpan<std::byte> pool_bytes, const KvGeometry& pool_geometry)
+      : bytes(pool_bytes),
+        geometry(pool_geometry),
+        value_sums_offset(CentroidsBytes(geometry)),
+        entries_offset(value_sums_offset + ValueSumsBytes(geometry)),
+        run_bytes(RunBytes(geometry)) {}
+
+  // Of the centroids, or value sums, of 64 clusters of one (layer, head).
+  static constexpr size_t CentroidsBytes(const KvGeometry& geometry) {
+    return geometry.format.centroid.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim);
+  }
+  static constexpr size_t ValueSumsBytes(const KvGeometry& geometry) {
+    return geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim);
+  }
   static constexpr size_t RunBytes(const KvGeometry& geometry) {
-    return kClustersPerMetaBlock * (2 * geometry.vector_bytes() + sizeof(MetaEntry));
+    return CentroidsBytes(geometry) + ValueSumsBytes(geometry) +
+           kClustersPerMetaBlock * sizeof(MetaEntry);
   }
   static constexpr size_t BlockBytes(const KvGeometry& geometry) {
     return size_t{geometry.num_layers} * geometry.num_kv_heads * RunBytes(geometry);
@@ -36,14 +56,13 @@ struct MetaPoolView {
   std::byte* Centroids(MetaBlockId block, uint32_t layer, uint32_t head) const {
     const size_t run =
         (static_cast<size_t>(block) * geometry.num_layers + layer) * geometry.num_kv_heads + head;
-    return bytes.device_data() + run * RunBytes(geometry);
+    return bytes.device_data() + run * run_bytes;
   }
   std::byte* ValueSums(MetaBlockId block, uint32_t layer, uint32_t head) const {
-    return Centroids(block, layer, head) + kClustersPerMetaBlock * geometry.vector_bytes();
+    return Centroids(block, layer, head) + value_sums_offset;
   }
   MetaEntry* Entries(MetaBlockId block, uint32_t layer, uint32_t head) const {
-    return reinterpret_cast<MetaEntry*>(Centroids(block, layer, head) +
-                                        2 * kClustersPerMetaBlock * geometry.vector_bytes());
+    return reinterpret_cast<MetaEntry*>(Centroids(block, layer, head) + entries_offset);
   }
 };
 

@@ -8,6 +8,8 @@
 // Threads: calls on different streams may come from different threads.
 #pragma once
 
+#include "absl/status/status.h"
+#include "common/kv/kv_format.h"
 #include "gpu_worker/ops/attention/attention_ops.h"
 #include "gpu_worker/ops/block_cache/block_cache_ops.h"
 #include "gpu_worker/ops/index/index_ops.h"
@@ -25,6 +27,9 @@ class Ops {
   virtual AttentionOps& attention() = 0;
   virtual IndexOps& index() = 0;
   virtual BlockCacheOps& block_cache() = 0;
+
+  // Returns INVALID_ARGUMENT, with what is missing, unless every operation has code for `format`.
+  virtual absl::Status CheckKvFormat(const KvFormat& format) const = 0;
 };
 
 }  // namespace retroinfer

@@ -27,12 +27,19 @@ absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DT
       absl::StrCat(option, " is '", name, "': use auto, bf16 or f32"));
 }
 
+absl::StatusOr<KvFormat> ParseKvFormat(const std::string& name, DType otherwise) {
+  absl::StatusOr<KvFormat> format =
+      KvFormatNamed(name == "auto" ? DTypeName(otherwise) : std::string_view(name));
+  if (format.ok()) return format;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--kv-dtype: ", std::string(format.status().message()), ", and auto"));
+}
+
 absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
                    ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));
-  ASSIGN_OR_RETURN(backend.kv_dtype,
-                   ParseDType(options.kv_dtype, "--kv-dtype", backend.compute_dtype));
+  ASSIGN_OR_RETURN(backend.kv_format, ParseKvFormat(options.kv_dtype, backend.compute_dtype));
   auto device = std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = options.num_threads});
   backend.ops = std::make_unique<CpuOps>(*device, backend.compute_dtype == DType::kBf16
                                                       ? ComputePrecision::kBf16

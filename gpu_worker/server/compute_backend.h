@@ -18,7 +18,7 @@ namespace retroinfer {
 struct ComputeBackend {
   std::unique_ptr<Device> device;
   std::unique_ptr<Ops> ops;
-  DType kv_dtype = DType::kBf16;
+  KvFormat kv_format;
   DType compute_dtype =
       DType::kBf16;  // of matrix products; f32 weights are multiplied in f32 anyway
   // What a worker may take where options.memory_bytes does not say, and whether nobody else has a
@@ -38,7 +38,8 @@ absl::StatusOr<ComputeBackend> CreateBackend(const WorkerOptions& options);
 // This machine's cores. Precision "auto" is bf16; KV pages follow the precision of the computation
 // unless options.kv_dtype says otherwise.
 //
-// Returns: INVALID_ARGUMENT for a dtype other than "auto", "bf16" and "f32".
+// Returns: INVALID_ARGUMENT for a compute dtype other than "auto", "bf16" and "f32", or a KV format
+//          that there is not.
 absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options);
 
 // GPU number `ordinal`, with options.gpu_memory_utilization of its memory. It computes in bf16.
@@ -49,5 +50,8 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, i
 
 // The dtype that `option` names: "bf16", "f32", or "auto" for `otherwise`; else INVALID_ARGUMENT.
 absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DType otherwise);
+
+// The KV format that --kv-dtype names; "auto": everything as `otherwise`.
+absl::StatusOr<KvFormat> ParseKvFormat(const std::string& name, DType otherwise);
 
 }  // namespace retroinfer

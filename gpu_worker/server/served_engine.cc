@@ -52,7 +52,7 @@ std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& b
   FingerprintBuilder builder;
   builder.AddFingerprint("model", model);
   builder.AddBytes("backend", std::as_bytes(std::span(backend.device->info().backend)));
-  builder.AddInt("kv_dtype", static_cast<int64_t>(backend.kv_dtype));
+  builder.AddInt("kv_dtype", static_cast<int64_t>(backend.kv_format.id));
   builder.AddInt("compute_dtype", static_cast<int64_t>(backend.compute_dtype));
   builder.AddInt("segment_version", kSegmentVersion);
   builder.AddInt("kmeans_rounds", settings.kmeans_rounds);
@@ -279,7 +279,7 @@ absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
   const size_t weight_bytes =
       std::max(source_->weight_bytes(), backend_.device->allocated_bytes(MemoryPurpose::kWeights));
   const MemoryPlanInput input{
-      .geometry = config.geometry(backend_.kv_dtype),
+      .geometry = config.geometry(backend_.kv_format),
       .hidden_size = config.hidden_size,
       .num_query_heads = config.num_query_heads,
       .vocab_size = config.vocab_size,
@@ -294,6 +294,7 @@ absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
       .dense_kv_bytes = options_.dense_kv_bytes,
       .block_cache_bytes = options_.block_cache_bytes};
   RETURN_IF_ERROR(input.geometry.Validate());
+  RETURN_IF_ERROR(backend_.ops->CheckKvFormat(input.geometry.format));
   return options_.synthetic_context == 0
              ? PlanFor(options_, config, input)
              : PlanForSynthetic(options_, config, input, activation_dtype);
@@ -370,7 +371,7 @@ void LoadedEngine::DescribeModel() {
   model_.num_kv_heads = static_cast<int32_t>(config.num_kv_heads);
   model_.head_dim = static_cast<int32_t>(config.head_dim);
   model_.compute_dtype = std::string(DTypeName(backend_.compute_dtype));
-  model_.kv_dtype = std::string(DTypeName(backend_.kv_dtype));
+  model_.kv_dtype = std::string(backend_.kv_format.name);
   model_.backend = backend_.device->info().backend;
   model_.device_name = backend_.device->info().name;
   model_.load_format = options_.load_format;

@@ -26,7 +26,7 @@ struct ServedModel {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   std::string compute_dtype;  // "bf16" or "f32"
-  std::string kv_dtype;       // "bf16" or "f32"
+  std::string kv_dtype;       // name of the KV format
   std::string backend;        // "cpu" or "cuda"
   std::string device_name;    // as the hardware says it
   std::string load_format;    // "auto" or "dummy": random weights

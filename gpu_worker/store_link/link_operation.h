@@ -44,7 +44,7 @@ inline kvstore::v1::AttachWorkerRequest MakeAttachRequest(const StoreLinkOptions
   geometry->set_num_layers(options.geometry.num_layers);
   geometry->set_num_kv_heads(options.geometry.num_kv_heads);
   geometry->set_head_dim(options.geometry.head_dim);
-  geometry->set_dtype(static_cast<kvstore::v1::DataType>(options.geometry.dtype));
+  geometry->set_kv_format(static_cast<uint32_t>(options.geometry.format.id));
   request.set_model_fingerprint(options.model_fingerprint);
   request.set_num_slots(options.num_slots);
   request.set_log_capacity(options.log_capacity);

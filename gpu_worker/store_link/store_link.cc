@@ -93,7 +93,7 @@ absl::Status StoreLink::Impl::Connect() {
   if (client_->store_writes_arena()) ledger_.StopRetaining();
   ASSIGN_OR_RETURN(plane_, DataPlane::Open(memory_.data_plane.bytes()));
   if (plane_->num_slots() != options_.num_slots ||
-      plane_->arena_pages() != memory_.arena.bytes().size() / kPageBytes) {
+      plane_->arena_pages() != memory_.arena.bytes().size() / options_.geometry.page_bytes()) {
     return absl::DataLossError("the store's data plane does not fit the arena and the slots");
   }
   attached_ = true;
@@ -435,7 +435,7 @@ bool StoreLink::memory_taken() const { return impl_->memory_taken(); }
 std::span<std::byte> StoreLink::arena() const { return impl_->arena(); }
 
 uint32_t StoreLink::arena_pages() const {
-  return static_cast<uint32_t>(impl_->arena().size() / kPageBytes);
+  return static_cast<uint32_t>(impl_->data_plane().arena_pages());
 }
 
 DataPlane& StoreLink::data_plane() { return impl_->data_plane(); }

@@ -96,7 +96,8 @@ class StoreLink {
   // from it before a call that returns false was right. Cost: one load.
   bool memory_taken() const;
 
-  // Arena, constant for the life of the link. Page `p` begins at arena()[p * kPageBytes].
+  // Arena, constant for the life of the link. Page `p` begins at arena()[p *
+  // geometry.page_bytes()].
   std::span<std::byte> arena() const;
   uint32_t arena_pages() const;
   // Rings and stamps; the worker is the log's producer and the requests' consumer.

@@ -39,7 +39,7 @@ size_t NumTopics(const SyntheticShape& shape) {
 // Of one layer's keys, or values.
 size_t LayerBytes(const SyntheticShape& shape) {
   return static_cast<size_t>(shape.max_tokens) * shape.geometry.num_kv_heads *
-         shape.geometry.vector_bytes();
+         shape.geometry.prompt_vector_bytes();
 }
 
 // Of the rows that are looked up at a time, keys and values.
@@ -194,7 +194,7 @@ absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t lay
                       .num_kv_heads = geometry.num_kv_heads,
                       .head_dim = geometry.head_dim,
                       .capacity = shape_.max_tokens,
-                      .dtype = geometry.dtype};
+                      .dtype = geometry.format.prompt};
   const int64_t heads = geometry.num_kv_heads;
   const int64_t dim = geometry.head_dim;
   const DType dtype = ops_->model().activation_dtype();

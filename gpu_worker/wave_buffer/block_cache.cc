@@ -40,11 +40,12 @@ absl::StatusOr<std::unique_ptr<BlockCache>> BlockCache::Create(
     Device& device, BlockCacheOps& ops, Stream& stream, const Sizes& sizes,
     std::span<std::byte> arena, std::span<std::byte> data_plane_memory) {
   ASSIGN_OR_RETURN(DataPlane plane, DataPlane::Open(data_plane_memory));
-  if (plane.num_slots() != sizes.num_slots || plane.arena_pages() * kPageBytes > arena.size()) {
+  if (plane.num_slots() != sizes.num_slots ||
+      plane.arena_pages() * sizes.page_bytes > arena.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("block cache: the data plane is for ", plane.num_slots(), " slots and ",
                      plane.arena_pages(), " arena pages, the worker has ", sizes.num_slots,
-                     " slots and ", arena.size() / kPageBytes, " arena pages"));
+                     " slots and ", arena.size() / sizes.page_bytes, " arena pages"));
   }
   auto cache =
       absl::WrapUnique(new BlockCache(device, ops, stream, sizes, plane, arena, data_plane_memory));
@@ -78,8 +79,8 @@ absl::Status BlockCache::Allocate() {
     return absl::OkStatus();
   };
   const size_t slots = sizes_.num_slots;
-  RETURN_IF_ERROR(allocate(slots * kPageBytes, slots_));
-  RETURN_IF_ERROR(allocate(size_t{sizes_.num_transient} * kPageBytes, transient_));
+  RETURN_IF_ERROR(allocate(slots * sizes_.page_bytes, slots_));
+  RETURN_IF_ERROR(allocate(sizes_.num_transient * sizes_.page_bytes, transient_));
   RETURN_IF_ERROR(allocate(plane_.arena_pages() * sizeof(SlotId), page_slot_));
   RETURN_IF_ERROR(allocate(slots * sizeof(PageId), slot_page_));
   RETURN_IF_ERROR(allocate(slots * sizeof(StepStamp), stamps_));
@@ -127,9 +128,10 @@ absl::Status BlockCache::Clear() {
 BlockCacheView BlockCache::view() const {
   auto* control = reinterpret_cast<DataPlaneControl*>(device_plane_.device_data());
   const DataPlaneHeader& header = plane_.header();
-  return {.slots = slots_.bytes(),
+  return {.page_bytes = sizes_.page_bytes,
+          .slots = slots_.bytes(),
           .transient = transient_.bytes(),
-          .arena = device_arena_.first(static_cast<size_t>(header.arena_pages) * kPageBytes),
+          .arena = device_arena_.first(header.arena_pages * sizes_.page_bytes),
           .page_slot = page_slot_.as<SlotId>(),
           .slot_page = slot_page_.as<PageId>(),
           .slot_stamp = stamps_.as<StepStamp>(),

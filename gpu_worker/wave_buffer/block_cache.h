@@ -45,6 +45,7 @@ class BlockCache {
   struct Sizes {
     uint32_t num_slots = 0;  // as in the data plane's header
     uint32_t num_transient = 0;
+    size_t page_bytes = kPageBytes;  // of the KvFormat
   };
 
   // The log should hold at least 2 * num_slots entries: a page is admitted only while the release

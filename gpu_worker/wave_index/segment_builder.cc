@@ -45,7 +45,8 @@ absl::Status SegmentBuilder::Allocate() {
                                            static_cast<int32_t>(n), static_cast<int32_t>(m)),
       cluster_scratch_));
   RETURN_IF_ERROR(allocate(8 * h * (n + m), write_scratch_));
-  RETURN_IF_ERROR(allocate(2 * h * kDecodeSegmentTokens * geometry.vector_bytes(), decode_kv_));
+  RETURN_IF_ERROR(
+      allocate(2 * h * kDecodeSegmentTokens * geometry.prompt_vector_bytes(), decode_kv_));
   const size_t num_tickets = static_cast<size_t>(limits_.max_open_segments);
   RETURN_IF_ERROR(allocate(num_tickets * kBlocksOfDense * sizeof(DenseBlockId), block_ids_));
   ASSIGN_OR_RETURN(host_block_ids_, device_.AllocateHost(block_ids_.bytes().size()));
@@ -82,7 +83,7 @@ absl::StatusOr<SegmentBuilder::Ticket> SegmentBuilder::Open(const SegmentTarget&
   if (target.num_tokens == 0 || target.num_tokens % kDecodeSegmentTokens != 0 ||
       target.num_tokens > limits_.max_segment_tokens ||
       target.extent.num_pages < layout.max_pages ||
-      (size_t{target.extent.first_page} + target.extent.num_pages) * kPageBytes >
+      (size_t{target.extent.first_page} + target.extent.num_pages) * layout.page_bytes >
           arena_.host.size() ||
       target.meta_blocks.size() != layout.num_clusters / kClustersPerMetaBlock) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -118,6 +119,7 @@ absl::Status SegmentBuilder::BuildLayer(Ticket ticket, uint32_t layer, const Lay
 absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket, uint32_t layer,
                                        const LayerKv& kv, int64_t first_row) {
   const SegmentTarget& target = segment.target;
+  const size_t page_bytes = meta_pool_.geometry.page_bytes();
   const auto num_tokens = static_cast<int32_t>(target.num_tokens);
   const auto num_clusters = static_cast<int32_t>(target.num_tokens / kTokensPerCluster);
   RETURN_IF_ERROR(ops_.index().ClusterKeys(background_, {.kv = kv,
@@ -144,8 +146,8 @@ absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket
                     .radii = radii_.as<const float>(),
                     .layer = layer,
                     .geometry = meta_pool_.geometry,
-                    .extent = arena_.device.subspan(size_t{target.extent.first_page} * kPageBytes,
-                                                    size_t{target.extent.num_pages} * kPageBytes),
+                    .extent = arena_.device.subspan(target.extent.first_page * page_bytes,
+                                                    target.extent.num_pages * page_bytes),
                     .extent_first_page = target.extent.first_page,
                     .next_page = PageCounter(ticket),
                     .pool = meta_pool_,
@@ -175,11 +177,11 @@ absl::Status SegmentBuilder::BuildFromDense(Ticket ticket, const DensePoolView& 
   const LayerKv kv{.keys = decode_kv_.bytes().device_data(),
                    .values = decode_kv_.bytes().device_data() + size_t{geometry.num_kv_heads} *
                                                                     kDecodeSegmentTokens *
-                                                                    geometry.vector_bytes(),
+                                                                    geometry.prompt_vector_bytes(),
                    .num_kv_heads = geometry.num_kv_heads,
                    .head_dim = geometry.head_dim,
                    .capacity = kDecodeSegmentTokens,
-                   .dtype = geometry.dtype};
+                   .dtype = geometry.format.prompt};
   for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
     RETURN_IF_ERROR(ops_.attention().ReadDense(background_, {.pool = pool,
                                                              .layer = layer,
@@ -211,7 +213,7 @@ absl::StatusOr<std::optional<BuiltSegment>> SegmentBuilder::PollDone(Ticket tick
   WriteHeader(segment, used_pages);
   segment.is_open = false;
   ++num_built_;
-  bytes_written_ += size_t{used_pages} * kPageBytes;
+  bytes_written_ += used_pages * meta_pool_.geometry.page_bytes();
   return BuiltSegment{
       .first_kv_page = SegmentLayout(meta_pool_.geometry, segment.target.num_tokens).first_kv_page,
       .used_pages = used_pages};
@@ -227,10 +229,10 @@ void SegmentBuilder::WriteHeader(const OpenSegment& segment, uint32_t used_pages
   const SegmentTarget& target = segment.target;
   const KvGeometry& geometry = meta_pool_.geometry;
   const SegmentLayout layout(geometry, target.num_tokens);
-  std::byte* extent = arena_.host.data() + size_t{target.extent.first_page} * kPageBytes;
+  std::byte* extent = arena_.host.data() + target.extent.first_page * layout.page_bytes;
   std::memset(extent + layout.index_end, 0,
-              size_t{layout.first_kv_page} * kPageBytes - layout.index_end);
-  std::memset(extent, 0, kPageBytes);
+              layout.first_kv_page * layout.page_bytes - layout.index_end);
+  std::memset(extent, 0, layout.page_bytes);
   const SegmentHeader header{.magic = kSegmentMagic,
                              .version = kSegmentVersion,
                              .num_tokens = target.num_tokens,
@@ -238,7 +240,7 @@ void SegmentBuilder::WriteHeader(const OpenSegment& segment, uint32_t used_pages
                              .num_layers = geometry.num_layers,
                              .num_kv_heads = geometry.num_kv_heads,
                              .head_dim = geometry.head_dim,
-                             .dtype = static_cast<uint32_t>(geometry.dtype),
+                             .format = static_cast<uint32_t>(geometry.format.id),
                              .used_pages = used_pages,
                              .token_begin = static_cast<uint64_t>(target.token_begin)};
   std::memcpy(extent, &header, sizeof(header));

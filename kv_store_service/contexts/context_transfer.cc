@@ -32,7 +32,7 @@ absl::Status CheckImage(std::span<const std::byte> image, const KvGeometry& geom
                         uint64_t token_begin, uint32_t num_tokens) {
   ASSIGN_OR_RETURN(const SegmentImage read,
                    ReadSegmentImage(image, geometry, token_begin, num_tokens));
-  if (uint64_t{read.used_pages} * kPageBytes == image.size()) return absl::OkStatus();
+  if (read.used_pages * geometry.page_bytes() == image.size()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("the image has ", image.size(), " bytes and uses ", read.used_pages, " pages"));
 }
@@ -140,7 +140,7 @@ absl::Status Contexts::CheckModel(const ContextFileHeader& header) const {
   if (!(header.geometry == model->geometry)) {
     const auto text = [](const KvGeometry& g) {
       return absl::StrCat(g.num_layers, " layers, ", g.num_kv_heads, " KV heads, head_dim ",
-                          g.head_dim, ", element type ", static_cast<int>(g.dtype));
+                          g.head_dim, ", KV in ", std::string(g.format.name));
     };
     return WrongModel(absl::StrCat("the file is of a model with ", text(header.geometry),
                                    "; the one that is served has ", text(model->geometry)));

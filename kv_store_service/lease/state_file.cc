@@ -54,7 +54,7 @@ absl::Status StateFile::Write(const StateNote& note) {
       absl::StrCat(kFirstLine, "\nworker_pid ", note.worker_pid, "\narena_bytes ", note.arena_bytes,
                    "\nnum_layers ", note.geometry.num_layers, "\nnum_kv_heads ",
                    note.geometry.num_kv_heads, "\nhead_dim ", note.geometry.head_dim, "\ndtype ",
-                   static_cast<uint32_t>(note.geometry.dtype), "\nfingerprint ",
+                   static_cast<uint32_t>(note.geometry.format.id), "\nfingerprint ",
                    absl::BytesToHexString(note.model_fingerprint), "\n"));
 }
 
@@ -71,16 +71,18 @@ std::optional<StateNote> ParseStateNote(const std::string& text) {
     while (fields.size() < 16 && file >> name >> value) fields[name] = value;
   }
   StateNote note;
-  uint32_t dtype = 0;
+  uint32_t format_number = 0;
   const bool understood = Take(fields, "worker_pid", &note.worker_pid) &&
                           Take(fields, "arena_bytes", &note.arena_bytes) &&
                           Take(fields, "num_layers", &note.geometry.num_layers) &&
                           Take(fields, "num_kv_heads", &note.geometry.num_kv_heads) &&
                           Take(fields, "head_dim", &note.geometry.head_dim) &&
-                          Take(fields, "dtype", &dtype);
-  note.geometry.dtype = static_cast<DType>(dtype);
+                          Take(fields, "dtype", &format_number);
+  const absl::StatusOr<KvFormat> format = KvFormatOfNumber(format_number);
   std::optional<std::string> fingerprint = BytesOfHex(fields["fingerprint"]);
-  if (!understood || !note.geometry.Validate().ok() || !fingerprint) return std::nullopt;
+  if (!understood || !format.ok() || !fingerprint) return std::nullopt;
+  note.geometry.format = *format;
+  if (!note.geometry.Validate().ok()) return std::nullopt;
   note.model_fingerprint = *std::move(fingerprint);
   return note;
 }

@@ -24,7 +24,11 @@ absl::Status CheckHeader(const SegmentHeader& header, const KvGeometry& geometry
   RETURN_IF_ERROR(RequireEqual("num_layers", header.num_layers, geometry.num_layers));
   RETURN_IF_ERROR(RequireEqual("num_kv_heads", header.num_kv_heads, geometry.num_kv_heads));
   RETURN_IF_ERROR(RequireEqual("head_dim", header.head_dim, geometry.head_dim));
-  RETURN_IF_ERROR(RequireEqual("dtype", header.dtype, static_cast<uint32_t>(geometry.dtype)));
+  if (header.format != static_cast<uint32_t>(geometry.format.id)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("segment image: KV format is ", KvFormatText(header.format), ", needs ",
+                     KvFormatText(static_cast<uint32_t>(geometry.format.id))));
+  }
   RETURN_IF_ERROR(RequireEqual("num_tokens", header.num_tokens, token_count));
   RETURN_IF_ERROR(RequireEqual("token_begin", header.token_begin, token_begin));
   RETURN_IF_ERROR(RequireEqual("num_clusters", header.num_clusters, layout.num_clusters));
@@ -95,7 +99,7 @@ absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
                                               const KvGeometry& geometry, uint64_t token_begin,
                                               uint32_t token_count) {
   const SegmentLayout layout(geometry, token_count);
-  const uint64_t extent_pages = extent.size() / kPageBytes;
+  const uint64_t extent_pages = extent.size() / layout.page_bytes;
   if (extent_pages < layout.first_kv_page) {
     return absl::InvalidArgumentError(absl::StrCat("segment image: the extent has ", extent_pages,
                                                    " pages, the index alone needs ",

@@ -123,7 +123,8 @@ ContextFileBytes SizeOf(const ContextFileHeader& header) {
   const uint64_t units = in_segments / kDecodeSegmentTokens;
   const uint64_t unit_pages = SegmentLayout(geometry, kDecodeSegmentTokens).max_pages;
   return {fixed + least_tokens * (sizeof(int32_t) + geometry.token_bytes()),
-          fixed + units * (kDecodeSegmentTokens * sizeof(int32_t) + unit_pages * kPageBytes)};
+          fixed + units * (kDecodeSegmentTokens * sizeof(int32_t) +
+                           unit_pages * geometry.page_bytes())};
 }
 
 absl::Status ContextFileWriter::Write(std::string_view bytes) {
@@ -144,7 +145,7 @@ absl::Status ContextFileWriter::Begin(const ContextFileHeader& header) {
   Put(header.geometry.num_layers, &out);
   Put(header.geometry.num_kv_heads, &out);
   Put(header.geometry.head_dim, &out);
-  Put(static_cast<uint32_t>(header.geometry.dtype), &out);
+  Put(static_cast<uint32_t>(header.geometry.format.id), &out);
   Put(header.num_tokens, &out);
   Put(header.num_segments, &out);
   Put(absl::ToUnixMicros(header.created), &out);
@@ -195,8 +196,14 @@ absl::StatusOr<std::optional<ContextFileHeader>> ParseContextFileHeader(std::str
   ContextFileHeader header;
   ASSIGN_OR_RETURN(header.fingerprint_hash, common::Hash256::FromBytes(body.substr(16, 32)));
   header.segment_version = Get<uint32_t>(body, 48);
+  absl::StatusOr<KvFormat> format = KvFormatOfNumber(Get<uint32_t>(body, 64));
+  if (!format.ok()) {
+    return common::WithReason(absl::FailedPreconditionError(absl::StrCat(
+                                  "the file: ", std::string(format.status().message()))),
+                              kWrongFormatReason);
+  }
   header.geometry = {Get<uint32_t>(body, 52), Get<uint32_t>(body, 56), Get<uint32_t>(body, 60),
-                     static_cast<DType>(Get<uint32_t>(body, 64))};
+                     *format};
   header.num_tokens = Get<uint64_t>(body, 68);
   header.num_segments = Get<uint64_t>(body, 76);
   header.created = absl::FromUnixMicros(Get<int64_t>(body, 84));
@@ -272,10 +279,10 @@ absl::Status ContextFileReader::FindSegments() {
         segment.num_tokens > kPrefillSegmentTokens || segment.token_begin != position) {
       return Bad("a segment is not where it should be");
     }
-    const uint64_t pages_max = SegmentLayout(header_.geometry, segment.num_tokens).max_pages;
+    const SegmentLayout layout(header_.geometry, segment.num_tokens);
     const uint64_t token_bytes = uint64_t{segment.num_tokens} * sizeof(int32_t);
-    if (segment.image_bytes == 0 || segment.image_bytes % kPageBytes != 0 ||
-        segment.image_bytes > pages_max * kPageBytes) {
+    if (segment.image_bytes == 0 || segment.image_bytes % layout.page_bytes != 0 ||
+        segment.image_bytes > layout.max_pages * layout.page_bytes) {
       return Bad("a segment has a wrong size");
     }
     offset = segment.offset + token_bytes + kCrcBytes + segment.image_bytes + kCrcBytes;

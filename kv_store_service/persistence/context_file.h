@@ -5,7 +5,7 @@
 //   8       4     kContextFileVersion
 //   12      4     bytes of the header, this and the checksum included; at most 64 KiB
 //   16      32    hash of the model's fingerprint
-//   48      20    u32 kSegmentVersion, layers, KV heads, head_dim, DType
+//   48      20    u32 kSegmentVersion, layers, KV heads, head_dim, KvFormatId
 //   68      8     u64 tokens of the text that was saved
 //   76      8     u64 number of segments
 //   84      8     i64 when it was saved, microseconds since 1970

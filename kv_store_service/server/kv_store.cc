@@ -28,7 +28,7 @@ void LogAttached(const AttachParameters& parameters, pid_t pid) {
   spdlog::info("worker {} attached{}: {} layers, {} KV heads, head_dim {}, {}; {} slots", pid,
                parameters.hand_back ? " and handed its memory back" : "",
                parameters.geometry.num_layers, parameters.geometry.num_kv_heads,
-               parameters.geometry.head_dim, std::string(DTypeName(parameters.geometry.dtype)),
+               parameters.geometry.head_dim, std::string(parameters.geometry.format.name),
                parameters.num_slots);
 }
 

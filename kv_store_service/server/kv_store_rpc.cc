@@ -16,18 +16,16 @@ using common::ToGrpcStatus;
 constexpr uint32_t kListDefault = 1000;
 constexpr uint32_t kListMax = 10000;
 
-// An unknown element type becomes one that no geometry may have.
-DType FromProto(v1::DataType dtype) { return static_cast<DType>(dtype); }
-
-KvGeometry FromProto(const v1::KvGeometry& proto) {
-  return {proto.num_layers(), proto.num_kv_heads(), proto.head_dim(), FromProto(proto.dtype())};
+absl::StatusOr<KvGeometry> FromProto(const v1::KvGeometry& proto) {
+  ASSIGN_OR_RETURN(const KvFormat format, KvFormatOfNumber(proto.kv_format()));
+  return KvGeometry{proto.num_layers(), proto.num_kv_heads(), proto.head_dim(), format};
 }
 
 void ToProto(const KvGeometry& geometry, v1::KvGeometry* proto) {
   proto->set_num_layers(geometry.num_layers);
   proto->set_num_kv_heads(geometry.num_kv_heads);
   proto->set_head_dim(geometry.head_dim);
-  proto->set_dtype(static_cast<v1::DataType>(geometry.dtype));
+  proto->set_kv_format(static_cast<uint32_t>(geometry.format.id));
 }
 
 void ToProto(const ExtentRecord& record, v1::Extent* proto) {
@@ -101,7 +99,9 @@ KvStoreRpc::KvStoreRpc(KvStore* store, std::string descriptor_socket_path)
 grpc::Status KvStoreRpc::AttachWorker(grpc::ServerContext*, const v1::AttachWorkerRequest* request,
                                       v1::AttachWorkerResponse* response) {
   AttachParameters parameters;
-  parameters.geometry = FromProto(request->geometry());
+  absl::StatusOr<KvGeometry> geometry = FromProto(request->geometry());
+  if (!geometry.ok()) return ToGrpcStatus(geometry.status());
+  parameters.geometry = *std::move(geometry);
   parameters.model_fingerprint = request->model_fingerprint();
   parameters.num_slots = request->num_slots();
   parameters.log_capacity = request->log_capacity();

@@ -162,9 +162,8 @@ TEST_F(WorkerDeathTest, AWorkerWithAnotherModelIsTakenOnceTheFirstHasGone) {
   ASSERT_TRUE(StoreHoldsNothing());
   // Pages of another type are another geometry, too.
   const auto f32 = processes_.StartOtherWorker("f32", {"--kv-dtype", "f32"});
-  EXPECT_TRUE(Eventually([&] {
-    return processes_.StoreStats().geometry().dtype() == kvstore::v1::DATA_TYPE_F32;
-  })) << processes_.LogOf("f32");
+  EXPECT_TRUE(Eventually([&] { return processes_.StoreStats().geometry().kv_format() == 1u; }))
+      << processes_.LogOf("f32");
 }
 
 }  // namespace

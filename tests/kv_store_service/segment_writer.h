@@ -11,7 +11,7 @@
 namespace retroinfer::kvstore {
 
 // Geometry of the smallest model that tests use: a segment of 1024 tokens has about 1 MiB.
-inline constexpr KvGeometry kTinyGeometry{2, 2, 64, DType::kBf16};
+inline constexpr KvGeometry kTinyGeometry{2, 2, 64, kBf16Kv};
 
 // Writes a segment whose clusters have 15, 17, 15, 17, ... tokens (the last two of each head: 32
 // and 0) with their pages back to back, the tokens in reverse order. Returns used_pages.
@@ -44,7 +44,7 @@ inline uint32_t WriteSegment(std::span<std::byte> extent, const KvGeometry& geom
   header.num_layers = geometry.num_layers;
   header.num_kv_heads = geometry.num_kv_heads;
   header.head_dim = geometry.head_dim;
-  header.dtype = static_cast<uint32_t>(geometry.dtype);
+  header.format = static_cast<uint32_t>(geometry.format.id);
   header.used_pages = next_page;
   header.token_begin = token_begin;
   std::memcpy(extent.data(), &header, sizeof(header));

@@ -15,7 +15,7 @@ inline void AdmitPages(Backend& backend, BlockCacheImage& cache, StepStamp step,
                        const std::vector<PageId>& pages) {
   cache.BeginStep(step);
   DeviceData data(backend);
-  MetaPoolImage pool({1, 1, 128, DType::kBf16}, 1);
+  MetaPoolImage pool({1, 1, 128, kBf16Kv}, 1);
   std::vector<int32_t> clusters;
   for (const PageId page : pages) {
     pool.host().Entries(0, 0, 0)[clusters.size()] = {page, 1};

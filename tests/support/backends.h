@@ -31,6 +31,15 @@ struct BackendParam {
 // BackendName)
 std::vector<BackendParam> AvailableBackends();
 
+// The KV formats that all operations of a backend have code for.
+inline std::vector<KvFormat> KvFormatsOf(const Backend& backend) {
+  std::vector<KvFormat> formats;
+  for (const KvFormat& format : kKvFormats) {
+    if (backend.ops->CheckKvFormat(format).ok()) formats.push_back(format);
+  }
+  return formats;
+}
+
 struct BackendNameFunctor {
   template <typename Info>
   std::string operator()(const Info& info) const {

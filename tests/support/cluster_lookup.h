@@ -71,7 +71,7 @@ class ClusterLookup {
   }
 
  private:
-  static constexpr KvGeometry kGeometry{1, 1, 128, DType::kBf16};
+  static constexpr KvGeometry kGeometry{1, 1, 128, kBf16Kv};
 
   MetaPoolView pool() const { return {pool_bytes_.bytes(), kGeometry}; }
   void Copy(std::span<const std::byte> host, std::byte* device) {

@@ -12,6 +12,7 @@
 #include "common/log/check.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/ops/matrix.h"
+#include "gpu_worker/ops/model/weight_view.h"
 #include "tests/support/backends.h"
 
 namespace retroinfer::test_support {
@@ -32,30 +33,41 @@ inline float FromBf16(uint16_t bits) {
   return value;
 }
 
-// Values as elements of `dtype` (f32 or bf16), and back. Reading back what was written gives the
-// rounded values that a reference has to start from.
+// One element of `dtype`, f32 or bf16.
+inline void ToElement(float value, DType dtype, std::byte* element) {
+  RI_CHECK(dtype == DType::kF32 || dtype == DType::kBf16);
+  if (dtype == DType::kF32) {
+    std::memcpy(element, &value, sizeof(value));
+    return;
+  }
+  const uint16_t half = ToBf16(value);
+  std::memcpy(element, &half, sizeof(half));
+}
+inline float FromElement(const std::byte* element, DType dtype) {
+  RI_CHECK(dtype == DType::kF32 || dtype == DType::kBf16);
+  if (dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, element, sizeof(value));
+    return value;
+  }
+  uint16_t half;
+  std::memcpy(&half, element, sizeof(half));
+  return FromBf16(half);
+}
+
+// Values as elements of `dtype`, and back. Reading back what was written gives the rounded values
+// that a reference has to start from.
 inline std::vector<std::byte> ToBytes(std::span<const float> values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * DTypeBytes(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
-    const uint16_t half = ToBf16(values[i]);
-    if (dtype == DType::kF32) {
-      std::memcpy(bytes.data() + i * 4, &values[i], 4);
-    } else {
-      std::memcpy(bytes.data() + i * 2, &half, 2);
-    }
+    ToElement(values[i], dtype, bytes.data() + i * DTypeBytes(dtype));
   }
   return bytes;
 }
 inline std::vector<float> FromBytes(std::span<const std::byte> bytes, DType dtype) {
   std::vector<float> values(bytes.size() / DTypeBytes(dtype));
   for (size_t i = 0; i < values.size(); ++i) {
-    uint16_t half;
-    if (dtype == DType::kF32) {
-      std::memcpy(&values[i], bytes.data() + i * 4, 4);
-    } else {
-      std::memcpy(&half, bytes.data() + i * 2, 2);
-      values[i] = FromBf16(half);
-    }
+    values[i] = FromElement(bytes.data() + i * DTypeBytes(dtype), dtype);
   }
   return values;
 }

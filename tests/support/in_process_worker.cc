@@ -138,7 +138,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   }
   const Checkpoint checkpoint = OrDie(Checkpoint::Open(options.model_folder.string()));
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
-  const KvGeometry geometry = config.geometry(options.kv_dtype);
+  const KvGeometry geometry = config.geometry(options.kv_format);
   const MemoryPlan plan =
       OrDie(PlanMemory({.geometry = geometry,
                         .hidden_size = config.hidden_size,

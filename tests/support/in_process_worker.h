@@ -32,7 +32,7 @@ struct InProcessWorkerOptions {
   size_t block_cache_bytes = size_t{16} << 20;
   size_t dense_kv_bytes = 0;  // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
-  DType kv_dtype = DType::kBf16;
+  KvFormat kv_format;
   WaveIndexSettings wave_index;
   std::function<void()> on_progress;  // of the engine's loop
   std::function<void(const SchedulerInput&, const StepPlan&)> on_plan;

@@ -33,8 +33,9 @@ class MetaPoolImage {
       const uint32_t layer = run / geometry_.num_kv_heads % geometry_.num_layers;
       const auto block =
           static_cast<MetaBlockId>(run / geometry_.num_kv_heads / geometry_.num_layers);
-      const auto keys = ToBytes(RandomNormal(count, random()), geometry_.dtype);
-      const auto values = ToBytes(RandomNormal(count, random()), geometry_.dtype);
+      const auto keys = ToBytes(RandomNormal(count, random()), geometry_.format.centroid.element);
+      const auto values =
+          ToBytes(RandomNormal(count, random()), geometry_.format.value_sum.element);
       std::memcpy(host().Centroids(block, layer, head), keys.data(), keys.size());
       std::memcpy(host().ValueSums(block, layer, head), values.data(), values.size());
       for (uint32_t i = 0; i < kClustersPerMetaBlock; ++i) {
@@ -46,13 +47,19 @@ class MetaPoolImage {
     }
   }
 
-  // Element `i` of a centroid or value sum.
-  float At(const std::byte* vectors, size_t i) const {
-    if (geometry_.dtype == DType::kF32) return reinterpret_cast<const float*>(vectors)[i];
-    return FromBf16(reinterpret_cast<const uint16_t*>(vectors)[i]);
+  // Element `i` of centroids, or value sums.
+  float Centroid(const std::byte* centroids, size_t i) const {
+    return At(centroids, geometry_.format.centroid.element, i);
+  }
+  float ValueSum(const std::byte* value_sums, size_t i) const {
+    return At(value_sums, geometry_.format.value_sum.element, i);
   }
 
  private:
+  static float At(const std::byte* vectors, DType element, size_t i) {
+    return FromElement(vectors + i * DTypeBytes(element), element);
+  }
+
   KvGeometry geometry_;
   std::vector<std::byte> bytes_;
   DeviceBuffer buffer_;

@@ -9,8 +9,8 @@
 
 namespace retroinfer {
 
-// keys and values: [num_kv_heads][capacity][head_dim] in KV dtype; token t of the sequence at row
-// t.
+// keys and values: [num_kv_heads][capacity][head_dim], as plain numbers of the type that the
+// KvFormat gives to prompts; token t of the sequence at row t.
 struct LayerKv {
   std::byte* keys = nullptr;    // device
   std::byte* values = nullptr;  // device

@@ -20,7 +20,7 @@ inline absl::Status CheckLayerKvFits(std::string_view op, const LayerKv& kv,
                                      int64_t num_tokens, size_t num_blocks) {
   RETURN_IF_ERROR(CheckArg(kv.num_kv_heads == pool.geometry.num_kv_heads &&
                                kv.head_dim == pool.geometry.head_dim &&
-                               kv.dtype == pool.geometry.dtype,
+                               kv.dtype == pool.geometry.format.prompt,
                            op, "the layer's KV and the pool differ in heads, head_dim or dtype"));
   RETURN_IF_ERROR(
       CheckArg(first_token >= 0 && num_tokens >= 0 && first_token + num_tokens <= kv.capacity, op,
@@ -36,8 +36,6 @@ inline absl::Status CheckStoreLayerKv(const StoreLayerKvArgs& args, DType activa
   RETURN_IF_ERROR(CheckShape("store_layer_kv", "values", args.values, rows, cols));
   RETURN_IF_ERROR(CheckDType("store_layer_kv", "keys", args.keys, activations));
   RETURN_IF_ERROR(CheckDType("store_layer_kv", "values", args.values, activations));
-  RETURN_IF_ERROR(
-      CheckArg(args.out.dtype != DType::kF16, "store_layer_kv", "KV must be bf16 or f32"));
   return CheckArg(args.first_token >= 0 && args.first_token + rows <= args.out.capacity,
                   "store_layer_kv", "tokens [", args.first_token, ", ", args.first_token + rows,
                   ") of ", args.out.capacity);

@@ -17,8 +17,7 @@ inline absl::Status CheckPrefillAttention(const PrefillAttentionArgs& args,
   RETURN_IF_ERROR(
       CheckArg(kv.head_dim > 0 && kv.head_dim % 32 == 0 && kv.head_dim <= kMaxPrefillHeadDim, kOp,
                "head_dim is ", kv.head_dim));
-  RETURN_IF_ERROR(CheckArg(kv.num_kv_heads > 0 && kv.dtype != DType::kF16, kOp,
-                           "KV must have heads, and be bf16 or f32"));
+  RETURN_IF_ERROR(CheckArg(kv.num_kv_heads > 0, kOp, "KV must have heads"));
   RETURN_IF_ERROR(CheckArg(args.queries.cols % (int64_t{kv.num_kv_heads} * kv.head_dim) == 0, kOp,
                            "query columns must be a multiple of kv_heads * head_dim"));
   RETURN_IF_ERROR(CheckShape(kOp, "queries", args.queries, args.queries.rows, args.queries.cols));

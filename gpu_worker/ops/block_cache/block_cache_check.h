@@ -14,11 +14,11 @@ namespace retroinfer {
 // What all operations on the block cache need.
 inline absl::Status CheckBlockCache(const BlockCacheView& cache, const char* op) {
   const size_t num_slots = cache.slot_page.size();
-  RETURN_IF_ERROR(CheckArg(cache.slots.size() >= num_slots * kPageBytes &&
+  RETURN_IF_ERROR(CheckArg(cache.slots.size() >= num_slots * cache.page_bytes &&
                                cache.slot_stamp.size() == num_slots &&
                                cache.free_slots.size() == num_slots && cache.num_free != nullptr,
                            op, "needs slots, stamps and free list of one size"));
-  RETURN_IF_ERROR(CheckArg(cache.arena.size() >= cache.page_slot.size() * kPageBytes, op,
+  RETURN_IF_ERROR(CheckArg(cache.arena.size() >= cache.page_slot.size() * cache.page_bytes, op,
                            "needs an arena page for each place of the page table"));
   RETURN_IF_ERROR(CheckArg(num_slots <= kMaxSlots && cache.control != nullptr, op,
                            "needs at most 2^31 - 1 slots and the step's control words"));

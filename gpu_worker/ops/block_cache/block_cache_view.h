@@ -41,6 +41,7 @@ inline constexpr size_t kMaxSlots = 0x7fffffff;
 // Device state of the block cache; written by kernels only. Counters live in device memory. All
 // addresses stay the same for the life of the cache.
 struct BlockCacheView {
+  size_t page_bytes = kPageBytes;          // of the KvFormat
   DeviceSpan<std::byte> slots;             // [num_slots] pages
   DeviceSpan<std::byte> transient;         // [num_transient] pages
   DeviceSpan<const std::byte> arena;       // [arena_pages] pages, mapped host memory

@@ -5,6 +5,7 @@
 #include "gpu_worker/ops/attention/cpu/cpu_attention_ops.h"
 #include "gpu_worker/ops/block_cache/cpu/cpu_block_cache_ops.h"
 #include "gpu_worker/ops/cpu/compute_precision.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/index/cpu/cpu_index_ops.h"
 #include "gpu_worker/ops/model/cpu/cpu_model_ops.h"
 #include "gpu_worker/ops/ops.h"
@@ -22,6 +23,9 @@ class CpuOps final : public Ops {
   AttentionOps& attention() override { return attention_; }
   IndexOps& index() override { return index_; }
   BlockCacheOps& block_cache() override { return block_cache_; }
+  absl::Status CheckKvFormat(const KvFormat& format) const override {
+    return retroinfer::CheckKvFormat(cpu::kKvElementTypes, format);
+  }
 
  private:
   CpuModelOps model_;

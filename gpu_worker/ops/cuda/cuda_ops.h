@@ -7,6 +7,7 @@
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/ops/attention/cuda/cuda_attention_ops.h"
 #include "gpu_worker/ops/block_cache/cuda/cuda_block_cache_ops.h"
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/index/cuda/cuda_index_ops.h"
 #include "gpu_worker/ops/model/cuda/cuda_model_ops.h"
 #include "gpu_worker/ops/ops.h"
@@ -25,6 +26,9 @@ class CudaOps final : public Ops {
   AttentionOps& attention() override { return attention_; }
   IndexOps& index() override { return index_; }
   BlockCacheOps& block_cache() override { return block_cache_; }
+  absl::Status CheckKvFormat(const KvFormat& format) const override {
+    return retroinfer::CheckKvFormat(cuda::kKvElementTypes, format);
+  }
 
  private:
   CudaOps(std::unique_ptr<cuda::LinearContext> linear,

@@ -11,14 +11,20 @@ namespace retroinfer::cuda {
 struct MetaRuns {
   const std::byte* bytes;
   size_t run_bytes;
-  size_t vector_bytes;
+  size_t value_sums_offset;
+  size_t entries_offset;
+  size_t centroid_bytes;   // of one centroid
+  size_t value_sum_bytes;  // of one value sum
   uint32_t num_layers;
   uint32_t num_heads;
 
   explicit MetaRuns(const MetaPoolView& pool)
       : bytes(pool.bytes.device_data()),
-        run_bytes(MetaPoolView::RunBytes(pool.geometry)),
-        vector_bytes(pool.geometry.vector_bytes()),
+        run_bytes(pool.run_bytes),
+        value_sums_offset(pool.value_sums_offset),
+        entries_offset(pool.entries_offset),
+        centroid_bytes(pool.geometry.format.centroid.vector_bytes(pool.geometry.head_dim)),
+        value_sum_bytes(pool.geometry.format.value_sum.vector_bytes(pool.geometry.head_dim)),
         num_layers(pool.geometry.num_layers),
         num_heads(pool.geometry.num_kv_heads) {}
 
@@ -27,11 +33,10 @@ struct MetaRuns {
            ((static_cast<size_t>(block) * num_layers + layer) * num_heads + head) * run_bytes;
   }
   __device__ const std::byte* ValueSums(MetaBlockId block, uint32_t layer, uint32_t head) const {
-    return Centroids(block, layer, head) + kClustersPerMetaBlock * vector_bytes;
+    return Centroids(block, layer, head) + value_sums_offset;
   }
   __device__ const MetaEntry* Entries(MetaBlockId block, uint32_t layer, uint32_t head) const {
-    return reinterpret_cast<const MetaEntry*>(Centroids(block, layer, head) +
-                                              2 * kClustersPerMetaBlock * vector_bytes);
+    return reinterpret_cast<const MetaEntry*>(Centroids(block, layer, head) + entries_offset);
   }
 };
 

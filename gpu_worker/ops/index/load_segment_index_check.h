@@ -18,7 +18,7 @@ inline absl::Status CheckLoadSegmentIndex(const LoadSegmentIndexArgs& args) {
                                args.num_tokens <= kPrefillSegmentTokens,
                            kOp, "needs a whole segment"));
   const SegmentLayout layout(geometry, args.num_tokens);
-  RETURN_IF_ERROR(CheckArg(args.extent.size() >= size_t{layout.first_kv_page} * kPageBytes, kOp,
+  RETURN_IF_ERROR(CheckArg(args.extent.size() >= layout.first_kv_page * layout.page_bytes, kOp,
                            "needs an extent that holds the segment's index"));
   return CheckArg(args.meta_blocks.size() == layout.num_clusters / kClustersPerMetaBlock, kOp,
                   "needs a meta block for each 64 clusters");

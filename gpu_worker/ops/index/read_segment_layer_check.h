@@ -12,19 +12,19 @@ inline absl::Status CheckReadSegmentLayer(const ReadSegmentLayerArgs& args) {
   constexpr char kOp[] = "read_segment_layer";
   const KvGeometry& geometry = args.geometry;
   RETURN_IF_ERROR(geometry.Validate());
-  RETURN_IF_ERROR(
-      CheckArg(args.layer < geometry.num_layers && args.out.num_kv_heads == geometry.num_kv_heads &&
-                   args.out.head_dim == geometry.head_dim && args.out.dtype == geometry.dtype,
-               kOp, "needs KV and layer of one geometry"));
+  RETURN_IF_ERROR(CheckArg(
+      args.layer < geometry.num_layers && args.out.num_kv_heads == geometry.num_kv_heads &&
+          args.out.head_dim == geometry.head_dim && args.out.dtype == geometry.format.prompt,
+      kOp, "needs KV and layer of one geometry"));
   RETURN_IF_ERROR(CheckArg(args.num_tokens > 0 && args.num_tokens % kDecodeSegmentTokens == 0 &&
                                args.num_tokens <= kPrefillSegmentTokens,
                            kOp, "needs a whole segment"));
   RETURN_IF_ERROR(CheckArg(
       args.first_token >= 0 && args.first_token + int64_t{args.num_tokens} <= args.out.capacity,
       kOp, "needs rows inside the layer's KV"));
-  return CheckArg(args.extent.size() >=
-                      size_t{SegmentLayout(geometry, args.num_tokens).first_kv_page} * kPageBytes,
-                  kOp, "needs an extent that holds the segment's index");
+  const SegmentLayout layout(geometry, args.num_tokens);
+  return CheckArg(args.extent.size() >= layout.first_kv_page * layout.page_bytes, kOp,
+                  "needs an extent that holds the segment's index");
 }
 
 }  // namespace retroinfer

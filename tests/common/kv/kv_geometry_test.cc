@@ -21,7 +21,7 @@ TEST(KvGeometryTest, PageHoldsTwiceTheTokensAtHalfTheHeadDim) {
   KvGeometry geometry = kLlama8b;
   geometry.head_dim = 64;
   EXPECT_EQ(geometry.tokens_per_page(), 8u);
-  geometry.dtype = DType::kF32;
+  geometry.format = kF32Kv;
   EXPECT_EQ(geometry.tokens_per_page(), 4u);
 }
 
@@ -33,7 +33,7 @@ TEST(KvGeometryTest, RefusesWhatThePagesCannotHold) {
   geometry.num_layers = 0;
   EXPECT_EQ(geometry.Validate().code(), absl::StatusCode::kInvalidArgument);
   geometry = kLlama8b;
-  geometry.dtype = DType::kF16;
+  geometry.format.page_vector_bytes = 3 * 512;  // three tokens
   EXPECT_EQ(geometry.Validate().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -39,7 +39,7 @@ class Surroundings {
     DataPlane::Format(plane_, header);
   }
 
-  KvGeometry geometry() const { return model_->config().geometry(DType::kBf16); }
+  KvGeometry geometry() const { return model_->config().geometry(kBf16Kv); }
   const ModelConfig& config() const { return model_->config(); }
   const Device& device() const { return *backend_.device; }
   EngineEnvironment environment() {

@@ -99,7 +99,7 @@ class FullPolicyTest : public testing::TestWithParam<test_support::BackendParam>
     return out;
   }
 
-  const KvGeometry geometry_{kLayers, kKvHeads, kHeadDim, DType::kBf16};
+  const KvGeometry geometry_{kLayers, kKvHeads, kHeadDim, kBf16Kv};
   std::unique_ptr<test_support::Backend> backend_;
   std::unique_ptr<DeviceData> data_;
   std::unique_ptr<KvMemory> memory_;

@@ -87,7 +87,7 @@ class SequenceSegmentsTest : public testing::TestWithParam<BackendParam> {
   }
   uint32_t SlotsUsed() { return SettledStats(*cache_, *backend_->stream).num_used_slots; }
 
-  const KvGeometry geometry_{kLayers, kKvHeads, kHeadDim, DType::kBf16};
+  const KvGeometry geometry_{kLayers, kKvHeads, kHeadDim, kBf16Kv};
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
   std::vector<std::byte> arena_;

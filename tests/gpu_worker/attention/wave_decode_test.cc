@@ -22,8 +22,8 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
   static constexpr uint32_t kArenaPages = 60'000;
 
   // A block cache of `num_slots`, and memory for a few sequences.
-  void SetUpMemory(DType dtype, uint32_t num_slots, uint32_t num_transient) {
-    geometry_ = {2, kKvHeads, kHeadDim, dtype};
+  void SetUpMemory(const KvFormat& format, uint32_t num_slots, uint32_t num_transient) {
+    geometry_ = {2, kKvHeads, kHeadDim, format};
     // What was there goes first: memory is mapped for the device once.
     decode_.reset();
     memory_.reset();
@@ -57,7 +57,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     std::vector<LayerKvImage> layers;
     for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       const StructuredKv kv(kKvHeads, num_tokens, kHeadDim, seed + 100 * layer);
-      layers.emplace_back(data_, kv.keys, kv.values, kKvHeads, kHeadDim, geometry_.dtype);
+      layers.emplace_back(data_, kv.keys, kv.values, kKvHeads, kHeadDim, geometry_.format.prompt);
     }
     sequences_.push_back(std::make_unique<WaveSequence>(*backend_, *memory_, std::move(layers),
                                                         num_tokens, dense_below));
@@ -150,11 +150,11 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
 };
 
 TEST_P(WaveDecodeTest, RetrievingEverythingIsFullAttention) {
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
-    SCOPED_TRACE(DTypeName(dtype));
+  for (const KvFormat& format : test_support::KvFormatsOf(*backend_)) {
+    SCOPED_TRACE(format.name);
     sequences_.clear();
     seeds_.clear();
-    SetUpMemory(dtype, 30'000, 64);
+    SetUpMemory(format, 30'000, 64);
     AddSequence(4 + 8192 + 2 * 1024 + 100, 1);
     // KV is the same, rounded or not; what is left is f32 arithmetic.
     EXPECT_LT(Error(0, kAll), Tolerance());
@@ -167,7 +167,7 @@ TEST_P(WaveDecodeTest, RetrievingEverythingIsFullAttention) {
 
 TEST_P(WaveDecodeTest, WhereAPageLiesChangesNothing) {
   // 100 slots and 50 transient ones: most pages are read in the arena.
-  SetUpMemory(DType::kBf16, 100, 50);
+  SetUpMemory(kBf16Kv, 100, 50);
   AddSequence(4 + 8192 + 100, 1);
   const auto cold = Step({0}, {});
   const auto warm = Step({0}, {});
@@ -179,7 +179,7 @@ TEST_P(WaveDecodeTest, WhereAPageLiesChangesNothing) {
 }
 
 TEST_P(WaveDecodeTest, EstimationLowersTheError) {
-  SetUpMemory(DType::kBf16, 8'000, 64);
+  SetUpMemory(kBf16Kv, 8'000, 64);
   AddSequence(4 + 8192 + 1024 + 70, 3);
   // The defaults, but for the floors, which would hide the ratios at this length.
   const SelectionRatios with{.min_retrieved = 0};
@@ -194,7 +194,7 @@ TEST_P(WaveDecodeTest, EstimationLowersTheError) {
 }
 
 TEST_P(WaveDecodeTest, ARowDoesNotDependOnTheBatch) {
-  SetUpMemory(DType::kBf16, 8'000, 2'000);
+  SetUpMemory(kBf16Kv, 8'000, 2'000);
   AddSequence(4 + 8192 + 1024 + 70, 3);
   AddSequence(500, 4);  // no index
   AddSequence(3000, 5, 1000);
@@ -210,7 +210,7 @@ TEST_P(WaveDecodeTest, ARowDoesNotDependOnTheBatch) {
 }
 
 TEST_P(WaveDecodeTest, WithoutAnIndexItIsExact) {
-  SetUpMemory(DType::kF32, 100, 100);
+  SetUpMemory(kF32Kv, 100, 100);
   AddSequence(500, 4);
   AddSequence(3, 6);
   EXPECT_LT(Error(0, {}), Tolerance());
@@ -219,7 +219,7 @@ TEST_P(WaveDecodeTest, WithoutAnIndexItIsExact) {
 }
 
 TEST_P(WaveDecodeTest, CountsTheBytesOfAStep) {
-  SetUpMemory(DType::kBf16, 8'000, 64);
+  SetUpMemory(kBf16Kv, 8'000, 64);
   AddSequence(4 + 8192 + 70, 3);  // 512 clusters: 64 retrieved, 119 estimated
   Step({0}, {});
   const BlockCacheCounters counters = Stats().counters;

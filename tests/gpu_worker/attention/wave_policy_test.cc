@@ -196,7 +196,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
     EXPECT_EQ(SettledStats(*cache_, *backend_->stream).num_used_slots, 0u);
   }
 
-  const KvGeometry geometry_{kLayers, kKvHeads, kHeadDim, DType::kBf16};
+  const KvGeometry geometry_{kLayers, kKvHeads, kHeadDim, kBf16Kv};
   // Of f32 sums; where activations are bf16, of rounding queries and outputs.
   double Tolerance() const {
     return backend_->ops->model().activation_dtype() == DType::kBf16 ? 1.0 / 128 : 1e-5;

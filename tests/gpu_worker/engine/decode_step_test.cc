@@ -25,7 +25,7 @@ class DecodeStepTest : public testing::TestWithParam<test_support::BackendParam>
     Stream& stream = *backend_->stream;
     model_ = test_support::LoadGoldenModel(*backend_, "llama-d64-untied-bf16", 64, kMaxBatch);
     const ModelConfig& config = model_->config();
-    const KvGeometry geometry = config.geometry(DType::kBf16);
+    const KvGeometry geometry = config.geometry(kBf16Kv);
     memory_ = KvMemory::Create(device, {.geometry = geometry,
                                         .dense_blocks = 64,
                                         .meta_blocks = 0,

@@ -12,7 +12,7 @@ namespace {
 
 TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   constexpr uint32_t kArenaPages = 1024, kSlots = 64;
-  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const KvGeometry geometry{1, 1, 64, kBf16Kv};
   const auto backend = test_support::AvailableBackends().front().create();
   test_support::FakeSegmentStore store(geometry, kArenaPages);
   test_support::DataPlaneMemory plane(kSlots, 256, 64, kArenaPages);

@@ -20,15 +20,15 @@ using test_support::RandomPrompt;
 
 constexpr int64_t kDenseBelow = 2048;
 
-InProcessWorkerOptions SmallModel(DType kv_dtype) {
+InProcessWorkerOptions SmallModel(const KvFormat& kv_format) {
   InProcessWorkerOptions options;
   options.model_folder =
       std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
   options.context_length = 131072;
   options.max_model_len = 12288;
   options.wave_index.dense_below = kDenseBelow;
-  options.kv_dtype = kv_dtype;
-  options.precision = kv_dtype == DType::kF32 ? ComputePrecision::kF32 : ComputePrecision::kBf16;
+  options.kv_format = kv_format;
+  options.precision = kv_format == kF32Kv ? ComputePrecision::kF32 : ComputePrecision::kBf16;
   return options;
 }
 
@@ -43,7 +43,7 @@ int64_t SegmentedTokens(int64_t length) {
 
 class PrefixReuseTest : public testing::Test {
  protected:
-  explicit PrefixReuseTest(InProcessWorkerOptions options = SmallModel(DType::kBf16))
+  explicit PrefixReuseTest(InProcessWorkerOptions options = SmallModel(kBf16Kv))
       : worker_(std::move(options)) {}
 
   std::vector<int32_t> Prompt(int64_t length, uint64_t seed) {
@@ -128,7 +128,7 @@ TEST_F(PrefixReuseTest, AHitGivesWhatAColdRunGives) {
 
 class ExactPrefixReuseTest : public PrefixReuseTest {
  protected:
-  ExactPrefixReuseTest() : PrefixReuseTest(SmallModel(DType::kF32)) {}
+  ExactPrefixReuseTest() : PrefixReuseTest(SmallModel(kF32Kv)) {}
 };
 
 TEST_F(ExactPrefixReuseTest, AHitGivesWhatAColdRunGivesInF32) {
@@ -277,7 +277,7 @@ TEST_F(PrefixReuseTest, WithoutAStorePolicyFullDoesWithoutTheCache) {
 }
 
 InProcessWorkerOptions LittleArena() {
-  InProcessWorkerOptions options = SmallModel(DType::kBf16);
+  InProcessWorkerOptions options = SmallModel(kBf16Kv);
   options.arena_bytes = size_t{12} << 20;
   return options;
 }

@@ -254,7 +254,7 @@ TEST_P(GoldenScoresTest, AreThoseOfThePlainModel) {
   options.model_folder = test_support::GoldenModelFolder(GetParam());
   options.max_model_len = 256;
   options.precision = ComputePrecision::kF32;
-  options.kv_dtype = DType::kF32;
+  options.kv_format = kF32Kv;
   InProcessWorker worker(options);
   GenerationRequest request = Scoring(worker, golden.prompt, {golden.forced}, PolicyKind::kFull);
   request.num_prompt_logprobs = 0;

@@ -381,7 +381,7 @@ TEST_F(LocalEngineTest, DrainCancelsWhatIsStillThereAtItsDeadline) {
 InProcessWorkerOptions ExactArithmetic() {
   InProcessWorkerOptions options = SmallModel();
   options.precision = ComputePrecision::kF32;
-  options.kv_dtype = DType::kF32;
+  options.kv_format = kF32Kv;
   return options;
 }
 

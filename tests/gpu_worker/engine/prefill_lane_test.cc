@@ -49,7 +49,7 @@ class PrefillLaneTest : public testing::TestWithParam<test_support::BackendParam
   void SetUp() override {
     backend_ = GetParam().create();
     model_ = test_support::LoadGoldenModel(*backend_, "qwen3-d64-untied-f32", kMaxRows, 1);
-    const KvGeometry geometry = model_->config().geometry(DType::kF32);
+    const KvGeometry geometry = model_->config().geometry(kF32Kv);
     auto lane = PrefillLane::Create({.device = backend_->device.get(),
                                      .ops = backend_->ops.get(),
                                      .stream = backend_->stream.get(),

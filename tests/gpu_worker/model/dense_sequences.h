@@ -18,12 +18,12 @@ namespace retroinfer::test_support {
 // [i * blocks_per_sequence, ...) of the pool.
 class DenseSequences {
  public:
-  DenseSequences(Backend& backend, const ModelConfig& config, DType kv_dtype, int num_sequences,
-                 int64_t max_tokens)
+  DenseSequences(Backend& backend, const ModelConfig& config, const KvFormat& kv_format,
+                 int num_sequences, int64_t max_tokens)
       : backend_(backend),
         data_(backend),
         config_(config),
-        geometry_(config.geometry(kv_dtype)),
+        geometry_(config.geometry(kv_format)),
         blocks_per_sequence_(1 + (max_tokens + kDenseBlockTokens - 1) / kDenseBlockTokens),
         lengths_(num_sequences, 0) {
     const auto num_blocks = static_cast<size_t>(num_sequences * blocks_per_sequence_);

@@ -94,7 +94,7 @@ TEST(ModelConfigTest, Llama31) {
   EXPECT_FALSE(config->qk_norm);
   EXPECT_EQ(config->dtype, DType::kBf16);
   EXPECT_THAT(config->eos_token_ids, ElementsAre(128001, 128008, 128009));
-  EXPECT_EQ(config->geometry(DType::kBf16), (KvGeometry{32, 8, 128, DType::kBf16}));
+  EXPECT_EQ(config->geometry(kBf16Kv), (KvGeometry{32, 8, 128, kBf16Kv}));
 }
 
 TEST(ModelConfigTest, Qwen25) {

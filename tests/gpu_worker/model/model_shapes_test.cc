@@ -21,7 +21,7 @@ TEST(ModelShapesTest, EveryShapeHasAUsableGeometry) {
   for (const char* name : {"llama-3-8b", "llama-3.1-8b", "qwen2.5-7b", "tiny"}) {
     const auto config = NamedModelShape(name);
     ASSERT_TRUE(config.ok()) << name;
-    EXPECT_TRUE(config->geometry(DType::kBf16).Validate().ok()) << name;
+    EXPECT_TRUE(config->geometry(kBf16Kv).Validate().ok()) << name;
     EXPECT_EQ(config->num_query_heads % config->num_kv_heads, 0u) << name;
   }
 }

@@ -39,22 +39,22 @@ class Runner {
     model = *std::move(loaded);
   }
 
-  DType kv_dtype() const { return is_f32 ? DType::kF32 : DType::kBf16; }
+  KvFormat kv_format() const { return is_f32 ? kF32Kv : kBf16Kv; }
   // What the task sets: f32 follows Hugging Face to rounding, bf16 to its 8 bits of mantissa.
   double tolerance() const { return is_f32 ? 1e-4 : 2e-2; }
 
   // The KV of one layer, poisoned, with room for `capacity` tokens.
   LayerKv NewLayerKv(int64_t capacity) {
-    const KvGeometry geometry = golden.config.geometry(kv_dtype());
+    const KvGeometry geometry = golden.config.geometry(kv_format());
     const size_t bytes =
-        static_cast<size_t>(capacity) * geometry.num_kv_heads * geometry.vector_bytes();
+        static_cast<size_t>(capacity) * geometry.num_kv_heads * geometry.prompt_vector_bytes();
     kv_buffer = data.Upload(std::vector<float>(2 * bytes / sizeof(float), test_support::kNan));
     return {.keys = kv_buffer.bytes().device_data(),
             .values = kv_buffer.bytes().device_data() + bytes,
             .num_kv_heads = geometry.num_kv_heads,
             .head_dim = geometry.head_dim,
             .capacity = capacity,
-            .dtype = geometry.dtype};
+            .dtype = geometry.format.prompt};
   }
 
   // Prefills `prompt` layer by layer in chunks of these sizes (the last one repeats), hands each
@@ -190,7 +190,7 @@ TEST_P(TransformerGoldenTest, TheLastLayerMayComputeLastRowsOnly) {
 TEST_P(TransformerGoldenTest, DecodeAfterPrefillEqualsHuggingFace) {
   const GoldenModel& golden = run_.golden;
   ASSERT_EQ(golden.forced.size(), 64u);
-  DenseSequences dense(*run_.backend, golden.config, run_.kv_dtype(), 1, 200);
+  DenseSequences dense(*run_.backend, golden.config, run_.kv_format(), 1, 200);
   run_.Prefill(golden.prompt, {128}, &dense);
   double worst = 0;
   for (size_t step = 0; step < golden.forced.size(); ++step) {
@@ -204,7 +204,7 @@ TEST_P(TransformerGoldenTest, DecodeAfterPrefillEqualsHuggingFace) {
 
 TEST_P(TransformerGoldenTest, DecodeFromTheFirstTokenEqualsHuggingFace) {
   const GoldenModel& golden = run_.golden;
-  DenseSequences dense(*run_.backend, golden.config, run_.kv_dtype(), 1, 200);
+  DenseSequences dense(*run_.backend, golden.config, run_.kv_format(), 1, 200);
   for (size_t token = 0; token < golden.prompt.size(); ++token) {
     const auto logits = run_.Decode(dense, {0}, {golden.prompt[token]});
     for (size_t row = 0; row < golden.prefill_positions.size(); ++row) {
@@ -220,7 +220,7 @@ TEST_P(TransformerGoldenTest, AWarmDecodeStepAllocatesInMatrixProductsOnly) {
   const GoldenModel& golden = run_.golden;
   constexpr int64_t kAllocationsPerProduct = 16;
   const int64_t num_products = 6 * golden.config.num_layers + 1;
-  DenseSequences dense(*run_.backend, golden.config, run_.kv_dtype(), 3, 200);
+  DenseSequences dense(*run_.backend, golden.config, run_.kv_format(), 3, 200);
   for (size_t step = 0; step < 10; ++step) {
     const int32_t token = golden.forced[step];
     run_.Decode(dense, {0, 1, 2}, {token, token, token});
@@ -239,7 +239,7 @@ TEST_P(TransformerGoldenTest, RowsOfABatchDoNotInfluenceEachOther) {
                                 golden.prompt.end());
   };
   std::vector<std::vector<float>> together(lengths.size());
-  DenseSequences batched(*run_.backend, golden.config, run_.kv_dtype(), 3, 200);
+  DenseSequences batched(*run_.backend, golden.config, run_.kv_format(), 3, 200);
   for (size_t i = 0; i < lengths.size(); ++i) {
     run_.Prefill(prompt_of(i), {128}, &batched, static_cast<int>(i));
   }
@@ -256,7 +256,7 @@ TEST_P(TransformerGoldenTest, RowsOfABatchDoNotInfluenceEachOther) {
     }
   }
   for (size_t i = 0; i < lengths.size(); ++i) {
-    DenseSequences single(*run_.backend, golden.config, run_.kv_dtype(), 1, 200);
+    DenseSequences single(*run_.backend, golden.config, run_.kv_format(), 1, 200);
     run_.Prefill(prompt_of(i), {128}, &single);
     std::vector<float> alone;
     for (size_t step = 0; step < kSteps; ++step) {

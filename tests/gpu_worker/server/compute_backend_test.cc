@@ -14,9 +14,9 @@ WorkerOptions WithTypes(const char* compute, const char* kv) {
 }
 
 TEST(ComputeBackendTest, KvPagesFollowTheComputationUnlessToldOtherwise) {
-  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "auto"))->kv_dtype, DType::kBf16);
-  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "auto"))->kv_dtype, DType::kF32);
-  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "bf16"))->kv_dtype, DType::kBf16);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "auto"))->kv_format, kBf16Kv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "auto"))->kv_format, kF32Kv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "bf16"))->kv_format, kBf16Kv);
   EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "bf16"))->compute_dtype, DType::kF32);
   EXPECT_EQ(CreateCpuBackend(WithTypes("bf16", "auto"))->device->info().backend, "cpu");
 }

@@ -27,7 +27,7 @@ v1::AttachWorkerRequest Request() {
   request.mutable_geometry()->set_num_layers(kvstore::kTinyGeometry.num_layers);
   request.mutable_geometry()->set_num_kv_heads(kvstore::kTinyGeometry.num_kv_heads);
   request.mutable_geometry()->set_head_dim(kvstore::kTinyGeometry.head_dim);
-  request.mutable_geometry()->set_dtype(v1::DATA_TYPE_BF16);
+  request.mutable_geometry()->set_kv_format(2);
   request.set_model_fingerprint("model");
   request.set_num_slots(16);
   request.set_log_capacity(64);
@@ -183,7 +183,7 @@ TEST(StoreClientTest, ManySegmentsComeBackInManyParts) {
   v1::AttachWorkerRequest attach = Request();
   attach.mutable_geometry()->set_num_layers(1);
   attach.mutable_geometry()->set_num_kv_heads(1);
-  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const KvGeometry geometry{1, 1, 64, kBf16Kv};
   const std::string target = "unix:" + folder.path() + "/kv_store.sock";
   auto client = std::make_unique<StoreClient>(target, GoOn);
   auto memory = client->Attach(attach, kLong);

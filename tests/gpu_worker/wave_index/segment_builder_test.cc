@@ -63,8 +63,9 @@ class SegmentBuilderTest : public testing::TestWithParam<BackendParam> {
       for (uint32_t i = 0; i < entries[c].num_tokens; ++i) {
         const uint32_t per_page = geometry_.tokens_per_page();
         const std::byte* at = extent + size_t{entries[c].first_page + i / per_page} * kPageBytes +
-                              i % per_page * geometry_.vector_bytes();
-        const auto key = FromBytes(std::span(at, geometry_.vector_bytes()), geometry_.dtype);
+                              i % per_page * geometry_.page().vector_bytes;
+        const auto key =
+            FromBytes(std::span(at, geometry_.page().vector_bytes), geometry_.format.token.element);
         for (size_t j = 0; j < key.size(); ++j) sums[j] += key[j];
       }
     }
@@ -86,7 +87,7 @@ class SegmentBuilderTest : public testing::TestWithParam<BackendParam> {
   }
 
   static constexpr size_t kArenaPages = 20'000;
-  const KvGeometry geometry_{2, 2, 64, DType::kBf16};
+  const KvGeometry geometry_{2, 2, 64, kBf16Kv};
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
   std::vector<std::byte> arena_;
@@ -127,7 +128,7 @@ TEST_P(SegmentBuilderTest, BuildsLayerByLayerFromAPrompt) {
     EXPECT_EQ(header.version, kSegmentVersion);
     EXPECT_EQ(header.num_tokens, target.num_tokens);
     EXPECT_EQ(header.num_clusters, target.num_tokens / 16);
-    EXPECT_EQ(header.dtype, static_cast<uint32_t>(DType::kBf16));
+    EXPECT_EQ(header.format, 2u);
     EXPECT_EQ(header.token_begin, static_cast<uint64_t>(target.token_begin));
     EXPECT_LE(header.used_pages, target.extent.num_pages);
     EXPECT_GE(header.used_pages, SegmentLayout(geometry_, target.num_tokens).first_kv_page +

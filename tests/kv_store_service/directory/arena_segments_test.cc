@@ -220,9 +220,9 @@ TEST_F(DeclarationTest, RefusesWhatDoesNotFitAndIsEmptyThen) {
 }
 
 TEST(CheckGeometryTest, RefusesSegmentsThatCannotBeCounted) {
-  EXPECT_TRUE(CheckGeometry({32, 8, 128, DType::kBf16}).ok());
-  EXPECT_FALSE(CheckGeometry({1024, 1024, 128, DType::kF32}).ok());
-  EXPECT_FALSE(CheckGeometry({0, 8, 128, DType::kBf16}).ok());
+  EXPECT_TRUE(CheckGeometry({32, 8, 128, kBf16Kv}).ok());
+  EXPECT_FALSE(CheckGeometry({1024, 1024, 128, kF32Kv}).ok());
+  EXPECT_FALSE(CheckGeometry({0, 8, 128, kBf16Kv}).ok());
 }
 
 }  // namespace

@@ -42,8 +42,8 @@ TEST(SegmentChecksTest, NamesLeadAndAreAChainWithOrWithoutTokens) {
 }
 
 TEST(SegmentChecksTest, SegmentsThatCannotBeCounted) {
-  EXPECT_TRUE(CheckGeometry({32, 8, 128, DType::kBf16}).ok());
-  EXPECT_FALSE(CheckGeometry({1024, 1024, 128, DType::kF32}).ok());
+  EXPECT_TRUE(CheckGeometry({32, 8, 128, kBf16Kv}).ok());
+  EXPECT_FALSE(CheckGeometry({1024, 1024, 128, kF32Kv}).ok());
 }
 
 }  // namespace

@@ -25,13 +25,13 @@ class StateFileTest : public testing::Test {
 TEST_F(StateFileTest, KeepsWhatWasWritten) {
   EXPECT_EQ(file_.Read(), std::nullopt);
   const std::string fingerprint("\0\xff binary", 9);
-  ASSERT_TRUE(file_.Write({1, 2, {32, 8, 64, DType::kF32}, "old"}).ok());
-  ASSERT_TRUE(file_.Write({1234, 1 << 30, {32, 8, 128, DType::kBf16}, fingerprint}).ok());
+  ASSERT_TRUE(file_.Write({1, 2, {32, 8, 64, kF32Kv}, "old"}).ok());
+  ASSERT_TRUE(file_.Write({1234, 1 << 30, {32, 8, 128, kBf16Kv}, fingerprint}).ok());
   const auto note = file_.Read();
   ASSERT_TRUE(note.has_value());
   EXPECT_EQ(note->worker_pid, 1234);
   EXPECT_EQ(note->arena_bytes, 1u << 30);
-  EXPECT_EQ(note->geometry, (KvGeometry{32, 8, 128, DType::kBf16}));
+  EXPECT_EQ(note->geometry, (KvGeometry{32, 8, 128, kBf16Kv}));
   EXPECT_EQ(note->model_fingerprint, fingerprint);
   file_.Remove();
   file_.Remove();
@@ -39,14 +39,18 @@ TEST_F(StateFileTest, KeepsWhatWasWritten) {
 }
 
 TEST_F(StateFileTest, IgnoresWhatItDoesNotUnderstand) {
-  ASSERT_TRUE(file_.Write({1, 2, {32, 8, 64, DType::kF32}, "f"}).ok());
+  ASSERT_TRUE(file_.Write({1, 2, {32, 8, 64, kF32Kv}, "f"}).ok());
   std::string good;
   {
     std::ifstream in(path_);
     good.assign(std::istreambuf_iterator<char>(in), {});
   }
+  // As written before formats had a description of their own.
+  ASSERT_NE(good.find("\ndtype 1\n"), std::string::npos) << good;
+  std::string unknown = good;
+  unknown.replace(unknown.find("dtype 1"), 7, "dtype 9");
   for (const std::string& text :
-       {std::string(), std::string("garbage"), std::string(100'000, 'x'), good.substr(5),
+       {unknown, std::string(), std::string("garbage"), std::string(100'000, 'x'), good.substr(5),
         good.substr(0, good.size() / 2), "retroinfer-store-state 2\n" + good,
         good.substr(0, good.size() - 2), good.substr(0, good.size() - 2) + "x\n"}) {
     std::ofstream(path_, std::ios::trunc) << text;

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "common/hash/sha256.h"
 #include "tests/kv_store_service/random_seed.h"
 #include "tests/kv_store_service/segment_writer.h"
 
@@ -37,6 +38,32 @@ class SegmentImageTest : public testing::Test {
   uint32_t used_pages_;
 };
 
+// Digests of what was written before formats had a description of their own: folders on disks have
+// such bytes.
+TEST(SegmentBytesTest, ImagesOfTheFirstFormatsStayAsTheyWere) {
+  struct Case {
+    KvGeometry geometry;
+    uint32_t num_tokens;
+    const char* digest;
+  };
+  for (const Case& c : {Case{{2, 2, 64, kBf16Kv},
+                             1024,
+                             "8c8403b75aa4195fe01b7ce4ad59d5cfd0426079414d6bcb74e30c8b4eeb38e4"},
+                        Case{{1, 3, 128, kBf16Kv},
+                             8192,
+                             "759e8db8a028f69a40a2b6d0ca9b40e6ef171156cc906c3a9f9d7d08739f456a"},
+                        Case{{2, 1, 128, kF32Kv},
+                             2048,
+                             "1bc938070fd8df2ac2e1ba64c73e1f3046a979ff590a1c5934a9f9435bd0fa91"}}) {
+    const SegmentLayout layout(c.geometry, c.num_tokens);
+    std::vector<std::byte> bytes(layout.max_pages * size_t{2048});
+    WriteSegment(bytes, c.geometry, 4, c.num_tokens);
+    common::Sha256 digest("image");
+    digest.Add(std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+    EXPECT_EQ(digest.Finish().ToHex(), c.digest) << c.geometry.format.name;
+  }
+}
+
 TEST_F(SegmentImageTest, ReadsWhatWasWritten) {
   const auto image = Read();
   ASSERT_TRUE(image.ok()) << image.status();
@@ -61,7 +88,8 @@ TEST_F(SegmentImageTest, RefusesEveryWrongHeaderField) {
   damaged("num_layers", [](SegmentHeader& h) { h.num_layers = 3; });
   damaged("num_kv_heads", [](SegmentHeader& h) { h.num_kv_heads = 1; });
   damaged("head_dim", [](SegmentHeader& h) { h.head_dim = 128; });
-  damaged("dtype", [](SegmentHeader& h) { h.dtype = 1; });
+  damaged("KV format is 1 (f32), needs 2 (bf16)", [](SegmentHeader& h) { h.format = 1; });
+  damaged("KV format is 9 (unknown)", [](SegmentHeader& h) { h.format = 9; });
   damaged("token_begin", [](SegmentHeader& h) { h.token_begin = 1028; });
   damaged("used_pages", [](SegmentHeader& h) { h.used_pages = 1; });
   damaged("used_pages", [&](SegmentHeader& h) { h.used_pages = layout_.max_pages + 1; });

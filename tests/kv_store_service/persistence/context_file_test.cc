@@ -7,13 +7,14 @@
 #include <cstdio>
 #include <memory>
 
+#include "common/hash/sha256.h"
 #include "common/kv/segment_layout.h"
 #include "common/status/error_reason.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
-constexpr KvGeometry kGeometry{2, 2, 64, DType::kBf16};
+constexpr KvGeometry kGeometry{2, 2, 64, kBf16Kv};
 
 ContextFileHeader MakeHeader(uint64_t num_segments = 2) {
   ContextFileHeader header;
@@ -103,6 +104,23 @@ TEST_F(ContextFileTest, AnErrorOfTheSinkEndsTheFile) {
   ContextFileHeader header;
   header.sink_token_ids = {1, 2, 3, 4};
   EXPECT_EQ(writer.Begin(header).code(), absl::StatusCode::kCancelled);
+}
+
+// Files that were exported before formats had a description of their own can be imported.
+TEST_F(ContextFileTest, FilesOfTheFirstFormatsStayAsTheyWere) {
+  common::Sha256 digest("file");
+  digest.Add(MakeFile());
+  EXPECT_EQ(digest.Finish().ToHex(),
+            "6bc39d28a798fe991594db9ff0d6ad86d80e6046d3fae0c2aaf683a29e5878b2");
+}
+
+TEST_F(ContextFileTest, AFormatThatIsNotKnownIsRefusedByItsNumber) {
+  ContextFileHeader header = MakeHeader();
+  header.geometry.format.id = static_cast<KvFormatId>(99);
+  const absl::Status status = ParseContextFileHeader(MakeFile(header)).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+  EXPECT_EQ(common::ReasonOf(status).reason, kWrongFormatReason);
+  EXPECT_NE(status.message().find("KV format 99 is not known"), absl::string_view::npos) << status;
 }
 
 // All checksums of these files are right: somebody has written them so.

@@ -19,7 +19,7 @@ class KvStoreRpcTest : public testing::Test {
     request.mutable_geometry()->set_num_layers(kTinyGeometry.num_layers);
     request.mutable_geometry()->set_num_kv_heads(kTinyGeometry.num_kv_heads);
     request.mutable_geometry()->set_head_dim(kTinyGeometry.head_dim);
-    request.mutable_geometry()->set_dtype(v1::DATA_TYPE_BF16);
+    request.mutable_geometry()->set_kv_format(2);
     request.set_model_fingerprint("model");
     request.set_num_slots(16);
     request.set_log_capacity(64);
@@ -54,6 +54,16 @@ class KvStoreRpcTest : public testing::Test {
   uint64_t call_number_ = 0;
 };
 
+// The numbers on the wire are those that workers sent when the field was an enum of element types.
+TEST(KvGeometryMessageTest, KeepsItsBytes) {
+  v1::KvGeometry geometry;
+  geometry.set_num_layers(2);
+  geometry.set_num_kv_heads(2);
+  geometry.set_head_dim(64);
+  geometry.set_kv_format(2);
+  EXPECT_EQ(geometry.SerializeAsString(), std::string("\x08\x02\x10\x02\x18\x40\x20\x02"));
+}
+
 TEST_F(KvStoreRpcTest, CarriesASequenceFromReservationToRelease) {
   const auto reserved = Reserve(5, 2);
   ASSERT_EQ(reserved.extents_size(), 2);
@@ -78,7 +88,7 @@ TEST_F(KvStoreRpcTest, CarriesASequenceFromReservationToRelease) {
   EXPECT_TRUE(stats.worker_attached());
   EXPECT_EQ(stats.worker_pid(), 77);
   EXPECT_EQ(stats.geometry().head_dim(), 64u);
-  EXPECT_EQ(stats.geometry().dtype(), v1::DATA_TYPE_BF16);
+  EXPECT_EQ(stats.geometry().kv_format(), 2u);
   EXPECT_EQ(stats.model_fingerprint(), "model");
   EXPECT_EQ(stats.committed_segments(), 1u);
   EXPECT_EQ(stats.reserved_extents(), 1u);
@@ -142,6 +152,10 @@ TEST_F(KvStoreRpcTest, ReturnsTheStoresErrors) {
   v1::AttachWorkerResponse attached;
   EXPECT_EQ(rpc_.AttachWorker(nullptr, &attach, &attached).error_code(),
             grpc::StatusCode::INVALID_ARGUMENT);
+  attach.mutable_geometry()->set_kv_format(99);
+  const grpc::Status unknown = rpc_.AttachWorker(nullptr, &attach, &attached);
+  EXPECT_EQ(unknown.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_NE(unknown.error_message().find("KV format 99 is not known"), std::string::npos);
   v1::DetachWorkerRequest detach;
   v1::DetachWorkerResponse detached;
   EXPECT_EQ(rpc_.DetachWorker(nullptr, &detach, &detached).error_code(),

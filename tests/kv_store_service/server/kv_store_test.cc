@@ -290,7 +290,7 @@ TEST_F(KvStoreTest, RefusesParametersOutsideTheirLimits) {
     EXPECT_EQ(store_->Attach(parameters).status().code(), absl::StatusCode::kInvalidArgument);
   };
   refused([](auto& p) { p.geometry.head_dim = 96; });
-  refused([](auto& p) { p.geometry.dtype = static_cast<DType>(0); });
+  refused([](auto& p) { p.geometry.format.page_vector_bytes = 100; });
   refused([](auto& p) { p.model_fingerprint.clear(); });
   refused([](auto& p) { p.model_fingerprint.assign(65, 'x'); });
   refused([](auto& p) { p.log_capacity = 63; });

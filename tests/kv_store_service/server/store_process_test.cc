@@ -95,7 +95,7 @@ TEST_F(StoreProcessTest, AWorkerWithABadGeometryIsRefused) {
   options.geometry.head_dim = 80;
   EXPECT_EQ(StoreLink::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
   options = LinkOptions();
-  options.geometry = {1024, 1024, 128, DType::kF32};
+  options.geometry = {1024, 1024, 128, kF32Kv};
   EXPECT_EQ(StoreLink::Connect(options).status().code(), absl::StatusCode::kInvalidArgument);
   options = LinkOptions();
   options.log_capacity = 100;
@@ -324,7 +324,7 @@ TEST_F(StoreProcessTest, ARestartedStoreTurnsOtherModelsAwayWhileItWaits) {
   request.mutable_geometry()->set_num_layers(4);
   request.mutable_geometry()->set_num_kv_heads(2);
   request.mutable_geometry()->set_head_dim(64);
-  request.mutable_geometry()->set_dtype(v1::DATA_TYPE_BF16);
+  request.mutable_geometry()->set_kv_format(2);
   request.set_model_fingerprint("another");
   request.set_log_capacity(64);
   request.set_request_capacity(64);

@@ -135,7 +135,7 @@ TEST_F(StoreServerTest, RefusesAFolderThatAnotherStoreUses) {
 TEST_F(StoreServerTest, CanBeStoppedWhileItWaitsForAWorker) {
   { ASSERT_TRUE(Start().ok()); }
   ASSERT_TRUE(StateFile(options_.socket_dir + "/kv_store.state")
-                  .Write({::getpid(), 1 << 20, {1, 1, 64, DType::kF32}, "model"})
+                  .Write({::getpid(), 1 << 20, {1, 1, 64, kF32Kv}, "model"})
                   .ok());
   const auto mark = common::WorkerMark::Hold(options_.socket_dir);
   ASSERT_TRUE(mark.ok()) << mark.status();

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/log/check.h"
 #include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -255,11 +256,15 @@ void BeginAttention(DType dtype, uint32_t head_dim, int32_t group, const float* 
 
 void AttendChunk(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
   if (chunk.num_tokens == 0) return;
-  if (state.dtype == DType::kF32) {
-    HWY_DYNAMIC_DISPATCH(AttendF32)(chunk, next, state);
-  } else {
-    HWY_DYNAMIC_DISPATCH(AttendBf16)(chunk, next, state);
+  switch (state.dtype) {
+    case DType::kF32:
+      return HWY_DYNAMIC_DISPATCH(AttendF32)(chunk, next, state);
+    case DType::kBf16:
+      return HWY_DYNAMIC_DISPATCH(AttendBf16)(chunk, next, state);
+    case DType::kF16:
+      break;
   }
+  RI_CHECK(false);  // CheckKvFormat() lets no other type through.
 }
 
 void ReadAccumulator(const AttentionState& state, int32_t g, float* out) {

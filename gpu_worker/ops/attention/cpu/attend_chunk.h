@@ -16,8 +16,8 @@ inline constexpr uint32_t kMaxHeadDim = 128;
 // Where the keys and values of up to kChunkTokens tokens lie, in any order.
 struct AttentionChunk {
   int32_t num_tokens = 0;
-  std::array<const std::byte*, kChunkTokens> keys;    // [head_dim] KV dtype each
-  std::array<const std::byte*, kChunkTokens> values;  // [head_dim] KV dtype each
+  std::array<const std::byte*, kChunkTokens> keys;    // [head_dim] of the state's dtype each
+  std::array<const std::byte*, kChunkTokens> values;  // the same
 };
 
 // The running softmax of the query heads that share a KV head: sum_g = sum_i exp(x_gi - max_g) and

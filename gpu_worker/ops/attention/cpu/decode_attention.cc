@@ -11,6 +11,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/attention/cpu/attend_chunk.h"
 #include "gpu_worker/ops/attention/decode_attention_check.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -74,17 +75,17 @@ struct Plan {
 class ChunkFeeder {
  public:
   ChunkFeeder(const KvGeometry& geometry, AttentionState& state)
-      : vector_bytes_(geometry.vector_bytes()),
-        tokens_per_page_(static_cast<int32_t>(geometry.tokens_per_page())),
+      : page_(geometry.page()),
+        tokens_per_page_(static_cast<int32_t>(page_.tokens)),
         state_(state) {}
 
   // Adds the first `num_tokens` tokens of a page.
   void AddPage(const std::byte* page, int32_t num_tokens) {
-    const std::byte* values = page + static_cast<size_t>(tokens_per_page_) * vector_bytes_;
+    const std::byte* values = page + page_.values_offset;
     for (int32_t t = 0; t < num_tokens; ++t) {
       AttentionChunk& chunk = chunks_[filling_];
       const auto place = static_cast<size_t>(chunk.num_tokens++);
-      const size_t offset = static_cast<size_t>(t) * vector_bytes_;
+      const size_t offset = static_cast<size_t>(t) * page_.vector_bytes;
       chunk.keys[place] = page + offset;
       chunk.values[place] = values + offset;
       if (chunk.num_tokens == kChunkTokens) Rotate();
@@ -92,7 +93,7 @@ class ChunkFeeder {
   }
   // Adds the first `num_tokens` tokens of consecutive pages.
   void AddPages(const std::byte* pages, int32_t num_tokens) {
-    for (; num_tokens > 0; num_tokens -= tokens_per_page_, pages += kPageBytes) {
+    for (; num_tokens > 0; num_tokens -= tokens_per_page_, pages += page_.bytes) {
       AddPage(pages, std::min(num_tokens, tokens_per_page_));
     }
   }
@@ -110,7 +111,7 @@ class ChunkFeeder {
     filling_ = 1 - filling_;
   }
 
-  const size_t vector_bytes_;
+  const PageLayout page_;
   const int32_t tokens_per_page_;
   AttentionState& state_;
   std::array<AttentionChunk, 2> chunks_;
@@ -149,8 +150,8 @@ void AttendPart(const Plan& plan, int64_t sequence_head, int64_t part) {
   const auto* queries = reinterpret_cast<const float*>(plan.args->queries.Rows(sequence, 1).data) +
                         kv_head * plan.group * plan.head_dim;
   AttentionState state;
-  BeginAttention(geometry.dtype, plan.head_dim, static_cast<int32_t>(plan.group), queries,
-                 plan.args->scale, state);
+  BeginAttention(geometry.format.token.element, plan.head_dim, static_cast<int32_t>(plan.group),
+                 queries, plan.args->scale, state);
   ChunkFeeder feeder(geometry, state);
   const int64_t dense_parts = plan.NumDenseParts(sequence);
   if (part < dense_parts) {
@@ -240,6 +241,7 @@ size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads, i
 
 absl::Status DecodeAttention(CpuStream& stream, const DecodeAttentionArgs& args) {
   RETURN_IF_ERROR(CheckDecodeAttention(args, DType::kF32, &DecodeAttentionScratchBytes));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   if (args.estimate_ready != nullptr) RETURN_IF_ERROR(stream.Wait(*args.estimate_ready));
   return stream.Launch([args](ThreadPool& pool) {
     const KvGeometry& geometry = args.pool.geometry;

@@ -8,6 +8,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/attention/layer_kv_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/cpu/parallel_rows.h"
 
 namespace retroinfer::cpu {
@@ -18,14 +19,16 @@ struct KvPlace {
   std::byte* value;
 };
 
-KvPlace PlaceInBlock(const DensePoolView& pool, DenseBlockId block, uint32_t layer, uint32_t head,
-                     int64_t place) {
+// Of token `place` of a block; `run`: the block's pages of one (layer, head).
+KvPlace PlaceInRun(const PageLayout& page, std::byte* run, int64_t place) {
+  const auto at = static_cast<size_t>(place);
+  std::byte* key = run + at / page.tokens * page.bytes + at % page.tokens * page.vector_bytes;
+  return {key, key + page.values_offset};
+}
+
+std::byte* RunOf(const DensePoolView& pool, DenseBlockId block, uint32_t layer, uint32_t head) {
   RI_DCHECK(block >= 0 && static_cast<uint32_t>(block) < pool.num_blocks());
-  const int64_t per_page = pool.geometry.tokens_per_page();
-  const auto vector_bytes = static_cast<int64_t>(pool.geometry.vector_bytes());
-  std::byte* page = pool.Run(block, layer, head) + place / per_page * int64_t{kPageBytes};
-  std::byte* key = page + place % per_page * vector_bytes;
-  return {key, key + per_page * vector_bytes};
+  return pool.Run(block, layer, head);
 }
 
 // Calls copy(place in block, token, head) for `num_tokens` tokens of every head.
@@ -34,12 +37,14 @@ void ForEachToken(ThreadPool& pool, const DensePoolView& dense, uint32_t layer,
                   const DenseBlockId* block_ids, int64_t num_tokens, const Copy& copy) {
   const int64_t num_blocks = (num_tokens + kDenseBlockTokens - 1) / kDenseBlockTokens;
   const int64_t heads = dense.geometry.num_kv_heads;
+  const PageLayout page = dense.geometry.page();
   pool.ParallelFor(num_blocks * heads, [&](int64_t i) {
     const auto head = static_cast<uint32_t>(i % heads);
     const int64_t begin = i / heads * kDenseBlockTokens;
     const int64_t end = std::min(num_tokens, begin + kDenseBlockTokens);
+    std::byte* const run = RunOf(dense, block_ids[i / heads], layer, head);
     for (int64_t token = begin; token < end; ++token) {
-      copy(PlaceInBlock(dense, block_ids[i / heads], layer, head, token - begin), token, head);
+      copy(PlaceInRun(page, run, token - begin), token, head);
     }
   });
 }
@@ -48,6 +53,7 @@ void ForEachToken(ThreadPool& pool, const DensePoolView& dense, uint32_t layer,
 
 absl::Status StoreLayerKv(CpuStream& stream, const StoreLayerKvArgs& args) {
   RETURN_IF_ERROR(CheckStoreLayerKv(args, DType::kF32));
+  RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, "store_layer_kv", args.out.dtype));
   const int64_t rows = args.keys.rows;
   const int64_t cols = args.keys.cols;
   return stream.Launch([args, rows, cols](ThreadPool& pool) {
@@ -69,8 +75,9 @@ absl::Status StoreLayerKv(CpuStream& stream, const StoreLayerKvArgs& args) {
 
 absl::Status FillDense(CpuStream& stream, const FillDenseArgs& args) {
   RETURN_IF_ERROR(CheckFillDense(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
-    const size_t bytes = args.pool.geometry.vector_bytes();
+    const size_t bytes = args.pool.geometry.page().vector_bytes;
     ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
                  [&args, bytes](const KvPlace& place, int64_t token, uint32_t head) {
                    std::memcpy(place.key, args.in.Key(head, args.first_token + token), bytes);
@@ -81,8 +88,9 @@ absl::Status FillDense(CpuStream& stream, const FillDenseArgs& args) {
 
 absl::Status ReadDense(CpuStream& stream, const ReadDenseArgs& args) {
   RETURN_IF_ERROR(CheckReadDense(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
-    const size_t bytes = args.pool.geometry.vector_bytes();
+    const size_t bytes = args.pool.geometry.page().vector_bytes;
     ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
                  [&args, bytes](const KvPlace& place, int64_t token, uint32_t head) {
                    std::memcpy(args.out.Key(head, token), place.key, bytes);
@@ -93,18 +101,19 @@ absl::Status ReadDense(CpuStream& stream, const ReadDenseArgs& args) {
 
 absl::Status AppendDense(CpuStream& stream, const AppendDenseArgs& args) {
   RETURN_IF_ERROR(CheckAppendDense(args, DType::kF32));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return stream.Launch([args](ThreadPool&) {
     const KvGeometry& geometry = args.pool.geometry;
+    const PageLayout page = geometry.page();
+    const DType element = geometry.format.token.element;
     for (int64_t i = 0; i < args.keys.rows; ++i) {
       const auto* key = reinterpret_cast<const float*>(args.keys.Rows(i, 1).data);
       const auto* value = reinterpret_cast<const float*>(args.values.Rows(i, 1).data);
       for (uint32_t head = 0; head < geometry.num_kv_heads; ++head) {
-        const KvPlace place = PlaceInBlock(args.pool, args.block_ids.device_data()[i], args.layer,
-                                           head, args.place_in_block.device_data()[i]);
-        ConvertFromF32(key + head * geometry.head_dim, geometry.dtype, place.key,
-                       geometry.head_dim);
-        ConvertFromF32(value + head * geometry.head_dim, geometry.dtype, place.value,
-                       geometry.head_dim);
+        std::byte* const run = RunOf(args.pool, args.block_ids.device_data()[i], args.layer, head);
+        const KvPlace place = PlaceInRun(page, run, args.place_in_block.device_data()[i]);
+        ConvertFromF32(key + head * geometry.head_dim, element, place.key, geometry.head_dim);
+        ConvertFromF32(value + head * geometry.head_dim, element, place.value, geometry.head_dim);
       }
     }
   });

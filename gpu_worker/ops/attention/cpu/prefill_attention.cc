@@ -18,6 +18,7 @@
 #include "gpu_worker/ops/attention/prefill_attention_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_features.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/cpu/thread_scratch.h"
 
 namespace retroinfer::cpu {
@@ -231,6 +232,7 @@ void Attend(ThreadPool& pool, const PrefillAttentionArgs& args, ComputePrecision
 absl::Status PrefillAttention(CpuStream& stream, const PrefillAttentionArgs& args,
                               ComputePrecision precision) {
   RETURN_IF_ERROR(CheckPrefillAttention(args, DType::kF32));
+  RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, "prefill_attention", args.kv.dtype));
   return stream.Launch([args, precision](ThreadPool& pool) { Attend(pool, args, precision); });
 }
 

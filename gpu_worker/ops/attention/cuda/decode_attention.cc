@@ -8,6 +8,7 @@
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/attention/cuda/decode_attention_kernel.h"
 #include "gpu_worker/ops/attention/decode_attention_check.h"
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 
 namespace retroinfer::cuda {
 namespace {
@@ -26,6 +27,7 @@ size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads, i
 
 absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args) {
   RETURN_IF_ERROR(CheckDecodeAttention(args, DType::kBf16, &DecodeAttentionScratchBytes));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   RETURN_IF_ERROR(CheckArg(IsAligned(args.queries) && IsAligned(args.out), "decode_attention",
                            "rows of queries and out must begin at multiples of 4 bytes"));
   RETURN_IF_ERROR(CheckArg(reinterpret_cast<uintptr_t>(args.scratch.device_data()) % 16 == 0 &&
@@ -67,9 +69,9 @@ absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args
     for (int32_t head = 0; head < kv_heads; head += heads) {
       launch.first_head = head;
       launch.num_heads = std::min(heads, kv_heads - head);
-      RETURN_IF_ERROR(
-          CudaStatus(LaunchDecodeParts(launch, geometry.dtype, geometry.head_dim, stream.get()),
-                     "launching decode_attention"));
+      RETURN_IF_ERROR(CudaStatus(
+          LaunchDecodeParts(launch, geometry.format.token.element, geometry.head_dim, stream.get()),
+          "launching decode_attention"));
       const bool early = estimate_ready == nullptr;
       if (!early) RETURN_IF_ERROR(stream.Wait(*std::exchange(estimate_ready, nullptr)));
       RETURN_IF_ERROR(CudaStatus(LaunchDecodeMerge(launch, geometry.head_dim, early, stream.get()),

@@ -345,9 +345,9 @@ cudaError_t Launch(const DecodeLaunch& launch, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType dtype, uint32_t head_dim,
+cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType element, uint32_t head_dim,
                               cudaStream_t stream) {
-  if (dtype == DType::kBf16) {
+  if (element == DType::kBf16) {
     return head_dim == 128 ? Launch<__nv_bfloat16, 128>(launch, stream)
                            : Launch<__nv_bfloat16, 64>(launch, stream);
   }

@@ -51,8 +51,8 @@ constexpr int64_t MaxDecodeParts(int64_t num_sequences) {
   return num_sequences * kMaxDecodeBlocks;
 }
 
-// Enqueues the attention over all parts. `dtype` and `head_dim` are those of KV.
-cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType dtype, uint32_t head_dim,
+// Enqueues the attention over all parts. `element`: of keys and values, bf16 or f32.
+cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType element, uint32_t head_dim,
                               cudaStream_t stream);
 // Enqueues what merges them with the estimate. `early`: nothing was enqueued between the two.
 cudaError_t LaunchDecodeMerge(const DecodeLaunch& launch, uint32_t head_dim, bool early,

@@ -3,6 +3,7 @@
 // tokens_per_page: keys of a page first, then its values.
 #include "gpu_worker/ops/attention/cuda/layer_kv.h"
 #include "gpu_worker/ops/attention/layer_kv_check.h"
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
@@ -26,7 +27,7 @@ PoolLayer LayerOf(const DensePoolView& pool, uint32_t layer) {
   return {pool.Run(0, layer, 0), static_cast<int64_t>(DensePoolView::BlockBytes(geometry)),
           static_cast<int64_t>(DensePoolView::RunBytes(geometry)),
           static_cast<int32_t>(geometry.tokens_per_page()),
-          static_cast<int32_t>(geometry.vector_bytes())};
+          static_cast<int32_t>(geometry.page().vector_bytes)};
 }
 
 // The key of a token; its value lies tokens_per_page * vector_bytes behind it.
@@ -141,6 +142,7 @@ absl::Status CopyDense(CudaStream& stream, const LayerKv& kv, int64_t first_toke
 
 absl::Status StoreLayerKv(CudaStream& stream, const StoreLayerKvArgs& args) {
   RETURN_IF_ERROR(CheckStoreLayerKv(args, DType::kBf16));
+  RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, "store_layer_kv", args.out.dtype));
   if (args.keys.rows == 0) return absl::OkStatus();
   StoreLayerKvKernel<<<static_cast<unsigned>(args.keys.rows), kThreads, 0, stream.get()>>>(
       {reinterpret_cast<const __nv_bfloat16*>(args.keys.data), args.keys.row_stride,
@@ -151,31 +153,35 @@ absl::Status StoreLayerKv(CudaStream& stream, const StoreLayerKvArgs& args) {
 
 absl::Status FillDense(CudaStream& stream, const FillDenseArgs& args) {
   RETURN_IF_ERROR(CheckFillDense(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return CopyDense<true>(stream, args.in, args.first_token, args.num_tokens, args.pool, args.layer,
                          args.block_ids);
 }
 
 absl::Status ReadDense(CudaStream& stream, const ReadDenseArgs& args) {
   RETURN_IF_ERROR(CheckReadDense(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return CopyDense<false>(stream, args.out, 0, args.num_tokens, args.pool, args.layer,
                           args.block_ids);
 }
 
 absl::Status AppendDense(CudaStream& stream, const AppendDenseArgs& args) {
   RETURN_IF_ERROR(CheckAppendDense(args, DType::kBf16));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   if (args.keys.rows == 0) return absl::OkStatus();
   const KvGeometry& geometry = args.pool.geometry;
+  const DType element = geometry.format.token.element;
   const AppendLaunch launch = {reinterpret_cast<const __nv_bfloat16*>(args.keys.data),
                                args.keys.row_stride,
                                reinterpret_cast<const __nv_bfloat16*>(args.values.data),
                                args.values.row_stride,
                                static_cast<int32_t>(geometry.head_dim),
-                               geometry.dtype,
+                               element,
                                LayerOf(args.pool, args.layer),
                                args.block_ids.device_data(),
                                args.place_in_block.device_data()};
   const bool copy =
-      geometry.dtype == DType::kBf16 && HasAlignedRows(args.keys) && HasAlignedRows(args.values);
+      element == DType::kBf16 && HasAlignedRows(args.keys) && HasAlignedRows(args.values);
   const dim3 grid(static_cast<unsigned>(args.keys.rows), geometry.num_kv_heads);
   return CudaStatus(
       LaunchDependent({.grid = grid, .block = dim3(32), .stream = stream.get()},

@@ -9,6 +9,7 @@
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/attention/cuda/prefill_attention_kernels.h"
 #include "gpu_worker/ops/attention/prefill_attention_check.h"
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 
 namespace retroinfer::cuda {
 namespace {
@@ -133,6 +134,7 @@ absl::Status PrefillAttentionContext::RunHopper(CudaStream& stream,
 absl::Status PrefillAttention(PrefillAttentionContext& context, CudaStream& stream,
                               const PrefillAttentionArgs& args) {
   RETURN_IF_ERROR(CheckPrefillAttention(args, DType::kBf16));
+  RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, kOp, args.kv.dtype));
   RETURN_IF_ERROR(CheckLimits(args));
   if (args.queries.rows == 0 || args.queries.cols == 0) return absl::OkStatus();
   return context.Run(context.Choose(args), stream, args);

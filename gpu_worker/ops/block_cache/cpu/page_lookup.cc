@@ -80,16 +80,16 @@ class Lookup {
     if (slot != kNoSlot) {
       ++sums_.hits;
       cache.slot_stamp.device_data()[slot] = step_;
-      return {cache.slots.device_data() + size_t{slot} * kPageBytes, 0, 0};
+      return {cache.slots.device_data() + slot * cache.page_bytes, 0, 0};
     }
     ++sums_.misses;
     // An entry for this page now, and one for the release of it and of every resident page later.
     const uint64_t num_resident = cache.slot_page.size() - num_free_;
     if (!is_closed_ && num_free_ > 0 && log_.HasRoomFor(num_resident + 2)) return Admit(page);
     ++sums_.transients;
-    const std::byte* in_arena = cache.arena.device_data() + size_t{page} * kPageBytes;
-    if (num_transient_ == cache.transient.size() / kPageBytes) return {in_arena, 0, 0};
-    return {cache.transient.device_data() + num_transient_++ * kPageBytes, 0, 1};
+    const std::byte* in_arena = cache.arena.device_data() + page * cache.page_bytes;
+    if (num_transient_ == cache.transient.size() / cache.page_bytes) return {in_arena, 0, 0};
+    return {cache.transient.device_data() + num_transient_++ * cache.page_bytes, 0, 1};
   }
 
   PageRef Admit(PageId page) {
@@ -98,7 +98,7 @@ class Lookup {
     FillSlot(cache, page, slot, step_);
     log_.Append(LogKind::kAdmit, page, slot);
     ++sums_.admissions;
-    return {cache.slots.device_data() + size_t{slot} * kPageBytes, 0, 1};
+    return {cache.slots.device_data() + slot * cache.page_bytes, 0, 1};
   }
 
   const PageLookupArgs& args_;
@@ -115,8 +115,9 @@ void CopyRow(const PageLookupArgs& args, int32_t sequence, uint32_t head) {
       args.pages.device_data() + (int64_t{sequence} * args.num_kv_heads + head) * args.max_pages;
   ForEachPage(args, sequence, head, [&](int64_t index, PageId page, int32_t /*tokens*/) {
     if (refs[index].reserved == 0) return;
+    const size_t page_bytes = args.cache.page_bytes;
     std::memcpy(const_cast<std::byte*>(refs[index].page),
-                args.cache.arena.device_data() + size_t{page} * kPageBytes, kPageBytes);
+                args.cache.arena.device_data() + page * page_bytes, page_bytes);
     refs[index].reserved = 0;
   });
 }

@@ -21,6 +21,7 @@
 #include "gpu_worker/ops/block_cache/block_cache_check.h"
 #include "gpu_worker/ops/block_cache/cuda/block_cache_access.cuh"
 #include "gpu_worker/ops/block_cache/cuda/page_lookup.h"
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 
@@ -313,6 +314,7 @@ absl::Status CheckWorkingMemory(const BlockCacheView& cache, const char* op) {
 absl::Status PageLookup(CudaStream& stream, const PageLookupArgs& args) {
   constexpr char kOp[] = "page_lookup";
   RETURN_IF_ERROR(CheckPageLookup(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   RETURN_IF_ERROR(CheckWorkingMemory(args.cache, kOp));
   const int64_t rows = int64_t{args.batch} * args.num_kv_heads;
   RETURN_IF_ERROR(CheckArg(rows * args.max_pages <= int64_t{UINT32_MAX}, kOp,

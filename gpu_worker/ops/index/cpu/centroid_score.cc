@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/index/centroid_score_check.h"
 #include "hwy/cache_control.h"
 
@@ -130,7 +131,7 @@ void ScoreBlock(const CentroidScoreArgs& args, int32_t sequence, int32_t block, 
 
 void CentroidScoreBlock(const CentroidScoreArgs& args, int32_t sequence, int32_t block,
                         uint32_t head) {
-  if (args.pool.geometry.dtype == DType::kF32) {
+  if (args.pool.geometry.format.centroid.element == DType::kF32) {
     ScoreBlock<float>(args, sequence, block, head);
   } else {
     ScoreBlock<Bf16>(args, sequence, block, head);
@@ -153,6 +154,7 @@ constexpr int64_t kBlocksPerItem = 8;
 
 absl::Status CentroidScore(CpuStream& stream, const CentroidScoreArgs& args) {
   RETURN_IF_ERROR(CheckCentroidScore(args, DType::kF32));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
     const int64_t num_heads = args.pool.geometry.num_kv_heads;
     const int64_t max_blocks = args.max_clusters / kClustersPerMetaBlock;

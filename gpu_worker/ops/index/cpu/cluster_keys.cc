@@ -15,6 +15,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_features.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/cpu/matmul_kernel.h"
 #include "gpu_worker/ops/index/cluster_keys_check.h"
 
@@ -308,6 +309,7 @@ absl::Status ClusterKeys(CpuStream& stream, const ClusterKeysArgs& args) {
   RETURN_IF_ERROR(
       CheckClusterKeys(args, ClusterKeysScratchBytes(args.kv.num_kv_heads, args.kv.head_dim,
                                                      args.num_tokens, args.num_clusters)));
+  RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, "cluster_keys", args.kv.dtype));
   const int64_t m = args.num_clusters, d = args.kv.head_dim;
   ASSIGN_OR_RETURN(const std::shared_ptr<const MatmulKernel> products,
                    MatmulKernel::Get(kKeysPerBlock, m, d, ProductType(args.kv.dtype)));

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/index/estimate_check.h"
 #include "hwy/cache_control.h"
 
@@ -187,7 +188,7 @@ void EstimateItem(const EstimateArgs& args, int32_t sequence, uint32_t head, int
       .sum = is_first ? args.out.sum.device_data() + query_row : nullptr,
       .acc = args.out.acc.device_data() + query_row * geometry.head_dim + first_dim,
   };
-  if (geometry.dtype == DType::kF32) {
+  if (geometry.format.value_sum.element == DType::kF32) {
     EstimateHeads<float>(slice, group);
   } else {
     EstimateHeads<Bf16>(slice, group);
@@ -207,6 +208,7 @@ HWY_EXPORT(EstimateItem);
 
 absl::Status Estimate(CpuStream& stream, const EstimateArgs& args) {
   RETURN_IF_ERROR(CheckEstimate(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
     constexpr int64_t kDims = 64;  // of one item
     const int64_t num_heads = args.pool.geometry.num_kv_heads;

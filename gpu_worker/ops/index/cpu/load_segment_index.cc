@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/index/load_segment_index_check.h"
 
 namespace retroinfer::cpu {
@@ -11,20 +12,21 @@ namespace {
 void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
   const KvGeometry& geometry = args.pool.geometry;
   const SegmentLayout layout(geometry, args.num_tokens);
-  const size_t run = (size_t{args.layer} * geometry.num_kv_heads + head) * layout.num_clusters;
+  const size_t run = size_t{args.layer} * geometry.num_kv_heads + head;
   const std::byte* extent = args.extent.device_data();
-  const uint64_t extent_pages = args.extent.size() / kPageBytes;
-  const auto* entries =
-      reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) + run;
-  const std::byte* centroids = extent + layout.centroids_offset + run * geometry.vector_bytes();
-  const std::byte* value_sums = extent + layout.value_sums_offset + run * geometry.vector_bytes();
-  const size_t block_bytes = kClustersPerMetaBlock * geometry.vector_bytes();
+  const uint64_t extent_pages = args.extent.size() / layout.page_bytes;
+  const auto* entries = reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) +
+                        run * layout.num_clusters;
+  const std::byte* centroids = extent + layout.centroids_offset + run * layout.centroids_bytes;
+  const std::byte* value_sums = extent + layout.value_sums_offset + run * layout.value_sums_bytes;
+  const size_t centroids_bytes = MetaPoolView::CentroidsBytes(geometry);
+  const size_t value_sums_bytes = MetaPoolView::ValueSumsBytes(geometry);
   for (size_t i = 0; i < args.meta_blocks.size(); ++i) {
     const MetaBlockId id = args.meta_blocks.device_data()[i];
-    std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * block_bytes,
-                block_bytes);
-    std::memcpy(args.pool.ValueSums(id, args.layer, head), value_sums + i * block_bytes,
-                block_bytes);
+    std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * centroids_bytes,
+                centroids_bytes);
+    std::memcpy(args.pool.ValueSums(id, args.layer, head), value_sums + i * value_sums_bytes,
+                value_sums_bytes);
     MetaEntry* to = args.pool.Entries(id, args.layer, head);
     for (uint32_t j = 0; j < kClustersPerMetaBlock; ++j) {
       const ClusterEntry entry = entries[i * kClustersPerMetaBlock + j];
@@ -42,6 +44,7 @@ void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
 
 absl::Status LoadSegmentIndex(CpuStream& stream, const LoadSegmentIndexArgs& args) {
   RETURN_IF_ERROR(CheckLoadSegmentIndex(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
     pool.ParallelFor(args.pool.geometry.num_kv_heads,
                      [&](int64_t head) { LoadHead(args, static_cast<uint32_t>(head)); });

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/index/read_segment_layer_check.h"
 
 namespace retroinfer::cpu {
@@ -14,10 +15,11 @@ void ReadHead(const ReadSegmentLayerArgs& args, uint32_t head) {
   const KvGeometry& geometry = args.geometry;
   const SegmentLayout layout(geometry, args.num_tokens);
   const size_t run = size_t{args.layer} * geometry.num_kv_heads + head;
-  const size_t vector_bytes = geometry.vector_bytes();
-  const uint32_t per_page = geometry.tokens_per_page();
+  const PageLayout page_layout = geometry.page();
+  const size_t vector_bytes = page_layout.vector_bytes;
+  const uint32_t per_page = page_layout.tokens;
   const std::byte* extent = args.extent.device_data();
-  const uint64_t extent_pages = args.extent.size() / kPageBytes;
+  const uint64_t extent_pages = args.extent.size() / page_layout.bytes;
   const auto* entries = reinterpret_cast<const ClusterEntry*>(extent + layout.clusters_offset) +
                         run * layout.num_clusters;
   const auto* order =
@@ -29,13 +31,13 @@ void ReadHead(const ReadSegmentLayerArgs& args, uint32_t head) {
         uint64_t{entry.first_page} + geometry.pages_of(entry.num_tokens) > extent_pages) {
       return;
     }
-    const std::byte* page = extent + size_t{entry.first_page} * kPageBytes;
+    const std::byte* page = extent + entry.first_page * page_layout.bytes;
     for (uint32_t i = 0; i < entry.num_tokens; ++i) {
       const TokenOrder index = order[num_read + i];
       if (index >= args.num_tokens) continue;
-      const std::byte* key = page + size_t{i / per_page} * kPageBytes + i % per_page * vector_bytes;
+      const std::byte* key = page + i / per_page * page_layout.bytes + i % per_page * vector_bytes;
       std::memcpy(args.out.Key(head, args.first_token + index), key, vector_bytes);
-      std::memcpy(args.out.Value(head, args.first_token + index), key + kPageBytes / 2,
+      std::memcpy(args.out.Value(head, args.first_token + index), key + page_layout.values_offset,
                   vector_bytes);
     }
     num_read += entry.num_tokens;
@@ -46,6 +48,7 @@ void ReadHead(const ReadSegmentLayerArgs& args, uint32_t head) {
 
 absl::Status ReadSegmentLayer(CpuStream& stream, const ReadSegmentLayerArgs& args) {
   RETURN_IF_ERROR(CheckReadSegmentLayer(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
     pool.ParallelFor(args.geometry.num_kv_heads,
                      [&](int64_t head) { ReadHead(args, static_cast<uint32_t>(head)); });

@@ -8,6 +8,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/cpu/convert.h"
+#include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/index/write_segment_check.h"
 
 namespace retroinfer::cpu {
@@ -42,13 +43,14 @@ void PlacePages(const WriteSegmentArgs& args) {
       token += static_cast<uint32_t>(sizes[i]);
     }
   }
-  RI_CHECK(size_t{page} * kPageBytes <= args.extent.size());
+  RI_CHECK(page * args.geometry.page_bytes() <= args.extent.size());
   *args.next_page = page;
 }
 
 void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& scratch) {
-  const uint32_t per_page = args.geometry.tokens_per_page();
-  const size_t vector_bytes = args.geometry.vector_bytes();
+  const PageLayout page = args.geometry.page();
+  const uint32_t per_page = page.tokens;
+  const size_t vector_bytes = page.vector_bytes;
   const int32_t* assignment = args.assignment.device_data() + int64_t{head} * args.num_tokens;
   const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
   std::byte* extent = args.extent.device_data();
@@ -56,7 +58,7 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
                 (size_t{args.layer} * args.geometry.num_kv_heads + head) *
                     static_cast<size_t>(args.num_tokens);
   const auto place_of = [&](int32_t cluster, uint32_t index) {
-    return extent + size_t{scratch.first_page[cluster] + index / per_page} * kPageBytes +
+    return extent + (scratch.first_page[cluster] + index / per_page) * page.bytes +
            index % per_page * vector_bytes;
   };
   for (int32_t i = 0; i < args.num_tokens; ++i) {
@@ -65,14 +67,14 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
     order[scratch.first_token[cluster] + index] = static_cast<TokenOrder>(i);
     std::byte* to = place_of(cluster, index);
     std::memcpy(to, args.kv.Key(head, args.first_token + i), vector_bytes);
-    std::memcpy(to + kPageBytes / 2, args.kv.Value(head, args.first_token + i), vector_bytes);
+    std::memcpy(to + page.values_offset, args.kv.Value(head, args.first_token + i), vector_bytes);
   }
   for (int32_t cluster = 0; cluster < args.num_clusters; ++cluster) {
     const uint32_t size = scratch.num_written[cluster];
     const uint32_t num_unused = (per_page - size % per_page) % per_page;
     if (num_unused == 0) continue;
     std::memset(place_of(cluster, size), 0, num_unused * vector_bytes);
-    std::memset(place_of(cluster, size) + kPageBytes / 2, 0, num_unused * vector_bytes);
+    std::memset(place_of(cluster, size) + page.values_offset, 0, num_unused * vector_bytes);
   }
 }
 
@@ -87,8 +89,8 @@ void FillSlots(const WriteSegmentArgs& args, const HeadScratch& scratch) {
     const uint32_t index = page - layout.first_kv_page;
     if (index >= num_slots) return;
     const SlotId slot = args.fill.list.slots.device_data()[index];
-    std::memcpy(args.fill.slots.device_data() + size_t{slot} * kPageBytes,
-                args.extent.device_data() + size_t{page} * kPageBytes, kPageBytes);
+    std::memcpy(args.fill.slots.device_data() + slot * layout.page_bytes,
+                args.extent.device_data() + page * layout.page_bytes, layout.page_bytes);
   }
 }
 
@@ -96,15 +98,15 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
   const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
   const size_t m = layout.num_clusters;
   const size_t d = args.geometry.head_dim;
-  const size_t vector_bytes = args.geometry.vector_bytes();
-  const size_t run = (size_t{args.layer} * args.geometry.num_kv_heads + head) * m;
+  const KvFormat& format = args.geometry.format;
+  const size_t run = size_t{args.layer} * args.geometry.num_kv_heads + head;
   std::byte* extent = args.extent.device_data();
-  auto* entries = reinterpret_cast<ClusterEntry*>(extent + layout.clusters_offset) + run;
-  std::byte* centroids = extent + layout.centroids_offset + run * vector_bytes;
-  std::byte* value_sums = extent + layout.value_sums_offset + run * vector_bytes;
-  ConvertFromF32(args.centroids.device_data() + head * m * d, args.geometry.dtype, centroids,
+  auto* entries = reinterpret_cast<ClusterEntry*>(extent + layout.clusters_offset) + run * m;
+  std::byte* centroids = extent + layout.centroids_offset + run * layout.centroids_bytes;
+  std::byte* value_sums = extent + layout.value_sums_offset + run * layout.value_sums_bytes;
+  ConvertFromF32(args.centroids.device_data() + head * m * d, format.centroid.element, centroids,
                  static_cast<int64_t>(m * d));
-  ConvertFromF32(args.value_sums.device_data() + head * m * d, args.geometry.dtype, value_sums,
+  ConvertFromF32(args.value_sums.device_data() + head * m * d, format.value_sum.element, value_sums,
                  static_cast<int64_t>(m * d));
   for (size_t i = 0; i < m; ++i) {
     const uint32_t size = scratch.num_written[i];
@@ -112,13 +114,14 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
                            : ClusterEntry{scratch.first_page[i], size,
                                           args.radii.device_data()[head * m + i]};
   }
-  const size_t block_bytes = kClustersPerMetaBlock * vector_bytes;
+  const size_t centroids_bytes = MetaPoolView::CentroidsBytes(args.geometry);
+  const size_t value_sums_bytes = MetaPoolView::ValueSumsBytes(args.geometry);
   for (size_t i = 0; i < m / kClustersPerMetaBlock; ++i) {
     const MetaBlockId id = args.meta_blocks.device_data()[i];
-    std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * block_bytes,
-                block_bytes);
-    std::memcpy(args.pool.ValueSums(id, args.layer, head), value_sums + i * block_bytes,
-                block_bytes);
+    std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * centroids_bytes,
+                centroids_bytes);
+    std::memcpy(args.pool.ValueSums(id, args.layer, head), value_sums + i * value_sums_bytes,
+                value_sums_bytes);
     MetaEntry* to = args.pool.Entries(id, args.layer, head);
     for (uint32_t j = 0; j < kClustersPerMetaBlock; ++j) {
       const ClusterEntry& entry = entries[i * kClustersPerMetaBlock + j];
@@ -133,6 +136,7 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
 
 absl::Status WriteSegment(CpuStream& stream, const WriteSegmentArgs& args) {
   RETURN_IF_ERROR(CheckWriteSegment(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
     PlacePages(args);
     pool.ParallelFor(args.geometry.num_kv_heads, [&](int64_t head) {

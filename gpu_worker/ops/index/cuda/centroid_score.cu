@@ -9,6 +9,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 #include "gpu_worker/ops/index/centroid_score_check.h"
@@ -86,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
   const uint32_t first = threadIdx.x / 32 * 16;
 
   const auto* centroids = reinterpret_cast<const uint4*>(
-      params.runs.Centroids(block, params.layer, head) + first * params.runs.vector_bytes);
+      params.runs.Centroids(block, params.layer, head) + first * params.runs.centroid_bytes);
   constexpr int kRowWords = kDims / 8;  // uint4
   uint4 low[kChunks], high[kChunks], query[kChunks];
 #pragma unroll
@@ -180,6 +181,7 @@ __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
 
 absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
   RETURN_IF_ERROR(CheckCentroidScore(args, DType::kBf16));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   const KvGeometry& geometry = args.pool.geometry;
   const int64_t group = args.queries.cols / geometry.head_dim / geometry.num_kv_heads;
   RETURN_IF_ERROR(CheckArg(group <= kMaxGroup && args.queries.row_stride % 8 == 0, "centroid_score",
@@ -202,7 +204,7 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
   const dim3 grid(geometry.num_kv_heads,
                   static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
                   static_cast<uint32_t>(args.queries.rows));
-  const bool is_f32 = geometry.dtype == DType::kF32;
+  const bool is_f32 = geometry.format.centroid.element == DType::kF32;
   const auto kernel = geometry.head_dim == 128 ? (is_f32 ? ScoreF32<128> : ScoreBf16<128>)
                                                : (is_f32 ? ScoreF32<64> : ScoreBf16<64>);
   return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},

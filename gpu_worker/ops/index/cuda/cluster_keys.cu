@@ -8,6 +8,7 @@
 //   keys always give the same bits.
 // * Ties between centroids go to the lower cluster number.
 // * Keys and centroids are multiplied in the KV dtype: bf16 on tensor cores, f32 without.
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/dependent_launch.cuh"
 #include "gpu_worker/ops/cuda/element.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
@@ -471,6 +472,7 @@ absl::Status ClusterKeys(CudaStream& stream, const ClusterKeysArgs& args) {
   RETURN_IF_ERROR(
       CheckClusterKeys(args, ClusterKeysScratchBytes(args.kv.num_kv_heads, args.kv.head_dim,
                                                      args.num_tokens, args.num_clusters)));
+  RETURN_IF_ERROR(CheckPromptType(kKvElementTypes, "cluster_keys", args.kv.dtype));
   static_assert(kPrefillSegmentTokens <= kMaxOrderedTokens &&
                 kPrefillSegmentTokens / kTokensPerCluster <= kMaxOrderedClusters);
   const bool is_wide = args.kv.head_dim == 128;

@@ -9,6 +9,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/meta_runs.cuh"
 #include "gpu_worker/ops/index/cuda/estimate.h"
 #include "gpu_worker/ops/index/estimate_check.h"
@@ -85,7 +86,7 @@ __device__ Place<kHeads> ReadPlace(const EstimateParams& params, int64_t row, in
   const auto in_block = static_cast<uint32_t>(cluster) % kClustersPerMetaBlock;
   const MetaBlockId block =
       params.indexes[blockIdx.z].block_ids[static_cast<uint32_t>(cluster) / kClustersPerMetaBlock];
-  *sum = params.runs.ValueSums(block, params.layer, head) + in_block * params.runs.vector_bytes;
+  *sum = params.runs.ValueSums(block, params.layer, head) + in_block * params.runs.value_sum_bytes;
   Place<kHeads> place;
   place.size =
       is_place
@@ -269,6 +270,7 @@ size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t 
 
 absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   RETURN_IF_ERROR(CheckEstimate(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   const KvGeometry& geometry = args.pool.geometry;
   const auto num_heads = static_cast<int32_t>(geometry.num_kv_heads);
   const int32_t group = args.num_query_heads / num_heads;
@@ -304,7 +306,7 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   };
   const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
                   static_cast<uint32_t>(args.batch));
-  const bool is_f32 = geometry.dtype == DType::kF32;
+  const bool is_f32 = geometry.format.value_sum.element == DType::kF32;
   const auto launch = geometry.head_dim == 128
                           ? (is_f32 ? Launch<float, 128> : Launch<__nv_bfloat16, 128>)
                           : (is_f32 ? Launch<float, 64> : Launch<__nv_bfloat16, 64>);

@@ -1,5 +1,6 @@
 // Bound by the bus: reads the layer's part of the index in the host's memory once. An entry is
 // read once, checked in registers and only then written, as others can change the bytes.
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/index/cuda/load_segment_index.h"
 #include "gpu_worker/ops/index/cuda/segment_place.cuh"
@@ -20,14 +21,12 @@ struct Job {
   uint32_t num_tokens;
   int32_t num_clusters;
   uint32_t tokens_per_page;
-  int64_t vector_bytes;
   LayerOffsets offsets;
   MetaLayer meta;
 };
 
-__device__ void LoadVectors(const Job& job, int64_t offset, int which, int64_t thread,
-                            int64_t num_threads) {
-  const int64_t head_bytes = job.num_clusters * job.vector_bytes;
+__device__ void LoadVectors(const Job& job, int64_t offset, int64_t head_bytes, int which,
+                            int64_t thread, int64_t num_threads) {
   const int64_t count = job.num_heads * head_bytes / 16;
   const auto* const from = reinterpret_cast<const int4*>(job.extent + offset);
   for (int64_t first = thread; first < count; first += kInFlight * num_threads) {
@@ -49,8 +48,9 @@ __device__ void LoadVectors(const Job& job, int64_t offset, int which, int64_t t
 __global__ void __launch_bounds__(kThreads) LoadSegmentIndexKernel(const Job job) {
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   const int64_t num_threads = int64_t{gridDim.x} * kThreads;
-  LoadVectors(job, job.offsets.centroids, 0, thread, num_threads);
-  LoadVectors(job, job.offsets.value_sums, 1, thread, num_threads);
+  const LayerOffsets& offsets = job.offsets;
+  LoadVectors(job, offsets.centroids, offsets.centroids_bytes, 0, thread, num_threads);
+  LoadVectors(job, offsets.value_sums, offsets.value_sums_bytes, 1, thread, num_threads);
   const auto* const entries =
       reinterpret_cast<const volatile uint32_t*>(job.extent + job.offsets.clusters);
   for (int64_t i = thread; i < int64_t{job.num_heads} * job.num_clusters; i += num_threads) {
@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(kThreads) LoadSegmentIndexKernel(const Job job
 
 absl::Status LoadSegmentIndex(CudaStream& stream, const LoadSegmentIndexArgs& args) {
   RETURN_IF_ERROR(CheckLoadSegmentIndex(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   const KvGeometry& geometry = args.pool.geometry;
   LoadSegmentIndexKernel<<<kBlocks, kThreads, 0, stream.get()>>>(
       {.extent = args.extent.device_data(),
@@ -81,7 +82,6 @@ absl::Status LoadSegmentIndex(CudaStream& stream, const LoadSegmentIndexArgs& ar
        .num_tokens = args.num_tokens,
        .num_clusters = static_cast<int32_t>(args.num_tokens / kTokensPerCluster),
        .tokens_per_page = geometry.tokens_per_page(),
-       .vector_bytes = static_cast<int64_t>(geometry.vector_bytes()),
        .offsets = LayerOffsets(geometry, args.num_tokens, args.layer),
        .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)});
   return LaunchStatus("launching load_segment_index");

@@ -5,6 +5,7 @@
 //   belongs to the i-th token of the pages; the walk ends at the first entry that does not fit.
 // * Each block follows its own copy of the entries, read once and checked, as others can change the
 //   bytes.
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/index/cuda/read_segment_layer.h"
 #include "gpu_worker/ops/index/cuda/segment_place.cuh"
@@ -153,6 +154,7 @@ __global__ void __launch_bounds__(kThreads) ReadSegmentLayerKernel(const Job job
 
 absl::Status ReadSegmentLayer(CudaStream& stream, const ReadSegmentLayerArgs& args) {
   RETURN_IF_ERROR(CheckReadSegmentLayer(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.geometry.format));
   const KvGeometry& geometry = args.geometry;
   const dim3 grid(kBlocksPerHead, geometry.num_kv_heads);
   ReadSegmentLayerKernel<<<grid, kThreads, 0, stream.get()>>>(
@@ -161,7 +163,7 @@ absl::Status ReadSegmentLayer(CudaStream& stream, const ReadSegmentLayerArgs& ar
        .num_tokens = static_cast<int32_t>(args.num_tokens),
        .num_clusters = static_cast<int32_t>(args.num_tokens / kTokensPerCluster),
        .tokens_per_page = static_cast<int32_t>(geometry.tokens_per_page()),
-       .vector_bytes = static_cast<int32_t>(geometry.vector_bytes()),
+       .vector_bytes = static_cast<int32_t>(geometry.page().vector_bytes),
        .offsets = LayerOffsets(geometry, args.num_tokens, args.layer),
        .out = args.out,
        .first_token = args.first_token});

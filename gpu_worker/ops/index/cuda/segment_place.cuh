@@ -14,11 +14,12 @@ struct LayerOffsets {
   LayerOffsets(const KvGeometry& geometry, uint32_t num_tokens, uint32_t layer) {
     const SegmentLayout layout(geometry, num_tokens);
     const int64_t first_run = int64_t{layer} * geometry.num_kv_heads;
-    const int64_t vectors = static_cast<int64_t>(layout.num_clusters * geometry.vector_bytes());
+    centroids_bytes = static_cast<int64_t>(layout.centroids_bytes);
+    value_sums_bytes = static_cast<int64_t>(layout.value_sums_bytes);
     clusters = static_cast<int64_t>(layout.clusters_offset) +
                first_run * layout.num_clusters * static_cast<int64_t>(sizeof(ClusterEntry));
-    centroids = static_cast<int64_t>(layout.centroids_offset) + first_run * vectors;
-    value_sums = static_cast<int64_t>(layout.value_sums_offset) + first_run * vectors;
+    centroids = static_cast<int64_t>(layout.centroids_offset) + first_run * centroids_bytes;
+    value_sums = static_cast<int64_t>(layout.value_sums_offset) + first_run * value_sums_bytes;
     order = static_cast<int64_t>(layout.order_offset) +
             first_run * num_tokens * static_cast<int64_t>(sizeof(TokenOrder));
   }
@@ -27,6 +28,8 @@ struct LayerOffsets {
   int64_t centroids;
   int64_t value_sums;
   int64_t order;
+  int64_t centroids_bytes;   // of one head
+  int64_t value_sums_bytes;  // of one head
 };
 
 // One layer of the pool of meta blocks.
@@ -34,8 +37,9 @@ struct MetaLayer {
   MetaLayer(const MetaPoolView& pool, uint32_t layer, DeviceSpan<const MetaBlockId> meta_blocks)
       : data(pool.Centroids(0, layer, 0)),
         block_bytes(static_cast<int64_t>(MetaPoolView::BlockBytes(pool.geometry))),
-        run_bytes(static_cast<int64_t>(MetaPoolView::RunBytes(pool.geometry))),
-        vectors_bytes(static_cast<int64_t>(kClustersPerMetaBlock * pool.geometry.vector_bytes())),
+        run_bytes(static_cast<int64_t>(pool.run_bytes)),
+        centroids_bytes(static_cast<int64_t>(MetaPoolView::CentroidsBytes(pool.geometry))),
+        value_sums_bytes(static_cast<int64_t>(MetaPoolView::ValueSumsBytes(pool.geometry))),
         ids(meta_blocks.device_data()) {}
 
   // What belongs to 64 clusters of a head: centroids, value sums, entries.
@@ -44,22 +48,24 @@ struct MetaLayer {
   }
   __device__ MetaEntry* Entry(int32_t head, int32_t cluster) const {
     constexpr auto kPerBlock = static_cast<int32_t>(kClustersPerMetaBlock);
-    return reinterpret_cast<MetaEntry*>(Run(head, cluster / kPerBlock) + 2 * vectors_bytes) +
+    return reinterpret_cast<MetaEntry*>(Run(head, cluster / kPerBlock) + centroids_bytes +
+                                        value_sums_bytes) +
            cluster % kPerBlock;
   }
   // Address in the pool of byte `at` of the layer's centroids (`which` 0) or value sums (1), as
   // they follow each other in the segment: [heads][m][d]. `head_bytes`: of one head's vectors.
   __device__ std::byte* Vector(int64_t at, int64_t head_bytes, int which) const {
     const int64_t in_head = at % head_bytes;
-    return Run(static_cast<int32_t>(at / head_bytes),
-               static_cast<int32_t>(in_head / vectors_bytes)) +
-           which * vectors_bytes + in_head % vectors_bytes;
+    const int64_t of_block = which == 0 ? centroids_bytes : value_sums_bytes;
+    return Run(static_cast<int32_t>(at / head_bytes), static_cast<int32_t>(in_head / of_block)) +
+           which * centroids_bytes + in_head % of_block;
   }
 
   std::byte* data;  // of the layer's first head in block 0
   int64_t block_bytes;
-  int64_t run_bytes;      // of a head
-  int64_t vectors_bytes;  // of 64 centroids
+  int64_t run_bytes;         // of a head
+  int64_t centroids_bytes;   // of 64
+  int64_t value_sums_bytes;  // of 64
   const MetaBlockId* ids;
 };
 

@@ -6,6 +6,7 @@
 // * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
 //   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
 // * Tokens keep their order inside a cluster; the order table says which token went where.
+#include "gpu_worker/ops/cuda/cuda_kv_format.h"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/index/cuda/member_order.h"
 #include "gpu_worker/ops/index/cuda/segment_place.cuh"
@@ -31,7 +32,9 @@ struct Job {
   int32_t num_tokens;
   int32_t num_clusters;
   int32_t tokens_per_page;
-  int32_t vector_bytes;
+  int32_t vector_bytes;  // of a key
+  DType centroid;        // element types of the index
+  DType value_sum;
   const int32_t* sizes;
   const float* centroids;
   const float* value_sums;
@@ -128,7 +131,7 @@ __device__ void WritePage(const Job& job, uint32_t page) {
   for (int i = 0; i < kChunksPerLane; ++i) copy[i * 32 + threadIdx.x % 32] = chunks[i];
 }
 
-// 16 bytes of vectors in KV dtype, from chunk `chunk` of f32 vectors.
+// 16 bytes of vectors in bf16 or f32, from chunk `chunk` of f32 vectors.
 __device__ int4 ConvertChunk(const float* vectors, bool is_bf16, int64_t chunk) {
   if (!is_bf16) return reinterpret_cast<const int4*>(vectors)[chunk];
   const float4 low = reinterpret_cast<const float4*>(vectors)[2 * chunk];
@@ -139,10 +142,9 @@ __device__ int4 ConvertChunk(const float* vectors, bool is_bf16, int64_t chunk) 
   return packed;
 }
 
-__device__ void WriteVectors(const Job& job, const float* vectors, int64_t offset, int which,
-                             int64_t thread, int64_t num_threads) {
-  const int64_t head_bytes = int64_t{job.num_clusters} * job.vector_bytes;
-  const bool is_bf16 = job.kv.dtype == DType::kBf16;
+__device__ void WriteVectors(const Job& job, const float* vectors, DType element, int64_t offset,
+                             int64_t head_bytes, int which, int64_t thread, int64_t num_threads) {
+  const bool is_bf16 = element == DType::kBf16;
   for (int64_t i = thread; i < job.num_heads * head_bytes / 16; i += num_threads) {
     const int4 chunk = ConvertChunk(vectors, is_bf16, i);
     reinterpret_cast<int4*>(job.extent + offset)[i] = chunk;
@@ -178,8 +180,11 @@ __global__ void __launch_bounds__(kWriteThreads) WriteSegmentKernel(const Job jo
   for (int64_t page = begin + thread / 32; page < end; page += num_threads / 32) {
     WritePage(job, static_cast<uint32_t>(page));
   }
-  WriteVectors(job, job.centroids, job.offsets.centroids, 0, thread, num_threads);
-  WriteVectors(job, job.value_sums, job.offsets.value_sums, 1, thread, num_threads);
+  const LayerOffsets& offsets = job.offsets;
+  WriteVectors(job, job.centroids, job.centroid, offsets.centroids, offsets.centroids_bytes, 0,
+               thread, num_threads);
+  WriteVectors(job, job.value_sums, job.value_sum, offsets.value_sums, offsets.value_sums_bytes, 1,
+               thread, num_threads);
   WriteEntries(job, thread, num_threads);
   const int64_t order_bytes = int64_t{job.num_heads} * job.num_tokens * 2;
   for (int64_t i = thread; i < order_bytes / 16; i += num_threads) {
@@ -192,6 +197,7 @@ __global__ void __launch_bounds__(kWriteThreads) WriteSegmentKernel(const Job jo
 
 absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
   RETURN_IF_ERROR(CheckWriteSegment(args));
+  RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.geometry.format));
   const KvGeometry& geometry = args.geometry;
   const int64_t heads = geometry.num_kv_heads;
   // Of the scratch's 8 h (n + m) bytes: 2 h n for tokens, 4 h m each for first tokens and pages.
@@ -206,7 +212,9 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
       .num_tokens = args.num_tokens,
       .num_clusters = args.num_clusters,
       .tokens_per_page = static_cast<int32_t>(geometry.tokens_per_page()),
-      .vector_bytes = static_cast<int32_t>(geometry.vector_bytes()),
+      .vector_bytes = static_cast<int32_t>(geometry.page().vector_bytes),
+      .centroid = geometry.format.centroid.element,
+      .value_sum = geometry.format.value_sum.element,
       .sizes = args.sizes.device_data(),
       .centroids = args.centroids.device_data(),
       .value_sums = args.value_sums.device_data(),

@@ -33,7 +33,7 @@ std::vector<std::byte> MakePage(const KvGeometry& geometry, std::span<const Toke
     std::copy(tokens[t].value.begin(), tokens[t].value.end(),
               elements.begin() + static_cast<int64_t>((places + t) * geometry.head_dim));
   }
-  return ToBytes(elements, geometry.dtype);
+  return ToBytes(elements, geometry.format.token.element);
 }
 
 struct Sequence {
@@ -54,7 +54,8 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
       for (auto [offset, out] : {std::pair{0, &tokens[i].key}, {1, &tokens[i].value}}) {
         const auto random =
             RandomNormal(geometry.head_dim, seed * 100'000 + 2 * i + static_cast<uint64_t>(offset));
-        *out = FromBytes(ToBytes(random, geometry.dtype), geometry.dtype);
+        *out = FromBytes(ToBytes(random, geometry.format.token.element),
+                         geometry.format.token.element);
       }
     }
     return tokens;
@@ -234,7 +235,7 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
 }
 
 TEST_P(DecodeAttentionTest, OneTokenIsItsValue) {
-  const KvGeometry geometry = {2, 1, 64, DType::kF32};
+  const KvGeometry geometry = {2, 1, 64, kF32Kv};
   const Result result = Run(geometry, 2, {{.sink = 1}}, {1});
   const auto token = Tokens(geometry, 16, 1)[0];
   for (size_t i = 0; i < 128; ++i) {
@@ -243,7 +244,7 @@ TEST_P(DecodeAttentionTest, OneTokenIsItsValue) {
 }
 
 TEST_P(DecodeAttentionTest, FollowsDoublesForDenseZonesOfAllSizes) {
-  const KvGeometry geometry = {2, 2, 64, DType::kBf16};
+  const KvGeometry geometry = {2, 2, 64, kBf16Kv};
   for (const int32_t window : {0, 1, 31, 32, 33, 63, 64, 65, 300, 1155}) {
     const Result result = Run(geometry, 4, {{.sink = 4, .window = window}}, {3});
     EXPECT_LE(RelativeError(result.got, result.want), tolerance_) << window;
@@ -251,21 +252,21 @@ TEST_P(DecodeAttentionTest, FollowsDoublesForDenseZonesOfAllSizes) {
 }
 
 TEST_P(DecodeAttentionTest, FollowsDoublesForAllShapesOfHeads) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
     for (const uint32_t head_dim : {64u, 128u}) {
       for (int64_t group = 1; group <= 8; ++group) {
         const Result result =
-            Run({2, 2, head_dim, dtype}, group,
+            Run({2, 2, head_dim, format}, group,
                 {{.sink = 4, .window = 70, .paged = 45, .estimated = 1}, {.sink = 3}}, {5, 6});
         EXPECT_LE(RelativeError(result.got, result.want), tolerance_)
-            << head_dim << ", group " << group << ", " << DTypeName(dtype);
+            << head_dim << ", group " << group << ", " << format.name;
       }
     }
   }
 }
 
 TEST_P(DecodeAttentionTest, MergesRaggedPartsOfABatch) {
-  const KvGeometry geometry = {2, 2, 128, DType::kBf16};
+  const KvGeometry geometry = {2, 2, 128, kBf16Kv};
   const Result result = Run(geometry, 4,
                             {{.sink = 4, .window = 500, .paged = 600, .estimated = 1},
                              {.sink = 2},
@@ -276,7 +277,7 @@ TEST_P(DecodeAttentionTest, MergesRaggedPartsOfABatch) {
 }
 
 TEST_P(DecodeAttentionTest, ASequenceDoesNotDependOnTheBatch) {
-  const KvGeometry geometry = {2, 2, 128, DType::kBf16};
+  const KvGeometry geometry = {2, 2, 128, kBf16Kv};
   const std::vector<Sequence> batch = {{.sink = 4, .window = 700, .paged = 300, .estimated = 1},
                                        {.sink = 4, .window = 33, .paged = 5},
                                        {.sink = 1, .paged = 2, .estimated = 1}};
@@ -291,11 +292,11 @@ TEST_P(DecodeAttentionTest, ASequenceDoesNotDependOnTheBatch) {
 }
 
 TEST_P(DecodeAttentionTest, TakesAnEmptyBatch) {
-  EXPECT_TRUE(Run({2, 1, 64, DType::kBf16}, 1, {}, {}).got.empty());
+  EXPECT_TRUE(Run({2, 1, 64, kBf16Kv}, 1, {}, {}).got.empty());
 }
 
 TEST_P(DecodeAttentionTest, RefusesTooLittleScratchAndTooLargeGroups) {
-  const KvGeometry geometry = {1, 1, 64, DType::kBf16};
+  const KvGeometry geometry = {1, 1, 64, kBf16Kv};
   const DeviceBuffer pool = data_.Allocate(DensePoolView::BlockBytes(geometry));
   const DeviceBuffer zones = data_.Upload(std::vector<DenseZone>{{nullptr, 0, 0}});
   const auto narrow = data_.Poisoned(1, 64), wide = data_.Poisoned(1, 64 * 9);

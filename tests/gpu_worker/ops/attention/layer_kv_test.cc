@@ -18,7 +18,7 @@ class LayerKvTest : public testing::TestWithParam<BackendParam> {
   LayerKvImage Random(const KvGeometry& g, int64_t capacity, uint64_t seed) {
     const size_t size = static_cast<size_t>(capacity) * g.num_kv_heads * g.head_dim;
     return LayerKvImage(data_, RandomNormal(size, seed), RandomNormal(size, seed + 1),
-                        g.num_kv_heads, g.head_dim, g.dtype);
+                        g.num_kv_heads, g.head_dim, g.format.prompt);
   }
   std::vector<float> Read(const LayerKv& kv, bool values) {
     const size_t bytes =
@@ -32,8 +32,8 @@ class LayerKvTest : public testing::TestWithParam<BackendParam> {
 };
 
 TEST_P(LayerKvTest, StoresAChunkRoundedAndLeavesTheRest) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
-    const KvGeometry g = {1, 2, 64, dtype};
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    const KvGeometry g = {1, 2, 64, format};
     for (const int64_t rows : {0, 1, 33, 200}) {
       const int64_t capacity = rows + 9, first = 5;
       const auto kv = Random(g, capacity, 1);
@@ -48,8 +48,8 @@ TEST_P(LayerKvTest, StoresAChunkRoundedAndLeavesTheRest) {
                                                         .out = kv.view()})
                       .ok());
       const auto got_keys = Read(kv.view(), false), got_values = Read(kv.view(), true);
-      const auto k_rounded = FromBytes(ToBytes(k, dtype), dtype);
-      const auto v_rounded = FromBytes(ToBytes(v, dtype), dtype);
+      const auto k_rounded = FromBytes(ToBytes(k, format.prompt), format.prompt);
+      const auto v_rounded = FromBytes(ToBytes(v, format.prompt), format.prompt);
       for (size_t i = 0; i < got_keys.size(); ++i) {
         const auto token = static_cast<int64_t>(i / 64) % capacity;
         const size_t head = i / 64 / static_cast<size_t>(capacity);
@@ -66,7 +66,7 @@ TEST_P(LayerKvTest, StoresAChunkRoundedAndLeavesTheRest) {
 }
 
 TEST_P(LayerKvTest, FillsPagesAsTheLayoutSays) {
-  const KvGeometry g = {2, 1, 128, DType::kBf16};  // 4 tokens a page
+  const KvGeometry g = {2, 1, 128, kBf16Kv};  // 4 tokens a page
   const auto kv = Random(g, 70, 1);
   const DeviceBuffer pool = data_.Upload(std::vector<std::byte>(3 * DensePoolView::BlockBytes(g)));
   const DeviceBuffer blocks = data_.Upload(std::vector<DenseBlockId>{2, 0});
@@ -93,9 +93,9 @@ TEST_P(LayerKvTest, FillsPagesAsTheLayoutSays) {
 }
 
 TEST_P(LayerKvTest, ReadsBackWhatWasFilledAndAppended) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
     for (const uint32_t head_dim : {64u, 128u}) {
-      const KvGeometry g = {2, 3, head_dim, dtype};
+      const KvGeometry g = {2, 3, head_dim, format};
       for (const int64_t tokens : {0, 1, 31, 63, 64, 65, 150}) {
         const auto kv = Random(g, tokens + 10, 5);
         const DeviceBuffer pool = data_.Allocate(4 * DensePoolView::BlockBytes(g));
@@ -136,7 +136,8 @@ TEST_P(LayerKvTest, ReadsBackWhatWasFilledAndAppended) {
                                                        .out = out.view()})
                         .ok());
         const auto got_keys = Read(out.view(), false), got_values = Read(out.view(), true);
-        const auto new_key = FromBytes(ToBytes(data_.Values(key), dtype), dtype);
+        const DType element = format.token.element;
+        const auto new_key = FromBytes(ToBytes(data_.Values(key), element), element);
         for (uint32_t head = 0; head < 3; ++head) {
           for (int64_t t = 0; t < tokens; ++t) {
             const size_t at = static_cast<size_t>(head * (tokens + 1) + t) * head_dim;
@@ -154,7 +155,7 @@ TEST_P(LayerKvTest, ReadsBackWhatWasFilledAndAppended) {
 }
 
 TEST_P(LayerKvTest, RefusesWhatDoesNotFit) {
-  const KvGeometry g = {2, 1, 64, DType::kBf16};
+  const KvGeometry g = {2, 1, 64, kBf16Kv};
   const auto kv = Random(g, 100, 1);
   const DeviceBuffer pool = data_.Allocate(DensePoolView::BlockBytes(g));
   const DeviceBuffer blocks = data_.Upload(std::vector<DenseBlockId>{0});

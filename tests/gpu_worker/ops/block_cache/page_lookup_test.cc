@@ -21,7 +21,7 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
  protected:
   static constexpr int64_t kMaxPages = 8;
 
-  PageLookupTest() : pool_({1, 1, 128, DType::kBf16}, 1), indexes_(data_, {{0}}) {
+  PageLookupTest() : pool_({1, 1, 128, kBf16Kv}, 1), indexes_(data_, {{0}}) {
     const uint32_t tokens[] = {0, 5, 8, 1};
     for (uint32_t i = 1; i < 4; ++i) pool_.host().Entries(0, 0, 0)[i] = {10 * i, tokens[i]};
     pool_view_ = pool_.Upload(data_);
@@ -188,7 +188,7 @@ class SharedPages {
         num_clusters_(num_blocks * kClustersPerMetaBlock),
         num_retrieved_(num_clusters_ - 4),
         max_pages_(num_retrieved_ * 5),
-        pool_({1, kHeads, 128, DType::kBf16}, num_blocks) {
+        pool_({1, kHeads, 128, kBf16Kv}, num_blocks) {
     std::vector<MetaBlockId> block_ids(num_blocks);
     std::iota(block_ids.begin(), block_ids.end(), MetaBlockId{0});
     indexes_ = std::make_unique<MetaIndexImage>(

@@ -52,7 +52,7 @@ using namespace test_support;
 constexpr int64_t kBatch = 20;
 constexpr int64_t kHidden = 512;
 constexpr int64_t kVocab = 3000;
-constexpr KvGeometry kGeometry = {1, 2, 64, DType::kBf16};
+constexpr KvGeometry kGeometry = {1, 2, 64, kBf16Kv};
 
 // What a decode step of one layer needs.
 class Step {

@@ -16,8 +16,8 @@ using namespace test_support;
 class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
  protected:
   // A batch of ragged indexes, block numbers out of order, some clusters empty.
-  void CheckAgainstDoubles(DType dtype, uint32_t head_dim, uint32_t group) {
-    const KvGeometry geometry{2, 3, head_dim, dtype};
+  void CheckAgainstDoubles(const KvFormat& format, uint32_t head_dim, uint32_t group) {
+    const KvGeometry geometry{2, 3, head_dim, format};
     const int64_t query_heads = 3 * group, max_clusters = 5 * 64;
     const std::vector<std::vector<MetaBlockId>> lists = {{4}, {}, {3, 0, 6, 1, 5}, {2, 4}};
     const int64_t batch = static_cast<int64_t>(lists.size());
@@ -67,7 +67,7 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
         double want = 0, norm = 0;
         for (size_t i = 0; i < head_dim; ++i) {
           want += double{q[static_cast<size_t>(row) * head_dim + i]} *
-                  pool.At(pool.host().Centroids(block, 1, head), place * head_dim + i);
+                  pool.Centroid(pool.host().Centroids(block, 1, head), place * head_dim + i);
         }
         for (size_t i = 0; i < head_dim; ++i) {
           norm += std::pow(double{q[static_cast<size_t>(row) * head_dim + i]}, 2);
@@ -90,18 +90,21 @@ class CentroidScoreTest : public testing::TestWithParam<BackendParam> {
 TEST_P(CentroidScoreTest, AgreesWithDoublesForEveryGroupSize) {
   for (uint32_t group = 1; group <= 8; ++group) {
     SCOPED_TRACE(group);
-    CheckAgainstDoubles(DType::kBf16, 128, group);
+    CheckAgainstDoubles(kBf16Kv, 128, group);
   }
 }
 
 TEST_P(CentroidScoreTest, AgreesWithDoublesForEveryLayout) {
-  CheckAgainstDoubles(DType::kF32, 128, 4);
-  CheckAgainstDoubles(DType::kBf16, 64, 7);
-  CheckAgainstDoubles(DType::kF32, 64, 2);
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    SCOPED_TRACE(format.name);
+    CheckAgainstDoubles(format, 128, 4);
+    CheckAgainstDoubles(format, 64, 7);
+    CheckAgainstDoubles(format, 64, 2);
+  }
 }
 
 TEST_P(CentroidScoreTest, RefusesWrongShapes) {
-  const KvGeometry geometry{1, 2, 64, DType::kF32};
+  const KvGeometry geometry{1, 2, 64, kF32Kv};
   MetaPoolImage pool(geometry, 1);
   const MetaIndexImage indexes(data_, {{0}});
   const auto queries = data_.Activations(std::vector<float>(3 * 64), 1, 3 * 64);

@@ -18,8 +18,9 @@ using namespace test_support;
 class EstimateTest : public testing::TestWithParam<BackendParam> {
  protected:
   // Sequence 0 estimates 101 of 192 clusters, sequence 1 none, sequence 2 all 64 of its own.
-  void CheckAgainstDoubles(DType dtype, uint32_t head_dim, uint32_t group, float deviation) {
-    const KvGeometry geometry{2, 2, head_dim, dtype};
+  void CheckAgainstDoubles(const KvFormat& format, uint32_t head_dim, uint32_t group,
+                           float deviation) {
+    const KvGeometry geometry{2, 2, head_dim, format};
     const int32_t query_heads = static_cast<int32_t>(2 * group);
     const int64_t max_clusters = 192, max_estimated = 128;
     const std::vector<std::vector<MetaBlockId>> lists = {{2, 0, 1}, {}, {3}};
@@ -79,7 +80,7 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
         want_sum += weight * pool.host().Entries(block, 1, head)[place].num_tokens;
         for (size_t j = 0; j < head_dim; ++j) {
           want_acc[j] +=
-              weight * pool.At(pool.host().ValueSums(block, 1, head), place * head_dim + j);
+              weight * pool.ValueSum(pool.host().ValueSums(block, 1, head), place * head_dim + j);
         }
       }
       EXPECT_EQ(got_max[q], static_cast<float>(want_max));
@@ -96,18 +97,21 @@ class EstimateTest : public testing::TestWithParam<BackendParam> {
 TEST_P(EstimateTest, AgreesWithDoublesForEveryGroupSize) {
   for (uint32_t group = 1; group <= 8; ++group) {
     SCOPED_TRACE(group);
-    CheckAgainstDoubles(DType::kBf16, 128, group, 1.0f);
+    CheckAgainstDoubles(kBf16Kv, 128, group, 1.0f);
   }
 }
 
 TEST_P(EstimateTest, AgreesWithDoublesForEveryLayout) {
-  CheckAgainstDoubles(DType::kF32, 128, 4, 1.0f);
-  CheckAgainstDoubles(DType::kBf16, 64, 7, 1.0f);
-  CheckAgainstDoubles(DType::kF32, 64, 3, 1.0f);
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    SCOPED_TRACE(format.name);
+    CheckAgainstDoubles(format, 128, 4, 1.0f);
+    CheckAgainstDoubles(format, 64, 7, 1.0f);
+    CheckAgainstDoubles(format, 64, 3, 1.0f);
+  }
 }
 
 TEST_P(EstimateTest, LargeScoresNeitherOverflowNorVanish) {
-  CheckAgainstDoubles(DType::kF32, 64, 2, 200.0f);
+  CheckAgainstDoubles(kF32Kv, 64, 2, 200.0f);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, EstimateTest, testing::ValuesIn(AvailableBackends()),

@@ -27,8 +27,12 @@ class LoadSegmentIndexTest : public testing::TestWithParam<BackendParam> {
 };
 
 TEST_P(LoadSegmentIndexTest, FillsTheMetaBlocksAsTheyWereWhenTheSegmentWasBuilt) {
-  for (const KvGeometry& geometry :
-       {KvGeometry{2, 2, 64, DType::kBf16}, KvGeometry{1, 3, 128, DType::kF32}}) {
+  std::vector<KvGeometry> geometries;
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    geometries.push_back({2, 2, 64, format});
+    geometries.push_back({1, 3, 128, format});
+  }
+  for (const KvGeometry& geometry : geometries) {
     for (const uint32_t num_tokens : {1024u, 8192u}) {
       const SegmentImage segment(*backend_, data_, geometry, num_tokens);
       MetaPoolImage image(geometry, num_tokens / 1024);
@@ -50,7 +54,7 @@ TEST_P(LoadSegmentIndexTest, FillsTheMetaBlocksAsTheyWereWhenTheSegmentWasBuilt)
 }
 
 TEST_P(LoadSegmentIndexTest, AnEntryThatPointsOutOfTheExtentIsEmpty) {
-  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const KvGeometry geometry{1, 1, 64, kBf16Kv};
   const SegmentLayout layout(geometry, 1024);
   const SegmentImage segment(*backend_, data_, geometry, 1024);
   auto bytes = data_.Download<std::byte>(DeviceSpan<const std::byte>(segment.extent()));
@@ -74,7 +78,7 @@ TEST_P(LoadSegmentIndexTest, AnEntryThatPointsOutOfTheExtentIsEmpty) {
 }
 
 TEST_P(LoadSegmentIndexTest, RefusesWhatDoesNotFit) {
-  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const KvGeometry geometry{1, 1, 64, kBf16Kv};
   const SegmentImage segment(*backend_, data_, geometry, 1024);
   LoadSegmentIndexArgs args{.extent = segment.extent(),
                             .num_tokens = 2048,

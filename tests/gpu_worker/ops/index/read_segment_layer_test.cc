@@ -18,7 +18,7 @@ class ReadSegmentLayerTest : public testing::TestWithParam<BackendParam> {
   // Rows of a layer that begin as 0xee.
   LayerKv Rows(const KvGeometry& geometry, int64_t capacity) {
     const size_t bytes =
-        geometry.num_kv_heads * static_cast<size_t>(capacity) * geometry.vector_bytes();
+        geometry.num_kv_heads * static_cast<size_t>(capacity) * geometry.prompt_vector_bytes();
     keys_ = data_.Upload(std::vector<std::byte>(bytes, std::byte{0xee}));
     values_ = data_.Upload(std::vector<std::byte>(bytes, std::byte{0xee}));
     return {.keys = keys_.bytes().device_data(),
@@ -26,7 +26,7 @@ class ReadSegmentLayerTest : public testing::TestWithParam<BackendParam> {
             .num_kv_heads = geometry.num_kv_heads,
             .head_dim = geometry.head_dim,
             .capacity = capacity,
-            .dtype = geometry.dtype};
+            .dtype = geometry.format.prompt};
   }
   absl::Status Read(const ReadSegmentLayerArgs& args) {
     const absl::Status status = backend_->ops->index().ReadSegmentLayer(*backend_->stream, args);
@@ -36,8 +36,8 @@ class ReadSegmentLayerTest : public testing::TestWithParam<BackendParam> {
   // Compares the rows with the tokens that the segment was made from.
   void CheckRows(const KvGeometry& geometry, const LayerKvImage& want, int64_t num_tokens,
                  int64_t capacity) {
-    const auto keys = FromBytes(data_.Download<std::byte>(keys_), geometry.dtype);
-    const auto values = FromBytes(data_.Download<std::byte>(values_), geometry.dtype);
+    const auto keys = FromBytes(data_.Download<std::byte>(keys_), geometry.format.prompt);
+    const auto values = FromBytes(data_.Download<std::byte>(values_), geometry.format.prompt);
     const size_t d = geometry.head_dim;
     for (uint32_t head = 0; head < geometry.num_kv_heads; ++head) {
       for (int64_t token = 0; token < num_tokens; ++token) {
@@ -55,12 +55,15 @@ class ReadSegmentLayerTest : public testing::TestWithParam<BackendParam> {
 };
 
 TEST_P(ReadSegmentLayerTest, PutsTheTokensBackBitByBit) {
-  for (const KvGeometry& geometry :
-       {KvGeometry{2, 2, 64, DType::kBf16}, KvGeometry{1, 3, 128, DType::kF32},
-        KvGeometry{1, 1, 128, DType::kBf16}, KvGeometry{1, 2, 64, DType::kF32}}) {
+  std::vector<KvGeometry> geometries;
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    geometries.push_back({2, 2, 64, format});
+    geometries.push_back({1, 3, 128, format});
+  }
+  for (const KvGeometry& geometry : geometries) {
     for (const uint32_t num_tokens : {1024u, 8192u}) {
-      SCOPED_TRACE(testing::Message() << DTypeName(geometry.dtype) << geometry.head_dim << ", "
-                                      << num_tokens << " tokens");
+      SCOPED_TRACE(testing::Message()
+                   << geometry.format.name << geometry.head_dim << ", " << num_tokens << " tokens");
       const SegmentImage segment(*backend_, data_, geometry, num_tokens);
       const int64_t capacity = num_tokens + 10;
       for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
@@ -83,7 +86,7 @@ TEST_P(ReadSegmentLayerTest, PutsTheTokensBackBitByBit) {
 }
 
 TEST_P(ReadSegmentLayerTest, ADamagedImageIsNotFollowedOutOfItsBounds) {
-  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const KvGeometry geometry{1, 1, 64, kBf16Kv};
   const SegmentLayout layout(geometry, 1024);
   const SegmentImage segment(*backend_, data_, geometry, 1024);
   const auto whole = data_.Download<std::byte>(DeviceSpan<const std::byte>(segment.extent()));
@@ -110,7 +113,7 @@ TEST_P(ReadSegmentLayerTest, ADamagedImageIsNotFollowedOutOfItsBounds) {
 }
 
 TEST_P(ReadSegmentLayerTest, RefusesRowsAndExtentsThatAreTooFew) {
-  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const KvGeometry geometry{1, 1, 64, kBf16Kv};
   const SegmentImage segment(*backend_, data_, geometry, 1024);
   ReadSegmentLayerArgs args{.extent = segment.extent(),
                             .geometry = geometry,

@@ -74,7 +74,7 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
     return assignment;
   }
 
-  void WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim);
+  void WriteTwoLayersAndCheck(const KvFormat& format, uint32_t head_dim);
 
   // What a segment was written from and to.
   struct Written {
@@ -100,7 +100,7 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
       ASSERT_TRUE(taken.insert(entry.first_page + p).second) << "two clusters share a page";
       const auto page =
           FromBytes(std::span(extent + size_t{entry.first_page + p} * kPageBytes, kPageBytes),
-                    geometry.dtype);
+                    geometry.format.token.element);
       for (uint32_t i = 0; i < per_page; ++i) {
         const std::span<const float> key(page.data() + i * d, d);
         const std::span<const float> value(page.data() + (per_page + i) * d, d);
@@ -149,8 +149,9 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
       const int64_t token = kFirstToken + *order++;
       const std::byte* key =
           extent + size_t{entries[c].first_page + i / geometry.tokens_per_page()} * kPageBytes +
-          i % geometry.tokens_per_page() * geometry.vector_bytes();
-      const auto got = FromBytes(std::span(key, geometry.vector_bytes()), geometry.dtype);
+          i % geometry.tokens_per_page() * geometry.page().vector_bytes;
+      const auto got =
+          FromBytes(std::span(key, geometry.page().vector_bytes), geometry.format.token.element);
       EXPECT_TRUE(std::equal(got.begin(), got.end(), kv.Key(head, token)));
     }
     const MetaEntry& entry = meta.Entries(2, layer, head)[c];
@@ -161,22 +162,21 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
       EXPECT_EQ(entries[c].radius, written.radii[head * m + c]);
     }
   }
-  const size_t run_bytes = m * geometry.vector_bytes();
   const auto same = [](const std::vector<std::byte>& want, const std::byte* got) {
     return std::equal(want.begin(), want.end(), got);
   };
-  const auto want_c =
-      ToBytes(std::span(written.centroids).subspan(head * m * d, m * d), geometry.dtype);
-  const auto want_v =
-      ToBytes(std::span(written.value_sums).subspan(head * m * d, m * d), geometry.dtype);
-  EXPECT_TRUE(same(want_c, extent + layout.centroids_offset + run * run_bytes));
-  EXPECT_TRUE(same(want_v, extent + layout.value_sums_offset + run * run_bytes));
+  const auto want_c = ToBytes(std::span(written.centroids).subspan(head * m * d, m * d),
+                              geometry.format.centroid.element);
+  const auto want_v = ToBytes(std::span(written.value_sums).subspan(head * m * d, m * d),
+                              geometry.format.value_sum.element);
+  EXPECT_TRUE(same(want_c, extent + layout.centroids_offset + run * layout.centroids_bytes));
+  EXPECT_TRUE(same(want_v, extent + layout.value_sums_offset + run * layout.value_sums_bytes));
   EXPECT_TRUE(same(want_c, meta.Centroids(2, layer, head)));
   EXPECT_TRUE(same(want_v, meta.ValueSums(2, layer, head)));
 }
 
-void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
-  const KvGeometry geometry{2, 2, head_dim, dtype};
+void WriteSegmentTest::WriteTwoLayersAndCheck(const KvFormat& format, uint32_t head_dim) {
+  const KvGeometry geometry{2, 2, head_dim, format};
   const SegmentLayout layout(geometry, kTokens);
   const size_t heads = 2, d = head_dim, m = kClusters;
   const auto assignment = Assignment(2);
@@ -206,7 +206,7 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
   for (uint32_t layer = 0; layer < 2; ++layer) {
     const size_t count = heads * 1200 * d;
     const LayerKvImage kv(data_, RandomNormal(count, 20 + layer), RandomNormal(count, 30 + layer),
-                          2, head_dim, dtype);
+                          2, head_dim, format.prompt);
     ASSERT_TRUE(backend_->ops->index()
                     .WriteSegment(*backend_->background,
                                   {.kv = kv.view(),
@@ -241,16 +241,16 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(DType dtype, uint32_t head_dim) {
 }
 
 TEST_P(WriteSegmentTest, PagesHoldTheTokensOfTheirClusters) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
     for (const uint32_t head_dim : {64u, 128u}) {
-      SCOPED_TRACE(testing::Message() << DTypeName(dtype) << head_dim);
-      WriteTwoLayersAndCheck(dtype, head_dim);
+      SCOPED_TRACE(testing::Message() << format.name << head_dim);
+      WriteTwoLayersAndCheck(format, head_dim);
     }
   }
 }
 
 TEST_P(WriteSegmentTest, RefusesAnExtentThatIsTooSmall) {
-  const KvGeometry geometry{1, 1, 64, DType::kBf16};
+  const KvGeometry geometry{1, 1, 64, kBf16Kv};
   const auto zeros = std::vector<float>(1024 * 64);
   const LayerKvImage kv(data_, zeros, zeros, 1, 64, DType::kBf16);
   MetaPoolImage pool(geometry, 1);

@@ -16,7 +16,7 @@ namespace {
 
 using namespace test_support;
 
-constexpr KvGeometry kGeometry = {2, 2, 128, DType::kBf16};
+constexpr KvGeometry kGeometry = {2, 2, 128, kBf16Kv};
 constexpr int64_t kGroup = 4;
 constexpr int64_t kCols = kGeometry.num_kv_heads * kGroup * kGeometry.head_dim;
 constexpr int64_t kBatch = 3;

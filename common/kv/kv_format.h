@@ -1,0 +1,119 @@
+// How keys and values are stored: the one description of it. Sizes and places of all that holds KV
+// follow from a KvFormat (PageLayout here, KvGeometry, SegmentLayout, and the pools of gpu_worker);
+// operations choose their code by the element types that it names. To add one: a number, an entry
+// of kKvFormats, and code for its element types in the operations.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "common/kv/dtype.h"
+
+namespace retroinfer {
+
+// Bytes of keys and values in a full page of the formats without scales.
+inline constexpr size_t kPageBytes = 2048;
+
+// Part of segment headers, exported files, the store's state, fingerprints and the protocol between
+// the services: never give a number to another format.
+enum class KvFormatId : uint32_t { kF32 = 1, kBf16 = 2 };
+
+// What has a scale of its own: a factor that its elements are multiplied by.
+enum class ScalePer : uint8_t { kNothing, kVector, kArray };
+
+// How an array of vectors of head_dim numbers is stored: [n][head_dim] elements, then its scales,
+// each of the two padded with zeros to a multiple of 16 bytes.
+struct VectorFormat {
+  DType element = DType::kBf16;
+  ScalePer scale_per = ScalePer::kNothing;
+  DType scale = DType::kF32;  // element type of the scales, if any
+
+  // Bytes of the elements of one vector.
+  constexpr size_t vector_bytes(uint32_t head_dim) const { return head_dim * DTypeBytes(element); }
+  // Where the scales of an array of `n` vectors begin; its end if it has none.
+  constexpr size_t ScalesOffset(size_t n, uint32_t head_dim) const {
+    return Padded(n * vector_bytes(head_dim));
+  }
+  constexpr size_t ArrayBytes(size_t n, uint32_t head_dim) const {
+    const size_t scales = scale_per == ScalePer::kNothing ? 0
+                          : scale_per == ScalePer::kArray ? 1
+                                                          : n;
+    return ScalesOffset(n, head_dim) + Padded(scales * DTypeBytes(scale));
+  }
+  // Whether the elements are the numbers themselves.
+  constexpr bool IsPlain(DType type) const {
+    return element == type && scale_per == ScalePer::kNothing;
+  }
+
+  friend bool operator==(const VectorFormat&, const VectorFormat&) = default;
+
+ private:
+  static constexpr size_t Padded(size_t bytes) { return (bytes + 15) / 16 * 16; }
+};
+
+struct KvFormat {
+  KvFormatId id = KvFormatId::kBf16;
+  std::string_view name = "bf16";  // as --kv-dtype, metrics and messages have it
+  VectorFormat token;              // the keys, and the values, of a page: in the arena, in a slot,
+                                   // in a dense block
+  VectorFormat centroid;           // of a segment, and of its meta blocks
+  VectorFormat value_sum;          // the same
+  DType prompt = DType::kBf16;     // keys and values of one layer while a prompt is read. What is
+                                   // attended must be what is stored, or a prefix that is found
+                                   // would give other tokens than one that is computed
+  size_t page_vector_bytes = kPageBytes;  // keys and values of a full page, scales apart
+
+  friend bool operator==(const KvFormat&, const KvFormat&) = default;
+};
+
+// A page: an array of keys, then an array of as many values. Unused places are zero.
+struct PageLayout {
+  constexpr PageLayout(const KvFormat& format, uint32_t head_dim)
+      : vector_bytes(format.token.vector_bytes(head_dim)),
+        tokens(static_cast<uint32_t>(format.page_vector_bytes / (2 * vector_bytes))),
+        values_offset(format.token.ArrayBytes(tokens, head_dim)),
+        key_scales_offset(format.token.ScalesOffset(tokens, head_dim)),
+        value_scales_offset(values_offset + key_scales_offset),
+        bytes(2 * values_offset) {}
+
+  size_t vector_bytes;  // of a key or a value, its scale apart
+  uint32_t tokens;      // of a full page
+  size_t values_offset;
+  size_t key_scales_offset;    // values_offset if there are none
+  size_t value_scales_offset;  // `bytes` if there are none
+  size_t bytes;                // of a page
+};
+
+// Everything as `type`: f32 or bf16.
+constexpr KvFormat PlainKvFormat(KvFormatId id, DType type) {
+  return {.id = id,
+          .name = DTypeName(type),
+          .token = {.element = type},
+          .centroid = {.element = type},
+          .value_sum = {.element = type},
+          .prompt = type};
+}
+
+inline constexpr KvFormat kF32Kv = PlainKvFormat(KvFormatId::kF32, DType::kF32);
+inline constexpr KvFormat kBf16Kv = PlainKvFormat(KvFormatId::kBf16, DType::kBf16);
+
+// All formats that there are, by number.
+inline constexpr KvFormat kKvFormats[] = {kF32Kv, kBf16Kv};
+
+// The format of a number that came from a file or another process.
+//
+// Returns: INVALID_ARGUMENT, with the numbers that are known, if there is none.
+absl::StatusOr<KvFormat> KvFormatOfNumber(uint32_t number);
+
+// The format called `name`.
+//
+// Returns: INVALID_ARGUMENT, with the names that there are, if there is none.
+absl::StatusOr<KvFormat> KvFormatNamed(std::string_view name);
+
+// The format of this number for messages: "2 (bf16)", "7 (unknown)".
+std::string KvFormatText(uint32_t number);
+
+}  // namespace retroinfer

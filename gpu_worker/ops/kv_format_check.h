@@ -1,0 +1,50 @@
+// Which KV formats a backend has code for: the one place where an operation refuses the others.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "common/kv/kv_format.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/arg_check.h"
+
+namespace retroinfer {
+
+// Element types that the operations of a backend read and write.
+struct KvElementTypes {
+  std::string_view backend;          // for messages
+  std::span<const DType> tokens;     // of pages, dense blocks and prompts
+  std::span<const DType> centroids;  // of the index, and value sums
+  size_t page_bytes = 0;             // 0: any
+};
+
+// Returns INVALID_ARGUMENT, with what there is no code for, unless `types` have all that `format`
+// stores. Operations copy between the KV of a prompt and pages as it is.
+inline absl::Status CheckKvFormat(const KvElementTypes& types, const KvFormat& format) {
+  const auto has = [](std::span<const DType> of, const VectorFormat& vectors) {
+    return vectors.scale_per == ScalePer::kNothing &&
+           std::find(of.begin(), of.end(), vectors.element) != of.end();
+  };
+  const char* what = nullptr;
+  if (!has(types.tokens, format.token)) what = "keys and values";
+  if (!format.token.IsPlain(format.prompt)) what = "the KV of a prompt";
+  if (!has(types.centroids, format.centroid)) what = "centroids";
+  if (!has(types.centroids, format.value_sum)) what = "value sums";
+  if (types.page_bytes != 0 && types.page_bytes != format.page_vector_bytes) what = "pages";
+  if (what == nullptr) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the ", AbslView(types.backend), " backend has no code for KV format ",
+                   AbslView(format.name), ": for ", what, " as it stores them"));
+}
+
+// The same of the KV of a prompt alone, for operations that see no page.
+inline absl::Status CheckPromptType(const KvElementTypes& types, std::string_view op,
+                                    DType prompt) {
+  return CheckArg(std::find(types.tokens.begin(), types.tokens.end(), prompt) != types.tokens.end(),
+                  op, "the ", AbslView(types.backend), " backend has no code for KV in ",
+                  AbslView(DTypeName(prompt)));
+}
+
+}  // namespace retroinfer

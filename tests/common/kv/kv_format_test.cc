@@ -1,0 +1,108 @@
+#include "common/kv/kv_format.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "common/kv/kv_geometry.h"
+#include "common/kv/segment_layout.h"
+
+namespace retroinfer {
+namespace {
+
+std::string Message(const absl::StatusOr<KvFormat>& format) {
+  return std::string(format.status().message());
+}
+
+TEST(KvFormatTest, NumbersAndNamesThatFilesHaveStay) {
+  ASSERT_TRUE(KvFormatOfNumber(1).ok());
+  EXPECT_EQ(*KvFormatOfNumber(1), kF32Kv);
+  EXPECT_EQ(*KvFormatOfNumber(2), kBf16Kv);
+  EXPECT_EQ(*KvFormatNamed("f32"), kF32Kv);
+  EXPECT_EQ(*KvFormatNamed("bf16"), kBf16Kv);
+}
+
+TEST(KvFormatTest, EachFormatIsFoundByItsNumberAndItsName) {
+  std::set<uint32_t> numbers;
+  for (const KvFormat& format : kKvFormats) {
+    SCOPED_TRACE(format.name);
+    const auto number = static_cast<uint32_t>(format.id);
+    EXPECT_TRUE(numbers.insert(number).second) << "two formats have this number";
+    ASSERT_TRUE(KvFormatOfNumber(number).ok());
+    EXPECT_EQ(*KvFormatOfNumber(number), format);
+    ASSERT_TRUE(KvFormatNamed(format.name).ok());
+    EXPECT_EQ(*KvFormatNamed(format.name), format);
+    for (const uint32_t head_dim : {64u, 128u}) {
+      EXPECT_TRUE((KvGeometry{1, 1, head_dim, format}.Validate().ok()));
+    }
+  }
+}
+
+TEST(KvFormatTest, WhatIsNotKnownIsRefusedWithWhatIs) {
+  for (const uint32_t number : {0u, 99u, UINT32_MAX}) {
+    const auto format = KvFormatOfNumber(number);
+    EXPECT_EQ(format.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(Message(format).find("1 (f32), 2 (bf16)"), std::string::npos) << Message(format);
+  }
+  const auto named = KvFormatNamed("int3");
+  EXPECT_EQ(named.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(Message(named).find("f32, bf16"), std::string::npos) << Message(named);
+  EXPECT_EQ(KvFormatText(2), "2 (bf16)");
+  EXPECT_EQ(KvFormatText(99), "99 (unknown)");
+}
+
+TEST(PageLayoutTest, PlainPagesAreTwoKibibytes) {
+  for (const auto& [format, head_dim, tokens] :
+       {std::tuple{kBf16Kv, 128u, 4u}, {kBf16Kv, 64u, 8u}, {kF32Kv, 128u, 2u}, {kF32Kv, 64u, 4u}}) {
+    const PageLayout page(format, head_dim);
+    EXPECT_EQ(page.tokens, tokens);
+    EXPECT_EQ(page.bytes, 2048u);
+    EXPECT_EQ(page.values_offset, 1024u);
+    EXPECT_EQ(page.vector_bytes, 1024u / tokens);
+    EXPECT_EQ(page.key_scales_offset, page.values_offset);
+    EXPECT_EQ(page.value_scales_offset, page.bytes);
+  }
+}
+
+// A format that no backend has code for: scales in the page, an index of other types.
+constexpr KvFormat Scaled(ScalePer scale_per, size_t page_vector_bytes) {
+  return {.id = static_cast<KvFormatId>(77),
+          .name = "scaled",
+          .token = {.element = DType::kF16, .scale_per = scale_per, .scale = DType::kF16},
+          .centroid = {.element = DType::kBf16, .scale_per = ScalePer::kVector},
+          .value_sum = {.element = DType::kF32},
+          .prompt = DType::kF16,
+          .page_vector_bytes = page_vector_bytes};
+}
+
+TEST(PageLayoutTest, ScalesFollowTheVectorsThatTheyScale) {
+  const PageLayout each(Scaled(ScalePer::kVector, 2048), 128);
+  EXPECT_EQ(each.tokens, 4u);
+  EXPECT_EQ(each.key_scales_offset, 1024u);
+  EXPECT_EQ(each.values_offset, 1024u + 16) << "four scales of two bytes, padded";
+  EXPECT_EQ(each.value_scales_offset, 1024u + 16 + 1024);
+  EXPECT_EQ(each.bytes, 2048u + 32);
+  const PageLayout one(Scaled(ScalePer::kArray, 4096), 64);
+  EXPECT_EQ(one.tokens, 16u);
+  EXPECT_EQ(one.bytes, 4096u + 32);
+}
+
+TEST(PageLayoutTest, GeometryAndSegmentFollowTheFormat) {
+  const KvGeometry geometry{2, 3, 128, Scaled(ScalePer::kVector, 4096)};
+  EXPECT_TRUE(geometry.Validate().ok()) << geometry.Validate();
+  EXPECT_EQ(geometry.tokens_per_page(), 8u);
+  EXPECT_EQ(geometry.page_bytes(), 4096u + 32);
+  EXPECT_EQ(geometry.token_bytes(), 2u * 3 * (4096 + 32) / 8);
+  EXPECT_EQ(geometry.prompt_vector_bytes(), 256u);
+  const SegmentLayout layout(geometry, 1024);
+  EXPECT_EQ(layout.clusters_offset, geometry.page_bytes());
+  EXPECT_EQ(layout.value_sums_offset - layout.centroids_offset, 6u * (64 * 256 + 64 * 4))
+      << "64 centroids of bf16 with a scale each";
+  EXPECT_EQ(layout.order_offset - layout.value_sums_offset, 6u * 64 * 512);
+  EXPECT_GE(layout.first_kv_page * layout.page_bytes, layout.index_end);
+  EXPECT_LT((layout.first_kv_page - 1) * layout.page_bytes, layout.index_end);
+}
+
+}  // namespace
+}  // namespace retroinfer
