@@ -19,7 +19,7 @@ inline constexpr size_t kPageBytes = 2048;
 
 // Part of segment headers, exported files, the store's state, fingerprints and the protocol between
 // the services: never give a number to another format.
-enum class KvFormatId : uint32_t { kF32 = 1, kBf16 = 2 };
+enum class KvFormatId : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
 
 // What has a scale of its own: a factor that its elements are multiplied by.
 enum class ScalePer : uint8_t { kNothing, kVector, kArray };
@@ -99,9 +99,17 @@ constexpr KvFormat PlainKvFormat(KvFormatId id, DType type) {
 
 inline constexpr KvFormat kF32Kv = PlainKvFormat(KvFormatId::kF32, DType::kF32);
 inline constexpr KvFormat kBf16Kv = PlainKvFormat(KvFormatId::kBf16, DType::kBf16);
+// Pages of f16, an index of two other types. Not offered to users: it has no code on GPUs. It keeps
+// layouts, operations and store honest about formats whose places differ.
+inline constexpr KvFormat kF16Kv{.id = KvFormatId::kF16,
+                                 .name = "f16",
+                                 .token = {.element = DType::kF16},
+                                 .centroid = {.element = DType::kBf16},
+                                 .value_sum = {.element = DType::kF32},
+                                 .prompt = DType::kF16};
 
 // All formats that there are, by number.
-inline constexpr KvFormat kKvFormats[] = {kF32Kv, kBf16Kv};
+inline constexpr KvFormat kKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv};
 
 // The format of a number that came from a file or another process.
 //

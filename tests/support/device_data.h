@@ -1,6 +1,7 @@
 // Moves test data between host vectors and device memory, and makes it.
 #pragma once
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -33,18 +34,20 @@ inline float FromBf16(uint16_t bits) {
   return value;
 }
 
-// One element of `dtype`, f32 or bf16.
+// The nearest f16, ties to even, by the compiler's own conversion.
+inline uint16_t ToF16(float value) { return std::bit_cast<uint16_t>(static_cast<_Float16>(value)); }
+inline float FromF16(uint16_t bits) { return static_cast<float>(std::bit_cast<_Float16>(bits)); }
+
+// One element of `dtype`.
 inline void ToElement(float value, DType dtype, std::byte* element) {
-  RI_CHECK(dtype == DType::kF32 || dtype == DType::kBf16);
   if (dtype == DType::kF32) {
     std::memcpy(element, &value, sizeof(value));
     return;
   }
-  const uint16_t half = ToBf16(value);
+  const uint16_t half = dtype == DType::kBf16 ? ToBf16(value) : ToF16(value);
   std::memcpy(element, &half, sizeof(half));
 }
 inline float FromElement(const std::byte* element, DType dtype) {
-  RI_CHECK(dtype == DType::kF32 || dtype == DType::kBf16);
   if (dtype == DType::kF32) {
     float value;
     std::memcpy(&value, element, sizeof(value));
@@ -52,7 +55,7 @@ inline float FromElement(const std::byte* element, DType dtype) {
   }
   uint16_t half;
   std::memcpy(&half, element, sizeof(half));
-  return FromBf16(half);
+  return dtype == DType::kBf16 ? FromBf16(half) : FromF16(half);
 }
 
 // Values as elements of `dtype`, and back. Reading back what was written gives the rounded values

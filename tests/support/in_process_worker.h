@@ -77,6 +77,9 @@ class InProcessWorker {
   // Ends the engine; nothing but store() may be used afterwards.
   void EndEngine() { engine_.reset(); }
   FakeSegmentStore& store() { return *store_; }
+  bool HasCodeFor(const KvFormat& format) const {
+    return backend_->ops->CheckKvFormat(format).ok();
+  }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ModelConfig& config() const { return model_->config(); }
   const GenerationConfig& generation() const { return generation_; }

@@ -1,8 +1,7 @@
 #include "gpu_worker/ops/cpu/convert.h"
 
+#include <bit>
 #include <cstring>
-
-#include "common/log/check.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/convert.cc"
@@ -57,6 +56,33 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace retroinfer::cpu {
+namespace {
+
+// Highway's conversion truncates on processors without an instruction for it.
+uint16_t F16Bits(float value) {
+  constexpr uint32_t kInfinity = 0x7f800000;
+  constexpr uint32_t kOverflow = 0x477ff000;     // 65520: from here on the nearest is infinity
+  constexpr uint32_t kLeastNormal = 0x38800000;  // 2^-14
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000;
+  const uint32_t size = bits & 0x7fffffff;
+  if (size > kInfinity) return static_cast<uint16_t>(sign | 0x7e00);
+  if (size >= kOverflow) return static_cast<uint16_t>(sign | 0x7c00);
+  if (size < kLeastNormal) {
+    // Numbers from 0.5 on are multiples of 2^-24, as f16 below 2^-14 are: the sum rounds.
+    const float sum = std::bit_cast<float>(size) + 0.5f;
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(sum) - 0x3f000000));
+  }
+  const uint32_t odd = size >> 13 & 1;
+  return static_cast<uint16_t>(sign | ((size + 0xfff + odd - (112u << 23)) >> 13));
+}
+
+void F32ToF16(const float* in, std::byte* out, int64_t size) {
+  auto* to = reinterpret_cast<uint16_t*>(out);
+  for (int64_t i = 0; i < size; ++i) to[i] = F16Bits(in[i]);
+}
+
+}  // namespace
 
 HWY_EXPORT(Bf16ToF32);
 HWY_EXPORT(F16ToF32);
@@ -75,9 +101,15 @@ void ConvertToF32(DType dtype, const std::byte* in, float* out, int64_t size) {
 }
 
 void ConvertFromF32(const float* in, DType dtype, std::byte* out, int64_t size) {
-  RI_CHECK(dtype == DType::kF32 || dtype == DType::kBf16);
-  if (dtype == DType::kBf16) return HWY_DYNAMIC_DISPATCH(F32ToBf16)(in, out, size);
-  if (size > 0) std::memcpy(out, in, static_cast<size_t>(size) * sizeof(float));
+  switch (dtype) {
+    case DType::kF32:
+      if (size > 0) std::memcpy(out, in, static_cast<size_t>(size) * sizeof(float));
+      return;
+    case DType::kBf16:
+      return HWY_DYNAMIC_DISPATCH(F32ToBf16)(in, out, size);
+    case DType::kF16:
+      return F32ToF16(in, out, size);
+  }
 }
 
 }  // namespace retroinfer::cpu

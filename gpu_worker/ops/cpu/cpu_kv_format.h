@@ -5,7 +5,7 @@
 
 namespace retroinfer::cpu {
 
-inline constexpr DType kTokenTypes[] = {DType::kF32, DType::kBf16};
+inline constexpr DType kTokenTypes[] = {DType::kF32, DType::kBf16, DType::kF16};
 inline constexpr DType kIndexTypes[] = {DType::kF32, DType::kBf16};
 inline constexpr KvElementTypes kKvElementTypes{
     .backend = "cpu", .tokens = kTokenTypes, .centroids = kIndexTypes};

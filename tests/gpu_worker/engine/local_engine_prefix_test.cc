@@ -135,6 +135,17 @@ TEST_F(ExactPrefixReuseTest, AHitGivesWhatAColdRunGivesInF32) {
   CheckHits({{2500, 20}, {3172, 1200}, {9300, 20}});
 }
 
+// Pages, centroids and value sums in three types.
+class MixedPrefixReuseTest : public PrefixReuseTest {
+ protected:
+  MixedPrefixReuseTest() : PrefixReuseTest(SmallModel(kF16Kv)) {}
+};
+
+TEST_F(MixedPrefixReuseTest, AHitGivesWhatAColdRunGivesInF16) {
+  if (!worker_.HasCodeFor(kF16Kv)) GTEST_SKIP() << "this backend has no code for f16";
+  CheckHits({{3172, 1100}});
+}
+
 TEST_F(PrefixReuseTest, OnlyTheSharedBeginningIsFound) {
   std::vector<int32_t> prompt = Prompt(5300, 1);
   Run(Request(prompt, 1, ""));

@@ -17,12 +17,16 @@ class InProcessStore {
  public:
   static constexpr uint64_t kArenaBytes = 8 << 20;
 
-  InProcessStore() { Start(); }
+  // With a folder: segments are kept there, too.
+  explicit InProcessStore(std::string disk_folder = "") : disk_folder_(std::move(disk_folder)) {
+    Start();
+  }
 
   void Start() {
     kvstore::StoreServerOptions options;
     options.arena_bytes = kArenaBytes;
     options.socket_dir = folder_.path();
+    options.durable.folder = disk_folder_;
     options.adopt_wait = absl::Seconds(2);  // the process of a worker that is gone still lives
     auto server = kvstore::StoreServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
@@ -47,6 +51,7 @@ class InProcessStore {
   }
 
  private:
+  const std::string disk_folder_;
   kvstore::TemporaryFolder folder_;
   std::unique_ptr<kvstore::StoreServer> server_;
 };

@@ -58,6 +58,14 @@ TEST_F(StateFileTest, IgnoresWhatItDoesNotUnderstand) {
   }
 }
 
+TEST_F(StateFileTest, KeepsTheFormat) {
+  for (const KvFormat& format : kKvFormats) {
+    ASSERT_TRUE(file_.Write({1, 2, {32, 8, 64, format}, "f"}).ok());
+    ASSERT_TRUE(file_.Read().has_value());
+    EXPECT_EQ(file_.Read()->geometry.format, format);
+  }
+}
+
 TEST_F(StateFileTest, SaysWhenItCannotWrite) {
   EXPECT_FALSE(StateFile(folder_.path() + "/no/such/folder").Write({}).ok());
 }

@@ -64,6 +64,23 @@ TEST(SegmentBytesTest, ImagesOfTheFirstFormatsStayAsTheyWere) {
   }
 }
 
+TEST(SegmentBytesTest, ImagesOfEachFormatAreReadAndAreNoOthers) {
+  for (const KvFormat& format : kKvFormats) {
+    SCOPED_TRACE(format.name);
+    const KvGeometry geometry{2, 2, 128, format};
+    const SegmentLayout layout(geometry, 2048);
+    std::vector<std::byte> bytes(layout.max_pages * layout.page_bytes);
+    const uint32_t used_pages = WriteSegment(bytes, geometry, 4, 2048);
+    const auto image = ReadSegmentImage(bytes, geometry, 4, 2048);
+    ASSERT_TRUE(image.ok()) << image.status();
+    EXPECT_EQ(image->used_pages, used_pages);
+    for (const KvFormat& other : kKvFormats) {
+      const auto refused = ReadSegmentImage(bytes, {2, 2, 128, other}, 4, 2048);
+      EXPECT_EQ(refused.ok(), other.id == format.id) << other.name;
+    }
+  }
+}
+
 TEST_F(SegmentImageTest, ReadsWhatWasWritten) {
   const auto image = Read();
   ASSERT_TRUE(image.ok()) << image.status();

@@ -114,6 +114,16 @@ TEST_F(ContextFileTest, FilesOfTheFirstFormatsStayAsTheyWere) {
             "6bc39d28a798fe991594db9ff0d6ad86d80e6046d3fae0c2aaf683a29e5878b2");
 }
 
+TEST_F(ContextFileTest, AFileSaysItsFormat) {
+  for (const KvFormat& format : kKvFormats) {
+    ContextFileHeader header = MakeHeader();
+    header.geometry.format = format;
+    const auto parsed = ParseContextFileHeader(MakeFile(header));
+    ASSERT_TRUE(parsed.ok() && parsed->has_value()) << parsed.status();
+    EXPECT_EQ((*parsed)->geometry, header.geometry);
+  }
+}
+
 TEST_F(ContextFileTest, AFormatThatIsNotKnownIsRefusedByItsNumber) {
   ContextFileHeader header = MakeHeader();
   header.geometry.format.id = static_cast<KvFormatId>(99);

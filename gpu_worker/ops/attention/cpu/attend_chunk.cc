@@ -10,7 +10,6 @@
 #include <cmath>
 #include <limits>
 
-#include "common/log/check.h"
 #include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -35,6 +34,11 @@ HWY_INLINE void LoadPair(FloatTag d, const Bf16* from, FloatVec& a, FloatVec& b)
   const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
   a = hn::BitCast(d, hn::ShiftLeft<16>(both));
   b = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
+}
+HWY_INLINE void LoadPair(FloatTag d, const hwy::float16_t* from, FloatVec& a, FloatVec& b) {
+  const hn::Rebind<hwy::float16_t, FloatTag> d16;
+  a = hn::PromoteTo(d, hn::LoadU(d16, from));
+  b = hn::PromoteTo(d, hn::LoadU(d16, from + hn::Lanes(d)));
 }
 
 // scores[g][first + t] for kTokens tokens, from their keys.
@@ -198,10 +202,14 @@ void AttendBf16(const AttentionChunk& chunk, const AttentionChunk& next, Attenti
   AttendGroup<Bf16>(chunk, next, state);
 }
 
+void AttendF16(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
+  AttendGroup<hwy::float16_t>(chunk, next, state);
+}
+
 // Between the natural order of a row and LoadPair's: of each 2 * Lanes elements of bf16, first the
 // even ones, then the odd ones.
 void PairRow(DType dtype, const float* in, float factor, uint32_t size, float* out) {
-  if (dtype == DType::kF32) {
+  if (dtype != DType::kBf16) {
     for (uint32_t i = 0; i < size; ++i) out[i] = in[i] * factor;
     return;
   }
@@ -215,7 +223,7 @@ void PairRow(DType dtype, const float* in, float factor, uint32_t size, float* o
 }
 
 void UnpairRow(DType dtype, const float* in, uint32_t size, float* out) {
-  if (dtype == DType::kF32) {
+  if (dtype != DType::kBf16) {
     for (uint32_t i = 0; i < size; ++i) out[i] = in[i];
     return;
   }
@@ -237,6 +245,7 @@ namespace retroinfer::cpu {
 
 HWY_EXPORT(AttendF32);
 HWY_EXPORT(AttendBf16);
+HWY_EXPORT(AttendF16);
 HWY_EXPORT(PairRow);
 HWY_EXPORT(UnpairRow);
 
@@ -262,9 +271,8 @@ void AttendChunk(const AttentionChunk& chunk, const AttentionChunk& next, Attent
     case DType::kBf16:
       return HWY_DYNAMIC_DISPATCH(AttendBf16)(chunk, next, state);
     case DType::kF16:
-      break;
+      return HWY_DYNAMIC_DISPATCH(AttendF16)(chunk, next, state);
   }
-  RI_CHECK(false);  // CheckKvFormat() lets no other type through.
 }
 
 void ReadAccumulator(const AttentionState& state, int32_t g, float* out) {

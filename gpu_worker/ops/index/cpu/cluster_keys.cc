@@ -71,13 +71,30 @@ void AddRowsOf(const T* rows, const int32_t* assignment, int64_t num_rows, int64
   }
 }
 
+void AddF16Rows(const hwy::float16_t* rows, const int32_t* assignment, int64_t num_rows,
+                int64_t size, float* sums) {
+  const FloatTag d;
+  const hn::Rebind<hwy::float16_t, FloatTag> d16;
+  for (int64_t i = 0; i < num_rows; ++i) {
+    float* const sum = sums + assignment[i] * size;
+    for (int64_t at = 0; at < size; at += static_cast<int64_t>(hn::Lanes(d))) {
+      const auto values = hn::PromoteTo(d, hn::LoadU(d16, rows + i * size + at));
+      hn::StoreU(hn::Add(hn::LoadU(d, sum + at), values), d, sum + at);
+    }
+  }
+}
+
 // sums[assignment[i]] += rows[i]. REQUIRES: size is a multiple of 64.
 void AddRows(const std::byte* rows, DType dtype, const int32_t* assignment, int64_t num_rows,
              int64_t size, float* sums) {
-  if (dtype == DType::kF32) {
-    AddRowsOf(reinterpret_cast<const float*>(rows), assignment, num_rows, size, sums);
-  } else {
-    AddRowsOf(reinterpret_cast<const Bf16*>(rows), assignment, num_rows, size, sums);
+  switch (dtype) {
+    case DType::kF32:
+      return AddRowsOf(reinterpret_cast<const float*>(rows), assignment, num_rows, size, sums);
+    case DType::kBf16:
+      return AddRowsOf(reinterpret_cast<const Bf16*>(rows), assignment, num_rows, size, sums);
+    case DType::kF16:
+      return AddF16Rows(reinterpret_cast<const hwy::float16_t*>(rows), assignment, num_rows, size,
+                        sums);
   }
 }
 

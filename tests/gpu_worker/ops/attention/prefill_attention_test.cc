@@ -101,7 +101,8 @@ TEST_P(PrefillAttentionTest, FirstTokenSeesItselfOnly) {
 }
 
 TEST_P(PrefillAttentionTest, FollowsDoublesForAllSizes) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    const DType dtype = format.prompt;
     for (const int64_t queries : {1, 31, 32, 33, 150}) {
       for (const int64_t first : {0, 1, 127, 128, 300}) {
         CheckAgainstDoubles({64, 1, 2, dtype, first, queries});
@@ -120,7 +121,8 @@ TEST_P(PrefillAttentionTest, FollowsDoublesForAllShapesOfHeads) {
 }
 
 TEST_P(PrefillAttentionTest, AResultDoesNotDependOnTheChunk) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    const DType dtype = format.prompt;
     const Case c = {128, 2, 3, dtype, 0, 400};
     const auto kv = MakeKv(c, c.num_queries, c.num_queries);
     const size_t cols = size_t{6} * c.head_dim;

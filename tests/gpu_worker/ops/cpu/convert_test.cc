@@ -59,6 +59,31 @@ TEST(ConvertTest, ReadsEveryF16) {
   }
 }
 
+TEST(ConvertTest, RoundsToTheNearestF16) {
+  std::vector<float> values = {0.0f,       -0.0f,
+                               1.0f,       65504.0f,
+                               65519.9f,   65520.0f,
+                               1e30f,      0x1p-14f,
+                               0x1p-24f,   0x1p-25f,
+                               0x1.8p-24f, 0x1.8p-25f,
+                               1e-30f,     std::numeric_limits<float>::infinity()};
+  // Every f16, the values half-way to the next, and what lies beside those.
+  for (uint16_t bits = 0; bits < 0x7bff; ++bits) {
+    const float low = test_support::FromF16(bits);
+    const float high = test_support::FromF16(static_cast<uint16_t>(bits + 1));
+    const float half = (low + high) / 2;
+    values.insert(values.end(), {low, half, std::nextafter(half, low), std::nextafter(half, high)});
+  }
+  for (size_t i = values.size(); i-- > 0;) values.push_back(-values[i]);
+  std::vector<std::byte> out(2 * values.size());
+  ConvertFromF32(values.data(), DType::kF16, out.data(), static_cast<int64_t>(values.size()));
+  EXPECT_EQ(out, ToBytes(values, DType::kF16));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  uint16_t bits = 0;
+  ConvertFromF32(&nan, DType::kF16, reinterpret_cast<std::byte*>(&bits), 1);
+  EXPECT_TRUE(std::isnan(test_support::FromF16(bits)));
+}
+
 TEST(ConvertTest, CopiesF32) {
   const auto values = RandomNormal(40, 3);
   std::vector<float> out(40), back(40);

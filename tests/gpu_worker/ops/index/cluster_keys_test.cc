@@ -104,7 +104,8 @@ class ClusterKeysTest : public testing::TestWithParam<BackendParam> {
 };
 
 TEST_P(ClusterKeysTest, ClustersPartitionTheSegmentAndSumsAreRight) {
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    const DType dtype = format.prompt;
     for (const uint32_t head_dim : {64u, 128u}) {
       for (const bool centre : {false, true}) {
         SCOPED_TRACE(testing::Message() << DTypeName(dtype) << head_dim << centre);
@@ -123,9 +124,10 @@ TEST_P(ClusterKeysTest, LargeSegment) {
 // Without rounds the centroids are known: every 16th key, normalised.
 TEST_P(ClusterKeysTest, NoRoundsAssignsToTheKeysAtTheStride) {
   constexpr int64_t kSampled = 7;  // meets every place of a block of keys
-  for (const DType dtype : {DType::kF32, DType::kBf16}) {
-    // Centroids are rounded to the dtype; the second best is a whole unit away, mostly.
-    const double tolerance = dtype == DType::kF32 ? 1e-4 : 0.05;
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    const DType dtype = format.prompt;
+    // Centroids are rounded to bf16; the second best is a whole unit away, mostly.
+    const double tolerance = dtype == DType::kBf16 ? 0.05 : 1e-4;
     for (const int32_t num_tokens : {1024, 3072, 8192}) {
       for (const size_t d : {size_t{64}, size_t{128}}) {
         SCOPED_TRACE(testing::Message() << DTypeName(dtype) << num_tokens << " " << d);
@@ -161,7 +163,8 @@ std::vector<float> KeysAround(const std::vector<float>& directions, size_t d, fl
 TEST_P(ClusterKeysTest, FindsClustersThatAreThere) {
   const size_t d = 128;
   const auto keys = KeysAround(RandomNormal(64 * d, 4), d, 0.1f);
-  for (const DType dtype : {DType::kBf16, DType::kF32}) {
+  for (const KvFormat& format : KvFormatsOf(*backend_)) {
+    const DType dtype = format.prompt;
     const LayerKvImage kv(data_, keys, keys, 1, d, dtype);
     const Clusters got = Run(kv, 0, kTokens, 10, false);
     for (size_t i = 0; i < 1024; ++i) ASSERT_EQ(got.assignment[i], static_cast<int32_t>(i / 16));

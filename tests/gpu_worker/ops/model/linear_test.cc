@@ -12,16 +12,6 @@ namespace {
 
 using namespace test_support;
 
-// The bits of the f16 nearest to a value of moderate size.
-uint16_t ToF16(float value) {
-  if (value == 0) return 0;
-  int exponent = 0;
-  const float fraction = std::frexp(std::abs(value), &exponent);  // [0.5, 1)
-  const auto mantissa = static_cast<uint32_t>(std::lround(fraction * 2048));
-  const auto bits = static_cast<uint32_t>(exponent - 2 + 15) * 1024 + mantissa;
-  return static_cast<uint16_t>((value < 0 ? 0x8000u : 0u) + bits);
-}
-
 struct Size {
   int64_t rows;
   int64_t in;
