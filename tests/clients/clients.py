@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The `openai` package and curl against `retroinfer serve --http`; prints a table in Markdown.
+"""The `openai` package, LangChain and curl against `retroinfer serve --http`; prints a table in Markdown.
 
 usage: clients.py BIN_DIR (tests/clients/run.sh calls it). Ends with 1 if anything failed.
 """
 import asyncio
+import importlib.metadata
 import json
 import os
 import pathlib
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 
+import langchain_openai
 import openai
 
 BIN = pathlib.Path(sys.argv[1]).resolve()
@@ -218,6 +220,39 @@ def openai_cases(server):
         raise AssertionError("no error")
 
 
+def langchain_cases(server):
+    name = f"langchain-openai {importlib.metadata.version('langchain-openai')}"
+    model = langchain_openai.ChatOpenAI(base_url=server.url + "/v1", api_key=server.key, model="needle",
+                                        max_tokens=20, temperature=0, max_retries=0)
+    asked = [(message["role"], message["content"]) for message in QUESTION]
+
+    @case(name, "ChatOpenAI.invoke: an answer about a document, with usage_metadata")
+    def _():
+        answer = model.invoke(asked)
+        expect(answer.content.strip() == ANSWER, answer.content)
+        expect(answer.usage_metadata["input_tokens"] > 8192)
+        return f"`{answer.content.strip()}`, {answer.usage_metadata['input_token_details']['cache_read']:,} cached"
+
+    @case(name, "stream, and ainvoke of four at once")
+    def _():
+        expect("".join(chunk.content for chunk in model.stream(asked)).strip() == ANSWER)
+
+        async def four():
+            return await asyncio.gather(*(model.ainvoke([("user", f"{index} and")]) for index in range(4)))
+        expect(len(asyncio.run(four())) == 4)
+
+    @case(name, "extra_body: policy and cache_salt; a wrong one is a BadRequestError")
+    def _():
+        answer = model.bind(extra_body={"policy": "full", "cache_salt": "tenant-1"}).invoke(asked)
+        expect(answer.content.strip() == ANSWER, answer.content)
+        try:
+            model.bind(extra_body={"policy": "other"}).invoke(asked)
+        except openai.BadRequestError as caught:
+            expect(caught.param == "policy")
+            return
+        raise AssertionError("not refused")
+
+
 def curl_cases(server):
     version = subprocess.run(["curl", "--version"], capture_output=True, text=True,
                              check=True).stdout.split()[1]
@@ -264,6 +299,7 @@ def main():
     server = Server()
     try:
         openai_cases(server)
+        langchain_cases(server)
         curl_cases(server)
     finally:
         server.stop()

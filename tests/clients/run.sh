@@ -9,6 +9,6 @@ bin=$(realpath "${1:-$root/build/release/bin}")
 venv=${2:-$root/build/clients-venv}
 if [ ! -x "$venv/bin/python" ]; then
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet openai
+  "$venv/bin/pip" install --quiet openai langchain-openai
 fi
 exec "$venv/bin/python" "$root/tests/clients/clients.py" "$bin"
