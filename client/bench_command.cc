@@ -75,9 +75,10 @@ void AddOptions(common::Settings* settings, BenchOptions* options, v1::GenerateR
       ->check(CLI::PositiveNumber);
   app.add_option("--request-rate", options->request_rate,
                  "Requests a second, in a Poisson process; inf sends all at once");
-  app.add_option("--workload", options->workload,
-                 "Requests of unlike shapes: chat, documents, agents or mixed, or a file of JSON "
-                 "lines with input_len, output_len, arrival, prefix, prefix_len, class, priority");
+  app.add_option(
+      "--workload", options->workload,
+      "Requests of unlike shapes: chat, documents, agents or mixed, or a file of JSON "
+      "lines with input_len, output_len, arrival, prefix, prefix_len, class, priority, tenant");
   settings->AddDuration("--slo-first-token", &options->goal.first_token,
                         "A request is good if its first token comes within this; 0s: always");
   settings->AddDuration("--slo-per-token", &options->goal.per_token,

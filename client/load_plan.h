@@ -26,6 +26,7 @@ struct PlannedRequest {
   int32_t output_len = 0;     // tokens to generate; 0: as LoadRunOptions::request says
   std::string request_class;  // figures are told apart by it; empty: they are not
   int32_t priority = 0;
+  std::string tenant;
 };
 
 // REQUIRES: num_prompts >= 1, input_len >= max(1, prefix_len), request_rate > 0, and a token that

@@ -115,6 +115,7 @@ LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>&
         request.mutable_sampling()->set_max_tokens(plan[index].output_len);
       }
       if (plan[index].priority != 0) request.set_priority(plan[index].priority);
+      if (!plan[index].tenant.empty()) request.set_tenant(plan[index].tenant);
       RunOne(connection, request, calls, run.records[index]);
       absl::MutexLock lock(&mutex);
       ++done;

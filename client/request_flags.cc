@@ -126,6 +126,10 @@ void AddCallFlags(CLI::App& app, v1::GenerateRequest* request) {
          "Lower runs first")
       ->group(kRequestGroup);
   app.add_option_function<std::string>(
+         "--tenant", [request](const std::string& tenant) { request->set_tenant(tenant); },
+         "Whom the work is for: tenants share the server's time")
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
          "--cache-salt", [request](const std::string& salt) { request->set_cache_salt(salt); },
          "Share cached context only with requests of the same salt")
       ->group(kRequestGroup);

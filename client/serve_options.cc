@@ -75,6 +75,10 @@ constexpr PassedOption kPassedOptions[] = {
     {"--inter-token-latency-target", Service::kWorker, "--inter-token-latency-target",
      "Time between two tokens of a request while prompts of others are read", "50ms"},
     {"--max-queued-requests", Service::kWorker, "--max-queued-requests", "Live requests", "1024"},
+    {"--max-waiting-tokens", Service::kWorker, "--max-waiting-tokens",
+     "Tokens of prompts that wait to be read; 0: no limit", "0"},
+    {"--max-expected-wait", Service::kWorker, "--max-expected-wait",
+     "Refuse requests while one would wait longer for its turn; 0: never", "0"},
     {"--threads", Service::kWorker, "--threads", "Compute threads; 0: one per CPU core", "0"},
     {"--compute-dtype", Service::kWorker, "--compute-dtype", "auto, bf16 or f32", "auto"},
     {"--kv-dtype", Service::kWorker, "--kv-dtype", "auto, bf16 or f32", "auto"},
@@ -100,6 +104,8 @@ constexpr PassedOption kPassedOptions[] = {
      "Prometheus endpoint of the gateway that needs no key"},
     {"--api-key-file", Service::kWorker, "--api-key-file",
      "File with the key that calls must carry"},
+    {"--tenants-file", Service::kWorker, "--tenants-file",
+     "File of tenants: their keys, shares and limits (docs/operations.md)"},
     {"--tls-certificate", Service::kWorker, "--tls-certificate", "PEM file; turns TLS on"},
     {"--tls-key", Service::kWorker, "--tls-key", "PEM file"},
     {"--tls-client-ca", Service::kWorker, "--tls-client-ca", "PEM file; turns mutual TLS on"},
@@ -184,7 +190,7 @@ ServiceSpec GatewaySpec(const ServeOptions& options) {
   spec.arguments.push_back(
       absl::StrCat("--drain-timeout=", absl::FormatDuration(options.drain_timeout)));
   for (const char* const flag :
-       {"--api-key-file", "--tls-certificate", "--tls-key", "--tls-client-ca"}) {
+       {"--api-key-file", "--tenants-file", "--tls-certificate", "--tls-key", "--tls-client-ca"}) {
     const std::string& value = options.Passed(flag);
     if (!value.empty()) spec.arguments.push_back(absl::StrCat(flag, "=", value));
   }

@@ -42,6 +42,11 @@ absl::StatusOr<WorkloadRequest> ParseRequest(const nlohmann::json& json) {
             "arrival is ", value.dump(), ": it must be seconds from 0 to ", kMaxSeconds));
       }
       request.arrival = absl::Seconds(value.get<double>());
+    } else if (name == "tenant") {
+      if (!value.is_string() || value.get<std::string>().size() > 64) {
+        return absl::InvalidArgumentError("tenant must be a text of at most 64 bytes");
+      }
+      request.tenant = value.get<std::string>();
     } else if (name == "prefix" || name == "class") {
       if (!value.is_string() || value.get<std::string>().size() > 200) {
         return absl::InvalidArgumentError(name + " must be a text of at most 200 bytes");
@@ -182,6 +187,7 @@ std::vector<PlannedRequest> PlanWorkload(std::span<const WorkloadRequest> reques
     planned.output_len = request.output_len;
     planned.request_class = request.request_class;
     planned.priority = request.priority;
+    planned.tenant = request.tenant;
     if (request.prefix_len > 0) {
       std::vector<uint32_t> name_and_seed(request.prefix.begin(), request.prefix.end());
       name_and_seed.push_back(static_cast<uint32_t>(seed));

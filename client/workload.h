@@ -21,11 +21,12 @@ struct WorkloadRequest {
   int32_t output_len = 0;     // tokens to generate
   std::string request_class;  // figures are told apart by it
   int32_t priority = 0;
+  std::string tenant;  // GenerateRequest.tenant
 };
 
 // Parses JSON lines, one request each, in any order:
 //   {"arrival": 1.5, "input_len": 900, "output_len": 64, "prefix": "manual", "prefix_len": 800,
-//    "class": "chat", "priority": 0}
+//    "class": "chat", "priority": 0, "tenant": "a"}
 // arrival in seconds; all but input_len and output_len may be left out.
 //
 // Returns: the requests by arrival; INVALID_ARGUMENT with the line and what is wrong with it.

@@ -8,6 +8,7 @@ find_package(prometheus-cpp CONFIG REQUIRED)
 find_package(nlohmann_json CONFIG REQUIRED)  # writes JSON
 find_package(simdjson CONFIG REQUIRED)  # reads it
 find_package(CLI11 CONFIG REQUIRED)
+find_package(tomlplusplus CONFIG REQUIRED)  # used as headers alone: the library is built with exceptions
 find_package(spdlog CONFIG REQUIRED)
 find_package(OpenSSL REQUIRED)
 find_package(Boost 1.74 REQUIRED)  # headers: Asio and Beast

@@ -95,9 +95,12 @@ class SignalWatch {
     signals_.async_wait([this](const boost::system::error_code& error, int signal) {
       if (error) return;
       if (signal == SIGHUP) {
-        spdlog::info("SIGHUP: opening the log and reading the certificates again");
+        spdlog::info("SIGHUP: opening the log and reading certificates and tenants again");
         common::ReopenProcessLog();
         server_.ReloadCertificates();
+        if (const absl::Status status = settings_.gateway.keys->Reload(); !status.ok()) {
+          spdlog::error("the tenants stay as they were: {}", status.ToString());
+        }
       } else if (draining_) {
         io_.stop();
       } else {

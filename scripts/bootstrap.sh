@@ -7,7 +7,7 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache pkg-config git python3
   libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
-  prometheus-cpp-dev libspdlog-dev libcli11-dev libedit-dev nlohmann-json3-dev
+  prometheus-cpp-dev libspdlog-dev libcli11-dev libedit-dev nlohmann-json3-dev libtomlplusplus-dev
   libsimdjson-dev libpcre2-dev libutf8proc-dev libssl-dev libnghttp2-dev libboost-dev librocksdb-dev libdnnl-dev
   ocl-icd-opencl-dev libhwy-dev libisal-dev
 )

@@ -310,7 +310,26 @@ LATENCY = Dashboard(
          heatmap("Decode times",
                  "How many requests decoded for how long, upper bounds.",
                  "retroinfer_request_decode_time_seconds"),
-         PROMPT_LENGTHS, GENERATION_LENGTHS))))
+         PROMPT_LENGTHS, GENERATION_LENGTHS)),
+     Row("Tenants", thirds(
+         Panel("Tokens by tenant",
+               "Of requests that ended, prompts and answers. Without --tenants-file all is one tenant without a "
+               "name.",
+               TOKENS_PER_SECOND,
+               ((f"sum by (tenant) ({rate(worker('retroinfer_tenant_prompt_tokens_total'))}) + "
+                 f"sum by (tenant) ({rate(worker('retroinfer_tenant_generation_tokens_total'))})",
+                 "{{tenant}}"),), stacked=True),
+         Panel("Requests by tenant",
+               "That ended.",
+               REQUESTS_PER_SECOND,
+               ((f"sum by (tenant) ({rate(worker('retroinfer_tenant_requests_total'))})", "{{tenant}}"),),
+               stacked=True),
+         Panel("First token by tenant",
+               "Mean time from submission to the first token.",
+               SECONDS,
+               ((f"sum by (tenant) ({rate(worker('retroinfer_tenant_first_token_seconds_total'))}) / "
+                 f"(sum by (tenant) ({rate(worker('retroinfer_tenant_requests_total'))}) > 0)",
+                 "{{tenant}}"),)))))
 
 CACHE = Dashboard(
     "cache", "RetroInfer KV and cache",

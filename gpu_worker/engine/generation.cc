@@ -14,6 +14,8 @@ std::string_view FinishReasonName(FinishReason reason) {
       return "deadline";
     case FinishReason::kError:
       return "error";
+    case FinishReason::kRefused:
+      return "refused";
   }
   return "unknown";
 }

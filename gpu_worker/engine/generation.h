@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/door/tenant.h"
 #include "gpu_worker/attention/attention_settings.h"
 
 namespace retroinfer {
@@ -46,7 +47,9 @@ struct GenerationRequest {
   SamplingParams sampling;
   AttentionSettings attention;
   std::string cache_salt;  // shares segments with requests of the same salt only
-  int32_t priority = 0;    // lower runs first; equal: first come
+  int32_t priority = 0;    // lower runs first; equal: the tenant that had least
+  // Whom time is shared out to, and whose limits hold. Null: the tenant without a name.
+  std::shared_ptr<const common::Tenant> tenant;
   bool return_progress = false;
   // Log-probabilities of the prompt's own tokens, as num_logprobs has those of generated ones.
   int32_t num_prompt_logprobs = -1;
@@ -75,7 +78,14 @@ struct OutputToken {
   int32_t rank = 0;                        // 1 is what greedy takes; 0: not asked for
 };
 
-enum class FinishReason { kStop, kLength, kCancelled, kDeadline, kError };
+enum class FinishReason {
+  kStop,
+  kLength,
+  kCancelled,
+  kDeadline,
+  kError,
+  kRefused,  // before any work: the result's status says why
+};
 std::string_view FinishReasonName(FinishReason reason);
 
 struct PrefillProgress {
@@ -96,7 +106,7 @@ struct OutputDelta {
 };
 
 struct GenerationResult {
-  absl::Status status;  // an error only with FinishReason::kError
+  absl::Status status;  // an error only with FinishReason::kError and kRefused
   FinishReason reason = FinishReason::kStop;
   std::string matched_stop;    // the stop string that ended it; empty otherwise
   int32_t matched_token = -1;  // the stop token or EOS that ended it; -1 otherwise

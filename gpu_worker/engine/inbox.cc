@@ -1,19 +1,69 @@
 #include "gpu_worker/engine/inbox.h"
 
+#include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
 
 namespace retroinfer {
 
 absl::Status Inbox::Submit(Submission submission) {
+  const GenerationRequest& request = submission.request;
   absl::MutexLock lock(&mutex_);
   if (closed_) return DrainingError();
-  if (live_.contains(submission.request.request_id)) {
-    return RequestIdInUseError(submission.request.request_id);
-  }
-  if (live_.size() >= max_live_) return QueueFullError(live_.size(), max_live_);
-  live_.insert(submission.request.request_id);
+  if (live_.contains(request.request_id)) return RequestIdInUseError(request.request_id);
+  RETURN_IF_ERROR(CheckLimits(request));
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  const std::string tenant = request.tenant == nullptr ? "" : request.tenant->name;
+  Usage& usage = tenants_[tenant];
+  ++usage.requests;
+  usage.waiting_tokens += tokens;
+  waiting_tokens_ += tokens;
+  live_.emplace(request.request_id, LiveEntry{tenant, tokens});
   mail_.submissions.push_back(std::move(submission));
   return absl::OkStatus();
+}
+
+absl::Status Inbox::CheckLimits(const GenerationRequest& request) const {
+  if (live_.size() >= limits_.max_live) {
+    return QueueFullError(live_.size(), limits_.max_live, expected_wait_);
+  }
+  const auto tokens = static_cast<int64_t>(request.prompt.size());
+  // Written so that no sum can overflow.
+  const auto is_too_much = [tokens](int64_t waiting, int64_t most) {
+    return waiting > 0 && waiting > most - tokens;
+  };
+  if (request.tenant != nullptr) {
+    const auto found = tenants_.find(request.tenant->name);
+    const Usage usage = found == tenants_.end() ? Usage() : found->second;
+    if (usage.requests >= request.tenant->max_requests) {
+      return TenantQueueFullError(*request.tenant, usage.requests, expected_wait_);
+    }
+    if (is_too_much(usage.waiting_tokens, request.tenant->max_waiting_tokens)) {
+      return TenantWaitingTokensFullError(*request.tenant, tokens, usage.waiting_tokens,
+                                          expected_wait_);
+    }
+  }
+  if (is_too_much(waiting_tokens_, limits_.max_waiting_tokens)) {
+    return WaitingTokensFullError(tokens, waiting_tokens_, limits_.max_waiting_tokens,
+                                  expected_wait_);
+  }
+  if (expected_wait_ > limits_.max_expected_wait) {
+    return WaitTooLongError(expected_wait_, limits_.max_expected_wait);
+  }
+  return absl::OkStatus();
+}
+
+void Inbox::PromptRead(std::string_view request_id) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = live_.find(std::string(request_id));
+  if (found == live_.end()) return;
+  const int64_t tokens = std::exchange(found->second.waiting_tokens, 0);
+  waiting_tokens_ -= tokens;
+  tenants_[found->second.tenant].waiting_tokens -= tokens;
+}
+
+void Inbox::SetExpectedWait(absl::Duration wait) {
+  absl::MutexLock lock(&mutex_);
+  expected_wait_ = wait;
 }
 
 bool Inbox::Abort(std::string_view request_id) {
@@ -54,7 +104,14 @@ Mail Inbox::Take(absl::Duration timeout) {
 
 void Inbox::Forget(std::string_view request_id) {
   absl::MutexLock lock(&mutex_);
-  live_.erase(std::string(request_id));
+  if (const auto found = live_.find(std::string(request_id)); found != live_.end()) {
+    const LiveEntry& entry = found->second;
+    const auto tenant = tenants_.find(entry.tenant);
+    waiting_tokens_ -= entry.waiting_tokens;
+    tenant->second.waiting_tokens -= entry.waiting_tokens;
+    if (--tenant->second.requests == 0) tenants_.erase(tenant);
+    live_.erase(found);
+  }
   // An abort that came too late is not for the next request of that name.
   std::erase(mail_.aborts, request_id);
 }

@@ -11,11 +11,12 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/door/tenant.h"
 #include "common/kv/extent.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/wave_index/named_prefix.h"
@@ -42,10 +43,21 @@ struct Mail {
 
 class Inbox {
  public:
-  explicit Inbox(size_t max_live) : max_live_(max_live) {}
+  struct Limits {
+    size_t max_live = 1024;  // requests
+    // Tokens of prompts that are not read yet. One prompt may always wait, however long it is.
+    int64_t max_waiting_tokens = common::Tenant::kNoLimit;
+    absl::Duration max_expected_wait = absl::InfiniteDuration();
+  };
+  explicit Inbox(const Limits& limits) : limits_(limits) {}
 
-  // Returns REQUEST_ID_IN_USE, QUEUE_FULL or DRAINING (see request_errors.h).
+  // Returns REQUEST_ID_IN_USE, DRAINING or what says that there are too many (see
+  // request_errors.h).
   absl::Status Submit(Submission submission);
+  // The prompt of a live request is read: it waits no more.
+  void PromptRead(std::string_view request_id);
+  // How long a request that came now would wait for its turn.
+  void SetExpectedWait(absl::Duration wait);
   // Returns false if no live request has that id.
   bool Abort(std::string_view request_id);
   void Answer(ReserveAnswer answer);
@@ -66,16 +78,33 @@ class Inbox {
     absl::Time oldest = absl::InfiniteFuture();
   };
   Untaken untaken() const;
-  size_t max_live() const { return max_live_; }
+  size_t max_live() const { return limits_.max_live; }
 
  private:
-  const size_t max_live_;
+  // What a tenant, or all of them, have here.
+  struct Usage {
+    int64_t requests = 0;
+    int64_t waiting_tokens = 0;
+  };
+  struct LiveEntry {
+    std::string tenant;
+    int64_t waiting_tokens = 0;
+  };
+
+  absl::Status CheckLimits(const GenerationRequest& request) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Limits limits_;
 
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   Mail mail_ ABSL_GUARDED_BY(mutex_);
-  absl::flat_hash_set<std::string> live_ ABSL_GUARDED_BY(mutex_);  // ids of requests not finished
+  absl::Duration expected_wait_ ABSL_GUARDED_BY(mutex_);
+  int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Requests that are not finished, by id, and their tenants by name.
+  absl::flat_hash_map<std::string, LiveEntry> live_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, Usage> tenants_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace retroinfer

@@ -28,6 +28,7 @@ struct LiveRequest {
   GenerationRequest request;
   std::shared_ptr<GenerationSink> sink;
   RequestState state = RequestState::kWaiting;
+  uint32_t tenant = 0;  // TenantDirectory's number
 
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;

@@ -34,7 +34,10 @@ constexpr absl::Duration kBackgroundPatience = absl::Milliseconds(500);
 LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
     : options_(options),
       parts_(std::move(parts)),
-      inbox_(std::make_shared<Inbox>(options.max_live_requests)),
+      inbox_(
+          std::make_shared<Inbox>(Inbox::Limits{.max_live = options.max_live_requests,
+                                                .max_waiting_tokens = options.max_waiting_tokens,
+                                                .max_expected_wait = options.max_expected_wait})),
       stats_({.device = parts_.device,
               .memory = parts_.memory.get(),
               .cache = parts_.cache.get(),
@@ -82,7 +85,6 @@ absl::Status LocalEngine::CreateWorkspaces() {
                        .max_batch = plan.max_batch,
                        .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target)});
   ASSIGN_OR_RETURN(clock_, WorkClock::Create(*parts_.device, *parts_.stream, scheduler_->costs()));
-  input_.weights = {1};
   batch_.reserve(static_cast<size_t>(plan.max_batch));
   return absl::OkStatus();
 }
@@ -204,6 +206,8 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->request = std::move(submission.request);
   live->sink = std::move(submission.sink);
   live->submitted = submission.submitted;
+  live->tenant =
+      tenants_.Acquire(live->request.tenant == nullptr ? common::Tenant() : *live->request.tenant);
   live->policy = &PolicyOf(live->request);
   if (!live->request.continuations.empty()) live->forced.emplace(live->request.continuations);
   live->kv.sequence_id = next_sequence_id_++;
@@ -217,6 +221,12 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
                                                    options_.eos_token_ids);
   live_.push_back(std::move(live));
+  // Segments that have names may all be found: what is computed at the least is the rest.
+  int64_t nameable = 0;
+  for (const PlannedSegment& segment : live_.back()->kv.prefix.segments) {
+    nameable += segment.num_tokens;
+  }
+  RefuseIfTooLate(*live_.back(), nameable);
 }
 
 LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
@@ -257,7 +267,7 @@ void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status statu
   if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
     live.sink->OnOutput(delta);
   }
-  if (!status.ok()) status = RequestFailure(status);
+  if (!status.ok() && reason != FinishReason::kRefused) status = RequestFailure(status);
   const GenerationResult result = ResultOf(live, reason, std::move(status));
   live.state = RequestState::kEnding;
   for (const auto& lane : lanes_) lane->Drop(live.kv);
@@ -294,6 +304,7 @@ bool LocalEngine::PollEnding() {
       ++num_releases_;
     }
     parts_.memory->Free(live.kv);
+    tenants_.Release(live.tenant);
     it = live_.erase(it);
     changed = true;
   }

@@ -32,6 +32,7 @@
 #include "gpu_worker/engine/prefill_lane.h"
 #include "gpu_worker/engine/scheduler/scheduler.h"
 #include "gpu_worker/engine/segment_store.h"
+#include "gpu_worker/engine/tenant_directory.h"
 #include "gpu_worker/engine/work_clock.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 
@@ -42,8 +43,10 @@ struct LocalEngineOptions {
   std::vector<int32_t> eos_token_ids;
   std::string segment_fingerprint;  // of all that decides the bytes of a segment but its tokens
   size_t max_live_requests = 1024;  // queued and running
-  bool share_segments = true;       // name the segments of prompts, so that others find them
-  int64_t prefill_rows = 1024;      // rows of a pass, at most
+  int64_t max_waiting_tokens = common::Tenant::kNoLimit;        // Inbox::Limits
+  absl::Duration max_expected_wait = absl::InfiniteDuration();  // Inbox::Limits
+  bool share_segments = true;   // name the segments of prompts, so that others find them
+  int64_t prefill_rows = 1024;  // rows of a pass, at most
   absl::Duration inter_token_target = absl::Milliseconds(50);  // SchedulerOptions
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;
@@ -107,9 +110,11 @@ class LocalEngine final : public Engine {
   AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
   void Reserve(LiveRequest& live);
   void AskStore(LiveRequest& live);
+  bool RefuseIfTooLate(LiveRequest& live, int64_t cached_tokens);
 
   // What the scheduler is told.
   void Observe();
+  void TellExpectedWait();
   bool Describe(LiveRequest& live, RequestDescription& description);
   void DescribeLane(const PrefillLane& lane, LaneDescription& description);
   bool PollIndexing();
@@ -157,6 +162,8 @@ class LocalEngine final : public Engine {
   std::unique_ptr<Scheduler> scheduler_;
   std::optional<WorkClock> clock_;
   SchedulerInput input_;
+  TenantDirectory tenants_;
+  absl::Time next_expected_wait_ = absl::InfinitePast();
   LiveRequests live_;
   std::vector<LiveRequest*> batch_;
   uint64_t next_sequence_id_ = 1;

@@ -42,6 +42,24 @@ void LocalEngine::EndLateRequests() {
   }
 }
 
+// A request whose first token cannot come before its deadline ends before anything is done for it.
+// `cached_tokens`: of its prompt, not computed.
+bool LocalEngine::RefuseIfTooLate(LiveRequest& live, int64_t cached_tokens) {
+  // Of what it is expected to take: costs of a busy machine vary, and nobody who could have made it
+  // is to be refused.
+  constexpr double kCertain = 0.7;
+  if (live.request.deadline == absl::InfiniteFuture() || !scheduler_->knows_costs()) return false;
+  RequestDescription description;
+  if (!Describe(live, description)) return true;
+  description.cached_tokens = cached_tokens;
+  const absl::Duration needed =
+      absl::Seconds(kCertain * scheduler_->EarliestFirstToken(input_, description));
+  const absl::Duration left = live.request.deadline - absl::Now();
+  if (needed <= left) return false;
+  End(live, FinishReason::kRefused, DeadlineUnreachableError(needed, left));
+  return true;
+}
+
 // Takes the device memory that the plan has counted.
 void LocalEngine::Reserve(LiveRequest& live) {
   if (!parts_.memory->Reserve(live.need, live.kv)) return;
@@ -108,6 +126,7 @@ void LocalEngine::BeginPrefill(LiveRequest& live, std::vector<Extent> extents) {
     End(live, FinishReason::kError, status);
     return;
   }
+  if (RefuseIfTooLate(live, live.kv.cached_tokens())) return;
   live.state = RequestState::kPrefill;
   live.takes_in_order = live.policy->TakesInOrder(live.kv);
   EngineStats& counters = stats_.counters();

@@ -54,6 +54,17 @@ void LocalEngine::Observe() {
   input_.free_table_rows = parts_.memory->table_rows().num_free();
   input_.seconds_in_flight = clock_->seconds_in_flight();
   input_.free_passes = static_cast<int64_t>(clock_->free());
+  input_.weights.assign(tenants_.weights().begin(), tenants_.weights().end());
+  input_.new_tenants = tenants_.TakeNew();
+  TellExpectedWait();
+}
+
+void LocalEngine::TellExpectedWait() {
+  constexpr absl::Duration kInterval = absl::Milliseconds(50);
+  const absl::Time now = absl::Now();
+  if (now < next_expected_wait_) return;
+  next_expected_wait_ = now + kInterval;
+  inbox_->SetExpectedWait(absl::Seconds(scheduler_->ExpectedWait(input_)));
 }
 
 // Returns false if the request ended instead.
@@ -62,6 +73,7 @@ bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
                  .phase = PhaseOf(live),
                  .arrival = ToSeconds(live.submitted),
                  .priority = live.request.priority,
+                 .tenant = live.tenant,
                  .prompt_tokens = static_cast<int64_t>(live.request.prompt.size()),
                  .cached_tokens = live.kv.cached_tokens(),
                  .context = live.kv.num_tokens,
@@ -156,6 +168,7 @@ void LocalEngine::BeginGroup(const StepPlan::Group& group) {
                        .keeps_all_rows = live->request.num_prompt_logprobs >= 0});
     const auto prompt = static_cast<int64_t>(live->request.prompt.size());
     description.members.push_back({.id = id,
+                                   .tenant = live->tenant,
                                    .priority = live->request.priority,
                                    .arrival = ToSeconds(live->submitted),
                                    .rows = prompt - live->kv.cached_tokens(),
@@ -214,6 +227,7 @@ void LocalEngine::FinishGroup(PrefillLane& lane) {
   for (LiveRequest* const live : members) {
     live->state = RequestState::kIndexing;
     live->first_token = live->last_token = now;
+    inbox_->PromptRead(live->request.request_id);
   }
   UpdateStats();  // who sees a first token sees a request that runs
   for (size_t i = 0; i < members.size(); ++i) {

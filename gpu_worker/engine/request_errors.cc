@@ -1,8 +1,11 @@
 #include "gpu_worker/engine/request_errors.h"
 
+#include <algorithm>
+#include <map>
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/status/error_reason.h"
 
 namespace retroinfer {
@@ -12,17 +15,92 @@ absl::Status WithRetry(const absl::Status& status, std::string_view reason) {
   return common::WithRetry(common::WithReason(status, reason), kRetryDelay);
 }
 
+absl::Status Full(std::string_view reason, const std::string& message,
+                  const std::map<std::string, std::string>& metadata,
+                  absl::Duration expected_wait) {
+  return common::WithRetry(
+      common::WithReason(absl::ResourceExhaustedError(message), reason, metadata),
+      RetryDelayAt(expected_wait));
+}
+
+std::string Seconds(absl::Duration duration) {
+  return absl::StrFormat("%.3g", absl::ToDoubleSeconds(duration));
+}
+
 }  // namespace
 
-absl::Status QueueFullError(size_t live_requests, size_t max_live_requests) {
+absl::Duration RetryDelayAt(absl::Duration expected_wait) {
+  return std::clamp(absl::Ceil(expected_wait / 2, absl::Seconds(1)), kRetryDelay, absl::Minutes(1));
+}
+
+absl::Status QueueFullError(size_t live_requests, size_t max_live_requests,
+                            absl::Duration expected_wait) {
+  return Full("QUEUE_FULL",
+              absl::StrCat("the queue is full: ", live_requests, " requests are live, at most ",
+                           max_live_requests, "; try again when some have ended"),
+              {{"live_requests", absl::StrCat(live_requests)},
+               {"max_live_requests", absl::StrCat(max_live_requests)}},
+              expected_wait);
+}
+
+absl::Status WaitingTokensFullError(int64_t prompt_tokens, int64_t waiting_tokens,
+                                    int64_t max_waiting_tokens, absl::Duration expected_wait) {
+  return Full(
+      "WAITING_TOKENS_FULL",
+      absl::StrCat("prompts of ", waiting_tokens, " tokens wait to be read; with this one of ",
+                   prompt_tokens, " that is more than ", max_waiting_tokens,
+                   "; try again when some have been read"),
+      {{"prompt_tokens", absl::StrCat(prompt_tokens)},
+       {"waiting_tokens", absl::StrCat(waiting_tokens)},
+       {"max_waiting_tokens", absl::StrCat(max_waiting_tokens)}},
+      expected_wait);
+}
+
+absl::Status WaitTooLongError(absl::Duration expected_wait, absl::Duration max_expected_wait) {
   const absl::Status status = absl::ResourceExhaustedError(
-      absl::StrCat("the queue is full: ", live_requests, " requests are live, at most ",
-                   max_live_requests, "; try again when some have ended"));
+      absl::StrCat("a request would wait ", Seconds(expected_wait),
+                   " s for its turn, the server lets none wait for more than ",
+                   Seconds(max_expected_wait), " s"));
   return common::WithRetry(
-      common::WithReason(status, "QUEUE_FULL",
-                         {{"live_requests", absl::StrCat(live_requests)},
-                          {"max_live_requests", absl::StrCat(max_live_requests)}}),
-      kRetryDelay);
+      common::WithReason(status, "WAIT_TOO_LONG",
+                         {{"expected_wait_seconds", Seconds(expected_wait)},
+                          {"max_expected_wait_seconds", Seconds(max_expected_wait)}}),
+      std::max(kRetryDelay, absl::Ceil(expected_wait - max_expected_wait, absl::Seconds(1))));
+}
+
+absl::Status TenantQueueFullError(const common::Tenant& tenant, int64_t live_requests,
+                                  absl::Duration expected_wait) {
+  return Full(
+      "TENANT_QUEUE_FULL",
+      absl::StrCat("tenant ", tenant.name, " has ", live_requests, " live requests, at most ",
+                   tenant.max_requests, "; try again when some have ended"),
+      {{"tenant", tenant.name},
+       {"live_requests", absl::StrCat(live_requests)},
+       {"max_live_requests", absl::StrCat(tenant.max_requests)}},
+      expected_wait);
+}
+
+absl::Status TenantWaitingTokensFullError(const common::Tenant& tenant, int64_t prompt_tokens,
+                                          int64_t waiting_tokens, absl::Duration expected_wait) {
+  return Full("TENANT_WAITING_TOKENS_FULL",
+              absl::StrCat("prompts of tenant ", tenant.name, " with ", waiting_tokens,
+                           " tokens wait to be read; with this one of ", prompt_tokens,
+                           " that is more than ", tenant.max_waiting_tokens,
+                           "; try again when some have been read"),
+              {{"tenant", tenant.name},
+               {"prompt_tokens", absl::StrCat(prompt_tokens)},
+               {"waiting_tokens", absl::StrCat(waiting_tokens)},
+               {"max_waiting_tokens", absl::StrCat(tenant.max_waiting_tokens)}},
+              expected_wait);
+}
+
+absl::Status DeadlineUnreachableError(absl::Duration needed, absl::Duration left) {
+  return common::WithReason(
+      absl::DeadlineExceededError(absl::StrCat(
+          "the first token would come in ", Seconds(needed), " s at the earliest, the deadline in ",
+          Seconds(left), " s; allow more time, or ask for less")),
+      "DEADLINE_UNREACHABLE",
+      {{"needed_seconds", Seconds(needed)}, {"left_seconds", Seconds(left)}});
 }
 
 absl::Status DrainingError() {

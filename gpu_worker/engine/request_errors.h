@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/door/tenant.h"
 #include "gpu_worker/attention/attention_settings.h"
 
 namespace retroinfer {
@@ -16,8 +17,26 @@ namespace retroinfer {
 // restarted in about one.
 inline constexpr absl::Duration kRetryDelay = absl::Seconds(1);
 
+// What a client is told to wait before it tries again, when requests wait for `expected_wait`: half
+// of that, at least kRetryDelay, at most a minute.
+absl::Duration RetryDelayAt(absl::Duration expected_wait);
+
 // RESOURCE_EXHAUSTED, QUEUE_FULL, with a retry.
-absl::Status QueueFullError(size_t live_requests, size_t max_live_requests);
+absl::Status QueueFullError(size_t live_requests, size_t max_live_requests,
+                            absl::Duration expected_wait);
+// RESOURCE_EXHAUSTED, WAITING_TOKENS_FULL, with a retry.
+absl::Status WaitingTokensFullError(int64_t prompt_tokens, int64_t waiting_tokens,
+                                    int64_t max_waiting_tokens, absl::Duration expected_wait);
+// RESOURCE_EXHAUSTED, WAIT_TOO_LONG, with a retry when the wait is expected to be short enough.
+absl::Status WaitTooLongError(absl::Duration expected_wait, absl::Duration max_expected_wait);
+// RESOURCE_EXHAUSTED, TENANT_QUEUE_FULL and TENANT_WAITING_TOKENS_FULL, with a retry.
+absl::Status TenantQueueFullError(const common::Tenant& tenant, int64_t live_requests,
+                                  absl::Duration expected_wait);
+absl::Status TenantWaitingTokensFullError(const common::Tenant& tenant, int64_t prompt_tokens,
+                                          int64_t waiting_tokens, absl::Duration expected_wait);
+// DEADLINE_EXCEEDED, DEADLINE_UNREACHABLE: the first token would come `needed` from now at the
+// earliest, the deadline comes after `left`.
+absl::Status DeadlineUnreachableError(absl::Duration needed, absl::Duration left);
 // UNAVAILABLE, DRAINING, with a retry.
 absl::Status DrainingError();
 // ALREADY_EXISTS, REQUEST_ID_IN_USE.

@@ -36,12 +36,12 @@ absl::Status CheckName(const std::string& name) {
                               " bytes, this one has ", name.size()));
 }
 
-absl::StatusOr<std::string> SaltHashOf(const std::string& salt) {
+absl::StatusOr<std::string> SaltHashOf(const Caller& caller, const std::string& salt) {
   if (salt.size() > RequestReader::kMaxSaltBytes) {
     return Invalid(absl::StrCat("cache_salt has ", salt.size(), " bytes, at most ",
                                 RequestReader::kMaxSaltBytes, " are allowed"));
   }
-  return std::string(common::SaltHash(salt).view());
+  return std::string(common::SaltHash(SaltOf(*caller, salt)).view());
 }
 
 void ToProto(const store::ContextInfo& from, v1::ContextInfo* to) {
@@ -59,19 +59,19 @@ void ToProto(const store::ContextInfo& from, v1::ContextInfo* to) {
   if (from.has_expires()) *to->mutable_expires() = from.expires();
 }
 
-// Prepares the message and the deadline of a call for one context of a tenant.
+// Prepares messages to the store about all contexts of a salt, and about one.
 template <typename Request>
-absl::StatusOr<store::ListContextsRequest> TenantOf(const Request& request) {
-  store::ListContextsRequest tenant;
-  ASSIGN_OR_RETURN(*tenant.mutable_salt_hash(), SaltHashOf(request.cache_salt()));
-  return tenant;
+absl::StatusOr<store::ListContextsRequest> AllOf(const Caller& caller, const Request& request) {
+  store::ListContextsRequest all;
+  ASSIGN_OR_RETURN(*all.mutable_salt_hash(), SaltHashOf(caller, request.cache_salt()));
+  return all;
 }
 
 template <typename StoreRequest, typename Request>
-absl::StatusOr<StoreRequest> ForOne(const Request& request) {
+absl::StatusOr<StoreRequest> ForOne(const Caller& caller, const Request& request) {
   StoreRequest to_store;
   RETURN_IF_ERROR(CheckName(request.name()));
-  ASSIGN_OR_RETURN(*to_store.mutable_salt_hash(), SaltHashOf(request.cache_salt()));
+  ASSIGN_OR_RETURN(*to_store.mutable_salt_hash(), SaltHashOf(caller, request.cache_salt()));
   to_store.set_name(request.name());
   return to_store;
 }
@@ -144,14 +144,7 @@ bool ContextServiceImpl::IsOver(const grpc::ServerContext& context) const {
   return draining_;
 }
 
-absl::StatusOr<ContextServiceImpl::Backend*> ContextServiceImpl::Admit(
-    const grpc::ServerContext& context) {
-  if (api_key_.required()) {
-    const auto found = context.client_metadata().find("authorization");
-    const bool there = found != context.client_metadata().end();
-    RETURN_IF_ERROR(
-        api_key_.Check(there ? std::string_view(found->second.data(), found->second.size()) : ""));
-  }
+absl::StatusOr<ContextServiceImpl::Backend*> ContextServiceImpl::Admit() {
   absl::MutexLock lock(&mutex_);
   if (draining_) return DrainingError();
   if (backend_ == nullptr) {
@@ -173,9 +166,11 @@ absl::StatusOr<ContextServiceImpl::Backend*> ContextServiceImpl::Admit(
 
 template <typename Handle>
 grpc::Status ContextServiceImpl::Run(const grpc::ServerContext& context, Handle handle) {
-  const absl::StatusOr<Backend*> backend = Admit(context);
+  const absl::StatusOr<Caller> caller = CallerOf(*keys_, context);
+  if (!caller.ok()) return common::ToGrpcStatus(caller.status());
+  const absl::StatusOr<Backend*> backend = Admit();
   if (!backend.ok()) return common::ToGrpcStatus(backend.status());
-  const absl::Status status = handle(**backend);
+  const absl::Status status = handle(**backend, *caller);
   {
     absl::MutexLock lock(&mutex_);
     --open_calls_;
@@ -186,13 +181,35 @@ grpc::Status ContextServiceImpl::Run(const grpc::ServerContext& context, Handle 
 grpc::Status ContextServiceImpl::SaveContext(grpc::ServerContext* context,
                                              const v1::SaveContextRequest* request,
                                              grpc::ServerWriter<v1::SaveContextResponse>* writer) {
-  return Run(*context, [&](Backend& backend) {
+  return Run(*context, [&](Backend& backend, const Caller& caller) {
     writer->SendInitialMetadata();  // tells the door that the call has reached its handler
-    return Save(backend, *context, *request, writer);
+    return Save(backend, caller, *context, *request, writer);
   });
 }
 
-absl::Status ContextServiceImpl::Save(Backend& backend, const grpc::ServerContext& context,
+absl::Status ContextServiceImpl::CheckRoom(Backend& backend, const Caller& caller,
+                                           const grpc::ServerContext& context,
+                                           const std::string& cache_salt, const std::string& name) {
+  if (caller->max_contexts == common::Tenant::kNoLimit) return absl::OkStatus();
+  store::ListContextsRequest all;
+  ASSIGN_OR_RETURN(*all.mutable_salt_hash(), SaltHashOf(caller, cache_salt));
+  store::ListContextsResponse answer;
+  RETURN_IF_ERROR(common::FromGrpcStatus(
+      backend.store.stub().ListContexts(ContextFor(context, kCallTimeout).get(), all, &answer)));
+  const auto is_it = [&](const store::ContextInfo& one) { return one.name() == name; };
+  if (std::any_of(answer.contexts().begin(), answer.contexts().end(), is_it)) {
+    return absl::OkStatus();  // takes the place of the old one
+  }
+  if (answer.contexts_size() < caller->max_contexts) return absl::OkStatus();
+  return common::WithReason(
+      absl::ResourceExhaustedError(absl::StrCat("tenant ", caller->name, " has ",
+                                                answer.contexts_size(), " contexts, at most ",
+                                                caller->max_contexts, " are allowed; remove one")),
+      "TENANT_CONTEXT_LIMIT");
+}
+
+absl::Status ContextServiceImpl::Save(Backend& backend, const Caller& caller,
+                                      const grpc::ServerContext& context,
                                       const v1::SaveContextRequest& request,
                                       grpc::ServerWriter<v1::SaveContextResponse>* writer) {
   const absl::Time begin = absl::Now();
@@ -203,8 +220,9 @@ absl::Status ContextServiceImpl::Save(Backend& backend, const grpc::ServerContex
   prefix.pinned = request.pinned();
   ASSIGN_OR_RETURN(prefix.time_to_live, TimeToLive(request));
   ASSIGN_OR_RETURN(GenerateCall::Submission submission,
-                   backend.reader.Read(AsGenerate(request), absl::InfiniteFuture()));
+                   backend.reader.Read(AsGenerate(request), absl::InfiniteFuture(), caller));
   prefix.request = std::move(submission.continuations.front());
+  RETURN_IF_ERROR(CheckRoom(backend, caller, context, request.cache_salt(), request.name()));
   ContextSaver saver(backend.model, backend.engine, &backend.store.stub());
   const auto on_progress = [writer](const PrefillProgress& progress) {
     v1::SaveContextResponse response;
@@ -228,12 +246,12 @@ absl::Status ContextServiceImpl::Save(Backend& backend, const grpc::ServerContex
 grpc::Status ContextServiceImpl::ListContexts(grpc::ServerContext* context,
                                               const v1::ListContextsRequest* request,
                                               v1::ListContextsResponse* response) {
-  return Run(*context, [&](Backend& backend) -> absl::Status {
+  return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     RETURN_IF_ERROR(CheckKnownFields(*request));
-    ASSIGN_OR_RETURN(const store::ListContextsRequest tenant, TenantOf(*request));
+    ASSIGN_OR_RETURN(const store::ListContextsRequest all, AllOf(caller, *request));
     store::ListContextsResponse answer;
-    RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().ListContexts(
-        ContextFor(*context, kCallTimeout).get(), tenant, &answer)));
+    RETURN_IF_ERROR(common::FromGrpcStatus(
+        backend.store.stub().ListContexts(ContextFor(*context, kCallTimeout).get(), all, &answer)));
     for (const store::ContextInfo& info : answer.contexts())
       ToProto(info, response->add_contexts());
     return absl::OkStatus();
@@ -243,9 +261,9 @@ grpc::Status ContextServiceImpl::ListContexts(grpc::ServerContext* context,
 grpc::Status ContextServiceImpl::PinContext(grpc::ServerContext* context,
                                             const v1::PinContextRequest* request,
                                             v1::PinContextResponse* response) {
-  return Run(*context, [&](Backend& backend) -> absl::Status {
+  return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     RETURN_IF_ERROR(CheckKnownFields(*request));
-    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::PinContextRequest>(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::PinContextRequest>(caller, *request));
     store::PinContextResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().PinContext(
         ContextFor(*context, kCallTimeout).get(), to_store, &answer)));
@@ -257,9 +275,9 @@ grpc::Status ContextServiceImpl::PinContext(grpc::ServerContext* context,
 grpc::Status ContextServiceImpl::UnpinContext(grpc::ServerContext* context,
                                               const v1::UnpinContextRequest* request,
                                               v1::UnpinContextResponse* response) {
-  return Run(*context, [&](Backend& backend) -> absl::Status {
+  return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     RETURN_IF_ERROR(CheckKnownFields(*request));
-    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::UnpinContextRequest>(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::UnpinContextRequest>(caller, *request));
     store::UnpinContextResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().UnpinContext(
         ContextFor(*context, kCallTimeout).get(), to_store, &answer)));
@@ -271,9 +289,9 @@ grpc::Status ContextServiceImpl::UnpinContext(grpc::ServerContext* context,
 grpc::Status ContextServiceImpl::RemoveContext(grpc::ServerContext* context,
                                                const v1::RemoveContextRequest* request,
                                                v1::RemoveContextResponse* response) {
-  return Run(*context, [&](Backend& backend) -> absl::Status {
+  return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     RETURN_IF_ERROR(CheckKnownFields(*request));
-    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::RemoveContextRequest>(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::RemoveContextRequest>(caller, *request));
     store::RemoveContextResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().RemoveContext(
         ContextFor(*context, kCallTimeout).get(), to_store, &answer)));
@@ -286,9 +304,9 @@ grpc::Status ContextServiceImpl::RemoveContext(grpc::ServerContext* context,
 grpc::Status ContextServiceImpl::VerifyContext(grpc::ServerContext* context,
                                                const v1::VerifyContextRequest* request,
                                                v1::VerifyContextResponse* response) {
-  return Run(*context, [&](Backend& backend) -> absl::Status {
+  return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     RETURN_IF_ERROR(CheckKnownFields(*request));
-    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::VerifyContextRequest>(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::VerifyContextRequest>(caller, *request));
     store::VerifyContextResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().VerifyContext(
         ContextFor(*context, absl::InfiniteDuration()).get(), to_store, &answer)));
@@ -305,10 +323,10 @@ grpc::Status ContextServiceImpl::VerifyContext(grpc::ServerContext* context,
 grpc::Status ContextServiceImpl::ExportContext(
     grpc::ServerContext* context, const v1::ExportContextRequest* request,
     grpc::ServerWriter<v1::ExportContextResponse>* writer) {
-  return Run(*context, [&](Backend& backend) -> absl::Status {
+  return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     writer->SendInitialMetadata();
     RETURN_IF_ERROR(CheckKnownFields(*request));
-    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::ExportContextRequest>(*request));
+    ASSIGN_OR_RETURN(const auto to_store, ForOne<store::ExportContextRequest>(caller, *request));
     const auto to_store_context = ContextFor(*context, absl::InfiniteDuration());
     const auto reader = backend.store.stub().ExportContext(to_store_context.get(), to_store);
     store::ExportContextResponse chunk;
@@ -324,16 +342,17 @@ grpc::Status ContextServiceImpl::ExportContext(
 grpc::Status ContextServiceImpl::ImportContext(grpc::ServerContext* context,
                                                grpc::ServerReader<v1::ImportContextRequest>* reader,
                                                v1::ImportContextResponse* response) {
-  return Run(*context, [&](Backend& backend) -> absl::Status {
+  return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     reader->SendInitialMetadata();
     v1::ImportContextRequest message;
     if (!reader->Read(&message)) return Invalid("there is no message");
     RETURN_IF_ERROR(CheckKnownFields(message));
+    RETURN_IF_ERROR(CheckRoom(backend, caller, *context, message.cache_salt(), message.name()));
     store::ImportContextRequest chunk;
-    ASSIGN_OR_RETURN(*chunk.mutable_salt_hash(), SaltHashOf(message.cache_salt()));
+    ASSIGN_OR_RETURN(*chunk.mutable_salt_hash(), SaltHashOf(caller, message.cache_salt()));
     const common::Hash256 root =
-        common::RootName(backend.model->segment_fingerprint, common::SaltHash(message.cache_salt()),
-                         kSegmentVersion);
+        common::RootName(backend.model->segment_fingerprint,
+                         common::SaltHash(SaltOf(*caller, message.cache_salt())), kSegmentVersion);
     chunk.set_root(std::string(root.view()));
     chunk.set_name(message.name());
     chunk.set_pinned(message.pinned());

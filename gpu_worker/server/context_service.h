@@ -9,8 +9,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/door/api_key.h"
+#include "common/door/key_ring.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/server/caller.h"
 #include "gpu_worker/server/context_saver.h"
 #include "gpu_worker/server/request_reader.h"
 #include "gpu_worker/server/served_model.h"
@@ -26,7 +27,8 @@ class ContextServiceImpl final : public generation::v1::ContextService::Service 
  public:
   static constexpr int kMaxCalls = 8;
 
-  explicit ContextServiceImpl(const std::string& api_key) : api_key_(api_key) {}
+  explicit ContextServiceImpl(std::shared_ptr<const common::KeyHolder> keys)
+      : keys_(std::move(keys)) {}
 
   // From now on calls reach `engine` and the model's store. Called once; both outlive all calls.
   void Serve(const ServedModel* model, Engine* engine) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -72,16 +74,19 @@ class ContextServiceImpl final : public generation::v1::ContextService::Service 
     ContextClient store;
   };
 
-  // Admits a call, runs `handle(backend)` and turns its status into gRPC's.
+  // Admits a call, runs `handle(backend, caller)` and turns its status into gRPC's.
   template <typename Handle>
   grpc::Status Run(const grpc::ServerContext& context, Handle handle) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<Backend*> Admit(const grpc::ServerContext& context) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Backend*> Admit() ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsOver(const grpc::ServerContext& context) const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Save(Backend& backend, const grpc::ServerContext& context,
+  // RESOURCE_EXHAUSTED, TENANT_CONTEXT_LIMIT, if the caller may save no more contexts.
+  absl::Status CheckRoom(Backend& backend, const Caller& caller, const grpc::ServerContext& context,
+                         const std::string& cache_salt, const std::string& name);
+  absl::Status Save(Backend& backend, const Caller& caller, const grpc::ServerContext& context,
                     const generation::v1::SaveContextRequest& request,
                     grpc::ServerWriter<generation::v1::SaveContextResponse>* writer);
 
-  const common::ApiKey api_key_;
+  const std::shared_ptr<const common::KeyHolder> keys_;
 
   mutable absl::Mutex mutex_;
   std::unique_ptr<Backend> backend_ ABSL_GUARDED_BY(mutex_);  // set once, then constant

@@ -28,10 +28,11 @@ class GenerateCall::Sink : public GenerationSink {
  public:
   // `scored`: of a call of Score, which continuations of the client are the request's.
   Sink(std::shared_ptr<GenerateCall> call, int index, const GenerationRequest& request,
-       std::optional<std::vector<int>> scored)
+       std::string tenant, std::optional<std::vector<int>> scored)
       : call_(std::move(call)),
         index_(index),
         engine_request_id_(request.request_id),
+        tenant_(std::move(tenant)),
         attention_(request.attention),
         is_scoring_(IsScoring(request)),
         scored_(std::move(scored)) {}
@@ -62,15 +63,20 @@ class GenerateCall::Sink : public GenerationSink {
   }
 
   void OnFinish(const GenerationResult& result) override {
-    RequestSummary summary{engine_request_id_, attention_, result, absl::Now() - call_->arrival_,
-                           is_scoring_};
+    RequestSummary summary{
+        engine_request_id_, tenant_, attention_, result, absl::Now() - call_->arrival_,
+        is_scoring_};
     if (result.reason == FinishReason::kCancelled && call_->EndedByDeadline()) {
       summary.result.reason = FinishReason::kDeadline;
     }
     // One after the other: who reads the metrics after the stream's end finds the request there.
     TaskPool* const sender = call_->context_.sender;
     sender->Post([call = std::move(call_), index = index_, summary = std::move(summary), result] {
-      call->context_.observer->OnFinished(summary);
+      if (summary.result.reason == FinishReason::kRefused) {
+        call->context_.observer->OnRefused(summary.engine_request_id, summary.result.status);
+      } else {
+        call->context_.observer->OnFinished(summary);
+      }
       call->AddFinished(index, result);
     });
   }
@@ -79,6 +85,7 @@ class GenerateCall::Sink : public GenerationSink {
   std::shared_ptr<GenerateCall> call_;
   const int index_;
   const std::string engine_request_id_;
+  const std::string tenant_;
   const AttentionSettings attention_;
   const bool is_scoring_;
   const std::optional<std::vector<int>> scored_;
@@ -116,7 +123,8 @@ void GenerateCall::Submit(Submission submission) {
     if (!submission.scored.empty()) {
       scored = std::move(submission.scored[static_cast<size_t>(index)]);
     }
-    auto sink = std::make_shared<Sink>(shared_from_this(), index++, request, std::move(scored));
+    auto sink = std::make_shared<Sink>(shared_from_this(), index++, request, submission.tenant,
+                                       std::move(scored));
     absl::Status ended;  // cancelled, or an earlier continuation failed
     {
       absl::MutexLock lock(&mutex_);
@@ -216,7 +224,7 @@ void GenerateCall::AddOutput(int index, const OutputDelta& delta, int64_t cached
 void GenerateCall::AddFinished(int index, const GenerationResult& result) {
   absl::MutexLock lock(&mutex_);
   --open_;
-  if (result.reason == FinishReason::kError) {
+  if (result.reason == FinishReason::kError || result.reason == FinishReason::kRefused) {
     SetError(result.status.ok() ? absl::InternalError("the engine gave no reason") : result.status);
   } else if (result.reason == FinishReason::kDeadline && deadline_is_of_call_) {
     SetError(common::WithReason(

@@ -59,6 +59,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
     bool want_logprobs = false;
     const Tokenizer* tokenizer =
         nullptr;                       // for the bytes of tokens with logprobs; outlives the call
+    std::string tenant;                // of the key; empty where keys are not of tenants
     bool deadline_is_of_call = false;  // kDeadline means that the call's own deadline has passed
     // Of a call of Score: for each request, which of the client's continuations its own are. The
     // events have these as their index, and one finished event speaks for all.

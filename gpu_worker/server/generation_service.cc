@@ -96,7 +96,6 @@ void FillStats(const Engine& engine, absl::Duration uptime, v1::WorkerStats* out
 
 GenerationServiceImpl::GenerationServiceImpl(const Settings& settings)
     : settings_(settings),
-      api_key_(settings.api_key),
       pending_(std::make_shared<PendingBudget>(settings.max_pending_bytes_total)) {}
 
 void GenerationServiceImpl::Serve(const ServedModel* model, Engine* engine) {
@@ -119,13 +118,6 @@ void GenerationServiceImpl::OnGenerateDone() {
   --open_calls_;
 }
 
-absl::Status GenerationServiceImpl::CheckKey(const grpc::CallbackServerContext& context) const {
-  if (!api_key_.required()) return absl::OkStatus();
-  const auto found = context.client_metadata().find("authorization");
-  if (found == context.client_metadata().end()) return api_key_.Check("");
-  return api_key_.Check({found->second.data(), found->second.size()});
-}
-
 absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::FindBackend() const {
   absl::MutexLock lock(&mutex_);
   if (backend_ == nullptr) {
@@ -136,9 +128,7 @@ absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::Fin
   return backend_.get();
 }
 
-absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::AdmitGenerate(
-    const grpc::CallbackServerContext& context) const {
-  RETURN_IF_ERROR(CheckKey(context));
+absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::AdmitGenerate() const {
   if (draining_) {
     return DrainingError();
   }
@@ -148,15 +138,16 @@ absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::Adm
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto encode = [](const v1::GenerateResponse& event) { return SerializeResponse(event); };
-  return StartCall(context, request, encode,
-                   [](const Backend& backend, const grpc::ByteBuffer& bytes, absl::Time deadline,
-                      std::string* request_id) -> absl::StatusOr<GenerateCall::Submission> {
-                     v1::GenerateRequest message;
-                     const absl::Status status = ParseRequest(bytes, &message);
-                     *request_id = message.request_id();
-                     RETURN_IF_ERROR(status);
-                     return backend.reader.Read(message, deadline);
-                   });
+  return StartCall(
+      context, request, encode,
+      [](const Backend& backend, const Caller& caller, const grpc::ByteBuffer& bytes,
+         absl::Time deadline, std::string* request_id) -> absl::StatusOr<GenerateCall::Submission> {
+        v1::GenerateRequest message;
+        const absl::Status status = ParseRequest(bytes, &message);
+        *request_id = message.request_id();
+        RETURN_IF_ERROR(status);
+        return backend.reader.Read(message, deadline, caller);
+      });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Score(
@@ -164,21 +155,24 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Score(
   const auto encode = [events = ScoreEvents()](const v1::GenerateResponse& event) mutable {
     return SerializeResponse(events.Next(event));
   };
-  return StartCall(context, request, encode,
-                   [](const Backend& backend, const grpc::ByteBuffer& bytes, absl::Time deadline,
-                      std::string* request_id) -> absl::StatusOr<GenerateCall::Submission> {
-                     v1::ScoreRequest message;
-                     const absl::Status status = ParseRequest(bytes, &message);
-                     *request_id = message.request_id();
-                     RETURN_IF_ERROR(status);
-                     return backend.reader.ReadScore(message, deadline, *backend.engine);
-                   });
+  return StartCall(
+      context, request, encode,
+      [](const Backend& backend, const Caller& caller, const grpc::ByteBuffer& bytes,
+         absl::Time deadline, std::string* request_id) -> absl::StatusOr<GenerateCall::Submission> {
+        v1::ScoreRequest message;
+        const absl::Status status = ParseRequest(bytes, &message);
+        *request_id = message.request_id();
+        RETURN_IF_ERROR(status);
+        return backend.reader.ReadScore(message, deadline, *backend.engine, caller);
+      });
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::StartCall(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request, EncodeEvent encode,
     ReadSubmission read) {
-  const absl::StatusOr<const Backend*> backend = AdmitGenerate(*context);
+  const absl::StatusOr<Caller> caller = CallerOf(*settings_.keys, *context);
+  absl::StatusOr<const Backend*> backend = caller.status();
+  if (caller.ok()) backend = AdmitGenerate();
   {
     absl::MutexLock lock(&mutex_);
     ++open_calls_;
@@ -194,8 +188,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::StartCall(
     call->Refuse("", backend.status());
     return reactor;
   }
-  settings_.admission->Post([call, reactor, backend = *backend, bytes = grpc::ByteBuffer(*request),
-                             read = std::move(read), deadline = DeadlineOf(*context)] {
+  settings_.admission->Post([call, reactor, backend = *backend, caller = *caller,
+                             bytes = grpc::ByteBuffer(*request), read = std::move(read),
+                             deadline = DeadlineOf(*context)] {
     if (call->cancelled()) {
       return call->Refuse(
           "", common::WithReason(absl::CancelledError("the client is gone"), "CANCELLED"));
@@ -203,7 +198,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::StartCall(
     // Tells the door that the request waits no more. The reactor lives until Submit() or Refuse().
     reactor->StartSendInitialMetadata();
     std::string request_id;
-    auto submission = read(*backend, bytes, deadline, &request_id);
+    auto submission = read(*backend, caller, bytes, deadline, &request_id);
     if (!submission.ok()) return call->Refuse(request_id, submission.status());
     call->Submit(*std::move(submission));
   });
@@ -214,23 +209,25 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* GenerationServiceImpl::RunUnary(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response,
-    std::function<absl::StatusOr<Response>(const Backend&, const Request&)> handle) {
+    std::function<absl::StatusOr<Response>(const Backend&, const Caller&, const Request&)> handle) {
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  if (const absl::Status status = CheckKey(*context); !status.ok()) {
-    reactor->Finish(common::ToGrpcStatus(status));
+  absl::StatusOr<Caller> caller = CallerOf(*settings_.keys, *context);
+  if (!caller.ok()) {
+    reactor->Finish(common::ToGrpcStatus(caller.status()));
     return reactor;
   }
-  settings_.admission->Post([this, reactor, request, response, handle = std::move(handle)] {
-    const auto run = [&]() -> absl::Status {
-      Request message;
-      RETURN_IF_ERROR(ParseRequest(*request, &message));
-      ASSIGN_OR_RETURN(const Backend* const backend, FindBackend());
-      ASSIGN_OR_RETURN(const Response answer, handle(*backend, message));
-      *response = SerializeResponse(answer);
-      return absl::OkStatus();
-    };
-    reactor->Finish(common::ToGrpcStatus(run()));
-  });
+  settings_.admission->Post(
+      [this, reactor, request, response, caller = *std::move(caller), handle = std::move(handle)] {
+        const auto run = [&]() -> absl::Status {
+          Request message;
+          RETURN_IF_ERROR(ParseRequest(*request, &message));
+          ASSIGN_OR_RETURN(const Backend* const backend, FindBackend());
+          ASSIGN_OR_RETURN(const Response answer, handle(*backend, caller, message));
+          *response = SerializeResponse(answer);
+          return absl::OkStatus();
+        };
+        reactor->Finish(common::ToGrpcStatus(run()));
+      });
   return reactor;
 }
 
@@ -239,7 +236,7 @@ grpc::ServerUnaryReactor* GenerationServiceImpl::Tokenize(grpc::CallbackServerCo
                                                           grpc::ByteBuffer* response) {
   return RunUnary<v1::TokenizeRequest, v1::TokenizeResponse>(
       context, request, response,
-      [](const Backend& backend,
+      [](const Backend& backend, const Caller&,
          const v1::TokenizeRequest& message) -> absl::StatusOr<v1::TokenizeResponse> {
         ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, backend.reader.Tokenize(message));
         v1::TokenizeResponse answer;
@@ -254,7 +251,7 @@ grpc::ServerUnaryReactor* GenerationServiceImpl::Detokenize(grpc::CallbackServer
                                                             grpc::ByteBuffer* response) {
   return RunUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>(
       context, request, response,
-      [](const Backend& backend,
+      [](const Backend& backend, const Caller&,
          const v1::DetokenizeRequest& message) -> absl::StatusOr<v1::DetokenizeResponse> {
         v1::DetokenizeResponse answer;
         ASSIGN_OR_RETURN(*answer.mutable_text(), backend.reader.Detokenize(message));
@@ -266,7 +263,8 @@ grpc::ServerUnaryReactor* GenerationServiceImpl::GetModelInfo(grpc::CallbackServ
                                                               const grpc::ByteBuffer* request,
                                                               grpc::ByteBuffer* response) {
   return RunUnary<v1::GetModelInfoRequest, v1::GetModelInfoResponse>(
-      context, request, response, [this](const Backend& backend, const v1::GetModelInfoRequest&) {
+      context, request, response,
+      [this](const Backend& backend, const Caller&, const v1::GetModelInfoRequest&) {
         return DescribeModel(backend);
       });
 }
@@ -326,14 +324,14 @@ grpc::ServerUnaryReactor* GenerationServiceImpl::Abort(grpc::CallbackServerConte
                                                        grpc::ByteBuffer* response) {
   return RunUnary<v1::AbortRequest, v1::AbortResponse>(
       context, request, response,
-      [this](const Backend& backend,
+      [this](const Backend& backend, const Caller& caller,
              const v1::AbortRequest& message) -> absl::StatusOr<v1::AbortResponse> {
         if (message.request_id().empty()) {
           return common::WithReason(absl::InvalidArgumentError("request_id is empty"),
                                     "INVALID_REQUEST");
         }
         v1::AbortResponse answer;
-        answer.set_found(AbortAll(*backend.engine, message.request_id()));
+        answer.set_found(AbortAll(*backend.engine, ScopedRequestId(*caller, message.request_id())));
         return answer;
       });
 }

@@ -10,7 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/door/api_key.h"
+#include "common/door/key_ring.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/server/generate_call.h"
 #include "gpu_worker/server/request_reader.h"
@@ -41,7 +41,7 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
     RequestObserver* observer;
     size_t max_pending_bytes;
     size_t max_pending_bytes_total;
-    std::string api_key;
+    std::shared_ptr<const common::KeyHolder> keys;
     std::string version;
     std::string revision;
   };
@@ -82,29 +82,27 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
 
   // Reads a request whose bytes are those; its id comes first, for the log.
   using ReadSubmission = std::function<absl::StatusOr<GenerateCall::Submission>(
-      const Backend& backend, const grpc::ByteBuffer& bytes, absl::Time deadline,
-      std::string* request_id)>;
+      const Backend& backend, const Caller& caller, const grpc::ByteBuffer& bytes,
+      absl::Time deadline, std::string* request_id)>;
   // Makes the bytes of an event.
   using EncodeEvent = std::function<grpc::ByteBuffer(const generation::v1::GenerateResponse&)>;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* StartCall(grpc::CallbackServerContext* context,
                                                         const grpc::ByteBuffer* request,
                                                         EncodeEvent encode, ReadSubmission read);
   void OnGenerateDone() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status CheckKey(const grpc::CallbackServerContext& context) const;
   absl::StatusOr<const Backend*> FindBackend() const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<const Backend*> AdmitGenerate(const grpc::CallbackServerContext& context) const
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Runs `handle(backend, request)` on the admission pool and answers with what it returns.
+  absl::StatusOr<const Backend*> AdmitGenerate() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs `handle(backend, caller, request)` on the admission pool and answers with what it returns.
   template <typename Request, typename Response>
   grpc::ServerUnaryReactor* RunUnary(
       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
       grpc::ByteBuffer* response,
-      std::function<absl::StatusOr<Response>(const Backend&, const Request&)> handle);
+      std::function<absl::StatusOr<Response>(const Backend&, const Caller&, const Request&)>
+          handle);
   absl::StatusOr<generation::v1::GetModelInfoResponse> DescribeModel(const Backend& backend) const;
   bool AbortAll(Engine& engine, const std::string& request_id) const;
 
   const Settings settings_;
-  const common::ApiKey api_key_;
   const absl::Time started_ = absl::Now();
   const std::shared_ptr<PendingBudget> pending_;
   std::atomic<bool> draining_{false};

@@ -53,7 +53,7 @@ sigset_t AllSignals() {
 // Returns whether `signal` ends the worker; does what another one asks for.
 bool Ends(int signal) {
   if (signal != SIGHUP) return true;
-  spdlog::info("SIGHUP: opening the log and reading the certificates again");
+  spdlog::info("SIGHUP: opening the log and reading certificates and tenants again");
   common::ReopenProcessLog();
   return false;
 }
@@ -146,6 +146,9 @@ int Run(int argc, char** argv) {
     if (signal == SIGHUP) {
       notifier.Reloading();
       (*server)->ReloadCertificates();
+      if (const absl::Status status = options.server.keys->Reload(); !status.ok()) {
+        spdlog::error("the tenants stay as they were: {}", status.ToString());
+      }
     }
     if (Ends(signal)) break;
     notifier.Ready(serving);

@@ -13,6 +13,7 @@ namespace retroinfer {
 // A continuation that the engine has ended.
 struct RequestSummary {
   std::string engine_request_id;
+  std::string tenant;  // of the key; empty where keys are not of tenants
   AttentionSettings attention;
   GenerationResult result;
   absl::Duration end_to_end;  // from the arrival of the call to OnFinish

@@ -100,14 +100,26 @@ absl::StatusOr<int> ReadNumber(const v1::SamplingOptions& options) {
                                                   RequestReader::kMaxContinuations, "]"));
 }
 
+absl::Status CheckPriority(int32_t priority, const common::Tenant& tenant) {
+  if (priority >= tenant.highest_priority) return absl::OkStatus();
+  return common::WithReason(
+      absl::PermissionDeniedError(absl::StrCat("priority is ", priority, ", the key of tenant ",
+                                               tenant.name, " allows ", tenant.highest_priority,
+                                               " and larger numbers, which run later")),
+      "PRIORITY_NOT_ALLOWED");
+}
+
 }  // namespace
 
 absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateRequest& request,
-                                                             absl::Time call_deadline) const {
+                                                             absl::Time call_deadline,
+                                                             const Caller& caller) const {
   GenerateCall::Submission submission;
   ASSIGN_OR_RETURN(submission.request_id, ReadRequestId(request.request_id()));
   RETURN_IF_ERROR(CheckSalt(request.cache_salt()));
   GenerationRequest shared;
+  ASSIGN_OR_RETURN(shared.tenant, TenantOf(caller, request.tenant()));
+  RETURN_IF_ERROR(CheckPriority(request.priority(), *shared.tenant));
   ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
   ASSIGN_OR_RETURN(const int n, ReadNumber(request.sampling()));
   ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request.sampling()));
@@ -115,7 +127,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   ASSIGN_OR_RETURN(shared.prompt, ReadPrompt(request));
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
-  shared.cache_salt = request.cache_salt();
+  shared.cache_salt = SaltOf(*caller, request.cache_salt());
   shared.priority = request.priority();
   shared.deadline = deadline.time;
   shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted
@@ -126,15 +138,17 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   }
 
   const uint64_t seed = request.sampling().has_seed() ? request.sampling().seed() : RandomBits();
+  const std::string scoped_id = ScopedRequestId(*caller, submission.request_id);
   for (int i = 0; i < n; ++i) {
     GenerationRequest& continuation = submission.continuations.emplace_back(shared);
-    continuation.request_id = GenerateCall::EngineRequestId(submission.request_id, i);
+    continuation.request_id = GenerateCall::EngineRequestId(scoped_id, i);
     continuation.sampling.seed = seed + static_cast<uint64_t>(i);
     if (i > 0) continuation.num_prompt_logprobs = -1;  // they have the prompt in common
   }
   submission.want_progress = request.return_progress();
   submission.want_logprobs = request.sampling().has_logprobs();
   submission.tokenizer = model_.tokenizer;
+  submission.tenant = caller->name;
   submission.deadline_is_of_call = deadline.is_of_call;
   return submission;
 }
@@ -247,11 +261,14 @@ class ScoreDivision {
 
 absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::ScoreRequest& request,
                                                                   absl::Time call_deadline,
-                                                                  const Engine& engine) const {
+                                                                  const Engine& engine,
+                                                                  const Caller& caller) const {
   GenerateCall::Submission submission;
   ASSIGN_OR_RETURN(submission.request_id, ReadRequestId(request.request_id()));
   RETURN_IF_ERROR(CheckSalt(request.cache_salt()));
   GenerationRequest shared;
+  shared.tenant = caller;
+  RETURN_IF_ERROR(CheckPriority(request.priority(), *caller));
   ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
   ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
   ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request));
@@ -263,7 +280,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::Scor
   }
   shared.sampling.temperature = 0;
   shared.sampling.num_logprobs = request.logprobs();
-  shared.cache_salt = request.cache_salt();
+  shared.cache_salt = SaltOf(*caller, request.cache_salt());
   shared.priority = request.priority();
   shared.deadline = deadline.time;
   shared.return_progress = true;  // as in Read()
@@ -272,9 +289,10 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::Scor
   }
   ScoreDivision division(shared, engine);
   RETURN_IF_ERROR(division.Divide(std::move(continuations)));
+  const std::string scoped_id = ScopedRequestId(*caller, submission.request_id);
   for (size_t i = 0; i < division.requests.size(); ++i) {
     GenerationRequest& one = division.requests[i];
-    one.request_id = GenerateCall::EngineRequestId(submission.request_id, static_cast<int>(i));
+    one.request_id = GenerateCall::EngineRequestId(scoped_id, static_cast<int>(i));
     RETURN_IF_ERROR(ValidateRequest(one, model_.vocab_size, max_model_len_));
   }
   submission.continuations = std::move(division.requests);
@@ -282,6 +300,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::Scor
   submission.want_progress = request.return_progress();
   submission.want_logprobs = true;
   submission.tokenizer = model_.tokenizer;
+  submission.tenant = caller->name;
   submission.deadline_is_of_call = deadline.is_of_call;
   return submission;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gpu_worker/server/caller.h"
 #include "gpu_worker/server/generate_call.h"
 #include "gpu_worker/server/served_model.h"
 #include "retroinfer/generation/v1/generation.pb.h"
@@ -32,12 +33,14 @@ class RequestReader {
       : model_(model), max_model_len_(max_model_len) {}
 
   // Cost: tokenizes; about a second for 5 MB of text.
-  absl::StatusOr<GenerateCall::Submission> Read(const generation::v1::GenerateRequest& request,
-                                                absl::Time call_deadline) const;
+  // `caller`: whose limits and share hold.
+  absl::StatusOr<GenerateCall::Submission> Read(
+      const generation::v1::GenerateRequest& request, absl::Time call_deadline,
+      const Caller& caller = std::make_shared<const common::Tenant>()) const;
   // `engine` says which continuations one of its requests can measure.
-  absl::StatusOr<GenerateCall::Submission> ReadScore(const generation::v1::ScoreRequest& request,
-                                                     absl::Time call_deadline,
-                                                     const Engine& engine) const;
+  absl::StatusOr<GenerateCall::Submission> ReadScore(
+      const generation::v1::ScoreRequest& request, absl::Time call_deadline, const Engine& engine,
+      const Caller& caller = std::make_shared<const common::Tenant>()) const;
   absl::StatusOr<std::vector<int32_t>> Tokenize(
       const generation::v1::TokenizeRequest& request) const;
   absl::StatusOr<std::string> Detokenize(const generation::v1::DetokenizeRequest& request) const;

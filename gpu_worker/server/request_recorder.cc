@@ -35,14 +35,38 @@ const std::vector<double>& TokenCountBuckets() {
 double Seconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
 
 // What generation.proto gives as reasons of errors that come before a request is queued.
-constexpr const char* kRefusals[] = {
-    "API_KEY_REQUIRED",  "CANCELLED",          "CAPACITY_EXCEEDED",  "CONTEXT_TOO_LONG",
-    "DEADLINE",          "DRAINING",           "EMPTY_PROMPT",       "INTERNAL",
-    "INVALID_ATTENTION", "INVALID_INPUT",      "INVALID_REQUEST",    "INVALID_SAMPLING",
-    "INVALID_UTF8",      "MALFORMED",          "METADATA_TOO_LARGE", "NOT_READY",
-    "OUT_OF_MEMORY",     "QUEUE_FULL",         "REQUEST_ID_IN_USE",  "REQUEST_STALLED",
-    "REQUEST_TOO_LARGE", "TOKEN_OUT_OF_RANGE", "TOO_MANY_CALLS",     "TOO_MANY_REQUEST_BYTES",
-    "UNKNOWN_FIELD"};
+constexpr const char* kRefusals[] = {"API_KEY_REQUIRED",
+                                     "CANCELLED",
+                                     "CAPACITY_EXCEEDED",
+                                     "CONTEXT_TOO_LONG",
+                                     "DEADLINE",
+                                     "DEADLINE_UNREACHABLE",
+                                     "DRAINING",
+                                     "EMPTY_PROMPT",
+                                     "INTERNAL",
+                                     "INVALID_ATTENTION",
+                                     "INVALID_INPUT",
+                                     "INVALID_REQUEST",
+                                     "INVALID_SAMPLING",
+                                     "INVALID_UTF8",
+                                     "MALFORMED",
+                                     "METADATA_TOO_LARGE",
+                                     "NOT_READY",
+                                     "OUT_OF_MEMORY",
+                                     "PRIORITY_NOT_ALLOWED",
+                                     "QUEUE_FULL",
+                                     "REQUEST_ID_IN_USE",
+                                     "REQUEST_STALLED",
+                                     "REQUEST_TOO_LARGE",
+                                     "TENANT_NOT_ALLOWED",
+                                     "TENANT_QUEUE_FULL",
+                                     "TENANT_WAITING_TOKENS_FULL",
+                                     "TOKEN_OUT_OF_RANGE",
+                                     "TOO_MANY_CALLS",
+                                     "TOO_MANY_REQUEST_BYTES",
+                                     "UNKNOWN_FIELD",
+                                     "WAITING_TOKENS_FULL",
+                                     "WAIT_TOO_LONG"};
 constexpr char kOtherRefusal[] = "OTHER";
 
 // Values of the label `kind`.
@@ -96,6 +120,10 @@ RequestRecorder::RequestRecorder(common::Metrics& metrics)
                                            "Tokens generated for a request", TokenCountBuckets())) {
   for (const char* reason : kRefusals) AddRefusal(reason);
   AddRefusal(kOtherRefusal);
+  {
+    absl::MutexLock lock(&tenants_mutex_);
+    CountersOf("");
+  }
   // So that every series is there from the first scrape.
   for (const FinishReason reason :
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
@@ -110,6 +138,28 @@ prometheus::Counter& RequestRecorder::OfKind(const char* kind) {
   return metrics_.Counter("requests_by_kind_total",
                           "Requests that ended, by what they were for: generating or scoring",
                           {{"kind", kind}});
+}
+
+RequestRecorder::TenantCounters& RequestRecorder::CountersOf(const std::string& tenant) {
+  const auto found = tenants_.find(tenant);
+  if (found != tenants_.end()) return found->second;
+  const auto counter = [&](const char* name, const char* help) {
+    return &metrics_.Counter(name, help, {{"tenant", tenant}});
+  };
+  return tenants_[tenant] = {counter("tenant_requests_total", "Requests of a tenant that ended"),
+                             counter("tenant_prompt_tokens_total", "Tokens of their prompts"),
+                             counter("tenant_generation_tokens_total", "Tokens generated for them"),
+                             counter("tenant_first_token_seconds_total",
+                                     "Time that they waited for their first token, together")};
+}
+
+void RequestRecorder::CountTenant(const RequestSummary& summary) {
+  absl::MutexLock lock(&tenants_mutex_);
+  TenantCounters& counters = CountersOf(summary.tenant);
+  counters.requests->Increment();
+  counters.prompt_tokens->Increment(static_cast<double>(summary.result.prompt_tokens));
+  counters.generation_tokens->Increment(static_cast<double>(summary.result.completion_tokens));
+  counters.first_token_seconds->Increment(Seconds(summary.result.time_to_first_token));
 }
 
 void RequestRecorder::AddRefusal(const char* reason) {
@@ -132,6 +182,7 @@ void RequestRecorder::OnFinished(const RequestSummary& summary) {
                {{"finish_reason", std::string(FinishReasonName(result.reason))}})
       .Increment();
   OfKind(summary.is_scoring ? kScore : kGenerate).Increment();
+  CountTenant(summary);
   end_to_end_.Observe(Seconds(summary.end_to_end));
   queue_.Observe(Seconds(result.queue_time));
   prompt_tokens_.Observe(static_cast<double>(result.prompt_tokens));

@@ -27,6 +27,15 @@ class RequestRecorder : public RequestObserver {
   void OnRefused(const std::string& request_id, const absl::Status& status) override;
 
  private:
+  struct TenantCounters {
+    prometheus::Counter* requests;
+    prometheus::Counter* prompt_tokens;
+    prometheus::Counter* generation_tokens;
+    prometheus::Counter* first_token_seconds;
+  };
+  TenantCounters& CountersOf(const std::string& tenant)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(tenants_mutex_);
+  void CountTenant(const RequestSummary& summary) ABSL_LOCKS_EXCLUDED(tenants_mutex_);
   void AddRefusal(const char* reason);
   prometheus::Counter& OfKind(const char* kind);
   // Returns what to add to the line, nothing if it is to be left out.
@@ -34,6 +43,9 @@ class RequestRecorder : public RequestObserver {
 
   common::Metrics& metrics_;
   std::map<std::string, prometheus::Counter*> refusals_;  // by reason; constant
+  absl::Mutex tenants_mutex_;
+  // Names are those of the operator's file, so there are not many.
+  std::map<std::string, TenantCounters> tenants_ ABSL_GUARDED_BY(tenants_mutex_);
   prometheus::Histogram& time_to_first_token_;
   prometheus::Histogram& inter_token_latency_;
   prometheus::Histogram& end_to_end_;

@@ -22,6 +22,7 @@ v1::FinishReason ToProto(FinishReason reason) {
     case FinishReason::kDeadline:
       return v1::FINISH_REASON_DEADLINE;
     case FinishReason::kError:
+    case FinishReason::kRefused:
       break;  // becomes a status, never an event
   }
   return v1::FINISH_REASON_UNSPECIFIED;

@@ -346,15 +346,21 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
   link_->SetReattachCallback([cache = parts.cache.get()] { cache->RequestSnapshot(); });
   ASSIGN_OR_RETURN(
       engine_,
-      LocalEngine::Start({.plan = plan_,
-                          .eos_token_ids = source_->generation().eos_token_ids,
-                          .segment_fingerprint = segment_fingerprint_,
-                          .max_live_requests = static_cast<size_t>(options_.max_queued_requests),
-                          .share_segments = options_.synthetic_context == 0,
-                          .prefill_rows = kPrefillRows,
-                          .inter_token_target = options_.inter_token_target,
-                          .on_progress = [this] { notifier_.Feed(); }},
-                         std::move(parts)));
+      LocalEngine::Start(
+          {.plan = plan_,
+           .eos_token_ids = source_->generation().eos_token_ids,
+           .segment_fingerprint = segment_fingerprint_,
+           .max_live_requests = static_cast<size_t>(options_.max_queued_requests),
+           .max_waiting_tokens = options_.max_waiting_tokens > 0 ? options_.max_waiting_tokens
+                                                                 : common::Tenant::kNoLimit,
+           .max_expected_wait = options_.max_expected_wait > absl::ZeroDuration()
+                                    ? options_.max_expected_wait
+                                    : absl::InfiniteDuration(),
+           .share_segments = options_.synthetic_context == 0,
+           .prefill_rows = kPrefillRows,
+           .inter_token_target = options_.inter_token_target,
+           .on_progress = [this] { notifier_.Feed(); }},
+          std::move(parts)));
   return absl::OkStatus();
 }
 

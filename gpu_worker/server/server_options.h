@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/door/key_ring.h"
 
 namespace retroinfer {
 
@@ -30,8 +32,9 @@ struct ServerOptions {
   std::string tls_key_file;
   std::string tls_client_ca_file;
 
-  // Required as `authorization: Bearer <key>` by every RPC but health; empty: none.
-  std::string api_key;
+  // Keys that every RPC but health needs as `authorization: Bearer <key>`, and whose they are; none
+  // is needed by default.
+  std::shared_ptr<common::KeyHolder> keys = *common::KeyHolder::Open("", "");
 
   absl::Duration statistics_interval = absl::Seconds(10);  // between lines in the log
   std::string version = "unknown";                         // of the program

@@ -44,8 +44,12 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kModelGroup);
 }
 
-void AddServerOptions(common::Settings* settings, WorkerOptions* options,
-                      std::string* api_key_file) {
+struct KeyFiles {
+  std::string api_key;
+  std::string tenants;
+};
+
+void AddServerOptions(common::Settings* settings, WorkerOptions* options, KeyFiles* key_files) {
   CLI::App& app = settings->app();
   ServerOptions& server = options->server;
   app.add_option("--listen", server.addresses,
@@ -63,8 +67,12 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options,
                  "How often a supervisor has restarted this service; shown as a metric")
       ->check(CLI::NonNegativeNumber)
       ->group(kServerGroup);
-  app.add_option("--api-key-file", *api_key_file,
+  app.add_option("--api-key-file", key_files->api_key,
                  "File with the key that every call must carry (all RPCs but health)")
+      ->group(kServerGroup);
+  app.add_option("--tenants-file", key_files->tenants,
+                 "TOML file of tenants: their keys, shares and limits; instead of --api-key-file. "
+                 "SIGHUP reads it again")
       ->group(kServerGroup);
   app.add_option("--tls-certificate", server.tls_certificate_file, "PEM file; turns TLS on")
       ->group(kServerGroup);
@@ -106,6 +114,14 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
   app.add_option("--max-queued-requests", options->max_queued_requests,
                  "Live requests, queued and running; more get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1'000'000))
+      ->group(kMemoryGroup);
+  app.add_option("--max-waiting-tokens", options->max_waiting_tokens,
+                 "Tokens of prompts that wait to be read; more get RESOURCE_EXHAUSTED; 0: no limit")
+      ->check(CLI::NonNegativeNumber)
+      ->group(kMemoryGroup);
+  settings
+      ->AddDuration("--max-expected-wait", &options->max_expected_wait,
+                    "Refuse requests while one would wait longer than this for its turn; 0: never")
       ->group(kMemoryGroup);
   app.add_option("--device", options->device,
                  "What computes: auto (a GPU if there is one), cpu, cuda or cuda:N")
@@ -218,6 +234,17 @@ absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
   return key;
 }
 
+absl::StatusOr<std::shared_ptr<common::KeyHolder>> OpenKeys(const KeyFiles& files) {
+  std::string key;
+  if (!files.api_key.empty()) {
+    ASSIGN_OR_RETURN(key, ReadApiKey(files.api_key));
+  }
+  absl::StatusOr<std::unique_ptr<common::KeyHolder>> keys =
+      common::KeyHolder::Open(key, files.tenants);
+  if (keys.ok()) return *std::move(keys);
+  return absl::InvalidArgumentError(absl::StrCat("--tenants-file: ", keys.status().message()));
+}
+
 // Says what strangers can do at addresses that other machines reach.
 void AddExposureWarnings(const ServerOptions& server, std::vector<std::string>* warnings) {
   for (const std::string& address : server.addresses) {
@@ -228,7 +255,7 @@ void AddExposureWarnings(const ServerOptions& server, std::vector<std::string>* 
           " is reached by other machines without TLS: who is on the way reads prompts, "
           "answers and API keys; add --tls-certificate and --tls-key"));
     }
-    if (server.api_key.empty() && server.tls_client_ca_file.empty()) {
+    if (!server.keys->ring()->required() && server.tls_client_ca_file.empty()) {
       warnings->push_back(
           absl::StrCat(address,
                        " is reached by other machines, and everybody there may use the model; add "
@@ -244,12 +271,12 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   options->metrics_address = "127.0.0.1:9401";
   options->server.version = common::kBuildVersion;
   options->server.revision = common::kBuildRevision;
-  std::string api_key_file;
+  KeyFiles key_files;
   std::string policy(PolicyName(options->default_attention.policy));
   common::Settings settings("Generates text: owns the model and serves the gRPC API.",
                             common::kBuildVersion);
   AddModelOptions(&settings, options);
-  AddServerOptions(&settings, options, &api_key_file);
+  AddServerOptions(&settings, options, &key_files);
   AddMemoryOptions(&settings, options);
   AddRequestOptions(&settings, options, &policy);
   AddMeasuringOptions(&settings, options);
@@ -259,9 +286,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   if (options->metrics_address == "none") options->metrics_address.clear();
   RETURN_IF_ERROR(CheckModelOptions(*options));
   options->default_attention.policy = *PolicyOfName(policy);
-  if (!api_key_file.empty()) {
-    ASSIGN_OR_RETURN(options->server.api_key, ReadApiKey(api_key_file));
-  }
+  ASSIGN_OR_RETURN(options->server.keys, OpenKeys(key_files));
   options->warnings = settings.warnings();
   AddExposureWarnings(options->server, &options->warnings);
   return true;

@@ -43,6 +43,8 @@ struct WorkerOptions {
   std::string wave_index = "tuned";     // "tuned" or "paper": how clusters are made and ranked
   absl::Duration inter_token_target = absl::Milliseconds(50);  // beside prompts that are read
   int32_t max_queued_requests = 1024;                          // live requests, queued and running
+  int64_t max_waiting_tokens = 0;    // of prompts that wait to be read; 0: no limit
+  absl::Duration max_expected_wait;  // of a request for its turn; 0: no limit
 
   // With "dummy": tokens of context that every request gets before its prompt, beside
   // max_model_len, and how alike its queries of two steps are (SyntheticShape::overlap).

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/door/api_key.h"
 #include "common/rpc/liveness.h"
 #include "common/status/status_macros.h"
 
@@ -52,9 +51,8 @@ WorkerServer::WorkerServer(const ServerOptions& options, common::Metrics& metric
       recorder_(metrics),
       admission_(options.admission_threads),
       service_({&admission_, &sender_, &recorder_, options.max_pending_bytes,
-                options.max_pending_bytes_total, options.api_key, options.version,
-                options.revision}),
-      contexts_(options.api_key) {}
+                options.max_pending_bytes_total, options.keys, options.version, options.revision}),
+      contexts_(options.keys) {}
 
 absl::StatusOr<std::unique_ptr<WorkerServer>> WorkerServer::Start(const ServerOptions& options,
                                                                   common::Metrics& metrics) {
@@ -95,9 +93,9 @@ absl::Status WorkerServer::OpenDoor() {
   door.connections_max = options_.max_connections;
   door.limits.open_calls_max = options_.max_open_calls;
   door.limits.open_calls_per_connection_max = options_.max_concurrent_streams;
-  door.policy.admit = [key = common::ApiKey(options_.api_key)](const common::CallHead& call) {
+  door.policy.admit = [keys = options_.keys](const common::CallHead& call) {
     const bool is_health = call.path.substr(0, kHealthPrefix.size()) == kHealthPrefix;
-    return is_health ? absl::OkStatus() : key.Check(call.authorization);
+    return is_health ? absl::OkStatus() : keys->ring()->Find(call.authorization).status();
   };
   door.policy.on_refused = [this](const absl::Status& status) { recorder_.OnRefused("", status); };
   ASSIGN_OR_RETURN(door_, common::Door::Listen(std::move(door)));

@@ -147,12 +147,9 @@ absl::Status ReadTenant(Fields& fields, v1::GenerateRequest* request) {
   std::optional<std::string> salt, tenant;
   RETURN_IF_ERROR(fields.Read("cache_salt", &salt));
   RETURN_IF_ERROR(fields.Read("tenant", &tenant));
-  if (salt.has_value() && tenant.has_value() && salt != tenant) {
-    return ParamError("tenant",
-                      "tenant and cache_salt are two names of one thing, and say different things");
-  }
-  if (tenant.has_value()) salt = tenant;
-  if (salt.has_value()) request->set_cache_salt(*salt);
+  if (tenant.has_value()) request->set_tenant(*tenant);
+  // Tenants share no cached context unless they ask for it.
+  if (salt.has_value() || tenant.has_value()) request->set_cache_salt(salt.value_or(*tenant));
   return absl::OkStatus();
 }
 

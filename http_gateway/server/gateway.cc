@@ -97,7 +97,6 @@ struct Gateway::Request {
 Gateway::Gateway(const GatewayOptions& options, WorkerClient& worker, common::Metrics& metrics,
                  boost::asio::io_context& io)
     : options_(options),
-      api_key_(options.api_key),
       worker_(worker),
       metrics_(metrics),
       io_(io),
@@ -150,7 +149,10 @@ absl::Status Gateway::Admit(const HttpRequest& head) {
   const bool is_preflight = head.method == "OPTIONS" && !options_.cors_origins.empty();
   const bool is_page = route != nullptr && route->handler == &Gateway::Page;
   if (head.path != kHealthPath && !is_page && !is_preflight) {
-    RETURN_IF_ERROR(api_key_.Check(head.authorization));
+    const std::shared_ptr<const common::KeyRing> ring = options_.keys->ring();
+    RETURN_IF_ERROR(ring->Find(head.authorization).status());
+    // What the gateway asks for all, such as the model's name, it asks as whoever came last.
+    if (ring->names_tenants()) worker_.UseAuthorization(head.authorization);
   }
   if (route == nullptr) {
     return common::WithReason(
@@ -327,8 +329,10 @@ std::shared_ptr<Responder> Gateway::Generate(const std::shared_ptr<Request>& req
     request->Respond(std::move(response));
     return nullptr;
   }
-  auto generation = std::make_shared<Generation>(&generation_context_, request->exchange,
-                                                 request->id, request->headers);
+  const bool is_tenants = options_.keys->ring()->names_tenants();
+  auto generation = std::make_shared<Generation>(
+      &generation_context_, request->exchange, request->id, request->headers,
+      is_tenants ? request->http.authorization : std::string());
   Parse<T>(request, read, [generation](T parsed) { generation->Start(std::move(parsed)); });
   return generation;
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/door/api_key.h"
+#include "common/door/key_ring.h"
 #include "common/metrics/metrics.h"
 #include "http_gateway/http/exchange.h"
 #include "http_gateway/json/strict_json.h"
@@ -21,7 +21,8 @@
 namespace retroinfer::gateway {
 
 struct GatewayOptions {
-  std::string api_key;                    // empty: none is needed
+  // None is needed by default. Keys of tenants are passed on to the worker, which has them, too.
+  std::shared_ptr<common::KeyHolder> keys = *common::KeyHolder::Open("", "");
   std::vector<std::string> cors_origins;  // that pages may come from; "*": any. Empty: no CORS
   int generations_max = 1024;
   absl::Duration keepalive = absl::Seconds(5);
@@ -86,7 +87,6 @@ class Gateway final : public RequestHandler {
   HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin) const;
 
   const GatewayOptions options_;
-  const common::ApiKey api_key_;
   WorkerClient& worker_;
   common::Metrics& metrics_;
   boost::asio::io_context& io_;

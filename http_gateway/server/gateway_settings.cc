@@ -28,8 +28,13 @@ absl::StatusOr<std::string> ReadApiKey(const std::string& flag, const std::strin
   return key;
 }
 
-void AddServerOptions(common::Settings* settings, GatewaySettings* options,
-                      std::string* api_key_file, std::string* page) {
+struct KeyFiles {
+  std::string api_key;
+  std::string tenants;
+};
+
+void AddServerOptions(common::Settings* settings, GatewaySettings* options, KeyFiles* key_files,
+                      std::string* page) {
   CLI::App& app = settings->app();
   HttpServerOptions& server = options->server;
   app.add_option("--http", server.addresses,
@@ -37,8 +42,12 @@ void AddServerOptions(common::Settings* settings, GatewaySettings* options,
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group(kServerGroup);
-  app.add_option("--api-key-file", *api_key_file,
+  app.add_option("--api-key-file", key_files->api_key,
                  "File with the key that requests must carry (all but /health)")
+      ->group(kServerGroup);
+  app.add_option("--tenants-file", key_files->tenants,
+                 "The worker's file of tenants, instead of --api-key-file: their keys are passed "
+                 "on. SIGHUP reads it again")
       ->group(kServerGroup);
   app.add_option("--tls-certificate", server.tls.certificate, "PEM file; turns TLS on")
       ->group(kServerGroup);
@@ -111,7 +120,7 @@ void AddExposureWarnings(GatewaySettings* settings) {
           " is reached by other machines without TLS: who is on the way reads prompts, answers and "
           "API keys; add --tls-certificate and --tls-key"));
     }
-    if (settings->gateway.api_key.empty() && settings->server.tls.client_ca.empty()) {
+    if (!settings->gateway.keys->ring()->required() && settings->server.tls.client_ca.empty()) {
       settings->warnings.push_back(
           absl::StrCat(address,
                        " is reached by other machines, and everybody there may use the model; add "
@@ -136,10 +145,11 @@ absl::StatusOr<bool> ParseGatewaySettings(int argc, const char* const* argv,
                                           GatewaySettings* settings) {
   settings->server.addresses = {"127.0.0.1:8000"};
   settings->worker.address = "127.0.0.1:50051";
-  std::string api_key_file, worker_api_key_file, page = "on";
+  KeyFiles key_files;
+  std::string worker_api_key_file, page = "on";
   uint64_t body_bytes = settings->server.limits.request.body_bytes_max;
   common::Settings parser("Serves OpenAI's HTTP API for a gpu_worker.", common::kBuildVersion);
-  AddServerOptions(&parser, settings, &api_key_file, &page);
+  AddServerOptions(&parser, settings, &key_files, &page);
   parser.AddByteSize("--max-body-bytes", &body_bytes, "Largest request body")->group(kServerGroup);
   AddWorkerOptions(&parser, settings, &worker_api_key_file);
   common::AddLogOptions(&parser, &settings->log);
@@ -152,7 +162,8 @@ absl::StatusOr<bool> ParseGatewaySettings(int argc, const char* const* argv,
     return absl::InvalidArgumentError("--keepalive-interval must be more than 0");
   }
   RETURN_IF_ERROR(CheckOrigins(settings->gateway.cors_origins));
-  ASSIGN_OR_RETURN(settings->gateway.api_key, ReadApiKey("--api-key-file", api_key_file));
+  ASSIGN_OR_RETURN(const std::string key, ReadApiKey("--api-key-file", key_files.api_key));
+  ASSIGN_OR_RETURN(settings->gateway.keys, common::KeyHolder::Open(key, key_files.tenants));
   ASSIGN_OR_RETURN(settings->worker.api_key,
                    ReadApiKey("--worker-api-key-file", worker_api_key_file));
   AddExposureWarnings(settings);

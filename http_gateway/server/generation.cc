@@ -46,11 +46,12 @@ struct Generation::Call : public GenerateEvents {
 };
 
 Generation::Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange,
-                       std::string request_id, HttpHeaders headers)
+                       std::string request_id, HttpHeaders headers, std::string authorization)
     : context_(context),
       exchange_(std::move(exchange)),
       request_id_(std::move(request_id)),
       headers_(std::move(headers)),
+      authorization_(std::move(authorization)),
       arrival_(absl::Now()),
       last_write_(arrival_) {
   context_->metrics->OnGenerations(++context_->generations);
@@ -221,7 +222,7 @@ void Generation::StartCalls() {
     request.set_request_id(requests_.size() == 1 ? request_id_ : absl::StrCat(request_id_, "-", i));
     request.set_return_progress(options_.stream);
     Call& call = *calls_.emplace_back(std::make_unique<Call>(this, i));
-    call.stream = context_->worker->Generate(request, options_.context, &call);
+    call.stream = context_->worker->Generate(request, options_.context, authorization_, &call);
   }
   requests_.resize(1);  // the prompts are not needed any more
   const v1::SamplingOptions sampling = requests_.front().sampling();

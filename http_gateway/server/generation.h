@@ -42,9 +42,10 @@ class Generation final : public Responder, public std::enable_shared_from_this<G
   static constexpr size_t kUnsentMax = 32 << 10;         // bytes, until the client reads on
   static constexpr size_t kLogprobsBytesMax = 64 << 20;  // of an answer that is not streamed
 
-  // `request_id`: valid for the worker.
+  // `request_id`: valid for the worker. `authorization`: of the one for whom it is; empty: the
+  // gateway's own.
   Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange, std::string request_id,
-             HttpHeaders headers);
+             HttpHeaders headers, std::string authorization);
   ~Generation() override;
 
   void Start(CompletionRequest request);
@@ -82,6 +83,7 @@ class Generation final : public Responder, public std::enable_shared_from_this<G
   std::shared_ptr<Exchange> exchange_;  // null: the answer is over, or the client has gone
   const std::string request_id_;
   const HttpHeaders headers_;
+  const std::string authorization_;
   const absl::Time arrival_;
 
   RequestOptions options_;

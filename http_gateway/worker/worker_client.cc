@@ -110,6 +110,7 @@ WorkerClient::WorkerClient(const WorkerClientOptions& options, boost::asio::io_c
       io_(io),
       channel_(std::move(channel)),
       stub_(v1::GenerationService::NewStub(channel_)),
+      authorization_(options.api_key.empty() ? "" : absl::StrCat("Bearer ", options.api_key)),
       thread_([this] { Run(); }) {}
 
 absl::StatusOr<std::unique_ptr<WorkerClient>> WorkerClient::Create(
@@ -138,18 +139,22 @@ WorkerClient::~WorkerClient() {
   thread_.join();
 }
 
-void WorkerClient::Prepare(grpc::ClientContext* context, const std::string& context_name) const {
-  if (!options_.api_key.empty()) {
-    context->AddMetadata("authorization", absl::StrCat("Bearer ", options_.api_key));
-  }
+void WorkerClient::UseAuthorization(const std::string& authorization) {
+  if (options_.api_key.empty()) authorization_ = authorization;
+}
+
+void WorkerClient::Prepare(grpc::ClientContext* context, const std::string& context_name,
+                           const std::string& authorization) {
+  if (!authorization.empty()) context->AddMetadata("authorization", authorization);
   if (!context_name.empty()) context->AddMetadata(kContextAffinityKey, context_name);
 }
 
 GenerateStream* WorkerClient::Generate(const v1::GenerateRequest& request,
-                                       const std::string& context_name, GenerateEvents* events) {
+                                       const std::string& context_name,
+                                       const std::string& authorization, GenerateEvents* events) {
   auto* const stream = new GenerateStream(this, events);
   live_.insert(&stream->context_);
-  Prepare(&stream->context_, context_name);
+  Prepare(&stream->context_, context_name, authorization.empty() ? authorization_ : authorization);
   stream->reader_ = stub_->PrepareAsyncGenerate(&stream->context_, request, &queue_);
   stream->reader_->StartCall(NewTag([stream](bool ok) { stream->OnStarted(ok); }));
   return stream;

@@ -93,10 +93,14 @@ class WorkerClient {
   WorkerClient(const WorkerClient&) = delete;
   WorkerClient& operator=(const WorkerClient&) = delete;
 
-  // `context_name`: for balancers; empty: none. Reads the first event at once. The result lives
-  // until OnEnd() has been called, or Cancel().
+  // `context_name`: for balancers; empty: none. `authorization`: of the one for whom it is; empty:
+  // the client's own. Reads the first event at once. The result lives until OnEnd() has been
+  // called, or Cancel().
   GenerateStream* Generate(const generation::v1::GenerateRequest& request,
-                           const std::string& context_name, GenerateEvents* events);
+                           const std::string& context_name, const std::string& authorization,
+                           GenerateEvents* events);
+  // Makes this the client's own, unless it has an API key.
+  void UseAuthorization(const std::string& authorization);
 
   // Calls `method` ("/package.Service/Method"); `done` gets the answer, or why there is none.
   template <typename Request, typename Response>
@@ -104,7 +108,7 @@ class WorkerClient {
             std::function<void(absl::Status, Response)> done) {
     auto* const call = new UnaryCall<Request, Response>(channel_, std::move(done));
     live_.insert(&call->context);
-    Prepare(&call->context, "");
+    Prepare(&call->context, "", authorization_);
     call->context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     call->reader = call->stub.PrepareUnaryCall(&call->context, method, request, &queue_);
     call->reader->StartCall();
@@ -137,7 +141,8 @@ class WorkerClient {
   WorkerClient(const WorkerClientOptions& options, boost::asio::io_context& io,
                std::shared_ptr<grpc::Channel> channel);
   void* NewTag(Tag tag) { return new Tag(std::move(tag)); }
-  void Prepare(grpc::ClientContext* context, const std::string& context_name) const;
+  static void Prepare(grpc::ClientContext* context, const std::string& context_name,
+                      const std::string& authorization);
   void Run();      // on the queue's thread
   void Deliver();  // on the io_context's thread
 
@@ -148,6 +153,7 @@ class WorkerClient {
   grpc::CompletionQueue queue_;
 
   // Of the io_context's thread.
+  std::string authorization_;  // empty: none
   std::set<grpc::ClientContext*> live_;
   bool closing_ = false;
 

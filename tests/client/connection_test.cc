@@ -27,7 +27,7 @@ grpc::Status GetModelInfo(const Connection& connection) {
 
 TEST(Connection, SendsTheApiKey) {
   WorkerHarness::Settings settings;
-  settings.server.api_key = "secret";
+  settings.server.keys = *common::KeyHolder::Open("secret", "");
   WorkerHarness worker(settings);
   ConnectionOptions options;
   options.address = worker.address();

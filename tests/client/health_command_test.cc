@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 TEST(HealthCommand, TellsReadyFromAlive) {
   WorkerHarness::Settings settings;
   settings.serve = false;
-  settings.server.api_key = "a key that nobody gives";
+  settings.server.keys = *common::KeyHolder::Open("a key that nobody gives", "");
   WorkerHarness worker(settings);
   const std::string address = "--address=" + worker.address();
   const CommandResult loading = RunCommand(HealthCommand, {"health", address});

@@ -57,7 +57,8 @@ class FakeEngine : public Engine {
     if (draining_) return DrainingError();
     if (live_.count(request.request_id) > 0) return RequestIdInUseError(request.request_id);
     if (live_.size() >= static_cast<size_t>(options_.limits.max_live_requests)) {
-      return QueueFullError(live_.size(), static_cast<size_t>(options_.limits.max_live_requests));
+      return QueueFullError(live_.size(), static_cast<size_t>(options_.limits.max_live_requests),
+                            absl::ZeroDuration());
     }
     const std::string id = request.request_id;
     live_[id] = Live{std::move(request), std::move(sink), absl::Now()};

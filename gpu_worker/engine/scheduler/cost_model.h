@@ -20,6 +20,8 @@ class CostModel {
   // REQUIRES: seconds > 0.
   void Observe(const Work& work, double seconds);
   double Seconds(const Work& work) const;
+  // Whether anything was observed.
+  bool knows_speed() const { return knows_speed_; }
 
  private:
   static constexpr size_t kParts = Work::kParts;

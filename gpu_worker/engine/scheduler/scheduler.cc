@@ -138,7 +138,44 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   return plan;
 }
 
+double Scheduler::ExpectedWait(const SchedulerInput& input) const {
+  double work = input.seconds_in_flight;
+  double context = 0;
+  int64_t rows = 0;
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase == RequestPhase::kDecoding) {
+      ++rows;
+      context += static_cast<double>(request.context);
+    } else if (request.phase != RequestPhase::kReading &&
+               request.phase != RequestPhase::kSettling) {
+      work += SecondsToRead(request);
+    }
+  }
+  for (const LaneDescription& lane : input.lanes) work += SecondsLeft(lane);
+  if (rows == 0) return work;
+  rows = std::min<int64_t>(rows, options_.max_batch);
+  const double step =
+      costs_.Seconds({.steps = 1, .step_rows = static_cast<double>(rows), .step_context = context});
+  const double target = options_.inter_token_target;
+  const double left = std::max(target - step, kLeastOfStep * step);
+  return work * (left + step) / left;
+}
+
+double Scheduler::EarliestFirstToken(const SchedulerInput& input,
+                                     const RequestDescription& request) const {
+  const double own = SecondsToRead(request);
+  double first = own;
+  for (const RequestDescription& other : input.requests) {
+    const bool waits = other.phase == RequestPhase::kWaiting || other.phase == RequestPhase::kReady;
+    if (!waits || other.id == request.id || other.tenant != request.tenant) continue;
+    if (other.priority > request.priority || other.arrival > request.arrival) continue;
+    if (const double seconds = SecondsToRead(other); seconds <= own) first += seconds;
+  }
+  return first;
+}
+
 void Scheduler::UpdateShares(const SchedulerInput& input) {
+  for (const uint32_t tenant : input.new_tenants) shares_.Renew(tenant);
   if (input.weights.size() == 1) {
     constexpr bool kWants[] = {true};
     shares_.Update(input.weights, kWants);

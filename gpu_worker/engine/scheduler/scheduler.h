@@ -62,6 +62,14 @@ class Scheduler {
 
   // Seconds that the prompt of a request takes alone.
   double SecondsToRead(const RequestDescription& request) const;
+  // Seconds until all prompts are read that wait or are being read, beside the steps of those who
+  // decode: how long the last of a queue would wait. Cost: O(requests).
+  double ExpectedWait(const SchedulerInput& input) const;
+  // Seconds until the first token of a request that waits, at the earliest: its own prompt, and
+  // those of its tenant that come before it whatever else happens. Cost: O(requests).
+  double EarliestFirstToken(const SchedulerInput& input, const RequestDescription& request) const;
+  // Whether that rests on something measured.
+  bool knows_costs() const { return costs_.knows_speed(); }
 
  private:
   // Of the target: what is enqueued while nothing decodes.

@@ -67,6 +67,8 @@ struct SchedulerInput {
   std::vector<RequestDescription> requests;
   std::vector<LaneDescription> lanes;  // the shortest last
   std::vector<double> weights;         // of tenants, each above 0
+  std::vector<uint32_t>
+      new_tenants;  // of those, who have the number of another one since the last plan
   int64_t free_dense_blocks = 0;
   int64_t free_meta_blocks = 0;
   int64_t free_table_rows = 0;

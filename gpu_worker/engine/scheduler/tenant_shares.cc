@@ -25,4 +25,8 @@ void TenantShares::Charge(uint32_t tenant, double tokens) {
   tenants_[tenant].served += tokens / tenants_[tenant].weight;
 }
 
+void TenantShares::Renew(uint32_t tenant) {
+  if (tenant < tenants_.size()) tenants_[tenant] = Tenant();
+}
+
 }  // namespace retroinfer

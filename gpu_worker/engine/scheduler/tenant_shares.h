@@ -16,6 +16,8 @@ class TenantShares {
   // wanted nothing before begins where the least of the others is: what it did not use is gone.
   void Update(std::span<const double> weights, std::span<const bool> wants);
   void Charge(uint32_t tenant, double tokens);
+  // The number stands for another tenant from now on, who has had nothing and wants nothing yet.
+  void Renew(uint32_t tenant);
   // What the tenant got. REQUIRES: Update() knew it.
   double Served(uint32_t tenant) const { return tenants_[tenant].served; }
 

@@ -18,7 +18,7 @@ Submission WithId(std::string id) {
 }
 
 TEST(InboxTest, HandsOverWhatWasPostedOnce) {
-  Inbox inbox(4);
+  Inbox inbox({.max_live = 4});
   ASSERT_TRUE(inbox.Submit(WithId("a")).ok());
   ASSERT_TRUE(inbox.Submit(WithId("b")).ok());
   EXPECT_TRUE(inbox.Abort("a"));
@@ -33,7 +33,7 @@ TEST(InboxTest, HandsOverWhatWasPostedOnce) {
 }
 
 TEST(InboxTest, AnIdIsInUseUntilForgotten) {
-  Inbox inbox(4);
+  Inbox inbox({.max_live = 4});
   ASSERT_TRUE(inbox.Submit(WithId("a")).ok());
   inbox.Take(absl::ZeroDuration());
   EXPECT_EQ(inbox.Submit(WithId("a")).code(), absl::StatusCode::kAlreadyExists);
@@ -45,7 +45,7 @@ TEST(InboxTest, AnIdIsInUseUntilForgotten) {
 }
 
 TEST(InboxTest, RefusesBeyondItsLimitAndAfterClose) {
-  Inbox inbox(1);
+  Inbox inbox({.max_live = 1});
   ASSERT_TRUE(inbox.Submit(WithId("a")).ok());
   EXPECT_EQ(common::ReasonOf(inbox.Submit(WithId("b"))).reason, "QUEUE_FULL");
   EXPECT_EQ(common::ReasonOf(inbox.Submit(WithId("a"))).reason, "REQUEST_ID_IN_USE")
@@ -55,8 +55,64 @@ TEST(InboxTest, RefusesBeyondItsLimitAndAfterClose) {
   EXPECT_EQ(common::ReasonOf(inbox.Submit(WithId("b"))).reason, "DRAINING");
 }
 
+Submission Of(std::string id, const std::shared_ptr<const common::Tenant>& tenant,
+              size_t prompt_tokens) {
+  Submission submission = WithId(std::move(id));
+  submission.request.tenant = tenant;
+  submission.request.prompt.resize(prompt_tokens);
+  return submission;
+}
+
+TEST(InboxTest, ATenantsLimitsHoldForItAlone) {
+  const auto tenant = [](const char* name) {
+    return std::make_shared<const common::Tenant>(
+        common::Tenant{.name = name, .max_requests = 2, .max_waiting_tokens = 100});
+  };
+  const auto a = tenant("a"), b = tenant("b");
+  Inbox inbox({});
+  ASSERT_TRUE(inbox.Submit(Of("1", a, 500)).ok()) << "one prompt may wait, however long it is";
+  EXPECT_EQ(common::ReasonOf(inbox.Submit(Of("2", a, 1))).reason, "TENANT_WAITING_TOKENS_FULL");
+  ASSERT_TRUE(inbox.Submit(Of("3", b, 60)).ok());
+  inbox.PromptRead("1");
+  ASSERT_TRUE(inbox.Submit(Of("2", a, 100)).ok());
+  const absl::Status full = inbox.Submit(Of("4", a, 0));
+  EXPECT_EQ(common::ReasonOf(full).reason, "TENANT_QUEUE_FULL");
+  EXPECT_EQ(common::ReasonOf(full).metadata.at("tenant"), "a");
+  EXPECT_TRUE(common::RetryDelayOf(full).has_value());
+  inbox.Forget("1");
+  EXPECT_TRUE(inbox.Submit(Of("4", a, 0)).ok());
+  inbox.Forget("2");
+  inbox.Forget("4");
+  EXPECT_TRUE(inbox.Submit(Of("5", a, 200)).ok()) << "what ended while it waited counts no more";
+}
+
+TEST(InboxTest, AllTenantsTogetherMayLetOnlySoManyTokensWait) {
+  Inbox inbox({.max_waiting_tokens = 1000});
+  ASSERT_TRUE(inbox.Submit(Of("1", nullptr, 600)).ok());
+  const absl::Status full = inbox.Submit(Of("2", nullptr, 401));
+  EXPECT_EQ(common::ReasonOf(full).reason, "WAITING_TOKENS_FULL");
+  EXPECT_EQ(common::ReasonOf(full).metadata.at("waiting_tokens"), "600");
+  EXPECT_TRUE(inbox.Submit(Of("2", nullptr, 400)).ok());
+  inbox.PromptRead("1");
+  inbox.PromptRead("1");
+  EXPECT_TRUE(inbox.Submit(Of("3", nullptr, 600)).ok());
+  EXPECT_FALSE(inbox.Submit(Of("4", nullptr, 1)).ok()) << "a prompt is read once";
+}
+
+TEST(InboxTest, RefusesWhileTheWaitIsTooLongAndSaysWhenToComeBack) {
+  Inbox inbox({.max_expected_wait = absl::Seconds(10)});
+  inbox.SetExpectedWait(absl::Seconds(10));
+  EXPECT_TRUE(inbox.Submit(WithId("1")).ok());
+  inbox.SetExpectedWait(absl::Seconds(35));
+  const absl::Status status = inbox.Submit(WithId("2"));
+  EXPECT_EQ(common::ReasonOf(status).reason, "WAIT_TOO_LONG");
+  EXPECT_EQ(common::RetryDelayOf(status), absl::Seconds(25));
+  inbox.SetExpectedWait(absl::Seconds(1));
+  EXPECT_TRUE(inbox.Submit(WithId("2")).ok());
+}
+
 TEST(InboxTest, ALateAbortIsNotForTheNextRequestOfThatName) {
-  Inbox inbox(4);
+  Inbox inbox({.max_live = 4});
   ASSERT_TRUE(inbox.Submit(WithId("a")).ok());
   ASSERT_TRUE(inbox.Submit(WithId("b")).ok());
   inbox.Take(absl::ZeroDuration());
@@ -68,7 +124,7 @@ TEST(InboxTest, ALateAbortIsNotForTheNextRequestOfThatName) {
 }
 
 TEST(InboxTest, TellsOfWhatTheEngineHasNotTaken) {
-  Inbox inbox(4);
+  Inbox inbox({.max_live = 4});
   EXPECT_EQ(inbox.untaken().count, 0);
   EXPECT_EQ(inbox.untaken().oldest, absl::InfiniteFuture());
   const absl::Time now = absl::Now();
@@ -84,7 +140,7 @@ TEST(InboxTest, TellsOfWhatTheEngineHasNotTaken) {
 }
 
 TEST(InboxTest, TakeSleepsUntilMailOrWake) {
-  Inbox inbox(4);
+  Inbox inbox({.max_live = 4});
   std::thread poster([&inbox] {
     absl::SleepFor(absl::Milliseconds(20));
     ASSERT_TRUE(inbox.Submit(WithId("a")).ok());

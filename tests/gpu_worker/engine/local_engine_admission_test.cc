@@ -109,5 +109,42 @@ TEST_F(LocalEngineAdmissionTest, AStoreThatIsAwayIsWorthARetry) {
   worker_.store().set_attached(true);
 }
 
+TEST_F(LocalEngineAdmissionTest, ADeadlineThatCannotBeMetIsRefusedBeforeAnyWork) {
+  // What prompts cost is known from one.
+  worker_.Submit(Request(4000, 1))->Wait();
+  const uint64_t done = worker_.engine().stats().prompt_tokens;
+  GenerationRequest request = Request(8000, 4);
+  request.deadline = absl::Now() + absl::Microseconds(500);
+  const auto sink = worker_.Submit(std::move(request));
+  const GenerationResult result = sink->Wait();
+  // On a machine that stood still meanwhile the deadline itself has passed.
+  if (result.reason != FinishReason::kDeadline) {
+    EXPECT_EQ(result.reason, FinishReason::kRefused);
+    EXPECT_EQ(common::ReasonOf(result.status).reason, "DEADLINE_UNREACHABLE") << result.status;
+  }
+  EXPECT_EQ(worker_.engine().stats().prompt_tokens, done);
+  request = Request(8000, 4);
+  request.deadline = absl::Now() + absl::Minutes(10);
+  EXPECT_EQ(worker_.Submit(std::move(request))->Wait().reason, FinishReason::kLength);
+}
+
+TEST_F(LocalEngineAdmissionTest, ATenantIsRefusedAtItsOwnLimit) {
+  const auto tenant =
+      std::make_shared<const common::Tenant>(common::Tenant{.name = "small", .max_requests = 1});
+  GenerationRequest first = Request(10, 12000);
+  first.tenant = tenant;
+  const std::string id = first.request_id;
+  const auto running = worker_.Submit(std::move(first));
+  GenerationRequest second = Request(10, 1);
+  second.tenant = tenant;
+  const absl::Status status =
+      worker_.engine().Submit(std::move(second), std::make_shared<CollectingSink>());
+  EXPECT_EQ(common::ReasonOf(status).reason, "TENANT_QUEUE_FULL") << status;
+  const auto other = worker_.Submit(Request(10, 1));
+  worker_.engine().Abort(id);
+  running->Wait();
+  EXPECT_EQ(other->Wait().reason, FinishReason::kLength);
+}
+
 }  // namespace
 }  // namespace retroinfer

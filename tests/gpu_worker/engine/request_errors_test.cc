@@ -21,7 +21,14 @@ void Expect(const absl::Status& status, absl::StatusCode code, const std::string
 }
 
 TEST(RequestErrorsTest, ARetryIsHintedAtWhereItCanHelp) {
-  Expect(QueueFullError(8, 8), absl::StatusCode::kResourceExhausted, "QUEUE_FULL", true);
+  Expect(QueueFullError(8, 8, absl::ZeroDuration()), absl::StatusCode::kResourceExhausted,
+         "QUEUE_FULL", true);
+  Expect(WaitingTokensFullError(1, 2, 2, absl::ZeroDuration()),
+         absl::StatusCode::kResourceExhausted, "WAITING_TOKENS_FULL", true);
+  Expect(WaitTooLongError(absl::Seconds(9), absl::Seconds(5)), absl::StatusCode::kResourceExhausted,
+         "WAIT_TOO_LONG", true);
+  Expect(DeadlineUnreachableError(absl::Seconds(9), absl::Seconds(5)),
+         absl::StatusCode::kDeadlineExceeded, "DEADLINE_UNREACHABLE", false);
   Expect(DrainingError(), absl::StatusCode::kUnavailable, "DRAINING", true);
   Expect(RequestIdInUseError("r"), absl::StatusCode::kAlreadyExists, "REQUEST_ID_IN_USE", false);
   Expect(CapacityExceededError(10, 5, {{12, 12}}, PolicyKind::kWave),
@@ -32,9 +39,16 @@ TEST(RequestErrorsTest, ARetryIsHintedAtWhereItCanHelp) {
          true);
 }
 
+TEST(RequestErrorsTest, TheLongerTheWaitTheLaterTheRetry) {
+  EXPECT_EQ(RetryDelayAt(absl::ZeroDuration()), kRetryDelay);
+  EXPECT_EQ(RetryDelayAt(absl::Seconds(15)), absl::Seconds(8));
+  EXPECT_EQ(RetryDelayAt(absl::InfiniteDuration()), absl::Minutes(1));
+  EXPECT_EQ(common::RetryDelayOf(QueueFullError(8, 8, absl::Seconds(20))), absl::Seconds(10));
+}
+
 TEST(RequestErrorsTest, ErrorsComeWithTheirNumbers) {
   EXPECT_EQ(
-      common::ReasonOf(QueueFullError(7, 8)).metadata,
+      common::ReasonOf(QueueFullError(7, 8, absl::ZeroDuration())).metadata,
       (std::map<std::string, std::string>{{"live_requests", "7"}, {"max_live_requests", "8"}}));
   const absl::Status status = CapacityExceededError(1000, 24, {{900, 1024}}, PolicyKind::kFull);
   EXPECT_EQ(

@@ -157,7 +157,7 @@ TEST_F(ContextServiceTest, OnlySoManyCallsAreOpen) {
 
 TEST(ContextService, AsksForTheApiKey) {
   WorkerHarness::Settings settings;
-  settings.server.api_key = "secret";
+  settings.server.keys = *common::KeyHolder::Open("secret", "");
   ContextHarness harness(0, settings);
   const auto stub = harness.Stub();
   v1::ListContextsResponse response;

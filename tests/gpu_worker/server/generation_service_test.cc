@@ -338,7 +338,7 @@ TEST(GenerationService, NothingIsServedBeforeTheModel) {
 
 TEST(GenerationService, EveryRpcNeedsTheApiKey) {
   WorkerHarness::Settings settings;
-  settings.server.api_key = "k";
+  settings.server.keys = *common::KeyHolder::Open("k", "");
   WorkerHarness worker(settings);
   const auto stub = worker.Stub();
   EXPECT_EQ(Generate(*stub, TextRequest("a")).status.error_code(),

@@ -463,5 +463,45 @@ TEST_F(RequestReaderTest, NoTokensMayBeGeneratedWhereThePromptIsMeasured) {
   EXPECT_EQ(submission->continuations[1].num_prompt_logprobs, -1) << "once is enough";
 }
 
+TEST_F(RequestReaderTest, AKeyDecidesForWhomItIsAndHowUrgent) {
+  const auto caller = std::make_shared<const common::Tenant>(
+      common::Tenant{.name = "acme", .weight = 3, .highest_priority = 5});
+  request_.set_request_id("r");
+  request_.set_cache_salt("s");
+  request_.set_priority(5);
+  auto submission = reader_.Read(request_, absl::InfiniteFuture(), caller);
+  ASSERT_TRUE(submission.ok()) << submission.status();
+  EXPECT_EQ(submission->request_id, "r") << "what the client calls it";
+  const GenerationRequest& request = submission->continuations[0];
+  EXPECT_EQ(*request.tenant, *caller);
+  EXPECT_NE(request.request_id, "r") << "another tenant may use the same id";
+  EXPECT_NE(request.cache_salt, "s") << "another tenant may use the same salt";
+  request_.set_priority(4);
+  absl::Status status = reader_.Read(request_, absl::InfiniteFuture(), caller).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(common::ReasonOf(status).reason, "PRIORITY_NOT_ALLOWED");
+  request_.set_priority(5);
+  request_.set_tenant("acme");
+  EXPECT_TRUE(reader_.Read(request_, absl::InfiniteFuture(), caller).ok());
+  request_.set_tenant("other");
+  status = reader_.Read(request_, absl::InfiniteFuture(), caller).status();
+  EXPECT_EQ(common::ReasonOf(status).reason, "TENANT_NOT_ALLOWED");
+}
+
+TEST_F(RequestReaderTest, WithoutKeysOfTenantsARequestNamesItsOwn) {
+  EXPECT_EQ(ReadOne().tenant->name, "");
+  request_.set_request_id("r");
+  request_.set_cache_salt("s");
+  request_.set_tenant("team");
+  request_.set_priority(-100);
+  const GenerationRequest request = ReadOne();
+  EXPECT_EQ(request.tenant->name, "team");
+  EXPECT_EQ(request.tenant->weight, 1);
+  EXPECT_EQ(request.request_id, "r");
+  EXPECT_EQ(request.cache_salt, "s");
+  request_.set_tenant(std::string(65, 't'));
+  ExpectRefused("INVALID_REQUEST", "at most 64");
+}
+
 }  // namespace
 }  // namespace retroinfer

@@ -29,7 +29,7 @@ TEST_F(WorkerOptionsTest, OnlyTheModelIsNeeded) {
   EXPECT_EQ(options_.model_folder, "/m");
   EXPECT_THAT(options_.server.addresses, ElementsAre("127.0.0.1:50051"));
   EXPECT_EQ(options_.default_attention.policy, PolicyKind::kWave);
-  EXPECT_EQ(options_.server.api_key, "");
+  EXPECT_FALSE(options_.server.keys->ring()->required());
   options_ = {};
   EXPECT_THAT(std::string(Parse({}).status().message()), HasSubstr("--model is missing"));
 }
@@ -91,7 +91,7 @@ TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {
   const auto path = std::filesystem::temp_directory_path() / "retroinfer_api_key_test";
   std::ofstream(path) << "  secret\n";
   ASSERT_TRUE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
-  EXPECT_EQ(options_.server.api_key, "secret");
+  EXPECT_TRUE(options_.server.keys->ring()->Find("Bearer secret").ok());
   std::ofstream(path) << "\n";
   EXPECT_FALSE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
   std::filesystem::remove(path);

@@ -70,7 +70,7 @@ constexpr char kService[] = "retroinfer.generation.v1.GenerationService";
 TEST(WorkerServer, HealthFollowsTheEngine) {
   WorkerHarness::Settings settings;
   settings.serve = false;
-  settings.server.api_key = "needed by every RPC but health";
+  settings.server.keys = *common::KeyHolder::Open("needed by every RPC but health", "");
   WorkerHarness worker(settings);
   EXPECT_EQ(Health(worker, ""), "NOT_SERVING");
   EXPECT_EQ(Health(worker, common::kLivenessService), "SERVING");
@@ -97,7 +97,7 @@ TEST(WorkerServer, ReflectionNeedsTheKeyToo) {
   WorkerHarness open;
   EXPECT_NE(reflect(open), grpc::StatusCode::UNIMPLEMENTED);
   WorkerHarness::Settings settings;
-  settings.server.api_key = "k";
+  settings.server.keys = *common::KeyHolder::Open("k", "");
   WorkerHarness closed(settings);
   EXPECT_EQ(reflect(closed), grpc::StatusCode::UNAUTHENTICATED);
   EXPECT_EQ(reflect(closed, "k"), reflect(open));

@@ -46,7 +46,7 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
       &settings);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_THAT(settings.server.addresses, ElementsAre("127.0.0.1:1", "unix:/x/y"));
-  EXPECT_EQ(settings.gateway.api_key, "secret");
+  EXPECT_TRUE(settings.gateway.keys->ring()->Find("Bearer secret").ok());
   EXPECT_EQ(settings.worker.api_key, "secret");
   EXPECT_THAT(settings.gateway.cors_origins, ElementsAre("https://a", "https://b"));
   EXPECT_EQ(settings.server.limits.request.body_bytes_max, size_t{1} << 20);

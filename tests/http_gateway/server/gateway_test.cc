@@ -76,9 +76,9 @@ TEST(Gateway, KnowsItsPathsAndMethods) {
 
 TEST(Gateway, NeedsTheKeyWhereThereIsOne) {
   GatewayHarness::Settings settings;
-  settings.worker.server.api_key = "of the worker";
+  settings.worker.server.keys = *common::KeyHolder::Open("of the worker", "");
   settings.worker_key = "of the worker";
-  settings.gateway.api_key = "of clients";
+  settings.gateway.keys = *common::KeyHolder::Open("of clients", "");
   GatewayHarness harness(settings);
   const std::string key = "Authorization: Bearer of clients\r\n";
   for (const char* path : {"/v1/models", "/metrics", "/stats", "/nothing", "/page/none.js"}) {
@@ -102,7 +102,7 @@ TEST(Gateway, NeedsTheKeyWhereThereIsOne) {
 
 TEST(Gateway, TellsOfItsOwnWrongKeyAsItsOwnFault) {
   GatewayHarness::Settings settings;
-  settings.worker.server.api_key = "right";
+  settings.worker.server.keys = *common::KeyHolder::Open("right", "");
   settings.worker_key = "wrong";
   GatewayHarness harness(settings);
   EXPECT_EQ(harness.Get("/v1/models").status, 502);

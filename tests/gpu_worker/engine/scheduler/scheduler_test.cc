@@ -205,5 +205,38 @@ TEST_F(SchedulerTest, TheSameInputsGiveTheSamePlans) {
   EXPECT_EQ(other.Plan(input_), scheduler_.Plan(input_));
 }
 
+TEST_F(SchedulerTest, TheWaitIsThatOfAllPromptsBesideTheSteps) {
+  for (int i = 0; i < 50; ++i) scheduler_.costs().Observe({.passes = 1, .pass_rows = 1000}, 0.01);
+  EXPECT_EQ(scheduler_.ExpectedWait(input_), 0);
+  Add(1, RequestPhase::kWaiting, 1000);
+  const double one = scheduler_.ExpectedWait(input_);
+  EXPECT_DOUBLE_EQ(one, scheduler_.SecondsToRead(input_.requests[0]));
+  Occupy(1, 2, 1000);
+  const double two = scheduler_.ExpectedWait(input_);
+  EXPECT_NEAR(two, 2 * one, 0.01 * one) << "what is in a lane counts, too";
+  Add(3, RequestPhase::kDecoding, 100);
+  const double beside = scheduler_.ExpectedWait(input_);
+  EXPECT_GT(beside, two);
+  for (int i = 0; i < 100; ++i) scheduler_.costs().Observe({.steps = 1, .step_rows = 1}, 0.1);
+  EXPECT_GT(scheduler_.ExpectedWait(input_), 4 * two)
+      << "steps that take all the time leave little";
+}
+
+TEST_F(SchedulerTest, AFirstTokenComesAfterThoseThatGoBeforeInAnyCase) {
+  for (int i = 0; i < 50; ++i) scheduler_.costs().Observe({.passes = 1, .pass_rows = 1000}, 0.01);
+  input_.weights = {1, 1};
+  Add(1, RequestPhase::kWaiting, 2000);
+  const RequestDescription own = input_.requests[0];
+  const double alone = scheduler_.EarliestFirstToken(input_, own);
+  EXPECT_DOUBLE_EQ(alone, scheduler_.SecondsToRead(own));
+  Add(2, RequestPhase::kWaiting, 4000);                // longer: lets it pass
+  Add(3, RequestPhase::kWaiting, 1000).tenant = 1;     // another tenant's: may not count
+  Add(4, RequestPhase::kWaiting, 1000).priority = 1;   // lower
+  Add(5, RequestPhase::kWaiting, 1000).arrival = 101;  // later
+  EXPECT_DOUBLE_EQ(scheduler_.EarliestFirstToken(input_, own), alone);
+  Add(6, RequestPhase::kWaiting, 1000);
+  EXPECT_GT(scheduler_.EarliestFirstToken(input_, own), 1.3 * alone);
+}
+
 }  // namespace
 }  // namespace retroinfer

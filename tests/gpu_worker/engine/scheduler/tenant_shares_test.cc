@@ -38,5 +38,16 @@ TEST(TenantSharesTest, ATenantThatIsNewBeginsWithTheOthers) {
   EXPECT_EQ(shares.Served(1), 50);
 }
 
+TEST(TenantSharesTest, ANumberThatIsGivenToAnotherBeginsAfresh) {
+  TenantShares shares;
+  shares.Update(kWeights, kBoth);
+  shares.Charge(0, 100);
+  shares.Charge(1, 4000);
+  shares.Renew(1);
+  shares.Update(kWeights, kBoth);
+  EXPECT_EQ(shares.Served(1), 100) << "beside the others, whatever the old one had";
+  shares.Renew(7);
+}
+
 }  // namespace
 }  // namespace retroinfer
