@@ -7,6 +7,7 @@
 #include "client/number_format.h"
 #include "common/config/byte_size.h"
 #include "common/kv/segment_layout.h"
+#include "gpu_worker/attention/policy_table.h"
 
 namespace retroinfer::client {
 namespace {
@@ -36,14 +37,16 @@ MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
           .block_cache_bytes = input.block_cache_bytes};
 }
 
-// A plan under which one request of `context` tokens runs, with one of the policies.
+// A plan under which one request of `context` tokens runs, with a policy that keeps all of it.
 std::optional<MemoryPlan> PlanFor(const FitInput& input, int64_t context) {
   auto plan = PlanMemory(PlanInput(input, context));
   if (!plan.ok()) return std::nullopt;
-  const PolicyCapacities& capacities = plan->capacity_tokens;
-  if (*std::max_element(capacities.tokens.begin(), capacities.tokens.end()) < context) {
-    return std::nullopt;
-  }
+  // Policies whose KV others can read keep all of a context; one that forgets could take any.
+  const bool is_held =
+      std::any_of(PolicyTable().begin(), PolicyTable().end(), [&](const PolicyEntry& entry) {
+        return entry.reads_segments && plan->capacity_tokens[entry.kind] >= context;
+      });
+  if (!is_held) return std::nullopt;
   return *plan;
 }
 

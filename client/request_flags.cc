@@ -92,7 +92,8 @@ void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
          [request](const std::string& policy) {
            request->mutable_attention()->set_policy(*common::PolicyNamed(policy));
          },
-         "Attention: wave (clusters that matter, others estimated) or full (exact)")
+         "Attention: wave (clusters that matter, others estimated), full (exact) or streaming (the "
+         "first and the newest tokens)")
       ->check(CLI::IsMember(common::PolicyNames()))
       ->group(kAttentionGroup);
   app.add_option_function<double>(
@@ -108,6 +109,13 @@ void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
            request->mutable_attention()->set_estimation_ratio(ratio);
          },
          "wave: share of the clusters that is estimated")
+      ->group(kAttentionGroup);
+  app.add_option_function<int32_t>(
+         "--streaming-window",
+         [request](const int32_t& tokens) {
+           request->mutable_attention()->set_streaming_window(tokens);
+         },
+         "streaming: newest tokens that are attended (64 to 1048576; 4096 if not given)")
       ->group(kAttentionGroup);
 }
 

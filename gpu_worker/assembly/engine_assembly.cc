@@ -101,6 +101,7 @@ absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const Me
   auto shared = std::make_shared<SyntheticContext>(std::move(context));
   parts.decoration = shared;
   for (const PolicyEntry& entry : PolicyTable()) {
+    if (!entry.takes_synthetic_contexts) continue;
     ASSIGN_OR_RETURN(std::unique_ptr<DriftingQueries> drifting,
                      DriftingQueries::Create(device, ops.model(), *environment.compute,
                                              parts.policies.Of(entry.kind), *shared,

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/sequence_kv.h"
 #include "gpu_worker/ops/attention/layer_kv.h"
+#include "gpu_worker/ops/attention/prefill_attention.h"
 #include "gpu_worker/ops/matrix.h"
 
 namespace retroinfer {
@@ -24,8 +25,25 @@ class AttentionPolicy {
   virtual KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
                       int64_t total_tokens) const = 0;
 
-  // Takes over one layer of a prompt's KV: tokens [0, prompt_tokens) are in `kv`, cached ones
-  // included, which must stay untouched until LayerTaken(layer). Layers come in order.
+  // What of the prompt is read next, in a lane with room for `max_tokens`: all of it, unless the
+  // policy keeps what it needs of the first parts. A policy that reads in parts sets num_tokens to
+  // the end of a part when it takes its last layer.
+  virtual PromptPart NextPart(const SequenceKv& sequence, int64_t /*max_tokens*/) const {
+    return {.begin = 0, .end = sequence.prompt_tokens, .num_context = 0};
+  }
+  // Before the first rows of a layer: puts the KV of the part's context into rows
+  // [0, num_context) of `kv`.
+  virtual absl::Status PrepareLayer(SequenceKv& /*sequence*/, uint32_t /*layer*/,
+                                    const LayerKv& /*kv*/) {
+    return absl::OkStatus();
+  }
+  // How rows of the sequence's part attend, if not exactly to all before them. `sequence` outlives
+  // the result's calls.
+  virtual PromptAttention AttentionOf(const SequenceKv& /*sequence*/, uint32_t /*layer*/) {
+    return nullptr;
+  }
+  // Takes over one layer of a part's KV: context and tokens [part.begin, part.end) are in `kv`,
+  // cached ones included, which must stay untouched until LayerTaken(layer). Layers come in order.
   virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;

@@ -14,11 +14,12 @@ namespace retroinfer {
 
 // What each needs, holds and is made from is in policy_table.h.
 enum class PolicyKind : uint8_t {
-  kFull,  // exact attention over the whole context, in device memory
-  kWave,  // tripartite attention: steady zone, retrieved clusters, estimated clusters
+  kFull,       // exact attention over the whole context, in device memory
+  kWave,       // tripartite attention: steady zone, retrieved clusters, estimated clusters
+  kStreaming,  // the sink and a window of the newest tokens
 };
 // By kind. The API's enum has the same names, behind ATTENTION_POLICY_ and in capitals.
-inline constexpr std::string_view kPolicyNames[] = {"full", "wave"};
+inline constexpr std::string_view kPolicyNames[] = {"full", "wave", "streaming"};
 inline constexpr size_t kNumPolicies = std::size(kPolicyNames);
 
 constexpr std::string_view PolicyName(PolicyKind kind) {
@@ -39,12 +40,17 @@ struct PolicyCapacities {
   int64_t operator[](PolicyKind kind) const { return tokens[static_cast<size_t>(kind)]; }
 };
 
+inline constexpr int32_t kMinStreamingWindow = 64;
+inline constexpr int32_t kMaxStreamingWindow = 1 << 20;
+
 struct AttentionSettings {
   PolicyKind policy = PolicyKind::kWave;
   // Shares of a sequence's clusters, in [0, 1]; retrieval + estimation at most 1 after capping.
   double retrieval_ratio = 0.018;
   double estimation_ratio = 0.232;
   GroupRanking ranking = GroupRanking::kMaxOfSoftmax;
+  // Policy streaming: newest tokens that are attended besides the sink; kept in blocks of 64.
+  int32_t streaming_window = 4096;
 };
 
 }  // namespace retroinfer

@@ -6,6 +6,14 @@
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
+namespace {
+
+// Of one sequence.
+int64_t MaxDenseBlocks(const KvMemorySizes& sizes) {
+  return 4 + sizes.max_model_len / kDenseBlockTokens;
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<KvMemory>> KvMemory::Create(Device& device,
                                                            const KvMemorySizes& sizes) {
@@ -19,15 +27,15 @@ absl::StatusOr<std::unique_ptr<KvMemory>> KvMemory::Create(Device& device,
                    device.Allocate(static_cast<size_t>(std::max(sizes.meta_blocks, 1)) *
                                        MetaPoolView::BlockBytes(sizes.geometry),
                                    MemoryPurpose::kMetaIndex));
-  const int64_t max_dense = 4 + sizes.max_model_len / kDenseBlockTokens;
   const int64_t max_meta = 1 + sizes.max_model_len / kDecodeSegmentTokens;
-  ASSIGN_OR_RETURN(memory->tables_,
-                   BlockTables::Create(device, sizes.max_sequences, max_dense, max_meta));
+  ASSIGN_OR_RETURN(memory->tables_, BlockTables::Create(device, sizes.max_sequences,
+                                                        MaxDenseBlocks(sizes), max_meta));
   return memory;
 }
 
 bool KvMemory::CouldFit(const KvNeed& need) const {
-  return need.dense_blocks <= dense_blocks_.total() && need.meta_blocks <= meta_blocks_.total();
+  return need.dense_blocks <= std::min<int64_t>(dense_blocks_.total(), MaxDenseBlocks(sizes_)) &&
+         need.meta_blocks <= meta_blocks_.total();
 }
 
 bool KvMemory::Reserve(const KvNeed& need, SequenceKv& sequence) {

@@ -37,7 +37,7 @@ class KvMemory {
   // Takes everything back. The extents are not the pool's affair.
   void Free(SequenceKv& sequence);
 
-  // Whether `need` fits into an empty pool.
+  // Whether `need` fits into an empty pool, and a row of the tables.
   bool CouldFit(const KvNeed& need) const;
 
   DensePoolView dense_pool() const { return {dense_buffer_.bytes(), sizes_.geometry}; }

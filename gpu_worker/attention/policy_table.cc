@@ -6,6 +6,7 @@
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/attention/full_policy.h"
+#include "gpu_worker/attention/streaming/streaming_policy.h"
 #include "gpu_worker/attention/wave_policy.h"
 
 namespace retroinfer {
@@ -15,7 +16,7 @@ namespace {
 
 int64_t FullCapacity(const ContextMemory& memory) {
   const int64_t in_blocks = int64_t{memory.dense_blocks - 1} * kDenseBlockTokens + kSinkTokens;
-  return std::min(memory.max_model_len, in_blocks);
+  return std::min({memory.max_model_len, memory.max_whole_len, in_blocks});
 }
 
 absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateFull(const PolicyParts& parts) {
@@ -31,7 +32,7 @@ int64_t WaveCapacity(const ContextMemory& memory) {
   const int64_t indexed =
       memory.arena_tokens == 0 ? 0 : kSinkTokens + memory.arena_tokens + kDenseBlockTokens;
   const int64_t dense = std::min(FullCapacity(memory), memory.dense_below);
-  return std::min(memory.max_model_len, std::max(dense, indexed));
+  return std::min({memory.max_model_len, memory.max_whole_len, std::max(dense, indexed)});
 }
 
 absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateWave(const PolicyParts& parts) {
@@ -50,9 +51,33 @@ absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateWave(const PolicyParts& p
                                               .decode = std::move(decode)});
 }
 
+// --- streaming
+
+// With a window of the default size, any; else what is dense.
+int64_t StreamingCapacity(const ContextMemory& memory) {
+  const int64_t window = AttentionSettings().streaming_window + 2 * kDenseBlockTokens;
+  const bool holds_window = memory.max_whole_len >= window + kSinkTokens &&
+                            int64_t{memory.dense_blocks - 1} * kDenseBlockTokens >= window;
+  return holds_window ? memory.max_model_len : FullCapacity(memory);
+}
+
+absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateStreaming(const PolicyParts& parts) {
+  return StreamingPolicy::Create(*parts.device, parts.ops->attention(), *parts.stream,
+                                 *parts.memory, parts.num_query_heads, parts.max_batch);
+}
+
 constexpr PolicyEntry kTable[] = {
-    {.kind = PolicyKind::kFull, .capacity = FullCapacity, .create = CreateFull},
-    {.kind = PolicyKind::kWave, .capacity = WaveCapacity, .create = CreateWave},
+    {.kind = PolicyKind::kFull,
+     .capacity = FullCapacity,
+     .reads_segments = true,
+     .takes_synthetic_contexts = true,
+     .create = CreateFull},
+    {.kind = PolicyKind::kWave,
+     .capacity = WaveCapacity,
+     .reads_segments = true,
+     .takes_synthetic_contexts = true,
+     .create = CreateWave},
+    {.kind = PolicyKind::kStreaming, .capacity = StreamingCapacity, .create = CreateStreaming},
 };
 
 constexpr bool IsByKind() {

@@ -33,7 +33,8 @@ struct PolicyParts {
 
 // What a worker has for contexts.
 struct ContextMemory {
-  int64_t max_model_len = 0;  // tokens of a prompt that is read as one
+  int64_t max_model_len = 0;  // tokens
+  int64_t max_whole_len = 0;  // of those, of a prompt that is read as one
   int32_t dense_blocks = 0;
   int64_t arena_tokens = 0;  // whose segments fit into the arena
   int64_t dense_below = 0;   // WaveIndexSettings
@@ -43,6 +44,8 @@ struct PolicyEntry {
   PolicyKind kind;
   // Tokens of the largest context that it can hold, at most max_model_len.
   int64_t (*capacity)(const ContextMemory& memory);
+  bool reads_segments = false;            // prompts look for segments of others
+  bool takes_synthetic_contexts = false;  // can be decorated with them
   absl::StatusOr<std::unique_ptr<AttentionPolicy>> (*create)(const PolicyParts& parts);
 };
 

@@ -20,6 +20,15 @@ struct KvNeed {
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
   std::vector<uint32_t> segment_tokens;  // in order; an extent for each
+  int64_t lane_tokens = 0;               // a prefill lane must have; 0: the whole prompt's
+};
+
+// Tokens [begin, end) of a prompt, which go through the layers together. In front of their rows the
+// lane's KV has `num_context` rows, which the policy puts there.
+struct PromptPart {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t num_context = 0;
 };
 
 struct SequenceKv {
@@ -29,6 +38,7 @@ struct SequenceKv {
   int64_t prompt_tokens = 0;
   int64_t total_tokens = 0;  // prompt + the most that may be generated
   int64_t num_tokens = 0;    // with KV; the next token's position
+  PromptPart part;           // in a lane, or read last
 
   // Dense zone. dense_blocks[0] is the sink's; those of the window follow, oldest first, then spare
   // ones. The window holds tokens [window_begin, num_tokens).

@@ -32,7 +32,8 @@ struct LiveRequest {
 
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;
-  KvNeed need;                       // for its whole life
+  KvNeed need;  // for its whole life
+  bool is_in_lane = false;
   bool takes_in_order = false;       // AttentionPolicy::TakesInOrder, as far as is known
   bool asked_store = false;          // Reserve was called: Release must be, too
   bool takes_only_cached = false;    // of the store it takes what prefill can read, and no more

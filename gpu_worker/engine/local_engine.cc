@@ -49,6 +49,7 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
              .max_batch = plan.max_batch,
              .max_live_requests = static_cast<int64_t>(options.max_live_requests)};
   for (const PolicyEntry& entry : PolicyTable()) {
+    if (plan.synthetic_tokens > 0 && !entry.takes_synthetic_contexts) continue;
     limits_.kv_capacity_tokens[entry.kind] = plan.OfRequests(plan.capacity_tokens[entry.kind]);
   }
 }
@@ -69,7 +70,7 @@ absl::Status LocalEngine::CreateWorkspaces() {
                                              plan.max_batch, parts_.model->config().vocab_size));
   ASSIGN_OR_RETURN(decode_step_, DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model,
                                                     *sampler_, plan.max_batch));
-  for (const int64_t max_tokens : {plan.OfRequests(plan.max_model_len), plan.short_lane_tokens}) {
+  for (const int64_t max_tokens : {plan.long_lane_tokens, plan.short_lane_tokens}) {
     ASSIGN_OR_RETURN(auto lane, PrefillLane::Create({.device = parts_.device,
                                                      .ops = parts_.ops,
                                                      .stream = parts_.stream,
@@ -107,7 +108,8 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   // Hashing a long prompt takes milliseconds: on the caller's thread. A prompt that is measured is
   // computed from its first row on.
   NamedPrefix prefix;
-  if (options_.share_segments && request.num_prompt_logprobs < 0) {
+  if (options_.share_segments && request.num_prompt_logprobs < 0 &&
+      EntryOf(request.attention.policy).reads_segments) {
     prefix = NamePrefix(request.prompt, parts_.segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);
   }

@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/engine/request_errors.h"
@@ -23,8 +24,21 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   for (const uint32_t tokens : need.segment_tokens) {
     pages += SegmentLayout(options_.plan.geometry, tokens).max_pages;
   }
-  if (parts_.memory->CouldFit(need) && pages <= parts_.store->arena_pages()) {
+  if (need.lane_tokens != 0 && request.num_prompt_logprobs >= 0) {
+    return common::WithReason(
+        absl::InvalidArgumentError(
+            "log-probabilities of a prompt need a policy that reads it whole: full or wave"),
+        "INVALID_ATTENTION");
+  }
+  const int64_t lane_tokens = need.lane_tokens == 0 ? prompt : need.lane_tokens;
+  const bool could_be_read = lane_tokens <= lanes_[0]->max_tokens();
+  if (could_be_read && parts_.memory->CouldFit(need) && pages <= parts_.store->arena_pages() &&
+      limits_.kv_capacity_tokens[request.attention.policy] > 0) {
     return absl::OkStatus();
+  }
+  if (need.lane_tokens != 0 && total <= limits_.kv_capacity_tokens[request.attention.policy]) {
+    return SettingsExceededError(request.attention.policy, need.dense_blocks, lane_tokens,
+                                 parts_.memory->dense_blocks().total(), lanes_[0]->max_tokens());
   }
   return CapacityExceededError(prompt, request.sampling.max_tokens, limits_.kv_capacity_tokens,
                                request.attention.policy);

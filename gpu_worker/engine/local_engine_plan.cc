@@ -7,6 +7,7 @@
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/local_engine.h"
+#include "gpu_worker/engine/scheduler/lane_rows.h"
 #include "spdlog/spdlog.h"
 
 namespace retroinfer {
@@ -21,7 +22,7 @@ RequestPhase PhaseOf(const LiveRequest& live) {
     case RequestState::kReserving:
       return RequestPhase::kReserving;
     case RequestState::kPrefill:
-      return live.prefill_begun == absl::Time() ? RequestPhase::kReady : RequestPhase::kReading;
+      return live.is_in_lane ? RequestPhase::kReading : RequestPhase::kReady;
     case RequestState::kIndexing:
       return RequestPhase::kSettling;
     case RequestState::kDecoding:
@@ -69,18 +70,21 @@ void LocalEngine::TellExpectedWait() {
 
 // Returns false if the request ended instead.
 bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
+  if (!live.is_in_lane) live.kv.part = live.policy->NextPart(live.kv, lanes_[0]->max_tokens());
+  const PromptPart& part = live.kv.part;
   description = {.id = live.kv.sequence_id,
                  .phase = PhaseOf(live),
                  .arrival = ToSeconds(live.submitted),
                  .priority = live.request.priority,
                  .tenant = live.tenant,
-                 .prompt_tokens = static_cast<int64_t>(live.request.prompt.size()),
-                 .cached_tokens = live.kv.cached_tokens(),
+                 .prompt_tokens = part.num_context + part.end - part.begin,
+                 .cached_tokens = part.num_context + live.kv.cached_tokens(),
                  .context = live.kv.num_tokens,
                  .dense_blocks = live.need.dense_blocks,
                  .meta_blocks = live.need.meta_blocks,
                  .wants_extents = !live.need.segment_tokens.empty(),
-                 .takes_in_order = live.takes_in_order};
+                 .takes_in_order = live.takes_in_order,
+                 .has_more_parts = part.end < live.kv.prompt_tokens};
   description.asks_store =
       description.wants_extents || (!live.kv.prefix.names.empty() && parts_.store->attached());
   description.arena_is_full = live.arena_was_full && live.releases_when_asked == num_releases_;
@@ -161,19 +165,15 @@ void LocalEngine::BeginGroup(const StepPlan::Group& group) {
     LiveRequest* const live = Find(id);
     // One that the scheduler saw may have ended as it got its memory.
     if (live == nullptr || live->state != RequestState::kPrefill) continue;
-    live->prefill_begun = absl::Now();
+    RequestDescription request;
+    if (!Describe(*live, request)) continue;
+    description.members.push_back(MemberOf(request));
+    live->is_in_lane = true;
+    if (live->prefill_begun == absl::Time()) live->prefill_begun = absl::Now();
     members.push_back({.prompt = live->request.prompt,
                        .sequence = &live->kv,
                        .policy = live->policy,
                        .keeps_all_rows = live->request.num_prompt_logprobs >= 0});
-    const auto prompt = static_cast<int64_t>(live->request.prompt.size());
-    description.members.push_back({.id = id,
-                                   .tenant = live->tenant,
-                                   .priority = live->request.priority,
-                                   .arrival = ToSeconds(live->submitted),
-                                   .rows = prompt - live->kv.cached_tokens(),
-                                   .cached_tokens = live->kv.cached_tokens(),
-                                   .takes_in_order = live->takes_in_order});
   }
   if (members.empty()) return;
   clock_->Begin();
@@ -214,12 +214,19 @@ void LocalEngine::EndGroup(PrefillLane& lane, const absl::Status& status) {
   }
 }
 
-// The prompts of a group are computed: their first tokens.
+// The parts of a group are computed: first tokens of the prompts that end with them.
 void LocalEngine::FinishGroup(PrefillLane& lane) {
   std::vector<LiveRequest*> members;
   for (const SequenceKv* const sequence : lane.Live()) {
-    members.push_back(Find(sequence->sequence_id));
+    LiveRequest* const live = Find(sequence->sequence_id);
+    if (lane.FinishesPrompt(*sequence)) {
+      members.push_back(live);
+    } else {
+      live->is_in_lane = false;  // it comes back for the next part
+      lane.Leave(*sequence);
+    }
   }
+  if (members.empty()) return;
   const auto tokens = SampleFirsts(members);
   clock_->Synchronized({});
   if (!tokens.ok()) return EndGroup(lane, tokens.status());

@@ -48,15 +48,14 @@ size_t SelectionBytes(const MemoryPlanInput& input) {
          geometry.num_kv_heads * static_cast<size_t>(pages) * sizeof(PageRef);
 }
 
-size_t ActivationBytes(const MemoryPlanInput& input, int64_t short_lane_tokens) {
+size_t ActivationBytes(const MemoryPlanInput& input, int64_t lane_tokens) {
   // Each lane: hidden states, ids and positions, and the keys and values of two layers.
   const size_t layer_kv =
       2 * size_t{input.geometry.num_kv_heads} * input.geometry.prompt_vector_bytes();
   const size_t per_token =
       static_cast<size_t>(input.hidden_size) * input.activation_bytes_per_element + 2 * layer_kv +
       2 * sizeof(int32_t);
-  const size_t tokens =
-      static_cast<size_t>(input.max_model_len - input.synthetic_tokens + short_lane_tokens);
+  const size_t tokens = static_cast<size_t>(lane_tokens);
   const size_t logits = static_cast<size_t>(input.max_batch) *
                         static_cast<size_t>(input.vocab_size) * 2 * sizeof(float);  // and adjusted
   return tokens * per_token + SelectionBytes(input) + logits + input.synthetic_bytes;
@@ -189,8 +188,12 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
                   .max_model_len = input.max_model_len,
                   .synthetic_tokens = input.synthetic_tokens,
                   .max_batch = input.max_batch};
-  plan.short_lane_tokens = std::min(input.dense_below, plan.OfRequests(input.max_model_len));
-  plan.activation_bytes = ActivationBytes(input, plan.short_lane_tokens);
+  plan.long_lane_tokens = plan.OfRequests(input.max_model_len);
+  if (input.max_whole_prompt != 0) {
+    plan.long_lane_tokens = std::min(plan.long_lane_tokens, input.max_whole_prompt);
+  }
+  plan.short_lane_tokens = std::min(input.dense_below, plan.long_lane_tokens);
+  plan.activation_bytes = ActivationBytes(input, plan.long_lane_tokens + plan.short_lane_tokens);
 
   const int64_t arena_tokens = ArenaCapacityTokens(input.geometry, input.arena_pages);
   plan.meta_blocks = static_cast<int32_t>(arena_tokens / kDecodeSegmentTokens);
@@ -212,10 +215,12 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   }
   Split(input, demand, input.available_bytes - fixed, plan);
   plan.unused_bytes = input.available_bytes - plan.total_bytes();
-  plan.capacity_tokens = CapacitiesOf({.max_model_len = input.max_model_len,
-                                       .dense_blocks = plan.dense_blocks,
-                                       .arena_tokens = arena_tokens,
-                                       .dense_below = input.dense_below});
+  plan.capacity_tokens =
+      CapacitiesOf({.max_model_len = input.max_model_len,
+                    .max_whole_len = plan.synthetic_tokens + plan.long_lane_tokens,
+                    .dense_blocks = plan.dense_blocks,
+                    .arena_tokens = arena_tokens,
+                    .dense_below = input.dense_below});
   return plan;
 }
 

@@ -21,6 +21,8 @@ struct MemoryPlanInput {
   size_t activation_bytes_per_element = 4;
   size_t weight_bytes = 0;
   int64_t max_model_len = 0;  // tokens, prompt + generated + synthetic
+  // Longest prompt that is read as one; 0: max_model_len. Policies that read in parts take longer.
+  int64_t max_whole_prompt = 0;
   // Of those, tokens that no lane computes (gpu_worker/synthetic), and what making them takes.
   int64_t synthetic_tokens = 0;
   size_t synthetic_bytes = 0;
@@ -47,7 +49,8 @@ struct MemoryPlan {
   uint32_t arena_pages = 0;
   int64_t max_model_len = 0;
   int64_t synthetic_tokens = 0;
-  int64_t short_lane_tokens = 0;  // of the second prefill lane
+  int64_t long_lane_tokens = 0;   // of the first prefill lane
+  int64_t short_lane_tokens = 0;  // of the second one
   int32_t max_batch = 0;
   PolicyCapacities capacity_tokens;  // largest context of each policy
   size_t unused_bytes = 0;           // of what was available

@@ -1,6 +1,7 @@
 #include "gpu_worker/engine/prefill_lane.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/memory/memory.h"
 #include "common/log/check.h"
@@ -68,16 +69,19 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   next_row_ = num_rows_ = 0;
   int64_t tokens = 0;
   for (const Member& member : members) {
-    const auto prompt = static_cast<int64_t>(member.prompt.size());
+    const PromptPart part = member.policy->NextPart(*member.sequence, max_tokens_ - tokens);
     const int64_t cached = member.sequence->cached_tokens();
+    member.sequence->part = part;
     places_.push_back({.member = member,
                        .first_row = num_rows_,
-                       .num_rows = prompt - cached,
+                       .num_rows = part.end - part.begin - cached,
                        .first_token = tokens,
-                       .cached_tokens = cached});
-    RI_CHECK(places_.back().num_rows > (cached == 0 ? 0 : kSinkTokens));
-    tokens += prompt;
-    num_rows_ += prompt - cached;
+                       .cached_tokens = cached,
+                       .part = part});
+    const Place& place = places_.back();
+    RI_CHECK(place.num_rows > (cached == 0 ? 0 : kSinkTokens));
+    tokens += place.num_kv_tokens();
+    num_rows_ += place.num_rows;
   }
   RI_CHECK(tokens <= max_tokens_);
   const absl::Status uploaded = UploadRows();
@@ -111,7 +115,7 @@ absl::Status PrefillLane::UploadRows() {
 
 LayerKv PrefillLane::KvOf(const Place& place, uint32_t layer) const {
   const size_t vectors = size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
-  const auto tokens = static_cast<int64_t>(place.member.prompt.size());
+  const int64_t tokens = place.num_kv_tokens();
   std::byte* const keys =
       kv_[layer % 2].bytes().device_data() + 2 * static_cast<size_t>(place.first_token) * vectors;
   return {.keys = keys,
@@ -172,11 +176,16 @@ absl::Status PrefillLane::ReadCachedTokens(const Place& place) {
 void PrefillLane::AddPiece(const Place& place, int64_t first, int64_t last) {
   if (first >= last) return;
   const bool needs_last_only = layer_ + 1 == geometry_.num_layers && !place.member.keeps_all_rows;
-  const bool has_last_row = last == place.num_rows;
+  const bool has_last_row = last == place.num_rows && place.is_last_part();
+  PromptAttention attention;
+  if (place.member.sequence != nullptr && !place.is_dropped) {
+    attention = place.member.policy->AttentionOf(*place.member.sequence, layer_);
+  }
   pieces_.push_back({.num_rows = last - first,
-                     .first_token = place.PositionOf(first),
+                     .first_token = place.KvRowOf(first),
                      .kv = KvOf(place, layer_),
-                     .num_outputs = needs_last_only ? int64_t{has_last_row} : last - first});
+                     .num_outputs = needs_last_only ? int64_t{has_last_row} : last - first,
+                     .attention = std::move(attention)});
 }
 
 absl::Status PrefillLane::CollectPieces(int64_t first_row, int64_t num_rows) {
@@ -205,6 +214,7 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
   const auto first = static_cast<size_t>(next_row_), count = static_cast<size_t>(rows);
   const DeviceSpan<const int32_t> ids = rows_.as<const int32_t>();
   const MatrixView hidden = Hidden().Rows(next_row_, rows);
+  if (next_row_ == 0) RETURN_IF_ERROR(PrepareLayer());
   RETURN_IF_ERROR(CollectPieces(next_row_, rows));
   if (layer_ == 0) {
     RETURN_IF_ERROR(parts_.model->Embed(*parts_.stream, ids.subspan(first, count), hidden));
@@ -227,6 +237,15 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
   return Outcome::kDone;
 }
 
+absl::Status PrefillLane::PrepareLayer() {
+  for (const Place& place : places_) {
+    if (place.member.sequence == nullptr || place.is_dropped) continue;
+    RETURN_IF_ERROR(
+        place.member.policy->PrepareLayer(*place.member.sequence, layer_, KvOf(place, layer_)));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const MatrixView& logits) {
   if (next_row_ == 0) {
     ASSIGN_OR_RETURN(const uint32_t open, LayersOpen());
@@ -241,9 +260,10 @@ absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
   RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
   size_t count = 0;
   for (const Place& place : places_) {
-    if (place.member.sequence == nullptr || place.is_dropped) continue;
+    if (place.member.sequence == nullptr || place.is_dropped || !place.is_last_part()) continue;
     last[count++] = static_cast<int32_t>(place.first_row + place.num_rows - 1);
   }
+  if (count == 0) return absl::OkStatus();
   const auto rows = static_cast<int64_t>(count);
   RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(last.first(count)),
                                         last_.bytes().first(count * sizeof(int32_t))));
@@ -256,6 +276,12 @@ absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
                        .table = Hidden().Rows(0, num_rows_),
                        .out = gathered}));
   return parts_.model->Logits(*parts_.stream, gathered, logits.Rows(0, rows));
+}
+
+bool PrefillLane::FinishesPrompt(const SequenceKv& sequence) const {
+  return std::any_of(places_.begin(), places_.end(), [&sequence](const Place& place) {
+    return place.member.sequence == &sequence && place.is_last_part();
+  });
 }
 
 absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_row,
@@ -297,7 +323,7 @@ int64_t PrefillLane::processed_tokens(const SequenceKv& sequence) const {
   for (const Place& place : places_) {
     if (place.member.sequence != &sequence) continue;
     const int64_t of_layer = std::clamp(next_row_ - place.first_row, int64_t{0}, place.num_rows);
-    return place.cached_tokens +
+    return place.part.begin + place.cached_tokens +
            (int64_t{layer_} * place.num_rows + of_layer) / geometry_.num_layers;
   }
   return 0;

@@ -45,7 +45,8 @@ class PrefillLane {
     DeviceSpan<const std::byte> arena;
   };
 
-  // A prompt of a group. It stays unchanged, and all three stay, until the member has left.
+  // A prompt of a group, or the part of it that its policy reads next. It stays unchanged, and all
+  // three stay, until the member has left.
   struct Member {
     std::span<const int32_t> prompt;
     SequenceKv* sequence = nullptr;
@@ -79,7 +80,8 @@ class PrefillLane {
   absl::StatusOr<uint32_t> LayersOpen() const;
 
   // Enqueues the next `rows` rows of layer(). On kDone row i of `logits` ([members, vocab] f32)
-  // belongs to the last token of the i-th prompt of Live(); nobody has left the lane yet.
+  // belongs to the last token of the i-th of Live() that FinishesPrompt(); nobody has left the lane
+  // yet.
   //
   // REQUIRES: layer() is open; 1 <= rows <= max_rows, and no more than the layer has left.
   absl::StatusOr<Outcome> RunPass(int64_t rows, const MatrixView& logits);
@@ -90,6 +92,8 @@ class PrefillLane {
   // For callers without a plan: as many of `rows` rows as a pass can have.
   absl::StatusOr<Outcome> RunSlice(int64_t rows, const MatrixView& logits);
 
+  // Whether the member's rows are the last ones of its prompt.
+  bool FinishesPrompt(const SequenceKv& sequence) const;
   // Members that have neither left nor been dropped, in order.
   std::vector<SequenceKv*> Live() const;
   // Nobody wants the member's result any more: its policy is handed no further layer. It has not
@@ -110,14 +114,22 @@ class PrefillLane {
     int64_t num_rows = 0;
     int64_t first_token = 0;  // of the lane's KV
     int64_t cached_tokens = 0;
-    // Position of the member's row.
-    int64_t PositionOf(int64_t row) const { return row < kSinkTokens ? row : row + cached_tokens; }
+    PromptPart part;
+    // In the lane's KV.
+    int64_t num_kv_tokens() const { return part.num_context + part.end - part.begin; }
+    bool is_last_part() const { return part.end == static_cast<int64_t>(member.prompt.size()); }
+    // Position of the member's row, and its place among the KV.
+    int64_t PositionOf(int64_t row) const {
+      return part.begin + (row < kSinkTokens ? row : row + cached_tokens);
+    }
+    int64_t KvRowOf(int64_t row) const { return PositionOf(row) - part.begin + part.num_context; }
   };
 
   PrefillLane(const Parts& parts, const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
       : parts_(parts), geometry_(geometry), max_tokens_(max_tokens), max_rows_(max_rows) {}
 
   absl::Status UploadRows();
+  absl::Status PrepareLayer();
   absl::Status ReadCachedTokens(const Place& place);
   absl::Status CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const Place& place, int64_t first, int64_t last);

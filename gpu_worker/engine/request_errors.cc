@@ -134,6 +134,18 @@ absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens,
       {{"needed_tokens", absl::StrCat(needed)}, {"capacity_tokens", absl::StrCat(capacity)}});
 }
 
+absl::Status SettingsExceededError(PolicyKind policy, int64_t dense_blocks, int64_t lane_tokens,
+                                   int64_t dense_blocks_max, int64_t lane_tokens_max) {
+  return common::WithReason(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "with these settings policy ", std::string(PolicyName(policy)), " needs ", dense_blocks,
+          " dense blocks and a prefill lane of ", lane_tokens, " tokens; this server has ",
+          dense_blocks_max, " and a prefill lane of ", lane_tokens_max, ": use smaller ones")),
+      "CAPACITY_EXCEEDED",
+      {{"needed_tokens", absl::StrCat(lane_tokens)},
+       {"capacity_tokens", absl::StrCat(lane_tokens_max)}});
+}
+
 absl::Status RequestFailure(const absl::Status& status) {
   const std::string message(status.message());
   if (absl::IsResourceExhausted(status)) {

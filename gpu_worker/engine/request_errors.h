@@ -46,6 +46,10 @@ absl::Status RequestIdInUseError(std::string_view request_id);
 absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens,
                                    const PolicyCapacities& capacities, PolicyKind policy);
 
+// The same where the context would fit with other settings: they need more than there is.
+absl::Status SettingsExceededError(PolicyKind policy, int64_t dense_blocks, int64_t lane_tokens,
+                                   int64_t dense_blocks_max, int64_t lane_tokens_max);
+
 // What a client is told of a request that failed with `status`, an error of the engine's parts or
 // of the store: RESOURCE_EXHAUSTED becomes OUT_OF_MEMORY with a retry, UNAVAILABLE becomes
 // NOT_READY with a retry, everything else INTERNAL. The message is kept.

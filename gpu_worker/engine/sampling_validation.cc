@@ -110,7 +110,13 @@ absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size
 
 absl::Status ValidateAttention(const AttentionSettings& attention) {
   RETURN_IF_ERROR(CheckRatio("retrieval_ratio", attention.retrieval_ratio));
-  return CheckRatio("estimation_ratio", attention.estimation_ratio);
+  RETURN_IF_ERROR(CheckRatio("estimation_ratio", attention.estimation_ratio));
+  const int32_t window = attention.streaming_window;
+  if (window >= kMinStreamingWindow && window <= kMaxStreamingWindow) return absl::OkStatus();
+  return common::WithReason(
+      absl::InvalidArgumentError(absl::StrCat("streaming_window is ", window, ", it must be in [",
+                                              kMinStreamingWindow, ", ", kMaxStreamingWindow, "]")),
+      "INVALID_ATTENTION");
 }
 
 namespace {

@@ -204,12 +204,14 @@ absl::Status Transformer::AttendPieces(Stream& stream, const Workspace::Views& r
                                                .out = piece.kv}));
     begin += piece.num_rows;
     if (piece.num_outputs == 0) continue;
-    RETURN_IF_ERROR(ops_.attention().PrefillAttention(
-        stream, {.queries = rows.queries.Rows(begin - piece.num_outputs, piece.num_outputs),
-                 .kv = piece.kv,
-                 .first_token = piece.first_token + piece.num_rows - piece.num_outputs,
-                 .scale = AttentionScale(config_),
-                 .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs)}));
+    const PrefillAttentionArgs args{
+        .queries = rows.queries.Rows(begin - piece.num_outputs, piece.num_outputs),
+        .kv = piece.kv,
+        .first_token = piece.first_token + piece.num_rows - piece.num_outputs,
+        .scale = AttentionScale(config_),
+        .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs)};
+    RETURN_IF_ERROR(piece.attention ? piece.attention(args)
+                                    : ops_.attention().PrefillAttention(stream, args));
   }
   return absl::OkStatus();
 }

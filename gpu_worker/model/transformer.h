@@ -44,6 +44,7 @@ struct PrefillPiece {
   // Only the last `num_outputs` rows, 0 to num_rows, go on; the others stay as they are. Of the
   // last layer a prompt needs all keys and values, but no row beside its last.
   int64_t num_outputs = 0;
+  PromptAttention attention;  // what first_token says is a row of `kv` then
 };
 
 struct TransformerOptions {

@@ -420,6 +420,7 @@ absl::StatusOr<AttentionSettings> RequestReader::ReadAttention(
   }
   if (options.has_retrieval_ratio()) attention.retrieval_ratio = options.retrieval_ratio();
   if (options.has_estimation_ratio()) attention.estimation_ratio = options.estimation_ratio();
+  if (options.has_streaming_window()) attention.streaming_window = options.streaming_window();
   RETURN_IF_ERROR(ValidateAttention(attention));
   return attention;
 }
@@ -468,6 +469,7 @@ v1::AttentionOptions RequestReader::DefaultAttention() const {
   out.set_policy(*common::PolicyNamed(PolicyName(attention.policy)));
   out.set_retrieval_ratio(attention.retrieval_ratio);
   out.set_estimation_ratio(attention.estimation_ratio);
+  out.set_streaming_window(attention.streaming_window);
   return out;
 }
 

@@ -285,6 +285,7 @@ absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
       .vocab_size = config.vocab_size,
       .activation_bytes_per_element = DTypeBytes(activation_dtype),
       .weight_bytes = weight_bytes,
+      .max_whole_prompt = options_.max_whole_prompt,
       .max_batch = options_.max_batch,
       .dense_below = options_.dense_below,
       .arena_pages = arena_pages,

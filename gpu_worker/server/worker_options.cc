@@ -104,6 +104,12 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
                  "Longest context (prompt and output) in tokens; 0: what model and memory allow")
       ->check(CLI::NonNegativeNumber)
       ->group(kMemoryGroup);
+  app.add_option(
+         "--max-whole-prompt", options->max_whole_prompt,
+         "Longest prompt in tokens that is read as one (policies wave and full), which takes "
+         "memory; 0: --max-model-len")
+      ->check(CLI::NonNegativeNumber)
+      ->group(kMemoryGroup);
   app.add_option("--max-batch", options->max_batch, "Requests that decode together")
       ->check(CLI::Range(1, 1024))
       ->group(kMemoryGroup);

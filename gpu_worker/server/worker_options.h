@@ -34,6 +34,7 @@ struct WorkerOptions {
   std::string compute_dtype = "auto";   // "auto", "bf16" or "f32"
   std::string kv_dtype = "auto";        // "auto", "bf16" or "f32"
   int64_t max_model_len = 0;            // tokens; 0: what the model and the memory allow
+  int64_t max_whole_prompt = 0;         // tokens of a prompt that is read as one; 0: max_model_len
   int32_t max_batch = 8;                // requests that decode together
   uint64_t memory_bytes = 0;            // for weights, KV and all else; 0: chosen
   uint64_t dense_kv_bytes = 0;          // of it for steady zones and policy full; 0: chosen

@@ -17,6 +17,15 @@ class ForwardingPolicy : public AttentionPolicy {
               int64_t total_tokens) const override {
     return policy_.Need(settings, prompt_tokens, total_tokens);
   }
+  PromptPart NextPart(const SequenceKv& sequence, int64_t max_tokens) const override {
+    return policy_.NextPart(sequence, max_tokens);
+  }
+  absl::Status PrepareLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
+    return policy_.PrepareLayer(sequence, layer, kv);
+  }
+  PromptAttention AttentionOf(const SequenceKv& sequence, uint32_t layer) override {
+    return policy_.AttentionOf(sequence, layer);
+  }
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
     return policy_.TakeLayer(sequence, layer, kv);
   }

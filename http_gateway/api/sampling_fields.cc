@@ -124,6 +124,27 @@ absl::Status ReadSampling(Fields& fields, v1::SamplingOptions* sampling) {
   return absl::OkStatus();
 }
 
+// They are called as the API's fields are, so that a new policy's are here at once.
+absl::Status ReadPolicySettings(Fields& fields, v1::GenerateRequest* request) {
+  const auto* const descriptor = v1::AttentionOptions::descriptor();
+  const auto* const reflection = v1::AttentionOptions::GetReflection();
+  for (int i = 0; i < descriptor->field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const field = descriptor->field(i);
+    if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE) {
+      std::optional<double> value;
+      RETURN_IF_ERROR(fields.Read(field->name(), &value));
+      if (!value.has_value()) continue;
+      reflection->SetDouble(request->mutable_attention(), field, *value);
+    } else if (field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_INT32) {
+      std::optional<int64_t> value;
+      RETURN_IF_ERROR(fields.Read(field->name(), &value, -kInt32Max - 1, kInt32Max));
+      if (!value.has_value()) continue;
+      reflection->SetInt32(request->mutable_attention(), field, static_cast<int32_t>(*value));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadAttention(Fields& fields, v1::GenerateRequest* request) {
   std::optional<std::string> policy;
   RETURN_IF_ERROR(fields.Read("policy", &policy));
@@ -134,13 +155,7 @@ absl::Status ReadAttention(Fields& fields, v1::GenerateRequest* request) {
     }
     request->mutable_attention()->set_policy(*named);
   }
-  std::optional<double> ratio;
-  RETURN_IF_ERROR(fields.Read("retrieval_ratio", &ratio));
-  if (ratio.has_value()) request->mutable_attention()->set_retrieval_ratio(*ratio);
-  ratio.reset();
-  RETURN_IF_ERROR(fields.Read("estimation_ratio", &ratio));
-  if (ratio.has_value()) request->mutable_attention()->set_estimation_ratio(*ratio);
-  return absl::OkStatus();
+  return ReadPolicySettings(fields, request);
 }
 
 absl::Status ReadTenant(Fields& fields, v1::GenerateRequest* request) {

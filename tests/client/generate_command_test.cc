@@ -65,6 +65,7 @@ TEST_F(GenerateCommandTest, FlagsReachTheEngine) {
                                     "--policy=full",
                                     "--retrieval-ratio=0.5",
                                     "--estimation-ratio=0.25",
+                                    "--streaming-window=640",
                                     "--request-id=mine",
                                     "--priority=-3",
                                     "--timeout=90s"});
@@ -76,6 +77,7 @@ TEST_F(GenerateCommandTest, FlagsReachTheEngine) {
   EXPECT_EQ(request.attention.policy, PolicyKind::kFull);
   EXPECT_EQ(request.attention.retrieval_ratio, 0.5);
   EXPECT_EQ(request.attention.estimation_ratio, 0.25);
+  EXPECT_EQ(request.attention.streaming_window, 640);
   const SamplingParams& sampling = request.sampling;
   EXPECT_EQ(sampling.max_tokens, 3);
   EXPECT_EQ(sampling.min_tokens, 2);

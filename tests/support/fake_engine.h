@@ -29,7 +29,7 @@ class FakeEngine : public Engine {
  public:
   struct Options {
     int32_t vocab_size = 1000;
-    EngineLimits limits{4096, {{2048, 4096}}, 8, 64};
+    EngineLimits limits{4096, {{2048, 4096, 4096}}, 8, 64};
     absl::Duration step_time = absl::ZeroDuration();
     int32_t eos_token = -1;   // ends a request, unless it ignores EOS
     int64_t fail_after = -1;  // tokens after which each request ends with `failure`

@@ -146,6 +146,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                         .vocab_size = config.vocab_size,
                         .weight_bytes = checkpoint.total_bytes(),
                         .max_model_len = options.max_model_len,
+                        .max_whole_prompt = options.max_whole_prompt,
                         .max_batch = options.max_batch,
                         .dense_below = options.wave_index.dense_below,
                         .arena_pages = arena_pages,

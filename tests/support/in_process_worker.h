@@ -26,6 +26,7 @@ struct InProcessWorkerOptions {
   std::filesystem::path model_folder;
   int64_t context_length = 0;  // not 0: written into a copy of config.json
   int64_t max_model_len = 16384;
+  int64_t max_whole_prompt = 0;  // 0: max_model_len
   int32_t max_batch = 8;
   size_t max_live_requests = 2048;
   size_t arena_bytes = size_t{256} << 20;

@@ -64,7 +64,8 @@ LaneDescription::Member MemberOf(const RequestDescription& request) {
           .arrival = request.arrival,
           .rows = request.prompt_tokens - request.cached_tokens,
           .cached_tokens = request.cached_tokens,
-          .takes_in_order = request.takes_in_order};
+          .takes_in_order = request.takes_in_order,
+          .has_more_parts = request.has_more_parts};
 }
 
 }  // namespace retroinfer

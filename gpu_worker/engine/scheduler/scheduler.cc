@@ -462,7 +462,8 @@ void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescript
 // Those whose prompts are read by then take part in the step that follows.
 void Scheduler::PlanFirstStep(const LaneDescription& lane, StepPlan& plan) {
   for (const LaneDescription::Member& member : lane.members) {
-    if (!member.takes_in_order || std::ssize(plan.decode) == options_.max_batch) continue;
+    if (!member.takes_in_order || member.has_more_parts) continue;
+    if (std::ssize(plan.decode) == options_.max_batch) continue;
     plan.decode.push_back(member.id);
     plan.step.steps = 1;
     plan.step.step_rows += 1;

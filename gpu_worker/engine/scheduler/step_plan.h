@@ -35,10 +35,13 @@ struct RequestDescription {
   // The arena had no room for it and nothing was given back since.
   bool arena_is_full = false;
   bool takes_in_order = false;  // AttentionPolicy::TakesInOrder
-  bool can_decode = false;      // kDecoding: no background work of it is late
-  double decoding_since = 0;    // kDecoding: seconds; who came first keeps its place
-  bool goes_live = false;       // kDecoding: its next segment does, in its next step
-  int64_t more_rows = 0;        // kDecoding: further tokens of it that may share that step
+  // The tokens above are those of the prompt's next part and of what it needs of the ones before;
+  // it comes back for the others.
+  bool has_more_parts = false;
+  bool can_decode = false;    // kDecoding: no background work of it is late
+  double decoding_since = 0;  // kDecoding: seconds; who came first keeps its place
+  bool goes_live = false;     // kDecoding: its next segment does, in its next step
+  int64_t more_rows = 0;      // kDecoding: further tokens of it that may share that step
 };
 
 // Where prompts are read: one group at a time, its rows one after the other, layer by layer.
@@ -51,6 +54,7 @@ struct LaneDescription {
     int64_t rows = 0;           // to compute
     int64_t cached_tokens = 0;  // between the first rows (the sink) and the others
     bool takes_in_order = false;
+    bool has_more_parts = false;
   };
   int64_t max_tokens = 0;  // of all members' prompts
   bool is_free = true;

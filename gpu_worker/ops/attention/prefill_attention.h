@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
+#include "absl/status/status.h"
 #include "gpu_worker/ops/attention/layer_kv.h"
 #include "gpu_worker/ops/matrix.h"
 
@@ -16,5 +18,9 @@ struct PrefillAttentionArgs {
   float scale = 0;          // 1 / sqrt(head_dim)
   MatrixView out;           // [n, query_heads * head_dim], activation dtype
 };
+
+// Takes the place of that operation where a prompt attends otherwise: `kv` holds what the rows may
+// attend to, in an order that only the giver knows. Empty: exact attention.
+using PromptAttention = std::function<absl::Status(const PrefillAttentionArgs&)>;
 
 }  // namespace retroinfer

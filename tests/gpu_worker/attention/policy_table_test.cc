@@ -32,6 +32,7 @@ TEST(PolicyTableTest, TheApiHasTheSameNames) {
 
 TEST(PolicyTableTest, CapacityIsWhatTheMemoryHolds) {
   const ContextMemory plenty{.max_model_len = 100'000,
+                             .max_whole_len = 100'000,
                              .dense_blocks = 10'000,
                              .arena_tokens = 1'000'000,
                              .dense_below = 8192};
@@ -44,6 +45,15 @@ TEST(PolicyTableTest, CapacityIsWhatTheMemoryHolds) {
   EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kWave], 100'000);
   little.arena_tokens = 3 * 8192;
   EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kWave], 4 + 3 * 8192 + 64);
+  // A window takes memory, a context none; what is read as one has to fit a lane.
+  EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kStreaming], 4 + 39 * 64) << "no window of 4096";
+  little.dense_blocks = 4096 / 64 + 3;
+  little.max_whole_len = 5000;
+  EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kStreaming], 100'000);
+  EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kFull], 4 + 66 * 64);
+  EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kWave], 5000);
+  little = plenty;
+  little.dense_blocks = 40;
   // Without an arena what is dense is all there is.
   little.arena_tokens = 0;
   EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kWave], 4 + 39 * 64);

@@ -31,7 +31,9 @@ TEST(RequestErrorsTest, ARetryIsHintedAtWhereItCanHelp) {
          absl::StatusCode::kDeadlineExceeded, "DEADLINE_UNREACHABLE", false);
   Expect(DrainingError(), absl::StatusCode::kUnavailable, "DRAINING", true);
   Expect(RequestIdInUseError("r"), absl::StatusCode::kAlreadyExists, "REQUEST_ID_IN_USE", false);
-  Expect(CapacityExceededError(10, 5, {{12, 12}}, PolicyKind::kWave),
+  Expect(CapacityExceededError(10, 5, {{12, 12, 12}}, PolicyKind::kWave),
+         absl::StatusCode::kResourceExhausted, "CAPACITY_EXCEEDED", false);
+  Expect(SettingsExceededError(PolicyKind::kStreaming, 9, 600, 8, 500),
          absl::StatusCode::kResourceExhausted, "CAPACITY_EXCEEDED", false);
   Expect(RequestFailure(absl::ResourceExhaustedError("x")), absl::StatusCode::kResourceExhausted,
          "OUT_OF_MEMORY", true);
@@ -50,7 +52,8 @@ TEST(RequestErrorsTest, ErrorsComeWithTheirNumbers) {
   EXPECT_EQ(
       common::ReasonOf(QueueFullError(7, 8, absl::ZeroDuration())).metadata,
       (std::map<std::string, std::string>{{"live_requests", "7"}, {"max_live_requests", "8"}}));
-  const absl::Status status = CapacityExceededError(1000, 24, {{900, 1024}}, PolicyKind::kFull);
+  const absl::Status status =
+      CapacityExceededError(1000, 24, {{900, 1024, 900}}, PolicyKind::kFull);
   EXPECT_EQ(
       common::ReasonOf(status).metadata,
       (std::map<std::string, std::string>{{"needed_tokens", "1024"}, {"capacity_tokens", "900"}}));

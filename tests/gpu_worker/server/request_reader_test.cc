@@ -280,6 +280,18 @@ TEST_F(RequestReaderTest, RefusesUnknownPoliciesAndBadRatios) {
   ExpectRefused("INVALID_ATTENTION", "retrieval_ratio is 1.5");
 }
 
+TEST_F(RequestReaderTest, ReadsTheWindowOfPolicyStreaming) {
+  request_.mutable_attention()->set_policy(v1::ATTENTION_POLICY_STREAMING);
+  EXPECT_EQ(ReadOne().attention.policy, PolicyKind::kStreaming);
+  EXPECT_EQ(ReadOne().attention.streaming_window, 4096);
+  request_.mutable_attention()->set_streaming_window(640);
+  EXPECT_EQ(ReadOne().attention.streaming_window, 640);
+  for (const int32_t bad : {-1, 0, 63, 1048577}) {
+    request_.mutable_attention()->set_streaming_window(bad);
+    ExpectRefused("INVALID_ATTENTION", "streaming_window is");
+  }
+}
+
 TEST_F(RequestReaderTest, PassesTheCacheSaltOn) {
   EXPECT_EQ(ReadOne().cache_salt, "");
   request_.set_cache_salt("tenant");

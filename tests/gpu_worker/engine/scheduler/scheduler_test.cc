@@ -47,6 +47,17 @@ class SchedulerTest : public testing::Test {
 
 TEST_F(SchedulerTest, NothingToDoIsAnEmptyPlan) { EXPECT_TRUE(Plan().empty()); }
 
+// It comes back for the next one: no token yet.
+TEST_F(SchedulerTest, APartOfAPromptIsReadButDoesNotDecode) {
+  Add(1, RequestPhase::kReady, 300).has_more_parts = true;
+  Add(2, RequestPhase::kReady, 200);
+  const StepPlan plan = Plan();
+  ASSERT_EQ(plan.begin.size(), 1u);
+  EXPECT_THAT(plan.begin[0].members, ElementsAre(2, 1));
+  EXPECT_EQ(plan.passes.size(), 4u);
+  EXPECT_THAT(plan.decode, ElementsAre(2));
+}
+
 TEST_F(SchedulerTest, ShortPromptsAreReadTogetherAndDecodeAtOnce) {
   Add(1, RequestPhase::kWaiting, 300);
   Add(2, RequestPhase::kWaiting, 200);
