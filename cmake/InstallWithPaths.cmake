@@ -21,7 +21,7 @@ function(install_completed source destination name mode)
 endfunction()
 
 if(RETROINFER_PART STREQUAL "config")
-  foreach(name kv_store_service.conf gpu_worker.conf serve.conf)
+  foreach(name kv_store_service.conf gpu_worker.conf http_gateway.conf serve.conf)
     install_completed(deploy/config/${name}.in "${SYSCONF_DIR}/retroinfer" ${name} file)
   endforeach()
   # For keys; the units hand what lies in it to the worker.
@@ -30,7 +30,7 @@ if(RETROINFER_PART STREQUAL "config")
        FILES "${RETROINFER_STAGING_DIR}/credentials"
        DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
 else()
-  foreach(name retroinfer-store retroinfer-worker retroinfer)
+  foreach(name retroinfer-store retroinfer-worker retroinfer-gateway retroinfer)
     install_completed(deploy/systemd/${name}.service.in "${prefix}/lib/systemd/system"
                       ${name}.service file)
   endforeach()

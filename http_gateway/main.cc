@@ -31,13 +31,16 @@ int Fail(const absl::Status& status) {
   return EXIT_FAILURE;
 }
 
-// Shows what the server counts, at each scrape.
+// Shows what the server counts, at each scrape, and tells the service manager that the loop goes
+// round: without it nothing is answered.
 //
 // The server's numbers belong to the io_context's thread: they are copied there, twice a second.
-class ServerMetrics {
+class Heartbeat {
  public:
-  ServerMetrics(common::Metrics& metrics, const HttpServer& server, boost::asio::io_context& io)
+  Heartbeat(common::Metrics& metrics, const HttpServer& server,
+            const common::ServiceNotifier& notifier, boost::asio::io_context& io)
       : server_(server),
+        notifier_(notifier),
         timer_(io),
         connections_(metrics.Gauge("gateway_connections", "Connections of HTTP clients")),
         accepted_(metrics.Counter("gateway_connections_accepted_total", "Connections accepted")),
@@ -47,6 +50,14 @@ class ServerMetrics {
                               "Connections closed because the client did not read")),
         stalled_(metrics.Counter("gateway_stalled_requests_total",
                                  "Requests given up because their rest did not come")) {
+    if (server.stats().certificate_expires < absl::InfiniteFuture()) {
+      const common::Metrics::Labels labels = {{"service", "http_gateway"}};
+      certificate_expiry_ = &metrics.Gauge("certificate_expiry_timestamp_seconds",
+                                           "When the certificate in use expires", labels);
+      certificate_failures_ = &metrics.Counter(
+          "certificate_reload_failures_total",
+          "Changed certificates that were not taken because they were bad", labels);
+    }
     Update();
   }
 
@@ -58,6 +69,11 @@ class ServerMetrics {
     Raise(refused_, stats.connections_refused);
     Raise(slow_, stats.slow_clients);
     Raise(stalled_, stats.stalled_requests);
+    if (certificate_expiry_ != nullptr) {
+      certificate_expiry_->Set(static_cast<double>(absl::ToUnixSeconds(stats.certificate_expires)));
+      Raise(*certificate_failures_, stats.certificate_reloads_failed);
+    }
+    notifier_.Feed();
     timer_.expires_after(std::chrono::milliseconds(500));
     timer_.async_wait([this](const boost::system::error_code& stopped) {
       if (!stopped) Update();
@@ -68,12 +84,15 @@ class ServerMetrics {
   }
 
   const HttpServer& server_;
+  const common::ServiceNotifier& notifier_;
   boost::asio::steady_timer timer_;
   prometheus::Gauge& connections_;
   prometheus::Counter& accepted_;
   prometheus::Counter& refused_;
   prometheus::Counter& slow_;
   prometheus::Counter& stalled_;
+  prometheus::Gauge* certificate_expiry_ = nullptr;  // null: no TLS
+  prometheus::Counter* certificate_failures_ = nullptr;
 };
 
 // Takes signals until the process may end.
@@ -164,7 +183,7 @@ int Run(int argc, char** argv) {
   Gateway gateway(settings.gateway, **worker, metrics, io);
   auto server = HttpServer::Start(settings.server, &gateway, io);
   if (!server.ok()) return Fail(server.status());
-  const ServerMetrics server_metrics(metrics, **server, io);
+  const Heartbeat heartbeat(metrics, **server, notifier, io);
   const SignalWatch signals(io, **server, settings, notifier);
   const std::string serving = absl::StrCat("serving ", settings.worker.address, " on ",
                                            absl::StrJoin((*server)->addresses(), ", "));

@@ -188,6 +188,7 @@ void HttpServer::ReloadCertificates() {
   if (certificates_ == nullptr) return;
   const absl::StatusOr<bool> changed = certificates_->Reload();
   if (!changed.ok()) {
+    ++counts_.certificate_reloads_failed;
     spdlog::error("the new certificates are not used: {}", std::string(changed.status().message()));
   } else if (*changed) {
     spdlog::info("new certificates, valid until {}", absl::FormatTime(certificates_->expires()));
@@ -215,6 +216,7 @@ HttpServerStats HttpServer::stats() const {
   stats.connections = static_cast<int64_t>(connections_.size());
   stats.slow_clients = context_.slow_clients;
   stats.stalled_requests = context_.stalled_requests;
+  if (certificates_ != nullptr) stats.certificate_expires = certificates_->expires();
   return stats;
 }
 

@@ -30,6 +30,8 @@ struct HttpServerStats {
   uint64_t connections_refused = 0;  // the house was full
   uint64_t slow_clients = 0;
   uint64_t stalled_requests = 0;
+  absl::Time certificate_expires = absl::InfiniteFuture();  // without TLS: never
+  uint64_t certificate_reloads_failed = 0;
 };
 
 // When there are connections_max, a new connection takes the place of the one that has waited for a

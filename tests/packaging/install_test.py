@@ -21,6 +21,7 @@ class Installed(TemporaryFolder):
         found = files_below(self.folder)
         expected = {f"usr/bin/{program}" for program in PROGRAMS} | {
             "etc/retroinfer/gpu_worker.conf",
+            "etc/retroinfer/http_gateway.conf",
             "etc/retroinfer/kv_store_service.conf",
             "etc/retroinfer/serve.conf",
             "usr/share/doc/retroinfer-server/LICENSE",
@@ -39,6 +40,7 @@ class Installed(TemporaryFolder):
             "usr/share/fish/vendor_completions.d/retroinfer.fish",
             "usr/lib/systemd/system/retroinfer-store.service",
             "usr/lib/systemd/system/retroinfer-worker.service",
+            "usr/lib/systemd/system/retroinfer-gateway.service",
             "usr/lib/systemd/system/retroinfer.service",
             "usr/lib/systemd/system-generators/retroinfer-generator",
             "usr/lib/sysusers.d/retroinfer-server.conf",

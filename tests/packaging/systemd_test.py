@@ -12,7 +12,8 @@ import unittest
 
 from installed import TemporaryFolder, install
 
-UNITS = ("retroinfer.service", "retroinfer-store.service", "retroinfer-worker.service")
+UNITS = ("retroinfer.service", "retroinfer-store.service", "retroinfer-worker.service",
+         "retroinfer-gateway.service")
 HEADROOM = 2 << 30  # of each process, in the generator
 MOST_EXPOSED = 20  # tenths of systemd-analyze's scale of 0 (confined) to 100
 NEEDS_ANALYZE = unittest.skipUnless(shutil.which("systemd-analyze"),
@@ -27,7 +28,7 @@ def analyze(*arguments):
 class Units(TemporaryFolder):
     def setUp(self):
         super().setUp()
-        for component in ("systemd", "config", "worker", "store", "client"):
+        for component in ("systemd", "config", "worker", "store", "gateway", "client"):
             install(self.folder, component=component)
         self.units = self.folder / "lib/systemd/system"
 
@@ -45,6 +46,7 @@ class Units(TemporaryFolder):
 
     def test_a_unit_stops_later_than_its_service(self):
         for unit, conf in (("retroinfer-worker.service", "gpu_worker.conf"),
+                           ("retroinfer-gateway.service", "http_gateway.conf"),
                            ("retroinfer.service", "serve.conf")):
             stop = re.search(r"TimeoutStopSec=(\d+)s", (self.units / unit).read_text())
             drain = re.search(r'drain-timeout = "(\d+)s"',
