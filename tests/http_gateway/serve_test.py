@@ -11,9 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 import unittest
+import urllib.request
 
-from served import ROOT, Served, await_true, child_of
+from served import PATIENCE, ROOT, Served, await_true, child_of
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
 
@@ -138,6 +141,33 @@ class ServeTest(unittest.TestCase):
              f"--socket-dir={self.served.folder}"],
             capture_output=True, text=True, check=True).stdout)["gpu_worker"]["requests_running"] == 0,
                    "the worker runs nothing")
+
+
+class AloneTest(unittest.TestCase):
+    def test_a_unit_of_its_own_says_how_it_does(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="retroinfer-")))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3", "-subj", "/CN=a",
+                        "-keyout", folder / "key", "-out", folder / "crt"], check=True, capture_output=True)
+        told = self.enterContext(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        told.bind(str(folder / "notify"))
+        told.settimeout(PATIENCE)
+        with open(folder / "log", "w", encoding="utf-8") as log:
+            gateway = subprocess.Popen(
+                [BIN / "http_gateway", "--http=127.0.0.1:0", f"--worker=unix:{folder}/nobody",
+                 "--http-metrics-address=127.0.0.1:0", f"--tls-certificate={folder}/crt", f"--tls-key={folder}/key"],
+                stderr=log, env={**os.environ, "NOTIFY_SOCKET": f"{folder}/notify", "WATCHDOG_USEC": "2000000"})
+        self.addCleanup(gateway.wait)
+        self.addCleanup(gateway.kill)
+        seen = ""
+        while "READY=1" not in seen or seen.count("WATCHDOG=1") < 3:
+            seen += told.recv(4096).decode() + "\n"
+        port = int(re.search(r"metrics on port (\d+)", (folder / "log").read_text(encoding="utf-8")).group(1))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+        name = "retroinfer_certificate_expiry_timestamp_seconds"
+        ends = float(re.search(rf'{name}{{service="http_gateway"}} (\S+)', text).group(1))
+        self.assertLess(abs(ends - time.time() - 3 * 86400), 3600)
+        self.assertIn('retroinfer_certificate_reload_failures_total{service="http_gateway"} 0', text)
 
 
 class RestartTest(unittest.TestCase):

@@ -46,7 +46,7 @@ class DebianPackage(TemporaryFolder):
     def check_scripts(self, folder):
         conffiles = (folder / "conffiles").read_text(encoding="utf-8").split()
         self.assertEqual(conffiles, [f"/etc/retroinfer/{name}.conf"
-                                     for name in ("gpu_worker", "kv_store_service", "serve")])
+                                     for name in ("gpu_worker", "http_gateway", "kv_store_service", "serve")])
         for name in ("postinst", "prerm", "postrm"):
             self.assertEqual((folder / name).stat().st_mode & 0o777, 0o755, name)
             run("sh", "-n", folder / name)
