@@ -320,7 +320,7 @@ LATENCY = Dashboard(
                  f"sum by (tenant) ({rate(worker('retroinfer_tenant_generation_tokens_total'))})",
                  "{{tenant}}"),), stacked=True),
          Panel("Requests by tenant",
-               "That ended.",
+               "Requests that ended, whatever their reason.",
                REQUESTS_PER_SECOND,
                ((f"sum by (tenant) ({rate(worker('retroinfer_tenant_requests_total'))})", "{{tenant}}"),),
                stacked=True),
@@ -329,7 +329,7 @@ LATENCY = Dashboard(
                SECONDS,
                ((f"sum by (tenant) ({rate(worker('retroinfer_tenant_first_token_seconds_total'))}) / "
                  f"(sum by (tenant) ({rate(worker('retroinfer_tenant_requests_total'))}) > 0)",
-                 "{{tenant}}"),)))))
+                 "{{tenant}}"),))))))
 
 CACHE = Dashboard(
     "cache", "RetroInfer KV and cache",
