@@ -490,7 +490,7 @@ TEST(GenerationService, AScoreThatIsRefusedAbortedOrLateSaysSo) {
 
 TEST(GenerationService, AScoreNeedsTheKey) {
   WorkerHarness::Settings settings;
-  settings.server.api_key = "secret";
+  settings.server.keys = *common::KeyHolder::Open("secret", "");
   WorkerHarness worker(settings);
   const Scores scores = Score(*worker.Stub(), ScoreRequestOf({{1}}));
   EXPECT_EQ(scores.status.error_code(), grpc::StatusCode::UNAUTHENTICATED);

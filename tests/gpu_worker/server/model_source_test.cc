@@ -76,19 +76,20 @@ TEST(ModelSourceTest, RandomWeightsHaveNoLongestContext) {
 TEST(ModelSourceTest, LoadsRandomWeightsUnderANameOfTheirOwn) {
   CpuDevice device({.num_threads = 1});
   CpuOps ops(device, ComputePrecision::kBf16);
-  const auto random = ModelSource::Open(Dummy("tiny"))->Load(device, ops, WeightSource::kMapping);
+  const auto random =
+      ModelSource::Open(Dummy("tiny"))->Load(device, ops.model(), WeightSource::kMapping);
   ASSERT_TRUE(random.ok()) << random.status();
   EXPECT_EQ(random->weights.layers.size(), 2u);
   WorkerOptions options;
   options.model_folder = kNeedle;
-  const auto whole = ModelSource::Open(options)->Load(device, ops, WeightSource::kMapping);
+  const auto whole = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kMapping);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const auto dummy =
-      ModelSource::Open(Dummy("", kNeedle))->Load(device, ops, WeightSource::kMapping);
+      ModelSource::Open(Dummy("", kNeedle))->Load(device, ops.model(), WeightSource::kMapping);
   ASSERT_TRUE(dummy.ok()) << dummy.status();
   EXPECT_NE(whole->fingerprint, dummy->fingerprint);
   EXPECT_NE(random->fingerprint, dummy->fingerprint);
-  const auto read = ModelSource::Open(options)->Load(device, ops, WeightSource::kReading);
+  const auto read = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kReading);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->fingerprint, whole->fingerprint);
 }
