@@ -60,7 +60,7 @@ class WorkerClientTest : public ::testing::Test {
 
 TEST_F(WorkerClientTest, StreamsToTheEnd) {
   Recorder recorder;
-  recorder.stream = client_->Generate(Request(3), "", &recorder);
+  recorder.stream = client_->Generate(Request(3), "", "", &recorder);
   ASSERT_TRUE(RunUntil([&] { return recorder.ended; }));
   EXPECT_TRUE(recorder.status.ok()) << recorder.status;
   EXPECT_TRUE(recorder.events.back().has_finished());
@@ -70,7 +70,7 @@ TEST_F(WorkerClientTest, StreamsToTheEnd) {
 TEST_F(WorkerClientTest, ReadsNoFurtherThanItIsAsked) {
   Recorder recorder;
   recorder.reads = false;
-  recorder.stream = client_->Generate(Request(3), "", &recorder);
+  recorder.stream = client_->Generate(Request(3), "", "", &recorder);
   ASSERT_TRUE(RunUntil([&] { return recorder.events.size() == 1; }));
   for (int i = 0; i < 5; ++i) io_.run_one_for(std::chrono::milliseconds(5));
   EXPECT_EQ(recorder.events.size(), 1U);
@@ -82,7 +82,7 @@ TEST_F(WorkerClientTest, ReadsNoFurtherThanItIsAsked) {
 TEST_F(WorkerClientTest, PassesErrorsWithTheirReason) {
   Recorder recorder;
   v1::GenerateRequest request;
-  recorder.stream = client_->Generate(request, "", &recorder);
+  recorder.stream = client_->Generate(request, "", "", &recorder);
   ASSERT_TRUE(RunUntil([&] { return recorder.ended; }));
   EXPECT_EQ(common::ReasonOf(recorder.status).reason, "EMPTY_PROMPT");
 }
@@ -91,7 +91,7 @@ TEST_F(WorkerClientTest, CancelEndsTheRequestAndNothingMoreIsHeard) {
   worker_.engine().Hold(true);
   for (const bool wait : {true, false}) {
     auto recorder = std::make_unique<Recorder>();
-    recorder->stream = client_->Generate(Request(1000), "book", recorder.get());
+    recorder->stream = client_->Generate(Request(1000), "book", "", recorder.get());
     if (wait) {
       ASSERT_TRUE(RunUntil([&] { return worker_.engine().num_live() == 1; }));
     }
@@ -122,7 +122,7 @@ TEST_F(WorkerClientTest, CallsOneMethod) {
 TEST_F(WorkerClientTest, ItsEndGivesUpWhatRuns) {
   worker_.engine().Hold(true);
   Recorder recorder;
-  recorder.stream = client_->Generate(Request(1000), "", &recorder);
+  recorder.stream = client_->Generate(Request(1000), "", "", &recorder);
   ASSERT_TRUE(RunUntil([&] { return worker_.engine().num_live() == 1; }));
   client_.reset();
   EXPECT_FALSE(recorder.ended);
