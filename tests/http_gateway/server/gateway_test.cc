@@ -2,7 +2,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
 #include "tests/http_gateway/gateway_harness.h"
 
 namespace retroinfer::gateway {
@@ -98,6 +103,31 @@ TEST(Gateway, NeedsTheKeyWhereThereIsOne) {
   EXPECT_EQ(harness.Get("/v1/models", key).status, 200);
   EXPECT_EQ(harness.Get("/metrics", key).status, 200);
   EXPECT_EQ(harness.Post("/v1/completions", R"({"prompt": "a"})", key).status, 200);
+}
+
+TEST(Gateway, PassesKeysOfTenantsOn) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/retroinfer-tenants-", getpid());
+  std::ofstream(path) << "[[tenant]]\nname = 'a'\nkeys = ['key of a']\n"
+                         "[[tenant]]\nname = 'b'\nkeys = ['key of b']\nhighest_priority = 5\n";
+  GatewayHarness::Settings settings;
+  settings.worker.server.keys = *common::KeyHolder::Open("", path);
+  settings.gateway.keys = *common::KeyHolder::Open("", path);
+  std::filesystem::remove(path);
+  GatewayHarness harness(settings);
+  const auto complete = [&](const std::string& key, const char* body) {
+    return harness.Post("/v1/completions", body,
+                        absl::StrCat("Authorization: Bearer ", key, "\r\n"));
+  };
+  EXPECT_EQ(complete("key of c", R"({"prompt": "a"})").status, 401);
+  for (const char* name : {"a", "b", "a"}) {
+    EXPECT_EQ(complete(absl::StrCat("key of ", name), R"({"prompt": "a"})").status, 200);
+    EXPECT_EQ(harness.worker().engine().last_request().tenant->name, name);
+  }
+  const HttpAnswer urgent = complete("key of b", R"({"prompt": "a", "priority": 1})");
+  EXPECT_EQ(urgent.status, 403);
+  EXPECT_EQ(Json::parse(urgent.body)["error"]["code"], "priority_not_allowed");
+  EXPECT_EQ(complete("key of a", R"({"prompt": "a", "tenant": "b"})").status, 403);
+  EXPECT_EQ(harness.Get("/v1/models", "Authorization: Bearer key of b\r\n").status, 200);
 }
 
 TEST(Gateway, TellsOfItsOwnWrongKeyAsItsOwnFault) {
