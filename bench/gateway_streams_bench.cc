@@ -103,7 +103,7 @@ std::vector<Span> RunDirect(const std::string& address, const Load& load) {
   std::vector<DirectStream> streams(static_cast<size_t>(load.streams));
   for (DirectStream& stream : streams) {
     stream.ended = &ended;
-    stream.stream = client->Generate(request, "", &stream);
+    stream.stream = client->Generate(request, "", "", &stream);
   }
   while (ended < load.streams) io.run_one();
   std::vector<Span> spans;
