@@ -366,7 +366,9 @@ absl::StatusOr<JsonDocument> JsonDocument::Parse(std::string_view text, const Js
     const auto allocated =
         parser.allocate(std::max(json.size(), kParserBytesMin), limits.depth_max + 2);
     if (allocated != simdjson::SUCCESS) return allocated;
-    return parser.parse_into_document(parsed->document, json.data(), json.size()).error();
+    // The library copies from the address even where there is nothing to copy.
+    const char* const bytes = json.empty() ? "" : json.data();
+    return parser.parse_into_document(parsed->document, bytes, json.size()).error();
   };
   simdjson::error_code error = parse(text);
   if (error != simdjson::SUCCESS) {

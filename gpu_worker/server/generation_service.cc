@@ -171,8 +171,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::StartCall(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request, EncodeEvent encode,
     ReadSubmission read) {
   const absl::StatusOr<Caller> caller = CallerOf(*settings_.keys, *context);
-  absl::StatusOr<const Backend*> backend = caller.status();
-  if (caller.ok()) backend = AdmitGenerate();
+  const absl::StatusOr<const Backend*> backend =
+      caller.ok() ? AdmitGenerate() : absl::StatusOr<const Backend*>(caller.status());
   {
     absl::MutexLock lock(&mutex_);
     ++open_calls_;

@@ -100,8 +100,10 @@ absl::StatusOr<int> ReadNumber(const v1::SamplingOptions& options) {
                                                   RequestReader::kMaxContinuations, "]"));
 }
 
-absl::Status CheckPriority(int32_t priority, const common::Tenant& tenant) {
-  if (priority >= tenant.highest_priority) return absl::OkStatus();
+// A request that asks for none has the usual one, or the highest that its key allows.
+absl::StatusOr<int32_t> ReadPriority(int32_t priority, const common::Tenant& tenant) {
+  if (priority == 0) return std::max(priority, tenant.highest_priority);
+  if (priority >= tenant.highest_priority) return priority;
   return common::WithReason(
       absl::PermissionDeniedError(absl::StrCat("priority is ", priority, ", the key of tenant ",
                                                tenant.name, " allows ", tenant.highest_priority,
@@ -119,7 +121,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   RETURN_IF_ERROR(CheckSalt(request.cache_salt()));
   GenerationRequest shared;
   ASSIGN_OR_RETURN(shared.tenant, TenantOf(caller, request.tenant()));
-  RETURN_IF_ERROR(CheckPriority(request.priority(), *shared.tenant));
+  ASSIGN_OR_RETURN(shared.priority, ReadPriority(request.priority(), *shared.tenant));
   ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
   ASSIGN_OR_RETURN(const int n, ReadNumber(request.sampling()));
   ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request.sampling()));
@@ -128,7 +130,6 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
-  shared.priority = request.priority();
   shared.deadline = deadline.time;
   shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted
   RETURN_IF_ERROR(ValidateRequest(shared, model_.vocab_size, max_model_len_));
@@ -268,7 +269,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::Scor
   RETURN_IF_ERROR(CheckSalt(request.cache_salt()));
   GenerationRequest shared;
   shared.tenant = caller;
-  RETURN_IF_ERROR(CheckPriority(request.priority(), *caller));
+  ASSIGN_OR_RETURN(shared.priority, ReadPriority(request.priority(), *caller));
   ASSIGN_OR_RETURN(const Deadline deadline, ReadDeadline(request, call_deadline));
   ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
   ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request));
@@ -281,7 +282,6 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::Scor
   shared.sampling.temperature = 0;
   shared.sampling.num_logprobs = request.logprobs();
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
-  shared.priority = request.priority();
   shared.deadline = deadline.time;
   shared.return_progress = true;  // as in Read()
   if (shared.prompt.empty()) {    // before the engine is asked about it

@@ -78,7 +78,7 @@ class Manuals(TemporaryFolder):
             self.assertEqual(set(complete(f"{program} -")), flags)
 
     def test_bash_offers_values(self):
-        self.assertEqual(complete("gpu_worker --policy "), ["wave", "full"])
+        self.assertEqual(complete("gpu_worker --policy "), ["full", "wave", "streaming"])
         self.assertEqual(complete("gpu_worker --policy=f"), ["full"])
         self.assertIn("bin", complete("retroinfer serve --bin-dir b"))
         self.assertEqual(complete("retroinfer serve --max-batch "), [])

@@ -24,7 +24,7 @@ TEST(ComputeBackendTest, KvPagesFollowTheComputationUnlessToldOtherwise) {
 TEST(ComputeBackendTest, RefusesTypesThatItDoesNotHave) {
   EXPECT_EQ(CreateCpuBackend(WithTypes("int8", "auto")).status().code(),
             absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "f16")).status().code(),
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "fp8")).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

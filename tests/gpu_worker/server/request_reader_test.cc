@@ -488,6 +488,8 @@ TEST_F(RequestReaderTest, AKeyDecidesForWhomItIsAndHowUrgent) {
   EXPECT_EQ(*request.tenant, *caller);
   EXPECT_NE(request.request_id, "r") << "another tenant may use the same id";
   EXPECT_NE(request.cache_salt, "s") << "another tenant may use the same salt";
+  request_.clear_priority();
+  EXPECT_EQ(reader_.Read(request_, absl::InfiniteFuture(), caller)->continuations[0].priority, 5);
   request_.set_priority(4);
   absl::Status status = reader_.Read(request_, absl::InfiniteFuture(), caller).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);

@@ -72,7 +72,6 @@ TEST(SamplingFields, RefusesByName) {
       {R"({"logit_bias": {"x": 1}})", "logit_bias"},
       {R"({"logit_bias": {"1": "2"}})", "logit_bias"},
       {R"({"policy": "sparse"})", "policy"},
-      {R"({"tenant": "a", "cache_salt": "b"})", "tenant"},
       {R"({"context": "a b"})", "context"},
       {R"({"context": ""})", "context"},
       {R"({"timeout": 0})", "timeout"},
@@ -89,6 +88,17 @@ TEST(SamplingFields, RefusesByName) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_EQ(common::ReasonOf(status).metadata["param"], param) << status;
   }
+}
+
+TEST(SamplingFields, ATenantSharesNoContextUnlessItSaysSo) {
+  RequestOptions options;
+  v1::GenerateRequest alone, apart;
+  ASSERT_TRUE(Read(R"({"tenant": "a"})", &options, &alone).ok());
+  EXPECT_EQ(alone.tenant(), "a");
+  EXPECT_EQ(alone.cache_salt(), "a");
+  ASSERT_TRUE(Read(R"({"tenant": "a", "cache_salt": "b"})", &options, &apart).ok());
+  EXPECT_EQ(apart.tenant(), "a");
+  EXPECT_EQ(apart.cache_salt(), "b");
 }
 
 }  // namespace
