@@ -34,7 +34,7 @@ constexpr std::string_view kNames[] = {
     "presence-penalty", "priority", "quiet", "repetition-penalty", "request-id", "request-rate",
     "restarts", "restore-threads", "result-file", "retries", "retrieval-ratio", "seed",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
-    "socket-dir", "some-name", "stop", "stride",
+    "socket-dir", "some-name", "stop", "stride", "streaming-window",
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "tenant", "tenants-file",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",

@@ -401,6 +401,7 @@ CACHE = Dashboard(
                 (f"sum({store('retroinfer_arena_used_bytes')})", "used"),
                 (f"sum({store('retroinfer_prefix_cache_bytes')})", "reusable prefixes"),
                 (f"sum({store('retroinfer_prefix_cache_unreferenced_bytes')})", "of them, in no use"),
+                (f"sum({store('retroinfer_arena_withheld_bytes')})", "withheld from a former worker"),
                 (f"min({store('retroinfer_arena_largest_free_bytes')})", "longest free run"))),
          Panel("Stalls",
                "Requests that had to wait for room in the arena (worker), reservations that were "
