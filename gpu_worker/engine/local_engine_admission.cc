@@ -69,7 +69,8 @@ bool LocalEngine::RefuseIfTooLate(LiveRequest& live, int64_t cached_tokens) {
   const absl::Duration needed =
       absl::Seconds(kCertain * scheduler_->EarliestFirstToken(input_, description));
   const absl::Duration left = live.request.deadline - absl::Now();
-  if (needed <= left) return false;
+  // One that has passed already ends as any other does.
+  if (needed <= left || left <= absl::ZeroDuration()) return false;
   End(live, FinishReason::kRefused, DeadlineUnreachableError(needed, left));
   return true;
 }
