@@ -70,13 +70,11 @@ class Served:
         return int(found[-1])
 
     def follow_gateway(self):
-        """Waits for the port of a gateway that was started again."""
-        old = self.port
-
-        def found():
-            self.port = self.find_port()
-            return self.port != old
-        await_true(found, "the gateway is started again")
+        """Waits until a gateway that was killed once is started again, at the port it had."""
+        await_true(lambda: len(re.findall(r"http_gateway: serving ", self.text())) > 1,
+                   "the gateway is started again")
+        if self.find_port() != self.port:
+            raise AssertionError(self.text())
 
     def ask(self, method, path, body=None, headers=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)

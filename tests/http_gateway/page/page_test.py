@@ -226,13 +226,16 @@ class PageTest(PageCase):
         page.click(".problem button")
         page.await_true(f"document.querySelector('.problem') === null && {ENDS}")
         self.assertIn("Cut at the longest answer", page.text(".answer .note"))
-        # The gateway comes back at another port: for this page it is gone.
+        # A supervisor that stands still starts no other gateway.
+        os.kill(self.served.process.pid, signal.SIGSTOP)
+        self.addCleanup(os.kill, self.served.process.pid, signal.SIGCONT)
         os.kill(child_of(self.served.process.pid, "http_gateway"), signal.SIGKILL)
         page.await_true("document.querySelector('#connection').textContent === 'Not reachable'")
         page.type("#question", "And now?")
         page.click("#send")
         page.await_true("document.querySelector('.problem') !== null")
         self.assertIn("cannot be reached", page.text(".problem"))
+        os.kill(self.served.process.pid, signal.SIGCONT)
         self.served.follow_gateway()
 
 
