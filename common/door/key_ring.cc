@@ -14,8 +14,8 @@
 #include <toml++/toml.h>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/hash/hex_digits.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 
@@ -125,11 +125,11 @@ struct TenantEntry {
 absl::Status ReadDigests(const toml::node& value, std::vector<std::string>* digests) {
   ASSIGN_OR_RETURN(const std::vector<std::string> texts, ReadStrings(value, "key_sha256"));
   for (const std::string& text : texts) {
-    const bool is_hex = text.size() == 64 && std::all_of(text.begin(), text.end(), [](char c) {
-                          return absl::ascii_isxdigit(static_cast<unsigned char>(c));
-                        });
-    if (!is_hex) return ErrorAt(value, "key_sha256 must hold 64 hexadecimal digits for each key");
-    digests->push_back(absl::HexStringToBytes(text));
+    std::optional<std::string> digest = BytesOfHexDigits(text);
+    if (!digest.has_value() || digest->size() != 32) {
+      return ErrorAt(value, "key_sha256 must hold 64 hexadecimal digits for each key");
+    }
+    digests->push_back(*std::move(digest));
   }
   return absl::OkStatus();
 }

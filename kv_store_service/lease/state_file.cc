@@ -9,11 +9,11 @@
 #include <sstream>
 #include <utility>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/files/regular_file.h"
+#include "common/hash/hex_digits.h"
 #include "common/shm/worker_mark.h"
 
 namespace retroinfer::kvstore {
@@ -26,22 +26,6 @@ template <typename T>
 bool Take(const std::map<std::string, std::string>& fields, const char* name, T* value) {
   const auto field = fields.find(name);
   return field != fields.end() && absl::SimpleAtoi(field->second, value);
-}
-
-// absl's HexStringToBytes() has another form in other years, and takes what is not hexadecimal.
-std::optional<std::string> BytesOfHex(const std::string& digits) {
-  if (digits.size() % 2 != 0) return std::nullopt;
-  std::string bytes;
-  for (size_t i = 0; i < digits.size(); i += 2) {
-    uint32_t byte = 0;
-    if (!absl::ascii_isxdigit(static_cast<unsigned char>(digits[i])) ||
-        !absl::ascii_isxdigit(static_cast<unsigned char>(digits[i + 1])) ||
-        !absl::SimpleHexAtoi(digits.substr(i, 2), &byte)) {
-      return std::nullopt;
-    }
-    bytes.push_back(static_cast<char>(byte));
-  }
-  return bytes;
 }
 
 bool ProcessIsAlive(pid_t pid) { return pid <= 0 || ::kill(pid, 0) == 0 || errno != ESRCH; }
@@ -79,7 +63,7 @@ std::optional<StateNote> ParseStateNote(const std::string& text) {
                           Take(fields, "head_dim", &note.geometry.head_dim) &&
                           Take(fields, "dtype", &format_number);
   const absl::StatusOr<KvFormat> format = KvFormatOfNumber(format_number);
-  std::optional<std::string> fingerprint = BytesOfHex(fields["fingerprint"]);
+  std::optional<std::string> fingerprint = common::BytesOfHexDigits(fields["fingerprint"]);
   if (!understood || !format.ok() || !fingerprint) return std::nullopt;
   note.geometry.format = *format;
   if (!note.geometry.Validate().ok()) return std::nullopt;
