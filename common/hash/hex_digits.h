@@ -1,5 +1,6 @@
-// Bytes out of hexadecimal digits. absl::HexStringToBytes() is not used for this: its form differs between the years
-// of abseil that distributions carry, and its older one takes what is not hexadecimal.
+// Bytes out of hexadecimal digits. absl::HexStringToBytes() is not used for this: its form differs
+// between the years of abseil that distributions carry, and its older one takes what is not
+// hexadecimal.
 #pragma once
 
 #include <optional>
@@ -8,8 +9,8 @@
 
 namespace retroinfer::common {
 
-// Returns the bytes that `digits` stand for, two digits of either case a byte, the high one first; nothing if their
-// number is odd or one of them is not a hexadecimal digit.
+// Returns the bytes that `digits` stand for, two digits of either case a byte, the high one first;
+// nothing if their number is odd or one of them is not a hexadecimal digit.
 std::optional<std::string> BytesOfHexDigits(std::string_view digits);
 
 }  // namespace retroinfer::common

@@ -14,7 +14,8 @@ TEST(BytesOfHexDigitsTest, TakesDigitsOfEitherCaseHighOneFirst) {
 }
 
 TEST(BytesOfHexDigitsTest, RefusesWhatIsNotWholeBytesOfDigits) {
-  for (const char* text : {"0", "abc", "0g", "g0", "-1", "+1", " 1", "1 ", "0x", "1.", "\xff\xff"}) {
+  for (const char* text :
+       {"0", "abc", "0g", "g0", "-1", "+1", " 1", "1 ", "0x", "1.", "\xff\xff"}) {
     EXPECT_EQ(BytesOfHexDigits(text), std::nullopt) << text;
   }
   EXPECT_EQ(BytesOfHexDigits(std::string("1\0", 2)), std::nullopt);
