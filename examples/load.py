@@ -7,13 +7,16 @@
 """
 import argparse
 import asyncio
+import pathlib
 import statistics
+import sys
 import time
 
 import retroinfer
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--address", default="127.0.0.1:50051")
+parser.add_argument("--api-key-file", type=pathlib.Path)
 parser.add_argument("--requests", type=int, default=32)
 parser.add_argument("--concurrency", type=int, default=8)
 parser.add_argument("--max-tokens", type=int, default=64)
@@ -42,8 +45,9 @@ async def one(client, limit, index):
 
 
 async def main():
+    api_key = options.api_key_file and options.api_key_file.read_text(encoding="utf-8").strip()
     limit = asyncio.Semaphore(options.concurrency)
-    async with retroinfer.AsyncClient(options.address) as client:
+    async with retroinfer.AsyncClient(options.address, api_key=api_key) as client:
         begin = time.monotonic()
         results = await asyncio.gather(*(one(client, limit, index) for index in range(options.requests)))
         elapsed = time.monotonic() - begin
@@ -54,4 +58,9 @@ async def main():
         print(f"first token: median {statistics.median(firsts) * 1000:.0f} ms, longest {firsts[-1] * 1000:.0f} ms")
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except (OSError, ValueError, retroinfer.RetroInferError) as error:
+    sys.exit(f"load.py: {error}")
+except KeyboardInterrupt:
+    sys.exit(130)

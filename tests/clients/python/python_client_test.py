@@ -9,6 +9,7 @@ import concurrent.futures
 import importlib.util
 import io
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+import typing
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
@@ -102,6 +104,97 @@ class ServerTest(unittest.TestCase):
                               (None, {"messages": [{"rule": "user"}]})):
             with self.assertRaises(TypeError):
                 self.client.generate(prompt, **wrong)
+
+    def test_scores_are_what_generating_says(self):
+        answer = self.client.generate(PROMPT, max_tokens=12, temperature=0, ignore_eos=True, logprobs=2).choices[0]
+        ids = self.client.tokenize(PROMPT).ids
+        seen = []
+        scores = self.client.score(token_ids=ids, continuations=[answer.token_ids, (7, 7), " a text"], logprobs=2,
+                                   prompt_logprobs=1, on_progress=seen.append)
+        first, second, third = scores.continuations
+        self.assertEqual([(token.token_id, token.token, token.logprob, token.rank, token.alternatives)
+                          for token in first.tokens],
+                         [(token.token_id, token.token, token.logprob, token.rank, token.alternatives)
+                          for token in answer.logprobs])
+        self.assertTrue(first.is_greedy and all(token.is_greedy and token.rank == 1 for token in first.tokens))
+        self.assertEqual([token.token_id for token in second.tokens], [7, 7])
+        self.assertFalse(second.is_greedy)
+        self.assertGreater(min(token.rank for token in second.tokens if not token.is_greedy), 1)
+        self.assertLess(second.logprob, first.logprob)
+        self.assertAlmostEqual(second.logprob, sum(token.logprob for token in second.tokens))
+        self.assertAlmostEqual(second.perplexity, math.exp(-second.logprob / 2))
+        self.assertEqual(b"".join(token.token for token in third.tokens), b" a text")
+        self.assertEqual([token.token_id for token in scores.prompt.tokens], list(ids))
+        self.assertEqual([token.logprob is None for token in scores.prompt.tokens], [True] + [False] * (len(ids) - 1))
+        self.assertEqual(scores.prompt_tokens, len(ids))
+        self.assertEqual(seen[-1].processed_tokens, len(ids))
+        self.assertTrue(scores.request_id)
+        # Generating measures its prompt likewise.
+        for max_tokens in (0, 1):
+            measured = self.client.generate(PROMPT, max_tokens=max_tokens, prompt_logprobs=1)
+            self.assertEqual(measured.prompt, scores.prompt)
+        self.assertIsNone(self.client.generate(PROMPT, max_tokens=1).prompt)
+        alone = self.client.score(PROMPT, prompt_logprobs=1)
+        self.assertEqual((alone.prompt, alone.continuations), (scores.prompt, ()))
+
+        async def score():
+            async with retroinfer.AsyncClient(self.address) as client:
+                return await asyncio.gather(*(
+                    client.score(PROMPT, [answer.token_ids], logprobs=2, policy=policy) for policy in ("full", "wave")))
+        self.assertEqual([one.continuations for one in RUNNER.run(score())], [(first,), (first,)])
+
+    def test_what_is_not_scored_whole_is_an_error(self):
+        long = {"continuations": [[7] * 30000], "policy": "full"}
+        with self.assertRaises(retroinfer.Incomplete) as caught:
+            self.client.score(PROMPT, time_limit=1, **long)
+        self.assertEqual(caught.exception.code.name, "ABORTED")
+        self.assertLess(len(caught.exception.scores.continuations[0].tokens), 30000)
+        self.assertEqual(caught.exception.scores.prompt_tokens, len(self.client.tokenize(PROMPT).ids))
+        with self.assertRaises(retroinfer.DeadlineExceeded):
+            self.client.score(PROMPT, timeout=0.3, **long)
+        with self.assertRaises(retroinfer.InvalidRequest) as caught:
+            self.client.score(PROMPT)  # nothing is asked for
+        for wrong in ("text", [7, 7]):
+            with self.assertRaises(TypeError):
+                self.client.score(PROMPT, wrong)
+        with self.assertRaises(TypeError):
+            self.client.score(PROMPT, ["a"], temperature=1)
+        with self.assertRaises(ValueError):
+            self.client.score(PROMPT, ["a"], policy="other")
+
+        async def abort_and_cancel():
+            async with retroinfer.AsyncClient(self.address) as client:
+                task = asyncio.create_task(client.score(PROMPT, request_id="mine-2", **long))
+                while not await client.abort("mine-2"):
+                    await asyncio.sleep(0.05)
+                with self.assertRaises(retroinfer.Incomplete):
+                    await task
+                task = asyncio.create_task(client.score(PROMPT, **long))
+                while (await client.model_info()).stats.requests_running == 0:
+                    await asyncio.sleep(0.05)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+        RUNNER.run(abort_and_cancel())
+        self.await_idle()
+
+    def test_every_field_of_the_protos_is_an_option(self):
+        from retroinfer.generation.v1 import generation_pb2 as proto
+
+        def fields(message):
+            return set(message.DESCRIPTOR.fields_by_name)
+        messages = (fields(proto.Messages) - {"messages"}) | {"messages", "token_ids"}
+        shared = fields(proto.AttentionOptions) | {"context", "time_limit"} | messages
+        # What has another name, or is an argument of the method.
+        other = {"text", "timeout", "return_progress", "sampling", "attention", "continuations"}
+        generate = shared | fields(proto.SamplingOptions) | fields(proto.GenerateRequest) - other
+        score = shared | fields(proto.ScoreRequest) - other
+        self.assertEqual(set(typing.get_type_hints(retroinfer.GenerateOptions)), generate)
+        self.assertEqual(set(typing.get_type_hints(retroinfer.ScoreOptions)), score)
+        for name in proto.AttentionPolicy.keys()[1:]:
+            policy = name.removeprefix("ATTENTION_POLICY_").lower()
+            self.assertEqual(self.client.generate(PROMPT, policy=policy, max_tokens=1, tenant="a", streaming_window=64)
+                             .finished.completion_tokens, 1)
 
     def test_tokenizes_and_tells_of_the_model(self):
         tokens = self.client.tokenize("some words", add_special_tokens=False)
@@ -217,16 +310,30 @@ class ServerTest(unittest.TestCase):
         self.assertEqual(chat.stdout.count(line["answer"]), 2, chat.stdout)
         self.assertIn("of it cached", chat.stdout)
         evaluation = self.example("evaluate.py", tasks)
-        self.assertRegex(evaluation.stdout, r"wave +1 of 1")
-        self.assertRegex(evaluation.stdout, r"full +1 of 1")
+        self.assertRegex(evaluation.stdout, r"full +1 of 1 right, .*100% of the KV")
+        self.assertRegex(evaluation.stdout, r"wave +1 of 1 right")
         load = self.example("load.py", "--requests", "6", "--concurrency", "3", "--max-tokens", "8")
         self.assertRegex(load.stdout, r"6 of 6 requests")
 
-    def example(self, name, *arguments, **options):
+    def test_examples_that_fail_say_why_in_a_line(self):
+        empty = pathlib.Path(FOLDER.name) / "empty"
+        empty.write_text("", encoding="utf-8")
+        wrong = pathlib.Path(FOLDER.name) / "wrong.jsonl"
+        wrong.write_text('{"prompt": "no answer"}\n', encoding="utf-8")
+        nobody = "unix:/nothing/here.sock"
+        for address, *arguments in (
+                (nobody, "ask_document.py", "--file", wrong, "What?"),
+                (self.address, "ask_document.py", "--file", empty, "What?"),
+                (self.address, "chat_on_context.py", "--file", empty, "--name", "empty"),
+                (self.address, "evaluate.py", empty), (self.address, "evaluate.py", wrong), (nobody, "load.py")):
+            failed = self.example(*arguments, address=address, code=1, input="")
+            self.assertRegex(failed.stderr, rf"^{arguments[0]}: [^\n]+\n$")
+
+    def example(self, name, *arguments, address=None, code=0, **options):
         done = subprocess.run(
-            [sys.executable, ROOT / "examples" / name, "--address", self.address, *arguments], text=True,
+            [sys.executable, ROOT / "examples" / name, "--address", address or self.address, *arguments], text=True,
             capture_output=True, timeout=PATIENCE, env={**os.environ, "PYTHONPATH": str(SITE)}, **options)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.returncode, code, done.stderr)
         return done
 
 

@@ -1,7 +1,7 @@
 """The client for asyncio."""
 from __future__ import annotations
 
-from typing import Any, AsyncIterator, BinaryIO, Callable, Sequence, Unpack
+from typing import Any, AsyncIterator, BinaryIO, Callable, Iterable, Sequence, Unpack
 
 import grpc
 import grpc.aio
@@ -10,8 +10,8 @@ from . import channel, requests, results
 from .client import PIECE_BYTES
 from .errors import RetroInferError, from_rpc_error
 from .generation.v1 import contexts_pb2, contexts_pb2_grpc, generation_pb2, generation_pb2_grpc
-from .requests import ContextOptions, GenerateOptions
-from .results import Answer, Context, Event, Progress, SavedContext, Tokens, Verification
+from .requests import ContextOptions, Continuation, GenerateOptions, ScoreOptions
+from .results import Answer, Context, Event, Progress, SavedContext, Scores, Tokens, Verification
 
 
 class AsyncStream(AsyncIterator[Event]):
@@ -90,6 +90,25 @@ class AsyncClient:
                 builder.add(event)
             builder.request_id = stream.request_id
         return builder.answer()
+
+    async def score(self, prompt: str | None = None, continuations: Iterable[Continuation] = (), *,
+              on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None,
+              **options: Unpack[ScoreOptions]) -> Scores:
+        """Measures how probable each continuation (text or token ids) is behind the prompt, in the steps that would
+        have generated it; with `prompt_logprobs` the prompt, too. Raises Incomplete rather than return a part."""
+        request, context = requests.score_request(prompt, continuations, on_progress is not None, options)
+        builder = results.ScoreBuilder(len(request.continuations))
+        call = self._stub.Score(request, **self.call_options(timeout, context))
+        try:
+            async for response in call:
+                progress = builder.add(response)
+                if on_progress is not None and progress is not None:
+                    on_progress(progress)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        finally:
+            call.cancel()
+        return builder.scores()
 
     async def tokenize(self, prompt: str | None = None, *, timeout: float | None = None,
                        **options: Unpack[ContextOptions]) -> Tokens:

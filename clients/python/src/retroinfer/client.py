@@ -1,15 +1,15 @@
 """The client that waits."""
 from __future__ import annotations
 
-from typing import Any, BinaryIO, Callable, Iterator, Sequence, Unpack
+from typing import Any, BinaryIO, Callable, Iterable, Iterator, Sequence, Unpack
 
 import grpc
 
 from . import channel, requests, results
 from .errors import RetroInferError, from_rpc_error
 from .generation.v1 import contexts_pb2, contexts_pb2_grpc, generation_pb2, generation_pb2_grpc
-from .requests import ContextOptions, GenerateOptions
-from .results import Answer, Context, Event, Progress, SavedContext, Tokens, Verification
+from .requests import ContextOptions, Continuation, GenerateOptions, ScoreOptions
+from .results import Answer, Context, Event, Progress, SavedContext, Scores, Tokens, Verification
 
 PIECE_BYTES = 1 << 20  # of a context file
 
@@ -89,6 +89,25 @@ class Client:
                 builder.add(event)
             builder.request_id = stream.request_id
         return builder.answer()
+
+    def score(self, prompt: str | None = None, continuations: Iterable[Continuation] = (), *,
+        on_progress: Callable[[Progress], None] | None = None, timeout: float | None = None,
+        **options: Unpack[ScoreOptions]) -> Scores:
+        """Measures how probable each continuation (text or token ids) is behind the prompt, in the steps that would
+        have generated it; with `prompt_logprobs` the prompt, too. Raises Incomplete rather than return a part."""
+        request, context = requests.score_request(prompt, continuations, on_progress is not None, options)
+        builder = results.ScoreBuilder(len(request.continuations))
+        call = self._stub.Score(request, **self.call_options(timeout, context))
+        try:
+            for response in call:
+                progress = builder.add(response)
+                if on_progress is not None and progress is not None:
+                    on_progress(progress)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        finally:
+            call.cancel()
+        return builder.scores()
 
     def tokenize(self, prompt: str | None = None, *, timeout: float | None = None,
                  **options: Unpack[ContextOptions]) -> Tokens:

@@ -1,11 +1,14 @@
 """Why a call failed."""
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 import grpc
 
 from .rpc.v1 import error_details_pb2
+
+if TYPE_CHECKING:
+    from .results import Scores
 
 _DETAILS = "grpc-status-details-bin"
 
@@ -54,6 +57,15 @@ class DeadlineExceeded(RetroInferError):
 
 class Cancelled(RetroInferError):
     """This side gave the call up."""
+
+
+class Incomplete(RetroInferError):
+    """The server has ended a scoring before everything was measured: at `time_limit`, or since someone aborted it, or as
+    it shuts down. scores: what there is, whose last tokens are missing."""
+
+    def __init__(self, message: str, scores: Scores) -> None:
+        super().__init__(message, grpc.StatusCode.ABORTED)
+        self.scores = scores
 
 
 _Code = grpc.StatusCode

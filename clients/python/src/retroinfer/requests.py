@@ -3,17 +3,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Mapping, Sequence, TypedDict
+from typing import Any, Iterable, Mapping, Sequence, TypedDict
 
 from google.protobuf import duration_pb2
 
 from .generation.v1 import contexts_pb2, generation_pb2
 
 Prompt = str | None
+Continuation = str | Sequence[int]
 Message = Mapping[str, Any]
 _CONTEXT_BYTES = 16 << 10
 _SAMPLING = tuple(generation_pb2.SamplingOptions.DESCRIPTOR.fields_by_name)
-_POLICIES = {"wave": generation_pb2.ATTENTION_POLICY_WAVE, "full": generation_pb2.ATTENTION_POLICY_FULL}
+# By their names in the proto, in lower case, so that a new one is known here, too.
+_POLICIES = {name.removeprefix("ATTENTION_POLICY_").lower(): number
+             for name, number in generation_pb2.AttentionPolicy.items() if number != 0}
+_ATTENTION = tuple(name for name in generation_pb2.AttentionOptions.DESCRIPTOR.fields_by_name if name != "policy")
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_call_id", "reasoning_content")
 
 
@@ -32,16 +36,25 @@ class ContextOptions(TypedDict, total=False):
     cache_salt: str
 
 
-class GenerateOptions(ContextOptions, total=False):
-    """Options of a generation; generation.proto says what each means, and its default."""
+class ScoreOptions(ContextOptions, total=False):
+    """Options of a scoring; generation.proto says what each means, and its default."""
 
-    policy: str  # "wave" or "full"
+    policy: str  # "wave", "full" or "streaming"
     retrieval_ratio: float
     estimation_ratio: float
+    streaming_window: int
     priority: int
     request_id: str
     time_limit: float  # seconds, kept by the server: what there is until then comes
     context: str  # names what the request is about, for balancers; default: context_name(); "": none
+    logprobs: int  # alternatives of each token that is written or scored
+    prompt_logprobs: int  # measures the prompt, too, with so many alternatives
+
+
+class GenerateOptions(ScoreOptions, total=False):
+    """Options of a generation: those of a scoring, and how tokens are drawn."""
+
+    tenant: str
     temperature: float
     top_p: float
     top_k: int
@@ -58,7 +71,6 @@ class GenerateOptions(ContextOptions, total=False):
     include_stop_str_in_output: bool
     seed: int
     n: int
-    logprobs: int
     logit_bias: Mapping[int, float]
 
 
@@ -123,6 +135,26 @@ def _set_sampling(sampling: generation_pb2.SamplingOptions, options: dict[str, A
             setattr(sampling, name, value)
 
 
+def _set_work(request: Any, options: dict[str, Any]) -> str:
+    """Sets what generating and scoring have in common; nothing may be left of `options` then. Returns the name of the
+    context."""
+    if (policy := options.pop("policy", None)) is not None:
+        if policy not in _POLICIES:
+            raise ValueError(f"policy is one of {', '.join(map(repr, _POLICIES))}, not {policy!r}")
+        request.attention.policy = _POLICIES[policy]
+    for name in _ATTENTION:
+        if (value := options.pop(name, None)) is not None:
+            setattr(request.attention, name, value)
+    for name in ("cache_salt", "priority", "request_id"):
+        if (value := options.pop(name, None)) is not None:
+            setattr(request, name, value)
+    if (limit := options.pop("time_limit", None)) is not None:
+        request.timeout.CopyFrom(duration(limit))
+    context: str | None = options.pop("context", None)
+    _refuse_rest(options)
+    return _name_of(request) if context is None else context
+
+
 def generate_request(prompt: Prompt, progress: bool,
                      options: Mapping[str, Any]) -> tuple[generation_pb2.GenerateRequest, str]:
     """The request, and the name of its context."""
@@ -130,21 +162,30 @@ def generate_request(prompt: Prompt, progress: bool,
     request = generation_pb2.GenerateRequest(return_progress=progress)
     set_input(request, prompt, left)
     _set_sampling(request.sampling, left)
-    if (policy := left.pop("policy", None)) is not None:
-        if policy not in _POLICIES:
-            raise ValueError(f"policy is 'wave' or 'full', not {policy!r}")
-        request.attention.policy = _POLICIES[policy]
-    for name in ("retrieval_ratio", "estimation_ratio"):
-        if (value := left.pop(name, None)) is not None:
-            setattr(request.attention, name, value)
-    for name in ("cache_salt", "priority", "request_id"):
+    if (tenant := left.pop("tenant", None)) is not None:
+        request.tenant = tenant
+    return request, _set_work(request, left)
+
+
+def score_request(prompt: Prompt, continuations: Iterable[Continuation], progress: bool,
+                  options: Mapping[str, Any]) -> tuple[generation_pb2.ScoreRequest, str]:
+    """The request, and the name of its context."""
+    if isinstance(continuations, (str, bytes)):
+        raise TypeError("continuations is a list: of texts, or of lists of token ids")
+    left = dict(options)
+    request = generation_pb2.ScoreRequest(return_progress=progress)
+    set_input(request, prompt, left)
+    for continuation in continuations:
+        if isinstance(continuation, str):
+            request.continuations.add(text=continuation)
+        elif isinstance(continuation, int):
+            raise TypeError("continuations is a list: of texts, or of lists of token ids")
+        else:
+            request.continuations.add().token_ids.ids.extend(continuation)
+    for name in ("logprobs", "prompt_logprobs"):
         if (value := left.pop(name, None)) is not None:
             setattr(request, name, value)
-    if (limit := left.pop("time_limit", None)) is not None:
-        request.timeout.CopyFrom(duration(limit))
-    context = left.pop("context", None)
-    _refuse_rest(left)
-    return request, _name_of(request) if context is None else context
+    return request, _set_work(request, left)
 
 
 def tokenize_request(prompt: Prompt, options: Mapping[str, Any]) -> generation_pb2.TokenizeRequest:

@@ -2,9 +2,13 @@
 from __future__ import annotations
 
 import datetime
+import math
 from dataclasses import dataclass
 from typing import Any, Iterable
 
+import grpc
+
+from .errors import Incomplete, RetroInferError
 from .generation.v1 import contexts_pb2, generation_pb2
 
 _REASONS = {
@@ -34,12 +38,58 @@ class Progress:
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """`token`: its bytes, often a part of a character. `token_id`: -1 where the server names bytes alone."""
+    """`token`: its bytes, often a part of a character. `rank`: 1 is what greedy takes; 0 in alternatives, which come in
+    this order."""
 
     token_id: int
     token: bytes
     logprob: float
     alternatives: tuple[TokenLogprob, ...] = ()
+    rank: int = 0
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """A token that was given. logprob: None for the first one of a prompt, which has rank 0. rank: 1 is what greedy
+    takes."""
+
+    token_id: int
+    token: bytes
+    logprob: float | None
+    rank: int
+    is_greedy: bool
+    alternatives: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A prompt or a continuation, token by token."""
+
+    tokens: tuple[ScoredToken, ...]
+
+    @property
+    def logprob(self) -> float:
+        """Of the whole: the sum over its tokens, without the first one of a prompt."""
+        return math.fsum(token.logprob for token in self.tokens if token.logprob is not None)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Whether greedy would have written just this."""
+        return all(token.is_greedy for token in self.tokens if token.logprob is not None)
+
+    @property
+    def perplexity(self) -> float:
+        """1 where nothing was measured."""
+        measured = sum(token.logprob is not None for token in self.tokens)
+        return math.exp(-self.logprob / measured) if measured else 1.0
+
+
+@dataclass(frozen=True)
+class ScoredPrompt:
+    """Tokens of the prompt, from number `first_token` on; come with `prompt_logprobs`."""
+
+    first_token: int
+    tokens: tuple[ScoredToken, ...]
 
 
 @dataclass(frozen=True)
@@ -84,7 +134,7 @@ class Finished:
     index: int = 0
 
 
-Event = Progress | Output | Finished
+Event = Progress | ScoredPrompt | Output | Finished
 
 
 @dataclass(frozen=True)
@@ -103,6 +153,7 @@ class Answer:
 
     request_id: str
     choices: tuple[Choice, ...]
+    prompt: ScoredText | None = None  # with `prompt_logprobs`
 
     @property
     def text(self) -> str:
@@ -111,6 +162,20 @@ class Answer:
     @property
     def finished(self) -> Finished:
         return self.choices[0].finished
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What `score` returns. prompt: with `prompt_logprobs`. cached_tokens: of the prompt's. kv_read_ratio: share of the
+    keys and values that the steps looked at."""
+
+    request_id: str
+    prompt: ScoredText | None
+    continuations: tuple[ScoredText, ...]
+    prompt_tokens: int
+    cached_tokens: int
+    timings: Timings
+    kv_read_ratio: float
 
 
 @dataclass(frozen=True)
@@ -170,21 +235,28 @@ def _alternative(given: generation_pb2.TokenLogprob) -> TokenLogprob:
 def _output(chunk: generation_pb2.OutputChunk, index: int) -> Output:
     logprobs = tuple(
         TokenLogprob(token_id, position.token_bytes, position.logprob,
-                     tuple(map(_alternative, position.alternatives)))
+                     tuple(map(_alternative, position.alternatives)), position.rank)
         for token_id, position in zip(chunk.token_ids, chunk.logprobs))
     return Output(chunk.text, tuple(chunk.token_ids), logprobs, chunk.prompt_tokens, chunk.cached_tokens,
                   chunk.completion_tokens, index)
 
 
+def _scored(given: generation_pb2.ScoredToken) -> ScoredToken:
+    return ScoredToken(given.token_id, given.token_bytes, given.logprob if given.HasField("logprob") else None,
+                       given.rank, given.is_greedy, tuple(map(_alternative, given.alternatives)))
+
+
+def _timings(given: generation_pb2.Timings) -> Timings:
+    first = _seconds(given.time_to_first_token) if given.HasField("time_to_first_token") else None
+    return Timings(_seconds(given.queue), _seconds(given.prefill), first, _seconds(given.decode))
+
+
 def _finished(event: generation_pb2.Finished, index: int) -> Finished:
     matched = event.WhichOneof("matched")
-    timings = event.timings
-    first = _seconds(timings.time_to_first_token) if timings.HasField("time_to_first_token") else None
     return Finished(
         _REASONS.get(event.reason, "unknown"), None if matched is None else getattr(event, matched),
         event.prompt_tokens, event.cached_tokens, event.completion_tokens, event.seed,
-        Timings(_seconds(timings.queue), _seconds(timings.prefill), first, _seconds(timings.decode)),
-        event.kv_read_ratio, index)
+        _timings(event.timings), event.kv_read_ratio, index)
 
 
 def event_of(response: generation_pb2.GenerateResponse) -> Event | None:
@@ -196,7 +268,51 @@ def event_of(response: generation_pb2.GenerateResponse) -> Event | None:
         return _output(response.output, response.index)
     if kind == "finished":
         return _finished(response.finished, response.index)
+    if kind == "prompt":
+        return ScoredPrompt(response.prompt.first_token, tuple(map(_scored, response.prompt.tokens)))
     return None
+
+
+def _append(tokens: list[ScoredToken], first_token: int, new: Iterable[ScoredToken]) -> None:
+    if first_token != len(tokens):
+        raise RetroInferError(f"scores of token {first_token} came where those of {len(tokens)} belong",
+                              grpc.StatusCode.INTERNAL)
+    tokens.extend(new)
+
+
+class ScoreBuilder:
+    """Puts scores together from the responses of a call."""
+
+    def __init__(self, num_continuations: int) -> None:
+        self._request_id = ""
+        self._prompt: list[ScoredToken] = []
+        self._continuations: list[list[ScoredToken]] = [[] for _ in range(num_continuations)]
+        self._end: generation_pb2.ScoreFinished | None = None
+
+    def add(self, response: generation_pb2.ScoreResponse) -> Progress | None:
+        self._request_id = response.request_id
+        kind = response.WhichOneof("event")
+        if kind == "progress":
+            return progress(response.progress)
+        if kind == "prompt":
+            _append(self._prompt, response.prompt.first_token, map(_scored, response.prompt.tokens))
+        elif kind == "continuation":
+            part = response.continuation
+            _append(self._continuations[part.continuation], part.first_token, map(_scored, part.tokens))
+        elif kind == "finished":
+            self._end = response.finished
+        return None
+
+    def scores(self) -> Scores:
+        """Raises Incomplete unless everything was measured."""
+        end = self._end or generation_pb2.ScoreFinished()
+        scores = Scores(self._request_id, ScoredText(tuple(self._prompt)) if self._prompt else None,
+                        tuple(ScoredText(tuple(tokens)) for tokens in self._continuations),
+                        end.prompt_tokens, end.cached_tokens, _timings(end.timings), end.kv_read_ratio)
+        if end.reason != generation_pb2.FINISH_REASON_LENGTH:
+            why = _REASONS.get(end.reason, "it said no end")
+            raise Incomplete(f"the server has ended the call before everything was scored ({why})", scores)
+        return scores
 
 
 class AnswerBuilder:
@@ -204,17 +320,21 @@ class AnswerBuilder:
 
     def __init__(self) -> None:
         self.request_id = ""
+        self._prompt: list[ScoredToken] = []
         self._outputs: dict[int, list[Output]] = {}
         self._ends: dict[int, Finished] = {}
 
     def add(self, event: Event) -> None:
-        if isinstance(event, Output):
+        if isinstance(event, ScoredPrompt):
+            _append(self._prompt, event.first_token, event.tokens)
+        elif isinstance(event, Output):
             self._outputs.setdefault(event.index, []).append(event)
         elif isinstance(event, Finished):
             self._ends[event.index] = event
 
     def answer(self) -> Answer:
-        return Answer(self.request_id, tuple(self._choice(index) for index in sorted(self._ends)))
+        return Answer(self.request_id, tuple(self._choice(index) for index in sorted(self._ends)),
+                      ScoredText(tuple(self._prompt)) if self._prompt else None)
 
     def _choice(self, index: int) -> Choice:
         outputs: Iterable[Output] = self._outputs.get(index, [])
