@@ -1,6 +1,7 @@
 #include "gpu_worker/attention/dense_zone_batch.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
@@ -86,6 +87,24 @@ absl::Status DenseZoneBatch::Append(uint32_t layer, const MatrixView& keys,
                             .layer = layer,
                             .block_ids = arrays_.On<const DenseBlockId>(kBlocks).first(batch_),
                             .place_in_block = arrays_.On<const int32_t>(kPlaces).first(batch_)});
+}
+
+absl::Status DenseZoneBatch::DecodeLayer(uint32_t layer, const MatrixView& queries,
+                                         const MatrixView& keys, const MatrixView& values,
+                                         const MatrixView& out, DeviceSpan<std::byte> scratch) {
+  RETURN_IF_ERROR(Append(layer, keys, values));
+  return ops_->DecodeAttention(
+      *stream_, {.queries = queries,
+                 .pool = pool_,
+                 .layer = layer,
+                 .zones = zones(),
+                 .pages = {},
+                 .num_pages = {},
+                 .max_pages = 0,
+                 .estimate = {},
+                 .scale = 1.0f / std::sqrt(static_cast<float>(pool_.geometry.head_dim)),
+                 .out = out,
+                 .scratch = scratch});
 }
 
 }  // namespace retroinfer

@@ -34,6 +34,11 @@ class DenseZoneBatch {
   absl::Status BeginStep(std::span<SequenceKv* const> batch);
   absl::Status UploadStep() { return arrays_.Upload(*stream_); }
   absl::Status Append(uint32_t layer, const MatrixView& keys, const MatrixView& values);
+  // A whole layer of a step, for policies that attend to nothing else: appends, then attends to the
+  // zones exactly. `scratch` has AttentionOps::DecodeAttentionScratchBytes().
+  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
+                           const MatrixView& values, const MatrixView& out,
+                           DeviceSpan<std::byte> scratch);
 
   DeviceSpan<const DenseZone> zones() const {
     return arrays_.On<const DenseZone>(kZones).first(batch_);

@@ -1,6 +1,6 @@
 #include "gpu_worker/attention/full_policy.h"
 
-#include <cmath>
+#include <algorithm>
 
 #include "absl/memory/memory.h"
 #include "common/status/status_macros.h"
@@ -48,24 +48,6 @@ absl::StatusOr<bool> FullPolicy::FinishPrefill(SequenceKv& sequence) {
 absl::Status FullPolicy::BeginStep(std::span<SequenceKv* const> batch) {
   batch_.assign(batch.begin(), batch.end());
   return dense_.BeginStep(batch);
-}
-
-absl::Status FullPolicy::DecodeLayer(uint32_t layer, const MatrixView& queries,
-                                     const MatrixView& keys, const MatrixView& values,
-                                     const MatrixView& out) {
-  RETURN_IF_ERROR(dense_.Append(layer, keys, values));
-  return ops_.DecodeAttention(
-      stream_, {.queries = queries,
-                .pool = dense_.pool(),
-                .layer = layer,
-                .zones = dense_.zones(),
-                .pages = {},
-                .num_pages = {},
-                .max_pages = 0,
-                .estimate = {},
-                .scale = 1.0f / std::sqrt(static_cast<float>(dense_.pool().geometry.head_dim)),
-                .out = out,
-                .scratch = scratch_.bytes()});
 }
 
 absl::Status FullPolicy::EndStep() {

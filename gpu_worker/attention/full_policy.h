@@ -33,7 +33,9 @@ class FullPolicy final : public AttentionPolicy {
   uint64_t StepShape() const override { return 0; }
   absl::Status UploadStep() override { return dense_.UploadStep(); }
   absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out) override;
+                           const MatrixView& values, const MatrixView& out) override {
+    return dense_.DecodeLayer(layer, queries, keys, values, out, scratch_.bytes());
+  }
   absl::Status DownloadStep() override { return absl::OkStatus(); }
   absl::Status EndStep() override;
   absl::StatusOr<bool> Release(SequenceKv& sequence) override;

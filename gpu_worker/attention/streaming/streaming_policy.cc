@@ -8,7 +8,6 @@
 #include "gpu_worker/attention/streaming/streaming_policy.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/memory/memory.h"
 #include "common/status/status_macros.h"
@@ -191,24 +190,6 @@ absl::Status StreamingPolicy::BeginStep(std::span<SequenceKv* const> batch) {
     RETURN_IF_ERROR(dense_.WriteTable(*sequence));
   }
   return dense_.BeginStep(batch);
-}
-
-absl::Status StreamingPolicy::DecodeLayer(uint32_t layer, const MatrixView& queries,
-                                          const MatrixView& keys, const MatrixView& values,
-                                          const MatrixView& out) {
-  RETURN_IF_ERROR(dense_.Append(layer, keys, values));
-  return ops_.DecodeAttention(
-      stream_, {.queries = queries,
-                .pool = dense_.pool(),
-                .layer = layer,
-                .zones = dense_.zones(),
-                .pages = {},
-                .num_pages = {},
-                .max_pages = 0,
-                .estimate = {},
-                .scale = 1.0f / std::sqrt(static_cast<float>(dense_.pool().geometry.head_dim)),
-                .out = out,
-                .scratch = scratch_.bytes()});
 }
 
 absl::Status StreamingPolicy::EndStep() {

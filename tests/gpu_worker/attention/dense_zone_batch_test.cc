@@ -95,6 +95,30 @@ TEST_P(DenseZoneBatchTest, RowsOfOneSequenceSeeThoseBeforeThem) {
   EXPECT_EQ(batch_->BeginStep(rows).code(), absl::StatusCode::kInternal);
 }
 
+// With equal keys, a token attends to the mean of the values so far, its own included.
+TEST_P(DenseZoneBatchTest, ALayerAppendsATokenAndAttendsToTheZone) {
+  test_support::DeviceData data(*backend_);
+  SequenceKv sequence;
+  ASSERT_TRUE(memory_->Reserve({.dense_blocks = 2}, sequence));
+  ASSERT_TRUE(batch_->WriteTable(sequence).ok());
+  const auto scratch = data.Allocate(
+      backend_->ops->attention().DecodeAttentionScratchBytes(2, /*num_query_heads=*/1, 64));
+  const auto keys = data.Activations(std::vector<float>(64, 0.25f), 1, 64);
+  SequenceKv* rows[] = {&sequence};
+  const float values[] = {0.5f, 1.0f}, means[] = {0.5f, 0.75f};
+  for (size_t i = 0; i < 2; ++i) {
+    sequence.num_tokens = static_cast<int64_t>(i);
+    ASSERT_TRUE(batch_->BeginStep(rows).ok());
+    ASSERT_TRUE(batch_->UploadStep().ok());
+    const auto value = data.Activations(std::vector<float>(64, values[i]), 1, 64);
+    const auto out = data.Poisoned(1, 64);
+    const absl::Status status =
+        batch_->DecodeLayer(0, keys.view, keys.view, value.view, out.view, scratch.bytes());
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(data.Values(out), std::vector<float>(64, means[i]));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, DenseZoneBatchTest,
                          testing::ValuesIn(test_support::AvailableBackends()),
                          test_support::BackendName);
