@@ -289,6 +289,14 @@ absl::Status BlockCache::TendFills() {
 
 absl::Status BlockCache::TendSnapshot() {
   if (snapshot_requested_.load(std::memory_order_acquire)) {
+    // It takes an entry for each page in a slot, whose release takes another one: it begins when
+    // both fit, or half of a log that is too small for that is free. Until then the new store reads
+    // what is there and ignores it.
+    const size_t capacity = plane_.log().capacity();
+    const size_t wanted = 2 * size_t{plane_.num_slots()} + 1;
+    if (plane_.log().FreeEntries() < (wanted <= capacity ? wanted : capacity / 2)) {
+      return absl::OkStatus();
+    }
     // Entries up to here are ignored by the new store.
     const LogEntry reset{static_cast<uint32_t>(LogKind::kReset), kNoPage, kNoSlot, step()};
     if (!plane_.log().TryPush(reset)) return absl::OkStatus();
@@ -333,20 +341,26 @@ absl::Status BlockCache::TendEvictions() {
   const size_t free_entries = plane_.log().FreeEntries();
   if (free_entries <= for_releases) return absl::OkStatus();
   const size_t room = std::min(free_entries - for_releases, image.size());
-  const absl::StatusOr<size_t> count = plane_.requests().Pop(image.first(room));
-  if (!count.ok()) {
-    // The store has written nonsense. Evictions stop; hits suffer, nothing else does.
-    ++num_ring_errors_;
-    return absl::OkStatus();
+  // The store waits for an answer to each that was taken: those of a failed round come again.
+  if (num_requests_taken_ == 0) {
+    const absl::StatusOr<size_t> count = plane_.requests().Pop(image.first(room));
+    if (!count.ok()) {
+      // The store has written nonsense. Evictions stop; hits suffer, nothing else does.
+      ++num_ring_errors_;
+      return absl::OkStatus();
+    }
+    num_requests_taken_ = *count;
   }
-  if (*count == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(image.first(*count)),
-                                 requests_.bytes().first(*count * sizeof(EvictionRequest))));
+  const size_t count = num_requests_taken_;
+  if (count == 0 || count > room) return absl::OkStatus();
+  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(image.first(count)),
+                                 requests_.bytes().first(count * sizeof(EvictionRequest))));
   RETURN_IF_ERROR(ops_.ApplyEvictions(
       stream_, {.cache = view(),
                 .counters = counters(),
                 .step = step(),
-                .requests = requests_.as<const EvictionRequest>().first(*count)}));
+                .requests = requests_.as<const EvictionRequest>().first(count)}));
+  num_requests_taken_ = 0;
   return Start(Task::kEvictions);
 }
 

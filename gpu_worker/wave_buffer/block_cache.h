@@ -180,6 +180,7 @@ class BlockCache {
   Task task_ = Task::kNone;  // under way
   std::unique_ptr<Event> task_done_;
   uint64_t stamps_requested_ = 0;  // what a kStamps answers
+  size_t num_requests_taken_ = 0;  // of host_requests_: out of the ring, not applied yet
 
   uint64_t step_ = 0;
   std::atomic<bool> snapshot_requested_ = false;

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "tests/support/block_cache_image.h"
 #include "tests/support/cluster_lookup.h"
 #include "tests/support/data_plane_memory.h"
+#include "tests/support/faulty_block_cache_ops.h"
 #include "tests/support/settled_stats.h"
 
 namespace retroinfer {
@@ -17,7 +20,8 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
  protected:
   static constexpr uint32_t kSlots = 8, kLog = 64, kPages = 128;
 
-  BlockCacheTest() : plane_(kSlots, kLog, 64, kPages), store_(plane_.view()) {
+  explicit BlockCacheTest(uint32_t num_slots = kSlots)
+      : plane_(num_slots, kLog, 64, kPages), store_(plane_.view()) {
     arena_.resize(kPages * kPageBytes);
     for (PageId page = 0; page < kPages; ++page) {
       FillPattern(page, 0, arena_.data() + page * kPageBytes);
@@ -25,7 +29,7 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
     }
     auto cache =
         BlockCache::Create(*backend_->device, backend_->ops->block_cache(), *backend_->stream,
-                           {.num_slots = kSlots, .num_transient = 4}, arena_, plane_.bytes());
+                           {.num_slots = num_slots, .num_transient = 4}, arena_, plane_.bytes());
     RI_CHECK(cache.ok());
     cache_ = *std::move(cache);
   }
@@ -69,6 +73,23 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
       RI_CHECK(store_.log().TryPush(Entry(LogKind::kKeep, 0, 0, 0)));
     }
   }
+  // The same cache, empty, on operations that can fail.
+  void UseFaultyOps() {
+    cache_.reset();
+    auto cache =
+        BlockCache::Create(*backend_->device, faulty_, *backend_->stream,
+                           {.num_slots = kSlots, .num_transient = 4}, arena_, plane_.bytes());
+    RI_CHECK(cache.ok());
+    cache_ = *std::move(cache);
+  }
+  // Tends the cache until that fails.
+  void TendUntilItFails() {
+    for (int i = 0; i < 10; ++i) {
+      if (!cache_->Tend().ok()) return;
+      ASSERT_TRUE(backend_->stream->Synchronize().ok());
+    }
+    FAIL() << "nothing failed";
+  }
   std::vector<LogEntry> DrainLog() {
     std::vector<LogEntry> entries(kLog);
     entries.resize(*store_.log().Pop(std::span(entries)));
@@ -77,6 +98,7 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
   BlockCacheStats Stats() { return SettledStats(*cache_, *backend_->stream); }
 
   std::unique_ptr<Backend> backend_ = GetParam().create();
+  FaultyBlockCacheOps faulty_{backend_->ops->block_cache()};
   DataPlaneMemory plane_;
   DataPlane store_;  // the store's side
   std::vector<std::byte> arena_;
@@ -199,14 +221,40 @@ TEST_P(BlockCacheTest, ReplaysItselfToARestartedStore) {
   EXPECT_EQ(Stats().snapshots, 1u);
 }
 
-TEST_P(BlockCacheTest, ASnapshotThatDoesNotFitTheLogStopsEverythingElseMeanwhile) {
+TEST_P(BlockCacheTest, ASnapshotLeavesTheLogRoomForReleases) {
   Step({0, 1, 2, 3, 4, 5});
   DrainLog();
   FillLog(/*leave=*/6);
   cache_->RequestSnapshot();
+  const auto ticket = cache_->Release(0, 6);
+  BeginStep();
+  EXPECT_TRUE(cache_->ReleaseDone(ticket));
+  EXPECT_EQ(Stats().snapshots, 0u);
+  DrainLog();
+  BeginStep();
+  EXPECT_EQ(DrainLog(), (std::vector<LogEntry>{Entry(LogKind::kReset, kNoPage, kNoSlot, 3)}));
+  EXPECT_EQ(Stats().snapshots, 1u);
+}
+
+// A log that has no entry for the admission and the release of each page in a slot.
+class SmallLogTest : public BlockCacheTest {
+ protected:
+  SmallLogTest() : BlockCacheTest(64) {}
+};
+
+TEST_P(SmallLogTest, ASnapshotThatDoesNotFitStopsEverythingElseMeanwhile) {
+  std::vector<int32_t> pages(20);
+  std::iota(pages.begin(), pages.end(), 0);
+  Step(pages);
+  DrainLog();
+  std::iota(pages.begin(), pages.end(), 20);
+  Step(pages);
+  DrainLog();
+  FillLog(/*leave=*/32);
+  cache_->RequestSnapshot();
   const auto ticket = cache_->Release(0, 1);
   ASSERT_TRUE(store_.requests().TryPush({1, 1, 1, 0}));
-  Step({77});  // kReset and slots 0 to 4
+  Step({77});  // kReset and slots 0 to 30
   EXPECT_TRUE(Stats().is_snapshot_running);
   EXPECT_FALSE(cache_->ReleaseDone(ticket));
   EXPECT_EQ(Stats().counters.transients, 1u) << "admitted during a snapshot";
@@ -215,12 +263,12 @@ TEST_P(BlockCacheTest, ASnapshotThatDoesNotFitTheLogStopsEverythingElseMeanwhile
   EXPECT_FALSE(Stats().is_snapshot_running);
   EXPECT_TRUE(cache_->ReleaseDone(ticket));
   const auto entries = DrainLog();
-  ASSERT_EQ(entries.size(), 4u);
-  EXPECT_EQ(entries[0].kind, static_cast<uint32_t>(LogKind::kAdmit));
-  EXPECT_EQ(entries[0].slot, 5u);
-  EXPECT_EQ(entries[1].kind, static_cast<uint32_t>(LogKind::kRelease));
-  EXPECT_EQ(entries[2].kind, static_cast<uint32_t>(LogKind::kEvict));
-  EXPECT_EQ(entries[3].kind, static_cast<uint32_t>(LogKind::kAdmit));
+  ASSERT_EQ(entries.size(), 9u + 3);
+  EXPECT_EQ(entries[0], Entry(LogKind::kAdmit, entries[0].page, 31, entries[0].step));
+  EXPECT_EQ(entries[8].kind, static_cast<uint32_t>(LogKind::kAdmit));
+  EXPECT_EQ(entries[9].kind, static_cast<uint32_t>(LogKind::kRelease));
+  EXPECT_EQ(entries[10].kind, static_cast<uint32_t>(LogKind::kEvict));
+  EXPECT_EQ(entries[11].kind, static_cast<uint32_t>(LogKind::kAdmit));
 }
 
 TEST_P(BlockCacheTest, PagesOfANewSegmentAreFoundInTheSlotsTheyWereWrittenTo) {
@@ -263,6 +311,53 @@ TEST_P(BlockCacheTest, FillsLeaveSomeSlotsFreeAndShareTheRest) {
   EXPECT_EQ(Stats().counters.releases, 5u);
 }
 
+TEST_P(BlockCacheTest, FillsBeforeOneThatFailsAreAdmittedOnce) {
+  UseFaultyOps();
+  const auto first = *cache_->BeginFill(3), second = *cache_->BeginFill(2);
+  WriteToSlots(first, 40, 3);
+  WriteToSlots(second, 60, 2);
+  const auto first_end = cache_->EndFill(first, 40, 3);
+  const auto second_end = cache_->EndFill(second, 60, 2);
+  faulty_.FailAfter("AdmitSlots", 1);
+  TendUntilItFails();
+  ASSERT_TRUE(backend_->stream->Synchronize().ok());
+  TendUntilItFails();  // the second one alone, and not for good
+  EXPECT_TRUE(cache_->FillDone(first_end));
+  EXPECT_FALSE(cache_->FillDone(second_end));
+  const auto release = cache_->Release(60, 2);
+  faulty_.Heal();
+  Step({40, 41, 42});
+  EXPECT_TRUE(cache_->FillDone(second_end));
+  EXPECT_TRUE(cache_->ReleaseDone(release));
+  const auto entries = DrainLog();
+  ASSERT_EQ(entries.size(), 7u) << "an admission of each of five pages, a release of two";
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(entries[i].kind, static_cast<uint32_t>(LogKind::kAdmit));
+    EXPECT_EQ(entries[i].page, i < 3 ? 40 + i : 60 + i - 3);
+  }
+  EXPECT_EQ(Stats().counters.fills, 5u);
+  EXPECT_EQ(Stats().counters.hits, 3u);
+  EXPECT_EQ(Stats().num_used_slots, 3u);
+}
+
+TEST_P(BlockCacheTest, EveryRequestIsAnsweredThoughARoundFails) {
+  UseFaultyOps();
+  Step({0, 1, 2});
+  DrainLog();
+  ASSERT_TRUE(store_.requests().TryPush({0, 0, 1, 0}));
+  ASSERT_TRUE(store_.requests().TryPush({1, 1, 0, 0}));  // stamp of another step
+  faulty_.FailAfter("ApplyEvictions", 0);
+  TendUntilItFails();
+  ASSERT_TRUE(store_.requests().TryPush({2, 2, 1, 0}));
+  faulty_.Heal();
+  BeginStep();
+  BeginStep();
+  EXPECT_EQ(DrainLog(), (std::vector<LogEntry>{Entry(LogKind::kEvict, 0, 0, 2),
+                                               Entry(LogKind::kKeep, 1, 1, 2),
+                                               Entry(LogKind::kEvict, 2, 2, 2)}));
+  EXPECT_EQ(Stats().num_used_slots, 1u);
+}
+
 TEST_P(BlockCacheTest, RefusesADataPlaneOfOtherSizes) {
   const auto cache =
       BlockCache::Create(*backend_->device, backend_->ops->block_cache(), *backend_->stream,
@@ -271,6 +366,8 @@ TEST_P(BlockCacheTest, RefusesADataPlaneOfOtherSizes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, BlockCacheTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+INSTANTIATE_TEST_SUITE_P(Backends, SmallLogTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 
 }  // namespace
