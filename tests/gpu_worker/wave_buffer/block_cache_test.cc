@@ -352,9 +352,9 @@ TEST_P(BlockCacheTest, EveryRequestIsAnsweredThoughARoundFails) {
   faulty_.Heal();
   BeginStep();
   BeginStep();
-  EXPECT_EQ(DrainLog(), (std::vector<LogEntry>{Entry(LogKind::kEvict, 0, 0, 2),
-                                               Entry(LogKind::kKeep, 1, 1, 2),
-                                               Entry(LogKind::kEvict, 2, 2, 2)}));
+  EXPECT_EQ(DrainLog(),
+            (std::vector<LogEntry>{Entry(LogKind::kEvict, 0, 0, 2), Entry(LogKind::kKeep, 1, 1, 2),
+                                   Entry(LogKind::kEvict, 2, 2, 2)}));
   EXPECT_EQ(Stats().num_used_slots, 1u);
 }
 
