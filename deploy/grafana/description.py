@@ -416,6 +416,16 @@ CACHE = Dashboard(
                ((total_rate(worker("retroinfer_prefix_cache_hits_tokens_total")), "tokens found"),
                 (total_rate(worker("retroinfer_prefix_cache_queries_tokens_total")), "tokens looked for"),
                 (total_rate(store("retroinfer_prefix_cache_evictions_total")), "segments evicted"))),
+         Panel("Cached KV for prompts",
+               "Read from the arena for prompts; of what several prompts share, not read again because they were "
+               "read together.",
+               BYTES_PER_SECOND,
+               ((total_rate(worker("retroinfer_prefix_read_bytes_total")), "read"),
+                (total_rate(worker("retroinfer_prefix_shared_bytes_total")), "not read again"))),
+         Panel("Rows not computed again",
+               "Rows of layers that prompts read together have in common, counted for each prompt but one.",
+               PER_SECOND,
+               ((total_rate(worker("retroinfer_prefill_shared_rows_total")), "rows"),)),
          Panel("Segments",
                "Clustered by the worker; of those, what a request had to wait for before its next token; "
                "committed to the store.",

@@ -44,6 +44,8 @@ class AttentionPolicy {
   }
   // Takes over one layer of a part's KV: context and tokens [part.begin, part.end) are in `kv`,
   // cached ones included, which must stay untouched until LayerTaken(layer). Layers come in order.
+  // Of a prompt that shares cached tokens with others, tokens [kSinkTokens, part.first_kept) are
+  // left out, unless the policy takes the prompt in order.
   virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;

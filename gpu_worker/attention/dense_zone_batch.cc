@@ -29,7 +29,7 @@ absl::Status DenseZoneBatch::FillFromPrompt(const SequenceKv& sequence, uint32_t
   RETURN_IF_ERROR(ops_->FillDense(*stream_, fill));
   const int64_t window = sequence.prompt_tokens - sequence.window_begin;
   if (window <= 0) return absl::OkStatus();
-  fill.first_token = sequence.window_begin;
+  fill.first_token = sequence.TakenRowOf(sequence.window_begin);
   fill.num_tokens = window;
   const size_t num_blocks =
       static_cast<size_t>((window + kDenseBlockTokens - 1) / kDenseBlockTokens);

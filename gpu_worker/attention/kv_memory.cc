@@ -51,8 +51,52 @@ bool KvMemory::Reserve(const KvNeed& need, SequenceKv& sequence) {
   return true;
 }
 
+void KvMemory::ShareIndexes(SequenceKv& sequence) {
+  if (sequence.meta_blocks.empty()) return;
+  auto first = sequence.meta_blocks.begin();
+  for (size_t i = 0; i < sequence.num_cached_segments; ++i) {
+    const auto last = first + sequence.prefix.segments[i].num_tokens / kDecodeSegmentTokens;
+    SharedIndex& index = shared_indexes_[sequence.extents[i].id];
+    std::vector<MetaBlockId> blocks(first, last);
+    if (index.users == 0) {
+      index.blocks = std::move(blocks);
+    } else if (blocks.size() == index.blocks.size()) {
+      meta_blocks_.Free(blocks);
+      std::copy(index.blocks.begin(), index.blocks.end(), first);
+    } else {
+      return;  // another process has called two segments by one id
+    }
+    ++index.users;
+    ++sequence.num_shared_indexes;
+    first = last;
+  }
+}
+
+void KvMemory::UnshareIndexes(SequenceKv& sequence) {
+  size_t num_blocks = 0;
+  for (size_t i = 0; i < sequence.num_shared_indexes; ++i) {
+    const auto found = shared_indexes_.find(sequence.extents[i].id);
+    num_blocks += found->second.blocks.size();
+    if (--found->second.users > 0) continue;
+    meta_blocks_.Free(found->second.blocks);
+    shared_indexes_.erase(found);
+  }
+  sequence.meta_blocks.erase(sequence.meta_blocks.begin(),
+                             sequence.meta_blocks.begin() + static_cast<ptrdiff_t>(num_blocks));
+  sequence.num_shared_indexes = 0;
+}
+
+bool KvMemory::TakeIndexLayer(const Extent& extent, uint32_t layer) {
+  const auto found = shared_indexes_.find(extent.id);
+  if (found == shared_indexes_.end()) return true;
+  if (layer < found->second.num_layers) return false;
+  found->second.num_layers = layer + 1;
+  return true;
+}
+
 void KvMemory::Free(SequenceKv& sequence) {
   if (sequence.table_row < 0) return;
+  UnshareIndexes(sequence);
   std::vector<int32_t> row = {sequence.table_row};
   tables_->rows().Free(row);
   sequence.table_row = -1;

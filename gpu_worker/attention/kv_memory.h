@@ -6,7 +6,9 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/block_tables.h"
@@ -34,6 +36,17 @@ class KvMemory {
   // Gives `sequence` its blocks and a row of the block tables. Returns false, having done nothing,
   // if there is no room now. REQUIRES: the sequence holds nothing.
   bool Reserve(const KvNeed& need, SequenceKv& sequence);
+  // The index of a cached segment is there once, however many sequences attend to it. Replaces the
+  // sequence's blocks for such segments by those that another one has already, and gives its own
+  // back; the others are there for who comes next.
+  //
+  // REQUIRES: Reserve() was called; blocks and extents of the cached segments come in one order.
+  // Called once, before the first layer.
+  void ShareIndexes(SequenceKv& sequence);
+  // Whether a layer of the cached segment's index has to be loaded into its blocks by who asks; the
+  // layer counts as loaded from then on. Layers come in order.
+  bool TakeIndexLayer(const Extent& extent, uint32_t layer);
+
   // Takes everything back. The extents are not the pool's affair.
   void Free(SequenceKv& sequence);
 
@@ -49,6 +62,14 @@ class KvMemory {
   const KvMemorySizes& sizes() const { return sizes_; }
 
  private:
+  // Of a cached segment that somebody attends to.
+  struct SharedIndex {
+    std::vector<MetaBlockId> blocks;
+    int32_t users = 0;
+    uint32_t num_layers = 0;  // loaded, or on the compute stream
+  };
+
+  void UnshareIndexes(SequenceKv& sequence);
   explicit KvMemory(const KvMemorySizes& sizes)
       : sizes_(sizes), dense_blocks_(sizes.dense_blocks), meta_blocks_(sizes.meta_blocks) {}
 
@@ -58,6 +79,7 @@ class KvMemory {
   std::unique_ptr<BlockTables> tables_;
   IdAllocator dense_blocks_;
   IdAllocator meta_blocks_;
+  absl::flat_hash_map<uint64_t, SharedIndex> shared_indexes_;  // by extent id
 };
 
 }  // namespace retroinfer

@@ -29,6 +29,9 @@ struct PromptPart {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t num_context = 0;
+  // Behind the sink, the KV that the policy takes over has the tokens from here on. More than
+  // kSinkTokens only where the tokens between them are cached, and nobody reads them from there.
+  int64_t first_kept = kSinkTokens;
 };
 
 struct SequenceKv {
@@ -39,6 +42,11 @@ struct SequenceKv {
   int64_t total_tokens = 0;  // prompt + the most that may be generated
   int64_t num_tokens = 0;    // with KV; the next token's position
   PromptPart part;           // in a lane, or read last
+  // Row of the KV that TakeLayer gets. REQUIRES: a policy that reads prompts whole; the row is
+  // there.
+  int64_t TakenRowOf(int64_t position) const {
+    return position < kSinkTokens ? position : position - part.first_kept + kSinkTokens;
+  }
 
   // Dense zone. dense_blocks[0] is the sink's; those of the window follow, oldest first, then spare
   // ones. The window holds tokens [window_begin, num_tokens).
@@ -64,6 +72,7 @@ struct SequenceKv {
   std::span<const int32_t> prompt;  // of the request, which lives longer
   NamedPrefix prefix;
   size_t num_cached_segments = 0;
+  size_t num_shared_indexes = 0;  // of those, whose meta blocks are KvMemory's for all
   int64_t cached_end = kSinkTokens;
   int64_t cached_tokens() const { return cached_end - kSinkTokens; }
 };

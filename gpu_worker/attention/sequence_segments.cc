@@ -126,6 +126,8 @@ absl::Status SequenceSegments::LoadCachedIndexes(const SequenceKv& sequence, con
     const Extent& extent = sequence.extents[i];
     const uint32_t num_tokens = state.plan[i].num_tokens;
     const auto num_blocks = static_cast<size_t>(MetaBlocksOf(num_tokens));
+    const size_t first = std::exchange(first_block, first_block + num_blocks);
+    if (!parts_.memory->TakeIndexLayer(extent, layer)) continue;
     RETURN_IF_ERROR(parts_.ops->LoadSegmentIndex(
         *parts_.stream, {.extent = parts_.cache->device_arena().subspan(
                              extent.first_page * page_bytes, extent.num_pages * page_bytes),
@@ -133,8 +135,7 @@ absl::Status SequenceSegments::LoadCachedIndexes(const SequenceKv& sequence, con
                          .num_tokens = num_tokens,
                          .layer = layer,
                          .pool = parts_.memory->meta_pool(),
-                         .meta_blocks = blocks.subspan(first_block, num_blocks)}));
-    first_block += num_blocks;
+                         .meta_blocks = blocks.subspan(first, num_blocks)}));
   }
   return absl::OkStatus();
 }
@@ -151,7 +152,8 @@ absl::Status SequenceSegments::TakeLayer(const SequenceKv& sequence, uint32_t la
   }
   RETURN_IF_ERROR(BackgroundWaitsForCompute());
   for (const SegmentBuilder::Ticket ticket : to_build) {
-    RETURN_IF_ERROR(parts_.builder->BuildLayer(ticket, layer, kv));
+    RETURN_IF_ERROR(parts_.builder->BuildLayer(ticket, layer, kv,
+                                               sequence.part.first_kept - int64_t{kSinkTokens}));
   }
   if (is_last) {
     for (const SegmentBuilder::Ticket ticket : to_build) {

@@ -43,6 +43,10 @@ struct EngineStats {
   uint64_t scored_prompt_tokens = 0, scored_tokens = 0;  // measured: of prompts, continuations
   uint64_t prefix_cache_queries_tokens = 0;  // of prompts that looked for committed segments
   uint64_t prefix_cache_hits_tokens = 0;     // of those, found
+  // KV of cached tokens: read from the arena for prompts, and not read once more because prompts
+  // that share it were read together. Rows of layers that were computed for several prompts at
+  // once, counted for each but one.
+  uint64_t prefix_bytes_read = 0, prefix_bytes_shared = 0, prefill_rows_shared = 0;
   uint64_t page_hits = 0, page_misses = 0, page_transients = 0, page_evictions = 0;
   uint64_t evictions_kept = 0;
   uint64_t page_fills = 0;       // admitted as they were written

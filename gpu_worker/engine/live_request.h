@@ -29,6 +29,11 @@ struct LiveRequest {
   std::shared_ptr<GenerationSink> sink;
   RequestState state = RequestState::kWaiting;
   uint32_t tenant = 0;  // TenantDirectory's number
+  uint64_t prefix = 0;  // PrefixDirectory's number
+  // Leading tokens of the prompt that another one has, too: RequestDescription::common_tokens, and
+  // of whom.
+  uint64_t common_with = 0;  // a sequence's id
+  int64_t common_tokens = 0;
 
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;

@@ -218,6 +218,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
   live->kv.prompt = live->request.prompt;
   live->kv.prefix = std::move(submission.prefix);
+  live->prefix = prefixes_.Acquire(live->kv.prefix);
   live->need = live->policy->Need(live->kv.settings, live->kv.prompt_tokens, live->kv.total_tokens);
   live->takes_in_order = live->policy->TakesInOrder(live->kv);
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
@@ -307,6 +308,7 @@ bool LocalEngine::PollEnding() {
     }
     parts_.memory->Free(live.kv);
     tenants_.Release(live.tenant);
+    prefixes_.Release(live.kv.prefix);
     it = live_.erase(it);
     changed = true;
   }

@@ -30,6 +30,7 @@
 #include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/engine/prefill_lane.h"
+#include "gpu_worker/engine/prefix_directory.h"
 #include "gpu_worker/engine/scheduler/scheduler.h"
 #include "gpu_worker/engine/segment_store.h"
 #include "gpu_worker/engine/tenant_directory.h"
@@ -116,12 +117,14 @@ class LocalEngine final : public Engine {
   void Observe();
   void TellExpectedWait();
   bool Describe(LiveRequest& live, RequestDescription& description);
+  void CompareReady();
   void DescribeLane(const PrefillLane& lane, LaneDescription& description);
   bool PollIndexing();
 
   // What it plans.
   void CarryOut(const StepPlan& plan);
   void BeginGroup(const StepPlan::Group& group);
+  void DescribeRuns(const PrefillLane& lane, LaneDescription& description);
   void RunPass(const StepPlan::Pass& pass);
   void FinishGroup(PrefillLane& lane);
   void EndGroup(PrefillLane& lane, const absl::Status& status);
@@ -163,6 +166,7 @@ class LocalEngine final : public Engine {
   std::optional<WorkClock> clock_;
   SchedulerInput input_;
   TenantDirectory tenants_;
+  PrefixDirectory prefixes_;
   absl::Time next_expected_wait_ = absl::InfinitePast();
   LiveRequests live_;
   std::vector<LiveRequest*> batch_;

@@ -142,6 +142,7 @@ void LocalEngine::BeginPrefill(LiveRequest& live, std::vector<Extent> extents) {
     return;
   }
   if (RefuseIfTooLate(live, live.kv.cached_tokens())) return;
+  parts_.memory->ShareIndexes(live.kv);
   live.state = RequestState::kPrefill;
   live.takes_in_order = live.policy->TakesInOrder(live.kv);
   EngineStats& counters = stats_.counters();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/clock.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
@@ -42,6 +43,7 @@ void LocalEngine::Observe() {
   }
   if (forget_costs_.exchange(false)) scheduler_->costs() = CostModel();
   input_.now = ToSeconds(absl::Now());
+  CompareReady();
   input_.requests.clear();
   for (const auto& live : live_) {
     if (live->state == RequestState::kEnding) continue;
@@ -79,6 +81,8 @@ bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
                  .tenant = live.tenant,
                  .prompt_tokens = part.num_context + part.end - part.begin,
                  .cached_tokens = part.num_context + live.kv.cached_tokens(),
+                 .prefix = live.prefix,
+                 .common_tokens = live.common_tokens,
                  .context = live.kv.num_tokens,
                  .dense_blocks = live.need.dense_blocks,
                  .meta_blocks = live.need.meta_blocks,
@@ -103,6 +107,19 @@ bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
   return true;
 }
 
+// How much the prompts that are ready have in common with the first of them that begins alike.
+void LocalEngine::CompareReady() {
+  absl::flat_hash_map<uint64_t, const LiveRequest*> first_of;
+  for (const auto& live : live_) {
+    const bool is_ready = live->state == RequestState::kPrefill && !live->is_in_lane;
+    if (!is_ready || live->prefix == 0 || live->kv.num_cached_segments == 0) continue;
+    const LiveRequest& first = *first_of.try_emplace(live->prefix, live.get()).first->second;
+    if (live->common_with == first.kv.sequence_id) continue;
+    live->common_with = first.kv.sequence_id;
+    live->common_tokens = CommonTokens(live->request.prompt, first.request.prompt);
+  }
+}
+
 void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& description) {
   description.max_tokens = lane.max_tokens();
   description.is_free = !lane.busy();
@@ -110,7 +127,10 @@ void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& descrip
   description.next_row = lane.next_row();
   description.rows_to_measure = 0;
   // The members are those of BeginGroup: their rows stay, whoever was dropped since.
-  if (description.is_free) description.members.clear();
+  if (description.is_free) {
+    description.members.clear();
+    description.runs.clear();
+  }
   if (description.is_free || lane.layer() == options_.plan.geometry.num_layers) {
     description.layers_open = 0;
     for (const SequenceKv* const sequence : lane.Live()) {
@@ -181,6 +201,26 @@ void LocalEngine::BeginGroup(const StepPlan::Group& group) {
     for (const PrefillLane::Member& member : members) {
       End(*Find(member.sequence->sequence_id), FinishReason::kError, status);
     }
+    return;
+  }
+  DescribeRuns(lane, description);
+}
+
+// What the members' rows are, now that it is known what they have in common.
+void LocalEngine::DescribeRuns(const PrefillLane& lane, LaneDescription& description) {
+  description.runs.clear();
+  for (const PrefillRun& run : lane.runs()) {
+    const LaneDescription::Member& member = description.members[run.members.front()];
+    LaneDescription::Run& described = description.runs.emplace_back();
+    described = {.rows = run.num_rows, .depth = run.first_position, .tenant = member.tenant};
+    const SequenceKv& sequence = Find(member.id)->kv;
+    for (const SegmentRead& read : run.reads) {
+      described.cached += sequence.prefix.segments[read.segment].num_tokens;
+    }
+    if (sequence.part.num_context == 0) continue;
+    // Of a part, what it needs of the ones before it.
+    described.depth += sequence.part.num_context - sequence.part.begin;
+    described.cached = sequence.part.num_context;
   }
 }
 
@@ -192,16 +232,21 @@ void LocalEngine::RunPass(const StepPlan::Pass& pass) {
     return;
   }
   clock_->Begin();
+  const PrefillLane::Counters before = lane.counters();
   const absl::StatusOr<PrefillLane::Outcome> outcome =
       lane.RunPass(pass.num_rows, sampler_->logits(static_cast<int32_t>(lane.Live().size())));
   const absl::Status status = outcome.ok() ? clock_->Enqueued(pass.work) : outcome.status();
   if (!status.ok()) return EndGroup(lane, status);
+  EngineStats& counters = stats_.counters();
+  counters.prefix_bytes_read += lane.counters().staged_bytes - before.staged_bytes;
+  counters.prefix_bytes_shared += lane.counters().shared_bytes - before.shared_bytes;
+  counters.prefill_rows_shared += lane.counters().shared_rows - before.shared_rows;
   const absl::Time now = absl::Now();
   for (const SequenceKv* const sequence : lane.Live()) {
     LiveRequest& live = *Find(sequence->sequence_id);
     live.progressed = now;
     const int64_t done = lane.processed_tokens(*sequence);
-    stats_.counters().prompt_tokens += static_cast<uint64_t>(done - live.prompt_tokens_done);
+    counters.prompt_tokens += static_cast<uint64_t>(done - live.prompt_tokens_done);
     live.prompt_tokens_done = done;
   }
   ReportProgress(lane);

@@ -4,16 +4,11 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
-namespace {
-
-constexpr int64_t kSinkRows = kSinkTokens;
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& parts,
                                                                  const KvGeometry& geometry,
                                                                  int64_t max_tokens,
@@ -67,26 +62,62 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   places_.clear();
   layer_ = 0;
   next_row_ = num_rows_ = 0;
-  int64_t tokens = 0;
+  std::vector<RunMember> run_members;
   for (const Member& member : members) {
-    const PromptPart part = member.policy->NextPart(*member.sequence, max_tokens_ - tokens);
-    const int64_t cached = member.sequence->cached_tokens();
-    member.sequence->part = part;
-    places_.push_back({.member = member,
-                       .first_row = num_rows_,
-                       .num_rows = part.end - part.begin - cached,
-                       .first_token = tokens,
-                       .cached_tokens = cached,
-                       .part = part});
-    const Place& place = places_.back();
-    RI_CHECK(place.num_rows > (cached == 0 ? 0 : kSinkTokens));
-    tokens += place.num_kv_tokens();
-    num_rows_ += place.num_rows;
+    const SequenceKv& sequence = *member.sequence;
+    const PromptPart part = member.policy->NextPart(sequence, max_tokens_);
+    places_.push_back({.member = member, .cached_tokens = sequence.cached_tokens(), .part = part});
+    const bool is_whole = part.begin == 0 && part.num_context == 0 && places_.back().is_last_part();
+    run_members.push_back({.prompt = member.prompt,
+                           .prefix = &sequence.prefix,
+                           .num_cached_segments = sequence.num_cached_segments,
+                           .begin = part.begin,
+                           .end = part.end,
+                           .may_share = is_whole && !member.keeps_all_rows});
   }
-  RI_CHECK(tokens <= max_tokens_);
-  const absl::Status uploaded = UploadRows();
-  if (!uploaded.ok()) places_.clear();
-  return uploaded;
+  runs_ = PlanRuns(run_members);
+  for (const PrefillRun& run : runs_.runs) {
+    num_rows_ += run.num_rows;
+    for (const size_t member : run.members) places_[member].num_rows += run.num_rows;
+    for (const size_t member : run.ends_with_it) places_[member].last_row = num_rows_ - 1;
+  }
+  absl::Status begun = PlaceKv();
+  if (begun.ok()) begun = UploadRows();
+  if (!begun.ok()) places_.clear();
+  return begun;
+}
+
+// Gives families and members their places in the lane's KV.
+absl::Status PrefillLane::PlaceKv() {
+  families_.assign(runs_.num_families, {});
+  std::vector<size_t> sizes(runs_.num_families, 0);
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const PromptPart& part = places_[i].part;
+    Family& family = families_[runs_.family_of[i]];
+    family.num_tokens = std::max(family.num_tokens, part.num_context + part.end - part.begin);
+    family.row_of_position = part.num_context - part.begin;
+    ++sizes[runs_.family_of[i]];
+  }
+  int64_t tokens = 0;
+  for (Family& family : families_) {
+    family.first_token = tokens;
+    tokens += family.num_tokens;
+  }
+  for (size_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
+    const SequenceKv& sequence = *place.member.sequence;
+    place.has_kept = sizes[runs_.family_of[i]] > 1 && !place.member.policy->TakesInOrder(sequence);
+    if (place.has_kept) {
+      place.part.first_kept = sequence.cached_end;
+      place.first_kept_token = tokens;
+      tokens += place.num_rows;
+    }
+    place.member.sequence->part = place.part;
+  }
+  tokens = std::max(tokens, num_rows_);
+  if (tokens <= max_tokens_) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("a group of prompts takes ", tokens, " tokens of a lane of ", max_tokens_));
 }
 
 absl::Status PrefillLane::UploadRows() {
@@ -96,11 +127,12 @@ absl::Status PrefillLane::UploadRows() {
   const auto host = host_rows_.as<int32_t>();
   const std::span<int32_t> ids = host.first(rows);
   const std::span<int32_t> positions = host.subspan(static_cast<size_t>(max_tokens_), rows);
-  for (const Place& place : places_) {
-    for (int64_t row = 0; row < place.num_rows; ++row) {
-      const auto at = static_cast<size_t>(place.first_row + row);
-      const int64_t position = place.PositionOf(row);
-      ids[at] = place.member.prompt[static_cast<size_t>(position)];
+  for (const PrefillRun& run : runs_.runs) {
+    const std::span<const int32_t> prompt = places_[run.members.front()].member.prompt;
+    for (int64_t row = 0; row < run.num_rows; ++row) {
+      const auto at = static_cast<size_t>(run.first_row + row);
+      const int64_t position = run.first_position + row;
+      ids[at] = prompt[static_cast<size_t>(position)];
       positions[at] = static_cast<int32_t>(position);
     }
   }
@@ -113,17 +145,22 @@ absl::Status PrefillLane::UploadRows() {
   return parts_.stream->Record(*uploaded_);
 }
 
-LayerKv PrefillLane::KvOf(const Place& place, uint32_t layer) const {
+LayerKv PrefillLane::KvAt(int64_t first_token, int64_t num_tokens) const {
   const size_t vectors = size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
-  const int64_t tokens = place.num_kv_tokens();
   std::byte* const keys =
-      kv_[layer % 2].bytes().device_data() + 2 * static_cast<size_t>(place.first_token) * vectors;
+      kv_[layer_ % 2].bytes().device_data() + 2 * static_cast<size_t>(first_token) * vectors;
   return {.keys = keys,
-          .values = keys + static_cast<size_t>(tokens) * vectors,
+          .values = keys + static_cast<size_t>(num_tokens) * vectors,
           .num_kv_heads = geometry_.num_kv_heads,
           .head_dim = geometry_.head_dim,
-          .capacity = tokens,
+          .capacity = num_tokens,
           .dtype = geometry_.format.prompt};
+}
+
+LayerKv PrefillLane::TakenKvOf(size_t member) const {
+  const Place& place = places_[member];
+  return place.has_kept ? KvAt(place.first_kept_token, place.num_rows)
+                        : KvOf(families_[runs_.family_of[member]]);
 }
 
 MatrixView PrefillLane::Hidden() const {
@@ -154,58 +191,97 @@ absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
   return std::max(layer_ + (next_is_open ? 2 : 1), uint32_t{2});
 }
 
-absl::Status PrefillLane::ReadCachedTokens(const Place& place) {
-  const SequenceKv& sequence = *place.member.sequence;
+// Of the segments before the run, those that somebody waits for. Its members refer to the same
+// extent, or to equal ones.
+absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
   const size_t page_bytes = geometry_.page_bytes();
-  for (size_t i = 0; i < sequence.num_cached_segments; ++i) {
-    const Extent& extent = sequence.extents[i];
-    const PlannedSegment& segment = sequence.prefix.segments[i];
+  const size_t token_bytes = 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
+  for (const SegmentRead& read : run.reads) {
+    const SequenceKv* sequence = nullptr;
+    uint64_t readers = 0;
+    for (const size_t member : read.members) {
+      if (!places_[member].is_here()) continue;
+      if (readers++ == 0) sequence = places_[member].member.sequence;
+    }
+    if (sequence == nullptr) continue;
+    const Extent& extent = sequence->extents[read.segment];
+    const PlannedSegment& segment = sequence->prefix.segments[read.segment];
+    const Family& family = families_[run.family];
     RETURN_IF_ERROR(parts_.ops->index().ReadSegmentLayer(
         *parts_.stream, {.extent = parts_.arena.subspan(extent.first_page * page_bytes,
                                                         extent.num_pages * page_bytes),
                          .geometry = geometry_,
                          .num_tokens = segment.num_tokens,
                          .layer = layer_,
-                         .out = KvOf(place, layer_),
-                         .first_token = segment.token_begin}));
+                         .out = KvOf(family),
+                         .first_token = segment.token_begin + family.row_of_position}));
+    counters_.staged_bytes += segment.num_tokens * token_bytes;
+    counters_.shared_bytes += (readers - 1) * segment.num_tokens * token_bytes;
   }
   return absl::OkStatus();
 }
 
-// Rows [first, last) of a member, which are neighbours in its prompt, too.
-void PrefillLane::AddPiece(const Place& place, int64_t first, int64_t last) {
-  if (first >= last) return;
-  const bool needs_last_only = layer_ + 1 == geometry_.num_layers && !place.member.keeps_all_rows;
-  const bool has_last_row = last == place.num_rows && place.is_last_part();
-  PromptAttention attention;
-  if (place.member.sequence != nullptr && !place.is_dropped) {
-    attention = place.member.policy->AttentionOf(*place.member.sequence, layer_);
+// Hands the layer over for the prompts that end with the run: the next run may take their place.
+absl::Status PrefillLane::TakeLayer(const PrefillRun& run) {
+  for (const size_t member : run.ends_with_it) {
+    const Place& place = places_[member];
+    if (!place.is_here()) continue;
+    RETURN_IF_ERROR(
+        place.member.policy->TakeLayer(*place.member.sequence, layer_, TakenKvOf(member)));
   }
-  pieces_.push_back({.num_rows = last - first,
-                     .first_token = place.KvRowOf(first),
-                     .kv = KvOf(place, layer_),
-                     .num_outputs = needs_last_only ? int64_t{has_last_row} : last - first,
-                     .attention = std::move(attention)});
+  return absl::OkStatus();
 }
 
-absl::Status PrefillLane::CollectPieces(int64_t first_row, int64_t num_rows) {
+// Rows [first, last) of a run.
+void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
+  const Family& family = families_[run.family];
+  const bool ends_run = last == run.num_rows;
+  const auto keeps_all = [&](size_t i) { return places_[i].member.keeps_all_rows; };
+  const auto is_output = [&](size_t i) { return places_[i].is_last_part(); };
+  int64_t num_outputs = last - first;
+  if (layer_ + 1 == geometry_.num_layers && !keeps_all(run.members.front())) {
+    num_outputs = ends_run && std::ranges::any_of(run.ends_with_it, is_output) ? 1 : 0;
+  }
+  PrefillPiece& piece = pieces_.emplace_back(
+      PrefillPiece{.num_rows = last - first,
+                   .first_token = run.first_position + first + family.row_of_position,
+                   .kv = KvOf(family),
+                   .num_outputs = num_outputs,
+                   .attention = nullptr,
+                   .copies = {},
+                   .before = nullptr,
+                   .behind = nullptr});
+  for (const size_t member : run.members) {
+    const Place& place = places_[member];
+    if (!place.is_here()) continue;
+    const SequenceKv& sequence = *place.member.sequence;
+    if (run.members.size() == 1)
+      piece.attention = place.member.policy->AttentionOf(sequence, layer_);
+    if (!place.has_kept) continue;
+    piece.copies.push_back(
+        {.kv = TakenKvOf(member), .first_token = sequence.TakenRowOf(run.first_position + first)});
+  }
+  if (first == 0 && !run.reads.empty())
+    piece.before = [this, run = &run] { return ReadCachedTokens(*run); };
+  if (ends_run) piece.behind = [this, run = &run] { return TakeLayer(*run); };
+}
+
+void PrefillLane::CollectPieces(int64_t first_row, int64_t num_rows) {
   pieces_.clear();
-  for (const Place& place : places_) {
-    const int64_t first = std::max(first_row - place.first_row, int64_t{0});
-    const int64_t last = std::min(first_row + num_rows - place.first_row, place.num_rows);
+  for (const PrefillRun& run : runs_.runs) {
+    const int64_t first = std::max(first_row - run.first_row, int64_t{0});
+    const int64_t last = std::min(first_row + num_rows - run.first_row, run.num_rows);
     if (first >= last) continue;
-    if (place.cached_tokens == 0) {
-      AddPiece(place, first, last);
-      continue;
-    }
-    const bool is_here = place.member.sequence != nullptr && !place.is_dropped;
-    if (is_here && first <= kSinkRows && kSinkRows < last) {
-      RETURN_IF_ERROR(ReadCachedTokens(place));
-    }
-    AddPiece(place, first, std::min(last, kSinkRows));
-    AddPiece(place, std::max(first, kSinkRows), last);
+    AddPiece(run, first, last);
+    CountRows(run, last - first);
   }
-  return absl::OkStatus();
+}
+
+void PrefillLane::CountRows(const PrefillRun& run, int64_t rows) {
+  const auto here =
+      std::ranges::count_if(run.members, [&](size_t i) { return places_[i].is_here(); });
+  counters_.computed_rows += static_cast<uint64_t>(rows);
+  if (here > 1) counters_.shared_rows += static_cast<uint64_t>(rows * (here - 1));
 }
 
 absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const MatrixView& logits) {
@@ -215,7 +291,7 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
   const DeviceSpan<const int32_t> ids = rows_.as<const int32_t>();
   const MatrixView hidden = Hidden().Rows(next_row_, rows);
   if (next_row_ == 0) RETURN_IF_ERROR(PrepareLayer());
-  RETURN_IF_ERROR(CollectPieces(next_row_, rows));
+  CollectPieces(next_row_, rows);
   if (layer_ == 0) {
     RETURN_IF_ERROR(parts_.model->Embed(*parts_.stream, ids.subspan(first, count), hidden));
   }
@@ -225,11 +301,6 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
   next_row_ += rows;
   if (next_row_ < num_rows_) return Outcome::kWorked;
 
-  for (const Place& place : places_) {
-    if (place.member.sequence == nullptr || place.is_dropped) continue;
-    RETURN_IF_ERROR(
-        place.member.policy->TakeLayer(*place.member.sequence, layer_, KvOf(place, layer_)));
-  }
   ++layer_;
   next_row_ = 0;
   if (layer_ < geometry_.num_layers) return Outcome::kWorked;
@@ -238,10 +309,11 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
 }
 
 absl::Status PrefillLane::PrepareLayer() {
-  for (const Place& place : places_) {
-    if (place.member.sequence == nullptr || place.is_dropped) continue;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const Place& place = places_[i];
+    if (!place.is_here()) continue;
     RETURN_IF_ERROR(
-        place.member.policy->PrepareLayer(*place.member.sequence, layer_, KvOf(place, layer_)));
+        place.member.policy->PrepareLayer(*place.member.sequence, layer_, TakenKvOf(i)));
   }
   return absl::OkStatus();
 }
@@ -261,7 +333,7 @@ absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
   size_t count = 0;
   for (const Place& place : places_) {
     if (place.member.sequence == nullptr || place.is_dropped || !place.is_last_part()) continue;
-    last[count++] = static_cast<int32_t>(place.first_row + place.num_rows - 1);
+    last[count++] = static_cast<int32_t>(place.last_row);
   }
   if (count == 0) return absl::OkStatus();
   const auto rows = static_cast<int64_t>(count);
@@ -291,8 +363,9 @@ absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_r
   });
   RI_CHECK(place != places_.end() && layer_ == geometry_.num_layers &&
            place->member.keeps_all_rows && first_row + logits.rows <= place->num_rows);
-  return parts_.model->Logits(*parts_.stream,
-                              Hidden().Rows(place->first_row + first_row, logits.rows), logits);
+  return parts_.model->Logits(
+      *parts_.stream, Hidden().Rows(place->last_row + 1 - place->num_rows + first_row, logits.rows),
+      logits);
 }
 
 std::vector<SequenceKv*> PrefillLane::Live() const {
@@ -320,9 +393,14 @@ void PrefillLane::Leave(const SequenceKv& sequence) {
 }
 
 int64_t PrefillLane::processed_tokens(const SequenceKv& sequence) const {
-  for (const Place& place : places_) {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const Place& place = places_[i];
     if (place.member.sequence != &sequence) continue;
-    const int64_t of_layer = std::clamp(next_row_ - place.first_row, int64_t{0}, place.num_rows);
+    int64_t of_layer = 0;
+    for (const PrefillRun& run : runs_.runs) {
+      if (std::ranges::count(run.members, i) == 0) continue;
+      of_layer += std::clamp(next_row_ - run.first_row, int64_t{0}, run.num_rows);
+    }
     return place.part.begin + place.cached_tokens +
            (int64_t{layer_} * place.num_rows + of_layer) / geometry_.num_layers;
   }

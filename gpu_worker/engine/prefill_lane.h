@@ -7,6 +7,11 @@
 // in no segment), then the cached tokens' KV is read from the arena, then the rest is computed.
 // What the rest attends to is bit by bit what a prefill of everything would have computed.
 //
+// Prompts that begin with the same cached segments are read as one (prefill_runs.h): their KV lies
+// in one place, where each prompt's own rows take the places of those of the one before. What the
+// background still reads of them is copied to a place of its own as it is computed. The result is
+// that of reading each alone, bit by bit.
+//
 // Only one layer's KV is here at a time, in two buffers: while layer l + 1 computes, the policy
 // still reads layer l's. The policy takes each finished layer over (index construction, copies to
 // the arena).
@@ -24,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/attention_policy.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/engine/prefill_runs.h"
 #include "gpu_worker/model/transformer.h"
 
 namespace retroinfer {
@@ -54,6 +60,15 @@ class PrefillLane {
     bool keeps_all_rows = false;  // computes the last layer for all of them: FillLogits()
   };
 
+  // Bytes of KV that were read from the arena for cached tokens, and what reading each prompt alone
+  // would have read beyond that; the same for rows of a layer that were computed.
+  struct Counters {
+    uint64_t staged_bytes = 0;
+    uint64_t shared_bytes = 0;
+    uint64_t computed_rows = 0;
+    uint64_t shared_rows = 0;
+  };
+
   // A lane for groups of up to `max_tokens` tokens of prompts and `max_members` prompts.
   // `max_rows` is the largest pass.
   static absl::StatusOr<std::unique_ptr<PrefillLane>> Create(const Parts& parts,
@@ -66,7 +81,10 @@ class PrefillLane {
   // Whether the sequence is a member that has not left.
   bool Has(const SequenceKv& sequence) const;
 
-  // REQUIRES: not busy; 1 to max_members prompts, none empty, of max_tokens() tokens together.
+  // REQUIRES: not busy; 1 to max_members prompts, none empty.
+  // Returns:  INTERNAL if they take more than max_tokens() together: a family (prefill_runs.h) of
+  //           several takes its longest prompt, and what each computes alone whose policy does not
+  //           take it in order; another prompt takes its tokens. Nor may there be more rows.
   absl::Status Begin(std::span<const Member> members);
   // The same for one prompt.
   absl::Status Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
@@ -76,6 +94,9 @@ class PrefillLane {
   uint32_t layer() const { return layer_; }
   int64_t next_row() const { return next_row_; }
   int64_t num_rows() const { return num_rows_; }
+  // The group's rows, as long as it is busy.
+  const std::vector<PrefillRun>& runs() const { return runs_.runs; }
+  const Counters& counters() const { return counters_; }
   // Layers from this on must wait: a member's policy still reads the buffer that they need.
   absl::StatusOr<uint32_t> LayersOpen() const;
 
@@ -110,19 +131,22 @@ class PrefillLane {
   struct Place {
     Member member;
     bool is_dropped = false;
-    int64_t first_row = 0;  // in the group
-    int64_t num_rows = 0;
-    int64_t first_token = 0;  // of the lane's KV
+    int64_t num_rows = 0;  // of its runs
+    int64_t last_row = 0;  // in the group
     int64_t cached_tokens = 0;
     PromptPart part;
-    // In the lane's KV.
-    int64_t num_kv_tokens() const { return part.num_context + part.end - part.begin; }
+    // Of a family of several: where the background finds the sink and the computed tokens.
+    bool has_kept = false;
+    int64_t first_kept_token = 0;  // of the lane's KV
+
+    bool is_here() const { return member.sequence != nullptr && !is_dropped; }
     bool is_last_part() const { return part.end == static_cast<int64_t>(member.prompt.size()); }
-    // Position of the member's row, and its place among the KV.
-    int64_t PositionOf(int64_t row) const {
-      return part.begin + (row < kSinkTokens ? row : row + cached_tokens);
-    }
-    int64_t KvRowOf(int64_t row) const { return PositionOf(row) - part.begin + part.num_context; }
+  };
+  // Where the KV of a family's prompts lies, in the order of their positions.
+  struct Family {
+    int64_t first_token = 0;  // of the lane's KV
+    int64_t num_tokens = 0;
+    int64_t row_of_position = 0;  // to be added to a position
   };
 
   PrefillLane(const Parts& parts, const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
@@ -130,11 +154,17 @@ class PrefillLane {
 
   absl::Status UploadRows();
   absl::Status PrepareLayer();
-  absl::Status ReadCachedTokens(const Place& place);
-  absl::Status CollectPieces(int64_t first_row, int64_t num_rows);
-  void AddPiece(const Place& place, int64_t first, int64_t last);
+  absl::Status PlaceKv();
+  absl::Status ReadCachedTokens(const PrefillRun& run);
+  absl::Status TakeLayer(const PrefillRun& run);
+  void CollectPieces(int64_t first_row, int64_t num_rows);
+  void AddPiece(const PrefillRun& run, int64_t first, int64_t last);
+  void CountRows(const PrefillRun& run, int64_t rows);
   absl::Status FillLastLogits(const MatrixView& logits);
-  LayerKv KvOf(const Place& place, uint32_t layer) const;
+  LayerKv KvAt(int64_t first_token, int64_t num_tokens) const;
+  LayerKv KvOf(const Family& family) const { return KvAt(family.first_token, family.num_tokens); }
+  // What the policy of a member is given.
+  LayerKv TakenKvOf(size_t member) const;
   MatrixView Hidden() const;
 
   const Parts parts_;
@@ -152,7 +182,10 @@ class PrefillLane {
   std::array<DeviceBuffer, 2> kv_;
   std::unique_ptr<Event> uploaded_;  // behind the last copy from the host buffers
 
-  std::vector<Place> places_;
+  std::vector<Place> places_;  // by member
+  PrefillRuns runs_;
+  std::vector<Family> families_;
+  Counters counters_;
   int64_t num_rows_ = 0;
   uint32_t layer_ = 0;
   int64_t next_row_ = 0;

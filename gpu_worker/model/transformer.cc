@@ -193,25 +193,39 @@ absl::Status Transformer::CheckPieces(const MatrixView& hidden,
       absl::StrCat("PrefillLayer: pieces of ", rows, " rows for hidden ", hidden.rows));
 }
 
+absl::Status Transformer::StorePiece(Stream& stream, const Workspace::Views& rows, int64_t begin,
+                                     const PrefillPiece& piece) {
+  StoreLayerKvArgs store{.keys = rows.keys.Rows(begin, piece.num_rows),
+                         .values = rows.values.Rows(begin, piece.num_rows),
+                         .first_token = piece.first_token,
+                         .out = piece.kv};
+  RETURN_IF_ERROR(ops_.attention().StoreLayerKv(stream, store));
+  for (const PrefillPiece::Copy& copy : piece.copies) {
+    store.first_token = copy.first_token;
+    store.out = copy.kv;
+    RETURN_IF_ERROR(ops_.attention().StoreLayerKv(stream, store));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Transformer::AttendPieces(Stream& stream, const Workspace::Views& rows,
                                        std::span<const PrefillPiece> pieces) {
   int64_t begin = 0;
   for (const PrefillPiece& piece : pieces) {
-    RETURN_IF_ERROR(
-        ops_.attention().StoreLayerKv(stream, {.keys = rows.keys.Rows(begin, piece.num_rows),
-                                               .values = rows.values.Rows(begin, piece.num_rows),
-                                               .first_token = piece.first_token,
-                                               .out = piece.kv}));
+    if (piece.before) RETURN_IF_ERROR(piece.before());
+    RETURN_IF_ERROR(StorePiece(stream, rows, begin, piece));
     begin += piece.num_rows;
-    if (piece.num_outputs == 0) continue;
-    const PrefillAttentionArgs args{
-        .queries = rows.queries.Rows(begin - piece.num_outputs, piece.num_outputs),
-        .kv = piece.kv,
-        .first_token = piece.first_token + piece.num_rows - piece.num_outputs,
-        .scale = AttentionScale(config_),
-        .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs)};
-    RETURN_IF_ERROR(piece.attention ? piece.attention(args)
-                                    : ops_.attention().PrefillAttention(stream, args));
+    if (piece.num_outputs > 0) {
+      const PrefillAttentionArgs args{
+          .queries = rows.queries.Rows(begin - piece.num_outputs, piece.num_outputs),
+          .kv = piece.kv,
+          .first_token = piece.first_token + piece.num_rows - piece.num_outputs,
+          .scale = AttentionScale(config_),
+          .out = rows.attention.Rows(begin - piece.num_outputs, piece.num_outputs)};
+      RETURN_IF_ERROR(piece.attention ? piece.attention(args)
+                                      : ops_.attention().PrefillAttention(stream, args));
+    }
+    if (piece.behind) RETURN_IF_ERROR(piece.behind());
   }
   return absl::OkStatus();
 }

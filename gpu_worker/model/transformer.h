@@ -13,8 +13,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -45,6 +47,17 @@ struct PrefillPiece {
   // last layer a prompt needs all keys and values, but no row beside its last.
   int64_t num_outputs = 0;
   PromptAttention attention;  // what first_token says is a row of `kv` then
+
+  // Further places that get the rows' keys and values, from `first_token` on.
+  struct Copy {
+    LayerKv kv;
+    int64_t first_token = 0;
+  };
+  std::vector<Copy> copies;
+  // Enqueue what comes before the rows' keys and values are stored, and behind their attention: as
+  // long as that, `kv` is as the pieces before and this one have left it. May be empty.
+  std::function<absl::Status()> before;
+  std::function<absl::Status()> behind;
 };
 
 struct TransformerOptions {
@@ -136,6 +149,8 @@ class Transformer {
   absl::Status FeedForward(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                            const Workspace::Views& rows, bool decode);
   absl::Status CheckPieces(const MatrixView& hidden, std::span<const PrefillPiece> pieces) const;
+  absl::Status StorePiece(Stream& stream, const Workspace::Views& rows, int64_t begin,
+                          const PrefillPiece& piece);
   absl::Status AttendPieces(Stream& stream, const Workspace::Views& rows,
                             std::span<const PrefillPiece> pieces);
   absl::Status Norm(Stream& stream, const MatrixView& in, const MatrixView& weight,

@@ -111,9 +111,10 @@ absl::StatusOr<SegmentBuilder::Ticket> SegmentBuilder::Open(const SegmentTarget&
   return ticket;
 }
 
-absl::Status SegmentBuilder::BuildLayer(Ticket ticket, uint32_t layer, const LayerKv& kv) {
+absl::Status SegmentBuilder::BuildLayer(Ticket ticket, uint32_t layer, const LayerKv& kv,
+                                        int64_t tokens_left_out) {
   const OpenSegment& segment = Get(ticket);
-  return BuildRows(segment, ticket, layer, kv, segment.target.token_begin);
+  return BuildRows(segment, ticket, layer, kv, segment.target.token_begin - tokens_left_out);
 }
 
 absl::Status SegmentBuilder::BuildRows(const OpenSegment& segment, Ticket ticket, uint32_t layer,

@@ -63,8 +63,10 @@ class SegmentBuilder {
   // Returns RESOURCE_EXHAUSTED if max_open_segments are open.
   absl::StatusOr<Ticket> Open(const SegmentTarget& target);
   // Enqueues one layer. Layers must come in order; the segment's first token is row
-  // target.token_begin of `kv`, which must stay untouched until the background stream has passed.
-  absl::Status BuildLayer(Ticket ticket, uint32_t layer, const LayerKv& kv);
+  // target.token_begin - tokens_left_out of `kv`, which must stay untouched until the background
+  // stream has passed.
+  absl::Status BuildLayer(Ticket ticket, uint32_t layer, const LayerKv& kv,
+                          int64_t tokens_left_out = 0);
   // Enqueues all layers of a segment of 1024 tokens that lies in 16 dense blocks. The ids are
   // copied before this returns: the sequence's own table may change while the background waits. The
   // blocks' contents must stay untouched until the background stream has passed.

@@ -35,6 +35,7 @@ struct InProcessWorkerOptions {
   ComputePrecision precision = ComputePrecision::kBf16;
   KvFormat kv_format;
   WaveIndexSettings wave_index;
+  absl::Duration inter_token_target = absl::Milliseconds(50);
   std::function<void()> on_progress;  // of the engine's loop
   std::function<void(const SchedulerInput&, const StepPlan&)> on_plan;
 };

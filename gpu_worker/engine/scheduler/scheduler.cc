@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "gpu_worker/engine/scheduler/lane_rows.h"
+#include "gpu_worker/engine/scheduler/request_order.h"
 
 namespace retroinfer {
 namespace {
@@ -22,82 +23,11 @@ constexpr int64_t kLeastOfRows = 4;
 constexpr double kShareSlack = 2048;
 // Requests that are looked at in one plan for whether they fit.
 constexpr int kMaxTries = 32;
-// Rows that are read together, in passes.
-constexpr int64_t kGroupPasses = 2;
-
-bool IsShort(const SchedulerInput& input, const RequestDescription& request) {
-  return input.lanes.size() > 1 && request.prompt_tokens <= input.lanes.back().max_tokens;
-}
-
 bool HasRows(const LaneDescription& lane, uint32_t num_layers) {
   return !lane.members.empty() && lane.layer < std::min(lane.layers_open, num_layers);
 }
 
 }  // namespace
-
-// Requests by whose turn it is.
-class Scheduler::Order {
- public:
-  Order(const Scheduler& scheduler, const SchedulerInput& input)
-      : shares_(scheduler.shares()), tentative_(input.weights.size(), 0.0), input_(input) {
-    for (const RequestDescription& request : input.requests) {
-      if (request.phase == RequestPhase::kWaiting || request.phase == RequestPhase::kReady) {
-        PutBack(request, scheduler);
-      }
-    }
-  }
-
-  // Takes the first one that `may` accepts, nullptr if there is none.
-  template <typename Predicate>
-  const RequestDescription* Next(Predicate may) {
-    size_t best = left_.size();
-    for (size_t i = 0; i < left_.size(); ++i) {
-      if (may(*left_[i].request) && (best == left_.size() || IsBefore(left_[i], left_[best]))) {
-        best = i;
-      }
-    }
-    if (best == left_.size()) return nullptr;
-    const RequestDescription* const request = left_[best].request;
-    left_.erase(left_.begin() + static_cast<ptrdiff_t>(best));
-    return request;
-  }
-  // It was chosen: the next choice counts what it will get.
-  void Charge(const RequestDescription& request) {
-    tentative_[request.tenant] +=
-        static_cast<double>(request.prompt_tokens) / input_.weights[request.tenant];
-  }
-  // It may be chosen again, as what it has become.
-  void PutBack(const RequestDescription& request, const Scheduler& scheduler) {
-    const double waited = std::max(0.0, input_.now - request.arrival);
-    left_.push_back({&request, scheduler.LevelOf(request.priority, waited),
-                     scheduler.SecondsToRead(request) - kAgeing * waited});
-  }
-
- private:
-  struct Candidate {
-    const RequestDescription* request;
-    int64_t level;
-    double score;  // seconds
-  };
-
-  double Served(const Candidate& candidate) const {
-    return shares_.Served(candidate.request->tenant) + tentative_[candidate.request->tenant];
-  }
-  bool IsBefore(const Candidate& a, const Candidate& b) const {
-    if (a.level != b.level) return a.level < b.level;
-    if (a.request->tenant != b.request->tenant) {
-      const double served_a = Served(a), served_b = Served(b);
-      if (served_a != served_b) return served_a < served_b;
-    }
-    if (a.score != b.score) return a.score < b.score;
-    return a.request->id < b.request->id;
-  }
-
-  const TenantShares& shares_;
-  std::vector<double> tentative_;  // by tenant
-  const SchedulerInput& input_;
-  std::vector<Candidate> left_;
-};
 
 // Who waits moves up, but not above those of the highest priority: among equals shares decide.
 int64_t Scheduler::LevelOf(int32_t priority, double waited) const {
@@ -105,9 +35,7 @@ int64_t Scheduler::LevelOf(int32_t priority, double waited) const {
 }
 
 double Scheduler::SecondsToRead(const RequestDescription& request) const {
-  LaneDescription lane;
-  lane.members.push_back(MemberOf(request));
-  return SecondsLeft(lane);
+  return costs_.Seconds(WorkAlone(MemberOf(request), options_.num_layers, options_.max_rows));
 }
 
 double Scheduler::SecondsLeft(const LaneDescription& lane) const {
@@ -231,6 +159,24 @@ struct Scheduler::Admission {
   int64_t reserving;
   int64_t dense_blocks, meta_blocks, table_rows;
 
+  absl::flat_hash_set<uint64_t> prefixes = {};  // of those that were admitted and are not read yet
+
+  // A long prompt that can be read with another one has a place like a short one.
+  bool IsLikeShort(const RequestDescription& request, bool is_short) const {
+    return is_short || (request.prefix != 0 && prefixes.contains(request.prefix));
+  }
+  bool May(const RequestDescription& request, bool is_short) const {
+    return (is_short ? short_ones : long_ones) > 0 ||
+           (IsLikeShort(request, is_short) && short_ones > 0);
+  }
+  void Count(const RequestDescription& request, bool is_short) {
+    --(IsLikeShort(request, is_short) ? short_ones : long_ones);
+    CountPrefix(request);
+  }
+  void CountPrefix(const RequestDescription& request) {
+    if (request.prefix != 0) prefixes.insert(request.prefix);
+  }
+
   bool HasRoomFor(const RequestDescription& request) const {
     return request.dense_blocks <= dense_blocks && request.meta_blocks <= meta_blocks &&
            table_rows > 0 && !request.arena_is_full;
@@ -267,14 +213,13 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPl
   for (const LaneDescription& lane : input.lanes) left.long_ones += lane.is_free ? 1 : 0;
   for (const RequestDescription& request : input.requests) {
     if (request.phase == RequestPhase::kReserving) --left.reserving;
-    if (request.phase != RequestPhase::kReady) continue;
-    --(IsShort(input, request) ? left.short_ones : left.long_ones);
+    if (request.phase == RequestPhase::kReserving) left.CountPrefix(request);
+    if (request.phase == RequestPhase::kReady) left.Count(request, IsShort(input, request));
   }
   const RequestDescription* held = Held(input);
   std::vector<const RequestDescription*> ready;
   const auto may_admit = [&](const RequestDescription& request) {
-    return request.phase == RequestPhase::kWaiting &&
-           (IsShort(input, request) ? left.short_ones : left.long_ones) > 0;
+    return request.phase == RequestPhase::kWaiting && left.May(request, IsShort(input, request));
   };
   for (int tries = 0; tries < kMaxTries && left.reserving > 0; ++tries) {
     const bool is_held = tries == 0 && held != nullptr;
@@ -291,7 +236,7 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPl
     }
     if (is_held) held = nullptr;
     left.Take(*request);
-    --(IsShort(input, *request) ? left.short_ones : left.long_ones);
+    left.Count(*request, IsShort(input, *request));
     if (request->asks_store) --left.reserving;
     blocked_since_.erase(request->id);
     plan.admit.push_back(request->id);
@@ -304,65 +249,6 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPl
     absl::flat_hash_set<uint64_t> known;
     for (const RequestDescription& request : input.requests) known.insert(request.id);
     absl::erase_if(blocked_since_, [&](const auto& entry) { return !known.contains(entry.first); });
-  }
-}
-
-// --- Groups
-
-void Scheduler::PlanGroups(const SchedulerInput& input, Order& order,
-                           std::vector<LaneDescription>& lanes, StepPlan& plan) {
-  const auto may_begin = [&](const RequestDescription& request) {
-    if (request.phase == RequestPhase::kReady) return true;
-    return !request.asks_store &&
-           std::find(plan.admit.begin(), plan.admit.end(), request.id) != plan.admit.end();
-  };
-  const bool any_long = std::any_of(input.requests.begin(), input.requests.end(),
-                                    [&](const RequestDescription& request) {
-                                      return may_begin(request) && !IsShort(input, request);
-                                    });
-  int64_t places = PlacesLeft(input);
-  for (size_t i = lanes.size(); i-- > 0;) {
-    LaneDescription& lane = lanes[i];
-    if (!lane.is_free) continue;
-    const bool is_last = i + 1 == lanes.size();
-    int64_t tokens = 0;
-    bool is_long = false;
-    const auto may_join = [&](const RequestDescription& request) {
-      if (!may_begin(request) || tokens + request.prompt_tokens > lane.max_tokens) return false;
-      // A long prompt that waits has its lane for itself.
-      if (!is_last && any_long && IsShort(input, request)) return false;
-      // One whose layers wait for the background has them for itself.
-      if (!request.takes_in_order && tokens > 0) return false;
-      return places > 0 || (tokens == 0 && SecondsToRead(request) >= kPlaceAhead);
-    };
-    StepPlan::Group group{.lane = i, .members = {}};
-    lane.members.clear();
-    lane.layer = 0;
-    lane.next_row = 0;
-    lane.layers_open = options_.num_layers;
-    while (std::ssize(group.members) < options_.max_batch && !is_long) {
-      const RequestDescription* const request = order.Next(may_join);
-      if (request == nullptr) break;
-      tokens += request->prompt_tokens;
-      lane.members.push_back(MemberOf(*request));
-      const double seconds = SecondsLeft(lane);
-      const bool is_first = group.members.empty();
-      const bool is_full = seconds > options_.inter_token_target ||
-                           GroupRows(lane) > kGroupPasses * options_.max_rows;
-      if (is_full && !is_first) {
-        lane.members.pop_back();
-        order.PutBack(*request, *this);
-        break;
-      }
-      is_long = is_full || !request->takes_in_order;
-      if (!request->takes_in_order) lane.layers_open = std::min<uint32_t>(lane.layers_open, 2);
-      group.members.push_back(request->id);
-      order.Charge(*request);
-      if (seconds < kPlaceAhead) --places;
-    }
-    if (group.members.empty()) continue;
-    lane.is_free = false;
-    plan.begin.push_back(std::move(group));
   }
 }
 
@@ -474,13 +360,13 @@ void Scheduler::PlanFirstStep(const LaneDescription& lane, StepPlan& plan) {
 
 void Scheduler::Charge(const LaneDescription& lane, const StepPlan::Pass& pass) {
   int64_t begin = 0;
-  for (const LaneDescription::Member& member : lane.members) {
+  for (const LaneDescription::Run& run : lane.runs.empty() ? RunsOf(lane.members) : lane.runs) {
     const int64_t first = std::max(pass.first_row, begin);
-    const int64_t last = std::min(pass.first_row + pass.num_rows, begin + member.rows);
+    const int64_t last = std::min(pass.first_row + pass.num_rows, begin + run.rows);
     if (first < last) {
-      shares_.Charge(member.tenant, static_cast<double>(last - first) / options_.num_layers);
+      shares_.Charge(run.tenant, static_cast<double>(last - first) / options_.num_layers);
     }
-    begin += member.rows;
+    begin += run.rows;
   }
 }
 

@@ -11,6 +11,9 @@
 //            work for each second. So nothing waits for ever.
 //   lanes    Short prompts have a lane of their own beside the long one's and go first there, but
 //            a lane that has work gets kLeastShare of the time in any case.
+//   sharing  Prompts that begin with the same cached segments are read as one group, in either
+//            lane, as long as joining saves more than it adds. If others had that beginning a
+//            short while ago, the first one waits for them, a tenth of what sharing saves.
 //   memory   A request that finds no room lets others pass for kPatience; then what becomes free
 //            is kept for it.
 //   measure  Rows of prompts whose log-probabilities were asked for get half of the time that
@@ -79,6 +82,13 @@ class Scheduler {
 
   class Order;
   struct Admission;
+  struct GroupInTheMaking;
+  // Requests that have had the same prefix at a time.
+  struct Company {
+    double seen = 0;
+    int64_t size = 0;           // the most of them
+    double gathers_since = -1;  // the first one is ready and waits for others; -1: none
+  };
 
   int64_t LevelOf(int32_t priority, double waited) const;
   void UpdateShares(const SchedulerInput& input);
@@ -87,6 +97,11 @@ class Scheduler {
   const RequestDescription* Held(const SchedulerInput& input) const;
   void PlanGroups(const SchedulerInput& input, Order& order, std::vector<LaneDescription>& lanes,
                   StepPlan& plan);
+  void UpdateCompany(const SchedulerInput& input);
+  bool WaitsForCompany(const SchedulerInput& input, const RequestDescription& request);
+  bool MayShare(const GroupInTheMaking& making, const RequestDescription& request) const;
+  bool MayJoin(const GroupInTheMaking& making, const RequestDescription& request);
+  bool Join(const RequestDescription& request, GroupInTheMaking& making);
   void PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes, StepPlan& plan);
   void PlanMeasures(const SchedulerInput& input, StepPlan& plan);
   double SecondsToMeasure(const StepPlan& plan) const;
@@ -102,6 +117,7 @@ class Scheduler {
   CostModel costs_;
   TenantShares shares_;
   absl::flat_hash_map<uint64_t, double> blocked_since_;  // requests that found no room, by id
+  absl::flat_hash_map<uint64_t, Company> companies_;     // by prefix
   int64_t highest_ = 0;               // priority of all requests, as Plan() was told
   std::vector<double> lane_seconds_;  // planned for each lane since all of them had work
 };

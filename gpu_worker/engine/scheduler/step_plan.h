@@ -26,7 +26,12 @@ struct RequestDescription {
   uint32_t tenant = 0;   // SchedulerInput::weights
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of them, read instead of computed; 0 while that is not known
-  int64_t context = 0;        // tokens with KV
+  // What its prompt begins with: the same number for the same first segment, 0 for what is never
+  // shared. Its leading tokens that another one with this number has, too, the one that came first
+  // of those kReady (of that one itself: all); at least what both have cached.
+  uint64_t prefix = 0;
+  int64_t common_tokens = 0;
+  int64_t context = 0;  // tokens with KV
   // What it reserves when it is admitted.
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
@@ -55,10 +60,20 @@ struct LaneDescription {
     int64_t cached_tokens = 0;  // between the first rows (the sink) and the others
     bool takes_in_order = false;
     bool has_more_parts = false;
+    uint64_t prefix = 0;  // as RequestDescription has it
+    int64_t common_tokens = 0;
   };
-  int64_t max_tokens = 0;  // of all members' prompts
+  // Neighbouring rows of one member, or of several whose prompts have them in common.
+  struct Run {
+    int64_t rows = 0;
+    int64_t depth = 0;    // tokens before the first one
+    int64_t cached = 0;   // of them, read from the arena before this run
+    uint32_t tenant = 0;  // who is charged
+  };
+  int64_t max_tokens = 0;  // LaneTokens() of all members
   bool is_free = true;
   std::vector<Member> members;  // those whose rows are not all planned; in the order of rows
+  std::vector<Run> runs;        // of all members; empty: RunsOf() says what they are taken for
   uint32_t layer = 0;           // of the next row
   int64_t next_row = 0;
   uint32_t layers_open = 0;  // layers from this on must wait for the background

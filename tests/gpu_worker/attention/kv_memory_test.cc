@@ -57,6 +57,70 @@ TEST_P(KvMemoryTest, KnowsWhatCanNeverFit) {
   EXPECT_FALSE(memory_->CouldFit({.meta_blocks = 5}));
 }
 
+// Two cached segments of 1024 tokens each.
+SequenceKv WithExtents(uint64_t first, uint64_t second) {
+  SequenceKv sequence;
+  sequence.prefix.segments = {{.token_begin = 4, .num_tokens = 1024},
+                              {.token_begin = 1028, .num_tokens = 1024}};
+  sequence.extents = {{.id = first, .num_tokens = 1024}, {.id = second, .num_tokens = 1024}};
+  sequence.num_cached_segments = 2;
+  return sequence;
+}
+
+TEST_P(KvMemoryTest, TheIndexOfASharedSegmentIsThereOnce) {
+  SequenceKv a = WithExtents(7, 8), b = WithExtents(7, 9);
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, a));
+  memory_->ShareIndexes(a);
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, b));
+  memory_->ShareIndexes(b);
+  EXPECT_EQ(memory_->meta_blocks().num_used(), 3);
+  EXPECT_EQ(a.meta_blocks[0], b.meta_blocks[0]);
+  EXPECT_NE(a.meta_blocks[1], b.meta_blocks[1]);
+  const MetaBlockId shared = a.meta_blocks[0];
+  memory_->Free(a);
+  EXPECT_EQ(memory_->meta_blocks().num_used(), 2) << "b has the first one still";
+  SequenceKv c = WithExtents(7, 9);
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, c));
+  memory_->ShareIndexes(c);
+  EXPECT_EQ(c.meta_blocks, b.meta_blocks);
+  EXPECT_EQ(c.meta_blocks[0], shared);
+  memory_->Free(b);
+  memory_->Free(c);
+  EXPECT_EQ(memory_->meta_blocks().num_used(), 0);
+}
+
+TEST_P(KvMemoryTest, ASharedIndexIsLoadedByWhoeverGetsThereFirst) {
+  SequenceKv a = WithExtents(7, 8), b = WithExtents(7, 8);
+  EXPECT_TRUE(memory_->TakeIndexLayer(a.extents[0], 0)) << "nobody shares it";
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, a));
+  memory_->ShareIndexes(a);
+  EXPECT_TRUE(memory_->TakeIndexLayer(a.extents[0], 0));
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 2}, b));
+  memory_->ShareIndexes(b);
+  EXPECT_FALSE(memory_->TakeIndexLayer(b.extents[0], 0));
+  memory_->Free(a);  // ends before the second layer
+  EXPECT_TRUE(memory_->TakeIndexLayer(b.extents[0], 1));
+  EXPECT_TRUE(memory_->TakeIndexLayer(b.extents[1], 0));
+  memory_->Free(b);
+  EXPECT_TRUE(memory_->TakeIndexLayer(b.extents[0], 0)) << "nothing is left of it";
+}
+
+TEST_P(KvMemoryTest, SegmentsOfTwoSizesAreNotOne) {
+  SequenceKv a = WithExtents(7, 8), b = WithExtents(7, 8);
+  b.prefix.segments[0].num_tokens = 2048;
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 1}, b));
+  a.num_cached_segments = 1;
+  ASSERT_TRUE(memory_->Reserve({.meta_blocks = 1}, a));
+  memory_->ShareIndexes(a);
+  b.meta_blocks.push_back(b.meta_blocks[0]);  // of two blocks
+  memory_->ShareIndexes(b);
+  EXPECT_EQ(b.num_shared_indexes, 0u);
+  b.meta_blocks.pop_back();
+  memory_->Free(a);
+  memory_->Free(b);
+  EXPECT_EQ(memory_->meta_blocks().num_used(), 0);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, KvMemoryTest,
                          testing::ValuesIn(test_support::AvailableBackends()),
                          test_support::BackendName);

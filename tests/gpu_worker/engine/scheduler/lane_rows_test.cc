@@ -53,6 +53,75 @@ TEST(LaneRowsTest, PassesAddUpToWhatIsLeft) {
   EXPECT_EQ(sum.cached, 150);
 }
 
+// Three questions on 100 cached tokens that go on with 20 common ones, and one prompt of its own.
+std::vector<LaneDescription::Member> Family() {
+  const auto question = [](uint64_t id, int64_t rows) {
+    return LaneDescription::Member{
+        .id = id, .rows = rows, .cached_tokens = 100, .prefix = 5, .common_tokens = 124};
+  };
+  return {question(1, 34), {.id = 2, .rows = 7}, question(3, 44), question(4, 24)};
+}
+
+TEST(LaneRowsTest, WhatAFamilyHasInCommonIsCountedOnce) {
+  const LaneDescription lane = Lane(Family());
+  // 4 + 20 common rows; 10 and 20 of their own, the last one has none; and 7.
+  EXPECT_EQ(GroupRows(lane), 24 + 10 + 20 + 7);
+  EXPECT_EQ(WorkOfRows(lane, 0, GroupRows(lane)).cached, 100);
+  EXPECT_EQ(WorkOfRows(lane, 24, 1).pass_depth, 124);
+  EXPECT_EQ(WorkOfRows(lane, 34, 1).pass_depth, 124);
+}
+
+TEST(LaneRowsTest, OneThatHasMoreInTheCacheReadsTheRest) {
+  std::vector<LaneDescription::Member> members = Family();
+  members.pop_back();
+  members[2].cached_tokens = 130;  // rows from 134 on
+  members[2].rows = 14;
+  const LaneDescription lane = Lane(members);
+  EXPECT_EQ(GroupRows(lane), 24 + 10 + 10 + 7);
+  EXPECT_EQ(WorkOfRows(lane, 0, GroupRows(lane)).cached, 100 + 10);
+}
+
+TEST(LaneRowsTest, OneThatPartsEarlyLeavesTheOthersWhatTheyHaveInCommon) {
+  std::vector<LaneDescription::Member> members = Family();
+  members[2].common_tokens = 60;
+  const LaneDescription lane = Lane(members);
+  EXPECT_EQ(GroupRows(lane), 24 + 10 + 40 + 7);
+  EXPECT_EQ(WorkOfRows(lane, 34, 1).pass_depth, 104);
+}
+
+TEST(LaneRowsTest, RunsThatAreToldCount) {
+  LaneDescription lane = Lane(Family());
+  lane.runs = {{.rows = 4}, {.rows = 6, .depth = 50, .cached = 46}};
+  EXPECT_EQ(GroupRows(lane), 10);
+  EXPECT_EQ(WorkOfRows(lane, 4, 1).pass_depth, 50);
+  EXPECT_EQ(WorkLeft(lane, 3, 1024).cached, 3 * 46);
+}
+
+TEST(LaneRowsTest, AFamilyTakesTheRoomOfItsLongestAndOfWhatTheBackgroundReads) {
+  std::vector<LaneDescription::Member> members = Family();
+  for (LaneDescription::Member& member : members) member.takes_in_order = true;
+  EXPECT_EQ(LaneTokens(members), 144 + 7);
+  members[2].takes_in_order = false;
+  EXPECT_EQ(LaneTokens(members), 144 + 7 + 44);
+  members = {members[1]};
+  members[0].takes_in_order = false;
+  EXPECT_EQ(LaneTokens(members), 7) << "alone it has its place already";
+  // More rows than tokens that are kept.
+  members.assign(8, {.rows = 90, .cached_tokens = 10, .takes_in_order = true, .prefix = 5});
+  EXPECT_EQ(LaneTokens(members), 8 * 90);
+}
+
+TEST(LaneRowsTest, APromptAloneIsWhatItsLaneHasLeft) {
+  for (const int64_t cached : {0, 50}) {
+    for (const int64_t rows : {5, 6, 20}) {
+      const LaneDescription::Member member{.rows = rows, .cached_tokens = cached};
+      EXPECT_EQ(WorkAlone(member, 3, 8).Parts(), WorkLeft(Lane({member}), 3, 8).Parts());
+    }
+  }
+  // The end of a part, of which less than the sink is left.
+  EXPECT_EQ(WorkAlone({.rows = 2, .cached_tokens = 9}, 1, 8).pass_rows, 2);
+}
+
 TEST(LaneRowsTest, ARequestBecomesTheRowsThatItHasToCompute) {
   const LaneDescription::Member member =
       MemberOf({.id = 7, .arrival = 2, .priority = -1, .prompt_tokens = 100, .cached_tokens = 60});
