@@ -1,8 +1,8 @@
 """What the dashboards show. generate.py makes Grafana's JSON of it; nothing here is about Grafana's format.
 
 A panel is a title, a description for whoever is called at night, a unit, and queries with their legends.
-worker() and store() write a series with the matchers of the dashboard's variables; WINDOW is the range of
-rates that the user chooses.
+worker(), store() and gateway() write a series with the matchers of the dashboard's variables; WINDOW is the
+range of rates that the user chooses.
 """
 import dataclasses
 
@@ -53,8 +53,12 @@ def store(metric, matchers=""):
     return f'{metric}{{job="kv-store", {_WHERE}{", " + matchers if matchers else ""}}}'
 
 
-def both(metric):
-    return f'{metric}{{job=~"gpu-worker|kv-store", {_WHERE}}}'
+def gateway(metric, matchers=""):
+    return f'{metric}{{job="http-gateway", {_WHERE}{", " + matchers if matchers else ""}}}'
+
+
+def each(metric):
+    return f'{metric}{{job=~"gpu-worker|kv-store|http-gateway", {_WHERE}}}'
 
 
 def rate(series):
@@ -231,11 +235,11 @@ OVERVIEW = Dashboard(
          Panel("Memory",
                "Resident memory of the processes. That of a store has its arena.",
                BYTES,
-               ((both("process_resident_memory_bytes"), "{{job}} {{instance}}"),)),
+               ((each("process_resident_memory_bytes"), "{{job}} {{instance}}"),)),
          Panel("Processor",
                "Cores that the processes keep busy.",
                CORES,
-               ((rate(both("process_cpu_seconds_total")), "{{job}} {{instance}}"),))))))
+               ((rate(each("process_cpu_seconds_total")), "{{job}} {{instance}}"),))))))
 
 LATENCY = Dashboard(
     "latency", "RetroInfer latency", "Where the time of a request goes.",
@@ -531,42 +535,117 @@ DISK = Dashboard(
          Panel("Time since start",
                "Of each process: what falls to 0 was restarted.",
                SECONDS,
-               ((f"time() - {both('process_start_time_seconds')}", "{{job}} {{instance}}"),)),
+               ((f"time() - {each('process_start_time_seconds')}", "{{job}} {{instance}}"),)),
          Panel("Restarts",
                "Within a window: stores that came back, workers that attached, services that "
                "`retroinfer serve` started again.",
                COUNT,
                ((f"sum(increase({worker('retroinfer_store_reconnects_total')}[{WINDOW}]))", "stores that came back"),
                 (f"sum(increase({store('retroinfer_workers_attached_total')}[{WINDOW}]))", "workers that attached"),
-                (f"sum(increase({both('retroinfer_process_restarts_total')}[{WINDOW}]))", "restarted by serve"))),
+                (f"sum(increase({each('retroinfer_process_restarts_total')}[{WINDOW}]))", "restarted by serve"))),
          Panel("Connections",
                "Open connections of clients, and open calls on them.",
                COUNT,
-               ((both("retroinfer_connections"), "connections {{job}} {{instance}}"),
-                (both("retroinfer_open_calls"), "calls {{job}} {{instance}}"))),
+               ((each("retroinfer_connections"), "connections {{job}} {{instance}}"),
+                (each("retroinfer_open_calls"), "calls {{job}} {{instance}}"))),
          Panel("Arrivals",
                "Connections that were accepted, refused, closed for what they did; calls that were "
                "reset before they were answered.",
                PER_SECOND,
-               ((f"sum by (result) ({rate(both('retroinfer_connections_total'))})", "{{result}}"),
-                (total_rate(both("retroinfer_connections_closed_total")), "closed"),
-                (total_rate(both("retroinfer_lost_calls_total")), "lost calls"))),
+               ((f"sum by (result) ({rate(each('retroinfer_connections_total'))})", "{{result}}"),
+                (total_rate(each("retroinfer_connections_closed_total")), "closed"),
+                (total_rate(each("retroinfer_lost_calls_total")), "lost calls"))),
          Panel("Memory",
                "Resident memory. That of a store has its arena.",
                BYTES,
-               ((both("process_resident_memory_bytes"), "{{job}} {{instance}}"),)),
+               ((each("process_resident_memory_bytes"), "{{job}} {{instance}}"),)),
          Panel("Processor",
                "Cores that the processes keep busy.",
                CORES,
-               ((rate(both("process_cpu_seconds_total")), "{{job}} {{instance}}"),)),
+               ((rate(each("process_cpu_seconds_total")), "{{job}} {{instance}}"),)),
          Panel("Descriptors",
                "Open ones against the most that a process may have.",
                SHARE,
-               ((f"{both('process_open_fds')} / {both('process_max_fds')}", "{{job}} {{instance}}"),), maximum=1),
+               ((f"{each('process_open_fds')} / {each('process_max_fds')}", "{{job}} {{instance}}"),), maximum=1),
          Panel("Certificate",
                "Time until the TLS certificate in use ends; nothing without TLS.",
                SECONDS,
-               ((f"{both('retroinfer_certificate_expiry_timestamp_seconds')} - time()",
+               ((f"{each('retroinfer_certificate_expiry_timestamp_seconds')} - time()",
                  "{{job}} {{instance}}"),))))))
 
-DASHBOARDS = (OVERVIEW, LATENCY, CACHE, DISK)
+RESPONSES = "retroinfer_gateway_responses_total"
+NO_SUCCESS = 'status=~"4..|5.."'
+HTTP = Dashboard(
+    "gateway", "RetroInfer HTTP gateway", "OpenAI's HTTP API: requests, streams, and clients that misbehave.",
+    (Row("Requests", (
+        Panel("Responses by path",
+              "Of each path that is served; other: paths that are not. Streams count when they begin.",
+              REQUESTS_PER_SECOND,
+              ((f"sum by (path) ({rate(gateway(RESPONSES))})", "{{path}}"),), stacked=True),
+        Panel("Responses by status",
+              "200 also for streams that fail later: their error is an event.",
+              REQUESTS_PER_SECOND,
+              ((f"sum by (status) ({rate(gateway(RESPONSES))})", "{{status}}"),), stacked=True,
+              colours=(("200", GREEN), ("400", YELLOW), ("401", PURPLE), ("429", ORANGE), ("500", RED), ("502", RED),
+                       ("503", RED))),
+        Panel("Answers that were no success",
+              "400 to 499: requests that are wrong, have no key (401), or are too many (429). 502: the worker refuses "
+              "the gateway's key. 503: it is away, loads or drains. 504: a deadline passed.",
+              REQUESTS_PER_SECOND,
+              ((f"sum by (path, status) ({rate(gateway(RESPONSES, NO_SUCCESS))})", "{{status}} {{path}}"),)),
+        Panel("Share that fails",
+              "Of all responses but those to probes. For 500, 502 and 503 an alert comes at 5 %; 400 to 499 are what "
+              "clients can mend, or repeat later (429).",
+              SHARE,
+              ((ratio(rate(gateway(RESPONSES, 'path!="/health", status=~"500|502|503"')),
+                      rate(gateway(RESPONSES, 'path!="/health"'))), "500, 502, 503"),
+               (ratio(rate(gateway(RESPONSES, 'path!="/health", status=~"4.."')),
+                      rate(gateway(RESPONSES, 'path!="/health"'))), "400 to 499")),
+              maximum=1, steps=((0.05, RED),)))),
+     Row("Streams and connections", (
+         Panel("Streams",
+               "Generations that are being answered, streamed or not. At --max-generations more get 429.",
+               COUNT,
+               ((gateway("retroinfer_gateway_generations"), "{{instance}}"),)),
+         Panel("Connections",
+               "Open connections of HTTP clients, busy or kept. At --max-connections one more takes the place of the one "
+               "that is idle for longest.",
+               COUNT,
+               ((gateway("retroinfer_gateway_connections"), "{{instance}}"),)),
+         Panel("Bytes streamed",
+               "Server-sent events that were written.",
+               BYTES_PER_SECOND,
+               ((total_rate(gateway("retroinfer_gateway_stream_bytes_total")), "events"),)),
+         Panel("Connections accepted",
+               "Many more than requests: clients that do not keep their connections.",
+               PER_SECOND,
+               ((total_rate(gateway("retroinfer_gateway_connections_accepted_total")), "accepted"),)),
+         Panel("Clients that went away",
+               "Before their answer's end: they closed the connection, and their generation was ended.",
+               PER_SECOND,
+               ((total_rate(gateway("retroinfer_gateway_clients_gone_total")), "gone"),)),
+         Panel("Clients that were sent away",
+               "Connections that were closed: there were too many; the rest of a request did not come; the client did "
+               "not read its answer.",
+               PER_SECOND,
+               ((total_rate(gateway("retroinfer_gateway_connections_refused_total")), "too many"),
+                (total_rate(gateway("retroinfer_gateway_stalled_requests_total")), "did not send"),
+                (total_rate(gateway("retroinfer_gateway_slow_clients_total")), "did not read"))))),
+     Row("Process", (
+         Panel("Certificate",
+               "Time until the TLS certificate in use ends; nothing without TLS. Alerts come 14 and 2 days before.",
+               SECONDS,
+               ((f"{gateway('retroinfer_certificate_expiry_timestamp_seconds')} - time()", "{{instance}}"),),
+               width=6),
+         Panel("Processor",
+               "Cores that it keeps busy; one thread does most of it.",
+               CORES, ((rate(gateway("process_cpu_seconds_total")), "{{instance}}"),), width=6),
+         Panel("Memory",
+               "Resident memory: requests that are being received, and answers that wait for clients to read.",
+               BYTES, ((gateway("process_resident_memory_bytes"), "{{instance}}"),), width=6),
+         Panel("Descriptors",
+               "Open ones against the most that it may have: one for each connection.",
+               SHARE, ((f"{gateway('process_open_fds')} / {gateway('process_max_fds')}", "{{instance}}"),),
+               width=6, maximum=1)))))
+
+DASHBOARDS = (OVERVIEW, LATENCY, CACHE, DISK, HTTP)

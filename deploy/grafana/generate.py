@@ -13,7 +13,7 @@ import description as what
 FOLDER = pathlib.Path(__file__).resolve().parent / "dashboards"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS = 24
-JOBS = 'job=~"gpu-worker|kv-store"'
+JOBS = 'job=~"gpu-worker|kv-store|http-gateway"'
 
 
 def query_variable(name, label, query):

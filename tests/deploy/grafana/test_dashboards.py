@@ -54,7 +54,7 @@ class GeneratedTest(unittest.TestCase):
 
 class DashboardTest(unittest.TestCase):
     def test_there_are_those_that_operators_need(self):
-        self.assertEqual(set(DASHBOARDS), {"overview", "latency", "cache", "store"})
+        self.assertEqual(set(DASHBOARDS), {"overview", "latency", "cache", "store", "gateway"})
 
     def test_each_can_be_told_from_the_others(self):
         for key in ("uid", "title"):

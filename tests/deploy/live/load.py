@@ -26,13 +26,27 @@ def finish(*processes):
             raise AssertionError(f"{process.args}: ended with {process.returncode}")
 
 
+def ask_http(stack):
+    """Answers of every kind: whole, streamed, wrong, without a key."""
+    for request, wanted in (({"prompt": "the harbour", "max_tokens": 8}, 200),
+                            ({"prompt": "the harbour", "max_tokens": 8, "stream": True}, 200),
+                            ({"prompt": "the harbour", "nonsense": 8}, 400)):
+        status, text = stack.http("POST", "/v1/completions", request)
+        if status != wanted:
+            raise AssertionError(f"{request}: {status} {text}")
+    if stack.http("GET", "/v1/models", key="wrong")[0] != 401:
+        raise AssertionError("a wrong key was taken")
+
+
 def run(stack):
     document = stack.folder / "document.txt"
     document.write_text("the passkey of the harbour is amber . " * 400, encoding="utf-8")
     stack.client("cache", "save", "handbook", "--file", document)
+    ask_http(stack)
     first = bench(stack, 1, 6, 3, 2560, 2048, 32)
     stack.client("generate", "x", "--max-tokens", "100000000", succeeds=False)
     finish(first)
+    ask_http(stack)  # a rate is that of what was counted before
     finish(bench(stack, 2, 4, 4, 3072, 2048, 96), bench(stack, 3, 2, 2, 512, 0, 24, "full"))
 
 

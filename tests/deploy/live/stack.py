@@ -1,9 +1,11 @@
-"""Both services with the demo model, and a real Prometheus that scrapes them by the configuration of
+"""The services with the demo model, and a real Prometheus that scrapes them by the configuration of
 deploy/prometheus: everything in one temporary folder, on free ports, gone at the end."""
+import http.client
 import json
 import pathlib
 import re
 import shutil
+import ssl
 import subprocess
 import tempfile
 import time
@@ -13,7 +15,8 @@ import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
-JOBS = {"gpu-worker": "gpu_worker", "kv-store": "kv_store_service"}
+JOBS = {"gpu-worker": "gpu_worker", "http-gateway": "http_gateway", "kv-store": "kv_store_service"}
+HTTP_KEY = "key-of-clients"
 PATIENCE_S = 240  # only a stack that does not work waits so long
 
 
@@ -40,7 +43,7 @@ class Stack:
 
     def close(self):
         """Ends what was started, in order, and removes the folder."""
-        for name in ("gpu_worker", "kv_store_service", "prometheus"):
+        for name in ("http_gateway", "gpu_worker", "kv_store_service", "prometheus"):
             process = self.processes.get(name)
             if process is not None and process.poll() is None:
                 process.terminate()
@@ -86,10 +89,34 @@ class Stack:
         self._start_service("kv_store_service", "--arena-bytes", "256MiB", "--cache-dir",
                             self.folder / "cache", "--cache-bytes", "1GiB")
 
+    def start_gateway(self):
+        """Before the worker, which it waits for at a socket without TLS; for clients it has TLS, and a key."""
+        (self.folder / "key").write_text(HTTP_KEY, encoding="utf-8")
+        certificate = self.folder / "tls.pem"
+        self.ports["http_gateway"] = self._start(
+            "http_gateway",
+            [self.bin_dir / "http_gateway", "--http", "127.0.0.1:0", "--http-metrics-address", "127.0.0.1:0",
+             "--worker", f"unix:{self.folder}/sockets/api.sock", "--tls-certificate", certificate, "--tls-key",
+             self.folder / "tls.key", "--api-key-file", self.folder / "key"], r"metrics on port (\d+)")
+        log = self.folder / "http_gateway.log"
+        self.http_port = int(eventually(lambda: re.search(r"serving \S+ on 127\.0\.0\.1:(\d+)", log.read_text()),
+                                        "the gateway says where it listens").group(1))
+
+    def http(self, method, path, body=None, key=None):
+        """Returns status and text."""
+        context = ssl.create_default_context(cafile=str(self.folder / "tls.pem"))
+        connection = http.client.HTTPSConnection("127.0.0.1", self.http_port, timeout=PATIENCE_S, context=context)
+        connection.request(method, path, None if body is None else json.dumps(body), {
+            "Content-Type": "application/json", "Authorization": f"Bearer {key or HTTP_KEY}"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text
+
     def start_worker(self, on_port=lambda: None):
         """Calls `on_port` as soon as there are metrics, long before the model is loaded."""
-        self._start_service("gpu_worker", "--model", ROOT / "models" / "needle", "--listen", "127.0.0.1:0",
-                            "--device", "cpu", "--memory", "1GiB")
+        self._start_service("gpu_worker", "--model", ROOT / "models" / "needle", "--listen",
+                            f"127.0.0.1:0,unix:{self.folder}/sockets/api.sock", "--device", "cpu", "--memory", "1GiB")
         on_port()
         eventually(lambda: "retroinfer_ready 1" in self.metrics("gpu_worker"), "the worker is ready")
         log = self.folder / "gpu_worker.log"
@@ -101,7 +128,8 @@ class Stack:
             return answer.read().decode()
 
     def start_prometheus(self, interval="1s"):
-        """With the shipped rules and scrape configuration; targets and the interval are this stack's."""
+        """With the shipped rules and scrape configuration; targets (what was started) and the interval are this
+        stack's."""
         folder = self.folder / "prometheus"
         shutil.copytree(PROMETHEUS, folder)
         path = folder / "prometheus.yml"
@@ -110,14 +138,14 @@ class Stack:
         assert count == 3, "the intervals are not where they were"
         path.write_text(text, encoding="utf-8")
         for job, service in JOBS.items():
-            self._write_target(folder, job, self.ports[service])
+            self._write_target(folder, job, self.ports.get(service))
         (folder / "targets" / "alertmanager.yml").write_text("[]\n", encoding="utf-8")
         port = self._start("prometheus", [
             "prometheus", f"--config.file={path}", f"--storage.tsdb.path={self.folder / 'tsdb'}",
             "--web.listen-address=127.0.0.1:0"], r'msg="Listening on" address=127\.0\.0\.1:(\d+)')
         self.url = f"http://127.0.0.1:{port}"
         eventually(self._prometheus_is_ready, "Prometheus is ready")
-        eventually(lambda: len(self.value("up == 1")) == len(JOBS), "both services are scraped")
+        eventually(lambda: len(self.value("up == 1")) == len(self.ports), "all services are scraped")
 
     def _prometheus_is_ready(self):
         try:
@@ -128,8 +156,8 @@ class Stack:
 
     @staticmethod
     def _write_target(folder, job, port):
-        (folder / "targets" / f"{job}.yml").write_text(
-            json.dumps([{"targets": [f"127.0.0.1:{port}"], "labels": {"node": "here"}}]), encoding="utf-8")
+        targets = [] if port is None else [{"targets": [f"127.0.0.1:{port}"], "labels": {"node": "here"}}]
+        (folder / "targets" / f"{job}.yml").write_text(json.dumps(targets), encoding="utf-8")
 
     def api(self, path, **parameters):
         query = urllib.parse.urlencode(parameters, doseq=True)
@@ -150,7 +178,7 @@ class Stack:
                                        step=step)["result"]]
 
     def wait_for_scrapes(self, count):
-        """Waits until both services were scraped `count` times more, and the rules were evaluated once."""
+        """Waits until all services were scraped `count` times more, and the rules were evaluated once."""
         def scrapes():
             return min(int(series["value"][1]) for series in self.value("count_over_time(up[1h])"))
 

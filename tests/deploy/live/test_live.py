@@ -58,6 +58,8 @@ class Life:
         self.stack.make_certificate()
         self.stack.start_store()
         self.store_early = self.stack.metrics("kv_store_service")
+        self.stack.start_gateway()
+        self._ask_early()
         self.stack.start_worker(on_port=self._look_early)
         self.stack.start_prometheus()
         self.begin = time.time()
@@ -70,6 +72,14 @@ class Life:
 
     def _look_early(self):
         self.worker_early = self.stack.metrics("gpu_worker")
+
+    def _ask_early(self):
+        """A client and a probe that come before there is a worker."""
+        for method, path, body in (("POST", "/v1/completions", {"prompt": "x"}), ("GET", "/health", None)):
+            status, text = self.stack.http(method, path, body)
+            if status != 503:
+                raise AssertionError(f"{path}: {status} {text}")
+        self.gateway_early = self.stack.metrics("http_gateway")
 
     def query(self, expression):
         """The answer to a dashboard's query, with its variables replaced."""
@@ -115,7 +125,7 @@ class DashboardsTest(unittest.TestCase):
                 selector, label = re.match(r"label_values\((.*), (\w+)\)", variable["definition"]).groups()
                 selector = selector.replace("$node", ".*")
                 found = life.stack.api(f"label/{label}/values", **{"match[]": selector})
-                self.assertEqual(len(found), {"node": 1, "instance": 2}[label])
+                self.assertEqual(len(found), {"node": 1, "instance": 3}[label])
 
     def test_the_overview_can_be_drawn(self):
         results = picture.collect(DASHBOARDS["overview"], life.query)
@@ -216,6 +226,8 @@ class AlertsTest(unittest.TestCase):
                 values = inputs.setdefault(series, ["_"] * steps)
                 values[begin:end] = [value] * (end - begin)
 
+        add("http-gateway", life.gateway_early, 1, loaded)
+        add("http-gateway", life.idle["http_gateway"], loaded, steps)
         add("kv-store", life.store_early, 1, loaded)
         add("kv-store", life.idle["kv_store_service"], loaded, steps)
         # The demo model may have been loaded before the first look.
@@ -233,7 +245,7 @@ class AlertsTest(unittest.TestCase):
                     {"expr": f'count_over_time(ALERTS{{alertstate="firing"}}[{hours}h])',
                      "eval_time": f"{hours * 60 - step}m", "exp_samples": []},
                     {"expr": "count(up == 1) + count(retroinfer_ready == 1)",
-                     "eval_time": f"{hours * 60 - step}m", "exp_samples": [{"labels": "{}", "value": 3}]}]}]}
+                     "eval_time": f"{hours * 60 - step}m", "exp_samples": [{"labels": "{}", "value": 4}]}]}]}
         path = life.stack.folder / "idle_test.yml"
         path.write_text(json.dumps(test), encoding="utf-8")
         result = subprocess.run(["promtool", "test", "rules", str(path)], capture_output=True, text=True,
