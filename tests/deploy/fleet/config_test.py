@@ -31,6 +31,7 @@ class Haproxy(unittest.TestCase):
 
     def check(self, listen):
         environment = {**os.environ, **NODES, "LISTEN": listen, "STATUS": f"unix@{self.folder}/status",
+                       "INSIDE": f"unix@{self.folder}/inside",
                        "ADMIN_SOCKET": f"{self.folder}/admin"}
         return subprocess.run(["haproxy", "-c", "-f", str(FLEET / "haproxy.cfg")], env=environment,
                               capture_output=True, text=True, check=False)

@@ -8,6 +8,7 @@ usage: fleet_test.py BIN_DIR [--documents 30] [--questions 300] [--seed N]
 import argparse
 import collections
 import contextlib
+import http.client
 import json
 import os
 import pathlib
@@ -120,7 +121,7 @@ class Balancer:
         self.admin = folder / "admin.sock"
         self.process = Process(
             folder, "haproxy", [shutil.which("haproxy"), "-f", ROOT / "deploy/fleet/haproxy.cfg"],
-            LISTEN=f"unix@{self.socket}", STATUS=f"unix@{folder}/status.sock", ADMIN_SOCKET=str(self.admin),
+            LISTEN=f"unix@{self.socket}", INSIDE=f"unix@{folder}/inside.sock", STATUS=f"unix@{folder}/status.sock", ADMIN_SOCKET=str(self.admin),
             **{f"NODE_{i}": f"unix@{node.socket}" for i, node in enumerate(nodes)})
         eventually(lambda: self.process.find("") and self.admin.exists(), "haproxy starts")
 
@@ -138,6 +139,31 @@ class Balancer:
 
     def is_up(self, node):
         return self.servers()[node.name]["status"].startswith("UP")
+
+
+class Gateway:
+    """An http_gateway whose worker is the balancer."""
+
+    def __init__(self, bin_dir, folder):
+        self.socket = folder / "http.sock"
+        self.process = Process(folder, "gateway", [bin_dir / "http_gateway", "--http", f"unix:{self.socket}",
+                                                   "--worker", f"unix:{folder}/inside.sock"])
+        eventually(lambda: self.process.find("serving"), "the gateway serves")
+
+    def ask(self, prompt, context):
+        """Returns the text, and how many tokens of the prompt were cached."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(TIMEOUT_S)
+            connection.connect(str(self.socket))
+            body = json.dumps({"prompt": prompt, "max_tokens": 24, "temperature": 0, "context": context}).encode()
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: fleet\r\nContent-Type: application/json\r\n"
+                               b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            text = response.read().decode()
+        check(response.status == 200, text)
+        answer = json.loads(text)
+        return answer["choices"][0]["text"], answer["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 class Load:
@@ -226,6 +252,18 @@ class Fleet:
         check(len(chosen) == 1, f"one question went to {chosen}")
         return chosen[0]
 
+    def ask_over_http(self, gateway):
+        """Of each document, one question: it goes where questions over gRPC go, and finds the document there."""
+        import ask
+        for number, questions in self.documents.items():
+            home = self.home(number)
+            before = self.balancer.servers()[home]["lbtot"]
+            _, prompt, answer = questions[-1]
+            text, cached = gateway.ask(prompt, ask.context_name(prompt))
+            check(text.strip() == answer, f"over HTTP: {text!r}, not {answer!r}")
+            check(cached > 0 and self.balancer.servers()[home]["lbtot"] != before,
+                  f"document {number} was not found on {home}: {cached} tokens cached")
+
     def homes(self):
         return {number: self.home(number) for number in self.documents}
 
@@ -270,6 +308,12 @@ def run(arguments, folder):
         seen = set()
         hits, later = report("three nodes", fleet.load(arguments.questions).wait(), seen)
         check(hits >= 0.95 * later, "fewer than 95 % of the second and later questions hit")
+        gateway = Gateway(arguments.bin_dir, folder)
+        try:
+            fleet.ask_over_http(gateway)
+        finally:
+            gateway.process.end()
+        print(f"over HTTP: all {len(fleet.documents)} documents are found where they are")
         homes = fleet.homes()
         shares = collections.Counter(homes.values())
         print(f"documents by node: {dict(sorted(shares.items()))}")

@@ -283,15 +283,18 @@ class Overlays(unittest.TestCase):
                     self.assertTrue(any(path == f or path.startswith(f + "/") for f in folders), path)
 
     def test_the_gateway_reaches_its_worker(self):
-        for name in ("cpu", "gpu"):
-            documents = RENDERED[name]
+        for name, documents in self.each():
             gateway = container(documents, "http-gateway")
             options = dict(word.split("=", 1) for word in gateway["args"])
-            self.assertIn(options["--worker"], worker_listen(documents))
+            if name == "fleet":
+                environment = {e["name"]: e["value"] for e in container(documents, "haproxy")["env"]}
+                self.assertEqual(options["--worker"].replace("unix:", "unix@"), environment["INSIDE"])
+            else:
+                self.assertIn(options["--worker"], worker_listen(documents))
             folders = [mount["mountPath"] for mount in gateway["volumeMounts"]]
             for path in re.findall(r"=(?:unix:)?(/\S+)", " ".join(gateway["args"])):
                 self.assertTrue(any(path.startswith(f + "/") for f in folders), path)
-            self.assertEqual("--tls-key" in options, name == "gpu")
+            self.assertEqual("--tls-key" in options, name != "cpu")
             drain = seconds_of(settings(documents)["gpu_worker.conf"]["drain-timeout"])
             self.assertEqual(seconds_of(options["--drain-timeout"]), drain)
 
