@@ -193,6 +193,7 @@ class Test:
         time.sleep(0.2)
         first = [self.services.metric("gpu_worker", name) for name in names]
         time.sleep(self.services.arguments.stop_seconds)
+        eventually(lambda: self.services.metric("gpu_worker", names[0]) > first[0], "a step is over")
         last = [self.services.metric("gpu_worker", name) for name in names]
         check(client.poll() is None, "eight streams ended before they were measured")
         _, err = client.communicate(timeout=300)
