@@ -34,7 +34,8 @@ MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
               input.on_gpu ? PlannableGpuBytes(input.memory_bytes) : size_t{input.memory_bytes},
           .owns_memory = input.on_gpu,
           .dense_kv_bytes = input.dense_kv_bytes,
-          .block_cache_bytes = input.block_cache_bytes};
+          .block_cache_bytes = input.block_cache_bytes,
+          .preemption = true};
 }
 
 // A plan under which one request of `context` tokens runs, with a policy that keeps all of it.

@@ -133,7 +133,8 @@ REQUESTS = Panel(
     COUNT,
     ((f"sum({worker('retroinfer_requests_running')})", "running"),
      (f"sum({worker('retroinfer_requests_waiting')})", "waiting"),
-     (f"sum({worker('retroinfer_requests_waiting_for_prefill')})", "running, waiting for prefill")))
+     (f"sum({worker('retroinfer_requests_waiting_for_prefill')})", "running, waiting for prefill"),
+     (f"sum({worker('retroinfer_requests_suspended')})", "running, stepped aside")))
 ENDED = Panel(
     "Requests that ended",
     "By reason: stop and length are answers; cancelled by the caller; deadline of the caller; error of "
@@ -450,6 +451,15 @@ CACHE = Dashboard(
                ((total_rate(worker("retroinfer_decode_steps_total")), "steps"),
                 (total_rate(worker("retroinfer_decode_graphs_launched_total")), "as one graph"),
                 (total_rate(worker("retroinfer_decode_graphs_recorded_total")), "graphs recorded"))),
+         Panel("Requests that step aside",
+               "For others of a higher priority that wait for a place or for memory; and that come back.",
+               PER_SECOND,
+               ((total_rate(worker("retroinfer_preemptions_total")), "step aside"),
+                (total_rate(worker("retroinfer_resumptions_total")), "come back"))),
+         Panel("KV of requests that have stepped aside",
+               "Memory of the host (--suspended-kv-bytes). While it is full nobody else steps aside.",
+               BYTES,
+               ((f"sum({worker('retroinfer_suspended_kv_bytes')})", "in use"),)),
          Panel("Engine's thread",
                "Share of its time in which it works, rather than waits for the device or for requests. "
                "Near 100 % it holds up the device.",

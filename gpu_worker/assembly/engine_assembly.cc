@@ -60,6 +60,10 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                                            .meta_blocks = plan.meta_blocks,
                                                            .max_sequences = MaxSequences(plan),
                                                            .max_model_len = plan.max_model_len}));
+  if (plan.suspended_blocks > 0) {
+    ASSIGN_OR_RETURN(parts.suspended,
+                     SuspendedKv::Create(device, compute, *parts.memory, plan.suspended_blocks));
+  }
   ASSIGN_OR_RETURN(parts.cache, BlockCache::Create(device, ops.block_cache(), compute,
                                                    {.num_slots = plan.num_slots,
                                                     .num_transient = plan.num_transient_slots,

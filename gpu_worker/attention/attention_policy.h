@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/device/device.h"
 #include "gpu_worker/ops/attention/layer_kv.h"
 #include "gpu_worker/ops/attention/prefill_attention.h"
 #include "gpu_worker/ops/matrix.h"
@@ -89,9 +90,22 @@ class AttentionPolicy {
   // Counts the new tokens: num_tokens grows by one for each row.
   virtual absl::Status EndStep() = 0;
 
+  // A sequence that decodes can step aside: its blocks go to others, and what they held is kept
+  // elsewhere (suspended_kv.h). It keeps its extents, takes part in no step, and comes back in
+  // other blocks, from which it attends as it would have.
+  //
+  // Whether it can now: nothing in the background works for it.
+  virtual absl::StatusOr<bool> CanStepAside(const SequenceKv& /*sequence*/) { return true; }
+  virtual void StepAside(SequenceKv& /*sequence*/) {}
+  // Its dense blocks and their table have been written on `stream`. Enqueues there what else the
+  // device needs of it.
+  virtual absl::Status ComeBack(SequenceKv& /*sequence*/, Stream& /*stream*/) {
+    return absl::OkStatus();
+  }
+
   // Whether everything in the background and on the device has let go of the sequence, so that its
   // blocks and extents may be reused. Polled between steps until true; the sequence takes part in
-  // no step any more.
+  // no step any more. It may have stepped aside.
   virtual absl::StatusOr<bool> Release(SequenceKv& sequence) = 0;
 
   // KV bytes that the last step read, all layers, and what full attention would have read.

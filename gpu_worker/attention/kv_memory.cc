@@ -86,6 +86,15 @@ void KvMemory::UnshareIndexes(SequenceKv& sequence) {
   sequence.num_shared_indexes = 0;
 }
 
+int32_t KvMemory::OwnMetaBlocks(const SequenceKv& sequence) const {
+  size_t own = sequence.meta_blocks.size();
+  for (size_t i = 0; i < sequence.num_shared_indexes; ++i) {
+    const SharedIndex& index = shared_indexes_.at(sequence.extents[i].id);
+    if (index.users > 1) own -= index.blocks.size();
+  }
+  return static_cast<int32_t>(own);
+}
+
 bool KvMemory::TakeIndexLayer(const Extent& extent, uint32_t layer) {
   const auto found = shared_indexes_.find(extent.id);
   if (found == shared_indexes_.end()) return true;

@@ -117,25 +117,27 @@ absl::Status SequenceSegments::BackgroundWaitsForCompute() {
   return parts_.builder->background().Wait(*computed_);
 }
 
-absl::Status SequenceSegments::LoadCachedIndexes(const SequenceKv& sequence, const State& state,
-                                                 uint32_t layer) {
+// Of the leading segments; `shares`: where nobody did for the blocks that it shares with others.
+absl::Status SequenceSegments::LoadIndexes(Stream& stream, const SequenceKv& sequence,
+                                           const State& state, size_t num_segments, bool shares,
+                                           uint32_t layer) {
   const DeviceSpan<const MetaBlockId> blocks = parts_.memory->tables().Meta(sequence.table_row);
   const size_t page_bytes = parts_.memory->meta_pool().geometry.page_bytes();
   size_t first_block = 0;
-  for (size_t i = 0; i < sequence.num_cached_segments; ++i) {
+  for (size_t i = 0; i < num_segments; ++i) {
     const Extent& extent = sequence.extents[i];
     const uint32_t num_tokens = state.plan[i].num_tokens;
     const auto num_blocks = static_cast<size_t>(MetaBlocksOf(num_tokens));
     const size_t first = std::exchange(first_block, first_block + num_blocks);
-    if (!parts_.memory->TakeIndexLayer(extent, layer)) continue;
+    if (shares && !parts_.memory->TakeIndexLayer(extent, layer)) continue;
     RETURN_IF_ERROR(parts_.ops->LoadSegmentIndex(
-        *parts_.stream, {.extent = parts_.cache->device_arena().subspan(
-                             extent.first_page * page_bytes, extent.num_pages * page_bytes),
-                         .extent_first_page = extent.first_page,
-                         .num_tokens = num_tokens,
-                         .layer = layer,
-                         .pool = parts_.memory->meta_pool(),
-                         .meta_blocks = blocks.subspan(first, num_blocks)}));
+        stream, {.extent = parts_.cache->device_arena().subspan(extent.first_page * page_bytes,
+                                                                extent.num_pages * page_bytes),
+                 .extent_first_page = extent.first_page,
+                 .num_tokens = num_tokens,
+                 .layer = layer,
+                 .pool = parts_.memory->meta_pool(),
+                 .meta_blocks = blocks.subspan(first, num_blocks)}));
   }
   return absl::OkStatus();
 }
@@ -144,7 +146,8 @@ absl::Status SequenceSegments::TakeLayer(const SequenceKv& sequence, uint32_t la
                                          const LayerKv& kv) {
   State& state = *states_.at(sequence.sequence_id);
   const bool is_last = layer + 1 == num_layers();
-  RETURN_IF_ERROR(LoadCachedIndexes(sequence, state, layer));
+  RETURN_IF_ERROR(
+      LoadIndexes(*parts_.stream, sequence, state, sequence.num_cached_segments, true, layer));
   const auto to_build = std::span(state.tickets).subspan(sequence.num_cached_segments);
   if (to_build.empty()) {
     state.is_sealed = is_last;
@@ -285,6 +288,32 @@ bool SequenceSegments::AnyGoesLive(int64_t prompt_tokens, int64_t total_tokens) 
   return !plan.empty() && plan.back().live_at > prompt_tokens;
 }
 
+// --- Aside
+
+absl::StatusOr<bool> SequenceSegments::CanStepAside(const SequenceKv& sequence) {
+  return PollBuilt(sequence, *states_.at(sequence.sequence_id));
+}
+
+void SequenceSegments::StepAside(const SequenceKv& sequence) {
+  State& state = *states_.at(sequence.sequence_id);
+  state.is_aside = true;
+  ReleasePages(sequence, state);
+}
+
+// Segments that are built and not live yet are read, too: their tokens are still in the window. All
+// are read into blocks of its own: those that others share are written on another stream.
+absl::Status SequenceSegments::ComeBack(const SequenceKv& sequence, Stream& stream) {
+  State& state = *states_.at(sequence.sequence_id);
+  state.is_aside = false;
+  for (const Extent& extent : sequence.extents) ++extent_users_[extent.id];
+  RETURN_IF_ERROR(
+      parts_.memory->tables().WriteMeta(stream, sequence.table_row, sequence.meta_blocks));
+  for (uint32_t layer = 0; layer < num_layers(); ++layer) {
+    RETURN_IF_ERROR(LoadIndexes(stream, sequence, state, state.tickets.size(), false, layer));
+  }
+  return absl::OkStatus();
+}
+
 // --- The end of a sequence
 
 // Pages that this sequence, or one that used the same segment and ended before, may have brought
@@ -322,7 +351,7 @@ absl::StatusOr<bool> SequenceSegments::Release(const SequenceKv& sequence) {
       if (state.is_built[i]) continue;
       state.fill_end = std::max(state.fill_end, parts_.cache->EndFill(state.fills[i], 0, 0));
     }
-    ReleasePages(sequence, state);
+    if (!state.is_aside) ReleasePages(sequence, state);
   }
   // Tickets are done in order.
   if (!state.page_releases.empty() && !parts_.cache->ReleaseDone(state.page_releases.back())) {

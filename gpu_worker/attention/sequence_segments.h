@@ -79,6 +79,12 @@ class SequenceSegments {
   // sequence's dense blocks changed places.
   absl::StatusOr<bool> BeginStep(SequenceKv& sequence);
 
+  // As AttentionPolicy::CanStepAside, StepAside and ComeBack: pages leave the block cache unless
+  // others use them; the index of every segment is read back from the arena.
+  absl::StatusOr<bool> CanStepAside(const SequenceKv& sequence);
+  void StepAside(const SequenceKv& sequence);
+  absl::Status ComeBack(const SequenceKv& sequence, Stream& stream);
+
   // As AttentionPolicy::Release.
   absl::StatusOr<bool> Release(const SequenceKv& sequence);
 
@@ -101,6 +107,7 @@ class SequenceSegments {
     std::unique_ptr<Event> released;              // background work at the time of Release
     bool is_sealed = false;                       // the prompt's segments
     bool is_unshared = false;                     // no more counted among the users of its extents
+    bool is_aside = false;                        // nor while it is this
     BlockCache::EndedFill fill_end = 0;           // of segments that were never built
     std::vector<BlockCache::ReleaseTicket> page_releases;  // of segments nobody uses any more
   };
@@ -110,7 +117,8 @@ class SequenceSegments {
 
   uint32_t num_layers() const { return parts_.memory->sizes().geometry.num_layers; }
   absl::Status OpenNext(const SequenceKv& sequence, State& state);
-  absl::Status LoadCachedIndexes(const SequenceKv& sequence, const State& state, uint32_t layer);
+  absl::Status LoadIndexes(Stream& stream, const SequenceKv& sequence, const State& state,
+                           size_t num_segments, bool shares, uint32_t layer);
   absl::StatusOr<bool> PollBuilt(const SequenceKv& sequence, State& state);
   absl::Status BuildDue(const SequenceKv& sequence, State& state);
   absl::StatusOr<bool> GoLive(SequenceKv& sequence, State& state);

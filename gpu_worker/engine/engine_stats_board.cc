@@ -26,6 +26,8 @@ constexpr uint64_t EngineStats::*kCounters[] = {&EngineStats::prompt_tokens,
                                                 &EngineStats::arena_bytes_out,
                                                 &EngineStats::segments_built,
                                                 &EngineStats::segments_late,
+                                                &EngineStats::preemptions,
+                                                &EngineStats::resumptions,
                                                 &EngineStats::store_reconnects,
                                                 &EngineStats::allocation_failures,
                                                 &EngineStats::decode_steps,
@@ -48,6 +50,10 @@ void EngineStatsBoard::Update(const RequestCounts& requests, int64_t waited_ns) 
   stats.requests_running = requests.running;
   stats.requests_waiting = requests.waiting;
   stats.requests_waiting_for_prefill = requests.waiting_for_prefill;
+  stats.requests_suspended = requests.suspended;
+  if (sources_.suspended != nullptr) {
+    stats.suspended_kv_bytes = static_cast<int64_t>(sources_.suspended->bytes_in_use());
+  }
   stats.oldest_waiting = requests.oldest_waiting;
   stats.dense_blocks_used = sources_.memory->dense_blocks().num_used();
   stats.dense_blocks_total = sources_.memory->dense_blocks().total();

@@ -113,6 +113,7 @@ struct GenerationResult {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
   int64_t completion_tokens = 0;
+  int32_t num_suspensions = 0;  // times that it stepped aside for others
   uint64_t seed = 0;
   absl::Duration queue_time;
   absl::Duration prefill_time;

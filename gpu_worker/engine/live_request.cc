@@ -13,6 +13,7 @@ RequestCounts CountRequests(const LiveRequests& live) {
     if (request->state == RequestState::kEnding) continue;
     const bool is_admitted =
         request->state != RequestState::kWaiting && request->state != RequestState::kReserving;
+    counts.suspended += request->copy.has_value() ? 1 : 0;
     const bool has_begun = request->prefill_begun != absl::Time();
     (is_admitted ? counts.running : counts.waiting) += 1;
     if (has_begun) continue;
@@ -34,6 +35,7 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
       .prompt_tokens = static_cast<int64_t>(live.request.prompt.size()),
       .cached_tokens = live.kv.cached_tokens(),
       .completion_tokens = live.num_generated,
+      .num_suspensions = live.num_suspensions,
       .seed = live.request.sampling.seed,
       .queue_time = (began ? live.prefill_begun : now) - live.submitted,
       .prefill_time =

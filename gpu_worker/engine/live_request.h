@@ -8,6 +8,7 @@
 
 #include "absl/time/time.h"
 #include "gpu_worker/attention/attention_policy.h"
+#include "gpu_worker/attention/suspended_kv.h"
 #include "gpu_worker/engine/forced_tokens.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
@@ -21,6 +22,9 @@ enum class RequestState {
   kPrefill,    // has all it needs; waits for its prompt to be read, or is in a lane
   kIndexing,   // prompt computed, first token out; its last segments are being built
   kDecoding,   // takes part in decode steps
+  kLeaving,    // steps aside: its KV is being copied out of the blocks that it still holds
+  kSuspended,  // has stepped aside: its KV is in host memory and in the arena
+  kReturning,  // has blocks again, into which its KV is being copied
   kEnding,     // finished towards the client; background work may still hold its memory
 };
 
@@ -59,6 +63,11 @@ struct LiveRequest {
     return std::ssize(request.prompt) - 1 - prompt_rows_measured;
   }
 
+  std::optional<SuspendedKv::Copy> copy;  // while it is aside
+  int32_t num_suspensions = 0;            // so far
+  absl::Time resident_since;              // when it began to decode or came back last
+  absl::Time suspended_since;             // when it stepped aside last
+
   absl::Time submitted;
   absl::Time prefill_begun;
   absl::Time first_token = absl::InfiniteFuture();
@@ -76,6 +85,7 @@ struct RequestCounts {
   int64_t running = 0;                                 // admitted
   int64_t waiting = 0;                                 // not yet
   int64_t waiting_for_prefill = 0;                     // of those that run: not begun
+  int64_t suspended = 0;                               // of those that run: stepped aside
   absl::Time oldest_waiting = absl::InfiniteFuture();  // when the oldest of either was submitted
 };
 RequestCounts CountRequests(const LiveRequests& live);

@@ -42,6 +42,7 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
               .memory = parts_.memory.get(),
               .cache = parts_.cache.get(),
               .store = parts_.store,
+              .suspended = parts_.suspended.get(),
               .segments = parts_.segments.get()}) {
   const MemoryPlan& plan = options.plan;
   limits_ = {.max_model_len = plan.OfRequests(plan.max_model_len),
@@ -84,7 +85,8 @@ absl::Status LocalEngine::CreateWorkspaces() {
       SchedulerOptions{.num_layers = plan.geometry.num_layers,
                        .max_rows = options_.prefill_rows,
                        .max_batch = plan.max_batch,
-                       .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target)});
+                       .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target),
+                       .preempts = parts_.suspended != nullptr});
   ASSIGN_OR_RETURN(clock_, WorkClock::Create(*parts_.device, *parts_.stream, scheduler_->costs()));
   batch_.reserve(static_cast<size_t>(plan.max_batch));
   return absl::OkStatus();
@@ -174,8 +176,9 @@ bool LocalEngine::RunOnce() {
   }
   EndLateRequests();
   bool worked = PollIndexing();
+  worked |= PollCopies();
   Observe();
-  const StepPlan plan = scheduler_->Plan(input_);
+  StepPlan plan = scheduler_->Plan(input_);
   if (!plan.empty()) {
     if (options_.on_plan) options_.on_plan(input_, plan);
     CarryOut(plan);
@@ -291,7 +294,11 @@ bool LocalEngine::PollEnding() {
       ++it;
       continue;
     }
-    if (live.kv.table_row >= 0) {
+    if (!EndCopy(live)) {
+      ++it;
+      continue;
+    }
+    if (live.kv.table_row >= 0 || live.num_suspensions > 0) {
       const absl::StatusOr<bool> released = live.policy->Release(live.kv);
       if (!released.ok()) {
         spdlog::error("release of sequence {}: {}", live.kv.sequence_id,
@@ -318,7 +325,8 @@ bool LocalEngine::PollEnding() {
 void LocalEngine::TendBackground(bool worked) {
   const absl::Time now = absl::Now();
   const bool urgent = std::any_of(live_.begin(), live_.end(), [&](const auto& live) {
-    if (live->progressed == absl::Time()) return false;  // has nothing in the background
+    // Without anything in the background.
+    if (live->progressed == absl::Time() || live->copy.has_value()) return false;
     const bool is_waited_for = live->state != RequestState::kEnding;
     return !worked || (is_waited_for && now - live->progressed > kBackgroundPatience);
   });

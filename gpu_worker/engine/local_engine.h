@@ -23,6 +23,7 @@
 #include "gpu_worker/attention/policy_table.h"
 #include "gpu_worker/attention/prompt_only_policy.h"
 #include "gpu_worker/attention/sequence_segments.h"
+#include "gpu_worker/attention/suspended_kv.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/engine_stats_board.h"
@@ -52,8 +53,8 @@ struct LocalEngineOptions {
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;
   // Called by the loop, on its thread, with what it was told and each plan that is not empty,
-  // before that is carried out; may be empty.
-  std::function<void(const SchedulerInput&, const StepPlan&)> on_plan;
+  // before that is carried out; may be empty. May let further requests step aside.
+  std::function<void(const SchedulerInput&, StepPlan&)> on_plan;
 };
 
 // What the engine runs on. Plain pointers are not owned.
@@ -65,6 +66,7 @@ struct EngineParts {
   const Tokenizer* tokenizer = nullptr;
   SegmentStore* store = nullptr;
   std::unique_ptr<KvMemory> memory;
+  std::unique_ptr<SuspendedKv> suspended;  // null: nobody steps aside
   std::unique_ptr<BlockCache> cache;
   std::unique_ptr<SequenceSegments> segments;
   std::shared_ptr<void> decoration;  // what decorated policies need
@@ -118,6 +120,7 @@ class LocalEngine final : public Engine {
   void TellExpectedWait();
   bool Describe(LiveRequest& live, RequestDescription& description);
   void CompareReady();
+  bool DescribeSuspension(LiveRequest& live, RequestDescription& description);
   void DescribeLane(const PrefillLane& lane, LaneDescription& description);
   bool PollIndexing();
 
@@ -130,6 +133,12 @@ class LocalEngine final : public Engine {
   void EndGroup(PrefillLane& lane, const absl::Status& status);
   void RunDecodeStep(const StepPlan& plan);
   void EndBatch(const absl::Status& status);
+
+  // Stepping aside.
+  void Suspend(uint64_t id);
+  void Resume(uint64_t id);
+  bool PollCopies();
+  bool EndCopy(LiveRequest& live);
 
   // Measuring.
   absl::StatusOr<std::vector<OutputToken>> SampleFirsts(std::span<LiveRequest* const> members);

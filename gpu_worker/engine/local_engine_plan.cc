@@ -26,6 +26,12 @@ RequestPhase PhaseOf(const LiveRequest& live) {
       return live.is_in_lane ? RequestPhase::kReading : RequestPhase::kReady;
     case RequestState::kIndexing:
       return RequestPhase::kSettling;
+    case RequestState::kLeaving:
+      return RequestPhase::kLeaving;
+    case RequestState::kSuspended:
+      return RequestPhase::kSuspended;
+    case RequestState::kReturning:
+      return RequestPhase::kReturning;
     case RequestState::kDecoding:
     case RequestState::kEnding:
       return RequestPhase::kDecoding;
@@ -55,6 +61,7 @@ void LocalEngine::Observe() {
   input_.free_dense_blocks = parts_.memory->dense_blocks().num_free();
   input_.free_meta_blocks = parts_.memory->meta_blocks().num_free();
   input_.free_table_rows = parts_.memory->table_rows().num_free();
+  input_.free_suspended_blocks = parts_.suspended == nullptr ? 0 : parts_.suspended->num_free();
   input_.seconds_in_flight = clock_->seconds_in_flight();
   input_.free_passes = static_cast<int64_t>(clock_->free());
   input_.weights.assign(tenants_.weights().begin(), tenants_.weights().end());
@@ -91,11 +98,17 @@ bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
                  .has_more_parts = part.end < live.kv.prompt_tokens};
   description.asks_store =
       description.wants_extents || (!live.kv.prefix.names.empty() && parts_.store->attached());
-  description.arena_is_full = live.arena_was_full && live.releases_when_asked == num_releases_;
+  description.arena_is_full = live.state == RequestState::kWaiting && live.arena_was_full &&
+                              live.releases_when_asked == num_releases_;
+  description.suspended_since = ToSeconds(live.suspended_since);
+  if (live.state == RequestState::kLeaving) {
+    description.meta_blocks = parts_.memory->OwnMetaBlocks(live.kv);
+  }
   if (live.state != RequestState::kDecoding) return true;
   if (live.forced.has_value()) {
     description.more_rows = std::min(live.forced->left(), live.policy->RowsTogether(live.kv)) - 1;
   }
+  if (parts_.suspended != nullptr && !DescribeSuspension(live, description)) return false;
   const absl::StatusOr<bool> ready = live.policy->ReadyForStep(live.kv);
   if (!ready.ok()) {
     End(live, FinishReason::kError, ready.status());
@@ -118,6 +131,22 @@ void LocalEngine::CompareReady() {
     live->common_with = first.kv.sequence_id;
     live->common_tokens = CommonTokens(live->request.prompt, first.request.prompt);
   }
+}
+
+// What it would take to let a decoding request step aside. Returns false if it ended instead.
+bool LocalEngine::DescribeSuspension(LiveRequest& live, RequestDescription& description) {
+  const absl::StatusOr<bool> can_suspend = live.policy->CanStepAside(live.kv);
+  if (!can_suspend.ok()) {
+    End(live, FinishReason::kError, can_suspend.status());
+    return false;
+  }
+  description.can_suspend = *can_suspend;
+  description.meta_blocks = parts_.memory->OwnMetaBlocks(live.kv);
+  description.suspended_blocks = SuspendedKv::BlocksOf(live.kv);
+  description.num_suspensions = live.num_suspensions;
+  description.resident_since = ToSeconds(live.resident_since);
+  description.tokens_left = live.request.sampling.max_tokens - live.num_generated;
+  return true;
 }
 
 void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& description) {
@@ -154,6 +183,7 @@ bool LocalEngine::PollIndexing() {
     } else if (*done) {
       for (const auto& lane : lanes_) lane->Leave(live->kv);
       live->state = RequestState::kDecoding;
+      live->resident_since = absl::Now();
       if (live->takes_only_cached && live->asked_store) {
         parts_.store->Release(live->kv.sequence_id);
         ++num_releases_;
@@ -168,6 +198,8 @@ bool LocalEngine::PollIndexing() {
 // --- What it plans
 
 void LocalEngine::CarryOut(const StepPlan& plan) {
+  for (const uint64_t id : plan.suspend) Suspend(id);
+  for (const uint64_t id : plan.resume) Resume(id);
   for (const uint64_t id : plan.admit) Reserve(*Find(id));
   for (const StepPlan::Group& group : plan.begin) BeginGroup(group);
   for (const StepPlan::Pass& pass : plan.passes) RunPass(pass);

@@ -1,6 +1,7 @@
 #include "gpu_worker/engine/memory_plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -76,6 +77,20 @@ DenseDemand DenseDemandOf(const MemoryPlanInput& input) {
   return {.least = least,
           .wanted = wanted,
           .most = std::max<int64_t>(wanted, input.max_batch * context)};
+}
+
+// Dense blocks of requests that step aside, all together. On a CPU they are in the same memory as
+// all else, of which they get what is left.
+int32_t SuspendedBlocks(const MemoryPlanInput& input, const MemoryPlan& plan) {
+  if (!input.preemption) return 0;
+  const size_t block_bytes = DensePoolView::BlockBytes(input.geometry);
+  const int64_t short_context = std::min(input.dense_below, input.max_model_len);
+  const int64_t wanted = std::max<int64_t>(input.max_batch * kWaveWindowBlocks,
+                                           1 + CeilDiv(short_context, kDenseBlockTokens));
+  size_t blocks = static_cast<size_t>(std::min<int64_t>(wanted, plan.dense_blocks));
+  if (input.suspended_kv_bytes != 0) blocks = input.suspended_kv_bytes / block_bytes;
+  if (!input.owns_memory) blocks = std::min(blocks, plan.unused_bytes / block_bytes);
+  return static_cast<int32_t>(std::min<size_t>(blocks, std::numeric_limits<int32_t>::max()));
 }
 
 // How many slots are of use.
@@ -156,12 +171,20 @@ size_t MemoryPlan::total_bytes() const {
   return weight_bytes + activation_bytes + dense_bytes() + meta_bytes() + block_cache_bytes();
 }
 
+size_t MemoryPlan::suspended_bytes() const {
+  return static_cast<size_t>(suspended_blocks) * DensePoolView::BlockBytes(geometry);
+}
+
 std::string MemoryPlan::ToString() const {
-  std::string text = absl::StrCat(
-      "weights ", Gib(weight_bytes), ", activations ", Gib(activation_bytes), ", dense KV ",
-      Gib(dense_bytes()), " (", dense_blocks, " blocks), index ", Gib(meta_bytes()), " (",
-      meta_blocks, " blocks), block cache ", Gib(block_cache_bytes()), " (", num_slots,
-      " slots), not used ", Gib(unused_bytes), "\nKV capacity: ");
+  std::string text = absl::StrCat("weights ", Gib(weight_bytes), ", activations ",
+                                  Gib(activation_bytes), ", dense KV ", Gib(dense_bytes()), " (",
+                                  dense_blocks, " blocks), index ", Gib(meta_bytes()), " (",
+                                  meta_blocks, " blocks), block cache ", Gib(block_cache_bytes()),
+                                  " (", num_slots, " slots), not used ", Gib(unused_bytes));
+  if (suspended_blocks > 0) {
+    absl::StrAppend(&text, "; host memory for requests that step aside ", Gib(suspended_bytes()));
+  }
+  absl::StrAppend(&text, "\nKV capacity: ");
   for (size_t i = kNumPolicies; i-- > 0;) {
     const auto kind = static_cast<PolicyKind>(i);
     const bool is_first = i + 1 == kNumPolicies;
@@ -215,6 +238,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   }
   Split(input, demand, input.available_bytes - fixed, plan);
   plan.unused_bytes = input.available_bytes - plan.total_bytes();
+  plan.suspended_blocks = SuspendedBlocks(input, plan);
+  if (!input.owns_memory) plan.unused_bytes -= plan.suspended_bytes();
   plan.capacity_tokens =
       CapacitiesOf({.max_model_len = input.max_model_len,
                     .max_whole_len = plan.synthetic_tokens + plan.long_lane_tokens,

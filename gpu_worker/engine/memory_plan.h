@@ -34,8 +34,10 @@ struct MemoryPlanInput {
   // Nobody else has a use for what is left of that; else it is left to the page cache and the rest
   // of the machine.
   bool owns_memory = false;
-  size_t dense_kv_bytes = 0;     // 0: chosen
-  size_t block_cache_bytes = 0;  // of slots; 0: chosen
+  size_t dense_kv_bytes = 0;      // 0: chosen
+  size_t block_cache_bytes = 0;   // of slots; 0: chosen
+  bool preemption = false;        // requests may step aside for others
+  size_t suspended_kv_bytes = 0;  // of the host's memory, for their KV; 0: chosen
 };
 
 struct MemoryPlan {
@@ -54,6 +56,9 @@ struct MemoryPlan {
   int32_t max_batch = 0;
   PolicyCapacities capacity_tokens;  // largest context of each policy
   size_t unused_bytes = 0;           // of what was available
+  // Of the host, which is beside all that where owns_memory: as many dense blocks of requests that
+  // step aside.
+  int32_t suspended_blocks = 0;
 
   // What a context of `tokens` leaves for a request's prompt and output: all but what is synthetic.
   int64_t OfRequests(int64_t tokens) const {
@@ -63,6 +68,7 @@ struct MemoryPlan {
   size_t meta_bytes() const;
   size_t block_cache_bytes() const;  // slots, transient slots, page table and stamps
   size_t total_bytes() const;
+  size_t suspended_bytes() const;  // of the host
   // One line for each purpose and "KV capacity: N tokens".
   std::string ToString() const;
 };
@@ -79,7 +85,8 @@ int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);
 // owns_memory: a sixteenth) of what the weights leave, where they can use that. With owns_memory,
 // slots also get all the rest, up to one for each page of the arena, and dense KV what is left
 // then, up to max_batch contexts of max_model_len. What dense_kv_bytes or block_cache_bytes says
-// holds.
+// holds. With preemption, the host keeps room for the windows of a batch, or for one context of
+// dense_below where that is more; without owns_memory only as far as bytes are not used.
 //
 // Returns RESOURCE_EXHAUSTED, with what is needed, what there is and what to change, if the weights
 // and one sequence do not fit.

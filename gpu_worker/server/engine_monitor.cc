@@ -68,6 +68,9 @@ constexpr CounterField kCounters[] = {
     {"store_reconnects_total", "Times the kv store came back", &EngineStats::store_reconnects},
     {"allocation_failures_total", "Requests that had to wait for arena space",
      &EngineStats::allocation_failures},
+    {"preemptions_total", "Times that a request stepped aside for others",
+     &EngineStats::preemptions},
+    {"resumptions_total", "Times that such a request came back", &EngineStats::resumptions},
 };
 
 struct GaugeField {
@@ -83,6 +86,10 @@ constexpr GaugeField kGauges[] = {
     {"requests_waiting", "Requests in the queue: not admitted", &EngineStats::requests_waiting},
     {"requests_waiting_for_prefill", "Requests that were admitted and whose prefill has not begun",
      &EngineStats::requests_waiting_for_prefill},
+    {"requests_suspended", "Requests that were admitted and have stepped aside for others",
+     &EngineStats::requests_suspended},
+    {"suspended_kv_bytes", "Memory of the host that holds the KV of such requests",
+     &EngineStats::suspended_kv_bytes},
     {"dense_blocks_used", "Dense KV blocks (64 tokens) in use", &EngineStats::dense_blocks_used},
     {"dense_blocks", "Dense KV blocks (64 tokens)", &EngineStats::dense_blocks_total},
     {"meta_blocks_used", "Wave index blocks (64 clusters) in use", &EngineStats::meta_blocks_used},

@@ -92,6 +92,9 @@ std::string DescribeRequest(const RequestSummary& summary) {
         1e3 * Seconds(result.decode_time) / static_cast<double>(result.completion_tokens - 1));
     absl::StrAppendFormat(&line, ", read %.1f%% of the KV", 100 * result.kv_read_ratio);
   }
+  if (result.num_suspensions > 0) {
+    absl::StrAppendFormat(&line, ", stepped aside %d times", result.num_suspensions);
+  }
   absl::StrAppendFormat(&line, ", total %.3f s", Seconds(summary.end_to_end));
   if (!result.status.ok()) absl::StrAppend(&line, ": ", result.status.ToString());
   return line;

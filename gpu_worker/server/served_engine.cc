@@ -293,7 +293,9 @@ absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
       .available_bytes = AvailableBytes(backend_, options_),
       .owns_memory = backend_.owns_memory,
       .dense_kv_bytes = options_.dense_kv_bytes,
-      .block_cache_bytes = options_.block_cache_bytes};
+      .block_cache_bytes = options_.block_cache_bytes,
+      .preemption = options_.preemption == "on",
+      .suspended_kv_bytes = options_.suspended_kv_bytes};
   RETURN_IF_ERROR(input.geometry.Validate());
   RETURN_IF_ERROR(backend_.ops->CheckKvFormat(input.geometry.format));
   return options_.synthetic_context == 0

@@ -153,7 +153,9 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                         .uses_transient_slots = backend_->ops->block_cache().uses_transient_slots(),
                         .available_bytes = size_t{8} << 30,
                         .dense_kv_bytes = options.dense_kv_bytes,
-                        .block_cache_bytes = options.block_cache_bytes}));
+                        .block_cache_bytes = options.block_cache_bytes,
+                        .preemption = options.preemption,
+                        .suspended_kv_bytes = options.suspended_kv_bytes}));
   constexpr int64_t kPrefillRows = 256;
   model_ = OrDie(Transformer::Load(device, *backend_->ops, config, checkpoint,
                                    {.max_prefill_rows = kPrefillRows,

@@ -32,12 +32,14 @@ struct InProcessWorkerOptions {
   size_t arena_bytes = size_t{256} << 20;
   size_t block_cache_bytes = size_t{16} << 20;
   size_t dense_kv_bytes = 0;  // 0: as the plan likes
+  bool preemption = false;
+  size_t suspended_kv_bytes = 0;  // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
   KvFormat kv_format;
   WaveIndexSettings wave_index;
   absl::Duration inter_token_target = absl::Milliseconds(50);
   std::function<void()> on_progress;  // of the engine's loop
-  std::function<void(const SchedulerInput&, const StepPlan&)> on_plan;
+  std::function<void(const SchedulerInput&, StepPlan&)> on_plan;
 };
 
 // What a request gave.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "gpu_worker/engine/scheduler/scheduler.h"
@@ -19,7 +20,8 @@ class Scheduler::Order {
   Order(const Scheduler& scheduler, const SchedulerInput& input)
       : shares_(scheduler.shares()), tentative_(input.weights.size(), 0.0), input_(input) {
     for (const RequestDescription& request : input.requests) {
-      if (request.phase == RequestPhase::kWaiting || request.phase == RequestPhase::kReady) {
+      if (request.phase == RequestPhase::kWaiting || request.phase == RequestPhase::kReady ||
+          request.phase == RequestPhase::kSuspended) {
         PutBack(request, scheduler);
       }
     }
@@ -47,8 +49,13 @@ class Scheduler::Order {
   // It may be chosen again, as what it has become.
   void PutBack(const RequestDescription& request, const Scheduler& scheduler) {
     const double waited = std::max(0.0, input_.now - request.arrival);
-    left_.push_back({&request, scheduler.LevelOf(request.priority, waited),
-                     scheduler.SecondsToRead(request) - kAgeing * waited});
+    const bool is_read = request.phase == RequestPhase::kSuspended;
+    const double left = is_read ? 0 : scheduler.SecondsToRead(request);
+    // What others gave up for it is not for those who only waited longer.
+    const int64_t level = scheduler.HasRoomMade(request, input_.now)
+                              ? std::numeric_limits<int64_t>::min()
+                              : scheduler.LevelOf(request.priority, waited);
+    left_.push_back({&request, level, left - kAgeing * waited});
   }
 
  private:

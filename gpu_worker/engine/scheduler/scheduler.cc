@@ -50,6 +50,7 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
     highest_ = std::min<int64_t>(highest_, request.priority);
   }
   UpdateShares(input);
+  PlanSuspensions(input, plan);
   PlanDecode(input, plan);
   const bool any_free_lane = std::any_of(input.lanes.begin(), input.lanes.end(),
                                          [](const LaneDescription& lane) { return lane.is_free; });
@@ -71,7 +72,7 @@ double Scheduler::ExpectedWait(const SchedulerInput& input) const {
   double context = 0;
   int64_t rows = 0;
   for (const RequestDescription& request : input.requests) {
-    if (request.phase == RequestPhase::kDecoding) {
+    if (request.phase >= RequestPhase::kDecoding) {
       ++rows;
       context += static_cast<double>(request.context);
     } else if (request.phase != RequestPhase::kReading &&
@@ -116,10 +117,15 @@ void Scheduler::UpdateShares(const SchedulerInput& input) {
 
 // --- Decoding
 
-void Scheduler::PlanDecode(const SchedulerInput& input, StepPlan& plan) {
+// Who decodes now.
+std::vector<const RequestDescription*> Scheduler::BatchOf(const SchedulerInput& input,
+                                                          const StepPlan& plan) const {
   std::vector<const RequestDescription*> batch;
   for (const RequestDescription& request : input.requests) {
-    if (request.phase == RequestPhase::kDecoding && request.can_decode) batch.push_back(&request);
+    if (request.phase != RequestPhase::kDecoding || !request.can_decode) continue;
+    const bool leaves =
+        std::find(plan.suspend.begin(), plan.suspend.end(), request.id) != plan.suspend.end();
+    if (!leaves) batch.push_back(&request);
   }
   if (std::ssize(batch) > options_.max_batch) {
     std::stable_sort(batch.begin(), batch.end(), [](const auto* a, const auto* b) {
@@ -127,6 +133,11 @@ void Scheduler::PlanDecode(const SchedulerInput& input, StepPlan& plan) {
     });
     batch.resize(static_cast<size_t>(options_.max_batch));
   }
+  return batch;
+}
+
+void Scheduler::PlanDecode(const SchedulerInput& input, StepPlan& plan) {
+  const std::vector<const RequestDescription*> batch = BatchOf(input, plan);
   for (const RequestDescription* const request : batch) {
     plan.decode.push_back(request->id);
     if (request->goes_live) plan.go_live.push_back(request->id);
@@ -141,7 +152,8 @@ void Scheduler::PlanDecode(const SchedulerInput& input, StepPlan& plan) {
 int64_t Scheduler::PlacesLeft(const SchedulerInput& input) const {
   int64_t places = options_.max_batch;
   for (const RequestDescription& request : input.requests) {
-    places -= request.phase == RequestPhase::kDecoding || request.phase == RequestPhase::kSettling;
+    places -= request.phase == RequestPhase::kDecoding ||
+              request.phase == RequestPhase::kSettling || request.phase == RequestPhase::kReturning;
   }
   for (const LaneDescription& lane : input.lanes) {
     if (SecondsLeft(lane) < kPlaceAhead && lane.layer < options_.num_layers) {
@@ -188,13 +200,41 @@ struct Scheduler::Admission {
   }
 };
 
-// The request that waits for room longest, if it no more lets others pass.
+// The request that others stepped aside for, or the one that waits for room longest, if it no more
+// lets others pass. One that waits for the arena holds no memory against those who have stepped
+// aside: they may hold what it waits for.
 const RequestDescription* Scheduler::Held(const SchedulerInput& input) const {
+  const RequestDescription* held = nullptr;
+  double since = std::numeric_limits<double>::infinity();
+  if (blocked_since_.empty() && made_room_for_.empty()) return held;
+  const bool any_aside =
+      std::any_of(input.requests.begin(), input.requests.end(),
+                  [](const auto& request) { return request.phase == RequestPhase::kSuspended; });
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase != RequestPhase::kWaiting && request.phase != RequestPhase::kSuspended) {
+      continue;
+    }
+    if (request.arena_is_full && any_aside) continue;
+    if (HasRoomMade(request, input.now)) return &request;
+    const auto found = blocked_since_.find(request.id);
+    if (found == blocked_since_.end() || found->second > input.now - kPatience) continue;
+    // Who has stepped aside has waited before.
+    const bool is_aside = request.phase == RequestPhase::kSuspended;
+    const double begun = is_aside ? std::min(request.arrival, found->second) : found->second;
+    if (begun > since) continue;
+    since = begun;
+    held = &request;
+  }
+  return held;
+}
+
+// The one that waits longest for room in the arena, which is kept for it.
+const RequestDescription* Scheduler::HeldForArena(const SchedulerInput& input) const {
   const RequestDescription* held = nullptr;
   double since = input.now - kPatience;
   if (blocked_since_.empty()) return held;
   for (const RequestDescription& request : input.requests) {
-    if (request.phase != RequestPhase::kWaiting) continue;
+    if (request.phase != RequestPhase::kWaiting || !request.arena_is_full) continue;
     const auto found = blocked_since_.find(request.id);
     if (found == blocked_since_.end() || found->second > since) continue;
     since = found->second;
@@ -217,8 +257,10 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPl
     if (request.phase == RequestPhase::kReady) left.Count(request, IsShort(input, request));
   }
   const RequestDescription* held = Held(input);
+  const RequestDescription* const arena_held = HeldForArena(input);
   std::vector<const RequestDescription*> ready;
   const auto may_admit = [&](const RequestDescription& request) {
+    if (request.phase == RequestPhase::kSuspended) return left.short_ones > 0;
     return request.phase == RequestPhase::kWaiting && left.May(request, IsShort(input, request));
   };
   for (int tries = 0; tries < kMaxTries && left.reserving > 0; ++tries) {
@@ -228,7 +270,8 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPl
     });
     if (request == nullptr && is_held) continue;
     if (request == nullptr) break;
-    const bool arena_is_kept = held != nullptr && held->arena_is_full && request->wants_extents;
+    const bool is_aside = request->phase == RequestPhase::kSuspended;  // it has its extents
+    const bool arena_is_kept = arena_held != nullptr && request->wants_extents && !is_aside;
     if (!left.HasRoomFor(*request) || (arena_is_kept && !is_held)) {
       blocked_since_.try_emplace(request->id, input.now);
       if (is_held) left.Take(*request);  // what others must leave
@@ -236,9 +279,14 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPl
     }
     if (is_held) held = nullptr;
     left.Take(*request);
+    blocked_since_.erase(request->id);
+    if (is_aside) {
+      --left.short_ones;
+      plan.resume.push_back(request->id);
+      continue;
+    }
     left.Count(*request, IsShort(input, *request));
     if (request->asks_store) --left.reserving;
-    blocked_since_.erase(request->id);
     plan.admit.push_back(request->id);
     order.Charge(*request);
     // Without a question to the store it can be read at once.

@@ -20,12 +20,16 @@
 //            prompts get; tokens of a continuation that is given share a step as far as places
 //            of the batch are free and the step stays within the target.
 //   places   A place of the batch belongs to a request that decodes or will within kPlaceAhead.
+//   aside    Where preemption is allowed, decoding requests step aside for those of a higher class
+//            that wait for a place or for memory (suspensions.cc), and come back as if they had
+//            newly come, with nothing left to read.
 //
 // Threads: one at a time.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -40,7 +44,8 @@ struct SchedulerOptions {
   int64_t max_rows = 1024;  // of a pass
   int32_t max_batch = 8;    // of decode steps, and of a group
   double inter_token_target =
-      0.05;  // seconds between two tokens of a request, while others are read
+      0.05;               // seconds between two tokens of a request, while others are read
+  bool preempts = false;  // decoding requests step aside for others
 };
 
 class Scheduler {
@@ -50,6 +55,9 @@ class Scheduler {
   static constexpr double kLeastShare = 0.2;
   static constexpr double kPatience = 2;    // seconds
   static constexpr double kPlaceAhead = 1;  // seconds
+  // How often a request steps aside, and how long it stays after the first time.
+  static constexpr int32_t kMaxSuspensions = 16;
+  static constexpr double kLeastStay = 1;  // seconds
 
   explicit Scheduler(const SchedulerOptions& options) : options_(options) {}
 
@@ -89,12 +97,31 @@ class Scheduler {
     int64_t size = 0;           // the most of them
     double gathers_since = -1;  // the first one is ready and waits for others; -1: none
   };
+  struct Room;
 
   int64_t LevelOf(int32_t priority, double waited) const;
   void UpdateShares(const SchedulerInput& input);
+  std::vector<const RequestDescription*> BatchOf(const SchedulerInput& input,
+                                                 const StepPlan& plan) const;
   void PlanDecode(const SchedulerInput& input, StepPlan& plan);
   void PlanAdmissions(const SchedulerInput& input, Order& order, StepPlan& plan);
   const RequestDescription* Held(const SchedulerInput& input) const;
+  const RequestDescription* HeldForArena(const SchedulerInput& input) const;
+
+  void PlanSuspensions(const SchedulerInput& input, StepPlan& plan);
+  Room FreeRoom(const SchedulerInput& input) const;
+  static Room NeedOf(const SchedulerInput& input, const RequestDescription& request);
+  std::vector<const RequestDescription*> WhoWaitsForRoom(
+      const SchedulerInput& input, std::span<const RequestDescription* const> batch) const;
+  bool YieldsTo(const RequestDescription& one, const RequestDescription& other) const;
+  std::vector<const RequestDescription*> WhoYields(std::span<const RequestDescription* const> batch,
+                                                   const RequestDescription& other,
+                                                   double now) const;
+  bool Passes(const RequestDescription& request, const RequestDescription& held, double now) const;
+  bool HasRoomMade(const RequestDescription& request, double now) const;
+  static bool Suspend(std::span<const RequestDescription* const> yielding, Room lacked,
+                      int64_t free_suspended_blocks, StepPlan& plan);
+
   void PlanGroups(const SchedulerInput& input, Order& order, std::vector<LaneDescription>& lanes,
                   StepPlan& plan);
   void UpdateCompany(const SchedulerInput& input);
@@ -118,6 +145,9 @@ class Scheduler {
   TenantShares shares_;
   absl::flat_hash_map<uint64_t, double> blocked_since_;  // requests that found no room, by id
   absl::flat_hash_map<uint64_t, Company> companies_;     // by prefix
+  // Requests that others stepped aside for, by id, and when: what those gave up is theirs for
+  // kPatience.
+  absl::flat_hash_map<uint64_t, double> made_room_for_;
   int64_t highest_ = 0;               // priority of all requests, as Plan() was told
   std::vector<double> lane_seconds_;  // planned for each lane since all of them had work
 };

@@ -146,7 +146,7 @@ void Scheduler::PlanGroups(const SchedulerInput& input, Order& order,
                                     [&](const RequestDescription& request) {
                                       return may_begin(request) && !IsShort(input, request);
                                     });
-  int64_t places = PlacesLeft(input);
+  int64_t places = PlacesLeft(input) - std::ssize(plan.resume);
   for (size_t i = lanes.size(); i-- > 0;) {
     LaneDescription& lane = lanes[i];
     if (!lane.is_free) continue;

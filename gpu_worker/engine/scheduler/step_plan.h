@@ -16,6 +16,9 @@ enum class RequestPhase {
   kReading,    // in a lane
   kSettling,   // read; its last segments are being built
   kDecoding,
+  kLeaving,    // steps aside; what it held comes free without further ado
+  kSuspended,  // has stepped aside; holds nothing on the device
+  kReturning,  // has its device memory again; decodes without further ado
 };
 
 struct RequestDescription {
@@ -32,7 +35,7 @@ struct RequestDescription {
   uint64_t prefix = 0;
   int64_t common_tokens = 0;
   int64_t context = 0;  // tokens with KV
-  // What it reserves when it is admitted.
+  // What it reserves when it is admitted; kDecoding and kLeaving: what comes free without it.
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
   bool wants_extents = false;
@@ -47,6 +50,13 @@ struct RequestDescription {
   double decoding_since = 0;  // kDecoding: seconds; who came first keeps its place
   bool goes_live = false;     // kDecoding: its next segment does, in its next step
   int64_t more_rows = 0;      // kDecoding: further tokens of it that may share that step
+  // What it takes to let it step aside.
+  bool can_suspend = false;      // kDecoding: nothing in the background works for it
+  int32_t suspended_blocks = 0;  // kDecoding: of the host, that would hold its KV
+  int32_t num_suspensions = 0;   // so far
+  double resident_since = 0;     // kDecoding: seconds; since it began to decode or came back last
+  double suspended_since = 0;    // kSuspended: seconds
+  int64_t tokens_left = 0;       // that it may still generate
 };
 
 // Where prompts are read: one group at a time, its rows one after the other, layer by layer.
@@ -91,8 +101,9 @@ struct SchedulerInput {
   int64_t free_dense_blocks = 0;
   int64_t free_meta_blocks = 0;
   int64_t free_table_rows = 0;
-  double seconds_in_flight = 0;  // of passes that the device has yet to finish, estimated
-  int64_t free_passes = 0;       // passes that may be enqueued now
+  int64_t free_suspended_blocks = 0;  // of the host
+  double seconds_in_flight = 0;       // of passes that the device has yet to finish, estimated
+  int64_t free_passes = 0;            // passes that may be enqueued now
 };
 
 struct StepPlan {
@@ -122,8 +133,10 @@ struct StepPlan {
   };
 
   // In the order in which they are carried out.
-  std::vector<uint64_t> admit;  // get their memory
-  std::vector<Group> begin;     // enter a lane
+  std::vector<uint64_t> suspend;  // step aside: what they hold comes free in a while
+  std::vector<uint64_t> resume;   // get their memory again
+  std::vector<uint64_t> admit;    // get their memory
+  std::vector<Group> begin;       // enter a lane
   std::vector<Pass> passes;
   std::vector<Measure> measure;
   // Get one token each, unless they end before: those who decode already, and those whose prompts
@@ -133,11 +146,13 @@ struct StepPlan {
   Work step;                      // what the decode step was taken for
 
   bool empty() const {
-    return admit.empty() && begin.empty() && passes.empty() && measure.empty() && decode.empty();
+    return suspend.empty() && resume.empty() && admit.empty() && begin.empty() && passes.empty() &&
+           measure.empty() && decode.empty();
   }
   friend bool operator==(const StepPlan& a, const StepPlan& b) {
-    return a.admit == b.admit && a.begin == b.begin && a.passes == b.passes &&
-           a.measure == b.measure && a.decode == b.decode && a.go_live == b.go_live;
+    return a.suspend == b.suspend && a.resume == b.resume && a.admit == b.admit &&
+           a.begin == b.begin && a.passes == b.passes && a.measure == b.measure &&
+           a.decode == b.decode && a.go_live == b.go_live;
   }
 };
 

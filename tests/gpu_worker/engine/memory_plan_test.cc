@@ -268,5 +268,29 @@ TEST(MemoryPlanTest, WhatItSaysIsNeededIsEnough) {
   }
 }
 
+TEST(MemoryPlanTest, TheHostKeepsRoomForRequestsThatStepAside) {
+  MemoryPlanInput input = H100();
+  input.owns_memory = true;
+  const auto without = PlanMemory(input);
+  EXPECT_EQ(without->suspended_blocks, 0);
+  input.preemption = true;
+  const auto plan = PlanMemory(input);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  // Windows of 1024 + 64 + 64 tokens and what a prompt leaves.
+  EXPECT_EQ(plan->suspended_blocks, std::max(input.max_batch * 20, 1 + 8192 / 64));
+  EXPECT_EQ(plan->total_bytes(), without->total_bytes()) << "nothing of the device";
+  EXPECT_EQ(plan->unused_bytes, without->unused_bytes);
+  EXPECT_THAT(plan->ToString(), HasSubstr("host memory for requests that step aside"));
+  input.suspended_kv_bytes = plan->suspended_bytes() / 2 + 1;
+  EXPECT_EQ(PlanMemory(input)->suspended_blocks, plan->suspended_blocks / 2);
+  input.suspended_kv_bytes = size_t{64} << 30;
+  EXPECT_EQ(PlanMemory(input)->suspended_bytes(), size_t{64} << 30);
+  // In the same memory.
+  input.owns_memory = false;
+  const auto on_cpu = PlanMemory(input);
+  EXPECT_LE(on_cpu->total_bytes() + on_cpu->suspended_bytes() + on_cpu->unused_bytes,
+            input.available_bytes);
+}
+
 }  // namespace
 }  // namespace retroinfer

@@ -193,6 +193,7 @@ TEST(SchedulerSimulationTest, SharesFollowWeights) {
   SimulatedWorker worker = Worker();
   worker.weights = {1, 2, 4};
   for (uint64_t seed = 1; seed <= 4; ++seed) {
+    worker.options.preempts = seed % 2 == 0;
     std::vector<SimulatedRequest> requests;
     for (uint32_t tenant = 0; tenant < 3; ++tenant) {
       AddFlood(seed + tenant, tenant, size_t{500} << tenant, requests);
@@ -233,6 +234,119 @@ TEST(SchedulerSimulationTest, ATenantThatFloodsHarmsItselfOnly) {
     if (seed > 1) continue;  // it is slow, too
     const SimulationResult before = Before(worker, requests, seed);
     EXPECT_GE(Percentile(FirstTokens(before, of_other), 0.99), 10.0) << "seed " << seed;
+  }
+}
+
+// --- Stepping aside
+
+constexpr int32_t kHigh = 0, kLow = 2;
+
+// Long answers of the low class fill the batch; every few seconds come some of the high class.
+std::vector<SimulatedRequest> BurstsBesideLongAnswers(uint64_t seed) {
+  Arrivals draw(seed);
+  std::vector<SimulatedRequest> requests;
+  for (int i = 0; i < 60; ++i) {
+    requests.push_back({.arrival = draw.Exponential(5),
+                        .prompt_tokens = draw.Uniform(100, 12000),
+                        .output_tokens = draw.Uniform(400, 3000),
+                        .priority = kLow});
+    requests.back().max_tokens = requests.back().output_tokens + draw.Uniform(0, 1000);
+  }
+  for (double now = 10; now < 200; now += 2 + draw.Exponential(5)) {
+    const int64_t size = draw.Uniform(1, 6);
+    for (int64_t i = 0; i < size; ++i) {
+      requests.push_back(draw.Chat(now));
+      requests.back().priority = kHigh;
+    }
+  }
+  SortByArrival(requests);
+  return requests;
+}
+
+bool IsHigh(const SimulatedRequest& request) { return request.priority == kHigh; }
+
+TEST(SchedulerSimulationTest, AHigherClassDoesNotWaitForLongAnswers) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    for (const int64_t dense_blocks : {400, 4096}) {
+      SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dense_blocks << " blocks");
+      SimulatedWorker worker = Worker();
+      worker.dense_blocks = dense_blocks;
+      const std::vector<SimulatedRequest> requests = BurstsBesideLongAnswers(seed);
+      const SimulationResult without = SimulateScheduler(worker, requests, seed);
+      worker.options.preempts = true;
+      const SimulationResult with = SimulateScheduler(worker, requests, seed);
+      ExpectAllEnd(without, seed);
+      ExpectAllEnd(with, seed);
+      EXPECT_LE(Percentile(FirstTokens(with, IsHigh), 0.5), 0.3);
+      EXPECT_LE(Percentile(FirstTokens(with, IsHigh), 0.95), 1.5);
+      EXPECT_GE(Percentile(FirstTokens(without, IsHigh), 0.95), 20.0);
+      EXPECT_LE(with.end, 1.1 * without.end);
+      int64_t suspensions = 0;
+      for (const SimulatedRequest& request : with.requests) {
+        EXPECT_LE(request.suspensions, IsHigh(request) ? 0 : Scheduler::kMaxSuspensions);
+        suspensions += request.suspensions;
+      }
+      EXPECT_GT(suspensions, 0);
+      for (const SimulatedRequest& request : without.requests) EXPECT_EQ(request.suspensions, 0);
+    }
+  }
+}
+
+// Of any class and tenant, with memory for few, on the device and on the host.
+TEST(SchedulerSimulationTest, WhoStepsAsideEndsWhateverComes) {
+  SimulatedWorker worker = Worker();
+  worker.options.preempts = true;
+  worker.weights = {1, 3};
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    for (const bool is_little : {false, true}) {
+      worker.dense_blocks = is_little ? 140 : 600;
+      worker.arena_tokens = is_little ? 124000 : 262144;
+      worker.suspended_blocks = is_little ? 100 : 1024;
+      std::vector<SimulatedRequest> requests = seed % 2 == 0 ? HeavyTails(seed) : Bursts(seed);
+      requests.resize(1500);
+      Arrivals draw(seed);
+      int64_t suspensions = 0;
+      for (SimulatedRequest& request : requests) {
+        request.priority = static_cast<int32_t>(draw.Uniform(0, 3));
+        request.tenant = static_cast<uint32_t>(draw.Uniform(0, 1));
+        if (draw.Uniform(0, 9) == 0) request.output_tokens = draw.Uniform(100, 800);
+        request.max_tokens = std::max(request.max_tokens, request.output_tokens);
+      }
+      const SimulationResult result = SimulateScheduler(worker, requests, seed);
+      ExpectAllEnd(result, seed);
+      for (const SimulatedRequest& request : result.requests) suspensions += request.suspensions;
+      EXPECT_GT(suspensions, 0) << "seed " << seed;
+    }
+  }
+}
+
+// All of one class: what one tenant got too much of is given back.
+TEST(SchedulerSimulationTest, ATenantThatGotFarMoreStepsAside) {
+  SimulatedWorker worker = Worker();
+  worker.weights = {1, 1};
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    Arrivals draw(seed);
+    std::vector<SimulatedRequest> requests;
+    for (int i = 0; i < 8; ++i) {
+      requests.push_back(
+          {.arrival = 0, .prompt_tokens = 500, .output_tokens = 12000, .max_tokens = 12000});
+    }
+    for (double now = 1; now < 60; now += draw.Exponential(2)) {
+      requests.push_back(draw.Chat(now));
+      requests.back().tenant = 1;
+    }
+    const auto of_other = [](const SimulatedRequest& request) { return request.tenant == 1; };
+    worker.options.preempts = false;
+    const SimulationResult without = SimulateScheduler(worker, requests, seed);
+    worker.options.preempts = true;
+    const SimulationResult with = SimulateScheduler(worker, requests, seed);
+    ExpectAllEnd(with, seed);
+    EXPECT_GE(Percentile(FirstTokens(without, of_other), 0.5), 30.0) << "seed " << seed;
+    EXPECT_LE(Percentile(FirstTokens(with, of_other), 0.5), 10.0) << "seed " << seed;
+    EXPECT_LE(with.end, 1.05 * without.end) << "seed " << seed;
+    for (const SimulatedRequest& request : with.requests) {
+      EXPECT_LE(request.suspensions, of_other(request) ? 0 : Scheduler::kMaxSuspensions);
+    }
   }
 }
 

@@ -12,6 +12,7 @@ namespace {
 
 constexpr double kStoreSeconds = 1e-3;   // until the store answers
 constexpr double kSettleSeconds = 0.02;  // of the last segments of a prompt
+constexpr double kCopySeconds = 2e-4;    // of a dense block, to the host or back
 constexpr double kRoundSeconds = 1e-4;   // of the engine itself
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -97,9 +98,30 @@ class Simulation {
         }
       } else if (request.phase == RequestPhase::kSettling) {
         LeaveLane(request.id);
-        request.phase = RequestPhase::kDecoding;
-        request.can_decode = true;
+        BeginDecoding(request);
+      } else if (request.phase == RequestPhase::kLeaving) {
+        FreeDense(request);
+        request.phase = RequestPhase::kSuspended;
+      } else if (request.phase == RequestPhase::kReturning) {
+        suspended_used_ -= request.suspended_blocks;
+        BeginDecoding(request);
       }
+    }
+  }
+
+  void BeginDecoding(RequestDescription& request) {
+    request.phase = RequestPhase::kDecoding;
+    request.can_decode = true;
+    request.can_suspend = true;
+    request.resident_since = now_;
+    request.suspended_blocks = request.dense_blocks;
+  }
+
+  // Now and then a segment is being built.
+  void BuildInBackground() {
+    for (RequestDescription& request : Live()) {
+      request.can_suspend = request.phase == RequestPhase::kDecoding &&
+                            (!request.wants_extents || random_() % 4 != 0);
     }
   }
 
@@ -135,8 +157,12 @@ class Simulation {
     input_.free_dense_blocks = worker_.dense_blocks - dense_used_;
     input_.free_meta_blocks = 1 << 20;
     input_.free_table_rows = 2 * worker_.options.max_batch + 2 - rows_used_;
+    if (worker_.options.preempts) BuildInBackground();
+    input_.free_suspended_blocks = worker_.suspended_blocks - suspended_used_;
     const StepPlan plan = planner_(input_);
     ++result_.rounds;
+    for (const uint64_t id : plan.suspend) Suspend(id);
+    for (const uint64_t id : plan.resume) Resume(id);
     for (const uint64_t id : plan.admit) Admit(id);
     for (const StepPlan::Group& group : plan.begin) Begin(group);
     for (const StepPlan::Pass& pass : plan.passes) Pass(pass);
@@ -171,13 +197,41 @@ class Simulation {
     now_ = std::max(now_, next);
   }
 
+  void Suspend(uint64_t id) {
+    RequestDescription* const request = Find(id);
+    if (request == nullptr || request->phase != RequestPhase::kDecoding || !request->can_suspend) {
+      return Break("one steps aside that cannot");
+    }
+    suspended_used_ += request->suspended_blocks;
+    if (suspended_used_ > worker_.suspended_blocks) Break("too much memory of the host");
+    request->phase = RequestPhase::kLeaving;
+    request->suspended_since = now_;
+    ++result_.requests[id].suspensions;
+    ++request->num_suspensions;
+    waits_until_[id] = now_ + kCopySeconds * request->suspended_blocks;
+  }
+
+  void Resume(uint64_t id) {
+    RequestDescription* const request = Find(id);
+    if (request == nullptr || request->phase != RequestPhase::kSuspended) {
+      return Break("one comes back that was not away");
+    }
+    TakeDense(*request);
+    request->phase = RequestPhase::kReturning;
+    waits_until_[id] = now_ + kCopySeconds * request->suspended_blocks;
+  }
+
+  void TakeDense(const RequestDescription& request) {
+    dense_used_ += request.dense_blocks;
+    if (dense_used_ > worker_.dense_blocks) Break("too many dense blocks");
+    if (++rows_used_ > 2 * worker_.options.max_batch + 2) Break("too many rows");
+  }
+
   void Admit(uint64_t id) {
     RequestDescription* const request = Find(id);
     if (request == nullptr || request->phase != RequestPhase::kWaiting)
       return Break("admitted twice");
-    dense_used_ += request->dense_blocks;
-    if (dense_used_ > worker_.dense_blocks) Break("too many dense blocks");
-    if (++rows_used_ > 2 * worker_.options.max_batch + 2) Break("too many rows");
+    TakeDense(*request);
     request->phase = request->asks_store ? RequestPhase::kReserving : RequestPhase::kReady;
     if (request->asks_store) waits_until_[id] = now_ + kStoreSeconds;
   }
@@ -237,8 +291,7 @@ class Simulation {
         End(member.id);
       } else if (request.takes_in_order) {
         LeaveLane(member.id);
-        request.phase = RequestPhase::kDecoding;
-        request.can_decode = true;
+        BeginDecoding(request);
       } else {
         request.phase = RequestPhase::kSettling;
         waits_until_[member.id] = now_ + kSettleSeconds;
@@ -276,6 +329,7 @@ class Simulation {
       if (request == nullptr) continue;  // its first token was its last
       if (request->phase != RequestPhase::kDecoding) return Break("one that does not decode");
       ++request->context;
+      request->tokens_left = result_.requests[id].max_tokens - generated_[id] - 1;
       if (Token(*request)) End(id);
     }
   }
@@ -291,7 +345,7 @@ class Simulation {
   double done_seconds_ = 0;
   size_t next_ = 0;
   size_t num_ended_ = 0;
-  int64_t dense_used_ = 0, rows_used_ = 0, arena_used_ = 0;
+  int64_t dense_used_ = 0, rows_used_ = 0, arena_used_ = 0, suspended_used_ = 0;
   std::vector<double> waits_until_, last_token_, served_;
   std::vector<int64_t> generated_, lane_members_left_;
 };

@@ -26,6 +26,7 @@ struct SimulatedRequest {
   double first_token = -1;
   double end = -1;
   double longest_gap = 0;  // between two tokens
+  int32_t suspensions = 0;
 };
 
 struct SimulatedWorker {
@@ -37,6 +38,8 @@ struct SimulatedWorker {
   int64_t arena_tokens = 262144;
   int64_t dense_below = 8192;  // longer ones need extents of the arena, and settle
   double noise = 0.1;          // of times, relative
+  // Of the host, for those who step aside (options.preempts).
+  int64_t suspended_blocks = 1024;
 };
 
 using Planner = std::function<StepPlan(const SchedulerInput&)>;
