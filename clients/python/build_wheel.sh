@@ -13,6 +13,11 @@ out=$(cd "${1:-$root/build/python}" && pwd)
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
 
+"$python" -c 'import setuptools, wheel' 2> /dev/null || {
+  echo "build_wheel.sh: $python has no setuptools and wheel (Debian: python3-setuptools, python3-wheel)" >&2
+  exit 1
+}
+command -v protoc > /dev/null || { echo "build_wheel.sh: protoc is missing (Debian: protobuf-compiler)" >&2; exit 1; }
 plugin=$(command -v grpc_python_plugin) || {
   echo "build_wheel.sh: grpc_python_plugin is missing (Debian: protobuf-compiler-grpc)" >&2
   exit 1

@@ -1,27 +1,28 @@
 #!/usr/bin/env python3
-"""The `openai` package, LangChain and curl against `retroinfer serve --http`; prints a table in Markdown.
+"""Real clients against `retroinfer serve --http` with the demo model: puts a table into docs/clients.md.
 
-usage: clients.py BIN_DIR (tests/clients/run.sh calls it). Ends with 1 if anything failed.
+usage: clients.py BIN_DIR [--record FOLDER] (tests/clients/run.sh calls it). Ends with 1 if anything failed; then the table
+is only printed.
 """
+import argparse
 import asyncio
 import importlib.metadata
 import json
 import os
 import pathlib
-import re
-import secrets
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
+import harness_cases
 import langchain_openai
+import load_cases
 import openai
+import python_cases
+import table
+from server import ROOT, Server
+from table import case, expect
 
-BIN = pathlib.Path(sys.argv[1]).resolve()
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 LINE = subprocess.run([sys.executable, "-m", "tools.needle.generate", "--task", "multi_key", "--length",
                        "12000", "--questions", "1", "--seed", "11"], cwd=ROOT, capture_output=True,
                       text=True, check=True).stdout
@@ -30,57 +31,6 @@ ANSWER = json.loads(LINE)["answer"]
 QUESTION = [{"role": "system", "content": DOCUMENT},
             {"role": "user", "content": ASKED.removesuffix("\nAnswer:")}]
 LIMITS = {"model": "needle", "max_tokens": 20, "temperature": 0}
-ROWS = []
-
-
-class Server:
-    """`retroinfer serve --http` with an API key, in a folder of its own."""
-
-    def __init__(self):
-        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="retroinfer-"))
-        self.key = secrets.token_hex(16)
-        (self.folder / "key").write_text(self.key, encoding="utf-8")
-        self.log = self.folder / "log"
-        with open(self.log, "w", encoding="utf-8") as log:
-            self.process = subprocess.Popen(
-                [BIN / "retroinfer", "serve", f"--model={ROOT}/models/needle",
-                 f"--socket-dir={self.folder}", "--listen=127.0.0.1:0", "--metrics-address=none",
-                 "--store-metrics-address=none", "--arena-bytes=256MiB", "--http=127.0.0.1:0",
-                 f"--api-key-file={self.folder}/key"], stderr=log, stdin=subprocess.DEVNULL)
-        while "HTTP API is at" not in self.log.read_text(encoding="utf-8"):
-            if self.process.poll() is not None:
-                raise SystemExit(self.log.read_text(encoding="utf-8"))
-            time.sleep(0.1)
-        port = re.findall(r"http_gateway: serving \S+ on 127\.0\.0\.1:(\d+)",
-                          self.log.read_text(encoding="utf-8"))[-1]
-        self.url = f"http://127.0.0.1:{port}"
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(60)
-        shutil.rmtree(self.folder)
-
-    def running(self):
-        out = subprocess.run(
-            [BIN / "retroinfer", "ps", "--json", f"--address=unix:{self.folder}/generation.sock",
-             f"--socket-dir={self.folder}", f"--api-key-file={self.folder}/key"],
-            capture_output=True, text=True, check=True).stdout
-        return json.loads(out)["gpu_worker"]["requests_running"]
-
-
-def case(client, what):
-    def run(function):
-        try:
-            shown = function() or ""
-            ROWS.append((client, what, "yes", shown))
-        except Exception as error:  # the table says which
-            ROWS.append((client, what, "**no**", f"{type(error).__name__}: {error}"[:200]))
-    return run
-
-
-def expect(condition, what=""):
-    if not condition:
-        raise AssertionError(what)
 
 
 def openai_cases(server):
@@ -204,12 +154,9 @@ def openai_cases(server):
         stream = client.completions.create(model="needle", prompt="x", max_tokens=30000, stream=True,
                                            extra_body={"ignore_eos": True})
         next(iter(stream))
-        expect(server.running() == 1)
-        begin = time.monotonic()
+        expect(server.stats()["requests_running"] == 1)
         stream.close()
-        while server.running() > 0:
-            expect(time.monotonic() - begin < 20, "still running after 20 s")
-            time.sleep(0.01)
+        server.await_idle()
 
     @case(name, "a wrong temperature in a stream is an error before the first chunk")
     def _():
@@ -296,17 +243,29 @@ def curl_cases(server):
 
 
 def main():
-    server = Server()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("bin_dir", type=pathlib.Path)
+    parser.add_argument("--record", type=pathlib.Path, help="a folder for what the clients send")
+    groups = {"openai": openai_cases, "langchain": langchain_cases, "lm-eval": harness_cases.cases,
+              "aiperf": load_cases.cases, "curl": curl_cases,
+              "retroinfer": lambda server: python_cases.cases(server, QUESTION, ANSWER)}
+    parser.add_argument("--only", choices=groups, help="one of the clients; the document stays as it is")
+    options = parser.parse_args()
+    server = Server(options.bin_dir.resolve(), options.record)
     try:
-        openai_cases(server)
-        langchain_cases(server)
-        curl_cases(server)
+        for name, cases in groups.items():
+            if options.only in (None, name):
+                server.begin(name)
+                cases(server)
     finally:
         server.stop()
-    print("| client | what | works | |\n|---|---|---|---|")
-    for row in ROWS:
-        print("| " + " | ".join(row) + " |")
-    return 1 if any(row[2] != "yes" for row in ROWS) else 0
+    print(table.text(), end="")
+    if not table.all_worked():
+        return 1
+    if options.only is not None:
+        return 0
+    table.write_into(ROOT / "docs/clients.md")
+    return 0
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# Lets real clients of OpenAI's API speak to `retroinfer serve --http` with the demo model, and prints a table of
-# what worked. Installs the clients from PyPI into a folder of its own, so it is for a developer's machine, not
-# for CI.
-# usage: tests/clients/run.sh [BIN_DIR, default build/release/bin] [VENV, default build/clients-venv]
+# Lets real clients of OpenAI's API, and our own of gRPC, speak to `retroinfer serve` with the demo model, and puts a table
+# of what worked into docs/clients.md. Installs the clients from PyPI into a folder of its own (1.5 GB), so it is for a
+# developer's machine, not for CI. No client asks a model hub for anything.
+# usage: tests/clients/run.sh [BIN_DIR, default build/release/bin] [VENV, default build/clients-venv] [OPTIONS of clients.py]
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 bin=$(realpath "${1:-$root/build/release/bin}")
 venv=${2:-$root/build/clients-venv}
-if [ ! -x "$venv/bin/python" ]; then
+shift $(($# < 2 ? $# : 2))
+if [ ! -x "$venv/bin/aiperf" ]; then
   python3 -m venv "$venv"
-  "$venv/bin/pip" install --quiet openai langchain-openai
+  "$venv/bin/pip" install --quiet openai langchain-openai 'lm-eval[api]' aiperf grpcio protobuf
 fi
-exec "$venv/bin/python" "$root/tests/clients/clients.py" "$bin"
+wheels=$(mktemp -d)
+trap 'rm -rf "$wheels"' EXIT
+"$venv/bin/pip" install --quiet --no-deps --force-reinstall "$("$root/clients/python/build_wheel.sh" "$wheels")"
+"$venv/bin/python" "$root/tests/clients/clients.py" "$bin" "$@"
