@@ -30,13 +30,13 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
                         "The worker computes on a GPU and may take so much of its memory "
                         "(--gpu-memory-utilization times its size)");
   settings->AddByteSize("--arena-bytes", &input->arena_bytes, "Shared memory for the KV");
-  settings->AddByteSize("--dense-kv-bytes", &input->dense_kv_bytes,
+  settings->AddByteSize("--dense-kv-bytes", &input->worker.dense_kv_bytes,
                         "Part of the worker's memory for steady zones and policy full; 0: chosen");
-  settings->AddByteSize("--block-cache-bytes", &input->block_cache_bytes,
+  settings->AddByteSize("--block-cache-bytes", &input->worker.block_cache_bytes,
                         "Part of the worker's memory for the block cache; 0: chosen");
-  app.add_option("--max-batch", input->max_batch, "Requests that decode together")
+  app.add_option("--max-batch", input->worker.max_batch, "Requests that decode together")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--dense-below", input->dense_below,
+  app.add_option("--dense-below", input->worker.index.dense_below,
                  "Contexts of fewer tokens are attended exactly")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache")
@@ -50,18 +50,18 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
   ASSIGN_OR_RETURN(const ModelFiles files,
                    ReadModelFiles(options.model_folder, options.chat_template_file));
-  input->model = files.config;
-  input->weight_bytes = files.weight_bytes;
+  input->worker.model = files.config;
+  input->worker.weight_bytes = files.weight_bytes;
   input->chat_template = files.chat_template;
   input->chat_template_problem = files.chat_template_problem;
-  ASSIGN_OR_RETURN(input->kv_format, KvFormatNamed(options.kv_dtype));
+  ASSIGN_OR_RETURN(input->worker.kv_format, KvFormatNamed(options.kv_dtype));
   ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
   if (options.gpu_memory_bytes != 0) {
     input->on_gpu = true;
     input->memory_bytes = options.gpu_memory_bytes;
   }
   if (input->memory_bytes == 0) input->memory_bytes = input->available_bytes / 2;
-  return input->model.geometry(input->kv_format).Validate();
+  return input->worker.model.geometry(input->worker.kv_format).Validate();
 }
 
 }  // namespace

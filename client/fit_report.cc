@@ -8,6 +8,8 @@
 #include "common/config/byte_size.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/attention/policy_table.h"
+#include "gpu_worker/ops/cpu/cpu_needs.h"
+#include "gpu_worker/ops/cuda/cuda_needs.h"
 
 namespace retroinfer::client {
 namespace {
@@ -16,26 +18,18 @@ using common::FormatByteSize;
 
 constexpr int64_t kContextMin = 1024;  // what a worker must hold at least
 
-// As a worker plans.
+KvGeometry Geometry(const FitInput& input) { return input.worker.geometry(); }
+
 MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
-  return {.geometry = input.model.geometry(input.kv_format),
-          .hidden_size = input.model.hidden_size,
-          .num_query_heads = input.model.num_query_heads,
-          .vocab_size = input.model.vocab_size,
-          .activation_bytes_per_element = DTypeBytes(input.on_gpu ? DType::kBf16 : DType::kF32),
-          .weight_bytes = input.weight_bytes,
-          .max_model_len = context,
-          .max_batch = input.max_batch,
-          .dense_below = input.dense_below,
-          .arena_pages = static_cast<uint32_t>(input.arena_bytes /
-                                               input.model.geometry(input.kv_format).page_bytes()),
-          .uses_transient_slots = !input.on_gpu,
-          .available_bytes =
-              input.on_gpu ? PlannableGpuBytes(input.memory_bytes) : size_t{input.memory_bytes},
-          .owns_memory = input.on_gpu,
-          .dense_kv_bytes = input.dense_kv_bytes,
-          .block_cache_bytes = input.block_cache_bytes,
-          .preemption = true};
+  MemoryPlanInput worker = input.worker;
+  worker.max_model_len = context;
+  worker.backend = input.on_gpu ? kCudaNeeds : kCpuNeeds;
+  worker.owns_memory = input.on_gpu;
+  worker.arena_pages = static_cast<uint32_t>(input.arena_bytes / Geometry(input).page_bytes());
+  worker.available_bytes =
+      input.on_gpu ? PlannableGpuBytes(input.memory_bytes) : size_t{input.memory_bytes};
+  worker.preemption = true;
+  return worker;
 }
 
 // A plan under which one request of `context` tokens runs, with a policy that keeps all of it.
@@ -87,7 +81,7 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the model does not fit: a worker needs at least ",
                      FormatByteSize(MemoryBytesFor(input, kContextMin, input.arena_bytes)),
-                     " (weights ", FormatByteSize(input.weight_bytes), "), it has ",
+                     " (weights ", FormatByteSize(input.worker.weight_bytes), "), it has ",
                      FormatByteSize(input.memory_bytes), ": raise ", MemoryFlag(input)));
   }
   if (input.on_gpu && input.arena_bytes > input.available_bytes) {
@@ -107,10 +101,11 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
         " tokens does not fit, the largest "
         "is ",
         WithThousands(report.largest_context),
-        input.wanted_context > input.model.context_length ? " (the model was made for no more than "
-                                                          : " (it needs --arena-bytes ",
-        input.wanted_context > input.model.context_length
-            ? WithThousands(input.model.context_length)
+        input.wanted_context > input.worker.model.context_length
+            ? " (the model was made for no more than "
+            : " (it needs --arena-bytes ",
+        input.wanted_context > input.worker.model.context_length
+            ? WithThousands(input.worker.model.context_length)
             : absl::StrCat(FormatByteSize(report.target_arena_bytes), " and ", MemoryFlag(input),
                            " ", FormatByteSize(report.target_memory_bytes)),
         ")"));
@@ -128,9 +123,9 @@ std::string DescribeChatTemplate(const FitInput& input) {
 
 FitReport ExamineFit(const FitInput& input) {
   FitReport report;
-  const KvGeometry geometry = input.model.geometry(input.kv_format);
+  const KvGeometry geometry = Geometry(input);
   report.kv_bytes_per_token = geometry.token_bytes();
-  const int64_t model_context = std::max(input.model.context_length, kContextMin);
+  const int64_t model_context = std::max(input.worker.model.context_length, kContextMin);
   if (PlanFor(input, kContextMin).has_value()) {
     int64_t low = kContextMin;  // fits
     int64_t high = model_context + 1;
@@ -150,15 +145,15 @@ FitReport ExamineFit(const FitInput& input) {
 }
 
 std::string DescribeFit(const FitInput& input, const FitReport& report) {
-  const ModelConfig& model = input.model;
+  const ModelConfig& model = input.worker.model;
   std::string text = absl::StrCat(
       "Model    ", std::string(ModelFamilyName(model.family)), ", ", model.num_layers, " layers, ",
       model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ", model.head_dim,
       ", made for ", WithThousands(model.context_length), " tokens\n");
-  absl::StrAppend(&text, "Weights  ", FormatByteSize(input.weight_bytes), "\n");
+  absl::StrAppend(&text, "Weights  ", FormatByteSize(input.worker.weight_bytes), "\n");
   absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
-                  std::string(input.kv_format.name), ")\n");
+                  std::string(input.worker.kv_format.name), ")\n");
   absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
                   FormatByteSize(input.memory_bytes), " (", MemoryFlag(input), "), arena ",
                   FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");
@@ -182,8 +177,8 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
   nlohmann::json json = {
       {"fits", report.status.ok()},
       {"largest_context_tokens", report.largest_context},
-      {"model_context_tokens", input.model.context_length},
-      {"weight_bytes", input.weight_bytes},
+      {"model_context_tokens", input.worker.model.context_length},
+      {"weight_bytes", input.worker.weight_bytes},
       {"chat_template", input.chat_template},
       {"kv_bytes_per_token", report.kv_bytes_per_token},
       {"available_bytes", input.available_bytes},

@@ -7,25 +7,20 @@
 
 #include "absl/status/status.h"
 #include "gpu_worker/engine/memory_plan.h"
-#include "gpu_worker/model/model_config.h"
 
 namespace retroinfer::client {
 
 struct FitInput {
-  ModelConfig model;
-  size_t weight_bytes = 0;
+  // As the worker would plan, but for what follows from the rest of this: max_model_len, backend
+  // and owns_memory, arena_pages, available_bytes.
+  MemoryPlanInput worker{.max_batch = 8};
   std::string chat_template = "none";  // where it is from
   std::string chat_template_problem;   // why it cannot be run; empty: nothing known
-  KvFormat kv_format;
-  int32_t max_batch = 8;
-  int64_t dense_below = 8192;
-  uint64_t available_bytes = 0;    // what the machine can still give
-  bool on_gpu = false;             // where the worker computes
-  uint64_t memory_bytes = 0;       // for the worker: of the machine, or of its GPU
-  uint64_t dense_kv_bytes = 0;     // part of it; 0: chosen
-  uint64_t block_cache_bytes = 0;  // the same
-  uint64_t arena_bytes = 0;        // for the store
-  int64_t wanted_context = 0;      // tokens; 0: as much as the model can
+  uint64_t available_bytes = 0;        // what the machine can still give
+  bool on_gpu = false;                 // where the worker computes
+  uint64_t memory_bytes = 0;           // for the worker: of the machine, or of its GPU
+  uint64_t arena_bytes = 0;            // for the store
+  int64_t wanted_context = 0;          // tokens; 0: as much as the model can
 };
 
 struct FitReport {

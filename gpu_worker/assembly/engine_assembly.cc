@@ -1,5 +1,6 @@
 #include "gpu_worker/assembly/engine_assembly.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/status/status_macros.h"
@@ -9,10 +10,6 @@
 
 namespace retroinfer {
 namespace {
-
-// Sequences that have ended keep their row until the background has let go of them, and prompts are
-// read while all places of the batch are taken.
-int32_t MaxSequences(const MemoryPlan& plan) { return 2 * plan.max_batch + 2; }
 
 absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(const EngineEnvironment& environment,
                                                                const MemoryPlan& plan,
@@ -26,15 +23,11 @@ absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(const EngineEnvir
                                 .stream = environment.compute,
                                 .memory = &memory,
                                 .cache = &cache};
-  // A prompt in each lane, and for each sequence that holds memory a segment of generated tokens
-  // or, where it has just outgrown dense attention, all of its context.
-  const int64_t max_open = 2 * (plan.max_model_len / kPrefillSegmentTokens + 8) +
-                           MaxSequences(plan) * (1 + settings.dense_below / kDecodeSegmentTokens);
   ASSIGN_OR_RETURN(
       parts.builder,
       SegmentBuilder::Create(device, *environment.ops, *environment.background, memory.meta_pool(),
                              {.host = environment.arena, .device = cache.device_arena()}, settings,
-                             {.max_open_segments = static_cast<int32_t>(max_open)}));
+                             {.max_open_segments = plan.max_open_segments}));
   parts.on_built = [&store](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
     store.Commit(sequence.sequence_id, CommitOf(sequence, segment, token_begin));
   };
@@ -58,7 +51,7 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
   ASSIGN_OR_RETURN(parts.memory, KvMemory::Create(device, {.geometry = plan.geometry,
                                                            .dense_blocks = plan.dense_blocks,
                                                            .meta_blocks = plan.meta_blocks,
-                                                           .max_sequences = MaxSequences(plan),
+                                                           .max_sequences = plan.max_sequences,
                                                            .max_model_len = plan.max_model_len}));
   if (plan.suspended_blocks > 0) {
     ASSIGN_OR_RETURN(parts.suspended,
@@ -91,6 +84,14 @@ SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geo
           .num_query_heads = static_cast<int32_t>(config.num_query_heads),
           .max_tokens = max_tokens,
           .overlap = overlap};
+}
+
+size_t SyntheticBytes(const SyntheticShape& shape, DType activation_dtype, int32_t max_batch) {
+  const auto num_decorated = static_cast<size_t>(
+      std::count_if(PolicyTable().begin(), PolicyTable().end(),
+                    [](const PolicyEntry& entry) { return entry.takes_synthetic_contexts; }));
+  return SyntheticContext::Bytes(shape, activation_dtype) +
+         num_decorated * DriftingQueries::Bytes(shape.geometry.num_layers, max_batch);
 }
 
 absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,

@@ -36,6 +36,9 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
 SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geometry,
                                 int64_t max_tokens, std::optional<double> overlap);
 
+// Device bytes that AddSyntheticContexts takes: MemoryPlanInput::synthetic_bytes.
+size_t SyntheticBytes(const SyntheticShape& shape, DType activation_dtype, int32_t max_batch);
+
 // Puts plan.synthetic_tokens tokens of context before every prompt, and queries that drift with
 // `overlap` (SyntheticShape) in the place of the model's. Requests must share no segments then
 // (LocalEngineOptions::share_segments).

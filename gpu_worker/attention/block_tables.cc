@@ -5,19 +5,28 @@
 
 namespace retroinfer {
 
+MemoryNeed BlockTables::MemoryOf(int32_t num_rows, int64_t max_dense_blocks,
+                                 int64_t max_meta_blocks) {
+  const auto rows = static_cast<size_t>(num_rows);
+  MemoryNeed need;
+  need[MemoryPurpose::kDenseKv] = rows * static_cast<size_t>(max_dense_blocks) * sizeof(int32_t);
+  // One more, so that a table without an index is not empty.
+  need[MemoryPurpose::kMetaIndex] =
+      (rows * static_cast<size_t>(max_meta_blocks) + 1) * sizeof(int32_t);
+  return need;
+}
+
 absl::StatusOr<std::unique_ptr<BlockTables>> BlockTables::Create(Device& device, int32_t num_rows,
                                                                  int64_t max_dense_blocks,
                                                                  int64_t max_meta_blocks) {
   auto tables =
       absl::WrapUnique(new BlockTables(device, num_rows, max_dense_blocks, max_meta_blocks));
-  const size_t row_count = static_cast<size_t>(num_rows);
-  ASSIGN_OR_RETURN(tables->dense_,
-                   device.Allocate(row_count * static_cast<size_t>(max_dense_blocks) * 4,
-                                   MemoryPurpose::kDenseKv));
-  ASSIGN_OR_RETURN(
-      tables->meta_,
-      device.Allocate(row_count * static_cast<size_t>(max_meta_blocks) * 4 + sizeof(int32_t),
-                      MemoryPurpose::kMetaIndex));
+  const MemoryNeed need = MemoryOf(num_rows, max_dense_blocks, max_meta_blocks);
+  const auto allocate = [&](MemoryPurpose purpose) {
+    return device.Allocate(need[purpose], purpose);
+  };
+  ASSIGN_OR_RETURN(tables->dense_, allocate(MemoryPurpose::kDenseKv));
+  ASSIGN_OR_RETURN(tables->meta_, allocate(MemoryPurpose::kMetaIndex));
   return tables;
 }
 

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/id_allocator.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
 
 namespace retroinfer {
 
@@ -21,6 +22,7 @@ class BlockTables {
   static absl::StatusOr<std::unique_ptr<BlockTables>> Create(Device& device, int32_t num_rows,
                                                              int64_t max_dense_blocks,
                                                              int64_t max_meta_blocks);
+  static MemoryNeed MemoryOf(int32_t num_rows, int64_t max_dense_blocks, int64_t max_meta_blocks);
 
   IdAllocator& rows() { return rows_; }
   const IdAllocator& rows() const { return rows_; }

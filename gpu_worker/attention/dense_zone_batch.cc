@@ -1,23 +1,51 @@
 #include "gpu_worker/attention/dense_zone_batch.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
+namespace {
+
+// In the order of DenseZoneBatch::Array.
+std::array<size_t, 3> ArraySizes(int32_t max_batch) {
+  const size_t rows = static_cast<size_t>(max_batch);
+  return {rows * sizeof(DenseZone), rows * sizeof(DenseBlockId), rows * sizeof(int32_t)};
+}
+
+}  // namespace
+
+MemoryNeed DenseZoneBatch::MemoryOf(int32_t max_batch) {
+  return {MemoryPurpose::kDenseKv, StagedArrays::Bytes(ArraySizes(max_batch))};
+}
+
+MemoryNeed DenseZoneBatch::MemoryOf(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                                    const BackendNeeds& backend) {
+  return MemoryOf(max_batch) +
+         MemoryNeed(MemoryPurpose::kActivations,
+                    backend.decode_attention_scratch(max_batch, num_query_heads, head_dim));
+}
+
+absl::StatusOr<DenseZoneBatch> DenseZoneBatch::CreateToAttend(
+    Device& device, AttentionOps& ops, Stream& stream, const DensePoolView& pool,
+    BlockTables& tables, int32_t max_batch, int32_t num_query_heads) {
+  ASSIGN_OR_RETURN(DenseZoneBatch batch, Create(device, ops, stream, pool, tables, max_batch));
+  const auto head_dim = static_cast<int32_t>(pool.geometry.head_dim);
+  ASSIGN_OR_RETURN(batch.scratch_, device.Allocate(ops.DecodeAttentionScratchBytes(
+                                                       max_batch, num_query_heads, head_dim),
+                                                   MemoryPurpose::kActivations));
+  return batch;
+}
 
 absl::StatusOr<DenseZoneBatch> DenseZoneBatch::Create(Device& device, AttentionOps& ops,
                                                       Stream& stream, const DensePoolView& pool,
                                                       BlockTables& tables, int32_t max_batch) {
   DenseZoneBatch batch(device, ops, stream, pool, tables);
-  const size_t rows = static_cast<size_t>(max_batch);
-  ASSIGN_OR_RETURN(
-      batch.arrays_,
-      StagedArrays::Create(
-          device, {rows * sizeof(DenseZone), rows * sizeof(DenseBlockId), rows * sizeof(int32_t)},
-          MemoryPurpose::kDenseKv));
+  ASSIGN_OR_RETURN(batch.arrays_,
+                   StagedArrays::Create(device, ArraySizes(max_batch), MemoryPurpose::kDenseKv));
   return batch;
 }
 
@@ -91,7 +119,7 @@ absl::Status DenseZoneBatch::Append(uint32_t layer, const MatrixView& keys,
 
 absl::Status DenseZoneBatch::DecodeLayer(uint32_t layer, const MatrixView& queries,
                                          const MatrixView& keys, const MatrixView& values,
-                                         const MatrixView& out, DeviceSpan<std::byte> scratch) {
+                                         const MatrixView& out) {
   RETURN_IF_ERROR(Append(layer, keys, values));
   return ops_->DecodeAttention(
       *stream_, {.queries = queries,
@@ -104,7 +132,7 @@ absl::Status DenseZoneBatch::DecodeLayer(uint32_t layer, const MatrixView& queri
                  .estimate = {},
                  .scale = 1.0f / std::sqrt(static_cast<float>(pool_.geometry.head_dim)),
                  .out = out,
-                 .scratch = scratch});
+                 .scratch = scratch_.bytes()});
 }
 
 }  // namespace retroinfer

@@ -11,8 +11,10 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/block_tables.h"
 #include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
 #include "gpu_worker/ops/attention/attention_ops.h"
+#include "gpu_worker/ops/backend_needs.h"
 
 namespace retroinfer {
 
@@ -21,6 +23,14 @@ class DenseZoneBatch {
   static absl::StatusOr<DenseZoneBatch> Create(Device& device, AttentionOps& ops, Stream& stream,
                                                const DensePoolView& pool, BlockTables& tables,
                                                int32_t max_batch);
+  static MemoryNeed MemoryOf(int32_t max_batch);
+  // The same for policies that attend to nothing else, through DecodeLayer().
+  static absl::StatusOr<DenseZoneBatch> CreateToAttend(Device& device, AttentionOps& ops,
+                                                       Stream& stream, const DensePoolView& pool,
+                                                       BlockTables& tables, int32_t max_batch,
+                                                       int32_t num_query_heads);
+  static MemoryNeed MemoryOf(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                             const BackendNeeds& backend);
 
   // Copies a prompt's tokens [0, prompt_tokens) but [sink, window_begin) into the sequence's
   // blocks.
@@ -34,11 +44,10 @@ class DenseZoneBatch {
   absl::Status BeginStep(std::span<SequenceKv* const> batch);
   absl::Status UploadStep() { return arrays_.Upload(*stream_); }
   absl::Status Append(uint32_t layer, const MatrixView& keys, const MatrixView& values);
-  // A whole layer of a step, for policies that attend to nothing else: appends, then attends to the
-  // zones exactly. `scratch` has AttentionOps::DecodeAttentionScratchBytes().
+  // A whole layer of a step: appends, then attends to the zones exactly.
+  // REQUIRES: CreateToAttend().
   absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out,
-                           DeviceSpan<std::byte> scratch);
+                           const MatrixView& values, const MatrixView& out);
 
   DeviceSpan<const DenseZone> zones() const {
     return arrays_.On<const DenseZone>(kZones).first(batch_);
@@ -57,7 +66,8 @@ class DenseZoneBatch {
   Stream* stream_;
   DensePoolView pool_;
   BlockTables* tables_;
-  StagedArrays arrays_;  // [max_batch] each, in the order of Array
+  StagedArrays arrays_;   // [max_batch] each, in the order of Array
+  DeviceBuffer scratch_;  // of attention in DecodeLayer(), else empty
   size_t batch_ = 0;
 };
 

@@ -11,13 +11,9 @@ absl::StatusOr<std::unique_ptr<FullPolicy>> FullPolicy::Create(
     Device& device, AttentionOps& ops, Stream& stream, const DensePoolView& pool,
     BlockTables& tables, int32_t num_query_heads, int32_t max_batch) {
   ASSIGN_OR_RETURN(DenseZoneBatch dense,
-                   DenseZoneBatch::Create(device, ops, stream, pool, tables, max_batch));
-  auto policy = absl::WrapUnique(new FullPolicy(ops, stream, std::move(dense)));
-  ASSIGN_OR_RETURN(
-      policy->scratch_,
-      device.Allocate(ops.DecodeAttentionScratchBytes(max_batch, num_query_heads,
-                                                      static_cast<int32_t>(pool.geometry.head_dim)),
-                      MemoryPurpose::kActivations));
+                   DenseZoneBatch::CreateToAttend(device, ops, stream, pool, tables, max_batch,
+                                                  num_query_heads));
+  auto policy = absl::WrapUnique(new FullPolicy(std::move(dense)));
   policy->batch_.reserve(static_cast<size_t>(max_batch));
   return policy;
 }

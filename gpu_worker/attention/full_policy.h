@@ -34,7 +34,7 @@ class FullPolicy final : public AttentionPolicy {
   absl::Status UploadStep() override { return dense_.UploadStep(); }
   absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                            const MatrixView& values, const MatrixView& out) override {
-    return dense_.DecodeLayer(layer, queries, keys, values, out, scratch_.bytes());
+    return dense_.DecodeLayer(layer, queries, keys, values, out);
   }
   absl::Status DownloadStep() override { return absl::OkStatus(); }
   absl::Status EndStep() override;
@@ -42,13 +42,9 @@ class FullPolicy final : public AttentionPolicy {
   BytesRead LastStepBytes(size_t row) const override;
 
  private:
-  FullPolicy(AttentionOps& ops, Stream& stream, DenseZoneBatch dense)
-      : ops_(ops), stream_(stream), dense_(std::move(dense)) {}
+  explicit FullPolicy(DenseZoneBatch dense) : dense_(std::move(dense)) {}
 
-  AttentionOps& ops_;
-  Stream& stream_;
   DenseZoneBatch dense_;
-  DeviceBuffer scratch_;
   std::vector<SequenceKv*> batch_;
 };
 

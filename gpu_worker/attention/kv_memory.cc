@@ -12,24 +12,39 @@ namespace {
 int64_t MaxDenseBlocks(const KvMemorySizes& sizes) {
   return 4 + sizes.max_model_len / kDenseBlockTokens;
 }
+int64_t MaxMetaBlocks(const KvMemorySizes& sizes) {
+  return 1 + sizes.max_model_len / kDecodeSegmentTokens;
+}
+
+MemoryNeed PoolsOf(const KvMemorySizes& sizes) {
+  MemoryNeed need;
+  need[MemoryPurpose::kDenseKv] =
+      static_cast<size_t>(sizes.dense_blocks) * DensePoolView::BlockBytes(sizes.geometry);
+  // A server without an arena has no index; its pool keeps one block so that views are never null.
+  need[MemoryPurpose::kMetaIndex] = static_cast<size_t>(std::max(sizes.meta_blocks, 1)) *
+                                    MetaPoolView::BlockBytes(sizes.geometry);
+  return need;
+}
 
 }  // namespace
+
+MemoryNeed KvMemory::MemoryOf(const KvMemorySizes& sizes) {
+  return PoolsOf(sizes) +
+         BlockTables::MemoryOf(sizes.max_sequences, MaxDenseBlocks(sizes), MaxMetaBlocks(sizes));
+}
 
 absl::StatusOr<std::unique_ptr<KvMemory>> KvMemory::Create(Device& device,
                                                            const KvMemorySizes& sizes) {
   auto memory = absl::WrapUnique(new KvMemory(sizes));
-  ASSIGN_OR_RETURN(memory->dense_buffer_,
-                   device.Allocate(static_cast<size_t>(sizes.dense_blocks) *
-                                       DensePoolView::BlockBytes(sizes.geometry),
-                                   MemoryPurpose::kDenseKv));
-  // A server without an arena has no index; its pool keeps one block so that views are never null.
-  ASSIGN_OR_RETURN(memory->meta_buffer_,
-                   device.Allocate(static_cast<size_t>(std::max(sizes.meta_blocks, 1)) *
-                                       MetaPoolView::BlockBytes(sizes.geometry),
-                                   MemoryPurpose::kMetaIndex));
-  const int64_t max_meta = 1 + sizes.max_model_len / kDecodeSegmentTokens;
-  ASSIGN_OR_RETURN(memory->tables_, BlockTables::Create(device, sizes.max_sequences,
-                                                        MaxDenseBlocks(sizes), max_meta));
+  const MemoryNeed pools = PoolsOf(sizes);
+  const auto allocate = [&](MemoryPurpose purpose) {
+    return device.Allocate(pools[purpose], purpose);
+  };
+  ASSIGN_OR_RETURN(memory->dense_buffer_, allocate(MemoryPurpose::kDenseKv));
+  ASSIGN_OR_RETURN(memory->meta_buffer_, allocate(MemoryPurpose::kMetaIndex));
+  ASSIGN_OR_RETURN(memory->tables_,
+                   BlockTables::Create(device, sizes.max_sequences, MaxDenseBlocks(sizes),
+                                       MaxMetaBlocks(sizes)));
   return memory;
 }
 

@@ -15,6 +15,7 @@
 #include "gpu_worker/attention/id_allocator.h"
 #include "gpu_worker/attention/sequence_kv.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/ops/dense_pool.h"
 #include "gpu_worker/ops/meta_pool.h"
 
@@ -32,6 +33,7 @@ class KvMemory {
  public:
   static absl::StatusOr<std::unique_ptr<KvMemory>> Create(Device& device,
                                                           const KvMemorySizes& sizes);
+  static MemoryNeed MemoryOf(const KvMemorySizes& sizes);
 
   // Gives `sequence` its blocks and a row of the block tables. Returns false, having done nothing,
   // if there is no room now. REQUIRES: the sequence holds nothing.

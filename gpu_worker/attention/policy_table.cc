@@ -12,6 +12,12 @@
 namespace retroinfer {
 namespace {
 
+// Of policies that attend to dense zones alone.
+MemoryNeed DenseMemory(const PolicyLimits& limits) {
+  return DenseZoneBatch::MemoryOf(limits.max_batch, limits.num_query_heads,
+                                  static_cast<int32_t>(limits.geometry.head_dim), limits.backend);
+}
+
 // --- full
 
 int64_t FullCapacity(const ContextMemory& memory) {
@@ -33,6 +39,16 @@ int64_t WaveCapacity(const ContextMemory& memory) {
       memory.arena_tokens == 0 ? 0 : kSinkTokens + memory.arena_tokens + kDenseBlockTokens;
   const int64_t dense = std::min(FullCapacity(memory), memory.dense_below);
   return std::min({memory.max_model_len, memory.max_whole_len, std::max(dense, indexed)});
+}
+
+MemoryNeed WaveMemory(const PolicyLimits& limits) {
+  return DenseZoneBatch::MemoryOf(limits.max_batch) +
+         WaveDecode::MemoryOf(limits.geometry,
+                              {.num_query_heads = limits.num_query_heads,
+                               .max_batch = limits.max_batch,
+                               .max_tokens = limits.max_tokens,
+                               .radius_weight = limits.radius_weight},
+                              limits.backend);
 }
 
 absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateWave(const PolicyParts& parts) {
@@ -71,13 +87,18 @@ constexpr PolicyEntry kTable[] = {
      .capacity = FullCapacity,
      .reads_segments = true,
      .takes_synthetic_contexts = true,
-     .create = CreateFull},
+     .create = CreateFull,
+     .memory = DenseMemory},
     {.kind = PolicyKind::kWave,
      .capacity = WaveCapacity,
      .reads_segments = true,
      .takes_synthetic_contexts = true,
-     .create = CreateWave},
-    {.kind = PolicyKind::kStreaming, .capacity = StreamingCapacity, .create = CreateStreaming},
+     .create = CreateWave,
+     .memory = WaveMemory},
+    {.kind = PolicyKind::kStreaming,
+     .capacity = StreamingCapacity,
+     .create = CreateStreaming,
+     .memory = DenseMemory},
 };
 
 constexpr bool IsByKind() {

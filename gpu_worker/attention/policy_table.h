@@ -14,6 +14,8 @@
 #include "gpu_worker/attention/attention_policy.h"
 #include "gpu_worker/attention/kv_memory.h"
 #include "gpu_worker/attention/sequence_segments.h"
+#include "gpu_worker/device/memory_need.h"
+#include "gpu_worker/ops/backend_needs.h"
 #include "gpu_worker/ops/ops.h"
 
 namespace retroinfer {
@@ -29,6 +31,16 @@ struct PolicyParts {
   int32_t num_query_heads = 0;
   int32_t max_batch = 0;
   int64_t max_tokens = 0;  // of a context
+};
+
+// What the memory of policies follows from, but for that of KvMemory and SegmentBuilder.
+struct PolicyLimits {
+  KvGeometry geometry;
+  int32_t num_query_heads = 0;
+  int32_t max_batch = 0;
+  int64_t max_tokens = 0;   // of a context
+  float radius_weight = 0;  // of WaveIndexSettings
+  BackendNeeds backend{};
 };
 
 // What a worker has for contexts.
@@ -47,6 +59,7 @@ struct PolicyEntry {
   bool reads_segments = false;            // prompts look for segments of others
   bool takes_synthetic_contexts = false;  // can be decorated with them
   absl::StatusOr<std::unique_ptr<AttentionPolicy>> (*create)(const PolicyParts& parts);
+  MemoryNeed (*memory)(const PolicyLimits& limits);  // device memory that `create` takes
 };
 
 // By kind.

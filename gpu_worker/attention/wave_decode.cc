@@ -1,6 +1,7 @@
 #include "gpu_worker/attention/wave_decode.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -13,6 +14,17 @@ namespace {
 
 int64_t MaxClusters(int64_t max_tokens) {
   return max_tokens / kDecodeSegmentTokens * kClustersPerMetaBlock;
+}
+
+std::array<size_t, 2> InputSizes(const WaveDecode::Limits& limits) {
+  const size_t batch = static_cast<size_t>(limits.max_batch);
+  return {batch * sizeof(MetaIndexView), batch * sizeof(SelectionBudget)};
+}
+
+// Of all layers.
+std::array<size_t, 1> PageCountSizes(const KvGeometry& geometry, const WaveDecode::Limits& limits) {
+  return {size_t{geometry.num_layers} * static_cast<size_t>(limits.max_batch) *
+          geometry.num_kv_heads * sizeof(int32_t)};
 }
 
 // A row length that holds `length` clusters: one of a few, at most `max`.
@@ -49,23 +61,53 @@ absl::StatusOr<std::unique_ptr<WaveDecode>> WaveDecode::Create(Device& device, O
   return decode;
 }
 
-absl::Status WaveDecode::Allocate() {
-  const auto allocate = [this](size_t bytes, DeviceBuffer& buffer) -> absl::Status {
-    ASSIGN_OR_RETURN(buffer, device_.Allocate(bytes, MemoryPurpose::kActivations));
-    return absl::OkStatus();
-  };
-  const KvGeometry& geometry = meta_pool_.geometry;
-  const size_t batch = static_cast<size_t>(limits_.max_batch);
+std::vector<WaveDecode::Allocation> WaveDecode::Allocations(const KvGeometry& geometry,
+                                                            const Limits& limits,
+                                                            const ScratchSizes& scratch) {
+  const size_t batch = static_cast<size_t>(limits.max_batch);
   const size_t rows = batch * geometry.num_kv_heads;
-  const size_t query_rows = batch * static_cast<size_t>(limits_.num_query_heads);
-  const size_t clusters = static_cast<size_t>(MaxClusters(limits_.max_tokens));
+  const size_t query_rows = batch * static_cast<size_t>(limits.num_query_heads);
+  const size_t clusters = static_cast<size_t>(MaxClusters(limits.max_tokens));
+  return {
+      {&WaveDecode::scores_, query_rows * clusters * sizeof(float)},
+      {&WaveDecode::ranks_, limits.radius_weight == 0 ? 0 : query_rows * clusters * sizeof(float)},
+      {&WaveDecode::retrieved_, rows * clusters * sizeof(int32_t)},
+      {&WaveDecode::estimated_, rows * clusters * sizeof(int32_t)},
+      {&WaveDecode::num_retrieved_, rows * sizeof(int32_t)},
+      {&WaveDecode::num_estimated_, rows * sizeof(int32_t)},
+      {&WaveDecode::select_scratch_, rows * clusters * 8},
+      {&WaveDecode::estimate_max_, query_rows * sizeof(float)},
+      {&WaveDecode::estimate_sum_, query_rows * sizeof(float)},
+      {&WaveDecode::estimate_acc_, query_rows * geometry.head_dim * sizeof(float)},
+      {&WaveDecode::estimate_scratch_, scratch.estimate},
+      {&WaveDecode::attend_scratch_, scratch.attend}};
+}
+
+MemoryNeed WaveDecode::MemoryOf(const KvGeometry& geometry, const Limits& limits,
+                                const BackendNeeds& backend) {
+  const auto head_dim = static_cast<int32_t>(geometry.head_dim);
+  const int64_t clusters = MaxClusters(limits.max_tokens);
+  const ScratchSizes scratch = {.estimate = backend.estimate_scratch(
+                                    limits.max_batch, limits.num_query_heads, head_dim, clusters),
+                                .attend = backend.decode_attention_scratch(
+                                    limits.max_batch, limits.num_query_heads, head_dim)};
+  size_t bytes = StagedArrays::Bytes(InputSizes(limits)) +
+                 StagedArrays::Bytes(PageCountSizes(geometry, limits));
+  for (const Allocation& allocation : Allocations(geometry, limits, scratch)) {
+    bytes += allocation.bytes;
+  }
+  return MemoryNeed(MemoryPurpose::kActivations, bytes) +
+         ExecutionBuffer::MemoryOf(geometry, limits.max_batch, clusters);
+}
+
+absl::Status WaveDecode::Allocate() {
+  const KvGeometry& geometry = meta_pool_.geometry;
+  const auto head_dim = static_cast<int32_t>(geometry.head_dim);
+  const int64_t clusters = MaxClusters(limits_.max_tokens);
   ASSIGN_OR_RETURN(inputs_,
-                   StagedArrays::Create(
-                       device_, {batch * sizeof(MetaIndexView), batch * sizeof(SelectionBudget)},
-                       MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(page_counts_, StagedArrays::Create(
-                                     device_, {PageCountsAt(geometry.num_layers) * sizeof(int32_t)},
-                                     MemoryPurpose::kActivations));
+                   StagedArrays::Create(device_, InputSizes(limits_), MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(page_counts_, StagedArrays::Create(device_, PageCountSizes(geometry, limits_),
+                                                      MemoryPurpose::kActivations));
   if (device_.can_capture()) {
     ASSIGN_OR_RETURN(beside_, device_.CreateStream(StreamKind::kCompute));
     ASSIGN_OR_RETURN(selected_, device_.CreateEvent());
@@ -73,29 +115,16 @@ absl::Status WaveDecode::Allocate() {
     ASSIGN_OR_RETURN(attended_, device_.CreateEvent());
     ASSIGN_OR_RETURN(admitted_, device_.CreateEvent());
   }
-  RETURN_IF_ERROR(allocate(query_rows * clusters * sizeof(float), scores_));
-  if (limits_.radius_weight != 0) {
-    RETURN_IF_ERROR(allocate(query_rows * clusters * sizeof(float), ranks_));
+  const ScratchSizes scratch = {.estimate = ops_.index().EstimateScratchBytes(
+                                    limits_.max_batch, limits_.num_query_heads, head_dim, clusters),
+                                .attend = ops_.attention().DecodeAttentionScratchBytes(
+                                    limits_.max_batch, limits_.num_query_heads, head_dim)};
+  for (const Allocation& allocation : Allocations(geometry, limits_, scratch)) {
+    ASSIGN_OR_RETURN(this->*allocation.buffer,
+                     device_.Allocate(allocation.bytes, MemoryPurpose::kActivations));
   }
-  RETURN_IF_ERROR(allocate(rows * clusters * sizeof(int32_t), retrieved_));
-  RETURN_IF_ERROR(allocate(rows * clusters * sizeof(int32_t), estimated_));
-  RETURN_IF_ERROR(allocate(rows * sizeof(int32_t), num_retrieved_));
-  RETURN_IF_ERROR(allocate(rows * sizeof(int32_t), num_estimated_));
-  RETURN_IF_ERROR(allocate(rows * clusters * 8, select_scratch_));
-  RETURN_IF_ERROR(allocate(query_rows * sizeof(float), estimate_max_));
-  RETURN_IF_ERROR(allocate(query_rows * sizeof(float), estimate_sum_));
-  RETURN_IF_ERROR(allocate(query_rows * geometry.head_dim * sizeof(float), estimate_acc_));
-  RETURN_IF_ERROR(
-      allocate(ops_.index().EstimateScratchBytes(limits_.max_batch, limits_.num_query_heads,
-                                                 static_cast<int32_t>(geometry.head_dim),
-                                                 static_cast<int64_t>(clusters)),
-               estimate_scratch_));
-  RETURN_IF_ERROR(allocate(
-      ops_.attention().DecodeAttentionScratchBytes(limits_.max_batch, limits_.num_query_heads,
-                                                   static_cast<int32_t>(geometry.head_dim)),
-      attend_scratch_));
-  ASSIGN_OR_RETURN(execution_, ExecutionBuffer::Create(device_, geometry, limits_.max_batch,
-                                                       static_cast<int64_t>(clusters)));
+  ASSIGN_OR_RETURN(execution_,
+                   ExecutionBuffer::Create(device_, geometry, limits_.max_batch, clusters));
   return absl::OkStatus();
 }
 

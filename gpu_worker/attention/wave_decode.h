@@ -13,11 +13,14 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
+#include "gpu_worker/ops/backend_needs.h"
 #include "gpu_worker/ops/ops.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 #include "gpu_worker/wave_buffer/execution_buffer.h"
@@ -39,6 +42,8 @@ class WaveDecode {
                                                             const DensePoolView& dense_pool,
                                                             const MetaPoolView& meta_pool,
                                                             const Limits& limits);
+  static MemoryNeed MemoryOf(const KvGeometry& geometry, const Limits& limits,
+                             const BackendNeeds& backend);
 
   // What a sequence brings into a step.
   struct Sequence {
@@ -77,6 +82,17 @@ class WaveDecode {
   WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cache,
              const DensePoolView& dense_pool, const MetaPoolView& meta_pool, const Limits& limits);
 
+  // Of the operations' working memory, bytes.
+  struct ScratchSizes {
+    size_t estimate = 0;
+    size_t attend = 0;
+  };
+  struct Allocation {
+    DeviceBuffer WaveDecode::*buffer;
+    size_t bytes;
+  };
+  static std::vector<Allocation> Allocations(const KvGeometry& geometry, const Limits& limits,
+                                             const ScratchSizes& scratch);
   absl::Status Allocate();
   absl::Status EstimateOn(Stream& stream, uint32_t layer);
   absl::Status AdmitPagesOn(Stream& stream) {
@@ -88,7 +104,7 @@ class WaveDecode {
   absl::Status LayerSideBySide(uint32_t layer, const MatrixView& queries, const MatrixView& out);
   // Where a layer's counts begin in page_counts_.
   size_t PageCountsAt(size_t layer) const {
-    return layer * static_cast<size_t>(limits_.max_batch * num_kv_heads_);
+    return layer * static_cast<size_t>(limits_.max_batch) * static_cast<size_t>(num_kv_heads_);
   }
   AttentionPartialView EstimateView() const;
   DeviceSpan<const MetaIndexView> Indexes() const {

@@ -7,17 +7,24 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
+size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
 }  // namespace
 
-absl::StatusOr<StagedArrays> StagedArrays::Create(Device& device,
-                                                  std::initializer_list<size_t> sizes,
+size_t StagedArrays::Bytes(std::span<const size_t> sizes) {
+  size_t end = 0;
+  for (const size_t size : sizes) end += Aligned(size);
+  return end;
+}
+
+absl::StatusOr<StagedArrays> StagedArrays::Create(Device& device, std::span<const size_t> sizes,
                                                   MemoryPurpose purpose) {
   StagedArrays arrays;
   arrays.device_ = &device;
   size_t end = 0;
   for (const size_t size : sizes) {
     arrays.places_.push_back({end, size});
-    end += (size + kAlignment - 1) / kAlignment * kAlignment;
+    end += Aligned(size);
   }
   ASSIGN_OR_RETURN(arrays.host_, device.AllocateHost(end));
   ASSIGN_OR_RETURN(arrays.device_memory_, device.Allocate(end, purpose));

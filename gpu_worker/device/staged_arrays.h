@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <initializer_list>
 #include <span>
 #include <vector>
 
@@ -19,8 +18,10 @@ class StagedArrays {
  public:
   StagedArrays() = default;
   // Arrays of `sizes` bytes each, zeroed in the image only.
-  static absl::StatusOr<StagedArrays> Create(Device& device, std::initializer_list<size_t> sizes,
+  static absl::StatusOr<StagedArrays> Create(Device& device, std::span<const size_t> sizes,
                                              MemoryPurpose purpose);
+  // Bytes of device memory that Create takes.
+  static size_t Bytes(std::span<const size_t> sizes);
 
   // The elements of array `index`; a remainder of bytes is left out.
   template <typename T>

@@ -1,6 +1,7 @@
 #include "gpu_worker/engine/decode_step.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/memory/memory.h"
 #include "absl/time/clock.h"
@@ -11,6 +12,12 @@ namespace {
 
 // Shapes of steps in use at a time: batch sizes, policies and context lengths (about 1 MB each).
 constexpr size_t kMaxGraphs = 64;
+
+// Token ids and positions.
+std::array<size_t, 2> InputSizes(int32_t max_batch) {
+  const size_t bytes = static_cast<size_t>(max_batch) * sizeof(int32_t);
+  return {bytes, bytes};
+}
 
 int64_t NowNs() { return absl::GetCurrentTimeNanos(); }
 
@@ -25,13 +32,16 @@ DecodeStep::DecodeStep(Device& device, Stream& stream, Transformer& model, Sampl
   policies_.reserve(static_cast<size_t>(max_batch));
 }
 
+MemoryNeed DecodeStep::MemoryOf(int32_t max_batch) {
+  return {MemoryPurpose::kActivations, StagedArrays::Bytes(InputSizes(max_batch))};
+}
+
 absl::StatusOr<std::unique_ptr<DecodeStep>> DecodeStep::Create(Device& device, Stream& stream,
                                                                Transformer& model, Sampler& sampler,
                                                                int32_t max_batch) {
   auto step = absl::WrapUnique(new DecodeStep(device, stream, model, sampler, max_batch));
-  const size_t bytes = static_cast<size_t>(max_batch) * sizeof(int32_t);
-  ASSIGN_OR_RETURN(step->inputs_,
-                   StagedArrays::Create(device, {bytes, bytes}, MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(step->inputs_, StagedArrays::Create(device, InputSizes(max_batch),
+                                                       MemoryPurpose::kActivations));
   return step;
 }
 

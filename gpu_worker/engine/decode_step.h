@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
 #include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/sampler.h"
@@ -31,6 +32,7 @@ class DecodeStep {
   static absl::StatusOr<std::unique_ptr<DecodeStep>> Create(Device& device, Stream& stream,
                                                             Transformer& model, Sampler& sampler,
                                                             int32_t max_batch);
+  static MemoryNeed MemoryOf(int32_t max_batch);
 
   // Feeds next_token of each request, which must be in state kDecoding, and samples the one after
   // it. A request with forced tokens may be there several times: its next tokens are fed and

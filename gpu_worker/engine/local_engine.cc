@@ -77,13 +77,13 @@ absl::Status LocalEngine::CreateWorkspaces() {
                                                      .stream = parts_.stream,
                                                      .model = parts_.model,
                                                      .arena = parts_.cache->device_arena()},
-                                                    plan.geometry, max_tokens,
-                                                    options_.prefill_rows, plan.max_batch));
+                                                    plan.geometry, max_tokens, plan.prefill_rows,
+                                                    plan.max_batch));
     lanes_.push_back(std::move(lane));
   }
   scheduler_ = std::make_unique<Scheduler>(
       SchedulerOptions{.num_layers = plan.geometry.num_layers,
-                       .max_rows = options_.prefill_rows,
+                       .max_rows = plan.prefill_rows,
                        .max_batch = plan.max_batch,
                        .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target),
                        .preempts = parts_.suspended != nullptr});

@@ -47,8 +47,7 @@ struct LocalEngineOptions {
   size_t max_live_requests = 1024;  // queued and running
   int64_t max_waiting_tokens = common::Tenant::kNoLimit;        // Inbox::Limits
   absl::Duration max_expected_wait = absl::InfiniteDuration();  // Inbox::Limits
-  bool share_segments = true;   // name the segments of prompts, so that others find them
-  int64_t prefill_rows = 1024;  // rows of a pass, at most
+  bool share_segments = true;  // name the segments of prompts, so that others find them
   absl::Duration inter_token_target = absl::Milliseconds(50);  // SchedulerOptions
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;

@@ -8,9 +8,12 @@
 #include "common/kv/segment_layout.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/attention/policy_table.h"
-#include "gpu_worker/ops/attention/decode_attention.h"
+#include "gpu_worker/engine/decode_step.h"
+#include "gpu_worker/engine/prefill_lane.h"
+#include "gpu_worker/engine/sampler.h"
+#include "gpu_worker/model/transformer.h"
 #include "gpu_worker/ops/dense_pool.h"
-#include "gpu_worker/ops/meta_pool.h"
+#include "gpu_worker/wave_index/segment_builder.h"
 
 namespace retroinfer {
 namespace {
@@ -20,16 +23,9 @@ namespace {
 constexpr int64_t kWaveWindowBlocks =
     (kDecodeSegmentTokens + 2 * kDenseBlockTokens) / kDenseBlockTokens + 2;
 constexpr uint32_t kTransientSlotsPerRow = 2048;
-constexpr size_t kTableBytesPerPage = 4;   // of the arena: its slot
-constexpr size_t kTableBytesPerSlot = 16;  // its page, stamp, place in the free list, in a fill's
-constexpr size_t kSlotBytes = kPageBytes + kTableBytesPerSlot;
 constexpr uint64_t kSlotsMin = 64;
 // More than the longest log can follow would stay empty (BlockCache::Create()).
 constexpr uint64_t kSlotsMax = DataPlane::kLogCapacityMax / 4 * 3;
-// What WaveDecode selects with: of a cluster and query head, its score and its rank; of a cluster
-// and KV head, its places in the two zones and in the selection's scratch.
-constexpr size_t kSelectBytesPerQueryHead = 2 * sizeof(float);
-constexpr size_t kSelectBytesPerKvHead = 2 * sizeof(int32_t) + 8;
 
 std::string Gib(size_t bytes) {
   return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -37,29 +33,59 @@ std::string Gib(size_t bytes) {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Of the execution buffer and what it is made from, for contexts of max_model_len in every row.
-size_t SelectionBytes(const MemoryPlanInput& input) {
-  const KvGeometry& geometry = input.geometry;
-  const int64_t clusters = input.max_batch * (input.max_model_len / kTokensPerCluster);
-  const int64_t per_page = geometry.tokens_per_page();
-  const int64_t pages = clusters * (int64_t{kTokensPerCluster} + per_page - 1) / per_page;
-  const size_t per_cluster = static_cast<size_t>(input.num_query_heads) * kSelectBytesPerQueryHead +
-                             geometry.num_kv_heads * kSelectBytesPerKvHead;
-  return static_cast<size_t>(clusters) * per_cluster +
-         geometry.num_kv_heads * static_cast<size_t>(pages) * sizeof(PageRef);
+// All but the weights, for a worker of the plan's sizes.
+std::vector<ComponentMemory> ComponentsOf(const MemoryPlanInput& input, const MemoryPlan& plan) {
+  const ModelConfig& model = input.model;
+  const BackendNeeds& backend = input.backend;
+  const auto lane = [&](int64_t tokens) {
+    return PrefillLane::MemoryOf(model, backend.activation_dtype, plan.geometry, tokens,
+                                 plan.max_batch);
+  };
+  std::vector<ComponentMemory> components = {
+      {"model", Transformer::MemoryOf(model, backend.activation_dtype,
+                                      {.max_prefill_rows = plan.prefill_rows,
+                                       .max_decode_rows = plan.max_batch,
+                                       .max_positions = plan.max_model_len,
+                                       .progress = {}})},
+      {"long lane", lane(plan.long_lane_tokens)},
+      {"short lane", lane(plan.short_lane_tokens)},
+      {"sampler", Sampler::MemoryOf(plan.max_batch, model.vocab_size)},
+      {"decode step", DecodeStep::MemoryOf(plan.max_batch)},
+      {"sequences", KvMemory::MemoryOf({.geometry = plan.geometry,
+                                        .dense_blocks = plan.dense_blocks,
+                                        .meta_blocks = plan.meta_blocks,
+                                        .max_sequences = plan.max_sequences,
+                                        .max_model_len = plan.max_model_len})},
+      {"block cache", BlockCache::MemoryOf({.num_slots = plan.num_slots,
+                                            .num_transient = plan.num_transient_slots,
+                                            .page_bytes = plan.geometry.page_bytes()},
+                                           plan.arena_pages)},
+      {"segments", SegmentBuilder::MemoryOf(
+                       plan.geometry, {.max_open_segments = plan.max_open_segments}, backend)},
+      {"synthetic contexts", {MemoryPurpose::kActivations, input.synthetic_bytes}}};
+  const PolicyLimits limits = {.geometry = plan.geometry,
+                               .num_query_heads = static_cast<int32_t>(model.num_query_heads),
+                               .max_batch = plan.max_batch,
+                               .max_tokens = plan.max_model_len,
+                               .radius_weight = input.index.radius_weight,
+                               .backend = backend};
+  for (const PolicyEntry& entry : PolicyTable()) {
+    components.push_back({PolicyName(entry.kind), entry.memory(limits)});
+  }
+  return components;
 }
 
-size_t ActivationBytes(const MemoryPlanInput& input, int64_t lane_tokens) {
-  // Each lane: hidden states, ids and positions, and the keys and values of two layers.
-  const size_t layer_kv =
-      2 * size_t{input.geometry.num_kv_heads} * input.geometry.prompt_vector_bytes();
-  const size_t per_token =
-      static_cast<size_t>(input.hidden_size) * input.activation_bytes_per_element + 2 * layer_kv +
-      2 * sizeof(int32_t);
-  const size_t tokens = static_cast<size_t>(lane_tokens);
-  const size_t logits = static_cast<size_t>(input.max_batch) *
-                        static_cast<size_t>(input.vocab_size) * 2 * sizeof(float);  // and adjusted
-  return tokens * per_token + SelectionBytes(input) + logits + input.synthetic_bytes;
+// Counts what a worker of the plan's sizes takes.
+void AddUp(const MemoryPlanInput& input, MemoryPlan& plan) {
+  plan.components = ComponentsOf(input, plan);
+  plan.need = MemoryNeed(MemoryPurpose::kWeights, plan.weight_bytes);
+  for (const ComponentMemory& component : plan.components) plan.need += component.need;
+}
+
+size_t PageBytes(const MemoryPlanInput& input) { return input.geometry().page_bytes(); }
+size_t SlotBytes(const MemoryPlanInput& input) { return BlockCache::SlotBytes(PageBytes(input)); }
+size_t BlockBytes(const MemoryPlanInput& input) {
+  return DensePoolView::BlockBytes(input.geometry());
 }
 
 // How many dense blocks are of use.
@@ -70,7 +96,7 @@ struct DenseDemand {
 };
 
 DenseDemand DenseDemandOf(const MemoryPlanInput& input) {
-  const int64_t short_context = std::min(input.dense_below, input.max_model_len);
+  const int64_t short_context = std::min(input.index.dense_below, input.max_model_len);
   const int64_t least = 4 + CeilDiv(short_context, kDenseBlockTokens);
   const int64_t context = 1 + CeilDiv(input.max_model_len, kDenseBlockTokens);
   const int64_t wanted = std::max(context + input.max_batch * kWaveWindowBlocks, least);
@@ -83,8 +109,8 @@ DenseDemand DenseDemandOf(const MemoryPlanInput& input) {
 // all else, of which they get what is left.
 int32_t SuspendedBlocks(const MemoryPlanInput& input, const MemoryPlan& plan) {
   if (!input.preemption) return 0;
-  const size_t block_bytes = DensePoolView::BlockBytes(input.geometry);
-  const int64_t short_context = std::min(input.dense_below, input.max_model_len);
+  const size_t block_bytes = BlockBytes(input);
+  const int64_t short_context = std::min(input.index.dense_below, input.max_model_len);
   const int64_t wanted = std::max<int64_t>(input.max_batch * kWaveWindowBlocks,
                                            1 + CeilDiv(short_context, kDenseBlockTokens));
   size_t blocks = static_cast<size_t>(std::min<int64_t>(wanted, plan.dense_blocks));
@@ -103,19 +129,20 @@ size_t PartsOf(const MemoryPlanInput& input) { return input.owns_memory ? 2 : 16
 
 // What slots get then, of `bytes` that weights leave.
 uint64_t SlotsDue(const MemoryPlanInput& input, size_t bytes) {
-  return std::clamp(uint64_t{bytes / PartsOf(input) / kSlotBytes}, kSlotsMin, MostSlots(input));
+  return std::clamp(uint64_t{bytes / PartsOf(input) / SlotBytes(input)}, kSlotsMin,
+                    MostSlots(input));
 }
 
 // The least bytes for slots and dense KV under which Split() has room for both, where weights and
 // `others` are beside them.
 size_t LeastBytes(const MemoryPlanInput& input, const DenseDemand& demand, size_t others) {
-  const size_t block_bytes = DensePoolView::BlockBytes(input.geometry);
+  const size_t block_bytes = BlockBytes(input);
   const size_t dense =
       std::max(input.dense_kv_bytes / block_bytes, static_cast<size_t>(demand.least)) * block_bytes;
   uint64_t slots = SlotsDue(input, (others + dense) / (PartsOf(input) - 1) * PartsOf(input));
   if (input.dense_kv_bytes != 0) slots = kSlotsMin;
-  if (input.block_cache_bytes != 0) slots = input.block_cache_bytes / kPageBytes;
-  return dense + slots * kSlotBytes;
+  if (input.block_cache_bytes != 0) slots = input.block_cache_bytes / PageBytes(input);
+  return dense + slots * SlotBytes(input);
 }
 
 // Gives slots and dense blocks their parts of `bytes`.
@@ -123,64 +150,83 @@ size_t LeastBytes(const MemoryPlanInput& input, const DenseDemand& demand, size_
 // REQUIRES: bytes >= LeastBytes().
 void Split(const MemoryPlanInput& input, const DenseDemand& demand, size_t bytes,
            MemoryPlan& plan) {
-  const size_t block_bytes = DensePoolView::BlockBytes(input.geometry);
+  const size_t block_bytes = BlockBytes(input);
   const auto blocks_beside = [&](uint64_t slots) {
-    const size_t taken = std::min(bytes, slots * kSlotBytes);
+    const size_t taken = std::min(bytes, slots * SlotBytes(input));
     return static_cast<int64_t>((bytes - taken) / block_bytes);
   };
   const bool are_slots_given = input.block_cache_bytes != 0;
   const bool are_blocks_given = input.dense_kv_bytes != 0;
   const uint64_t due = are_slots_given
-                           ? input.block_cache_bytes / kPageBytes
+                           ? input.block_cache_bytes / PageBytes(input)
                            : SlotsDue(input, input.available_bytes - input.weight_bytes);
   int64_t blocks = std::max(demand.least, std::min(demand.wanted, blocks_beside(due)));
   if (are_blocks_given) blocks = static_cast<int64_t>(input.dense_kv_bytes / block_bytes);
   uint64_t slots = due;
   if (!are_slots_given) {
     const size_t rest = bytes - static_cast<size_t>(blocks) * block_bytes;
-    slots = std::min(uint64_t{rest / kSlotBytes}, input.owns_memory ? MostSlots(input) : due);
+    slots = std::min(uint64_t{rest / SlotBytes(input)}, input.owns_memory ? MostSlots(input) : due);
   }
   if (input.owns_memory && !are_blocks_given) blocks = std::min(demand.most, blocks_beside(slots));
   plan.num_slots = static_cast<uint32_t>(slots);
   plan.dense_blocks = static_cast<int32_t>(blocks);
 }
 
+// All sizes but the numbers of slots and dense blocks, which are what is left.
+MemoryPlan FixedSizes(const MemoryPlanInput& input) {
+  MemoryPlan plan{.geometry = input.geometry(),
+                  .weight_bytes = input.weight_bytes,
+                  .arena_pages = input.arena_pages,
+                  .max_model_len = input.max_model_len,
+                  .synthetic_tokens = input.synthetic_tokens,
+                  .prefill_rows = input.prefill_rows,
+                  .max_batch = input.max_batch};
+  plan.long_lane_tokens = plan.OfRequests(input.max_model_len);
+  if (input.max_whole_prompt != 0) {
+    plan.long_lane_tokens = std::min(plan.long_lane_tokens, input.max_whole_prompt);
+  }
+  plan.short_lane_tokens = std::min(input.index.dense_below, plan.long_lane_tokens);
+  plan.meta_blocks = static_cast<int32_t>(ArenaCapacityTokens(plan.geometry, input.arena_pages) /
+                                          kDecodeSegmentTokens);
+  if (input.backend.uses_transient_slots) {
+    plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(input.max_batch);
+  }
+  // Sequences that have ended keep their row until the background has let go of them, and prompts
+  // are read while all places of the batch are taken.
+  plan.max_sequences = 2 * input.max_batch + 2;
+  // A prompt in each lane, and for each sequence that holds memory a segment of generated tokens
+  // or, where it has just outgrown dense attention, all of its context.
+  plan.max_open_segments = static_cast<int32_t>(
+      2 * (input.max_model_len / kPrefillSegmentTokens + 8) +
+      plan.max_sequences * (1 + input.index.dense_below / kDecodeSegmentTokens));
+  return plan;
+}
+
 absl::Status TooLittle(const MemoryPlanInput& input, const MemoryPlan& fixed, size_t least) {
   return absl::ResourceExhaustedError(absl::StrCat(
-      "memory: needs ", Gib(fixed.total_bytes() + least), " (weights ", Gib(fixed.weight_bytes),
-      ", activations ", Gib(fixed.activation_bytes), ", index ", Gib(fixed.meta_bytes()),
-      ", tables of the arena ", Gib(fixed.block_cache_bytes()), ", the rest slots and dense KV), ",
-      "there are ", Gib(input.available_bytes),
+      "memory: needs ", Gib(fixed.total_bytes() + least), " (weights ",
+      Gib(fixed.need[MemoryPurpose::kWeights]), ", activations ",
+      Gib(fixed.need[MemoryPurpose::kActivations]), ", index ",
+      Gib(fixed.need[MemoryPurpose::kMetaIndex]), ", tables of the arena ",
+      Gib(fixed.need[MemoryPurpose::kBlockCache]), ", the rest slots and dense KV), ", "there are ",
+      Gib(input.available_bytes),
       "; use a smaller --max-model-len, --max-batch, --block-cache-bytes or arena, or a larger "
       "--dense-kv-bytes if that is what is short"));
 }
 
 }  // namespace
 
-size_t MemoryPlan::dense_bytes() const {
-  return static_cast<size_t>(dense_blocks) * DensePoolView::BlockBytes(geometry);
-}
-size_t MemoryPlan::meta_bytes() const {
-  return static_cast<size_t>(meta_blocks) * MetaPoolView::BlockBytes(geometry);
-}
-size_t MemoryPlan::block_cache_bytes() const {
-  const size_t slots = (size_t{num_slots} + num_transient_slots) * kPageBytes;
-  return slots + size_t{arena_pages} * kTableBytesPerPage + size_t{num_slots} * kTableBytesPerSlot;
-}
-size_t MemoryPlan::total_bytes() const {
-  return weight_bytes + activation_bytes + dense_bytes() + meta_bytes() + block_cache_bytes();
-}
-
 size_t MemoryPlan::suspended_bytes() const {
   return static_cast<size_t>(suspended_blocks) * DensePoolView::BlockBytes(geometry);
 }
 
 std::string MemoryPlan::ToString() const {
-  std::string text = absl::StrCat("weights ", Gib(weight_bytes), ", activations ",
-                                  Gib(activation_bytes), ", dense KV ", Gib(dense_bytes()), " (",
-                                  dense_blocks, " blocks), index ", Gib(meta_bytes()), " (",
-                                  meta_blocks, " blocks), block cache ", Gib(block_cache_bytes()),
-                                  " (", num_slots, " slots), not used ", Gib(unused_bytes));
+  std::string text = absl::StrCat(
+      "weights ", Gib(need[MemoryPurpose::kWeights]), ", activations ",
+      Gib(need[MemoryPurpose::kActivations]), ", dense KV ", Gib(need[MemoryPurpose::kDenseKv]),
+      " (", dense_blocks, " blocks), index ", Gib(need[MemoryPurpose::kMetaIndex]), " (",
+      meta_blocks, " blocks), block cache ", Gib(need[MemoryPurpose::kBlockCache]), " (", num_slots,
+      " slots), not used ", Gib(unused_bytes));
   if (suspended_blocks > 0) {
     absl::StrAppend(&text, "; host memory for requests that step aside ", Gib(suspended_bytes()));
   }
@@ -206,37 +252,20 @@ int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages) {
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
-  MemoryPlan plan{.geometry = input.geometry,
-                  .weight_bytes = input.weight_bytes,
-                  .max_model_len = input.max_model_len,
-                  .synthetic_tokens = input.synthetic_tokens,
-                  .max_batch = input.max_batch};
-  plan.long_lane_tokens = plan.OfRequests(input.max_model_len);
-  if (input.max_whole_prompt != 0) {
-    plan.long_lane_tokens = std::min(plan.long_lane_tokens, input.max_whole_prompt);
-  }
-  plan.short_lane_tokens = std::min(input.dense_below, plan.long_lane_tokens);
-  plan.activation_bytes = ActivationBytes(input, plan.long_lane_tokens + plan.short_lane_tokens);
-
-  const int64_t arena_tokens = ArenaCapacityTokens(input.geometry, input.arena_pages);
-  plan.meta_blocks = static_cast<int32_t>(arena_tokens / kDecodeSegmentTokens);
-  plan.arena_pages = input.arena_pages;
-  if (input.uses_transient_slots) {
-    plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(input.max_batch);
-  }
-
+  MemoryPlan plan = FixedSizes(input);
+  AddUp(input, plan);
   const DenseDemand demand = DenseDemandOf(input);
   const size_t fixed = plan.total_bytes();
   const size_t given = std::max(input.dense_kv_bytes, input.block_cache_bytes);
   if (given > input.available_bytes) return TooLittle(input, plan, given);
   const size_t least = LeastBytes(input, demand, fixed - plan.weight_bytes);
-  const size_t least_dense =
-      static_cast<size_t>(demand.least) * DensePoolView::BlockBytes(input.geometry);
+  const size_t least_dense = static_cast<size_t>(demand.least) * BlockBytes(input);
   if (input.available_bytes < fixed || input.available_bytes - fixed < least ||
       (input.dense_kv_bytes != 0 && input.dense_kv_bytes < least_dense)) {
     return TooLittle(input, plan, least);
   }
   Split(input, demand, input.available_bytes - fixed, plan);
+  AddUp(input, plan);
   plan.unused_bytes = input.available_bytes - plan.total_bytes();
   plan.suspended_blocks = SuspendedBlocks(input, plan);
   if (!input.owns_memory) plan.unused_bytes -= plan.suspended_bytes();
@@ -244,8 +273,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
       CapacitiesOf({.max_model_len = input.max_model_len,
                     .max_whole_len = plan.synthetic_tokens + plan.long_lane_tokens,
                     .dense_blocks = plan.dense_blocks,
-                    .arena_tokens = arena_tokens,
-                    .dense_below = input.dense_below});
+                    .arena_tokens = ArenaCapacityTokens(plan.geometry, input.arena_pages),
+                    .dense_below = input.index.dense_below});
   return plan;
 }
 

@@ -1,24 +1,33 @@
 // Splits the memory of a worker before anything is allocated: pure arithmetic, printed at start and
-// by `retroinfer check`.
+// by `retroinfer check`, which asks with the same input. What each component takes for its limits
+// is said where it is allocated (MemoryOf() of the component); the plan adds up.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
 #include "gpu_worker/attention/attention_settings.h"
+#include "gpu_worker/device/memory_need.h"
+#include "gpu_worker/model/model_config.h"
+#include "gpu_worker/ops/backend_needs.h"
+#include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {
 
+inline constexpr int64_t kMaxPrefillRows = 1024;
+
 struct MemoryPlanInput {
-  KvGeometry geometry;
-  int64_t hidden_size = 0;
-  int64_t num_query_heads = 0;
-  int64_t vocab_size = 0;
-  size_t activation_bytes_per_element = 4;
+  ModelConfig model;
+  KvFormat kv_format;
+  BackendNeeds backend{};
+  WaveIndexSettings index;
+  // Of the device, as the weights take it; where they are not loaded, the size of their files.
   size_t weight_bytes = 0;
   int64_t max_model_len = 0;  // tokens, prompt + generated + synthetic
   // Longest prompt that is read as one; 0: max_model_len. Policies that read in parts take longer.
@@ -26,24 +35,31 @@ struct MemoryPlanInput {
   // Of those, tokens that no lane computes (gpu_worker/synthetic), and what making them takes.
   int64_t synthetic_tokens = 0;
   size_t synthetic_bytes = 0;
-  int32_t max_batch = 0;    // decode rows
-  int64_t dense_below = 0;  // tokens; shorter contexts stay dense
+  int32_t max_batch = 0;                   // decode rows
+  int64_t prefill_rows = kMaxPrefillRows;  // of a pass, at most
   uint32_t arena_pages = 0;
-  bool uses_transient_slots = true;  // Ops::uses_transient_slots()
-  size_t available_bytes = 0;        // device memory for everything below, weights included
+  size_t available_bytes = 0;  // device memory for everything below, weights included
   // Nobody else has a use for what is left of that; else it is left to the page cache and the rest
   // of the machine.
   bool owns_memory = false;
-  size_t dense_kv_bytes = 0;      // 0: chosen
+  size_t dense_kv_bytes = 0;      // of dense blocks; 0: chosen
   size_t block_cache_bytes = 0;   // of slots; 0: chosen
   bool preemption = false;        // requests may step aside for others
   size_t suspended_kv_bytes = 0;  // of the host's memory, for their KV; 0: chosen
+
+  KvGeometry geometry() const { return model.geometry(kv_format); }
 };
 
+// What a part of the worker allocates.
+struct ComponentMemory {
+  std::string_view name;
+  MemoryNeed need;
+};
+
+// How much of everything there is. Components are created with these numbers.
 struct MemoryPlan {
   KvGeometry geometry;
   size_t weight_bytes = 0;
-  size_t activation_bytes = 0;  // prefill lanes, selection, logits, synthetic contexts
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
   uint32_t num_slots = 0;
@@ -53,9 +69,14 @@ struct MemoryPlan {
   int64_t synthetic_tokens = 0;
   int64_t long_lane_tokens = 0;   // of the first prefill lane
   int64_t short_lane_tokens = 0;  // of the second one
+  int64_t prefill_rows = 0;       // of a pass, at most
   int32_t max_batch = 0;
-  PolicyCapacities capacity_tokens;  // largest context of each policy
-  size_t unused_bytes = 0;           // of what was available
+  int32_t max_sequences = 0;                // that hold memory at a time
+  int32_t max_open_segments = 0;            // under construction at a time
+  PolicyCapacities capacity_tokens;         // largest context of each policy
+  std::vector<ComponentMemory> components;  // all but the weights
+  MemoryNeed need;                          // the sum of these, and the weights
+  size_t unused_bytes = 0;                  // of what was available
   // Of the host, which is beside all that where owns_memory: as many dense blocks of requests that
   // step aside.
   int32_t suspended_blocks = 0;
@@ -64,17 +85,14 @@ struct MemoryPlan {
   int64_t OfRequests(int64_t tokens) const {
     return std::max<int64_t>(0, tokens - synthetic_tokens);
   }
-  size_t dense_bytes() const;
-  size_t meta_bytes() const;
-  size_t block_cache_bytes() const;  // slots, transient slots, page table and stamps
-  size_t total_bytes() const;
+  size_t total_bytes() const { return need.total(); }
   size_t suspended_bytes() const;  // of the host
   // One line for each purpose and "KV capacity: N tokens".
   std::string ToString() const;
 };
 
 // Of the bytes of a GPU that a worker may take, those to plan with: workspaces of libraries,
-// activations of a step and graphs are in no plan.
+// graphs, and what the driver adds to allocations are in no plan.
 size_t PlannableGpuBytes(size_t bytes);
 
 // Tokens of context whose segments fit into `arena_pages`, whatever their clusters look like.

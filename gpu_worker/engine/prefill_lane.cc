@@ -9,6 +9,39 @@
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
+namespace {
+
+// Bytes of a lane's buffers.
+struct BufferSizes {
+  size_t rows;
+  size_t last;
+  size_t last_hidden;
+  size_t hidden;
+  size_t kv;  // of each of the two
+
+  BufferSizes(const ModelConfig& model, DType activation_dtype, const KvGeometry& geometry,
+              int64_t max_tokens, int32_t max_members) {
+    const auto tokens = static_cast<size_t>(max_tokens);
+    const auto members = static_cast<size_t>(max_members);
+    const size_t row = static_cast<size_t>(model.hidden_size) * DTypeBytes(activation_dtype);
+    rows = 2 * tokens * sizeof(int32_t);
+    last = members * sizeof(int32_t);
+    last_hidden = members * row;
+    hidden = tokens * row;
+    kv = 2 * size_t{geometry.num_kv_heads} * tokens * geometry.prompt_vector_bytes();
+  }
+  size_t total() const { return rows + last + last_hidden + hidden + 2 * kv; }
+};
+
+}  // namespace
+
+MemoryNeed PrefillLane::MemoryOf(const ModelConfig& model, DType activation_dtype,
+                                 const KvGeometry& geometry, int64_t max_tokens,
+                                 int32_t max_members) {
+  return {MemoryPurpose::kActivations,
+          BufferSizes(model, activation_dtype, geometry, max_tokens, max_members).total()};
+}
+
 absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& parts,
                                                                  const KvGeometry& geometry,
                                                                  int64_t max_tokens,
@@ -16,24 +49,19 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
                                                                  int32_t max_members) {
   auto lane = absl::WrapUnique(new PrefillLane(parts, geometry, max_tokens, max_rows));
   Device& device = *parts.device;
-  const Transformer& model = *parts.model;
+  const BufferSizes sizes(parts.model->config(), parts.model->activation_dtype(), geometry,
+                          max_tokens, max_members);
   const auto allocate = [&device](size_t bytes) {
     return device.Allocate(bytes, MemoryPurpose::kActivations);
   };
-  const size_t row_bytes = 2 * static_cast<size_t>(max_tokens) * sizeof(int32_t);
-  const size_t last_bytes = static_cast<size_t>(max_members) * sizeof(int32_t);
-  const size_t hidden_bytes =
-      static_cast<size_t>(model.config().hidden_size) * DTypeBytes(model.activation_dtype());
-  ASSIGN_OR_RETURN(lane->host_rows_, device.AllocateHost(row_bytes));
-  ASSIGN_OR_RETURN(lane->rows_, allocate(row_bytes));
-  ASSIGN_OR_RETURN(lane->host_last_, device.AllocateHost(last_bytes));
-  ASSIGN_OR_RETURN(lane->last_, allocate(last_bytes));
-  ASSIGN_OR_RETURN(lane->last_hidden_, allocate(static_cast<size_t>(max_members) * hidden_bytes));
-  ASSIGN_OR_RETURN(lane->hidden_, allocate(static_cast<size_t>(max_tokens) * hidden_bytes));
-  const size_t kv_bytes = 2 * size_t{geometry.num_kv_heads} * static_cast<size_t>(max_tokens) *
-                          geometry.prompt_vector_bytes();
+  ASSIGN_OR_RETURN(lane->host_rows_, device.AllocateHost(sizes.rows));
+  ASSIGN_OR_RETURN(lane->rows_, allocate(sizes.rows));
+  ASSIGN_OR_RETURN(lane->host_last_, device.AllocateHost(sizes.last));
+  ASSIGN_OR_RETURN(lane->last_, allocate(sizes.last));
+  ASSIGN_OR_RETURN(lane->last_hidden_, allocate(sizes.last_hidden));
+  ASSIGN_OR_RETURN(lane->hidden_, allocate(sizes.hidden));
   for (DeviceBuffer& kv : lane->kv_) {
-    ASSIGN_OR_RETURN(kv, allocate(kv_bytes));
+    ASSIGN_OR_RETURN(kv, allocate(sizes.kv));
   }
   ASSIGN_OR_RETURN(lane->uploaded_, device.CreateEvent());
   return lane;

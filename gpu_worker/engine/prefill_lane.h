@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/attention_policy.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/engine/prefill_runs.h"
 #include "gpu_worker/model/transformer.h"
 
@@ -75,6 +76,9 @@ class PrefillLane {
                                                              const KvGeometry& geometry,
                                                              int64_t max_tokens, int64_t max_rows,
                                                              int32_t max_members = 1);
+  static MemoryNeed MemoryOf(const ModelConfig& model, DType activation_dtype,
+                             const KvGeometry& geometry, int64_t max_tokens,
+                             int32_t max_members = 1);
 
   int64_t max_tokens() const { return max_tokens_; }
   bool busy() const;

@@ -1,6 +1,7 @@
 #include "gpu_worker/engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 
@@ -21,6 +22,22 @@ bool HasPenalty(const SamplingParams& sampling) {
 
 // Of tokens with penalties, for each row; more are waited for.
 constexpr size_t kCountsPerRow = 4;
+
+size_t LogitsBytes(int32_t max_batch, int64_t vocab_size) {
+  return static_cast<size_t>(max_batch) * static_cast<size_t>(vocab_size) * sizeof(float);
+}
+
+// In the order of the sampler's inputs and results.
+std::array<size_t, 3> InputSizes(int32_t max_batch) {
+  const auto batch = static_cast<size_t>(max_batch);
+  return {batch * sizeof(SamplingRow), batch * sizeof(const SamplingBias*),
+          batch * sizeof(const uint32_t*)};
+}
+std::array<size_t, 5> ResultSizes(int32_t max_batch) {
+  const auto batch = static_cast<size_t>(max_batch);
+  return {batch * sizeof(int32_t), batch * sizeof(float), batch * sizeof(int32_t),
+          batch * kMaxTopLogprobs * sizeof(int32_t), batch * kMaxTopLogprobs * sizeof(float)};
+}
 
 }  // namespace
 
@@ -98,32 +115,28 @@ Sampler::Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batc
   for (OutputToken& output : output_) output.alternatives.reserve(kMaxTopLogprobs);
 }
 
+MemoryNeed Sampler::MemoryOf(int32_t max_batch, int64_t vocab_size) {
+  return {MemoryPurpose::kActivations, LogitsBytes(max_batch, vocab_size) +
+                                           SamplingScratchBytes(max_batch, vocab_size) +
+                                           StagedArrays::Bytes(InputSizes(max_batch)) +
+                                           StagedArrays::Bytes(ResultSizes(max_batch))};
+}
+
 absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, ModelOps& ops,
                                                          Stream& stream, int32_t max_batch,
                                                          int64_t vocab_size) {
   auto sampler = absl::WrapUnique(new Sampler(device, ops, stream, max_batch, vocab_size));
-  const size_t batch = static_cast<size_t>(max_batch);
-  const size_t vocab = static_cast<size_t>(vocab_size);
-  const auto allocate = [&device](size_t bytes, DeviceBuffer& buffer) -> absl::Status {
-    ASSIGN_OR_RETURN(buffer, device.Allocate(bytes, MemoryPurpose::kActivations));
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(allocate(batch * vocab * sizeof(float), sampler->logits_));
-  RETURN_IF_ERROR(allocate(SamplingScratchBytes(max_batch, vocab_size), sampler->scratch_));
-  ASSIGN_OR_RETURN(sampler->inputs_, StagedArrays::Create(device,
-                                                          {batch * sizeof(SamplingRow),
-                                                           batch * sizeof(const SamplingBias*),
-                                                           batch * sizeof(const uint32_t*)},
+  ASSIGN_OR_RETURN(sampler->logits_, device.Allocate(LogitsBytes(max_batch, vocab_size),
+                                                     MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(sampler->scratch_, device.Allocate(SamplingScratchBytes(max_batch, vocab_size),
+                                                      MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(sampler->inputs_, StagedArrays::Create(device, InputSizes(max_batch),
                                                           MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(
-      sampler->results_,
-      StagedArrays::Create(
-          device,
-          {batch * sizeof(int32_t), batch * sizeof(float), batch * sizeof(int32_t),
-           batch * kMaxTopLogprobs * sizeof(int32_t), batch * kMaxTopLogprobs * sizeof(float)},
-          MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(sampler->results_, StagedArrays::Create(device, ResultSizes(max_batch),
+                                                           MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(sampler->sampled_, device.CreateEvent());
-  ASSIGN_OR_RETURN(sampler->counts_, device.AllocateHost(batch * kCountsPerRow * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(sampler->counts_, device.AllocateHost(static_cast<size_t>(max_batch) *
+                                                         kCountsPerRow * sizeof(uint32_t)));
   return sampler;
 }
 

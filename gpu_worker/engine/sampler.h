@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/ops/model/model_ops.h"
@@ -60,6 +61,9 @@ class Sampler {
   static absl::StatusOr<std::unique_ptr<Sampler>> Create(Device& device, ModelOps& ops,
                                                          Stream& stream, int32_t max_batch,
                                                          int64_t vocab_size);
+  // What Create allocates. A request that has biases or penalties takes memory of its own beside
+  // that (SamplingState).
+  static MemoryNeed MemoryOf(int32_t max_batch, int64_t vocab_size);
 
   // Logits of up to max_batch sequences, [max_batch, vocab] f32; filled by the model before Sample.
   MatrixView logits(int32_t batch) const;

@@ -38,11 +38,16 @@ int64_t MaxPositions(const ModelConfig& config, const TransformerOptions& option
 
 }  // namespace
 
-size_t Transformer::ActivationBytes(const ModelConfig& config, DType activation_dtype,
-                                    const TransformerOptions& options) {
-  return Workspace::Bytes(config, activation_dtype, options.max_prefill_rows) +
-         Workspace::Bytes(config, activation_dtype, options.max_decode_rows) +
-         static_cast<size_t>(MaxPositions(config, options)) * sizeof(int32_t);
+MemoryNeed Transformer::MemoryOf(const ModelConfig& config, DType activation_dtype,
+                                 const TransformerOptions& options) {
+  MemoryNeed need;
+  need[MemoryPurpose::kWeights] =
+      config.rope.InverseFrequencies(config.head_dim).size() * sizeof(float);
+  need[MemoryPurpose::kActivations] =
+      Workspace::Bytes(config, activation_dtype, options.max_prefill_rows) +
+      Workspace::Bytes(config, activation_dtype, options.max_decode_rows) +
+      static_cast<size_t>(MaxPositions(config, options)) * sizeof(int32_t);
+  return need;
 }
 
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, Ops& ops,

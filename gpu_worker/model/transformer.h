@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
@@ -71,9 +72,9 @@ struct TransformerOptions {
 // Owns:    the weights and the activations of a layer.
 class Transformer {
  public:
-  // Device bytes that Load takes beside the weights.
-  static size_t ActivationBytes(const ModelConfig& config, DType activation_dtype,
-                                const TransformerOptions& options);
+  // What Load takes beside the weights of the model.
+  static MemoryNeed MemoryOf(const ModelConfig& config, DType activation_dtype,
+                             const TransformerOptions& options);
 
   // `device` and `ops` must outlive the result, `checkpoint` not. May take minutes.
   //

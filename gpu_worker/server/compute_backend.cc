@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
+#include "gpu_worker/ops/cpu/cpu_needs.h"
 #include "gpu_worker/ops/cpu/cpu_ops.h"
 #include "spdlog/spdlog.h"
 
@@ -44,6 +45,7 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options) {
   backend.ops = std::make_unique<CpuOps>(*device, backend.compute_dtype == DType::kBf16
                                                       ? ComputePrecision::kBf16
                                                       : ComputePrecision::kF32);
+  backend.needs = kCpuNeeds;
   backend.device = std::move(device);
   backend.memory_bytes = static_cast<size_t>(
       static_cast<double>(backend.device->info().memory_bytes) * kCpuMemoryShare);

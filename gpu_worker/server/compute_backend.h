@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/weight_jobs.h"
+#include "gpu_worker/ops/backend_needs.h"
 #include "gpu_worker/ops/ops.h"
 #include "gpu_worker/server/worker_options.h"
 
@@ -21,6 +22,7 @@ struct ComputeBackend {
   KvFormat kv_format;
   DType compute_dtype =
       DType::kBf16;  // of matrix products; f32 weights are multiplied in f32 anyway
+  BackendNeeds needs{};
   // What a worker may take where options.memory_bytes does not say, and whether nobody else has a
   // use for what it leaves of that (MemoryPlanInput::owns_memory).
   size_t memory_bytes = 0;

@@ -3,6 +3,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/engine/memory_plan.h"
+#include "gpu_worker/ops/cuda/cuda_needs.h"
 #include "gpu_worker/ops/cuda/cuda_ops.h"
 #include "gpu_worker/server/compute_backend.h"
 
@@ -21,6 +22,7 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, i
                        {.ordinal = ordinal, .memory_utilization = options.gpu_memory_utilization}));
   ASSIGN_OR_RETURN(backend.ops, CudaOps::Create(*device));
   backend.memory_bytes = PlannableGpuBytes(device->info().memory_bytes);
+  backend.needs = kCudaNeeds;
   backend.owns_memory = true;
   backend.weight_source = WeightSource::kReading;
   backend.device = std::move(device);

@@ -23,7 +23,6 @@
 namespace retroinfer {
 namespace {
 
-constexpr int64_t kPrefillRows = 1024;  // tokens of a prefill slice
 constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at least
 // Between two signs of progress while loading, on a slow disk.
 constexpr absl::Duration kLongestStep = absl::Minutes(5);
@@ -96,14 +95,14 @@ absl::StatusOr<MemoryPlan> PlanFor(const WorkerOptions& options, const ModelConf
 
 // The same with a synthetic context before each request.
 absl::StatusOr<MemoryPlan> PlanForSynthetic(const WorkerOptions& options, const ModelConfig& config,
-                                            MemoryPlanInput input, DType activation_dtype) {
+                                            MemoryPlanInput input) {
   const int64_t of_request =
       options.max_model_len != 0 ? options.max_model_len : ModelSource::kSyntheticRequestTokens;
   input.synthetic_tokens = options.synthetic_context;
   input.max_model_len = options.synthetic_context + of_request;
-  input.synthetic_bytes = SyntheticContext::Bytes(
-      SyntheticShapeOf(config, input.geometry, input.max_model_len, options.synthetic_overlap),
-      activation_dtype);
+  input.synthetic_bytes = SyntheticBytes(
+      SyntheticShapeOf(config, input.geometry(), input.max_model_len, options.synthetic_overlap),
+      input.backend.activation_dtype, input.max_batch);
   ASSIGN_OR_RETURN(const MemoryPlan plan, PlanMemory(input));
   const PolicyKind policy = options.default_attention.policy;
   const int64_t capacity = plan.capacity_tokens[policy];
@@ -274,33 +273,27 @@ absl::Status LoadedEngine::Load() {
 
 absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
   const ModelConfig& config = source_->config();
-  const DType activation_dtype = backend_.ops->model().activation_dtype();
   // A backend may keep more than the files have: an embedding that is an output matrix, too.
   const size_t weight_bytes =
       std::max(source_->weight_bytes(), backend_.device->allocated_bytes(MemoryPurpose::kWeights));
-  const MemoryPlanInput input{
-      .geometry = config.geometry(backend_.kv_format),
-      .hidden_size = config.hidden_size,
-      .num_query_heads = config.num_query_heads,
-      .vocab_size = config.vocab_size,
-      .activation_bytes_per_element = DTypeBytes(activation_dtype),
-      .weight_bytes = weight_bytes,
-      .max_whole_prompt = options_.max_whole_prompt,
-      .max_batch = options_.max_batch,
-      .dense_below = options_.dense_below,
-      .arena_pages = arena_pages,
-      .uses_transient_slots = backend_.ops->block_cache().uses_transient_slots(),
-      .available_bytes = AvailableBytes(backend_, options_),
-      .owns_memory = backend_.owns_memory,
-      .dense_kv_bytes = options_.dense_kv_bytes,
-      .block_cache_bytes = options_.block_cache_bytes,
-      .preemption = options_.preemption == "on",
-      .suspended_kv_bytes = options_.suspended_kv_bytes};
-  RETURN_IF_ERROR(input.geometry.Validate());
-  RETURN_IF_ERROR(backend_.ops->CheckKvFormat(input.geometry.format));
-  return options_.synthetic_context == 0
-             ? PlanFor(options_, config, input)
-             : PlanForSynthetic(options_, config, input, activation_dtype);
+  const MemoryPlanInput input{.model = config,
+                              .kv_format = backend_.kv_format,
+                              .backend = backend_.needs,
+                              .index = settings_,
+                              .weight_bytes = weight_bytes,
+                              .max_whole_prompt = options_.max_whole_prompt,
+                              .max_batch = options_.max_batch,
+                              .arena_pages = arena_pages,
+                              .available_bytes = AvailableBytes(backend_, options_),
+                              .owns_memory = backend_.owns_memory,
+                              .dense_kv_bytes = options_.dense_kv_bytes,
+                              .block_cache_bytes = options_.block_cache_bytes,
+                              .preemption = options_.preemption == "on",
+                              .suspended_kv_bytes = options_.suspended_kv_bytes};
+  RETURN_IF_ERROR(input.geometry().Validate());
+  RETURN_IF_ERROR(backend_.ops->CheckKvFormat(input.kv_format));
+  return options_.synthetic_context == 0 ? PlanFor(options_, config, input)
+                                         : PlanForSynthetic(options_, config, input);
 }
 
 absl::Status LoadedEngine::PlanAndAttach() {
@@ -341,7 +334,7 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
   ASSIGN_OR_RETURN(background_, device.CreateStream(StreamKind::kBackground));
   ASSIGN_OR_RETURN(transformer_,
                    Transformer::Create(device, *backend_.ops, source_->config(), std::move(weights),
-                                       {.max_prefill_rows = kPrefillRows,
+                                       {.max_prefill_rows = plan_.prefill_rows,
                                         .max_decode_rows = options_.max_batch,
                                         .max_positions = plan_.max_model_len,
                                         .progress = {}}));
@@ -360,7 +353,6 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
                                     ? options_.max_expected_wait
                                     : absl::InfiniteDuration(),
            .share_segments = options_.synthetic_context == 0,
-           .prefill_rows = kPrefillRows,
            .inter_token_target = options_.inter_token_target,
            .on_progress = [this] { notifier_.Feed(); }},
           std::move(parts)));

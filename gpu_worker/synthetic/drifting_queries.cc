@@ -1,18 +1,31 @@
 #include "gpu_worker/synthetic/drifting_queries.h"
 
+#include <array>
+
 #include "absl/memory/memory.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
+
+namespace {
+
+std::array<size_t, 1> RowsSize(uint32_t num_layers, int32_t max_batch) {
+  return {size_t{num_layers} * static_cast<size_t>(max_batch) * sizeof(int32_t)};
+}
+
+}  // namespace
+
+size_t DriftingQueries::Bytes(uint32_t num_layers, int32_t max_batch) {
+  return StagedArrays::Bytes(RowsSize(num_layers, max_batch));
+}
 
 absl::StatusOr<std::unique_ptr<DriftingQueries>> DriftingQueries::Create(
     Device& device, ModelOps& ops, Stream& stream, AttentionPolicy& policy,
     const SyntheticContext& context, uint32_t num_layers, int32_t max_batch) {
   auto drifting =
       absl::WrapUnique(new DriftingQueries(ops, stream, policy, context, num_layers, max_batch));
-  const size_t bytes = size_t{num_layers} * static_cast<size_t>(max_batch) * sizeof(int32_t);
-  ASSIGN_OR_RETURN(drifting->rows_,
-                   StagedArrays::Create(device, {bytes}, MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(drifting->rows_, StagedArrays::Create(device, RowsSize(num_layers, max_batch),
+                                                         MemoryPurpose::kActivations));
   return drifting;
 }
 

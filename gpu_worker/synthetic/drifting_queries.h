@@ -23,6 +23,8 @@ class DriftingQueries final : public ForwardingPolicy {
   static absl::StatusOr<std::unique_ptr<DriftingQueries>> Create(
       Device& device, ModelOps& ops, Stream& stream, AttentionPolicy& policy,
       const SyntheticContext& context, uint32_t num_layers, int32_t max_batch);
+  // Device bytes that Create takes.
+  static size_t Bytes(uint32_t num_layers, int32_t max_batch);
 
   // A sequence's queries are consecutive ones of the context as long as it takes part in every
   // step; sequences and layers begin at different ones.

@@ -71,28 +71,42 @@ BlockCache::~BlockCache() {
   if (!device_plane_.empty()) device_.UnmapHost(data_plane_memory_);
 }
 
+std::vector<BlockCache::Allocation> BlockCache::Allocations(const Sizes& sizes,
+                                                            uint64_t arena_pages) {
+  const size_t slots = sizes.num_slots;
+  return {{&BlockCache::slots_, slots * sizes.page_bytes},
+          {&BlockCache::transient_, sizes.num_transient * sizes.page_bytes},
+          {&BlockCache::page_slot_, arena_pages * sizeof(SlotId)},
+          {&BlockCache::slot_page_, slots * sizeof(PageId)},
+          {&BlockCache::stamps_, slots * sizeof(StepStamp)},
+          {&BlockCache::free_slots_, slots * sizeof(SlotId)},
+          {&BlockCache::num_free_, sizeof(uint32_t)},
+          {&BlockCache::control_, sizeof(LookupControl)},
+          {&BlockCache::misses_, kMaxListedMisses * sizeof(PageMiss)},
+          {&BlockCache::lookup_, sizeof(LookupState)},
+          {&BlockCache::counters_, sizeof(BlockCacheCounters)},
+          {&BlockCache::requests_, kMaxRequestsPerStep * sizeof(EvictionRequest)},
+          {&BlockCache::lists_, NumListPlaces(slots) * sizeof(SlotListHead)},
+          {&BlockCache::cursor_, sizeof(uint32_t)}};
+}
+
+MemoryNeed BlockCache::MemoryOf(const Sizes& sizes, uint64_t arena_pages) {
+  size_t bytes = 0;
+  for (const Allocation& allocation : Allocations(sizes, arena_pages)) bytes += allocation.bytes;
+  return {MemoryPurpose::kBlockCache, bytes};
+}
+
+size_t BlockCache::SlotBytes(size_t page_bytes) {
+  return page_bytes + sizeof(PageId) + sizeof(StepStamp) + 2 * sizeof(SlotId);
+}
+
 absl::Status BlockCache::Allocate() {
   ASSIGN_OR_RETURN(device_arena_, device_.MapHost(arena_));
   ASSIGN_OR_RETURN(device_plane_, device_.MapHost(data_plane_memory_));
-  const auto allocate = [this](size_t bytes, DeviceBuffer& buffer) -> absl::Status {
-    ASSIGN_OR_RETURN(buffer, device_.Allocate(bytes, MemoryPurpose::kBlockCache));
-    return absl::OkStatus();
-  };
-  const size_t slots = sizes_.num_slots;
-  RETURN_IF_ERROR(allocate(slots * sizes_.page_bytes, slots_));
-  RETURN_IF_ERROR(allocate(sizes_.num_transient * sizes_.page_bytes, transient_));
-  RETURN_IF_ERROR(allocate(plane_.arena_pages() * sizeof(SlotId), page_slot_));
-  RETURN_IF_ERROR(allocate(slots * sizeof(PageId), slot_page_));
-  RETURN_IF_ERROR(allocate(slots * sizeof(StepStamp), stamps_));
-  RETURN_IF_ERROR(allocate(slots * sizeof(SlotId), free_slots_));
-  RETURN_IF_ERROR(allocate(sizeof(uint32_t), num_free_));
-  RETURN_IF_ERROR(allocate(sizeof(LookupControl), control_));
-  RETURN_IF_ERROR(allocate(kMaxListedMisses * sizeof(PageMiss), misses_));
-  RETURN_IF_ERROR(allocate(sizeof(LookupState), lookup_));
-  RETURN_IF_ERROR(allocate(sizeof(BlockCacheCounters), counters_));
-  RETURN_IF_ERROR(allocate(kMaxRequestsPerStep * sizeof(EvictionRequest), requests_));
-  RETURN_IF_ERROR(allocate(NumListPlaces(slots) * sizeof(SlotListHead), lists_));
-  RETURN_IF_ERROR(allocate(sizeof(uint32_t), cursor_));
+  for (const Allocation& allocation : Allocations(sizes_, plane_.arena_pages())) {
+    ASSIGN_OR_RETURN(this->*allocation.buffer,
+                     device_.Allocate(allocation.bytes, MemoryPurpose::kBlockCache));
+  }
   ASSIGN_OR_RETURN(host_requests_,
                    device_.AllocateHost(kMaxRequestsPerStep * sizeof(EvictionRequest)));
   ASSIGN_OR_RETURN(host_control_, device_.AllocateHost(sizeof(LookupControl)));

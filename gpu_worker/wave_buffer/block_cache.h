@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/ops/block_cache/block_cache_ops.h"
 
 namespace retroinfer {
@@ -57,6 +58,9 @@ class BlockCache {
                                                             Stream& stream, const Sizes& sizes,
                                                             std::span<std::byte> arena,
                                                             std::span<std::byte> data_plane_memory);
+  static MemoryNeed MemoryOf(const Sizes& sizes, uint64_t arena_pages);
+  // What a slot adds to that, at most: its page, and its entries of the tables.
+  static size_t SlotBytes(size_t page_bytes);
   ~BlockCache();
 
   // Begins the next step and tends the cache. Allocates nothing and waits for nothing: work of the
@@ -116,6 +120,11 @@ class BlockCache {
   BlockCache(Device& device, BlockCacheOps& ops, Stream& stream, const Sizes& sizes,
              DataPlane plane, std::span<std::byte> arena, std::span<std::byte> data_plane_memory);
 
+  struct Allocation {
+    DeviceBuffer BlockCache::*buffer;
+    size_t bytes;
+  };
+  static std::vector<Allocation> Allocations(const Sizes& sizes, uint64_t arena_pages);
   absl::Status Allocate();
   absl::Status Clear();
   // What the device does between two steps: one thing at a time.

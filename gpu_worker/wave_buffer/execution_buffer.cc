@@ -9,14 +9,20 @@ int64_t ExecutionBuffer::MaxPages(const KvGeometry& geometry, int64_t max_cluste
   return max_clusters * (int64_t{kTokensPerCluster} + per_page - 1) / per_page;
 }
 
+MemoryNeed ExecutionBuffer::MemoryOf(const KvGeometry& geometry, int32_t max_batch,
+                                     int64_t max_clusters) {
+  const size_t rows = static_cast<size_t>(max_batch) * geometry.num_kv_heads;
+  return {MemoryPurpose::kBlockCache,
+          rows * static_cast<size_t>(MaxPages(geometry, max_clusters)) * sizeof(PageRef)};
+}
+
 absl::StatusOr<ExecutionBuffer> ExecutionBuffer::Create(Device& device, const KvGeometry& geometry,
                                                         int32_t max_batch, int64_t max_clusters) {
   ExecutionBuffer buffer;
   buffer.max_pages_ = MaxPages(geometry, max_clusters);
   buffer.num_kv_heads_ = geometry.num_kv_heads;
-  const size_t rows = static_cast<size_t>(max_batch) * geometry.num_kv_heads;
   ASSIGN_OR_RETURN(buffer.pages_,
-                   device.Allocate(rows * static_cast<size_t>(buffer.max_pages_) * sizeof(PageRef),
+                   device.Allocate(MemoryOf(geometry, max_batch, max_clusters).total(),
                                    MemoryPurpose::kBlockCache));
   return buffer;
 }

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/ops/block_cache/page_lookup.h"
 
 namespace retroinfer {
@@ -20,6 +21,7 @@ class ExecutionBuffer {
 
   static absl::StatusOr<ExecutionBuffer> Create(Device& device, const KvGeometry& geometry,
                                                 int32_t max_batch, int64_t max_clusters);
+  static MemoryNeed MemoryOf(const KvGeometry& geometry, int32_t max_batch, int64_t max_clusters);
 
   int64_t max_pages() const { return max_pages_; }
   // View for a batch: [batch, kv_heads, max_pages].

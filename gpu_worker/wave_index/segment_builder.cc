@@ -27,30 +27,50 @@ absl::StatusOr<std::unique_ptr<SegmentBuilder>> SegmentBuilder::Create(
 
 SegmentBuilder::~SegmentBuilder() { background_.Synchronize().IgnoreError(); }
 
+std::vector<SegmentBuilder::Allocation> SegmentBuilder::Allocations(const KvGeometry& geometry,
+                                                                    const Limits& limits,
+                                                                    size_t cluster_scratch) {
+  const size_t h = geometry.num_kv_heads, d = geometry.head_dim, n = limits.max_segment_tokens;
+  const size_t m = n / kTokensPerCluster;
+  const size_t num_tickets = static_cast<size_t>(limits.max_open_segments);
+  return {
+      {&SegmentBuilder::assignment_, h * n * sizeof(int32_t)},
+      {&SegmentBuilder::sizes_, h * m * sizeof(int32_t)},
+      {&SegmentBuilder::centroids_, h * m * d * sizeof(float)},
+      {&SegmentBuilder::value_sums_, h * m * d * sizeof(float)},
+      {&SegmentBuilder::radii_, h * m * sizeof(float)},
+      {&SegmentBuilder::cluster_scratch_, cluster_scratch},
+      {&SegmentBuilder::write_scratch_, 8 * h * (n + m)},
+      {&SegmentBuilder::decode_kv_, 2 * h * kDecodeSegmentTokens * geometry.prompt_vector_bytes()},
+      {&SegmentBuilder::block_ids_, num_tickets * kBlocksOfDense * sizeof(DenseBlockId)},
+      {&SegmentBuilder::page_counters_, num_tickets * sizeof(uint32_t)}};
+}
+
+MemoryNeed SegmentBuilder::MemoryOf(const KvGeometry& geometry, const Limits& limits,
+                                    const BackendNeeds& backend) {
+  const auto tokens = static_cast<int32_t>(limits.max_segment_tokens);
+  const size_t cluster_scratch =
+      backend.cluster_keys_scratch(geometry.num_kv_heads, geometry.head_dim, tokens,
+                                   tokens / static_cast<int32_t>(kTokensPerCluster));
+  size_t bytes = 0;
+  for (const Allocation& allocation : Allocations(geometry, limits, cluster_scratch)) {
+    bytes += allocation.bytes;
+  }
+  return {MemoryPurpose::kMetaIndex, bytes};
+}
+
 absl::Status SegmentBuilder::Allocate() {
   const KvGeometry& geometry = meta_pool_.geometry;
-  const size_t h = geometry.num_kv_heads, d = geometry.head_dim, n = limits_.max_segment_tokens;
-  const size_t m = n / kTokensPerCluster;
-  const auto allocate = [this](size_t bytes, DeviceBuffer& buffer) -> absl::Status {
-    ASSIGN_OR_RETURN(buffer, device_.Allocate(bytes, MemoryPurpose::kMetaIndex));
-    return absl::OkStatus();
-  };
-  RETURN_IF_ERROR(allocate(h * n * sizeof(int32_t), assignment_));
-  RETURN_IF_ERROR(allocate(h * m * sizeof(int32_t), sizes_));
-  RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), centroids_));
-  RETURN_IF_ERROR(allocate(h * m * d * sizeof(float), value_sums_));
-  RETURN_IF_ERROR(allocate(h * m * sizeof(float), radii_));
-  RETURN_IF_ERROR(allocate(
-      ops_.index().ClusterKeysScratchBytes(geometry.num_kv_heads, geometry.head_dim,
-                                           static_cast<int32_t>(n), static_cast<int32_t>(m)),
-      cluster_scratch_));
-  RETURN_IF_ERROR(allocate(8 * h * (n + m), write_scratch_));
-  RETURN_IF_ERROR(
-      allocate(2 * h * kDecodeSegmentTokens * geometry.prompt_vector_bytes(), decode_kv_));
+  const auto tokens = static_cast<int32_t>(limits_.max_segment_tokens);
+  const size_t cluster_scratch =
+      ops_.index().ClusterKeysScratchBytes(geometry.num_kv_heads, geometry.head_dim, tokens,
+                                           tokens / static_cast<int32_t>(kTokensPerCluster));
+  for (const Allocation& allocation : Allocations(geometry, limits_, cluster_scratch)) {
+    ASSIGN_OR_RETURN(this->*allocation.buffer,
+                     device_.Allocate(allocation.bytes, MemoryPurpose::kMetaIndex));
+  }
   const size_t num_tickets = static_cast<size_t>(limits_.max_open_segments);
-  RETURN_IF_ERROR(allocate(num_tickets * kBlocksOfDense * sizeof(DenseBlockId), block_ids_));
   ASSIGN_OR_RETURN(host_block_ids_, device_.AllocateHost(block_ids_.bytes().size()));
-  RETURN_IF_ERROR(allocate(num_tickets * sizeof(uint32_t), page_counters_));
   for (uint32_t tokens = kDecodeSegmentTokens; tokens <= limits_.max_segment_tokens;
        tokens += kDecodeSegmentTokens) {
     first_pages_.push_back(SegmentLayout(geometry, tokens).first_kv_page);

@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "common/kv/extent.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
+#include "gpu_worker/ops/backend_needs.h"
 #include "gpu_worker/ops/ops.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 
@@ -54,6 +56,8 @@ class SegmentBuilder {
   static absl::StatusOr<std::unique_ptr<SegmentBuilder>> Create(
       Device& device, Ops& ops, Stream& background, const MetaPoolView& meta_pool,
       const ArenaView& arena, const WaveIndexSettings& settings, const Limits& limits);
+  static MemoryNeed MemoryOf(const KvGeometry& geometry, const Limits& limits,
+                             const BackendNeeds& backend);
   // Waits for the work that has been enqueued.
   ~SegmentBuilder();
 
@@ -104,6 +108,13 @@ class SegmentBuilder {
         settings_(settings),
         limits_(limits) {}
 
+  struct Allocation {
+    DeviceBuffer SegmentBuilder::*buffer;
+    size_t bytes;
+  };
+  // `cluster_scratch`: bytes that ClusterKeys needs for the largest segment.
+  static std::vector<Allocation> Allocations(const KvGeometry& geometry, const Limits& limits,
+                                             size_t cluster_scratch);
   absl::Status Allocate();
   absl::Status BuildRows(const OpenSegment& segment, Ticket ticket, uint32_t layer,
                          const LayerKv& kv, int64_t first_row);

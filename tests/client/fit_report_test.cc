@@ -16,15 +16,16 @@ constexpr uint64_t kGiB = uint64_t{1} << 30;
 // The shape of Llama-3.1-8B: 128 KiB of KV a token.
 FitInput Llama8b() {
   FitInput input;
-  input.model.hidden_size = 4096;
-  input.model.num_layers = 32;
-  input.model.num_query_heads = 32;
-  input.model.num_kv_heads = 8;
-  input.model.head_dim = 128;
-  input.model.vocab_size = 128256;
-  input.model.context_length = 131072;
-  input.weight_bytes = 16 * kGiB;
-  input.max_batch = 4;
+  input.worker.model.hidden_size = 4096;
+  input.worker.model.intermediate_size = 14336;
+  input.worker.model.num_layers = 32;
+  input.worker.model.num_query_heads = 32;
+  input.worker.model.num_kv_heads = 8;
+  input.worker.model.head_dim = 128;
+  input.worker.model.vocab_size = 128256;
+  input.worker.model.context_length = 131072;
+  input.worker.weight_bytes = 16 * kGiB;
+  input.worker.max_batch = 4;
   input.available_bytes = 64 * kGiB;
   input.memory_bytes = 32 * kGiB;
   input.arena_bytes = 24 * kGiB;

@@ -12,6 +12,8 @@
 #include "common/log/check.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/assembly/engine_assembly.h"
+#include "gpu_worker/ops/cpu/cpu_needs.h"
+#include "gpu_worker/ops/cuda/cuda_needs.h"
 #include "nlohmann/json.hpp"
 
 namespace retroinfer::test_support {
@@ -139,24 +141,23 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   const Checkpoint checkpoint = OrDie(Checkpoint::Open(options.model_folder.string()));
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
   const KvGeometry geometry = config.geometry(options.kv_format);
+  constexpr int64_t kPrefillRows = 256;
   const MemoryPlan plan =
-      OrDie(PlanMemory({.geometry = geometry,
-                        .hidden_size = config.hidden_size,
-                        .num_query_heads = config.num_query_heads,
-                        .vocab_size = config.vocab_size,
+      OrDie(PlanMemory({.model = config,
+                        .kv_format = options.kv_format,
+                        .backend = device.info().backend == "cuda" ? kCudaNeeds : kCpuNeeds,
+                        .index = options.wave_index,
                         .weight_bytes = checkpoint.total_bytes(),
                         .max_model_len = options.max_model_len,
                         .max_whole_prompt = options.max_whole_prompt,
                         .max_batch = options.max_batch,
-                        .dense_below = options.wave_index.dense_below,
+                        .prefill_rows = kPrefillRows,
                         .arena_pages = arena_pages,
-                        .uses_transient_slots = backend_->ops->block_cache().uses_transient_slots(),
                         .available_bytes = size_t{8} << 30,
                         .dense_kv_bytes = options.dense_kv_bytes,
                         .block_cache_bytes = options.block_cache_bytes,
                         .preemption = options.preemption,
                         .suspended_kv_bytes = options.suspended_kv_bytes}));
-  constexpr int64_t kPrefillRows = 256;
   model_ = OrDie(Transformer::Load(device, *backend_->ops, config, checkpoint,
                                    {.max_prefill_rows = kPrefillRows,
                                     .max_decode_rows = options.max_batch,
@@ -179,7 +180,6 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                       .eos_token_ids = generation_.eos_token_ids,
                                       .segment_fingerprint = "in-process worker",
                                       .max_live_requests = options.max_live_requests,
-                                      .prefill_rows = kPrefillRows,
                                       .inter_token_target = options.inter_token_target,
                                       .on_progress = options.on_progress,
                                       .on_plan = options.on_plan},

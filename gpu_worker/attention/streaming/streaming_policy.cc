@@ -41,14 +41,10 @@ int64_t StreamingWindowBegin(int64_t position, int32_t window_tokens) {
 absl::StatusOr<std::unique_ptr<StreamingPolicy>> StreamingPolicy::Create(
     Device& device, AttentionOps& ops, Stream& stream, KvMemory& memory, int32_t num_query_heads,
     int32_t max_batch) {
-  ASSIGN_OR_RETURN(
-      DenseZoneBatch dense,
-      DenseZoneBatch::Create(device, ops, stream, memory.dense_pool(), memory.tables(), max_batch));
+  ASSIGN_OR_RETURN(DenseZoneBatch dense,
+                   DenseZoneBatch::CreateToAttend(device, ops, stream, memory.dense_pool(),
+                                                  memory.tables(), max_batch, num_query_heads));
   auto policy = absl::WrapUnique(new StreamingPolicy(ops, stream, memory, std::move(dense)));
-  const auto head_dim = static_cast<int32_t>(memory.sizes().geometry.head_dim);
-  ASSIGN_OR_RETURN(policy->scratch_, device.Allocate(ops.DecodeAttentionScratchBytes(
-                                                         max_batch, num_query_heads, head_dim),
-                                                     MemoryPurpose::kActivations));
   policy->batch_.reserve(static_cast<size_t>(max_batch));
   return policy;
 }

@@ -51,7 +51,7 @@ class StreamingPolicy final : public AttentionPolicy {
   absl::Status UploadStep() override { return dense_.UploadStep(); }
   absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                            const MatrixView& values, const MatrixView& out) override {
-    return dense_.DecodeLayer(layer, queries, keys, values, out, scratch_.bytes());
+    return dense_.DecodeLayer(layer, queries, keys, values, out);
   }
   absl::Status DownloadStep() override { return absl::OkStatus(); }
   absl::Status EndStep() override;
@@ -72,7 +72,6 @@ class StreamingPolicy final : public AttentionPolicy {
   Stream& stream_;
   KvMemory& memory_;
   DenseZoneBatch dense_;
-  DeviceBuffer scratch_;
   std::vector<SequenceKv*> batch_;
 };
 

@@ -70,7 +70,9 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
                           .num_slots = kSlots,
                           .num_transient_slots = 4096,
                           .max_model_len = 16384,
-                          .max_batch = 4};
+                          .max_batch = 4,
+                          .max_sequences = 10,
+                          .max_open_segments = 100};
     const EngineEnvironment environment = surroundings.environment();
     auto parts = AssembleEngine(environment, plan, WaveIndexSettings{});
     if (!enough) {
@@ -80,9 +82,6 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
     ASSERT_TRUE(parts.ok()) << parts.status();
     EXPECT_EQ(parts->memory->dense_blocks().total(), 64);
     EXPECT_EQ(parts->memory->meta_blocks().total(), 16);
-    EXPECT_GE(surroundings.device().allocated_bytes(MemoryPurpose::kDenseKv), plan.dense_bytes());
-    EXPECT_GE(surroundings.device().allocated_bytes(MemoryPurpose::kBlockCache),
-              plan.block_cache_bytes());
     const AttentionPolicy& full = parts->policies.Of(PolicyKind::kFull);
     const AttentionPolicy& wave = parts->policies.Of(PolicyKind::kWave);
     const AttentionSettings settings;
@@ -95,37 +94,6 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
     EXPECT_EQ(parts->policies.Of(PolicyKind::kFull).Need(settings, 100, 200).dense_blocks,
               full.Need(settings, 10'100, 10'200).dense_blocks);
   }
-}
-
-// A step's working memory grows with the longest context: the plan must have counted it.
-TEST(EngineAssemblyTest, ThePlanCountsWhatAStepSelectsWith) {
-  const auto planned_and_taken = [](int64_t max_model_len) {
-    Surroundings surroundings(size_t{2} << 30);
-    const ModelConfig& config = surroundings.config();
-    const auto plan = PlanMemory({.geometry = surroundings.geometry(),
-                                  .num_query_heads = config.num_query_heads,
-                                  .max_model_len = max_model_len,
-                                  .synthetic_tokens = max_model_len - 1024,  // no lanes for those
-                                  .max_batch = 4,
-                                  .dense_below = 1024,
-                                  .arena_pages = kArenaPages,
-                                  .available_bytes = size_t{1} << 30,
-                                  .block_cache_bytes = kSlots * kPageBytes});
-    RI_CHECK(plan.ok());
-    const auto parts = AssembleEngine(surroundings.environment(), *plan, WaveIndexSettings{});
-    RI_CHECK(parts.ok());
-    const Device& device = surroundings.device();
-    return std::pair(plan->activation_bytes,
-                     device.allocated_bytes(MemoryPurpose::kActivations) +
-                         device.allocated_bytes(MemoryPurpose::kBlockCache));
-  };
-  const auto [planned_short, taken_short] = planned_and_taken(16 * 1024);
-  const auto [planned_long, taken_long] = planned_and_taken(144 * 1024);
-  const size_t planned = planned_long - planned_short, taken = taken_long - taken_short;
-  EXPECT_GT(planned, size_t{1} << 20);
-  EXPECT_GE(taken, planned);
-  EXPECT_LE(taken,
-            planned + planned / 5);  // scratch of operations, which backends size as they like
 }
 
 }  // namespace

@@ -23,8 +23,9 @@ class DenseZoneBatchTest : public testing::TestWithParam<test_support::BackendPa
                                 .max_model_len = 4096})
                   .value();
     batch_ = std::make_unique<DenseZoneBatch>(
-        DenseZoneBatch::Create(*backend_->device, backend_->ops->attention(), *backend_->stream,
-                               memory_->dense_pool(), memory_->tables(), 2)
+        DenseZoneBatch::CreateToAttend(*backend_->device, backend_->ops->attention(),
+                                       *backend_->stream, memory_->dense_pool(), memory_->tables(),
+                                       /*max_batch=*/2, /*num_query_heads=*/1)
             .value());
   }
 
@@ -101,8 +102,6 @@ TEST_P(DenseZoneBatchTest, ALayerAppendsATokenAndAttendsToTheZone) {
   SequenceKv sequence;
   ASSERT_TRUE(memory_->Reserve({.dense_blocks = 2}, sequence));
   ASSERT_TRUE(batch_->WriteTable(sequence).ok());
-  const auto scratch = data.Allocate(
-      backend_->ops->attention().DecodeAttentionScratchBytes(2, /*num_query_heads=*/1, 64));
   const auto keys = data.Activations(std::vector<float>(64, 0.25f), 1, 64);
   SequenceKv* rows[] = {&sequence};
   const float values[] = {0.5f, 1.0f}, means[] = {0.5f, 0.75f};
@@ -112,8 +111,7 @@ TEST_P(DenseZoneBatchTest, ALayerAppendsATokenAndAttendsToTheZone) {
     ASSERT_TRUE(batch_->UploadStep().ok());
     const auto value = data.Activations(std::vector<float>(64, values[i]), 1, 64);
     const auto out = data.Poisoned(1, 64);
-    const absl::Status status =
-        batch_->DecodeLayer(0, keys.view, keys.view, value.view, out.view, scratch.bytes());
+    const absl::Status status = batch_->DecodeLayer(0, keys.view, keys.view, value.view, out.view);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_EQ(data.Values(out), std::vector<float>(64, means[i]));
   }

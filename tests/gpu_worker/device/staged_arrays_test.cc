@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "tests/support/backends.h"
 
 namespace retroinfer {
@@ -12,7 +14,9 @@ class StagedArraysTest : public testing::TestWithParam<test_support::BackendPara
 TEST_P(StagedArraysTest, CopiesAllArraysThereAndTheLeadingOnesBack) {
   const auto backend = GetParam().create();
   const StagedArrays arrays =
-      StagedArrays::Create(*backend->device, {12, 100, 8}, MemoryPurpose::kActivations).value();
+      StagedArrays::Create(*backend->device, std::array<size_t, 3>{12, 100, 8},
+                           MemoryPurpose::kActivations)
+          .value();
   EXPECT_EQ(arrays.Host<int32_t>(0).size(), 3u);
   EXPECT_EQ(arrays.On<int32_t>(1).size(), 25u);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(arrays.On<int32_t>(1).device_data()) % 64, 0u);

@@ -5,6 +5,8 @@
 
 #include "common/kv/segment_layout.h"
 #include "common/shm/data_plane.h"
+#include "gpu_worker/ops/cpu/cpu_needs.h"
+#include "gpu_worker/ops/cuda/cuda_needs.h"
 #include "gpu_worker/ops/dense_pool.h"
 
 namespace retroinfer {
@@ -13,25 +15,31 @@ namespace {
 using ::testing::HasSubstr;
 
 MemoryPlanInput DemoModel() {
-  return {.geometry = {.num_layers = 4, .num_kv_heads = 2, .head_dim = 128},
-          .hidden_size = 384,
-          .num_query_heads = 6,
-          .vocab_size = 2048,
-          .weight_bytes = 16 << 20,
-          .max_model_len = 131072,
-          .max_batch = 8,
-          .dense_below = 8192,
-          .arena_pages = 1 << 20,
-          .available_bytes = size_t{8} << 30,
-          .block_cache_bytes = size_t{256} << 20};
+  MemoryPlanInput input{.backend = kCpuNeeds,
+                        .weight_bytes = 16 << 20,
+                        .max_model_len = 131072,
+                        .max_batch = 8,
+                        .arena_pages = 1 << 20,
+                        .available_bytes = size_t{8} << 30,
+                        .block_cache_bytes = size_t{256} << 20};
+  input.model.hidden_size = 384;
+  input.model.intermediate_size = 1024;
+  input.model.num_layers = 4;
+  input.model.num_query_heads = 6;
+  input.model.num_kv_heads = 2;
+  input.model.head_dim = 128;
+  input.model.vocab_size = 2048;
+  input.model.context_length = 131072;
+  return input;
 }
 
 TEST(MemoryPlanTest, PartsAddUpAndTheLargestContextFitsWithEitherPolicy) {
   const auto plan = PlanMemory(DemoModel());
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_LE(plan->total_bytes(), size_t{8} << 30);
-  EXPECT_EQ(plan->total_bytes(), plan->weight_bytes + plan->activation_bytes + plan->dense_bytes() +
-                                     plan->meta_bytes() + plan->block_cache_bytes());
+  size_t sum = plan->weight_bytes;
+  for (const ComponentMemory& component : plan->components) sum += component.need.total();
+  EXPECT_EQ(plan->total_bytes(), sum);
   EXPECT_EQ(plan->capacity_tokens[PolicyKind::kFull], 131072);
   EXPECT_EQ(plan->capacity_tokens[PolicyKind::kWave], 131072);
   EXPECT_THAT(plan->ToString(), HasSubstr("KV capacity: 131072 tokens"));
@@ -58,7 +66,7 @@ TEST(MemoryPlanTest, NoLaneComputesASyntheticContext) {
   EXPECT_EQ(synthetic->OfRequests(100'000), 0);
   // Hidden states, two layers' KV, id and position.
   const size_t per_token = 384 * 4 + 2 * 2 * 2 * 128 * 2 + 2 * 4;
-  EXPECT_EQ(real->activation_bytes - synthetic->activation_bytes,
+  EXPECT_EQ(real->need[MemoryPurpose::kActivations] - synthetic->need[MemoryPurpose::kActivations],
             120'000 * per_token - (size_t{5} << 20));
   EXPECT_EQ(synthetic->capacity_tokens[PolicyKind::kWave],
             real->capacity_tokens[PolicyKind::kWave]);
@@ -66,7 +74,7 @@ TEST(MemoryPlanTest, NoLaneComputesASyntheticContext) {
 
 TEST(MemoryPlanTest, ASmallArenaLimitsWave) {
   MemoryPlanInput input = DemoModel();
-  input.arena_pages = 3 * SegmentLayout(input.geometry, kPrefillSegmentTokens).max_pages;
+  input.arena_pages = 3 * SegmentLayout(input.geometry(), kPrefillSegmentTokens).max_pages;
   const auto plan = PlanMemory(input);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->capacity_tokens[PolicyKind::kWave], 4 + 3 * 8192 + 64);
@@ -88,7 +96,7 @@ constexpr size_t kSlotBytes = kPageBytes + 16;  // with its entries of the table
 
 MemoryPlanInput OwnMemory() {
   MemoryPlanInput input = DemoModel();
-  input.uses_transient_slots = false;
+  input.backend = kCudaNeeds;
   input.owns_memory = true;
   input.block_cache_bytes = 0;
   return input;
@@ -97,11 +105,12 @@ MemoryPlanInput OwnMemory() {
 // An H100 with Llama-3.1-8B: 8 MiB a dense block.
 MemoryPlanInput H100() {
   MemoryPlanInput input = OwnMemory();
-  input.geometry = {.num_layers = 32, .num_kv_heads = 8, .head_dim = 128};
-  input.hidden_size = 4096;
-  input.num_query_heads = 32;
-  input.vocab_size = 128256;
-  input.activation_bytes_per_element = 2;
+  input.model.hidden_size = 4096;
+  input.model.intermediate_size = 14336;
+  input.model.num_layers = 32;
+  input.model.num_query_heads = 32;
+  input.model.num_kv_heads = 8;
+  input.model.vocab_size = 128256;
   input.weight_bytes = size_t{15} << 30;
   input.available_bytes = size_t{72} << 30;
   input.arena_pages = static_cast<uint32_t>((size_t{112} << 30) / kPageBytes);
@@ -114,7 +123,7 @@ TEST(MemoryPlanTest, NotAllOfAGpuIsPlanned) {
 }
 
 size_t BlockBytes(const MemoryPlanInput& input) {
-  return DensePoolView::BlockBytes(input.geometry);
+  return DensePoolView::BlockBytes(input.geometry());
 }
 
 // What one context of max_model_len with policy full and the windows of all rows take.
@@ -164,12 +173,12 @@ TEST(MemoryPlanTest, ALongContextLeavesSlotsHalfOfWhatWeightsLeave) {
   const size_t half = (input.available_bytes - input.weight_bytes) / 2;
   EXPECT_GT(plan->num_slots * kSlotBytes, half - kSlotBytes);
   EXPECT_LT(plan->num_slots * kSlotBytes, half + BlockBytes(input));
-  EXPECT_GT(plan->dense_bytes(), size_t{5} << 30);
+  EXPECT_GT(plan->need[MemoryPurpose::kDenseKv], size_t{5} << 30);
   EXPECT_LT(plan->unused_bytes, kSlotBytes);
   EXPECT_LT(plan->capacity_tokens[PolicyKind::kFull], 1 << 20);
   EXPECT_EQ(
       plan->capacity_tokens[PolicyKind::kWave],
-      ArenaCapacityTokens(input.geometry, input.arena_pages) + kSinkTokens + kDenseBlockTokens);
+      ArenaCapacityTokens(input.geometry(), input.arena_pages) + kSinkTokens + kDenseBlockTokens);
 }
 
 TEST(MemoryPlanTest, NoMoreSlotsThanTheLongestLogCanFollow) {
@@ -233,7 +242,7 @@ TEST(MemoryPlanTest, WhatAFlagSaysHoldsAndTheOtherPartGetsTheRest) {
 TEST(MemoryPlanTest, SharedMemoryIsNotFilled) {
   MemoryPlanInput input = H100();
   input.owns_memory = false;
-  input.uses_transient_slots = true;
+  input.backend = kCpuNeeds;
   const auto plan = PlanMemory(input);
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->num_transient_slots, 8 * 2048u);

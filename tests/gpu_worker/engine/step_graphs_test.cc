@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <vector>
 
 #include "gpu_worker/device/staged_arrays.h"
@@ -27,7 +28,8 @@ class StepGraphsTest : public testing::TestWithParam<test_support::BackendParam>
 
   std::unique_ptr<test_support::Backend> backend_ = GetParam().create();
   StagedArrays in_ =
-      StagedArrays::Create(*backend_->device, {4}, MemoryPurpose::kActivations).value();
+      StagedArrays::Create(*backend_->device, std::array<size_t, 1>{4}, MemoryPurpose::kActivations)
+          .value();
   int num_enqueued_ = 0;
 };
 

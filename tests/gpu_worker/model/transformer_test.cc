@@ -303,14 +303,15 @@ TEST_P(TransformerTest, OptionsAreChecked) {
   ExpectInvalid(Load({.max_decode_rows = 0}), "at least one row");
 }
 
-TEST_P(TransformerTest, ActivationBytesAreWhatLoadAllocates) {
+TEST_P(TransformerTest, MemoryOfIsWhatLoadAllocatesBesideTheWeights) {
   Runner run(GetParam(), kModel);
   // Operations may have working memory of their own.
   const auto fresh = GetParam().create();
   EXPECT_EQ(run.backend->device->allocated_bytes(MemoryPurpose::kActivations) -
                 fresh->device->allocated_bytes(MemoryPurpose::kActivations),
-            Transformer::ActivationBytes(run.golden.config, run.model->activation_dtype(),
-                                         {.max_prefill_rows = 128, .max_decode_rows = 4}));
+            Transformer::MemoryOf(
+                run.golden.config, run.model->activation_dtype(),
+                {.max_prefill_rows = 128, .max_decode_rows = 4})[MemoryPurpose::kActivations]);
 }
 
 TEST_P(TransformerTest, ShapesAndPositionsAreChecked) {

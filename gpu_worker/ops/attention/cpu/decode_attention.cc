@@ -16,12 +16,8 @@
 namespace retroinfer::cpu {
 namespace {
 
-constexpr int64_t kMaxDensePartsOfHead = 32;
-constexpr int64_t kMaxPagePartsOfHead = 32;
-constexpr int64_t kMaxPartsOfHead = kMaxDensePartsOfHead + kMaxPagePartsOfHead;
 constexpr int64_t kMinBlocksOfPart = 4;
 constexpr int64_t kMinPagesOfPart = 64;
-constexpr size_t kScratchAlignment = 64;
 static_assert(kMaxDecodeGroup <= kMaxGroup);
 
 // How many items go into each part, if there may be `max_parts`.
@@ -226,18 +222,7 @@ void Run(ThreadPool& pool, const Plan& plan) {
   }
 }
 
-size_t TaskTableBytes(int64_t sequence_heads) {
-  const size_t bytes = static_cast<size_t>(sequence_heads + 1) * sizeof(int64_t);
-  return (bytes + kScratchAlignment - 1) / kScratchAlignment * kScratchAlignment;
-}
-
 }  // namespace
-
-size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim) {
-  const int64_t queries = int64_t{max_batch} * num_query_heads;
-  return TaskTableBytes(queries) +
-         static_cast<size_t>(queries * kMaxPartsOfHead * (2 + head_dim)) * sizeof(float);
-}
 
 absl::Status DecodeAttention(CpuStream& stream, const DecodeAttentionArgs& args) {
   RETURN_IF_ERROR(CheckDecodeAttention(args, DType::kF32, &DecodeAttentionScratchBytes));

@@ -19,12 +19,6 @@ bool IsAligned(const MatrixView& view) {
 
 }  // namespace
 
-size_t DecodeAttentionScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim) {
-  const int64_t parts = MaxDecodeParts(std::min(max_batch, kMaxDecodeSequences));
-  const int64_t floats = parts * std::min(num_query_heads, kMaxDecodeGroup) * (2 + head_dim);
-  return kDecodePlanBytes + static_cast<size_t>(floats) * sizeof(float);
-}
-
 absl::Status DecodeAttention(CudaStream& stream, const DecodeAttentionArgs& args) {
   RETURN_IF_ERROR(CheckDecodeAttention(args, DType::kBf16, &DecodeAttentionScratchBytes));
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));

@@ -6,16 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "gpu_worker/ops/attention/cuda/decode_attention_scratch.h"
 #include "gpu_worker/ops/attention/decode_attention.h"
 
 namespace retroinfer::cuda {
-
-// Most blocks of a launch, and so most parts of a sequence: 2 on each of 160 multiprocessors.
-inline constexpr int32_t kMaxDecodeBlocks = 320;
-// Limits of one launch; larger batches take several.
-inline constexpr int32_t kMaxDecodeUnits = 512;
-inline constexpr int32_t kMaxDecodeSequences = 64;
-inline constexpr int32_t kMaxDecodeHeads = 256;  // KV heads
 
 // A call, or a part of one: addresses are of the whole call, [first, first + num) is the part.
 struct DecodeLaunch {
@@ -40,16 +34,6 @@ struct DecodeLaunch {
   int32_t first_sequence, num_sequences;  // at most kMaxDecodeSequences
   int32_t first_head, num_heads;          // at most kMaxDecodeHeads; the product kMaxDecodeUnits
 };
-
-// Scratch of a launch: parts of each unit, kMaxDecodeUnits times 8 bytes; (max, sum)
-// [parts][group][2] f32; acc [parts][group][head_dim] f32.
-inline constexpr size_t kDecodePlanBytes = size_t{kMaxDecodeUnits} * 8;
-
-// Parts that a launch over `num_sequences` sequences may have.
-constexpr int64_t MaxDecodeParts(int64_t num_sequences) {
-  static_assert(kMaxDecodeHeads <= kMaxDecodeBlocks);
-  return num_sequences * kMaxDecodeBlocks;
-}
 
 // Enqueues the attention over all parts. `element`: of keys and values, bf16 or f32.
 cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType element, uint32_t head_dim,

@@ -129,10 +129,6 @@ HWY_EXPORT(NormalizeVector);
 HWY_EXPORT(SquaredNorm);
 HWY_EXPORT(SubtractVector);
 
-constexpr int64_t kKeysPerBlock = 256;  // products of so many keys at once stay in the L2 cache
-
-size_t RoundUp(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // In which type keys and centroids are multiplied.
 DType ProductType(DType kv_dtype) {
   const bool has_bf16 = HasAvx512Bf16() || HasAmxBf16();
@@ -149,29 +145,21 @@ struct Scratch {
   float* mean;        // [d] of the keys
 };
 
-// Lays the parts out from `base` on; returns the end.
-std::byte* PlaceScratch(std::byte* base, uint32_t head_dim, int32_t num_tokens,
-                        int32_t num_clusters, Scratch& scratch) {
-  const size_t d = head_dim, n = static_cast<size_t>(num_tokens),
-               m = static_cast<size_t>(num_clusters);
-  const auto take = [&base](size_t floats) {
+// Lays the parts out from `base` on.
+Scratch PlaceScratch(std::byte* base, const ClusterScratchSizes& sizes) {
+  const auto take = [&base](size_t bytes) {
     std::byte* part = base;
-    base += RoundUp(floats * sizeof(float));
+    base += bytes;
     return part;
   };
-  scratch.keys = take(n * d);
-  scratch.packed = take(m * d);
-  scratch.centroids = reinterpret_cast<float*>(take(m * d));
-  scratch.sums = reinterpret_cast<float*>(take(m * d));
-  scratch.block = reinterpret_cast<float*>(take(kKeysPerBlock * d));
-  scratch.mean = reinterpret_cast<float*>(take(d));
-  return base;
-}
-
-size_t ScratchBytesOfHead(uint32_t head_dim, int32_t num_tokens, int32_t num_clusters) {
   Scratch scratch{};
-  return static_cast<size_t>(PlaceScratch(nullptr, head_dim, num_tokens, num_clusters, scratch) -
-                             static_cast<std::byte*>(nullptr));
+  scratch.keys = take(sizes.keys);
+  scratch.packed = take(sizes.packed);
+  scratch.centroids = reinterpret_cast<float*>(take(sizes.centroids));
+  scratch.sums = reinterpret_cast<float*>(take(sizes.sums));
+  scratch.block = reinterpret_cast<float*>(take(sizes.block));
+  scratch.mean = reinterpret_cast<float*>(take(sizes.mean));
+  return scratch;
 }
 
 // Clusters the keys of one head.
@@ -187,9 +175,8 @@ class HeadClustering {
         dtype_(ProductType(args.kv.dtype)),
         assignment_(args.assignment.device_data() + head * n_),
         sizes_(args.sizes.device_data() + head * m_) {
-    const size_t bytes = ScratchBytesOfHead(args.kv.head_dim, args.num_tokens, args.num_clusters);
-    PlaceScratch(args.scratch.device_data() + head * bytes, args.kv.head_dim, args.num_tokens,
-                 args.num_clusters, scratch_);
+    const ClusterScratchSizes sizes(args.kv.head_dim, args.num_tokens, args.num_clusters);
+    scratch_ = PlaceScratch(args.scratch.device_data() + head * sizes.total(), sizes);
   }
 
   void Run() {
@@ -316,11 +303,6 @@ class HeadClustering {
 };
 
 }  // namespace
-
-size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
-                               int32_t num_clusters) {
-  return num_kv_heads * ScratchBytesOfHead(head_dim, num_tokens, num_clusters);
-}
 
 absl::Status ClusterKeys(CpuStream& stream, const ClusterKeysArgs& args) {
   RETURN_IF_ERROR(

@@ -4,11 +4,10 @@
 #include "absl/status/status.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
 #include "gpu_worker/ops/index/cluster_keys.h"
+#include "gpu_worker/ops/index/cpu/cluster_keys_scratch.h"
 
 namespace retroinfer::cpu {
 
-size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
-                               int32_t num_clusters);
 absl::Status ClusterKeys(CpuStream& stream, const ClusterKeysArgs& args);
 
 }  // namespace retroinfer::cpu

@@ -23,7 +23,6 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kRowsPerBlock = 256;  // of keys, in the kernels that centre them
 constexpr int kTileClusters = 64;   // centroids in shared memory at once
 
 constexpr int kAssignThreads = 256;
@@ -351,20 +350,20 @@ struct Scratch {
   MemberOrder order;
 };
 
-// Lays the parts out from `base` on; returns the bytes taken.
-size_t PlaceScratch(std::byte* base, size_t heads, size_t d, size_t n, size_t m, Scratch& scratch) {
-  size_t used = 0;
-  const auto take = [&](size_t bytes) {
-    std::byte* const part = base == nullptr ? nullptr : base + used;
-    used += (bytes + 255) / 256 * 256;
+// Lays the parts out from `base` on.
+Scratch PlaceScratch(std::byte* base, const ClusterScratchSizes& sizes) {
+  const auto take = [&base](size_t bytes) {
+    std::byte* const part = base;
+    base += bytes;
     return part;
   };
-  scratch.keys = take(heads * n * d * sizeof(float));
-  scratch.centroids = take(heads * m * d * sizeof(float));
-  scratch.partial = reinterpret_cast<float*>(take(heads * n / kRowsPerBlock * d * sizeof(float)));
-  scratch.order.tokens = reinterpret_cast<uint16_t*>(take(heads * n * sizeof(uint16_t)));
-  scratch.order.first = reinterpret_cast<uint32_t*>(take(heads * m * sizeof(uint32_t)));
-  return used;
+  Scratch scratch{};
+  scratch.keys = take(sizes.keys);
+  scratch.centroids = take(sizes.centroids);
+  scratch.partial = reinterpret_cast<float*>(take(sizes.partial));
+  scratch.order.tokens = reinterpret_cast<uint16_t*>(take(sizes.tokens));
+  scratch.order.first = reinterpret_cast<uint32_t*>(take(sizes.first));
+  return scratch;
 }
 
 template <typename T, int kDim>
@@ -375,8 +374,9 @@ class Clustering {
         args_(args),
         heads_(args.kv.num_kv_heads),
         clusters_(static_cast<unsigned>(args.num_clusters), heads_) {
-    PlaceScratch(args.scratch.device_data(), heads_, kDim, static_cast<size_t>(args.num_tokens),
-                 static_cast<size_t>(args.num_clusters), scratch_);
+    scratch_ = PlaceScratch(args.scratch.device_data(),
+                            {heads_, kDim, static_cast<size_t>(args.num_tokens),
+                             static_cast<size_t>(args.num_clusters)});
     raw_ = {reinterpret_cast<const T*>(args.kv.Key(0, args.first_token)), args.kv.capacity * kDim};
     values_ = {reinterpret_cast<const T*>(args.kv.Value(0, args.first_token)),
                args.kv.capacity * kDim};
@@ -460,13 +460,6 @@ class Clustering {
 };
 
 }  // namespace
-
-size_t ClusterKeysScratchBytes(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
-                               int32_t num_clusters) {
-  Scratch scratch{};
-  return PlaceScratch(nullptr, num_kv_heads, head_dim, static_cast<size_t>(num_tokens),
-                      static_cast<size_t>(num_clusters), scratch);
-}
 
 absl::Status ClusterKeys(CudaStream& stream, const ClusterKeysArgs& args) {
   RETURN_IF_ERROR(

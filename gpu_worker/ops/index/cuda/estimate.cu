@@ -17,7 +17,6 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kClustersPerPart = 128;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kClustersPerWarp = kClustersPerPart / kWarps;
@@ -235,10 +234,6 @@ __global__ void __launch_bounds__(kDims) MergeParts(const EstimateParams params)
   }
 }
 
-int64_t MaxParts(int64_t max_estimated) {
-  return (max_estimated + kClustersPerPart - 1) / kClustersPerPart;
-}
-
 template <typename Element, int kDims>
 void Launch(const EstimateParams& params, const dim3& grid, cudaStream_t stream) {
   const auto run = [&](auto heads) {
@@ -261,13 +256,6 @@ void Launch(const EstimateParams& params, const dim3& grid, cudaStream_t stream)
 
 }  // namespace
 
-size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
-                            int64_t max_estimated) {
-  return static_cast<size_t>(max_batch) * static_cast<size_t>(num_query_heads) *
-         static_cast<size_t>(MaxParts(max_estimated)) * static_cast<size_t>(head_dim + 2) *
-         sizeof(float);
-}
-
 absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   RETURN_IF_ERROR(CheckEstimate(args));
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
@@ -282,7 +270,7 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   RETURN_IF_ERROR(CheckArg(args.scratch.size() >= need, "estimate", "needs ", need,
                            " bytes of scratch, has ", args.scratch.size()));
   if (args.batch == 0) return absl::OkStatus();
-  const int64_t parts = MaxParts(args.max_estimated);
+  const int64_t parts = MaxEstimateParts(args.max_estimated);
   const int64_t all_parts = int64_t{args.batch} * args.num_query_heads * parts;
   auto* scratch = reinterpret_cast<float*>(args.scratch.device_data());
   const EstimateParams params{

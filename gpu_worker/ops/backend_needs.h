@@ -1,0 +1,23 @@
+// What a backend's operations need of memory: for plans that are made without the backend, on a
+// machine that may have none. Each operation counts its working memory in one function, which the
+// operation itself uses (Ops) and which is named here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "common/kv/dtype.h"
+
+namespace retroinfer {
+
+struct BackendNeeds {
+  DType activation_dtype;     // ModelOps
+  bool uses_transient_slots;  // BlockCacheOps
+  size_t (*decode_attention_scratch)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim);
+  size_t (*estimate_scratch)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
+                             int64_t max_estimated);
+  size_t (*cluster_keys_scratch)(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
+                                 int32_t num_clusters);
+};
+
+}  // namespace retroinfer

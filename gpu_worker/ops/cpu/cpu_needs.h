@@ -1,0 +1,17 @@
+// BackendNeeds of CpuOps.
+#pragma once
+
+#include "gpu_worker/ops/attention/cpu/decode_attention_scratch.h"
+#include "gpu_worker/ops/backend_needs.h"
+#include "gpu_worker/ops/index/cpu/cluster_keys_scratch.h"
+
+namespace retroinfer {
+
+inline constexpr BackendNeeds kCpuNeeds = {
+    .activation_dtype = DType::kF32,
+    .uses_transient_slots = true,
+    .decode_attention_scratch = &cpu::DecodeAttentionScratchBytes,
+    .estimate_scratch = [](int32_t, int32_t, int32_t, int64_t) { return size_t{0}; },
+    .cluster_keys_scratch = &cpu::ClusterKeysScratchBytes};
+
+}  // namespace retroinfer

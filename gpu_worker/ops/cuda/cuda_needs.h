@@ -1,0 +1,19 @@
+// BackendNeeds of CudaOps, but for the workspaces of its libraries, which have a share of the GPU's
+// memory that is not planned (PlannableGpuBytes). Free of CUDA.
+#pragma once
+
+#include "gpu_worker/ops/attention/cuda/decode_attention_scratch.h"
+#include "gpu_worker/ops/backend_needs.h"
+#include "gpu_worker/ops/index/cuda/cluster_keys_scratch.h"
+#include "gpu_worker/ops/index/cuda/estimate_scratch.h"
+
+namespace retroinfer {
+
+inline constexpr BackendNeeds kCudaNeeds = {
+    .activation_dtype = DType::kBf16,
+    .uses_transient_slots = false,
+    .decode_attention_scratch = &cuda::DecodeAttentionScratchBytes,
+    .estimate_scratch = &cuda::EstimateScratchBytes,
+    .cluster_keys_scratch = &cuda::ClusterKeysScratchBytes};
+
+}  // namespace retroinfer
