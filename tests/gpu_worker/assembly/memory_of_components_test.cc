@@ -61,13 +61,13 @@ struct Case {
 };
 
 std::vector<Case> Cases() {
-  return {{.name = "short", .model = Shape(2, 2, 1, 64), .max_model_len = 1500, .max_batch = 1},
-          {.name = "long",
+  return {{.name = "long",
            .model = Shape(3, 4, 2, 64),
            .max_model_len = 40'000,
            .max_batch = 3,
            .dense_below = 2048,
            .arena_pages = 12'001},
+          {.name = "short", .model = Shape(2, 2, 1, 64), .max_model_len = 1500, .max_batch = 1},
           {.name = "wide heads, no radius",
            .model = Shape(2, 6, 2, 128),
            .max_model_len = 20'011,
@@ -178,12 +178,14 @@ class Planned {
 
 class MemoryOfComponentsTest : public testing::TestWithParam<test_support::BackendParam> {
  protected:
-  // For each case and each format that the backend has code for.
+  // For each case, and the first one with each format that the backend has code for.
   void ForEach(const std::function<void(Planned&)>& check) {
     const auto formats = test_support::KvFormatsOf(*GetParam().create());
     ASSERT_FALSE(formats.empty());
-    for (const Case& limits : Cases()) {
+    const std::vector<Case> cases = Cases();
+    for (const Case& limits : cases) {
       for (const KvFormat& format : formats) {
+        if (&limits != &cases.front() && &format != &formats.front()) continue;
         Planned planned(GetParam().create(), limits, format);
         check(planned);
       }
