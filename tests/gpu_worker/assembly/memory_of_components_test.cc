@@ -135,7 +135,15 @@ class Planned {
   const MemoryPlan& plan() const { return plan_; }
   const WaveIndexSettings& settings() const { return settings_; }
   const ModelConfig& model() const { return limits_.model; }
-  ModelWeights TakeWeights() { return std::move(weights_); }
+  // Once.
+  std::unique_ptr<Transformer> MakeModel() {
+    return Transformer::Create(device(), ops(), limits_.model, std::move(weights_),
+                               {.max_prefill_rows = plan_.prefill_rows,
+                                .max_decode_rows = plan_.max_batch,
+                                .max_positions = plan_.max_model_len,
+                                .progress = {}})
+        .value();
+  }
   test_support::DataPlaneMemory& plane() { return *plane_; }
   test_support::FakeSegmentStore& store() { return *store_; }
   Stream& background() { return *backend_->background; }
@@ -193,90 +201,105 @@ class MemoryOfComponentsTest : public testing::TestWithParam<test_support::Backe
   }
 };
 
+// The components of a worker, made one by one and checked.
+struct Components {
+  std::unique_ptr<Transformer> model;
+  std::unique_ptr<KvMemory> memory;
+  std::unique_ptr<BlockCache> cache;
+  std::unique_ptr<SequenceSegments> segments;
+  std::vector<std::unique_ptr<AttentionPolicy>> policies;
+  std::unique_ptr<Sampler> sampler;
+  std::unique_ptr<DecodeStep> step;
+  std::vector<std::unique_ptr<PrefillLane>> lanes;
+};
+
+void MakeMemory(Planned& planned, Components& made) {
+  const MemoryPlan& plan = planned.plan();
+  planned.Check("model", [&] { made.model = planned.MakeModel(); });
+  planned.Check("sequences", [&] {
+    made.memory = KvMemory::Create(planned.device(), {.geometry = plan.geometry,
+                                                      .dense_blocks = plan.dense_blocks,
+                                                      .meta_blocks = plan.meta_blocks,
+                                                      .max_sequences = plan.max_sequences,
+                                                      .max_model_len = plan.max_model_len})
+                      .value();
+  });
+  planned.Check("block cache", [&] {
+    made.cache = BlockCache::Create(planned.device(), planned.ops().block_cache(), planned.stream(),
+                                    {.num_slots = plan.num_slots,
+                                     .num_transient = plan.num_transient_slots,
+                                     .page_bytes = plan.geometry.page_bytes()},
+                                    planned.store().arena(), planned.plane().bytes())
+                     .value();
+  });
+}
+
+void MakePolicies(Planned& planned, Components& made) {
+  const MemoryPlan& plan = planned.plan();
+  SequenceSegments::Parts parts{.device = &planned.device(),
+                                .ops = &planned.ops().index(),
+                                .stream = &planned.stream(),
+                                .memory = made.memory.get(),
+                                .cache = made.cache.get()};
+  planned.Check("segments", [&] {
+    parts.builder =
+        SegmentBuilder::Create(planned.device(), planned.ops(), planned.background(),
+                               made.memory->meta_pool(),
+                               {planned.store().arena(), made.cache->device_arena()},
+                               planned.settings(), {.max_open_segments = plan.max_open_segments})
+            .value();
+    made.segments = SequenceSegments::Create(planned.settings(), std::move(parts)).value();
+  });
+  const PolicyParts policy_parts = {
+      .device = &planned.device(),
+      .ops = &planned.ops(),
+      .stream = &planned.stream(),
+      .memory = made.memory.get(),
+      .cache = made.cache.get(),
+      .segments = made.segments.get(),
+      .num_query_heads = static_cast<int32_t>(planned.model().num_query_heads),
+      .max_batch = plan.max_batch,
+      .max_tokens = plan.max_model_len};
+  for (const PolicyEntry& entry : PolicyTable()) {
+    planned.Check(PolicyName(entry.kind),
+                  [&] { made.policies.push_back(entry.create(policy_parts).value()); });
+  }
+}
+
+void MakeSteps(Planned& planned, Components& made) {
+  const MemoryPlan& plan = planned.plan();
+  planned.Check("sampler", [&] {
+    made.sampler = Sampler::Create(planned.device(), planned.ops().model(), planned.stream(),
+                                   plan.max_batch, planned.model().vocab_size)
+                       .value();
+  });
+  planned.Check("decode step", [&] {
+    made.step = DecodeStep::Create(planned.device(), planned.stream(), *made.model, *made.sampler,
+                                   plan.max_batch)
+                    .value();
+  });
+  const auto add_lane = [&](int64_t max_tokens) {
+    made.lanes.push_back(PrefillLane::Create({.device = &planned.device(),
+                                              .ops = &planned.ops(),
+                                              .stream = &planned.stream(),
+                                              .model = made.model.get(),
+                                              .arena = made.cache->device_arena()},
+                                             plan.geometry, max_tokens, plan.prefill_rows,
+                                             plan.max_batch)
+                             .value());
+  };
+  planned.Check("long lane", [&] { add_lane(plan.long_lane_tokens); });
+  planned.Check("short lane", [&] { add_lane(plan.short_lane_tokens); });
+}
+
 TEST_P(MemoryOfComponentsTest, EachTakesWhatItSays) {
   ForEach([](Planned& planned) {
-    const MemoryPlan& plan = planned.plan();
-    Device& device = planned.device();
-    std::unique_ptr<Transformer> model;
-    planned.Check("model", [&] {
-      model = Transformer::Create(device, planned.ops(), planned.model(), planned.TakeWeights(),
-                                  {.max_prefill_rows = plan.prefill_rows,
-                                   .max_decode_rows = plan.max_batch,
-                                   .max_positions = plan.max_model_len,
-                                   .progress = {}})
-                  .value();
-    });
-    std::unique_ptr<KvMemory> memory;
-    planned.Check("sequences", [&] {
-      memory = KvMemory::Create(device, {.geometry = plan.geometry,
-                                         .dense_blocks = plan.dense_blocks,
-                                         .meta_blocks = plan.meta_blocks,
-                                         .max_sequences = plan.max_sequences,
-                                         .max_model_len = plan.max_model_len})
-                   .value();
-    });
-    std::unique_ptr<BlockCache> cache;
-    planned.Check("block cache", [&] {
-      cache = BlockCache::Create(device, planned.ops().block_cache(), planned.stream(),
-                                 {.num_slots = plan.num_slots,
-                                  .num_transient = plan.num_transient_slots,
-                                  .page_bytes = plan.geometry.page_bytes()},
-                                 planned.store().arena(), planned.plane().bytes())
-                  .value();
-    });
-    SequenceSegments::Parts parts{.device = &device,
-                                  .ops = &planned.ops().index(),
-                                  .stream = &planned.stream(),
-                                  .memory = memory.get(),
-                                  .cache = cache.get()};
-    std::unique_ptr<SequenceSegments> segments;
-    planned.Check("segments", [&] {
-      parts.builder =
-          SegmentBuilder::Create(device, planned.ops(), planned.background(), memory->meta_pool(),
-                                 {planned.store().arena(), cache->device_arena()},
-                                 planned.settings(), {.max_open_segments = plan.max_open_segments})
-              .value();
-      segments = SequenceSegments::Create(planned.settings(), std::move(parts)).value();
-    });
-    const PolicyParts policy_parts = {
-        .device = &device,
-        .ops = &planned.ops(),
-        .stream = &planned.stream(),
-        .memory = memory.get(),
-        .cache = cache.get(),
-        .segments = segments.get(),
-        .num_query_heads = static_cast<int32_t>(planned.model().num_query_heads),
-        .max_batch = plan.max_batch,
-        .max_tokens = plan.max_model_len};
-    std::vector<std::unique_ptr<AttentionPolicy>> policies;
-    for (const PolicyEntry& entry : PolicyTable()) {
-      planned.Check(PolicyName(entry.kind),
-                    [&] { policies.push_back(entry.create(policy_parts).value()); });
-    }
-    std::unique_ptr<Sampler> sampler;
-    planned.Check("sampler", [&] {
-      sampler = Sampler::Create(device, planned.ops().model(), planned.stream(), plan.max_batch,
-                                planned.model().vocab_size)
-                    .value();
-    });
-    std::unique_ptr<DecodeStep> step;
-    planned.Check("decode step", [&] {
-      step = DecodeStep::Create(device, planned.stream(), *model, *sampler, plan.max_batch).value();
-    });
-    std::vector<std::unique_ptr<PrefillLane>> lanes;
-    const auto add_lane = [&](int64_t max_tokens) {
-      lanes.push_back(PrefillLane::Create({.device = &device,
-                                           .ops = &planned.ops(),
-                                           .stream = &planned.stream(),
-                                           .model = model.get(),
-                                           .arena = cache->device_arena()},
-                                          plan.geometry, max_tokens, plan.prefill_rows,
-                                          plan.max_batch)
-                          .value());
-    };
-    planned.Check("long lane", [&] { add_lane(plan.long_lane_tokens); });
-    planned.Check("short lane", [&] { add_lane(plan.short_lane_tokens); });
-    EXPECT_EQ(planned.num_checked() + 1, plan.components.size()) << "all but synthetic contexts";
+    Components made;
+    MakeMemory(planned, made);
+    MakePolicies(planned, made);
+    MakeSteps(planned, made);
+    EXPECT_EQ(planned.num_checked() + 1, planned.plan().components.size())
+        << "all but synthetic contexts";
   });
 }
 
@@ -284,13 +307,7 @@ TEST_P(MemoryOfComponentsTest, AWholeWorkerTakesWhatThePlanSays) {
   const auto tokenizer = MakeByteTokenizer();
   ForEach([&](Planned& planned) {
     const MemoryPlan& plan = planned.plan();
-    const auto model =
-        Transformer::Create(planned.device(), planned.ops(), planned.model(), planned.TakeWeights(),
-                            {.max_prefill_rows = plan.prefill_rows,
-                             .max_decode_rows = plan.max_batch,
-                             .max_positions = plan.max_model_len,
-                             .progress = {}})
-            .value();
+    const auto model = planned.MakeModel();
     const EngineEnvironment environment = {.device = &planned.device(),
                                            .ops = &planned.ops(),
                                            .compute = &planned.stream(),

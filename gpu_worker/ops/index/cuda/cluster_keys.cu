@@ -23,7 +23,7 @@
 namespace retroinfer::cuda {
 namespace {
 
-constexpr int kTileClusters = 64;   // centroids in shared memory at once
+constexpr int kTileClusters = 64;  // centroids in shared memory at once
 
 constexpr int kAssignThreads = 256;
 constexpr int kKeysPerWarp = 32;
