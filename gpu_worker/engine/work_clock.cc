@@ -60,7 +60,9 @@ absl::Status WorkClock::Poll() {
 void WorkClock::Observe(int64_t now_ns) {
   // A clock that was set says nothing.
   if (is_running_ && now_ns > begun_ns_ && done_.passes + done_.steps > 0) {
-    costs_->Observe(done_, static_cast<double>(now_ns - begun_ns_) * 1e-9);
+    const double seconds = static_cast<double>(now_ns - begun_ns_) * 1e-9;
+    log_.Add(*costs_, done_, seconds, absl::FromUnixNanos(now_ns));
+    costs_->Observe(done_, seconds);
   }
   done_ = {};
   begun_ns_ = now_ns;

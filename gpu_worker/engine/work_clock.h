@@ -1,5 +1,6 @@
 // Times what the device does, for the scheduler's cost model. Work is enqueued long before it is
-// done: what was done between two looks at the device is one observation.
+// done: what was done between two looks at the device is one observation. Those that are far from
+// what was expected are logged (round_log.h).
 //
 // Threads: the engine's thread.
 #pragma once
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/engine/round_log.h"
 #include "gpu_worker/engine/scheduler/cost_model.h"
 
 namespace retroinfer {
@@ -50,6 +52,7 @@ class WorkClock {
   Device* device_;
   Stream* stream_;
   CostModel* costs_;
+  RoundLog log_;
   std::vector<std::unique_ptr<Event>> events_;  // used in turn
   size_t next_event_ = 0;
   std::deque<Item> in_flight_;

@@ -10,11 +10,12 @@ namespace retroinfer {
 namespace {
 
 // A GPU of 2023 with a model of 8 billion parameters. Only their relation matters.
-constexpr std::array<double, Work::kParts> kGuess = {5e-3, 2e-4,  2e-8, 1e-4,
-                                                     7e-7, 1e-11, 1e-9, 2e-5};
-constexpr double kMemory = 0.99;     // weight of what was seen, one observation later
-constexpr double kHold = 1e-3;       // weight of the cost before
-constexpr double kNarrowest = 1e-2;  // of the guess
+constexpr std::array<double, Work::kParts> kGuess = {5e-3,  2e-4, 2e-8, 1e-4, 7e-7,
+                                                     1e-11, 1e-9, 2e-5, 5e-9, 0.3};
+constexpr size_t kDisturbed = Work::kParts - 1;  // a share of other costs, not a time
+constexpr double kMemory = 0.99;                 // weight of what was seen, one observation later
+constexpr double kHold = 1e-3;                   // weight of the cost before
+constexpr double kNarrowest = 1e-2;              // of the guess
 constexpr int kSweeps = 20;
 
 }  // namespace
@@ -26,9 +27,10 @@ void CostModel::Observe(const Work& work, double seconds) {
   if (!knows_speed_) {
     const double guessed = Seconds(work);
     if (guessed <= 0) return;
-    for (double& cost : costs_) cost *= seconds / guessed;
+    for (size_t i = 0; i < kDisturbed; ++i) costs_[i] *= seconds / guessed;
     knows_speed_ = true;
   }
+  UpdateMargin(work, seconds);
   for (size_t i = 0; i < kParts; ++i) {
     for (size_t j = 0; j < kParts; ++j) {
       products_[i][j] = kMemory * products_[i][j] + parts[i] * parts[j] / (seconds * seconds);
@@ -53,10 +55,24 @@ void CostModel::Solve() {
   }
 }
 
+// Follows a quantile: up where a round took more, down where it did not, by steps whose relation
+// is that of how often each is to happen.
+void CostModel::UpdateMargin(const Work& work, double seconds) {
+  if (work.steps == 0 || work.passes == 0) return;
+  constexpr double kUp = 1.08, kDown = 0.9975;  // three rounds of a hundred take more
+  const double expected = Seconds(work);
+  margin_ = std::clamp(margin_ * (seconds > margin_ * expected ? kUp : kDown), 1.0, kMostMargin);
+}
+
 double CostModel::Seconds(const Work& work) const {
-  const std::array<double, kParts> parts = work.Parts();
   double seconds = 0;
-  for (size_t i = 0; i < kParts; ++i) seconds += costs_[i] * parts[i];
+  for (const double of_part : SecondsByPart(work)) seconds += of_part;
+  return seconds;
+}
+
+std::array<double, Work::kParts> CostModel::SecondsByPart(const Work& work) const {
+  std::array<double, kParts> seconds = work.Parts();
+  for (size_t i = 0; i < kParts; ++i) seconds[i] *= costs_[i];
   return seconds;
 }
 

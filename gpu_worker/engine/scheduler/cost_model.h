@@ -20,6 +20,11 @@ class CostModel {
   // REQUIRES: seconds > 0.
   void Observe(const Work& work, double seconds);
   double Seconds(const Work& work) const;
+  std::array<double, Work::kParts> SecondsByPart(const Work& work) const;
+  // How many times what was expected rounds take (observations with a step and with passes): nearly
+  // none takes more. At least 1, at most kMostMargin.
+  double margin() const { return margin_; }
+  static constexpr double kMostMargin = 2.5;
   // Whether anything was observed.
   bool knows_speed() const { return knows_speed_; }
 
@@ -27,12 +32,14 @@ class CostModel {
   static constexpr size_t kParts = Work::kParts;
 
   void Solve();
+  void UpdateMargin(const Work& work, double seconds);
 
   std::array<double, kParts> costs_;  // seconds
   // Sums over observations, weighted by age: products of parts, and parts, over the time taken.
   std::array<std::array<double, kParts>, kParts> products_ = {};
   std::array<double, kParts> sums_ = {};
   bool knows_speed_ = false;
+  double margin_ = 1;
 };
 
 }  // namespace retroinfer

@@ -20,7 +20,8 @@ Work WorkOfRun(const Run& run, int64_t first, int64_t last) {
   return {.pass_rows = rows,
           .pass_depth =
               (depth + (static_cast<double>(first) + static_cast<double>(last - 1)) / 2) * rows,
-          .cached = first == 0 ? static_cast<double>(run.cached) : 0};
+          .cached = first == 0 ? static_cast<double>(run.cached) : 0,
+          .pass_reach = depth + static_cast<double>(last)};
 }
 
 // A prompt alone; the second one is empty without cached tokens.
@@ -114,6 +115,21 @@ Work WorkOf(std::span<const Run> runs, int64_t first_row, int64_t num_rows) {
   return work;
 }
 
+// What passes of `max_rows` rows from `first_row` on reach, roughly.
+double ReachOf(std::span<const Run> runs, int64_t first_row, int64_t max_rows) {
+  double reach = 0;
+  int64_t begin = 0;
+  for (const Run& run : runs) {
+    const int64_t first = std::max(first_row - begin, int64_t{0});
+    begin += run.rows;
+    if (first >= run.rows) continue;
+    const auto rows = static_cast<double>(run.rows - first);
+    const double passes = std::max(1.0, rows / static_cast<double>(max_rows));
+    reach += passes * static_cast<double>(run.depth + first) + (passes + 1) / 2 * rows;
+  }
+  return reach;
+}
+
 // Work of one layer from `first_row` on, and of `more` whole ones.
 Work WorkFrom(std::span<const Run> runs, int64_t first_row, double more, int64_t max_rows) {
   const int64_t rows = RowsOf(runs);
@@ -122,12 +138,15 @@ Work WorkFrom(std::span<const Run> runs, int64_t first_row, double more, int64_t
   };
   Work work = WorkOf(runs, first_row, rows - first_row);
   work.passes = passes(rows - first_row);
+  work.pass_reach = ReachOf(runs, first_row, max_rows);
   Work layer = WorkOf(runs, 0, rows);
   layer.passes = passes(rows);
+  layer.pass_reach = ReachOf(runs, 0, max_rows);
   work += {.passes = more * layer.passes,
            .pass_rows = more * layer.pass_rows,
            .pass_depth = more * layer.pass_depth,
-           .cached = more * layer.cached};
+           .cached = more * layer.cached,
+           .pass_reach = more * layer.pass_reach};
   return work;
 }
 

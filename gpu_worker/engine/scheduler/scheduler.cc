@@ -23,6 +23,15 @@ constexpr int64_t kLeastOfRows = 4;
 constexpr double kShareSlack = 2048;
 // Requests that are looked at in one plan for whether they fit.
 constexpr int kMaxTries = 32;
+// Whether the background builds segments of prompts now: it has not taken the layer that was
+// computed last.
+bool IsDisturbed(const SchedulerInput& input, uint32_t num_layers) {
+  return std::any_of(input.lanes.begin(), input.lanes.end(), [&](const LaneDescription& lane) {
+    return !lane.is_free && lane.layer > 0 && lane.layer < num_layers &&
+           lane.layers_open <= lane.layer + 1;
+  });
+}
+
 bool HasRows(const LaneDescription& lane, uint32_t num_layers) {
   return !lane.members.empty() && lane.layer < std::min(lane.layers_open, num_layers);
 }
@@ -331,8 +340,16 @@ std::optional<size_t> Scheduler::NextLane(double now,
   return best;
 }
 
+// What the work takes, which learns whether it is disturbed.
+double Scheduler::SecondsBeside(bool is_disturbed, Work& work) const {
+  work.disturbed = 0;
+  if (is_disturbed) work.disturbed = costs_.Seconds(work);
+  return costs_.Seconds(work);
+}
+
 // The next rows of the lane, as many as take `limit` seconds at most, or else the fewest.
-StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, double limit) const {
+StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, double limit,
+                                 bool is_disturbed) const {
   const int64_t left = GroupRows(lane) - lane.next_row;
   StepPlan::Pass pass{
       .lane = index, .layer = lane.layer, .first_row = lane.next_row, .num_rows = 0, .work = {}};
@@ -340,7 +357,7 @@ StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, doub
   while (true) {
     pass.num_rows = rows;
     pass.work = WorkOfRows(lane, lane.next_row, rows);
-    const double seconds = costs_.Seconds(pass.work);
+    const double seconds = SecondsBeside(is_disturbed, pass.work);
     if (seconds <= limit || rows <= kRowGrain) return pass;
     const auto fitting = static_cast<int64_t>(static_cast<double>(rows) * limit / seconds);
     rows = std::max(kRowGrain, std::min(rows - 1, fitting) / kRowGrain * kRowGrain);
@@ -350,11 +367,12 @@ StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, doub
 void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes,
                            StepPlan& plan) {
   const double target = options_.inter_token_target;
-  const double step = costs_.Seconds(plan.step) + SecondsToMeasure(plan);
+  const bool is_disturbed = IsDisturbed(input, options_.num_layers);
+  const double step = SecondsBeside(is_disturbed, plan.step) + SecondsToMeasure(plan);
   const bool decodes = !plan.decode.empty();
-  const double budget =
-      (decodes ? std::max(target - step, kLeastOfStep * step) : kAheadShare * target) -
-      input.seconds_in_flight;
+  const double left = target * std::min(1.0, kTolerance / costs_.margin()) - step;
+  const double budget = (decodes ? std::max(left, kLeastOfStep * step) : kAheadShare * target) -
+                        input.seconds_in_flight;
   double used = 0;
   lane_seconds_.resize(lanes.size(), 0.0);
   std::optional<size_t> last;
@@ -372,7 +390,7 @@ void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescript
     }
     LaneDescription& lane = lanes[*next];
     const double limit = decodes ? budget - used : kPassShare * target;
-    const StepPlan::Pass pass = PassOf(lane, *next, limit);
+    const StepPlan::Pass pass = PassOf(lane, *next, limit, is_disturbed);
     const double seconds = costs_.Seconds(pass.work);
     if (decodes && !plan.passes.empty()) {
       const int64_t whole = std::min(options_.max_rows, GroupRows(lane) - lane.next_row);

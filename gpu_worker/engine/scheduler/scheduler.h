@@ -85,6 +85,8 @@ class Scheduler {
  private:
   // Of the target: what is enqueued while nothing decodes.
   static constexpr double kAheadShare = 0.5;
+  // Rounds may take so many times the target, nearly always.
+  static constexpr double kTolerance = 1.2;
   // What prompts get beside steps that take all of the target, of the time of a step.
   static constexpr double kLeastOfStep = 0.25;
 
@@ -132,10 +134,12 @@ class Scheduler {
   void PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes, StepPlan& plan);
   void PlanMeasures(const SchedulerInput& input, StepPlan& plan);
   double SecondsToMeasure(const StepPlan& plan) const;
+  double SecondsBeside(bool is_disturbed, Work& work) const;
   void PlanMoreRows(const SchedulerInput& input, StepPlan& plan);
   void PlanFirstStep(const LaneDescription& lane, StepPlan& plan);
   std::optional<size_t> NextLane(double now, const std::vector<LaneDescription>& lanes) const;
-  StepPlan::Pass PassOf(const LaneDescription& lane, size_t index, double limit) const;
+  StepPlan::Pass PassOf(const LaneDescription& lane, size_t index, double limit,
+                        bool is_disturbed) const;
   int64_t PlacesLeft(const SchedulerInput& input) const;
   double SecondsLeft(const LaneDescription& lane) const;
   void Charge(const LaneDescription& lane, const StepPlan::Pass& pass);

@@ -15,10 +15,17 @@ struct Work {
   double pass_depth = 0;     // for each row, the tokens before it
   double cached = 0;         // tokens of one layer that were read instead of computed
   double measured_rows = 0;  // of prompts, whose next token's log-probability is computed
+  // For each prompt in a pass, the tokens that its last row sees: few rows of a long context take
+  // longer than their part of many.
+  double pass_reach = 0;
+  // Seconds that all of it was expected to take, if the background builds segments meanwhile, which
+  // takes some of the device away; else 0.
+  double disturbed = 0;
 
-  static constexpr size_t kParts = 8;
+  static constexpr size_t kParts = 10;
   std::array<double, kParts> Parts() const {
-    return {steps, step_rows, step_context, passes, pass_rows, pass_depth, cached, measured_rows};
+    return {steps,      step_rows, step_context,  passes,     pass_rows,
+            pass_depth, cached,    measured_rows, pass_reach, disturbed};
   }
   Work& operator+=(const Work& other) {
     steps += other.steps;
@@ -29,6 +36,8 @@ struct Work {
     pass_depth += other.pass_depth;
     cached += other.cached;
     measured_rows += other.measured_rows;
+    pass_reach += other.pass_reach;
+    disturbed += other.disturbed;
     return *this;
   }
 };

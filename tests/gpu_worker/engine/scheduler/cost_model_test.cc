@@ -80,6 +80,61 @@ TEST_P(CostModelTest, FollowsADeviceThatBecomesSlower) {
   EXPECT_NEAR(model.Seconds(step), 3 * Truth(step, GetParam()), 0.3 * Truth(step, GetParam()));
 }
 
+// Few rows of a long context, each of several prompts: not only their product counts.
+TEST_P(CostModelTest, LearnsWhatFewRowsOfALongContextTake) {
+  CostModel model;
+  const auto pass = [](double rows, double depth) {
+    return Work{.passes = 1, .pass_rows = rows, .pass_depth = rows * depth, .pass_reach = depth};
+  };
+  const auto truth = [&](const Work& work) {
+    return Truth(work, GetParam()) + GetParam() * 1e-8 * work.pass_reach;
+  };
+  for (int i = 0; i < 400; ++i) {
+    const Work work = pass(64.0 * (1 + i % 16), 10000.0 * (i % 11));
+    model.Observe(work, truth(work));
+  }
+  for (const Work& work : {pass(64, 100000), pass(1024, 100000), pass(1024, 0)}) {
+    EXPECT_NEAR(model.Seconds(work), truth(work), 0.15 * truth(work));
+  }
+}
+
+TEST_P(CostModelTest, LearnsWhatTheBackgroundTakesAway) {
+  CostModel model;
+  for (int i = 0; i < 400; ++i) {
+    Work work = Step(4, 1000.0 * (i % 9));
+    work += Pass(64.0 * (1 + i % 16), 10000.0 * (i % 11));
+    const bool is_disturbed = i % 3 == 0;
+    if (is_disturbed) work.disturbed = model.Seconds(work);
+    model.Observe(work, Truth(work, GetParam()) * (is_disturbed ? 1.6 : 1));
+  }
+  Work work = Step(4, 4000);
+  work += Pass(512, 50000);
+  const double truth = Truth(work, GetParam());
+  EXPECT_NEAR(model.Seconds(work), truth, 0.1 * truth);
+  work.disturbed = model.Seconds(work);
+  EXPECT_NEAR(model.Seconds(work), 1.6 * truth, 0.15 * truth);
+}
+
+TEST_P(CostModelTest, TheMarginIsWhatNearlyNoRoundTakesMoreThan) {
+  CostModel model;
+  std::mt19937_64 random(1);
+  const auto observe = [&](double most, int count) {
+    std::uniform_real_distribution<double> noise(1, most);
+    for (int i = 0; i < count; ++i) {
+      Work work = Step(4, 1000.0 * (i % 9));
+      work += Pass(64.0 * (1 + i % 16), 10000.0 * (i % 11));
+      model.Observe(work, Truth(work, GetParam()) * noise(random));
+    }
+  };
+  observe(1.02, 1000);
+  EXPECT_LT(model.margin(), 1.15);
+  observe(3, 1000);
+  EXPECT_GT(model.margin(), 1.3);
+  EXPECT_LE(model.margin(), CostModel::kMostMargin);
+  observe(1.02, 3000);
+  EXPECT_LT(model.margin(), 1.15) << "it is no more so";
+}
+
 INSTANTIATE_TEST_SUITE_P(Slowness, CostModelTest, testing::Values(0.1, 1.0, 50.0, 2000.0));
 
 TEST(CostModelAtTheStartTest, SomethingIsGuessed) {

@@ -171,6 +171,30 @@ TEST(SchedulerSimulationTest, StreamsGoOnBesidePrompts) {
   }
 }
 
+// Segments of each layer are built beside the next one, and take half of the device meanwhile: what
+// was the same rows is then another time.
+TEST(SchedulerSimulationTest, StreamsGoOnBesideAPromptWhoseSegmentsAreBuilt) {
+  for (const double slowness : {1.3, 1.7, 2.2}) {
+    SimulatedWorker worker = Worker();
+    worker.options.max_rows = 8192;
+    worker.background_slowness = slowness;
+    worker.background_seconds_per_token = 1e-6;
+    std::vector<SimulatedRequest> requests(
+        4, {.prompt_tokens = 256, .output_tokens = 1500, .max_tokens = 1500});
+    requests.push_back({.arrival = 2, .prompt_tokens = 110000, .max_tokens = 1});
+    for (int i = 0; i < 20; ++i) {
+      requests.push_back({.arrival = 2.5 + 0.5 * i, .prompt_tokens = 512, .max_tokens = 1});
+    }
+    const SimulationResult result = SimulateScheduler(worker, requests, 1);
+    ExpectAllEnd(result, 1);
+    EXPECT_LE(Percentile(result.gaps, 0.99), 0.06) << slowness;
+    const SimulationResult alone = SimulateScheduler(worker, {requests[4]}, 1);
+    EXPECT_LE(result.requests[4].first_token - 2, 1.35 * (alone.requests[0].first_token - 2));
+    const auto is_short = [](const SimulatedRequest& one) { return one.prompt_tokens == 512; };
+    EXPECT_LE(Percentile(FirstTokens(result, is_short), 0.5), 0.1);
+  }
+}
+
 TEST(SchedulerSimulationTest, ALongPromptEndsBesideShortOnesWithoutEnd) {
   for (uint64_t seed = 1; seed <= 3; ++seed) {
     // More short prompts than can be served.

@@ -144,7 +144,9 @@ class Simulation {
   void Spend(const Work& work) {
     if (work.passes + work.steps == 0) return;
     std::uniform_real_distribution<double> noise(1 - worker_.noise, 1 + worker_.noise);
-    const double seconds = TrueSeconds(work) * noise(random_);
+    double seconds = TrueSeconds(work) * noise(random_);
+    if (now_ < background_until_) seconds *= worker_.background_slowness;
+    if (worker_.slowness) seconds *= worker_.slowness(now_);
     now_ += seconds;
     done_ += work;
     done_seconds_ += seconds;
@@ -153,6 +155,11 @@ class Simulation {
   void Round() {
     Arrive();
     Wake();
+    for (LaneDescription& lane : input_.lanes) {
+      const auto takes = [](const LaneDescription::Member& one) { return one.takes_in_order; };
+      const bool in_order = std::all_of(lane.members.begin(), lane.members.end(), takes);
+      if (!lane.is_free && !in_order) OpenLayers(lane);
+    }
     input_.now = now_;
     input_.free_dense_blocks = worker_.dense_blocks - dense_used_;
     input_.free_meta_blocks = 1 << 20;
@@ -275,8 +282,19 @@ class Simulation {
     if (lane.next_row < rows) return;
     lane.next_row = 0;
     ++lane.layer;
-    if (lane.layers_open < worker_.options.num_layers) ++lane.layers_open;
+    if (lane.layers_open < worker_.options.num_layers) {
+      int64_t tokens = 0;
+      for (const LaneDescription::Member& member : lane.members) tokens += member.rows;
+      background_until_ = std::max(now_, background_until_) +
+                          worker_.background_seconds_per_token * static_cast<double>(tokens);
+      OpenLayers(lane);
+    }
     if (lane.layer == worker_.options.num_layers) Read(lane);
+  }
+
+  // The layer that is computed now, and the next one once the background has taken the last one.
+  void OpenLayers(LaneDescription& lane) const {
+    lane.layers_open = std::max(lane.layer + (now_ < background_until_ ? 1 : 2), uint32_t{2});
   }
 
   // The group's prompts have their first tokens.
@@ -302,7 +320,8 @@ class Simulation {
   bool Token(const RequestDescription& request) {
     SimulatedRequest& told = result_.requests[request.id];
     if (generated_[request.id] > 0) {
-      told.longest_gap = std::max(told.longest_gap, now_ - last_token_[request.id]);
+      result_.gaps.push_back(now_ - last_token_[request.id]);
+      told.longest_gap = std::max(told.longest_gap, result_.gaps.back());
     }
     last_token_[request.id] = now_;
     served_[request.tenant] += 1;
@@ -343,6 +362,7 @@ class Simulation {
   double now_ = 0;
   Work done_;  // in this round
   double done_seconds_ = 0;
+  double background_until_ = 0;
   size_t next_ = 0;
   size_t num_ended_ = 0;
   int64_t dense_used_ = 0, rows_used_ = 0, arena_used_ = 0, suspended_used_ = 0;

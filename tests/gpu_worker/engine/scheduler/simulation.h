@@ -40,6 +40,12 @@ struct SimulatedWorker {
   double noise = 0.1;          // of times, relative
   // Of the host, for those who step aside (options.preempts).
   int64_t suspended_blocks = 1024;
+  // How much slower the device is at a time; empty: 1.
+  std::function<double(double)> slowness = nullptr;
+  // What the background takes for a layer of a prompt with segments, and how much slower the device
+  // is meanwhile.
+  double background_seconds_per_token = 0;
+  double background_slowness = 1;
 };
 
 using Planner = std::function<StepPlan(const SchedulerInput&)>;
@@ -52,6 +58,7 @@ struct SimulationResult {
   double end = 0;
   double idle = 0;  // seconds with live requests and nothing planned
   int64_t rounds = 0;
+  std::vector<double> gaps;  // between two tokens of a request, all of them
   std::vector<double> served_at_half;  // tokens of work by tenant when half of the requests ended
 };
 
