@@ -1,6 +1,9 @@
 // Invariants:
-// * costs_ minimise  sum of (parts . costs / seconds - 1)^2 * age + kHold * sum of
-//   (cost / cost before - 1)^2  over costs >= 0, up to what kSweeps sweeps leave.
+// * costs_ minimise  sum of (parts . costs - seconds)^2 / (seconds * expected) * age + kHold * sum
+// of
+//   (cost / cost before - 1)^2  over costs >= 0, up to what kSweeps sweeps leave. `expected` is
+//   what the costs of that time said: an error by a factor counts alike in both directions, so that
+//   the costs are those of a median, and a stall moves them no more than any other observation.
 // * No cost is 0 for ever: each may come back, because its hold is never narrower than a guess.
 #include "gpu_worker/engine/scheduler/cost_model.h"
 
@@ -14,6 +17,7 @@ constexpr std::array<double, Work::kParts> kGuess = {5e-3,  2e-4, 2e-8, 1e-4, 7e
                                                      1e-11, 1e-9, 2e-5, 5e-9, 0.3};
 constexpr size_t kDisturbed = Work::kParts - 1;  // a share of other costs, not a time
 constexpr double kMemory = 0.99;                 // weight of what was seen, one observation later
+constexpr double kLeastTaken = 0.2;              // of what was expected: less counts as this
 constexpr double kHold = 1e-3;                   // weight of the cost before
 constexpr double kNarrowest = 1e-2;              // of the guess
 constexpr int kSweeps = 20;
@@ -31,11 +35,15 @@ void CostModel::Observe(const Work& work, double seconds) {
     knows_speed_ = true;
   }
   UpdateMargin(work, seconds);
+  const double expected = Seconds(work);
+  if (expected <= 0) return;
+  const double taken = std::max(seconds, kLeastTaken * expected);
+  const double weight = 1 / (taken * expected);
   for (size_t i = 0; i < kParts; ++i) {
     for (size_t j = 0; j < kParts; ++j) {
-      products_[i][j] = kMemory * products_[i][j] + parts[i] * parts[j] / (seconds * seconds);
+      products_[i][j] = kMemory * products_[i][j] + parts[i] * parts[j] * weight;
     }
-    sums_[i] = kMemory * sums_[i] + parts[i] / seconds;
+    sums_[i] = kMemory * sums_[i] + parts[i] * taken * weight;
   }
   Solve();
 }

@@ -1,5 +1,5 @@
 // How long work takes on this device, learned from what it took: seconds = the sum over the parts
-// of Work of a cost each, none negative, fitted by least squares of the relative error. What is old
+// of Work of a cost each, none negative, fitted to the median of what was seen. What is old
 // is forgotten, but a part that does not occur any more keeps the cost that it had last.
 //
 // Threads: one at a time.

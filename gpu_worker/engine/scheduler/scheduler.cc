@@ -59,6 +59,7 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
     highest_ = std::min<int64_t>(highest_, request.priority);
   }
   UpdateShares(input);
+  place_rate_.Update(input, PlacesLeft(input) <= 0);
   PlanSuspensions(input, plan);
   PlanDecode(input, plan);
   const bool any_free_lane = std::any_of(input.lanes.begin(), input.lanes.end(),
@@ -80,7 +81,11 @@ double Scheduler::ExpectedWait(const SchedulerInput& input) const {
   double work = input.seconds_in_flight;
   double context = 0;
   int64_t rows = 0;
+  int64_t without_place = -PlacesLeft(input);
   for (const RequestDescription& request : input.requests) {
+    without_place += request.phase == RequestPhase::kWaiting ||
+                     request.phase == RequestPhase::kReady ||
+                     request.phase == RequestPhase::kSuspended;
     if (request.phase >= RequestPhase::kDecoding) {
       ++rows;
       context += static_cast<double>(request.context);
@@ -96,7 +101,7 @@ double Scheduler::ExpectedWait(const SchedulerInput& input) const {
       costs_.Seconds({.steps = 1, .step_rows = static_cast<double>(rows), .step_context = context});
   const double target = options_.inter_token_target;
   const double left = std::max(target - step, kLeastOfStep * step);
-  return work * (left + step) / left;
+  return std::max(work * (left + step) / left, place_rate_.SecondsUntilFree(without_place));
 }
 
 double Scheduler::EarliestFirstToken(const SchedulerInput& input,

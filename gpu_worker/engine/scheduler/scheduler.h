@@ -34,6 +34,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gpu_worker/engine/scheduler/cost_model.h"
+#include "gpu_worker/engine/scheduler/place_rate.h"
 #include "gpu_worker/engine/scheduler/step_plan.h"
 #include "gpu_worker/engine/scheduler/tenant_shares.h"
 
@@ -74,7 +75,8 @@ class Scheduler {
   // Seconds that the prompt of a request takes alone.
   double SecondsToRead(const RequestDescription& request) const;
   // Seconds until all prompts are read that wait or are being read, beside the steps of those who
-  // decode: how long the last of a queue would wait. Cost: O(requests).
+  // decode, and until all of them have a place of the batch: how long the last of a queue would
+  // wait. Cost: O(requests).
   double ExpectedWait(const SchedulerInput& input) const;
   // Seconds until the first token of a request that waits, at the earliest: its own prompt, and
   // those of its tenant that come before it whatever else happens. Cost: O(requests).
@@ -147,6 +149,7 @@ class Scheduler {
   const SchedulerOptions options_;
   CostModel costs_;
   TenantShares shares_;
+  PlaceRate place_rate_;
   absl::flat_hash_map<uint64_t, double> blocked_since_;  // requests that found no room, by id
   absl::flat_hash_map<uint64_t, Company> companies_;     // by prefix
   // Requests that others stepped aside for, by id, and when: what those gave up is theirs for

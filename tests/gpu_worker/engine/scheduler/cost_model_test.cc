@@ -72,6 +72,32 @@ TEST_P(CostModelTest, AStallIsForgotten) {
   EXPECT_LT(model.Seconds(step), 1.2 * Truth(step, GetParam()));
 }
 
+// Others use the machine: what is the same work takes between a third and three times as long, and
+// now and then much longer.
+TEST_P(CostModelTest, NoiseInBothDirectionsLeavesTheMedian) {
+  CostModel model;
+  std::mt19937_64 random(1);
+  std::lognormal_distribution<double> noise(0, 1);
+  for (int i = 0; i < 3000; ++i) {
+    Work work = Step(1 + static_cast<double>(random() % 8), static_cast<double>(random() % 10000));
+    work += Pass(64 + static_cast<double>(random() % 960), static_cast<double>(random() % 60000));
+    const double stall = i % 50 == 0 ? 100 : 1;
+    model.Observe(work, Truth(work, GetParam()) * noise(random) * stall);
+  }
+  Work work = Step(4, 5000);
+  work += Pass(512, 30000);
+  EXPECT_GT(model.Seconds(work), 0.6 * Truth(work, GetParam()));
+  EXPECT_LT(model.Seconds(work), 1.7 * Truth(work, GetParam()));
+}
+
+TEST_P(CostModelTest, FollowsADeviceThatBecomesFaster) {
+  CostModel model;
+  const Work step = Step(4, 4000);
+  for (int i = 0; i < 500; ++i) model.Observe(step, 6 * Truth(step, GetParam()));
+  for (int i = 0; i < 150; ++i) model.Observe(step, Truth(step, GetParam()));
+  EXPECT_LT(model.Seconds(step), 2 * Truth(step, GetParam()));
+}
+
 TEST_P(CostModelTest, FollowsADeviceThatBecomesSlower) {
   CostModel model;
   const Work step = Step(4, 4000);

@@ -29,8 +29,8 @@ int64_t DenseBlocks(const SimulatedWorker& worker, const SimulatedRequest& reque
 class Simulation {
  public:
   Simulation(const SimulatedWorker& worker, std::vector<SimulatedRequest> requests,
-             const Planner& planner, const Observer& observer, uint64_t seed)
-      : worker_(worker), planner_(planner), observer_(observer), random_(seed) {
+             const Planner& planner, const Observer& observer, uint64_t seed, const Hooks& hooks)
+      : worker_(worker), planner_(planner), observer_(observer), hooks_(hooks), random_(seed) {
     result_.requests = std::move(requests);
     result_.served_at_half.assign(worker.weights.size(), 0.0);
     served_.assign(worker.weights.size(), 0.0);
@@ -79,7 +79,28 @@ class Simulation {
                         .wants_extents = has_segments,
                         .asks_store = has_segments,
                         .takes_in_order = !has_segments});
+      RefuseLast();
     }
+  }
+
+  void RefuseLast() {
+    input_.now = now_;
+    const RequestDescription request = Live().back();
+    if (!hooks_.admit || hooks_.admit(input_, request)) return;
+    result_.requests[request.id].is_refused = true;
+    End(request.id);
+  }
+
+  // Of those that nobody computes.
+  void EndLate() {
+    std::vector<uint64_t> late;
+    for (const RequestDescription& request : Live()) {
+      const SimulatedRequest& told = result_.requests[request.id];
+      const bool is_idle =
+          request.phase == RequestPhase::kWaiting || request.phase == RequestPhase::kReady;
+      if (is_idle && now_ >= told.arrival + told.deadline) late.push_back(request.id);
+    }
+    for (const uint64_t id : late) End(id);
   }
 
   void Wake() {
@@ -155,6 +176,7 @@ class Simulation {
   void Round() {
     Arrive();
     Wake();
+    EndLate();
     for (LaneDescription& lane : input_.lanes) {
       const auto takes = [](const LaneDescription::Member& one) { return one.takes_in_order; };
       const bool in_order = std::all_of(lane.members.begin(), lane.members.end(), takes);
@@ -304,6 +326,7 @@ class Simulation {
       RequestDescription& request = *Find(member.id);
       request.context = request.prompt_tokens;
       result_.requests[member.id].first_token = now_;
+      if (hooks_.on_read) hooks_.on_read(member.id);
       if (Token(request)) {
         LeaveLane(member.id);
         End(member.id);
@@ -331,8 +354,11 @@ class Simulation {
   void End(uint64_t id) {
     const auto found = std::find_if(Live().begin(), Live().end(),
                                     [id](const auto& request) { return request.id == id; });
-    FreeDense(*found);
-    if (found->wants_extents) arena_used_ -= ArenaTokens(worker_, result_.requests[id]);
+    if (found->phase != RequestPhase::kWaiting) {
+      FreeDense(*found);
+      if (found->wants_extents) arena_used_ -= ArenaTokens(worker_, result_.requests[id]);
+    }
+    if (hooks_.on_end) hooks_.on_end(id);
     result_.requests[id].end = now_;
     Live().erase(found);
     for (RequestDescription& request : Live()) request.arena_is_full = false;
@@ -356,6 +382,7 @@ class Simulation {
   const SimulatedWorker& worker_;
   const Planner& planner_;
   const Observer& observer_;
+  const Hooks& hooks_;
   std::mt19937_64 random_;
   SimulationResult result_;
   SchedulerInput input_;
@@ -381,8 +408,9 @@ double TrueSeconds(const Work& work) {
 }
 
 SimulationResult Simulate(const SimulatedWorker& worker, std::vector<SimulatedRequest> requests,
-                          const Planner& planner, const Observer& observer, uint64_t seed) {
-  return Simulation(worker, std::move(requests), planner, observer, seed).Run();
+                          const Planner& planner, const Observer& observer, uint64_t seed,
+                          const Hooks& hooks) {
+  return Simulation(worker, std::move(requests), planner, observer, seed, hooks).Run();
 }
 
 SimulationResult SimulateScheduler(const SimulatedWorker& worker,

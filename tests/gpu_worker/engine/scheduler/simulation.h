@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,8 +22,11 @@ struct SimulatedRequest {
   int64_t max_tokens = 1;  // what it asks for and memory is reserved for
   uint32_t tenant = 0;
   int32_t priority = 0;
+  // Seconds after its arrival at which it ends, if it has no first token and is in no lane by then.
+  double deadline = std::numeric_limits<double>::infinity();
 
   // What became of it.
+  bool is_refused = false;  // by Hooks::admit
   double first_token = -1;
   double end = -1;
   double longest_gap = 0;  // between two tokens
@@ -48,6 +52,14 @@ struct SimulatedWorker {
   double background_slowness = 1;
 };
 
+// What is told of requests, by their numbers. Empty: nothing.
+struct Hooks {
+  // Whether a request that comes, or whose cached tokens are known now, stays.
+  std::function<bool(const SchedulerInput&, const RequestDescription&)> admit = nullptr;
+  std::function<void(uint64_t)> on_read = nullptr;  // its first token is there
+  std::function<void(uint64_t)> on_end = nullptr;
+};
+
 using Planner = std::function<StepPlan(const SchedulerInput&)>;
 // Told what the device took.
 using Observer = std::function<void(const Work&, double)>;
@@ -58,7 +70,7 @@ struct SimulationResult {
   double end = 0;
   double idle = 0;  // seconds with live requests and nothing planned
   int64_t rounds = 0;
-  std::vector<double> gaps;  // between two tokens of a request, all of them
+  std::vector<double> gaps;            // between two tokens of a request, all of them
   std::vector<double> served_at_half;  // tokens of work by tenant when half of the requests ended
 };
 
@@ -66,7 +78,8 @@ struct SimulationResult {
 double TrueSeconds(const Work& work);
 
 SimulationResult Simulate(const SimulatedWorker& worker, std::vector<SimulatedRequest> requests,
-                          const Planner& planner, const Observer& observer, uint64_t seed);
+                          const Planner& planner, const Observer& observer, uint64_t seed,
+                          const Hooks& hooks = {});
 
 // As Simulate with a Scheduler.
 SimulationResult SimulateScheduler(const SimulatedWorker& worker,
