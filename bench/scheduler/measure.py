@@ -2,7 +2,7 @@
 """What requests of different kinds do to each other on one server, over gRPC.
 
     bench/scheduler/measure.py --bin-dir FOLDER --on gpu --out FILE.json
-    bench/scheduler/measure.py --bin-dir FOLDER --on cpu --out FILE.json [--model models/needle]
+    bench/scheduler/measure.py --bin-dir FOLDER --on cpu --out FILE.json [--model models/needle] [--only questions]
 
 FOLDER holds gpu_worker, kv_store_service and retroinfer: build/release/bin, or what scripts/bundle.sh
 copied (LD_LIBRARY_PATH=FOLDER/lib). On a GPU: random weights of the 8B shape, about five minutes; on
@@ -28,6 +28,7 @@ class Server:
     """Both services in a folder of their own, until the end of a with statement."""
 
     def __init__(self, arguments, options):
+        self.arguments = arguments
         self.bin_dir = pathlib.Path(arguments.bin_dir).resolve()
         self.options = options
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="retroinfer-measure-"))
@@ -38,7 +39,7 @@ class Server:
         self.process = subprocess.Popen(
             [str(self.bin_dir / "retroinfer"), "serve", "--socket-dir", str(self.folder), "--listen",
              f"unix:{self.folder}/public.sock", "--metrics-address", "none", "--store-metrics-address", "none",
-             *self.options], stdout=self.log, stderr=self.log)
+             *(["--log-level", "debug"] if getattr(self.arguments, "log", None) is not None else []), *self.options], stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 150
         while subprocess.run([str(self.bin_dir / "retroinfer"), "health", "--address", self.address],
                              capture_output=True).returncode != 0:
@@ -57,7 +58,11 @@ class Server:
                 self.process.kill()
                 self.process.wait()
         self.log.close()
-        self.last_words = (self.folder / "serve.log").read_text(errors="replace")[-2000:]
+        log = (self.folder / "serve.log").read_text(errors="replace")
+        self.last_words = log[-2000:]
+        if getattr(self.arguments, "log", None) is not None:
+            with open(self.arguments.log, "a", encoding="utf-8") as file:
+                file.write(log)
         shutil.rmtree(self.folder)
 
     def begin(self, prompts, at_a_time, input_len, output_len, **more):
@@ -101,12 +106,15 @@ def summary(figures):
 
 
 class Measuring:
-    def __init__(self):
+    def __init__(self, only=None):
+        self.only = only
         self.loads = {}
         self.rows = []
         self.failed = []
 
     def load(self, name, measure):
+        if self.only not in (None, name):
+            return
         begun = time.monotonic()
         try:
             figures, rows = measure()
@@ -227,6 +235,8 @@ def on_gpu(arguments, measuring):
                        lambda: long_beside_streams(server, 110000, 512, 1500, 2))
         measuring.load("questions", lambda: questions(server, 100352, 200, 8, 32))
         measuring.load("many long", lambda: many_long(server, 8, 60000, 512, 2))
+    if measuring.only not in (None, "many chats"):
+        return
     with Server(arguments, [*common, "--max-batch", "32"]) as server:
         server.run(32, 32, 1024, 8, policy="full")
         measuring.load("many chats", lambda: chats(server, 128, 32, 1024, 256, ("2200", "", ""),
@@ -255,8 +265,10 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--model", help="with --on cpu")
     parser.add_argument("--arena-bytes", default="32GiB", help="with --on gpu")
+    parser.add_argument("--only", help="one load, by its name: chats, questions, long beside streams, ...")
+    parser.add_argument("--log", help="a file that the servers' logs are put into, the worst rounds among them")
     arguments = parser.parse_args()
-    measuring = Measuring()
+    measuring = Measuring(arguments.only)
     begun = time.monotonic()
     try:
         (on_gpu if arguments.on == "gpu" else on_cpu)(arguments, measuring)
