@@ -2,12 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/build_info/build_info.h"
 
 namespace retroinfer::common {
@@ -24,6 +27,7 @@ class SettingsTest : public testing::Test {
     settings_.AddDuration("--wait", &wait_, "a duration");
   }
   ~SettingsTest() override {
+    std::filesystem::remove(path_);
     for (const char* name : {"PORT", "HOST_NAME", "TAGS", "VERBOSE", "ARENA_BYTES", "WAIT"}) {
       ::unsetenv((std::string("RETROINFER_") + name).c_str());
     }
@@ -34,11 +38,12 @@ class SettingsTest : public testing::Test {
     return settings_.Parse(static_cast<int>(arguments.size()), arguments.data()).status();
   }
   std::string WriteFile(const std::string& text) {
-    const std::string path = testing::TempDir() + "settings_test.toml";
-    std::ofstream(path) << text;
-    return path;
+    std::ofstream(path_) << text;
+    return path_;
   }
 
+  const std::string path_ =
+      absl::StrCat(testing::TempDir(), "/retroinfer-settings-", ::getpid(), ".toml");
   Settings settings_;
   int port_ = 1;
   std::string host_ = "default";
