@@ -16,6 +16,11 @@ MODEL = ROOT / "models" / "needle"
 MIN_TOKENS, MAX_TOKENS = 1024, 131072
 POLICIES = ("full", "wave")
 ANSWER_TOKENS = 64
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopped(BaseException):
+    """A signal that ends the demonstration."""
 
 
 def parse_arguments():
@@ -27,12 +32,15 @@ def parse_arguments():
     parser.add_argument("--questions", type=int, default=3, help="facts to ask for, 1 to 16")
     parser.add_argument("--seed", type=int, default=int(time.time()),
                         help="of the document (default: another one each time)")
+    parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)  # the arguments only
     parser.add_argument("--bin-dir", default=str(ROOT / "build/release/bin"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if not MIN_TOKENS <= arguments.tokens <= MAX_TOKENS:
         parser.error(f"--tokens {arguments.tokens}: the model reads {MIN_TOKENS} to {MAX_TOKENS}")
     if not 1 <= arguments.questions <= 16:
         parser.error(f"--questions {arguments.questions}: 1 to 16 can be asked")
+    if not 0 <= arguments.seed < 2**63:
+        parser.error(f"--seed {arguments.seed}: 0 to {2**63 - 1}")
     return arguments
 
 
@@ -70,12 +78,16 @@ class Server:
         return self
 
     def __exit__(self, *unused):
+        # A second Ctrl-C must not leave it behind.
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
                 self.process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
         self.log.close()
 
     def wait_until_ready(self, timeout_s=120):
@@ -139,21 +151,38 @@ def report(rows):
     return all_right
 
 
-def main():
-    arguments = parse_arguments()
+def stop(number, _):
+    raise Stopped(number)
+
+
+def run(arguments, work_dir):
+    """Returns the exit code."""
     print(f"making a document of {arguments.tokens} tokens (seed {arguments.seed})", flush=True)
     questions = make_questions(arguments)
-    work_dir = tempfile.mkdtemp(prefix="retroinfer-demo-")
-    try:
-        with Server(arguments.bin_dir, work_dir) as server:
-            server.wait_until_ready()
-            all_right = report(ask_all(server, questions))
-    except KeyboardInterrupt:
-        return 130
-    finally:
-        shutil.rmtree(work_dir, ignore_errors=True)
+    with Server(arguments.bin_dir, work_dir) as server:
+        server.wait_until_ready()
+        all_right = report(ask_all(server, questions))
     print("all answers are right" if all_right else "NOT all answers are right")
     return 0 if all_right else 1
+
+
+def main():
+    arguments = parse_arguments()
+    if arguments.check:
+        return 0
+    for number in STOP_SIGNALS:
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            signal.signal(number, stop)
+    work_dir = None
+    try:
+        work_dir = tempfile.mkdtemp(prefix="retroinfer-demo-")
+        return run(arguments, work_dir)
+    except Stopped as stopped:
+        print(f"demo: stopped by {signal.Signals(stopped.args[0]).name}", file=sys.stderr)
+        return 128 + stopped.args[0]
+    finally:
+        if work_dir is not None:
+            shutil.rmtree(work_dir, ignore_errors=True)
 
 
 if __name__ == "__main__":

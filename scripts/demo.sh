@@ -7,6 +7,10 @@ cd "$(dirname "$0")/.."
 case "${1:-}" in
   -h | --help) exec python3 scripts/demo.py --help ;;
 esac
+# A wrong argument is told before anything is installed or built.
+if command -v python3 >/dev/null; then
+  python3 scripts/demo.py --check "$@"
+fi
 scripts/bootstrap.sh
 cmake --preset release >/dev/null
 cmake --build --preset release --target retroinfer gpu_worker kv_store_service
