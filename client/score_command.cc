@@ -21,8 +21,9 @@ namespace {
 
 namespace v1 = generation::v1;
 
-// Text is tokenized in one call, and a call has 64 MiB.
-constexpr size_t kTextBytesMax = size_t{60} << 20;
+// Text is tokenized in one call, and that is how much every server takes
+// (GenerationService.Tokenize).
+constexpr size_t kTextBytesMax = size_t{16} << 20;
 
 struct ScoreOptions {
   ConnectionOptions connection;

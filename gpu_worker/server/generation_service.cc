@@ -1,7 +1,9 @@
 #include "gpu_worker/server/generation_service.h"
 
+#include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/log/check.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/policy_name.h"
@@ -58,6 +60,26 @@ class GenerateReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   const std::function<grpc::ByteBuffer(const v1::GenerateResponse&)> encode_;
   const std::function<void()> on_done_;
   grpc::ByteBuffer outgoing_;
+};
+
+// One call with one answer, which counts as unread until gRPC has sent it. Deletes itself.
+class UnaryReactor final : public grpc::ServerUnaryReactor {
+ public:
+  // Returns: RESOURCE_EXHAUSTED with reason SLOW_CLIENT if as much may not be left unread.
+  absl::Status Keep(const std::shared_ptr<PendingBudget>& budget, size_t bytes) {
+    share_.emplace(budget);
+    if (share_->Set(bytes)) return absl::OkStatus();
+    share_.reset();
+    return common::WithReason(
+        absl::ResourceExhaustedError(absl::StrCat(
+            "there is no room for an answer of ", bytes, " bytes: clients have left ",
+            budget->bytes(), " bytes of others unread; read answers, or ask for less at a time")),
+        "SLOW_CLIENT");
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  std::optional<PendingBudget::Share> share_;
 };
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
@@ -210,7 +232,7 @@ grpc::ServerUnaryReactor* GenerationServiceImpl::RunUnary(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
     grpc::ByteBuffer* response,
     std::function<absl::StatusOr<Response>(const Backend&, const Caller&, const Request&)> handle) {
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  auto* const reactor = new UnaryReactor;
   absl::StatusOr<Caller> caller = CallerOf(*settings_.keys, *context);
   if (!caller.ok()) {
     reactor->Finish(common::ToGrpcStatus(caller.status()));
@@ -223,6 +245,7 @@ grpc::ServerUnaryReactor* GenerationServiceImpl::RunUnary(
           RETURN_IF_ERROR(ParseRequest(*request, &message));
           ASSIGN_OR_RETURN(const Backend* const backend, FindBackend());
           ASSIGN_OR_RETURN(const Response answer, handle(*backend, caller, message));
+          RETURN_IF_ERROR(reactor->Keep(pending_, answer.ByteSizeLong()));
           *response = SerializeResponse(answer);
           return absl::OkStatus();
         };

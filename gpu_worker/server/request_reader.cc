@@ -164,6 +164,7 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::ReadPrompt(const Request& re
       RETURN_IF_ERROR(CheckLength(request.text().size()));
       return EncodeText(request.text(), EncodeOptionsOf(request));
     case Request::kTokenIds:
+      RETURN_IF_ERROR(CheckCount(static_cast<size_t>(request.token_ids().ids_size())));
       return std::vector<int32_t>(request.token_ids().ids().begin(),
                                   request.token_ids().ids().end());
     case Request::kMessages:
@@ -194,6 +195,7 @@ absl::StatusOr<std::vector<std::vector<int32_t>>> RequestReader::ReadContinuatio
           tokens, EncodeText(continuation.text(),
                              {.add_special = false, .parse_special = request.parse_special()}));
     } else {
+      RETURN_IF_ERROR(CheckCount(static_cast<size_t>(continuation.token_ids().ids_size())));
       tokens.assign(continuation.token_ids().ids().begin(), continuation.token_ids().ids().end());
     }
   }
@@ -305,8 +307,9 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::Scor
   return submission;
 }
 
-absl::Status RequestReader::CheckLength(size_t text_bytes) const {
-  const size_t bytes_max = model_.tokenizer->TextBytesMax(static_cast<size_t>(max_model_len_));
+absl::Status RequestReader::CheckLength(size_t text_bytes, size_t allowed_bytes) const {
+  const size_t bytes_max =
+      std::max(allowed_bytes, model_.tokenizer->TextBytesMax(static_cast<size_t>(max_model_len_)));
   if (text_bytes <= bytes_max) return absl::OkStatus();
   return common::WithReason(
       absl::InvalidArgumentError(
@@ -316,6 +319,16 @@ absl::Status RequestReader::CheckLength(size_t text_bytes) const {
       "CONTEXT_TOO_LONG",
       {{"prompt_bytes", absl::StrCat(text_bytes)},
        {"max_model_len", absl::StrCat(max_model_len_)}});
+}
+
+absl::Status RequestReader::CheckCount(size_t num_tokens) const {
+  if (num_tokens <= static_cast<size_t>(max_model_len_)) return absl::OkStatus();
+  return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
+                                num_tokens, " token ids are more than the ", max_model_len_,
+                                " that this server's model takes: send fewer")),
+                            "CONTEXT_TOO_LONG",
+                            {{"prompt_tokens", absl::StrCat(num_tokens)},
+                             {"max_model_len", absl::StrCat(max_model_len_)}});
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeText(std::string_view text,
@@ -336,8 +349,9 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeMessages(
                             .tool_calls = message.tool_calls(),
                             .tool_call_id = message.tool_call_id(),
                             .reasoning_content = message.reasoning_content()});
-    bytes += message.content().size() + message.name().size() + message.tool_calls().size() +
-             message.tool_call_id().size() + message.reasoning_content().size();
+    bytes += message.role().size() + message.content().size() + message.name().size() +
+             message.tool_calls().size() + message.tool_call_id().size() +
+             message.reasoning_content().size();
   }
   RETURN_IF_ERROR(CheckLength(bytes));
   ChatOptions options = {.continue_final_message = messages.continue_final_message(),
@@ -429,6 +443,7 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::Tokenize(
     const v1::TokenizeRequest& request) const {
   switch (request.input_case()) {
     case v1::TokenizeRequest::kText:
+      RETURN_IF_ERROR(CheckLength(request.text().size(), kMaxTokenizedBytes));
       return EncodeText(request.text(), EncodeOptionsOf(request));
     case v1::TokenizeRequest::kMessages:
       return EncodeMessages(request.messages());
@@ -439,6 +454,7 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::Tokenize(
 }
 
 absl::StatusOr<std::string> RequestReader::Detokenize(const v1::DetokenizeRequest& request) const {
+  RETURN_IF_ERROR(CheckCount(static_cast<size_t>(request.token_ids_size())));
   const std::vector<int32_t> ids(request.token_ids().begin(), request.token_ids().end());
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= 0 && ids[i] < model_.vocab_size) continue;

@@ -27,6 +27,8 @@ class RequestReader {
   static constexpr int kMaxEngineRequests = kMaxContinuations + 2;
   static constexpr size_t kMaxRequestIdBytes = 128;
   static constexpr size_t kMaxSaltBytes = 256;
+  // Of text to be tokenized only, which may be longer than any prompt: it is divided later.
+  static constexpr size_t kMaxTokenizedBytes = size_t{16} << 20;
 
   // REQUIRES: `model` outlives this.
   RequestReader(const ServedModel& model, int64_t max_model_len)
@@ -64,7 +66,10 @@ class RequestReader {
                                               int64_t prompt_tokens) const;
   absl::StatusOr<AttentionSettings> ReadAttention(
       const generation::v1::AttentionOptions& options) const;
-  absl::Status CheckLength(size_t text_bytes) const;
+  // Refuses, before any work, what cannot have at most max_model_len_ tokens, unless it has
+  // `allowed_bytes` at most.
+  absl::Status CheckLength(size_t text_bytes, size_t allowed_bytes = 0) const;
+  absl::Status CheckCount(size_t num_tokens) const;
 
   const ServedModel& model_;
   const int64_t max_model_len_;

@@ -302,6 +302,22 @@ TEST(GenerationService, TokenizesAndDetokenizes) {
   EXPECT_EQ(text.text(), "hi");
 }
 
+TEST(GenerationService, AnswersThatAreNotReadHaveALimit) {
+  WorkerHarness::Settings settings;
+  settings.server.max_pending_bytes_total = 1000;
+  WorkerHarness worker(settings);
+  const auto stub = worker.Stub();
+  const auto tokenize = [&](size_t bytes) {
+    v1::TokenizeRequest request;
+    request.set_text(std::string(bytes, 'x'));
+    v1::TokenizeResponse response;
+    grpc::ClientContext context;
+    return common::FromGrpcStatus(stub->Tokenize(&context, request, &response));
+  };
+  EXPECT_EQ(common::ReasonOf(tokenize(2000)).reason, "SLOW_CLIENT");
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(tokenize(500).ok());  // room is given back
+}
+
 TEST(GenerationService, DescribesTheModelAndItsWork) {
   WorkerHarness worker;
   EngineStats stats;

@@ -67,5 +67,44 @@ TEST(MessageCodec, RefusesUnknownFieldsAtEveryDepth) {
   EXPECT_EQ(ReasonFor(request.SerializeAsString()), "UNKNOWN_FIELD");
 }
 
+// Two bytes on the wire are a message of a hundred in memory: 64 MiB were several GiB.
+TEST(MessageCodec, RefusesMoreMessagesThanAnyChatHas) {
+  const auto read = [](const google::protobuf::Message& sent) {
+    GenerateRequest request;
+    const absl::Status status = ParseRequest(SerializeResponse(sent), &request);
+    return status.ok() ? "OK" : common::ReasonOf(status).reason;
+  };
+  GenerateRequest request;
+  for (size_t i = 0; i + 1 < kMaxRecords; ++i) request.mutable_messages()->add_messages();
+  EXPECT_EQ(read(request), "OK");
+  request.mutable_messages()->add_messages();
+  EXPECT_EQ(read(request), "REQUEST_TOO_LARGE");
+
+  request.Clear();
+  for (size_t i = 0; i < kMaxRecords; ++i) request.mutable_sampling()->add_stop("");
+  EXPECT_EQ(read(request), "REQUEST_TOO_LARGE");
+  request.Clear();
+  google::protobuf::UnknownFieldSet* const unknown =
+      request.GetReflection()->MutableUnknownFields(&request);
+  for (size_t i = 0; i <= kMaxRecords; ++i) unknown->AddVarint(999, 1);
+  EXPECT_EQ(read(request), "REQUEST_TOO_LARGE");
+  // Numbers take no more in memory than they do elsewhere.
+  request.Clear();
+  request.mutable_token_ids()->mutable_ids()->Resize(static_cast<int>(2 * kMaxRecords), 7);
+  EXPECT_EQ(read(request), "OK");
+}
+
+TEST(MessageCodec, NumbersMayComeOneByOne) {  // as from writers that do not pack them
+  std::string bytes;
+  for (size_t i = 0; i <= kMaxRecords; ++i) bytes += "\x08\x07";
+  generation::v1::TokenIds ids;
+  ASSERT_TRUE(ParseRequest(Bytes(bytes), &ids).ok());
+  EXPECT_EQ(ids.ids_size(), static_cast<int>(kMaxRecords + 1));
+}
+
+TEST(MessageCodec, RefusesGroups) {
+  EXPECT_EQ(ReasonFor("\xA3\x06\xA4\x06"), "MALFORMED");  // field 100 begins and ends
+}
+
 }  // namespace
 }  // namespace retroinfer

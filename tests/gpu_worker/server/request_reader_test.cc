@@ -345,6 +345,23 @@ TEST_F(RequestReaderTest, TokenizeAndDetokenize) {
   EXPECT_EQ(common::ReasonOf(reader_.Detokenize(detokenize).status()).reason, "TOKEN_OUT_OF_RANGE");
 }
 
+TEST_F(RequestReaderTest, WhatIsOnlyTokenizedIsBoundedToo) {
+  const auto reason = [](const absl::Status& status) { return common::ReasonOf(status).reason; };
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text(std::string(1000, 'x'));  // longer than a prompt, since it may be divided later
+  EXPECT_EQ(reader_.Tokenize(tokenize)->size(), 1000u);
+  tokenize.set_text(std::string(RequestReader::kMaxTokenizedBytes + 1, 'x'));
+  EXPECT_EQ(reason(reader_.Tokenize(tokenize).status()), "CONTEXT_TOO_LONG");
+  tokenize.mutable_messages()->add_messages()->set_role(std::string(100'000, 'x'));
+  EXPECT_EQ(reason(reader_.Tokenize(tokenize).status()), "CONTEXT_TOO_LONG");
+
+  v1::DetokenizeRequest detokenize;
+  detokenize.mutable_token_ids()->Resize(static_cast<int>(kMaxModelLen), 'x');
+  EXPECT_EQ(reader_.Detokenize(detokenize)->size(), static_cast<size_t>(kMaxModelLen));
+  detokenize.add_token_ids('x');
+  EXPECT_EQ(reason(reader_.Detokenize(detokenize).status()), "CONTEXT_TOO_LONG");
+}
+
 TEST_F(RequestReaderTest, DefaultsAreReportedWhereTheyDiffer) {
   EXPECT_FALSE(reader_.DefaultSampling().has_temperature());
   model_.default_sampling.temperature = 0.6f;
