@@ -2,6 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
 #include "common/rpc/grpc_status.h"
 #include "tests/kv_store_service/contexts/context_fixture.h"
 
@@ -111,6 +117,37 @@ TEST_F(ContextRpcTest, RefusesWhatMakesNoSense) {
   request = SaveRequest();
   request.mutable_time_to_live()->set_seconds(-1);
   EXPECT_EQ(refused(request), "INVALID_CONTEXT");
+}
+
+// Each holds a thread, of which the worker's own calls need some.
+TEST_F(ContextRpcTest, OnlySomeContextsAreMovedOrCheckedAtATime) {
+  ASSERT_TRUE(SaveText("book", {1, 2}).ok());
+  storage_->stuck_ = true;  // none of them ends
+  absl::Mutex mutex;
+  std::vector<std::string> ended;
+  std::vector<std::thread> calls;
+  for (int i = 0; i < 10; ++i) {
+    calls.emplace_back([&] {
+      const auto verify = One<v1::VerifyContextRequest>("book");
+      v1::VerifyContextResponse report;
+      const grpc::Status status = rpc_.VerifyContext(nullptr, &verify, &report);
+      absl::MutexLock lock(&mutex);
+      ended.push_back(status.ok() ? "OK" : Reason(status));
+    });
+  }
+  {
+    absl::MutexLock lock(&mutex);
+    const auto two = [&ended] { return ended.size() >= 2; };
+    mutex.Await(absl::Condition(&two));
+    EXPECT_EQ(ended, std::vector<std::string>(2, "TOO_MANY_TRANSFERS"));
+  }
+  storage_->stuck_ = false;
+  for (std::thread& call : calls) call.join();
+  EXPECT_EQ(std::count(ended.begin(), ended.end(), "OK"), 8);
+  // There is room again.
+  const auto verify = One<v1::VerifyContextRequest>("book");
+  v1::VerifyContextResponse report;
+  EXPECT_TRUE(rpc_.VerifyContext(nullptr, &verify, &report).ok());
 }
 
 }  // namespace
