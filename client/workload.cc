@@ -27,7 +27,10 @@ absl::Status LineError(size_t line, std::string_view what) {
 
 absl::StatusOr<int64_t> Integer(const nlohmann::json& value, const std::string& name, int64_t least,
                                 int64_t most) {
-  if (value.is_number_integer() && value >= least && value <= most) return value.get<int64_t>();
+  // Numbers above 2^63 would wrap where they are compared with signed ones.
+  const bool fits = value.is_number_integer() &&
+                    (!value.is_number_unsigned() || value.get<uint64_t>() <= INT64_MAX);
+  if (fits && value >= least && value <= most) return value.get<int64_t>();
   return absl::InvalidArgumentError(absl::StrCat(
       name, " is ", value.dump(), ": it must be a whole number from ", least, " to ", most));
 }

@@ -42,6 +42,8 @@ TEST(WorkloadTest, SaysWhichLineIsWrongAndWhy) {
   EXPECT_THAT(Wrong("{\"input_len\": 0, \"output_len\": 1}"), HasSubstr("input_len is 0"));
   EXPECT_THAT(Wrong("{\"input_len\": 1e3, \"output_len\": 1}"), HasSubstr("whole number"));
   EXPECT_THAT(Wrong("{\"input_len\": 5, \"output_len\": 99999999999}"), HasSubstr("output_len"));
+  EXPECT_THAT(Wrong("{\"input_len\": 5, \"output_len\": 1, \"priority\": 18446744073709551615}"),
+              HasSubstr("priority is 18446744073709551615"));
   EXPECT_THAT(Wrong("{\"input_len\": 5, \"output_len\": 1, \"arrival\": -1}"),
               HasSubstr("arrival"));
   EXPECT_THAT(Wrong("{\"input_len\": 5, \"output_len\": 1, \"tenent\": 1}"),

@@ -68,6 +68,7 @@ TEST(KeyRing, AFileSaysWhoseAKeyIs) {
 TEST(KeyRing, RefusesWhatItDoesNotUnderstandAndSaysWhere) {
   const std::string good = "[[tenant]]\nname = 'a'\nkeys = ['k']\n";
   ASSERT_TRUE(KeyRing::Parse(good).ok());
+  ASSERT_TRUE(KeyRing::Parse(good + " # \xC3\xA9\n").ok());
   const struct {
     std::string text;
     const char* says;
@@ -92,6 +93,9 @@ TEST(KeyRing, RefusesWhatItDoesNotUnderstandAndSaysWhere) {
       {good + "[[tenant]]\nname = 'b'\nkeys = ['k']\n", "twice, or is another tenant's"},
       {good + "name = 'b'\n", "line 4"},
       {"[[tenant]\n", "line 1"},
+      {good + "# \xC3\xA9\nk\xEC\xBE\x99 = 1\n", "line 5: a character that is not ASCII"},
+      {"[:a]\n", "line 1"},
+      {std::string("[") + '\0', "line 1: a control character"},
   };
   for (const auto& [text, says] : cases) {
     const absl::Status status = KeyRing::Parse(text).status();
