@@ -254,7 +254,7 @@ def on_cpu(arguments, measuring):
                        lambda: prompt_beside_streams(server, (512, 4000, 8)))
         measuring.load("long beside streams",
                        lambda: long_beside_streams(server, 16000, 256, 1200, 1))
-        measuring.load("questions", lambda: questions(server, 12288, 200, 4, 8))
+        measuring.load("questions", lambda: questions(server, 12288, 200, 8, 24))
 
 
 def main():
