@@ -26,6 +26,9 @@ constexpr uint32_t kTransientSlotsPerRow = 2048;
 constexpr uint64_t kSlotsMin = 64;
 // More than the longest log can follow would stay empty (BlockCache::Create()).
 constexpr uint64_t kSlotsMax = DataPlane::kLogCapacityMax / 4 * 3;
+// Page-locked memory is nobody else's: for windows of requests that step aside no more than this,
+// unless more is asked for.
+constexpr size_t kSuspendedBytes = size_t{2} << 30;
 
 std::string Gib(size_t bytes) {
   return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1 << 30));
@@ -111,8 +114,9 @@ int32_t SuspendedBlocks(const MemoryPlanInput& input, const MemoryPlan& plan) {
   if (!input.preemption) return 0;
   const size_t block_bytes = BlockBytes(input);
   const int64_t short_context = std::min(input.index.dense_below, input.max_model_len);
-  const int64_t wanted = std::max<int64_t>(input.max_batch * kWaveWindowBlocks,
-                                           1 + CeilDiv(short_context, kDenseBlockTokens));
+  const int64_t windows =
+      std::min<int64_t>(input.max_batch * kWaveWindowBlocks, kSuspendedBytes / block_bytes);
+  const int64_t wanted = std::max<int64_t>(windows, 1 + CeilDiv(short_context, kDenseBlockTokens));
   size_t blocks = static_cast<size_t>(std::min<int64_t>(wanted, plan.dense_blocks));
   if (input.suspended_kv_bytes != 0) blocks = input.suspended_kv_bytes / block_bytes;
   if (!input.owns_memory) blocks = std::min(blocks, plan.unused_bytes / block_bytes);

@@ -103,8 +103,8 @@ int64_t ArenaCapacityTokens(const KvGeometry& geometry, uint32_t arena_pages);
 // owns_memory: a sixteenth) of what the weights leave, where they can use that. With owns_memory,
 // slots also get all the rest, up to one for each page of the arena, and dense KV what is left
 // then, up to max_batch contexts of max_model_len. What dense_kv_bytes or block_cache_bytes says
-// holds. With preemption, the host keeps room for the windows of a batch, or for one context of
-// dense_below where that is more; without owns_memory only as far as bytes are not used.
+// holds. With preemption, the host keeps room for the windows of a batch, up to 2 GiB, or for one
+// context of dense_below where that is more; without owns_memory only as far as bytes are not used.
 //
 // Returns RESOURCE_EXHAUSTED, with what is needed, what there is and what to change, if the weights
 // and one sequence do not fit.

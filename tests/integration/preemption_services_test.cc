@@ -87,8 +87,8 @@ TEST_F(PreemptionServicesTest, AHigherClassComesFirstAndTheOtherGoesOnWithTheSam
   // The store dies while one is away, and another one takes its place.
   GenerateStream away(processes_.worker_stub(), request);
   ASSERT_TRUE(away.WaitForTokens(10));
-  v1::GenerateRequest longer = Chat();  // still short enough to need nothing of the arena
-  longer.mutable_sampling()->set_max_tokens(1800);
+  v1::GenerateRequest longer =  // of a policy that needs nothing of the arena
+      SampledRequest(RandomTokens(200, 2), 8000, 3, v1::ATTENTION_POLICY_FULL);
   GenerateStream chat(processes_.worker_stub(), longer);
   ASSERT_TRUE(chat.WaitForTokens(2));
   EXPECT_EQ(Metric("retroinfer_requests_suspended"), 1);

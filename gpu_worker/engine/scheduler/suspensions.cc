@@ -180,8 +180,13 @@ void Scheduler::PlanSuspensions(const SchedulerInput& input, StepPlan& plan) {
                  [&](const auto& entry) { return input.now - entry.second >= kPatience; });
   const std::vector<const RequestDescription*> batch = BatchOf(input, plan);
   if (batch.empty()) return;
-  const bool any_free_lane = std::any_of(input.lanes.begin(), input.lanes.end(),
-                                         [](const LaneDescription& lane) { return lane.is_free; });
+  const auto free_lanes = std::count_if(input.lanes.begin(), input.lanes.end(),
+                                        [](const LaneDescription& lane) { return lane.is_free; });
+  // As many long prompts as have a lane get their memory, and the next one.
+  const auto long_ones = std::count_if(
+      input.requests.begin(), input.requests.end(), [&](const RequestDescription& request) {
+        return request.phase == RequestPhase::kReady && !IsShort(input, request);
+      });
   const RequestDescription* const held = Held(input);
   Room room = FreeRoom(input);
   for (const RequestDescription* const waiting : WhoWaitsForRoom(input, batch)) {
@@ -199,7 +204,8 @@ void Scheduler::PlanSuspensions(const SchedulerInput& input, StepPlan& plan) {
     }
     // A prompt that has no lane yet could not use a place.
     const bool wants_lane = !decodes && waiting->phase != RequestPhase::kSuspended;
-    if (lacked.places > 0 && wants_lane && !any_free_lane) continue;
+    if (lacked.places > 0 && wants_lane && free_lanes == 0) continue;
+    if (need.places == 0 && long_ones > free_lanes) continue;
     if (!Suspend(WhoYields(batch, *waiting, input.now), lacked, input.free_suspended_blocks,
                  plan)) {
       continue;

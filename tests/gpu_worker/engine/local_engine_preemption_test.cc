@@ -2,6 +2,7 @@
 // of one that was left alone, wherever it is in its life when that happens.
 #include <gtest/gtest.h>
 
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -39,6 +40,11 @@ class Steering {
     absl::MutexLock lock(&mutex_);
     keeps_away_ = away;
   }
+  // Any request, once in so many steps that it could; 0: none.
+  void SuspendAtRandom(uint64_t one_in) {
+    absl::MutexLock lock(&mutex_);
+    one_in_ = one_in;
+  }
   std::vector<int64_t> suspended_at() const {
     absl::MutexLock lock(&mutex_);
     return suspended_at_;
@@ -51,6 +57,7 @@ class Steering {
   void OnPlan(const SchedulerInput& input, StepPlan& plan) {
     absl::MutexLock lock(&mutex_);
     if (keeps_away_) plan.resume.clear();
+    if (one_in_ > 0) AddAnyone(input, plan);
     for (const RequestDescription& request : input.requests) {
       if (request.priority != kSteered || request.phase != RequestPhase::kDecoding) continue;
       if (lengths_.empty() || request.context < *lengths_.begin()) continue;
@@ -68,7 +75,25 @@ class Steering {
   }
 
  private:
+  void AddAnyone(const SchedulerInput& input, StepPlan& plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    int64_t free = input.free_suspended_blocks;
+    for (const RequestDescription& request : input.requests) {
+      const auto found = std::find(plan.suspend.begin(), plan.suspend.end(), request.id);
+      if (found != plan.suspend.end()) free -= request.suspended_blocks;
+    }
+    for (const RequestDescription& request : input.requests) {
+      if (!request.can_suspend || request.suspended_blocks > free) continue;
+      const auto found = std::find(plan.suspend.begin(), plan.suspend.end(), request.id);
+      if (found != plan.suspend.end() || random_() % one_in_ != 0) continue;
+      free -= request.suspended_blocks;
+      plan.suspend.push_back(request.id);
+    }
+  }
+
   mutable absl::Mutex mutex_;
+  uint64_t one_in_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::mt19937_64 random_ ABSL_GUARDED_BY(mutex_){17};
   std::set<int64_t> lengths_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> suspended_at_ ABSL_GUARDED_BY(mutex_);
   std::set<int64_t> could_not_ ABSL_GUARDED_BY(mutex_);
@@ -261,7 +286,7 @@ TEST_F(PreemptionTest, WhoIsAwayCanEndThere) {
     GenerationRequest request = Request(Prompt(2200, 5), 400, policy, "ends");
     request.deadline = deadline;
     auto sink = worker_.Submit(request);
-    WaitForSuspended(1);
+    WaitFor([&] { return sink->finished() || worker_.engine().stats().requests_suspended == 1; });
     return std::pair(sink, request.request_id);
   };
   for (const PolicyKind policy : {PolicyKind::kWave, PolicyKind::kFull, PolicyKind::kStreaming}) {
@@ -279,6 +304,51 @@ TEST_F(PreemptionTest, WhoIsAwayCanEndThere) {
   worker_.EndEngine();
   EXPECT_EQ(last->Wait().reason, FinishReason::kCancelled);
   EXPECT_EQ(worker_.store().num_sequences(), 0u);
+}
+
+// Requests of all policies and classes, many with segments in common, some cancelled.
+TEST_F(PreemptionTest, WhoeverStepsAsideWheneverNothingChangesAndNothingLeaks) {
+  constexpr uint64_t kSeed = 31;
+  std::mt19937_64 random(kSeed);
+  std::vector<GenerationRequest> kinds;
+  std::vector<std::vector<int32_t>> want;
+  for (const int64_t length : {60, 2200, 3200}) {
+    for (const PolicyKind policy : {PolicyKind::kWave, PolicyKind::kFull, PolicyKind::kStreaming}) {
+      kinds.push_back(Request(Prompt(length, 5), 150, policy, "common"));
+      want.push_back(Run(kinds.back())->tokens());
+    }
+  }
+  steering_.SuspendAtRandom(20);
+  struct Live {
+    std::string id;
+    size_t kind;
+    std::shared_ptr<CollectingSink> sink;
+  };
+  std::vector<Live> live;
+  int num_whole = 0;
+  for (int i = 0; i < 120; ++i) {
+    const size_t kind = random() % kinds.size();
+    GenerationRequest request = kinds[kind];
+    request.request_id = "random-" + std::to_string(i);
+    request.priority = static_cast<int32_t>(random() % 3);
+    const std::string id = request.request_id;
+    live.push_back({id, kind, worker_.Submit(std::move(request))});
+    while (live.size() > 6 || (i == 119 && !live.empty())) {
+      const auto one = live.begin() + static_cast<ptrdiff_t>(random() % live.size());
+      if (random() % 3 == 0) worker_.engine().Abort(one->id);
+      if (one->sink->Wait().reason == FinishReason::kLength) {
+        ++num_whole;
+        EXPECT_EQ(one->sink->tokens(), want[one->kind]) << "seed " << kSeed << ", " << one->id;
+      } else {
+        EXPECT_EQ(one->sink->Wait().reason, FinishReason::kCancelled) << one->sink->Wait().status;
+      }
+      live.erase(one);
+    }
+  }
+  EXPECT_GT(num_whole, 40);
+  EXPECT_GT(worker_.engine().stats().preemptions, 100u);
+  ExpectAllIsFree();
+  EXPECT_EQ(worker_.store().free_pages(), worker_.store().arena_pages());
 }
 
 TEST_F(PreemptionTest, AStoreThatGoesAwayChangesNothing) {

@@ -290,6 +290,9 @@ TEST(MemoryPlanTest, TheHostKeepsRoomForRequestsThatStepAside) {
   EXPECT_EQ(plan->total_bytes(), without->total_bytes()) << "nothing of the device";
   EXPECT_EQ(plan->unused_bytes, without->unused_bytes);
   EXPECT_THAT(plan->ToString(), HasSubstr("host memory for requests that step aside"));
+  MemoryPlanInput large = input;
+  large.max_batch = 256;
+  EXPECT_LE(PlanMemory(large)->suspended_bytes(), size_t{2} << 30);
   input.suspended_kv_bytes = plan->suspended_bytes() / 2 + 1;
   EXPECT_EQ(PlanMemory(input)->suspended_blocks, plan->suspended_blocks / 2);
   input.suspended_kv_bytes = size_t{64} << 30;

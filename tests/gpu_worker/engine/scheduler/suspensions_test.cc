@@ -159,6 +159,19 @@ TEST_F(SuspensionsTest, WhatLeavesAlreadyIsCounted) {
   EXPECT_THAT(Plan().suspend, ElementsAre(2));
 }
 
+TEST_F(SuspensionsTest, ALongPromptGetsNoMemoryBeforeItCouldBeRead) {
+  AddDecoding(1, 1);
+  RequestDescription& waiting = AddWaiting(9, 0);
+  waiting.prompt_tokens = 50000;
+  input_.free_dense_blocks = 5;
+  for (LaneDescription& lane : input_.lanes) lane.is_free = false;
+  AddWaiting(8, 0).prompt_tokens = 50000;
+  Of(8).phase = RequestPhase::kReady;
+  EXPECT_THAT(Plan().suspend, IsEmpty());
+  input_.lanes[0].is_free = true;
+  EXPECT_THAT(Plan().suspend, ElementsAre(1));
+}
+
 TEST_F(SuspensionsTest, TheArenaIsNotFreedByThat) {
   FillBatch(1);
   RequestDescription& waiting = AddWaiting(9, 0);
