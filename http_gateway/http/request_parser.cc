@@ -1,5 +1,6 @@
 #include "http_gateway/http/request_parser.h"
 
+#include <algorithm>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <utility>
@@ -47,6 +48,8 @@ struct GrowingBody {
 };
 
 using Parser = http::request_parser<GrowingBody>;
+
+constexpr std::string_view kHeadEnd = "\r\n\r\n";
 
 std::string Text(boost::beast::string_view text) { return {text.data(), text.size()}; }
 
@@ -109,6 +112,7 @@ void RequestParser::Begin() {
   impl_->parser.header_limit(static_cast<uint32_t>(limits_.head_bytes_max));
   impl_->parser.body_limit(limits_.body_bytes_max);
   request_ = {};
+  searched_ = 0;
   has_begun_ = head_done_ = false;
 }
 
@@ -122,13 +126,28 @@ absl::StatusOr<size_t> RequestParser::Put(std::string_view data) {
     data.remove_prefix(skipped);
     if (data.empty() || data == "\r") return skipped;
     has_begun_ = true;
+    if (!absl::ascii_isgraph(static_cast<unsigned char>(data.front()))) {
+      return Bad("this is no HTTP/1.1 request");  // a TLS handshake, perhaps
+    }
+  }
+  if (!head_done_) {
+    // The parser would read the lines that are there, and what is looked at in the bytes below
+    // would depend on how a stranger cuts them.
+    const size_t end = data.find(kHeadEnd, searched_);
+    const size_t bytes = end == std::string_view::npos ? data.size() : end + kHeadEnd.size();
+    if (bytes > limits_.head_bytes_max) return Translate(http::error::header_limit, limits_);
+    if (end == std::string_view::npos) {
+      searched_ = data.size() - std::min(data.size(), kHeadEnd.size() - 1);
+      return skipped;
+    }
+    data = data.substr(0, bytes);
   }
   impl_->parser.eager(head_done_);
   boost::beast::error_code error;
   const size_t used = impl_->parser.put(boost::asio::buffer(data.data(), data.size()), error);
   if (error == http::error::need_more) {
     error = {};
-    // Of a head, or of the line before a chunk.
+    // Of the line before a chunk.
     if (data.size() - used > limits_.head_bytes_max) error = http::error::header_limit;
   }
   if (error) return Translate(error, limits_);

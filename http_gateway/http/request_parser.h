@@ -28,7 +28,7 @@ class RequestParser {
   ~RequestParser();
 
   // Takes bytes off the beginning of `data` and returns how many; the rest must come again, with
-  // more behind it. Stops at the end of the head and at the end of the request.
+  // more behind it. Takes a head as a whole, and stops at its end and at the end of the request.
   //
   // Returns: INVALID_ARGUMENT, reason BAD_REQUEST, HEADERS_TOO_LARGE or BODY_TOO_LARGE. The
   // connection
@@ -55,6 +55,7 @@ class RequestParser {
   const Limits limits_;
   std::unique_ptr<Impl> impl_;
   HttpRequest request_;
+  size_t searched_ = 0;  // bytes of the head in which its end does not begin
   bool has_begun_ = false;
   bool head_done_ = false;
 };

@@ -47,9 +47,10 @@ std::vector<HttpRequest> ParseAll(const std::string& bytes, size_t expected) {
   return last;
 }
 
+// Also where the first bytes end anywhere.
 std::string ReasonOf(const std::string& bytes) {
   std::string reason;
-  for (const size_t step : {bytes.size(), size_t{1}}) {
+  for (size_t step = 1; step <= bytes.size(); step += 1 + step / 64) {
     const auto requests = Parse(bytes, step);
     EXPECT_FALSE(requests.ok()) << bytes;
     if (!requests.ok()) reason = common::ReasonOf(requests.status()).reason;
@@ -118,6 +119,7 @@ TEST(RequestParser, RefusesLengthsOfTwoMeanings) {
                               "Content-Length: 0x3\r\n",
                               "Content-Length: 99999999999999999999\r\n",
                               "X: a\r\n Content-Length: 3\r\n",
+                              "Transfer-Encoding:\r\n chunked\r\nY: a\r\n",
                               "X: a\r\n\tb\r\n",
                               "X\r\n",
                               ": x\r\n",
@@ -146,6 +148,7 @@ TEST(RequestParser, NoBadChunkMakesARequest) {
   const std::string head = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const char* body :
        {"x\r\n", "-1\r\n", "3\r\nabcd\r\n0\r\n\r\n", "3\nabc\n", "3 \r\nabc\r\n0\r\n\r\n",
+        "3;\nGET / HTTP/1.1\r\nabc\r\n0\r\n\r\n", "3;a=\"\r\n\"\r\nabc\r\n0\r\n\r\n",
         "ffffffffffffffffff\r\n", "0x3\r\nabc\r\n", "0x3\r\n\r\n", "0 \r\n\r\n", "0\n\n",
         ";x\r\n\r\n", "3\r\nabc0\r\n\r\n"}) {
     for (const size_t step : {size_t{1000}, size_t{1}}) {
@@ -153,6 +156,29 @@ TEST(RequestParser, NoBadChunkMakesARequest) {
       EXPECT_TRUE(!requests.ok() || requests->empty()) << body;
     }
   }
+}
+
+// They belong to nothing, and what comes behind them is a request of its own.
+TEST(RequestParser, TrailersChangeNoRequest) {
+  const std::string head = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const auto requests =
+      ParseAll(head + "3\r\nabc\r\n0\r\nAuthorization: Bearer k\r\nX-Request-Id: 7\r\n\r\n" +
+                   "GET /b HTTP/1.1\r\nHost: h\r\n\r\n",
+               2);
+  EXPECT_EQ(requests[0].body, "abc");
+  EXPECT_EQ(requests[0].authorization, "");
+  EXPECT_EQ(requests[0].request_id, "");
+  EXPECT_EQ(requests[1].path, "/b");
+  for (const char* trailer : {"Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n"}) {
+    for (const size_t step : {size_t{1000}, size_t{1}}) {
+      const auto framed = Parse(head + "0\r\n" + trailer + "\r\nGET /b", step);
+      EXPECT_TRUE(!framed.ok() || framed->size() == 1) << trailer;
+      if (framed.ok()) {
+        EXPECT_EQ(framed->front().body, "");
+      }
+    }
+  }
+  EXPECT_EQ(ReasonOf(head + "0\r\n" + std::string(2000, 'x')), "HEADERS_TOO_LARGE");
 }
 
 TEST(RequestParser, BoundsTheHeadAndTheBody) {
