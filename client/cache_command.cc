@@ -11,7 +11,6 @@
 #include "client/command_line.h"
 #include "client/commands.h"
 #include "client/connection.h"
-#include "client/context_affinity.h"
 #include "client/interrupt.h"
 #include "client/number_format.h"
 #include "client/prefill_progress_line.h"
@@ -19,6 +18,7 @@
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
 #include "common/config/option_list.h"
+#include "common/rpc/context_affinity.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::client {
@@ -194,7 +194,7 @@ int Save(const CacheOptions& options, Call& call, const Streams& streams) {
   generation::v1::GenerateRequest question;
   question.set_text(request->text());
   if (request->has_messages()) *question.mutable_messages() = request->messages();
-  const int code = call.Run(save, ContextAffinity(question));
+  const int code = call.Run(save, common::ContextAffinity(question));
   if (code != kExitOk) return code;
   const v1::ContextInfo& context = saved.context();
   const google::protobuf::Duration& elapsed = saved.elapsed();

@@ -8,7 +8,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "client/context_affinity.h"
+#include "common/rpc/context_affinity.h"
 #include "common/rpc/grpc_status.h"
 #include "common/shm/unique_fd.h"
 #include "common/status/errno_status.h"
@@ -135,7 +135,7 @@ Connection::Connection(const ConnectionOptions& options, std::string api_key,
 
 absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOptions& options) {
   if (!options.context_affinity.empty()) {
-    RETURN_IF_ERROR(CheckContextAffinity(options.context_affinity));
+    RETURN_IF_ERROR(common::CheckContextAffinity(options.context_affinity));
   }
   ASSIGN_OR_RETURN(auto channel, OpenChannel(options, Arguments()));
   std::string api_key;
@@ -153,7 +153,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::Open(const ConnectionOpt
 void Connection::Prepare(grpc::ClientContext* context, const std::string& affinity) const {
   if (!api_key_.empty()) context->AddMetadata("authorization", absl::StrCat("Bearer ", api_key_));
   const std::string& name = context_affinity_.empty() ? affinity : context_affinity_;
-  if (!name.empty()) context->AddMetadata(kContextAffinityKey, name);
+  if (!name.empty()) context->AddMetadata(common::kContextAffinityKey, name);
 }
 
 bool Connection::IsReachable() const {

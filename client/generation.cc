@@ -10,8 +10,8 @@
 #include "absl/strings/strip.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "client/context_affinity.h"
 #include "client/number_format.h"
+#include "common/rpc/context_affinity.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/policy_name.h"
 #include "common/status/error_reason.h"
@@ -78,7 +78,7 @@ bool MayBeAskedAgain(const GenerationOutcome& outcome) {
 GenerationOutcome RunGeneration(const Connection& connection, const v1::GenerateRequest& request,
                                 const GenerationCallbacks& callbacks,
                                 InterruptWatcher* interrupts) {
-  const std::string affinity = ContextAffinity(request);
+  const std::string affinity = common::ContextAffinity(request);
   absl::Notification interrupted;
   absl::Duration pause = kFirstRetryPause;
   for (int retries_left = connection.retries();; --retries_left, pause *= 2) {

@@ -9,8 +9,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "client/context_affinity.h"
 #include "client/generation.h"
+#include "common/rpc/context_affinity.h"
 
 namespace retroinfer::client {
 namespace {
@@ -56,7 +56,7 @@ class CallsInFlight {
 void RunOne(const Connection& connection, const generation::v1::GenerateRequest& request,
             CallsInFlight& calls, RequestRecord& record) {
   grpc::ClientContext context;
-  connection.Prepare(&context, ContextAffinity(request));
+  connection.Prepare(&context, common::ContextAffinity(request));
   if (!calls.Add(&context)) return;
   record.sent = true;
   const absl::Time sent = absl::Now();

@@ -8,7 +8,7 @@
 #include <fstream>
 #include <string>
 
-#include "client/context_affinity.h"
+#include "common/rpc/context_affinity.h"
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "tests/support/worker_harness.h"
@@ -52,7 +52,7 @@ TEST(Connection, NamesWhatACallIsAbout) {
     grpc::ClientContext context;
     connection.Prepare(&context, affinity);
     const auto metadata = grpc::testing::ClientContextTestPeer(&context).GetSendInitialMetadata();
-    const auto found = metadata.find(kContextAffinityKey);
+    const auto found = metadata.find(common::kContextAffinityKey);
     return found == metadata.end() ? std::string("none") : found->second;
   };
   EXPECT_EQ(sent(**plain, ""), "none");

@@ -77,7 +77,7 @@ class Files(unittest.TestCase):
 
     def test_clients_and_balancers_know_one_header(self):
         header = re.search(r"balance hdr\(([\w-]+)\)", HAPROXY)[1]
-        source = (FLEET.parents[1] / "client/context_affinity.h").read_text(encoding="utf-8")
+        source = (FLEET.parents[1] / "common/rpc/context_affinity.h").read_text(encoding="utf-8")
         self.assertEqual(re.search(r'kContextAffinityKey\[\] = "([^"]+)"', source)[1], header)
         example = (FLEET / "ask.py").read_text(encoding="utf-8")
         self.assertEqual(re.search(r'CONTEXT_KEY = "([^"]+)"', example)[1], header)

@@ -1,10 +1,10 @@
-#include "client/context_affinity.h"
+#include "common/rpc/context_affinity.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace retroinfer::client {
+namespace retroinfer::common {
 namespace {
 
 using generation::v1::GenerateRequest;
@@ -23,6 +23,13 @@ TEST(ContextAffinity, IsWhatOtherClientsCompute) {
   GenerateRequest ids;
   ids.mutable_token_ids()->add_ids(0x636261);  // "abc" and a zero byte
   EXPECT_EQ(ContextAffinity(ids), ContextAffinity(std::string("abc\0", 4)));
+}
+
+TEST(ContextAffinity, ScoringIsAboutItsContext) {
+  generation::v1::ScoreRequest score;
+  score.set_text("abc");
+  score.add_continuations()->set_text("x");
+  EXPECT_EQ(ContextAffinity(score), ContextAffinity("abc"));
 }
 
 TEST(ContextAffinity, QuestionsBehindADocumentDoNotCount) {
@@ -64,4 +71,4 @@ TEST(CheckContextAffinity, AllowsWhatAHeaderMayHold) {
 }
 
 }  // namespace
-}  // namespace retroinfer::client
+}  // namespace retroinfer::common

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "retroinfer/generation/v1/generation.pb.h"
 
-namespace retroinfer::client {
+namespace retroinfer::common {
 
 // The metadata key that balancers hash (deploy/fleet).
 inline constexpr char kContextAffinityKey[] = "x-retroinfer-context";
@@ -28,9 +28,11 @@ std::string ContextAffinity(std::string_view beginning);
 // its token ids, 4 bytes each, the lowest first. The cache salt does not count: what tenants have
 // in common may lie together.
 std::string ContextAffinity(const generation::v1::GenerateRequest& request);
+std::string ContextAffinity(
+    const generation::v1::ScoreRequest& request);  // its continuations do not count
 
 // Returns INVALID_ARGUMENT unless `name` may stand for a context: 1 to 128 characters of
 // [A-Za-z0-9._:-].
 absl::Status CheckContextAffinity(std::string_view name);
 
-}  // namespace retroinfer::client
+}  // namespace retroinfer::common

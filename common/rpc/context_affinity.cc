@@ -1,4 +1,4 @@
-#include "client/context_affinity.h"
+#include "common/rpc/context_affinity.h"
 
 #include <openssl/evp.h>
 
@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/log/check.h"
 
-namespace retroinfer::client {
+namespace retroinfer::common {
 namespace {
 
 constexpr size_t kHashBytes = 8;  // of SHA-256
@@ -20,9 +20,20 @@ std::string BeginningOf(const generation::v1::Messages& messages) {
   std::string beginning;
   for (const generation::v1::Message& message : messages.messages()) {
     if (beginning.size() >= kContextAffinityBytes) break;
-    absl::StrAppend(&beginning, message.role(), "\n", message.content(), "\n");
+    const std::string_view content(message.content());
+    absl::StrAppend(&beginning, message.role(), "\n");
+    beginning.append(content.substr(0, kContextAffinityBytes)).push_back('\n');
   }
   return beginning;
+}
+
+template <typename Request>
+std::string Affinity(const Request& request) {
+  if (request.has_messages()) return ContextAffinity(BeginningOf(request.messages()));
+  if (!request.has_token_ids()) return ContextAffinity(request.text());
+  const auto& ids = request.token_ids().ids();
+  return ContextAffinity(std::string_view(reinterpret_cast<const char*>(ids.data()),
+                                          static_cast<size_t>(ids.size()) * sizeof(int32_t)));
 }
 
 }  // namespace
@@ -36,11 +47,11 @@ std::string ContextAffinity(std::string_view beginning) {
 }
 
 std::string ContextAffinity(const generation::v1::GenerateRequest& request) {
-  if (request.has_messages()) return ContextAffinity(BeginningOf(request.messages()));
-  if (!request.has_token_ids()) return ContextAffinity(request.text());
-  const auto& ids = request.token_ids().ids();
-  return ContextAffinity(std::string_view(reinterpret_cast<const char*>(ids.data()),
-                                          static_cast<size_t>(ids.size()) * sizeof(int32_t)));
+  return Affinity(request);
+}
+
+std::string ContextAffinity(const generation::v1::ScoreRequest& request) {
+  return Affinity(request);
 }
 
 absl::Status CheckContextAffinity(std::string_view name) {
@@ -55,4 +66,4 @@ absl::Status CheckContextAffinity(std::string_view name) {
                                                  " characters of letters, digits and . _ : -"));
 }
 
-}  // namespace retroinfer::client
+}  // namespace retroinfer::common
