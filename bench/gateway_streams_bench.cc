@@ -3,8 +3,12 @@
 // token per step and computes nothing.
 //
 // usage: gateway_streams_bench [streams, 1000] [tokens of each, 100] [milliseconds a step, 100]
-// Prints one JSON object: the time between tokens (mean over a stream; median, 99 % and longest of
-// the streams) on both ways, bytes of the gateway's memory a stream, and its processor time.
+//                              [rounds, 3]
+// A round is the same load over gRPC and then through the gateway, so that what else the machine
+// does is about the same for both. Prints one JSON object: the time between tokens (mean over a
+// stream; median, 99 % and longest of the streams of all rounds) on both ways, what the gateway
+// adds to the median (median of the rounds), bytes of its memory a stream, and its processor time,
+// which depends least on what else runs.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -49,6 +53,7 @@ struct Load {
   int streams = 1000;
   int tokens = 100;
   absl::Duration step = absl::Milliseconds(100);
+  int rounds = 3;
 };
 
 // When a stream's first and last tokens came.
@@ -58,19 +63,25 @@ struct Span {
   bool done = false;
 };
 
-nlohmann::json Summary(const std::vector<Span>& spans, const Load& load) {
-  std::vector<double> intervals_ms;
+double Quantile(std::vector<double> values, double q) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+// Milliseconds between tokens, of each stream.
+std::vector<double> Intervals(const std::vector<Span>& spans, const Load& load) {
+  std::vector<double> intervals;
   for (const Span& span : spans) {
     if (!span.done) bench::Fail("a stream did not end");
-    intervals_ms.push_back(absl::ToDoubleMilliseconds(span.last - span.first) / (load.tokens - 1));
+    intervals.push_back(absl::ToDoubleMilliseconds(span.last - span.first) / (load.tokens - 1));
   }
-  std::sort(intervals_ms.begin(), intervals_ms.end());
-  const auto quantile = [&](double q) {
-    return intervals_ms[static_cast<size_t>(q * static_cast<double>(intervals_ms.size() - 1))];
-  };
-  return {{"itl_ms_median", quantile(0.5)},
-          {"itl_ms_p99", quantile(0.99)},
-          {"itl_ms_max", intervals_ms.back()}};
+  return intervals;
+}
+
+nlohmann::json Summary(const std::vector<double>& intervals) {
+  return {{"itl_ms_median", Quantile(intervals, 0.5)},
+          {"itl_ms_p99", Quantile(intervals, 0.99)},
+          {"itl_ms_max", Quantile(intervals, 1)}};
 }
 
 class DirectStream : public gateway::GenerateEvents {
@@ -263,27 +274,33 @@ void Run(const Load& load) {
   settings.server.max_concurrent_streams = load.streams + 8;
   settings.server.max_open_calls = load.streams + 8;
   WorkerHarness worker(settings);
-  const nlohmann::json direct = Summary(RunDirect(worker.address(), load), load);
   const GatewayProcess gateway(worker.folder().string(), worker.address());
-  int64_t ignored = 0;
-  RunGateway(gateway, {.streams = 1, .tokens = 2, .step = load.step}, &ignored);
-  const int64_t before = gateway.AnonymousBytes();
-  const double cpu_before = gateway.CpuSeconds();
-  const absl::Time begin = absl::Now();
   int64_t most = 0;
-  const nlohmann::json through = Summary(RunGateway(gateway, load, &most), load);
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
-  const double cpu = gateway.CpuSeconds() - cpu_before;
-  const double tokens = static_cast<double>(load.streams) * load.tokens;
-  const double added =
-      through["itl_ms_median"].get<double>() / direct["itl_ms_median"].get<double>();
+  RunGateway(gateway, {.streams = 1, .tokens = 2, .step = load.step}, &most);
+  const int64_t before = gateway.AnonymousBytes();
+  std::vector<double> direct, through, added;
+  double seconds = 0, cpu = 0;
+  for (int round = 0; round < load.rounds; ++round) {
+    const std::vector<double> plain = Intervals(RunDirect(worker.address(), load), load);
+    const double cpu_before = gateway.CpuSeconds();
+    const absl::Time begin = absl::Now();
+    const std::vector<double> relayed = Intervals(RunGateway(gateway, load, &most), load);
+    seconds += absl::ToDoubleSeconds(absl::Now() - begin);
+    cpu += gateway.CpuSeconds() - cpu_before;
+    added.push_back((Quantile(relayed, 0.5) / Quantile(plain, 0.5) - 1) * 100);
+    direct.insert(direct.end(), plain.begin(), plain.end());
+    through.insert(through.end(), relayed.begin(), relayed.end());
+  }
+  const double tokens = static_cast<double>(load.streams) * load.tokens * load.rounds;
   nlohmann::json result = {{"commit", std::string(common::kBuildRevision)},
                            {"streams", load.streams},
                            {"tokens_per_stream", load.tokens},
                            {"step_ms", absl::ToDoubleMilliseconds(load.step)},
-                           {"grpc", direct},
-                           {"gateway", through},
-                           {"added_itl_percent", (added - 1) * 100},
+                           {"rounds", load.rounds},
+                           {"grpc", Summary(direct)},
+                           {"gateway", Summary(through)},
+                           {"added_itl_percent", Quantile(added, 0.5)},
+                           {"added_itl_percent_of_rounds", added},
                            {"gateway_bytes_per_stream", (most - before) / load.streams},
                            {"gateway_start_ms", absl::ToDoubleMilliseconds(gateway.start_time())},
                            {"gateway_cpu_share", cpu / seconds},
@@ -297,10 +314,11 @@ void Run(const Load& load) {
 int main(int argc, char** argv) {
   retroinfer::Load load;
   if (std::getenv("RETROINFER_BENCH_SMOKE") != nullptr) {
-    load = {.streams = 20, .tokens = 5, .step = absl::Milliseconds(5)};
+    load = {.streams = 20, .tokens = 5, .step = absl::Milliseconds(5), .rounds = 1};
   }
   if (argc > 1) load.streams = std::max(1, std::atoi(argv[1]));
   if (argc > 2) load.tokens = std::max(2, std::atoi(argv[2]));
   if (argc > 3) load.step = absl::Milliseconds(std::max(1, std::atoi(argv[3])));
+  if (argc > 4) load.rounds = std::max(1, std::atoi(argv[4]));
   retroinfer::Run(load);
 }

@@ -14,40 +14,35 @@ class ChatChoice final : public Choice {
  public:
   explicit ChatChoice(ChatChoiceOptions options)
       : options_(std::move(options)),
+        begin_(absl::StrCat(R"({"index":)", options_.index, R"(,"delta":{)")),
         splitter_(options_.splitter),
         calls_(options_.tool_form, options_.tool_names) {}
 
-  std::vector<std::string> Begin() override {
-    std::vector<std::string> deltas;
-    if (options_.streams) deltas.push_back(Delta(R"("role":"assistant","content":"")"));
-    Add(calls_.Append(options_.opening), &deltas);
-    return deltas;
+  void Begin(ChunkWriter* chunks) override {
+    if (options_.streams) Delta(R"("role":"assistant","content":"")", chunks);
+    Add(calls_.Append(options_.opening), chunks);
   }
 
-  std::vector<std::string> Output(const v1::OutputChunk& chunk) override {
+  void Output(const v1::OutputChunk& chunk, ChunkWriter* chunks) override {
     if (options_.logprobs) {
       const std::string entries = ChatLogprobs(chunk);
       if (!entries.empty() && !logprobs_.empty()) logprobs_.push_back(',');
       logprobs_.append(entries);
     }
-    std::vector<std::string> deltas;
     if (splitter_.has_value()) {
-      Add(splitter_->Append(chunk.text()), &deltas);
+      Add(splitter_->Append(chunk.text()), chunks);
     } else {
-      Add(calls_.Append(chunk.text()), &deltas);
+      AddContent(chunk.text(), chunks);
     }
-    return deltas;
   }
 
-  std::vector<std::string> Finish(const v1::Finished& finished) override {
-    std::vector<std::string> deltas;
-    if (splitter_.has_value()) Add(splitter_->Finish(), &deltas);
-    Add(calls_.Finish(), &deltas);
+  void Finish(const v1::Finished& finished, ChunkWriter* chunks) override {
+    if (splitter_.has_value()) Add(splitter_->Finish(), chunks);
+    Add(calls_.Finish(), chunks);
     finish_reason_ = FinishReasonText(finished.reason());
     if (num_calls_ > 0 && finish_reason_ == "stop") finish_reason_ = "tool_calls";
     stop_reason_ = StopReasonJson(finished);
-    if (options_.streams) deltas.push_back(Delta("", JsonString(finish_reason_)));
-    return deltas;
+    if (options_.streams) Delta("", chunks, JsonString(finish_reason_));
   }
 
   std::string Whole() const override {
@@ -63,37 +58,48 @@ class ChatChoice final : public Choice {
   }
 
  private:
-  void Add(ReasoningSplitter::Parts parts, std::vector<std::string>* deltas) {
+  void Add(const ReasoningSplitter::Parts& parts, ChunkWriter* chunks) {
     if (!parts.reasoning.empty()) {
       if (options_.streams) {
-        deltas->push_back(
-            Delta(absl::StrCat(R"("reasoning_content":)", JsonString(parts.reasoning))));
+        TextDelta(R"("reasoning_content":)", parts.reasoning, chunks);
       } else {
         reasoning_.append(parts.reasoning);
       }
     }
-    if (!parts.content.empty()) Add(calls_.Append(parts.content), deltas);
+    AddContent(parts.content, chunks);
   }
 
-  void Add(const std::vector<AnswerPiece>& pieces, std::vector<std::string>* deltas) {
+  // Text that may have calls in it.
+  void AddContent(const std::string& text, ChunkWriter* chunks) {
+    if (text.empty()) return;
+    if (calls_.finds_none()) return AddText(text, chunks);
+    Add(calls_.Append(text), chunks);
+  }
+
+  void AddText(const std::string& text, ChunkWriter* chunks) {
+    if (options_.streams) {
+      TextDelta(R"("content":)", text, chunks);
+    } else {
+      content_.append(text);
+    }
+  }
+
+  void Add(const std::vector<AnswerPiece>& pieces, ChunkWriter* chunks) {
     for (const AnswerPiece& piece : pieces) {
       if (piece.call.has_value()) {
-        AddCall(*piece.call, deltas);
-      } else if (options_.streams) {
-        deltas->push_back(Delta(absl::StrCat(R"("content":)", JsonString(piece.text))));
+        AddCall(*piece.call, chunks);
       } else {
-        content_.append(piece.text);
+        AddText(piece.text, chunks);
       }
     }
   }
 
-  void AddCall(const ToolCall& call, std::vector<std::string>* deltas) {
+  void AddCall(const ToolCall& call, ChunkWriter* chunks) {
     const int index = num_calls_++;
     const std::string id =
         absl::StrCat("call_", options_.call_id_stem, "_", options_.index, "_", index);
     if (options_.streams) {
-      deltas->push_back(
-          Delta(absl::StrCat(R"("tool_calls":[)", ToolCallJson(call, id, index), "]")));
+      Delta(absl::StrCat(R"("tool_calls":[)", ToolCallJson(call, id, index), "]"), chunks);
     } else {
       absl::StrAppend(&tool_calls_, index == 0 ? "" : ",", ToolCallJson(call, id, -1));
     }
@@ -104,16 +110,37 @@ class ChatChoice final : public Choice {
     return absl::StrCat(R"({"content":[)", entries, R"(],"refusal":null})");
   }
 
+  void Delta(std::string_view members, ChunkWriter* chunks,
+             std::string_view finish_reason = "null") {
+    std::string* const out = chunks->Begin();
+    out->append(begin_).append(members);
+    EndDelta(finish_reason, out);
+    chunks->End();
+  }
+
+  // A delta of one member.
+  void TextDelta(std::string_view name, std::string_view text, ChunkWriter* chunks) {
+    std::string* const out = chunks->Begin();
+    out->append(begin_).append(name);
+    AppendJsonString(text, out);
+    EndDelta("null", out);
+    chunks->End();
+  }
+
   // Log-probabilities go with the next delta, whatever it is about.
-  std::string Delta(const std::string& members, const std::string& finish_reason = "null") {
-    const std::string logprobs = std::exchange(logprobs_, "");
-    return absl::StrCat(R"({"index":)", options_.index, R"(,"delta":{)", members, "},",
-                        R"("logprobs":)", logprobs.empty() ? "null" : LogprobsJson(logprobs),
-                        R"(,"finish_reason":)", finish_reason, R"(,"stop_reason":)", stop_reason_,
-                        "}");
+  void EndDelta(std::string_view finish_reason, std::string* out) {
+    out->append(R"(},"logprobs":)");
+    if (logprobs_.empty()) {
+      out->append("null");
+    } else {
+      out->append(LogprobsJson(std::exchange(logprobs_, "")));
+    }
+    out->append(R"(,"finish_reason":)").append(finish_reason);
+    out->append(R"(,"stop_reason":)").append(stop_reason_).push_back('}');
   }
 
   const ChatChoiceOptions options_;
+  const std::string begin_;  // of the object, up to the members of its delta
   std::optional<ReasoningSplitter> splitter_;
   ToolCallParser calls_;
   int num_calls_ = 0;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "http_gateway/api/chunk_writer.h"
 #include "http_gateway/api/reasoning_splitter.h"
 #include "http_gateway/api/response_json.h"
 #include "http_gateway/api/tool_call_parser.h"
@@ -13,22 +14,19 @@
 
 namespace retroinfer::gateway {
 
-// Takes events of one continuation. With `streams` each event gives the JSON of choices to be sent,
-// else Whole() gives the one of the answer.
+// Takes events of one continuation. With `streams` each event writes the JSON of choices to be
+// sent, each into a chunk of its own, or nothing if there is nothing to say; else Whole() gives the
+// one of the answer.
 //
 // Threads: one at a time.
 class Choice {
  public:
   virtual ~Choice() = default;
-  // JSON objects of the list `choices`, each for a chunk of its own. Empty if there is nothing to
-  // say. They may be lost without `streams`.
-  virtual std::vector<std::string> Begin() = 0;  // what comes before the first output
+  virtual void Begin(ChunkWriter* chunks) = 0;  // what comes before the first output
   // Scores of the prompt, in order. Without `streams` they may come behind output.
-  virtual std::vector<std::string> Prompt(const generation::v1::ScoredTokens& /*tokens*/) {
-    return {};
-  }
-  virtual std::vector<std::string> Output(const generation::v1::OutputChunk& chunk) = 0;
-  virtual std::vector<std::string> Finish(const generation::v1::Finished& finished) = 0;
+  virtual void Prompt(const generation::v1::ScoredTokens& /*tokens*/, ChunkWriter* /*chunks*/) {}
+  virtual void Output(const generation::v1::OutputChunk& chunk, ChunkWriter* chunks) = 0;
+  virtual void Finish(const generation::v1::Finished& finished, ChunkWriter* chunks) = 0;
   // The whole choice. REQUIRES: Finish() was called.
   virtual std::string Whole() const = 0;
   // Bytes that are kept for Whole(), of logprobs.

@@ -1,6 +1,7 @@
 #include "http_gateway/api/response_json.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
@@ -14,11 +15,6 @@ namespace v1 = generation::v1;
 
 // JSON has no infinity; a token that cannot come has this.
 constexpr float kLeastLogprob = -9999.0F;
-
-std::string Number(float logprob) {
-  if (!(logprob > kLeastLogprob)) return "-9999.0";
-  return absl::StrFormat("%.7g", static_cast<double>(logprob));
-}
 
 // Length of the UTF-8 character that begins `text`; 0 if there is none.
 size_t CharacterBytes(std::string_view text) {
@@ -68,7 +64,7 @@ void Separate(std::string* list) {
 void AppendToken(std::string_view bytes, float logprob, std::string* out) {
   out->append("{\"token\":");
   AppendJsonString(TokenText(bytes), out);
-  absl::StrAppend(out, ",\"logprob\":", Number(logprob), ",\"bytes\":[");
+  absl::StrAppend(out, ",\"logprob\":", LogprobJson(logprob), ",\"bytes\":[");
   for (size_t i = 0; i < bytes.size(); ++i) {
     absl::StrAppend(out, i == 0 ? "" : ",", static_cast<int>(static_cast<unsigned char>(bytes[i])));
   }
@@ -76,6 +72,12 @@ void AppendToken(std::string_view bytes, float logprob, std::string* out) {
 }
 
 }  // namespace
+
+std::string LogprobJson(float logprob) {
+  if (!(logprob > kLeastLogprob)) return "-9999.0";
+  char digits[32];
+  return {digits, std::to_chars(digits, digits + sizeof(digits), logprob).ptr};
+}
 
 void UsageSum::Add(const v1::Finished& finished, bool counts_prompt) {
   if (counts_prompt) {
@@ -177,14 +179,14 @@ void CompletionLogprobs::Add(
   for (const v1::TokenLogprob& alternative : alternatives) {
     Separate(&object);
     AppendJsonString(TokenText(alternative.token_bytes()), &object);
-    absl::StrAppend(&object, ":", Number(alternative.logprob()));
+    absl::StrAppend(&object, ":", LogprobJson(alternative.logprob()));
   }
   absl::StrAppend(&alternatives_, "{", object, "}");
 }
 
 void CompletionLogprobs::Append(const v1::OutputChunk& chunk) {
   for (const v1::PositionLogprobs& position : chunk.logprobs()) {
-    Add(position.token_bytes(), Number(position.logprob()), position.alternatives());
+    Add(position.token_bytes(), LogprobJson(position.logprob()), position.alternatives());
     offset_ += Characters(position.token_bytes());
   }
 }
@@ -201,7 +203,7 @@ void CompletionLogprobs::AppendPrompt(const v1::ScoredTokens& tokens, std::strin
       offset_ += Characters(text.substr(prompt_at_, found));
       prompt_at_ += found;
     }
-    Add(bytes, token.has_logprob() ? Number(token.logprob()) : "null", token.alternatives());
+    Add(bytes, token.has_logprob() ? LogprobJson(token.logprob()) : "null", token.alternatives());
     if (found == std::string_view::npos) continue;
     offset_ += Characters(bytes);
     prompt_at_ += bytes.size();

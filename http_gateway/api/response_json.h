@@ -54,6 +54,10 @@ std::string StopReasonJson(const generation::v1::Finished& finished);
 // A token's text, or "bytes:\xe2\x80" where it is a part of a character only.
 std::string TokenText(std::string_view bytes);
 
+// The fewest digits that read as the same float again; -9999.0 for what cannot come, since JSON has
+// no infinity.
+std::string LogprobJson(float logprob);
+
 // Entries of logprobs.content of chat, behind each other with commas.
 std::string ChatLogprobs(const generation::v1::OutputChunk& chunk);
 

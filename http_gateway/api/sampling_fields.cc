@@ -168,6 +168,39 @@ absl::Status ReadTenant(Fields& fields, v1::GenerateRequest* request) {
   return absl::OkStatus();
 }
 
+absl::Status ReadStream(Fields& fields, RequestOptions* options) {
+  std::optional<bool> stream;
+  RETURN_IF_ERROR(fields.Read("stream", &stream));
+  options->stream = stream.value_or(false);
+  const Json* const given = fields.Find("stream_options");
+  if (given == nullptr) return absl::OkStatus();
+  if (!options->stream) {
+    return ParamError("stream_options", "stream_options needs \"stream\": true");
+  }
+  ASSIGN_OR_RETURN(Fields inner, Fields::Of(*given, "stream_options"));
+  std::optional<bool> usage;
+  RETURN_IF_ERROR(inner.Read("include_usage", &usage));
+  options->include_usage = usage.value_or(false);
+  inner.Ignore("include_obfuscation");
+  return inner.RefuseUnknown();
+}
+
+}  // namespace
+
+absl::Status ReadMaxTokens(Fields& fields, std::initializer_list<const char*> names,
+                           v1::SamplingOptions* sampling, int64_t least) {
+  for (const char* const name : names) {
+    std::optional<int64_t> value;
+    RETURN_IF_ERROR(fields.Read(name, &value, least, kInt32Max));
+    if (!value.has_value()) continue;
+    if (sampling->has_max_tokens() && sampling->max_tokens() != *value) {
+      return ParamError(name, absl::StrCat(name, " contradicts the other limit of tokens"));
+    }
+    sampling->set_max_tokens(static_cast<int32_t>(*value));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadExtensions(Fields& fields, RequestOptions* options, v1::GenerateRequest* request) {
   RETURN_IF_ERROR(ReadAttention(fields, request));
   RETURN_IF_ERROR(ReadTenant(fields, request));
@@ -199,39 +232,6 @@ absl::Status ReadExtensions(Fields& fields, RequestOptions* options, v1::Generat
   std::optional<bool> progress;
   RETURN_IF_ERROR(fields.Read("return_progress", &progress));
   options->return_progress = progress.value_or(false);
-  return absl::OkStatus();
-}
-
-absl::Status ReadStream(Fields& fields, RequestOptions* options) {
-  std::optional<bool> stream;
-  RETURN_IF_ERROR(fields.Read("stream", &stream));
-  options->stream = stream.value_or(false);
-  const Json* const given = fields.Find("stream_options");
-  if (given == nullptr) return absl::OkStatus();
-  if (!options->stream) {
-    return ParamError("stream_options", "stream_options needs \"stream\": true");
-  }
-  ASSIGN_OR_RETURN(Fields inner, Fields::Of(*given, "stream_options"));
-  std::optional<bool> usage;
-  RETURN_IF_ERROR(inner.Read("include_usage", &usage));
-  options->include_usage = usage.value_or(false);
-  inner.Ignore("include_obfuscation");
-  return inner.RefuseUnknown();
-}
-
-}  // namespace
-
-absl::Status ReadMaxTokens(Fields& fields, std::initializer_list<const char*> names,
-                           v1::SamplingOptions* sampling, int64_t least) {
-  for (const char* const name : names) {
-    std::optional<int64_t> value;
-    RETURN_IF_ERROR(fields.Read(name, &value, least, kInt32Max));
-    if (!value.has_value()) continue;
-    if (sampling->has_max_tokens() && sampling->max_tokens() != *value) {
-      return ParamError(name, absl::StrCat(name, " contradicts the other limit of tokens"));
-    }
-    sampling->set_max_tokens(static_cast<int32_t>(*value));
-  }
   return absl::OkStatus();
 }
 

@@ -13,7 +13,7 @@ namespace retroinfer::gateway {
 // Of one HTTP request, whatever it asks for.
 struct RequestOptions {
   std::string model;    // empty: the one that is served
-  std::string context;  // names what the request is about, for balancers; empty: none
+  std::string context;  // names what the request is about, for balancers; empty: its prompt does
   bool stream = false;
   bool include_usage = false;    // a last chunk with the counts
   bool return_progress = false;  // chunks while the prompt is read
@@ -25,6 +25,11 @@ struct RequestOptions {
 // Returns: INVALID_ARGUMENT with the parameter.
 absl::Status ReadCommonFields(Fields& fields, RequestOptions* options,
                               generation::v1::GenerateRequest* request);
+
+// What this server adds to each request: policy, cache salt and tenant, context, priority, timeout,
+// return_progress. For requests that are no generation; ReadCommonFields() has it, too.
+absl::Status ReadExtensions(Fields& fields, RequestOptions* options,
+                            generation::v1::GenerateRequest* request);
 
 // Sets max_tokens from the fields `names`, which must not contradict each other nor be below
 // `least`.

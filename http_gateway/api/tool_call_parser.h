@@ -36,6 +36,7 @@ class ToolCallParser {
   ToolCallParser(ToolForm form, std::set<std::string> names)
       : form_(names.empty() ? ToolForm::kNone : form), names_(std::move(names)) {}
 
+  bool finds_none() const { return form_ == ToolForm::kNone; }  // all text comes out as it is
   std::vector<AnswerPiece> Append(std::string_view text);
   // What was held back: the text has ended.
   std::vector<AnswerPiece> Finish();

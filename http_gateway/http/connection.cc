@@ -4,6 +4,7 @@
 // request is answered, and while the client does not take the answers it has got.
 #include "http_gateway/http/connection.h"
 
+#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -144,6 +145,7 @@ bool Connection::ChargeBody() {
 }
 
 void Connection::ReleaseBody() {
+  if (charged_bytes_ == 0) return;  // the server may be gone before the last handler is
   context_->body_bytes -= charged_bytes_;
   charged_bytes_ = 0;
 }
@@ -181,7 +183,7 @@ void Connection::BeginStream(std::string_view content_type, const HttpHeaders& h
 void Connection::Write(std::string_view data) {
   if (state_ != State::kAnswering || data.empty()) return;
   if (chunked_) {
-    output_.append(FormatChunk(data));
+    AppendChunk(data, &output_);
   } else {
     output_.append(data);
   }
@@ -190,7 +192,7 @@ void Connection::Write(std::string_view data) {
 
 void Connection::End() {
   if (state_ != State::kAnswering) return;
-  if (chunked_) output_.append(FormatChunk(""));
+  if (chunked_) AppendChunk("", &output_);
   chunked_ = false;
   EndAnswer(keep_alive_);
 }
@@ -207,6 +209,15 @@ void Connection::EndAnswer(bool keep_alive) {
 }
 
 void Connection::Send() {
+  if (send_posted_ || writing_ || state_ == State::kClosed) return;
+  send_posted_ = true;
+  boost::asio::post(*context_->io, [self = shared_from_this()] {
+    self->send_posted_ = false;
+    self->SendNow();
+  });
+}
+
+void Connection::SendNow() {
   if (writing_ || state_ == State::kClosed) return;
   if (sent_ == sending_.size()) {
     if (output_.empty()) return;
@@ -214,15 +225,19 @@ void Connection::Send() {
     sending_.swap(output_);
     sent_ = 0;
   }
-  writing_ = true;
   last_sent_ = absl::Now();
-  transport_->WriteSome(std::string_view(sending_).substr(sent_),
-                        [self = shared_from_this()](const auto& error, size_t bytes) {
-                          self->writing_ = false;
-                          if (self->state_ == State::kClosed) return;
-                          if (error) return self->Close();
-                          self->OnSent(bytes);
-                        });
+  const std::string_view rest = std::string_view(sending_).substr(sent_);
+  boost::system::error_code failed;
+  const size_t taken = transport_->TryWrite(rest, &failed);
+  if (failed) return Close();
+  if (taken > 0) return OnSent(taken);
+  writing_ = true;
+  transport_->WriteSome(rest, [self = shared_from_this()](const auto& error, size_t bytes) {
+    self->writing_ = false;
+    if (self->state_ == State::kClosed) return;
+    if (error) return self->Close();
+    self->OnSent(bytes);
+  });
 }
 
 void Connection::OnSent(size_t bytes) {

@@ -1,6 +1,7 @@
 // One client's connection.
 #pragma once
 
+#include <boost/asio/io_context.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -31,14 +32,16 @@ struct ConnectionLimits {
 struct ConnectionContext {
   ConnectionLimits limits;
   RequestHandler* handler = nullptr;
+  boost::asio::io_context* io = nullptr;
   size_t body_bytes = 0;          // of requests whose answer has not begun
   uint64_t slow_clients = 0;      // closed because they did not read
   uint64_t stalled_requests = 0;  // closed because they did not send
 };
 
 // Reads requests, one after the other, also those that are sent before the answer to an earlier one
-// (pipelining), and sends answers in their order. A client that closes its side has gone: what is
-// being answered is cancelled.
+// (pipelining), and sends answers in their order. What is written in one turn of the loop goes out
+// in one piece at its end. A client that closes its side has gone: what is being answered is
+// cancelled.
 //
 // Threads: the io_context's.
 // Owns:    itself as long as operations are pending; the socket.
@@ -82,6 +85,7 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   void Refuse(const absl::Status& status);
   void EndAnswer(bool keep_alive);
   void Send();
+  void SendNow();
   void OnSent(size_t bytes);
   void Linger();
   absl::Time ReadDeadline() const;
@@ -110,10 +114,11 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   bool chunked_ = false;
   bool close_when_sent_ = false;
 
-  std::string output_;   // to be sent after sending_
-  std::string sending_;  // with the write in progress
-  size_t sent_ = 0;      // of sending_
-  bool writing_ = false;
+  std::string output_;        // to be sent after sending_
+  std::string sending_;       // with the write in progress
+  size_t sent_ = 0;           // of sending_
+  bool send_posted_ = false;  // SendNow() comes
+  bool writing_ = false;      // OnSent() comes
   absl::Time last_sent_;
 };
 

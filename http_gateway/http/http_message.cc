@@ -31,11 +31,9 @@ std::string FormatHead(int status, std::string_view content_type, const HttpHead
   return head;
 }
 
-std::string FormatChunk(std::string_view data) {
-  std::string chunk = absl::StrCat(absl::Hex(data.size()), "\r\n");
-  chunk.append(data);
-  chunk.append("\r\n");
-  return chunk;
+void AppendChunk(std::string_view data, std::string* out) {
+  absl::StrAppend(out, absl::Hex(data.size()), "\r\n");
+  out->append(data).append("\r\n");
 }
 
 }  // namespace retroinfer::gateway

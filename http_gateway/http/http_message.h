@@ -44,7 +44,7 @@ std::string_view ReasonPhrase(int status);
 std::string FormatHead(int status, std::string_view content_type, const HttpHeaders& headers,
                        int64_t length, bool is_http11, bool keep_alive);
 
-// `data` as a chunk of a chunked body; the last one is empty.
-std::string FormatChunk(std::string_view data);
+// Appends `data` as a chunk of a chunked body; the last one is empty.
+void AppendChunk(std::string_view data, std::string* out);
 
 }  // namespace retroinfer::gateway

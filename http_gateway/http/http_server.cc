@@ -64,6 +64,7 @@ HttpServer::HttpServer(const HttpServerOptions& options, RequestHandler* handler
       next_reload_(absl::Now() + kReloadInterval) {
   context_.limits = options.limits;
   context_.handler = handler;
+  context_.io = &io;
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,

@@ -1,9 +1,12 @@
 #include "http_gateway/http/transport.h"
 
+#include <sys/socket.h>
+
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
+#include <cerrno>
 #include <utility>
 
 namespace retroinfer::gateway {
@@ -25,6 +28,15 @@ class PlainTransport final : public Transport {
   }
   void WriteSome(std::string_view data, Done done) override {
     socket_.async_write_some(asio::buffer(data.data(), data.size()), Kept(std::move(done)));
+  }
+  size_t TryWrite(std::string_view data, Error* error) override {
+    const ssize_t bytes =
+        ::send(socket_.native_handle(), data.data(), data.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (bytes >= 0) return static_cast<size_t>(bytes);
+    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
+      error->assign(errno, boost::system::system_category());
+    }
+    return 0;
   }
   void EndWriting() override {
     Error ignored;
@@ -61,6 +73,8 @@ class TlsTransport final : public Transport {
   void WriteSome(std::string_view data, Done done) override {
     stream_.async_write_some(asio::buffer(data.data(), data.size()), Kept(std::move(done)));
   }
+  // A record that the kernel takes half of has to be gone on with, which asio's stream knows.
+  size_t TryWrite(std::string_view /*data*/, Error* /*error*/) override { return 0; }
   void EndWriting() override {
     stream_.async_shutdown([self = shared_from_this()](const Error&) {});
   }

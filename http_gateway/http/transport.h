@@ -30,6 +30,12 @@ class Transport : public std::enable_shared_from_this<Transport> {
   virtual void Handshake(Done done) = 0;
   virtual void ReadSome(char* data, size_t size, Done done) = 0;
   virtual void WriteSome(std::string_view data, Done done) = 0;
+  // Sends what the kernel takes at once, without a callback. Returns how many bytes: 0 if there is
+  // no room, or if this transport has no such way; WriteSome() waits then. Sets `error` if the
+  // connection is of no further use.
+  //
+  // REQUIRES: no write is in progress.
+  virtual size_t TryWrite(std::string_view data, boost::system::error_code* error) = 0;
   // The client sees the end of what was written; what it sends can still be read.
   virtual void EndWriting() = 0;
   virtual void Close() = 0;

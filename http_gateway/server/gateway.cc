@@ -16,6 +16,8 @@
 #include "http_gateway/api/tokenize_request.h"
 #include "http_gateway/json/json_text.h"
 #include "http_gateway/page/page_file.h"
+#include "http_gateway/server/error_response.h"
+#include "http_gateway/server/scoring.h"
 #include "retroinfer/rpc/v1/health.pb.h"
 
 namespace retroinfer::gateway {
@@ -119,6 +121,7 @@ const std::vector<Gateway::Route>& Gateway::Routes() {
       {"GET", "/v1/models", &Gateway::Models},
       {"POST", "/v1/completions", &Gateway::Complete},
       {"POST", "/v1/chat/completions", &Gateway::Chat},
+      {"POST", "/score", &Gateway::Score},
       {"POST", "/tokenize", &Gateway::Tokenize},
       {"POST", "/detokenize", &Gateway::Detokenize},
       {"GET", kHealthPath, &Gateway::Health},
@@ -206,16 +209,6 @@ std::shared_ptr<Responder> Gateway::Handle(HttpRequest request,
   const Route* const route = Find(request.method, request.path);
   state->http = std::move(request);
   return (this->*route->handler)(state);
-}
-
-HttpResponse Gateway::ErrorResponse(const absl::Status& status, ErrorOrigin origin) const {
-  const ApiError error = ToApiError(status, origin);
-  HttpResponse response{.status = error.http_status, .headers = {}, .body = error.ToJson()};
-  if (error.retry_after_seconds.has_value()) {
-    response.headers.emplace_back("Retry-After", absl::StrCat(*error.retry_after_seconds));
-  }
-  if (error.http_status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
-  return response;
 }
 
 HttpResponse Gateway::Refusal(const absl::Status& status) {
@@ -316,9 +309,9 @@ void Gateway::Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (
   });
 }
 
-template <typename T>
-std::shared_ptr<Responder> Gateway::Generate(const std::shared_ptr<Request>& request,
-                                             absl::StatusOr<T> (*read)(const Json&)) {
+template <typename Answerer, typename T>
+std::shared_ptr<Responder> Gateway::Compute(const std::shared_ptr<Request>& request,
+                                            absl::StatusOr<T> (*read)(const Json&)) {
   if (generation_context_.generations >= generation_context_.generations_max) {
     HttpResponse response = ErrorResponse(
         common::WithReason(absl::ResourceExhaustedError(absl::StrCat(
@@ -330,19 +323,23 @@ std::shared_ptr<Responder> Gateway::Generate(const std::shared_ptr<Request>& req
     return nullptr;
   }
   const bool is_tenants = options_.keys->ring()->names_tenants();
-  auto generation = std::make_shared<Generation>(
+  auto answerer = std::make_shared<Answerer>(
       &generation_context_, request->exchange, request->id, request->headers,
       is_tenants ? request->http.authorization : std::string());
-  Parse<T>(request, read, [generation](T parsed) { generation->Start(std::move(parsed)); });
-  return generation;
+  Parse<T>(request, read, [answerer](T parsed) { answerer->Start(std::move(parsed)); });
+  return answerer;
 }
 
 std::shared_ptr<Responder> Gateway::Complete(const std::shared_ptr<Request>& request) {
-  return Generate<CompletionRequest>(request, ReadCompletionRequest);
+  return Compute<Generation, CompletionRequest>(request, ReadCompletionRequest);
 }
 
 std::shared_ptr<Responder> Gateway::Chat(const std::shared_ptr<Request>& request) {
-  return Generate<ChatRequest>(request, ReadChatRequest);
+  return Compute<Generation, ChatRequest>(request, ReadChatRequest);
+}
+
+std::shared_ptr<Responder> Gateway::Score(const std::shared_ptr<Request>& request) {
+  return Compute<Scoring, ScoreCall>(request, ReadScoreRequest);
 }
 
 std::shared_ptr<Responder> Gateway::Tokenize(const std::shared_ptr<Request>& request) {

@@ -32,7 +32,7 @@ struct GatewayOptions {
 // OpenAI's HTTP API over a worker:
 //
 //   GET  /v1/models, /v1/models/NAME     POST /v1/completions, /v1/chat/completions
-//   POST /tokenize, /detokenize          GET  /health, /metrics, /stats
+//   POST /score, /tokenize, /detokenize  GET  /health, /metrics, /stats
 //
 // and, at /, a page for people. HEAD is GET without the body. All but /health and the page's files
 // need the API key, if there is one. Bodies must say that they are JSON: what a page of a stranger
@@ -72,6 +72,7 @@ class Gateway final : public RequestHandler {
   std::shared_ptr<Responder> Metrics(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Complete(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Chat(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Score(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Tokenize(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Detokenize(const std::shared_ptr<Request>& request);
 
@@ -80,11 +81,11 @@ class Gateway final : public RequestHandler {
   template <typename T>
   void Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (*read)(const Json&),
              std::function<void(T)> next);
-  template <typename T>
-  std::shared_ptr<Responder> Generate(const std::shared_ptr<Request>& request,
-                                      absl::StatusOr<T> (*read)(const Json&));
+  // Lets an Answerer (Generation, Scoring) answer, if it is not one too many.
+  template <typename Answerer, typename T>
+  std::shared_ptr<Responder> Compute(const std::shared_ptr<Request>& request,
+                                     absl::StatusOr<T> (*read)(const Json&));
   HttpHeaders HeadersFor(const HttpRequest& request, const std::string& request_id) const;
-  HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin) const;
 
   const GatewayOptions options_;
   WorkerClient& worker_;

@@ -7,6 +7,7 @@
 #include "common/status/error_reason.h"
 #include "http_gateway/api/api_error.h"
 #include "http_gateway/json/fields.h"
+#include "http_gateway/server/error_response.h"
 
 namespace retroinfer::gateway {
 namespace {
@@ -16,12 +17,6 @@ namespace v1 = generation::v1;
 constexpr char kTokenize[] = "/retroinfer.generation.v1.GenerationService/Tokenize";
 constexpr char kDetokenize[] = "/retroinfer.generation.v1.GenerationService/Detokenize";
 constexpr absl::Duration kTokenizerTimeout = absl::Seconds(60);
-
-absl::Status ModelNotFound(const std::string& asked, const std::string& served) {
-  return common::WithReason(absl::NotFoundError(absl::StrCat(
-                                "the model '", asked, "' is not served here, '", served, "' is")),
-                            "MODEL_NOT_FOUND", {{"param", "model"}});
-}
 
 }  // namespace
 
@@ -80,8 +75,8 @@ void Generation::Prepare(bool with_chat, std::function<void(const ModelState&)> 
         if (self->exchange_ == nullptr) return;
         if (!model.ok()) return self->Fail(model.status(), ErrorOrigin::kWorker);
         const std::string& served = (*model)->info.model_name();
-        if (!self->options_.model.empty() && self->options_.model != served) {
-          return self->Fail(ModelNotFound(self->options_.model, served), ErrorOrigin::kGateway);
+        if (const Status known = CheckModelName(self->options_.model, served); !known.ok()) {
+          return self->Fail(known, ErrorOrigin::kGateway);
         }
         self->head_.model = served;
         next(**model);
@@ -212,10 +207,11 @@ void Generation::PrepareForcedCall(const std::string& opening) {
 }
 
 void Generation::StartCalls() {
-  chunk_begin_ = absl::StrCat("data: ", head_.Json(), ",\"choices\":[");
+  chunks_.emplace(absl::StrCat("data: ", head_.Json(), ",\"choices\":["),
+                  options_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
   calls_started_ = true;
   if (!options_.stream) {
-    for (const auto& choice : choices_) (void)choice->Begin();
+    for (const auto& choice : choices_) choice->Begin(&*chunks_);
   }
   for (size_t i = 0; i < requests_.size(); ++i) {
     v1::GenerateRequest& request = requests_[i];
@@ -248,7 +244,7 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
       OnPrompt(index, event.prompt());
       break;
     case v1::GenerateResponse::kOutput:
-      SendChoices(choice.Output(event.output()));
+      choice.Output(event.output(), &*chunks_);
       break;
     case v1::GenerateResponse::kFinished:
       usage_.Add(event.finished(), event.index() == 0);
@@ -259,11 +255,12 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
                                        "ABORTED"),
                     ErrorOrigin::kWorker);
       }
-      SendChoices(choice.Finish(event.finished()));
+      choice.Finish(event.finished(), &*chunks_);
       break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       break;
   }
+  SendChunks();
   Call& call = *calls_[index];
   if (exchange_ == nullptr || call.stream == nullptr) return;
   if (options_.stream && exchange_->unsent_bytes() > kUnsentMax) return;  // OnSent() goes on
@@ -276,7 +273,7 @@ void Generation::OnPrompt(size_t call, const v1::ScoredTokens& tokens) {
   const size_t n = static_cast<size_t>(Continuations());
   size_t bytes = 0;
   for (size_t i = 0; i < choices_.size(); ++i) {
-    if (i / n == call) SendChoices(choices_[i]->Prompt(tokens));
+    if (i / n == call) choices_[i]->Prompt(tokens, &*chunks_);
     bytes += choices_[i]->logprobs_bytes();
   }
   if (bytes <= kLogprobsBytesMax) return;
@@ -299,10 +296,10 @@ void Generation::OnProgress(size_t choice, const v1::PrefillProgress& progress) 
   if (!options_.return_progress) return;
   const int64_t elapsed_ms =
       progress.elapsed().seconds() * 1000 + progress.elapsed().nanos() / 1'000'000;
-  SendChunk("", absl::StrCat(R"(,"progress":{"index":)", choice, R"(,"total_tokens":)",
-                             progress.total_tokens(), R"(,"cached_tokens":)",
-                             progress.cached_tokens(), R"(,"processed_tokens":)",
-                             progress.processed_tokens(), R"(,"elapsed_ms":)", elapsed_ms, "}"));
+  SendChunk(absl::StrCat(R"(,"progress":{"index":)", choice, R"(,"total_tokens":)",
+                         progress.total_tokens(), R"(,"cached_tokens":)", progress.cached_tokens(),
+                         R"(,"processed_tokens":)", progress.processed_tokens(),
+                         R"(,"elapsed_ms":)", elapsed_ms, "}"));
 }
 
 void Generation::BeginStream() {
@@ -312,26 +309,26 @@ void Generation::BeginStream() {
   headers.emplace_back("Cache-Control", "no-cache");
   headers.emplace_back("X-Accel-Buffering", "no");  // nginx would keep the events
   exchange_->BeginStream("text/event-stream; charset=utf-8", headers);
-  for (const auto& choice : choices_) SendChoices(choice->Begin());
+  for (const auto& choice : choices_) choice->Begin(&*chunks_);
+  SendChunks();
 }
 
-void Generation::SendChoices(const std::vector<std::string>& choices) {
-  if (!options_.stream || choices.empty() || exchange_ == nullptr) return;
-  std::string events;
-  for (const std::string& choice : choices) {
-    events.append(chunk_begin_);
-    events.append(choice);
-    events.append(options_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
+void Generation::SendChunks() {
+  const std::string_view text = chunks_->text();
+  if (text.empty()) return;
+  if (exchange_ != nullptr) {
+    last_write_ = absl::Now();
+    context_->metrics->OnStreamBytes(text.size());
+    exchange_->Write(text);
   }
-  last_write_ = absl::Now();
-  context_->metrics->OnStreamBytes(events.size());
-  exchange_->Write(events);
+  chunks_->Clear();
 }
 
-void Generation::SendChunk(const std::string& choices, const std::string& more) {
+// A chunk without choices. `more`: behind them.
+void Generation::SendChunk(const std::string& more) {
   if (exchange_ == nullptr) return;
   last_write_ = absl::Now();
-  const std::string event = absl::StrCat(chunk_begin_, choices, "]", more, "}\n\n");
+  const std::string event = absl::StrCat("data: ", head_.Json(), ",\"choices\":[]", more, "}\n\n");
   context_->metrics->OnStreamBytes(event.size());
   exchange_->Write(event);
 }
@@ -348,7 +345,7 @@ void Generation::Complete() {
   if (options_.stream) {
     BeginStream();
     if (options_.include_usage) {
-      SendChunk("", absl::StrCat(",\"usage\":", UsageJson(usage_.Total())));
+      SendChunk(absl::StrCat(",\"usage\":", UsageJson(usage_.Total())));
     }
     exchange->Write("data: [DONE]\n\n");
     exchange_ = nullptr;
@@ -370,17 +367,9 @@ void Generation::Fail(const absl::Status& status, ErrorOrigin origin) {
   const std::shared_ptr<Exchange> exchange = exchange_;
   Close();
   if (exchange == nullptr) return;
-  const ApiError error = ToApiError(status, origin);
-  if (streaming_) {
-    exchange->Write(absl::StrCat("data: ", error.ToJson(), "\n\n"));
-    exchange->End();
-    return;
-  }
-  HttpResponse response{.status = error.http_status, .headers = headers_, .body = error.ToJson()};
-  if (error.retry_after_seconds.has_value()) {
-    response.headers.emplace_back("Retry-After", absl::StrCat(*error.retry_after_seconds));
-  }
-  exchange->Respond(std::move(response));
+  if (!streaming_) return exchange->Respond(ErrorResponse(status, origin, headers_));
+  exchange->Write(absl::StrCat("data: ", ToApiError(status, origin).ToJson(), "\n\n"));
+  exchange->End();
 }
 
 void Generation::OnTick(absl::Time now) {

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -73,8 +74,8 @@ class Generation final : public Responder, public std::enable_shared_from_this<G
   void OnCallEnd(size_t call, const Status& status);
   void OnProgress(size_t call, const generation::v1::PrefillProgress& progress);
   void BeginStream();
-  void SendChoices(const std::vector<std::string>& choices);
-  void SendChunk(const std::string& choices, const std::string& more);
+  void SendChunks();
+  void SendChunk(const std::string& more);
   void Complete();
   void Fail(const Status& status, ErrorOrigin origin);
   void Close();
@@ -93,7 +94,7 @@ class Generation final : public Responder, public std::enable_shared_from_this<G
   bool is_chat_ = false;
 
   AnswerHead head_;
-  std::string chunk_begin_;  // of every chunk
+  std::optional<ChunkWriter> chunks_;  // while calls run
   std::vector<std::string> echoes_;
   std::vector<std::unique_ptr<Choice>> choices_;  // by prompt, then continuation
   std::vector<std::unique_ptr<Call>> calls_;
@@ -101,7 +102,6 @@ class Generation final : public Responder, public std::enable_shared_from_this<G
   UsageSum usage_;
   bool calls_started_ = false;
   bool streaming_ = false;  // the head has been sent
-  std::string batch_;       // of what is written in one event
   absl::Time last_write_;
 };
 

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/status/error_reason.h"
 #include "http_gateway/api/tag_search.h"
 
 namespace retroinfer::gateway {
@@ -33,6 +34,13 @@ ToolForm ToolFormOfPrompt(const std::string& prompt) {
   if (has("<tool_call>")) return has("<function=") ? ToolForm::kNone : ToolForm::kHermes;
   if (has("\"name\": function name") && has("\"parameters\": dictionary")) return ToolForm::kLlama;
   return ToolForm::kNone;
+}
+
+absl::Status CheckModelName(const std::string& asked, const std::string& served) {
+  if (asked.empty() || asked == served) return absl::OkStatus();
+  return common::WithReason(absl::NotFoundError(absl::StrCat(
+                                "the model '", asked, "' is not served here, '", served, "' is")),
+                            "MODEL_NOT_FOUND", {{"param", "model"}});
 }
 
 bool EndsInThinking(const std::string& prompt) {

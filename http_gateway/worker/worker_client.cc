@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/rpc/context_affinity.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::gateway {
@@ -15,8 +16,8 @@ namespace {
 namespace v1 = generation::v1;
 
 constexpr int kMessageBytesMax = 64 << 20;
-// What balancers hash (deploy/fleet).
-constexpr char kContextAffinityKey[] = "x-retroinfer-context";
+// Until others have a turn: what they have to send waits so long.
+constexpr int kEventsATurn = 64;
 
 absl::StatusOr<std::string> ReadPem(const std::string& path) {
   std::ifstream file(path);
@@ -62,47 +63,79 @@ grpc::ChannelArguments ChannelArgumentsOf(const WorkerClientOptions& options) {
 
 }  // namespace
 
-void GenerateStream::OnStarted(bool ok) {
-  if (!ok) return Finish();
-  reader_->ReadInitialMetadata(client_->NewTag([this](bool read) { OnHeaders(read); }));
+template <typename Response>
+void WorkerStream<Response>::OnCompleted(bool ok) {
+  switch (step_) {
+    case Step::kStart:
+      return OnStarted(ok);
+    case Step::kHeaders:
+      return OnHeaders(ok);
+    case Step::kRead:
+      return OnRead(ok);
+    case Step::kFinish:
+      return OnFinished();
+  }
 }
 
-void GenerateStream::OnHeaders(bool ok) {
+template <typename Response>
+void WorkerStream<Response>::OnStarted(bool ok) {
+  if (!ok) return Finish();
+  step_ = Step::kHeaders;
+  reader_->ReadInitialMetadata(Tag());
+}
+
+template <typename Response>
+void WorkerStream<Response>::OnHeaders(bool ok) {
   begun_ = true;
   if (!ok) return Finish();
   if (events_ == nullptr) context_.TryCancel();
-  reader_->Read(&event_, client_->NewTag([this](bool read) { OnRead(read); }));
+  Read();
 }
 
-void GenerateStream::OnRead(bool ok) {
+template <typename Response>
+void WorkerStream<Response>::Read() {
+  step_ = Step::kRead;
+  reader_->Read(&event_, Tag());
+}
+
+template <typename Response>
+void WorkerStream<Response>::OnRead(bool ok) {
   if (!ok || events_ == nullptr) return Finish();
   waiting_ = true;
   events_->OnEvent(std::move(event_));  // may call ReadNext() or Cancel()
 }
 
-void GenerateStream::ReadNext() {
+template <typename Response>
+void WorkerStream<Response>::ReadNext() {
   waiting_ = false;
   event_.Clear();
-  reader_->Read(&event_, client_->NewTag([this](bool read) { OnRead(read); }));
+  Read();
 }
 
-void GenerateStream::Cancel() {
+template <typename Response>
+void WorkerStream<Response>::Cancel() {
   events_ = nullptr;
   if (begun_) context_.TryCancel();
   if (waiting_) Finish();
 }
 
-void GenerateStream::Finish() {
+template <typename Response>
+void WorkerStream<Response>::Finish() {
   waiting_ = false;
-  reader_->Finish(&status_, client_->NewTag([this](bool) { OnFinished(); }));
+  step_ = Step::kFinish;
+  reader_->Finish(&status_, Tag());
 }
 
-void GenerateStream::OnFinished() {
-  const std::unique_ptr<GenerateStream> owned(this);
+template <typename Response>
+void WorkerStream<Response>::OnFinished() {
+  const std::unique_ptr<WorkerStream> owned(this);
   client_->live_.erase(&context_);
   if (events_ == nullptr || client_->closing_) return;
   events_->OnEnd(common::FromGrpcStatus(status_));
 }
+
+template class WorkerStream<v1::GenerateResponse>;
+template class WorkerStream<v1::ScoreResponse>;
 
 WorkerClient::WorkerClient(const WorkerClientOptions& options, boost::asio::io_context& io,
                            std::shared_ptr<grpc::Channel> channel)
@@ -130,10 +163,13 @@ WorkerClient::~WorkerClient() {
   while (!live_.empty()) {
     {
       absl::MutexLock lock(&mutex_);
-      mutex_.Await(absl::Condition(
-          +[](std::vector<std::pair<Tag*, bool>>* list) { return !list->empty(); }, &happened_));
+      mutex_.Await(absl::Condition(&delivering_));
     }
     Deliver();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    delivering_ = false;  // a turn that was posted does not come any more
   }
   queue_.Shutdown();
   thread_.join();
@@ -146,44 +182,75 @@ void WorkerClient::UseAuthorization(const std::string& authorization) {
 void WorkerClient::Prepare(grpc::ClientContext* context, const std::string& context_name,
                            const std::string& authorization) {
   if (!authorization.empty()) context->AddMetadata("authorization", authorization);
-  if (!context_name.empty()) context->AddMetadata(kContextAffinityKey, context_name);
+  if (!context_name.empty()) context->AddMetadata(common::kContextAffinityKey, context_name);
+}
+
+template <typename Response>
+WorkerStream<Response>* WorkerClient::NewStream(const std::string& context_name,
+                                                const std::string& authorization,
+                                                StreamEvents<Response>* events) {
+  auto* const stream = new WorkerStream<Response>(this, events);
+  live_.insert(&stream->context_);
+  Prepare(&stream->context_, context_name, authorization.empty() ? authorization_ : authorization);
+  return stream;
 }
 
 GenerateStream* WorkerClient::Generate(const v1::GenerateRequest& request,
                                        const std::string& context_name,
                                        const std::string& authorization, GenerateEvents* events) {
-  auto* const stream = new GenerateStream(this, events);
-  live_.insert(&stream->context_);
-  Prepare(&stream->context_, context_name, authorization.empty() ? authorization_ : authorization);
+  GenerateStream* const stream =
+      NewStream(context_name.empty() ? common::ContextAffinity(request) : context_name,
+                authorization, events);
   stream->reader_ = stub_->PrepareAsyncGenerate(&stream->context_, request, &queue_);
-  stream->reader_->StartCall(NewTag([stream](bool ok) { stream->OnStarted(ok); }));
+  stream->reader_->StartCall(stream->Tag());
+  return stream;
+}
+
+ScoreStream* WorkerClient::Score(const v1::ScoreRequest& request, const std::string& context_name,
+                                 const std::string& authorization, ScoreEvents* events) {
+  ScoreStream* const stream =
+      NewStream(context_name.empty() ? common::ContextAffinity(request) : context_name,
+                authorization, events);
+  stream->reader_ = stub_->PrepareAsyncScore(&stream->context_, request, &queue_);
+  stream->reader_->StartCall(stream->Tag());
   return stream;
 }
 
 void WorkerClient::Run() {
   void* tag = nullptr;
-  bool ok = false;
-  while (queue_.Next(&tag, &ok)) {
-    bool first = false;
+  while (queue_.Next(&tag, &next_ok_)) {
+    next_ = static_cast<CompletionTag*>(tag);
     {
       absl::MutexLock lock(&mutex_);
-      first = happened_.empty();
-      happened_.emplace_back(static_cast<Tag*>(tag), ok);
+      delivering_ = true;
     }
-    if (first) boost::asio::post(io_, [this] { Deliver(); });
+    boost::asio::post(io_, [this] { Deliver(); });
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(
+        +[](bool* delivering) { return !*delivering; }, &delivering_));
   }
 }
 
+bool WorkerClient::TakeNext() {
+  void* tag = nullptr;
+  const gpr_timespec now = gpr_inf_past(GPR_CLOCK_MONOTONIC);
+  if (queue_.AsyncNext(&tag, &next_ok_, now) != grpc::CompletionQueue::GOT_EVENT) return false;
+  next_ = static_cast<CompletionTag*>(tag);
+  return true;
+}
+
+// What its events make others write is sent between two turns, and more may have come by then. So
+// the queue is only left to the other thread when a turn has found nothing.
 void WorkerClient::Deliver() {
-  {
-    absl::MutexLock lock(&mutex_);
-    delivering_.swap(happened_);
+  int delivered = 0;
+  while (next_ != nullptr || TakeNext()) {
+    if (delivered == kEventsATurn) break;
+    ++delivered;
+    std::exchange(next_, nullptr)->OnCompleted(next_ok_);
   }
-  for (const auto& [tag, ok] : delivering_) {
-    const std::unique_ptr<Tag> owned(tag);
-    (*owned)(ok);
-  }
-  delivering_.clear();
+  if (delivered > 0) return boost::asio::post(io_, [this] { Deliver(); });
+  absl::MutexLock lock(&mutex_);
+  delivering_ = false;
 }
 
 }  // namespace retroinfer::gateway

@@ -11,7 +11,6 @@
 #include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -33,23 +32,35 @@ struct WorkerClientOptions {
   std::string tls_server_name;  // empty: the host of the address
 };
 
-// What comes of one Generate call, on the io_context's thread.
-class GenerateEvents {
+// What comes of one call that streams, on the io_context's thread.
+template <typename Response>
+class StreamEvents {
  public:
-  virtual ~GenerateEvents() = default;
+  virtual ~StreamEvents() = default;
   // The next event; ReadNext() asks for the one after it.
-  virtual void OnEvent(generation::v1::GenerateResponse&& event) = 0;
+  virtual void OnEvent(Response&& event) = 0;
   // The end, exactly once unless the call was cancelled.
   virtual void OnEnd(const absl::Status& status) = 0;
 };
+using GenerateEvents = StreamEvents<generation::v1::GenerateResponse>;
+using ScoreEvents = StreamEvents<generation::v1::ScoreResponse>;
 
 class WorkerClient;
 
-// One Generate call.
+// What gRPC tells when an operation has ended.
+class CompletionTag {
+ public:
+  virtual ~CompletionTag() = default;
+  // Called once for each operation, on the io_context's thread.
+  virtual void OnCompleted(bool ok) = 0;
+};
+
+// One call that streams. One operation at a time is under way.
 //
 // Threads: the io_context's.
 // Owns:    itself, until gRPC is done with it.
-class GenerateStream {
+template <typename Response>
+class WorkerStream final : private CompletionTag {
  public:
   // Lets the next event come. REQUIRES: the one before has come.
   void ReadNext();
@@ -60,23 +71,37 @@ class GenerateStream {
 
  private:
   friend class WorkerClient;
-  GenerateStream(WorkerClient* client, GenerateEvents* events) : client_(client), events_(events) {}
+  WorkerStream(WorkerClient* client, StreamEvents<Response>* events)
+      : client_(client), events_(events) {}
+  // The operation that is under way, if any.
+  enum class Step { kStart, kHeaders, kRead, kFinish };
+
+  void OnCompleted(bool ok) override;
   void OnStarted(bool ok);
   void OnHeaders(bool ok);
   void OnRead(bool ok);
   void OnFinished();
+  void Read();
   void Finish();
+  void* Tag() { return static_cast<CompletionTag*>(this); }
 
   WorkerClient* const client_;
-  GenerateEvents* events_;  // null: cancelled
+  Step step_ = Step::kStart;
+  StreamEvents<Response>* events_;  // null: cancelled
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientAsyncReader<generation::v1::GenerateResponse>> reader_;
-  generation::v1::GenerateResponse event_;
+  std::unique_ptr<grpc::ClientAsyncReader<Response>> reader_;
+  Response event_;
   grpc::Status status_;
   bool begun_ = false;    // the worker has answered something
   bool waiting_ = false;  // for ReadNext()
 };
+using GenerateStream = WorkerStream<generation::v1::GenerateResponse>;
+using ScoreStream = WorkerStream<generation::v1::ScoreResponse>;
 
+// The io_context's thread takes from gRPC's completion queue itself as long as anything comes, and
+// reads the worker's bytes doing so; while nothing does, a thread of its own waits there. So a
+// token costs no wake-up while others come, however many streams there are.
+//
 // Threads: methods on the io_context's thread; callbacks come there, too.
 // Owns:    a channel, a completion queue and the thread that waits for it.
 class WorkerClient {
@@ -93,12 +118,14 @@ class WorkerClient {
   WorkerClient(const WorkerClient&) = delete;
   WorkerClient& operator=(const WorkerClient&) = delete;
 
-  // `context_name`: for balancers; empty: none. `authorization`: of the one for whom it is; empty:
-  // the client's own. Reads the first event at once. The result lives until OnEnd() has been
-  // called, or Cancel().
+  // `context_name`: for balancers; empty: made of the prompt's beginning. `authorization`: of the
+  // one for whom it is; empty: the client's own. Reads the first event at once. The result lives
+  // until OnEnd() has been called, or Cancel().
   GenerateStream* Generate(const generation::v1::GenerateRequest& request,
                            const std::string& context_name, const std::string& authorization,
                            GenerateEvents* events);
+  ScoreStream* Score(const generation::v1::ScoreRequest& request, const std::string& context_name,
+                     const std::string& authorization, ScoreEvents* events);
   // Makes this the client's own, unless it has an API key.
   void UseAuthorization(const std::string& authorization);
 
@@ -106,30 +133,31 @@ class WorkerClient {
   template <typename Request, typename Response>
   void Call(const std::string& method, const Request& request, absl::Duration timeout,
             std::function<void(absl::Status, Response)> done) {
-    auto* const call = new UnaryCall<Request, Response>(channel_, std::move(done));
+    auto* const call = new UnaryCall<Request, Response>(this, std::move(done));
     live_.insert(&call->context);
     Prepare(&call->context, "", authorization_);
     call->context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
     call->reader = call->stub.PrepareUnaryCall(&call->context, method, request, &queue_);
     call->reader->StartCall();
-    call->reader->Finish(&call->response, &call->status, NewTag([this, call](bool) {
-      const std::unique_ptr<UnaryCall<Request, Response>> owned(call);
-      live_.erase(&owned->context);
-      if (closing_) return;
-      owned->done(common::FromGrpcStatus(owned->status), std::move(owned->response));
-    }));
+    call->reader->Finish(&call->response, &call->status, static_cast<CompletionTag*>(call));
   }
 
  private:
-  friend class GenerateStream;
-  using Tag = std::function<void(bool ok)>;  // called on the io_context's thread, once
+  template <typename Response>
+  friend class WorkerStream;
 
   template <typename Request, typename Response>
-  struct UnaryCall {
-    UnaryCall(const std::shared_ptr<grpc::Channel>& channel,
-              std::function<void(absl::Status, Response)> on_end)
-        : stub(channel), done(std::move(on_end)) {}
+  struct UnaryCall final : public CompletionTag {
+    UnaryCall(WorkerClient* owner, std::function<void(absl::Status, Response)> on_end)
+        : client(owner), stub(owner->channel_), done(std::move(on_end)) {}
+    void OnCompleted(bool /*ok*/) override {
+      const std::unique_ptr<UnaryCall> owned(this);
+      client->live_.erase(&context);
+      if (client->closing_) return;
+      done(common::FromGrpcStatus(status), std::move(response));
+    }
 
+    WorkerClient* const client;
     grpc::TemplatedGenericStub<Request, Response> stub;
     const std::function<void(absl::Status, Response)> done;
     grpc::ClientContext context;
@@ -140,11 +168,17 @@ class WorkerClient {
 
   WorkerClient(const WorkerClientOptions& options, boost::asio::io_context& io,
                std::shared_ptr<grpc::Channel> channel);
-  void* NewTag(Tag tag) { return new Tag(std::move(tag)); }
+  // Without a `context_name` balancers choose as they like.
   static void Prepare(grpc::ClientContext* context, const std::string& context_name,
                       const std::string& authorization);
-  void Run();      // on the queue's thread
+  template <typename Response>
+  WorkerStream<Response>* NewStream(const std::string& context_name,
+                                    const std::string& authorization,
+                                    StreamEvents<Response>* events);
+  void Run();      // on the thread that waits
   void Deliver();  // on the io_context's thread
+  // Takes from the queue what is there; returns whether that was anything.
+  bool TakeNext();
 
   const WorkerClientOptions options_;
   boost::asio::io_context& io_;
@@ -157,10 +191,11 @@ class WorkerClient {
   std::set<grpc::ClientContext*> live_;
   bool closing_ = false;
 
+  // What was taken from the queue and is not delivered yet; of the thread whose turn it is.
+  CompletionTag* next_ = nullptr;
+  bool next_ok_ = false;
   absl::Mutex mutex_;
-  // What has happened and is not delivered; Deliver() is posted when the first one comes.
-  std::vector<std::pair<Tag*, bool>> happened_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::pair<Tag*, bool>> delivering_;  // of the io_context's thread
+  bool delivering_ ABSL_GUARDED_BY(mutex_) = false;  // it is the io_context's thread's turn
   std::thread thread_;
 };
 

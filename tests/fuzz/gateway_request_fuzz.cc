@@ -1,6 +1,6 @@
 // What strangers send to the gateway, and what models write. The first byte says what the rest is:
-// the body of a chat (c), a completion (p), /tokenize (t) or /detokenize (d); or an answer with
-// calls in the form of Hermes (h) or Llama (l), or with thoughts (r).
+// the body of a chat (c), a completion (p), /score (s), /tokenize (t) or /detokenize (d); or an
+// answer with calls in the form of Hermes (h) or Llama (l), or with thoughts (r).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -11,6 +11,7 @@
 #include "http_gateway/api/chat_request.h"
 #include "http_gateway/api/completion_request.h"
 #include "http_gateway/api/reasoning_splitter.h"
+#include "http_gateway/api/score_request.h"
 #include "http_gateway/api/tokenize_request.h"
 #include "http_gateway/api/tool_call_parser.h"
 
@@ -106,6 +107,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                      Require(!request.calls.empty());
                                      for (const auto& call : request.calls) CheckMessage(call);
                                    });
+      break;
+    case 's':
+      CheckBody<ScoreCall>(rest, ReadScoreRequest, [](const ScoreCall& call) {
+        Require(call.request.continuations_size() <=
+                static_cast<int>(ScoreCall::kContinuationsMax));
+        CheckMessage(call.request);
+      });
       break;
     case 't':
       CheckBody<TokenizeCall>(rest, ReadTokenizeRequest,

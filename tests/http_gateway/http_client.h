@@ -130,6 +130,7 @@ class HttpClient {
   }
 
   int fd() const { return fd_.get(); }
+  const std::string& input() const { return input_; }  // that has come and is not read
 
  private:
   std::string Take(size_t bytes) {

@@ -61,6 +61,30 @@ class ServeTest(unittest.TestCase):
                 self.assertAlmostEqual(got, want, delta=0.05)  # prefill and decode steps round differently
                 self.assertEqual(got, max(top.values()))
 
+    def test_a_score_is_what_generating_says_to_the_bit(self):
+        context = self.served.post("/tokenize", {"prompt": "The needle is 1234. The needle"})["tokens"]
+        greedy = self.served.post("/v1/completions", {"prompt": context, "max_tokens": 8, "temperature": 0,
+                                                      "logprobs": 0, "ignore_eos": True})["choices"][0]["logprobs"]
+        ids = []  # of what was generated: of each token the likeliest one behind those before it
+        for _ in greedy["tokens"]:
+            answer = self.served.post("/score", {"prompt": context + ids, "continuations": [[0]], "logprobs": 1})
+            ids.append(answer["continuations"][0]["top_logprobs"][0][0]["token_id"])
+        answer = self.served.post("/score", {"prompt": context, "continuations": [ids, ids[:3], [ids[0], 0]],
+                                             "prompt_logprobs": 0, "policy": "wave"})
+        whole, beginning, other = answer["continuations"]
+        self.assertEqual(whole["tokens"], greedy["tokens"])
+        self.assertEqual(whole["token_logprobs"], greedy["token_logprobs"])
+        self.assertEqual(whole["ranks"], [1] * 8)
+        self.assertTrue(whole["all_greedy"])
+        self.assertEqual(beginning["token_logprobs"], whole["token_logprobs"][:3])
+        self.assertEqual(other["token_logprobs"][0], whole["token_logprobs"][0])
+        self.assertFalse(other["all_greedy"])
+        self.assertEqual(answer["prompt"]["token_ids"], context)
+        self.assertIsNone(answer["prompt"]["token_logprobs"][0])
+        self.assertEqual(answer["usage"]["completion_tokens"], 8 + 3 + 2)
+        status, _, text = self.served.ask("POST", "/score", {"prompt": context, "continuations": []})
+        self.assertEqual((status, json.loads(text)["error"]["code"]), (400, "missing_parameter"))
+
     def test_the_model_has_a_name(self):
         status, _, text = self.served.ask("GET", "/v1/models")
         self.assertEqual(status, 200)

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_split.h"
 #include "http_gateway/api/choice.h"
 #include "http_gateway/json/strict_json.h"
 
@@ -23,13 +24,15 @@ v1::Finished Stopped() {
 // The deltas of a stream, each with its finish reason.
 Json Stream(Choice& choice, const std::vector<std::string>& texts,
             const v1::Finished& finished = Stopped()) {
+  ChunkWriter chunks("", "\n");
+  choice.Begin(&chunks);
+  for (const std::string& text : texts) choice.Output(Chunk(text), &chunks);
+  choice.Finish(finished, &chunks);
   Json list = Json::array();
-  const auto add = [&list](const std::vector<std::string>& choices) {
-    for (const std::string& json : choices) list.push_back(Json::parse(json));
-  };
-  add(choice.Begin());
-  for (const std::string& text : texts) add(choice.Output(Chunk(text)));
-  add(choice.Finish(finished));
+  const std::string text(chunks.text());
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    list.push_back(Json::parse(std::string(line)));
+  }
   return list;
 }
 
@@ -97,12 +100,13 @@ TEST(ChatChoice, LogprobsOfTextThatIsHeldBackComeLater) {
       {.streams = true, .logprobs = true, .tool_form = ToolForm::kHermes, .tool_names = {"add"}});
   v1::OutputChunk held = Chunk("<tool");
   held.add_logprobs()->set_token_bytes("<tool");
-  EXPECT_TRUE(choice->Output(held).empty());
+  ChunkWriter chunks("", "\n");
+  choice->Output(held, &chunks);
+  EXPECT_EQ(chunks.text(), "");
   v1::OutputChunk next = Chunk("x");
   next.add_logprobs()->set_token_bytes("x");
-  const auto deltas = choice->Output(next);
-  ASSERT_EQ(deltas.size(), 1U);
-  const Json delta = Json::parse(deltas[0]);
+  choice->Output(next, &chunks);
+  const Json delta = Json::parse(chunks.text());
   EXPECT_EQ(delta["delta"]["content"], "<toolx");
   EXPECT_EQ(delta["logprobs"]["content"].size(), 2U);
 }

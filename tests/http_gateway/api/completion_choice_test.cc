@@ -29,13 +29,19 @@ v1::Finished Matched() {
 
 TEST(CompletionChoice, Streams) {
   const auto choice = MakeCompletionChoice({.index = 1, .streams = true, .echo = "Once"});
-  Json first = Json::parse(choice->Begin().at(0));
+  ChunkWriter chunks("", "\n");
+  choice->Begin(&chunks);
+  const Json first = Json::parse(chunks.text());
   EXPECT_EQ(first["text"], "Once");
-  Json output = Json::parse(choice->Output(Chunk(" more", -0.5)).at(0));
+  chunks.Clear();
+  choice->Output(Chunk(" more", -0.5), &chunks);
+  const Json output = Json::parse(chunks.text());
   EXPECT_EQ(output["text"], " more");
   EXPECT_EQ(output["index"], 1);
   EXPECT_TRUE(output["logprobs"].is_null() && output["finish_reason"].is_null());
-  Json last = Json::parse(choice->Finish(Matched()).at(0));
+  chunks.Clear();
+  choice->Finish(Matched(), &chunks);
+  const Json last = Json::parse(chunks.text());
   EXPECT_EQ(last["text"], "");
   EXPECT_EQ(last["finish_reason"], "stop");
   EXPECT_EQ(last["stop_reason"], "END");
@@ -43,10 +49,12 @@ TEST(CompletionChoice, Streams) {
 
 TEST(CompletionChoice, TheWholeHasEchoAndLogprobs) {
   const auto choice = MakeCompletionChoice({.logprobs = true, .echo = "\u00e9:"});
-  EXPECT_TRUE(choice->Begin().empty());
-  EXPECT_TRUE(choice->Output(Chunk("ab", -0.5)).empty());
-  EXPECT_TRUE(choice->Output(Chunk("c", -0.25)).empty());
-  EXPECT_TRUE(choice->Finish(Matched()).empty());
+  ChunkWriter chunks("", "\n");
+  choice->Begin(&chunks);
+  choice->Output(Chunk("ab", -0.5), &chunks);
+  choice->Output(Chunk("c", -0.25), &chunks);
+  choice->Finish(Matched(), &chunks);
+  EXPECT_EQ(chunks.text(), "");
   const Json whole = Json::parse(choice->Whole());
   EXPECT_EQ(whole["text"], "\u00e9:abc");
   EXPECT_EQ(whole["logprobs"]["tokens"].dump(), R"(["ab","c"])");
@@ -59,7 +67,9 @@ TEST(CompletionChoice, AChunkWithoutTextOrLogprobsIsNotSent) {
   const auto choice = MakeCompletionChoice({.streams = true});
   v1::OutputChunk chunk;
   chunk.add_token_ids(5);
-  EXPECT_TRUE(choice->Output(chunk).empty());
+  ChunkWriter chunks("", "\n");
+  choice->Output(chunk, &chunks);
+  EXPECT_EQ(chunks.text(), "");
 }
 
 }  // namespace

@@ -71,6 +71,11 @@ TEST(ResponseJson, LogprobsAreJsonWhateverTheNumber) {
   const Json list = Json::parse(absl::StrCat("[", ChatLogprobs(chunk), "]"));
   EXPECT_EQ(list[0]["logprob"], -9999.0);
   EXPECT_EQ(list[1]["logprob"], -1.5);
+  for (const float logprob : {-0.0F, -1e-9F, -0.1F, -5.4050384F, -43.240311F, -1e3F}) {
+    EXPECT_EQ(std::strtof(LogprobJson(logprob).c_str(), nullptr), logprob);
+    EXPECT_TRUE(Json::parse(LogprobJson(logprob)).is_number());
+  }
+  EXPECT_EQ(LogprobJson(-0.1F), "-0.1");
   EXPECT_EQ(list[1]["bytes"].dump(), "[226,34]");
   CompletionLogprobs lists;
   lists.Append(chunk);

@@ -47,6 +47,17 @@ TEST(Connection, AnswersPipelinedRequestsInTheirOrder) {
   sender.join();
 }
 
+// A token costs a system call, however many pieces it is written in.
+TEST(Connection, SendsWhatIsWrittenTogetherInOnePiece) {
+  HttpHarness harness;
+  for (int i = 0; i < 20; ++i) {
+    HttpClient client(harness.port());
+    client.Get("/stream");  // its handler writes a head, and then a chunk
+    ASSERT_TRUE(client.Receive());
+    EXPECT_NE(client.input().find("\r\n\r\n5\r\nbegun\r\n"), std::string::npos) << client.input();
+  }
+}
+
 TEST(Connection, ClosesWhenItIsAskedTo) {
   HttpHarness harness;
   HttpClient client(harness.port());
@@ -127,6 +138,33 @@ TEST(Connection, NoticesAClientThatGoesAway) {
     EXPECT_TRUE(Await([&] { return harness.handler().gone == i; }));
   }
   EXPECT_TRUE(Await([&] { return harness.Stats().connections == 0; }));
+}
+
+// It cannot be told from one that has gone, so a stream ends; what was answered already still
+// comes.
+TEST(Connection, AClientThatClosesItsSideGetsWhatWasAnswered) {
+  HttpHarness harness;
+  HttpClient stream(harness.port());
+  stream.Get("/stream");
+  EXPECT_EQ(stream.ReadHead().status, 200);
+  ::shutdown(stream.fd(), SHUT_WR);
+  EXPECT_TRUE(Await([&] { return harness.handler().gone == 1; }));
+  EXPECT_TRUE(stream.AwaitEnd());
+  for (int i = 0; i < 20; ++i) {
+    HttpClient client(harness.port());
+    client.Post("/echo", "one");
+    client.Post("/echo", std::string(100'000, 'x'));
+    ::shutdown(client.fd(), SHUT_WR);
+    EXPECT_EQ(client.Read().body, "one");
+    EXPECT_EQ(client.Read().body.size(), 100'000U);
+    EXPECT_TRUE(client.AwaitEnd());
+  }
+  // Half a request is none.
+  HttpClient half(harness.port());
+  half.Send("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nab");
+  ::shutdown(half.fd(), SHUT_WR);
+  EXPECT_TRUE(half.AwaitEnd());
+  EXPECT_EQ(half.input(), "");
 }
 
 TEST(Connection, WritesNoFasterThanTheClientReads) {

@@ -26,8 +26,10 @@ TEST(HttpMessage, HeadsSayHowLongTheBodyIs) {
 }
 
 TEST(HttpMessage, Chunks) {
-  EXPECT_EQ(FormatChunk("0123456789abcdef"), "10\r\n0123456789abcdef\r\n");
-  EXPECT_EQ(FormatChunk(""), "0\r\n\r\n");
+  std::string body = "before";
+  AppendChunk("0123456789abcdef", &body);
+  AppendChunk("", &body);
+  EXPECT_EQ(body, "before10\r\n0123456789abcdef\r\n0\r\n\r\n");
 }
 
 }  // namespace

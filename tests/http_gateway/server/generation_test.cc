@@ -146,6 +146,26 @@ TEST(Generation, AFailureOfAStreamThatHasBegunIsAnEvent) {
   EXPECT_EQ(whole.status, 500);
 }
 
+TEST(Generation, RequestsBehindAStreamWaitForItsEnd) {
+  GatewayHarness harness;
+  harness.worker().engine().Hold(true);
+  HttpClient client(harness.port());
+  client.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 50, "stream": true})");
+  client.Post("/score", R"({"prompt": "ab", "continuations": ["c"]})");
+  ASSERT_TRUE(harness.worker().engine().AwaitLive(1));
+  harness.worker().engine().Hold(false);
+  HttpAnswer stream = client.ReadHead();
+  EXPECT_FALSE(client.ReadChunk().empty());
+  client.Get("/health");
+  client.Post("/v1/completions", R"({"prompt": "a", "max_tokens": 2, "stream": true})");
+  EXPECT_EQ(EventsOf(client.ReadBody(stream)).back(), "[DONE]");
+  const HttpAnswer score = client.Read();
+  EXPECT_EQ(score.status, 200);
+  EXPECT_THAT(score.body, HasSubstr("\"object\":\"score\""));
+  EXPECT_THAT(client.Read().body, HasSubstr("status"));
+  EXPECT_EQ(EventsOf(client.Read().body).back(), "[DONE]");
+}
+
 TEST(Generation, AClientThatGoesAwayEndsItsRequest) {
   GatewayHarness harness;
   harness.worker().engine().Hold(true);

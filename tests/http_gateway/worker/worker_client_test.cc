@@ -1,9 +1,15 @@
 #include "http_gateway/worker/worker_client.h"
 
+#include <grpcpp/generic/async_generic_service.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <functional>
 
+#include "common/rpc/context_affinity.h"
 #include "common/status/error_reason.h"
 #include "tests/support/worker_harness.h"
 
@@ -67,6 +73,53 @@ TEST_F(WorkerClientTest, StreamsToTheEnd) {
   EXPECT_EQ(recorder.events.back().finished().completion_tokens(), 3);
 }
 
+// More at once than are delivered in one turn, so that others of the loop have turns between them.
+TEST_F(WorkerClientTest, ManyStreamsTakeTurnsWithOthers) {
+  constexpr int kStreams = 60, kTokens = 40;
+  worker_.engine().Hold(true);
+  std::vector<Recorder> recorders(kStreams);
+  for (Recorder& recorder : recorders) {
+    recorder.stream = client_->Generate(Request(kTokens), "", "", &recorder);
+  }
+  ASSERT_TRUE(RunUntil([&] { return worker_.engine().num_live() == kStreams; }));
+  worker_.engine().Hold(false);
+  const auto ended = [&] {
+    return std::all_of(recorders.begin(), recorders.end(), [](const auto& r) { return r.ended; });
+  };
+  int others_turns = 0;
+  std::function<void()> other = [&] {
+    ++others_turns;
+    if (!ended()) boost::asio::post(io_, other);
+  };
+  boost::asio::post(io_, other);
+  ASSERT_TRUE(RunUntil(ended));
+  EXPECT_GT(others_turns, 10);
+  for (const Recorder& recorder : recorders) {
+    EXPECT_TRUE(recorder.status.ok()) << recorder.status;
+    int64_t tokens = 0;
+    for (const v1::GenerateResponse& event : recorder.events) {
+      if (!event.has_output()) continue;
+      tokens += event.output().token_ids_size();
+      EXPECT_EQ(event.output().completion_tokens(), tokens);  // in order, none twice
+    }
+    EXPECT_EQ(tokens, kTokens);
+  }
+}
+
+// What it has posted does not run then: the loop has ended before.
+TEST_F(WorkerClientTest, ItsEndComesBetweenTwoEvents) {
+  for (size_t i = 0; i < 20; ++i) {
+    boost::asio::io_context io;
+    const auto work = boost::asio::make_work_guard(io);
+    auto client = WorkerClient::Create({.address = worker_.address()}, io);
+    Recorder recorder;
+    recorder.stream = (*client)->Generate(Request(50), "", "", &recorder);
+    while (recorder.events.size() < i % 5 && !recorder.ended) {
+      ASSERT_GT(io.run_one_for(std::chrono::minutes(1)), 0U);
+    }
+  }
+}
+
 TEST_F(WorkerClientTest, ReadsNoFurtherThanItIsAsked) {
   Recorder recorder;
   recorder.reads = false;
@@ -99,6 +152,60 @@ TEST_F(WorkerClientTest, CancelEndsTheRequestAndNothingMoreIsHeard) {
     recorder.reset();
     EXPECT_TRUE(RunUntil([&] { return worker_.engine().num_live() == 0; }));
   }
+}
+
+// What a server sees beside the request of a call that `start` makes.
+std::string ContextSeen(const std::string& address, boost::asio::io_context& io,
+                        const std::function<void(WorkerClient&)>& start) {
+  grpc::AsyncGenericService service;
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(address, grpc::InsecureServerCredentials());
+  builder.RegisterAsyncGenericService(&service);
+  const auto queue = builder.AddCompletionQueue();
+  const auto server = builder.BuildAndStart();
+  grpc::GenericServerContext context;
+  grpc::GenericServerAsyncReaderWriter stream(&context);
+  service.RequestCall(&context, &stream, queue.get(), queue.get(), nullptr);
+  std::string seen;
+  {
+    const auto client = WorkerClient::Create({.address = address}, io);
+    start(**client);
+    void* tag = nullptr;
+    bool ok = false;
+    if (queue->Next(&tag, &ok) && ok) {
+      const auto found = context.client_metadata().find(common::kContextAffinityKey);
+      if (found != context.client_metadata().end()) {
+        seen.assign(found->second.data(), found->second.size());
+      }
+    }
+    server->Shutdown(std::chrono::system_clock::now());
+  }
+  queue->Shutdown();
+  void* tag = nullptr;
+  bool ok = false;
+  while (queue->Next(&tag, &ok)) {
+  }
+  return seen;
+}
+
+TEST_F(WorkerClientTest, ACallNamesWhatItIsAboutForBalancers) {
+  const std::string address = absl::StrCat("unix:", (worker_.folder() / "seen.sock").string());
+  const v1::GenerateRequest request = Request(1);
+  v1::ScoreRequest score;
+  score.set_text("a");
+  Recorder recorder;
+  struct : public ScoreEvents {
+    void OnEvent(v1::ScoreResponse&&) override {}
+    void OnEnd(const absl::Status&) override {}
+  } ignore;
+  EXPECT_EQ(
+      ContextSeen(address, io_, [&](auto& client) { client.Generate(request, "", "", &recorder); }),
+      common::ContextAffinity("a"));
+  EXPECT_EQ(ContextSeen(address, io_,
+                        [&](auto& client) { client.Generate(request, "book", "", &recorder); }),
+            "book");
+  EXPECT_EQ(ContextSeen(address, io_, [&](auto& client) { client.Score(score, "", "", &ignore); }),
+            common::ContextAffinity("a"));
 }
 
 TEST_F(WorkerClientTest, CallsOneMethod) {
