@@ -100,7 +100,7 @@ void WorkerStream<Response>::Read() {
 
 template <typename Response>
 void WorkerStream<Response>::OnRead(bool ok) {
-  if (!ok || events_ == nullptr) return Finish();
+  if (!ok || events_ == nullptr || client_->closing_) return Finish();
   waiting_ = true;
   events_->OnEvent(std::move(event_));  // may call ReadNext() or Cancel()
 }
