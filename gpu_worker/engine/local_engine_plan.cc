@@ -269,6 +269,9 @@ void LocalEngine::RunPass(const StepPlan::Pass& pass) {
       lane.RunPass(pass.num_rows, sampler_->logits(static_cast<int32_t>(lane.Live().size())));
   const absl::Status status = outcome.ok() ? clock_->Enqueued(pass.work) : outcome.status();
   if (!status.ok()) return EndGroup(lane, status);
+  for (const auto& [sequence, failure] : lane.TakeFailures()) {
+    End(*Find(sequence->sequence_id), FinishReason::kError, failure);
+  }
   EngineStats& counters = stats_.counters();
   counters.prefix_bytes_read += lane.counters().staged_bytes - before.staged_bytes;
   counters.prefix_bytes_shared += lane.counters().shared_bytes - before.shared_bytes;

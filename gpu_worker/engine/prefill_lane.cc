@@ -88,6 +88,7 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   RI_CHECK(!busy() && !members.empty() &&
            members.size() * sizeof(int32_t) <= host_last_.size_bytes());
   places_.clear();
+  failures_.clear();
   layer_ = 0;
   next_row_ = num_rows_ = 0;
   std::vector<RunMember> run_members;
@@ -252,12 +253,20 @@ absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
 // Hands the layer over for the prompts that end with the run: the next run may take their place.
 absl::Status PrefillLane::TakeLayer(const PrefillRun& run) {
   for (const size_t member : run.ends_with_it) {
-    const Place& place = places_[member];
+    Place& place = places_[member];
     if (!place.is_here()) continue;
-    RETURN_IF_ERROR(
-        place.member.policy->TakeLayer(*place.member.sequence, layer_, TakenKvOf(member)));
+    absl::Status taken =
+        place.member.policy->TakeLayer(*place.member.sequence, layer_, TakenKvOf(member));
+    if (taken.ok()) continue;
+    // The others' rows are as good as before.
+    place.is_dropped = true;
+    failures_.emplace_back(place.member.sequence, std::move(taken));
   }
   return absl::OkStatus();
+}
+
+std::vector<PrefillLane::Failure> PrefillLane::TakeFailures() {
+  return std::exchange(failures_, {});
 }
 
 // Rows [first, last) of a run.

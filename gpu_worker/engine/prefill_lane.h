@@ -23,6 +23,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -110,6 +111,10 @@ class PrefillLane {
   //
   // REQUIRES: layer() is open; 1 <= rows <= max_rows, and no more than the layer has left.
   absl::StatusOr<Outcome> RunPass(int64_t rows, const MatrixView& logits);
+  // Members whose policy did not take a layer, since this was asked last: nobody computes for them
+  // any more, as if they had been dropped.
+  using Failure = std::pair<const SequenceKv*, absl::Status>;
+  std::vector<Failure> TakeFailures();
   // Behind kDone, until the member leaves: logits of its rows from `first_row` on, as many as
   // `logits` has. REQUIRES: it keeps all rows, of which there are as many.
   absl::Status FillLogits(const SequenceKv& sequence, int64_t first_row,
@@ -189,6 +194,7 @@ class PrefillLane {
   std::vector<Place> places_;  // by member
   PrefillRuns runs_;
   std::vector<Family> families_;
+  std::vector<Failure> failures_;
   Counters counters_;
   int64_t num_rows_ = 0;
   uint32_t layer_ = 0;

@@ -21,7 +21,7 @@ class SlowPolicy final : public AttentionPolicy {
   KvNeed Need(const AttentionSettings&, int64_t, int64_t) const override { return {}; }
   absl::Status TakeLayer(SequenceKv&, uint32_t layer, const LayerKv&) override {
     taken_layers.push_back(layer);
-    return absl::OkStatus();
+    return fails ? absl::ResourceExhaustedError("no place for the layer") : absl::OkStatus();
   }
   absl::StatusOr<bool> LayerTaken(const SequenceKv&, uint32_t layer) override {
     asked_layers.push_back(layer);
@@ -42,6 +42,7 @@ class SlowPolicy final : public AttentionPolicy {
 
   std::vector<uint32_t> taken_layers, asked_layers;
   bool background_done = true;
+  bool fails = false;
 };
 
 class PrefillLaneTest : public testing::TestWithParam<test_support::BackendParam> {
@@ -55,7 +56,7 @@ class PrefillLaneTest : public testing::TestWithParam<test_support::BackendParam
                                      .stream = backend_->stream.get(),
                                      .model = model_.get(),
                                      .arena = {}},
-                                    geometry, kMaxTokens, kMaxRows);
+                                    geometry, kMaxTokens, kMaxRows, 2);
     ASSERT_TRUE(lane.ok()) << lane.status();
     lane_ = *std::move(lane);
     logits_ = backend_->device
@@ -130,6 +131,35 @@ TEST_P(PrefillLaneTest, WaitsForTheBackgroundBeforeItUsesABufferAgain) {
     EXPECT_EQ(policy.asked_layers, std::vector<uint32_t>{0});
     policy.background_done = true;
     EXPECT_EQ(lane_->RunSlice(kMaxRows, Logits()).value(), PrefillLane::Outcome::kWorked);
+  }
+}
+
+TEST_P(PrefillLaneTest, OneWhosePolicyFailsLeavesTheOthersTheirResult) {
+  const std::vector<int32_t> prompt = Prompt(90), other = Prompt(50);
+  const std::vector<float> alone = Run(other, kMaxRows);
+  for (const bool fails_first : {true, false}) {
+    SlowPolicy failing, policy;
+    failing.fails = true;
+    SequenceKv a, b;
+    a.prompt_tokens = 90;
+    b.prompt_tokens = 50;
+    std::vector<PrefillLane::Member> members = {
+        {.prompt = prompt, .sequence = &a, .policy = &failing},
+        {.prompt = other, .sequence = &b, .policy = &policy}};
+    if (!fails_first) std::swap(members[0], members[1]);
+    ASSERT_TRUE(lane_->Begin(members).ok());
+    while (lane_->RunSlice(kMaxRows, Logits()).value() != PrefillLane::Outcome::kDone) {
+    }
+    const std::vector<PrefillLane::Failure> failures = lane_->TakeFailures();
+    ASSERT_EQ(failures.size(), 1u);
+    EXPECT_EQ(failures[0].first, &a);
+    EXPECT_TRUE(absl::IsResourceExhausted(failures[0].second));
+    EXPECT_TRUE(lane_->TakeFailures().empty());
+    EXPECT_EQ(failing.taken_layers.size(), 1u) << "it is handed no further layer";
+    EXPECT_EQ(lane_->Live(), std::vector<SequenceKv*>{&b});
+    EXPECT_EQ(test_support::DeviceData(*backend_).Download<float>(logits_), alone);
+    lane_->Leave(a);
+    lane_->Leave(b);
   }
 }
 
