@@ -4,9 +4,11 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #define TOML_EXCEPTIONS 0
@@ -262,6 +264,12 @@ absl::StatusOr<KeyRing> KeyRing::Parse(std::string_view text) {
 namespace {
 
 absl::StatusOr<KeyRing> ReadRing(const std::string& path) {
+  // A link to a file is right, as those of Kubernetes' secrets are; a pipe would be waited for.
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot read ", path, ": there is no regular file"));
+  }
   std::ifstream file(path, std::ios::binary);
   std::string text(kFileBytesMax + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -1,6 +1,7 @@
 #include "common/door/key_ring.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -115,6 +116,17 @@ class KeyHolderTest : public testing::Test {
   }
   const std::string folder_ = absl::StrCat(testing::TempDir(), "/retroinfer-key-ring-", getpid());
 };
+
+TEST_F(KeyHolderTest, WaitsForNoPipe) {
+  const std::string pipe = folder_ + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, folder_, folder_ + "/none"}) {
+    const absl::Status status = KeyHolder::Open("", path).status();
+    EXPECT_TRUE(absl::StrContains(status.message(), "no regular file")) << status;
+  }
+  std::filesystem::create_symlink(Write(kFile), folder_ + "/link");
+  EXPECT_TRUE(KeyHolder::Open("", folder_ + "/link").ok());
+}
 
 TEST_F(KeyHolderTest, ABadFileLeavesTheKeysAsTheyWere) {
   const std::string path = Write(kFile);
