@@ -51,6 +51,8 @@ grpc::ChannelArguments Arguments() {
   return arguments;
 }
 
+constexpr size_t kFileBytesMax = size_t{64} << 20;
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
@@ -63,6 +65,10 @@ absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
     if (size == 0) return text;
     if (size > 0) {
       text.append(buffer, static_cast<size_t>(size));
+      if (text.size() > kFileBytesMax) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat(path, " has more than ", kFileBytesMax >> 20, " MiB: divide it"));
+      }
     } else if (errno != EINTR) {
       return common::ErrnoStatus(errno, absl::StrCat("reading ", path));
     }

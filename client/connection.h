@@ -76,7 +76,11 @@ class Connection {
   const std::unique_ptr<generation::v1::ContextService::Stub> contexts_;
 };
 
-// Reads all of a file.
+// Reads all of a file, or of a pipe to its end.
+//
+// Returns: RESOURCE_EXHAUSTED if there are more than 64 MiB, as in a device that never ends: no
+// server takes that
+//          much text at once.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
 }  // namespace retroinfer::client

@@ -96,6 +96,7 @@ TEST(ReadWholeFile, ReadsAllOrSaysWhy) {
   EXPECT_THAT(std::string(ReadWholeFile(path.string()).status().message()),
               HasSubstr(path.string()));
   EXPECT_FALSE(ReadWholeFile("/").ok());
+  EXPECT_EQ(ReadWholeFile("/dev/zero").status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 }  // namespace
