@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gpu_worker/assembly/served_model.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/generation.h"
-#include "gpu_worker/server/served_model.h"
 #include "retroinfer/kvstore/v1/contexts.grpc.pb.h"
 
 namespace retroinfer {

@@ -11,10 +11,10 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/door/key_ring.h"
+#include "gpu_worker/assembly/served_model.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/server/generate_call.h"
 #include "gpu_worker/server/request_reader.h"
-#include "gpu_worker/server/served_model.h"
 #include "retroinfer/generation/v1/generation.grpc.pb.h"
 
 namespace retroinfer {

@@ -23,8 +23,8 @@
 #include "common/service/service_notifier.h"
 #include "common/shm/folder_lock.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/assembly/served_engine.h"
 #include "gpu_worker/server/device_metrics.h"
-#include "gpu_worker/server/served_engine.h"
 #include "gpu_worker/server/worker_options.h"
 #include "gpu_worker/server/worker_server.h"
 

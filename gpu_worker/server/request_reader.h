@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "gpu_worker/assembly/served_model.h"
 #include "gpu_worker/server/caller.h"
 #include "gpu_worker/server/generate_call.h"
-#include "gpu_worker/server/served_model.h"
 #include "retroinfer/generation/v1/generation.pb.h"
 
 namespace retroinfer {

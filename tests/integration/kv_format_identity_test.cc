@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu_worker/server/served_engine.h"
+#include "gpu_worker/assembly/served_engine.h"
 #include "tests/gpu_worker/store_link/in_process_store.h"
 #include "tests/support/in_process_worker.h"
 
@@ -24,7 +24,7 @@ class KvFormatIdentityTest : public testing::TestWithParam<KvFormat> {
   };
 
   void StartWorker(const KvFormat& format) {
-    WorkerOptions options;
+    ServedEngineOptions options;
     options.load_format = "dummy";
     options.model_shape = "tiny";
     options.device = "cpu";

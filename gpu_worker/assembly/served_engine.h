@@ -5,10 +5,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/service/service_notifier.h"
+#include "gpu_worker/assembly/compute_backend.h"
+#include "gpu_worker/assembly/served_engine_options.h"
+#include "gpu_worker/assembly/served_model.h"
 #include "gpu_worker/engine/engine.h"
-#include "gpu_worker/server/compute_backend.h"
-#include "gpu_worker/server/served_model.h"
-#include "gpu_worker/server/worker_options.h"
 
 namespace retroinfer {
 
@@ -29,6 +29,7 @@ class ServedEngine {
 //          RESOURCE_EXHAUSTED, with the numbers and the largest context that fits, if the memory
 //          does not; UNAVAILABLE if there is no store.
 absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(
-    const WorkerOptions& options, ComputeBackend backend, const common::ServiceNotifier& notifier);
+    const ServedEngineOptions& options, ComputeBackend backend,
+    const common::ServiceNotifier& notifier);
 
 }  // namespace retroinfer

@@ -1,14 +1,14 @@
 #include <utility>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/assembly/compute_backend.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/ops/cuda/cuda_needs.h"
 #include "gpu_worker/ops/cuda/cuda_ops.h"
-#include "gpu_worker/server/compute_backend.h"
 
 namespace retroinfer {
-absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, int ordinal) {
+absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
                    ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));

@@ -1,6 +1,6 @@
 // What can go wrong before there is a store, and what is planned with one. What it serves then: see
 // tests/integration.
-#include "gpu_worker/server/served_engine.h"
+#include "gpu_worker/assembly/served_engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 const common::ServiceNotifier silent;
 
 absl::Status LoadStatus(const std::string& folder) {
-  WorkerOptions options;
+  ServedEngineOptions options;
   options.model_folder = folder;
   options.store_socket_dir = "/nonexistent/retroinfer";
   options.num_threads = 1;
@@ -68,7 +68,7 @@ class ServedEngineWithStoreTest : public testing::Test {
   static constexpr uint64_t kArenaPages = InProcessStore::kArenaBytes / kPageBytes;
 
   InProcessStore store_;
-  WorkerOptions options_;
+  ServedEngineOptions options_;
   uint64_t num_slots_ = 0;
 };
 

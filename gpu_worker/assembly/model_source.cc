@@ -1,4 +1,4 @@
-#include "gpu_worker/server/model_source.h"
+#include "gpu_worker/assembly/model_source.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -48,7 +48,7 @@ class LoadingLog {
 
 }  // namespace
 
-absl::StatusOr<ModelSource> ModelSource::Open(const WorkerOptions& options) {
+absl::StatusOr<ModelSource> ModelSource::Open(const ServedEngineOptions& options) {
   ModelSource source;
   RETURN_IF_ERROR(options.load_format == "dummy" ? source.OpenDummy(options)
                                                  : source.OpenFolder(options.model_folder));
@@ -71,7 +71,7 @@ absl::Status ModelSource::OpenFolder(const std::string& folder) {
   return absl::OkStatus();
 }
 
-absl::Status ModelSource::OpenDummy(const WorkerOptions& options) {
+absl::Status ModelSource::OpenDummy(const ServedEngineOptions& options) {
   const std::string& folder = options.model_folder;
   if (!folder.empty()) RETURN_IF_ERROR(RequireModelFolder(folder));
   if (options.model_shape.empty()) {

@@ -1,9 +1,9 @@
 // Of programs that are built without CUDA.
-#include "gpu_worker/server/compute_backend.h"
+#include "gpu_worker/assembly/compute_backend.h"
 
 namespace retroinfer {
 
-absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& /*options*/,
+absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& /*options*/,
                                                  int /*ordinal*/) {
   return absl::FailedPreconditionError(
       "this program was built without CUDA; use --device cpu, or build it where the CUDA toolkit "

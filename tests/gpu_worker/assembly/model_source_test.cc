@@ -1,4 +1,4 @@
-#include "gpu_worker/server/model_source.h"
+#include "gpu_worker/assembly/model_source.h"
 
 #include <gtest/gtest.h>
 
@@ -18,8 +18,8 @@ const std::string kNeedle = RETROINFER_SOURCE_DIR "/models/needle";
 const std::string kWithoutTokenizer =
     RETROINFER_SOURCE_DIR "/tests/golden/models/llama-d64-untied-bf16";
 
-WorkerOptions Dummy(const std::string& shape, const std::string& folder = "") {
-  WorkerOptions options;
+ServedEngineOptions Dummy(const std::string& shape, const std::string& folder = "") {
+  ServedEngineOptions options;
   options.load_format = "dummy";
   options.model_shape = shape;
   options.model_folder = folder;
@@ -27,7 +27,7 @@ WorkerOptions Dummy(const std::string& shape, const std::string& folder = "") {
 }
 
 TEST(ModelSourceTest, AFolderGivesEverything) {
-  WorkerOptions options;
+  ServedEngineOptions options;
   options.model_folder = kNeedle + "/";
   const auto source = ModelSource::Open(options);
   ASSERT_TRUE(source.ok()) << source.status();
@@ -63,7 +63,7 @@ TEST(ModelSourceTest, AFolderMayGiveTheShapeOrTheTokenizerAlone) {
 }
 
 TEST(ModelSourceTest, RandomWeightsHaveNoLongestContext) {
-  WorkerOptions options = Dummy("tiny");
+  ServedEngineOptions options = Dummy("tiny");
   options.synthetic_context = 1'000'000;
   EXPECT_EQ(ModelSource::Open(options)->config().context_length,
             1'000'000 + ModelSource::kSyntheticRequestTokens);
@@ -80,7 +80,7 @@ TEST(ModelSourceTest, LoadsRandomWeightsUnderANameOfTheirOwn) {
       ModelSource::Open(Dummy("tiny"))->Load(device, ops.model(), WeightSource::kMapping);
   ASSERT_TRUE(random.ok()) << random.status();
   EXPECT_EQ(random->weights.layers.size(), 2u);
-  WorkerOptions options;
+  ServedEngineOptions options;
   options.model_folder = kNeedle;
   const auto whole = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kMapping);
   ASSERT_TRUE(whole.ok()) << whole.status();

@@ -1,4 +1,4 @@
-#include "gpu_worker/server/default_sampling.h"
+#include "gpu_worker/assembly/default_sampling.h"
 
 #include <gtest/gtest.h>
 

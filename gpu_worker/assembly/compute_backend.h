@@ -7,11 +7,11 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "gpu_worker/assembly/served_engine_options.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/backend_needs.h"
 #include "gpu_worker/ops/ops.h"
-#include "gpu_worker/server/worker_options.h"
 
 namespace retroinfer {
 
@@ -35,20 +35,20 @@ struct ComputeBackend {
 // if this machine has one that can be used and --compute-dtype is not f32, else the CPU.
 //
 // Returns: INVALID_ARGUMENT for another name; what the named backend returns.
-absl::StatusOr<ComputeBackend> CreateBackend(const WorkerOptions& options);
+absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options);
 
 // This machine's cores. Precision "auto" is bf16; KV pages follow the precision of the computation
 // unless options.kv_dtype says otherwise.
 //
 // Returns: INVALID_ARGUMENT for a compute dtype other than "auto", "bf16" and "f32", or a KV format
 //          that there is not.
-absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options);
+absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options);
 
 // GPU number `ordinal`, with options.gpu_memory_utilization of its memory. It computes in bf16.
 //
 // Returns: INVALID_ARGUMENT for a compute dtype of f32; FAILED_PRECONDITION if this program was
 // built without CUDA, or without a driver or a GPU; as CudaDevice::Create.
-absl::StatusOr<ComputeBackend> CreateCudaBackend(const WorkerOptions& options, int ordinal);
+absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal);
 
 // The dtype that `option` names: "bf16", "f32", or "auto" for `otherwise`; else INVALID_ARGUMENT.
 absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DType otherwise);

@@ -1,12 +1,12 @@
 #include <gtest/gtest.h>
 
-#include "gpu_worker/server/compute_backend.h"
+#include "gpu_worker/assembly/compute_backend.h"
 
 namespace retroinfer {
 namespace {
 
 TEST(CudaBackendTest, RefusesWhatAGpuDoesNotDo) {
-  WorkerOptions options;
+  ServedEngineOptions options;
   options.compute_dtype = "f32";
   EXPECT_EQ(CreateCudaBackend(options, 0).status().code(), absl::StatusCode::kInvalidArgument);
   options.compute_dtype = "bf17";

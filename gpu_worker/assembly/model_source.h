@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "gpu_worker/assembly/served_engine_options.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/fingerprint.h"
@@ -15,7 +16,6 @@
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/model/model_ops.h"
-#include "gpu_worker/server/worker_options.h"
 #include "gpu_worker/tokenizer/tokenizer.h"
 
 namespace retroinfer {
@@ -33,7 +33,7 @@ class ModelSource {
   //
   // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a shape that is not
   //          there, not right or not supported.
-  static absl::StatusOr<ModelSource> Open(const WorkerOptions& options);
+  static absl::StatusOr<ModelSource> Open(const ServedEngineOptions& options);
 
   const ModelConfig& config() const { return config_; }
   const GenerationConfig& generation() const { return generation_; }
@@ -57,7 +57,7 @@ class ModelSource {
  private:
   absl::StatusOr<Loaded> LoadCheckpoint(Device& device, ModelOps& ops, WeightSource weight_source,
                                         const LoadProgress& progress) const;
-  absl::Status OpenDummy(const WorkerOptions& options);
+  absl::Status OpenDummy(const ServedEngineOptions& options);
   absl::Status OpenFolder(const std::string& folder);
 
   std::string name_;

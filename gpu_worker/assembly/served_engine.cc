@@ -1,4 +1,4 @@
-#include "gpu_worker/server/served_engine.h"
+#include "gpu_worker/assembly/served_engine.h"
 
 #include <algorithm>
 #include <string>
@@ -8,13 +8,13 @@
 #include "absl/synchronization/notification.h"
 #include "common/config/socket_dir.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/assembly/default_sampling.h"
 #include "gpu_worker/assembly/engine_assembly.h"
+#include "gpu_worker/assembly/model_source.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/transformer.h"
-#include "gpu_worker/server/default_sampling.h"
-#include "gpu_worker/server/model_source.h"
 #include "gpu_worker/store_link/store_link.h"
 #include "gpu_worker/tokenizer/chat_template.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
@@ -27,7 +27,7 @@ constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at
 // Between two signs of progress while loading, on a slow disk.
 constexpr absl::Duration kLongestStep = absl::Minutes(5);
 
-WaveIndexSettings IndexSettings(const WorkerOptions& options) {
+WaveIndexSettings IndexSettings(const ServedEngineOptions& options) {
   WaveIndexSettings settings;
   settings.dense_below = options.dense_below;
   if (options.wave_index == "paper") {
@@ -37,7 +37,7 @@ WaveIndexSettings IndexSettings(const WorkerOptions& options) {
   return settings;
 }
 
-size_t AvailableBytes(const ComputeBackend& backend, const WorkerOptions& options) {
+size_t AvailableBytes(const ComputeBackend& backend, const ServedEngineOptions& options) {
   if (options.memory_bytes == 0) return backend.memory_bytes;
   const size_t most =
       backend.owns_memory ? backend.memory_bytes : backend.device->info().memory_bytes;
@@ -47,7 +47,8 @@ size_t AvailableBytes(const ComputeBackend& backend, const WorkerOptions& option
 // The fingerprint also covers what the index does to a segment's bytes, and what computes them:
 // backends round differently.
 std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& backend,
-                               const WaveIndexSettings& settings, const WorkerOptions& options) {
+                               const WaveIndexSettings& settings,
+                               const ServedEngineOptions& options) {
   FingerprintBuilder builder;
   builder.AddFingerprint("model", model);
   builder.AddBytes("backend", std::as_bytes(std::span(backend.device->info().backend)));
@@ -63,11 +64,11 @@ std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& b
   return std::string(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
 }
 
-std::string StoreTarget(const WorkerOptions& options) {
+std::string StoreTarget(const ServedEngineOptions& options) {
   return absl::StrCat("unix:", common::SocketDirOf(options.store_socket_dir), "/kv_store.sock");
 }
 
-absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const WorkerOptions& options,
+absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const ServedEngineOptions& options,
                                                         const MemoryPlan& plan,
                                                         const std::string& fingerprint) {
   StoreLinkOptions link{.target = StoreTarget(options),
@@ -81,7 +82,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> ConnectStore(const WorkerOptions& opt
 
 // With max_model_len 0 in `options`: the model's length, or the largest half, quarter, ... that
 // fits.
-absl::StatusOr<MemoryPlan> PlanFor(const WorkerOptions& options, const ModelConfig& config,
+absl::StatusOr<MemoryPlan> PlanFor(const ServedEngineOptions& options, const ModelConfig& config,
                                    MemoryPlanInput input) {
   input.max_model_len = options.max_model_len != 0 ? options.max_model_len : config.context_length;
   while (true) {
@@ -94,8 +95,8 @@ absl::StatusOr<MemoryPlan> PlanFor(const WorkerOptions& options, const ModelConf
 }
 
 // The same with a synthetic context before each request.
-absl::StatusOr<MemoryPlan> PlanForSynthetic(const WorkerOptions& options, const ModelConfig& config,
-                                            MemoryPlanInput input) {
+absl::StatusOr<MemoryPlan> PlanForSynthetic(const ServedEngineOptions& options,
+                                            const ModelConfig& config, MemoryPlanInput input) {
   const int64_t of_request =
       options.max_model_len != 0 ? options.max_model_len : ModelSource::kSyntheticRequestTokens;
   input.synthetic_tokens = options.synthetic_context;
@@ -168,7 +169,7 @@ absl::Status WarmUp(LocalEngine& engine, const AttentionSettings& attention) {
 
 // The template that was asked for, or the folder's. One of the folder that cannot be run is no
 // reason not to serve `text`.
-absl::StatusOr<ChatTemplate> OpenChatTemplate(const WorkerOptions& options,
+absl::StatusOr<ChatTemplate> OpenChatTemplate(const ServedEngineOptions& options,
                                               const Tokenizer& tokenizer) {
   if (!options.chat_template_file.empty()) {
     absl::StatusOr<ChatTemplate> chosen =
@@ -204,7 +205,7 @@ class LoadProgressStatus {
 
 class LoadedEngine final : public ServedEngine {
  public:
-  LoadedEngine(const WorkerOptions& options, ComputeBackend backend,
+  LoadedEngine(const ServedEngineOptions& options, ComputeBackend backend,
                const common::ServiceNotifier& notifier)
       : options_(options),
         notifier_(notifier),
@@ -225,7 +226,7 @@ class LoadedEngine final : public ServedEngine {
   absl::StatusOr<EngineParts> Assemble();
   void DescribeModel();
 
-  const WorkerOptions options_;
+  const ServedEngineOptions options_;
   const common::ServiceNotifier& notifier_;
   // In the order of construction; destroyed in reverse.
   ComputeBackend backend_;
@@ -396,7 +397,8 @@ void LoadedEngine::DescribeModel() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServedEngine>> LoadServedEngine(
-    const WorkerOptions& options, ComputeBackend backend, const common::ServiceNotifier& notifier) {
+    const ServedEngineOptions& options, ComputeBackend backend,
+    const common::ServiceNotifier& notifier) {
   auto engine = std::make_unique<LoadedEngine>(options, std::move(backend), notifier);
   RETURN_IF_ERROR(engine->Load());
   return engine;

@@ -1,12 +1,12 @@
-#include "gpu_worker/server/compute_backend.h"
+#include "gpu_worker/assembly/compute_backend.h"
 
 #include <gtest/gtest.h>
 
 namespace retroinfer {
 namespace {
 
-WorkerOptions WithTypes(const char* compute, const char* kv) {
-  WorkerOptions options;
+ServedEngineOptions WithTypes(const char* compute, const char* kv) {
+  ServedEngineOptions options;
   options.compute_dtype = compute;
   options.kv_dtype = kv;
   options.num_threads = 1;
@@ -29,7 +29,7 @@ TEST(ComputeBackendTest, RefusesTypesThatItDoesNotHave) {
 }
 
 TEST(ComputeBackendTest, TheDeviceIsNamedByAFlag) {
-  WorkerOptions options = WithTypes("auto", "auto");
+  ServedEngineOptions options = WithTypes("auto", "auto");
   options.device = "cpu";
   EXPECT_EQ(CreateBackend(options)->device->info().backend, "cpu");
   EXPECT_GT(CreateBackend(options)->memory_bytes, 0u);

@@ -1,4 +1,4 @@
-#include "gpu_worker/server/compute_backend.h"
+#include "gpu_worker/assembly/compute_backend.h"
 
 #include <string>
 #include <utility>
@@ -36,7 +36,7 @@ absl::StatusOr<KvFormat> ParseKvFormat(const std::string& name, DType otherwise)
       absl::StrCat("--kv-dtype: ", std::string(format.status().message()), ", and auto"));
 }
 
-absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options) {
+absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
                    ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));
@@ -52,7 +52,7 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const WorkerOptions& options) {
   return backend;
 }
 
-absl::StatusOr<ComputeBackend> CreateBackend(const WorkerOptions& options) {
+absl::StatusOr<ComputeBackend> CreateBackend(const ServedEngineOptions& options) {
   const std::string& name = options.device;
   if (name == "cpu") return CreateCpuBackend(options);
   if (name == "auto") {

@@ -1,0 +1,51 @@
+// What a worker is told about its model, its processor and its memory.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "gpu_worker/attention/attention_settings.h"
+
+namespace retroinfer {
+
+struct ServedEngineOptions {
+  std::string model_folder;          // Hugging Face layout
+  std::string load_format = "auto";  // "auto": the folder's weights; "dummy": random ones
+  std::string
+      model_shape;  // with "dummy": a name of model_shapes.h; empty: the folder's config.json
+  std::string served_model_name;   // empty: the folder's or the shape's name
+  std::string chat_template_file;  // a Jinja template; empty: the folder's own
+  std::string store_socket_dir;    // --socket-dir of the kv_store_service
+
+  std::string device = "auto";          // "auto", "cpu", "cuda" or "cuda:N"
+  double gpu_memory_utilization = 0.9;  // of the GPU's memory, for this process
+  std::string compute_dtype = "auto";   // "auto", "bf16" or "f32"
+  std::string kv_dtype = "auto";        // "auto", "bf16" or "f32"
+  int64_t max_model_len = 0;            // tokens; 0: what the model and the memory allow
+  int64_t max_whole_prompt = 0;         // tokens of a prompt that is read as one; 0: max_model_len
+  int32_t max_batch = 8;                // requests that decode together
+  uint64_t memory_bytes = 0;            // for weights, KV and all else; 0: chosen
+  uint64_t dense_kv_bytes = 0;          // of it for steady zones and policy full; 0: chosen
+  uint64_t block_cache_bytes = 0;       // of it for the block cache; 0: chosen
+  std::string preemption = "on";        // "on" or "off": requests step aside for a higher priority
+  uint64_t suspended_kv_bytes = 0;      // of the host's memory for them; 0: chosen
+  int32_t num_threads = 0;              // compute threads; 0: one per CPU core
+  int64_t dense_below = 8192;           // tokens; shorter contexts are attended exactly
+  std::string wave_index = "tuned";     // "tuned" or "paper": how clusters are made and ranked
+  absl::Duration inter_token_target = absl::Milliseconds(50);  // beside prompts that are read
+  int32_t max_queued_requests = 1024;                          // live requests, queued and running
+  int64_t max_waiting_tokens = 0;    // of prompts that wait to be read; 0: no limit
+  absl::Duration max_expected_wait;  // of a request for its turn; 0: no limit
+
+  // With "dummy": tokens of context that every request gets before its prompt, beside
+  // max_model_len, and how alike its queries of two steps are (SyntheticShape::overlap).
+  int64_t synthetic_context = 0;
+  std::optional<double> synthetic_overlap;
+
+  AttentionSettings default_attention;
+  int32_t default_max_tokens = 1024;
+};
+
+}  // namespace retroinfer
