@@ -51,10 +51,12 @@ class AttentionPolicy {
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;
   // Whether all of that happens on the compute stream, so that LayerTaken and, after the last
-  // layer, FinishPrefill are true at once.
+  // layer, PromptTaken are true at once.
   virtual bool TakesInOrder(const SequenceKv& /*sequence*/) const { return false; }
-  // After the last layer: whether the sequence can decode. Returns true once, after which the
-  // sequence has num_tokens = prompt_tokens.
+  // After the last layer: whether the background has done all that it does with the prompt.
+  virtual absl::StatusOr<bool> PromptTaken(const SequenceKv& /*sequence*/) { return true; }
+  // Then, once: lets the sequence decode, with num_tokens = prompt_tokens. Returns false, having
+  // done nothing, where PromptTaken() does.
   virtual absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) = 0;
 
   // Whether the sequence can take part in the next step, or has to wait for its background work.

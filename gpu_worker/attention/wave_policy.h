@@ -37,6 +37,9 @@ class WavePolicy final : public AttentionPolicy {
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& sequence) const override;
+  absl::StatusOr<bool> PromptTaken(const SequenceKv& sequence) override {
+    return segments_.PromptIsBuilt(sequence);
+  }
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;
   absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence) override;
   bool GoesLive(const SequenceKv& sequence) const override;

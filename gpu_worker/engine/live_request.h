@@ -43,6 +43,7 @@ struct LiveRequest {
   SequenceKv kv;
   KvNeed need;  // for its whole life
   bool is_in_lane = false;
+  bool is_aborted = false;
   bool takes_in_order = false;       // AttentionPolicy::TakesInOrder, as far as is known
   bool asked_store = false;          // Reserve was called: Release must be, too
   bool takes_only_cached = false;    // of the store it takes what prefill can read, and no more

@@ -174,11 +174,9 @@ bool LocalEngine::RunOnce() {
       spdlog::error("block cache: {} ({} times since)", status.ToString(), *suppressed + 1);
     }
   }
-  EndLateRequests();
-  bool worked = PollIndexing();
-  worked |= PollCopies();
+  bool worked = PollCopies();
   Observe();
-  StepPlan plan = scheduler_->Plan(input_);
+  const StepPlan plan = scheduler_->Plan(input_);
   if (!plan.empty()) {
     if (options_.on_plan) options_.on_plan(input_, plan);
     CarryOut(plan);
@@ -197,11 +195,7 @@ void LocalEngine::TakeMail(absl::Duration timeout) {
   for (ReserveAnswer& answer : mail.answers) TakeAnswer(std::move(answer));
   for (const std::string& id : mail.aborts) {
     for (const auto& live : live_) {
-      if (live->state != RequestState::kEnding && live->request.request_id == id) {
-        // What aborts a call is often its own deadline.
-        const bool is_late = absl::Now() >= live->request.deadline;
-        End(*live, is_late ? FinishReason::kDeadline : FinishReason::kCancelled);
-      }
+      if (live->request.request_id == id) live->is_aborted = true;
     }
   }
 }

@@ -1,8 +1,7 @@
 // The engine of one worker: one model on one device.
 //
-// One thread runs the loop: take mail, end what was cancelled or is late, look at what the device
-// and the background have done, ask the scheduler for a plan, carry it out. All that a round does
-// to requests is in its plan (scheduler/step_plan.h).
+// One thread runs the loop: take mail, look at what the device and the background have done, ask
+// the scheduler for a plan, carry it out (scheduler/step_plan.h).
 //
 // Owns:    KV memory, policies, lanes. Model, device, tokenizer and store belong to the caller and
 //          outlive the engine.
@@ -107,7 +106,6 @@ class LocalEngine final : public Engine {
   void BeginPrefill(LiveRequest& live, std::vector<Extent> extents);
 
   // Admission.
-  void EndLateRequests();
   absl::Status CheckFits(const GenerationRequest& request) const;
   AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
   void Reserve(LiveRequest& live);
@@ -121,7 +119,6 @@ class LocalEngine final : public Engine {
   void CompareReady();
   bool DescribeSuspension(LiveRequest& live, RequestDescription& description);
   void DescribeLane(const PrefillLane& lane, LaneDescription& description);
-  bool PollIndexing();
 
   // What it plans.
   void CarryOut(const StepPlan& plan);
@@ -129,6 +126,7 @@ class LocalEngine final : public Engine {
   void DescribeRuns(const PrefillLane& lane, LaneDescription& description);
   void RunPass(const StepPlan::Pass& pass);
   void FinishGroup(PrefillLane& lane);
+  void FinishPrompt(LiveRequest& live);
   void EndGroup(PrefillLane& lane, const absl::Status& status);
   void RunDecodeStep(const StepPlan& plan);
   void EndBatch(const absl::Status& status);

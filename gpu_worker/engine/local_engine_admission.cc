@@ -44,18 +44,6 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
                                request.attention.policy);
 }
 
-void LocalEngine::EndLateRequests() {
-  const absl::Time now = absl::Now();
-  for (const auto& live : live_) {
-    if (live->state == RequestState::kEnding) continue;
-    if (cancel_all_) {
-      End(*live, FinishReason::kCancelled);
-    } else if (now >= live->request.deadline) {
-      End(*live, FinishReason::kDeadline);
-    }
-  }
-}
-
 // A request whose first token cannot come before its deadline ends before anything is done for it.
 // `cached_tokens`: of its prompt, not computed.
 bool LocalEngine::RefuseIfTooLate(LiveRequest& live, int64_t cached_tokens) {

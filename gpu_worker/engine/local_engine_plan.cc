@@ -49,6 +49,7 @@ void LocalEngine::Observe() {
   }
   if (forget_costs_.exchange(false)) scheduler_->costs() = CostModel();
   input_.now = ToSeconds(absl::Now());
+  input_.aborts_all = cancel_all_;
   CompareReady();
   input_.requests.clear();
   for (const auto& live : live_) {
@@ -98,6 +99,17 @@ bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
                  .has_more_parts = part.end < live.kv.prompt_tokens};
   description.asks_store =
       description.wants_extents || (!live.kv.prefix.names.empty() && parts_.store->attached());
+  description.deadline = ToSeconds(live.request.deadline);
+  description.is_aborted = live.is_aborted;
+  // Its rows stay in the lane until they are measured.
+  if (live.state == RequestState::kIndexing && live.PromptRowsLeft() == 0) {
+    const absl::StatusOr<bool> taken = live.policy->PromptTaken(live.kv);
+    if (!taken.ok()) {
+      End(live, FinishReason::kError, taken.status());
+      return false;
+    }
+    description.is_settled = *taken;
+  }
   description.arena_is_full = live.state == RequestState::kWaiting && live.arena_was_full &&
                               live.releases_when_asked == num_releases_;
   description.suspended_since = ToSeconds(live.suspended_since);
@@ -172,39 +184,22 @@ void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& descrip
   description.layers_open = open.value_or(0);
 }
 
-bool LocalEngine::PollIndexing() {
-  bool changed = false;
-  for (const auto& live : live_) {
-    // Its rows stay in the lane until they are measured.
-    if (live->state != RequestState::kIndexing || live->PromptRowsLeft() > 0) continue;
-    const absl::StatusOr<bool> done = live->policy->FinishPrefill(live->kv);
-    if (!done.ok()) {
-      End(*live, FinishReason::kError, done.status());
-    } else if (*done) {
-      for (const auto& lane : lanes_) lane->Leave(live->kv);
-      live->state = RequestState::kDecoding;
-      live->resident_since = absl::Now();
-      if (live->takes_only_cached && live->asked_store) {
-        parts_.store->Release(live->kv.sequence_id);
-        ++num_releases_;
-        live->asked_store = false;
-      }
-    }
-    changed |= !done.ok() || *done;
-  }
-  return changed;
-}
-
 // --- What it plans
 
 void LocalEngine::CarryOut(const StepPlan& plan) {
+  for (const StepPlan::Ending& ending : plan.end) {
+    // What aborts a call is often its own deadline.
+    End(*Find(ending.id), ending.is_late ? FinishReason::kDeadline : FinishReason::kCancelled);
+  }
   for (const uint64_t id : plan.suspend) Suspend(id);
   for (const uint64_t id : plan.resume) Resume(id);
   for (const uint64_t id : plan.admit) Reserve(*Find(id));
   for (const StepPlan::Group& group : plan.begin) BeginGroup(group);
   for (const StepPlan::Pass& pass : plan.passes) RunPass(pass);
   for (const StepPlan::Measure& measure : plan.measure) MeasurePrompt(measure);
-  PollIndexing();
+  for (const uint64_t id : plan.finish) {
+    if (LiveRequest* const live = Find(id); live != nullptr) FinishPrompt(*live);
+  }
   RunDecodeStep(plan);
 }
 
@@ -320,6 +315,23 @@ void LocalEngine::FinishGroup(PrefillLane& lane) {
   for (size_t i = 0; i < members.size(); ++i) {
     members[i]->first = (*tokens)[i];
     EmitFirst(*members[i]);
+  }
+}
+
+// Its prompt is done with: it decodes from now on. One that has ended, or whose rows wait to be
+// measured, does not.
+void LocalEngine::FinishPrompt(LiveRequest& live) {
+  if (live.state != RequestState::kIndexing || live.PromptRowsLeft() > 0) return;
+  const absl::StatusOr<bool> done = live.policy->FinishPrefill(live.kv);
+  if (!done.ok()) return End(live, FinishReason::kError, done.status());
+  if (!*done) return;
+  for (const auto& lane : lanes_) lane->Leave(live.kv);
+  live.state = RequestState::kDecoding;
+  live.resident_since = absl::Now();
+  if (live.takes_only_cached && live.asked_store) {
+    parts_.store->Release(live.kv.sequence_id);
+    ++num_releases_;
+    live.asked_store = false;
   }
 }
 

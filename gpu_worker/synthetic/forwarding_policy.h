@@ -32,6 +32,9 @@ class ForwardingPolicy : public AttentionPolicy {
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override {
     return policy_.LayerTaken(sequence, layer);
   }
+  absl::StatusOr<bool> PromptTaken(const SequenceKv& sequence) override {
+    return policy_.PromptTaken(sequence);
+  }
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override {
     return policy_.FinishPrefill(sequence);
   }

@@ -60,6 +60,9 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   }
   UpdateShares(input);
   place_rate_.Update(input, PlacesLeft(input) <= 0);
+  PlanEndsAndFinishes(input, plan);
+  // All else is planned at once again, when what they are then and have given back is described.
+  if (!plan.empty()) return plan;
   PlanSuspensions(input, plan);
   PlanDecode(input, plan);
   const bool any_free_lane = std::any_of(input.lanes.begin(), input.lanes.end(),
@@ -75,6 +78,17 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   PlanPasses(input, lanes, plan);
   PlanMoreRows(input, plan);
   return plan;
+}
+
+void Scheduler::PlanEndsAndFinishes(const SchedulerInput& input, StepPlan& plan) const {
+  for (const RequestDescription& request : input.requests) {
+    const bool is_late = input.now >= request.deadline;
+    if (input.aborts_all || request.is_aborted || is_late) {
+      plan.end.push_back({.id = request.id, .is_late = is_late && !input.aborts_all});
+    } else if (request.phase == RequestPhase::kSettling && request.is_settled) {
+      plan.finish.push_back(request.id);
+    }
+  }
 }
 
 double Scheduler::ExpectedWait(const SchedulerInput& input) const {
@@ -420,6 +434,7 @@ void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescript
 void Scheduler::PlanFirstStep(const LaneDescription& lane, StepPlan& plan) {
   for (const LaneDescription::Member& member : lane.members) {
     if (!member.takes_in_order || member.has_more_parts) continue;
+    plan.finish.push_back(member.id);
     if (std::ssize(plan.decode) == options_.max_batch) continue;
     plan.decode.push_back(member.id);
     plan.step.steps = 1;

@@ -1,6 +1,6 @@
-// Decides what the engine does next: who gets memory, which prompts are read together, which of
-// their rows go through which layer now, and who decodes. Pure logic: no device, no clock; the same
-// inputs give the same plans.
+// Decides what the engine does next: who ends or has done with its prompt, who gets memory, which
+// prompts are read together, which of their rows go through which layer now, and who decodes. Pure
+// logic: no device, no clock; the same inputs give the same plans.
 //
 //   time     Between two decode steps as much of prompts is read as fits into the target between
 //            two tokens of a request, less what the step takes. While nothing decodes there is no
@@ -105,6 +105,7 @@ class Scheduler {
 
   int64_t LevelOf(int32_t priority, double waited) const;
   void UpdateShares(const SchedulerInput& input);
+  void PlanEndsAndFinishes(const SchedulerInput& input, StepPlan& plan) const;
   std::vector<const RequestDescription*> BatchOf(const SchedulerInput& input,
                                                  const StepPlan& plan) const;
   void PlanDecode(const SchedulerInput& input, StepPlan& plan);

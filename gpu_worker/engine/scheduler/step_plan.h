@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "gpu_worker/engine/scheduler/work.h"
@@ -14,7 +15,7 @@ enum class RequestPhase {
   kReserving,  // has its device memory, waits for an answer of the store
   kReady,      // has all it needs to be read
   kReading,    // in a lane
-  kSettling,   // read; its last segments are being built
+  kSettling,   // read; its last segments are being built, or its rows measured
   kDecoding,
   kLeaving,    // steps aside; what it held comes free without further ado
   kSuspended,  // has stepped aside; holds nothing on the device
@@ -24,7 +25,9 @@ enum class RequestPhase {
 struct RequestDescription {
   uint64_t id = 0;
   RequestPhase phase = RequestPhase::kWaiting;
-  double arrival = 0;    // seconds
+  double arrival = 0;                                         // seconds
+  double deadline = std::numeric_limits<double>::infinity();  // seconds
+  bool is_aborted = false;
   int32_t priority = 0;  // lower first
   uint32_t tenant = 0;   // SchedulerInput::weights
   int64_t prompt_tokens = 0;
@@ -46,6 +49,7 @@ struct RequestDescription {
   // The tokens above are those of the prompt's next part and of what it needs of the ones before;
   // it comes back for the others.
   bool has_more_parts = false;
+  bool is_settled = false;    // kSettling: nothing of its prompt is left to do
   bool can_decode = false;    // kDecoding: no background work of it is late
   double decoding_since = 0;  // kDecoding: seconds; who came first keeps its place
   bool goes_live = false;     // kDecoding: its next segment does, in its next step
@@ -93,6 +97,7 @@ struct LaneDescription {
 
 struct SchedulerInput {
   double now = 0;  // seconds
+  bool aborts_all = false;
   std::vector<RequestDescription> requests;
   std::vector<LaneDescription> lanes;  // the shortest last
   std::vector<double> weights;         // of tenants, each above 0
@@ -107,6 +112,12 @@ struct SchedulerInput {
 };
 
 struct StepPlan {
+  // A request that ends whatever it has: because of its deadline, or because it was aborted.
+  struct Ending {
+    uint64_t id = 0;
+    bool is_late = false;
+    friend bool operator==(const Ending&, const Ending&) = default;
+  };
   struct Group {
     size_t lane = 0;
     std::vector<uint64_t> members;
@@ -133,12 +144,16 @@ struct StepPlan {
   };
 
   // In the order in which they are carried out.
+  std::vector<Ending> end;
   std::vector<uint64_t> suspend;  // step aside: what they hold comes free in a while
   std::vector<uint64_t> resume;   // get their memory again
   std::vector<uint64_t> admit;    // get their memory
   std::vector<Group> begin;       // enter a lane
   std::vector<Pass> passes;
   std::vector<Measure> measure;
+  // Their prompts are done with, they decode from now on: those whose background has finished, and
+  // those whose prompts these passes finish and that need no background.
+  std::vector<uint64_t> finish;
   // Get one token each, unless they end before: those who decode already, and those whose prompts
   // these passes finish and that need no background. Who is there k times gets k tokens.
   std::vector<uint64_t> decode;
@@ -146,13 +161,13 @@ struct StepPlan {
   Work step;                      // what the decode step was taken for
 
   bool empty() const {
-    return suspend.empty() && resume.empty() && admit.empty() && begin.empty() && passes.empty() &&
-           measure.empty() && decode.empty();
+    return end.empty() && suspend.empty() && resume.empty() && admit.empty() && begin.empty() &&
+           passes.empty() && measure.empty() && finish.empty() && decode.empty();
   }
   friend bool operator==(const StepPlan& a, const StepPlan& b) {
-    return a.suspend == b.suspend && a.resume == b.resume && a.admit == b.admit &&
+    return a.end == b.end && a.suspend == b.suspend && a.resume == b.resume && a.admit == b.admit &&
            a.begin == b.begin && a.passes == b.passes && a.measure == b.measure &&
-           a.decode == b.decode && a.go_live == b.go_live;
+           a.finish == b.finish && a.decode == b.decode && a.go_live == b.go_live;
   }
 };
 

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <mutex>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "build_paths.h"
@@ -129,6 +131,37 @@ TEST_F(LocalEnginePlanTest, EachPlanIsCarriedOutInFull) {
     }
   }
   EXPECT_GT(num_passes, 12u);
+}
+
+// Nothing ends, and no prompt is done with, but by a plan.
+TEST_F(LocalEnginePlanTest, RequestsDecodeAndAreAbortedAsPlanned) {
+  std::vector<std::shared_ptr<CollectingSink>> sinks;
+  for (uint64_t i = 0; i < 6; ++i) {
+    GenerationRequest request = Request(500 + 1000 * static_cast<int64_t>(i), 40, i,
+                                        i % 3 == 0 ? PolicyKind::kFull : PolicyKind::kWave);
+    if (i == 4) request.deadline = absl::Now() + absl::Milliseconds(1);
+    if (i == 5) request.sampling.max_tokens = 4000;
+    request.request_id = std::to_string(i);
+    sinks.push_back(worker_.Submit(std::move(request)));
+  }
+  EXPECT_TRUE(worker_.engine().Abort("5"));
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(sinks[i]->Wait().reason, FinishReason::kLength);
+  EXPECT_EQ(sinks[4]->Wait().reason, FinishReason::kDeadline);
+  EXPECT_EQ(sinks[5]->Wait().reason, FinishReason::kCancelled);
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+  const std::lock_guard lock(trace_.mutex);
+  std::set<uint64_t> finished;
+  size_t num_ended = 0;
+  for (size_t i = 0; i < trace_.plans.size(); ++i) {
+    for (const RequestDescription& request : trace_.inputs[i].requests) {
+      if (request.phase != RequestPhase::kDecoding) continue;
+      EXPECT_EQ(finished.count(request.id), 1u) << "plan " << i;
+    }
+    finished.insert(trace_.plans[i].finish.begin(), trace_.plans[i].finish.end());
+    num_ended += trace_.plans[i].end.size();
+  }
+  EXPECT_EQ(finished.size(), 4u);
+  EXPECT_EQ(num_ended, 2u);
 }
 
 }  // namespace

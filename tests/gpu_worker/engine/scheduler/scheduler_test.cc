@@ -47,6 +47,37 @@ class SchedulerTest : public testing::Test {
 
 TEST_F(SchedulerTest, NothingToDoIsAnEmptyPlan) { EXPECT_TRUE(Plan().empty()); }
 
+// What they hold is free, and what they are decides, in the next plan.
+TEST_F(SchedulerTest, WhoIsLateOrAbortedEndsBeforeAnythingElseIsPlanned) {
+  Add(1, RequestPhase::kDecoding, 500).deadline = 100;
+  Add(2, RequestPhase::kWaiting, 500).is_aborted = true;
+  Add(3, RequestPhase::kDecoding, 500).deadline = 100.5;
+  Add(4, RequestPhase::kReserving, 500).deadline = 99;
+  input_.requests.back().is_aborted = true;
+  const StepPlan plan = Plan();
+  EXPECT_THAT(plan.end, ElementsAre(StepPlan::Ending{1, true}, StepPlan::Ending{2, false},
+                                    StepPlan::Ending{4, true}));
+  EXPECT_THAT(plan.decode, IsEmpty());
+  EXPECT_FALSE(plan.empty());
+  input_.requests = {input_.requests[2]};
+  EXPECT_THAT(Plan().decode, ElementsAre(3));
+  input_.aborts_all = true;
+  EXPECT_THAT(Plan().end, ElementsAre(StepPlan::Ending{3, false}));
+}
+
+TEST_F(SchedulerTest, APromptThatIsSettledIsDoneWith) {
+  Add(1, RequestPhase::kSettling, 500).is_settled = true;
+  Add(2, RequestPhase::kSettling, 500);
+  Add(3, RequestPhase::kDecoding, 500);
+  const StepPlan plan = Plan();
+  EXPECT_THAT(plan.finish, ElementsAre(1));
+  EXPECT_FALSE(plan.empty());
+  input_.requests[0].phase = RequestPhase::kDecoding;
+  input_.requests[0].can_decode = true;
+  EXPECT_THAT(Plan().finish, IsEmpty());
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 3));
+}
+
 // It comes back for the next one: no token yet.
 TEST_F(SchedulerTest, APartOfAPromptIsReadButDoesNotDecode) {
   Add(1, RequestPhase::kReady, 300).has_more_parts = true;
@@ -55,6 +86,7 @@ TEST_F(SchedulerTest, APartOfAPromptIsReadButDoesNotDecode) {
   ASSERT_EQ(plan.begin.size(), 1u);
   EXPECT_THAT(plan.begin[0].members, ElementsAre(2, 1));
   EXPECT_EQ(plan.passes.size(), 4u);
+  EXPECT_THAT(plan.finish, ElementsAre(2));
   EXPECT_THAT(plan.decode, ElementsAre(2));
 }
 

@@ -118,8 +118,7 @@ class Simulation {
           request.phase = RequestPhase::kReady;
         }
       } else if (request.phase == RequestPhase::kSettling) {
-        LeaveLane(request.id);
-        BeginDecoding(request);
+        request.is_settled = true;
       } else if (request.phase == RequestPhase::kLeaving) {
         FreeDense(request);
         request.phase = RequestPhase::kSuspended;
@@ -195,6 +194,7 @@ class Simulation {
     for (const uint64_t id : plan.admit) Admit(id);
     for (const StepPlan::Group& group : plan.begin) Begin(group);
     for (const StepPlan::Pass& pass : plan.passes) Pass(pass);
+    for (const uint64_t id : plan.finish) Finish(id);
     Decode(plan);
     if (done_seconds_ > 0) observer_(done_, done_seconds_);
     done_ = {};
@@ -340,6 +340,14 @@ class Simulation {
     }
   }
 
+  void Finish(uint64_t id) {
+    RequestDescription* const request = Find(id);
+    if (request == nullptr || request->phase == RequestPhase::kDecoding) return;  // Read()
+    if (!request->is_settled) return Break("finished before it is settled");
+    LeaveLane(id);
+    BeginDecoding(*request);
+  }
+
   bool Token(const RequestDescription& request) {
     SimulatedRequest& told = result_.requests[request.id];
     if (generated_[request.id] > 0) {
@@ -429,6 +437,9 @@ StepPlan FirstComeFirstServed::Plan(const SchedulerInput& input) {
   std::vector<LaneDescription> lanes = input.lanes;
   for (const RequestDescription& request : input.requests) {
     places -= request.phase != RequestPhase::kWaiting;
+    if (request.is_settled && request.phase == RequestPhase::kSettling) {
+      plan.finish.push_back(request.id);
+    }
     if (request.phase != RequestPhase::kDecoding) continue;
     plan.decode.push_back(request.id);
     plan.step.step_context += static_cast<double>(request.context);
