@@ -117,6 +117,7 @@ class LocalEngine final : public Engine {
   void TellExpectedWait();
   bool Describe(LiveRequest& live, RequestDescription& description);
   void CompareReady();
+  void LogLook(const char* at, const absl::Status& status);
   bool DescribeSuspension(LiveRequest& live, RequestDescription& description);
   void DescribeLane(const PrefillLane& lane, LaneDescription& description);
 
@@ -180,7 +181,9 @@ class LocalEngine final : public Engine {
   uint64_t num_releases_ = 0;  // calls of the store's Release
   bool background_is_urgent_ = false;
 
+  // What fails in one round often fails in all of them, thousands a second.
   common::LogRateLimiter cache_log_{absl::Seconds(1)};
+  common::LogRateLimiter device_log_{absl::Seconds(1)};
 
   std::atomic<bool> stopping_ = false;
   std::atomic<bool> cancel_all_ = false;

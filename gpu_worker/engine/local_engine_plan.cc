@@ -45,7 +45,7 @@ RequestPhase PhaseOf(const LiveRequest& live) {
 
 void LocalEngine::Observe() {
   if (const absl::Status status = clock_->Poll(); !status.ok()) {
-    spdlog::error("looking at the device: {}", status.ToString());
+    LogLook("device", status);
   }
   if (forget_costs_.exchange(false)) scheduler_->costs() = CostModel();
   input_.now = ToSeconds(absl::Now());
@@ -68,6 +68,12 @@ void LocalEngine::Observe() {
   input_.weights.assign(tenants_.weights().begin(), tenants_.weights().end());
   input_.new_tenants = tenants_.TakeNew();
   TellExpectedWait();
+}
+
+void LocalEngine::LogLook(const char* at, const absl::Status& status) {
+  if (const auto suppressed = device_log_.Admit(absl::Now()); suppressed.has_value()) {
+    spdlog::error("looking at the {}: {} ({} times since)", at, status.ToString(), *suppressed + 1);
+  }
 }
 
 void LocalEngine::TellExpectedWait() {
@@ -180,7 +186,7 @@ void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& descrip
     return;
   }
   const absl::StatusOr<uint32_t> open = lane.LayersOpen();
-  if (!open.ok()) spdlog::error("looking at the background: {}", open.status().ToString());
+  if (!open.ok()) LogLook("background", open.status());
   description.layers_open = open.value_or(0);
 }
 

@@ -129,6 +129,9 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
     options.model_folder = temporary_folder_;
   }
   backend_ = MakeBackend(options.precision);
+  auto faulty = std::make_unique<OpsWithFaultyBlockCache>(std::move(backend_->ops));
+  faulty_block_cache_ = &faulty->block_cache();
+  backend_->ops = std::move(faulty);
   Device& device = *backend_->device;
   const ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
   generation_ = OrDie(LoadGenerationConfig(options.model_folder.string(), config));

@@ -19,6 +19,7 @@
 #include "gpu_worker/wave_index/wave_index_settings.h"
 #include "tests/support/backends.h"
 #include "tests/support/fake_segment_store.h"
+#include "tests/support/faulty_block_cache_ops.h"
 
 namespace retroinfer::test_support {
 
@@ -89,6 +90,7 @@ class InProcessWorker {
   const GenerationConfig& generation() const { return generation_; }
   Device& device() { return *backend_->device; }
   Stream& background() { return *backend_->background; }
+  FaultyBlockCacheOps& faulty_block_cache() { return *faulty_block_cache_; }
 
   // Greedy generation of `max_tokens` tokens, end tokens ignored.
   GenerationRequest Greedy(std::vector<int32_t> prompt, int32_t max_tokens,
@@ -104,6 +106,7 @@ class InProcessWorker {
 
   std::filesystem::path temporary_folder_;  // the copy of the model, if any
   std::unique_ptr<Backend> backend_;
+  FaultyBlockCacheOps* faulty_block_cache_ = nullptr;
   std::unique_ptr<Tokenizer> tokenizer_;
   GenerationConfig generation_;
   std::unique_ptr<Transformer> model_;

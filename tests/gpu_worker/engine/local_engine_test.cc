@@ -2,11 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -113,6 +116,29 @@ TEST_F(LocalEngineTest, AnAnswerOfTheStoreMayComeAfterTheEnginesEnd) {
   worker_.EndEngine();
   EXPECT_EQ(sink->Wait().reason, FinishReason::kCancelled);
   worker_.store().LetAnswersGo();  // a sanitizer sees it if this reaches the engine
+}
+
+// The release of an ended sequence fails round by round, and is made up for.
+TEST_F(LocalEngineTest, ABlockCacheThatFailsIsToldOnceASecond) {
+  const auto former = spdlog::default_logger();
+  std::ostringstream text;
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  worker_.faulty_block_cache().FailAfter("ReleasePages", 0);
+  const absl::Time begun = absl::Now();
+  EXPECT_EQ(worker_.Generate(worker_.Greedy(Prompt(3000, 12), 5)).size(), 5u);
+  while (worker_.faulty_block_cache().num_failed() < 1000) absl::SleepFor(absl::Milliseconds(1));
+  worker_.faulty_block_cache().Heal();
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+  spdlog::set_default_logger(former);
+  size_t num_lines = 0;
+  for (size_t at = text.str().find("block cache:"); at != std::string::npos;
+       at = text.str().find("block cache:", at + 1)) {
+    ++num_lines;
+  }
+  EXPECT_GE(num_lines, 1u);
+  EXPECT_LE(static_cast<double>(num_lines), seconds + 2);
 }
 
 TEST_F(LocalEngineTest, StopsAtAStopToken) {
