@@ -176,7 +176,7 @@ bool LocalEngine::RunOnce() {
   }
   bool worked = PollCopies();
   Observe();
-  const StepPlan plan = scheduler_->Plan(input_);
+  StepPlan plan = scheduler_->Plan(input_);
   if (!plan.empty()) {
     if (options_.on_plan) options_.on_plan(input_, plan);
     CarryOut(plan);
