@@ -4,7 +4,7 @@
     bench/scheduler/measure.py --bin-dir FOLDER --on gpu --out FILE.json
     bench/scheduler/measure.py --bin-dir FOLDER --on cpu --out FILE.json [--model models/needle] [--only questions]
 
-FOLDER holds gpu_worker, kv_store_service and retroinfer: build/release/bin, or what scripts/bundle.sh
+FOLDER holds gpu_worker, kv_store_service, http_gateway and retroinfer: build/release/bin, or what scripts/bundle.sh
 copied (LD_LIBRARY_PATH=FOLDER/lib). On a GPU: random weights of the 8B shape, about five minutes; on
 a CPU: the demo model. Each load is one or several `retroinfer bench` side by side. Prints a table and
 writes everything measured as JSON; a load that fails is told and left out of the table, the others go
@@ -14,12 +14,16 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -35,11 +39,15 @@ class Server:
         self.address = f"unix:{self.folder}/generation.sock"
 
     def __enter__(self):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.http_port = free.getsockname()[1]
         self.log = open(self.folder / "serve.log", "wb")
         self.process = subprocess.Popen(
-            [str(self.bin_dir / "retroinfer"), "serve", "--socket-dir", str(self.folder), "--listen",
-             f"unix:{self.folder}/public.sock", "--metrics-address", "none", "--store-metrics-address", "none",
-             *(["--log-level", "debug"] if getattr(self.arguments, "log", None) is not None else []), *self.options], stdout=self.log, stderr=self.log)
+            [str(self.bin_dir / "retroinfer"), "serve", "--socket-dir", str(self.folder),
+             "--listen", f"unix:{self.folder}/public.sock", "--http", f"127.0.0.1:{self.http_port}",
+             "--metrics-address", "none", "--store-metrics-address", "none", "--http-metrics-address", "none",
+             *(["--log-level", "debug"] if getattr(self.arguments, "log", None) is not None else []),
+             *self.options], stdout=self.log, stderr=self.log)
         deadline = time.monotonic() + 150
         while subprocess.run([str(self.bin_dir / "retroinfer"), "health", "--address", self.address],
                              capture_output=True).returncode != 0:
@@ -96,6 +104,18 @@ class Server:
 
     def run(self, *load, **more):
         return self.end(self.begin(*load, **more))
+
+    def post(self, path, body):
+        """Asks over HTTP. Returns how long the answer took, in seconds."""
+        request = urllib.request.Request(f"http://127.0.0.1:{self.http_port}{path}", json.dumps(body).encode(),
+                                         {"Content-Type": "application/json"})
+        begun = time.monotonic()
+        try:
+            with urllib.request.urlopen(request, timeout=300) as answer:
+                answer.read()
+        except urllib.error.HTTPError as error:
+            raise RuntimeError(f"{path}: {error.read()[:500]}") from error
+        return time.monotonic() - begun
 
 
 def summary(figures):
@@ -205,6 +225,24 @@ def questions(server, prefix_len, question_len, clients, count):
         row("  first token, median", many["median_ttft_ms"], "ms", "1000")]
 
 
+def scores(server, context_len, count):
+    """What given tokens behind a long context cost, against as many that are generated behind the same one."""
+    tokens = random.Random(context_len)
+    context = [tokens.randrange(300, 1700) for _ in range(context_len)]
+    given = [tokens.randrange(300, 1700) for _ in range(count)]
+    figures, rows = {}, []
+    for policy in ("full", "wave"):
+        prompt = {"prompt": context, "policy": policy, "timeout": 280}
+        server.post("/v1/completions", {**prompt, "max_tokens": 1})  # leaves the context in the arena
+        generating = server.post("/v1/completions", {**prompt, "max_tokens": count, "ignore_eos": True,
+                                                     "temperature": 0})
+        scoring = server.post("/score", {**prompt, "continuations": [given]})
+        figures[policy] = {"generating_s": generating, "scoring_s": scoring}
+        rows += [row(f"{count} tokens behind {context_len}, {policy}: generated in", generating, "s"),
+                 row("  scored, times that", scoring / generating, "")]
+    return figures, rows
+
+
 def short_beside_long(server, short_len, long_len, count):
     """The CPU's: a short prompt alone, and while a long one is read."""
     alone = server.run(count, 1, short_len, 2)
@@ -234,6 +272,7 @@ def on_gpu(arguments, measuring):
         measuring.load("long beside streams",
                        lambda: long_beside_streams(server, 110000, 512, 1500, 2))
         measuring.load("questions", lambda: questions(server, 100352, 200, 8, 32))
+        measuring.load("scores", lambda: scores(server, 100352, 1000))
         measuring.load("many long", lambda: many_long(server, 8, 60000, 512, 2))
     if measuring.only not in (None, "many chats"):
         return
@@ -255,6 +294,7 @@ def on_cpu(arguments, measuring):
         measuring.load("long beside streams",
                        lambda: long_beside_streams(server, 16000, 256, 1200, 1))
         measuring.load("questions", lambda: questions(server, 12288, 200, 8, 24))
+        measuring.load("scores", lambda: scores(server, 12288, 400))
 
 
 def main():
