@@ -86,13 +86,22 @@ struct Scheduler::GroupInTheMaking {
 // Whether the request may be read with those that are in the group. Some of its prompt is there
 // already: joining is worth it if it makes the group longer by less than it saves, because then the
 // first tokens of all come earlier on average than one after the other.
+//
+// The reach of its rows is left out of what it adds: prompts that were read alone have cached
+// tokens and reach in one proportion, so the fit may take the one for the other, and what is saved
+// would seem to be added.
 bool Scheduler::MayShare(const GroupInTheMaking& making, const RequestDescription& request) const {
   const LaneDescription::Member member = MemberOf(request);
   if (making.places <= 0 || !SharesWithAny(making.lane, member)) return false;
   LaneDescription together = making.lane;
   together.members.push_back(member);
   if (LaneTokens(together.members) > making.lane.max_tokens) return false;
-  return 2 * (SecondsLeft(together) - SecondsLeft(making.lane)) <= SecondsToRead(request);
+  const auto seconds = [this](const LaneDescription& lane) {
+    Work work = WorkLeft(lane, options_.num_layers, options_.max_rows);
+    work.pass_reach = 0;
+    return costs_.Seconds(work);
+  };
+  return 2 * (seconds(together) - seconds(making.lane)) <= SecondsToRead(request);
 }
 
 bool Scheduler::MayJoin(const GroupInTheMaking& making, const RequestDescription& request) {
