@@ -57,6 +57,19 @@ TEST_F(SchedulerGroupsTest, QuestionsOnOneTextAreOneGroup) {
   EXPECT_THAT(plan.passes, IsEmpty()) << "its rows are known when it has begun";
 }
 
+TEST_F(SchedulerGroupsTest, QuestionsAreOneGroupAlsoWhereTheReachOfFewRowsSeemsToBeTheCost) {
+  // As the fit may have it after questions that were read alone: each reached as far as it read.
+  for (int i = 0; i < 200; ++i) {
+    scheduler_.costs().Observe({.passes = 1, .pass_rows = 8, .pass_reach = 99000}, 0.010);
+    scheduler_.costs().Observe({.passes = 1, .pass_rows = 1024}, 0.001);
+    scheduler_.costs().Observe({.passes = 1, .pass_rows = 64}, 0.0007);
+  }
+  for (uint64_t id = 1; id <= 5; ++id) Question(id);
+  const StepPlan plan = Plan();
+  ASSERT_EQ(plan.begin.size(), 1u);
+  EXPECT_THAT(plan.begin[0].members, ElementsAre(1, 2, 3, 4, 5));
+}
+
 TEST_F(SchedulerGroupsTest, OtherTextsWait) {
   Question(1);
   Question(2, RequestPhase::kReady, 8);
