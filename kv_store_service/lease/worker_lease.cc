@@ -86,8 +86,8 @@ absl::Status WorkerLease::CheckAttach(const AttachParameters& parameters) const 
 
 std::optional<Attachment> WorkerLease::Begin(Attachment attachment) {
   RI_CHECK(!is_leased_);
-  std::optional<Attachment> before = std::exchange(attachment_, std::nullopt);
-  attachment_.emplace(std::move(attachment));  // assigned to, GCC 14 warns of what is not there
+  std::optional<Attachment> before = std::move(attachment);
+  attachment_.swap(before);
   last_call_number_ = 0;
   declaration_ = Declaration::kDone;
   return before;
