@@ -81,7 +81,8 @@ class KvFormatIdentityTest : public testing::TestWithParam<KvFormat> {
   static constexpr int64_t kCached = kSegments * 1024;
 
   kvstore::TemporaryFolder disk_;
-  InProcessStore store_{disk_.path()};
+  // Segments of both salts fit in every format: none has to make room before it is written.
+  InProcessStore store_{disk_.path(), 4 * InProcessStore::kArenaBytes};
   std::unique_ptr<ServedEngine> engine_;
   int num_requests_ = 0;
 };

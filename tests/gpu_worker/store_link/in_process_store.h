@@ -18,13 +18,14 @@ class InProcessStore {
   static constexpr uint64_t kArenaBytes = 8 << 20;
 
   // With a folder: segments are kept there, too.
-  explicit InProcessStore(std::string disk_folder = "") : disk_folder_(std::move(disk_folder)) {
+  explicit InProcessStore(std::string disk_folder = "", uint64_t arena_bytes = kArenaBytes)
+      : disk_folder_(std::move(disk_folder)), arena_bytes_(arena_bytes) {
     Start();
   }
 
   void Start() {
     kvstore::StoreServerOptions options;
-    options.arena_bytes = kArenaBytes;
+    options.arena_bytes = arena_bytes_;
     options.socket_dir = folder_.path();
     options.durable.folder = disk_folder_;
     options.adopt_wait = absl::Seconds(2);  // the process of a worker that is gone still lives
@@ -52,6 +53,7 @@ class InProcessStore {
 
  private:
   const std::string disk_folder_;
+  const uint64_t arena_bytes_;
   kvstore::TemporaryFolder folder_;
   std::unique_ptr<kvstore::StoreServer> server_;
 };
