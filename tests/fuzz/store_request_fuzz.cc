@@ -293,14 +293,14 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const auto* const folder = new TemporaryFolder;
+  static const TemporaryFolder folder;  // removed when the fuzzer ends
   static const bool silent = [] {
     fuzz::SilenceProtobuf();
     spdlog::set_level(spdlog::level::off);
     return true;
   }();
   (void)silent;
-  Store store(folder->path());
+  Store store(folder.path());
   for (const fuzz::Call& call : fuzz::ReadCalls({reinterpret_cast<const char*>(data), size})) {
     store.Call(call);
   }
