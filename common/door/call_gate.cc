@@ -34,6 +34,7 @@ CallGate::CallGate(const Policy* policy, GateBudget* budget, absl::Time now)
     : policy_(policy),
       budget_(budget),
       waiting_since_(now),
+      window_(budget->limits.unanswered_calls_at_first),
       frames_(budget->limits.frames_per_second, budget->limits.frames_per_second),
       refusals_(budget->limits.refused_calls_per_second, budget->limits.refused_calls_per_second),
       lost_calls_({budget->limits.lost_calls_per_second_of_connection,
@@ -51,6 +52,7 @@ absl::StatusOr<size_t> CallGate::FromClient(std::string_view bytes, absl::Time n
   RETURN_IF_ERROR(CheckStrikes(now));
   while (now >= paused_until_ && to_server->size() < kOutputMax && answers_.size() < kOutputMax) {
     if (reading_ == Reading::kBlocked) {
+      paused_before_.reset();
       RETURN_IF_ERROR(EndFrame(now, to_server));
       RETURN_IF_ERROR(CheckStrikes(now));
       continue;
@@ -216,9 +218,11 @@ absl::Status CallGate::EndFrame(absl::Time now, std::string* to_server) {
   switch (frame_.type) {
     case FrameType::kHeaders:
     case FrameType::kContinuation:
-      if (frame_.Has(frame_flag::kEndHeaders) && unanswered_ >= budget_->unanswered_max()) {
+      if (frame_.Has(frame_flag::kEndHeaders) &&
+          unanswered_ >= std::min(window_, budget_->unanswered_max())) {
         reading_ = Reading::kBlocked;
-        paused_until_ = now + absl::Milliseconds(2);
+        paused_before_ = paused_until_;
+        paused_until_ = std::max(paused_until_, now + absl::Milliseconds(2));
         return absl::OkStatus();
       }
       RETURN_IF_ERROR(EndHeadersFrame(now, to_server));
@@ -397,7 +401,7 @@ bool CallGate::Abandon(absl::Time now, std::string* to_server) {
       AppendReset(stream, http2_error::kCancel, to_server);
       Close(call);
     } else if (state.cancelled == absl::InfiniteFuture() &&
-               (state.client_ended || AllowLostCall(now))) {
+               (state.client_ended || AllowAbandonedCall(now))) {
       Cancel(stream, &call->second, now, to_server);
     }
     call = next;
@@ -424,9 +428,14 @@ void CallGate::OnServerFrame(const FrameHeader& frame, absl::Time now, std::stri
   if (frame.type != FrameType::kHeaders && frame.type != FrameType::kData) return;
   if (frame.Has(frame_flag::kEndStream)) {
     // gRPC itself ends a call at its deadline, whether a handler has seen it or not.
-    if (!call.answered && now >= call.deadline) ChargeLostCall(now);
+    if (!call.answered && now >= call.deadline) {
+      ChargeLostCall(now);
+    } else if (!call.answered) {
+      Earn();
+    }
     return Close(found);
   }
+  if (!call.answered) Earn();
   OnAnswer(&call);
   if (call.cancelled == absl::InfiniteFuture()) return;
   AppendReset(frame.stream, http2_error::kCancel, to_server);
@@ -449,6 +458,12 @@ void CallGate::OnAnswer(Call* call) {
   if (!call->client_ended) return;
   --unanswered_;
   --budget_->unanswered;
+}
+
+void CallGate::Earn() {
+  window_ = std::min(window_ + 1, budget_->limits.unanswered_calls_max);
+  if (paused_before_.has_value()) paused_until_ = *paused_before_;
+  paused_before_.reset();
 }
 
 void CallGate::Close(Calls::iterator call) {
@@ -482,11 +497,22 @@ void CallGate::GoAway(const absl::Status& why, std::string* to_client) {
 bool CallGate::AllowLostCall(absl::Time now) {
   if (!lost_calls_.Allow(now, &paused_until_)) return false;
   ++budget_->lost_calls_total;
+  window_ = budget_->limits.unanswered_calls_at_first;
+  return true;
+}
+
+bool CallGate::AllowAbandonedCall(absl::Time now) {
+  if (!budget_->lost_calls.Take(now)) {
+    paused_until_ = budget_->lost_calls.NextAt(now);
+    return false;
+  }
+  ++budget_->lost_calls_total;
   return true;
 }
 
 void CallGate::ChargeLostCall(absl::Time now) {
   ++budget_->lost_calls_total;
+  window_ = budget_->limits.unanswered_calls_at_first;
   paused_until_ = std::max(paused_until_, lost_calls_.Charge(now));
 }
 

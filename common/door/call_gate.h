@@ -1,6 +1,7 @@
 // What may pass between a client and gRPC on one HTTP/2 connection.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -37,6 +38,7 @@ struct GateBudget {
     int64_t incomplete_calls_per_connection_max = 64;  // whose request has not come in whole
     int64_t abandoned_calls_max = 4096;   // whose clients have gone; beyond it nobody new is let in
     int64_t unanswered_calls_max = 1024;  // that gRPC has at a time, and one of each connection
+    int64_t unanswered_calls_at_first = 4;  // of a new connection, or one that has lost a call
     int64_t request_bytes_max = int64_t{512} << 20;  // of calls that no handler has answered yet
     double lost_calls_per_second = 1000;             // of all connections
     double lost_calls_per_second_of_connection = 2;  // that need none of the above
@@ -48,7 +50,9 @@ struct GateBudget {
   };
 
   explicit GateBudget(const Limits& bounds)
-      : limits(bounds), lost_calls(bounds.lost_calls_per_second, bounds.lost_calls_per_second) {}
+      : limits(bounds),
+        lost_calls(bounds.lost_calls_per_second, std::max(1.0, bounds.lost_calls_per_second / 10)) {
+  }
 
   // How many calls of one connection gRPC may have that no handler has answered. The more there are
   // of all connections the fewer, but never none: nobody can shut out the others.
@@ -77,7 +81,8 @@ struct GateBudget {
 //   more, while its memory stays until a thread has come to its handler; so their number had no
 //   bound. Here a call lasts until its handler has *answered*, be it with the first headers alone:
 //   a reset that comes before is kept back until then. Few calls without an answer are let in at a
-//   time, the next ones wait in the connection.
+//   time, the next ones wait in the connection: a new one begins with a few, and each answer allows
+//   one more, so that those who come and go do not fill the queue that their neighbours stand in.
 // * *Lost* calls, those that end before an answer (by a reset, by their deadline, by an error in
 //   their frames, with the connection), are limited by rate: reading pauses until there is a token,
 //   and a connection with too many of them is closed.
@@ -172,9 +177,13 @@ class CallGate {
   void Abort(uint32_t stream, const absl::Status& status, absl::Time now, std::string* to_server);
   void OnRequestEnd(Call* call);
   void OnAnswer(Call* call);
+  // One more call may go without an answer, and whoever waited for that goes on.
+  void Earn();
   void Close(Calls::iterator call);
   // Takes a token for a lost call, or pauses.
   bool AllowLostCall(absl::Time now);
+  // The same after the client has gone: these calls have no tokens but those that all share.
+  bool AllowAbandonedCall(absl::Time now);
   void ChargeLostCall(absl::Time now);
   absl::Status CheckStrikes(absl::Time now);
 
@@ -201,6 +210,9 @@ class CallGate {
   int64_t incomplete_ = 0;
   bool abandoned_ = false;
   int64_t unanswered_ = 0;
+  int64_t window_;  // how many calls without an answer have been earned
+  // The pause before the present one, which only lasts until there is an answer.
+  std::optional<absl::Time> paused_before_;
   TokenBucket frames_;
   TokenBucket refusals_;
   LostCallLimiter lost_calls_;

@@ -31,6 +31,8 @@ constexpr uint64_t kWakeTag = 2;
 constexpr uint64_t kListenerTag = 4;  // of any listener
 constexpr uint64_t kServerBit = 1;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr int kArrivalsAtOnce = 8;
+constexpr absl::Duration kGreetingsTake = absl::Milliseconds(1);  // of a turn, and one more
 constexpr uint32_t kBothWays = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
 void Watch(int poll, int operation, int fd, uint32_t events, uint64_t tag) {
@@ -244,9 +246,17 @@ void Door::PumpReady(absl::Time now) {
   }
   std::vector<Entry*> ready;
   ready.swap(ready_);
+  absl::Duration greetings;
   for (Entry* entry : ready) {
+    const bool greets = entry->connection->greeting();
+    if (greets && greetings >= kGreetingsTake) {
+      ready_.push_back(entry);
+      continue;
+    }
     entry->ready = false;
+    const absl::Time begin = greets ? absl::Now() : now;
     const bool more = entry->connection->Pump(now);
+    if (greets) greetings += absl::Now() - begin;
     if (entry->connection->done()) {
       done_.push_back(entry->connection.get());
     } else if (entry->connection->paused_until() > now) {
@@ -306,7 +316,7 @@ void Door::Accept(absl::Time now) {
     return SetAccepting(false);
   }
   bool any = true;
-  while (any && arrivals_.Has(now)) {
+  for (int i = 0; i < kArrivalsAtOnce && any && arrivals_.Has(now); ++i) {
     any = false;
     for (const Listener& listener : listeners_) {
       UniqueFd socket(

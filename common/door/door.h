@@ -50,6 +50,8 @@ struct DoorStats {
 // gRPC's own listeners let any client take memory and time without bound, and do not tell who does.
 // So this listens instead: each connection passes a CallGate, and what it lets through goes to gRPC
 // through a socket pair. One thread carries all connections, a few buffers full of each in turn.
+// Newcomers are let in a few at a time, and what they need for TLS takes a small part of a turn, so
+// that those who are there already do not wait for them.
 //
 // When there are connections_max, a new one takes the place of the one that has been without a call
 // for longest, those that never had any first.

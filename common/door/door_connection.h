@@ -61,6 +61,8 @@ class DoorConnection {
   void Close(const absl::Status& why, absl::Time now);
 
   bool done() const { return client_state_ == Client::kGone && server_state_ == Server::kGone; }
+  // TLS has not been agreed on.
+  bool greeting() const { return client_state_ == Client::kHandshake; }
   // The client is gone, but not all of its calls.
   bool draining() const { return server_state_ == Server::kDraining; }
   // Why it was closed here; OK if one of the sides closed it.

@@ -233,19 +233,22 @@ TEST_F(CallGateTest, LostCallsAreLimitedByRate) {
   GateBudget::Limits limits;
   limits.lost_calls_burst_of_connection = 2;
   limits.lost_calls_per_second = 10;
+  limits.unanswered_calls_at_first = 1000;
   Open(limits);
   std::string bytes;
   for (uint32_t i = 0; i < 20; ++i) bytes += Headers(2 * i + 1, false) + Reset(2 * i + 1);
   ASSERT_TRUE(Client(bytes).ok());
-  EXPECT_EQ(budget_->lost_calls_total, 12u);
+  EXPECT_EQ(budget_->lost_calls_total, 3u);
   EXPECT_FALSE(waiting_.empty());
   EXPECT_GT(gate_->paused_until(), now_);
   EXPECT_LE(gate_->paused_until(), now_ + absl::Milliseconds(101));
   now_ += absl::Milliseconds(101);
   ASSERT_TRUE(Client().ok());
-  EXPECT_EQ(budget_->lost_calls_total, 13u);
-  now_ += absl::Seconds(2);
-  ASSERT_TRUE(Client().ok());
+  EXPECT_EQ(budget_->lost_calls_total, 4u);
+  for (int i = 0; i < 16; ++i) {
+    now_ += absl::Milliseconds(101);
+    ASSERT_TRUE(Client().ok());
+  }
   EXPECT_TRUE(waiting_.empty());
 }
 
@@ -270,9 +273,11 @@ TEST_F(CallGateTest, AConnectionWithTooManyLostCallsIsClosed) {
   uint32_t stream = 1;
   for (; status.ok() && stream < 1000; stream += 2) {
     status = Client(Headers(stream, false) + Reset(stream));
+    if (status.ok()) status = Server(Frame(FrameType::kHeaders, frame_flag::kEndHeaders, stream));
   }
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_LT(stream, 100u);
+  ToClient();
   gate_->GoAway(status, &to_client_);
   const std::vector<Seen> frames = ToClient();
   ASSERT_EQ(frames.size(), 1u);
@@ -281,8 +286,61 @@ TEST_F(CallGateTest, AConnectionWithTooManyLostCallsIsClosed) {
             http2_error::kEnhanceYourCalm);
 }
 
-TEST_F(CallGateTest, FewCallsWithoutAnAnswerAreLetInAtATime) {
+TEST_F(CallGateTest, ANewConnectionEarnsItsPlacesInTheQueue) {
   Open();
+  std::string bytes;
+  for (uint32_t i = 0; i < 100; ++i) bytes += Headers(2 * i + 1, true);
+  ASSERT_TRUE(Client(bytes).ok());
+  EXPECT_EQ(ToServer().size(), 4u);
+  Answer(1);
+  EXPECT_LE(gate_->paused_until(), now_);  // at once
+  ASSERT_TRUE(Client().ok());
+  EXPECT_EQ(ToServer().size(), 2u);
+  for (const uint32_t stream : {3u, 5u, 7u}) Answer(stream);
+  ASSERT_TRUE(Client().ok());
+  EXPECT_EQ(ToServer().size(), 6u);
+  EXPECT_EQ(budget_->unanswered, 8);
+  for (uint32_t stream = 9; stream < 100; stream += 2) {
+    Answer(stream);
+    ASSERT_TRUE(Client().ok());
+  }
+  EXPECT_EQ(budget_->unanswered, 32);
+}
+
+TEST_F(CallGateTest, AConnectionThatLosesCallsBeginsAnew) {
+  Open();
+  uint32_t stream = 1;
+  for (; stream < 101; stream += 2) {
+    ASSERT_TRUE(Client(Headers(stream, true)).ok());
+    Answer(stream);
+  }
+  ASSERT_TRUE(Client(Headers(stream, true) + Reset(stream)).ok());
+  EXPECT_EQ(budget_->unanswered, 1);
+  std::string bytes;
+  for (stream += 2; stream < 201; stream += 2) bytes += Headers(stream, true);
+  ASSERT_TRUE(Client(bytes).ok());
+  EXPECT_EQ(budget_->unanswered, 4);
+}
+
+TEST_F(CallGateTest, CallsThatEndByTheirDeadlineEarnNothing) {
+  Open();
+  std::string bytes;
+  for (uint32_t i = 0; i < 20; ++i) {
+    bytes += Headers(2 * i + 1, true, {{"grpc-timeout", "5m"}});
+  }
+  ASSERT_TRUE(Client(bytes).ok());
+  now_ += absl::Milliseconds(5);
+  for (const uint32_t stream : {1u, 3u, 5u, 7u}) {
+    ASSERT_TRUE(Server(Frame(FrameType::kHeaders, 5, stream)).ok());
+  }
+  ASSERT_TRUE(Client().ok());
+  EXPECT_EQ(budget_->unanswered, 4);
+}
+
+TEST_F(CallGateTest, FewCallsWithoutAnAnswerAreLetInAtATime) {
+  GateBudget::Limits limits;
+  limits.unanswered_calls_at_first = 1000;
+  Open(limits);
   const auto first = static_cast<size_t>(budget_->unanswered_max());
   std::string bytes;
   for (uint32_t i = 0; i < 100; ++i) bytes += Headers(2 * i + 1, true);
@@ -387,11 +445,15 @@ TEST_F(CallGateTest, AClientThatLeavesTakesItsCallsAlong) {
   EXPECT_FALSE(gate_->Abandon(now_, &to_server_));
   EXPECT_EQ(budget_->open_calls, 0);
   EXPECT_EQ(budget_->abandoned, 4);
-  EXPECT_EQ(ToServer().size(), 3u);  // 1 is reset, two of the incomplete ones are ended
+  // 1 is reset, one of the incomplete ones is ended, although the connection has tokens of its own.
+  EXPECT_EQ(ToServer().size(), 2u);
   Answer(3);
   EXPECT_EQ(ToServer().size(), 1u);
-  now_ += absl::Seconds(1);
-  EXPECT_FALSE(gate_->Abandon(now_, &to_server_));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_GT(gate_->paused_until(), now_);
+    now_ += absl::Seconds(1);
+    EXPECT_FALSE(gate_->Abandon(now_, &to_server_));
+  }
   for (const uint32_t stream : {5u, 7u, 9u}) Answer(stream);
   EXPECT_TRUE(gate_->Abandon(now_, &to_server_));
   EXPECT_EQ(budget_->open_calls, 0);
