@@ -52,7 +52,6 @@ absl::StatusOr<size_t> CallGate::FromClient(std::string_view bytes, absl::Time n
   RETURN_IF_ERROR(CheckStrikes(now));
   while (now >= paused_until_ && to_server->size() < kOutputMax && answers_.size() < kOutputMax) {
     if (reading_ == Reading::kBlocked) {
-      paused_before_.reset();
       RETURN_IF_ERROR(EndFrame(now, to_server));
       RETURN_IF_ERROR(CheckStrikes(now));
       continue;
@@ -130,39 +129,20 @@ absl::Status CallGate::BeginFrame(absl::Time now, std::string* to_server) {
     return absl::InvalidArgumentError(
         "a header block is interrupted, or continued where there is none");
   }
-  switch (frame_.type) {
-    case FrameType::kData:
-      return BeginData(now, to_server);
-    case FrameType::kHeaders:
-    case FrameType::kContinuation:
-      if (frame_.stream % 2 == 0)
-        return absl::InvalidArgumentError("a client's stream has an odd number");
-      if (header_block_.size() + frame_.length > kHeaderBlockMax) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("a header block has more than ", kHeaderBlockMax, " bytes"));
-      }
-      break;
-    case FrameType::kRstStream:
-    case FrameType::kWindowUpdate:
-      if (frame_.length != 4) return absl::InvalidArgumentError("a frame of 4 bytes has others");
-      break;
-    case FrameType::kPing:
-      if (frame_.length != 8) return absl::InvalidArgumentError("a PING has 8 bytes");
-      break;
-    case FrameType::kSettings:
-    case FrameType::kGoAway:
-      if (frame_.length > kFrameBytesMax)
-        return absl::InvalidArgumentError("a control frame is too long");
-      break;
-    case FrameType::kPushPromise:
-      return absl::InvalidArgumentError("clients do not promise");
-    default:  // PRIORITY means nothing to gRPC; unknown types are to be ignored
-      reading_ = Reading::kDrop;
-      left_ = frame_.length;
-      return absl::OkStatus();
+  if (frame_.type == FrameType::kData) return BeginData(now, to_server);
+  RETURN_IF_ERROR(CheckClientFrame(frame_, kFrameBytesMax));
+  if (continues || frame_.type == FrameType::kHeaders) {
+    if (frame_.stream % 2 == 0)
+      return absl::InvalidArgumentError("a client's stream has an odd number");
+    if (header_block_.size() + frame_.length > kHeaderBlockMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("a header block has more than ", kHeaderBlockMax, " bytes"));
+    }
   }
-  reading_ = Reading::kCollect;
   left_ = frame_.length;
+  // PRIORITY means nothing to gRPC; unknown types are to be ignored.
+  const bool known = frame_.type <= FrameType::kContinuation;
+  reading_ = known && frame_.type != FrameType::kPriority ? Reading::kCollect : Reading::kDrop;
   return absl::OkStatus();
 }
 
@@ -221,7 +201,6 @@ absl::Status CallGate::EndFrame(absl::Time now, std::string* to_server) {
       if (frame_.Has(frame_flag::kEndHeaders) &&
           unanswered_ >= std::min(window_, budget_->unanswered_max())) {
         reading_ = Reading::kBlocked;
-        paused_before_ = paused_until_;
         paused_until_ = std::max(paused_until_, now + absl::Milliseconds(2));
         return absl::OkStatus();
       }
@@ -401,7 +380,7 @@ bool CallGate::Abandon(absl::Time now, std::string* to_server) {
       AppendReset(stream, http2_error::kCancel, to_server);
       Close(call);
     } else if (state.cancelled == absl::InfiniteFuture() &&
-               (state.client_ended || AllowAbandonedCall(now))) {
+               (state.client_ended || AllowLostCall(now))) {
       Cancel(stream, &call->second, now, to_server);
     }
     call = next;
@@ -428,14 +407,10 @@ void CallGate::OnServerFrame(const FrameHeader& frame, absl::Time now, std::stri
   if (frame.type != FrameType::kHeaders && frame.type != FrameType::kData) return;
   if (frame.Has(frame_flag::kEndStream)) {
     // gRPC itself ends a call at its deadline, whether a handler has seen it or not.
-    if (!call.answered && now >= call.deadline) {
-      ChargeLostCall(now);
-    } else if (!call.answered) {
-      Earn();
-    }
+    if (!call.answered) now >= call.deadline ? ChargeLostCall(now) : Earn(now);
     return Close(found);
   }
-  if (!call.answered) Earn();
+  if (!call.answered) Earn(now);
   OnAnswer(&call);
   if (call.cancelled == absl::InfiniteFuture()) return;
   AppendReset(frame.stream, http2_error::kCancel, to_server);
@@ -460,10 +435,9 @@ void CallGate::OnAnswer(Call* call) {
   --budget_->unanswered;
 }
 
-void CallGate::Earn() {
+void CallGate::Earn(absl::Time now) {
   window_ = std::min(window_ + 1, budget_->limits.unanswered_calls_max);
-  if (paused_before_.has_value()) paused_until_ = *paused_before_;
-  paused_before_.reset();
+  if (reading_ == Reading::kBlocked && frame_.type != FrameType::kRstStream) paused_until_ = now;
 }
 
 void CallGate::Close(Calls::iterator call) {
@@ -495,18 +469,11 @@ void CallGate::GoAway(const absl::Status& why, std::string* to_client) {
 }
 
 bool CallGate::AllowLostCall(absl::Time now) {
-  if (!lost_calls_.Allow(now, &paused_until_)) return false;
+  const bool allowed = abandoned_ ? lost_calls_.AllowOfAll(now, &paused_until_)
+                                  : lost_calls_.Allow(now, &paused_until_);
+  if (!allowed) return false;
   ++budget_->lost_calls_total;
   window_ = budget_->limits.unanswered_calls_at_first;
-  return true;
-}
-
-bool CallGate::AllowAbandonedCall(absl::Time now) {
-  if (!budget_->lost_calls.Take(now)) {
-    paused_until_ = budget_->lost_calls.NextAt(now);
-    return false;
-  }
-  ++budget_->lost_calls_total;
   return true;
 }
 

@@ -178,12 +178,11 @@ class CallGate {
   void OnRequestEnd(Call* call);
   void OnAnswer(Call* call);
   // One more call may go without an answer, and whoever waited for that goes on.
-  void Earn();
+  void Earn(absl::Time now);
   void Close(Calls::iterator call);
-  // Takes a token for a lost call, or pauses.
+  // Takes a token for a lost call, or pauses. Calls of a client that has gone have none of their
+  // own.
   bool AllowLostCall(absl::Time now);
-  // The same after the client has gone: these calls have no tokens but those that all share.
-  bool AllowAbandonedCall(absl::Time now);
   void ChargeLostCall(absl::Time now);
   absl::Status CheckStrikes(absl::Time now);
 
@@ -211,8 +210,6 @@ class CallGate {
   bool abandoned_ = false;
   int64_t unanswered_ = 0;
   int64_t window_;  // how many calls without an answer have been earned
-  // The pause before the present one, which only lasts until there is an answer.
-  std::optional<absl::Time> paused_before_;
   TokenBucket frames_;
   TokenBucket refusals_;
   LostCallLimiter lost_calls_;

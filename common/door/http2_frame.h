@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
+
 namespace retroinfer::common {
 
 inline constexpr std::string_view kHttp2Preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -61,6 +63,28 @@ inline uint32_t ReadBigEndian32(std::string_view bytes) {
 
 inline void AppendBigEndian32(uint32_t value, std::string* out) {
   for (const int shift : {24, 16, 8, 0}) out->push_back(static_cast<char>(value >> shift));
+}
+
+// Whether a client may send a frame of that type and length, as far as the two alone tell.
+inline absl::Status CheckClientFrame(const FrameHeader& frame, size_t control_bytes_max) {
+  switch (frame.type) {
+    case FrameType::kRstStream:
+    case FrameType::kWindowUpdate:
+      if (frame.length != 4) return absl::InvalidArgumentError("a frame of 4 bytes has others");
+      break;
+    case FrameType::kPing:
+      if (frame.length != 8) return absl::InvalidArgumentError("a PING has 8 bytes");
+      break;
+    case FrameType::kSettings:
+    case FrameType::kGoAway:
+      if (frame.length <= control_bytes_max) break;
+      return absl::InvalidArgumentError("a control frame is too long");
+    case FrameType::kPushPromise:
+      return absl::InvalidArgumentError("clients do not promise");
+    default:
+      break;
+  }
+  return absl::OkStatus();
 }
 
 // REQUIRES: bytes.size() >= kFrameHeaderBytes.

@@ -37,6 +37,12 @@ class LostCallLimiter {
     strikes_.Charge(now);
     return true;
   }
+  // The same with the tokens that all share alone, and without strikes.
+  bool AllowOfAll(absl::Time now, absl::Time* again) {
+    if (shared_->Take(now)) return true;
+    *again = shared_->NextAt(now);
+    return false;
+  }
   // A call is lost already. Returns when the tokens will be there again.
   absl::Time Charge(absl::Time now) {
     if (own_.Take(now)) return now;

@@ -178,8 +178,8 @@ absl::Status KvStore::Detach(const std::string& token) {
 
 absl::Status KvStore::AwaitNoDiskWork() {
   if (bridge_ == nullptr) return absl::OkStatus();
-  const absl::Condition idle(
-      +[](TierBridge* bridge) { return bridge->is_idle(); }, bridge_.get());
+  bridge_->ForgetPutOff();
+  const absl::Condition idle(bridge_.get(), &TierBridge::is_idle);
   if (mutex_.AwaitWithTimeout(idle, options_.disk_drain_timeout)) return absl::OkStatus();
   return absl::UnavailableError("segments of the worker before are still written to the disk");
 }

@@ -130,7 +130,8 @@ void StoreMetrics::AddDurable() {
              of([](D d) { return double(d.persister.failed_total); }));
   AddCounter("durable_dropped_total", "Segments that were not written: queue full or disk degraded",
              of([](D d) { return double(d.persister.dropped_total + d.persister.no_room_total); }));
-  AddCounter("durable_skipped_total", "Segments that were not written: too many wait for the disk",
+  AddCounter("durable_skipped_total",
+             "Segments that left the arena before the disk had time for them",
              [](const StoreStats& s) { return double(s.durable_skipped); });
   AddCounter("durable_restored_total", "Segments read back from disk",
              of([](D d) { return double(d.restored_total); }));

@@ -92,6 +92,16 @@ void DurableTier::Restore(RestoreJob job) {
   jobs_.push_back(std::move(job));
 }
 
+void DurableTier::WhenIdle(std::function<void()> work) {
+  absl::MutexLock lock(&mutex_);
+  when_idle_ = std::move(work);
+}
+
+bool DurableTier::is_closing() const {
+  absl::MutexLock lock(&mutex_);
+  return stopping_;
+}
+
 bool DurableTier::Drain(absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   {
@@ -108,11 +118,13 @@ void DurableTier::Run() {
     RestoreJob job;
     bool idle;
     bool stopping;
+    std::function<void()> when_idle;
     {
       absl::MutexLock lock(&mutex_);
       idle = !mutex_.AwaitWithTimeout(absl::Condition(this, &DurableTier::WorkOrStop),
                                       HousekeepingInterval(options_.limits));
       stopping = stopping_;
+      when_idle = when_idle_;
       if (!idle && jobs_.empty()) return;
       if (!idle) {
         job = std::move(jobs_.front());
@@ -120,6 +132,7 @@ void DurableTier::Run() {
       }
     }
     if (idle) {
+      if (when_idle != nullptr) when_idle();
       absl::Status status = storage_->FlushTouches();
       status.Update(budget_.MakeRoom(0, Hash256{}, absl::Now()));
       if (!status.ok()) spdlog::warn("durable segments: {}", std::string(status.message()));
@@ -135,7 +148,15 @@ void DurableTier::Run() {
 void DurableTier::RunJob(RestoreJob& job) {
   for (size_t i = 0; i < job.segments.size(); ++i) {
     const absl::Time begin = absl::Now();
-    const absl::Status status = RestoreOne(job, i);
+    std::vector<int32_t> token_ids;
+    absl::Status status = ReadOne(job.segments[i], &token_ids);
+    if (absl::IsNotFound(status)) {
+      // Deleted since it was found, to make room: as if it had never been there.
+      spdlog::info("durable segments: {} any more; it is computed afresh",
+                   std::string(status.message()));
+      return;
+    }
+    if (status.ok()) status = HandOver(job, i, std::move(token_ids));
     absl::MutexLock lock(&mutex_);
     if (!status.ok()) {
       ++failures_;
@@ -151,14 +172,15 @@ void DurableTier::RunJob(RestoreJob& job) {
   }
 }
 
-absl::Status DurableTier::RestoreOne(RestoreJob& job, size_t index) {
-  const SegmentToRead& segment = job.segments[index];
-  const SegmentName& name = segment.name;
-  ASSIGN_OR_RETURN(std::vector<int32_t> token_ids, storage_->ReadTokens(name));
-  RETURN_IF_ERROR(storage_->Read(name, segment.image));
+absl::Status DurableTier::ReadOne(const SegmentToRead& segment, std::vector<int32_t>* token_ids) {
+  ASSIGN_OR_RETURN(*token_ids, storage_->ReadTokens(segment.name));
+  return storage_->Read(segment.name, segment.image);
+}
+
+absl::Status DurableTier::HandOver(RestoreJob& job, size_t index, std::vector<int32_t> token_ids) {
   absl::Status status = job.on_read(index, std::move(token_ids));
   if (absl::IsInvalidArgument(status)) {
-    status.Update(storage_->Quarantine(name, std::string(status.message())));
+    status.Update(storage_->Quarantine(job.segments[index].name, std::string(status.message())));
   }
   return status;
 }

@@ -68,7 +68,8 @@ class DurableTier {
     uint64_t pinned_bytes = 0;    // of their segments
     uint64_t restored_total = 0;  // segments
     uint64_t restored_bytes_total = 0;
-    uint64_t restore_failures_total = 0;  // segments that were there and could not be read
+    // Segments that were there and could not be read; not those that were deleted before they were.
+    uint64_t restore_failures_total = 0;
     double restore_seconds_total = 0;
     uint64_t limit_bytes = 0;  // DiskLimits::cap_bytes
     // Of the file system of the folder, and what this process may still write there; 0: not known.
@@ -93,6 +94,10 @@ class DurableTier {
 
   // The same for a segment that a user wants to keep, as Persister::Persist().
   void Persist(PersistRequest request) { persister_.Persist(std::move(request)); }
+  // Has `work` done about twice a minute while nothing is read (more often where times to live are
+  // short), from a thread of this object, until Close() returns.
+  void WhenIdle(std::function<void()> work) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool is_closing() const ABSL_LOCKS_EXCLUDED(mutex_);
   bool writes_through() const { return options_.mode == PersistMode::kWriteThrough; }
 
   // For contexts, which the storage keeps; evictions go through the budget.
@@ -119,8 +124,9 @@ class DurableTier {
  private:
   void Run();
   void RunJob(RestoreJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Reads one segment; quarantines it if `on_read` refuses it.
-  absl::Status RestoreOne(RestoreJob& job, size_t index);
+  absl::Status ReadOne(const SegmentToRead& segment, std::vector<int32_t>* token_ids);
+  // Hands over what was read; quarantines it if `on_read` refuses it.
+  absl::Status HandOver(RestoreJob& job, size_t index, std::vector<int32_t> token_ids);
   bool WorkOrStop() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return stopping_ || !jobs_.empty();
   }
@@ -131,10 +137,11 @@ class DurableTier {
   DiskBudget budget_;
   Persister persister_;
 
-  absl::Mutex mutex_;
+  mutable absl::Mutex mutex_;
   std::deque<RestoreJob> jobs_ ABSL_GUARDED_BY(mutex_);
   size_t num_jobs_ ABSL_GUARDED_BY(mutex_) = 0;  // queued and running
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::function<void()> when_idle_ ABSL_GUARDED_BY(mutex_);
   std::map<SegmentName, absl::Time> failed_ ABSL_GUARDED_BY(mutex_);  // not to be tried until then
   uint64_t restored_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t restored_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

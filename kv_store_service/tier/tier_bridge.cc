@@ -1,5 +1,7 @@
 #include "kv_store_service/tier/tier_bridge.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,6 +11,23 @@
 #include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
+
+TierBridge::TierBridge(DurableTier* tier, Locked locked)
+    : tier_(*tier), locked_(std::move(locked)) {
+  tier_.WhenIdle([this] { SubmitPutOff(); });
+}
+
+TierBridge::~TierBridge() {
+  if (put_off_.empty()) return;
+  spdlog::warn(
+      "durable segments: {} that the disk had no time for are not written; they will be computed "
+      "afresh",
+      put_off_.size());
+}
+
+bool TierBridge::HoldsTooMuch(const SegmentsOfArena& of) {
+  return of.segments->directory().pinned_pages() > of.arena->num_pages() / 2;
+}
 
 TierBridge::ToPersist TierBridge::Prepare(const SegmentsOfArena& from,
                                           std::span<const ExtentRecord> segments,
@@ -23,8 +42,8 @@ TierBridge::ToPersist TierBridge::Prepare(const SegmentsOfArena& from,
       continue;
     }
     if (!tier_.writes_through()) continue;
-    if (from.segments->directory().pinned_pages() > from.arena->num_pages() / 2) {
-      ++num_skipped_;  // a slow disk must not keep the arena to itself
+    if (HoldsTooMuch(from)) {  // a slow disk must not keep the arena to itself
+      PutOffUntilLater(from, name);
       continue;
     }
     prepared.offered.push_back(MakeRequest(from, segment));
@@ -54,6 +73,50 @@ TierBridge::ToPersist TierBridge::PrepareNamed(const SegmentsOfArena& from,
   return prepared;
 }
 
+void TierBridge::PutOffUntilLater(const SegmentsOfArena& from, const SegmentName& name) {
+  if (!put_off_names_.insert(name).second) return;
+  put_off_.push_back({from.arena, from.segments, from.fingerprint, name});
+  // More have no room in the arena.
+  if (put_off_.size() <= from.arena->num_pages()) return;
+  put_off_names_.erase(put_off_.front().name);
+  put_off_.pop_front();
+  ++num_skipped_;
+}
+
+TierBridge::ToPersist TierBridge::TakePutOff() {
+  ToPersist prepared;
+  while (!put_off_.empty()) {
+    const PutOff& next = put_off_.front();
+    const SegmentsOfArena from{next.arena.lock(), next.segments.lock(), next.fingerprint};
+    const bool is_there = from.arena != nullptr && from.segments != nullptr;
+    if (is_there && HoldsTooMuch(from)) break;
+    const ExtentRecord* const segment =
+        is_there ? from.segments->directory().FindNamed(next.name) : nullptr;
+    if (tier_.Peek(next.name).has_value() || writing_.contains(next.name)) {
+      // Used again meanwhile, or read back.
+    } else if (segment == nullptr) {
+      ++num_skipped_;
+    } else {
+      prepared.offered.push_back(MakeRequest(from, *segment));
+    }
+    put_off_names_.erase(next.name);
+    put_off_.pop_front();
+  }
+  return prepared;
+}
+
+void TierBridge::SubmitPutOff() {
+  ToPersist next;
+  locked_([&] { next = TakePutOff(); });
+  Submit(std::move(next));
+}
+
+void TierBridge::ForgetPutOff() {
+  num_skipped_ += put_off_.size();
+  put_off_.clear();
+  put_off_names_.clear();
+}
+
 void TierBridge::Submit(ToPersist prepared) {
   for (PersistRequest& request : prepared.offered) tier_.Offer(std::move(request));
   for (PersistRequest& request : prepared.wanted) tier_.Persist(std::move(request));
@@ -75,12 +138,17 @@ PersistRequest TierBridge::MakeRequest(const SegmentsOfArena& from, const Extent
   request.record.created = request.record.last_use = absl::Now();
   request.token_ids = identity.token_ids;
   request.image = from.arena->BytesOf(segment.pages);
-  request.done = [this, arena = from.arena, segments = from.segments, id = segment.id,
-                  name = identity.name](const absl::Status&) {
+  request.done = [this, from, id = segment.id, name = identity.name](const absl::Status& status) {
+    // A limit of ours, or a wrong request, says nothing of the disk.
+    const bool disk_failed =
+        !status.ok() && !absl::IsFailedPrecondition(status) && !absl::IsInvalidArgument(status);
+    const bool again = disk_failed && tier_.writes_through() && !tier_.is_closing();
     locked_([&] {
       writing_.erase(name);
-      segments->Unpin(id);
+      from.segments->Unpin(id);
+      if (again) PutOffUntilLater(from, name);
     });
+    if (!disk_failed) SubmitPutOff();
   };
   return request;
 }

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -52,11 +53,13 @@ class TierBridge {
 
   // `locked` runs what it gets under the owner's lock.
   // REQUIRES: `tier` is closed before this object ends.
-  TierBridge(DurableTier* tier, Locked locked) : tier_(*tier), locked_(std::move(locked)) {}
+  TierBridge(DurableTier* tier, Locked locked);
+  ~TierBridge();
 
   // Pins those of the segments that have a name, are not durable and not on their way, and returns
-  // what makes them durable; without those that a slow disk has no time for, which are counted, and
-  // those that nobody asked to persist; those that are held somebody did.
+  // what makes them durable; without those that nobody asked to persist (those that are held
+  // somebody did), and those that a slow disk has no time for: they are put off until it has
+  // written others, or took none for a while.
   ToPersist Prepare(const SegmentsOfArena& from, std::span<const ExtentRecord> segments,
                     const KeptNames& kept);
   // The same for segments by their names, whatever the mode; `failed` is called, on any thread, for
@@ -74,9 +77,26 @@ class TierBridge {
 
   // Whether nothing is on its way, in either direction.
   bool is_idle() const { return writing_.empty() && num_restoring_ == 0; }
-  uint64_t num_skipped() const { return num_skipped_; }  // of Prepare()
+  // Gives up what was put off. For the owner who is about to wait until is_idle().
+  void ForgetPutOff();
+  // Segments that were put off and had left the arena before the disk had time for them.
+  uint64_t num_skipped() const { return num_skipped_; }
+  size_t num_put_off() const { return put_off_.size(); }
 
  private:
+  // Waits for the disk without a pin. Its arena may be gone by then.
+  struct PutOff {
+    std::weak_ptr<const Arena> arena;
+    std::weak_ptr<ArenaSegments> segments;
+    std::string fingerprint;
+    SegmentName name;
+  };
+  void PutOffUntilLater(const SegmentsOfArena& from, const SegmentName& name);
+  // Hands over to the disk what may be written now of what was put off. Not under the lock.
+  void SubmitPutOff();
+  ToPersist TakePutOff();
+  // Whether segments that wait for the disk hold so much of the arena that others should not.
+  static bool HoldsTooMuch(const SegmentsOfArena& of);
   PersistRequest MakeRequest(const SegmentsOfArena& from, const ExtentRecord& segment);
   // The end of one segment of a restore, on a thread of the disk.
   absl::Status CommitRead(const SegmentsOfArena& into, uint64_t sequence_id,
@@ -87,6 +107,8 @@ class TierBridge {
   NameSet writing_;           // prepared for the disk and not done
   size_t num_restoring_ = 0;  // jobs that read from the disk
   uint64_t last_own_sequence_ = kOwnSequences;
+  std::deque<PutOff> put_off_;  // the oldest first, each name once
+  NameSet put_off_names_;
   uint64_t num_skipped_ = 0;
 };
 

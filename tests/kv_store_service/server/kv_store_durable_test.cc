@@ -55,6 +55,38 @@ TEST_F(KvStoreDurableTest, ASlowDiskKeepsNobodyFromTheArena) {
   EXPECT_EQ(stats.free_pages + stats.unreferenced_pages, kArenaPages);
 }
 
+// Nearly as many as the arena holds: some are put off while the others wait for the disk.
+TEST_F(KvStoreDurableTest, WhatStaysInTheArenaIsWrittenWhenTheDiskHasTime) {
+  storage_->stuck_ = true;
+  Run(1, NamedChain({1}));
+  const uint64_t segment_pages = kArenaPages - store_->stats().free_pages;
+  ASSERT_GT(segment_pages, 0u);
+  const int texts = static_cast<int>(kArenaPages / segment_pages) - 1;  // none has to go
+  ASSERT_GT(texts, 3);
+  for (int text = 2; text <= texts; ++text) Run(text, NamedChain({text}));
+  EXPECT_LT(store_->stats().durable->persister.queued, static_cast<uint64_t>(texts));
+  storage_->stuck_ = false;
+  WaitUntilWritten();
+  EXPECT_EQ(store_->stats().durable->storage.segments, static_cast<uint64_t>(texts));
+  EXPECT_EQ(store_->stats().durable_skipped, 0u);
+  EXPECT_EQ(store_->stats().free_pages + store_->stats().unreferenced_pages, kArenaPages);
+}
+
+TEST_F(KvStoreDurableTest, ADiskThatWorksAgainGetsWhatStayedInTheArena) {
+  limits_.idle_ttl = absl::Seconds(3);  // the tier looks around in half of it
+  Start();
+  storage_->full_ = true;
+  Run(1, chain_);
+  WaitUntilWritten();
+  EXPECT_EQ(store_->stats().durable->persister.persisted_total, 0u);
+  storage_->full_ = false;
+  const absl::Time deadline = absl::Now() + absl::Minutes(1);
+  while (store_->stats().durable->persister.persisted_total < 2) {
+    ASSERT_LT(absl::Now(), deadline);
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+}
+
 TEST_F(KvStoreDurableTest, WhatTheDiskHadNoRoomForIsWrittenWhenItIsUsedAgain) {
   storage_->full_ = true;
   EXPECT_EQ(Run(1, chain_), 0u);
