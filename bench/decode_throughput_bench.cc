@@ -26,6 +26,7 @@
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/synthetic/drifting_queries.h"
 #include "gpu_worker/synthetic/synthetic_context.h"
+#include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
@@ -213,6 +214,7 @@ class DecodeBench {
   // Returns the seconds of the step.
   double Step() {
     const absl::Time begin = absl::Now();
+    Must(test_support::Tend(memory_->cache()));
     Must(memory_->cache().BeginStep());
     const auto tokens = Must(step_->Run(batch_));
     const double seconds = Seconds(begin, absl::Now());

@@ -24,6 +24,7 @@
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/prefill_lane.h"
 #include "gpu_worker/model/model_shapes.h"
+#include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
@@ -205,7 +206,7 @@ class FirstTokenBench {
     lane_->Leave(live->kv);
     Decode(*live, round);
     while (!Must(policy.Release(live->kv))) {
-      Must(memory_->cache().Tend());
+      Must(test_support::Tend(memory_->cache()));
       std::this_thread::yield();
     }
     memory_->memory().Free(live->kv);
@@ -216,7 +217,7 @@ class FirstTokenBench {
     live.state = RequestState::kDecoding;
     const BlockCacheStats before = memory_->CacheStats();
     for (int64_t i = 0; i < settings_.decode_steps; ++i) {
-      Must(memory_->cache().Tend());
+      Must(test_support::Tend(memory_->cache()));
       const absl::Time begin = absl::Now();
       LiveRequest* batch[] = {&live};
       const OutputToken token = Must(step_->Run(batch)).front();

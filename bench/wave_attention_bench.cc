@@ -21,6 +21,7 @@
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/device_data.h"
+#include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
@@ -101,7 +102,7 @@ class Context {
   BlockCache& cache() { return *cache_; }
 
   void BeginWave(const SelectionRatios& ratios) {
-    RI_CHECK(cache_->BeginStep().ok());
+    RI_CHECK(test_support::BeginTendedStep(*cache_).ok());
     const WaveDecode::Sequence sequence{
         {meta_blocks_.as<const MetaBlockId>().device_data(), num_meta_blocks_}, ratios};
     RI_CHECK(decode_->BeginStep(std::span(&sequence, 1), wave_zone_.as<const DenseZone>().first(1))
@@ -136,7 +137,7 @@ class Context {
     DataPlane store = plane_->view();
     std::vector<LogEntry> entries(1024);
     while (!cache_->ReleaseDone(ticket)) {
-      RI_CHECK(cache_->Tend().ok());
+      RI_CHECK(test_support::Tend(*cache_).ok());
       while (*store.log().Pop(std::span(entries)) > 0) continue;
     }
   }

@@ -13,6 +13,7 @@
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
 #include "gpu_worker/engine/sampler.h"
+#include "gpu_worker/engine/scheduler/step_plan.h"
 
 namespace retroinfer {
 
@@ -44,11 +45,15 @@ struct LiveRequest {
   KvNeed need;  // for its whole life
   bool is_in_lane = false;
   bool is_aborted = false;
+  bool is_new = true;                // in no description yet
+  absl::Status failure;              // of what was done for it, until a plan ends it
   bool takes_in_order = false;       // AttentionPolicy::TakesInOrder, as far as is known
   bool asked_store = false;          // Reserve was called: Release must be, too
   bool takes_only_cached = false;    // of the store it takes what prefill can read, and no more
   bool arena_was_full = false;       // when it was asked last
   uint64_t releases_when_asked = 0;  // LocalEngine::num_releases_ then
+  StoreAnswer answer = StoreAnswer::kNone;
+  absl::Status no_room;  // what the store said, of kNoRoom
   std::optional<SamplingState> sampling;
   std::unique_ptr<OutputProcessor> output;
   int32_t next_token = -1;           // sampled last; its KV does not exist yet

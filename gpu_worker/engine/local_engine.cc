@@ -2,13 +2,14 @@
 // * A request is in exactly one place of `live_` from Submit's mail to the release of its last
 //   block.
 // * Only kDecoding requests take part in steps; a request leaves a step's batch by changing state.
-// * What a round does follows from one plan; what the plan cannot know (a request that ended as it
-//   was carried out) makes it do less, never other things.
+// * What a round does follows from one plan, and only Observe() looks at what the device, the
+//   background and the store have done; what the plan cannot know (a request that ended as it was
+//   carried out) makes it do less, never other things.
 // * OnFinish is called in End() and nowhere else; End() makes the state kEnding, so it runs once.
-//   Statistics are published before it.
+//   Statistics are published before it. What fails while the engine observes ends by the plan.
 // * The loop never waits for background work: a request that needs some is left out of steps.
-// * Blocks return to the pools, and extents to the store, in PollEnding() only, once the policy
-//   says that neither the background nor the device uses them any more.
+// * Blocks return to the pools, and extents to the store, in LetGo() only, once the policy has said
+//   that neither the background nor the device uses them any more.
 #include "gpu_worker/engine/local_engine.h"
 
 #include <algorithm>
@@ -169,21 +170,12 @@ void LocalEngine::Loop() {
 }
 
 bool LocalEngine::RunOnce() {
-  if (const absl::Status status = parts_.cache->Tend(); !status.ok()) {
-    if (const auto suppressed = cache_log_.Admit(absl::Now()); suppressed.has_value()) {
-      spdlog::error("block cache: {} ({} times since)", status.ToString(), *suppressed + 1);
-    }
-  }
-  bool worked = PollCopies();
   Observe();
   StepPlan plan = scheduler_->Plan(input_);
-  if (!plan.empty()) {
-    if (options_.on_plan) options_.on_plan(input_, plan);
-    CarryOut(plan);
-    worked = true;
-  }
-  worked |= PollEnding();
-  return worked;
+  if (options_.on_plan) options_.on_plan(input_, plan);
+  if (plan.empty()) return false;
+  CarryOut(plan);
+  return plan.concerns_requests();
 }
 
 // --- Mail
@@ -221,12 +213,6 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
                                                    options_.eos_token_ids);
   live_.push_back(std::move(live));
-  // Segments that have names may all be found: what is computed at the least is the rest.
-  int64_t nameable = 0;
-  for (const PlannedSegment& segment : live_.back()->kv.prefix.segments) {
-    nameable += segment.num_tokens;
-  }
-  RefuseIfTooLate(*live_.back(), nameable);
 }
 
 LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
@@ -278,42 +264,6 @@ void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status statu
   inbox_->Forget(live.request.request_id);
   live.sink->OnFinish(result);
   live.sink.reset();
-}
-
-bool LocalEngine::PollEnding() {
-  bool changed = false;
-  for (auto it = live_.begin(); it != live_.end();) {
-    LiveRequest& live = **it;
-    if (live.state != RequestState::kEnding) {
-      ++it;
-      continue;
-    }
-    if (!EndCopy(live)) {
-      ++it;
-      continue;
-    }
-    if (live.kv.table_row >= 0 || live.num_suspensions > 0) {
-      const absl::StatusOr<bool> released = live.policy->Release(live.kv);
-      if (!released.ok()) {
-        spdlog::error("release of sequence {}: {}", live.kv.sequence_id,
-                      released.status().ToString());
-      } else if (!*released) {
-        ++it;
-        continue;
-      }
-    }
-    for (const auto& lane : lanes_) lane->Leave(live.kv);
-    if (live.asked_store) {
-      parts_.store->Release(live.kv.sequence_id);
-      ++num_releases_;
-    }
-    parts_.memory->Free(live.kv);
-    tenants_.Release(live.tenant);
-    prefixes_.Release(live.kv.prefix);
-    it = live_.erase(it);
-    changed = true;
-  }
-  return changed;
 }
 
 void LocalEngine::TendBackground(bool worked) {

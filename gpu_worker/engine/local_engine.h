@@ -1,7 +1,7 @@
 // The engine of one worker: one model on one device.
 //
-// One thread runs the loop: take mail, look at what the device and the background have done, ask
-// the scheduler for a plan, carry it out (scheduler/step_plan.h).
+// One thread runs the loop: take mail, look at what the device, the background and the store have
+// done, ask the scheduler for a plan, carry it out (scheduler/step_plan.h).
 //
 // Owns:    KV memory, policies, lanes. Model, device, tokenizer and store belong to the caller and
 //          outlive the engine.
@@ -50,8 +50,9 @@ struct LocalEngineOptions {
   absl::Duration inter_token_target = absl::Milliseconds(50);  // SchedulerOptions
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;
-  // Called by the loop, on its thread, with what it was told and each plan that is not empty,
-  // before that is carried out; may be empty. May let further requests step aside.
+  // Called by the loop, on its thread, with what the scheduler was told and the plan that it made,
+  // each round, also where that is empty, and before it is carried out; may be empty. May let
+  // further requests step aside, or put another plan in its place that can be carried out now.
   std::function<void(const SchedulerInput&, StepPlan&)> on_plan;
 };
 
@@ -87,6 +88,8 @@ class LocalEngine final : public Engine {
   const EngineLimits& limits() const override { return limits_; }
   EngineStats stats() const override;
 
+  // What its plans are made with.
+  const SchedulerOptions& scheduler_options() const { return scheduler_->options(); }
   // Forgets what work has cost so far: it was done for the first time.
   void ForgetCosts() { forget_costs_ = true; }
   // Waits until nothing is live, then counts from zero: what came before was no client's.
@@ -103,26 +106,33 @@ class LocalEngine final : public Engine {
   void TakeMail(absl::Duration timeout);
   void TakeSubmission(Submission submission);
   void TakeAnswer(ReserveAnswer answer);
-  void BeginPrefill(LiveRequest& live, std::vector<Extent> extents);
 
   // Admission.
   absl::Status CheckFits(const GenerationRequest& request) const;
   AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
-  void Reserve(LiveRequest& live);
-  void AskStore(LiveRequest& live);
-  bool RefuseIfTooLate(LiveRequest& live, int64_t cached_tokens);
+  void Reserve(LiveRequest& live, bool asks_store);
+  void Grant(LiveRequest& live);
+  void PutBack(LiveRequest& live);
 
   // What the scheduler is told.
   void Observe();
+  void ObserveRequests();
+  bool IsUnused(LiveRequest& live);
   void TellExpectedWait();
-  bool Describe(LiveRequest& live, RequestDescription& description);
+  RequestDescription DescribePrompt(const LiveRequest& live) const;
+  RequestDescription Describe(LiveRequest& live);
+  absl::Status DescribeProgress(LiveRequest& live, RequestDescription& description);
+  absl::Status DescribeDecoding(LiveRequest& live, RequestDescription& description);
+  bool ArenaMayGetRoom(const LiveRequest& live) const;
   void CompareReady();
+  void LogCache(const absl::Status& status);
   void LogLook(const char* at, const absl::Status& status);
-  bool DescribeSuspension(LiveRequest& live, RequestDescription& description);
   void DescribeLane(const PrefillLane& lane, LaneDescription& description);
 
   // What it plans.
   void CarryOut(const StepPlan& plan);
+  void CarryOutEnding(const StepPlan::Ending& ending);
+  void LetGo(std::span<const uint64_t> ids);
   void BeginGroup(const StepPlan::Group& group);
   void DescribeRuns(const PrefillLane& lane, LaneDescription& description);
   void RunPass(const StepPlan::Pass& pass);
@@ -135,8 +145,8 @@ class LocalEngine final : public Engine {
   // Stepping aside.
   void Suspend(uint64_t id);
   void Resume(uint64_t id);
-  bool PollCopies();
-  bool EndCopy(LiveRequest& live);
+  void Leave(LiveRequest& live);
+  void Rejoin(LiveRequest& live);
 
   // Measuring.
   absl::StatusOr<std::vector<OutputToken>> SampleFirsts(std::span<LiveRequest* const> members);
@@ -146,7 +156,6 @@ class LocalEngine final : public Engine {
   void MeasurePrompt(const StepPlan::Measure& measure);
   absl::Status MeasureRows(const PrefillLane& lane, LiveRequest& live, int64_t rows);
 
-  bool PollEnding();
   void TendBackground(bool worked);
 
   // Output.

@@ -44,27 +44,8 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
                                request.attention.policy);
 }
 
-// A request whose first token cannot come before its deadline ends before anything is done for it.
-// `cached_tokens`: of its prompt, not computed.
-bool LocalEngine::RefuseIfTooLate(LiveRequest& live, int64_t cached_tokens) {
-  // Of what it is expected to take: costs of a busy machine vary, and nobody who could have made it
-  // is to be refused.
-  constexpr double kCertain = 0.7;
-  if (live.request.deadline == absl::InfiniteFuture() || !scheduler_->knows_costs()) return false;
-  RequestDescription description;
-  if (!Describe(live, description)) return true;
-  description.cached_tokens = cached_tokens;
-  const absl::Duration needed =
-      absl::Seconds(kCertain * scheduler_->EarliestFirstToken(input_, description));
-  const absl::Duration left = live.request.deadline - absl::Now();
-  // One that has passed already ends as any other does.
-  if (needed <= left || left <= absl::ZeroDuration()) return false;
-  End(live, FinishReason::kRefused, DeadlineUnreachableError(needed, left));
-  return true;
-}
-
 // Takes the device memory that the plan has counted.
-void LocalEngine::Reserve(LiveRequest& live) {
+void LocalEngine::Reserve(LiveRequest& live, bool asks_store) {
   if (!parts_.memory->Reserve(live.need, live.kv)) return;
   auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
                                         options_.eos_token_ids, parts_.model->config().vocab_size);
@@ -73,18 +54,15 @@ void LocalEngine::Reserve(LiveRequest& live) {
     return;
   }
   live.sampling = *std::move(sampling);
-  AskStore(live);
-}
-
-void LocalEngine::AskStore(LiveRequest& live) {
   std::optional<ReserveRequest> request = ClaimSegments(live.kv, live.need);
   live.takes_only_cached = request.has_value() && request->cached_only;
   // Without a store, what needs no extents does not wait for it.
-  if (!request.has_value() || (live.takes_only_cached && !parts_.store->attached())) {
+  if (!request.has_value() || !asks_store) {
     live.state = RequestState::kPrefill;
     return;
   }
   live.state = RequestState::kReserving;
+  live.answer = StoreAnswer::kNone;
   live.asked_store = true;
   live.releases_when_asked = num_releases_;
   const uint64_t id = live.kv.sequence_id;
@@ -94,42 +72,39 @@ void LocalEngine::AskStore(LiveRequest& live) {
                         });
 }
 
+// Notes what the store has answered; what follows from that is planned.
 void LocalEngine::TakeAnswer(ReserveAnswer answer) {
-  LiveRequest* live = Find(answer.sequence_id);
+  LiveRequest* const live = Find(answer.sequence_id);
   if (live == nullptr || live->state != RequestState::kReserving) return;
   if (answer.extents.ok() || live->takes_only_cached) {
     // What only looked for segments does without them.
-    BeginPrefill(*live, std::move(answer.extents).value_or(std::vector<Extent>()));
-    return;
+    live->answer = StoreAnswer::kGranted;
+    live->failure = TakeExtents(std::move(answer.extents).value_or(std::vector<Extent>()),
+                                parts_.store->arena_pages(), live->kv);
+  } else if (absl::IsResourceExhausted(answer.extents.status())) {
+    live->answer = StoreAnswer::kNoRoom;
+    live->no_room = answer.extents.status();
+    ++stats_.counters().allocation_failures;
+  } else {
+    live->failure = answer.extents.status();
   }
-  if (!absl::IsResourceExhausted(answer.extents.status())) {
-    End(*live, FinishReason::kError, answer.extents.status());
-    return;
-  }
-  // The arena is full now. It will not be for ever: the request fits (CheckFits) and others end.
-  // Should nobody else have held extents since it was asked, its free space is too fragmented.
-  ++stats_.counters().allocation_failures;
-  const bool others = std::any_of(live_.begin(), live_.end(), [live](const auto& other) {
-    return other.get() != live && other->asked_store;
-  });
-  if (!others && live->releases_when_asked == num_releases_) {
-    End(*live, FinishReason::kError, answer.extents.status());
-    return;
-  }
-  live->asked_store = false;
-  live->arena_was_full = true;
-  parts_.memory->Free(live->kv);
-  live->state = RequestState::kWaiting;
 }
 
-void LocalEngine::BeginPrefill(LiveRequest& live, std::vector<Extent> extents) {
-  if (const absl::Status status =
-          TakeExtents(std::move(extents), parts_.store->arena_pages(), live.kv);
-      !status.ok()) {
-    End(live, FinishReason::kError, status);
-    return;
-  }
-  if (RefuseIfTooLate(live, live.kv.cached_tokens())) return;
+bool LocalEngine::ArenaMayGetRoom(const LiveRequest& live) const {
+  return live.releases_when_asked != num_releases_ ||
+         std::any_of(live_.begin(), live_.end(), [&live](const auto& other) {
+           return other.get() != &live && other->asked_store;
+         });
+}
+
+void LocalEngine::PutBack(LiveRequest& live) {
+  live.asked_store = false;
+  live.arena_was_full = true;
+  parts_.memory->Free(live.kv);
+  live.state = RequestState::kWaiting;
+}
+
+void LocalEngine::Grant(LiveRequest& live) {
   parts_.memory->ShareIndexes(live.kv);
   live.state = RequestState::kPrefill;
   live.takes_in_order = live.policy->TakesInOrder(live.kv);

@@ -1,205 +1,32 @@
-// What the scheduler is told each round, and how its plan is carried out. Nothing is decided here:
-// a plan that was made for one worker could be carried out by several that hold parts of the model.
+// How a plan is carried out. Nothing is decided here, and nothing is looked at: a plan that was
+// made for one worker could be carried out by several that hold parts of the model.
 #include <algorithm>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/time/clock.h"
 #include "common/log/check.h"
-#include "common/status/status_macros.h"
 #include "gpu_worker/engine/local_engine.h"
+#include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/engine/scheduler/lane_rows.h"
 #include "spdlog/spdlog.h"
 
 namespace retroinfer {
-namespace {
-
-double ToSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
-
-RequestPhase PhaseOf(const LiveRequest& live) {
-  switch (live.state) {
-    case RequestState::kWaiting:
-      return RequestPhase::kWaiting;
-    case RequestState::kReserving:
-      return RequestPhase::kReserving;
-    case RequestState::kPrefill:
-      return live.is_in_lane ? RequestPhase::kReading : RequestPhase::kReady;
-    case RequestState::kIndexing:
-      return RequestPhase::kSettling;
-    case RequestState::kLeaving:
-      return RequestPhase::kLeaving;
-    case RequestState::kSuspended:
-      return RequestPhase::kSuspended;
-    case RequestState::kReturning:
-      return RequestPhase::kReturning;
-    case RequestState::kDecoding:
-    case RequestState::kEnding:
-      return RequestPhase::kDecoding;
-  }
-  return RequestPhase::kWaiting;
-}
-
-}  // namespace
-
-// --- What it is told
-
-void LocalEngine::Observe() {
-  if (const absl::Status status = clock_->Poll(); !status.ok()) {
-    LogLook("device", status);
-  }
-  if (forget_costs_.exchange(false)) scheduler_->costs() = CostModel();
-  input_.now = ToSeconds(absl::Now());
-  input_.aborts_all = cancel_all_;
-  CompareReady();
-  input_.requests.clear();
-  for (const auto& live : live_) {
-    if (live->state == RequestState::kEnding) continue;
-    RequestDescription description;
-    if (Describe(*live, description)) input_.requests.push_back(description);
-  }
-  input_.lanes.resize(lanes_.size());
-  for (size_t i = 0; i < lanes_.size(); ++i) DescribeLane(*lanes_[i], input_.lanes[i]);
-  input_.free_dense_blocks = parts_.memory->dense_blocks().num_free();
-  input_.free_meta_blocks = parts_.memory->meta_blocks().num_free();
-  input_.free_table_rows = parts_.memory->table_rows().num_free();
-  input_.free_suspended_blocks = parts_.suspended == nullptr ? 0 : parts_.suspended->num_free();
-  input_.seconds_in_flight = clock_->seconds_in_flight();
-  input_.free_passes = static_cast<int64_t>(clock_->free());
-  input_.weights.assign(tenants_.weights().begin(), tenants_.weights().end());
-  input_.new_tenants = tenants_.TakeNew();
-  TellExpectedWait();
-}
-
-void LocalEngine::LogLook(const char* at, const absl::Status& status) {
-  if (const auto suppressed = device_log_.Admit(absl::Now()); suppressed.has_value()) {
-    spdlog::error("looking at the {}: {} ({} times since)", at, status.ToString(), *suppressed + 1);
-  }
-}
-
-void LocalEngine::TellExpectedWait() {
-  constexpr absl::Duration kInterval = absl::Milliseconds(50);
-  const absl::Time now = absl::Now();
-  if (now < next_expected_wait_) return;
-  next_expected_wait_ = now + kInterval;
-  inbox_->SetExpectedWait(absl::Seconds(scheduler_->ExpectedWait(input_)));
-}
-
-// Returns false if the request ended instead.
-bool LocalEngine::Describe(LiveRequest& live, RequestDescription& description) {
-  if (!live.is_in_lane) live.kv.part = live.policy->NextPart(live.kv, lanes_[0]->max_tokens());
-  const PromptPart& part = live.kv.part;
-  description = {.id = live.kv.sequence_id,
-                 .phase = PhaseOf(live),
-                 .arrival = ToSeconds(live.submitted),
-                 .priority = live.request.priority,
-                 .tenant = live.tenant,
-                 .prompt_tokens = part.num_context + part.end - part.begin,
-                 .cached_tokens = part.num_context + live.kv.cached_tokens(),
-                 .prefix = live.prefix,
-                 .common_tokens = live.common_tokens,
-                 .context = live.kv.num_tokens,
-                 .dense_blocks = live.need.dense_blocks,
-                 .meta_blocks = live.need.meta_blocks,
-                 .wants_extents = !live.need.segment_tokens.empty(),
-                 .takes_in_order = live.takes_in_order,
-                 .has_more_parts = part.end < live.kv.prompt_tokens};
-  description.asks_store =
-      description.wants_extents || (!live.kv.prefix.names.empty() && parts_.store->attached());
-  description.deadline = ToSeconds(live.request.deadline);
-  description.is_aborted = live.is_aborted;
-  // Its rows stay in the lane until they are measured.
-  if (live.state == RequestState::kIndexing && live.PromptRowsLeft() == 0) {
-    const absl::StatusOr<bool> taken = live.policy->PromptTaken(live.kv);
-    if (!taken.ok()) {
-      End(live, FinishReason::kError, taken.status());
-      return false;
-    }
-    description.is_settled = *taken;
-  }
-  description.arena_is_full = live.state == RequestState::kWaiting && live.arena_was_full &&
-                              live.releases_when_asked == num_releases_;
-  description.suspended_since = ToSeconds(live.suspended_since);
-  if (live.state == RequestState::kLeaving) {
-    description.meta_blocks = parts_.memory->OwnMetaBlocks(live.kv);
-  }
-  if (live.state != RequestState::kDecoding) return true;
-  if (live.forced.has_value()) {
-    description.more_rows = std::min(live.forced->left(), live.policy->RowsTogether(live.kv)) - 1;
-  }
-  if (parts_.suspended != nullptr && !DescribeSuspension(live, description)) return false;
-  const absl::StatusOr<bool> ready = live.policy->ReadyForStep(live.kv);
-  if (!ready.ok()) {
-    End(live, FinishReason::kError, ready.status());
-    return false;
-  }
-  description.decoding_since = ToSeconds(live.first_token);
-  description.can_decode = *ready;
-  description.goes_live = *ready && live.policy->GoesLive(live.kv);
-  return true;
-}
-
-// How much the prompts that are ready have in common with the first of them that begins alike.
-void LocalEngine::CompareReady() {
-  absl::flat_hash_map<uint64_t, const LiveRequest*> first_of;
-  for (const auto& live : live_) {
-    const bool is_ready = live->state == RequestState::kPrefill && !live->is_in_lane;
-    if (!is_ready || live->prefix == 0 || live->kv.num_cached_segments == 0) continue;
-    const LiveRequest& first = *first_of.try_emplace(live->prefix, live.get()).first->second;
-    if (live->common_with == first.kv.sequence_id) continue;
-    live->common_with = first.kv.sequence_id;
-    live->common_tokens = CommonTokens(live->request.prompt, first.request.prompt);
-  }
-}
-
-// What it would take to let a decoding request step aside. Returns false if it ended instead.
-bool LocalEngine::DescribeSuspension(LiveRequest& live, RequestDescription& description) {
-  const absl::StatusOr<bool> can_suspend = live.policy->CanStepAside(live.kv);
-  if (!can_suspend.ok()) {
-    End(live, FinishReason::kError, can_suspend.status());
-    return false;
-  }
-  description.can_suspend = *can_suspend;
-  description.meta_blocks = parts_.memory->OwnMetaBlocks(live.kv);
-  description.suspended_blocks = SuspendedKv::BlocksOf(live.kv);
-  description.num_suspensions = live.num_suspensions;
-  description.resident_since = ToSeconds(live.resident_since);
-  description.tokens_left = live.request.sampling.max_tokens - live.num_generated;
-  return true;
-}
-
-void LocalEngine::DescribeLane(const PrefillLane& lane, LaneDescription& description) {
-  description.max_tokens = lane.max_tokens();
-  description.is_free = !lane.busy();
-  description.layer = lane.layer();
-  description.next_row = lane.next_row();
-  description.rows_to_measure = 0;
-  // The members are those of BeginGroup: their rows stay, whoever was dropped since.
-  if (description.is_free) {
-    description.members.clear();
-    description.runs.clear();
-  }
-  if (description.is_free || lane.layer() == options_.plan.geometry.num_layers) {
-    description.layers_open = 0;
-    for (const SequenceKv* const sequence : lane.Live()) {
-      description.rows_to_measure += Find(sequence->sequence_id)->PromptRowsLeft();
-    }
-    return;
-  }
-  const absl::StatusOr<uint32_t> open = lane.LayersOpen();
-  if (!open.ok()) LogLook("background", open.status());
-  description.layers_open = open.value_or(0);
-}
-
-// --- What it plans
 
 void LocalEngine::CarryOut(const StepPlan& plan) {
-  for (const StepPlan::Ending& ending : plan.end) {
-    // What aborts a call is often its own deadline.
-    End(*Find(ending.id), ending.is_late ? FinishReason::kDeadline : FinishReason::kCancelled);
+  if (const absl::Status status = parts_.cache->CarryOut(plan.cache); !status.ok()) {
+    LogCache(status);
   }
+  LetGo(plan.let_go);
+  for (const StepPlan::Ending& ending : plan.end) CarryOutEnding(ending);
+  for (const uint64_t id : plan.grant) Grant(*Find(id));
+  for (const uint64_t id : plan.put_back) PutBack(*Find(id));
+  for (const uint64_t id : plan.leave) Leave(*Find(id));
+  for (const uint64_t id : plan.rejoin) Rejoin(*Find(id));
   for (const uint64_t id : plan.suspend) Suspend(id);
   for (const uint64_t id : plan.resume) Resume(id);
-  for (const uint64_t id : plan.admit) Reserve(*Find(id));
+  for (const uint64_t id : plan.admit) {
+    Reserve(*Find(id), std::find(plan.ask.begin(), plan.ask.end(), id) != plan.ask.end());
+  }
   for (const StepPlan::Group& group : plan.begin) BeginGroup(group);
   for (const StepPlan::Pass& pass : plan.passes) RunPass(pass);
   for (const StepPlan::Measure& measure : plan.measure) MeasurePrompt(measure);
@@ -207,6 +34,41 @@ void LocalEngine::CarryOut(const StepPlan& plan) {
     if (LiveRequest* const live = Find(id); live != nullptr) FinishPrompt(*live);
   }
   RunDecodeStep(plan);
+}
+
+void LocalEngine::CarryOutEnding(const StepPlan::Ending& ending) {
+  LiveRequest& live = *Find(ending.id);
+  switch (ending.reason) {
+    case StepPlan::EndReason::kAborted:
+      return End(live, FinishReason::kCancelled);
+    case StepPlan::EndReason::kLate:
+      return End(live, FinishReason::kDeadline);
+    case StepPlan::EndReason::kUnreachable:
+      return End(live, FinishReason::kRefused,
+                 DeadlineUnreachableError(absl::Seconds(ending.seconds),
+                                          live.request.deadline - absl::Now()));
+    case StepPlan::EndReason::kFailed:
+      return End(live, FinishReason::kError, live.failure);
+    case StepPlan::EndReason::kNoRoom:
+      return End(live, FinishReason::kError, live.no_room);
+  }
+}
+
+// What the requests held comes free.
+void LocalEngine::LetGo(std::span<const uint64_t> ids) {
+  for (const uint64_t id : ids) {
+    LiveRequest& live = *Find(id);
+    if (live.copy.has_value()) parts_.suspended->Free(*live.copy);
+    for (const auto& lane : lanes_) lane->Leave(live.kv);
+    if (live.asked_store) {
+      parts_.store->Release(id);
+      ++num_releases_;
+    }
+    parts_.memory->Free(live.kv);
+    tenants_.Release(live.tenant);
+    prefixes_.Release(live.kv.prefix);
+    std::erase_if(live_, [&live](const auto& one) { return one.get() == &live; });
+  }
 }
 
 void LocalEngine::BeginGroup(const StepPlan::Group& group) {
@@ -218,9 +80,7 @@ void LocalEngine::BeginGroup(const StepPlan::Group& group) {
     LiveRequest* const live = Find(id);
     // One that the scheduler saw may have ended as it got its memory.
     if (live == nullptr || live->state != RequestState::kPrefill) continue;
-    RequestDescription request;
-    if (!Describe(*live, request)) continue;
-    description.members.push_back(MemberOf(request));
+    description.members.push_back(MemberOf(DescribePrompt(*live)));
     live->is_in_lane = true;
     if (live->prefill_begun == absl::Time()) live->prefill_begun = absl::Now();
     members.push_back({.prompt = live->request.prompt,

@@ -6,7 +6,7 @@
 //             -> kReturning  it has blocks; copies back are under way
 //             -> kDecoding
 //
-// A request that ends meanwhile waits in kEnding for the copies (PollEnding).
+// A request that ends meanwhile waits in kEnding for the copies (IsUnused).
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -44,43 +44,18 @@ void LocalEngine::Resume(uint64_t id) {
                absl::FormatDuration(absl::Now() - live->suspended_since));
 }
 
-// Returns whether any copy was finished.
-bool LocalEngine::PollCopies() {
-  bool changed = false;
-  for (const auto& live : live_) {
-    const bool leaves = live->state == RequestState::kLeaving;
-    if (!leaves && live->state != RequestState::kReturning) continue;
-    const absl::StatusOr<bool> done = parts_.suspended->IsDone(*live->copy);
-    if (!done.ok()) {
-      End(*live, FinishReason::kError, done.status());
-    } else if (!*done) {
-      continue;
-    } else if (leaves) {
-      parts_.memory->Free(live->kv);
-      live->state = RequestState::kSuspended;
-    } else {
-      parts_.suspended->Free(*live->copy);
-      live->copy.reset();
-      live->state = RequestState::kDecoding;
-      live->resident_since = live->progressed = absl::Now();
-    }
-    changed = true;
-  }
-  return changed;
+// Its KV is in host memory.
+void LocalEngine::Leave(LiveRequest& live) {
+  parts_.memory->Free(live.kv);
+  live.state = RequestState::kSuspended;
 }
 
-// Whether no copy of a request that ends is under way; frees what it has in host memory.
-bool LocalEngine::EndCopy(LiveRequest& live) {
-  if (!live.copy.has_value()) return true;
-  const absl::StatusOr<bool> done = parts_.suspended->IsDone(*live.copy);
-  if (!done.ok()) {
-    spdlog::error("copies of sequence {}: {}", live.kv.sequence_id, done.status().ToString());
-  } else if (!*done) {
-    return false;
-  }
+// Its KV is back in its blocks.
+void LocalEngine::Rejoin(LiveRequest& live) {
   parts_.suspended->Free(*live.copy);
   live.copy.reset();
-  return true;
+  live.state = RequestState::kDecoding;
+  live.resident_since = live.progressed = absl::Now();
 }
 
 }  // namespace retroinfer

@@ -7,12 +7,13 @@
 namespace retroinfer {
 namespace {
 
-// While the device is never seen idle, what it did in such a time is an observation.
+// While the device is never seen idle, what it did in such a time is measured.
 constexpr int64_t kLeastNs = 5'000'000;
 
 }  // namespace
 
-absl::StatusOr<WorkClock> WorkClock::Create(Device& device, Stream& stream, CostModel& costs) {
+absl::StatusOr<WorkClock> WorkClock::Create(Device& device, Stream& stream,
+                                            const CostModel& costs) {
   WorkClock clock(device, stream, costs);
   clock.events_.resize(kMaxInFlight);
   for (auto& event : clock.events_) {
@@ -39,7 +40,7 @@ void WorkClock::Synchronized(const Work& work) {
   for (const Item& item : in_flight_) done_ += item.work;
   in_flight_.clear();
   done_ += work;
-  Observe(absl::GetCurrentTimeNanos());
+  Measure(absl::GetCurrentTimeNanos());
   is_running_ = false;
 }
 
@@ -52,17 +53,17 @@ absl::Status WorkClock::Poll() {
   }
   if (!is_running_) return absl::OkStatus();
   const int64_t now_ns = absl::GetCurrentTimeNanos();
-  if (in_flight_.empty() || (done_.passes > 0 && now_ns - begun_ns_ >= kLeastNs)) Observe(now_ns);
+  if (in_flight_.empty() || (done_.passes > 0 && now_ns - begun_ns_ >= kLeastNs)) Measure(now_ns);
   is_running_ = !in_flight_.empty();
   return absl::OkStatus();
 }
 
-void WorkClock::Observe(int64_t now_ns) {
+void WorkClock::Measure(int64_t now_ns) {
   // A clock that was set says nothing.
   if (is_running_ && now_ns > begun_ns_ && done_.passes + done_.steps > 0) {
     const double seconds = static_cast<double>(now_ns - begun_ns_) * 1e-9;
     log_.Add(*costs_, done_, seconds, absl::FromUnixNanos(now_ns));
-    costs_->Observe(done_, seconds);
+    measured_.push_back({done_, seconds});
   }
   done_ = {};
   begun_ns_ = now_ns;

@@ -1,9 +1,10 @@
 // Invariants:
 // * The log in order is the state of the cache. So while a snapshot runs, which describes the slots
 //   one after the other, nothing else may change the table: no admission, release or eviction.
-// * At most one task of the device that writes the log or reads a cursor is under way (task_), and
-//   look-ups are done when the cache is tended: so the host sees the log's head as it is, and the
-//   room that it finds in the log is still there when the next task runs.
+// * While what one plan says is under way (under_way_), no other is made, and look-ups are done
+// when
+//   the cache is observed: so the host sees the log's head as it is, and the room that it finds in
+//   the log is still there when the plan is carried out.
 // * Slots of a list are in no table and not on the free stack; a page of an ended fill is admitted
 //   before a later release examines it, so a released extent has no page in a slot.
 // * Releases are first in, first out: a ticket is done when as many have been completed.
@@ -20,14 +21,10 @@
 namespace retroinfer {
 namespace {
 
-// Above the misses of a step of many long sequences: in the long run as many pages must go as come.
-constexpr size_t kMaxRequestsPerStep = 1u << 16;
-constexpr uint32_t kMaxPagesPerRelease = 1u << 20;  // examined between two steps
 // Share of the slots that fills leave free: more than the store's high watermark, else it would
 // begin to evict what others use.
 constexpr uint32_t kOneInKept = 8;
-constexpr uint32_t kMaxPagesPerFills = 1u << 20;  // admitted between two steps
-constexpr size_t kMaxFills = 256;                 // under way
+constexpr size_t kMaxFills = 256;  // under way
 constexpr size_t kSlotsPerPlace = sizeof(SlotListHead) / sizeof(SlotId);
 constexpr size_t kMaxListedMisses = 1u << 16;  // of one look-up: 128 MiB of pages
 
@@ -85,9 +82,9 @@ std::vector<BlockCache::Allocation> BlockCache::Allocations(const Sizes& sizes,
           {&BlockCache::misses_, kMaxListedMisses * sizeof(PageMiss)},
           {&BlockCache::lookup_, sizeof(LookupState)},
           {&BlockCache::counters_, sizeof(BlockCacheCounters)},
-          {&BlockCache::requests_, kMaxRequestsPerStep * sizeof(EvictionRequest)},
+          {&BlockCache::requests_, kMaxEvictions * sizeof(EvictionRequest)},
           {&BlockCache::lists_, NumListPlaces(slots) * sizeof(SlotListHead)},
-          {&BlockCache::cursor_, sizeof(uint32_t)}};
+          {&BlockCache::cursors_, kMaxReleases * sizeof(uint32_t)}};
 }
 
 MemoryNeed BlockCache::MemoryOf(const Sizes& sizes, uint64_t arena_pages) {
@@ -107,10 +104,9 @@ absl::Status BlockCache::Allocate() {
     ASSIGN_OR_RETURN(this->*allocation.buffer,
                      device_.Allocate(allocation.bytes, MemoryPurpose::kBlockCache));
   }
-  ASSIGN_OR_RETURN(host_requests_,
-                   device_.AllocateHost(kMaxRequestsPerStep * sizeof(EvictionRequest)));
+  ASSIGN_OR_RETURN(host_requests_, device_.AllocateHost(kMaxEvictions * sizeof(EvictionRequest)));
   ASSIGN_OR_RETURN(host_control_, device_.AllocateHost(sizeof(LookupControl)));
-  ASSIGN_OR_RETURN(host_cursor_, device_.AllocateHost(2 * sizeof(uint32_t)));
+  ASSIGN_OR_RETURN(host_cursors_, device_.AllocateHost((kMaxReleases + 1) * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(host_counts_, device_.AllocateHost(sizeof(Counts)));
   ASSIGN_OR_RETURN(counted_, device_.CreateEvent());
   ASSIGN_OR_RETURN(task_done_, device_.CreateEvent());
@@ -167,68 +163,83 @@ BlockCacheCounters* BlockCache::counters() const {
 absl::Status BlockCache::BeginStep() {
   ++step_;
   plane_.worker_step().store(step_, std::memory_order_release);
-  return Tend();
-}
-
-absl::Status BlockCache::Tend() {
-  ASSIGN_OR_RETURN(const bool is_idle, Settle());
-  if (is_idle) RETURN_IF_ERROR(TendIdle());
   return WriteControl();
 }
 
-absl::Status BlockCache::TendIdle() {
-  RETURN_IF_ERROR(TendSnapshot());
-  if (is_snapshot_running_) return absl::OkStatus();
-  RETURN_IF_ERROR(TendFills());
-  if (task_ == Task::kNone && ended_fills_.empty()) RETURN_IF_ERROR(TendReleases());
-  if (task_ == Task::kNone) RETURN_IF_ERROR(TendEvictions());
-  return task_ == Task::kNone ? TendStamps() : absl::OkStatus();
+void BlockCache::Describe(CacheState& state) const {
+  state.is_busy = !under_way_.empty();
+  state.wants_snapshot = snapshot_requested_.load(std::memory_order_acquire);
+  state.is_snapshot_running = is_snapshot_running_;
+  state.num_slots = sizes_.num_slots;
+  state.log_capacity = plane_.log().capacity();
+  state.log_free_entries = plane_.log().FreeEntries();
+  state.fills.clear();
+  for (const FillTicket ticket : ended_fills_) state.fills.push_back(fills_.at(ticket).max_slots);
+  state.releases.clear();
+  for (const Range& range : releases_) {
+    if (state.releases.size() == kMaxReleases) break;
+    state.releases.push_back(range.end - range.next_page);
+  }
+  state.eviction_requests =
+      requests_taken_.empty() ? plane_.requests().Depth() : requests_taken_.size();
+  const StampControl& stamps = plane_.stamp_control();
+  state.wants_stamps = stamps.requested.value.load(std::memory_order_acquire) !=
+                       stamps.published.value.load(std::memory_order_relaxed);
 }
 
-absl::Status BlockCache::Start(Task task) {
+// Each part counts as under way once it is enqueued as a whole.
+absl::Status BlockCache::CarryOut(const CacheUpkeep& upkeep) {
+  const auto enqueue = [&]() -> absl::Status {
+    if (upkeep.snapshot != CacheUpkeep::Snapshot::kNone) return Snapshot(upkeep.snapshot);
+    RETURN_IF_ERROR(AdmitFills(upkeep.fills));
+    RETURN_IF_ERROR(ReleaseRanges(upkeep.releases));
+    RETURN_IF_ERROR(Evict(upkeep.evictions));
+    return upkeep.stamps ? PublishStamps() : absl::OkStatus();
+  };
+  const absl::Status status = enqueue();
+  if (!under_way_.empty()) RETURN_IF_ERROR(Record());
+  RETURN_IF_ERROR(status);
+  return WriteControl();
+}
+
+absl::Status BlockCache::Record() {
   RETURN_IF_ERROR(stream_.Record(*task_done_));
-  task_ = task;
-  return Settle().status();
+  is_recorded_ = true;
+  return absl::OkStatus();
 }
 
-absl::StatusOr<bool> BlockCache::Settle() {
-  if (task_ == Task::kNone) return true;
+absl::Status BlockCache::Settle() {
+  if (under_way_.empty()) return absl::OkStatus();
+  if (!is_recorded_) RETURN_IF_ERROR(Record());
   ASSIGN_OR_RETURN(const bool is_done, device_.IsDone(*task_done_));
-  if (!is_done) return false;
-  Finish(task_);
-  task_ = Task::kNone;
-  return true;
+  if (is_done) Finish();
+  return absl::OkStatus();
 }
 
-void BlockCache::Finish(Task task) {
-  const uint32_t cursor = host_cursor_.as<uint32_t>()[1];
-  switch (task) {
-    case Task::kSnapshot:
-      snapshot_next_slot_ = cursor;
-      if (snapshot_next_slot_ < sizes_.num_slots) return;
+void BlockCache::Finish() {
+  const std::span<const uint32_t> cursors = host_cursors_.as<uint32_t>();
+  if (under_way_.snapshot != CacheUpkeep::Snapshot::kNone) {
+    snapshot_next_slot_ = cursors[0];
+    if (snapshot_next_slot_ >= sizes_.num_slots) {
       is_snapshot_running_ = false;
       ++num_snapshots_;
-      return;
-    case Task::kFills:
-      for (; num_admitting_ > 0; --num_admitting_) {
-        fills_.erase(ended_fills_.front());
-        ended_fills_.pop_front();
-        ++num_fills_done_;
-      }
-      return;
-    case Task::kRelease:
-      releases_.front().next_page = cursor;
-      if (cursor != releases_.front().end) return;
-      releases_.pop_front();
-      ++num_released_;
-      return;
-    case Task::kStamps:
-      plane_.stamp_control().published.value.store(stamps_requested_, std::memory_order_release);
-      return;
-    case Task::kEvictions:
-    case Task::kNone:
-      return;
+    }
   }
+  for (; under_way_.fills > 0; --under_way_.fills) {
+    fills_.erase(ended_fills_.front());
+    ended_fills_.pop_front();
+    ++num_fills_done_;
+  }
+  for (size_t i = 0; i < under_way_.releases.size(); ++i) releases_[i].next_page = cursors[i];
+  while (!releases_.empty() && releases_.front().next_page == releases_.front().end) {
+    releases_.pop_front();
+    ++num_released_;
+  }
+  if (under_way_.stamps) {
+    plane_.stamp_control().published.value.store(stamps_requested_, std::memory_order_release);
+  }
+  under_way_ = {};
+  is_recorded_ = false;
 }
 
 BlockCache::ReleaseTicket BlockCache::Release(PageId first_page, uint32_t num_pages) {
@@ -278,39 +289,22 @@ BlockCache::EndedFill BlockCache::EndFill(FillTicket ticket, PageId first_page,
   return ++num_fills_ended_;
 }
 
-absl::Status BlockCache::TendFills() {
-  if (ended_fills_.empty()) return absl::OkStatus();
-  size_t num_slots = 0;
-  absl::Status status;
-  // Those that a failed round had enqueued are on their way already.
-  for (size_t i = num_admitting_; i < ended_fills_.size(); ++i) {
-    const FillTicket ticket = ended_fills_[i];
+absl::Status BlockCache::AdmitFills(uint32_t num_fills) {
+  for (; under_way_.fills < num_fills; ++under_way_.fills) {
+    const FillTicket ticket = ended_fills_[under_way_.fills];
     const Fill& fill = fills_.at(ticket);
-    num_slots += fill.max_slots;
-    if (num_admitting_ > 0 && num_slots > kMaxPagesPerFills) break;
-    status = ops_.AdmitSlots(stream_, {.cache = view(),
-                                       .counters = counters(),
-                                       .step = step(),
-                                       .list = ListOf(ticket, fill),
-                                       .first_page = fill.first_page,
-                                       .num_pages = fill.num_pages});
-    if (!status.ok()) break;
-    ++num_admitting_;
+    RETURN_IF_ERROR(ops_.AdmitSlots(stream_, {.cache = view(),
+                                              .counters = counters(),
+                                              .step = step(),
+                                              .list = ListOf(ticket, fill),
+                                              .first_page = fill.first_page,
+                                              .num_pages = fill.num_pages}));
   }
-  if (num_admitting_ > 0) RETURN_IF_ERROR(Start(Task::kFills));
-  return status;
+  return absl::OkStatus();
 }
 
-absl::Status BlockCache::TendSnapshot() {
-  if (snapshot_requested_.load(std::memory_order_acquire)) {
-    // It takes an entry for each page in a slot, whose release takes another one: it begins when
-    // both fit, or half of a log that is too small for that is free. Until then the new store reads
-    // what is there and ignores it.
-    const size_t capacity = plane_.log().capacity();
-    const size_t wanted = 2 * size_t{plane_.num_slots()} + 1;
-    if (plane_.log().FreeEntries() < (wanted <= capacity ? wanted : capacity / 2)) {
-      return absl::OkStatus();
-    }
+absl::Status BlockCache::Snapshot(CacheUpkeep::Snapshot snapshot) {
+  if (snapshot == CacheUpkeep::Snapshot::kBegin) {
     // Entries up to here are ignored by the new store.
     const LogEntry reset{static_cast<uint32_t>(LogKind::kReset), kNoPage, kNoSlot, step()};
     if (!plane_.log().TryPush(reset)) return absl::OkStatus();
@@ -318,76 +312,67 @@ absl::Status BlockCache::TendSnapshot() {
     is_snapshot_running_ = true;
     snapshot_next_slot_ = 0;
   }
-  if (!is_snapshot_running_) return absl::OkStatus();
-  RETURN_IF_ERROR(WriteCursor(snapshot_next_slot_));
+  const std::span<std::byte> begin = host_cursors_.bytes().last(sizeof(uint32_t));
+  host_cursors_.as<uint32_t>().back() = snapshot_next_slot_;
+  RETURN_IF_ERROR(device_.Upload(stream_, begin, cursors_.bytes().first(begin.size())));
   RETURN_IF_ERROR(ops_.LogSnapshot(
-      stream_, {.cache = view(), .step = step(), .next_slot = cursor_.as<SlotId>().device_data()}));
-  RETURN_IF_ERROR(ReadCursor());
-  return Start(Task::kSnapshot);
-}
-
-absl::Status BlockCache::TendReleases() {
-  uint32_t budget = kMaxPagesPerRelease;
-  while (!releases_.empty() && budget > 0) {
-    const Range range = releases_.front();
-    const uint32_t num_pages = std::min(budget, range.end - range.next_page);
-    RETURN_IF_ERROR(ops_.ReleasePages(stream_, {.cache = view(),
-                                                .counters = counters(),
-                                                .step = step(),
-                                                .first_page = range.next_page,
-                                                .num_pages = num_pages,
-                                                .next_page = cursor_.as<PageId>().device_data()}));
-    RETURN_IF_ERROR(ReadCursor());
-    RETURN_IF_ERROR(Start(Task::kRelease));
-    if (task_ != Task::kNone) return absl::OkStatus();
-    budget -= num_pages;
-    const bool is_log_full = host_cursor_.as<uint32_t>()[1] < range.next_page + num_pages;
-    if (is_log_full) break;
-  }
+      stream_,
+      {.cache = view(), .step = step(), .next_slot = cursors_.as<SlotId>().device_data()}));
+  RETURN_IF_ERROR(ReadCursors(1));
+  under_way_.snapshot = snapshot;
   return absl::OkStatus();
 }
 
-absl::Status BlockCache::TendEvictions() {
-  const std::span<EvictionRequest> image = host_requests_.as<EvictionRequest>();
-  // A request that is refused takes an entry and frees nothing: what the release of every page in a
-  // slot needs stays free, so that sequences can end also while nobody reads the log.
-  const size_t for_releases = std::min<size_t>(plane_.num_slots(), plane_.log().capacity() / 2);
-  const size_t free_entries = plane_.log().FreeEntries();
-  if (free_entries <= for_releases) return absl::OkStatus();
-  const size_t room = std::min(free_entries - for_releases, image.size());
+// Where the log is full, the ranges behind end at their first page that is in a slot.
+absl::Status BlockCache::ReleaseRanges(std::span<const uint32_t> num_pages) {
+  if (num_pages.empty()) return absl::OkStatus();
+  for (size_t i = 0; i < num_pages.size(); ++i) {
+    RETURN_IF_ERROR(
+        ops_.ReleasePages(stream_, {.cache = view(),
+                                    .counters = counters(),
+                                    .step = step(),
+                                    .first_page = releases_[i].next_page,
+                                    .num_pages = num_pages[i],
+                                    .next_page = cursors_.as<PageId>().device_data() + i}));
+  }
+  RETURN_IF_ERROR(ReadCursors(num_pages.size()));
+  under_way_.releases.assign(num_pages.begin(), num_pages.end());
+  return absl::OkStatus();
+}
+
+absl::Status BlockCache::Evict(uint32_t num_requests) {
+  if (num_requests == 0) return absl::OkStatus();
   // The store waits for an answer to each that was taken: those of a failed round come again.
-  if (num_requests_taken_ == 0) {
-    const absl::StatusOr<size_t> count = plane_.requests().Pop(image.first(room));
+  if (requests_taken_.empty()) {
+    const std::span<EvictionRequest> image = host_requests_.as<EvictionRequest>();
+    const absl::StatusOr<size_t> count = plane_.requests().Pop(image.first(num_requests));
     if (!count.ok()) {
       // The store has written nonsense. Evictions stop; hits suffer, nothing else does.
       ++num_ring_errors_;
       return absl::OkStatus();
     }
-    num_requests_taken_ = *count;
+    requests_taken_ = image.first(*count);
   }
-  const size_t count = num_requests_taken_;
-  if (count == 0 || count > room) return absl::OkStatus();
-  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(image.first(count)),
+  const size_t count = std::min<size_t>(num_requests, requests_taken_.size());
+  if (count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(requests_taken_.first(count)),
                                  requests_.bytes().first(count * sizeof(EvictionRequest))));
   RETURN_IF_ERROR(ops_.ApplyEvictions(
       stream_, {.cache = view(),
                 .counters = counters(),
                 .step = step(),
                 .requests = requests_.as<const EvictionRequest>().first(count)}));
-  num_requests_taken_ = 0;
-  return Start(Task::kEvictions);
+  requests_taken_ = requests_taken_.subspan(count);
+  under_way_.evictions = static_cast<uint32_t>(count);
+  return absl::OkStatus();
 }
 
-absl::Status BlockCache::TendStamps() {
-  StampControl& control = plane_.stamp_control();
-  const uint64_t requested = control.requested.value.load(std::memory_order_acquire);
-  if (requested == control.published.value.load(std::memory_order_relaxed)) {
-    return absl::OkStatus();
-  }
+absl::Status BlockCache::PublishStamps() {
+  stamps_requested_ = plane_.stamp_control().requested.value.load(std::memory_order_acquire);
   RETURN_IF_ERROR(device_.Download(stream_, stamps_.bytes().first(plane_.stamps().size_bytes()),
                                    std::as_writable_bytes(plane_.stamps())));
-  stamps_requested_ = requested;
-  return Start(Task::kStamps);
+  under_way_.stamps = true;
+  return absl::OkStatus();
 }
 
 // A copy that is still under way takes the newer values, which is as good.
@@ -400,15 +385,10 @@ absl::Status BlockCache::WriteControl() {
                         control_.bytes().first(host_control_.size_bytes()));
 }
 
-absl::Status BlockCache::WriteCursor(uint32_t value) {
-  host_cursor_.as<uint32_t>()[0] = value;
-  return device_.Upload(stream_, host_cursor_.bytes().first(sizeof(uint32_t)),
-                        cursor_.bytes().first(sizeof(uint32_t)));
-}
-
-absl::Status BlockCache::ReadCursor() {
-  return device_.Download(stream_, cursor_.bytes().first(sizeof(uint32_t)),
-                          host_cursor_.bytes().last(sizeof(uint32_t)));
+absl::Status BlockCache::ReadCursors(size_t count) {
+  const size_t bytes = count * sizeof(uint32_t);
+  return device_.Download(stream_, cursors_.bytes().first(bytes),
+                          host_cursors_.bytes().first(bytes));
 }
 
 absl::Status BlockCache::FetchCounts() {

@@ -1,11 +1,11 @@
 // The worker's side of the wave buffer: the block cache in device memory and its half of the data
 // plane (protocol in common/shm/data_plane_layout.h).
 //
-// Between two steps it applies the store's eviction requests, frees the slots of ended segments,
-// admits pages that were written to slots with their segment, publishes last-use stamps when asked,
-// and replays the cache to a store that has restarted. None
-// of that waits for the store: with a dead or stopped one the log fills up and misses become
-// transient.
+// Between two steps it is looked at, and what PlanUpkeep() says is carried out: the store's
+// eviction requests are applied, slots of ended segments freed, pages admitted that were written to
+// slots with their segment, last-use stamps published when asked, and the cache replayed to a store
+// that has restarted. None of that waits for the store: with a dead or stopped one the log fills up
+// and misses become transient.
 //
 // Threads: the engine's; RequestSnapshot() on any thread.
 // Owns:    slots, transient slots, page table, stamps, free list and counters. The arena and the
@@ -26,6 +26,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/ops/block_cache/block_cache_ops.h"
+#include "gpu_worker/wave_buffer/cache_upkeep.h"
 
 namespace retroinfer {
 
@@ -63,15 +64,20 @@ class BlockCache {
   static size_t SlotBytes(size_t page_bytes);
   ~BlockCache();
 
-  // Begins the next step and tends the cache. Allocates nothing and waits for nothing: work of the
-  // device that was enqueued between two steps is polled, and nothing that the log's or the rings'
-  // state decides is begun before it is done.
+  // Looks at what is under way, whose results are taken if it is done. Waits for nothing.
   //
   // REQUIRES: the look-ups of all steps so far are done: the last step's tokens have been read.
   // Other work of the stream (a prefill) may still run.
+  absl::Status Settle();
+  // Says what there is to do: PlanUpkeep()'s input.
+  void Describe(CacheState& state) const;
+  // Enqueues what was planned for the state that was described last, once. Allocates nothing and
+  // waits for nothing. If this fails, what it had not come to is described again.
+  //
+  // REQUIRES: as Settle(); no step was begun since then.
+  absl::Status CarryOut(const CacheUpkeep& upkeep);
+  // Begins the next step.
   absl::Status BeginStep();
-  // The work between two steps, also while no sequence decodes. The same requirement.
-  absl::Status Tend();
 
   // What PageLookup works on: the same in every step. While a snapshot runs nothing is admitted.
   BlockCacheView view() const;
@@ -127,22 +133,16 @@ class BlockCache {
   static std::vector<Allocation> Allocations(const Sizes& sizes, uint64_t arena_pages);
   absl::Status Allocate();
   absl::Status Clear();
-  // What the device does between two steps: one thing at a time.
-  enum class Task { kNone, kSnapshot, kFills, kRelease, kEvictions, kStamps };
-  absl::Status Start(Task task);
-  // Takes the result of the task under way, if it is done. Returns whether none is left.
-  absl::StatusOr<bool> Settle();
-  void Finish(Task task);
-  absl::Status TendIdle();
-  absl::Status TendSnapshot();
-  absl::Status TendFills();
-  absl::Status TendReleases();
-  absl::Status TendEvictions();
-  absl::Status TendStamps();
+  void Finish();
+  absl::Status Record();
+  absl::Status Snapshot(CacheUpkeep::Snapshot snapshot);
+  absl::Status AdmitFills(uint32_t num_fills);
+  absl::Status ReleaseRanges(std::span<const uint32_t> num_pages);
+  absl::Status Evict(uint32_t num_requests);
+  absl::Status PublishStamps();
   // Tells the kernels the step and whether pages may be admitted, where that has changed.
   absl::Status WriteControl();
-  absl::Status WriteCursor(uint32_t value);
-  absl::Status ReadCursor();
+  absl::Status ReadCursors(size_t count);
   absl::Status FetchCounts();
   BlockCacheStats StatsOf(bool have_come);
 
@@ -150,7 +150,7 @@ class BlockCache {
   BlockCacheOps& ops_;
   Stream& stream_;
   const Sizes sizes_;
-  DataPlane plane_;
+  mutable DataPlane plane_;  // a view; reading its rings changes nothing of the cache
   const std::span<std::byte> arena_;
   const std::span<std::byte> data_plane_memory_;
   DeviceSpan<std::byte> device_arena_;
@@ -169,13 +169,13 @@ class BlockCache {
   DeviceBuffer counters_;
   DeviceBuffer lists_;     // of slots taken, each behind its head
   DeviceBuffer requests_;  // eviction requests, copied out of the ring
-  DeviceBuffer cursor_;    // where a release or a snapshot has come to
+  DeviceBuffer cursors_;   // [kMaxReleases]: where releases, or a snapshot, have come to
 
   // Host images of these; unchanged while a copy may be under way.
   HostBuffer host_requests_;
   HostBuffer host_control_;
-  HostBuffer host_cursor_;  // two words: to the device, and back
-  HostBuffer host_counts_;  // Counts
+  HostBuffer host_cursors_;  // [kMaxReleases], and where a snapshot goes on
+  HostBuffer host_counts_;   // Counts
 
   struct Counts {
     BlockCacheCounters counters;
@@ -186,10 +186,13 @@ class BlockCache {
   uint64_t num_counts_ = 0;  // copies that are done
   std::unique_ptr<Event> counted_;
 
-  Task task_ = Task::kNone;  // under way
+  // Under way on the device; `is_recorded_` once task_done_ stands behind it.
+  CacheUpkeep under_way_;
+  bool is_recorded_ = false;
   std::unique_ptr<Event> task_done_;
-  uint64_t stamps_requested_ = 0;  // what a kStamps answers
-  size_t num_requests_taken_ = 0;  // of host_requests_: out of the ring, not applied yet
+  uint64_t stamps_requested_ = 0;  // what the stamps that are under way answer
+  // In host_requests_: out of the ring, not applied yet.
+  std::span<const EvictionRequest> requests_taken_;
 
   uint64_t step_ = 0;
   std::atomic<bool> snapshot_requested_ = false;
@@ -205,7 +208,6 @@ class BlockCache {
   SlotList ListOf(FillTicket ticket, const Fill& fill) const;
   absl::btree_map<FillTicket, Fill> fills_;
   std::deque<FillTicket> ended_fills_;
-  size_t num_admitting_ = 0;      // of these, the first: part of the task under way
   uint64_t num_fills_ended_ = 0;  // since start
   uint64_t num_fills_done_ = 0;   // of those
 

@@ -168,7 +168,8 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   store_ = std::make_unique<FakeSegmentStore>(geometry, arena_pages);
   const std::span<std::byte> data_plane =
       MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);
-  log_reader_ = std::thread([this, data_plane] { ReadLog(data_plane); });
+  log_reader_ = std::thread(
+      [this, data_plane, one_in = options.evict_one_in] { ReadLog(data_plane, one_in); });
   EngineParts parts = OrDie(AssembleEngine({.device = &device,
                                             .ops = backend_->ops.get(),
                                             .compute = backend_->stream.get(),
@@ -189,11 +190,20 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                      std::move(parts)));
 }
 
-void InProcessWorker::ReadLog(std::span<std::byte> data_plane) {
+void InProcessWorker::ReadLog(std::span<std::byte> data_plane, uint64_t evict_one_in) {
   DataPlane plane = OrDie(DataPlane::Open(data_plane));
   std::vector<LogEntry> entries(1024);
+  uint64_t num_admitted = 0;
   while (!stop_reading_) {
-    while (OrDie(plane.log().Pop(std::span(entries))) == entries.size()) {
+    size_t count = entries.size();
+    while (count == entries.size()) {
+      count = OrDie(plane.log().Pop(std::span(entries)));
+      for (const LogEntry& entry : std::span(entries).first(count)) {
+        if (evict_one_in == 0 || entry.kind != static_cast<uint32_t>(LogKind::kAdmit)) continue;
+        if (++num_admitted % evict_one_in != 0) continue;
+        // Of a ring that is full nothing is lost: the page stays.
+        plane.requests().TryPush({entry.slot, entry.page, entry.step, 0});
+      }
     }
     absl::SleepFor(absl::Milliseconds(1));
   }

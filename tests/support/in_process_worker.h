@@ -33,6 +33,8 @@ struct InProcessWorkerOptions {
   size_t arena_bytes = size_t{256} << 20;
   size_t block_cache_bytes = size_t{16} << 20;
   size_t dense_kv_bytes = 0;  // 0: as the plan likes
+  // The store wants a page evicted again, once in so many times that it was admitted; 0: never.
+  uint64_t evict_one_in = 0;
   bool preemption = false;
   size_t suspended_kv_bytes = 0;  // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
@@ -102,7 +104,7 @@ class InProcessWorker {
   bool WaitUntilIdle(absl::Duration timeout = absl::Seconds(30));
 
  private:
-  void ReadLog(std::span<std::byte> data_plane);
+  void ReadLog(std::span<std::byte> data_plane, uint64_t evict_one_in);
 
   std::filesystem::path temporary_folder_;  // the copy of the model, if any
   std::unique_ptr<Backend> backend_;

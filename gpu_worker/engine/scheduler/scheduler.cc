@@ -58,11 +58,15 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   for (const RequestDescription& request : input.requests) {
     highest_ = std::min<int64_t>(highest_, request.priority);
   }
+  LearnCosts(input);
   UpdateShares(input);
   place_rate_.Update(input, PlacesLeft(input) <= 0);
-  PlanEndsAndFinishes(input, plan);
+  PlanOutcomes(input, plan);
+  const bool any_outcome = plan.concerns_requests();
+  plan.let_go = input.unused;
+  plan.cache = PlanUpkeep(input.cache);
   // All else is planned at once again, when what they are then and have given back is described.
-  if (!plan.empty()) return plan;
+  if (any_outcome) return plan;
   PlanSuspensions(input, plan);
   PlanDecode(input, plan);
   const bool any_free_lane = std::any_of(input.lanes.begin(), input.lanes.end(),
@@ -78,17 +82,6 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   PlanPasses(input, lanes, plan);
   PlanMoreRows(input, plan);
   return plan;
-}
-
-void Scheduler::PlanEndsAndFinishes(const SchedulerInput& input, StepPlan& plan) const {
-  for (const RequestDescription& request : input.requests) {
-    const bool is_late = input.now >= request.deadline;
-    if (input.aborts_all || request.is_aborted || is_late) {
-      plan.end.push_back({.id = request.id, .is_late = is_late && !input.aborts_all});
-    } else if (request.phase == RequestPhase::kSettling && request.is_settled) {
-      plan.finish.push_back(request.id);
-    }
-  }
 }
 
 double Scheduler::ExpectedWait(const SchedulerInput& input) const {
@@ -314,8 +307,11 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPl
       continue;
     }
     left.Count(*request, IsShort(input, *request));
-    if (request->asks_store) --left.reserving;
     plan.admit.push_back(request->id);
+    if (request->asks_store) {
+      --left.reserving;
+      plan.ask.push_back(request->id);
+    }
     order.Charge(*request);
     // Without a question to the store it can be read at once.
     if (!request->asks_store) ready.push_back(request);

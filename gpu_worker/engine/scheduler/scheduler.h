@@ -68,6 +68,7 @@ class Scheduler {
   // Cost:     O(requests), and O(requests * max_batch) where some may begin.
   StepPlan Plan(const SchedulerInput& input);
 
+  const SchedulerOptions& options() const { return options_; }
   CostModel& costs() { return costs_; }
   const CostModel& costs() const { return costs_; }
   const TenantShares& shares() const { return shares_; }
@@ -105,7 +106,11 @@ class Scheduler {
 
   int64_t LevelOf(int32_t priority, double waited) const;
   void UpdateShares(const SchedulerInput& input);
-  void PlanEndsAndFinishes(const SchedulerInput& input, StepPlan& plan) const;
+  void LearnCosts(const SchedulerInput& input);
+  void PlanOutcomes(const SchedulerInput& input, StepPlan& plan) const;
+  std::optional<StepPlan::Ending> EndingOf(const SchedulerInput& input,
+                                           const RequestDescription& request) const;
+  double LeastSecondsToFirst(const SchedulerInput& input, const RequestDescription& request) const;
   std::vector<const RequestDescription*> BatchOf(const SchedulerInput& input,
                                                  const StepPlan& plan) const;
   void PlanDecode(const SchedulerInput& input, StepPlan& plan);

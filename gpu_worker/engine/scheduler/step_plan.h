@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpu_worker/engine/scheduler/work.h"
+#include "gpu_worker/wave_buffer/cache_upkeep.h"
 
 namespace retroinfer {
 
@@ -22,12 +23,23 @@ enum class RequestPhase {
   kReturning,  // has its device memory again; decodes without further ado
 };
 
+// What a request that asked the store for extents has heard.
+enum class StoreAnswer {
+  kNone,     // nothing yet, or it has not asked
+  kGranted,  // what it asked for, or as much of it as it can do without
+  kNoRoom,   // in the arena
+};
+
 struct RequestDescription {
   uint64_t id = 0;
   RequestPhase phase = RequestPhase::kWaiting;
   double arrival = 0;                                         // seconds
   double deadline = std::numeric_limits<double>::infinity();  // seconds
   bool is_aborted = false;
+  bool has_failed = false;  // the device, the background or the store could not do what it needs
+  // kWaiting: in no description before, and tokens of its prompt that may be found cached.
+  bool is_new = false;
+  int64_t nameable_tokens = 0;
   int32_t priority = 0;  // lower first
   uint32_t tenant = 0;   // SchedulerInput::weights
   int64_t prompt_tokens = 0;
@@ -42,7 +54,10 @@ struct RequestDescription {
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
   bool wants_extents = false;
-  bool asks_store = false;  // it cannot be read before the store has answered
+  bool asks_store = false;                  // it cannot be read before the store has answered
+  StoreAnswer answer = StoreAnswer::kNone;  // kReserving
+  // Of kNoRoom: others hold extents, or have given some back since it asked.
+  bool arena_may_get_room = false;
   // The arena had no room for it and nothing was given back since.
   bool arena_is_full = false;
   bool takes_in_order = false;  // AttentionPolicy::TakesInOrder
@@ -54,6 +69,7 @@ struct RequestDescription {
   double decoding_since = 0;  // kDecoding: seconds; who came first keeps its place
   bool goes_live = false;     // kDecoding: its next segment does, in its next step
   int64_t more_rows = 0;      // kDecoding: further tokens of it that may share that step
+  bool is_copied = false;     // kLeaving, kReturning: its KV is where it is to be
   // What it takes to let it step aside.
   bool can_suspend = false;      // kDecoding: nothing in the background works for it
   int32_t suspended_blocks = 0;  // kDecoding: of the host, that would hold its KV
@@ -95,9 +111,20 @@ struct LaneDescription {
   int64_t rows_to_measure = 0;
 };
 
+// What the device has done, and the time that it took.
+struct MeasuredWork {
+  Work work;
+  double seconds = 0;
+};
+
 struct SchedulerInput {
   double now = 0;  // seconds
   bool aborts_all = false;
+  bool forgets_costs = false;          // of all work so far
+  std::vector<MeasuredWork> measured;  // since the last plan
+  // Requests that have ended, and whose memory neither the device nor the background uses any more.
+  std::vector<uint64_t> unused;
+  CacheState cache;
   std::vector<RequestDescription> requests;
   std::vector<LaneDescription> lanes;  // the shortest last
   std::vector<double> weights;         // of tenants, each above 0
@@ -112,10 +139,18 @@ struct SchedulerInput {
 };
 
 struct StepPlan {
-  // A request that ends whatever it has: because of its deadline, or because it was aborted.
+  enum class EndReason {
+    kAborted,
+    kLate,         // its deadline has passed
+    kUnreachable,  // its first token cannot come before its deadline
+    kFailed,       // as described
+    kNoRoom,       // in the arena, though nobody else has any of it
+  };
+  // A request that ends whatever it has.
   struct Ending {
     uint64_t id = 0;
-    bool is_late = false;
+    EndReason reason = EndReason::kAborted;
+    double seconds = 0;  // kUnreachable: until its first token, at the least
     friend bool operator==(const Ending&, const Ending&) = default;
   };
   struct Group {
@@ -144,11 +179,18 @@ struct StepPlan {
   };
 
   // In the order in which they are carried out.
+  CacheUpkeep cache;             // what the block cache needs
+  std::vector<uint64_t> let_go;  // have ended; what they hold comes free
   std::vector<Ending> end;
-  std::vector<uint64_t> suspend;  // step aside: what they hold comes free in a while
-  std::vector<uint64_t> resume;   // get their memory again
-  std::vector<uint64_t> admit;    // get their memory
-  std::vector<Group> begin;       // enter a lane
+  std::vector<uint64_t> grant;     // take what the store has granted, and can be read
+  std::vector<uint64_t> put_back;  // there was no room in the arena: they hold nothing and wait
+  std::vector<uint64_t> leave;     // their KV is copied to the host: what they hold comes free
+  std::vector<uint64_t> rejoin;    // it is copied back: they decode
+  std::vector<uint64_t> suspend;   // step aside: what they hold comes free in a while
+  std::vector<uint64_t> resume;    // get their memory again
+  std::vector<uint64_t> admit;     // get their memory
+  std::vector<uint64_t> ask;       // of those, who ask the store for extents
+  std::vector<Group> begin;        // enter a lane
   std::vector<Pass> passes;
   std::vector<Measure> measure;
   // Their prompts are done with, they decode from now on: those whose background has finished, and
@@ -160,12 +202,17 @@ struct StepPlan {
   std::vector<uint64_t> go_live;  // of those, whose next segment is attended from this step on
   Work step;                      // what the decode step was taken for
 
-  bool empty() const {
-    return end.empty() && suspend.empty() && resume.empty() && admit.empty() && begin.empty() &&
-           passes.empty() && measure.empty() && finish.empty() && decode.empty();
+  bool empty() const { return cache.empty() && !concerns_requests(); }
+  bool concerns_requests() const {
+    return !(let_go.empty() && end.empty() && grant.empty() && put_back.empty() && leave.empty() &&
+             rejoin.empty() && suspend.empty() && resume.empty() && admit.empty() &&
+             begin.empty() && passes.empty() && measure.empty() && finish.empty() &&
+             decode.empty());
   }
   friend bool operator==(const StepPlan& a, const StepPlan& b) {
-    return a.end == b.end && a.suspend == b.suspend && a.resume == b.resume && a.admit == b.admit &&
+    return a.cache == b.cache && a.let_go == b.let_go && a.end == b.end && a.grant == b.grant &&
+           a.put_back == b.put_back && a.leave == b.leave && a.rejoin == b.rejoin &&
+           a.suspend == b.suspend && a.resume == b.resume && a.admit == b.admit && a.ask == b.ask &&
            a.begin == b.begin && a.passes == b.passes && a.measure == b.measure &&
            a.finish == b.finish && a.decode == b.decode && a.go_live == b.go_live;
   }

@@ -12,6 +12,7 @@
 #include "tests/support/device_data.h"
 #include "tests/support/layer_kv_image.h"
 #include "tests/support/settled_stats.h"
+#include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
@@ -82,7 +83,7 @@ class SequenceSegmentsTest : public testing::TestWithParam<BackendParam> {
     segments_->FinishPrompt(sequence);
   }
   void Release(SequenceKv& sequence) {
-    while (!*segments_->Release(sequence)) ASSERT_TRUE(cache_->Tend().ok());
+    while (!*segments_->Release(sequence)) ASSERT_TRUE(Tend(*cache_).ok());
     memory_->Free(sequence);
   }
   uint32_t SlotsUsed() { return SettledStats(*cache_, *backend_->stream).num_used_slots; }
@@ -130,7 +131,7 @@ TEST_P(SequenceSegmentsTest, OneIndexHoldsUntilTheNextSegmentGoesLive) {
 TEST_P(SequenceSegmentsTest, PagesStayAsLongAsAnySequenceUsesThem) {
   const auto first = Admit(1);
   Prefill(*first);
-  while (SlotsUsed() == 0) ASSERT_TRUE(cache_->Tend().ok());
+  while (SlotsUsed() == 0) ASSERT_TRUE(Tend(*cache_).ok());
   const auto second = Admit(2, first.get());
   EXPECT_TRUE(segments_->NothingToBuild(*second));
   Prefill(*second);

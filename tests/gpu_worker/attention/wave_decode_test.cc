@@ -8,6 +8,7 @@
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/settled_stats.h"
+#include "tests/support/tend_cache.h"
 #include "tests/support/wave_sequence.h"
 
 namespace retroinfer {
@@ -86,7 +87,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
       zones.push_back(sequences_[i]->zone());
     }
     const DeviceBuffer device_zones = data_.Upload(zones);
-    RI_CHECK(cache_->BeginStep().ok());
+    RI_CHECK(BeginTendedStep(*cache_).ok());
     RI_CHECK(decode_->BeginStep(rows, device_zones.as<const DenseZone>().first(batch.size())).ok());
     RI_CHECK(decode_->UploadStep().ok());
     std::vector<std::vector<float>> outputs;

@@ -15,6 +15,7 @@
 #include "tests/support/device_data.h"
 #include "tests/support/layer_kv_image.h"
 #include "tests/support/settled_stats.h"
+#include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
@@ -121,7 +122,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
   std::vector<std::vector<float>> Step(const std::vector<TestSequence*>& batch) {
     std::vector<SequenceKv*> sequences;
     for (TestSequence* sequence : batch) sequences.push_back(&sequence->kv);
-    EXPECT_TRUE(cache_->BeginStep().ok());
+    EXPECT_TRUE(BeginTendedStep(*cache_).ok());
     EXPECT_TRUE(policy_->BeginStep(sequences).ok());
     EXPECT_TRUE(policy_->UploadStep().ok());
     std::vector<std::vector<float>> outputs;
@@ -184,7 +185,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
   }
   void ReleaseAndFree(TestSequence& sequence) {
     while (!*policy_->Release(sequence.kv)) {
-      ASSERT_TRUE(cache_->Tend().ok());
+      ASSERT_TRUE(Tend(*cache_).ok());
       DrainLog();
     }
     memory_->Free(sequence.kv);
@@ -350,8 +351,8 @@ TEST_P(WavePolicyTest, AStepAllocatesNothing) {
   const auto kv = data_.Activations(RandomNormal(2 * kKvSize, 2), 2, kKvSize);
   const auto out = data_.Poisoned(2, kQuerySize);
   const auto step = [&] {
-    bool ok =
-        cache_->BeginStep().ok() && policy_->BeginStep(batch).ok() && policy_->UploadStep().ok();
+    bool ok = BeginTendedStep(*cache_).ok() && policy_->BeginStep(batch).ok() &&
+              policy_->UploadStep().ok();
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
       ok &= policy_->DecodeLayer(layer, q.view, kv.view, kv.view, out.view).ok();
     }

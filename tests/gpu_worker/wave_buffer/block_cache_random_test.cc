@@ -17,6 +17,7 @@
 #include "tests/support/block_cache_image.h"
 #include "tests/support/cluster_lookup.h"
 #include "tests/support/data_plane_memory.h"
+#include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
@@ -163,7 +164,7 @@ class BlockCacheRandomTest : public testing::Test {
   // --- One decode step.
 
   void Step() {
-    ASSERT_TRUE(cache_->BeginStep().ok());
+    ASSERT_TRUE(BeginTendedStep(*cache_).ok());
     ReviveSegments();
     EndFills(20);
     for (uint32_t layer = 0; layer < 1 + Random(3); ++layer) LookUpSomeClusters();
@@ -319,7 +320,7 @@ TEST_F(BlockCacheRandomTest, NoPageIsEverReadFromAWrongPlace) {
   if (store_ == nullptr) RestartStore();
   for (uint32_t i = 0; i < kSegments; ++i) EndSegment(i);
   for (int i = 0; i < 100; ++i) {
-    ASSERT_TRUE(cache_->Tend().ok());
+    ASSERT_TRUE(Tend(*cache_).ok());
     ReadLog();
     RunStore();
   }

@@ -9,6 +9,7 @@
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/faulty_block_cache_ops.h"
 #include "tests/support/settled_stats.h"
+#include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
@@ -36,10 +37,10 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
 
   // Begins a step, and lets the device finish what that started.
   void BeginStep() {
-    ASSERT_TRUE(cache_->BeginStep().ok());
+    ASSERT_TRUE(BeginTendedStep(*cache_).ok());
     for (int i = 0; i < 4; ++i) {
       ASSERT_TRUE(backend_->stream->Synchronize().ok());
-      ASSERT_TRUE(cache_->Tend().ok());
+      ASSERT_TRUE(Tend(*cache_).ok());
     }
   }
   void Lookup(const std::vector<int32_t>& pages) {
@@ -85,7 +86,7 @@ class BlockCacheTest : public testing::TestWithParam<BackendParam> {
   // Tends the cache until that fails.
   void TendUntilItFails() {
     for (int i = 0; i < 10; ++i) {
-      if (!cache_->Tend().ok()) return;
+      if (!Tend(*cache_).ok()) return;
       ASSERT_TRUE(backend_->stream->Synchronize().ok());
     }
     FAIL() << "nothing failed";

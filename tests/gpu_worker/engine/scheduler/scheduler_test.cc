@@ -55,14 +55,16 @@ TEST_F(SchedulerTest, WhoIsLateOrAbortedEndsBeforeAnythingElseIsPlanned) {
   Add(4, RequestPhase::kReserving, 500).deadline = 99;
   input_.requests.back().is_aborted = true;
   const StepPlan plan = Plan();
-  EXPECT_THAT(plan.end, ElementsAre(StepPlan::Ending{1, true}, StepPlan::Ending{2, false},
-                                    StepPlan::Ending{4, true}));
+  using Reason = StepPlan::EndReason;
+  EXPECT_THAT(plan.end,
+              ElementsAre(StepPlan::Ending{1, Reason::kLate}, StepPlan::Ending{2, Reason::kAborted},
+                          StepPlan::Ending{4, Reason::kLate}));
   EXPECT_THAT(plan.decode, IsEmpty());
   EXPECT_FALSE(plan.empty());
   input_.requests = {input_.requests[2]};
   EXPECT_THAT(Plan().decode, ElementsAre(3));
   input_.aborts_all = true;
-  EXPECT_THAT(Plan().end, ElementsAre(StepPlan::Ending{3, false}));
+  EXPECT_THAT(Plan().end, ElementsAre(StepPlan::Ending{3, Reason::kAborted}));
 }
 
 TEST_F(SchedulerTest, APromptThatIsSettledIsDoneWith) {
