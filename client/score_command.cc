@@ -32,6 +32,7 @@ struct ScoreOptions {
   int64_t context = 1;
   int64_t window = 0;  // 0: the model's length
   int64_t stride = 1024;
+  bool parse_special = false;
   bool json = false;
   bool quiet = false;
   v1::ScoreRequest request;  // what all calls have in common
@@ -71,6 +72,8 @@ void AddOptions(common::Settings* settings, ScoreOptions* options) {
   app.add_option_function<int32_t>(
       "--priority", [options](const int32_t& value) { options->request.set_priority(value); },
       "Lower runs first");
+  app.add_flag("--parse-special", options->parse_special,
+               "Names of special tokens in the text become these tokens");
   app.add_flag("--json", options->json, "Write one JSON object instead of a table");
   app.add_flag("--quiet", options->quiet, "No progress on stderr");
   AddConnectionOptions(settings, &options->connection);
@@ -80,12 +83,17 @@ void AddOptions(common::Settings* settings, ScoreOptions* options) {
 // Talks with the server; a signal cancels the call that runs.
 class Scorer {
  public:
-  Scorer(const Connection& connection, std::string affinity, InterruptWatcher* interrupts)
-      : connection_(connection), affinity_(std::move(affinity)), interrupts_(interrupts) {}
+  Scorer(const Connection& connection, std::string affinity, bool parse_special,
+         InterruptWatcher* interrupts)
+      : connection_(connection),
+        affinity_(std::move(affinity)),
+        parse_special_(parse_special),
+        interrupts_(interrupts) {}
 
   grpc::Status Tokenize(const std::string& text, std::vector<int32_t>* tokens) {
     v1::TokenizeRequest request;
     request.set_text(text);
+    request.set_parse_special(parse_special_);
     v1::TokenizeResponse response;
     const grpc::Status status = Call([&](grpc::ClientContext* context) {
       return connection_.stub().Tokenize(context, request, &response);
@@ -138,6 +146,7 @@ class Scorer {
 
   const Connection& connection_;
   const std::string affinity_;
+  const bool parse_special_;
   InterruptWatcher* const interrupts_;
 };
 
@@ -222,7 +231,7 @@ int ScoreCommand(int argc, const char* const* argv, const Streams& streams) {
   const auto connection = Connection::Open(options.connection);
   if (!connection.ok()) return fail(connection.status().message(), kExitUsage);
   Scorer scorer(**connection, absl::StrFormat("%016x", std::hash<std::string>()(*text)),
-                &interrupts);
+                options.parse_special, &interrupts);
   const auto fail_call = [&](const grpc::Status& status) {
     if (interrupts.last_signal() != 0) return fail("interrupted", interrupts.ExitCode());
     return fail((*connection)->Explain(status), kExitFailed);

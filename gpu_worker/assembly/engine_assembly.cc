@@ -74,7 +74,8 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                       .num_query_heads = static_cast<int32_t>(
                                           environment.model->config().num_query_heads),
                                       .max_batch = plan.max_batch,
-                                      .max_tokens = plan.max_model_len}));
+                                      .max_tokens = plan.max_model_len,
+                                      .observer = environment.observer}));
   return parts;
 }
 

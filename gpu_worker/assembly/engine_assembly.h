@@ -25,6 +25,7 @@ struct EngineEnvironment {
   std::span<std::byte> arena;  // store->arena_pages() pages
   std::span<std::byte>
       data_plane;  // formatted (common/shm/data_plane.h), with plan.num_slots slots
+  RetrievalObserver* observer = nullptr;  // of policy wave; may be null
 };
 
 // Returns RESOURCE_EXHAUSTED if the device has less memory than the plan says.

@@ -15,6 +15,7 @@
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/transformer.h"
+#include "gpu_worker/retrieval_trace/retrieval_recorder.h"
 #include "gpu_worker/store_link/store_link.h"
 #include "gpu_worker/tokenizer/chat_template.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
@@ -222,6 +223,7 @@ class LoadedEngine final : public ServedEngine {
  private:
   absl::Status PlanAndAttach();
   absl::StatusOr<MemoryPlan> Plan(uint32_t arena_pages) const;
+  absl::Status OpenTrace();
   absl::Status StartEngine(ModelWeights weights);
   absl::StatusOr<EngineParts> Assemble();
   void DescribeModel();
@@ -241,10 +243,28 @@ class LoadedEngine final : public ServedEngine {
   std::unique_ptr<Transformer> transformer_;
   std::unique_ptr<StoreLink> link_;
   std::unique_ptr<LinkedSegmentStore> store_;
+  std::unique_ptr<TraceFile> trace_;  // until `recorder_` has it
+  std::unique_ptr<RetrievalRecorder> recorder_;
   std::unique_ptr<LocalEngine> engine_;
 };
 
+// Before anything else, so that a wrong name is told of at once.
+absl::Status LoadedEngine::OpenTrace() {
+  if (options_.record_trace_file.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<TraceFile>> trace = TraceFile::Open(
+      options_.record_trace_file, TraceEncoder::kMagic, options_.record_trace_bytes);
+  if (!trace.ok()) {
+    return absl::Status(trace.status().code(),
+                        absl::StrCat("--record-trace: ", std::string(trace.status().message())));
+  }
+  trace_ = *std::move(trace);
+  spdlog::info("recording what decode steps retrieve in {}, up to {} MiB",
+               options_.record_trace_file, options_.record_trace_bytes >> 20);
+  return absl::OkStatus();
+}
+
 absl::Status LoadedEngine::Load() {
+  RETURN_IF_ERROR(OpenTrace());
   ASSIGN_OR_RETURN(ModelSource source, ModelSource::Open(options_));
   source_ = std::make_unique<ModelSource>(std::move(source));
   ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
@@ -313,6 +333,16 @@ absl::Status LoadedEngine::PlanAndAttach() {
 }
 
 absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
+  if (trace_ != nullptr) {
+    const int64_t max_clusters = plan_.max_model_len / int64_t{kTokensPerCluster} + 1;
+    ASSIGN_OR_RETURN(recorder_,
+                     RetrievalRecorder::Create(
+                         *backend_.device,
+                         {.geometry = plan_.geometry,
+                          .max_batch = plan_.max_batch,
+                          .max_clusters = std::min(max_clusters, RetrievalRecorder::kMaxClusters)},
+                         std::move(trace_)));
+  }
   const EngineEnvironment environment{.device = backend_.device.get(),
                                       .ops = backend_.ops.get(),
                                       .compute = compute_.get(),
@@ -321,7 +351,8 @@ absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
                                       .tokenizer = &source_->tokenizer(),
                                       .store = store_.get(),
                                       .arena = link_->arena(),
-                                      .data_plane = link_->data_plane().memory()};
+                                      .data_plane = link_->data_plane().memory(),
+                                      .observer = recorder_.get()};
   ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine(environment, plan_, settings_));
   if (options_.synthetic_context != 0) {
     RETURN_IF_ERROR(AddSyntheticContexts(environment, plan_, options_.synthetic_overlap, parts));

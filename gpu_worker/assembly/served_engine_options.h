@@ -44,6 +44,10 @@ struct ServedEngineOptions {
   int64_t synthetic_context = 0;
   std::optional<double> synthetic_overlap;
 
+  // File that what decode steps retrieve is written to, and its size at most; empty: none.
+  std::string record_trace_file;
+  uint64_t record_trace_bytes = uint64_t{64} << 20;
+
   AttentionSettings default_attention;
   int32_t default_max_tokens = 1024;
 };

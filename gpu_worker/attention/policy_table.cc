@@ -64,7 +64,8 @@ absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateWave(const PolicyParts& p
                                               .stream = parts.stream,
                                               .memory = parts.memory,
                                               .segments = parts.segments,
-                                              .decode = std::move(decode)});
+                                              .decode = std::move(decode),
+                                              .observer = parts.observer});
 }
 
 // --- streaming

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/attention_policy.h"
 #include "gpu_worker/attention/kv_memory.h"
+#include "gpu_worker/attention/retrieval_observer.h"
 #include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/ops/backend_needs.h"
@@ -30,7 +31,8 @@ struct PolicyParts {
   SequenceSegments* segments = nullptr;
   int32_t num_query_heads = 0;
   int32_t max_batch = 0;
-  int64_t max_tokens = 0;  // of a context
+  int64_t max_tokens = 0;                 // of a context
+  RetrievalObserver* observer = nullptr;  // may be null
 };
 
 // What the memory of policies follows from, but for that of KvMemory and SegmentBuilder.

@@ -265,7 +265,7 @@ absl::Status WaveDecode::DownloadStep() {
 
 absl::Status WaveDecode::LookUpPages(uint32_t layer) {
   const auto batch = static_cast<int32_t>(batch_);
-  return ops_.block_cache().PageLookup(
+  RETURN_IF_ERROR(ops_.block_cache().PageLookup(
       stream_, {.cache = cache_.view(),
                 .counters = cache_.counters(),
                 .pool = meta_pool_,
@@ -276,6 +276,16 @@ absl::Status WaveDecode::LookUpPages(uint32_t layer) {
                 .retrieved = Rows<const int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
                 .num_retrieved = Rows<const int32_t>(num_retrieved_, num_kv_heads_, 1),
                 .max_retrieved = max_retrieved_,
+                .max_pages = execution_.max_pages(),
+                .pages = execution_.pages(batch),
+                .num_pages = PageCounts(layer)}));
+  if (observer_ == nullptr) return absl::OkStatus();
+  return observer_->Copy(
+      stream_, {.layer = layer,
+                .batch = batch,
+                .max_retrieved = max_retrieved_,
+                .retrieved = Rows<const int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
+                .num_retrieved = Rows<const int32_t>(num_retrieved_, num_kv_heads_, 1),
                 .max_pages = execution_.max_pages(),
                 .pages = execution_.pages(batch),
                 .num_pages = PageCounts(layer)});

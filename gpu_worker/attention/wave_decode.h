@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gpu_worker/attention/retrieval_observer.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
@@ -51,11 +52,17 @@ class WaveDecode {
     SelectionRatios ratios;
   };
 
+  // Has what every layer looks up copied out from the next step on. It must outlive this, and be
+  // told of the steps by who calls it.
+  void Observe(RetrievalObserver* observer) { observer_ = observer; }
+
   // `zones` [batch.size()] is device memory that must stay until the step is done; the same holds
   // for the block lists of the indexes.
   //
   // REQUIRES: batch.size() <= max_batch; the block cache has begun the step.
   absl::Status BeginStep(std::span<const Sequence> batch, DeviceSpan<const DenseZone> zones);
+  // Clusters of a row of the step's lists, at most; 0: no sequence of it has an index.
+  int64_t max_retrieved() const { return max_clusters_ == 0 ? 0 : max_retrieved_; }
   // As in attention_policy.h. The shape is that of the step's arrays: row lengths are rounded up to
   // powers of two, so that a growing context keeps its shape for long.
   uint64_t StepShape() const;
@@ -127,6 +134,7 @@ class WaveDecode {
   const Limits limits_;
   const int64_t num_kv_heads_;
   const float scale_;
+  RetrievalObserver* observer_ = nullptr;
 
   enum Input : size_t { kIndexes, kBudgets };
   StagedArrays inputs_;         // MetaIndexView, SelectionBudget [max_batch]

@@ -12,6 +12,7 @@ absl::StatusOr<std::unique_ptr<WavePolicy>> WavePolicy::Create(int32_t max_batch
       DenseZoneBatch dense,
       DenseZoneBatch::Create(*parts.device, *parts.ops, *parts.stream, parts.memory->dense_pool(),
                              parts.memory->tables(), max_batch));
+  parts.decode->Observe(parts.observer);
   auto policy = absl::WrapUnique(new WavePolicy(std::move(parts), std::move(dense)));
   policy->batch_.reserve(static_cast<size_t>(max_batch));
   policy->decode_batch_.reserve(static_cast<size_t>(max_batch));
@@ -80,7 +81,11 @@ absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
                     .ranking = settings.ranking}});
   }
   RETURN_IF_ERROR(dense_.BeginStep(batch));
-  return parts_.decode->BeginStep(decode_batch_, dense_.zones());
+  RETURN_IF_ERROR(parts_.decode->BeginStep(decode_batch_, dense_.zones()));
+  if (parts_.observer != nullptr) {
+    parts_.observer->BeginStep(batch, parts_.decode->max_retrieved());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status WavePolicy::UploadStep() {
@@ -110,6 +115,7 @@ AttentionPolicy::BytesRead WavePolicy::LastStepBytes(size_t row) const {
 }
 
 absl::StatusOr<bool> WavePolicy::Release(SequenceKv& sequence) {
+  if (parts_.observer != nullptr) parts_.observer->Release(sequence);
   return segments_.Release(sequence);
 }
 

@@ -28,6 +28,7 @@ class WavePolicy final : public AttentionPolicy {
     KvMemory* memory = nullptr;
     SequenceSegments* segments = nullptr;
     std::unique_ptr<WaveDecode> decode;
+    RetrievalObserver* observer = nullptr;  // may be null
   };
 
   static absl::StatusOr<std::unique_ptr<WavePolicy>> Create(int32_t max_batch, Parts parts);

@@ -23,6 +23,8 @@ constexpr char kMemoryGroup[] = "Memory and speed";
 constexpr char kDefaultsGroup[] = "Defaults of requests";
 constexpr int64_t kMaxSyntheticContext = int64_t{1} << 24;
 constexpr char kMeasuringGroup[] = "Measuring speed without a model";
+constexpr char kRecordingGroup[] = "Recording";
+constexpr uint64_t kMinTraceBytes = 4096;
 
 void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
   CLI::App& app = settings->app();
@@ -218,6 +220,19 @@ void AddMeasuringOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kMeasuringGroup);
 }
 
+void AddRecordingOptions(common::Settings* settings, WorkerOptions* options) {
+  settings->app()
+      .add_option("--record-trace", options->record_trace_file,
+                  "File for what each decode step of policy wave retrieves: clusters, their pages, "
+                  "and which of these missed the block cache (tools/lab reads it). An earlier "
+                  "trace there is overwritten, anything else is not")
+      ->group(kRecordingGroup);
+  settings
+      ->AddByteSize("--record-trace-bytes", &options->record_trace_bytes,
+                    "Size of that file at which recording ends")
+      ->group(kRecordingGroup);
+}
+
 // Checks what options say of each other about the model.
 absl::Status CheckModelOptions(const WorkerOptions& options) {
   if (options.load_format == "dummy") {
@@ -297,11 +312,17 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   AddMemoryOptions(&settings, options);
   AddRequestOptions(&settings, options, &policy);
   AddMeasuringOptions(&settings, options);
+  AddRecordingOptions(&settings, options);
   common::AddLogOptions(&settings, &options->log);
   ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, settings.Parse(argc, argv));
   if (outcome == common::Settings::Outcome::kExit) return false;
   if (options->metrics_address == "none") options->metrics_address.clear();
   RETURN_IF_ERROR(CheckModelOptions(*options));
+  if (options->record_trace_bytes < kMinTraceBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--record-trace-bytes is ",
+                                                   options->record_trace_bytes, "; it needs ",
+                                                   kMinTraceBytes, " or more"));
+  }
   options->default_attention.policy = *PolicyOfName(policy);
   ASSIGN_OR_RETURN(options->server.keys, OpenKeys(key_files));
   options->warnings = settings.warnings();

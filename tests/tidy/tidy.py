@@ -29,11 +29,12 @@ WORKER_LAYERS = {
     "wave_buffer": {"device", "ops"},
     "store_link": set(),
     "attention": {"device", "ops", "wave_index", "wave_buffer"},
+    "retrieval_trace": {"device", "ops", "attention"},
     "synthetic": {"device", "ops", "attention"},
     "engine": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
                "store_link"},
     "assembly": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
-                 "synthetic", "engine", "store_link"},
+                 "retrieval_trace", "synthetic", "engine", "store_link"},
     "server": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
                "engine", "store_link", "assembly"},
 }

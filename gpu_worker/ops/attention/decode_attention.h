@@ -18,8 +18,16 @@ namespace retroinfer {
 struct PageRef {
   const std::byte* page;  // device address
   int32_t num_tokens;     // 1 to tokens_per_page
-  int32_t reserved;
+  uint32_t origin;        // PageOrigin(); nobody computes with it
 };
+
+// Where a page comes from: its place among the pages of its cluster, and whether the look-up missed
+// it.
+constexpr uint32_t PageOrigin(uint32_t place, bool is_missed) {
+  return place << 1 | (is_missed ? 1u : 0u);
+}
+constexpr bool IsMissed(uint32_t origin) { return (origin & 1u) != 0; }
+constexpr uint32_t PlaceInCluster(uint32_t origin) { return origin >> 1; }
 
 // What attention over one part yields before normalisation, for every (sequence, query head):
 // max m = max_i x_i, sum = sum_i w_i exp(x_i - m), acc = sum_i exp(x_i - m) v_i. An empty part has

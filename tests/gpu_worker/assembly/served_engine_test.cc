@@ -7,9 +7,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "build_paths.h"
 #include "tests/gpu_worker/store_link/in_process_store.h"
+#include "tests/support/decoded_trace.h"
 
 namespace retroinfer {
 namespace {
@@ -94,6 +96,32 @@ TEST_F(ServedEngineWithStoreTest, CountsNothingOfItsWarmUp) {
   EXPECT_EQ(stats.segments_built, 0u);
   EXPECT_EQ(stats.arena_bytes_out, 0u);
   EXPECT_EQ(stats.prefix_cache_queries_tokens, 0u);
+}
+
+TEST_F(ServedEngineWithStoreTest, RecordsWhatItsStepsRetrieve) {
+  namespace fs = std::filesystem;
+  const fs::path path = fs::path(store_.folder()) / "trace";
+  options_.synthetic_context = 2048;
+  options_.dense_below = 1024;
+  options_.default_attention.policy = PolicyKind::kWave;
+  options_.record_trace_file = path;
+  ASSERT_TRUE(Load().ok());
+  std::stringstream bytes;
+  bytes << std::ifstream(path).rdbuf();
+  const test_support::DecodedTrace trace(bytes.str());
+  EXPECT_EQ(trace.num_layers, 2u);
+  EXPECT_EQ(trace.end, 0) << "the engine has ended";
+  ASSERT_FALSE(trace.steps.empty());
+  EXPECT_FALSE(trace.released.empty());
+  for (const HeadRetrieval& head : trace.steps.back().heads) EXPECT_FALSE(head.clusters.empty());
+}
+
+TEST_F(ServedEngineWithStoreTest, ATraceThatCannotBeWrittenEndsTheStart) {
+  options_.record_trace_file = store_.folder();
+  const absl::Status status = Load();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--record-trace: "));
+  EXPECT_EQ(store_.Stats().workers_attached_total(), 0u);
 }
 
 TEST_F(ServedEngineWithStoreTest, HasTheSlotsThatAFlagSays) {

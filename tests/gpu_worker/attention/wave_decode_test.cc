@@ -1,12 +1,18 @@
 #include "gpu_worker/attention/wave_decode.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
 
+#include "gpu_worker/retrieval_trace/retrieval_recorder.h"
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
+#include "tests/support/decoded_trace.h"
 #include "tests/support/settled_stats.h"
 #include "tests/support/tend_cache.h"
 #include "tests/support/wave_sequence.h"
@@ -177,6 +183,51 @@ TEST_P(WaveDecodeTest, WhereAPageLiesChangesNothing) {
   const BlockCacheStats stats = Stats();
   EXPECT_EQ(stats.num_used_slots, 100u);
   EXPECT_GT(stats.counters.transients, 1000u);
+}
+
+TEST_P(WaveDecodeTest, WhatIsRecordedIsWhatTheCacheCounts) {
+  const std::filesystem::path path = std::filesystem::temp_directory_path() /
+                                     ("retroinfer_wave_decode_" + std::to_string(::getpid()));
+  SetUpMemory(kBf16Kv, 8'000, 64);
+  AddSequence(4 + 8192 + 100, 1);
+  {
+    auto file = TraceFile::Open(path, TraceEncoder::kMagic, 1 << 20);
+    ASSERT_TRUE(file.ok()) << file.status();
+    auto recorder = RetrievalRecorder::Create(
+        *backend_->device, {.geometry = geometry_, .max_batch = 4, .max_clusters = 600},
+        *std::move(file));
+    ASSERT_TRUE(recorder.ok()) << recorder.status();
+    decode_->Observe(recorder->get());
+    SequenceKv sequence{.sequence_id = 1};
+    sequence.num_indexed_blocks = sequences_[0]->index().num_blocks;
+    SequenceKv* const batch[] = {&sequence};
+    for (int step = 0; step < 2; ++step) {
+      (*recorder)->BeginStep(batch, 64);
+      Step({0}, {});
+    }
+    (*recorder)->Release(sequence);
+    decode_->Observe(nullptr);
+  }
+  std::stringstream bytes;
+  bytes << std::ifstream(path).rdbuf();
+  std::filesystem::remove(path);
+  const DecodedTrace trace(bytes.str());
+  ASSERT_EQ(trace.steps.size(), 2u);
+  uint64_t pages[2] = {0, 0}, missed[2] = {0, 0};
+  for (size_t step = 0; step < 2; ++step) {
+    for (const HeadRetrieval& head : trace.steps[step].heads) {
+      EXPECT_EQ(head.clusters.size(), 64u);
+      for (const RetrievedCluster& cluster : head.clusters) {
+        pages[step] += cluster.num_pages;
+        missed[step] += cluster.num_missed;
+      }
+    }
+  }
+  const BlockCacheCounters counted = Stats().counters;
+  EXPECT_EQ(pages[0] + pages[1], counted.hits + counted.misses);
+  EXPECT_EQ(missed[0], counted.misses);
+  EXPECT_EQ(missed[0], pages[0]) << "nothing was there before";
+  EXPECT_EQ(missed[1], 0u);
 }
 
 TEST_P(WaveDecodeTest, EstimationLowersTheError) {

@@ -87,6 +87,17 @@ TEST_F(WorkerOptionsTest, SyntheticContextsAreForRandomWeightsAlone) {
   }
 }
 
+TEST_F(WorkerOptionsTest, RecordsIfItIsToldTo) {
+  ASSERT_TRUE(Parse({"--model=/m"}).ok());
+  EXPECT_EQ(options_.record_trace_file, "");
+  options_ = {};
+  ASSERT_TRUE(Parse({"--model=/m", "--record-trace=/t", "--record-trace-bytes=1MiB"}).ok());
+  EXPECT_EQ(options_.record_trace_file, "/t");
+  EXPECT_EQ(options_.record_trace_bytes, 1u << 20);
+  EXPECT_THAT(std::string(Parse({"--model=/m", "--record-trace-bytes=100"}).status().message()),
+              HasSubstr("it needs 4096 or more"));
+}
+
 TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {
   const auto path = std::filesystem::temp_directory_path() / "retroinfer_api_key_test";
   std::ofstream(path) << "  secret\n";

@@ -3,7 +3,7 @@
 // * A slot is on the free stack iff it holds no page.
 // * Every change of the table has an entry in the log, in the order of the changes.
 // The table is worked on by one thread, in batch order, so the log has one order; the pages are
-// then copied by all threads. PageRef::reserved marks a page that is still to be copied.
+// then copied by all threads: those that were missed and are not attended in the arena itself.
 #include "gpu_worker/ops/block_cache/cpu/page_lookup.h"
 
 #include <algorithm>
@@ -33,7 +33,7 @@ void ForEachPage(const PageLookupArgs& args, int32_t sequence, uint32_t head, Vi
     for (uint32_t left = entry.num_tokens; left > 0; ++page, ++index) {
       const uint32_t tokens = std::min(left, per_page);
       left -= tokens;
-      visit(index, page, static_cast<int32_t>(tokens));
+      visit(index, page, static_cast<int32_t>(tokens), page - entry.first_page);
     }
   }
 }
@@ -53,12 +53,14 @@ class Lookup {
     PageRef* refs = args_.pages.device_data() +
                     (int64_t{sequence} * args_.num_kv_heads + head) * args_.max_pages;
     int64_t num_pages = 0;
-    ForEachPage(args_, sequence, head, [&](int64_t index, PageId page, int32_t tokens) {
-      RI_CHECK(index < args_.max_pages && page < args_.cache.page_slot.size());
-      refs[index] = Find(page);
-      refs[index].num_tokens = tokens;
-      num_pages = index + 1;
-    });
+    ForEachPage(args_, sequence, head,
+                [&](int64_t index, PageId page, int32_t tokens, uint32_t place) {
+                  RI_CHECK(index < args_.max_pages && page < args_.cache.page_slot.size());
+                  bool is_missed = false;
+                  const std::byte* const found = Find(page, is_missed);
+                  refs[index] = {found, tokens, PageOrigin(place, is_missed)};
+                  num_pages = index + 1;
+                });
     return num_pages;
   }
 
@@ -74,31 +76,32 @@ class Lookup {
   bool any_miss() const { return sums_.misses != 0; }
 
  private:
-  PageRef Find(PageId page) {
+  const std::byte* Find(PageId page, bool& is_missed) {
     const BlockCacheView& cache = args_.cache;
     const SlotId slot = cache.page_slot.device_data()[page];
     if (slot != kNoSlot) {
       ++sums_.hits;
       cache.slot_stamp.device_data()[slot] = step_;
-      return {cache.slots.device_data() + slot * cache.page_bytes, 0, 0};
+      return cache.slots.device_data() + slot * cache.page_bytes;
     }
+    is_missed = true;
     ++sums_.misses;
     // An entry for this page now, and one for the release of it and of every resident page later.
     const uint64_t num_resident = cache.slot_page.size() - num_free_;
     if (!is_closed_ && num_free_ > 0 && log_.HasRoomFor(num_resident + 2)) return Admit(page);
     ++sums_.transients;
     const std::byte* in_arena = cache.arena.device_data() + page * cache.page_bytes;
-    if (num_transient_ == cache.transient.size() / cache.page_bytes) return {in_arena, 0, 0};
-    return {cache.transient.device_data() + num_transient_++ * cache.page_bytes, 0, 1};
+    if (num_transient_ == cache.transient.size() / cache.page_bytes) return in_arena;
+    return cache.transient.device_data() + num_transient_++ * cache.page_bytes;
   }
 
-  PageRef Admit(PageId page) {
+  const std::byte* Admit(PageId page) {
     const BlockCacheView& cache = args_.cache;
     const SlotId slot = cache.free_slots.device_data()[--num_free_];
     FillSlot(cache, page, slot, step_);
     log_.Append(LogKind::kAdmit, page, slot);
     ++sums_.admissions;
-    return {cache.slots.device_data() + slot * cache.page_bytes, 0, 1};
+    return cache.slots.device_data() + slot * cache.page_bytes;
   }
 
   const PageLookupArgs& args_;
@@ -113,13 +116,14 @@ class Lookup {
 void CopyRow(const PageLookupArgs& args, int32_t sequence, uint32_t head) {
   PageRef* refs =
       args.pages.device_data() + (int64_t{sequence} * args.num_kv_heads + head) * args.max_pages;
-  ForEachPage(args, sequence, head, [&](int64_t index, PageId page, int32_t /*tokens*/) {
-    if (refs[index].reserved == 0) return;
-    const size_t page_bytes = args.cache.page_bytes;
-    std::memcpy(const_cast<std::byte*>(refs[index].page),
-                args.cache.arena.device_data() + page * page_bytes, page_bytes);
-    refs[index].reserved = 0;
-  });
+  const size_t page_bytes = args.cache.page_bytes;
+  ForEachPage(args, sequence, head,
+              [&](int64_t index, PageId page, int32_t /*tokens*/, uint32_t /*place*/) {
+                const std::byte* const in_arena =
+                    args.cache.arena.device_data() + page * page_bytes;
+                if (!IsMissed(refs[index].origin) || refs[index].page == in_arena) return;
+                std::memcpy(const_cast<std::byte*>(refs[index].page), in_arena, page_bytes);
+              });
 }
 
 }  // namespace

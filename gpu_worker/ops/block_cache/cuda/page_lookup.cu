@@ -66,8 +66,9 @@ struct FindShared {
   uint32_t num_hits;
 };
 
-__device__ PageRef RefTo(const std::byte* memory, size_t index, uint32_t num_tokens) {
-  return {memory + index * kPageBytes, static_cast<int32_t>(num_tokens), 0};
+__device__ PageRef RefTo(const std::byte* memory, size_t index, uint32_t num_tokens,
+                         uint32_t origin) {
+  return {memory + index * kPageBytes, static_cast<int32_t>(num_tokens), origin};
 }
 
 // Writes a reference in one go.
@@ -131,9 +132,9 @@ __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t f
       const SlotId slot = __ldcg(cache.page_slot + page);
       is_miss = slot >= kPending;
       if (is_miss) {
-        Store(params.pages + ref, RefTo(cache.arena, page, tokens));
+        Store(params.pages + ref, RefTo(cache.arena, page, tokens, PageOrigin(in_cluster, true)));
       } else {
-        Store(params.pages + ref, RefTo(cache.slots, slot, tokens));
+        Store(params.pages + ref, RefTo(cache.slots, slot, tokens, PageOrigin(in_cluster, false)));
         cache.slot_stamp[slot] = step;
         ++num_hits;
       }
