@@ -65,16 +65,17 @@ TEST_F(PrefixProcessTest, KillsOfTheStoreNeverMixUpSegments) {
   std::mt19937_64 random(TestSeed());
   StartStore();
   StoreLinkOptions options = LinkOptions();
-  options.reserve_timeout = absl::Milliseconds(200);
+  options.reserve_timeout = absl::Seconds(2);
   auto link = StoreLink::Connect(options);
   ASSERT_TRUE(link.ok()) << link.status();
   uint64_t sequence = 0;
   uint64_t num_hits = 0;
   std::vector<uint64_t> live;
-  // On a busy machine little happens between two kills: then there are more of them.
+  // On a busy machine little happens between two kills: then there are more of them, and between them time for at
+  // least two reservations, so that one can find what the other committed.
   for (int kill = 0; kill < 6 || (num_hits <= 10 && kill < 60); ++kill) {
     const absl::Time end = absl::Now() + absl::Milliseconds(30 + random() % 150);
-    while (absl::Now() < end) {
+    for (int granted = 0; absl::Now() < end || granted < 2;) {
       if (live.size() >= 2) {
         (*link)->Release(live.front());
         live.erase(live.begin());
@@ -84,6 +85,7 @@ TEST_F(PrefixProcessTest, KillsOfTheStoreNeverMixUpSegments) {
       const auto chain = NamedChain(texts);
       const auto extents = Reserve(**link, NamedRequest(++sequence, chain));
       if (!extents.ok()) continue;
+      ++granted;
       live.push_back(sequence);
       for (size_t i = 0; i < chain.size(); ++i) {
         const uint64_t begin = kSinkTokens + 1024 * i;
