@@ -154,7 +154,8 @@ TEST_F(DurableFaultsTest, ASlowDiskIsWaitedForAndAStuckOneIsNot) {
   EXPECT_EQ(Run(1, "tenant"), kCached);
   SetFaults("stuck");
   Restart();
-  // The disk stays stuck until it is told otherwise: that these end shows that nobody waits for it for ever.
+  // The disk stays stuck until it is told otherwise: that these end shows that nobody waits for it
+  // for ever.
   EXPECT_EQ(Run(1, "tenant"), 0);
   EXPECT_EQ(Run(2, "tenant"), 0);
   EXPECT_EQ(Run(2, "tenant"), kCached);

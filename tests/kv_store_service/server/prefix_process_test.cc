@@ -71,8 +71,8 @@ TEST_F(PrefixProcessTest, KillsOfTheStoreNeverMixUpSegments) {
   uint64_t sequence = 0;
   uint64_t num_hits = 0;
   std::vector<uint64_t> live;
-  // On a busy machine little happens between two kills: then there are more of them, and between them time for at
-  // least two reservations, so that one can find what the other committed.
+  // On a busy machine little happens between two kills: then there are more of them, and between
+  // them time for at least two reservations, so that one can find what the other committed.
   for (int kill = 0; kill < 6 || (num_hits <= 10 && kill < 60); ++kill) {
     const absl::Time end = absl::Now() + absl::Milliseconds(30 + random() % 150);
     for (int granted = 0; absl::Now() < end || granted < 2;) {
