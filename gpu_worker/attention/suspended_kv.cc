@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<SuspendedKv>> SuspendedKv::Create(Device& device,
                                                                  int32_t num_blocks) {
   auto kv = absl::WrapUnique(new SuspendedKv(device, compute, memory, num_blocks));
   ASSIGN_OR_RETURN(kv->host_,
-                   device.AllocateHost(static_cast<size_t>(num_blocks) * kv->block_bytes_));
+                   device.AllocateHost(HostBytesOf(memory.sizes().geometry, num_blocks)));
   ASSIGN_OR_RETURN(kv->copies_, device.CreateStream(StreamKind::kCompute));
   ASSIGN_OR_RETURN(kv->computed_, device.CreateEvent());
   return kv;

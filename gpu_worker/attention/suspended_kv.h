@@ -37,12 +37,17 @@ class SuspendedKv {
   // Waits for the copies that are under way.
   ~SuspendedKv();
 
+  // Of the host's memory, that it takes for so many dense blocks.
+  static size_t HostBytesOf(const KvGeometry& geometry, int32_t num_blocks) {
+    return static_cast<size_t>(num_blocks) * DensePoolView::BlockBytes(geometry);
+  }
+
   // Dense blocks of the sequence that hold tokens.
   static int32_t BlocksOf(const SequenceKv& sequence);
 
   int32_t num_free() const { return places_.num_free(); }
   size_t bytes_in_use() const {
-    return static_cast<size_t>(places_.total() - places_.num_free()) * block_bytes_;
+    return HostBytesOf(memory_.sizes().geometry, places_.total() - places_.num_free());
   }
 
   // Lets the sequence step aside: enqueues copies of what its dense blocks hold. It keeps its

@@ -8,6 +8,7 @@
 #include "common/kv/segment_layout.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/attention/policy_table.h"
+#include "gpu_worker/attention/suspended_kv.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/prefill_lane.h"
 #include "gpu_worker/engine/sampler.h"
@@ -112,7 +113,7 @@ DenseDemand DenseDemandOf(const MemoryPlanInput& input) {
 // all else, of which they get what is left.
 int32_t SuspendedBlocks(const MemoryPlanInput& input, const MemoryPlan& plan) {
   if (!input.preemption) return 0;
-  const size_t block_bytes = BlockBytes(input);
+  const size_t block_bytes = SuspendedKv::HostBytesOf(input.geometry(), 1);
   const int64_t short_context = std::min(input.index.dense_below, input.max_model_len);
   const int64_t windows =
       std::min<int64_t>(input.max_batch * kWaveWindowBlocks, kSuspendedBytes / block_bytes);
@@ -221,7 +222,7 @@ absl::Status TooLittle(const MemoryPlanInput& input, const MemoryPlan& fixed, si
 }  // namespace
 
 size_t MemoryPlan::suspended_bytes() const {
-  return static_cast<size_t>(suspended_blocks) * DensePoolView::BlockBytes(geometry);
+  return SuspendedKv::HostBytesOf(geometry, suspended_blocks);
 }
 
 std::string MemoryPlan::ToString() const {

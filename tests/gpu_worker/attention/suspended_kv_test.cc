@@ -80,6 +80,7 @@ TEST_P(SuspendedKvTest, WhatBlocksHeldIsInTheOnesThatComeBack) {
   EXPECT_EQ(copy->places.size(), 4u);
   EXPECT_EQ(kv_->num_free(), 2);
   EXPECT_EQ(kv_->bytes_in_use(), 4 * DensePoolView::BlockBytes(geometry_));
+  EXPECT_EQ(kv_->bytes_in_use(), SuspendedKv::HostBytesOf(geometry_, 4));
   Wait(*copy);
   memory_->Free(sequence);
   // Somebody else has the blocks meanwhile, and goes on having some of them.
