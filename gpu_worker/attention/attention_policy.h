@@ -50,13 +50,13 @@ class AttentionPolicy {
   virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;
-  // Whether all of that happens on the compute stream, so that LayerTaken and, after the last
-  // layer, PromptTaken are true at once.
+  // Whether the policy takes layers over on the compute stream, so that LayerTaken and, after the
+  // last layer, PromptTaken are true at once.
   virtual bool TakesInOrder(const SequenceKv& /*sequence*/) const { return false; }
   // After the last layer: whether the background has done all that it does with the prompt.
   virtual absl::StatusOr<bool> PromptTaken(const SequenceKv& /*sequence*/) { return true; }
-  // Then, once: lets the sequence decode, with num_tokens = prompt_tokens. Returns false, having
-  // done nothing, where PromptTaken() does.
+  // Called when PromptTaken() has become true, once: lets the sequence decode, with num_tokens =
+  // prompt_tokens. While PromptTaken() is false it returns false and does nothing.
   virtual absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) = 0;
 
   // Whether the sequence can take part in the next step, or has to wait for its background work.

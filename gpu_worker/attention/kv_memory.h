@@ -49,7 +49,8 @@ class KvMemory {
   // layer counts as loaded from then on. Layers come in order.
   bool TakeIndexLayer(const Extent& extent, uint32_t layer);
 
-  // Meta blocks that are free again when it gives all up: those that others share are not.
+  // Meta blocks that come free when the sequence gives all of its own up: those that it shares with
+  // other sequences do not.
   int32_t OwnMetaBlocks(const SequenceKv& sequence) const;
   // Takes everything back. The extents are not the pool's affair.
   void Free(SequenceKv& sequence);

@@ -66,13 +66,14 @@ class SequenceSegments {
   // The prompt's segments are live. REQUIRES: PromptIsBuilt().
   void FinishPrompt(SequenceKv& sequence);
 
-  // Whether a segment goes live in the next step, and whether nothing that does is still built.
+  // Whether a segment goes live in the next step.
   bool GoesLive(const SequenceKv& sequence) const;
+  // Whether each segment that goes live in the next step is built.
   absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence);
   // How many tokens from the next one on attend through the same index: as far as the next segment
   // that goes live behind it.
   int64_t TokensOfOneIndex(const SequenceKv& sequence) const;
-  // Whether any does while a sequence grows from its prompt to so many tokens.
+  // Whether any segment goes live while a sequence grows from its prompt to `total_tokens`.
   bool AnyGoesLive(int64_t prompt_tokens, int64_t total_tokens) const;
   // What a step begins with: segments whose position has come go live and leave the window (waits
   // for one that is late); those that are due are given to the background. Returns whether the
@@ -106,8 +107,8 @@ class SequenceSegments {
     std::unique_ptr<Event> layer_taken[2];        // of even and odd layers
     std::unique_ptr<Event> released;              // background work at the time of Release
     bool is_sealed = false;                       // the prompt's segments
-    bool is_unshared = false;                     // no more counted among the users of its extents
-    bool is_aside = false;                        // nor while it is this
+    bool is_unshared = false;                     // has ended: not counted in extent_users_
+    bool is_aside = false;                        // steps aside: not counted there either
     BlockCache::EndedFill fill_end = 0;           // of segments that were never built
     std::vector<BlockCache::ReleaseTicket> page_releases;  // of segments nobody uses any more
   };

@@ -38,12 +38,12 @@ class ForcedTokens {
   int32_t Fed(int64_t ahead) const { return At(measured_ - 1 + ahead); }
   int32_t Told(int64_t ahead) const { return At(measured_ + ahead); }
 
-  // First tokens, by continuation: those of which First() was not yet given.
+  // Of the tokens that continuations begin with, those that are measured so far, by AddFirst().
   size_t num_firsts() const { return firsts_.size(); }
   size_t num_continuations() const { return continuations_->size(); }
   int32_t FirstTold(size_t continuation) const { return (*continuations_)[continuation].front(); }
   void AddFirst(const OutputToken& token) { firsts_.push_back(token); }
-  // Of the current continuation.
+  // What was measured of the first token of the current continuation.
   const OutputToken& First() const { return firsts_[current_]; }
 
  private:

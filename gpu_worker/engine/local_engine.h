@@ -88,7 +88,7 @@ class LocalEngine final : public Engine {
   const EngineLimits& limits() const override { return limits_; }
   EngineStats stats() const override;
 
-  // What its plans are made with.
+  // The options of the scheduler that makes the plans.
   const SchedulerOptions& scheduler_options() const { return scheduler_->options(); }
   // Forgets what work has cost so far: it was done for the first time.
   void ForgetCosts() { forget_costs_ = true; }

@@ -77,8 +77,9 @@ struct MemoryPlan {
   std::vector<ComponentMemory> components;  // all but the weights
   MemoryNeed need;                          // the sum of these, and the weights
   size_t unused_bytes = 0;                  // of what was available
-  // Of the host, which is beside all that where owns_memory: as many dense blocks of requests that
-  // step aside.
+  // Dense blocks of requests that step aside, for which memory of the host is kept. On a GPU
+  // (owns_memory) that memory is none of the device's; on a CPU it is taken from what the rest
+  // leaves.
   int32_t suspended_blocks = 0;
 
   // What a context of `tokens` leaves for a request's prompt and output: all but what is synthetic.

@@ -1,7 +1,7 @@
 // Computes the prompts of a group together, layer-major: for one layer all rows of all of them,
-// then the next layer (design: "Prefill"). The rows lie one after the other, so that a pass (some
-// rows through one layer) is one product for each matrix, whichever prompts they belong to; each
-// prompt attends to its own keys.
+// then the next layer (docs/architecture.md, "Prefill"). The rows lie one after the other, so that
+// a pass (some rows through one layer) is one product for each matrix, whichever prompts they
+// belong to; each prompt attends to its own keys.
 //
 // Tokens of cached segments are not computed: for each layer, first the sink (4 tokens, which are
 // in no segment), then the cached tokens' KV is read from the arena, then the rest is computed.

@@ -1,5 +1,5 @@
-// Draws the next token of each sequence of a batch: keeps the device arrays that ops/sampling.h
-// reads.
+// Draws the next token of each sequence of a batch: keeps the device arrays that
+// ops/model/sampling.h reads.
 //
 // Threads: the engine's thread.
 #pragma once

@@ -30,7 +30,7 @@ class WorkClock {
 
   // Work is about to be enqueued.
   void Begin();
-  // It was. REQUIRES: free() > 0.
+  // Work was enqueued. REQUIRES: free() > 0.
   absl::Status Enqueued(const Work& work);
   // The host has waited for all there was, `work` the last of it.
   void Synchronized(const Work& work);

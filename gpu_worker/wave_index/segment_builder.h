@@ -78,8 +78,8 @@ class SegmentBuilder {
                               std::span<const DenseBlockId> block_ids);
   // Enqueues what tells that all layers are there; to be called once, after the last one.
   absl::Status Seal(Ticket ticket);
-  // Whether a sealed segment is complete in the arena. Says so once, and closes it: the ticket is
-  // free again.
+  // Looks whether a sealed segment is complete in the arena. If it is, returns it and closes the
+  // ticket, which is free again and must not be asked for any more; otherwise nothing.
   absl::StatusOr<std::optional<BuiltSegment>> PollDone(Ticket ticket);
   // Closes an open segment that nobody wants any more. Its extent, meta blocks and slots may still
   // be written until the background stream has passed.

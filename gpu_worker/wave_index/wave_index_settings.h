@@ -11,10 +11,11 @@ struct WaveIndexSettings {
   int64_t dense_below = 8192;
   // Rounds of spherical k-means. The paper's is 10.
   int32_t kmeans_rounds = 10;
-  // Subtracts a segment's mean key before clustering, see ops/cluster_keys.h. The paper does not.
+  // Subtracts a segment's mean key before clustering, see ops/index/cluster_keys.h. The paper does
+  // not.
   bool centre_keys = true;
-  // Share of a cluster's radius that counts in its rank, see ops/centroid_score.h. The paper's is
-  // 0.
+  // Share of a cluster's radius that counts in its rank, see ops/index/centroid_score.h. The
+  // paper's is 0.
   float radius_weight = 0.5f;
   // Ratios alone starve short contexts: so many clusters are retrieved, and at least as many
   // estimated as retrieved, where there are so many.

@@ -9,7 +9,7 @@
 
 namespace retroinfer::gateway {
 
-// How a model writes a call; learnt from its chat template (worker/chat_format.h).
+// How a model writes a call; learnt from its chat template (http_gateway/worker/model_watch.h).
 enum class ToolForm {
   kNone,    // not known: no calls are found
   kHermes,  // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen2.5, Qwen3

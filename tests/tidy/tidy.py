@@ -170,6 +170,24 @@ def check_text(name, text):
             yield f"{name}:{number}: unfinished by its own words: {line.strip()}"
 
 
+# A file of the tree that a comment names by its folder.
+NAMED_FILE = re.compile(r"(?<![\w/.:<-])((?:[a-z][a-z0-9_]*/)+[a-z0-9_]+\.(?:h|cc|cu|cuh|md|proto))\b")
+
+
+def check_named_files(name, text):
+    """A comment may name a file from the tree's root, from gpu_worker/, docs/ or proto/retroinfer/,
+    or from its own folder or one around it."""
+    around = [str(folder) for folder in pathlib.PurePosixPath(name).parents]
+    for number, line in enumerate(text.splitlines(), 1):
+        _, is_comment, comment = line.partition("//")
+        if not is_comment or line.lstrip().startswith("#"):
+            continue
+        for path in NAMED_FILE.findall(comment):
+            if not any((ROOT / folder / path).is_file()
+                       for folder in (*around, "gpu_worker", "docs", "proto", "proto/retroinfer")):
+                yield f"{name}:{number}: names a file that is not there: {path}"
+
+
 def check_format(names):
     program = shutil.which("clang-format")
     if program is None:
@@ -197,6 +215,7 @@ def main():
         violations += check_namespace(name, text)
         violations += check_has_test(name, name_set)
         violations += check_lengths(name, text)
+        violations += check_named_files(name, text)
         # Highway reads an -inl.h once for each instruction set.
         if name.endswith(".h") and not name.endswith("-inl.h") and "#pragma once" not in text:
             violations.append(f"{name}: no #pragma once")

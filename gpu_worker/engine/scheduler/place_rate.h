@@ -22,7 +22,8 @@ class PlaceRate {
   absl::flat_hash_set<uint64_t> decoding_;  // at the last update
   bool were_taken_ = false;
   double last_ = -1;
-  // Of times when all places were taken; both fade alike.
+  // For how long all places were taken, and how many came free in that time. What is old counts
+  // less and less, in both sums alike.
   double seconds_ = 0;
   double freed_ = 0;
 };

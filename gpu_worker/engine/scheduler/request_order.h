@@ -41,17 +41,19 @@ class Scheduler::Order {
     left_.erase(left_.begin() + static_cast<ptrdiff_t>(best));
     return request;
   }
-  // It was chosen: the next choice counts what it will get.
+  // Adds the prompt of a request that was chosen to what its tenant has got, for the choices that
+  // follow in this plan.
   void Charge(const RequestDescription& request) {
     tentative_[request.tenant] +=
         static_cast<double>(request.prompt_tokens) / input_.weights[request.tenant];
   }
-  // It may be chosen again, as what it has become.
+  // Adds a request to those that Next() chooses from: at first, or again, when what was planned for
+  // it has made it ready for more.
   void PutBack(const RequestDescription& request, const Scheduler& scheduler) {
     const double waited = std::max(0.0, input_.now - request.arrival);
     const bool is_read = request.phase == RequestPhase::kSuspended;
     const double left = is_read ? 0 : scheduler.SecondsToRead(request);
-    // What others gave up for it is not for those who only waited longer.
+    // Others have stepped aside for this request: it comes before any that has waited longer.
     const int64_t level = scheduler.HasRoomMade(request, input_.now)
                               ? std::numeric_limits<int64_t>::min()
                               : scheduler.LevelOf(request.priority, waited);

@@ -88,18 +88,18 @@ class Scheduler {
  private:
   // Of the target: what is enqueued while nothing decodes.
   static constexpr double kAheadShare = 0.5;
-  // Rounds may take so many times the target, nearly always.
+  // Passes are planned such that a round takes at most so many times the target, nearly always.
   static constexpr double kTolerance = 1.2;
-  // What prompts get beside steps that take all of the target, of the time of a step.
+  // Where steps alone take all of the target, prompts still get this share of a step's time.
   static constexpr double kLeastOfStep = 0.25;
 
   class Order;
   struct Admission;
   struct GroupInTheMaking;
-  // Requests that have had the same prefix at a time.
+  // Requests with the same prefix that were there at the same time.
   struct Company {
-    double seen = 0;
-    int64_t size = 0;           // the most of them
+    double seen = 0;            // seconds; when two of them were there last
+    int64_t size = 0;           // the most that were there at a time
     double gathers_since = -1;  // the first one is ready and waits for others; -1: none
   };
   struct Room;
@@ -161,7 +161,7 @@ class Scheduler {
   // Requests that others stepped aside for, by id, and when: what those gave up is theirs for
   // kPatience.
   absl::flat_hash_map<uint64_t, double> made_room_for_;
-  int64_t highest_ = 0;               // priority of all requests, as Plan() was told
+  int64_t highest_ = 0;               // the highest priority among the requests of this plan
   std::vector<double> lane_seconds_;  // planned for each lane since all of them had work
 };
 

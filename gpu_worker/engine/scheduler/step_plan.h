@@ -44,9 +44,11 @@ struct RequestDescription {
   uint32_t tenant = 0;   // SchedulerInput::weights
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of them, read instead of computed; 0 while that is not known
-  // What its prompt begins with: the same number for the same first segment, 0 for what is never
-  // shared. Its leading tokens that another one with this number has, too, the one that came first
-  // of those kReady (of that one itself: all); at least what both have cached.
+  // What its prompt begins with: requests with the same first segment have the same number here; 0
+  // is for prompts that are never shared.
+  // common_tokens compares it with the first that came of the kReady requests of that number: how
+  // many leading tokens both prompts have, at least those that both have cached. Of that first one
+  // itself it is all tokens.
   uint64_t prefix = 0;
   int64_t common_tokens = 0;
   int64_t context = 0;  // tokens with KV
@@ -143,7 +145,7 @@ struct StepPlan {
     kAborted,
     kLate,         // its deadline has passed
     kUnreachable,  // its first token cannot come before its deadline
-    kFailed,       // as described
+    kFailed,       // RequestDescription::has_failed
     kNoRoom,       // in the arena, though nobody else has any of it
   };
   // A request that ends whatever it has.

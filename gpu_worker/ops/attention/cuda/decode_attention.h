@@ -1,6 +1,7 @@
-// The CUDA backend's decode attention (contract in gpu_worker/ops/decode_attention.h). Work is
-// divided on the device by the lengths found there, so a captured call may be replayed while they
-// change. Scratch may hold anything before a call; calls that run at the same time need one each.
+// The CUDA backend's decode attention (contract in gpu_worker/ops/attention/decode_attention.h).
+// Work is divided on the device by the lengths found there, so a captured call may be replayed
+// while they change. Scratch may hold anything before a call; calls that run at the same time need
+// one each.
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,4 @@
-// The CUDA backend's prefill attention (contract in gpu_worker/ops/prefill_attention.h).
+// The CUDA backend's prefill attention (contract in gpu_worker/ops/attention/prefill_attention.h).
 #pragma once
 
 #include <cuda.h>

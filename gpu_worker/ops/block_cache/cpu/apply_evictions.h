@@ -1,4 +1,4 @@
-// The CPU backend's eviction of pages (contract in gpu_worker/ops/page_lookup.h).
+// The CPU backend's eviction of pages (contract in gpu_worker/ops/block_cache/apply_evictions.h).
 #pragma once
 
 #include "absl/status/status.h"

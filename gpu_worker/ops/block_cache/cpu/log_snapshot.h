@@ -1,4 +1,5 @@
-// The CPU backend's snapshot of the block cache (contract in gpu_worker/ops/page_lookup.h).
+// The CPU backend's snapshot of the block cache (contract in
+// gpu_worker/ops/block_cache/log_snapshot.h).
 #pragma once
 
 #include "absl/status/status.h"

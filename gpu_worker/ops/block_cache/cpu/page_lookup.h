@@ -1,4 +1,4 @@
-// The CPU backend's look-up of pages (contract in gpu_worker/ops/page_lookup.h).
+// The CPU backend's look-up of pages (contract in gpu_worker/ops/block_cache/page_lookup.h).
 #pragma once
 
 #include "absl/status/status.h"

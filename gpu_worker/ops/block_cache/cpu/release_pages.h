@@ -1,4 +1,5 @@
-// The CPU backend's release of a segment's pages (contract in gpu_worker/ops/page_lookup.h).
+// The CPU backend's release of a segment's pages (contract in
+// gpu_worker/ops/block_cache/release_pages.h).
 #pragma once
 
 #include "absl/status/status.h"

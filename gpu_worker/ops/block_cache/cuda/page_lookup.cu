@@ -1,17 +1,18 @@
-// PageLookup is one kernel, which looks every page up; a block takes one (sequence, KV head), or
-// every so manyth 1024 pages of it where a row retrieves many clusters. A hit costs no more than
-// its stamp. A miss is attended in the arena. It gets a place in the list of misses, and claims its
-// entry of the page table: there, kPending + place is smaller for an earlier place and larger than
-// any slot, so the smallest value wins, whatever the order (atomicMin), and the claims of one page
-// agree on its owner. Attention waits for no more than that.
+// PageLookup is one kernel, which looks every page up. A block takes one (sequence, KV head); where
+// a row retrieves many clusters, several blocks share it and take runs of 1024 of its pages in
+// turn. A hit costs no more than its stamp. A miss is attended in the arena. It gets a place in the
+// list of misses, and claims its entry of the page table: there, kPending + place is smaller for an
+// earlier place and larger than any slot, so the smallest value wins, whatever the order
+// (atomicMin), and the claims of one page agree on its owner. Attention waits for no more than
+// that.
 //
 // AdmitPages is two kernels. One block ranks the owners in list order: the first ones get free
 // slots, as many as the log has room for. Then one block enters the admissions into the table and
 // the log, and the others copy pages, a warp at a time. Bound by the link to the host: kPageBytes
 // an admission.
 //
-// Invariants between two look-ups: as in gpu_worker/ops/cpu/page_lookup.cc; no entry of the table
-// is pending; LookupState::num_listed is zero.
+// Invariants between two look-ups: as in gpu_worker/ops/block_cache/cpu/page_lookup.cc; no entry of
+// the table is pending; LookupState::num_listed is zero.
 #include <algorithm>
 #include <cstdint>
 #include <cub/block/block_scan.cuh>

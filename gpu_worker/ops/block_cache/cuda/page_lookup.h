@@ -1,5 +1,5 @@
-// The CUDA backend's look-up of pages (contract in gpu_worker/ops/page_lookup.h). Missing pages are
-// attended in the arena; transient slots are not used.
+// The CUDA backend's look-up of pages (contract in gpu_worker/ops/block_cache/page_lookup.h).
+// Missing pages are attended in the arena; transient slots are not used.
 #pragma once
 
 #include "absl/status/status.h"

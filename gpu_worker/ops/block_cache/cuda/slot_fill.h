@@ -1,4 +1,5 @@
-// The CUDA backend's filling of slots with new pages (contract in gpu_worker/ops/slot_fill.h).
+// The CUDA backend's filling of slots with new pages (contract in
+// gpu_worker/ops/block_cache/slot_fill.h).
 #pragma once
 
 #include "absl/status/status.h"

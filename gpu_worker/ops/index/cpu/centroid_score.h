@@ -1,4 +1,4 @@
-// The CPU backend's scoring of clusters (contract in gpu_worker/ops/centroid_score.h).
+// The CPU backend's scoring of clusters (contract in gpu_worker/ops/index/centroid_score.h).
 #pragma once
 
 #include "absl/status/status.h"

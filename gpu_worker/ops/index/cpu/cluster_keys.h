@@ -1,4 +1,4 @@
-// The CPU backend's clustering of a segment (contract in gpu_worker/ops/cluster_keys.h).
+// The CPU backend's clustering of a segment (contract in gpu_worker/ops/index/cluster_keys.h).
 #pragma once
 
 #include "absl/status/status.h"

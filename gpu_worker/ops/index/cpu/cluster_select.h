@@ -1,4 +1,4 @@
-// The CPU backend's selection of clusters (contract in gpu_worker/ops/cluster_select.h).
+// The CPU backend's selection of clusters (contract in gpu_worker/ops/index/cluster_select.h).
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,5 @@
-// The CPU backend's loading of a segment's index (contract in gpu_worker/ops/load_segment_index.h).
+// The CPU backend's loading of a segment's index (contract in
+// gpu_worker/ops/index/load_segment_index.h).
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,4 @@
-// The CPU backend's reading of a segment (contract in gpu_worker/ops/read_segment_layer.h).
+// The CPU backend's reading of a segment (contract in gpu_worker/ops/index/read_segment_layer.h).
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,4 @@
-// The CPU backend's writing of a segment (contract in gpu_worker/ops/write_segment.h).
+// The CPU backend's writing of a segment (contract in gpu_worker/ops/index/write_segment.h).
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,5 @@
-// The CUDA backend's attention over the estimation zone (contract in gpu_worker/ops/estimate.h).
+// The CUDA backend's attention over the estimation zone (contract in
+// gpu_worker/ops/index/estimate.h).
 #pragma once
 
 #include "absl/status/status.h"

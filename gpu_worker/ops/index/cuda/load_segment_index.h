@@ -1,5 +1,5 @@
 // The CUDA backend's loading of a segment's index (contract in
-// gpu_worker/ops/load_segment_index.h).
+// gpu_worker/ops/index/load_segment_index.h).
 #pragma once
 
 #include "absl/status/status.h"

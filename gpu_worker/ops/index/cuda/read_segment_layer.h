@@ -1,4 +1,4 @@
-// The CUDA backend's reading of a segment (contract in gpu_worker/ops/read_segment_layer.h).
+// The CUDA backend's reading of a segment (contract in gpu_worker/ops/index/read_segment_layer.h).
 #pragma once
 
 #include "absl/status/status.h"

@@ -1,4 +1,4 @@
-// The CUDA backend's matrix products (contract in gpu_worker/ops/linear.h).
+// The CUDA backend's matrix products (contract in gpu_worker/ops/model/linear.h).
 //
 // Weights and biases are kept in bf16: those given as f32 or f16 are rounded. Sums are f32; `out`
 // may be bf16 or f32. Few rows (decode) go through a kernel of our own that reads the weight once
