@@ -9,7 +9,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -310,13 +309,13 @@ std::optional<int> Bench::PrepareWorkload(std::span<const int32_t> excluded) {
                                            .max_request_len = model_.max_model_len(),
                                            .seed = options_.load_seed});
   } else {
-    std::stringstream text;
-    if (!(text << std::ifstream(options_.workload).rdbuf())) {
-      return Fail(absl::StrCat("--workload: cannot read ", options_.workload,
+    const absl::StatusOr<std::string> text = ReadWholeFile(options_.workload);
+    if (!text.ok()) {
+      return Fail(absl::StrCat("--workload: cannot read it: ", std::string(text.status().message()),
                                "; it is no mix either: chat, documents, agents, mixed"),
                   kExitUsage);
     }
-    auto parsed = ParseWorkload(text.str());
+    auto parsed = ParseWorkload(*text);
     if (!parsed.ok()) {
       return Fail(absl::StrCat(options_.workload, ": ", std::string(parsed.status().message())),
                   kExitUsage);

@@ -16,6 +16,7 @@
 #include "client/supervisor.h"
 #include "common/build_info/build_info.h"
 #include "common/log/process_log.h"
+#include "common/process/thread_limit.h"
 #include "common/rpc/policy_name.h"
 #include "common/service/service_notifier.h"
 #include "common/shm/folder_lock.h"
@@ -125,6 +126,7 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   if (status.ok()) status = ChooseFreePorts(&options);
   if (!status.ok()) return Fail(streams, "serve", std::string(status.message()), kExitUsage);
 
+  if (!common::ThreadsCanBeHad("retroinfer serve")) return kExitFailed;
   InterruptWatcher interrupts({SIGHUP});  // before there are other threads
   interrupts.SetCallback([](int) {});
   status = common::StartProcessLog("serve", options.log);

@@ -18,6 +18,7 @@
 #include "common/metrics/metrics.h"
 #include "common/process/descriptor_limit.h"
 #include "common/process/standard_streams.h"
+#include "common/process/thread_limit.h"
 #include "common/service/service_notifier.h"
 #include "http_gateway/server/gateway_settings.h"
 
@@ -200,6 +201,7 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   retroinfer::common::OpenStandardStreams();
-  retroinfer::common::RaiseDescriptorLimit();
+  if (!retroinfer::common::RaiseDescriptorLimitOf("http_gateway")) return 1;
+  if (!retroinfer::common::ThreadsCanBeHad("http_gateway")) return 1;
   return retroinfer::gateway::Run(argc, argv);
 }

@@ -1,15 +1,10 @@
 #include "common/config/config_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "common/shm/unique_fd.h"
-#include "common/status/errno_status.h"
+#include "common/files/regular_file.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::common {
@@ -118,20 +113,12 @@ absl::StatusOr<std::vector<ConfigEntry>> ParseConfig(std::string_view text) {
 }
 
 absl::StatusOr<std::vector<ConfigEntry>> ReadConfigFile(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-  if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("the config file ", path));
-  std::string text;
-  char buffer[1 << 14];
-  while (const ssize_t size = ::read(file.get(), buffer, sizeof(buffer))) {
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) return ErrnoStatus(errno, absl::StrCat("the config file ", path));
-    text.append(buffer, static_cast<size_t>(size));
-    if (text.size() > kBytesMax) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the config file ", path, " is larger than ", kBytesMax, " bytes"));
-    }
+  const absl::StatusOr<std::string> text = ReadNamedFile(path, kBytesMax);
+  if (!text.ok()) {
+    return absl::Status(text.status().code(),
+                        absl::StrCat("the config file: ", std::string(text.status().message())));
   }
-  absl::StatusOr<std::vector<ConfigEntry>> entries = ParseConfig(text);
+  absl::StatusOr<std::vector<ConfigEntry>> entries = ParseConfig(*text);
   if (entries.ok()) return entries;
   return absl::InvalidArgumentError(
       absl::StrCat(path, ", ", std::string(entries.status().message())));

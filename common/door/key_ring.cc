@@ -4,11 +4,8 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <set>
-#include <system_error>
 #include <utility>
 
 #define TOML_EXCEPTIONS 0
@@ -23,6 +20,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/files/regular_file.h"
 #include "common/hash/hex_digits.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
@@ -264,24 +262,11 @@ absl::StatusOr<KeyRing> KeyRing::Parse(std::string_view text) {
 namespace {
 
 absl::StatusOr<KeyRing> ReadRing(const std::string& path) {
-  // A link to a file is right, as those of Kubernetes' secrets are; a pipe would be waited for.
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot read ", path, ": there is no regular file"));
+  const absl::StatusOr<std::string> text = ReadNamedFile(path, kFileBytesMax);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("cannot read it: ", text.status().message()));
   }
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kFileBytesMax + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (file.gcount() == 0 && (!file.is_open() || file.bad())) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot read ", path));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kFileBytesMax) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " has more than ", kFileBytesMax, " bytes"));
-  }
-  absl::StatusOr<KeyRing> ring = KeyRing::Parse(text);
+  absl::StatusOr<KeyRing> ring = KeyRing::Parse(*text);
   if (ring.ok()) return ring;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", ring.status().message()));
 }

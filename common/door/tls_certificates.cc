@@ -1,43 +1,20 @@
 #include "common/door/tls_certificates.h"
 
-#include <fcntl.h>
 #include <openssl/err.h>
 #include <openssl/x509.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <ctime>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/shm/unique_fd.h"
-#include "common/status/errno_status.h"
+#include "common/files/regular_file.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::common {
 namespace {
 
 constexpr size_t kFileBytesMax = 1 << 20;
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  // A FIFO must not stop the service.
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!fd.valid()) return ErrnoStatus(errno, absl::StrCat("reading ", path));
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
-  }
-  std::string text;
-  char buffer[4096];
-  ssize_t bytes = 0;
-  while ((bytes = ::read(fd.get(), buffer, sizeof(buffer))) > 0 && text.size() < kFileBytesMax) {
-    text.append(buffer, static_cast<size_t>(bytes));
-  }
-  if (bytes < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path));
-  return text;
-}
 
 absl::Status SslError(const std::string& what) {
   char text[256] = "no reason given";
@@ -94,7 +71,7 @@ absl::StatusOr<std::string> TlsCertificates::ReadAll() const {
   std::string texts;
   for (const std::string& path : {files_.certificate, files_.key, files_.client_ca}) {
     if (path.empty()) continue;
-    ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
+    ASSIGN_OR_RETURN(const std::string text, ReadNamedFile(path, kFileBytesMax));
     absl::StrAppend(&texts, text.size(), ":", text);
   }
   return texts;

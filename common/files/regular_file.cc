@@ -4,6 +4,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -25,6 +26,22 @@ absl::Status RequireRegular(const std::string& path, const struct stat& info, in
   return absl::FailedPreconditionError(
       absl::StrCat(path, " has ", uint64_t{info.st_nlink},
                    " names (hard links), writing it would change the others, too", kAdvice));
+}
+
+absl::StatusOr<std::string> ReadAll(const UniqueFd& file, const std::string& path,
+                                    size_t bytes_max) {
+  std::string text;
+  std::array<char, 1 << 16> buffer;
+  while (const ssize_t count = ::read(file.get(), buffer.data(), buffer.size())) {
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path));
+    text.append(buffer.data(), static_cast<size_t>(count));
+    if (text.size() > bytes_max) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, " has more than the ", bytes_max, " bytes that it may have"));
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -64,21 +81,23 @@ absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path, int flags) {
 
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t bytes_max) {
   ASSIGN_OR_RETURN(const UniqueFd file, OpenRegularFile(path, O_RDONLY));
-  std::string text(bytes_max + 1, '\0');
-  size_t size = 0;
-  while (size < text.size()) {
-    const ssize_t count = ::read(file.get(), text.data() + size, text.size() - size);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return ErrnoStatus(errno, absl::StrCat("reading ", path));
-    if (count == 0) break;
-    size += static_cast<size_t>(count);
-  }
-  if (size > bytes_max) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(path, " has more than the ", bytes_max, " bytes that it may have"));
-  }
-  text.resize(size);
-  return text;
+  return ReadAll(file, path, bytes_max);
+}
+
+absl::StatusOr<std::string> ReadNamedFile(const std::string& path, size_t bytes_max) {
+  struct stat info {};
+  const auto check = [&]() -> absl::Status {
+    if (S_ISREG(info.st_mode)) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is ", FileTypeName(info.st_mode), ", needs a regular file"));
+  };
+  // Opening some devices does something; the look before the open spares them.
+  if (::stat(path.c_str(), &info) == 0) RETURN_IF_ERROR(check());
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+  if (!file.valid()) return ErrnoStatus(errno, absl::StrCat("opening ", path));
+  if (::fstat(file.get(), &info) != 0) return ErrnoStatus(errno, absl::StrCat("looking at ", path));
+  RETURN_IF_ERROR(check());
+  return ReadAll(file, path, bytes_max);
 }
 
 absl::Status ReplaceRegularFile(const std::string& path, std::string_view text) {

@@ -33,6 +33,13 @@ absl::StatusOr<UniqueFd> OpenRegularFile(const std::string& path, int flags);
 // Returns: RESOURCE_EXHAUSTED if it has more than `bytes_max` bytes.
 absl::StatusOr<std::string> ReadRegularFile(const std::string& path, size_t bytes_max);
 
+// Returns all of a file that a user has named: links are followed, as secrets of Kubernetes are
+// links, but what is no regular file behind them is neither waited for nor read.
+//
+// Returns: INVALID_ARGUMENT for a FIFO, a device, a folder; RESOURCE_EXHAUSTED if it has more than
+//          `bytes_max` bytes; NOT_FOUND, PERMISSION_DENIED and so on as open(2) says.
+absl::StatusOr<std::string> ReadNamedFile(const std::string& path, size_t bytes_max);
+
 // Writes `text` to `path`.next and moves that to `path`: after a crash there is the old file or the
 // new one. Refuses what is no regular file as above.
 //

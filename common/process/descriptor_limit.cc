@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cstdio>
 
 namespace retroinfer::common {
 namespace {
@@ -22,6 +23,15 @@ int64_t RaiseDescriptorLimit() {
     if (::setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
   }
   return static_cast<int64_t>(limit.rlim_cur);
+}
+
+bool RaiseDescriptorLimitOf(const char* service) {
+  const int64_t limit = RaiseDescriptorLimit();
+  if (limit >= kServiceDescriptorsMin) return true;
+  std::fprintf(stderr,
+               "%s: it may open %ld files (ulimit -n), needs at least %ld: raise the limit\n",
+               service, static_cast<long>(limit), static_cast<long>(kServiceDescriptorsMin));
+  return false;
 }
 
 }  // namespace retroinfer::common

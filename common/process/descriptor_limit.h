@@ -12,4 +12,9 @@ namespace retroinfer::common {
 // Threads: to be called at the start of main(). Children inherit it.
 int64_t RaiseDescriptorLimit();
 
+// The same for a service, which cannot do its work with fewer than these: it would start and then
+// fail here and there. Returns false, and says so on stderr, if it may not have as many.
+inline constexpr int64_t kServiceDescriptorsMin = 64;
+bool RaiseDescriptorLimitOf(const char* service);
+
 }  // namespace retroinfer::common

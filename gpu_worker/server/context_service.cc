@@ -10,11 +10,12 @@
 #include "common/hash/segment_name.h"
 #include "common/kv/segment_layout.h"
 #include "common/log/check.h"
+#include "common/rpc/bounded_service.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/message_codec.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
-#include "gpu_worker/server/message_codec.h"
 #include "gpu_worker/server/proto_time.h"
 
 namespace retroinfer {
@@ -127,6 +128,20 @@ absl::StatusOr<absl::Duration> TimeToLive(const v1::SaveContextRequest& request)
 
 }  // namespace
 
+std::unique_ptr<grpc::Service> ContextServiceImpl::Bounded() {
+  auto service = std::make_unique<common::BoundedService<ContextServiceImpl>>(
+      v1::ContextService::service_full_name(), this);
+  service->Add("SaveContext", &ContextServiceImpl::SaveContext);
+  service->Add("ListContexts", &ContextServiceImpl::ListContexts);
+  service->Add("PinContext", &ContextServiceImpl::PinContext);
+  service->Add("UnpinContext", &ContextServiceImpl::UnpinContext);
+  service->Add("RemoveContext", &ContextServiceImpl::RemoveContext);
+  service->Add("VerifyContext", &ContextServiceImpl::VerifyContext);
+  service->Add("ExportContext", &ContextServiceImpl::ExportContext);
+  service->Add("ImportContext", &ContextServiceImpl::ImportContext);
+  return service;
+}
+
 void ContextServiceImpl::Serve(const ServedModel* model, Engine* engine) {
   absl::MutexLock lock(&mutex_);
   RI_CHECK(backend_ == nullptr);
@@ -213,7 +228,7 @@ absl::Status ContextServiceImpl::Save(Backend& backend, const Caller& caller,
                                       const v1::SaveContextRequest& request,
                                       grpc::ServerWriter<v1::SaveContextResponse>* writer) {
   const absl::Time begin = absl::Now();
-  RETURN_IF_ERROR(CheckKnownFields(request));
+  RETURN_IF_ERROR(common::CheckKnownFields(request));
   RETURN_IF_ERROR(CheckName(request.name()));
   PrefixToSave prefix;
   prefix.name = request.name();
@@ -247,7 +262,7 @@ grpc::Status ContextServiceImpl::ListContexts(grpc::ServerContext* context,
                                               const v1::ListContextsRequest* request,
                                               v1::ListContextsResponse* response) {
   return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
-    RETURN_IF_ERROR(CheckKnownFields(*request));
+    RETURN_IF_ERROR(common::CheckKnownFields(*request));
     ASSIGN_OR_RETURN(const store::ListContextsRequest all, AllOf(caller, *request));
     store::ListContextsResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(
@@ -262,7 +277,7 @@ grpc::Status ContextServiceImpl::PinContext(grpc::ServerContext* context,
                                             const v1::PinContextRequest* request,
                                             v1::PinContextResponse* response) {
   return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
-    RETURN_IF_ERROR(CheckKnownFields(*request));
+    RETURN_IF_ERROR(common::CheckKnownFields(*request));
     ASSIGN_OR_RETURN(const auto to_store, ForOne<store::PinContextRequest>(caller, *request));
     store::PinContextResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().PinContext(
@@ -276,7 +291,7 @@ grpc::Status ContextServiceImpl::UnpinContext(grpc::ServerContext* context,
                                               const v1::UnpinContextRequest* request,
                                               v1::UnpinContextResponse* response) {
   return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
-    RETURN_IF_ERROR(CheckKnownFields(*request));
+    RETURN_IF_ERROR(common::CheckKnownFields(*request));
     ASSIGN_OR_RETURN(const auto to_store, ForOne<store::UnpinContextRequest>(caller, *request));
     store::UnpinContextResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().UnpinContext(
@@ -290,7 +305,7 @@ grpc::Status ContextServiceImpl::RemoveContext(grpc::ServerContext* context,
                                                const v1::RemoveContextRequest* request,
                                                v1::RemoveContextResponse* response) {
   return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
-    RETURN_IF_ERROR(CheckKnownFields(*request));
+    RETURN_IF_ERROR(common::CheckKnownFields(*request));
     ASSIGN_OR_RETURN(const auto to_store, ForOne<store::RemoveContextRequest>(caller, *request));
     store::RemoveContextResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().RemoveContext(
@@ -305,7 +320,7 @@ grpc::Status ContextServiceImpl::VerifyContext(grpc::ServerContext* context,
                                                const v1::VerifyContextRequest* request,
                                                v1::VerifyContextResponse* response) {
   return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
-    RETURN_IF_ERROR(CheckKnownFields(*request));
+    RETURN_IF_ERROR(common::CheckKnownFields(*request));
     ASSIGN_OR_RETURN(const auto to_store, ForOne<store::VerifyContextRequest>(caller, *request));
     store::VerifyContextResponse answer;
     RETURN_IF_ERROR(common::FromGrpcStatus(backend.store.stub().VerifyContext(
@@ -325,7 +340,7 @@ grpc::Status ContextServiceImpl::ExportContext(
     grpc::ServerWriter<v1::ExportContextResponse>* writer) {
   return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     writer->SendInitialMetadata();
-    RETURN_IF_ERROR(CheckKnownFields(*request));
+    RETURN_IF_ERROR(common::CheckKnownFields(*request));
     ASSIGN_OR_RETURN(const auto to_store, ForOne<store::ExportContextRequest>(caller, *request));
     const auto to_store_context = ContextFor(*context, absl::InfiniteDuration());
     const auto reader = backend.store.stub().ExportContext(to_store_context.get(), to_store);
@@ -346,7 +361,7 @@ grpc::Status ContextServiceImpl::ImportContext(grpc::ServerContext* context,
     reader->SendInitialMetadata();
     v1::ImportContextRequest message;
     if (!reader->Read(&message)) return Invalid("there is no message");
-    RETURN_IF_ERROR(CheckKnownFields(message));
+    RETURN_IF_ERROR(common::CheckKnownFields(message));
     RETURN_IF_ERROR(CheckRoom(backend, caller, *context, message.cache_salt(), message.name()));
     store::ImportContextRequest chunk;
     ASSIGN_OR_RETURN(*chunk.mutable_salt_hash(), SaltHashOf(caller, message.cache_salt()));

@@ -30,6 +30,9 @@ class ContextServiceImpl final : public generation::v1::ContextService::Service 
   explicit ContextServiceImpl(std::shared_ptr<const common::KeyHolder> keys)
       : keys_(std::move(keys)) {}
 
+  // What is to be registered instead of this object, which outlives it.
+  std::unique_ptr<grpc::Service> Bounded();
+
   // From now on calls reach `engine` and the model's store. Called once; both outlive all calls.
   void Serve(const ServedModel* model, Engine* engine) ABSL_LOCKS_EXCLUDED(mutex_);
   // From now on calls get UNAVAILABLE; open ones end soon.

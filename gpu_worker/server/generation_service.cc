@@ -6,11 +6,11 @@
 #include "absl/strings/str_cat.h"
 #include "common/log/check.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/message_codec.h"
 #include "common/rpc/policy_name.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
-#include "gpu_worker/server/message_codec.h"
 #include "gpu_worker/server/proto_time.h"
 #include "gpu_worker/server/score_events.h"
 
@@ -159,13 +159,15 @@ absl::StatusOr<const GenerationServiceImpl::Backend*> GenerationServiceImpl::Adm
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto encode = [](const v1::GenerateResponse& event) { return SerializeResponse(event); };
+  const auto encode = [](const v1::GenerateResponse& event) {
+    return common::SerializeResponse(event);
+  };
   return StartCall(
       context, request, encode,
       [](const Backend& backend, const Caller& caller, const grpc::ByteBuffer& bytes,
          absl::Time deadline, std::string* request_id) -> absl::StatusOr<GenerateCall::Submission> {
         v1::GenerateRequest message;
-        const absl::Status status = ParseRequest(bytes, &message);
+        const absl::Status status = common::ParseRequest(bytes, &message);
         *request_id = message.request_id();
         RETURN_IF_ERROR(status);
         return backend.reader.Read(message, deadline, caller);
@@ -175,14 +177,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Generate(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* GenerationServiceImpl::Score(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto encode = [events = ScoreEvents()](const v1::GenerateResponse& event) mutable {
-    return SerializeResponse(events.Next(event));
+    return common::SerializeResponse(events.Next(event));
   };
   return StartCall(
       context, request, encode,
       [](const Backend& backend, const Caller& caller, const grpc::ByteBuffer& bytes,
          absl::Time deadline, std::string* request_id) -> absl::StatusOr<GenerateCall::Submission> {
         v1::ScoreRequest message;
-        const absl::Status status = ParseRequest(bytes, &message);
+        const absl::Status status = common::ParseRequest(bytes, &message);
         *request_id = message.request_id();
         RETURN_IF_ERROR(status);
         return backend.reader.ReadScore(message, deadline, *backend.engine, caller);
@@ -242,11 +244,11 @@ grpc::ServerUnaryReactor* GenerationServiceImpl::RunUnary(
       [this, reactor, request, response, caller = *std::move(caller), handle = std::move(handle)] {
         const auto run = [&]() -> absl::Status {
           Request message;
-          RETURN_IF_ERROR(ParseRequest(*request, &message));
+          RETURN_IF_ERROR(common::ParseRequest(*request, &message));
           ASSIGN_OR_RETURN(const Backend* const backend, FindBackend());
           ASSIGN_OR_RETURN(const Response answer, handle(*backend, caller, message));
           RETURN_IF_ERROR(reactor->Keep(pending_, answer.ByteSizeLong()));
-          *response = SerializeResponse(answer);
+          *response = common::SerializeResponse(answer);
           return absl::OkStatus();
         };
         reactor->Finish(common::ToGrpcStatus(run()));

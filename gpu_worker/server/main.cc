@@ -20,6 +20,7 @@
 #include "common/metrics/metrics.h"
 #include "common/process/descriptor_limit.h"
 #include "common/process/standard_streams.h"
+#include "common/process/thread_limit.h"
 #include "common/service/service_notifier.h"
 #include "common/shm/folder_lock.h"
 #include "common/status/status_macros.h"
@@ -169,6 +170,7 @@ int Run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   retroinfer::common::OpenStandardStreams();
-  retroinfer::common::RaiseDescriptorLimit();
+  if (!retroinfer::common::RaiseDescriptorLimitOf("gpu_worker")) return 1;
+  if (!retroinfer::common::ThreadsCanBeHad("gpu_worker")) return 1;
   return retroinfer::Run(argc, argv);
 }

@@ -3,20 +3,20 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/build_info/build_info.h"
 #include "common/config/settings.h"
 #include "common/config/socket_dir.h"
+#include "common/files/regular_file.h"
 #include "common/rpc/loopback.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer {
 namespace {
 
+constexpr size_t kKeyBytesMax = 1 << 16;
 constexpr char kModelGroup[] = "Model";
 constexpr char kServerGroup[] = "Server";
 constexpr char kMemoryGroup[] = "Memory and speed";
@@ -256,12 +256,12 @@ absl::Status CheckModelOptions(const WorkerOptions& options) {
 }
 
 absl::StatusOr<std::string> ReadApiKey(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!(text << file.rdbuf())) {
-    return absl::InvalidArgumentError(absl::StrCat("--api-key-file: cannot read ", path));
+  const absl::StatusOr<std::string> text = common::ReadNamedFile(path, kKeyBytesMax);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--api-key-file: ", std::string(text.status().message())));
   }
-  const std::string key(absl::StripAsciiWhitespace(text.str()));
+  const std::string key(absl::StripAsciiWhitespace(*text));
   if (key.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " holds no API key"));
   return key;
 }

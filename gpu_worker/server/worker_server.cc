@@ -76,7 +76,7 @@ absl::Status WorkerServer::Listen() {
   builder.SetResourceQuota(quota);
   ConfigureKeepalive(&builder);
   builder.RegisterService(&service_);
-  builder.RegisterService(&contexts_);
+  builder.RegisterService(bounded_contexts_.get());
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr) return absl::InternalError("gRPC does not start");
   grpc_server_->GetHealthCheckService()->SetServingStatus(common::kLivenessService, true);

@@ -69,6 +69,7 @@ class WorkerServer {
   TaskPool admission_;
   GenerationServiceImpl service_;
   ContextServiceImpl contexts_;
+  const std::unique_ptr<grpc::Service> bounded_contexts_ = contexts_.Bounded();
   Engine* engine_ = nullptr;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::unique_ptr<common::Door> door_;

@@ -1,29 +1,28 @@
 #include "http_gateway/server/gateway_settings.h"
 
-#include <fstream>
-#include <sstream>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/build_info/build_info.h"
 #include "common/config/settings.h"
+#include "common/files/regular_file.h"
 #include "common/rpc/loopback.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::gateway {
 namespace {
 
+constexpr size_t kKeyBytesMax = 1 << 16;
 constexpr char kServerGroup[] = "Server";
 constexpr char kWorkerGroup[] = "Worker";
 
 absl::StatusOr<std::string> ReadApiKey(const std::string& flag, const std::string& path) {
   if (path.empty()) return "";
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!(text << file.rdbuf())) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": cannot read ", path));
+  const absl::StatusOr<std::string> text = common::ReadNamedFile(path, kKeyBytesMax);
+  if (!text.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": ", std::string(text.status().message())));
   }
-  const std::string key(absl::StripAsciiWhitespace(text.str()));
+  const std::string key(absl::StripAsciiWhitespace(*text));
   if (key.empty()) return absl::InvalidArgumentError(absl::StrCat(path, " holds no API key"));
   return key;
 }

@@ -3,10 +3,9 @@
 #include <grpc/grpc.h>
 
 #include <boost/asio/post.hpp>
-#include <fstream>
-#include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/files/regular_file.h"
 #include "common/rpc/context_affinity.h"
 #include "common/status/status_macros.h"
 
@@ -16,15 +15,9 @@ namespace {
 namespace v1 = generation::v1;
 
 constexpr int kMessageBytesMax = 64 << 20;
+constexpr size_t kPemBytesMax = 1 << 20;
 // Until others have a turn: what they have to send waits so long.
 constexpr int kEventsATurn = 64;
-
-absl::StatusOr<std::string> ReadPem(const std::string& path) {
-  std::ifstream file(path);
-  std::stringstream text;
-  if (!(text << file.rdbuf())) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  return text.str();
-}
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
     const WorkerClientOptions& options) {
@@ -36,10 +29,12 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
   }
   if (options.tls_ca_file.empty()) return grpc::InsecureChannelCredentials();
   grpc::SslCredentialsOptions ssl;
-  ASSIGN_OR_RETURN(ssl.pem_root_certs, ReadPem(options.tls_ca_file));
+  ASSIGN_OR_RETURN(ssl.pem_root_certs, common::ReadNamedFile(options.tls_ca_file, kPemBytesMax));
   if (has_certificate) {
-    ASSIGN_OR_RETURN(ssl.pem_cert_chain, ReadPem(options.tls_certificate_file));
-    ASSIGN_OR_RETURN(ssl.pem_private_key, ReadPem(options.tls_key_file));
+    ASSIGN_OR_RETURN(ssl.pem_cert_chain,
+                     common::ReadNamedFile(options.tls_certificate_file, kPemBytesMax));
+    ASSIGN_OR_RETURN(ssl.pem_private_key,
+                     common::ReadNamedFile(options.tls_key_file, kPemBytesMax));
   }
   return grpc::SslCredentials(ssl);
 }

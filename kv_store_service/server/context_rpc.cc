@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/kv_geometry.h"
+#include "common/rpc/bounded_service.h"
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
@@ -106,6 +107,20 @@ grpc::Status ForOne(const Request& request, Call call) {
 }
 
 }  // namespace
+
+std::unique_ptr<grpc::Service> ContextRpc::Bounded() {
+  auto service = std::make_unique<common::BoundedService<ContextRpc>>(
+      v1::ContextStoreService::service_full_name(), this);
+  service->Add("SaveContext", &ContextRpc::SaveContext);
+  service->Add("ListContexts", &ContextRpc::ListContexts);
+  service->Add("PinContext", &ContextRpc::PinContext);
+  service->Add("UnpinContext", &ContextRpc::UnpinContext);
+  service->Add("RemoveContext", &ContextRpc::RemoveContext);
+  service->Add("VerifyContext", &ContextRpc::VerifyContext);
+  service->Add("ExportContext", &ContextRpc::ExportContext);
+  service->Add("ImportContext", &ContextRpc::ImportContext);
+  return service;
+}
 
 grpc::Status ContextRpc::SaveContext(grpc::ServerContext*, const v1::SaveContextRequest* request,
                                      v1::SaveContextResponse* response) {

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/rpc/bounded_service.h"
 #include "common/rpc/grpc_status.h"
 #include "common/status/status_macros.h"
 
@@ -95,6 +96,21 @@ KvStoreRpc::KvStoreRpc(KvStore* store, std::string descriptor_socket_path)
     : store_(store),
       descriptor_socket_path_(std::move(descriptor_socket_path)),
       started_(absl::Now()) {}
+
+std::unique_ptr<grpc::Service> KvStoreRpc::Bounded() {
+  auto service = std::make_unique<common::BoundedService<KvStoreRpc>>(
+      v1::KvStoreService::service_full_name(), this);
+  service->Add("AttachWorker", &KvStoreRpc::AttachWorker);
+  service->Add("DetachWorker", &KvStoreRpc::DetachWorker);
+  service->Add("ReserveExtents", &KvStoreRpc::ReserveExtents);
+  service->Add("CommitSegments", &KvStoreRpc::CommitSegments);
+  service->Add("ReleaseSequence", &KvStoreRpc::ReleaseSequence);
+  service->Add("DeclareSegments", &KvStoreRpc::DeclareSegments);
+  service->Add("ListSegments", &KvStoreRpc::ListSegments);
+  service->Add("ListDurableSegments", &KvStoreRpc::ListDurableSegments);
+  service->Add("GetStats", &KvStoreRpc::GetStats);
+  return service;
+}
 
 grpc::Status KvStoreRpc::AttachWorker(grpc::ServerContext*, const v1::AttachWorkerRequest* request,
                                       v1::AttachWorkerResponse* response) {

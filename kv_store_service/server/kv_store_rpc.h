@@ -3,6 +3,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <memory>
+#include <string>
+
 #include "absl/time/time.h"
 #include "kv_store_service/server/kv_store.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
@@ -12,6 +15,9 @@ namespace retroinfer::kvstore {
 // Threads: gRPC's.
 class KvStoreRpc final : public v1::KvStoreService::Service {
  public:
+  // What is to be registered instead of this object, which outlives it.
+  std::unique_ptr<grpc::Service> Bounded();
+
   // REQUIRES: `store` outlives the service.
   KvStoreRpc(KvStore* store, std::string descriptor_socket_path);
 

@@ -223,8 +223,10 @@ absl::Status StoreServer::StartGrpc() {
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   ConfigureLimits(&builder);
-  builder.RegisterService(rpc_.get());
-  builder.RegisterService(context_rpc_.get());
+  bounded_rpc_ = rpc_->Bounded();
+  bounded_context_rpc_ = context_rpc_->Bounded();
+  builder.RegisterService(bounded_rpc_.get());
+  builder.RegisterService(bounded_context_rpc_.get());
   grpc_server_ = builder.BuildAndStart();
   if (grpc_server_ == nullptr) return absl::InternalError("gRPC does not start");
   grpc_server_->GetHealthCheckService()->SetServingStatus(false);

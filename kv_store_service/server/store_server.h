@@ -107,6 +107,8 @@ class StoreServer {
   std::unique_ptr<KvStoreRpc> rpc_;
   std::unique_ptr<Contexts> contexts_;
   std::unique_ptr<ContextRpc> context_rpc_;
+  std::unique_ptr<grpc::Service> bounded_rpc_;
+  std::unique_ptr<grpc::Service> bounded_context_rpc_;
   std::unique_ptr<grpc::Server> grpc_server_;
   std::thread call_ender_;  // waits for calls; see Stop()
   absl::Notification calls_ended_;

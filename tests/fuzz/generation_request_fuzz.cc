@@ -8,9 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include "common/rpc/message_codec.h"
 #include "common/status/error_reason.h"
 #include "gpu_worker/engine/sampling_validation.h"
-#include "gpu_worker/server/message_codec.h"
 #include "gpu_worker/server/request_reader.h"
 #include "retroinfer/generation/v1/contexts.pb.h"
 #include "retroinfer/generation/v1/generation.pb.h"
@@ -80,9 +80,9 @@ void Handle(const Server& server, const fuzz::Call& call) {
   const grpc::Slice slice(call.bytes);
   const std::unique_ptr<google::protobuf::Message> message(
       Types()[call.kind % Types().size()]->New());
-  const absl::Status parsed = ParseRequest(grpc::ByteBuffer(&slice, 1), message.get());
+  const absl::Status parsed = common::ParseRequest(grpc::ByteBuffer(&slice, 1), message.get());
   if (!parsed.ok()) return CheckRefusal(parsed);
-  Require(CheckKnownFields(*message).ok());
+  Require(common::CheckKnownFields(*message).ok());
   if (const auto* generate = dynamic_cast<const v1::GenerateRequest*>(message.get())) {
     const auto submission = server.reader.Read(*generate, absl::InfiniteFuture());
     return submission.ok() ? CheckSubmission(*submission) : CheckRefusal(submission.status());

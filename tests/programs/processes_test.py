@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pathlib
+import resource
 import signal
 import subprocess
 import sys
@@ -310,6 +311,23 @@ class Folders(Programs):
 
 
 class Settings(Programs):
+    def test_too_few_descriptors_are_told_at_the_start(self):
+        few = (16, 16)
+        for program in ("gpu_worker", "kv_store_service", "http_gateway"):
+            done = run(program, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, few))
+            self.assertEqual(done.returncode, 1, program)
+            self.assertIn(b"may open 16 files", done.stderr)
+
+    def test_a_config_file_that_is_no_file_is_not_waited_for(self):
+        with tempfile.TemporaryDirectory() as folder:
+            fifo = os.path.join(folder, "fifo")
+            os.mkfifo(fifo)
+            for program in ("gpu_worker", "kv_store_service", "http_gateway"):
+                for path in (fifo, folder, "/dev/zero"):
+                    done = run(program, "--config", path)
+                    self.assertNotEqual(done.returncode, 0, program)
+                    self.assertIn(b"needs a regular file", done.stderr)
+
     def test_a_config_file_that_is_none(self):
         secret = self.folder / "config"
         secret.write_text("model = x\nlisen = 1\n")

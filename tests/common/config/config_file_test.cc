@@ -2,9 +2,15 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace retroinfer::common {
 namespace {
@@ -48,6 +54,25 @@ TEST(ParseConfig, SaysWhichLineIsWrong) {
     EXPECT_EQ(entries.status().code(), absl::StatusCode::kInvalidArgument) << bad;
     EXPECT_THAT(std::string(entries.status().message()), HasSubstr("line 2: ")) << bad;
   }
+}
+
+// A FIFO would be waited for, and a device has no end.
+TEST(ReadConfigFile, ReadsRegularFilesAlone) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/retroinfer-config-", ::getpid());
+  std::filesystem::create_directories(folder);
+  const std::string fifo = folder + "/fifo";
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  for (const std::string& path : {fifo, folder, std::string("/dev/zero")}) {
+    const absl::Status status = ReadConfigFile(path).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << path;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("needs a regular file")) << path;
+  }
+  EXPECT_TRUE(absl::IsNotFound(ReadConfigFile(folder + "/none").status()));
+  std::ofstream(folder + "/file") << "a = 1\n";
+  EXPECT_TRUE(ReadConfigFile(folder + "/file").ok());
+  std::ofstream(folder + "/file") << std::string(8 << 20, '#');
+  EXPECT_FALSE(ReadConfigFile(folder + "/file").ok());
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -57,6 +57,19 @@ TEST_F(RegularFileTest, OpensReadsAndReplaces) {
   EXPECT_TRUE(OpenRegularFile(In("b"), O_RDWR | O_CREAT).ok());
 }
 
+TEST_F(RegularFileTest, WhatAUserNamesMayBeALinkButNothingElse) {
+  ASSERT_TRUE(ReplaceRegularFile(In("a"), "abc").ok());
+  ASSERT_EQ(::symlink(In("a").c_str(), In("named").c_str()), 0);
+  EXPECT_EQ(*ReadNamedFile(In("a"), 3), "abc");
+  EXPECT_EQ(*ReadNamedFile(In("named"), 3), "abc");
+  EXPECT_TRUE(absl::IsResourceExhausted(ReadNamedFile(In("a"), 2).status()));
+  EXPECT_TRUE(absl::IsNotFound(ReadNamedFile(In("none"), 2).status()));
+  ASSERT_EQ(::mkfifo(In("waits").c_str(), 0600), 0);
+  for (const std::string& path : {In("waits"), folder_, std::string("/dev/zero")}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ReadNamedFile(path, 2).status())) << path;
+  }
+}
+
 TEST_F(RegularFileTest, RefusesAFifoAFolderASocketAndADevice) {
   ASSERT_EQ(::mkfifo(In("fifo").c_str(), 0600), 0);
   ExpectRefused(In("fifo"), "is a FIFO");

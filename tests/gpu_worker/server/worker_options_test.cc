@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -107,6 +108,9 @@ TEST_F(WorkerOptionsTest, TheApiKeyComesFromAFile) {
   EXPECT_FALSE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
   std::filesystem::remove(path);
   EXPECT_FALSE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);  // is not waited for
+  EXPECT_FALSE(Parse({"--model=/m", "--api-key-file", path.c_str()}).ok());
+  std::filesystem::remove(path);
 }
 
 TEST_F(WorkerOptionsTest, AddressesThatOthersReachAreWarnedOf) {

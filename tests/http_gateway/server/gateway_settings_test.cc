@@ -57,6 +57,7 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   EXPECT_FALSE(Parse({"--page=perhaps"}, &settings).ok());
   EXPECT_FALSE(Parse({empty.c_str()}, &settings).ok());
   EXPECT_FALSE(Parse({"--api-key-file=/nothing"}, &settings).ok());
+  EXPECT_FALSE(Parse({"--api-key-file=/dev/zero"}, &settings).ok());
   EXPECT_FALSE(Parse({"--keepalive-interval=0s"}, &settings).ok());
   EXPECT_FALSE(Parse({"--cors-origin=a\r\nX: y"}, &settings).ok());
   std::filesystem::remove_all(folder);

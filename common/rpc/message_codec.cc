@@ -1,4 +1,4 @@
-#include "gpu_worker/server/message_codec.h"
+#include "common/rpc/message_codec.h"
 
 #include <google/protobuf/descriptor.h>
 #include <google/protobuf/io/coded_stream.h>
@@ -12,14 +12,14 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 
-namespace retroinfer {
+namespace retroinfer::common {
 namespace {
 
 absl::Status CheckFields(const google::protobuf::Message& message) {
   const google::protobuf::Reflection& reflection = *message.GetReflection();
   const google::protobuf::UnknownFieldSet& unknown = reflection.GetUnknownFields(message);
   if (!unknown.empty()) {
-    return common::WithReason(
+    return WithReason(
         absl::InvalidArgumentError(
             absl::StrCat(message.GetTypeName(), " has field ", unknown.field(0).number(),
                          ", which this server does not know: it may be older than the client")),
@@ -119,21 +119,21 @@ bool ParseBytes(const grpc::ByteBuffer& bytes, google::protobuf::Message* messag
 absl::Status ParseRequest(const grpc::ByteBuffer& bytes, google::protobuf::Message* message) {
   switch (RecordScan::Of(bytes, *message->GetDescriptor())) {
     case RecordScan::Result::kMalformed:
-      return common::WithReason(
+      return WithReason(
           absl::InvalidArgumentError(absl::StrCat("the bytes are no ", message->GetTypeName())),
           "MALFORMED");
     case RecordScan::Result::kTooMany:
-      return common::WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                                    "a ", message->GetTypeName(), " of more than ", kMaxRecords,
-                                    " messages and strings is not read: send less at a time")),
-                                "REQUEST_TOO_LARGE");
+      return WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                            "a ", message->GetTypeName(), " of more than ", kMaxRecords,
+                            " messages and strings is not read: send less at a time")),
+                        "REQUEST_TOO_LARGE");
     case RecordScan::Result::kFits:
       break;
   }
   if (ParseBytes(bytes, message)) return CheckFields(*message);
-  return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
-                                "a string of the ", message->GetTypeName(), " is not UTF-8")),
-                            "INVALID_UTF8");
+  return WithReason(absl::InvalidArgumentError(
+                        absl::StrCat("a string of the ", message->GetTypeName(), " is not UTF-8")),
+                    "INVALID_UTF8");
 }
 
 absl::Status CheckKnownFields(const google::protobuf::Message& message) {
@@ -145,4 +145,4 @@ grpc::ByteBuffer SerializeResponse(const google::protobuf::Message& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-}  // namespace retroinfer
+}  // namespace retroinfer::common

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 
-namespace retroinfer {
+namespace retroinfer::common {
 
 // Messages, strings, bytes and unknown fields that a request may have: no chat needs as many, and
 // what they take in memory is many times what they take on the wire.
@@ -29,4 +29,4 @@ absl::Status CheckKnownFields(const google::protobuf::Message& message);
 
 grpc::ByteBuffer SerializeResponse(const google::protobuf::Message& message);
 
-}  // namespace retroinfer
+}  // namespace retroinfer::common

@@ -1,4 +1,4 @@
-#include "gpu_worker/server/message_codec.h"
+#include "common/rpc/message_codec.h"
 
 #include <google/protobuf/unknown_field_set.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include "common/status/error_reason.h"
 #include "retroinfer/generation/v1/generation.pb.h"
 
-namespace retroinfer {
+namespace retroinfer::common {
 namespace {
 
 using generation::v1::GenerateRequest;
@@ -107,4 +107,4 @@ TEST(MessageCodec, RefusesGroups) {
 }
 
 }  // namespace
-}  // namespace retroinfer
+}  // namespace retroinfer::common
