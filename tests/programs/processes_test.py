@@ -333,7 +333,7 @@ class Settings(Programs):
         secret.write_text("model = x\nlisen = 1\n")
         for program in (("retroinfer", "serve"), ("retroinfer", "generate", "a"), ("gpu_worker",),
                         ("kv_store_service",)):
-            for path, said in ((self.folder, "directory"), ("/no/such", "/no/such"),
+            for path, said in ((self.folder, "folder"), ("/no/such", "/no/such"),
                                (secret, "line ")):
                 result = run(*program, "--config", path)
                 self.assertEqual(result.returncode, 2, (program, path))

@@ -1,16 +1,15 @@
 #include "common/rpc/bounded_service.h"
 
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/impl/client_unary_call.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "retroinfer/generation/v1/contexts.grpc.pb.h"
+#include "tests/common/rpc/raw_call.h"
 
 namespace retroinfer::common {
 namespace {
@@ -60,15 +59,8 @@ class BoundedServiceTest : public testing::Test {
 
   // Sends any bytes as the request of a method. Returns how the call ended.
   absl::Status Send(const std::string& method, const std::string& bytes) {
-    const std::string path = std::string("/retroinfer.generation.v1.ContextService/") + method;
-    const grpc::internal::RpcMethod rpc(path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC);
-    const grpc::Slice slice(bytes);
-    const grpc::ByteBuffer request(&slice, 1);
-    grpc::ByteBuffer response;
-    grpc::ClientContext context;
-    return FromGrpcStatus(grpc::internal::BlockingUnaryCall<grpc::ByteBuffer, grpc::ByteBuffer,
-                                                            grpc::ByteBuffer, grpc::ByteBuffer>(
-        channel_.get(), rpc, &context, request, &response));
+    return test_support::RawCall(channel_, "/retroinfer.generation.v1.ContextService/" + method,
+                                 bytes);
   }
 
   FakeContexts contexts_;

@@ -1,6 +1,7 @@
 #include "kv_store_service/server/store_server.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/descriptor.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,7 +11,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/rpc/message_codec.h"
 #include "common/shm/worker_mark.h"
+#include "common/status/error_reason.h"
+#include "retroinfer/kvstore/v1/contexts.grpc.pb.h"
+#include "tests/common/rpc/raw_call.h"
 #include "tests/kv_store_service/temporary_folder.h"
 
 namespace retroinfer::kvstore {
@@ -46,6 +51,33 @@ TEST_F(StoreServerTest, MakesItsFolderPrivateAndServes) {
   v1::GetStatsResponse stats;
   ASSERT_TRUE(stub->GetStats(&context, {}, &stats).ok());
   EXPECT_EQ(stats.arena_pages(), 512u);
+}
+
+// Two bytes can be a message that takes a hundred, so they are counted before they are parsed.
+TEST_F(StoreServerTest, EveryMethodIsThereAndBoundsItsRequests) {
+  auto server = StoreServer::Start(options_);
+  ASSERT_TRUE(server.ok()) << server.status();
+  ASSERT_TRUE((*server)->ObtainArena([] { return false; }).ok());
+  const auto channel = grpc::CreateChannel("unix:" + options_.socket_dir + "/kv_store.sock",
+                                           grpc::InsecureChannelCredentials());
+  std::string many;
+  for (size_t i = 0; i <= common::kMaxRecords; ++i) many += std::string("\x0a\0", 2);  // field 1
+  const auto* const pool = google::protobuf::DescriptorPool::generated_pool();
+  int methods = 0;
+  for (const char* name :
+       {"retroinfer.kvstore.v1.KvStoreService", "retroinfer.kvstore.v1.ContextStoreService"}) {
+    const auto* const service = pool->FindServiceByName(name);
+    ASSERT_NE(service, nullptr) << name;
+    for (int i = 0; i < service->method_count(); ++i, ++methods) {
+      const std::string path = absl::StrCat("/", name, "/", service->method(i)->name());
+      const absl::Status empty = test_support::RawCall(channel, path, "");
+      EXPECT_FALSE(absl::IsUnimplemented(empty)) << path;
+      if (service->method(i)->client_streaming()) continue;
+      const absl::Status status = test_support::RawCall(channel, path, many);
+      EXPECT_EQ(common::ReasonOf(status).reason, "REQUEST_TOO_LARGE") << path << status;
+    }
+  }
+  EXPECT_GT(methods, 15);
 }
 
 TEST_F(StoreServerTest, RefusesBadOptionsWithTheirNames) {
