@@ -78,6 +78,8 @@ constexpr PassedOption kPassedOptions[] = {
      "Time between two tokens of a request while prompts of others are read", "50ms"},
     {"--preemption", Service::kWorker, "--preemption",
      "on or off: requests step aside for others of a higher priority", "on"},
+    {"--reserve", Service::kWorker, "--reserve",
+     "soon or all: device memory for the next tokens, or for all of max_tokens", "soon"},
     {"--suspended-kv-bytes", Service::kWorker, "--suspended-kv-bytes",
      "Memory of the host for the KV of requests that have stepped aside; 0: chosen", "0 B"},
     {"--max-queued-requests", Service::kWorker, "--max-queued-requests", "Live requests", "1024"},

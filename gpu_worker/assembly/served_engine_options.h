@@ -30,6 +30,7 @@ struct ServedEngineOptions {
   uint64_t dense_kv_bytes = 0;          // of it for steady zones and policy full; 0: chosen
   uint64_t block_cache_bytes = 0;       // of it for the block cache; 0: chosen
   std::string preemption = "on";        // "on" or "off": requests step aside for a higher priority
+  std::string reserve = "soon";         // "soon" or "all": device memory when a request begins
   uint64_t suspended_kv_bytes = 0;      // of the host's memory for them; 0: chosen
   int32_t num_threads = 0;              // compute threads; 0: one per CPU core
   int64_t dense_below = 8192;           // tokens; shorter contexts are attended exactly

@@ -21,10 +21,16 @@ class AttentionPolicy {
  public:
   virtual ~AttentionPolicy() = default;
 
-  // What a sequence of `prompt_tokens` that may grow to `total_tokens` must reserve. May be called
-  // on any thread.
+  // What a sequence of `prompt_tokens` that may grow to `total_tokens` needs in its whole life. May
+  // be called on any thread.
   virtual KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
                       int64_t total_tokens) const = 0;
+  // Blocks that it needs while it grows so far, those of its prompt included: never more than
+  // Need() says. Where the sequence begins or comes back at growth.from, that is enough to do so.
+  virtual KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const {
+    const KvNeed need = Need(settings, growth.prompt_tokens, growth.total_tokens);
+    return {.dense = need.dense_blocks, .meta = need.meta_blocks};
+  }
 
   // What of the prompt is read next, in a lane with room for `max_tokens`: all of it, unless the
   // policy keeps what it needs of the first parts. A policy that reads in parts sets num_tokens to

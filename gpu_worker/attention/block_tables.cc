@@ -47,11 +47,12 @@ absl::Status BlockTables::WriteDense(Stream& stream, int32_t row, std::span<cons
                blocks);
 }
 
-absl::Status BlockTables::WriteMeta(Stream& stream, int32_t row, std::span<const int32_t> blocks) {
-  return Write(stream,
-               meta_.as<int32_t>().subspan(static_cast<size_t>(row * max_meta_blocks_),
-                                           static_cast<size_t>(max_meta_blocks_)),
-               blocks);
+absl::Status BlockTables::WriteMeta(Stream& stream, int32_t row, std::span<const int32_t> blocks,
+                                    size_t first) {
+  const auto all = static_cast<size_t>(max_meta_blocks_);
+  if (first > all) return absl::InternalError("block table: behind the end of a row");
+  const size_t begin = static_cast<size_t>(row * max_meta_blocks_) + first;
+  return Write(stream, meta_.as<int32_t>().subspan(begin, all - first), blocks);
 }
 
 DeviceSpan<const int32_t> BlockTables::Dense(int32_t row) const {

@@ -28,7 +28,9 @@ class BlockTables {
   const IdAllocator& rows() const { return rows_; }
 
   absl::Status WriteDense(Stream& stream, int32_t row, std::span<const int32_t> blocks);
-  absl::Status WriteMeta(Stream& stream, int32_t row, std::span<const int32_t> blocks);
+  // From the row's place `first` on: what the background reads before it is left alone.
+  absl::Status WriteMeta(Stream& stream, int32_t row, std::span<const int32_t> blocks,
+                         size_t first = 0);
 
   DeviceSpan<const int32_t> Dense(int32_t row) const;  // [max_dense_blocks]
   DeviceSpan<const int32_t> Meta(int32_t row) const;   // [max_meta_blocks]

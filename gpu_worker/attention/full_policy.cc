@@ -27,6 +27,10 @@ KvNeed FullPolicy::Need(const AttentionSettings& /*settings*/, int64_t /*prompt_
           .segment_tokens = {}};
 }
 
+KvBlocks FullPolicy::NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const {
+  return {.dense = Need(settings, growth.prompt_tokens, growth.to).dense_blocks};
+}
+
 absl::Status FullPolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {
   if (layer == 0) RETURN_IF_ERROR(dense_.WriteTable(sequence));
   return dense_.FillFromPrompt(sequence, layer, kv);

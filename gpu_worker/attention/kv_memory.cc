@@ -53,17 +53,44 @@ bool KvMemory::CouldFit(const KvNeed& need) const {
          need.meta_blocks <= meta_blocks_.total();
 }
 
-bool KvMemory::Reserve(const KvNeed& need, SequenceKv& sequence) {
+bool KvMemory::Reserve(const KvBlocks& need, SequenceKv& sequence) {
   RI_CHECK(sequence.table_row < 0 && sequence.dense_blocks.empty());
-  if (need.dense_blocks > dense_blocks_.num_free() || need.meta_blocks > meta_blocks_.num_free()) {
-    return false;
-  }
+  if (need.dense > dense_blocks_.num_free() || need.meta > meta_blocks_.num_free()) return false;
   std::vector<int32_t> row;
   if (!tables_->rows().Allocate(1, row)) return false;
   sequence.table_row = row[0];
-  dense_blocks_.Allocate(need.dense_blocks, sequence.dense_blocks);
-  meta_blocks_.Allocate(need.meta_blocks, sequence.meta_blocks);
+  sequence.has_grown = false;
+  dense_blocks_.Allocate(need.dense, sequence.dense_blocks);
+  meta_blocks_.Allocate(need.meta, sequence.meta_blocks);
   return true;
+}
+
+bool KvMemory::Grow(const KvBlocks& more, SequenceKv& sequence) {
+  RI_CHECK(sequence.table_row >= 0);
+  if (more.dense > dense_blocks_.num_free() || more.meta > meta_blocks_.num_free()) return false;
+  if (!sequence.has_grown) sequence.first_grown_meta_block = sequence.meta_blocks.size();
+  sequence.has_grown = true;
+  dense_blocks_.Allocate(more.dense, sequence.dense_blocks);
+  meta_blocks_.Allocate(more.meta, sequence.meta_blocks);
+  return true;
+}
+
+absl::Status KvMemory::TellTables(Stream& stream, SequenceKv& sequence) {
+  if (!sequence.has_grown) return absl::OkStatus();
+  sequence.has_grown = false;
+  RETURN_IF_ERROR(tables_->WriteDense(stream, sequence.table_row, sequence.dense_blocks));
+  const size_t first = sequence.first_grown_meta_block;
+  if (first == sequence.meta_blocks.size()) return absl::OkStatus();
+  return tables_->WriteMeta(stream, sequence.table_row,
+                            std::span(sequence.meta_blocks).subspan(first), first);
+}
+
+void KvMemory::GiveBack(int32_t num_dense, SequenceKv& sequence) {
+  if (num_dense >= std::ssize(sequence.dense_blocks)) return;
+  const auto first = sequence.dense_blocks.begin() + num_dense;
+  std::vector<DenseBlockId> spare(first, sequence.dense_blocks.end());
+  sequence.dense_blocks.erase(first, sequence.dense_blocks.end());
+  dense_blocks_.Free(spare);
 }
 
 void KvMemory::ShareIndexes(SequenceKv& sequence) {

@@ -35,9 +35,20 @@ class KvMemory {
                                                           const KvMemorySizes& sizes);
   static MemoryNeed MemoryOf(const KvMemorySizes& sizes);
 
-  // Gives `sequence` its blocks and a row of the block tables. Returns false, having done nothing,
-  // if there is no room now. REQUIRES: the sequence holds nothing.
-  bool Reserve(const KvNeed& need, SequenceKv& sequence);
+  // Gives `sequence` its first blocks and a row of the block tables. Returns false, having done
+  // nothing, if there is no room now. REQUIRES: the sequence holds nothing.
+  bool Reserve(const KvBlocks& need, SequenceKv& sequence);
+  bool Reserve(const KvNeed& need, SequenceKv& sequence) {
+    return Reserve({.dense = need.dense_blocks, .meta = need.meta_blocks}, sequence);
+  }
+  // Gives it more. The block tables know of them after TellTables(). Returns false, having done
+  // nothing, if there is no room now. REQUIRES: Reserve() was called.
+  bool Grow(const KvBlocks& more, SequenceKv& sequence);
+  // Before a step that the caller waits for: enqueues what the tables do not know yet.
+  absl::Status TellTables(Stream& stream, SequenceKv& sequence);
+  // Takes back dense blocks behind the first `num_dense`, which hold no tokens.
+  // REQUIRES: the device has done what reads them.
+  void GiveBack(int32_t num_dense, SequenceKv& sequence);
   // The index of a cached segment is there once, however many sequences attend to it. Replaces the
   // sequence's blocks for such segments by those that another one has already, and gives its own
   // back; the others are there for who comes next.

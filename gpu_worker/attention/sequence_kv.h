@@ -1,5 +1,6 @@
 // What a live sequence holds of the KV cache: dense blocks, meta blocks and extents of the arena.
-// All of it is reserved when the sequence is admitted, so that no decode step can run out.
+// Extents are reserved when the sequence is admitted, for all it may generate; blocks before the
+// steps that need them (KvMemory::Grow), so that no decode step can run out.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +22,23 @@ struct KvNeed {
   int32_t meta_blocks = 0;
   std::vector<uint32_t> segment_tokens;  // in order; an extent for each
   int64_t lane_tokens = 0;               // a prefill lane must have; 0: the whole prompt's
+};
+
+// Blocks in device memory, by pool.
+struct KvBlocks {
+  int32_t dense = 0;
+  int32_t meta = 0;
+
+  friend bool operator==(const KvBlocks&, const KvBlocks&) = default;
+};
+
+// How far a sequence grows, in tokens.
+struct KvGrowth {
+  int64_t prompt_tokens = 0;
+  int64_t total_tokens = 0;  // prompt + the most that may be generated
+  // With KV. REQUIRES: prompt_tokens <= from <= to <= total_tokens.
+  int64_t from = 0;
+  int64_t to = 0;
 };
 
 // Tokens [begin, end) of a prompt, which go through the layers together. In front of their rows the
@@ -59,6 +77,11 @@ struct SequenceKv {
     std::rotate(oldest, oldest + num_blocks, dense_blocks.end());
     window_begin += int64_t{num_blocks} * kDenseBlockTokens;
   }
+
+  // It has blocks that the block tables do not know yet (KvMemory::Grow): those of the index from
+  // this one on.
+  bool has_grown = false;
+  size_t first_grown_meta_block = 0;
 
   // Index. The first `num_indexed_blocks` meta blocks are live; the others are reserved for
   // segments to come, as are extents.

@@ -56,6 +56,20 @@ KvNeed SequenceSegments::Need(int64_t prompt_tokens, int64_t total_tokens) const
   return need;
 }
 
+KvBlocks SequenceSegments::NeedWhile(const KvGrowth& growth) const {
+  const std::vector<PlannedSegment> plan =
+      PlanSegments(growth.prompt_tokens, growth.total_tokens, settings_.dense_below);
+  const int64_t window = MaxWindowTokens(plan, growth.prompt_tokens, growth.from, growth.to);
+  KvBlocks need{.dense =
+                    static_cast<int32_t>(1 + (window + kDenseBlockTokens - 1) / kDenseBlockTokens)};
+  // Steps before the last token begin the construction of these.
+  for (const PlannedSegment& segment : plan) {
+    if (segment.build_at >= growth.to && segment.live_at > growth.prompt_tokens) break;
+    need.meta += MetaBlocksOf(segment.num_tokens);
+  }
+  return need;
+}
+
 // --- Prefill
 
 absl::Status SequenceSegments::Begin(SequenceKv& sequence) {

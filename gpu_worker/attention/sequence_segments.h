@@ -50,6 +50,7 @@ class SequenceSegments {
 
   // What a sequence needs for its segments, and the dense blocks for the tokens outside of them.
   KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const;
+  KvBlocks NeedWhile(const KvGrowth& growth) const;
 
   // Places the window behind the prompt's segments and opens those that are not cached.
   // Returns: INTERNAL if the sequence has another number of extents than segments.

@@ -24,6 +24,11 @@ KvNeed WavePolicy::Need(const AttentionSettings& /*settings*/, int64_t prompt_to
   return segments_.Need(prompt_tokens, total_tokens);
 }
 
+KvBlocks WavePolicy::NeedWhile(const AttentionSettings& /*settings*/,
+                               const KvGrowth& growth) const {
+  return segments_.NeedWhile(growth);
+}
+
 absl::Status WavePolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {
   if (layer == 0) {
     RETURN_IF_ERROR(segments_.Begin(sequence));

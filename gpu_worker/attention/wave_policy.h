@@ -35,6 +35,7 @@ class WavePolicy final : public AttentionPolicy {
 
   KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
               int64_t total_tokens) const override;
+  KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& sequence) const override;

@@ -35,6 +35,7 @@ struct EngineStats {
   absl::Time last_progress = absl::InfiniteFuture();
   int64_t requests_suspended = 0;  // of those that run: stepped aside for others
   int64_t suspended_kv_bytes = 0;  // of host memory, that hold their KV
+  int64_t requests_stalled = 0;    // of those that run: generate, and wait for device memory
   int64_t dense_blocks_used = 0, dense_blocks_total = 0;
   int64_t meta_blocks_used = 0, meta_blocks_total = 0;
   int64_t slots_used = 0, slots_total = 0;
@@ -59,6 +60,7 @@ struct EngineStats {
   uint64_t store_reconnects = 0;
   uint64_t allocation_failures = 0;
   uint64_t preemptions = 0, resumptions = 0;  // requests that stepped aside, and that came back
+  uint64_t memory_stalls = 0;  // times that one could not go on for lack of device memory
   uint64_t decode_steps = 0;
   // Of the engine's thread in all it does, beside waiting for the device or for something to do.
   double busy_seconds = 0;

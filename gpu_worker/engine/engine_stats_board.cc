@@ -28,6 +28,7 @@ constexpr uint64_t EngineStats::*kCounters[] = {&EngineStats::prompt_tokens,
                                                 &EngineStats::segments_late,
                                                 &EngineStats::preemptions,
                                                 &EngineStats::resumptions,
+                                                &EngineStats::memory_stalls,
                                                 &EngineStats::store_reconnects,
                                                 &EngineStats::allocation_failures,
                                                 &EngineStats::decode_steps,
@@ -51,6 +52,7 @@ void EngineStatsBoard::Update(const RequestCounts& requests, int64_t waited_ns) 
   stats.requests_waiting = requests.waiting;
   stats.requests_waiting_for_prefill = requests.waiting_for_prefill;
   stats.requests_suspended = requests.suspended;
+  stats.requests_stalled = requests.stalled;
   if (sources_.suspended != nullptr) {
     stats.suspended_kv_bytes = static_cast<int64_t>(sources_.suspended->bytes_in_use());
   }

@@ -13,6 +13,7 @@ RequestCounts CountRequests(const LiveRequests& live) {
     if (request->state == RequestState::kEnding) continue;
     const bool is_admitted =
         request->state != RequestState::kWaiting && request->state != RequestState::kReserving;
+    counts.stalled += request->is_stalled ? 1 : 0;
     counts.suspended += request->copy.has_value() ? 1 : 0;
     const bool has_begun = request->prefill_begun != absl::Time();
     (is_admitted ? counts.running : counts.waiting) += 1;

@@ -1,6 +1,7 @@
 // A request from its submission to the last byte that it held.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "absl/time/time.h"
 #include "gpu_worker/attention/attention_policy.h"
 #include "gpu_worker/attention/suspended_kv.h"
+#include "gpu_worker/engine/block_demand.h"
 #include "gpu_worker/engine/forced_tokens.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
@@ -42,7 +44,8 @@ struct LiveRequest {
 
   AttentionPolicy* policy = nullptr;
   SequenceKv kv;
-  KvNeed need;  // for its whole life
+  KvNeed need;         // for its whole life
+  BlockDemand demand;  // of that, what it should hold of the device
   bool is_in_lane = false;
   bool is_aborted = false;
   bool is_new = true;                // in no description yet
@@ -63,6 +66,18 @@ struct LiveRequest {
   // Of a request that measures: its continuations, and rows of its prompt that are done.
   std::optional<ForcedTokens> forced;
   int64_t prompt_rows_measured = 0;
+  // Tokens with KV behind its prompt.
+  int64_t length() const { return kv.num_tokens - kv.prompt_tokens; }
+  // What it has of the device's blocks, and what it asks for beyond that.
+  KvBlocks Held() const {
+    return {.dense = static_cast<int32_t>(kv.dense_blocks.size()),
+            .meta = static_cast<int32_t>(kv.meta_blocks.size())};
+  }
+  KvBlocks Asked() const {
+    const KvBlocks held = Held();
+    return {.dense = std::max(0, demand.wanted().dense - held.dense),
+            .meta = std::max(0, demand.wanted().meta - held.meta)};
+  }
   // Each row but the last one measures the token behind it.
   int64_t PromptRowsLeft() const {
     if (request.num_prompt_logprobs < 0) return 0;
@@ -70,6 +85,7 @@ struct LiveRequest {
   }
 
   std::optional<SuspendedKv::Copy> copy;  // while it is aside
+  bool is_stalled = false;                // decodes, and lacks memory for the next token
   int32_t num_suspensions = 0;            // so far
   absl::Time resident_since;              // when it began to decode or came back last
   absl::Time suspended_since;             // when it stepped aside last
@@ -92,6 +108,7 @@ struct RequestCounts {
   int64_t waiting = 0;                                 // not yet
   int64_t waiting_for_prefill = 0;                     // of those that run: not begun
   int64_t suspended = 0;                               // of those that run: stepped aside
+  int64_t stalled = 0;                                 // of those that run: decode, lack memory
   absl::Time oldest_waiting = absl::InfiniteFuture();  // when the oldest of either was submitted
 };
 RequestCounts CountRequests(const LiveRequests& live);

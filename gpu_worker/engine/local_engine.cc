@@ -209,6 +209,8 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->kv.prefix = std::move(submission.prefix);
   live->prefix = prefixes_.Acquire(live->kv.prefix);
   live->need = live->policy->Need(live->kv.settings, live->kv.prompt_tokens, live->kv.total_tokens);
+  live->demand = BlockDemand(*live->policy, live->kv.settings, live->kv.prompt_tokens,
+                             live->request.sampling.max_tokens, options_.reserves_all);
   live->takes_in_order = live->policy->TakesInOrder(live->kv);
   live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
                                                    options_.eos_token_ids);

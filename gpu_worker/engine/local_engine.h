@@ -48,6 +48,7 @@ struct LocalEngineOptions {
   absl::Duration max_expected_wait = absl::InfiniteDuration();  // Inbox::Limits
   bool share_segments = true;  // name the segments of prompts, so that others find them
   absl::Duration inter_token_target = absl::Milliseconds(50);  // SchedulerOptions
+  bool reserves_all = false;  // device memory for all of max_tokens when a request begins
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;
   // Called by the loop, on its thread, with what the scheduler was told and the plan that it made,
@@ -113,6 +114,8 @@ class LocalEngine final : public Engine {
   void Reserve(LiveRequest& live, bool asks_store);
   void Grant(LiveRequest& live);
   void PutBack(LiveRequest& live);
+  void Grow(uint64_t id);
+  void Advance(LiveRequest& live);
 
   // What the scheduler is told.
   void Observe();
@@ -121,6 +124,7 @@ class LocalEngine final : public Engine {
   void TellExpectedWait();
   RequestDescription DescribePrompt(const LiveRequest& live) const;
   RequestDescription Describe(LiveRequest& live);
+  void DescribeMemory(LiveRequest& live, RequestDescription& description);
   absl::Status DescribeProgress(LiveRequest& live, RequestDescription& description);
   absl::Status DescribeDecoding(LiveRequest& live, RequestDescription& description);
   bool ArenaMayGetRoom(const LiveRequest& live) const;

@@ -46,7 +46,8 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
 
 // Takes the device memory that the plan has counted.
 void LocalEngine::Reserve(LiveRequest& live, bool asks_store) {
-  if (!parts_.memory->Reserve(live.need, live.kv)) return;
+  if (!parts_.memory->Reserve(live.demand.wanted(), live.kv)) return;
+  live.demand.Take();
   auto sampling = SamplingState::Create(*parts_.device, *parts_.stream, live.request,
                                         options_.eos_token_ids, parts_.model->config().vocab_size);
   if (!sampling.ok()) {
@@ -70,6 +71,21 @@ void LocalEngine::Reserve(LiveRequest& live, bool asks_store) {
                         [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
                           inbox->Answer({id, std::move(extents)});
                         });
+}
+
+// The same for one that decodes and asks for more.
+void LocalEngine::Grow(uint64_t id) {
+  LiveRequest* const live = Find(id);
+  if (live == nullptr || live->state != RequestState::kDecoding) return;
+  if (parts_.memory->Grow(live->Asked(), live->kv)) live->demand.Take();
+}
+
+// It has come further: it may ask for more, or has what it would ask for. What it will not need any
+// more comes free.
+void LocalEngine::Advance(LiveRequest& live) {
+  if (!live.demand.Advance(live.length())) return;
+  parts_.memory->GiveBack(live.demand.most().dense, live.kv);
+  if (live.Asked() == KvBlocks()) live.demand.Take();
 }
 
 // Notes what the store has answered; what follows from that is planned.
@@ -101,6 +117,7 @@ void LocalEngine::PutBack(LiveRequest& live) {
   live.asked_store = false;
   live.arena_was_full = true;
   parts_.memory->Free(live.kv);
+  live.demand.Leave(0);
   live.state = RequestState::kWaiting;
 }
 

@@ -37,6 +37,14 @@ RequestPhase PhaseOf(const LiveRequest& live) {
   return RequestPhase::kWaiting;
 }
 
+// Nothing ends it before it has generated all that it may.
+bool GeneratesAll(const GenerationRequest& request) {
+  const SamplingParams& sampling = request.sampling;
+  const bool may_stop =
+      !sampling.ignore_eos || !sampling.stop.empty() || !sampling.stop_token_ids.empty();
+  return IsScoring(request) || !may_stop;
+}
+
 }  // namespace
 
 void LocalEngine::Observe() {
@@ -132,17 +140,45 @@ RequestDescription LocalEngine::DescribePrompt(const LiveRequest& live) const {
           .prefix = live.prefix,
           .common_tokens = live.common_tokens,
           .context = live.kv.num_tokens,
-          .dense_blocks = live.need.dense_blocks,
-          .meta_blocks = live.need.meta_blocks,
           .wants_extents = !live.need.segment_tokens.empty(),
           .takes_in_order = live.takes_in_order,
           .has_more_parts = part.end < live.kv.prompt_tokens,
-          .suspended_since = ToSeconds(live.suspended_since)};
+          .suspended_since = ToSeconds(live.suspended_since),
+          .tokens_left = live.request.sampling.max_tokens - live.num_generated,
+          .tokens_generated = live.num_generated,
+          .length_is_known = GeneratesAll(live.request)};
+}
+
+// What it holds of the device's memory and may still need.
+void LocalEngine::DescribeMemory(LiveRequest& live, RequestDescription& description) {
+  const KvBlocks& wanted = live.demand.wanted();
+  const KvBlocks& most = live.demand.most();
+  const bool was_stalled = std::exchange(live.is_stalled, false);
+  if (live.kv.table_row < 0) {
+    description.dense_blocks = wanted.dense;
+    description.meta_blocks = wanted.meta;
+    description.more_dense_blocks = most.dense - wanted.dense;
+    description.more_meta_blocks = most.meta - wanted.meta;
+    return;
+  }
+  const KvBlocks held = live.Held();
+  description.dense_blocks = held.dense;
+  description.meta_blocks = parts_.memory->OwnMetaBlocks(live.kv);
+  description.more_dense_blocks = std::max(0, most.dense - held.dense);
+  description.more_meta_blocks = std::max(0, most.meta - held.meta);
+  if (live.state != RequestState::kDecoding) return;
+  const KvBlocks asked = live.Asked();
+  description.asked_dense_blocks = asked.dense;
+  description.asked_meta_blocks = asked.meta;
+  description.room = live.demand.Room(live.length());
+  live.is_stalled = description.room <= 0;
+  if (live.is_stalled && !was_stalled) ++stats_.counters().memory_stalls;
 }
 
 RequestDescription LocalEngine::Describe(LiveRequest& live) {
   if (!live.is_in_lane) live.kv.part = live.policy->NextPart(live.kv, lanes_[0]->max_tokens());
   RequestDescription description = DescribePrompt(live);
+  DescribeMemory(live, description);
   description.is_new = std::exchange(live.is_new, false);
   if (description.is_new) {
     // Segments that have names may all be found: what is computed at the least is the rest.
@@ -173,8 +209,6 @@ absl::Status LocalEngine::DescribeProgress(LiveRequest& live, RequestDescription
       return absl::OkStatus();
     }
     case RequestState::kLeaving:
-      description.meta_blocks = parts_.memory->OwnMetaBlocks(live.kv);
-      [[fallthrough]];
     case RequestState::kReturning: {
       ASSIGN_OR_RETURN(description.is_copied, parts_.suspended->IsDone(*live.copy));
       return absl::OkStatus();
@@ -189,15 +223,15 @@ absl::Status LocalEngine::DescribeProgress(LiveRequest& live, RequestDescription
 // Whether a decoding request can take part in a step, and what it would take to let it step aside.
 absl::Status LocalEngine::DescribeDecoding(LiveRequest& live, RequestDescription& description) {
   if (live.forced.has_value()) {
-    description.more_rows = std::min(live.forced->left(), live.policy->RowsTogether(live.kv)) - 1;
+    description.more_rows = std::min({live.forced->left(), live.policy->RowsTogether(live.kv),
+                                      std::max<int64_t>(1, description.room)}) -
+                            1;
   }
   if (parts_.suspended != nullptr) {
     ASSIGN_OR_RETURN(description.can_suspend, live.policy->CanStepAside(live.kv));
-    description.meta_blocks = parts_.memory->OwnMetaBlocks(live.kv);
     description.suspended_blocks = SuspendedKv::BlocksOf(live.kv);
     description.num_suspensions = live.num_suspensions;
     description.resident_since = ToSeconds(live.resident_since);
-    description.tokens_left = live.request.sampling.max_tokens - live.num_generated;
   }
   description.decoding_since = ToSeconds(live.first_token);
   ASSIGN_OR_RETURN(description.can_decode, live.policy->ReadyForStep(live.kv));

@@ -23,6 +23,7 @@ void LocalEngine::CarryOut(const StepPlan& plan) {
   for (const uint64_t id : plan.leave) Leave(*Find(id));
   for (const uint64_t id : plan.rejoin) Rejoin(*Find(id));
   for (const uint64_t id : plan.suspend) Suspend(id);
+  for (const uint64_t id : plan.grow) Grow(id);
   for (const uint64_t id : plan.resume) Resume(id);
   for (const uint64_t id : plan.admit) {
     Reserve(*Find(id), std::find(plan.ask.begin(), plan.ask.end(), id) != plan.ask.end());
@@ -225,7 +226,12 @@ void LocalEngine::RunDecodeStep(const StepPlan& plan) {
   for (const uint64_t id : plan.decode) {
     LiveRequest* const live = Find(id);
     if (live == nullptr || live->state != RequestState::kDecoding) continue;
+    if (live->demand.Room(live->length()) <= 0) continue;
     batch_.push_back(live);
+    if (const absl::Status status = parts_.memory->TellTables(*parts_.stream, live->kv);
+        !status.ok()) {
+      return EndBatch(status);
+    }
     work.step_rows += 1;
     work.step_context += static_cast<double>(live->kv.num_tokens);
   }
@@ -255,6 +261,7 @@ void LocalEngine::RunDecodeStep(const StepPlan& plan) {
     } else {
       Emit(live, (*tokens)[i]);
     }
+    if (live.state == RequestState::kDecoding) Advance(live);
   }
 }
 

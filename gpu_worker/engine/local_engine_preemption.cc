@@ -35,7 +35,8 @@ void LocalEngine::Suspend(uint64_t id) {
 void LocalEngine::Resume(uint64_t id) {
   LiveRequest* const live = Find(id);
   if (live == nullptr || live->state != RequestState::kSuspended) return;
-  if (!parts_.memory->Reserve(live->need, live->kv)) return;
+  if (!parts_.memory->Reserve(live->demand.wanted(), live->kv)) return;
+  live->demand.Take();
   live->state = RequestState::kReturning;
   ++stats_.counters().resumptions;
   const absl::Status status = parts_.suspended->CopyBack(live->kv, *live->policy, *live->copy);
@@ -47,6 +48,7 @@ void LocalEngine::Resume(uint64_t id) {
 // Its KV is in host memory.
 void LocalEngine::Leave(LiveRequest& live) {
   parts_.memory->Free(live.kv);
+  live.demand.Leave(live.length());
   live.state = RequestState::kSuspended;
 }
 

@@ -71,6 +71,9 @@ constexpr CounterField kCounters[] = {
     {"preemptions_total", "Times that a request stepped aside for others",
      &EngineStats::preemptions},
     {"resumptions_total", "Times that such a request came back", &EngineStats::resumptions},
+    {"memory_stalls_total",
+     "Times that a request that generates had to wait for device memory for its next token",
+     &EngineStats::memory_stalls},
 };
 
 struct GaugeField {
@@ -88,6 +91,8 @@ constexpr GaugeField kGauges[] = {
      &EngineStats::requests_waiting_for_prefill},
     {"requests_suspended", "Requests that were admitted and have stepped aside for others",
      &EngineStats::requests_suspended},
+    {"requests_stalled", "Requests that generate and wait for device memory for their next token",
+     &EngineStats::requests_stalled},
     {"suspended_kv_bytes", "Memory of the host that holds the KV of such requests",
      &EngineStats::suspended_kv_bytes},
     {"dense_blocks_used", "Dense KV blocks (64 tokens) in use", &EngineStats::dense_blocks_used},

@@ -100,6 +100,27 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options, KeyFil
       ->group(kServerGroup);
 }
 
+// How requests share the device's memory.
+void AddSharingOptions(common::Settings* settings, WorkerOptions* options) {
+  CLI::App& app = settings->app();
+  app.add_option("--preemption", options->preemption,
+                 "on or off: requests that generate step aside while others of a higher priority "
+                 "wait for a place or for memory, and go on later")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->group(kMemoryGroup);
+  app.add_option("--reserve", options->reserve,
+                 "soon or all: device memory that a request takes when it begins, for its prompt "
+                 "and the tokens that come next, or for all of max_tokens")
+      ->check(CLI::IsMember({"soon", "all"}))
+      ->group(kMemoryGroup);
+  settings
+      ->AddByteSize("--suspended-kv-bytes", &options->suspended_kv_bytes,
+                    "Memory of the host for the KV of requests that have stepped aside; 0: for "
+                    "the newest tokens of as many as --max-batch (--device cpu: as far as "
+                    "--memory is not used)")
+      ->group(kMemoryGroup);
+}
+
 void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
   CLI::App& app = settings->app();
   app.add_option("--max-model-len", options->max_model_len,
@@ -152,17 +173,7 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
                     "Part of it for the block cache; 0: what is left, up to the size of the "
                     "arena (--device cpu: a sixteenth of it)")
       ->group(kMemoryGroup);
-  app.add_option("--preemption", options->preemption,
-                 "on or off: requests that generate step aside while others of a higher priority "
-                 "wait for a place or for memory, and go on later")
-      ->check(CLI::IsMember({"on", "off"}))
-      ->group(kMemoryGroup);
-  settings
-      ->AddByteSize("--suspended-kv-bytes", &options->suspended_kv_bytes,
-                    "Memory of the host for the KV of requests that have stepped aside; 0: for "
-                    "the newest tokens of as many as --max-batch (--device cpu: as far as "
-                    "--memory is not used)")
-      ->group(kMemoryGroup);
+  AddSharingOptions(settings, options);
   app.add_option("--threads", options->num_threads, "Compute threads; 0: one per CPU core")
       ->check(CLI::Range(0, 4096))
       ->group(kMemoryGroup);

@@ -17,6 +17,9 @@ class ForwardingPolicy : public AttentionPolicy {
               int64_t total_tokens) const override {
     return policy_.Need(settings, prompt_tokens, total_tokens);
   }
+  KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const override {
+    return policy_.NeedWhile(settings, growth);
+  }
   PromptPart NextPart(const SequenceKv& sequence, int64_t max_tokens) const override {
     return policy_.NextPart(sequence, max_tokens);
   }

@@ -34,6 +34,13 @@ class SyntheticPrefill final : public ForwardingPolicy {
     return ForwardingPolicy::Need(settings, num_tokens_ + prompt_tokens,
                                   num_tokens_ + total_tokens);
   }
+  KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const override {
+    return ForwardingPolicy::NeedWhile(settings,
+                                       {.prompt_tokens = num_tokens_ + growth.prompt_tokens,
+                                        .total_tokens = num_tokens_ + growth.total_tokens,
+                                        .from = num_tokens_ + growth.from,
+                                        .to = num_tokens_ + growth.to});
+  }
   bool CanRewind(int64_t prompt_tokens, int64_t total_tokens) const override {
     return ForwardingPolicy::CanRewind(num_tokens_ + prompt_tokens, num_tokens_ + total_tokens);
   }

@@ -40,14 +40,22 @@ std::vector<PlannedSegment> PlanSegments(int64_t prompt_tokens, int64_t total_to
 
 int64_t MaxWindowTokens(const std::vector<PlannedSegment>& plan, int64_t prompt_tokens,
                         int64_t total_tokens) {
+  return MaxWindowTokens(plan, prompt_tokens, prompt_tokens, total_tokens);
+}
+
+int64_t MaxWindowTokens(const std::vector<PlannedSegment>& plan, int64_t prompt_tokens,
+                        int64_t from, int64_t to) {
   int64_t begin = kSinkTokens;
   int64_t max_window = 0;
   for (const PlannedSegment& segment : plan) {
-    // A prompt's segments are never in the window; others are until they go live.
-    if (segment.live_at > prompt_tokens) max_window = std::max(max_window, segment.live_at - begin);
+    if (segment.live_at > to) break;
+    // A prompt's segments are never in the window; others are until they go live, which happens in
+    // the step after: at `from` they may still be there.
+    const bool is_in_window = segment.live_at > prompt_tokens && segment.live_at >= from;
+    if (is_in_window) max_window = std::max(max_window, segment.live_at - begin);
     begin = segment.token_begin + segment.num_tokens;
   }
-  return std::max({max_window, total_tokens - begin, int64_t{0}});
+  return std::max({max_window, to - begin, int64_t{0}});
 }
 
 }  // namespace retroinfer

@@ -39,5 +39,9 @@ std::vector<PlannedSegment> PlanSegments(int64_t prompt_tokens, int64_t total_to
 // Returns the largest number of tokens in the local window over the sequence's life.
 int64_t MaxWindowTokens(const std::vector<PlannedSegment>& plan, int64_t prompt_tokens,
                         int64_t total_tokens);
+// The same while it grows from `from` tokens with KV to `to`.
+// REQUIRES: prompt_tokens <= from <= to <= the plan's total_tokens.
+int64_t MaxWindowTokens(const std::vector<PlannedSegment>& plan, int64_t prompt_tokens,
+                        int64_t from, int64_t to);
 
 }  // namespace retroinfer

@@ -185,6 +185,7 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                       .segment_fingerprint = "in-process worker",
                                       .max_live_requests = options.max_live_requests,
                                       .inter_token_target = options.inter_token_target,
+                                      .reserves_all = options.reserves_all,
                                       .on_progress = options.on_progress,
                                       .on_plan = options.on_plan},
                                      std::move(parts)));

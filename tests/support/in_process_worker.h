@@ -36,6 +36,7 @@ struct InProcessWorkerOptions {
   // The store wants a page evicted again, once in so many times that it was admitted; 0: never.
   uint64_t evict_one_in = 0;
   bool preemption = false;
+  bool reserves_all = false;      // LocalEngineOptions
   size_t suspended_kv_bytes = 0;  // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
   KvFormat kv_format;

@@ -61,6 +61,11 @@ KvNeed StreamingPolicy::Need(const AttentionSettings& settings, int64_t prompt_t
           .lane_tokens = std::min(prompt_tokens, least_lane)};
 }
 
+KvBlocks StreamingPolicy::NeedWhile(const AttentionSettings& settings,
+                                    const KvGrowth& growth) const {
+  return {.dense = Need(settings, growth.prompt_tokens, growth.to).dense_blocks};
+}
+
 DeviceSpan<const DenseBlockId> StreamingPolicy::Blocks(const SequenceKv& sequence, size_t first,
                                                        int64_t num_tokens) const {
   return memory_.tables()

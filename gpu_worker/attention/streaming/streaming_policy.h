@@ -39,6 +39,7 @@ class StreamingPolicy final : public AttentionPolicy {
 
   KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
               int64_t total_tokens) const override;
+  KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const override;
   PromptPart NextPart(const SequenceKv& sequence, int64_t max_tokens) const override;
   absl::Status PrepareLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   PromptAttention AttentionOf(const SequenceKv& sequence, uint32_t layer) override;

@@ -5,7 +5,6 @@
 #include <limits>
 #include <memory>
 
-#include "absl/container/flat_hash_set.h"
 #include "gpu_worker/engine/scheduler/lane_rows.h"
 #include "gpu_worker/engine/scheduler/request_order.h"
 
@@ -21,8 +20,6 @@ constexpr double kPassShare = 0.25;
 constexpr int64_t kLeastOfRows = 4;
 // Tokens over weight by which tenants may differ before it decides between lanes.
 constexpr double kShareSlack = 2048;
-// Requests that are looked at in one plan for whether they fit.
-constexpr int kMaxTries = 32;
 // Whether the background builds segments of prompts now: it has not taken the layer that was
 // computed last.
 bool IsDisturbed(const SchedulerInput& input, uint32_t num_layers) {
@@ -60,6 +57,7 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   }
   LearnCosts(input);
   UpdateShares(input);
+  lengths_.Update(input);
   place_rate_.Update(input, PlacesLeft(input) <= 0);
   PlanOutcomes(input, plan);
   const bool any_outcome = plan.concerns_requests();
@@ -68,6 +66,9 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   // All else is planned at once again, when what they are then and have given back is described.
   if (any_outcome) return plan;
   PlanSuspensions(input, plan);
+  MemoryBank bank(input, lengths_);
+  for (const uint64_t id : plan.suspend) bank.Leave(id);
+  PlanGrowth(input, bank, plan);
   PlanDecode(input, plan);
   const bool any_free_lane = std::any_of(input.lanes.begin(), input.lanes.end(),
                                          [](const LaneDescription& lane) { return lane.is_free; });
@@ -75,7 +76,7 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   std::vector<LaneDescription> lanes = input.lanes;
   if (may_admit) {
     Order order(*this, input);
-    PlanAdmissions(input, order, plan);
+    PlanAdmissions(input, bank, order, plan);
     PlanGroups(input, order, lanes, plan);
   }
   PlanMeasures(input, plan);
@@ -138,15 +139,17 @@ void Scheduler::UpdateShares(const SchedulerInput& input) {
 
 // --- Decoding
 
-// Who decodes now.
+// Who decodes now: with memory for a token.
 std::vector<const RequestDescription*> Scheduler::BatchOf(const SchedulerInput& input,
                                                           const StepPlan& plan) const {
   std::vector<const RequestDescription*> batch;
   for (const RequestDescription& request : input.requests) {
     if (request.phase != RequestPhase::kDecoding || !request.can_decode) continue;
-    const bool leaves =
-        std::find(plan.suspend.begin(), plan.suspend.end(), request.id) != plan.suspend.end();
-    if (!leaves) batch.push_back(&request);
+    const auto is_in = [&request](const std::vector<uint64_t>& ids) {
+      return std::find(ids.begin(), ids.end(), request.id) != ids.end();
+    };
+    if (request.room <= 0 && !is_in(plan.grow)) continue;
+    if (!is_in(plan.suspend)) batch.push_back(&request);
   }
   if (std::ssize(batch) > options_.max_batch) {
     std::stable_sort(batch.begin(), batch.end(), [](const auto* a, const auto* b) {
@@ -169,11 +172,12 @@ void Scheduler::PlanDecode(const SchedulerInput& input, StepPlan& plan) {
   plan.step.steps = batch.empty() ? 0 : 1;
 }
 
-// Places of the batch that nobody decodes in or is about to.
+// Places of the batch that nobody decodes in or is about to. Who waits for memory has none: others
+// may have to end first.
 int64_t Scheduler::PlacesLeft(const SchedulerInput& input) const {
   int64_t places = options_.max_batch;
   for (const RequestDescription& request : input.requests) {
-    places -= request.phase == RequestPhase::kDecoding ||
+    places -= (request.phase == RequestPhase::kDecoding && request.room > 0) ||
               request.phase == RequestPhase::kSettling || request.phase == RequestPhase::kReturning;
   }
   for (const LaneDescription& lane : input.lanes) {
@@ -182,146 +186,6 @@ int64_t Scheduler::PlacesLeft(const SchedulerInput& input) const {
     }
   }
   return places;
-}
-
-// --- Admission
-
-// What may still be admitted in this plan.
-struct Scheduler::Admission {
-  int64_t short_ones, long_ones;  // of prompts of either kind
-  int64_t reserving;
-  int64_t dense_blocks, meta_blocks, table_rows;
-
-  absl::flat_hash_set<uint64_t> prefixes = {};  // of those that were admitted and are not read yet
-
-  // A long prompt that can be read with another one has a place like a short one.
-  bool IsLikeShort(const RequestDescription& request, bool is_short) const {
-    return is_short || (request.prefix != 0 && prefixes.contains(request.prefix));
-  }
-  bool May(const RequestDescription& request, bool is_short) const {
-    return (is_short ? short_ones : long_ones) > 0 ||
-           (IsLikeShort(request, is_short) && short_ones > 0);
-  }
-  void Count(const RequestDescription& request, bool is_short) {
-    --(IsLikeShort(request, is_short) ? short_ones : long_ones);
-    CountPrefix(request);
-  }
-  void CountPrefix(const RequestDescription& request) {
-    if (request.prefix != 0) prefixes.insert(request.prefix);
-  }
-
-  bool HasRoomFor(const RequestDescription& request) const {
-    return request.dense_blocks <= dense_blocks && request.meta_blocks <= meta_blocks &&
-           table_rows > 0 && !request.arena_is_full;
-  }
-  void Take(const RequestDescription& request) {
-    dense_blocks -= request.dense_blocks;
-    meta_blocks -= request.meta_blocks;
-    --table_rows;
-  }
-};
-
-// The request that others stepped aside for, or the one that waits for room longest, if it no more
-// lets others pass. One that waits for the arena holds no memory against those who have stepped
-// aside: they may hold what it waits for.
-const RequestDescription* Scheduler::Held(const SchedulerInput& input) const {
-  const RequestDescription* held = nullptr;
-  double since = std::numeric_limits<double>::infinity();
-  if (blocked_since_.empty() && made_room_for_.empty()) return held;
-  const bool any_aside =
-      std::any_of(input.requests.begin(), input.requests.end(),
-                  [](const auto& request) { return request.phase == RequestPhase::kSuspended; });
-  for (const RequestDescription& request : input.requests) {
-    if (request.phase != RequestPhase::kWaiting && request.phase != RequestPhase::kSuspended) {
-      continue;
-    }
-    if (request.arena_is_full && any_aside) continue;
-    if (HasRoomMade(request, input.now)) return &request;
-    const auto found = blocked_since_.find(request.id);
-    if (found == blocked_since_.end() || found->second > input.now - kPatience) continue;
-    // Who has stepped aside has waited before.
-    const bool is_aside = request.phase == RequestPhase::kSuspended;
-    const double begun = is_aside ? std::min(request.arrival, found->second) : found->second;
-    if (begun > since) continue;
-    since = begun;
-    held = &request;
-  }
-  return held;
-}
-
-// The one that waits longest for room in the arena, which is kept for it.
-const RequestDescription* Scheduler::HeldForArena(const SchedulerInput& input) const {
-  const RequestDescription* held = nullptr;
-  double since = input.now - kPatience;
-  if (blocked_since_.empty()) return held;
-  for (const RequestDescription& request : input.requests) {
-    if (request.phase != RequestPhase::kWaiting || !request.arena_is_full) continue;
-    const auto found = blocked_since_.find(request.id);
-    if (found == blocked_since_.end() || found->second > since) continue;
-    since = found->second;
-    held = &request;
-  }
-  return held;
-}
-
-void Scheduler::PlanAdmissions(const SchedulerInput& input, Order& order, StepPlan& plan) {
-  Admission left{.short_ones = PlacesLeft(input),
-                 .long_ones = 1,
-                 .reserving = options_.max_batch,
-                 .dense_blocks = input.free_dense_blocks,
-                 .meta_blocks = input.free_meta_blocks,
-                 .table_rows = input.free_table_rows};
-  for (const LaneDescription& lane : input.lanes) left.long_ones += lane.is_free ? 1 : 0;
-  for (const RequestDescription& request : input.requests) {
-    if (request.phase == RequestPhase::kReserving) --left.reserving;
-    if (request.phase == RequestPhase::kReserving) left.CountPrefix(request);
-    if (request.phase == RequestPhase::kReady) left.Count(request, IsShort(input, request));
-  }
-  const RequestDescription* held = Held(input);
-  const RequestDescription* const arena_held = HeldForArena(input);
-  std::vector<const RequestDescription*> ready;
-  const auto may_admit = [&](const RequestDescription& request) {
-    if (request.phase == RequestPhase::kSuspended) return left.short_ones > 0;
-    return request.phase == RequestPhase::kWaiting && left.May(request, IsShort(input, request));
-  };
-  for (int tries = 0; tries < kMaxTries && left.reserving > 0; ++tries) {
-    const bool is_held = tries == 0 && held != nullptr;
-    const RequestDescription* const request = order.Next([&](const RequestDescription& one) {
-      return may_admit(one) && (!is_held || &one == held);
-    });
-    if (request == nullptr && is_held) continue;
-    if (request == nullptr) break;
-    const bool is_aside = request->phase == RequestPhase::kSuspended;  // it has its extents
-    const bool arena_is_kept = arena_held != nullptr && request->wants_extents && !is_aside;
-    if (!left.HasRoomFor(*request) || (arena_is_kept && !is_held)) {
-      blocked_since_.try_emplace(request->id, input.now);
-      if (is_held) left.Take(*request);  // what others must leave
-      continue;
-    }
-    if (is_held) held = nullptr;
-    left.Take(*request);
-    blocked_since_.erase(request->id);
-    if (is_aside) {
-      --left.short_ones;
-      plan.resume.push_back(request->id);
-      continue;
-    }
-    left.Count(*request, IsShort(input, *request));
-    plan.admit.push_back(request->id);
-    if (request->asks_store) {
-      --left.reserving;
-      plan.ask.push_back(request->id);
-    }
-    order.Charge(*request);
-    // Without a question to the store it can be read at once.
-    if (!request->asks_store) ready.push_back(request);
-  }
-  for (const RequestDescription* const request : ready) order.PutBack(*request, *this);
-  if (blocked_since_.size() > input.requests.size()) {
-    absl::flat_hash_set<uint64_t> known;
-    for (const RequestDescription& request : input.requests) known.insert(request.id);
-    absl::erase_if(blocked_since_, [&](const auto& entry) { return !known.contains(entry.first); });
-  }
 }
 
 // --- Passes

@@ -14,8 +14,10 @@
 //   sharing  Prompts that begin with the same cached segments are read as one group, in either
 //            lane, as long as joining saves more than it adds. If others had that beginning a
 //            short while ago, the first one waits for them, a tenth of what sharing saves.
-//   memory   A request that finds no room lets others pass for kPatience; then what becomes free
-//            is kept for it.
+//   memory   A request begins with what it needs soon and gets more as it grows, only ever so that
+//            all who hold memory can end (memory_bank.h); who does not get it is left out of
+//            steps. A request that finds no room lets others pass for kPatience; then what
+//            becomes free is kept for it.
 //   measure  Rows of prompts whose log-probabilities were asked for get half of the time that
 //            prompts get; tokens of a continuation that is given share a step as far as places
 //            of the batch are free and the step stays within the target.
@@ -34,6 +36,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "gpu_worker/engine/scheduler/cost_model.h"
+#include "gpu_worker/engine/scheduler/memory_bank.h"
+#include "gpu_worker/engine/scheduler/output_lengths.h"
 #include "gpu_worker/engine/scheduler/place_rate.h"
 #include "gpu_worker/engine/scheduler/step_plan.h"
 #include "gpu_worker/engine/scheduler/tenant_shares.h"
@@ -114,7 +118,11 @@ class Scheduler {
   std::vector<const RequestDescription*> BatchOf(const SchedulerInput& input,
                                                  const StepPlan& plan) const;
   void PlanDecode(const SchedulerInput& input, StepPlan& plan);
-  void PlanAdmissions(const SchedulerInput& input, Order& order, StepPlan& plan);
+  void PlanGrowth(const SchedulerInput& input, MemoryBank& bank, StepPlan& plan);
+  bool GrowsLater(const RequestDescription& one, const RequestDescription& other, double now) const;
+  const RequestDescription* RoomMadeFor(const SchedulerInput& input) const;
+  bool IsKeptFromStalled(const RequestDescription& request, double now) const;
+  void PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Order& order, StepPlan& plan);
   const RequestDescription* Held(const SchedulerInput& input) const;
   const RequestDescription* HeldForArena(const SchedulerInput& input) const;
 
@@ -129,7 +137,12 @@ class Scheduler {
                                                    double now) const;
   bool Passes(const RequestDescription& request, const RequestDescription& held, double now) const;
   bool HasRoomMade(const RequestDescription& request, double now) const;
-  static bool Suspend(std::span<const RequestDescription* const> yielding, Room lacked,
+  static bool MayGoOn(const MemoryBank& bank, const RequestDescription& request);
+  static void Give(const RequestDescription& request, MemoryBank& bank);
+  static std::vector<const RequestDescription*> WhoDecodes(
+      const SchedulerInput& input, std::span<const RequestDescription* const> batch);
+  static bool Suspend(std::span<const RequestDescription* const> yielding,
+                      const RequestDescription& waiting, Room lacked, const MemoryBank& bank,
                       int64_t free_suspended_blocks, StepPlan& plan);
 
   void PlanGroups(const SchedulerInput& input, Order& order, std::vector<LaneDescription>& lanes,
@@ -156,8 +169,15 @@ class Scheduler {
   CostModel costs_;
   TenantShares shares_;
   PlaceRate place_rate_;
+  OutputLengths lengths_;
   absl::flat_hash_map<uint64_t, double> blocked_since_;  // requests that found no room, by id
-  absl::flat_hash_map<uint64_t, Company> companies_;     // by prefix
+  // Those who decode and did not get what they need for their next token, by id.
+  struct Stall {
+    double since = 0;
+    int32_t priority = 0;
+  };
+  absl::flat_hash_map<uint64_t, Stall> stalled_;
+  absl::flat_hash_map<uint64_t, Company> companies_;  // by prefix
   // Requests that others stepped aside for, by id, and when: what those gave up is theirs for
   // kPatience.
   absl::flat_hash_map<uint64_t, double> made_room_for_;

@@ -52,9 +52,16 @@ struct RequestDescription {
   uint64_t prefix = 0;
   int64_t common_tokens = 0;
   int64_t context = 0;  // tokens with KV
-  // What it reserves when it is admitted; kDecoding and kLeaving: what comes free without it.
+  // Of who holds none, what it takes to begin or to come back; else what comes free without it.
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
+  // What it may need beyond that, at the most.
+  int32_t more_dense_blocks = 0;
+  int32_t more_meta_blocks = 0;
+  // kDecoding: what of that it wants at this moment, and how many tokens it may have without.
+  int32_t asked_dense_blocks = 0;
+  int32_t asked_meta_blocks = 0;
+  int64_t room = std::numeric_limits<int64_t>::max();
   bool wants_extents = false;
   bool asks_store = false;                  // it cannot be read before the store has answered
   StoreAnswer answer = StoreAnswer::kNone;  // kReserving
@@ -79,6 +86,8 @@ struct RequestDescription {
   double resident_since = 0;     // kDecoding: seconds; since it began to decode or came back last
   double suspended_since = 0;    // kSuspended: seconds
   int64_t tokens_left = 0;       // that it may still generate
+  int64_t tokens_generated = 0;
+  bool length_is_known = false;  // it will generate all of them
 };
 
 // Where prompts are read: one group at a time, its rows one after the other, layer by layer.
@@ -189,6 +198,7 @@ struct StepPlan {
   std::vector<uint64_t> leave;     // their KV is copied to the host: what they hold comes free
   std::vector<uint64_t> rejoin;    // it is copied back: they decode
   std::vector<uint64_t> suspend;   // step aside: what they hold comes free in a while
+  std::vector<uint64_t> grow;      // get the memory that they ask for
   std::vector<uint64_t> resume;    // get their memory again
   std::vector<uint64_t> admit;     // get their memory
   std::vector<uint64_t> ask;       // of those, who ask the store for extents
@@ -207,16 +217,17 @@ struct StepPlan {
   bool empty() const { return cache.empty() && !concerns_requests(); }
   bool concerns_requests() const {
     return !(let_go.empty() && end.empty() && grant.empty() && put_back.empty() && leave.empty() &&
-             rejoin.empty() && suspend.empty() && resume.empty() && admit.empty() &&
+             rejoin.empty() && suspend.empty() && grow.empty() && resume.empty() && admit.empty() &&
              begin.empty() && passes.empty() && measure.empty() && finish.empty() &&
              decode.empty());
   }
   friend bool operator==(const StepPlan& a, const StepPlan& b) {
     return a.cache == b.cache && a.let_go == b.let_go && a.end == b.end && a.grant == b.grant &&
            a.put_back == b.put_back && a.leave == b.leave && a.rejoin == b.rejoin &&
-           a.suspend == b.suspend && a.resume == b.resume && a.admit == b.admit && a.ask == b.ask &&
-           a.begin == b.begin && a.passes == b.passes && a.measure == b.measure &&
-           a.finish == b.finish && a.decode == b.decode && a.go_live == b.go_live;
+           a.suspend == b.suspend && a.grow == b.grow && a.resume == b.resume &&
+           a.admit == b.admit && a.ask == b.ask && a.begin == b.begin && a.passes == b.passes &&
+           a.measure == b.measure && a.finish == b.finish && a.decode == b.decode &&
+           a.go_live == b.go_live;
   }
 };
 

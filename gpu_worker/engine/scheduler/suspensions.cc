@@ -27,6 +27,11 @@ constexpr int64_t kLeastTokensLeft = 16;
 // Requests that are looked at in one plan.
 constexpr size_t kMaxWaiting = 32;
 
+// Decodes, and has no memory for its next token.
+bool IsStalled(const RequestDescription& request) {
+  return request.phase == RequestPhase::kDecoding && request.room <= 0;
+}
+
 double WaitedSince(const RequestDescription& request) {
   if (request.phase == RequestPhase::kSuspended) return request.suspended_since;
   if (request.phase == RequestPhase::kDecoding) return request.resident_since;
@@ -73,6 +78,13 @@ std::vector<const RequestDescription*> Scheduler::WhoWaitsForRoom(
     const SchedulerInput& input, std::span<const RequestDescription* const> batch) const {
   std::vector<const RequestDescription*> waiting;
   for (const RequestDescription& request : input.requests) {
+    if (IsStalled(request)) {
+      const auto found = stalled_.find(request.id);
+      const bool has_waited =
+          found != stalled_.end() && input.now - found->second.since >= kBeforeSuspending;
+      if (has_waited) waiting.push_back(&request);
+      continue;
+    }
     const bool is_left_out = request.phase == RequestPhase::kDecoding && request.can_decode &&
                              std::find(batch.begin(), batch.end(), &request) == batch.end();
     const bool waits = request.phase == RequestPhase::kReady ||
@@ -94,6 +106,9 @@ std::vector<const RequestDescription*> Scheduler::WhoWaitsForRoom(
 // What the request needs to go on.
 Scheduler::Room Scheduler::NeedOf(const SchedulerInput& input, const RequestDescription& request) {
   Room need;
+  if (IsStalled(request)) {
+    return {.dense_blocks = request.asked_dense_blocks, .meta_blocks = request.asked_meta_blocks};
+  }
   if (request.phase == RequestPhase::kDecoding) return {.places = 1};
   // A long prompt is read before it has a place.
   need.places = request.phase == RequestPhase::kSuspended || IsShort(input, request) ? 1 : 0;
@@ -147,31 +162,69 @@ std::vector<const RequestDescription*> Scheduler::WhoYields(
   return yielding;
 }
 
-// Lets as few step aside as give what is lacked; nobody, if all together do not.
-bool Scheduler::Suspend(std::span<const RequestDescription* const> yielding, Room lacked,
+// Whether the bank gives the request what it waits for, and that it does.
+bool Scheduler::MayGoOn(const MemoryBank& bank, const RequestDescription& request) {
+  if (IsStalled(request)) return bank.MayGrow(request);
+  const bool takes_none =
+      request.phase == RequestPhase::kDecoding || request.phase == RequestPhase::kReady;
+  return takes_none || bank.MayBegin(request);
+}
+
+void Scheduler::Give(const RequestDescription& request, MemoryBank& bank) {
+  if (IsStalled(request)) return bank.Grow(request);
+  const bool takes_none =
+      request.phase == RequestPhase::kDecoding || request.phase == RequestPhase::kReady;
+  if (!takes_none) bank.Begin(request);
+}
+
+// Lets as few step aside for `waiting` as give what is lacked and are enough for the bank; nobody,
+// if all together are not.
+bool Scheduler::Suspend(std::span<const RequestDescription* const> yielding,
+                        const RequestDescription& waiting, Room lacked, const MemoryBank& bank,
                         int64_t free_suspended_blocks, StepPlan& plan) {
   const auto room_of = [](const RequestDescription& request) -> Room {
-    return {1, request.dense_blocks, request.meta_blocks, 1};
+    return {IsStalled(request) ? 0 : 1, request.dense_blocks, request.meta_blocks, 1};
   };
   std::vector<const RequestDescription*> chosen;
+  const auto is_enough = [&](const RequestDescription* without) {
+    MemoryBank after = bank;
+    Room still = lacked;
+    for (const RequestDescription* const one : chosen) {
+      if (one == without) continue;
+      still = still - room_of(*one);
+      after.End(one->id);
+    }
+    return still.none() && MayGoOn(after, waiting);
+  };
+  Room still = lacked;
+  bool are_enough = false;
   for (const RequestDescription* const one : yielding) {
-    if (lacked.none()) break;
-    if (one->suspended_blocks > free_suspended_blocks || !room_of(*one).HelpsWith(lacked)) continue;
+    if (are_enough) break;
+    // Where the bank wants more than what is lacked at once, anyone's memory helps.
+    const bool helps = still.none() || room_of(*one).HelpsWith(still);
+    if (one->suspended_blocks > free_suspended_blocks || !helps) continue;
     free_suspended_blocks -= one->suspended_blocks;
-    lacked = lacked - room_of(*one);
+    still = still - room_of(*one);
     chosen.push_back(one);
+    are_enough = still.none() && is_enough(nullptr);
   }
-  if (!lacked.none()) return false;
+  if (!are_enough) return false;
   // One that was chosen early may not be needed any more. The last ones are of the highest class.
   for (size_t i = chosen.size(); i-- > 0;) {
-    const Room without = Room() - room_of(*chosen[i]);
-    const Room left = lacked - without;
-    if (!left.none()) continue;
-    lacked = left;
-    chosen.erase(chosen.begin() + static_cast<ptrdiff_t>(i));
+    if (is_enough(chosen[i])) chosen.erase(chosen.begin() + static_cast<ptrdiff_t>(i));
   }
   for (const RequestDescription* const one : chosen) plan.suspend.push_back(one->id);
   return true;
+}
+
+// Those who hold a place, or device memory although they wait for more.
+std::vector<const RequestDescription*> Scheduler::WhoDecodes(
+    const SchedulerInput& input, std::span<const RequestDescription* const> batch) {
+  std::vector<const RequestDescription*> all(batch.begin(), batch.end());
+  for (const RequestDescription& request : input.requests) {
+    if (IsStalled(request)) all.push_back(&request);
+  }
+  return all;
 }
 
 void Scheduler::PlanSuspensions(const SchedulerInput& input, StepPlan& plan) {
@@ -179,7 +232,8 @@ void Scheduler::PlanSuspensions(const SchedulerInput& input, StepPlan& plan) {
   absl::erase_if(made_room_for_,
                  [&](const auto& entry) { return input.now - entry.second >= kPatience; });
   const std::vector<const RequestDescription*> batch = BatchOf(input, plan);
-  if (batch.empty()) return;
+  const std::vector<const RequestDescription*> decoding = WhoDecodes(input, batch);
+  if (decoding.empty()) return;
   const auto free_lanes = std::count_if(input.lanes.begin(), input.lanes.end(),
                                         [](const LaneDescription& lane) { return lane.is_free; });
   // As many long prompts as have a lane get their memory, and the next one.
@@ -189,25 +243,31 @@ void Scheduler::PlanSuspensions(const SchedulerInput& input, StepPlan& plan) {
       });
   const RequestDescription* const held = Held(input);
   Room room = FreeRoom(input);
+  MemoryBank bank(input, lengths_);
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase == RequestPhase::kLeaving) bank.End(request.id);
+  }
   for (const RequestDescription* const waiting : WhoWaitsForRoom(input, batch)) {
     const Room need = NeedOf(input, *waiting);
     const bool decodes = waiting->phase == RequestPhase::kDecoding;
     const bool is_kept =
         !decodes && held != nullptr && held != waiting && waiting->phase != RequestPhase::kReady;
     const bool passes = is_kept && Passes(*waiting, *held, input.now);
+    const bool lacks_all = decodes && !IsStalled(*waiting);  // a place, while others have them all
     const Room lacked =
-        decodes ? need : need - (is_kept && !passes ? room - NeedOf(input, *held) : room);
-    if (lacked.none()) {
+        lacks_all ? need : need - (is_kept && !passes ? room - NeedOf(input, *held) : room);
+    if (lacked.none() && MayGoOn(bank, *waiting)) {
       if (passes) made_room_for_.try_emplace(waiting->id, input.now);
       room = room - need;
+      Give(*waiting, bank);
       continue;
     }
     // A prompt that has no lane yet could not use a place.
     const bool wants_lane = !decodes && waiting->phase != RequestPhase::kSuspended;
     if (lacked.places > 0 && wants_lane && free_lanes == 0) continue;
-    if (need.places == 0 && long_ones > free_lanes) continue;
-    if (!Suspend(WhoYields(batch, *waiting, input.now), lacked, input.free_suspended_blocks,
-                 plan)) {
+    if (wants_lane && need.places == 0 && long_ones > free_lanes) continue;
+    if (!Suspend(WhoYields(decoding, *waiting, input.now), *waiting, lacked, bank,
+                 input.free_suspended_blocks, plan)) {
       continue;
     }
     made_room_for_[waiting->id] = input.now;

@@ -36,6 +36,11 @@ TEST_P(BlockTablesTest, RowsAreApartAndRefuseTooManyBlocks) {
   EXPECT_EQ(read((*tables)->Dense(1).first(2)), second);
   EXPECT_EQ(read((*tables)->Meta(1)), (std::vector<int32_t>{7, 8, 9}));
   EXPECT_EQ((*tables)->WriteMeta(stream, 0, first).code(), absl::StatusCode::kInternal);
+  // What follows does not touch what is there.
+  ASSERT_TRUE((*tables)->WriteMeta(stream, 1, std::vector<int32_t>{11}, 2).ok());
+  EXPECT_EQ(read((*tables)->Meta(1)), (std::vector<int32_t>{7, 8, 11}));
+  EXPECT_FALSE((*tables)->WriteMeta(stream, 1, second, 2).ok());
+  EXPECT_FALSE((*tables)->WriteMeta(stream, 1, {}, 4).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, BlockTablesTest,

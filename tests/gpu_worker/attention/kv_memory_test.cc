@@ -51,6 +51,46 @@ TEST_P(KvMemoryTest, RowsOfTheTablesLimitTheSequences) {
   EXPECT_EQ(memory_->dense_blocks().num_used(), 2);
 }
 
+TEST_P(KvMemoryTest, ASequenceGrowsAndTheTablesLearnOfIt) {
+  SequenceKv a, b;
+  ASSERT_TRUE(memory_->Reserve(KvBlocks{.dense = 2, .meta = 1}, a));
+  ASSERT_TRUE(memory_->Reserve(KvBlocks{.dense = 2, .meta = 1}, b));
+  Stream& stream = *backend_->stream;
+  ASSERT_TRUE(memory_->tables().WriteMeta(stream, a.table_row, a.meta_blocks).ok());
+  const std::vector<DenseBlockId> first = a.dense_blocks;
+  EXPECT_FALSE(memory_->Grow({.dense = 7}, a));
+  EXPECT_FALSE(memory_->Grow({.dense = 1, .meta = 3}, a));
+  EXPECT_EQ(a.dense_blocks, first);
+  ASSERT_TRUE(memory_->Grow({.dense = 1}, a));
+  ASSERT_TRUE(memory_->Grow({.dense = 1, .meta = 2}, a));
+  EXPECT_EQ(a.dense_blocks.size(), 4u);
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), a.dense_blocks.begin()));
+  EXPECT_EQ(memory_->dense_blocks().num_used(), 6);
+  ASSERT_TRUE(memory_->TellTables(stream, a).ok());
+  EXPECT_FALSE(a.has_grown);
+  const auto read = [&](DeviceSpan<const int32_t> row) {
+    std::vector<int32_t> host(row.size());
+    EXPECT_TRUE(
+        backend_->device
+            ->Download(stream,
+                       {reinterpret_cast<const std::byte*>(row.device_data()), row.size_bytes()},
+                       std::as_writable_bytes(std::span(host)))
+            .ok());
+    EXPECT_TRUE(stream.Synchronize().ok());
+    return host;
+  };
+  EXPECT_EQ(read(memory_->tables().Dense(a.table_row).first(4)), a.dense_blocks);
+  EXPECT_EQ(read(memory_->tables().Meta(a.table_row).first(3)), a.meta_blocks);
+  memory_->GiveBack(5, a);
+  EXPECT_EQ(a.dense_blocks.size(), 4u);
+  memory_->GiveBack(2, a);
+  EXPECT_EQ(a.dense_blocks, first);
+  EXPECT_EQ(memory_->dense_blocks().num_used(), 4);
+  memory_->Free(a);
+  memory_->Free(b);
+  EXPECT_EQ(memory_->dense_blocks().num_used() + memory_->meta_blocks().num_used(), 0);
+}
+
 TEST_P(KvMemoryTest, KnowsWhatCanNeverFit) {
   EXPECT_TRUE(memory_->CouldFit({.dense_blocks = 10, .meta_blocks = 4}));
   EXPECT_FALSE(memory_->CouldFit({.dense_blocks = 11}));

@@ -117,6 +117,35 @@ TEST_P(SequenceSegmentsTest, APromptsSegmentsAreBuiltAndTold) {
   EXPECT_EQ(SlotsUsed(), 0u);
 }
 
+TEST_P(SequenceSegmentsTest, WhatIsNeededForAWhileGrowsIntoWhatIsNeededAtAll) {
+  for (const int64_t prompt : {int64_t{50}, int64_t{1500}, int64_t{kPrompt}}) {
+    const int64_t total = prompt + 3000;
+    const KvNeed all = segments_->Need(prompt, total);
+    const KvBlocks whole = segments_->NeedWhile(
+        {.prompt_tokens = prompt, .total_tokens = total, .from = prompt, .to = total});
+    EXPECT_EQ(whole, (KvBlocks{all.dense_blocks, all.meta_blocks}));
+    KvBlocks before;
+    for (int64_t to = prompt; to <= total; ++to) {
+      const KvBlocks need = segments_->NeedWhile(
+          {.prompt_tokens = prompt, .total_tokens = total, .from = prompt, .to = to});
+      EXPECT_GE(need.dense, before.dense);
+      EXPECT_GE(need.meta, before.meta);
+      before = need;
+    }
+    // The step from build_at on begins the next segment.
+    for (const PlannedSegment& segment :
+         PlanSegments(prompt, total, segments_->settings().dense_below)) {
+      if (segment.live_at == prompt) continue;
+      const auto meta = [&](int64_t to) {
+        return segments_
+            ->NeedWhile({.prompt_tokens = prompt, .total_tokens = total, .from = to, .to = to})
+            .meta;
+      };
+      EXPECT_LT(meta(segment.build_at), meta(segment.build_at + 1));
+    }
+  }
+}
+
 TEST_P(SequenceSegmentsTest, OneIndexHoldsUntilTheNextSegmentGoesLive) {
   // Two segments end at 2052; the next one is built at 3140 and live 64 tokens later.
   EXPECT_FALSE(segments_->AnyGoesLive(kPrompt, 3204));

@@ -86,6 +86,41 @@ TEST(SegmentPlanTest, InvariantsHoldForManyLengths) {
   }
 }
 
+// Beside a sequence that grows token by token, whose window is counted.
+TEST(SegmentPlanTest, WindowsOfAPartOfALifeAreThoseThatItHas) {
+  for (const int64_t dense_below : {0, 1000, 2048}) {
+    for (const int64_t prompt : {1, 900, 1990, 2047, 2048, 5000}) {
+      const int64_t total = prompt + 2600;
+      const auto plan = PlanSegments(prompt, total, dense_below);
+      // Tokens in the window once there are so many with KV.
+      std::vector<int64_t> windows(static_cast<size_t>(total) + 1);
+      int64_t begin = kSinkTokens;
+      size_t live = 0;
+      for (; live < plan.size() && plan[live].live_at <= prompt; ++live) {
+        begin = plan[live].token_begin + plan[live].num_tokens;
+      }
+      windows[static_cast<size_t>(prompt)] = std::max<int64_t>(0, prompt - begin);
+      for (int64_t length = prompt; length < total; ++length) {
+        for (; live < plan.size() && plan[live].live_at <= length; ++live) {
+          begin = plan[live].token_begin + plan[live].num_tokens;
+        }
+        windows[static_cast<size_t>(length) + 1] = std::max<int64_t>(0, length + 1 - begin);
+      }
+      for (int64_t from = prompt; from <= total; from += 97) {
+        int64_t most = 0;
+        for (int64_t to = from; to <= total; ++to) {
+          most = std::max(most, windows[static_cast<size_t>(to)]);
+          const int64_t told = MaxWindowTokens(plan, prompt, from, to);
+          // Of the tokens at `from`, those that leave in the next step count as well.
+          ASSERT_GE(told, most) << prompt << ": " << from << " to " << to;
+          ASSERT_LE(told, std::max(most, windows[static_cast<size_t>(from)]));
+          ASSERT_LE(told, MaxWindowTokens(plan, prompt, total));
+        }
+      }
+    }
+  }
+}
+
 TEST(SegmentPlanTest, TheBeginningDoesNotDependOnWhatFollows) {
   const auto shorter = PlanSegments(30'000, 30'000, kDense);
   const auto longer = PlanSegments(60'000, 61'000, kDense);

@@ -118,8 +118,9 @@ void ExpectAllEnd(const SimulationResult& result, uint64_t seed) {
   EXPECT_EQ(ended, std::ssize(result.requests)) << "seed " << seed;
 }
 
-SimulationResult Before(const SimulatedWorker& worker, std::vector<SimulatedRequest> requests,
+SimulationResult Before(SimulatedWorker worker, std::vector<SimulatedRequest> requests,
                         uint64_t seed) {
+  worker.reserves_all = true;
   FirstComeFirstServed policy(worker);
   return Simulate(
       worker, std::move(requests), [&](const SchedulerInput& input) { return policy.Plan(input); },

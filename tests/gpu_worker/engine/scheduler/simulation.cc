@@ -21,9 +21,16 @@ int64_t ArenaTokens(const SimulatedWorker& worker, const SimulatedRequest& reque
   return total >= worker.dense_below ? total : 0;
 }
 
-int64_t DenseBlocks(const SimulatedWorker& worker, const SimulatedRequest& request) {
-  const int64_t total = request.prompt_tokens + request.max_tokens;
-  return 1 + std::min(total, worker.dense_below) / 64;
+// Tokens behind the prompt that a request has memory for when it begins or comes back, and beyond
+// which it asks for more (BlockDemand).
+constexpr int64_t kAtFirst = 256;
+constexpr int64_t kAhead = 64;
+
+// With so many tokens behind the prompt.
+int32_t DenseBlocks(const SimulatedWorker& worker, const SimulatedRequest& request,
+                    int64_t length) {
+  return static_cast<int32_t>(1 +
+                              std::min(request.prompt_tokens + length, worker.dense_below) / 64);
 }
 
 class Simulation {
@@ -37,6 +44,7 @@ class Simulation {
     waits_until_.assign(result_.requests.size(), kNever);
     generated_.assign(result_.requests.size(), 0);
     last_token_.assign(result_.requests.size(), 0);
+    reach_.assign(result_.requests.size(), 0);
     for (const int64_t tokens : {worker.long_lane_tokens, worker.short_lane_tokens}) {
       input_.lanes.push_back({.max_tokens = tokens, .members = {}});
     }
@@ -75,10 +83,11 @@ class Simulation {
                         .priority = request.priority,
                         .tenant = request.tenant,
                         .prompt_tokens = request.prompt_tokens,
-                        .dense_blocks = static_cast<int32_t>(DenseBlocks(worker_, request)),
                         .wants_extents = has_segments,
                         .asks_store = has_segments,
-                        .takes_in_order = !has_segments});
+                        .takes_in_order = !has_segments,
+                        .tokens_left = request.max_tokens});
+      HoldsNothing(Live().back());
       RefuseLast();
     }
   }
@@ -122,6 +131,7 @@ class Simulation {
       } else if (request.phase == RequestPhase::kLeaving) {
         FreeDense(request);
         request.phase = RequestPhase::kSuspended;
+        HoldsNothing(request);
       } else if (request.phase == RequestPhase::kReturning) {
         suspended_used_ -= request.suspended_blocks;
         BeginDecoding(request);
@@ -143,6 +153,53 @@ class Simulation {
       request.can_suspend = request.phase == RequestPhase::kDecoding &&
                             (!request.wants_extents || random_() % 4 != 0);
     }
+  }
+
+  // Tokens with KV behind the prompt.
+  int64_t LengthOf(uint64_t id) const { return std::max<int64_t>(0, generated_[id] - 1); }
+  int64_t Reach(uint64_t id, int64_t ahead) const {
+    const int64_t most = result_.requests[id].max_tokens;
+    return worker_.reserves_all ? most : std::min(most, LengthOf(id) + ahead);
+  }
+
+  // It will begin or come back with memory for some tokens.
+  void HoldsNothing(RequestDescription& request) {
+    const SimulatedRequest& told = result_.requests[request.id];
+    reach_[request.id] = Reach(request.id, kAtFirst);
+    request.dense_blocks = DenseBlocks(worker_, told, reach_[request.id]);
+    request.more_dense_blocks = DenseBlocks(worker_, told, told.max_tokens) - request.dense_blocks;
+  }
+
+  void AskForMemory() {
+    for (RequestDescription& request : Live()) {
+      if (request.phase != RequestPhase::kDecoding) continue;
+      const uint64_t id = request.id;
+      request.asked_dense_blocks = 0;
+      if (reach_[id] < Reach(id, kAhead)) {
+        const int64_t wanted = Reach(id, 2 * kAhead);
+        request.asked_dense_blocks =
+            DenseBlocks(worker_, result_.requests[id], wanted) - request.dense_blocks;
+        if (request.asked_dense_blocks == 0) reach_[id] = wanted;
+      }
+      request.room = reach_[id] - LengthOf(id);
+    }
+  }
+
+  void Grow(uint64_t id) {
+    RequestDescription* const request = Find(id);
+    if (request == nullptr || request->phase != RequestPhase::kDecoding ||
+        request->asked_dense_blocks == 0) {
+      return Break("one gets memory that did not ask for it");
+    }
+    dense_used_ += request->asked_dense_blocks;
+    if (dense_used_ > worker_.dense_blocks) Break("too many dense blocks, as one grows");
+    request->dense_blocks += request->asked_dense_blocks;
+    request->more_dense_blocks -= request->asked_dense_blocks;
+    request->asked_dense_blocks = 0;
+    if (request->more_dense_blocks < 0) Break("one asks for more than it may need");
+    request->suspended_blocks = request->dense_blocks;
+    reach_[id] = Reach(id, 2 * kAhead);
+    request->room = reach_[id] - LengthOf(id);
   }
 
   void FreeDense(const RequestDescription& request) {
@@ -186,10 +243,12 @@ class Simulation {
     input_.free_meta_blocks = 1 << 20;
     input_.free_table_rows = 2 * worker_.options.max_batch + 2 - rows_used_;
     if (worker_.options.preempts) BuildInBackground();
+    AskForMemory();
     input_.free_suspended_blocks = worker_.suspended_blocks - suspended_used_;
     const StepPlan plan = planner_(input_);
     ++result_.rounds;
     for (const uint64_t id : plan.suspend) Suspend(id);
+    for (const uint64_t id : plan.grow) Grow(id);
     for (const uint64_t id : plan.resume) Resume(id);
     for (const uint64_t id : plan.admit) Admit(id);
     for (const StepPlan::Group& group : plan.begin) Begin(group);
@@ -214,7 +273,9 @@ class Simulation {
     for (const RequestDescription& request : Live()) {
       if (waits_until_[request.id] != kNever) waits_for_itself = true;
       next = std::min(next, waits_until_[request.id]);
-      if (request.phase == RequestPhase::kDecoding) Break("nothing planned beside a decoding one");
+      if (request.phase == RequestPhase::kDecoding && request.room > 0) {
+        Break("nothing planned beside a decoding one");
+      }
       for (const LaneDescription& lane : input_.lanes) {
         if (request.phase != RequestPhase::kReady || !lane.is_free) continue;
         if (request.prompt_tokens <= lane.max_tokens) Break("nothing planned beside a ready one");
@@ -377,12 +438,19 @@ class Simulation {
     if (plan.decode.empty()) return;
     if (std::ssize(plan.decode) > worker_.options.max_batch) return Break("too many in a step");
     Spend(plan.step);
+    ++result_.steps;
+    result_.step_rows += std::ssize(plan.decode);
+    for (const RequestDescription& request : Live()) {
+      result_.stalled_rows += request.phase == RequestPhase::kDecoding && request.room <= 0;
+    }
     for (const uint64_t id : plan.decode) {
       RequestDescription* const request = Find(id);
       if (request == nullptr) continue;  // its first token was its last
       if (request->phase != RequestPhase::kDecoding) return Break("one that does not decode");
+      if (reach_[id] <= LengthOf(id)) return Break("one without memory for its token");
       ++request->context;
       request->tokens_left = result_.requests[id].max_tokens - generated_[id] - 1;
+      request->tokens_generated = generated_[id] + 1;
       if (Token(*request)) End(id);
     }
   }
@@ -403,6 +471,7 @@ class Simulation {
   int64_t dense_used_ = 0, rows_used_ = 0, arena_used_ = 0, suspended_used_ = 0;
   std::vector<double> waits_until_, last_token_, served_;
   std::vector<int64_t> generated_, lane_members_left_;
+  std::vector<int64_t> reach_;  // tokens behind the prompt that it has memory for
 };
 
 }  // namespace

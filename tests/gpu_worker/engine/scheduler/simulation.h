@@ -19,7 +19,7 @@ struct SimulatedRequest {
   double arrival = 0;
   int64_t prompt_tokens = 1;
   int64_t output_tokens = 1;
-  int64_t max_tokens = 1;  // what it asks for and memory is reserved for
+  int64_t max_tokens = 1;  // what it asks for
   uint32_t tenant = 0;
   int32_t priority = 0;
   // Seconds after its arrival at which it ends, if it has no first token and is in no lane by then.
@@ -42,6 +42,7 @@ struct SimulatedWorker {
   int64_t arena_tokens = 262144;
   int64_t dense_below = 8192;  // longer ones need extents of the arena, and settle
   double noise = 0.1;          // of times, relative
+  bool reserves_all = false;   // dense blocks for all of max_tokens when a request begins
   // Of the host, for those who step aside (options.preempts).
   int64_t suspended_blocks = 1024;
   // How much slower the device is at a time; empty: 1.
@@ -70,6 +71,8 @@ struct SimulationResult {
   double end = 0;
   double idle = 0;  // seconds with live requests and nothing planned
   int64_t rounds = 0;
+  int64_t steps = 0, step_rows = 0;    // of decoding
+  int64_t stalled_rows = 0;            // that steps went on without, for lack of memory
   std::vector<double> gaps;            // between two tokens of a request, all of them
   std::vector<double> served_at_half;  // tokens of work by tenant when half of the requests ended
 };

@@ -1,0 +1,86 @@
+#include "gpu_worker/engine/block_demand.h"
+
+#include <gtest/gtest.h>
+
+#include "gpu_worker/synthetic/forwarding_policy.h"
+#include "tests/gpu_worker/synthetic/fake_policy.h"
+
+namespace retroinfer {
+namespace {
+
+// A dense block for each token, and one of the index for each that is to come.
+class Blockwise final : public ForwardingPolicy {
+ public:
+  explicit Blockwise(AttentionPolicy& policy) : ForwardingPolicy(policy) {}
+  KvBlocks NeedWhile(const AttentionSettings&, const KvGrowth& growth) const override {
+    EXPECT_LE(growth.prompt_tokens, growth.from);
+    EXPECT_LE(growth.from, growth.to);
+    EXPECT_LE(growth.to, growth.total_tokens);
+    return {.dense = static_cast<int32_t>(growth.to),
+            .meta = static_cast<int32_t>(growth.to - growth.from)};
+  }
+};
+
+class BlockDemandTest : public testing::Test {
+ protected:
+  test_support::FakePolicy fake_;
+  Blockwise policy_{fake_};
+};
+
+TEST_F(BlockDemandTest, BeginsWithItsPromptAndAFewTokens) {
+  BlockDemand demand(policy_, {}, 1000, 4096, false);
+  EXPECT_EQ(demand.wanted(), (KvBlocks{1000 + BlockDemand::kAtFirst, BlockDemand::kAtFirst}));
+  EXPECT_EQ(demand.most(), (KvBlocks{5096, 4096}));
+  EXPECT_EQ(demand.Room(0), 0);
+  demand.Take();
+  EXPECT_EQ(demand.Room(0), BlockDemand::kAtFirst);
+  EXPECT_EQ(demand.Room(100), BlockDemand::kAtFirst - 100);
+}
+
+TEST_F(BlockDemandTest, AsksBeforeItsRoomIsUsedUpAndOnlyOnce) {
+  BlockDemand demand(policy_, {}, 1000, 4096, false);
+  demand.Take();
+  const int64_t last = BlockDemand::kAtFirst - BlockDemand::kAhead;
+  EXPECT_FALSE(demand.Advance(last));
+  EXPECT_TRUE(demand.Advance(last + 1));
+  EXPECT_EQ(demand.wanted().dense, 1000 + last + 1 + 2 * BlockDemand::kAhead);
+  EXPECT_EQ(demand.most().meta, 4096 - last - 1) << "from here on";
+  EXPECT_FALSE(demand.Advance(last + 2)) << "it has asked";
+  EXPECT_EQ(demand.Room(BlockDemand::kAtFirst), 0);
+  demand.Take();
+  EXPECT_EQ(demand.Room(BlockDemand::kAtFirst), BlockDemand::kAhead + 1);
+}
+
+TEST_F(BlockDemandTest, NeverAsksForMoreThanItMayNeed) {
+  BlockDemand demand(policy_, {}, 1000, 300, false);
+  demand.Take();
+  EXPECT_TRUE(demand.Advance(250));
+  EXPECT_EQ(demand.wanted().dense, 1300);
+  demand.Take();
+  EXPECT_FALSE(demand.Advance(299));
+  EXPECT_EQ(demand.Room(299), 1);
+  BlockDemand small(policy_, {}, 1000, 3, false);
+  EXPECT_EQ(small.wanted().dense, 1003);
+  EXPECT_EQ(BlockDemand(policy_, {}, 7, 0, false).wanted().dense, 7);
+}
+
+TEST_F(BlockDemandTest, WhoComesBackBeginsWhereItWas) {
+  BlockDemand demand(policy_, {}, 1000, 4096, false);
+  demand.Take();
+  demand.Leave(700);
+  EXPECT_EQ(demand.wanted(), (KvBlocks{1700 + BlockDemand::kAtFirst, BlockDemand::kAtFirst}));
+  EXPECT_EQ(demand.most(), (KvBlocks{5096, 3396}));
+  demand.Take();
+  EXPECT_EQ(demand.Room(700), BlockDemand::kAtFirst);
+}
+
+TEST_F(BlockDemandTest, OneThatTakesAllNeverAsks) {
+  BlockDemand demand(policy_, {}, 1000, 4096, true);
+  EXPECT_EQ(demand.wanted(), demand.most());
+  demand.Take();
+  EXPECT_FALSE(demand.Advance(4095));
+  EXPECT_EQ(demand.Room(4095), 1);
+}
+
+}  // namespace
+}  // namespace retroinfer

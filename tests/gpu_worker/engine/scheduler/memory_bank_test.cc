@@ -1,0 +1,192 @@
+#include "gpu_worker/engine/scheduler/memory_bank.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+namespace retroinfer {
+namespace {
+
+RequestDescription Holder(uint64_t id, int32_t held, int32_t more, int32_t asked = 0) {
+  return {.id = id,
+          .phase = RequestPhase::kDecoding,
+          .dense_blocks = held,
+          .more_dense_blocks = more,
+          .asked_dense_blocks = asked};
+}
+RequestDescription Newcomer(uint64_t id, int32_t first, int32_t more) {
+  return {.id = id, .dense_blocks = first, .more_dense_blocks = more};
+}
+// Of a kind that generates next to nothing: a block is expected of it, if it may need any.
+RequestDescription Short(RequestDescription request) {
+  request.tokens_left = 1000;
+  return request;
+}
+
+class MemoryBankTest : public testing::Test {
+ protected:
+  MemoryBankTest() {
+    SchedulerInput input;
+    input.weights = {1};
+    for (uint64_t id = 1; id <= 10; ++id) {
+      input.requests = {Short(Holder(id, 1, 1))};
+      lengths_.Update(input);
+      input.requests.clear();
+      lengths_.Update(input);
+    }
+  }
+
+  MemoryBank Bank(int64_t free_dense, std::vector<RequestDescription> requests,
+                  int64_t free_meta = 0) {
+    SchedulerInput input;
+    input.free_dense_blocks = free_dense;
+    input.free_meta_blocks = free_meta;
+    input.requests = std::move(requests);
+    return MemoryBank(input, lengths_);
+  }
+  OutputLengths lengths_;
+};
+
+TEST_F(MemoryBankTest, OneGrowsWhereAnotherOneCanStillEnd) {
+  // 10 blocks. The first one may need 6 more, the second one 4 more; 5 are free.
+  const RequestDescription first = Holder(1, 2, 6, 1);
+  RequestDescription second = Holder(2, 3, 4, 1);
+  const MemoryBank bank = Bank(5, {first, second});
+  // With one for the first one the second one gets its 4, ends, and gives back 7.
+  EXPECT_TRUE(bank.MayGrow(first));
+  EXPECT_TRUE(bank.MayGrow(second));
+  // With two, nobody could end.
+  EXPECT_FALSE(Bank(5, {Holder(1, 2, 6, 2), second}).MayGrow(Holder(1, 2, 6, 2)));
+  second.asked_dense_blocks = 4;
+  EXPECT_TRUE(Bank(5, {first, second}).MayGrow(second));
+}
+
+TEST_F(MemoryBankTest, NobodyGetsWhatIsNotFree) {
+  EXPECT_FALSE(Bank(2, {Holder(1, 2, 3, 3)}).MayGrow(Holder(1, 2, 3, 3)));
+  EXPECT_FALSE(Bank(2, {}).MayBegin(Newcomer(1, 3, 0)));
+  EXPECT_TRUE(Bank(3, {}).MayBegin(Newcomer(1, 3, 0)));
+  // Nor one whom the bank does not know.
+  EXPECT_FALSE(Bank(5, {}).MayGrow(Holder(1, 2, 3, 3)));
+}
+
+TEST_F(MemoryBankTest, EveryKindOfMemoryCounts) {
+  RequestDescription holder = Holder(1, 5, 1, 1);
+  holder.more_meta_blocks = 3;
+  EXPECT_FALSE(Bank(1, {holder}, 2).MayGrow(holder));
+  EXPECT_TRUE(Bank(1, {holder}, 3).MayGrow(holder));
+  // What it lacks comes from one that needs other memory.
+  RequestDescription other = Holder(2, 0, 0);
+  other.meta_blocks = 1;
+  EXPECT_TRUE(Bank(1, {holder, other}, 2).MayGrow(holder));
+}
+
+TEST_F(MemoryBankTest, ANewcomerMustBeAbleToEndAndTakeTheEndFromNobody) {
+  const RequestDescription holder = Short(Holder(1, 4, 4));
+  // 10 blocks, 6 free, of which the holder may need 4.
+  EXPECT_TRUE(Bank(6, {holder}).MayBegin(Short(Newcomer(2, 2, 8))));
+  EXPECT_FALSE(Bank(6, {holder}).MayBegin(Short(Newcomer(2, 3, 7))));
+  EXPECT_TRUE(Bank(6, {holder}).MayBegin(Short(Newcomer(2, 3, 2))));
+  EXPECT_FALSE(Bank(6, {holder}).MayBegin(Short(Newcomer(2, 2, 9))));
+}
+
+TEST_F(MemoryBankTest, NobodyBeginsWhoIsExpectedToWaitHalfWay) {
+  // Nothing was learned: all will be needed.
+  EXPECT_FALSE(Bank(6, {Holder(1, 4, 4)}).MayBegin(Newcomer(2, 1, 2)));
+  EXPECT_TRUE(Bank(6, {Holder(1, 4, 4)}).MayBegin(Newcomer(2, 1, 1)));
+  EXPECT_TRUE(Bank(6, {Holder(1, 4, 4)}).MayBegin(Newcomer(2, 0, 0)));
+}
+
+TEST_F(MemoryBankTest, WhoLeavesNeedsNoMore) {
+  const RequestDescription holder = Holder(1, 4, 4);
+  MemoryBank bank = Bank(6, {holder});
+  bank.Leave(1);
+  EXPECT_FALSE(bank.MayBegin(Newcomer(2, 7, 0)));
+  EXPECT_TRUE(bank.MayBegin(Newcomer(2, 6, 0)));
+  bank.End(1);
+  EXPECT_TRUE(bank.MayBegin(Newcomer(2, 7, 3)));
+  bank.Keep(Newcomer(3, 4, 0));
+  EXPECT_FALSE(bank.MayBegin(Newcomer(2, 7, 0)));
+  EXPECT_TRUE(bank.MayBegin(Newcomer(2, 6, 0)));
+  bank.KeepAll();
+  EXPECT_FALSE(bank.MayBegin(Newcomer(2, 1, 0)));
+  EXPECT_TRUE(bank.MayBegin(Newcomer(2, 0, 0)));
+}
+
+// Blocks that two share are told of neither, so what is told may seem unsafe: whoever can end still
+// gets what he needs.
+TEST_F(MemoryBankTest, WhoCanEndGetsHisMemoryBesideOneWhoCannot) {
+  const RequestDescription stuck = Holder(1, 1, 50, 1);
+  const RequestDescription other = Holder(2, 1, 2, 1);
+  const MemoryBank bank = Bank(2, {stuck, other});
+  EXPECT_TRUE(bank.MayGrow(other));
+  EXPECT_FALSE(bank.MayGrow(stuck));
+}
+
+// Whether all can end, by trying every order.
+bool CanAllEnd(std::vector<RequestDescription> holders, int64_t free) {
+  std::vector<size_t> order(holders.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  do {
+    int64_t left = free;
+    bool works = true;
+    for (const size_t i : order) {
+      works &= holders[i].more_dense_blocks <= left;
+      left += holders[i].dense_blocks;
+    }
+    if (works) return true;
+  } while (std::next_permutation(order.begin(), order.end()));
+  return false;
+}
+
+// A crowd that asks for what it likes: after each gift there is an order in which all can end, what
+// was refused would have left none, and everybody ends.
+TEST_F(MemoryBankTest, ACrowdNeverGetsStuck) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    std::mt19937_64 random(seed);
+    const int64_t total = 10 + static_cast<int64_t>(random() % 30);
+    std::vector<RequestDescription> holders;
+    int64_t free = total;
+    int to_come = 12;
+    for (uint64_t turn = 0; to_come > 0 || !holders.empty(); ++turn) {
+      ASSERT_LT(turn, 20000u) << "seed " << seed;
+      if (to_come > 0 && holders.size() < 6 && random() % 3 == 0) {
+        const auto first = static_cast<int32_t>(1 + random() % 4);
+        const auto more = static_cast<int32_t>(random() % static_cast<uint64_t>(total - first + 1));
+        RequestDescription newcomer = Short(Newcomer(100 + turn, first, more));
+        if (Bank(free, holders).MayBegin(newcomer)) {
+          newcomer.phase = RequestPhase::kDecoding;
+          holders.push_back(newcomer);
+          free -= first;
+          --to_come;
+          ASSERT_TRUE(CanAllEnd(holders, free)) << "seed " << seed;
+        }
+      }
+      if (holders.empty()) continue;
+      RequestDescription& one = holders[random() % holders.size()];
+      if (one.more_dense_blocks == 0) {
+        free += one.dense_blocks;
+        holders.erase(holders.begin() + (&one - holders.data()));
+        continue;
+      }
+      const auto most = static_cast<uint64_t>(std::min(one.more_dense_blocks, 3));
+      const auto asked = static_cast<int32_t>(1 + random() % most);
+      one.asked_dense_blocks = asked;
+      const bool is_given = Bank(free, holders).MayGrow(one);
+      std::vector<RequestDescription> after = holders;
+      RequestDescription& grown = after[static_cast<size_t>(&one - holders.data())];
+      grown.dense_blocks += asked;
+      grown.more_dense_blocks -= asked;
+      const bool is_right = asked <= free && CanAllEnd(after, free - asked);
+      ASSERT_EQ(is_given, is_right) << "seed " << seed;
+      if (!is_given) continue;
+      holders = after;
+      free -= asked;
+    }
+    EXPECT_EQ(free, total);
+  }
+}
+
+}  // namespace
+}  // namespace retroinfer
