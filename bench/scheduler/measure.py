@@ -11,6 +11,8 @@ writes everything measured as JSON; a load that fails is told and left out of th
 on, and the exit code is 1.
 """
 import argparse
+import concurrent.futures
+import http.client
 import json
 import os
 import pathlib
@@ -18,6 +20,7 @@ import random
 import shutil
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -116,6 +119,27 @@ class Server:
         except urllib.error.HTTPError as error:
             raise RuntimeError(f"{path}: {error.read()[:500]}") from error
         return time.monotonic() - begun
+
+    def stream(self, body, tokens):
+        """Streams a completion and goes away after so many tokens. Returns the seconds to each of them."""
+        times = []
+        begun = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", self.http_port, timeout=300)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}),
+                               {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise RuntimeError(f"{answer.status}: {answer.read()[:500]}")
+            while len(times) < tokens:
+                line = answer.readline()
+                if not line or line.startswith(b"data: [DONE]"):
+                    break
+                if line.startswith(b"data: {"):
+                    times.append(time.monotonic() - begun)
+        finally:
+            connection.close()
+        return times
 
 
 def summary(figures):
@@ -243,6 +267,27 @@ def scores(server, context_len, count):
     return figures, rows
 
 
+def stopped_early(arguments, options, reserve, sizes):
+    """Chats that may generate far more than they do, with dense KV for few of all that they may."""
+    count, at_a_time, input_len, max_tokens, tokens = sizes
+    drawn = random.Random(input_len)
+    bodies = [{"prompt": [drawn.randrange(300, 1700) for _ in range(input_len)], "max_tokens": max_tokens,
+               "stop": ["no text has this in it"], "ignore_eos": True, "temperature": 0, "policy": "full"}
+              for _ in range(count)]
+    with Server(arguments, [*options, "--reserve", reserve]) as server:
+        server.stream(bodies[0], 16)  # warm
+        begun = time.monotonic()
+        with concurrent.futures.ThreadPoolExecutor(at_a_time) as clients:
+            times = list(clients.map(lambda body: server.stream(body, tokens), bodies))
+        seconds = time.monotonic() - begun
+    got = sum(map(len, times))
+    firsts = [1000 * one[0] for one in times]
+    name = f"{count} chats that may generate {max_tokens} and stop after {tokens}, --reserve {reserve}"
+    return {"seconds": seconds, "tokens": got, "first_token_ms": firsts}, [
+        row(f"{name}: output", got / seconds, "tokens/s"),
+        row("  first token, median", statistics.median(firsts), "ms")]
+
+
 def short_beside_long(server, short_len, long_len, count):
     """The CPU's: a short prompt alone, and while a long one is read."""
     alone = server.run(count, 1, short_len, 2)
@@ -274,6 +319,11 @@ def on_gpu(arguments, measuring):
         measuring.load("questions", lambda: questions(server, 100352, 200, 8, 32))
         measuring.load("scores", lambda: scores(server, 100352, 1000))
         measuring.load("many long", lambda: many_long(server, 8, 60000, 512, 2))
+    if measuring.only in (None, "stopped early"):
+        few = [*common, "--max-batch", "32", "--dense-kv-bytes", "8GiB"]
+        for reserve in ("all", "soon"):
+            measuring.load("stopped early",
+                           lambda: stopped_early(arguments, few, reserve, (96, 32, 1024, 4096, 200)))
     if measuring.only not in (None, "many chats"):
         return
     with Server(arguments, [*common, "--max-batch", "32"]) as server:
@@ -295,6 +345,17 @@ def on_cpu(arguments, measuring):
                        lambda: long_beside_streams(server, 16000, 256, 1200, 1))
         measuring.load("questions", lambda: questions(server, 12288, 200, 8, 24))
         measuring.load("scores", lambda: scores(server, 12288, 400))
+    stopped_early_on_cpu(arguments, measuring, model)
+
+
+def stopped_early_on_cpu(arguments, measuring, model):
+    if measuring.only not in (None, "stopped early"):
+        return
+    few = ["--model", model, "--device", "cpu", "--arena-bytes", "256MiB", "--max-model-len", "8192",
+           "--max-batch", "8", "--dense-kv-bytes", "48MiB"]
+    for reserve in ("all", "soon"):
+        measuring.load("stopped early",
+                       lambda: stopped_early(arguments, few, reserve, (32, 8, 256, 4096, 100)))
 
 
 def main():
