@@ -17,6 +17,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -151,13 +152,19 @@ def summary(figures):
 
 class Measuring:
     def __init__(self, only=None):
-        self.only = only
+        self.only = None if only is None else [name.strip() for name in only.split(",")]
         self.loads = {}
         self.rows = []
         self.failed = []
 
+    def wants(self, *names):
+        return self.only is None or any(name in self.only for name in names)
+
+    def wants_only(self, *names):
+        return self.only is not None and all(name in names for name in self.only)
+
     def load(self, name, measure):
-        if self.only not in (None, name):
+        if not self.wants(name):
             return
         begun = time.monotonic()
         try:
@@ -166,7 +173,7 @@ class Measuring:
             print(f"{name}: {error}", file=sys.stderr, flush=True)
             self.failed.append({"load": name, "error": str(error)})
             return
-        self.loads[name] = figures
+        self.loads.setdefault(name, []).append(figures)
         self.rows += rows
         for row in rows:
             print(f"{row['what']:<72} {row['value']:>10} {row['unit']:<9} {row['target']}", flush=True)
@@ -267,6 +274,30 @@ def scores(server, context_len, count):
     return figures, rows
 
 
+def stepping_aside(server, sizes):
+    """Chats of a high class beside long answers of a low one that have all places of the batch."""
+    places, input_len, stream_len, count = sizes
+    streams = server.begin(places, places, input_len, stream_len, policy="full", priority=2)
+    time.sleep(3)
+    chats_of_high = server.run(count, 2, 256, 16, policy="full", priority=0)
+    was_full = streams.poll() is None
+    server.end(streams)
+    if not was_full:
+        raise RuntimeError("the long answers were over before the chats were")
+    log = (server.folder / "serve.log").read_text(errors="replace")
+    rates = {way: [float(rate) for rate in re.findall(rf"MB copied {way} the host in .* ms, ([0-9.]+) GB/s", log)]
+             for way in ("to", "from")}
+    times = {way: [float(ms) for ms in re.findall(rf"MB copied {way} the host in ([0-9.]+) ms", log)]
+             for way in ("to", "from")}
+    rows = [row(f"chats of a higher class beside {places} long answers: first token, median",
+                chats_of_high["median_ttft_ms"], "ms")]
+    for way in ("to", "from"):
+        if rates[way]:
+            rows.append(row(f"  copies {way} the host, median of {len(rates[way])}: {statistics.median(times[way])} ms",
+                            statistics.median(rates[way]), "GB/s"))
+    return {"chats": summary(chats_of_high), "gb_per_s": rates, "ms": times}, rows
+
+
 def stopped_early(arguments, options, reserve, sizes):
     """Chats that may generate far more than they do, with dense KV for few of all that they may."""
     count, at_a_time, input_len, max_tokens, tokens = sizes
@@ -308,23 +339,25 @@ def short_beside_long(server, short_len, long_len, count):
 def on_gpu(arguments, measuring):
     common = ["--load-format", "dummy", "--model-shape", "llama-3.1-8b", "--device", "cuda",
               "--max-model-len", "131072", "--arena-bytes", arguments.arena_bytes]
-    with Server(arguments, [*common, "--max-batch", "8"]) as server:
-        server.run(8, 8, 1024, 8, policy="full")  # warm
-        measuring.load("chats", lambda: chats(server, 64, 8, 1024, 256, ("900", "120", "500"),
-                                              policy="full"))
-        measuring.load("prompt beside streams",
-                       lambda: prompt_beside_streams(server, (1024, 8000, 20)))
-        measuring.load("long beside streams",
-                       lambda: long_beside_streams(server, 110000, 512, 1500, 2))
-        measuring.load("questions", lambda: questions(server, 100352, 200, 8, 32))
-        measuring.load("scores", lambda: scores(server, 100352, 1000))
-        measuring.load("many long", lambda: many_long(server, 8, 60000, 512, 2))
-    if measuring.only in (None, "stopped early"):
+    if not measuring.wants_only("stopped early", "many chats"):
+        with Server(arguments, [*common, "--max-batch", "8"]) as server:
+            server.run(8, 8, 1024, 8, policy="full")  # warm
+            measuring.load("chats", lambda: chats(server, 64, 8, 1024, 256, ("900", "120", "500"),
+                                                  policy="full"))
+            measuring.load("prompt beside streams",
+                           lambda: prompt_beside_streams(server, (1024, 8000, 20)))
+            measuring.load("long beside streams",
+                           lambda: long_beside_streams(server, 110000, 512, 1500, 2))
+            measuring.load("questions", lambda: questions(server, 100352, 200, 8, 32))
+            measuring.load("scores", lambda: scores(server, 100352, 1000))
+            measuring.load("many long", lambda: many_long(server, 8, 60000, 512, 2))
+            measuring.load("stepping aside", lambda: stepping_aside(server, (8, 4096, 1500, 16)))
+    if measuring.wants("stopped early"):
         few = [*common, "--max-batch", "32", "--dense-kv-bytes", "8GiB"]
         for reserve in ("all", "soon"):
             measuring.load("stopped early",
                            lambda: stopped_early(arguments, few, reserve, (96, 32, 1024, 4096, 200)))
-    if measuring.only not in (None, "many chats"):
+    if not measuring.wants("many chats"):
         return
     with Server(arguments, [*common, "--max-batch", "32"]) as server:
         server.run(32, 32, 1024, 8, policy="full")
@@ -334,22 +367,20 @@ def on_gpu(arguments, measuring):
 
 def on_cpu(arguments, measuring):
     model = arguments.model or str(ROOT / "models" / "needle")
-    with Server(arguments, ["--model", model, "--device", "cpu", "--arena-bytes", "512MiB",
-                            "--max-model-len", "32768"]) as server:
-        server.run(4, 4, 256, 8)
-        measuring.load("short beside long", lambda: short_beside_long(server, 256, 24000, 8))
-        measuring.load("chats", lambda: chats(server, 64, 8, 512, 64, ("", "", "")))
-        measuring.load("prompt beside streams",
-                       lambda: prompt_beside_streams(server, (512, 4000, 8)))
-        measuring.load("long beside streams",
-                       lambda: long_beside_streams(server, 16000, 256, 1200, 1))
-        measuring.load("questions", lambda: questions(server, 12288, 200, 8, 24))
-        measuring.load("scores", lambda: scores(server, 12288, 400))
-    stopped_early_on_cpu(arguments, measuring, model)
-
-
-def stopped_early_on_cpu(arguments, measuring, model):
-    if measuring.only not in (None, "stopped early"):
+    if not measuring.wants_only("stopped early"):
+        with Server(arguments, ["--model", model, "--device", "cpu", "--arena-bytes", "512MiB",
+                                "--max-model-len", "32768"]) as server:
+            server.run(4, 4, 256, 8)
+            measuring.load("short beside long", lambda: short_beside_long(server, 256, 24000, 8))
+            measuring.load("chats", lambda: chats(server, 64, 8, 512, 64, ("", "", "")))
+            measuring.load("prompt beside streams",
+                           lambda: prompt_beside_streams(server, (512, 4000, 8)))
+            measuring.load("long beside streams",
+                           lambda: long_beside_streams(server, 16000, 256, 1200, 1))
+            measuring.load("questions", lambda: questions(server, 12288, 200, 8, 24))
+            measuring.load("scores", lambda: scores(server, 12288, 400))
+            measuring.load("stepping aside", lambda: stepping_aside(server, (8, 1024, 1500, 16)))
+    if not measuring.wants("stopped early"):
         return
     few = ["--model", model, "--device", "cpu", "--arena-bytes", "256MiB", "--max-model-len", "8192",
            "--max-batch", "8", "--dense-kv-bytes", "48MiB"]
@@ -366,7 +397,7 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--model", help="with --on cpu")
     parser.add_argument("--arena-bytes", default="32GiB", help="with --on gpu")
-    parser.add_argument("--only", help="one load, by its name: chats, questions, long beside streams, ...")
+    parser.add_argument("--only", help="some loads, by their names: chats, questions, long beside streams, ...")
     parser.add_argument("--log", help="a file that the servers' logs are put into, the worst rounds among them")
     arguments = parser.parse_args()
     measuring = Measuring(arguments.only)

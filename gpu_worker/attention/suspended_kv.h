@@ -46,6 +46,7 @@ class SuspendedKv {
   static int32_t BlocksOf(const SequenceKv& sequence);
 
   int32_t num_free() const { return places_.num_free(); }
+  size_t block_bytes() const { return block_bytes_; }
   size_t bytes_in_use() const {
     return HostBytesOf(memory_.sizes().geometry, places_.total() - places_.num_free());
   }

@@ -115,6 +115,7 @@ class LocalEngine final : public Engine {
   void Grant(LiveRequest& live);
   void PutBack(LiveRequest& live);
   void Grow(uint64_t id);
+  void LogCopy(const LiveRequest& live, const char* way, absl::Time begun) const;
   void Advance(LiveRequest& live);
 
   // What the scheduler is told.

@@ -7,6 +7,7 @@
 //             -> kDecoding
 //
 // A request that ends meanwhile waits in kEnding for the copies (IsUnused).
+#include <algorithm>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -38,6 +39,7 @@ void LocalEngine::Resume(uint64_t id) {
   if (!parts_.memory->Reserve(live->demand.wanted(), live->kv)) return;
   live->demand.Take();
   live->state = RequestState::kReturning;
+  live->resident_since = absl::Now();
   ++stats_.counters().resumptions;
   const absl::Status status = parts_.suspended->CopyBack(live->kv, *live->policy, *live->copy);
   if (!status.ok()) return End(*live, FinishReason::kError, status);
@@ -45,8 +47,18 @@ void LocalEngine::Resume(uint64_t id) {
                absl::FormatDuration(absl::Now() - live->suspended_since));
 }
 
+void LocalEngine::LogCopy(const LiveRequest& live, const char* way, absl::Time begun) const {
+  const double bytes =
+      static_cast<double>(live.copy->places.size() * parts_.suspended->block_bytes());
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+  spdlog::info("request {}: {:.0f} MB copied {} the host in {:.2f} ms, {:.1f} GB/s",
+               live.request.request_id, bytes * 1e-6, way, 1e3 * seconds,
+               bytes / std::max(seconds, 1e-6) * 1e-9);
+}
+
 // Its KV is in host memory.
 void LocalEngine::Leave(LiveRequest& live) {
+  LogCopy(live, "to", live.suspended_since);
   parts_.memory->Free(live.kv);
   live.demand.Leave(live.length());
   live.state = RequestState::kSuspended;
@@ -54,6 +66,7 @@ void LocalEngine::Leave(LiveRequest& live) {
 
 // Its KV is back in its blocks.
 void LocalEngine::Rejoin(LiveRequest& live) {
+  LogCopy(live, "from", live.resident_since);
   parts_.suspended->Free(*live.copy);
   live.copy.reset();
   live.state = RequestState::kDecoding;
