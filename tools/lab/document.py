@@ -6,6 +6,7 @@ as a system decides, and all text behind it exactly. Text behind it may itself b
 document as it grows, as segments do in the product.
 """
 
+import copy
 import dataclasses
 import math
 import time
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from tools.needle import model as llama
 from tools.needle.session import Session
 
+from .formats import PLAIN, Form, Stored, Twin
 from .system import Choice, Step, System, attend, scores
 
 SEGMENT = 1024       # tokens that become a segment while decoding
@@ -83,9 +85,23 @@ class Document(Session):
             self.values.append(v[0].float())
             sample = q[0, :, ::stride].float()
             self.queries.append(sample.unflatten(0, (k.shape[1], -1)))
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+            return F.scaled_dot_product_attention(q, k.to(q.dtype), v.to(q.dtype),
+                                                  is_causal=True, enable_gqa=True)
         tokens = torch.as_tensor(ids, device=self._device)[None]
         self._model(tokens, torch.arange(len(ids), device=self._device)[None], attend_all)
+
+    def stored(self, form: Form, twin: Twin = PLAIN) -> "Document":
+        """Returns the same document, read exactly and then stored in a form; it shares no index.
+
+        A `Stored` model in place of the model would have read it with rounded keys and values.
+        """
+        found = copy.copy(self)
+        found._model = model = Stored(self._model, form, twin)
+        found.keys = [model.keys(layer, model.harder(layer, None, keys)[1])
+                      for layer, keys in enumerate(self.keys)]
+        found.values = [form.values(values) for values in self.values]
+        found._indexes, found.build_seconds = {}, {}
+        return found
 
     @property
     def layers(self) -> int:

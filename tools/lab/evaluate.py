@@ -23,7 +23,8 @@ from tools.needle import model as llama
 from . import catalogue, jobs, sources
 from .sources import CODE, NEEDLE
 
-PARTS = ("text", "micro", "growing", "needle", "locality", "promise", "indexes")
+PARTS = ("text", "micro", "growing", "needle", "locality", "promise", "indexes", "formats",
+         "formats_needle", "ablation", "ablation_needle")
 LENGTHS = (32768, 131072)
 
 
@@ -104,7 +105,10 @@ class Laboratory:
 def run(lab: Laboratory, results: Results, made: list["jobs.Job"]) -> int:
     """Runs jobs until they are done or the time is over; returns how many are missing."""
     missing = 0
+    turn, turns = lab.arguments.turn
     for number, job in enumerate(made):
+        if number % turns != turn:
+            continue
         wanted = [key for key in job.keys if not results.has(key)]
         if not wanted:
             continue
@@ -120,6 +124,14 @@ def run(lab: Laboratory, results: Results, made: list["jobs.Job"]) -> int:
         print(f"[{time.monotonic() - lab.began:5.0f} s] {number + 1} of {len(made)}: {job.name}, "
               f"{time.monotonic() - began:.1f} s", flush=True)
     return missing
+
+
+def turn_of(text: str) -> tuple[int, int]:
+    """Reads I/N."""
+    turn, turns = map(int, text.split("/"))
+    if not 0 <= turn < turns:
+        raise argparse.ArgumentTypeError(f"{text}: needs I/N with I from 0 to N - 1")
+    return turn, turns
 
 
 def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
@@ -158,6 +170,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000,
                         help="of traces (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=7000, help="(default: %(default)s)")
+    parser.add_argument("--turn", type=turn_of, default=(0, 1), metavar="I/N",
+                        help="every N-th job from the I-th on: several processes, each with a "
+                             "file of its own, keep a GPU busy")
     parser.add_argument("--seconds", type=float, default=500,
                         help="begin nothing new after this time (default: %(default)s)")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="JSON lines; goes on there")

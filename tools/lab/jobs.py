@@ -185,6 +185,35 @@ class Indexes(Job):
         return missing
 
 
+def _studies(lab, add) -> None:
+    """Forms of keys and values, and parts of a better index: text, and all needle tasks."""
+    from . import ablation, format_jobs  # they build on Job
+    a = lab.arguments
+    short = [16384] if min(a.length) > 16384 else []  # forms are compared there, too
+    for length in short + a.length:
+        tokens = prompt_tokens(length, a.tail)
+        for number in range(a.documents):
+            add("formats", 4 * number, format_jobs.Formats(
+                a.model, number, tokens, a.tail, number < 2 and length == a.length[0]))
+            if length in a.length:
+                add("ablation", 4 * number, ablation.Ablation(a.model, number, tokens, a.tail))
+        for task, documents in needle_tasks.many():
+            for number in range(documents):
+                # A quarter of the documents of every task, then the next.
+                rank = 1 + 4 * (4 * number // documents)
+                if task in needle_tasks.HARDEST:
+                    add("formats_needle", rank, format_jobs.FormatsNeedle(NEEDLE, task, length,
+                                                                          number))
+                if length in a.length:
+                    add("ablation_needle", rank, ablation.AblationNeedle(NEEDLE, task, length,
+                                                                         number, None))
+        if length in a.length:
+            for number in range(2):
+                add("ablation_needle", 1 + 8 * number, ablation.AblationNeedle(
+                    NEEDLE, tasks.MULTI_KEY, length, 100 + number,
+                    needle_tasks.every_sentence(length)))
+
+
 def make(lab) -> list[Job]:
     """Returns all jobs of the parts that are asked for, the most telling ones first."""
     a = lab.arguments
@@ -206,6 +235,7 @@ def make(lab) -> list[Job]:
             add("locality", 1, Locality(folder, traced, a.steps))
             add("promise", 1, Promise(folder, 0, tokens, a.tail))
         _needle(lab, length, add)
+    _studies(lab, add)
     if indexes.available():
         add("indexes", 9, Indexes(a.model, prompt_tokens(a.length[0], indexes.QUERIES),
                                   lab.model(a.model).shape.num_hidden_layers))

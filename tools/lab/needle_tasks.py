@@ -45,6 +45,17 @@ def plan() -> list[tuple[str, int, int]]:
     return early + [(tasks.SINGLE, 4, 1), (tasks.COMMON_WORDS, 6, 1), (tasks.FREQUENT_WORDS, 6, 1)]
 
 
+HARDEST = (tasks.MULTI_VALUE, tasks.MULTI_QUERY, tasks.VARIABLE_TRACKING, tasks.COMMON_WORDS)
+
+
+def many() -> list[tuple[str, int]]:
+    """Returns tasks and documents of each for at least 32 questions a task, but 16 of the word
+    lists, which have one a document."""
+    few = {tasks.COMMON_WORDS: 16, tasks.FREQUENT_WORDS: 16}
+    return [(task, few.get(task) or -(-32 // evaluate.QUESTIONS_PER_DOCUMENT[task]))
+            for task in tasks.TASKS]
+
+
 def every_sentence(length: int) -> int:
     """Returns the number of needles with which every sentence is one."""
     return {16384: 950, 32768: 1900, 131072: 7600}.get(length, length // 18)

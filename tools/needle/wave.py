@@ -27,7 +27,8 @@ class Settings:
 
     centre: subtract the segment's mean key before clustering.
     euclidean: assign to the nearest centroid instead of the largest inner product.
-    start: "stride" takes keys at a uniform stride; "spread" picks keys far from each other.
+    start: "stride" takes keys at a uniform stride; "spread" picks keys far from each other, one by
+        one; "sampled" in eight turns, each at even steps of the squared distance to what there is.
     rank: combines the group's softmaxes by their "sum" or their "max".
     radius: weight of |q| r in the score, with r the largest distance of a member to its centroid.
     deviation: weight of |q| rms in the score, with rms the root mean square distance.
@@ -116,6 +117,8 @@ def _start(x, count, settings):
     stride = x.shape[1] // count
     if settings.start == "stride":
         chosen = x[:, ::stride][:, :count]
+    elif settings.start == "sampled":
+        chosen = _sampled(x, count)
     else:
         chosen = _spread(x, count)
     return chosen if settings.euclidean else F.normalize(chosen, dim=-1)
@@ -130,6 +133,26 @@ def _spread(x, count):
         far = nearest.argmax(1)
         picked.append(x[torch.arange(len(x), device=x.device), far])
     return torch.stack(picked, 1)
+
+
+def _sampled(x, count):
+    """Picks an eighth at a uniform stride, and in seven turns the keys at even steps of the
+    cumulated squared distance to the nearest that is picked. One assignment's products in all."""
+    turn = max(1, count // 8)
+    picked = x[:, ::x.shape[1] // turn][:, :turn]
+    squares = x.square().sum(-1)
+    nearest = torch.full(x.shape[:2], math.inf, device=x.device)
+    fresh = picked
+    while picked.shape[1] < count:
+        products = fresh.square().sum(-1)[:, None] - 2 * x @ fresh.transpose(1, 2)
+        nearest = torch.minimum(nearest, (squares + products.amin(-1)).clamp(min=0))
+        reached = nearest.cumsum(1)
+        size = min(turn, count - picked.shape[1])
+        steps = (torch.arange(size, device=x.device) + 0.5) / size
+        at = torch.searchsorted(reached, reached[:, -1:] * steps).clamp(max=x.shape[1] - 1)
+        fresh = torch.take_along_dim(x, at[..., None], 1)
+        picked = torch.cat([picked, fresh], 1)
+    return picked
 
 
 def _assign(x, centres, settings):

@@ -348,7 +348,7 @@ class WaveTest(SystemCase):
 
     def test_eight_bits(self):
         x = torch.randn(7, 33)
-        back = wave.eight_bits(x)
+        back = wave.few_bits(x, 8)
         self.assertLess(float((x - back).abs().max()), float(x.abs().max()) / 250)
         self.assertLessEqual(len(back[0].unique()), 255)
         self.check(reference.dataclasses.replace(wave.PRODUCT, least_clusters=8), index_bits=8)
