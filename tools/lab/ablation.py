@@ -16,26 +16,28 @@ from .jobs import Job
 from .systems.full import Full
 from .systems.wave import PRODUCT, Options, Wave
 
+SIMPLE = "ours, radius 0.25, 8-bit index"
 FITTED_ON = 64  # tokens behind the document
 _vary = dataclasses.replace
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A variant of the wave index; `form` is how keys and values are stored."""
+    """A variant of the wave index; `form` is how keys and values are stored. `budget` is the factor
+    of the product's retrieval budget; 0: fitted."""
     name: str
     settings: object
     options: Options
     form: Form = BF16
     times: float = 1.0
+    budget: float = 0.0
 
     def system(self, factor: float = 1.0) -> Wave:
-        """Makes it with so many times its retrieval budget."""
-        wider = self.options.retrieval * factor
-        return Wave(self.name, self.settings, options=_vary(self.options, retrieval=wider))
+        """Makes it with so many times the product's retrieval budget."""
+        return Wave(self.name, self.settings, options=_vary(self.options, retrieval=factor))
 
 
-OURS = Row("ours", PRODUCT, Options())
+OURS = Row("ours", PRODUCT, Options(), budget=1.0)
 
 
 def rows() -> list[Row]:
@@ -68,7 +70,40 @@ def rows() -> list[Row]:
         Row("lean, 4-bit centroids", eight, _vary(lean, index_bits=4, sum_bits=8)),
         Row("lean, clusters of 4, 4-bit centroids", four, _vary(lean, index_bits=4, sum_bits=8)),
     ]
-    return found + _of_eight_bits(quarter, eight, four, lean) + _of_high_quality(eight, four, lean)
+    return (found + _simple(quarter, eight) + _of_eight_bits(quarter, eight, four, lean)
+            + _of_high_quality(eight, four, lean))
+
+
+def _simple(quarter, eight):
+    """Beyond the simplest that pays: clusters of 16, an 8-bit index, 8-bit pages of 8."""
+    bits, four_bits = Options(index_bits=8), Options(index_bits=4, sum_bits=8)
+    small = {"kv_bits": 8, "page_tokens": 8}
+    pages, four_pages = _vary(bits, **small), _vary(four_bits, **small)
+    sampled = _vary(quarter, start="sampled")
+    less, more = (_vary(quarter, estimation_ratio=share) for share in (0.1, 0.5))
+
+    def row(name, settings, options, **rest):
+        return Row(f"8-bit KV: {name}", settings, options, CHOSEN, **rest)
+    return [
+        Row("radius 0.25 + 8-bit index, sampled starts", sampled, bits),
+        Row("radius 0.25 + 4-bit centroids", quarter, four_bits),
+        Row("radius 0.25 + 4-bit centroids + clusters of 8", eight, four_bits),
+        Row("radius 0.25 + 8-bit index, 10 % estimated", less, bits),
+        Row("radius 0.25 + 8-bit index, 50 % estimated", more, bits),
+        row("simple, budget of today", quarter, pages, budget=1.0),
+        row("simple, twice the budget", quarter, pages, budget=2.0),
+        row("simple, pages of 4", quarter, _vary(bits, kv_bits=8)),
+        row("simple, packed pages", quarter, _vary(pages, packed=True)),
+        row("simple, sampled starts", sampled, pages),
+        row("simple, 4-bit centroids", quarter, four_pages),
+        row("simple, 4-bit centroids, clusters of 8", eight, four_pages),
+        row("simple, clusters of 32", _vary(quarter, cluster_tokens=32), pages),
+        row("simple, half of the pages by high halves", quarter,
+            _vary(pages, high_halves=0.5, page_budget=True)),
+        row(SIMPLE, quarter, pages, times=2.0),
+        row("simple, sampled starts", sampled, pages, times=2.0),
+        row("simple, 4-bit centroids", quarter, four_pages, times=2.0),
+    ]
 
 
 def _of_eight_bits(quarter, eight, four, lean):
@@ -82,7 +117,7 @@ def _of_eight_bits(quarter, eight, four, lean):
     return [
         row("ours", PRODUCT, Options(**small)),
         row("ours, pages of 4", PRODUCT, Options(kv_bits=8)),
-        row("ours, radius 0.25, 8-bit index", quarter, Options(index_bits=8, **small)),
+        row(SIMPLE, quarter, Options(index_bits=8, **small)),
         row("radius 0.25, 8-bit index, clusters of 8", eight, Options(index_bits=8, **small)),
         row("lean, pages of 8", eight, lean8),
         row("lean, pages of 4", eight, _vary(lean, kv_bits=8)),
@@ -118,16 +153,15 @@ def _of_high_quality(eight, four, lean):
     ]
 
 
-def asked() -> list[Row]:
-    """Those that answer the needle questions. Budgets are not fitted: pages of half the bytes get
-    twice the tokens."""
-    names = ("ours", "radius 0.25", "radius 0.25 + 8-bit index",
-             "radius 0.25 + 8-bit index + clusters of 8", "lean: those + neighbourhoods",
-             "lean, each head its budget", "lean, sampled starts", "8-bit KV: ours, pages of 4",
-             "8-bit KV: lean, pages of 4", "8-bit KV: lean, packed pages of 8, sampled starts")
+def asked(length: int) -> list[Row]:
+    """Those that answer the needle questions; budgets as they were fitted on text."""
+    shorter = length <= 32768
+    budgets = {"ours": 1.0, "radius 0.25": 1.0, "radius 0.25 + 8-bit index": 1.54 if shorter
+               else 1.94, "lean: those + neighbourhoods": 1.07 if shorter else 1.0,
+               "8-bit KV: simple, budget of today": 1.0,
+               f"8-bit KV: {SIMPLE}": 2.76 if shorter else 3.49}
     by_name = {row.name: row for row in rows() if row.times == 1.0}
-    return [_vary(row, options=_vary(row.options, retrieval=2.0)) if row.form is CHOSEN else row
-            for row in (by_name[name] for name in names)]
+    return [_vary(by_name[name], budget=budget) for name, budget in budgets.items()]
 
 
 def fill(index, page_tokens: int) -> float:
@@ -180,7 +214,7 @@ class Ablation(Job):
                 last = row.form.name, key
 
             def measure(row=row, view=view):
-                factor = 1.0 if row is OURS or row.name == OURS.name else fitted(
+                factor = row.budget or fitted(
                     lambda f: view.follow(row.system(f), few)[1], wanted * row.times)
                 system = row.system(factor)
                 hidden, read = view.follow(system, asked_ids)
@@ -200,8 +234,8 @@ class AblationNeedle(Job):
     def __init__(self, folder: pathlib.Path, task: str, length: int, number: int,
                  needles: int | None):
         self._folder, self._what = folder, (task, length, number, needles)
-        self._rows = sorted(asked(), key=lambda row: (row.form.name, str(row.system().key())))
-        self._keys = {id(row): ["ablation needle", task, length, number, needles, row.name, 1.0]
+        self._rows = sorted(asked(length), key=lambda row: (row.form.name, str(row.system().key())))
+        self._keys = {id(row): ["ablation needle", task, length, number, needles, row.name, row.budget]
                       for row in self._rows}
         self._full = ["ablation needle", task, length, number, needles, "full", 1.0]
         super().__init__(f"ablation, needle {task}, {length} tokens, document {number}",
@@ -223,5 +257,6 @@ class AblationNeedle(Job):
                 view.forget()
                 last = row.form.name, key
             missing += self.attempt(lab, results, self._keys[id(row)],
-                                    lambda: asker.ask(view, questions, row.system()))
+                                    lambda: asker.ask(view, questions,
+                                                      row.system(row.budget)))
         return missing

@@ -97,7 +97,7 @@ class Document(Session):
         """
         found = copy.copy(self)
         found._model = model = Stored(self._model, form, twin)
-        found.keys = [model.keys(layer, model.harder(layer, None, keys)[1])
+        found.keys = [form.keys(model.changed(layer, None, keys)[1])
                       for layer, keys in enumerate(self.keys)]
         found.values = [form.values(values) for values in self.values]
         found._indexes, found.build_seconds = {}, {}

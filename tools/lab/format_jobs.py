@@ -25,8 +25,9 @@ HARD = (BF16, form_named("e4m3, no scale"), form_named("e4m3, a scale a head and
         form_named("int8 by token, keys centred"), BALANCED,
         form_named("int8 by token, turned"),
         form_named("int8 by channel and segment, keys centred"))
-NEEDLE_FORMS = (BF16, form_named("e4m3, no scale"), form_named("e4m3, a scale a head and segment"),
-                form_named("e4m3, that, keys centred"), form_named("int8 by token"), CHOSEN,
+# What balanced keys alone bring the index.
+MORE = (dataclasses.replace(BF16, name="bf16, channels balanced", balanced=True),)
+NEEDLE_FORMS = (BF16, form_named("e4m3, no scale"), form_named("e4m3, that, keys centred"), CHOSEN,
                 form_named("int4 by token"))
 
 
@@ -52,7 +53,8 @@ class Formats(Job):
         plain = [(form, PLAIN, mode, name) for form in FORMS for mode in ("made", "read")
                  for name in (POLICIES if mode == "made" else ("full",))]
         hard = [(form, twin, "read", name) for twin in TWINS[1:] for form in HARD
-                for name in POLICIES]
+                for name in ("full", "ours, 8-bit index")]
+        hard += [(form, twin, "read", "ours, 8-bit index") for form in MORE for twin in TWINS]
         self._what = plain + (hard if twins else [])
         self._keys = [key_of("formats", folder.name, tokens, tail, number, *what)
                       for what in self._what]

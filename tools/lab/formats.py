@@ -31,8 +31,8 @@ class Form:
     "segment" one for all vectors of a head in a group, "channel" one for each channel of a head in
     a group. power: the scale is a power of two, else an f16 ("segment" and "channel": fp32).
     centred: the group's mean key is subtracted before and known apart. balanced: each pair of
-    channels that RoPE turns together is divided by a power of two that comes from the weights.
-    turned: by a Hadamard matrix. Values are neither centred nor balanced.
+    channels that RoPE turns together is divided by a power of two that comes from the weights, and
+    a constant part of all keys is left away (`Stored`). turned: by a Hadamard matrix. Values are neither centred nor balanced.
     """
     name: str
     element: str
@@ -135,26 +135,36 @@ def _turn(x):
     return x * width ** -0.5
 
 
-def balance_of(weights: torch.Tensor, norm: torch.Tensor, width: int,
+def balance_of(keys: torch.Tensor, queries: torch.Tensor, norm: torch.Tensor, width: int,
                bias: torch.Tensor | None = None) -> torch.Tensor:
-    """Returns powers of two [h, d] near the size that a layer's key channels will have.
+    """Returns powers of two [h, d] that keys are divided and queries multiplied by.
 
-    weights is k_proj's [h d, hidden], norm the weights [hidden] of the norm before it, bias
-    k_proj's [h d]. The two channels that RoPE turns together get the same, so dividing keys and
-    multiplying queries by it changes no product.
+    keys and queries are the weights of k_proj [h d, hidden] and q_proj, norm the weights [hidden] of
+    the norm before them, bias k_proj's [h d]. Keys and queries get the same profile over channels:
+    the root of what is larger in keys by what is larger in queries. The two channels that RoPE
+    turns together get the same, so no product changes.
     """
-    squares = (weights.float() * norm.float()).square().sum(-1)
+    large = _pairs(keys, norm, width)
     if bias is not None:
-        squares = squares + bias.float().square()
-    pairs = squares.unflatten(0, (-1, 2, width // 2)).sum(1).clamp(min=1e-12).sqrt()
-    middle = pairs.median(-1, keepdim=True).values
-    return torch.exp2(torch.log2(pairs / middle).round()).repeat(1, 2)
+        large = large + bias.float().square().unflatten(0, (-1, 2, width // 2)).sum(1)
+    asked = _pairs(queries, norm, width).unflatten(0, (len(large), -1)).mean(1)
+    ratio = (large / asked.clamp(min=1e-12)).clamp(min=1e-12).sqrt().sqrt()
+    middle = ratio.median(-1, keepdim=True).values
+    return torch.exp2(torch.log2(ratio / middle).round()).repeat(1, 2)
 
 
+def _pairs(weights, norm, width):
+    """Squares of what a pair of channels has: [heads, d/2]."""
+    squares = (weights.float() * norm.float()).square().sum(-1)
+    return squares.unflatten(0, (-1, 2, width // 2)).sum(1)
+
+
+@torch.no_grad()
 def balances(model: llama.Llama) -> list[torch.Tensor]:
     """Returns the balance of every layer."""
-    return [balance_of(layer.self_attn.k_proj.weight, layer.input_layernorm.weight,
-                       model.shape.head_dim) for layer in model.model.layers]
+    return [balance_of(layer.self_attn.k_proj.weight, layer.self_attn.q_proj.weight,
+                       layer.input_layernorm.weight, model.shape.head_dim)
+            for layer in model.model.layers]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,31 +218,29 @@ class Stored:
 
     def __call__(self, ids, positions, attend):
         def seen(layer, q, k, v):
-            q, k = self.harder(layer, q, k)
-            return attend(layer, q, self.keys(layer, k), self.form.values(v))
+            q, k = self.changed(layer, q, k)
+            return attend(layer, q, self.form.keys(k), self.form.values(v))
         return self._inner(ids, positions, seen)
 
-    def harder(self, layer: int, q: torch.Tensor | None, k: torch.Tensor):
-        """Returns queries [..., heads, n, d] and keys [..., h, n, d] of the twin."""
+    def changed(self, layer: int, q: torch.Tensor | None, k: torch.Tensor):
+        """Returns queries [..., heads, n, d] and keys [..., h, n, d] of the twin; balanced ones if
+        the form says so, and then everything that is built over keys is, too."""
         heads, width = k.shape[-3], k.shape[-1]
-        if self.twin is PLAIN:
+        if self.twin is PLAIN and self._balances is None:
             return q, k
-        factors = self.twin.factors(layer, heads, width).to(k.device)
-        added = self.twin.added(layer, heads, width).to(k.device)
-        k = k.float() * factors[:, None] + added[:, None]
-        if q is not None:
-            q = q / factors.repeat_interleave(q.shape[-3] // heads, 0)[:, None].to(q.dtype)
-        return q, k
-
-    def keys(self, layer: int, k: torch.Tensor) -> torch.Tensor:
-        """Returns keys as they are read back."""
-        balance = None
+        divided = torch.ones(heads, width)
+        if self.twin is not PLAIN:
+            divided = self.twin.factors(layer, heads, width)
+            # The same for every key, so no softmax sees whether it is there. It is known before
+            # any key is (the weights' bias says it), and a form that balances leaves it away.
+            added = self.twin.added(layer, heads, width) * (not self.form.balanced)
+            k = k.float() * divided.to(k.device)[:, None] + added.to(k.device)[:, None]
         if self._balances is not None:
-            heads, width = k.shape[-3], k.shape[-1]
-            balance = self._balances[layer].to(k.device)
-            if self.twin is not PLAIN:  # the twin's weights and bias would say so
-                size = self.twin.factors(layer, heads, width).to(k.device) * balance
-                added = self.twin.added(layer, heads, width).abs().to(k.device)
-                pair = added.unflatten(-1, (2, -1)).amax(1).repeat(1, 2)
-                balance = torch.maximum(size, torch.exp2(torch.log2(pair.clamp(min=1e-6)).round()))
-        return self.form.keys(k, balance)
+            # A twin's weights say its factors: larger in keys, smaller in queries.
+            balance = self._balances[layer].to(k.device) * divided.to(k.device)
+            k = k.float() / balance[:, None]
+            divided = divided.to(k.device) / balance
+        if q is not None:
+            divided = divided.to(q.device).repeat_interleave(q.shape[-3] // heads, 0)
+            q = q / divided[:, None].to(q.dtype)
+        return q, k

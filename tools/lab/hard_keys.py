@@ -61,8 +61,9 @@ def make(case: Case, width: int, seed: int = 11):
     logits = queries @ keys.transpose(1, 2)
     queries = queries * (SHARPNESS / logits.std(-1, keepdim=True))
     # Weights whose rows have these norms, with inputs of unit variance.
-    weights = size.flatten()[:, None] * torch.full((1, width), width ** -0.5)
-    balance = balance_of(weights, torch.ones(width), width, bias.flatten())
+    row = torch.full((1, width), width ** -0.5)
+    balance = balance_of(size.flatten()[:, None] * row, row / large.flatten()[:, None],
+                         torch.ones(width), width, bias.flatten())
     return queries, keys, values, balance
 
 

@@ -187,8 +187,9 @@ class Indexes(Job):
 
 def _studies(lab, add) -> None:
     """Forms of keys and values, and parts of a better index: text, and all needle tasks."""
-    from . import ablation, format_jobs  # they build on Job
+    from . import ablation, format_jobs, hard_keys  # they build on Job
     a = lab.arguments
+    add("hard_keys", 0, hard_keys.HardKeys(a.model))
     short = [16384] if min(a.length) > 16384 else []  # forms are compared there, too
     for length in short + a.length:
         tokens = prompt_tokens(length, a.tail)

@@ -49,9 +49,9 @@ HARDEST = (tasks.MULTI_VALUE, tasks.MULTI_QUERY, tasks.VARIABLE_TRACKING, tasks.
 
 
 def many() -> list[tuple[str, int]]:
-    """Returns tasks and documents of each for at least 32 questions a task, but 16 of the word
+    """Returns tasks and documents of each for at least 32 questions a task, but 16 and 8 of the word
     lists, which have one a document."""
-    few = {tasks.COMMON_WORDS: 16, tasks.FREQUENT_WORDS: 16}
+    few = {tasks.COMMON_WORDS: 16, tasks.FREQUENT_WORDS: 8}
     return [(task, few.get(task) or -(-32 // evaluate.QUESTIONS_PER_DOCUMENT[task]))
             for task in tasks.TASKS]
 

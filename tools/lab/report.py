@@ -13,7 +13,7 @@ import sys
 
 from tools.needle.report import replace_block, size_name, table
 
-from . import catalogue, collect, plot
+from . import catalogue, collect, plot, study_report
 
 TARGET = {"change": 0.06, "ratio": 1.003}
 OWN_INDEX = ("clusters of 8", "clusters of 4, 8-bit index, rest by 16", "spread starts",
@@ -36,6 +36,7 @@ class Report:
     def __init__(self, lines: list[dict], folder: pathlib.Path):
         self.folder = folder / "evaluation"
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.lines = lines
         self.text = collect.followed(lines)
         self.needle = collect.answered(lines)
         self.locality = collect.of_kind(lines, "locality")
@@ -86,6 +87,9 @@ class Report:
         parts, order = [], list(dict.fromkeys(row.name for row in catalogue.baselines()))
         for length, rows in self.of("systems").items():
             names = order + sorted({r["system"] for r in rows} - set(order))
+            if "HNSW" in names and "HNSW" not in order:  # measured where hnswlib is
+                names.remove("HNSW")
+                names.insert(names.index("RetrievalAttention"), "HNSW")
             rows.sort(key=lambda r: (names.index(r["system"]), r["factor"]))
             parts.append(self._caption(length, rows))
             parts.append(table(["system", "budget", *self.HEAD],
@@ -268,7 +272,8 @@ class Report:
                 "promised": self.plain("promise", catalogue.promised()),
                 "micro": self.plain("micro", catalogue.micro()), "growing": self.growing(),
                 "needles": self.needles(), "locality": self.local(), "unseen": self.promise(),
-                "builds": self.builds(), "indexes": self.keys()}.items():
+                "builds": self.builds(), "indexes": self.keys(),
+                **study_report.blocks(self.lines, self.text)}.items():
             replace_block(target, name, f"\n{content or 'Not measured.'}\n")
         (self.folder / "results.json").write_text(json.dumps(
             {"setup": self.setups, "text": self.text, "needle": self.needle,
