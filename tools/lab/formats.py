@@ -83,6 +83,7 @@ FORMS = (
     Form("int8 by token, keys centred", "int8", "token", centred=True),
     BALANCED,
     Form("int8 by token, turned", "int8", "token", turned=True),
+    Form("int8, a scale a head and segment", "int8", "segment"),
     Form("int8 by channel and segment, keys centred", "int8", "channel", centred=True),
     Form("int4 by token", "int4", "token"),
 )
