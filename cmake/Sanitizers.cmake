@@ -9,3 +9,8 @@ elseif(RETROINFER_SANITIZER STREQUAL "thread")
 elseif(NOT RETROINFER_SANITIZER STREQUAL "none")
   message(FATAL_ERROR "RETROINFER_SANITIZER is '${RETROINFER_SANITIZER}': use none, address or thread")
 endif()
+if(NOT RETROINFER_SANITIZER STREQUAL "none")
+  # Most of the time goes into compiling. A report needs functions and lines, but no variables; asserts
+  # stay.
+  set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
+endif()
