@@ -159,12 +159,34 @@ def parts_of_index(lines: list[dict], rows: list[dict]) -> str:
     return "\n\n".join(parts)
 
 
+def caches(lines: list[dict]) -> str:
+    """Policies of a block cache on recorded retrievals, and what guessed queries would fetch."""
+    kept, guessed = [], []
+    for line in lines:
+        if line["key"][0] == "caching":
+            name = line["key"][1].removeprefix("trace_").replace("_", ", ")
+            for policy, shares in line["policies"].items():
+                kept.append([name, policy, *(f"{100 * one['hits']:.1f}"
+                                             for one in shares.values())])
+            for one in line["prefetch"]:
+                guessed.append([name, str(one["layer"]), f"{100 * one['of_all']:.0f}",
+                                f"{100 * one['of_new']:.0f}", f"{one['fetched_for_one']:.1f}"])
+    if not kept:
+        return ""
+    return "\n\n".join([
+        "Pages that are there when they are wanted, in per cent, by the cache's share of all pages:",
+        table(["trace", "policy", "5 %", "10 %", "20 %", "40 %"], kept),
+        "Clusters of a layer guessed from the input of the layer before:",
+        table(["trace", "layer", "of the wanted pages, %", "of those that the last step did not "
+               "want, %", "pages fetched for one of these"], guessed)])
+
+
 def blocks(lines: list[dict], rows: list[dict]) -> dict[str, str]:
     """Returns the blocks of evaluation.md that this module writes."""
     forms = [form.name for form in FORMS]
     return {
         "forms": forms_on_text(rows), "twins": forms_of_twins(rows), "hard-keys": hard(lines),
         "forms-needles": answers(lines, "formats needle", forms, "policy"),
-        "parts": parts_of_index(lines, rows),
+        "parts": parts_of_index(lines, rows), "caches": caches(lines),
         "parts-needles": answers(lines, "ablation needle",
                                  ["full", *(row.name for row in ablation.rows())], "budget")}

@@ -73,6 +73,31 @@ class ResultsTest(unittest.TestCase):
         self.assertEqual(len(json.loads(
             (self.folder / "evaluation/results.json").read_text(encoding="utf-8"))["text"]), 5)
 
+    def test_report_shows_the_studies(self):
+        target = self.folder / "evaluation.md"
+        target.write_text((ROOT / "docs/evaluation.md").read_text(encoding="utf-8"))
+        lines = [{**followed("ablation", name, number, 1.0, scale), "retrieval": 1.5, "fill": 0.9}
+                 for name, scale in (("ours", 1.0), ("radius 0.25", 0.5)) for number in (0, 1)]
+        lines += [followed("formats", f"{form} | as trained | {mode}", 0, "full")
+                  for form in ("bf16", "int8 by token") for mode in ("made", "read")]
+        lines += [followed("formats", "bf16 | bias 30 | read", 0, "full", 0.1)]
+        lines += [{"key": ["hard keys", 64, "bf16", "ordinary"], "keys": 0.125, "values": 0.25},
+                  {"key": ["ablation needle", "single", 32768, 0, None, "ours", 1.0], "right": 2,
+                   "questions": 3},
+                  {"key": ["caching", "trace_code_1"], "prefetch": [
+                      {"layer": 1, "of_all": 0.5, "of_new": 0.25, "fetched_for_one": 3.0}],
+                   "policies": {"LRU": {str(s): {"hits": 0.75} for s in (1, 2, 3, 4)}}}]
+        report.Report(lines, self.folder).write(target)
+        text = target.read_text(encoding="utf-8")
+        # Documents changed by 6 of 20 tokens; half as much in the second half: 4 of 20.
+        self.assertIn("| radius 0.25 | 62 | 1.0 | 0.0 | 1.5 | 1.50 | 90 | 1.1052 ± 0.0000 | 0.2000 |"
+                      " -33 ± 0 | 0.05000 | 2 |", text)
+        self.assertIn("| int8 by token | 1.1052 | 0.3000 | 0.05000 | 90.0 | 0.3000, 0.0500 |", text)
+        self.assertIn("| bf16 | 0.3000, 0.0500 | - | - | 0.1200, 0.0500 | - | - |", text)
+        self.assertIn("| bf16 | 0.125 | - | - | - | - | - | 0.250 |", text)
+        self.assertIn("| ours | 1.0 | 2/3 | 2/3 |", text)
+        self.assertIn("| code, 1 | LRU | 75.0 | 75.0 | 75.0 | 75.0 |", text)
+
     def test_a_plot_keeps_its_points_inside(self):
         drawn = plot.svg("a < b", [plot.Series("one", [(1, 0.01), (1000, 3.0)])],
                          plot.Axis("x", True), plot.Axis("y", True))
