@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <random>
 
 #include "tests/gpu_worker/engine/scheduler/simulation.h"
@@ -167,6 +168,35 @@ TEST(MemorySimulationTest, WhereAllGenerateMoreThanWasExpectedLittleIsLost) {
     EXPECT_GT(soon.stalled_rows, 0);
     EXPECT_LE(Seconds(soon), 1.05 * Seconds(all));
   }
+}
+
+// Prints the table of decision 0051: minutes, nothing is expected.
+TEST(MemorySimulationTest, DISABLED_Table) {
+  struct Row {
+    int64_t dense_blocks;
+    int32_t max_batch;
+    size_t requests;
+    int64_t max_tokens;
+    double share;
+  };
+  for (const Row& row :
+       {Row{300, 8, 200, 4096, 0.0125}, Row{300, 8, 200, 4096, 0.05}, Row{300, 8, 50, 4096, 0.3},
+        Row{300, 8, 24, 4096, 1}, Row{300, 8, 200, 16384, 0.0125}, Row{300, 8, 200, 16384, 0.05},
+        Row{1200, 32, 300, 4096, 0.05}, Row{1200, 32, 60, 4096, 1}}) {
+    const auto [soon, all] = Compare(Worker(row.dense_blocks, row.max_batch),
+                                     Chats(1, row.requests, row.max_tokens, row.share), 1);
+    std::printf("%4d blocks, batch %2d, %5d of which %.4f: %7.1f s (%.1f)  %7.1f s (%.1f)\n",
+                static_cast<int>(row.dense_blocks), row.max_batch, static_cast<int>(row.max_tokens),
+                row.share, Seconds(all), MeanBatch(all), Seconds(soon), MeanBatch(soon));
+  }
+  std::vector<SimulatedRequest> requests = Chats(1, 300, 4096, 0.05);
+  for (SimulatedRequest& request : Chats(2, 60, 4096, 1)) {
+    request.arrival += requests[299].arrival;
+    requests.push_back(request);
+  }
+  const auto [soon, all] = Compare(Worker(300), requests, 1);
+  std::printf("short, then all: %.1f s (%.1f)  %.1f s (%.1f)\n", Seconds(all), MeanBatch(all),
+              Seconds(soon), MeanBatch(soon));
 }
 
 // --- Nobody waits for ever
