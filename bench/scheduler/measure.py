@@ -121,6 +121,17 @@ class Server:
             raise RuntimeError(f"{path}: {error.read()[:500]}") from error
         return time.monotonic() - begun
 
+    def wait_for_http(self):
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v1/models", timeout=10) as answer:
+                    return answer.read()
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
     def stream(self, body, tokens):
         """Streams a completion and goes away after so many tokens. Returns the seconds to each of them."""
         times = []
@@ -306,6 +317,7 @@ def stopped_early(arguments, options, reserve, sizes):
                "stop": ["no text has this in it"], "ignore_eos": True, "temperature": 0, "policy": "full"}
               for _ in range(count)]
     with Server(arguments, [*options, "--reserve", reserve]) as server:
+        server.wait_for_http()
         server.stream(bodies[0], 16)  # warm
         begun = time.monotonic()
         with concurrent.futures.ThreadPoolExecutor(at_a_time) as clients:
