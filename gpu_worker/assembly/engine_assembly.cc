@@ -96,14 +96,15 @@ size_t SyntheticBytes(const SyntheticShape& shape, DType activation_dtype, int32
 }
 
 absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,
-                                  std::optional<double> overlap, EngineParts& parts) {
+                                  std::optional<double> overlap, EngineParts& parts,
+                                  const AttentionSettings& attention) {
   Device& device = *environment.device;
   Ops& ops = *environment.ops;
-  ASSIGN_OR_RETURN(
-      SyntheticContext context,
-      SyntheticContext::Create(device, ops,
-                               SyntheticShapeOf(environment.model->config(), plan.geometry,
-                                                plan.max_model_len, overlap)));
+  SyntheticShape shape =
+      SyntheticShapeOf(environment.model->config(), plan.geometry, plan.max_model_len, overlap);
+  shape.context_tokens = plan.synthetic_tokens;
+  shape.retrieval_ratio = attention.retrieval_ratio;
+  ASSIGN_OR_RETURN(SyntheticContext context, SyntheticContext::Create(device, ops, shape));
   auto shared = std::make_shared<SyntheticContext>(std::move(context));
   parts.decoration = shared;
   for (const PolicyEntry& entry : PolicyTable()) {

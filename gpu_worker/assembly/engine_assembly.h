@@ -40,12 +40,13 @@ SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geo
 // Device bytes that AddSyntheticContexts takes: MemoryPlanInput::synthetic_bytes.
 size_t SyntheticBytes(const SyntheticShape& shape, DType activation_dtype, int32_t max_batch);
 
-// Puts plan.synthetic_tokens tokens of context before every prompt, and queries that drift with
-// `overlap` (SyntheticShape) in the place of the model's. Requests must share no segments then
-// (LocalEngineOptions::share_segments).
+// Puts plan.synthetic_tokens tokens of context before every prompt, and other queries in the place
+// of the model's, by `overlap` (SyntheticShape) and for requests that retrieve as `attention` says.
+// Requests must share no segments then (LocalEngineOptions::share_segments).
 //
 // Returns RESOURCE_EXHAUSTED if the device has less memory than that needs.
 absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,
-                                  std::optional<double> overlap, EngineParts& parts);
+                                  std::optional<double> overlap, EngineParts& parts,
+                                  const AttentionSettings& attention = {});
 
 }  // namespace retroinfer

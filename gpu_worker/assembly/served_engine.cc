@@ -355,7 +355,8 @@ absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
                                       .observer = recorder_.get()};
   ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine(environment, plan_, settings_));
   if (options_.synthetic_context != 0) {
-    RETURN_IF_ERROR(AddSyntheticContexts(environment, plan_, options_.synthetic_overlap, parts));
+    RETURN_IF_ERROR(AddSyntheticContexts(environment, plan_, options_.synthetic_overlap, parts,
+                                         options_.default_attention));
   }
   return parts;
 }

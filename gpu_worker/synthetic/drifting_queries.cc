@@ -30,14 +30,11 @@ absl::StatusOr<std::unique_ptr<DriftingQueries>> DriftingQueries::Create(
 }
 
 absl::Status DriftingQueries::BeginStep(std::span<SequenceKv* const> batch) {
-  constexpr uint64_t kBetweenLayers = 37, kBetweenSequences = 101;
-  const auto num_queries = static_cast<uint64_t>(context_.queries().rows);
   const std::span<int32_t> rows = rows_.Host<int32_t>(0);
-  for (uint64_t layer = 0; layer < num_layers_; ++layer) {
+  for (uint32_t layer = 0; layer < num_layers_; ++layer) {
     for (size_t i = 0; i < batch.size(); ++i) {
-      const uint64_t row =
-          step_ + layer * kBetweenLayers + batch[i]->sequence_id * kBetweenSequences;
-      rows[layer * static_cast<size_t>(max_batch_) + i] = static_cast<int32_t>(row % num_queries);
+      rows[layer * static_cast<size_t>(max_batch_) + i] =
+          context_.QueryRow(batch[i]->sequence_id, layer, step_);
     }
   }
   ++step_;

@@ -1,39 +1,20 @@
 #include "gpu_worker/synthetic/synthetic_context.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <numeric>
-#include <random>
 #include <vector>
 
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/synthetic/cell_tables.h"
+#include "gpu_worker/synthetic/topic_tables.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr int64_t kTokensOfTopic = 1024;
-constexpr int32_t kVariants = 256;      // vectors that a topic's tokens are drawn from
-constexpr float kSpread = 0.5f;         // of a topic, beside a direction of deviation 1
-constexpr float kQueryStrength = 0.6f;  // scores of a few units where a query meets its topic
-constexpr uint32_t kStayOf = 12;        // tokens that a topic lasts, on average
-constexpr int64_t kNumQueries = 1024;
-// Fitted together, so that pages come again as in text (synthetic_context.h).
-constexpr double kTextOverlap = 0.3;
-constexpr double kTextPopularity = 2.2;  // exponent of Zipf's law
-constexpr float kTextNoise = 0.21f;      // of a step, as a part of a direction's length
 constexpr int64_t kChunkTokens = 4096;
-constexpr int64_t kLayerShift = 64;  // tokens between the beginnings of two layers
 
-uint16_t Bf16Bits(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-size_t NumTopics(const SyntheticShape& shape) {
-  return static_cast<size_t>(std::max<int64_t>(8, shape.max_tokens / kTokensOfTopic));
+SyntheticSizes SizesOf(const SyntheticShape& shape) {
+  return shape.overlap.has_value() ? TopicSizes(shape) : CellSizes(shape);
 }
 
 // Of one layer's keys, or values.
@@ -48,80 +29,15 @@ size_t ChunkBytes(const SyntheticShape& shape, DType activation_dtype) {
          shape.geometry.head_dim * DTypeBytes(activation_dtype);
 }
 
-// Values are those of the token behind the key's.
-size_t NumIds(const SyntheticShape& shape) {
-  const int64_t tokens = shape.max_tokens + 1 + kLayerShift * shape.geometry.num_layers;
-  return static_cast<size_t>(tokens) * shape.geometry.num_kv_heads;
-}
-
-// Draws topics such that few come often and many seldom (Zipf's law); every instance has favourites
-// of its own.
-class TopicPopularity {
- public:
-  TopicPopularity(size_t num_topics, double exponent, std::mt19937_64& random)
-      : topics_(num_topics) {
-    std::iota(topics_.begin(), topics_.end(), size_t{0});
-    std::shuffle(topics_.begin(), topics_.end(), random);
-    std::vector<double> weights(num_topics);
-    for (size_t i = 0; i < num_topics; ++i) {
-      weights[i] = std::pow(static_cast<double>(i + 1), -exponent);
-    }
-    rank_ = std::discrete_distribution<size_t>(weights.begin(), weights.end());
-  }
-  size_t Draw(std::mt19937_64& random) { return topics_[rank_(random)]; }
-
- private:
-  std::vector<size_t> topics_;
-  std::discrete_distribution<size_t> rank_;
-};
-
-// Each group of query heads has a direction that wanders: a step of an AR(1) process towards
-// another topic, and what is random in a step. The heads of a group differ a little.
-std::vector<uint16_t> MakeQueries(const SyntheticShape& shape, std::span<const float> topics,
-                                  std::mt19937_64& random) {
-  const auto dim = static_cast<size_t>(shape.geometry.head_dim);
-  const auto kv_heads = static_cast<size_t>(shape.geometry.num_kv_heads);
-  const size_t query_size = static_cast<size_t>(shape.num_query_heads) * dim;
-  const size_t group = static_cast<size_t>(shape.num_query_heads) / kv_heads;
-  const bool as_text = !shape.overlap.has_value();
-  const auto keep = static_cast<float>(shape.overlap.value_or(kTextOverlap));
-  const float renew = std::sqrt(std::max(0.0f, 1.0f - keep * keep));
-  // By its length, so that it disturbs scores as much whatever the dimension.
-  const float of_step = as_text ? kTextNoise * std::sqrt(static_cast<float>(dim)) : 0.0f;
-  std::vector<TopicPopularity> popularity;
-  for (size_t head = 0; head < kv_heads; ++head) {
-    popularity.emplace_back(NumTopics(shape), as_text ? kTextPopularity : 0.0, random);
-  }
-  std::normal_distribution<float> normal;
-  std::vector<float> direction(kv_heads * dim);
-  std::vector<float> asked(kv_heads * dim);
-  std::vector<uint16_t> queries(static_cast<size_t>(kNumQueries) * query_size);
-  for (size_t row = 0; row < static_cast<size_t>(kNumQueries); ++row) {
-    for (size_t head = 0; head < kv_heads; ++head) {
-      const float* const topic = &topics[popularity[head].Draw(random) * dim];
-      for (size_t j = 0; j < dim; ++j) {
-        float& value = direction[head * dim + j];
-        value = row == 0 ? topic[j] : keep * value + renew * topic[j];
-        asked[head * dim + j] = value + of_step * normal(random);
-      }
-    }
-    for (size_t i = 0; i < query_size; ++i) {
-      const float of_group = asked[i / dim / group * dim + i % dim];
-      queries[row * query_size + i] = Bf16Bits(kQueryStrength * (of_group + 0.1f * normal(random)));
-    }
-  }
-  return queries;
-}
-
 }  // namespace
 
 size_t SyntheticContext::Bytes(const SyntheticShape& shape, DType activation_dtype) {
   const size_t dim = shape.geometry.head_dim;
-  const size_t table = NumTopics(shape) * kVariants * dim;
+  const SyntheticSizes sizes = SizesOf(shape);
   const size_t queries =
-      static_cast<size_t>(kNumQueries) * static_cast<size_t>(shape.num_query_heads) * dim;
+      sizes.num_query_sets * kQueriesOfSet * static_cast<size_t>(shape.num_query_heads) * dim;
   return 2 * LayerBytes(shape) + ChunkBytes(shape, activation_dtype) +
-         NumIds(shape) * sizeof(int32_t) + (table + queries) * sizeof(uint16_t);
+         sizes.num_ids * sizeof(int32_t) + (sizes.num_rows * dim + queries) * sizeof(uint16_t);
 }
 
 absl::Status SyntheticContext::Upload(Stream& stream, std::span<const std::byte> host,
@@ -150,38 +66,25 @@ absl::StatusOr<SyntheticContext> SyntheticContext::Create(Device& device, Ops& o
 }
 
 absl::Status SyntheticContext::MakeTables(Stream& stream) {
-  const auto dim = static_cast<size_t>(shape_.geometry.head_dim);
-  const auto kv_heads = static_cast<size_t>(shape_.geometry.num_kv_heads);
-  const size_t num_topics = NumTopics(shape_);
-  std::mt19937_64 random(shape_.seed);
-  std::normal_distribution<float> normal;
-  std::vector<float> topics(num_topics * dim);
-  for (float& value : topics) value = normal(random);
-
-  std::vector<uint16_t> table(num_topics * kVariants * dim);
-  for (size_t i = 0; i < table.size(); ++i) {
-    const size_t topic = i / dim / kVariants;
-    table[i] = Bf16Bits(topics[topic * dim + i % dim] + kSpread * normal(random));
-  }
-  RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(table)), table_buffer_));
-  table_ =
-      MatrixView::Dense(table_buffer_.bytes(), DType::kBf16,
-                        static_cast<int64_t>(num_topics) * kVariants, static_cast<int64_t>(dim));
-
-  std::vector<int32_t> ids(NumIds(shape_));
-  std::vector<size_t> topic_of_head(kv_heads);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    size_t& topic = topic_of_head[i % kv_heads];
-    if (random() % kStayOf == 0) topic = random() % num_topics;
-    ids[i] = static_cast<int32_t>(topic * kVariants + random() % kVariants);
-  }
-  RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(ids)), ids_));
-
-  const std::vector<uint16_t> queries = MakeQueries(shape_, topics, random);
-  RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(queries)), query_buffer_));
-  queries_ = MatrixView::Dense(query_buffer_.bytes(), DType::kBf16, kNumQueries,
+  sizes_ = SizesOf(shape_);
+  const SyntheticTables tables =
+      shape_.overlap.has_value() ? MakeTopicTables(shape_) : MakeCellTables(shape_);
+  RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(tables.rows)), table_buffer_));
+  table_ = MatrixView::Dense(table_buffer_.bytes(), DType::kBf16,
+                             static_cast<int64_t>(sizes_.num_rows), shape_.geometry.head_dim);
+  RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(tables.ids)), ids_));
+  RETURN_IF_ERROR(Upload(stream, std::as_bytes(std::span(tables.queries)), query_buffer_));
+  queries_ = MatrixView::Dense(query_buffer_.bytes(), DType::kBf16,
+                               static_cast<int64_t>(sizes_.num_query_sets * kQueriesOfSet),
                                int64_t{shape_.num_query_heads} * shape_.geometry.head_dim);
   return absl::OkStatus();
+}
+
+int32_t SyntheticContext::QueryRow(uint64_t sequence_id, uint32_t layer, uint64_t step) const {
+  constexpr uint64_t kBetweenLayers = 37, kBetweenSequences = 101;
+  const uint64_t set = layer * sizes_.num_query_sets / shape_.geometry.num_layers;
+  const uint64_t of_set = step + layer * kBetweenLayers + sequence_id * kBetweenSequences;
+  return static_cast<int32_t>(set * kQueriesOfSet + of_set % kQueriesOfSet);
 }
 
 absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t layer,
@@ -202,7 +105,7 @@ absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t lay
   for (int64_t first = 0; first < num_tokens; first += kChunkTokens) {
     const int64_t count = std::min(kChunkTokens, num_tokens - first);
     for (const int64_t is_value : {0, 1}) {
-      const int64_t begin = (first + is_value + layer * kLayerShift) * heads;
+      const int64_t begin = (first + is_value + layer * sizes_.layer_shift) * heads;
       RETURN_IF_ERROR(ops_->model().Embedding(
           stream, {.token_ids = ids_.as<const int32_t>().subspan(
                        static_cast<size_t>(begin), static_cast<size_t>(count * heads)),

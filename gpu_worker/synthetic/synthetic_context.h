@@ -1,11 +1,10 @@
 // Long contexts without prefill, for measuring decode steps: keys that lie in clusters, and queries
-// that drift from step to step.
+// that ask for some of them again.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -14,21 +13,12 @@
 #include "gpu_worker/ops/attention/layer_kv.h"
 #include "gpu_worker/ops/matrix.h"
 #include "gpu_worker/ops/ops.h"
+#include "gpu_worker/synthetic/synthetic_tables.h"
 
 namespace retroinfer {
 
-struct SyntheticShape {
-  KvGeometry geometry;
-  int32_t num_query_heads = 0;
-  int64_t max_tokens = 0;  // of a context
-  // Nothing: what queries ask for comes again as it does in text (see queries()). Otherwise the
-  // cosine between a head's queries of two steps, without what is random in each: for stress.
-  std::optional<double> overlap;
-  uint64_t seed = 1;
-};
-
-// Topics, each a direction with some spread; a context stays with a topic for a dozen tokens. Every
-// sequence and every layer get the same tokens, each layer beginning elsewhere.
+// Every sequence gets the same tokens: cells (cell_tables.h), or with an overlap topics
+// (topic_tables.h).
 //
 // Threads: one at a time.
 class SyntheticContext {
@@ -46,13 +36,13 @@ class SyntheticContext {
   // Lets the next MakeLayer's work wait for what `reader` has enqueued so far.
   absl::Status ReadBy(Stream& reader) { return reader.Record(*read_); }
 
-  // Queries: [num_queries][query_heads * head_dim] bf16; consecutive ones are those of consecutive
-  // steps. Without an overlap they are made such that the pages that the retrieval zone reads come
-  // again as often as in text: of 120K tokens an LRU cache for 5, 10, 20 and 40 % of the pages
-  // finds 87, 93, 97 and 99 % of them. Measured on two models at 129,092 tokens
-  // (docs/evaluation.md): 85 to 88, 94 to 96, 97 to 99 and 99 %; the paper: 79 to 94 at 5 %. So
-  // with a head_dim of 128 and groups of four; with 64 they are more scattered (68 % at 5 %).
+  // Queries: [sets * kQueriesOfSet][query_heads * head_dim] bf16. Without an overlap an LRU cache
+  // of any size has as much of the pages that they retrieve as the recorded trace's
+  // (recorded_reuse.h), within 1.5 points at 5, 10, 20 and 40 % of the pages.
   const MatrixView& queries() const { return queries_; }
+  // The row of a sequence's queries for a layer of a step. Those of consecutive steps follow each
+  // other; sequences and layers begin at different ones.
+  int32_t QueryRow(uint64_t sequence_id, uint32_t layer, uint64_t step) const;
 
  private:
   absl::Status MakeTables(Stream& stream);
@@ -65,7 +55,8 @@ class SyntheticContext {
   DeviceBuffer keys_, values_;  // a layer's
   DeviceBuffer table_buffer_, ids_, chunk_;
   DeviceBuffer query_buffer_;
-  MatrixView table_;    // [topics * variants, head_dim] bf16
+  SyntheticSizes sizes_;
+  MatrixView table_;    // [sizes_.num_rows, head_dim] bf16
   MatrixView queries_;  // see queries()
 };
 

@@ -20,7 +20,7 @@ class DriftingQueriesTest : public ::testing::Test {
             *backend_->device, *backend_->ops,
             {.geometry = {.num_layers = 2, .num_kv_heads = 1, .head_dim = 64},
              .num_query_heads = 2,
-             .max_tokens = 100})),
+             .max_tokens = 20'000})),
         drifting_(*DriftingQueries::Create(*backend_->device, backend_->ops->model(),
                                            *backend_->stream, policy_, context_, 2, 3)),
         buffer_(

@@ -1,0 +1,32 @@
+#include "gpu_worker/synthetic/recorded_reuse.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace retroinfer {
+namespace {
+
+constexpr RecordedReuse kReuses[] = {
+#include "gpu_worker/synthetic/recorded_reuse_table.inc"
+};
+
+double Distance(int64_t a, int64_t b) {
+  return std::abs(std::log(static_cast<double>(a)) - std::log(static_cast<double>(b)));
+}
+
+}  // namespace
+
+std::span<const RecordedReuse> RecordedReuses() { return kReuses; }
+
+const RecordedReuse& TextReuseFor(int64_t tokens) {
+  const RecordedReuse* nearest = nullptr;
+  for (const RecordedReuse& reuse : kReuses) {
+    if (std::strncmp(reuse.trace, "code", 4) != 0) continue;
+    if (nearest == nullptr || Distance(reuse.tokens, tokens) < Distance(nearest->tokens, tokens)) {
+      nearest = &reuse;
+    }
+  }
+  return *nearest;
+}
+
+}  // namespace retroinfer

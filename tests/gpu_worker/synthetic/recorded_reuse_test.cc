@@ -1,0 +1,35 @@
+#include "gpu_worker/synthetic/recorded_reuse.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+
+namespace retroinfer {
+namespace {
+
+TEST(RecordedReuseTest, EveryTracesStatisticsAreShares) {
+  ASSERT_EQ(RecordedReuses().size(), 4u);
+  for (const RecordedReuse& reuse : RecordedReuses()) {
+    SCOPED_TRACE(reuse.trace);
+    EXPECT_EQ(reuse.num_layers * reuse.num_kv_heads, reuse.heads.size());
+    for (const HeadReuse& head : reuse.heads) {
+      EXPECT_NEAR(std::accumulate(head.at_depth.begin(), head.at_depth.end(), 0), 10'000, 15);
+    }
+    EXPECT_GT(reuse.first.front(), 9'500) << "nothing was read before the first step";
+    EXPECT_LT(reuse.first.back(), 200);
+    for (size_t i = 0; i + 1 < reuse.lru_hits.size(); ++i) {
+      EXPECT_LT(reuse.lru_hits[i], reuse.lru_hits[i + 1]);
+    }
+  }
+}
+
+TEST(RecordedReuseTest, ContextsOfTextGoByTheNearestTrace) {
+  EXPECT_EQ(std::string(TextReuseFor(1).trace), "code-32768");
+  EXPECT_EQ(std::string(TextReuseFor(50'000).trace), "code-32768");
+  EXPECT_EQ(std::string(TextReuseFor(80'000).trace), "code-131072");
+  EXPECT_EQ(std::string(TextReuseFor(1 << 20).trace), "code-131072");
+}
+
+}  // namespace
+}  // namespace retroinfer
