@@ -5,7 +5,7 @@
 //
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
-//          [--overlap COSINE] [--cache-share 0.05]
+//          [--overlap COSINE] [--cache-share 0.05] [--weights-dtype auto|fp8]
 // Prints one JSON object. Without --overlap queries are as in text (SyntheticShape). --cache-share:
 // slots of the block cache, of all pages of the contexts.
 #include <CLI/CLI.hpp>
@@ -23,6 +23,7 @@
 #include "bench/support/must.h"
 #include "bench/support/wave_memory.h"
 #include "gpu_worker/engine/decode_step.h"
+#include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/synthetic/drifting_queries.h"
 #include "gpu_worker/synthetic/synthetic_context.h"
@@ -44,6 +45,7 @@ struct Settings {
   std::optional<double> overlap;
   double cache_share = 0.05;
   int64_t dense_below = 8192;
+  std::string weights_dtype = "auto";
 };
 
 Settings Parse(int argc, char** argv) {
@@ -66,6 +68,7 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--steps", settings.steps)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--warm-up", settings.warm_up)->check(CLI::Range(0, 1'000'000'000));
   app.add_option("--overlap", settings.overlap)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   try {
     app.parse(argc, argv);
@@ -85,11 +88,13 @@ class DecodeBench {
     total_tokens_ = settings.context + settings.steps + settings.warm_up + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
     const absl::Time begin = absl::Now();
-    model_ = Must(Transformer::LoadRandom(*backend_.device, *backend_.ops, config_,
-                                          {.max_prefill_rows = 1,
-                                           .max_decode_rows = settings.batch,
-                                           .max_positions = 0,
-                                           .progress = {}}));
+    model_ = Must(
+        Transformer::LoadRandom(*backend_.device, *backend_.ops, config_,
+                                {.max_prefill_rows = 1,
+                                 .max_decode_rows = settings.batch,
+                                 .max_positions = 0,
+                                 .weights = Must(KeptWeightsNamed(settings.weights_dtype, config_)),
+                                 .progress = {}}));
     load_seconds_ = Seconds(begin, absl::Now());
     geometry_ = config_.geometry(kBf16Kv);
     CreateMemory();
@@ -255,6 +260,7 @@ class DecodeBench {
     nlohmann::json json = bench::Report("decode_throughput", backend_.device->info());
     json["settings"] = {{"model", settings_.model},
                         {"policy", settings_.policy},
+                        {"weights_dtype", settings_.weights_dtype},
                         {"batch", settings_.batch},
                         {"context_tokens", settings_.context},
                         {"steps", settings_.steps},

@@ -23,6 +23,7 @@
 #include "bench/support/wave_memory.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/prefill_lane.h"
+#include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "tests/support/tend_cache.h"
 
@@ -42,6 +43,7 @@ struct Settings {
   int64_t decode_steps = 32;
   double cache_share = 0.05;
   int64_t dense_below = 8192;
+  std::string weights_dtype = "auto";
 };
 
 Settings Parse(int argc, char** argv) {
@@ -62,6 +64,7 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--rows", settings.rows)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--decode-steps", settings.decode_steps)->check(CLI::NonNegativeNumber);
+  app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   try {
     app.parse(argc, argv);
@@ -95,11 +98,13 @@ class FirstTokenBench {
     config_ = Must(NamedModelShape(settings.model));
     total_tokens_ = settings.tokens + settings.decode_steps + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
-    model_ = Must(Transformer::LoadRandom(*backend_.device, *backend_.ops, config_,
-                                          {.max_prefill_rows = settings.rows,
-                                           .max_decode_rows = 1,
-                                           .max_positions = 0,
-                                           .progress = {}}));
+    model_ = Must(
+        Transformer::LoadRandom(*backend_.device, *backend_.ops, config_,
+                                {.max_prefill_rows = settings.rows,
+                                 .max_decode_rows = 1,
+                                 .max_positions = 0,
+                                 .weights = Must(KeptWeightsNamed(settings.weights_dtype, config_)),
+                                 .progress = {}}));
     geometry_ = config_.geometry(kBf16Kv);
     CreateMemory();
     full_ = memory_->CreateFullPolicy();

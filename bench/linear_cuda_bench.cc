@@ -1,7 +1,8 @@
 // Matrix products and sampling on a GPU: the projections of Llama-3-8B for decode batches (time
-// against a plain read of as many bytes in the same run) and for a chunk of a prompt, and the
-// choice of a token from its vocabulary. Medians over launches of a CUDA graph that goes through so
-// many copies of a weight that none is found in L2. The suites of the operations check the results.
+// against a plain read of as many bytes in the same run) and for a chunk of a prompt, with weights
+// in bf16 and in 8 bits, and the choice of a token from its vocabulary. Medians over launches of a
+// CUDA graph that goes through so many copies of a weight that none is found in L2. The suites of
+// the operations check the results.
 //
 // usage: linear_cuda_bench     a table
 #include <algorithm>
@@ -101,17 +102,53 @@ constexpr Projection kProjections[] = {{"qkv", 4096, 6144},
                                        {"down", 14336, 4096},
                                        {"vocabulary", 4096, 128256, DType::kF32}};
 
-void MeasureProjection(Machine& machine, const Projection& projection) {
-  const auto bytes = static_cast<size_t>(projection.in * projection.out * 2);
+// How a weight is kept.
+enum class Form { kBf16, kFp8ByFeature, kFp8ByBlock };
+constexpr const char* kFormNames[] = {"bf16", "fp8 by feature", "fp8 by block"};
+
+// Random numbers, or, by block, whatever codes but NaN.
+LinearWeights WeightsIn(Form form, const Projection& projection, const DeviceBuffer& random) {
+  const auto view = [&](WeightType type) {
+    return WeightView::Dense(random.bytes(), type, projection.out, projection.in);
+  };
+  if (form != Form::kFp8ByBlock) {
+    return {.weight = view(WeightType::kBf16),
+            .bias = std::nullopt,
+            .scales = {},
+            .keep = form == Form::kBf16 ? KeptWeights::kAsStored : KeptWeights::kFp8};
+  }
+  WeightScales scales{
+      .values = {}, .rows_each = WeightScales::kBlock, .cols_each = WeightScales::kBlock};
+  scales.values.assign(
+      static_cast<size_t>(scales.num_rows(projection.out) * scales.num_cols(projection.in)), 0.01f);
+  return {.weight = view(WeightType::kF8E4M3),
+          .bias = std::nullopt,
+          .scales = std::move(scales),
+          .keep = KeptWeights::kAsStored};
+}
+
+// Memory for a weight; codes of 8 bits are below 0x40, so none is NaN.
+DeviceBuffer RandomWeight(Machine& machine, Form form, const Projection& projection) {
+  const auto elements = static_cast<size_t>(projection.in * projection.out);
+  if (form != Form::kFp8ByBlock) return machine.Random(elements * 2);
+  std::vector<uint8_t> codes(elements);
+  std::mt19937 generator(1);
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(generator() % 0x40);
+  return machine.Upload(codes);
+}
+
+void MeasureProjection(Machine& machine, const Projection& projection, Form form) {
+  const auto bytes =
+      static_cast<size_t>(projection.in * projection.out * (form == Form::kBf16 ? 2 : 1));
   const size_t copies = std::max<size_t>(1, kBytesOfCopies / bytes);
   std::vector<std::unique_ptr<PreparedLinear>> weights;
-  const DeviceBuffer random = machine.Random(bytes);
-  Must(machine.stream().Synchronize());
-  for (size_t i = 0; i < copies; ++i) {
-    weights.push_back(Must(machine.ops().model().PrepareLinear(
-        {.weight =
-             WeightView::Dense(random.bytes(), WeightType::kBf16, projection.out, projection.in),
-         .bias = std::nullopt})));
+  {
+    const DeviceBuffer random = RandomWeight(machine, form, projection);
+    const LinearWeights source = WeightsIn(form, projection, random);
+    Must(machine.stream().Synchronize());
+    for (size_t i = 0; i < copies; ++i) {
+      weights.push_back(Must(machine.ops().model().PrepareLinear(source)));
+    }
   }
   for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 2048}) {
     const bool decode = rows <= 128;
@@ -130,9 +167,9 @@ void MeasureProjection(Machine& machine, const Projection& projection) {
       }
     });
     const double flops = 2.0 * static_cast<double>(rows * projection.in * projection.out);
-    std::printf("%-14s %5lld rows %9.1f us %7.0f GB/s %6.0f TFLOP/s\n", projection.name,
-                static_cast<long long>(rows), us, static_cast<double>(bytes) / us / 1e3,
-                flops / us / 1e6);
+    std::printf("%-14s %-14s %5lld rows %9.1f us %7.0f GB/s %6.0f TFLOP/s\n", projection.name,
+                kFormNames[static_cast<int>(form)], static_cast<long long>(rows), us,
+                static_cast<double>(bytes) / us / 1e3, flops / us / 1e6);
     std::fflush(stdout);
   }
 }
@@ -185,7 +222,10 @@ int Main() {
   });
   std::printf("plain read %24.0f GB/s\n", static_cast<double>(all.size_bytes()) / read_us / 1e3);
   for (const Projection& projection : kProjections) {
-    MeasureProjection(machine, projection);
+    for (const Form form : {Form::kBf16, Form::kFp8ByFeature, Form::kFp8ByBlock}) {
+      const bool stays = projection.out_dtype == DType::kF32;  // of the vocabulary
+      if (form == Form::kBf16 || !stays) MeasureProjection(machine, projection, form);
+    }
     if (bench::IsSmoke()) break;
   }
   for (const size_t batch : {1, 64}) {

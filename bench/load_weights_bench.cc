@@ -3,7 +3,7 @@
 // and with a warm page cache.
 //
 // usage: load_weights_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--layers N] [--threads 16]
-//          [--folder DIR] [--cold-rounds 2] [--warm-rounds 5]
+//          [--folder DIR] [--cold-rounds 2] [--warm-rounds 5] [--weights-dtype bf16|fp8]
 // Writes model files with random weights to a new folder in DIR (default: the temporary folder) and
 // removes it. Prints one JSON object. "cold" drops the files from the page cache; whether the
 // system below keeps them elsewhere is not its affair.
@@ -23,11 +23,13 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "bench/support/backend.h"
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
 #include "gpu_worker/model/fingerprint.h"
+#include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/model_weights.h"
 
@@ -48,6 +50,7 @@ struct Settings {
   std::string folder = std::filesystem::temp_directory_path().string();
   int cold_rounds = 2;
   int warm_rounds = 5;
+  std::string weights_dtype = "bf16";
 };
 
 Settings Parse(int argc, char** argv) {
@@ -66,6 +69,7 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--folder", settings.folder);
   app.add_option("--cold-rounds", settings.cold_rounds)->check(CLI::NonNegativeNumber);
   app.add_option("--warm-rounds", settings.warm_rounds)->check(CLI::NonNegativeNumber);
+  app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"bf16", "fp8"}));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -87,14 +91,18 @@ class ModelWriter {
       std::memcpy(&bits, &value, sizeof(bits));
       number = static_cast<uint16_t>(bits >> 16);
     }
+    // Four-byte scales and two codes each are numbers above zero, too.
+    for (uint16_t& code : codes_) code = static_cast<uint16_t>(0x3030 + random() % 0x10 * 0x0101);
   }
 
   void Write(const ModelConfig& config) {
     std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
     size_t bytes = 0;
+    is_fp8_ = config.quantization.has_value();
     for (const auto& [name, shape] : ExpectedTensors(config)) {
       tensors.emplace_back(name, shape);
-      bytes += BytesOf(shape);
+      bytes += BytesOf(name, shape);
+      if (HasCodes(name)) tensors.emplace_back(name + kScale, std::vector<int64_t>{shape[0], 1});
       if (bytes < kFileBytes) continue;
       WriteFile(tensors);
       tensors.clear();
@@ -110,8 +118,12 @@ class ModelWriter {
   std::vector<std::string> paths() const { return paths_; }
 
  private:
-  static size_t BytesOf(const std::vector<int64_t>& shape) {
-    size_t bytes = sizeof(uint16_t);
+  static constexpr char kScale[] = "_scale";
+
+  bool HasCodes(const std::string& name) const { return is_fp8_ && IsLayerMatrix(name); }
+  bool IsScale(const std::string& name) const { return is_fp8_ && absl::EndsWith(name, kScale); }
+  size_t BytesOf(const std::string& name, const std::vector<int64_t>& shape) const {
+    size_t bytes = HasCodes(name) ? 1 : IsScale(name) ? sizeof(float) : sizeof(uint16_t);
     for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
     return bytes;
   }
@@ -128,8 +140,9 @@ class ModelWriter {
     nlohmann::json header = nlohmann::json::object();
     size_t at = 0;
     for (const auto& [tensor, shape] : tensors) {
-      const size_t bytes = BytesOf(shape);
-      header[tensor] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+      const size_t bytes = BytesOf(tensor, shape);
+      const char* const type = HasCodes(tensor) ? "F8_E4M3" : IsScale(tensor) ? "F32" : "BF16";
+      header[tensor] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
       weight_map_[tensor] = name;
       at += bytes;
     }
@@ -138,11 +151,15 @@ class ModelWriter {
     std::FILE* const file = Open(name);
     Put(file, &length, sizeof(length));
     Put(file, text.data(), text.size());
-    for (size_t left = at; left > 0;) {
-      const size_t bytes = std::min(left, (size_t{1} << 22) * sizeof(uint16_t));
-      // Elsewhere each time, so that no two pieces are the same.
-      Put(file, numbers_.data() + (next_ = (next_ + 61) % 4096), bytes);
-      left -= bytes;
+    for (const auto& [tensor, shape] : tensors) {
+      const bool coded = HasCodes(tensor) || IsScale(tensor);
+      for (size_t left = BytesOf(tensor, shape); left > 0;) {
+        const size_t bytes = std::min(left, (size_t{1} << 22) * sizeof(uint16_t));
+        // Elsewhere each time, so that no two pieces are the same.
+        next_ = (next_ + 61) % 4096;
+        Put(file, (coded ? codes_ : numbers_).data() + next_, bytes);
+        left -= bytes;
+      }
     }
     if (std::fflush(file) != 0 || ::fsync(::fileno(file)) != 0) Fail("cannot write " + name);
     std::fclose(file);
@@ -150,7 +167,9 @@ class ModelWriter {
   }
 
   const std::string folder_;
+  bool is_fp8_ = false;
   std::vector<uint16_t> numbers_;
+  std::vector<uint16_t> codes_ = std::vector<uint16_t>((size_t{1} << 22) + 4096);
   size_t next_ = 0;
   std::vector<std::string> paths_;
   nlohmann::json weight_map_ = nlohmann::json::object();
@@ -162,6 +181,9 @@ class LoadBench {
       : settings_(settings), backend_(bench::CreateBackend(settings.backend)) {
     config_ = Must(NamedModelShape(settings.model));
     if (settings.layers != 0) config_.num_layers = settings.layers;
+    if (settings.weights_dtype == "fp8") {
+      config_.quantization = {ScaledPart::kFeature, "compressed-tensors", "weight_scale"};
+    }
     folder_ = settings.folder + "/load-weights-XXXXXX";
     if (::mkdtemp(folder_.data()) == nullptr) Fail("cannot make a folder in " + settings.folder);
     ModelWriter writer(folder_);
@@ -178,6 +200,7 @@ class LoadBench {
     nlohmann::json json = bench::Report("load_weights", backend_.device->info());
     json["settings"] = {{"model", settings_.model},
                         {"layers", config_.num_layers},
+                        {"weights_dtype", settings_.weights_dtype},
                         {"threads", settings_.threads},
                         {"files", paths_.size()},
                         {"gib", static_cast<double>(bytes_) / (1 << 30)}};

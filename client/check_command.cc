@@ -15,6 +15,7 @@ struct CheckOptions {
   std::string model_folder;
   std::string chat_template_file;
   std::string kv_dtype = "bf16";
+  std::string weights_dtype = "auto";
   uint64_t gpu_memory_bytes = 0;  // 0: the worker computes on the CPU
   bool json = false;
 };
@@ -41,6 +42,9 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
       ->check(CLI::NonNegativeNumber);
   app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache")
       ->check(CLI::IsMember({"bf16", "f32"}));
+  app.add_option("--weights-dtype", options->weights_dtype,
+                 "Type of the layers' weights; auto: as the checkpoint has them")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}));
   app.add_option("--chat-template", options->chat_template_file,
                  "File with a Jinja chat template; default: the model folder's own");
   app.add_flag("--json", options->json, "Write one JSON object");
@@ -48,10 +52,14 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
 
 // Reads what a worker would, but for the weights themselves.
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
-  ASSIGN_OR_RETURN(const ModelFiles files,
-                   ReadModelFiles(options.model_folder, options.chat_template_file));
+  ASSIGN_OR_RETURN(
+      const ModelFiles files,
+      ReadModelFiles(options.model_folder, options.chat_template_file, options.weights_dtype));
   input->worker.model = files.config;
-  input->worker.weight_bytes = files.weight_bytes;
+  const bool on_gpu = options.gpu_memory_bytes != 0;
+  input->worker.weight_bytes = on_gpu ? files.weight_bytes_gpu : files.weight_bytes_cpu;
+  input->weights_dtype = files.weights_dtype;
+  input->weight_scales = files.weight_scales;
   input->chat_template = files.chat_template;
   input->chat_template_problem = files.chat_template_problem;
   ASSIGN_OR_RETURN(input->worker.kv_format, KvFormatNamed(options.kv_dtype));

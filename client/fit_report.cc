@@ -113,6 +113,13 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
   return absl::OkStatus();
 }
 
+std::string DescribeWeights(const FitInput& input) {
+  const std::string bytes = FormatByteSize(input.worker.weight_bytes);
+  if (input.weights_dtype != "fp8") return absl::StrCat(bytes, " (", input.weights_dtype, ")");
+  return absl::StrCat(bytes, " (", input.weight_scales,
+                      input.on_gpu ? ")" : "; on the CPU they become bf16)");
+}
+
 std::string DescribeChatTemplate(const FitInput& input) {
   if (input.chat_template == "none") return "no template: text alone is taken, no messages";
   if (input.chat_template_problem.empty()) return "template of " + input.chat_template;
@@ -150,7 +157,7 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
       "Model    ", std::string(ModelFamilyName(model.family)), ", ", model.num_layers, " layers, ",
       model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ", model.head_dim,
       ", made for ", WithThousands(model.context_length), " tokens\n");
-  absl::StrAppend(&text, "Weights  ", FormatByteSize(input.worker.weight_bytes), "\n");
+  absl::StrAppend(&text, "Weights  ", DescribeWeights(input), "\n");
   absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
                   std::string(input.worker.kv_format.name), ")\n");
@@ -179,6 +186,8 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
       {"largest_context_tokens", report.largest_context},
       {"model_context_tokens", input.worker.model.context_length},
       {"weight_bytes", input.worker.weight_bytes},
+      {"weights_dtype", input.weights_dtype},
+      {"weight_scales", input.weight_scales},
       {"chat_template", input.chat_template},
       {"kv_bytes_per_token", report.kv_bytes_per_token},
       {"available_bytes", input.available_bytes},

@@ -14,6 +14,8 @@ struct FitInput {
   // As the worker would plan, but for what follows from the rest of this: max_model_len, backend
   // and owns_memory, arena_pages, available_bytes.
   MemoryPlanInput worker{.max_batch = 8};
+  std::string weights_dtype = "bf16";  // as GetModelInfo has them
+  std::string weight_scales;
   std::string chat_template = "none";  // where it is from
   std::string chat_template_problem;   // why it cannot be run; empty: nothing known
   uint64_t available_bytes = 0;        // what the machine can still give

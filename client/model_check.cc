@@ -6,14 +6,19 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/generation_config.h"
+#include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_folder.h"
+#include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/ops/cpu/cpu_needs.h"
+#include "gpu_worker/ops/cuda/cuda_needs.h"
 #include "gpu_worker/tokenizer/chat_template.h"
 #include "gpu_worker/tokenizer/tokenizer.h"
 
 namespace retroinfer::client {
 
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
-                                          const std::string& chat_template_file) {
+                                          const std::string& chat_template_file,
+                                          const std::string& weights_dtype) {
   ModelFiles files;
   RETURN_IF_ERROR(RequireModelFolder(folder));
   ASSIGN_OR_RETURN(files.config, LoadModelConfig(folder));
@@ -35,7 +40,12 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
   files.chat_template = chat_template->source();
   files.chat_template_problem = chat_template->problem();
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
-  files.weight_bytes = checkpoint.total_bytes();
+  RETURN_IF_ERROR(CheckTensors(files.config, checkpoint));
+  ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(weights_dtype, files.config));
+  files.weight_bytes_cpu = KeptWeightBytes(files.config, checkpoint, keep, kCpuNeeds);
+  files.weight_bytes_gpu = KeptWeightBytes(files.config, checkpoint, keep, kCudaNeeds);
+  files.weights_dtype = WeightsDtype(files.config, keep);
+  files.weight_scales = WeightScalesFrom(files.config, keep);
   return files;
 }
 

@@ -1,6 +1,7 @@
 // What can be wrong with a model folder, found before anything is started or allocated for it.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -10,17 +11,22 @@ namespace retroinfer::client {
 
 struct ModelFiles {
   ModelConfig config;
-  size_t weight_bytes = 0;
+  size_t weight_bytes_cpu = 0;  // of the weights in the memory of a worker, about
+  size_t weight_bytes_gpu = 0;
+  std::string weights_dtype;  // as GetModelInfo has them
+  std::string weight_scales;
   std::string chat_template;          // where it is from: a file's name, or "none"
   std::string chat_template_problem;  // why it cannot be run; empty: nothing known
 };
 
 // Reads all that the worker will read of `folder` but the weights themselves, of which it reads the
 // headers. `chat_template_file` takes the place of the folder's own template; empty: it does not.
+// `weights_dtype` is the worker's --weights-dtype.
 //
 // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a template file that the
 //          worker would refuse. It does not refuse a folder for its own template.
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
-                                          const std::string& chat_template_file = "");
+                                          const std::string& chat_template_file = "",
+                                          const std::string& weights_dtype = "auto");
 
 }  // namespace retroinfer::client

@@ -90,6 +90,8 @@ constexpr PassedOption kPassedOptions[] = {
     {"--threads", Service::kWorker, "--threads", "Compute threads; 0: one per CPU core", "0"},
     {"--compute-dtype", Service::kWorker, "--compute-dtype", "auto, bf16 or f32", "auto"},
     {"--kv-dtype", Service::kWorker, "--kv-dtype", "auto, bf16 or f32", "auto"},
+    {"--weights-dtype", Service::kWorker, "--weights-dtype",
+     "auto, bf16 or fp8: layers rounded to 8 bits while they are loaded", "auto"},
     {"--wave-index", Service::kWorker, "--wave-index",
      "How clusters are made and ranked: tuned, or paper", "tuned"},
     {"--policy", Service::kWorker, "--policy", "Default attention policy: wave, full or streaming",

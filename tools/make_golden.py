@@ -8,13 +8,18 @@ and what it must answer:
   expected.safetensors   prefill_logits [positions, vocab], decode_logits [64, vocab], f32;
                          row i of decode_logits follows forced[i] at position len(prompt) + i
 
-Needs torch, transformers (5 or later), safetensors. Run: tools/make_golden.py [--out FOLDER]
+Models whose name has fp8 have e4m3 weights in the forms that people publish; what they must answer
+is computed from the numbers that codes and scales stand for, in f32.
+
+Needs torch, transformers (5 or later), safetensors.
+Run: tools/make_golden.py [--out FOLDER] [--only PART_OF_A_NAME]
 The result depends on the seeds below and, in the last bits, on the version of torch.
 """
 import argparse
 import json
 import pathlib
 import shutil
+import tempfile
 
 import torch
 from safetensors.torch import save_file
@@ -26,6 +31,7 @@ PROMPT_TOKENS = 101
 PREFILL_POSITIONS = [0, 1, 5, 67, 68, 99, 100]
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
+FP8, FP8_MAX, BLOCK = torch.float8_e4m3fn, 448.0, 128
 
 # Contexts are short here, so RoPE is scaled from an original length of 32 tokens: the scaling acts
 # within the prompt.
@@ -93,6 +99,100 @@ MODELS = {
 }
 
 
+def compressed_tensors(strategy, dynamic, **weights):
+    """quantization_config as llm-compressor writes it."""
+    activations = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": dynamic,
+                   "strategy": "token" if dynamic else "tensor"}
+    weights = {"num_bits": 8, "type": "float", "symmetric": True, "dynamic": False,
+               "strategy": strategy, **weights}
+    return {"quant_method": "compressed-tensors", "format": "float-quantized",
+            "quantization_status": "compressed", "ignore": ["lm_head"], "kv_cache_scheme": None,
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights,
+                                          "input_activations": activations,
+                                          "output_activations": None}}}
+
+
+# How the matrices of a model are quantized: what has a scale ("matrix", "feature", "block"), name
+# and type of the scales, whether activations have static ones, modules that are left out, further
+# tensors, and files of the folder beside config.json.
+class Quantization:
+    def __init__(self, part, config, scale="weight_scale", storage=F32, input_scale=False,
+                 left_out=(), more=(), hf_quant_config=None):
+        self.part, self.config, self.scale, self.storage = part, config, scale, storage
+        self.input_scale, self.left_out, self.more = input_scale, left_out, more
+        self.hf_quant_config = hf_quant_config
+
+    def covers(self, name):
+        return name.endswith("_proj.weight") and not any(part in name for part in self.left_out)
+
+    def scales_of(self, matrix):
+        """One scale for each part, and all of them spread to the shape of the matrix."""
+        rows, cols = matrix.shape
+        if self.part == "matrix":
+            scales = (matrix.abs().max() / FP8_MAX).to(self.storage)
+            return scales, scales.float().expand(rows, cols)
+        if self.part == "feature":
+            scales = (matrix.abs().amax(dim=1, keepdim=True) / FP8_MAX).to(self.storage)
+            return scales, scales.float().expand(rows, cols)
+        down, across = -(-rows // BLOCK), -(-cols // BLOCK)
+        padded = torch.zeros(down * BLOCK, across * BLOCK)
+        padded[:rows, :cols] = matrix.abs()
+        scales = (padded.view(down, BLOCK, across, BLOCK).amax(dim=(1, 3)) / FP8_MAX)
+        scales = scales.to(self.storage)
+        spread = scales.float().repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)
+        return scales, spread[:rows, :cols]
+
+    def apply(self, state, generator):
+        """The tensors to store, and the numbers that they stand for."""
+        stored, numbers = {}, {}
+        for name, tensor in state.items():
+            stored[name], numbers[name] = tensor, tensor.float()
+            if not self.covers(name):
+                continue
+            scales, spread = self.scales_of(tensor.float())
+            codes = (tensor.float() / spread).clamp(-FP8_MAX, FP8_MAX).to(FP8)
+            stored[name], numbers[name] = codes, codes.float() * spread
+            module = name.removesuffix("weight")
+            stored[module + self.scale] = scales.contiguous()
+            if self.input_scale:
+                stored[module + "input_scale"] = torch.rand((), generator=generator) + 0.01
+        for name in self.more:
+            stored[name] = torch.rand((), generator=generator) + 0.01
+        return stored, numbers
+
+
+FP8_SHAPE = {"hidden_size": 144, "intermediate_size": 200, "head_dim": 64, "vocab_size": 101,
+             "eos_token_id": 100, "bos_token_id": None, "rope_theta": 10000.0,
+             "torch_dtype": "bfloat16", "tie_word_embeddings": False}
+LLAMA_FP8 = llama(num_attention_heads=3, num_key_value_heads=1, **FP8_SHAPE)
+QWEN2_FP8 = qwen2(num_attention_heads=2, num_key_value_heads=2, **FP8_SHAPE)
+QWEN3_FP8 = qwen3(num_attention_heads=4, num_key_value_heads=1, **FP8_SHAPE)
+QUANTIZED = {
+    "llama-fp8-ct-channel": (LLAMA_FP8, Quantization(
+        "feature", compressed_tensors("channel", True), storage=BF16)),
+    "llama-fp8-ct-block": (LLAMA_FP8, Quantization(
+        "block", compressed_tensors("block", True, block_structure=[128, 128]), storage=BF16)),
+    "qwen2-fp8-ct-static": (QWEN2_FP8, Quantization(
+        "matrix", compressed_tensors("tensor", False), input_scale=True)),
+    # AutoFP8 and vLLM.
+    "llama-fp8-static": (LLAMA_FP8, Quantization(
+        "matrix", {"quant_method": "fp8", "activation_scheme": "static",
+                   "ignored_layers": ["lm_head"]}, input_scale=True)),
+    # Qwen3-FP8 and DeepSeek.
+    "qwen3-fp8-block": (QWEN3_FP8, Quantization(
+        "block", {"quant_method": "fp8", "activation_scheme": "dynamic", "fmt": "e4m3",
+                  "weight_block_size": [128, 128], "modules_to_not_convert":
+                      ["lm_head", "model.layers.1.mlp.down_proj"]},
+        scale="weight_scale_inv", left_out=["layers.1.mlp.down_proj"])),
+    "llama-fp8-modelopt": (LLAMA_FP8, Quantization(
+        "matrix", None, input_scale=True, left_out=["layers.0.self_attn"],
+        more=["model.layers.1.self_attn.k_proj.k_scale", "model.layers.1.self_attn.v_proj.v_scale"],
+        hf_quant_config={"producer": {"name": "modelopt", "version": "0.29.0"}, "quantization": {
+            "quant_algo": "FP8", "kv_cache_quant_algo": "FP8",
+            "exclude_modules": ["lm_head", "model.layers.0.self_attn*"]}})),
+}
+
+
 def random_weights(config, storage, generator):
     """State of a model: projections that keep the scale of their input, lively norms and biases."""
     model = AutoModelForCausalLM.from_config(config)
@@ -142,18 +242,38 @@ def relative_error(actual, expected):
     return ((actual - expected).norm(dim=-1) / expected.norm(dim=-1)).max().item()
 
 
-def make_model(folder, settings, storage, num_files, seed):
+def make_quantized(folder, settings, quantization, generator, numbers_folder):
+    """Stores the quantized weights, and their numbers as a plain model in a folder of its own."""
+    state = random_weights(AutoConfig.from_pretrained(folder), lambda name: BF16, generator)
+    stored, numbers = quantization.apply(state, generator)
+    write_json(numbers_folder / "config.json", {**settings, "torch_dtype": "float32"})
+    save_weights(numbers_folder, numbers, 1)
+    save_weights(folder, stored, 1)
+    if quantization.config is not None:
+        write_json(folder / "config.json",
+                   {**settings, "quantization_config": quantization.config})
+    if quantization.hf_quant_config is not None:
+        write_json(folder / "hf_quant_config.json", quantization.hf_quant_config)
+
+
+def make_model(folder, settings, storage, num_files, seed, quantization=None):
     folder.mkdir(parents=True)
     write_json(folder / "config.json", settings)
     write_json(folder / "generation_config.json",
                {key: settings[key] for key in ("bos_token_id", "eos_token_id")
                 if settings[key] is not None})
     generator = torch.Generator().manual_seed(seed)
-    save_weights(folder, random_weights(AutoConfig.from_pretrained(folder), storage, generator),
-                 num_files)
+    scratch = tempfile.TemporaryDirectory()
+    source = folder
+    if quantization is None:
+        save_weights(folder, random_weights(AutoConfig.from_pretrained(folder), storage, generator),
+                     num_files)
+    else:
+        source = pathlib.Path(scratch.name)
+        make_quantized(folder, settings, quantization, generator, source)
     # From here on the folder is read as a user of transformers would read it.
     load = lambda dtype: AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation="eager").eval()
+        source, dtype=dtype, attn_implementation="eager").eval()
     model = load(F32)
     tokens = torch.randint(0, settings["vocab_size"], (PROMPT_TOKENS + DECODE_STEPS,),
                            generator=generator).tolist()
@@ -175,14 +295,20 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     root = pathlib.Path(__file__).resolve().parent.parent
     parser.add_argument("--out", type=pathlib.Path, default=root / "tests/golden/models")
+    parser.add_argument("--only", default="", help="models whose names hold this")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
     total = 0
-    for seed, (name, (settings, storage, num_files)) in enumerate(sorted(MODELS.items())):
+    plain = [(name, (*model, seed + 1)) for seed, (name, model) in enumerate(sorted(MODELS.items()))]
+    quantized = [(name, (settings, None, 1, seed + 101, quantization))
+                 for seed, (name, (settings, quantization)) in enumerate(sorted(QUANTIZED.items()))]
+    for name, model in plain + quantized:
+        if arguments.only not in name:
+            continue
         folder = arguments.out / name
         shutil.rmtree(folder, ignore_errors=True)
-        total += make_model(folder, settings, storage, num_files, seed + 1)
+        total += make_model(folder, *model)
     print(f"{total} bytes in all")
 
 

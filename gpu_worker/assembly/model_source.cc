@@ -52,6 +52,7 @@ absl::StatusOr<ModelSource> ModelSource::Open(const ServedEngineOptions& options
   ModelSource source;
   RETURN_IF_ERROR(options.load_format == "dummy" ? source.OpenDummy(options)
                                                  : source.OpenFolder(options.model_folder));
+  ASSIGN_OR_RETURN(source.keep_, KeptWeightsNamed(options.weights_dtype, source.config_));
   const int32_t num_tokens = source.tokenizer_->vocab_size();
   if (num_tokens > source.config_.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -97,8 +98,9 @@ absl::Status ModelSource::OpenDummy(const ServedEngineOptions& options) {
   return absl::OkStatus();
 }
 
-size_t ModelSource::weight_bytes() const {
-  return checkpoint_.has_value() ? checkpoint_->total_bytes() : RandomWeightBytes(config_);
+size_t ModelSource::WeightBytes(const BackendNeeds& needs) const {
+  return checkpoint_.has_value() ? KeptWeightBytes(config_, *checkpoint_, keep_, needs)
+                                 : KeptRandomWeightBytes(config_, keep_, needs);
 }
 
 absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& ops,
@@ -107,8 +109,8 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& 
   if (checkpoint_.has_value()) return LoadCheckpoint(device, ops, weight_source, progress);
   spdlog::info("random weights: what is generated means nothing");
   Loaded loaded;
-  loaded.fingerprint = RandomModelFingerprint(config_);
-  ASSIGN_OR_RETURN(loaded.weights, RandomModelWeights(device, ops, config_));
+  loaded.fingerprint = RandomModelFingerprint(config_, keep_);
+  ASSIGN_OR_RETURN(loaded.weights, RandomModelWeights(device, ops, config_, keep_));
   return loaded;
 }
 
@@ -125,8 +127,9 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
   if (hash_apart) {
     ASSIGN_OR_RETURN(
         loaded.fingerprint,
-        ModelFingerprint(config_, *checkpoint_,
-                         {.num_threads = device.info().num_processors, .progress = report}));
+        ModelFingerprint(
+            config_, *checkpoint_,
+            {.num_threads = device.info().num_processors, .progress = report, .keep = keep_}));
   }
   LoadingLog log;
   const auto note = [&](size_t done, size_t total) {
@@ -137,9 +140,10 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
                                                     {.source = weight_source,
                                                      .num_threads = ReadingThreads(),
                                                      .hasher = hash_apart ? nullptr : &hasher,
-                                                     .progress = note}));
+                                                     .progress = note},
+                                                    keep_));
   if (!hash_apart) {
-    ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_));
+    ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_, keep_));
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   spdlog::info("{} MiB of weights loaded and hashed in {:.1f} s: {:.2f} GB/s",

@@ -12,6 +12,7 @@
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/generation_config.h"
+#include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/weight_jobs.h"
@@ -40,7 +41,10 @@ class ModelSource {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // Of the folder, or of the shape.
   const std::string& name() const { return name_; }
-  size_t weight_bytes() const;
+  // In what matrices are kept, as options.weights_dtype says.
+  KeptWeights keep() const { return keep_; }
+  // Of the weights in a backend's memory, about.
+  size_t WeightBytes(const BackendNeeds& needs) const;
 
   struct Loaded {
     ModelWeights weights;
@@ -64,6 +68,7 @@ class ModelSource {
   ModelConfig config_;
   GenerationConfig generation_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  KeptWeights keep_ = KeptWeights::kAsStored;
   std::optional<Checkpoint> checkpoint_;  // none: random weights
 };
 

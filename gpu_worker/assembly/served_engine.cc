@@ -227,6 +227,7 @@ class LoadedEngine final : public ServedEngine {
   absl::Status StartEngine(ModelWeights weights);
   absl::StatusOr<EngineParts> Assemble();
   void DescribeModel();
+  void LogWeights() const;
 
   const ServedEngineOptions options_;
   const common::ServiceNotifier& notifier_;
@@ -269,11 +270,13 @@ absl::Status LoadedEngine::Load() {
   source_ = std::make_unique<ModelSource>(std::move(source));
   ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
   chat_template_ = std::make_unique<ChatTemplate>(std::move(chat_template));
-  if (source_->weight_bytes() > AvailableBytes(backend_, options_)) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        source_->name(), " has ", source_->weight_bytes() >> 20, " MiB of weights; there are ",
-        AvailableBytes(backend_, options_) >> 20, " MiB of memory for the worker"));
+  const size_t weight_bytes = source_->WeightBytes(backend_.needs);
+  if (weight_bytes > AvailableBytes(backend_, options_)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(source_->name(), " takes ", weight_bytes >> 20, " MiB of weights; there are ",
+                     AvailableBytes(backend_, options_) >> 20, " MiB of memory for the worker"));
   }
+  LogWeights();
   LoadProgressStatus progress(notifier_, source_->name());
   ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
@@ -295,8 +298,8 @@ absl::Status LoadedEngine::Load() {
 absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
   const ModelConfig& config = source_->config();
   // A backend may keep more than the files have: an embedding that is an output matrix, too.
-  const size_t weight_bytes =
-      std::max(source_->weight_bytes(), backend_.device->allocated_bytes(MemoryPurpose::kWeights));
+  const size_t weight_bytes = std::max(source_->WeightBytes(backend_.needs),
+                                       backend_.device->allocated_bytes(MemoryPurpose::kWeights));
   const MemoryPlanInput input{.model = config,
                               .kv_format = backend_.kv_format,
                               .backend = backend_.needs,
@@ -393,6 +396,20 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
   return absl::OkStatus();
 }
 
+void LoadedEngine::LogWeights() const {
+  const ModelConfig& config = source_->config();
+  const std::string scales = WeightScalesFrom(config, source_->keep());
+  if (scales.empty()) return;
+  const bool in_memory =
+      WeightsDtype(config, source_->keep()) == "fp8" && backend_.needs.fp8_weight(1, 1) == 1;
+  spdlog::info("weights: {}; {}", scales,
+               in_memory ? "they stay 8 bits in memory" : "in memory they become numbers");
+  if (config.quantization.has_value() && config.quantization->has_kv_scheme) {
+    spdlog::info("the checkpoint's scales for an 8-bit KV cache have no effect; KV is {}",
+                 backend_.kv_format.name);
+  }
+}
+
 void LoadedEngine::DescribeModel() {
   const ModelConfig& config = source_->config();
   const GenerationConfig& generation = source_->generation();
@@ -407,6 +424,8 @@ void LoadedEngine::DescribeModel() {
   model_.head_dim = static_cast<int32_t>(config.head_dim);
   model_.compute_dtype = std::string(DTypeName(backend_.compute_dtype));
   model_.kv_dtype = std::string(backend_.kv_format.name);
+  model_.weights_dtype = WeightsDtype(config, source_->keep());
+  model_.weight_scales = WeightScalesFrom(config, source_->keep());
   model_.backend = backend_.device->info().backend;
   model_.device_name = backend_.device->info().name;
   model_.load_format = options_.load_format;

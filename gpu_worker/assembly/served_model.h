@@ -27,6 +27,8 @@ struct ServedModel {
   int32_t head_dim = 0;
   std::string compute_dtype;  // "bf16" or "f32"
   std::string kv_dtype;       // name of the KV format
+  std::string weights_dtype;  // as WeightsDtype: "fp8", or the type of the numbers
+  std::string weight_scales;  // as WeightScalesFrom; empty: weights are numbers
   std::string backend;        // "cpu" or "cuda"
   std::string device_name;    // as the hardware says it
   std::string load_format;    // "auto" or "dummy": random weights

@@ -33,7 +33,7 @@ void RunOnThreads(int count, const Work& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-void AddConfig(const ModelConfig& config, FingerprintBuilder& builder) {
+void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& builder) {
   builder.AddInt("family", static_cast<int64_t>(config.family));
   builder.AddInt("hidden_size", config.hidden_size);
   builder.AddInt("intermediate_size", config.intermediate_size);
@@ -56,6 +56,10 @@ void AddConfig(const ModelConfig& config, FingerprintBuilder& builder) {
   builder.AddDouble("rope.beta_slow", config.rope.beta_slow);
   builder.AddInt("rope.truncate", config.rope.truncate);
   builder.AddDouble("rope.attention_factor", config.rope.attention_factor);
+  if (config.quantization.has_value()) {
+    builder.AddInt("scaled_part", static_cast<int64_t>(config.quantization->part));
+  }
+  if (keep != KeptWeights::kAsStored) builder.AddInt("kept_weights", static_cast<int64_t>(keep));
 }
 
 Fingerprint TensorFingerprint(const std::string& name, const HostTensor& tensor,
@@ -140,14 +144,15 @@ void CheckpointHasher::Add(const std::string& name, size_t begin,
   if (done) ++num_added_;
 }
 
-absl::StatusOr<Fingerprint> CheckpointHasher::Finish(const ModelConfig& config) const {
+absl::StatusOr<Fingerprint> CheckpointHasher::Finish(const ModelConfig& config,
+                                                     KeptWeights keep) const {
   if (num_added_ != num_pieces_) {
     return absl::InternalError(absl::StrCat("SHA-256 was computed of ", num_added_.load(), " of ",
                                             num_pieces_, " pieces of the weights"));
   }
   FingerprintBuilder builder;
   builder.AddInt("format", kFormatVersion);
-  AddConfig(config, builder);
+  AddConfig(config, keep, builder);
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
     builder.AddFingerprint("tensor", TensorFingerprint(name, tensor, pieces_.at(name)));
   }
@@ -183,13 +188,13 @@ absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
       options.progress(done_bytes, checkpoint.total_bytes());
     }
   });
-  return hasher.Finish(config);
+  return hasher.Finish(config, options.keep);
 }
 
-Fingerprint RandomModelFingerprint(const ModelConfig& config) {
+Fingerprint RandomModelFingerprint(const ModelConfig& config, KeptWeights keep) {
   FingerprintBuilder builder;
   builder.AddInt("format", kFormatVersion);
-  AddConfig(config, builder);
+  AddConfig(config, keep, builder);
   builder.AddInt("random_weights", 1);
   return builder.Finish();
 }

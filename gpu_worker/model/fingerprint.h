@@ -20,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
+#include "gpu_worker/ops/model/linear.h"
 
 namespace retroinfer {
 
@@ -56,6 +57,7 @@ struct FingerprintOptions {
   int num_threads = 1;
   // Called with bytes hashed so far and in all, from the hashing threads, one call at a time.
   std::function<void(size_t, size_t)> progress;
+  KeptWeights keep = KeptWeights::kAsStored;
 };
 
 // Hashes the tensors of a checkpoint piece by piece, as they come.
@@ -74,7 +76,8 @@ class CheckpointHasher {
   void Add(const std::string& name, size_t begin, std::span<const std::byte> bytes);
 
   // What ModelFingerprint returns. INTERNAL if a piece is missing, or OpenSSL failed.
-  absl::StatusOr<Fingerprint> Finish(const ModelConfig& config) const;
+  absl::StatusOr<Fingerprint> Finish(const ModelConfig& config,
+                                     KeptWeights keep = KeptWeights::kAsStored) const;
 
  private:
   const Checkpoint& checkpoint_;
@@ -83,14 +86,16 @@ class CheckpointHasher {
   std::atomic<size_t> num_added_ = 0;
 };
 
-// Hashes geometry, RoPE, norm settings, and name, type, shape and content of every tensor. How the
-// weights are split into files does not matter.
+// Hashes geometry, RoPE, norm settings, and name, type, shape and content of every tensor, and in
+// what they are kept if it is not as they are stored. How the weights are split into files does not
+// matter.
 absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
                                              const Checkpoint& checkpoint,
                                              const FingerprintOptions& options);
 
 // The same of a model with random weights (random_weights.h), which are the same for one config:
 // other than that of any checkpoint.
-Fingerprint RandomModelFingerprint(const ModelConfig& config);
+Fingerprint RandomModelFingerprint(const ModelConfig& config,
+                                   KeptWeights keep = KeptWeights::kAsStored);
 
 }  // namespace retroinfer

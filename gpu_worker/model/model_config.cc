@@ -102,11 +102,6 @@ absl::Status RefuseFeatures(const JsonObject& config, ModelFamily family, int64_
       return Unsupported(config, key, "mixture of experts is not supported; dense models are");
     }
   }
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    if (config.Has(key)) {
-      return Unsupported(config, key, "quantized weights are not supported; bf16, f16 and f32 are");
-    }
-  }
   if (config.Has("dual_chunk_attention_config")) {
     return Unsupported(config, "dual_chunk_attention_config",
                        "dual chunk attention is not supported; removing the key limits the model "
@@ -208,12 +203,14 @@ std::string_view ModelArchitecture(ModelFamily family) {
   return "unknown";
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config) {
+absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config,
+                                            const JsonObject* hf_quant_config) {
   ModelConfig model;
   ASSIGN_OR_RETURN(model.family, ReadFamily(config));
   ASSIGN_OR_RETURN(const int64_t num_layers, config.Int("num_hidden_layers", 1, kMaxLayers));
   model.num_layers = static_cast<uint32_t>(num_layers);
   RETURN_IF_ERROR(RefuseFeatures(config, model.family, num_layers));
+  ASSIGN_OR_RETURN(model.quantization, ReadWeightQuantization(config, hf_quant_config));
   ASSIGN_OR_RETURN(model.hidden_size, config.Int("hidden_size", 1, kMaxHidden));
   ASSIGN_OR_RETURN(model.intermediate_size, config.Int("intermediate_size", 1, kMaxIntermediate));
   ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size", 1, kMaxVocabSize));
@@ -238,7 +235,10 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config) {
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
   ASSIGN_OR_RETURN(const JsonObject config, LoadJsonFile(folder + "/config.json"));
-  return ReadModelConfig(config);
+  const absl::StatusOr<JsonObject> quantization = LoadJsonFile(folder + "/hf_quant_config.json");
+  if (absl::IsNotFound(quantization.status())) return ReadModelConfig(config);
+  RETURN_IF_ERROR(quantization.status());
+  return ReadModelConfig(config, &*quantization);
 }
 
 }  // namespace retroinfer

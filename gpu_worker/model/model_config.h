@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "common/kv/kv_geometry.h"
 #include "gpu_worker/model/json_file.h"
 #include "gpu_worker/model/rope_config.h"
+#include "gpu_worker/model/weight_quantization.h"
 
 namespace retroinfer {
 
@@ -36,6 +38,7 @@ struct ModelConfig {
   bool qkv_bias = false;             // Qwen2
   bool qk_norm = false;              // Qwen3: RMSNorm of every query and key head before RoPE
   DType dtype = DType::kF32;         // what the weights are meant to be computed in
+  std::optional<WeightQuantization> quantization;  // of the checkpoint's matrices
   std::vector<int32_t> eos_token_ids;
 
   int64_t query_size() const { return int64_t{num_query_heads} * head_dim; }
@@ -55,9 +58,10 @@ inline constexpr int64_t kMaxVocabSize = int64_t{1} << 22;
 
 // Returns: INVALID_ARGUMENT for missing, mistyped or impossible values, UNIMPLEMENTED for what is
 // valid but not supported; both with file, key and what is accepted.
-absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config);
+absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config,
+                                            const JsonObject* hf_quant_config = nullptr);
 
-// Reads `folder`/config.json.
+// Reads `folder`/config.json, and hf_quant_config.json if it is there.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder);
 
 }  // namespace retroinfer

@@ -1,11 +1,16 @@
 #include "gpu_worker/model/model_weights.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/kept_weights.h"
+#include "gpu_worker/model/stored_scales.h"
 
 namespace retroinfer {
 namespace {
@@ -22,7 +27,8 @@ std::string LayerPrefix(uint32_t layer) { return absl::StrCat("model.layers.", l
 // Tensors that may be there and have no effect.
 bool MayIgnore(const ModelConfig& config, const std::string& name) {
   return (config.tie_word_embeddings && name == kLmHead) ||
-         absl::EndsWith(name, ".self_attn.rotary_emb.inv_freq");
+         absl::EndsWith(name, ".self_attn.rotary_emb.inv_freq") ||
+         (config.quantization.has_value() && IsScaleWithoutEffect(name));
 }
 
 bool IsNorm(const std::string& name) { return absl::EndsWith(name, "norm.weight"); }
@@ -30,17 +36,18 @@ bool IsNorm(const std::string& name) { return absl::EndsWith(name, "norm.weight"
 // Lists what becomes of each tensor of a checkpoint, and has it done.
 class WeightLoader {
  public:
-  WeightLoader(Device& device, ModelOps& ops, const Checkpoint& checkpoint)
-      : device_(device), ops_(ops), checkpoint_(checkpoint) {}
+  WeightLoader(Device& device, ModelOps& ops, const ModelConfig& config,
+               const Checkpoint& checkpoint, KeptWeights keep)
+      : device_(device), ops_(ops), config_(config), checkpoint_(checkpoint), keep_(keep) {}
 
-  absl::StatusOr<ModelWeights> Load(const ModelConfig& config, const WeightJobOptions& options);
+  absl::StatusOr<ModelWeights> Load(const WeightJobOptions& options);
 
  private:
   const HostTensor& Tensor(const std::string& name) const { return checkpoint_.tensors().at(name); }
   // Adds a part to `job` behind what it has.
   void AddPart(const std::string& name, WeightJob& job);
 
-  absl::Status Allocate(const ModelConfig& config, ModelWeights& weights);
+  absl::Status Allocate(ModelWeights& weights);
   // Takes a vector's place in the buffer of norms.
   MatrixView LoadNorm(const std::string& name, const DeviceBuffer& buffer);
   // Prepares the matrices `names`, one below the other, with their biases, if any, when the jobs
@@ -48,23 +55,30 @@ class WeightLoader {
   absl::Status LoadLinear(const std::vector<std::string>& names,
                           const std::vector<std::string>& biases,
                           std::unique_ptr<PreparedLinear>* out);
-  absl::Status LoadLayer(const ModelConfig& config, uint32_t layer, const DeviceBuffer& norms,
-                         LayerWeights& weights);
+  absl::Status LoadLayer(uint32_t layer, const DeviceBuffer& norms, LayerWeights& weights);
+  // Adds the scales of the matrices `names` to `job`, if they have any; returns what reads them.
+  absl::StatusOr<std::optional<StoredScales>> AddScales(const std::vector<std::string>& names,
+                                                        WeightJob& job);
+  absl::Status Prepare(const std::vector<std::string>& names, LinearWeights weights,
+                       const StoredScales* scales, DeviceSpan<std::byte> memory,
+                       std::unique_ptr<PreparedLinear>* out);
   // Adds tensors of one element type to `job`, one behind the other; returns their rows together.
   absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
   // What has no effect is read, too, where it is hashed.
-  void ReadTheRest(const ModelConfig& config);
+  void ReadTheRest();
 
   Device& device_;
   ModelOps& ops_;
+  const ModelConfig& config_;
   const Checkpoint& checkpoint_;
+  const KeptWeights keep_;
   std::vector<WeightJob> jobs_;
   size_t norm_bytes_ = 0;  // of the buffer of norms in use
 };
 
-absl::Status WeightLoader::Allocate(const ModelConfig& config, ModelWeights& weights) {
+absl::Status WeightLoader::Allocate(ModelWeights& weights) {
   size_t norm_bytes = 0;
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
+  for (const auto& [name, shape] : ExpectedTensors(config_)) {
     if (IsNorm(name)) norm_bytes += Aligned(Tensor(name).bytes.size());
   }
   ASSIGN_OR_RETURN(weights.norm_buffer, device_.Allocate(norm_bytes, MemoryPurpose::kWeights));
@@ -105,11 +119,42 @@ absl::StatusOr<int64_t> WeightLoader::AddParts(const std::vector<std::string>& n
   return rows;
 }
 
+absl::StatusOr<std::optional<StoredScales>> WeightLoader::AddScales(
+    const std::vector<std::string>& names, WeightJob& job) {
+  if (!HasScales(Tensor(names.front()).type)) return std::nullopt;
+  StoredScales scales(*config_.quantization);
+  for (const std::string& name : names) {
+    const std::string scale_name = ScaleName(*config_.quantization, name);
+    scales.Add(scale_name, Tensor(scale_name), Tensor(name).shape, job.staging_bytes);
+    AddPart(scale_name, job);
+  }
+  return scales;
+}
+
+absl::Status WeightLoader::Prepare(const std::vector<std::string>& names, LinearWeights weights,
+                                   const StoredScales* scales, DeviceSpan<std::byte> memory,
+                                   std::unique_ptr<PreparedLinear>* out) {
+  if (scales != nullptr) {
+    ASSIGN_OR_RETURN(weights.scales, scales->Read(device_, memory));
+  }
+  const bool may_round = std::all_of(names.begin(), names.end(), IsLayerMatrix);
+  if (keep_ != KeptWeights::kFp8 || may_round) weights.keep = keep_;
+  absl::StatusOr<std::unique_ptr<PreparedLinear>> prepared = ops_.PrepareLinear(weights);
+  if (!prepared.ok()) {
+    return absl::Status(prepared.status().code(),
+                        absl::StrCat(checkpoint_.folder(), ": \"", absl::StrJoin(names, "\", \""),
+                                     "\": ", std::string(prepared.status().message())));
+  }
+  *out = *std::move(prepared);
+  return absl::OkStatus();
+}
+
 absl::Status WeightLoader::LoadLinear(const std::vector<std::string>& names,
                                       const std::vector<std::string>& biases,
                                       std::unique_ptr<PreparedLinear>* out) {
   WeightJob& job = jobs_.emplace_back();
   ASSIGN_OR_RETURN(const int64_t rows, AddParts(names, job));
+  ASSIGN_OR_RETURN(const std::optional<StoredScales> scales, AddScales(names, job));
   const size_t bias_at = Aligned(job.staging_bytes);
   if (!biases.empty()) {
     job.staging_bytes = bias_at;
@@ -118,21 +163,20 @@ absl::Status WeightLoader::LoadLinear(const std::vector<std::string>& names,
   }
   const HostTensor& first = Tensor(names.front());
   const HostTensor* const bias = biases.empty() ? nullptr : &Tensor(biases.front());
-  job.finish = [this, &first, rows, bias_at, bias, out](DeviceSpan<std::byte> memory) {
+  job.finish = [=, this, &first](DeviceSpan<std::byte> memory) {
     LinearWeights weights;
     weights.weight = WeightView::Dense(memory, first.type, rows, first.shape[1]);
     if (bias != nullptr) {
       weights.bias =
           WeightView::Dense(memory.subspan(bias_at, memory.size() - bias_at), bias->type, 1, rows);
     }
-    ASSIGN_OR_RETURN(*out, ops_.PrepareLinear(weights));
-    return absl::OkStatus();
+    return Prepare(names, std::move(weights), scales.has_value() ? &*scales : nullptr, memory, out);
   };
   return absl::OkStatus();
 }
 
-absl::Status WeightLoader::LoadLayer(const ModelConfig& config, uint32_t layer,
-                                     const DeviceBuffer& norms, LayerWeights& weights) {
+absl::Status WeightLoader::LoadLayer(uint32_t layer, const DeviceBuffer& norms,
+                                     LayerWeights& weights) {
   const std::string prefix = LayerPrefix(layer);
   const std::string attention = prefix + "self_attn.";
   const std::string mlp = prefix + "mlp.";
@@ -145,43 +189,42 @@ absl::Status WeightLoader::LoadLayer(const ModelConfig& config, uint32_t layer,
   };
   weights.attention_norm = LoadNorm(prefix + "input_layernorm.weight", norms);
   weights.mlp_norm = LoadNorm(prefix + "post_attention_layernorm.weight", norms);
-  if (config.qk_norm) {
+  if (config_.qk_norm) {
     weights.q_norm = LoadNorm(attention + "q_norm.weight", norms);
     weights.k_norm = LoadNorm(attention + "k_norm.weight", norms);
   }
   RETURN_IF_ERROR(LoadLinear(
-      qkv(".weight"), config.qkv_bias ? qkv(".bias") : std::vector<std::string>(), &weights.qkv));
+      qkv(".weight"), config_.qkv_bias ? qkv(".bias") : std::vector<std::string>(), &weights.qkv));
   RETURN_IF_ERROR(LoadLinear({attention + "o_proj.weight"}, {}, &weights.o));
   RETURN_IF_ERROR(
       LoadLinear({mlp + "gate_proj.weight", mlp + "up_proj.weight"}, {}, &weights.gate_up));
   return LoadLinear({mlp + "down_proj.weight"}, {}, &weights.down);
 }
 
-void WeightLoader::ReadTheRest(const ModelConfig& config) {
+void WeightLoader::ReadTheRest() {
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
-    if (MayIgnore(config, name)) jobs_.emplace_back().parts.push_back({name, tensor, 0});
+    if (MayIgnore(config_, name)) jobs_.emplace_back().parts.push_back({name, tensor, 0});
   }
 }
 
-absl::StatusOr<ModelWeights> WeightLoader::Load(const ModelConfig& config,
-                                                const WeightJobOptions& options) {
+absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options) {
   ModelWeights weights;
-  RETURN_IF_ERROR(Allocate(config, weights));
+  RETURN_IF_ERROR(Allocate(weights));
   const HostTensor& embedding = Tensor(kEmbedding);
   WeightJob& job = jobs_.emplace_back();
   job.parts.push_back({kEmbedding, embedding, 0});
   job.target = weights.embedding_buffer.bytes();
   weights.embedding =
-      WeightView::Dense(job.target, embedding.type, config.vocab_size, config.hidden_size);
-  weights.layers.resize(config.num_layers);
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    RETURN_IF_ERROR(LoadLayer(config, layer, weights.norm_buffer, weights.layers[layer]));
+      WeightView::Dense(job.target, embedding.type, config_.vocab_size, config_.hidden_size);
+  weights.layers.resize(config_.num_layers);
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    RETURN_IF_ERROR(LoadLayer(layer, weights.norm_buffer, weights.layers[layer]));
   }
   weights.final_norm = LoadNorm(kFinalNorm, weights.norm_buffer);
-  if (!config.tie_word_embeddings) RETURN_IF_ERROR(LoadLinear({kLmHead}, {}, &weights.lm_head));
-  if (options.hasher != nullptr) ReadTheRest(config);
+  if (!config_.tie_word_embeddings) RETURN_IF_ERROR(LoadLinear({kLmHead}, {}, &weights.lm_head));
+  if (options.hasher != nullptr) ReadTheRest();
   RETURN_IF_ERROR(RunWeightJobs(device_, jobs_, options));
-  if (config.tie_word_embeddings) {
+  if (config_.tie_word_embeddings) {
     ASSIGN_OR_RETURN(weights.lm_head,
                      ops_.PrepareLinear({.weight = weights.embedding, .bias = {}}));
   }
@@ -224,11 +267,22 @@ std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& c
 
 absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint) {
   const auto expected = ExpectedTensors(config);
+  std::set<std::string> scale_names;
   for (const auto& [name, shape] : expected) {
-    RETURN_IF_ERROR(checkpoint.Find(name, shape).status());
+    ASSIGN_OR_RETURN(const HostTensor tensor, checkpoint.Find(name, shape));
+    if (!HasScales(tensor.type)) continue;
+    if (!config.quantization.has_value() || !(IsLayerMatrix(name) || name == kLmHead)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          checkpoint.folder(), ": tensor \"", name, "\" is F8_E4M3, which ",
+          config.quantization.has_value() ? "only matrices of layers may be"
+                                          : "needs a quantization_config in config.json"));
+    }
+    scale_names.insert(ScaleName(*config.quantization, name));
+    RETURN_IF_ERROR(CheckScaleTensor(*config.quantization, checkpoint, name, shape));
   }
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (expected.find(name) == expected.end() && !MayIgnore(config, name)) {
+    if (expected.find(name) == expected.end() && scale_names.count(name) == 0 &&
+        !MayIgnore(config, name)) {
       return absl::InvalidArgumentError(absl::StrCat(
           checkpoint.folder(), ": tensor \"", name, "\" is no part of a ",
           std::string(ModelFamilyName(config.family)), " model of ", config.num_layers,
@@ -241,9 +295,9 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
 absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, ModelOps& ops,
                                               const ModelConfig& config,
                                               const Checkpoint& checkpoint,
-                                              const WeightJobOptions& options) {
+                                              const WeightJobOptions& options, KeptWeights keep) {
   RETURN_IF_ERROR(CheckTensors(config, checkpoint));
-  return WeightLoader(device, ops, checkpoint).Load(config, options);
+  return WeightLoader(device, ops, config, checkpoint, keep).Load(options);
 }
 
 }  // namespace retroinfer

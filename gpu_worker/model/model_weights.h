@@ -40,23 +40,29 @@ struct ModelWeights {
   std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab
 };
 
-// Name and shape of every tensor that a checkpoint of this model must hold.
+// Name and shape of every tensor that a checkpoint of this model must hold; the matrices of one
+// that is quantized (ModelConfig::quantization) may be F8_E4M3 and have a tensor of scales each.
 std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& config);
 
 // Checks that the checkpoint holds what the model needs and nothing that it would ignore.
 //
 // Returns: INVALID_ARGUMENT, naming the tensor, if one is missing, has another shape, or is there
-//          and no part of this architecture (a bias, an adapter): without it answers were wrong.
+//          and no part of this architecture (a bias, an adapter): without it answers were wrong;
+//          or if weights in 8 bits are where none may be, or lack their scales.
 absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint);
 
-// Copies all weights to the device. `checkpoint` is not needed afterwards. With a hasher every
-// tensor is hashed on the way, those without effect, too.
+// Copies all weights to the device; `keep` is for the matrices of layers, and for others in 8 bits.
+// `checkpoint` is not needed afterwards. With a hasher every tensor is hashed on the way, those
+// without effect, too.
 //
-// Returns: as CheckTensors and RunWeightJobs. Beside the weights it takes device memory for the
-//          largest matrix, and what RunWeightJobs says of it, until it returns.
+// Returns: as CheckTensors and RunWeightJobs; INVALID_ARGUMENT, naming the tensor, for scales and
+//          codes that are no numbers, scales that are not above zero, and numbers that are not
+//          finite where they are to become 8 bits. Beside the weights it takes device memory for
+//          the largest matrix, and what RunWeightJobs says of it, until it returns.
 absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, ModelOps& ops,
                                               const ModelConfig& config,
                                               const Checkpoint& checkpoint,
-                                              const WeightJobOptions& options);
+                                              const WeightJobOptions& options,
+                                              KeptWeights keep = KeptWeights::kAsStored);
 
 }  // namespace retroinfer

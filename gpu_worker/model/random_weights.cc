@@ -32,8 +32,8 @@ std::vector<uint16_t> Draw() {
 
 class RandomWeights {
  public:
-  RandomWeights(Device& device, ModelOps& ops, const ModelConfig& config)
-      : device_(device), ops_(ops), config_(config) {}
+  RandomWeights(Device& device, ModelOps& ops, const ModelConfig& config, KeptWeights keep)
+      : device_(device), ops_(ops), config_(config), keep_(keep) {}
 
   absl::StatusOr<ModelWeights> Make();
 
@@ -41,13 +41,14 @@ class RandomWeights {
   // Fills a new buffer by repeating `bits`.
   absl::StatusOr<DeviceBuffer> Repeat(std::span<const uint16_t> bits, int64_t elements);
   WeightView Matrix(int64_t rows, int64_t cols);
-  absl::StatusOr<std::unique_ptr<PreparedLinear>> Linear(int64_t in, int64_t out,
+  absl::StatusOr<std::unique_ptr<PreparedLinear>> Linear(int64_t in, int64_t out, KeptWeights keep,
                                                          bool has_bias = false);
   absl::StatusOr<LayerWeights> Layer(const DeviceBuffer& ones);
 
   Device& device_;
   ModelOps& ops_;
   const ModelConfig& config_;
+  const KeptWeights keep_;  // of the layers
   std::unique_ptr<Stream> stream_;
   DeviceBuffer numbers_;  // as many as the largest matrix has, and a few more
   int64_t num_numbers_ = 0;
@@ -77,8 +78,9 @@ WeightView RandomWeights::Matrix(int64_t rows, int64_t cols) {
 }
 
 absl::StatusOr<std::unique_ptr<PreparedLinear>> RandomWeights::Linear(int64_t in, int64_t out,
+                                                                      KeptWeights keep,
                                                                       bool has_bias) {
-  LinearWeights weights{.weight = Matrix(out, in), .bias = {}};
+  LinearWeights weights{.weight = Matrix(out, in), .bias = {}, .scales = {}, .keep = keep};
   if (has_bias) weights.bias = Matrix(1, out);
   return ops_.PrepareLinear(weights);
 }
@@ -96,10 +98,11 @@ absl::StatusOr<LayerWeights> RandomWeights::Layer(const DeviceBuffer& ones) {
     layer.k_norm = norm(config_.head_dim);
   }
   const bool bias = config_.qkv_bias;
-  ASSIGN_OR_RETURN(layer.qkv, Linear(hidden, config_.query_size() + 2 * config_.kv_size(), bias));
-  ASSIGN_OR_RETURN(layer.o, Linear(config_.query_size(), hidden));
-  ASSIGN_OR_RETURN(layer.gate_up, Linear(hidden, 2 * config_.intermediate_size));
-  ASSIGN_OR_RETURN(layer.down, Linear(config_.intermediate_size, hidden));
+  const int64_t qkv_size = config_.query_size() + 2 * config_.kv_size();
+  ASSIGN_OR_RETURN(layer.qkv, Linear(hidden, qkv_size, keep_, bias));
+  ASSIGN_OR_RETURN(layer.o, Linear(config_.query_size(), hidden, keep_));
+  ASSIGN_OR_RETURN(layer.gate_up, Linear(hidden, 2 * config_.intermediate_size, keep_));
+  ASSIGN_OR_RETURN(layer.down, Linear(config_.intermediate_size, hidden, keep_));
   return layer;
 }
 
@@ -123,25 +126,18 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
     ASSIGN_OR_RETURN(LayerWeights layer, Layer(weights.norm_buffer));
     weights.layers.push_back(std::move(layer));
   }
-  ASSIGN_OR_RETURN(weights.lm_head, Linear(hidden, config_.vocab_size));
+  ASSIGN_OR_RETURN(weights.lm_head, Linear(hidden, config_.vocab_size, KeptWeights::kAsStored));
   return weights;
 }
 
 }  // namespace
 
-size_t RandomWeightBytes(const ModelConfig& config) {
-  size_t bytes = 0;
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
-    size_t of_tensor = WeightTypeBytes(WeightType::kBf16);
-    for (const int64_t extent : shape) of_tensor *= static_cast<size_t>(extent);
-    bytes += of_tensor;
-  }
-  return bytes;
-}
-
 absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, ModelOps& ops,
-                                                const ModelConfig& config) {
-  return RandomWeights(device, ops, config).Make();
+                                                const ModelConfig& config, KeptWeights keep) {
+  const bool fp8 = keep == KeptWeights::kFp8 ||
+                   (keep == KeptWeights::kAsStored && config.quantization.has_value());
+  return RandomWeights(device, ops, config, fp8 ? KeptWeights::kFp8 : KeptWeights::kAsStored)
+      .Make();
 }
 
 }  // namespace retroinfer

@@ -1,8 +1,6 @@
 // Weights for a model without a checkpoint: for measuring speed, which does not depend on them.
 #pragma once
 
-#include <cstddef>
-
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/model/model_config.h"
@@ -11,15 +9,14 @@
 
 namespace retroinfer {
 
-// Bytes of the weights of a checkpoint of this model in bf16.
-size_t RandomWeightBytes(const ModelConfig& config);
-
 // Makes bf16 weights: norms of one, everything else normal with deviation 0.02, the same in every
-// run. A few million numbers are drawn and repeated, each matrix beginning elsewhere in them.
+// run. A few million numbers are drawn and repeated, each matrix beginning elsewhere in them. With
+// kFp8, or for a model whose checkpoint is quantized, matrices of layers are rounded to 8 bits.
 //
 // Returns: RESOURCE_EXHAUSTED if the device has too little memory. Beside the weights it takes room
 //          for the largest matrix, until it returns.
 absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, ModelOps& ops,
-                                                const ModelConfig& config);
+                                                const ModelConfig& config,
+                                                KeptWeights keep = KeptWeights::kAsStored);
 
 }  // namespace retroinfer

@@ -25,8 +25,10 @@ absl::StatusOr<WeightType> ReadType(const JsonObject& entry) {
   if (name == "F32") return WeightType::kF32;
   if (name == "F16") return WeightType::kF16;
   if (name == "BF16") return WeightType::kBf16;
-  return absl::UnimplementedError(absl::StrCat(entry.name(), ": element type ", name.substr(0, 40),
-                                               " is not supported; F32, F16 and BF16 are"));
+  if (name == "F8_E4M3") return WeightType::kF8E4M3;
+  return absl::UnimplementedError(
+      absl::StrCat(entry.name(), ": element type ", name.substr(0, 40),
+                   " is not supported; F32, F16, BF16 and F8_E4M3 are"));
 }
 
 // Product of the shape and the element size, or INVALID_ARGUMENT if it overflows.

@@ -55,8 +55,9 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
                                                                const Checkpoint& checkpoint,
                                                                const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
-  ASSIGN_OR_RETURN(model->weights_, LoadModelWeights(device, ops.model(), config, checkpoint,
-                                                     {.progress = options.progress}));
+  ASSIGN_OR_RETURN(model->weights_,
+                   LoadModelWeights(device, ops.model(), config, checkpoint,
+                                    {.progress = options.progress}, options.weights));
   return model;
 }
 
@@ -71,7 +72,8 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Create(
 absl::StatusOr<std::unique_ptr<Transformer>> Transformer::LoadRandom(
     Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
-  ASSIGN_OR_RETURN(model->weights_, RandomModelWeights(device, ops.model(), config));
+  ASSIGN_OR_RETURN(model->weights_,
+                   RandomModelWeights(device, ops.model(), config, options.weights));
   return model;
 }
 

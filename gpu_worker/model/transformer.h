@@ -65,6 +65,7 @@ struct TransformerOptions {
   int64_t max_prefill_rows = 512;  // tokens of a chunk
   int64_t max_decode_rows = 16;    // sequences of a batch
   int64_t max_positions = 0;       // tokens of a sequence; 0: the model's context length
+  KeptWeights weights = KeptWeights::kAsStored;  // of Load and LoadRandom
   LoadProgress progress;
 };
 

@@ -18,6 +18,10 @@ struct BackendNeeds {
                              int64_t max_estimated);
   size_t (*cluster_keys_scratch)(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
                                  int32_t num_clusters);
+  // Of a matrix whose weights are 8 bits, without scales (PrepareLinear), and of what is shared by
+  // all of them.
+  size_t (*fp8_weight)(int64_t in_features, int64_t out_features);
+  size_t (*fp8_scratch)(int64_t in_features, int64_t out_features);
 };
 
 }  // namespace retroinfer

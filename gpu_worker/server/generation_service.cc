@@ -308,6 +308,8 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_head_dim(model.head_dim);
   info.set_compute_dtype(model.compute_dtype);
   info.set_kv_dtype(model.kv_dtype);
+  info.set_weights_dtype(model.weights_dtype);
+  info.set_weight_scales(model.weight_scales);
   info.set_backend(model.backend);
   info.set_device_name(model.device_name);
   info.mutable_eos_token_ids()->Assign(model.eos_token_ids.begin(), model.eos_token_ids.end());

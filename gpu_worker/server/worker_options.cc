@@ -44,6 +44,11 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
   app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache; auto: the model's")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->group(kModelGroup);
+  app.add_option("--weights-dtype", options->weights_dtype,
+                 "Type of the layers' weights; fp8: rounded to 8 bits while they are loaded; bf16: "
+                 "8-bit checkpoints, too; auto: as the checkpoint has them")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+      ->group(kModelGroup);
 }
 
 struct KeyFiles {

@@ -124,7 +124,8 @@ void WorkerServer::Serve(const ServedModel* model, Engine* engine) {
       .Gauge("model_info", "The model that is served",
              {{"model", model->name},
               {"architecture", model->architecture},
-              {"compute_dtype", model->compute_dtype}})
+              {"compute_dtype", model->compute_dtype},
+              {"weights_dtype", model->weights_dtype}})
       .Set(1);
   const EngineLimits& limits = engine->limits();
   std::map<std::string, std::string> cache_config = {

@@ -20,7 +20,7 @@ const char kModel[] = RETROINFER_SOURCE_DIR "/models/needle";
 TEST(ReadModelFiles, ReadsAModel) {
   const auto files = ReadModelFiles(kModel);
   ASSERT_TRUE(files.ok()) << files.status();
-  EXPECT_GT(files->weight_bytes, size_t{1} << 20);
+  EXPECT_GT(files->weight_bytes_cpu, size_t{1} << 20);
   EXPECT_EQ(files->config.context_length, 131072);
 }
 

@@ -12,6 +12,8 @@ inline constexpr BackendNeeds kCpuNeeds = {
     .uses_transient_slots = true,
     .decode_attention_scratch = &cpu::DecodeAttentionScratchBytes,
     .estimate_scratch = [](int32_t, int32_t, int32_t, int64_t) { return size_t{0}; },
-    .cluster_keys_scratch = &cpu::ClusterKeysScratchBytes};
+    .cluster_keys_scratch = &cpu::ClusterKeysScratchBytes,
+    .fp8_weight = [](int64_t in, int64_t out) { return static_cast<size_t>(in * out) * 2; },
+    .fp8_scratch = [](int64_t, int64_t) { return size_t{0}; }};
 
 }  // namespace retroinfer

@@ -6,6 +6,7 @@
 #include "gpu_worker/ops/backend_needs.h"
 #include "gpu_worker/ops/index/cuda/cluster_keys_scratch.h"
 #include "gpu_worker/ops/index/cuda/estimate_scratch.h"
+#include "gpu_worker/ops/model/cuda/fp8_tiles.h"
 
 namespace retroinfer {
 
@@ -14,6 +15,8 @@ inline constexpr BackendNeeds kCudaNeeds = {
     .uses_transient_slots = false,
     .decode_attention_scratch = &cuda::DecodeAttentionScratchBytes,
     .estimate_scratch = &cuda::EstimateScratchBytes,
-    .cluster_keys_scratch = &cuda::ClusterKeysScratchBytes};
+    .cluster_keys_scratch = &cuda::ClusterKeysScratchBytes,
+    .fp8_weight = [](int64_t in, int64_t out) { return static_cast<size_t>(in * out); },
+    .fp8_scratch = &cuda::UnpackedTileBytes};
 
 }  // namespace retroinfer

@@ -2,6 +2,11 @@
 //
 // Batch-invariant for up to kInvariantRows rows a call or any multiple: a row of the result does
 // not depend on the other rows, nor on how many there are, as long as `decode` has the same value.
+//
+// 8-bit weights are e4m3 with scales. A backend may keep their products apart from their scales, or
+// round the products of both to the numbers that it multiplies: activations are never rounded to
+// 8 bits. A weight that is NaN, or not finite where it is to become 8 bits, is refused while it is
+// prepared.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +26,18 @@ class PreparedLinear {
   virtual int64_t out_features() const = 0;
 };
 
+// In what a matrix is kept. The values are part of a model's fingerprint: never renumber.
+enum class KeptWeights {
+  kAsStored = 0,  // 8 bits stay 8 bits, if the backend multiplies them; numbers stay numbers
+  kNumbers = 1,   // 8 bits and f32 become the numbers that the backend computes in
+  kFp8 = 2,       // numbers become e4m3 with a scale for each output feature (QuantizationScale)
+};
+
 struct LinearWeights {
   WeightView weight;               // [out, in]; read only while preparing
-  std::optional<WeightView> bias;  // [1, out]
+  std::optional<WeightView> bias;  // [1, out], numbers
+  WeightScales scales = {};        // of a weight that has scales
+  KeptWeights keep = KeptWeights::kAsStored;
 };
 
 struct LinearArgs {

@@ -1,17 +1,44 @@
 // Checks of the arguments of prepare_linear and linear, shared by the backends.
 #pragma once
 
+#include <cmath>
+
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/arg_check.h"
 #include "gpu_worker/ops/model/linear.h"
 
 namespace retroinfer {
 
+inline absl::Status CheckWeightScales(const WeightView& weight, const WeightScales& scales) {
+  constexpr int64_t kBlock = WeightScales::kBlock;
+  const int64_t each = scales.rows_each;
+  RETURN_IF_ERROR(CheckArg(each >= 1 && each <= kBlock && (each & (each - 1)) == 0,
+                           "prepare_linear", "a scale is for ", each, " rows; needs 1, 2, 4 to ",
+                           kBlock));
+  RETURN_IF_ERROR(CheckArg(scales.cols_each == 0 || scales.cols_each == kBlock, "prepare_linear",
+                           "a scale is for ", scales.cols_each, " columns; needs ", kBlock,
+                           " or all"));
+  const auto wanted =
+      static_cast<size_t>(scales.num_rows(weight.rows) * scales.num_cols(weight.cols));
+  RETURN_IF_ERROR(CheckArg(scales.values.size() == wanted, "prepare_linear", "there are ",
+                           scales.values.size(), " scales; needs ", wanted));
+  for (const float scale : scales.values) {
+    RETURN_IF_ERROR(CheckArg(std::isfinite(scale) && scale > 0, "prepare_linear", "a scale is ",
+                             scale, "; needs one that is finite and above zero"));
+  }
+  return absl::OkStatus();
+}
+
+// What is said of a weight with values that cannot be kept.
+inline absl::Status NotFinite() {
+  return absl::InvalidArgumentError("has values that are not finite numbers");
+}
+
 inline absl::Status CheckLinearWeights(const LinearWeights& weights) {
-  const MatrixView weight = weights.weight.Numbers();
-  RETURN_IF_ERROR(CheckShape("prepare_linear", "weight", weight, weight.rows, weight.cols));
-  RETURN_IF_ERROR(
-      CheckArg(weight.rows > 0 && weight.cols > 0, "prepare_linear", "the weight is empty"));
+  const WeightView& weight = weights.weight;
+  RETURN_IF_ERROR(CheckArg(weight.data != nullptr && weight.rows > 0 && weight.cols > 0,
+                           "prepare_linear", "the weight is empty"));
+  if (HasScales(weight.type)) RETURN_IF_ERROR(CheckWeightScales(weight, weights.scales));
   if (!weights.bias.has_value()) return absl::OkStatus();
   return CheckShape("prepare_linear", "bias", weights.bias->Numbers(), 1, weight.rows);
 }

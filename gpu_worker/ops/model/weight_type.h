@@ -9,9 +9,11 @@
 
 namespace retroinfer {
 
-// The values are part of a model's fingerprint: never
-// renumber.
-enum class WeightType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
+// The values are part of a model's fingerprint: never renumber. An element of kF8E4M3 (e4m3.h) is a
+// code: what it stands for is that times a scale (WeightScales).
+enum class WeightType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kF8E4M3 = 4 };
+
+constexpr bool HasScales(WeightType type) { return type == WeightType::kF8E4M3; }
 
 constexpr size_t WeightTypeBytes(WeightType type) {
   switch (type) {
@@ -20,6 +22,8 @@ constexpr size_t WeightTypeBytes(WeightType type) {
     case WeightType::kBf16:
     case WeightType::kF16:
       return 2;
+    case WeightType::kF8E4M3:
+      return 1;
   }
   return 0;
 }
@@ -32,11 +36,14 @@ constexpr std::string_view WeightTypeName(WeightType type) {
       return "bf16";
     case WeightType::kF16:
       return "f16";
+    case WeightType::kF8E4M3:
+      return "fp8";
   }
   return "unknown";
 }
 
-// The element type of weights that are plain numbers, as all types are so far.
+// The element type of weights that are plain numbers.
+// REQUIRES: !HasScales(type).
 constexpr DType ElementType(WeightType type) {
   switch (type) {
     case WeightType::kF32:
@@ -45,6 +52,8 @@ constexpr DType ElementType(WeightType type) {
       return DType::kBf16;
     case WeightType::kF16:
       return DType::kF16;
+    case WeightType::kF8E4M3:
+      break;
   }
   return DType::kF32;
 }

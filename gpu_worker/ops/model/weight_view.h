@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "common/log/check.h"
 #include "gpu_worker/ops/matrix.h"
@@ -23,7 +24,30 @@ struct WeightView {
     return {bytes.device_data(), type, rows, cols};
   }
   // The same memory as a matrix of numbers: how norms and the embedding are read.
-  MatrixView Numbers() const { return {data, ElementType(type), rows, cols, cols}; }
+  // REQUIRES: !HasScales(type).
+  MatrixView Numbers() const {
+    RI_CHECK(!HasScales(type));
+    return {data, ElementType(type), rows, cols, cols};
+  }
+};
+
+// What the codes of a matrix [rows][cols] are multiplied with, in host memory: (r, c) with
+// values[r / rows_each * num_cols(cols) + c / cols_each].
+struct WeightScales {
+  static constexpr int64_t kBlock = 128;
+
+  std::vector<float> values;  // finite and above zero
+  int64_t rows_each = 1;      // a power of two up to kBlock
+  int64_t cols_each = 0;      // kBlock, or 0: a whole row has one
+
+  int64_t num_rows(int64_t rows) const { return (rows + rows_each - 1) / rows_each; }
+  int64_t num_cols(int64_t cols) const {
+    return cols_each == 0 ? 1 : (cols + cols_each - 1) / cols_each;
+  }
+  float At(int64_t row, int64_t col, int64_t cols) const {
+    const int64_t in_row = cols_each == 0 ? 0 : col / cols_each;
+    return values[static_cast<size_t>(row / rows_each * num_cols(cols) + in_row)];
+  }
 };
 
 }  // namespace retroinfer

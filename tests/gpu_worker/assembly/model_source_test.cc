@@ -6,6 +6,7 @@
 
 #include "build_paths.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
+#include "gpu_worker/ops/cpu/cpu_needs.h"
 #include "gpu_worker/ops/cpu/cpu_ops.h"
 #include "gpu_worker/tokenizer/byte_tokenizer.h"
 
@@ -33,7 +34,7 @@ TEST(ModelSourceTest, AFolderGivesEverything) {
   ASSERT_TRUE(source.ok()) << source.status();
   EXPECT_EQ(source->name(), "needle");
   EXPECT_EQ(source->config().context_length, 131'072);
-  EXPECT_GT(source->weight_bytes(), size_t{1} << 20);
+  EXPECT_GT(source->WeightBytes(kCpuNeeds), size_t{1} << 20);
   EXPECT_GT(source->tokenizer().vocab_size(), 256);
 }
 
@@ -42,7 +43,7 @@ TEST(ModelSourceTest, ANamedShapeNeedsNoFiles) {
   ASSERT_TRUE(source.ok()) << source.status();
   EXPECT_EQ(source->name(), "llama-3.1-8b");
   EXPECT_EQ(source->config().num_layers, 32u);
-  EXPECT_EQ(source->weight_bytes(), size_t{2} * 8'030'261'248);  // as its model card counts them
+  EXPECT_EQ(source->WeightBytes(kCpuNeeds), size_t{2} * 8'030'261'248);  // as its model card says
   EXPECT_EQ(source->tokenizer().vocab_size(), kByteTokenizerTokens);
   EXPECT_TRUE(source->generation().eos_token_ids.empty());
   EXPECT_EQ(ModelSource::Open(Dummy("gpt-5")).status().code(), absl::StatusCode::kNotFound);
@@ -92,6 +93,32 @@ TEST(ModelSourceTest, LoadsRandomWeightsUnderANameOfTheirOwn) {
   const auto read = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kReading);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->fingerprint, whole->fingerprint);
+}
+
+// KV of rounded weights is another.
+TEST(ModelSourceTest, WeightsThatAreKeptOtherwiseHaveAnotherName) {
+  CpuDevice device({.num_threads = 1});
+  CpuOps ops(device, ComputePrecision::kBf16);
+  const auto fingerprint = [&](const char* dtype, WeightSource source, bool dummy) {
+    ServedEngineOptions options;
+    options.model_folder = kNeedle;
+    if (dummy) options = Dummy("tiny");
+    options.weights_dtype = dtype;
+    const auto loaded = ModelSource::Open(options)->Load(device, ops.model(), source);
+    EXPECT_TRUE(loaded.ok()) << loaded.status();
+    return FingerprintHex(loaded->fingerprint);
+  };
+  const std::string stored = fingerprint("auto", WeightSource::kMapping, false);
+  const std::string rounded = fingerprint("fp8", WeightSource::kMapping, false);
+  EXPECT_NE(stored, rounded);
+  EXPECT_EQ(fingerprint("fp8", WeightSource::kReading, false), rounded);
+  EXPECT_EQ(fingerprint("bf16", WeightSource::kMapping, false), stored);
+  EXPECT_NE(fingerprint("auto", WeightSource::kMapping, true),
+            fingerprint("fp8", WeightSource::kMapping, true));
+  ServedEngineOptions options;
+  options.model_folder = kNeedle;
+  options.weights_dtype = "int4";
+  EXPECT_EQ(ModelSource::Open(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace

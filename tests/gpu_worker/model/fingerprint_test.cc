@@ -90,6 +90,12 @@ TEST(FingerprintTest, EverythingThatChangesKvChangesIt) {
       [](ModelConfig& c) { c.rope.beta_slow = 2; },
       [](ModelConfig& c) { c.rope.truncate = false; },
       [](ModelConfig& c) { c.rope.attention_factor = 1.1; },
+      [](ModelConfig& c) {
+        c.quantization = {ScaledPart::kMatrix, "fp8", "weight_scale"};
+      },
+      [](ModelConfig& c) {
+        c.quantization = {ScaledPart::kBlock, "fp8", "weight_scale"};
+      },
   };
   for (const auto change : changes) {
     ModelConfig config = Config();

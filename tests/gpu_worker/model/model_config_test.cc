@@ -175,7 +175,7 @@ TEST(ModelConfigTest, FeaturesThatWouldChangeTheResultAreUnsupported) {
   for (const json& base : {Llama31(), Qwen25(), Qwen3()}) {
     ExpectUnsupported(base, "num_experts", 8, "mixture of experts");
     ExpectUnsupported(base, "num_local_experts", 8, "mixture of experts");
-    ExpectUnsupported(base, "quantization_config", {{"quant_method", "awq"}}, "quantized");
+    ExpectUnsupported(base, "quantization_config", {{"quant_method", "awq"}}, "awq");
     ExpectUnsupported(base, "dual_chunk_attention_config", {{"chunk_size", 262144}}, "dual chunk");
     ExpectUnsupported(base, "auto_map", json::object(), "code of their own");
     ExpectUnsupported(base, "attention_bias", true);

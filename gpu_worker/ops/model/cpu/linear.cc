@@ -16,6 +16,7 @@
 #include "gpu_worker/ops/cpu/cpu_features.h"
 #include "gpu_worker/ops/cpu/matmul_kernel.h"
 #include "gpu_worker/ops/cpu/thread_scratch.h"
+#include "gpu_worker/ops/model/cpu/eight_bit_weights.h"
 #include "gpu_worker/ops/model/linear_check.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -89,7 +90,35 @@ class CpuLinear final : public PreparedLinear {
   std::vector<Shard> shards_;
 };
 
-absl::Status PackShards(const MatrixView& weight, Device& device, CpuLinear& linear) {
+// Rows of a weight as oneDNN takes them: where they lie, or converted to f32.
+struct SourceRows {
+  const std::byte* data = nullptr;
+  DType dtype = DType::kF32;
+};
+
+absl::StatusOr<SourceRows> RowsToPack(const LinearWeights& weights, int64_t first, int64_t count,
+                                      DType dtype, std::vector<float>& converted) {
+  const WeightView& weight = weights.weight;
+  const bool has_scales = HasScales(weight.type);
+  const bool rounds = weights.keep == KeptWeights::kFp8 && !has_scales;
+  const size_t row_bytes = static_cast<size_t>(weight.cols) * WeightTypeBytes(weight.type);
+  const std::byte* const rows = weight.data + static_cast<size_t>(first) * row_bytes;
+  if (!has_scales && !rounds) {
+    const DType stored = ElementType(weight.type);
+    if (stored == dtype || stored == DType::kF32) return SourceRows{rows, stored};
+  }
+  converted.resize(static_cast<size_t>(count * weight.cols));
+  if (has_scales) {
+    RETURN_IF_ERROR(Dequantize(weights, first, count, converted.data()));
+  } else {
+    ConvertToF32(ElementType(weight.type), rows, converted.data(), count * weight.cols);
+  }
+  if (rounds) RETURN_IF_ERROR(RoundToFp8(count, weight.cols, converted.data()));
+  return SourceRows{reinterpret_cast<const std::byte*>(converted.data()), DType::kF32};
+}
+
+absl::Status PackShards(const LinearWeights& weights, Device& device, CpuLinear& linear) {
+  const WeightView& weight = weights.weight;
   // A multiple of the cache line, so that each shard's part begins at one.
   auto padded = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
   size_t bytes = 0;
@@ -110,21 +139,10 @@ absl::Status PackShards(const MatrixView& weight, Device& device, CpuLinear& lin
   std::byte* packed = linear.packed_.bytes().device_data();
   std::vector<float> converted;
   for (Shard& shard : linear.shards_) {
-    const MatrixView rows = weight.Rows(shard.first_col, shard.cols);
-    const std::byte* source = rows.data;
-    DType source_dtype = rows.dtype;
-    int64_t row_stride = rows.row_stride;
-    if (source_dtype != linear.dtype_ && source_dtype != DType::kF32) {
-      converted.resize(static_cast<size_t>(rows.rows * rows.cols));
-      for (int64_t row = 0; row < rows.rows; ++row) {
-        ConvertToF32(rows.dtype, rows.Rows(row, 1).data, converted.data() + row * rows.cols,
-                     rows.cols);
-      }
-      source = reinterpret_cast<const std::byte*>(converted.data());
-      source_dtype = DType::kF32;
-      row_stride = rows.cols;
-    }
-    ASSIGN_OR_RETURN(shard.weights, shard.prefill->Pack(source_dtype, source, row_stride, packed));
+    ASSIGN_OR_RETURN(const SourceRows rows,
+                     RowsToPack(weights, shard.first_col, shard.cols, linear.dtype_, converted));
+    ASSIGN_OR_RETURN(shard.weights,
+                     shard.prefill->Pack(rows.dtype, rows.data, weight.cols, packed));
     packed += padded(shard.prefill->packed_bytes());
   }
   return absl::OkStatus();
@@ -179,19 +197,20 @@ void MultiplyRows(ThreadPool& pool, const CpuLinear& linear, const MatrixView& i
 absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
                                                               ComputePrecision precision,
                                                               const LinearWeights& weights) {
-  const MatrixView weight = weights.weight.Numbers();
+  const WeightView& weight = weights.weight;
   RETURN_IF_ERROR(CheckLinearWeights(weights));
   auto linear = std::make_unique<CpuLinear>();
   linear->in_features_ = weight.cols;
   linear->out_features_ = weight.rows;
-  const bool bf16 = precision == ComputePrecision::kBf16 && weight.dtype != DType::kF32;
+  const bool bf16 = precision == ComputePrecision::kBf16 &&
+                    (weight.type != WeightType::kF32 || weights.keep != KeptWeights::kAsStored);
   linear->dtype_ = bf16 && HasAvx512Bf16() ? DType::kBf16 : DType::kF32;
   if (weights.bias.has_value()) {
     linear->bias_.resize(static_cast<size_t>(weight.rows));
     ConvertToF32(ElementType(weights.bias->type), weights.bias->data, linear->bias_.data(),
                  weight.rows);
   }
-  RETURN_IF_ERROR(PackShards(weight, device, *linear));
+  RETURN_IF_ERROR(PackShards(weights, device, *linear));
   return linear;
 }
 

@@ -11,7 +11,9 @@
 namespace retroinfer::cpu {
 
 // Takes the memory of the packed weights from `device`. Products are in bf16 if `precision` is
-// kBf16, the processor has them, and the weights are bf16 or f16 (which are rounded); else in f32.
+// kBf16, the processor has them, and the weights are not f32 that are kept as they are stored; else
+// in f32. 8-bit weights become the numbers of the products, rounded: converting them for each
+// product would take longer than reading 16 bits does.
 absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
                                                               ComputePrecision precision,
                                                               const LinearWeights& weights);

@@ -1,5 +1,7 @@
 #include "gpu_worker/ops/model/cuda/linear.h"
 
+#include <algorithm>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -9,6 +11,8 @@
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/model/cuda/convert_weight.h"
+#include "gpu_worker/ops/model/cuda/fp8_tiles.h"
+#include "gpu_worker/ops/model/cuda/fp8_weight.h"
 #include "gpu_worker/ops/model/cuda/skinny_gemm.h"
 #include "gpu_worker/ops/model/linear_check.h"
 
@@ -35,9 +39,23 @@ class CudaLinear final : public PreparedLinear {
   int64_t in_features_ = 0;
   int64_t out_features_ = 0;
   int64_t padded_in_ = 0;
-  DeviceBuffer weight_;    // [out_features][padded_in] bf16
+  DeviceBuffer weight_;  // [out_features][padded_in] bf16, or codes as fp8_weight.h says
+  DeviceBuffer scales_;  // f32, of codes
+  int64_t scale_cols_ = 0;
+  int scale_shift_ = 0;
   DeviceBuffer bias_;      // [out_features] bf16 or nothing
   DeviceBuffer bias_f32_;  // the same values
+
+  bool is_fp8() const { return scales_.size_bytes() > 0; }
+  Fp8Weight fp8() const {
+    return {.codes = weight_.as<uint8_t>().device_data(),
+            .rows = out_features_,
+            .cols = in_features_,
+            .padded_cols = padded_in_,
+            .scales = scales_.as<float>().device_data(),
+            .scale_cols = scale_cols_,
+            .scale_shift = scale_shift_};
+  }
 };
 
 // cuBLASLt counts in columns: a row-major matrix is the transpose of a column-major one. So it
@@ -123,42 +141,173 @@ absl::StatusOr<std::optional<cublasLtMatmulAlgo_t>> ChooseAlgorithm(
   return found.algo;
 }
 
+SkinnyGemmLaunch LaunchOf(const CudaLinear& linear, const MatrixView& in, const MatrixView& out) {
+  return {.weight = linear.weight_.bytes().device_data(),
+          .out_features = linear.out_features_,
+          .in_features = linear.in_features_,
+          .padded_in = linear.padded_in_,
+          .scales = linear.is_fp8() ? linear.scales_.as<const float>().device_data() : nullptr,
+          .scale_cols = linear.scale_cols_,
+          .scale_shift = linear.scale_shift_,
+          .in = in.data,
+          .in_stride = in.row_stride,
+          .rows = in.rows,
+          .out = out.data,
+          .out_stride = out.row_stride};
+}
+
 absl::Status RunSkinny(const CudaLinear& linear, CudaStream& stream, const LinearArgs& args) {
-  const SkinnyGemmLaunch launch = {
-      .weight = linear.weight_.bytes().device_data(),
-      .out_features = linear.out_features_,
-      .in_features = linear.in_features_,
-      .padded_in = linear.padded_in_,
-      .bias = linear.bias_f32_.as<const float>().device_data(),
-      .in = args.in.data,
-      .in_stride = args.in.row_stride,
-      .rows = args.in.rows,
-      .out = args.out.data,
-      .out_stride = args.out.row_stride,
-      .out_is_f32 = args.out.dtype == DType::kF32,
-      .accumulate = args.accumulate,
-  };
+  SkinnyGemmLaunch launch = LaunchOf(linear, args.in, args.out);
+  launch.bias = linear.bias_f32_.as<const float>().device_data();
+  launch.out_is_f32 = args.out.dtype == DType::kF32;
+  launch.accumulate = args.accumulate;
   return CudaStatus(LaunchSkinnyGemm(launch, stream.get()), "launching linear");
 }
 
+// Output features that are multiplied together, and their rows of the weight in bf16.
+struct Features {
+  int64_t first = 0;
+  int64_t count = 0;
+  const void* weight = nullptr;
+};
+
+// `shape` is that of the features.
 absl::Status RunCublas(LinearContext& context, const LinearContext::Shape& shape,
                        const cublasLtMatmulAlgo_t& algorithm, const CudaLinear& linear,
-                       CudaStream& stream, const LinearArgs& args) {
-  const DeviceBuffer& bias = shape.out_dtype == DType::kF32 ? linear.bias_f32_ : linear.bias_;
+                       const Features& features, CudaStream& stream, const LinearArgs& args) {
+  const bool f32 = shape.out_dtype == DType::kF32;
+  const DeviceBuffer& biases = f32 ? linear.bias_f32_ : linear.bias_;
+  const size_t skipped = static_cast<size_t>(features.first) * DTypeBytes(shape.out_dtype);
+  const std::byte* const bias = shape.has_bias ? biases.bytes().device_data() + skipped : nullptr;
   const CublasLt& lt = context.lt();
-  ASSIGN_OR_RETURN(Product product,
-                   Product::Create(lt, shape, args.in.rows, bias.bytes().device_data()));
+  ASSIGN_OR_RETURN(Product product, Product::Create(lt, shape, args.in.rows, bias));
   ASSIGN_OR_RETURN(const DeviceSpan<std::byte> workspace, context.Workspace(stream));
   const float alpha = 1.0f;
   const float beta = args.accumulate ? 1.0f : 0.0f;
+  std::byte* const out = args.out.data + skipped;
   return CublasStatus(
       lt,
-      lt.matmul(context.handle(), &product.operation, &alpha, linear.weight_.bytes().device_data(),
-                &product.weight, args.in.data, &product.in, &beta, args.out.data, &product.out,
-                args.out.data, &product.out, &algorithm, workspace.device_data(), workspace.size(),
-                stream.get()),
+      lt.matmul(context.handle(), &product.operation, &alpha, features.weight, &product.weight,
+                args.in.data, &product.in, &beta, out, &product.out, out, &product.out, &algorithm,
+                workspace.device_data(), workspace.size(), stream.get()),
       "enqueueing a matrix product");
 }
+
+LinearContext::Shape ShapeOf(const CudaLinear& linear, const LinearArgs& args, int64_t features) {
+  return {.in_features = linear.in_features_,
+          .out_features = features,
+          .in_stride = args.in.row_stride,
+          .out_stride = args.out.row_stride,
+          .out_dtype = args.out.dtype,
+          .has_bias = linear.bias_.size_bytes() > 0,
+          .accumulate = args.accumulate};
+}
+
+// Unpacks and multiplies one tile after the other. False if cuBLASLt cannot: nothing is done then.
+absl::StatusOr<bool> RunTiles(LinearContext& context, const CudaLinear& linear, CudaStream& stream,
+                              const LinearArgs& args) {
+  const int64_t step = FeaturesOfTile(linear.out_features_);
+  for (const int64_t features : {step, (linear.out_features_ - 1) % step + 1}) {
+    ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* algorithm,
+                     context.Algorithm(ShapeOf(linear, args, features)));
+    if (algorithm == nullptr) return false;
+  }
+  ASSIGN_OR_RETURN(const DeviceSpan<std::byte> tile, context.Tile(stream));
+  for (int64_t first = 0; first < linear.out_features_; first += step) {
+    const int64_t count = std::min(step, linear.out_features_ - first);
+    RETURN_IF_ERROR(CudaStatus(LaunchUnpackFp8(linear.fp8(), first, count, tile.device_data(),
+                                               linear.in_features_, stream.get()),
+                               "unpacking a weight"));
+    const LinearContext::Shape shape = ShapeOf(linear, args, count);
+    ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* algorithm, context.Algorithm(shape));
+    RETURN_IF_ERROR(RunCublas(context, shape, *algorithm, linear,
+                              {first, count, tile.device_data()}, stream, args));
+  }
+  return true;
+}
+
+int Log2(int64_t power) {
+  int log = 0;
+  while (int64_t{1} << log < power) ++log;
+  return log;
+}
+
+// The weight of a CudaLinear while it is prepared.
+class WeightPreparation {
+ public:
+  WeightPreparation(LinearContext& context, const LinearWeights& weights, CudaStream& stream)
+      : context_(context), weights_(weights), stream_(stream) {}
+
+  absl::Status Numbers(CudaLinear& linear) {
+    linear.padded_in_ =
+        DivideUp(linear.in_features_, kWeightColumnAlignment) * kWeightColumnAlignment;
+    ASSIGN_OR_RETURN(linear.weight_, Allocate(linear.out_features_ * linear.padded_in_ * 2));
+    return CudaStatus(
+        LaunchConvertWeight(weights_.weight.Numbers(), linear.weight_.bytes().device_data(),
+                            linear.padded_in_, nullptr, stream_.get()),
+        "copying a weight");
+  }
+
+  // From codes or numbers. Waits for the work enqueued.
+  absl::Status Fp8(CudaLinear& linear) {
+    const bool has_scales = HasScales(weights_.weight.type);
+    const WeightScales& scales = weights_.scales;
+    linear.padded_in_ = DivideUp(linear.in_features_, kFp8ColumnAlignment) * kFp8ColumnAlignment;
+    linear.scale_cols_ = has_scales ? scales.num_cols(linear.in_features_) : 1;
+    linear.scale_shift_ = has_scales ? Log2(scales.rows_each) : 0;
+    const int64_t num_scales =
+        has_scales ? static_cast<int64_t>(scales.values.size()) : linear.out_features_;
+    ASSIGN_OR_RETURN(linear.weight_, Allocate(linear.out_features_ * linear.padded_in_));
+    ASSIGN_OR_RETURN(linear.scales_, Allocate(num_scales * 4));
+    ASSIGN_OR_RETURN(const DeviceBuffer has_nan, Allocate(sizeof(int)));
+    int found = 0;
+    const auto found_bytes = std::as_writable_bytes(std::span(&found, 1));
+    CudaDevice& device = context_.device();
+    RETURN_IF_ERROR(device.Upload(stream_, found_bytes, has_nan.bytes()));
+    int* const flag = has_nan.as<int>().device_data();
+    if (has_scales) {
+      RETURN_IF_ERROR(
+          device.Upload(stream_, std::as_bytes(std::span(scales.values)), linear.scales_.bytes()));
+      const auto* const codes = reinterpret_cast<const uint8_t*>(weights_.weight.data);
+      RETURN_IF_ERROR(
+          CudaStatus(LaunchPackFp8(codes, linear.fp8(), flag, stream_.get()), "copying a weight"));
+    } else {
+      RETURN_IF_ERROR(CudaStatus(
+          LaunchQuantizeFp8(weights_.weight.Numbers(), linear.fp8(), flag, stream_.get()),
+          "rounding a weight"));
+    }
+    RETURN_IF_ERROR(device.Download(stream_, has_nan.bytes(), found_bytes));
+    RETURN_IF_ERROR(stream_.Synchronize());
+    if (found != 0) return NotFinite();
+    if (linear.in_features_ % kWeightColumnAlignment != 0) return absl::OkStatus();
+    return context_.PrepareTile(UnpackedTileBytes(linear.in_features_, linear.out_features_));
+  }
+
+  // Codes become bf16.
+  absl::Status Unpacked(CudaLinear& linear) {
+    CudaLinear packed;
+    packed.in_features_ = linear.in_features_;
+    packed.out_features_ = linear.out_features_;
+    RETURN_IF_ERROR(Fp8(packed));
+    linear.padded_in_ =
+        DivideUp(linear.in_features_, kWeightColumnAlignment) * kWeightColumnAlignment;
+    ASSIGN_OR_RETURN(linear.weight_, Allocate(linear.out_features_ * linear.padded_in_ * 2));
+    RETURN_IF_ERROR(CudaStatus(
+        LaunchUnpackFp8(packed.fp8(), 0, linear.out_features_, linear.weight_.bytes().device_data(),
+                        linear.padded_in_, stream_.get()),
+        "unpacking a weight"));
+    return stream_.Synchronize();
+  }
+
+ private:
+  absl::StatusOr<DeviceBuffer> Allocate(int64_t bytes) {
+    return context_.device().Allocate(static_cast<size_t>(bytes), MemoryPurpose::kWeights);
+  }
+
+  LinearContext& context_;
+  const LinearWeights& weights_;
+  CudaStream& stream_;
+};
 
 }  // namespace
 
@@ -194,6 +343,27 @@ absl::StatusOr<DeviceSpan<std::byte>> LinearContext::Workspace(const CudaStream&
   return workspaces_.emplace(stream.get(), std::move(workspace)).first->second.bytes();
 }
 
+absl::Status LinearContext::PrepareTile(size_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  if (bytes <= tile_bytes_) return absl::OkStatus();
+  free_tile_ = DeviceBuffer();
+  ASSIGN_OR_RETURN(free_tile_, device_.Allocate(bytes, MemoryPurpose::kWeights));
+  tile_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DeviceSpan<std::byte>> LinearContext::Tile(const CudaStream& stream) {
+  absl::MutexLock lock(&mutex_);
+  DeviceBuffer& tile = tiles_[stream.get()];
+  if (tile.size_bytes() < tile_bytes_ && free_tile_.size_bytes() == tile_bytes_) {
+    tile = std::move(free_tile_);
+    free_tile_ = DeviceBuffer();
+  } else if (tile.size_bytes() < tile_bytes_) {
+    ASSIGN_OR_RETURN(tile, device_.Allocate(tile_bytes_, MemoryPurpose::kWeights));
+  }
+  return tile.bytes();
+}
+
 absl::StatusOr<const cublasLtMatmulAlgo_t*> LinearContext::Algorithm(const Shape& shape) {
   absl::MutexLock lock(&mutex_);
   auto found = algorithms_.find(shape);
@@ -208,24 +378,22 @@ absl::StatusOr<const cublasLtMatmulAlgo_t*> LinearContext::Algorithm(const Shape
 absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(LinearContext& context,
                                                               const LinearWeights& weights) {
   RETURN_IF_ERROR(CheckLinearWeights(weights));
-  const MatrixView weight = weights.weight.Numbers();
+  const WeightView& weight = weights.weight;
   auto linear = std::make_unique<CudaLinear>();
   linear->in_features_ = weight.cols;
   linear->out_features_ = weight.rows;
-  linear->padded_in_ = DivideUp(weight.cols, kWeightColumnAlignment) * kWeightColumnAlignment;
-  CudaDevice& device = context.device();
-  const auto allocate = [&device](int64_t elements, DType dtype) {
-    return device.Allocate(static_cast<size_t>(elements) * DTypeBytes(dtype),
-                           MemoryPurpose::kWeights);
-  };
-  ASSIGN_OR_RETURN(linear->weight_, allocate(weight.rows * linear->padded_in_, DType::kBf16));
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(StreamKind::kBackground));
-  RETURN_IF_ERROR(CudaStatus(LaunchConvertWeight(weight, linear->weight_.bytes().device_data(),
-                                                 linear->padded_in_, nullptr, stream->get()),
-                             "copying a weight"));
+  WeightPreparation prepare(context, weights, *stream);
+  const bool fp8 = weights.keep == KeptWeights::kFp8 ||
+                   (weights.keep == KeptWeights::kAsStored && HasScales(weight.type));
+  RETURN_IF_ERROR(fp8                      ? prepare.Fp8(*linear)
+                  : HasScales(weight.type) ? prepare.Unpacked(*linear)
+                                           : prepare.Numbers(*linear));
   if (weights.bias.has_value()) {
-    ASSIGN_OR_RETURN(linear->bias_, allocate(weight.rows, DType::kBf16));
-    ASSIGN_OR_RETURN(linear->bias_f32_, allocate(weight.rows, DType::kF32));
+    CudaDevice& device = context.device();
+    const auto features = static_cast<size_t>(weight.rows);
+    ASSIGN_OR_RETURN(linear->bias_, device.Allocate(features * 2, MemoryPurpose::kWeights));
+    ASSIGN_OR_RETURN(linear->bias_f32_, device.Allocate(features * 4, MemoryPurpose::kWeights));
     RETURN_IF_ERROR(
         CudaStatus(LaunchConvertWeight(weights.bias->Numbers(), linear->bias_.bytes().device_data(),
                                        weight.rows, linear->bias_f32_.as<float>().device_data(),
@@ -243,16 +411,15 @@ absl::Status Linear(LinearContext& context, CudaStream& stream, const LinearArgs
   const auto& linear = static_cast<const CudaLinear&>(*args.linear);
   const bool aligned = HasAlignedRows(args.in) && HasAlignedRows(args.out);
   if (args.decode || !aligned) return RunSkinny(linear, stream, args);
-  const LinearContext::Shape shape = {.in_features = linear.in_features_,
-                                      .out_features = linear.out_features_,
-                                      .in_stride = args.in.row_stride,
-                                      .out_stride = args.out.row_stride,
-                                      .out_dtype = args.out.dtype,
-                                      .has_bias = linear.bias_.size_bytes() > 0,
-                                      .accumulate = args.accumulate};
+  if (linear.is_fp8()) {
+    ASSIGN_OR_RETURN(const bool done, RunTiles(context, linear, stream, args));
+    return done ? absl::OkStatus() : RunSkinny(linear, stream, args);
+  }
+  const LinearContext::Shape shape = ShapeOf(linear, args, linear.out_features_);
   ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* algorithm, context.Algorithm(shape));
   if (algorithm == nullptr) return RunSkinny(linear, stream, args);
-  return RunCublas(context, shape, *algorithm, linear, stream, args);
+  const Features all = {0, linear.out_features_, linear.weight_.bytes().device_data()};
+  return RunCublas(context, shape, *algorithm, linear, all, stream, args);
 }
 
 bool FusesGatedLinear(const GatedLinearArgs& args) {
@@ -263,18 +430,8 @@ bool FusesGatedLinear(const GatedLinearArgs& args) {
 absl::Status GatedLinear(CudaStream& stream, const GatedLinearArgs& args) {
   if (args.in.rows == 0) return absl::OkStatus();
   const auto& linear = static_cast<const CudaLinear&>(*args.linear);
-  const SkinnyGemmLaunch launch = {
-      .weight = linear.weight_.bytes().device_data(),
-      .out_features = linear.out_features_,
-      .in_features = linear.in_features_,
-      .padded_in = linear.padded_in_,
-      .in = args.in.data,
-      .in_stride = args.in.row_stride,
-      .rows = args.in.rows,
-      .out = args.out.data,
-      .out_stride = args.out.row_stride,
-      .gated = true,
-  };
+  SkinnyGemmLaunch launch = LaunchOf(linear, args.in, args.out);
+  launch.gated = true;
   return CudaStatus(LaunchSkinnyGemm(launch, stream.get()), "launching gated_linear");
 }
 

@@ -1,9 +1,10 @@
 // The CUDA backend's matrix products (contract in gpu_worker/ops/model/linear.h).
 //
-// Weights and biases are kept in bf16: those given as f32 or f16 are rounded. Sums are f32; `out`
-// may be bf16 or f32. Few rows (decode) go through a kernel of our own that reads the weight once
-// and needs no workspace; many (prefill) through cuBLASLt with one algorithm for each shape of
-// weight, whatever the number of rows, so that rows do not depend on each other in either.
+// Weights and biases are kept in bf16: those given as f32 or f16 are rounded; or weights in 8 bits.
+// Sums are f32; `out` may be bf16 or f32. Few rows (decode) go through a kernel of our own that
+// reads the weight once and needs no workspace; many (prefill) through cuBLASLt with one algorithm
+// for each shape of weight, whatever the number of rows, so that rows do not depend on each other
+// in either. Of weights in 8 bits it gets tiles unpacked to bf16 (fp8_tiles.h).
 #pragma once
 
 #include <compare>
@@ -41,6 +42,11 @@ class LinearContext {
   // The workspace of a stream. Streams beyond the first two get theirs at the first call.
   absl::StatusOr<DeviceSpan<std::byte>> Workspace(const CudaStream& stream);
 
+  // Memory of a stream for a tile of weights. PrepareTile, while weights are prepared, takes it for
+  // the stream that comes first; others get theirs at the first call.
+  absl::Status PrepareTile(size_t bytes);
+  absl::StatusOr<DeviceSpan<std::byte>> Tile(const CudaStream& stream);
+
   // What an algorithm is chosen by.
   struct Shape {
     int64_t in_features = 0;
@@ -66,6 +72,9 @@ class LinearContext {
   absl::Mutex mutex_;
   std::vector<DeviceBuffer> free_workspaces_ ABSL_GUARDED_BY(mutex_);
   std::map<cudaStream_t, DeviceBuffer> workspaces_ ABSL_GUARDED_BY(mutex_);
+  size_t tile_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the largest tile there is
+  DeviceBuffer free_tile_ ABSL_GUARDED_BY(mutex_);
+  std::map<cudaStream_t, DeviceBuffer> tiles_ ABSL_GUARDED_BY(mutex_);
   std::map<Shape, std::optional<cublasLtMatmulAlgo_t>> algorithms_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -1,0 +1,35 @@
+// In what the matrices of a model are kept, and how much memory that takes.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/model_config.h"
+#include "gpu_worker/ops/backend_needs.h"
+#include "gpu_worker/ops/model/linear.h"
+
+namespace retroinfer {
+
+// What --weights-dtype `name` means for a model: "auto", "bf16" or "fp8"; else INVALID_ARGUMENT.
+// Never asks for what there is anyway: fp8 of a checkpoint in 8 bits is kAsStored.
+absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config);
+
+// "fp8", or the type of the numbers, as config.json says it: "bf16", "f16", "f32".
+std::string WeightsDtype(const ModelConfig& config, KeptWeights keep);
+// Whose scales they are: "fp8 (compressed-tensors, a scale for ..."; empty: weights are numbers.
+std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep);
+
+// Whether a tensor of `config` is a matrix of a layer, which may be 8 bits; the embedding and the
+// output projection stay what they are.
+bool IsLayerMatrix(const std::string& name);
+
+// Bytes of a checkpoint's weights in the memory of a backend, about.
+size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, KeptWeights keep,
+                       const BackendNeeds& needs);
+// The same of random weights (random_weights.h).
+size_t KeptRandomWeightBytes(const ModelConfig& config, KeptWeights keep,
+                             const BackendNeeds& needs);
+
+}  // namespace retroinfer

@@ -1,0 +1,172 @@
+#include "gpu_worker/model/weight_quantization.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/model/weight_view.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr size_t kMaxGroups = 64;
+constexpr char kSupported[] =
+    "e4m3 as compressed-tensors (float-quantized), fp8 or modelopt (FP8) write it is; and weights "
+    "in bf16, f16 or f32, which --weights-dtype fp8 rounds while they are loaded";
+
+absl::Status Unsupported(const JsonObject& object, const std::string& key,
+                         const std::string& problem) {
+  return absl::UnimplementedError(
+      absl::StrCat(object.name(), ": key \"", key, "\": ", problem, "; ", kSupported));
+}
+
+absl::Status UnsupportedValue(const JsonObject& object, const std::string& key,
+                              const std::string& value) {
+  return Unsupported(object, key, absl::StrCat("\"", value.substr(0, 80), "\" is not supported"));
+}
+
+absl::StatusOr<std::string> StringOr(const JsonObject& object, const std::string& key,
+                                     const std::string& absent) {
+  return object.Has(key) ? object.String(key) : absl::StatusOr<std::string>(absent);
+}
+
+// Checks that a key, if it is there, holds `wanted`.
+absl::Status Require(const JsonObject& object, const std::string& key, const std::string& wanted) {
+  ASSIGN_OR_RETURN(const std::string value, StringOr(object, key, wanted));
+  return value == wanted ? absl::OkStatus() : UnsupportedValue(object, key, value);
+}
+
+absl::Status RequireBlock(const JsonObject& object, const std::string& key) {
+  constexpr int64_t kBlock = WeightScales::kBlock;
+  ASSIGN_OR_RETURN(const std::vector<int64_t> block, object.IntList(key, 1, 1 << 20, 2));
+  if (block == std::vector<int64_t>{kBlock, kBlock}) return absl::OkStatus();
+  return Unsupported(object, key,
+                     absl::StrCat("only blocks of ", kBlock, " x ", kBlock, " are supported"));
+}
+
+// The "weights" of a group of compressed-tensors.
+absl::StatusOr<ScaledPart> ReadWeightScheme(const JsonObject& weights) {
+  ASSIGN_OR_RETURN(const int64_t bits, weights.Int("num_bits", 1, 64));
+  ASSIGN_OR_RETURN(const std::string type, weights.String("type"));
+  if (bits != 8 || type != "float") {
+    return Unsupported(
+        weights, "num_bits",
+        absl::StrCat("weights of ", bits, " bits, type \"", type.substr(0, 40), "\" are not"));
+  }
+  for (const auto& [key, wanted] : {std::pair{"symmetric", true}, {"dynamic", false}}) {
+    ASSIGN_OR_RETURN(const bool value, weights.BoolOr(key, wanted));
+    if (value != wanted) {
+      return Unsupported(weights, key, absl::StrCat(value ? "true" : "false", " is not supported"));
+    }
+  }
+  ASSIGN_OR_RETURN(const std::string strategy, weights.String("strategy"));
+  if (strategy == "tensor") return ScaledPart::kMatrix;
+  if (strategy == "channel") return ScaledPart::kFeature;
+  if (strategy != "block") return UnsupportedValue(weights, "strategy", strategy);
+  RETURN_IF_ERROR(RequireBlock(weights, "block_structure"));
+  return ScaledPart::kBlock;
+}
+
+absl::StatusOr<WeightQuantization> ReadCompressedTensors(const JsonObject& settings) {
+  ASSIGN_OR_RETURN(const std::string format, settings.String("format"));
+  if (format != "float-quantized" && format != "naive-quantized") {
+    return UnsupportedValue(settings, "format", format);
+  }
+  for (const char* key : {"sparsity_config", "transform_config"}) {
+    if (!settings.Has(key)) continue;
+    ASSIGN_OR_RETURN(const JsonObject object, settings.Object(key));
+    ASSIGN_OR_RETURN(const std::string inner, StringOr(object, "format", "dense"));
+    const bool empty = object.json().Size() == 0;
+    const bool dense = std::string(key) == "sparsity_config" && inner == "dense";
+    if (!empty && !dense) return Unsupported(settings, key, "is not supported");
+  }
+  ASSIGN_OR_RETURN(const JsonObject groups, settings.Object("config_groups"));
+  std::optional<ScaledPart> part;
+  size_t num_groups = 0;
+  for (const common::JsonMember& member : groups.json().Members()) {
+    if (++num_groups > kMaxGroups) {
+      return settings.Error("config_groups", absl::StrCat("has more than ", kMaxGroups));
+    }
+    ASSIGN_OR_RETURN(const JsonObject group, groups.Object(member));
+    ASSIGN_OR_RETURN(const JsonObject weights, group.Object("weights"));
+    ASSIGN_OR_RETURN(const ScaledPart of_group, ReadWeightScheme(weights));
+    if (part.has_value() && *part != of_group) {
+      return Unsupported(settings, "config_groups", "groups of several strategies are not");
+    }
+    part = of_group;
+  }
+  if (!part.has_value()) return settings.Error("config_groups", "is empty");
+  return WeightQuantization{*part, "compressed-tensors", "weight_scale",
+                            settings.Has("kv_cache_scheme")};
+}
+
+absl::StatusOr<WeightQuantization> ReadFp8(const JsonObject& settings) {
+  RETURN_IF_ERROR(Require(settings, "fmt", "e4m3"));
+  ASSIGN_OR_RETURN(const std::string activations,
+                   StringOr(settings, "activation_scheme", "dynamic"));
+  if (activations != "dynamic" && activations != "static") {
+    return UnsupportedValue(settings, "activation_scheme", activations);
+  }
+  if (!settings.Has("weight_block_size")) {
+    return WeightQuantization{ScaledPart::kMatrix, "fp8", "weight_scale",
+                              settings.Has("kv_cache_scheme")};
+  }
+  RETURN_IF_ERROR(RequireBlock(settings, "weight_block_size"));
+  return WeightQuantization{ScaledPart::kBlock, "fp8", "weight_scale_inv", false};
+}
+
+absl::StatusOr<WeightQuantization> ReadModelOpt(const JsonObject& settings) {
+  ASSIGN_OR_RETURN(const std::string algorithm, settings.String("quant_algo"));
+  if (algorithm != "FP8") return UnsupportedValue(settings, "quant_algo", algorithm);
+  return WeightQuantization{ScaledPart::kMatrix, "modelopt", "weight_scale",
+                            settings.Has("kv_cache_quant_algo") || settings.Has("kv_cache_scheme")};
+}
+
+absl::StatusOr<WeightQuantization> ReadSettings(const JsonObject& settings) {
+  // ModelOpt once wrote no method.
+  ASSIGN_OR_RETURN(
+      const std::string method,
+      StringOr(settings, "quant_method", settings.Has("quant_algo") ? "modelopt" : ""));
+  if (method == "compressed-tensors") return ReadCompressedTensors(settings);
+  if (method == "fp8") return ReadFp8(settings);
+  if (method == "modelopt") return ReadModelOpt(settings);
+  if (method.empty()) return settings.Error("quant_method", "is missing");
+  return UnsupportedValue(settings, "quant_method", method);
+}
+
+const char* PartName(ScaledPart part) {
+  switch (part) {
+    case ScaledPart::kMatrix:
+      return "a scale for each matrix";
+    case ScaledPart::kFeature:
+      return "a scale for each output feature";
+    case ScaledPart::kBlock:
+      return "a scale for each block of 128 x 128";
+  }
+  return "unknown scales";
+}
+
+}  // namespace
+
+std::string WeightQuantization::ToString() const {
+  return absl::StrCat("fp8 (", method, ", ", PartName(part), ")");
+}
+
+absl::StatusOr<std::optional<WeightQuantization>> ReadWeightQuantization(
+    const JsonObject& config, const JsonObject* hf_quant_config) {
+  std::optional<WeightQuantization> result;
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (!config.Has(key) || result.has_value()) continue;
+    ASSIGN_OR_RETURN(const JsonObject settings, config.Object(key));
+    ASSIGN_OR_RETURN(result, ReadSettings(settings));
+  }
+  if (result.has_value() || hf_quant_config == nullptr) return result;
+  ASSIGN_OR_RETURN(const JsonObject settings, hf_quant_config->Object("quantization"));
+  if (!settings.Has("quant_algo")) return result;  // the KV cache alone
+  ASSIGN_OR_RETURN(result, ReadModelOpt(settings));
+  return result;
+}
+
+}  // namespace retroinfer

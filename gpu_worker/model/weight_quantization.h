@@ -1,0 +1,43 @@
+// How a checkpoint says that its weights are quantized, and in which of the ways that people
+// publish: e4m3 with a scale for each matrix, each output feature, or each block of 128 x 128.
+//
+//   compressed-tensors   quantization_config of config.json, format float-quantized
+//   fp8                  quantization_config, weight_block_size or a scale for each matrix
+//   modelopt             quantization_config or hf_quant_config.json, quant_algo FP8
+//
+// Which matrices are quantized their element types say: those that a list of the folder leaves out
+// are stored in 16 or 32 bits and stay so. Activations are not rounded, whatever the folder says:
+// that would only lose accuracy. Anything else is refused by name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "gpu_worker/model/json_file.h"
+
+namespace retroinfer {
+
+// What has a scale of its own. The values are part of the fingerprint: never renumber.
+enum class ScaledPart : uint32_t { kMatrix = 1, kFeature = 2, kBlock = 3 };
+
+struct WeightQuantization {
+  ScaledPart part = ScaledPart::kMatrix;
+  std::string method;          // "compressed-tensors", "fp8" or "modelopt"
+  std::string scale_suffix;    // of the scale's name, behind that of the module: "weight_scale"
+  bool has_kv_scheme = false;  // scales for an 8-bit KV cache come along, which have no effect here
+
+  // For people: "fp8 (compressed-tensors, a scale for each output feature)".
+  std::string ToString() const;
+};
+
+// What `config` (config.json) and, where it says nothing, `hf_quant_config` say; nothing: weights
+// are numbers.
+//
+// Returns: INVALID_ARGUMENT for what makes no sense, UNIMPLEMENTED for another way of quantizing;
+//          both with file, key and what is accepted.
+absl::StatusOr<std::optional<WeightQuantization>> ReadWeightQuantization(
+    const JsonObject& config, const JsonObject* hf_quant_config);
+
+}  // namespace retroinfer

@@ -1,0 +1,73 @@
+#include "gpu_worker/model/kept_weights.h"
+
+#include <gtest/gtest.h>
+
+#include "gpu_worker/model/model_shapes.h"
+#include "gpu_worker/ops/cpu/cpu_needs.h"
+#include "gpu_worker/ops/cuda/cuda_needs.h"
+#include "tests/gpu_worker/model/golden_model.h"
+
+namespace retroinfer {
+namespace {
+
+using test_support::GoldenModel;
+
+constexpr KeptWeights kAsStored = KeptWeights::kAsStored;
+
+TEST(KeptWeightsTest, NamesAskForWhatIsNotThereYet) {
+  ModelConfig bf16;
+  bf16.dtype = DType::kBf16;
+  ModelConfig f32;
+  ModelConfig quantized = bf16;
+  quantized.quantization = {ScaledPart::kFeature, "compressed-tensors", "weight_scale"};
+  for (const ModelConfig& config : {bf16, f32, quantized}) {
+    EXPECT_EQ(*KeptWeightsNamed("auto", config), kAsStored);
+    EXPECT_EQ(KeptWeightsNamed("int4", config).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(*KeptWeightsNamed("fp8", bf16), KeptWeights::kFp8);
+  EXPECT_EQ(*KeptWeightsNamed("fp8", quantized), kAsStored);
+  EXPECT_EQ(*KeptWeightsNamed("bf16", bf16), kAsStored);
+  EXPECT_EQ(*KeptWeightsNamed("bf16", f32), KeptWeights::kNumbers);
+  EXPECT_EQ(*KeptWeightsNamed("bf16", quantized), KeptWeights::kNumbers);
+}
+
+TEST(KeptWeightsTest, TheTypeIsThatOfTheLayers) {
+  ModelConfig config;
+  config.dtype = DType::kF16;
+  EXPECT_EQ(WeightsDtype(config, kAsStored), "f16");
+  EXPECT_EQ(WeightsDtype(config, KeptWeights::kFp8), "fp8");
+  EXPECT_EQ(WeightScalesFrom(config, kAsStored), "");
+  EXPECT_NE(WeightScalesFrom(config, KeptWeights::kFp8).find("while loading"), std::string::npos);
+  config.quantization = {ScaledPart::kBlock, "fp8", "weight_scale_inv"};
+  EXPECT_EQ(WeightsDtype(config, kAsStored), "fp8");
+  EXPECT_EQ(WeightsDtype(config, KeptWeights::kNumbers), "bf16");
+  EXPECT_NE(WeightScalesFrom(config, kAsStored).find("128 x 128"), std::string::npos);
+}
+
+TEST(KeptWeightsTest, EightBitsHalveTheLayersOnAGpuAndNothingOnACpu) {
+  const ModelConfig config = *NamedModelShape("llama-3.1-8b");
+  const size_t in_bf16 = KeptRandomWeightBytes(config, kAsStored, kCudaNeeds);
+  EXPECT_EQ(in_bf16, size_t{2} * 8'030'261'248);  // as its model card counts them
+  const size_t layers = size_t{32} * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336);
+  const size_t in_fp8 = KeptRandomWeightBytes(config, KeptWeights::kFp8, kCudaNeeds);
+  EXPECT_GT(in_fp8, in_bf16 - layers);
+  EXPECT_LT(in_fp8, in_bf16 - layers + (size_t{130} << 20));  // scales, and an unpacked tile
+  EXPECT_GE(KeptRandomWeightBytes(config, KeptWeights::kFp8, kCpuNeeds), in_bf16);
+}
+
+TEST(KeptWeightsTest, BytesOfACheckpointFollowItsTensors) {
+  const GoldenModel plain("llama-d64-untied-bf16");
+  const auto bytes = [](const GoldenModel& model, KeptWeights keep, const BackendNeeds& needs) {
+    return KeptWeightBytes(model.config, model.checkpoint, keep, needs);
+  };
+  EXPECT_EQ(bytes(plain, kAsStored, kCudaNeeds), plain.checkpoint.total_bytes());
+  EXPECT_EQ(bytes(plain, kAsStored, kCpuNeeds), plain.checkpoint.total_bytes());
+  const GoldenModel coded("llama-fp8-ct-channel");
+  const size_t numbers = bytes(coded, KeptWeights::kNumbers, kCudaNeeds);
+  EXPECT_GT(numbers, coded.checkpoint.total_bytes() * 3 / 2);
+  EXPECT_LT(numbers, coded.checkpoint.total_bytes() * 2);
+  EXPECT_GT(bytes(coded, kAsStored, kCpuNeeds), numbers);  // with the scales
+}
+
+}  // namespace
+}  // namespace retroinfer
