@@ -103,7 +103,8 @@ TEST_P(GrowthTest, TokensAreThoseOfRequestsThatHadAllTheirMemory) {
   }
   EXPECT_TRUE(worker_.WaitUntilIdle());
   const EngineStats stats = worker_.engine().stats();
-  EXPECT_GT(stats.memory_stalls, 0u) << "memory was never short";
+  // Whether any had to wait is a matter of who comes when; the next test has it so.
+  RecordProperty("memory_stalls", std::to_string(stats.memory_stalls));
   EXPECT_EQ(stats.requests_stalled, 0);
   EXPECT_EQ(stats.dense_blocks_used, 0);
   EXPECT_EQ(stats.meta_blocks_used, 0);
@@ -148,6 +149,13 @@ TEST_P(GrowthTest, WhoWaitsForMemoryCanEndAndLetsOthersGoOn) {
   }
   add();
   for (const auto& [id, sink] : live) EXPECT_EQ(sink->Wait().reason, FinishReason::kLength);
+  EXPECT_GT(worker_.engine().stats().memory_stalls, 0u);
+  InProcessWorkerOptions options = SmallModel();
+  options.reserves_all = true;
+  InProcessWorker undisturbed(options);
+  const auto want = undisturbed.Submit(Request(undisturbed, 200, 3, 1100, PolicyKind::kFull));
+  EXPECT_TRUE(want->Wait().status.ok());
+  EXPECT_EQ(live[0].second->tokens(), want->tokens());
   EXPECT_EQ(live[0].second->tokens(), live[1].second->tokens());
   EXPECT_EQ(live[0].second->tokens(), live[2].second->tokens());
   EXPECT_TRUE(worker_.WaitUntilIdle());
