@@ -63,7 +63,7 @@ class PageLookupTest : public testing::TestWithParam<BackendParam> {
         const uint32_t tokens = std::min(left, 4u);
         left -= tokens;
         EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(tokens));
-        EXPECT_EQ(ref.reserved, 0);
+        EXPECT_EQ(PlaceInCluster(ref.origin), page - entry.first_page);
         const auto bytes =
             data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
         EXPECT_TRUE(HasPattern(page, 0, bytes.data())) << "page " << page;
@@ -265,7 +265,7 @@ class SharedPages {
     for (uint32_t i = 0; 4 * i < entry.num_tokens; ++i, ++next) {
       const PageRef& ref = refs.at(next);
       EXPECT_EQ(ref.num_tokens, static_cast<int32_t>(std::min(4u, entry.num_tokens - 4 * i)));
-      EXPECT_EQ(ref.reserved, 0);
+      EXPECT_EQ(PlaceInCluster(ref.origin), i);
       const auto bytes =
           data_.Download<std::byte>(DeviceSpan<const std::byte>(ref.page, kPageBytes));
       EXPECT_TRUE(HasPattern(entry.first_page + i, 0, bytes.data()));
