@@ -314,7 +314,8 @@ def stopped_early(arguments, options, reserve, sizes):
     count, at_a_time, input_len, max_tokens, tokens = sizes
     drawn = random.Random(input_len)
     bodies = [{"prompt": [drawn.randrange(300, 1700) for _ in range(input_len)], "max_tokens": max_tokens,
-               "stop": ["no text has this in it"], "ignore_eos": True, "temperature": 0, "policy": "full"}
+               "stop": ["no text has this in it"], "ignore_eos": True, "temperature": 0, "policy": "full",
+               "logprobs": 0}  # so that tokens without text have an event, too
               for _ in range(count)]
     with Server(arguments, [*options, "--reserve", reserve]) as server:
         server.wait_for_http()
