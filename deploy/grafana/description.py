@@ -134,7 +134,8 @@ REQUESTS = Panel(
     ((f"sum({worker('retroinfer_requests_running')})", "running"),
      (f"sum({worker('retroinfer_requests_waiting')})", "waiting"),
      (f"sum({worker('retroinfer_requests_waiting_for_prefill')})", "running, waiting for prefill"),
-     (f"sum({worker('retroinfer_requests_suspended')})", "running, stepped aside")))
+     (f"sum({worker('retroinfer_requests_suspended')})", "running, stepped aside"),
+     (f"sum({worker('retroinfer_requests_stalled')})", "running, wait for device memory")))
 ENDED = Panel(
     "Requests that ended",
     "By reason: stop and length are answers; cancelled by the caller; deadline of the caller; error of "

@@ -132,11 +132,11 @@ TEST_F(SettingsTest, AFileThatAllProgramsShareMaySetOthersToo) {
 }
 
 TEST_F(SettingsTest, FilesThatAreNoneAreErrors) {
-  EXPECT_THAT(std::string(Parse({"--config", "/"}).message()), testing::HasSubstr("directory"));
+  EXPECT_THAT(std::string(Parse({"--config", "/"}).message()), testing::HasSubstr("is a folder"));
   EXPECT_THAT(std::string(Parse({"--config", "/nonexistent/file"}).message()),
               testing::HasSubstr("/nonexistent/file"));
   EXPECT_THAT(std::string(Parse({"--config", "/dev/zero"}).message()),
-              testing::HasSubstr("larger than"));
+              testing::HasSubstr("is a device"));
 }
 
 TEST_F(SettingsTest, AVariableMayHaveANameOfItsOwn) {

@@ -315,7 +315,7 @@ TEST(GenerationService, AnswersThatAreNotReadHaveALimit) {
     return common::FromGrpcStatus(stub->Tokenize(&context, request, &response));
   };
   EXPECT_EQ(common::ReasonOf(tokenize(2000)).reason, "SLOW_CLIENT");
-  for (int i = 0; i < 10; ++i) EXPECT_TRUE(tokenize(500).ok());  // room is given back
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(tokenize(500), absl::OkStatus());  // room is given back
 }
 
 TEST(GenerationService, DescribesTheModelAndItsWork) {
