@@ -315,7 +315,13 @@ TEST(GenerationService, AnswersThatAreNotReadHaveALimit) {
     return common::FromGrpcStatus(stub->Tokenize(&context, request, &response));
   };
   EXPECT_EQ(common::ReasonOf(tokenize(2000)).reason, "SLOW_CLIENT");
-  for (int i = 0; i < 10; ++i) EXPECT_EQ(tokenize(500), absl::OkStatus());  // room is given back
+  // Room is given back when an answer has gone out, which may be after it was read.
+  const absl::Time end = absl::Now() + absl::Minutes(1);
+  for (int i = 0; i < 10; ++i) {
+    absl::Status status = tokenize(500);
+    while (!status.ok() && absl::Now() < end) status = tokenize(500);
+    EXPECT_EQ(status, absl::OkStatus());
+  }
 }
 
 TEST(GenerationService, DescribesTheModelAndItsWork) {
