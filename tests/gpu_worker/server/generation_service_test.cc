@@ -13,6 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/rpc/grpc_status.h"
 #include "common/status/error_reason.h"
 #include "tests/support/worker_harness.h"
