@@ -5,9 +5,11 @@
 //
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
-//          [--overlap COSINE] [--cache-share 0.05] [--weights-dtype auto|fp8]
+//          [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05] [--free-slots-high 0.1]
+//          [--weights-dtype auto|fp8]
 // Prints one JSON object. Without --overlap queries are as in text (SyntheticShape). --cache-share:
-// slots of the block cache, of all pages of the contexts.
+// slots of the block cache, of all pages of the contexts. --free-slots-low, --free-slots-high: as
+// kv_store_service has them.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -46,6 +48,7 @@ struct Settings {
   double cache_share = 0.05;
   int64_t dense_below = 8192;
   std::string weights_dtype = "auto";
+  kvstore::Watermarks watermarks;
 };
 
 Settings Parse(int argc, char** argv) {
@@ -70,6 +73,8 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--overlap", settings.overlap)->check(CLI::Range(0.0, 1.0));
   app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--free-slots-low", settings.watermarks.low)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--free-slots-high", settings.watermarks.high)->check(CLI::Range(0.0, 1.0));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -158,7 +163,8 @@ class DecodeBench {
                                    .dense_blocks = need_.dense_blocks * settings_.batch,
                                    .max_batch = settings_.batch,
                                    .max_model_len = total_tokens_,
-                                   .dense_below = settings_.dense_below};
+                                   .dense_below = settings_.dense_below,
+                                   .watermarks = settings_.watermarks};
     for (int32_t i = 0; i < settings_.batch; ++i) {
       sizes.segment_tokens.insert(sizes.segment_tokens.end(), need_.segment_tokens.begin(),
                                   need_.segment_tokens.end());
@@ -267,6 +273,8 @@ class DecodeBench {
                         {"overlap", settings_.overlap ? nlohmann::json(*settings_.overlap)
                                                       : nlohmann::json("as in text")},
                         {"cache_slots", memory_->num_slots()},
+                        {"free_slots_low", settings_.watermarks.low},
+                        {"free_slots_high", settings_.watermarks.high},
                         {"arena_gib", static_cast<double>(memory_->arena_bytes()) / (1 << 30)}};
     json["load_s"] = load_seconds_;
     json["fill_s"] = measured.fill_seconds;

@@ -47,8 +47,8 @@ WaveMemory::WaveMemory(test_support::Backend& backend, Sizes sizes)
   cache_ = Must(BlockCache::Create(*backend.device, backend.ops->block_cache(), *backend.stream,
                                    {.num_slots = num_slots_, .num_transient = num_transient},
                                    arena_, plane_->bytes()));
-  store_ = std::make_unique<kvstore::DataPlaneServer>(plane_->view(),
-                                                      kvstore::DataPlaneServer::Options());
+  store_ = std::make_unique<kvstore::DataPlaneServer>(
+      plane_->view(), kvstore::DataPlaneServer::Options{.watermarks = sizes_.watermarks});
   store_->Start();
   memory_ = Must(KvMemory::Create(*backend.device,
                                   {.geometry = sizes_.geometry,

@@ -26,6 +26,7 @@ class WaveMemory {
     int32_t max_batch = 1;
     int64_t max_model_len = 0;
     int64_t dense_below = 0;
+    kvstore::Watermarks watermarks = {};
   };
 
   // Ends the program where memory is not to be had. `backend` must outlive it.

@@ -17,6 +17,9 @@ namespace {
 
 // The rest of the machine is for the arena and everybody else.
 constexpr double kCpuMemoryShare = 0.5;
+// What is ahead of a short prompt is most of what it waits for here, and short passes cost a CPU
+// little (docs/benchmarks.md has what).
+constexpr AheadShares kCpuAhead{.all = 0.2, .pass = 0.1};
 
 }  // namespace
 
@@ -46,6 +49,7 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& optio
                                                       ? ComputePrecision::kBf16
                                                       : ComputePrecision::kF32);
   backend.needs = kCpuNeeds;
+  backend.ahead = kCpuAhead;
   backend.device = std::move(device);
   backend.memory_bytes = static_cast<size_t>(
       static_cast<double>(backend.device->info().memory_bytes) * kCpuMemoryShare);

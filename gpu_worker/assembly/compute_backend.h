@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/assembly/served_engine_options.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/engine/scheduler/scheduler.h"
 #include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/backend_needs.h"
 #include "gpu_worker/ops/ops.h"
@@ -29,6 +30,7 @@ struct ComputeBackend {
   bool owns_memory = false;
   // How weights come from their files: mapped where the device's memory is the host's.
   WeightSource weight_source = WeightSource::kMapping;
+  AheadShares ahead{};  // of the engine's scheduler
 };
 
 // The backend that options.device names: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU

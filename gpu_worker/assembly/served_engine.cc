@@ -390,6 +390,7 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
                                     : absl::InfiniteDuration(),
            .share_segments = options_.synthetic_context == 0,
            .inter_token_target = options_.inter_token_target,
+           .ahead = backend_.ahead,
            .reserves_all = options_.reserve == "all",
            .on_progress = [this] { notifier_.Feed(); }},
           std::move(parts)));

@@ -87,7 +87,8 @@ absl::Status LocalEngine::CreateWorkspaces() {
                        .max_rows = plan.prefill_rows,
                        .max_batch = plan.max_batch,
                        .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target),
-                       .preempts = parts_.suspended != nullptr});
+                       .preempts = parts_.suspended != nullptr,
+                       .ahead = options_.ahead});
   ASSIGN_OR_RETURN(clock_, WorkClock::Create(*parts_.device, *parts_.stream, scheduler_->costs()));
   batch_.reserve(static_cast<size_t>(plan.max_batch));
   return absl::OkStatus();

@@ -48,6 +48,7 @@ struct LocalEngineOptions {
   absl::Duration max_expected_wait = absl::InfiniteDuration();  // Inbox::Limits
   bool share_segments = true;  // name the segments of prompts, so that others find them
   absl::Duration inter_token_target = absl::Milliseconds(50);  // SchedulerOptions
+  AheadShares ahead;                                           // SchedulerOptions
   bool reserves_all = false;  // device memory for all of max_tokens when a request begins
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;

@@ -13,8 +13,6 @@ namespace {
 
 // Rows of a pass are cut to multiples of this, and to no fewer.
 constexpr int64_t kRowGrain = 64;
-// Of the target: one pass, while nothing decodes.
-constexpr double kPassShare = 0.25;
 // A pass that is cut to the rest of the time has at least so much of the largest one: products of
 // few rows cost nearly as much as those of many.
 constexpr int64_t kLeastOfRows = 4;
@@ -250,8 +248,9 @@ void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescript
   const double step = SecondsBeside(is_disturbed, plan.step) + SecondsToMeasure(plan);
   const bool decodes = !plan.decode.empty();
   const double left = target * std::min(1.0, kTolerance / costs_.margin()) - step;
-  const double budget = (decodes ? std::max(left, kLeastOfStep * step) : kAheadShare * target) -
-                        input.seconds_in_flight;
+  const double budget =
+      (decodes ? std::max(left, kLeastOfStep * step) : options_.ahead.all * target) -
+      input.seconds_in_flight;
   double used = 0;
   lane_seconds_.resize(lanes.size(), 0.0);
   std::optional<size_t> last;
@@ -268,7 +267,7 @@ void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescript
       if (i != *next && both > target && lane_seconds_[i] < kLeastShare * both) next = i;
     }
     LaneDescription& lane = lanes[*next];
-    const double limit = decodes ? budget - used : kPassShare * target;
+    const double limit = decodes ? budget - used : options_.ahead.pass * target;
     const StepPlan::Pass pass = PassOf(lane, *next, limit, is_disturbed);
     const double seconds = costs_.Seconds(pass.work);
     if (decodes && !plan.passes.empty()) {

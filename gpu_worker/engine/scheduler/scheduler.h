@@ -44,6 +44,13 @@
 
 namespace retroinfer {
 
+// What is enqueued while nothing decodes, of the target between two tokens: a newcomer waits for
+// it.
+struct AheadShares {
+  double all = 0.5;
+  double pass = 0.25;  // one of them
+};
+
 struct SchedulerOptions {
   uint32_t num_layers = 1;
   int64_t max_rows = 1024;  // of a pass
@@ -51,6 +58,7 @@ struct SchedulerOptions {
   double inter_token_target =
       0.05;               // seconds between two tokens of a request, while others are read
   bool preempts = false;  // decoding requests step aside for others
+  AheadShares ahead;
 };
 
 class Scheduler {
@@ -90,8 +98,6 @@ class Scheduler {
   bool knows_costs() const { return costs_.knows_speed(); }
 
  private:
-  // Of the target: what is enqueued while nothing decodes.
-  static constexpr double kAheadShare = 0.5;
   // Passes are planned such that a round takes at most so many times the target, nearly always.
   static constexpr double kTolerance = 1.2;
   // Where steps alone take all of the target, prompts still get this share of a step's time.

@@ -33,7 +33,7 @@ void Scheduler::PlanMeasures(const SchedulerInput& input, StepPlan& plan) {
                             ? options_.inter_token_target
                             : std::max(options_.inter_token_target - step, kLeastOfStep * step);
   const double batch = costs_.Seconds({.measured_rows = static_cast<double>(options_.max_batch)});
-  const double batches = std::clamp(kAheadShare * budget / batch, 1.0, kMeasuresMax);
+  const double batches = std::clamp(options_.ahead.all * budget / batch, 1.0, kMeasuresMax);
   plan.measure.push_back(
       {.lane = *best,
        .num_rows =
