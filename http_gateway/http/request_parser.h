@@ -51,6 +51,7 @@ class RequestParser {
   struct Impl;
   void Begin();
   absl::Status ReadHead(std::string_view raw);
+  absl::StatusOr<size_t> PutBody(std::string_view data);
 
   const Limits limits_;
   std::unique_ptr<Impl> impl_;

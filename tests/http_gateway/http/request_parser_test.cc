@@ -181,6 +181,21 @@ TEST(RequestParser, TrailersChangeNoRequest) {
   EXPECT_EQ(ReasonOf(head + "0\r\n" + std::string(2000, 'x')), "HEADERS_TOO_LARGE");
 }
 
+// Pieces of three and four bytes end within the last chunk, which has five.
+TEST(RequestParser, TheLastChunkMayComeInPieces) {
+  const std::string head = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const std::string body : {"", "a", "abcde"}) {
+    const std::string chunk =
+        body.empty() ? "" : std::to_string(body.size()) + "\r\n" + body + "\r\n";
+    for (size_t step = 1; step < 8; ++step) {
+      const auto requests = Parse(head + chunk + "0\r\n\r\n", step);
+      ASSERT_TRUE(requests.ok()) << requests.status();
+      ASSERT_EQ(requests->size(), 1U) << step;
+      EXPECT_EQ(requests->front().body, body);
+    }
+  }
+}
+
 TEST(RequestParser, BoundsTheHeadAndTheBody) {
   EXPECT_EQ(ReasonOf("GET /" + std::string(2000, 'a') + " HTTP/1.1\r\nHost: h\r\n\r\n"),
             "HEADERS_TOO_LARGE");
