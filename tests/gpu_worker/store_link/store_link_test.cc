@@ -3,6 +3,7 @@
 #include "gpu_worker/store_link/store_link.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -326,6 +327,88 @@ TEST_F(StoreLinkTest, TheEndCancelsWhatWaitsAndFreesEverything) {
   link_.reset();
   EXPECT_FALSE(store_.Stats().worker_attached());
   EXPECT_EQ(store_.Stats().sequences(), 0u);
+}
+
+// A store to which a worker can hand its memory back, and that never answers.
+class SilentStore final : public kvstore::v1::KvStoreService::Service {
+ public:
+  explicit SilentStore(const std::string& target) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort(target, grpc::InsecureServerCredentials());
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  ~SilentStore() override { server_->Shutdown(absl::ToChronoTime(absl::Now())); }
+
+  grpc::Status AttachWorker(grpc::ServerContext* context,
+                            const kvstore::v1::AttachWorkerRequest* /*request*/,
+                            kvstore::v1::AttachWorkerResponse* /*response*/) override {
+    const bool is_first = num_calls_++ == 0;
+    if (is_first) asked_.Notify();
+    while (!context->IsCancelled()) absl::SleepFor(absl::Milliseconds(2));
+    if (is_first) {
+      given_up_early_ = absl::Now() < absl::FromChrono(context->deadline());
+      ended_.Notify();
+    }
+    return grpc::Status::CANCELLED;
+  }
+
+  void AwaitCall() { asked_.WaitForNotification(); }
+  // Waits for the call's end. Returns whether the client has ended it before its deadline did.
+  bool WasGivenUp() {
+    ended_.WaitForNotification();
+    return given_up_early_;
+  }
+
+ private:
+  std::atomic<int> num_calls_{0};
+  std::atomic<bool> given_up_early_{false};
+  absl::Notification asked_;
+  absl::Notification ended_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(StoreLinkTest, EndsWhileAReattachIsUnanswered) {
+  Connect();
+  std::atomic<int> reattached{0};
+  link_->SetReattachCallback([&] { ++reattached; });
+  store_.Stop();
+  SilentStore silent(store_.target());
+  silent.AwaitCall();
+  link_.reset();
+  EXPECT_TRUE(silent.WasGivenUp());
+  EXPECT_EQ(reattached, 0);
+}
+
+// An engine that ends takes its callback back, which may use the engine until then.
+TEST_F(StoreLinkTest, ACallbackThatIsTakenBackHasEndedAndIsNotCalledAgain) {
+  Connect();
+  absl::Notification running, go_on, taken_back;
+  std::atomic<bool> has_ended{false};
+  std::atomic<int> reattached{0};
+  link_->SetReattachCallback([&] {
+    if (reattached++ > 0) return;
+    running.Notify();
+    go_on.WaitForNotification();
+    has_ended = true;
+  });
+  store_.Stop();
+  store_.Start();
+  running.WaitForNotification();
+  std::thread owner([&] {
+    link_->SetReattachCallback(nullptr);
+    EXPECT_TRUE(has_ended);
+    taken_back.Notify();
+  });
+  EXPECT_FALSE(taken_back.WaitForNotificationWithTimeout(absl::Milliseconds(50)));
+  go_on.Notify();
+  owner.join();
+
+  store_.Stop();
+  store_.Start();
+  while (link_->num_reattached() < 2) absl::SleepFor(absl::Milliseconds(2));
+  Reserve(1, {1024}).status().IgnoreError();  // by then it would have been called
+  EXPECT_EQ(reattached, 1);
 }
 
 TEST(StoreLinkConnectTest, SaysWhatWasTried) {
