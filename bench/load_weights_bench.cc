@@ -28,6 +28,7 @@
 #include "bench/support/backend.h"
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
+#include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_shapes.h"
@@ -207,7 +208,7 @@ class LoadBench {
     for (const bool cold : {true, false}) {
       const int rounds = cold ? settings_.cold_rounds : settings_.warm_rounds;
       if (rounds <= 0) continue;
-      std::vector<double> plain, load, hashed;
+      std::vector<double> plain, balance, load, hashed;
       const auto time = [&](std::vector<double>& seconds, auto&& body) {
         if (cold) DropFromPageCache();
         const absl::Time begin = absl::Now();
@@ -216,6 +217,7 @@ class LoadBench {
       };
       for (int round = 0; round < rounds; ++round) {
         time(plain, [this] { PlainRead(); });
+        time(balance, [&] { ChannelBalance::Of(config_, checkpoint, settings_.threads); });
         time(load, [&] { Load(checkpoint, nullptr); });
         time(hashed, [&] {
           CheckpointHasher hasher(checkpoint);
@@ -226,6 +228,9 @@ class LoadBench {
       nlohmann::json& part = json[cold ? "cold" : "warm"];
       part["rounds"] = rounds;
       const double plain_rate = Describe("plain_read", plain, part);
+      // Ahead of a load; reads two matrices of each layer.
+      Describe("balance", balance, part);
+      part["balance"].erase("gb_per_s");
       part["load_share"] = Describe("load", load, part) / plain_rate;
       part["load_and_hash_share"] = Describe("load_and_hash", hashed, part) / plain_rate;
     }

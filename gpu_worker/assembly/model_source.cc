@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/random_weights.h"
@@ -120,16 +121,23 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
   CheckpointHasher hasher(*checkpoint_);
   const bool hash_apart = weight_source == WeightSource::kMapping;
   const absl::Time begin = absl::Now();
+  RETURN_IF_ERROR(CheckTensors(config_, *checkpoint_));
+  const ChannelBalance balance = ChannelBalance::Of(config_, *checkpoint_, ReadingThreads());
+  if (!balance.is_identity()) {
+    spdlog::info("{} of {} pairs of channels of queries and keys are balanced by powers of two",
+                 balance.num_changed(), balance.num_pairs());
+  }
   // Bytes that are hashed apart count as half of the work.
   const auto report = [&](size_t done, size_t total) {
     if (progress) progress(hash_apart ? done / 2 : done, total);
   };
   if (hash_apart) {
-    ASSIGN_OR_RETURN(
-        loaded.fingerprint,
-        ModelFingerprint(
-            config_, *checkpoint_,
-            {.num_threads = device.info().num_processors, .progress = report, .keep = keep_}));
+    ASSIGN_OR_RETURN(loaded.fingerprint,
+                     ModelFingerprint(config_, *checkpoint_,
+                                      {.num_threads = device.info().num_processors,
+                                       .progress = report,
+                                       .keep = keep_,
+                                       .balance = &balance}));
   }
   LoadingLog log;
   const auto note = [&](size_t done, size_t total) {
@@ -141,9 +149,9 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
                                                      .num_threads = ReadingThreads(),
                                                      .hasher = hash_apart ? nullptr : &hasher,
                                                      .progress = note},
-                                                    keep_));
+                                                    keep_, balance));
   if (!hash_apart) {
-    ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_, keep_));
+    ASSIGN_OR_RETURN(loaded.fingerprint, hasher.Finish(config_, keep_, &balance));
   }
   const double seconds = absl::ToDoubleSeconds(absl::Now() - begin);
   spdlog::info("{} MiB of weights loaded and hashed in {:.1f} s: {:.2f} GB/s",

@@ -144,8 +144,8 @@ void CheckpointHasher::Add(const std::string& name, size_t begin,
   if (done) ++num_added_;
 }
 
-absl::StatusOr<Fingerprint> CheckpointHasher::Finish(const ModelConfig& config,
-                                                     KeptWeights keep) const {
+absl::StatusOr<Fingerprint> CheckpointHasher::Finish(const ModelConfig& config, KeptWeights keep,
+                                                     const ChannelBalance* balance) const {
   if (num_added_ != num_pieces_) {
     return absl::InternalError(absl::StrCat("SHA-256 was computed of ", num_added_.load(), " of ",
                                             num_pieces_, " pieces of the weights"));
@@ -153,6 +153,10 @@ absl::StatusOr<Fingerprint> CheckpointHasher::Finish(const ModelConfig& config,
   FingerprintBuilder builder;
   builder.AddInt("format", kFormatVersion);
   AddConfig(config, keep, builder);
+  if (balance != nullptr && !balance->is_identity()) {
+    builder.AddInt("channel_balance", ChannelBalance::kVersion);
+    builder.AddBytes("channel_exponents", std::as_bytes(std::span(balance->exponents())));
+  }
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
     builder.AddFingerprint("tensor", TensorFingerprint(name, tensor, pieces_.at(name)));
   }
@@ -188,7 +192,7 @@ absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
       options.progress(done_bytes, checkpoint.total_bytes());
     }
   });
-  return hasher.Finish(config, options.keep);
+  return hasher.Finish(config, options.keep, options.balance);
 }
 
 Fingerprint RandomModelFingerprint(const ModelConfig& config, KeptWeights keep) {

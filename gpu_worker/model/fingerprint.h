@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/ops/model/linear.h"
@@ -58,6 +59,7 @@ struct FingerprintOptions {
   // Called with bytes hashed so far and in all, from the hashing threads, one call at a time.
   std::function<void(size_t, size_t)> progress;
   KeptWeights keep = KeptWeights::kAsStored;
+  const ChannelBalance* balance = nullptr;  // none: queries and keys are as they are stored
 };
 
 // Hashes the tensors of a checkpoint piece by piece, as they come.
@@ -77,7 +79,8 @@ class CheckpointHasher {
 
   // What ModelFingerprint returns. INTERNAL if a piece is missing, or OpenSSL failed.
   absl::StatusOr<Fingerprint> Finish(const ModelConfig& config,
-                                     KeptWeights keep = KeptWeights::kAsStored) const;
+                                     KeptWeights keep = KeptWeights::kAsStored,
+                                     const ChannelBalance* balance = nullptr) const;
 
  private:
   const Checkpoint& checkpoint_;
@@ -87,7 +90,8 @@ class CheckpointHasher {
 };
 
 // Hashes geometry, RoPE, norm settings, and name, type, shape and content of every tensor, and in
-// what they are kept if it is not as they are stored. How the weights are split into files does not
+// what they are kept if it is not as they are stored, and the exponents of a balance that changes
+// something. How the weights are split into files does not
 // matter.
 absl::StatusOr<Fingerprint> ModelFingerprint(const ModelConfig& config,
                                              const Checkpoint& checkpoint,

@@ -1,6 +1,7 @@
 #include "gpu_worker/model/model_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <utility>
@@ -37,8 +38,13 @@ bool IsNorm(const std::string& name) { return absl::EndsWith(name, "norm.weight"
 class WeightLoader {
  public:
   WeightLoader(Device& device, ModelOps& ops, const ModelConfig& config,
-               const Checkpoint& checkpoint, KeptWeights keep)
-      : device_(device), ops_(ops), config_(config), checkpoint_(checkpoint), keep_(keep) {}
+               const Checkpoint& checkpoint, KeptWeights keep, const ChannelBalance& balance)
+      : device_(device),
+        ops_(ops),
+        config_(config),
+        checkpoint_(checkpoint),
+        keep_(keep),
+        balance_(balance) {}
 
   absl::StatusOr<ModelWeights> Load(const WeightJobOptions& options);
 
@@ -59,6 +65,8 @@ class WeightLoader {
   // Adds the scales of the matrices `names` to `job`, if they have any; returns what reads them.
   absl::StatusOr<std::optional<StoredScales>> AddScales(const std::vector<std::string>& names,
                                                         WeightJob& job);
+  // What `balance_` says of rows of codes.
+  void ScaleRowsOf(const std::vector<std::string>& names, WeightScales& scales) const;
   absl::Status Prepare(const std::vector<std::string>& names, LinearWeights weights,
                        const StoredScales* scales, DeviceSpan<std::byte> memory,
                        std::unique_ptr<PreparedLinear>* out);
@@ -72,6 +80,7 @@ class WeightLoader {
   const ModelConfig& config_;
   const Checkpoint& checkpoint_;
   const KeptWeights keep_;
+  const ChannelBalance& balance_;
   std::vector<WeightJob> jobs_;
   size_t norm_bytes_ = 0;  // of the buffer of norms in use
 };
@@ -89,14 +98,17 @@ absl::Status WeightLoader::Allocate(ModelWeights& weights) {
 
 void WeightLoader::AddPart(const std::string& name, WeightJob& job) {
   const HostTensor& tensor = Tensor(name);
-  job.parts.push_back({name, tensor, job.staging_bytes});
+  WeightJob::Part& part = job.parts.emplace_back();
+  part = {.name = name, .tensor = tensor, .at = job.staging_bytes};
+  // Codes are left as they are: their scales are multiplied.
+  if (!HasScales(tensor.type)) part.row_exponents = balance_.RowExponents(name);
   job.staging_bytes += tensor.bytes.size();
 }
 
 MatrixView WeightLoader::LoadNorm(const std::string& name, const DeviceBuffer& buffer) {
   const HostTensor& tensor = Tensor(name);
   WeightJob& job = jobs_.emplace_back();
-  job.parts.push_back({name, tensor, 0});
+  job.parts.push_back({name, tensor, 0, balance_.RowExponents(name)});
   job.target = buffer.bytes().subspan(norm_bytes_, tensor.bytes.size());
   norm_bytes_ += Aligned(tensor.bytes.size());
   return WeightView::Dense(job.target, tensor.type, 1, tensor.shape[0]).Numbers();
@@ -131,11 +143,25 @@ absl::StatusOr<std::optional<StoredScales>> WeightLoader::AddScales(
   return scales;
 }
 
+void WeightLoader::ScaleRowsOf(const std::vector<std::string>& names, WeightScales& scales) const {
+  size_t first = 0;
+  for (const std::string& name : names) {
+    const std::vector<int8_t> exponents = balance_.RowExponents(name);
+    // Only where a row's scales are its own: ChannelBalance leaves the others alone.
+    for (size_t row = 0; row < exponents.size(); ++row) {
+      float& scale = scales.values[first + row];
+      scale = std::ldexp(scale, exponents[row]);
+    }
+    first += static_cast<size_t>(Tensor(name).shape[0]);
+  }
+}
+
 absl::Status WeightLoader::Prepare(const std::vector<std::string>& names, LinearWeights weights,
                                    const StoredScales* scales, DeviceSpan<std::byte> memory,
                                    std::unique_ptr<PreparedLinear>* out) {
   if (scales != nullptr) {
     ASSIGN_OR_RETURN(weights.scales, scales->Read(device_, memory));
+    ScaleRowsOf(names, weights.scales);
   }
   const bool may_round = std::all_of(names.begin(), names.end(), IsLayerMatrix);
   if (keep_ != KeptWeights::kFp8 || may_round) weights.keep = keep_;
@@ -295,9 +321,10 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
 absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, ModelOps& ops,
                                               const ModelConfig& config,
                                               const Checkpoint& checkpoint,
-                                              const WeightJobOptions& options, KeptWeights keep) {
+                                              const WeightJobOptions& options, KeptWeights keep,
+                                              const ChannelBalance& balance) {
   RETURN_IF_ERROR(CheckTensors(config, checkpoint));
-  return WeightLoader(device, ops, config, checkpoint, keep).Load(options);
+  return WeightLoader(device, ops, config, checkpoint, keep, balance).Load(options);
 }
 
 }  // namespace retroinfer

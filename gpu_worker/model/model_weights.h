@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/weight_jobs.h"
@@ -53,7 +54,7 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
 
 // Copies all weights to the device; `keep` is for the matrices of layers, and for others in 8 bits.
 // `checkpoint` is not needed afterwards. With a hasher every tensor is hashed on the way, those
-// without effect, too.
+// without effect, too. What `balance` says of queries and keys is done behind the hashing.
 //
 // Returns: as CheckTensors and RunWeightJobs; INVALID_ARGUMENT, naming the tensor, for scales and
 //          codes that are no numbers, scales that are not above zero, and numbers that are not
@@ -63,6 +64,7 @@ absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, ModelOps& ops,
                                               const ModelConfig& config,
                                               const Checkpoint& checkpoint,
                                               const WeightJobOptions& options,
-                                              KeptWeights keep = KeptWeights::kAsStored);
+                                              KeptWeights keep = KeptWeights::kAsStored,
+                                              const ChannelBalance& balance = {});
 
 }  // namespace retroinfer

@@ -12,38 +12,12 @@
 #include "absl/strings/str_join.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/host_numbers.h"
 
 namespace retroinfer {
 namespace {
 
 constexpr char kWeight[] = "weight";
-
-float HalfToFloat(uint16_t half) {
-  const uint32_t sign = uint32_t{half & 0x8000u} << 16;
-  const uint32_t exponent = half >> 10 & 31;
-  const uint32_t mantissa = half & 0x3ff;
-  if (exponent == 31) return std::nanf("");
-  if (exponent == 0) return std::ldexp(static_cast<float>(mantissa), -24) * (sign != 0 ? -1 : 1);
-  const uint32_t bits = sign | (exponent + 112) << 23 | mantissa << 13;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
-
-float ScaleAt(const std::byte* bytes, WeightType type, size_t index) {
-  if (type == WeightType::kF32) {
-    float value;
-    std::memcpy(&value, bytes + index * sizeof(value), sizeof(value));
-    return value;
-  }
-  uint16_t half;
-  std::memcpy(&half, bytes + index * sizeof(half), sizeof(half));
-  if (type == WeightType::kF16) return HalfToFloat(half);
-  const uint32_t bits = uint32_t{half} << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
-}
 
 int64_t Blocks(int64_t size) { return (size + WeightScales::kBlock - 1) / WeightScales::kBlock; }
 
@@ -122,8 +96,8 @@ absl::StatusOr<WeightScales> StoredScales::Read(Device& device,
     bytes.resize(part.count * WeightTypeBytes(part.type));
     RETURN_IF_ERROR(device.Download(*stream, memory.subspan(part.at, bytes.size()), bytes));
     RETURN_IF_ERROR(stream->Synchronize());
-    for (size_t i = 0; i < part.count; ++i) {
-      const float scale = ScaleAt(bytes.data(), part.type, i);
+    const std::vector<float> numbers = NumbersOf(part.type, bytes);
+    for (const float scale : numbers) {
       if (std::isfinite(scale) && scale > 0) continue;
       return absl::InvalidArgumentError(absl::StrCat("tensor \"", part.name, "\" holds ", scale,
                                                      "; a scale is finite and above zero"));
@@ -134,8 +108,7 @@ absl::StatusOr<WeightScales> StoredScales::Read(Device& device,
                              : part_ == ScaledPart::kFeature ? row
                                                              : row / WeightScales::kBlock * cols;
       for (int64_t col = 0; col < cols; ++col) {
-        scales.values.push_back(
-            ScaleAt(bytes.data(), part.type, static_cast<size_t>(stored + col)));
+        scales.values.push_back(numbers[static_cast<size_t>(stored + col)]);
       }
     }
   }

@@ -55,9 +55,11 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::Load(Device& device, O
                                                                const Checkpoint& checkpoint,
                                                                const TransformerOptions& options) {
   ASSIGN_OR_RETURN(auto model, WithoutWeights(device, ops, config, options));
-  ASSIGN_OR_RETURN(model->weights_,
-                   LoadModelWeights(device, ops.model(), config, checkpoint,
-                                    {.progress = options.progress}, options.weights));
+  RETURN_IF_ERROR(CheckTensors(config, checkpoint));
+  ASSIGN_OR_RETURN(
+      model->weights_,
+      LoadModelWeights(device, ops.model(), config, checkpoint, {.progress = options.progress},
+                       options.weights, ChannelBalance::Of(config, checkpoint, 1)));
   return model;
 }
 

@@ -22,6 +22,7 @@
 #include "absl/synchronization/mutex.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/host_numbers.h"
 
 namespace retroinfer {
 namespace {
@@ -45,6 +46,16 @@ size_t LargestStaging(const std::vector<WeightJob>& jobs) {
   return bytes;
 }
 
+// Multiplies the bytes of `part` from `begin` on as it says.
+void ScalePart(const WeightJob::Part& part, size_t begin, std::span<std::byte> bytes) {
+  if (part.row_exponents.empty()) return;
+  const HostTensor& tensor = part.tensor;
+  const size_t element = WeightTypeBytes(tensor.type);
+  const size_t rows = part.row_exponents.size();
+  ScaleRows(tensor.type, bytes, begin / element, tensor.bytes.size() / element / rows,
+            part.row_exponents);
+}
+
 absl::Status RunFromMapping(Device& device, const std::vector<WeightJob>& jobs,
                             const LoadProgress& progress) {
   ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(StreamKind::kCompute));
@@ -58,8 +69,14 @@ absl::Status RunFromMapping(Device& device, const std::vector<WeightJob>& jobs,
         is_staged ? staging.bytes().first(job.staging_bytes) : job.target;
     for (const WeightJob::Part& part : job.parts) {
       if (!target.empty()) {
-        RETURN_IF_ERROR(device.Upload(*stream, part.tensor.bytes,
-                                      target.subspan(part.at, part.tensor.bytes.size())));
+        std::span<const std::byte> bytes = part.tensor.bytes;
+        std::vector<std::byte> scaled;
+        if (!part.row_exponents.empty()) {
+          scaled.assign(bytes.begin(), bytes.end());
+          ScalePart(part, 0, scaled);
+          bytes = scaled;
+        }
+        RETURN_IF_ERROR(device.Upload(*stream, bytes, target.subspan(part.at, bytes.size())));
         RETURN_IF_ERROR(stream->Synchronize());
       }
       done += part.tensor.bytes.size();
@@ -225,6 +242,7 @@ absl::Status WeightReader::ReadOne(const Piece& piece, Reader& reader, Slot& slo
   RETURN_IF_ERROR(ReadPiece(piece, memory));
   if (options_.hasher != nullptr) options_.hasher->Add(piece.part->name, piece.begin, memory);
   if (!piece.target.empty()) {
+    ScalePart(*piece.part, piece.begin, memory);
     if (!AwaitFinished(progress_of_[piece.job].wait_for)) return absl::OkStatus();
     RETURN_IF_ERROR(device_.Upload(*reader.stream, memory, piece.target));
     RETURN_IF_ERROR(reader.stream->Record(*slot.copied));

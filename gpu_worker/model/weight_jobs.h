@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ struct WeightJob {
     std::string name;
     HostTensor tensor;
     size_t at = 0;  // bytes, in the job's memory
+    // Each of the tensor's first dimension is multiplied by two to the power of its own, behind the
+    // hashing; empty: by nothing. As ScaleRows (host_numbers.h) wants them.
+    std::vector<int8_t> row_exponents = {};
   };
   std::vector<Part> parts;
   // Where the parts belong; empty: `staging_bytes` of memory that is theirs until `finish` returns.

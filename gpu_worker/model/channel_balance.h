@@ -1,0 +1,70 @@
+// Powers of two that make the channels of keys and of queries alike in size, without changing what
+// a model computes.
+//
+// A checkpoint may have channels that are large in keys because they are small in queries: products
+// of both do not show it, but whatever measures distances between keys, or rounds them with one
+// scale, sees those few channels alone. Clusters of the index do, and 8 bits would
+// (docs/decisions/0054-eight-bit-keys-and-values.md). So the rows of k_proj are divided, and those
+// of q_proj multiplied, by a power of two for each pair of channels that RoPE turns together (i and
+// i + head_dim / 2); where queries and keys are normed, the weights of those norms. Products stay
+// the same to the bit.
+//
+// The rule: 2^round(log2(s / median of s)) with s = sqrt(k / q) for a pair, k the norm of its rows
+// of k_proj times the weights of the norm before it (its bias' square added), q the same of q_proj
+// over the query heads of the KV head. Weights alone decide, so it is the same wherever a model is
+// loaded.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/model_config.h"
+
+namespace retroinfer {
+
+class ChannelBalance {
+ public:
+  // Of the rule above. Part of the fingerprint: a change of the rule is a new number.
+  static constexpr int kVersion = 1;
+  // Beyond these a channel of keys or queries is as good as absent.
+  static constexpr int kMaxExponent = 16;
+
+  // Nothing is changed.
+  ChannelBalance() = default;
+
+  // Reads q_proj, k_proj and the norms of every layer, on `num_threads` threads. Layers whose
+  // matrices are F16, which has too few exponents, or codes that share scales over rows, stay as
+  // they are; so does a pair whose weights are not finite.
+  //
+  // REQUIRES: CheckTensors(config, checkpoint) has passed.
+  static ChannelBalance Of(const ModelConfig& config, const Checkpoint& checkpoint,
+                           int num_threads);
+
+  bool is_identity() const { return num_changed() == 0; }
+  // Pairs of channels that change, and of how many, over all layers and heads.
+  int64_t num_changed() const {
+    return num_pairs() - std::count(exponents_.begin(), exponents_.end(), int8_t{0});
+  }
+  int64_t num_pairs() const { return static_cast<int64_t>(exponents_.size()); }
+
+  // What each element of a weight's or bias' first dimension is multiplied by, as an exponent of
+  // two; empty: nothing of the tensor changes. Names are those of the checkpoint. Of a weight that
+  // is codes it is meant for the numbers, so for their scales.
+  std::vector<int8_t> RowExponents(const std::string& name) const;
+
+  // All exponents, for the fingerprint.
+  const std::vector<int8_t>& exponents() const { return exponents_; }
+
+ private:
+  int64_t num_layers_ = 0;
+  int64_t kv_heads_ = 0;
+  int64_t group_size_ = 1;
+  int64_t half_ = 0;               // pairs of a head
+  bool by_norm_ = false;           // the heads of a layer share theirs
+  std::vector<int8_t> exponents_;  // [layer][KV head, or one][pair]: keys are divided by 2^e
+};
+
+}  // namespace retroinfer
