@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""The demonstration behind scripts/demo.sh: serve the demo model, ask it about a long document."""
+"""The demonstration behind scripts/demo.sh: serve a model of this tree and compare full and wave.
+
+models/needle is asked about a long document; models/code continues a file (demo_text.py).
+"""
 import argparse
 import json
 import os
@@ -10,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
+
+import demo_text
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MODEL = ROOT / "models" / "needle"
@@ -25,18 +30,31 @@ class Stopped(BaseException):
 
 def parse_arguments():
     parser = argparse.ArgumentParser(
-        prog="scripts/demo.sh", description="Hides facts in a document and asks for them.")
+        prog="scripts/demo.sh", description="Serves a model and compares full and wave attention.")
+    parser.add_argument("--model", choices=("needle", "code"), default="needle",
+                        help="needle: hides facts in a document and asks for them; code: continues "
+                             "a file of this project's Python source, and says how often the two "
+                             "agree (default: needle)")
     parser.add_argument("--tokens", type=int, default=16384,
-                        help=f"length of document and question, {MIN_TOKENS} to {MAX_TOKENS}; at the "
-                             "longest the answer is counted, too (default: 16384)")
-    parser.add_argument("--questions", type=int, default=3, help="facts to ask for, 1 to 16")
-    parser.add_argument("--seed", type=int, default=int(time.time()),
-                        help="of the document (default: another one each time)")
+                        help=f"length of document and question, or of the source and what follows "
+                             f"it, {MIN_TOKENS} to {MAX_TOKENS}; at the longest a question's answer "
+                             "is counted, too (default: 16384)")
+    parser.add_argument("--questions", type=int, help="facts to ask needle for, 1 to 16 (default: 3)")
+    parser.add_argument("--seed", type=int,
+                        help="of needle's document (default: another one each time)")
     parser.add_argument("--check", action="store_true", help=argparse.SUPPRESS)  # the arguments only
     parser.add_argument("--bin-dir", default=str(ROOT / "build/release/bin"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if not MIN_TOKENS <= arguments.tokens <= MAX_TOKENS:
         parser.error(f"--tokens {arguments.tokens}: the model reads {MIN_TOKENS} to {MAX_TOKENS}")
+    if arguments.model == "code":
+        for name in ("questions", "seed"):
+            if getattr(arguments, name) is not None:
+                parser.error(f"--{name} {getattr(arguments, name)}: belongs to --model needle; code "
+                             "continues the same text each time")
+        return arguments
+    arguments.questions = 3 if arguments.questions is None else arguments.questions
+    arguments.seed = int(time.time()) if arguments.seed is None else arguments.seed
     if not 1 <= arguments.questions <= 16:
         parser.error(f"--questions {arguments.questions}: 1 to 16 can be asked")
     if not 0 <= arguments.seed < 2**63:
@@ -62,14 +80,15 @@ def make_questions(arguments):
 class Server:
     """`retroinfer serve` in a process group of its own, stopped when the block ends."""
 
-    def __init__(self, bin_dir, work_dir):
+    def __init__(self, bin_dir, work_dir, model):
+        self.model = str(model)
         self.program = str(pathlib.Path(bin_dir) / "retroinfer")
         self.work_dir = pathlib.Path(work_dir)
         self.address = f"unix:{self.work_dir}/api.sock"
         self.log_path = self.work_dir / "server.log"
 
     def __enter__(self):
-        command = [self.program, "serve", "--model", str(MODEL), "--listen", self.address,
+        command = [self.program, "serve", "--model", self.model, "--listen", self.address,
                    "--socket-dir", str(self.work_dir / "sockets"), "--arena-bytes", "1GiB",
                    "--metrics-address", "127.0.0.1:0", "--store-metrics-address", "127.0.0.1:0"]
         self.log = open(self.log_path, "wb")
@@ -103,19 +122,31 @@ class Server:
             time.sleep(0.2)
         sys.exit(f"demo: the server did not start:\n{self.log_path.read_text(errors='replace')}")
 
-    def ask(self, prompt, policy):
-        """Streams the answer to the terminal and returns the statistics."""
-        prompt_path, json_path = self.work_dir / "prompt.txt", self.work_dir / "answer.json"
-        prompt_path.write_text(prompt, encoding="utf-8")
-        command = [self.program, "generate", "--address", self.address, "--file", str(prompt_path),
-                   "--policy", policy, "--temperature", "0", "--max-tokens", str(ANSWER_TOKENS),
-                   "--json-file", str(json_path)]
-        subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
-        if not json_path.exists():
+    def generate(self, prompt, policy, max_tokens, flags=(), shown=True):
+        """Streams the answer to the terminal and returns the statistics, or None if it failed."""
+        json_path = self.work_dir / "answer.json"
+        json_path.unlink(missing_ok=True)
+        command = [self.program, "generate", "--address", self.address, "--file",
+                   self._file(prompt), "--policy", policy, "--temperature", "0",
+                   "--max-tokens", str(max_tokens), "--json-file", str(json_path), *flags]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, check=False,
+                                stdout=None if shown else subprocess.DEVNULL)
+        if result.returncode != 0 or not json_path.exists():
             return None
-        answer = json.loads(json_path.read_text(encoding="utf-8"))
-        json_path.unlink()
-        return answer
+        return json.loads(json_path.read_text(encoding="utf-8"))
+
+    def score(self, text, context_tokens):
+        """Scores what is behind the context under all policies; None if it failed."""
+        command = [self.program, "score", "--address", self.address, self._file(text), "--policy",
+                   ",".join(POLICIES), "--context", str(context_tokens), "--json", "--quiet"]
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                check=False)
+        return json.loads(result.stdout) if result.returncode == 0 else None
+
+    def _file(self, text):
+        path = self.work_dir / "prompt.txt"
+        path.write_text(text, encoding="utf-8")
+        return str(path)
 
 
 def ask_all(server, questions):
@@ -124,7 +155,7 @@ def ask_all(server, questions):
         print(f"\nQ: {question['question']}   (the document says: {question['answer']})")
         for policy in POLICIES:
             print(f"{policy:>5}:", end="", flush=True)
-            answer = server.ask(question["prompt"], policy)
+            answer = server.generate(question["prompt"], policy, ANSWER_TOKENS)
             rows.append((policy, question, answer))
     return rows
 
@@ -157,9 +188,11 @@ def stop(number, _):
 
 def run(arguments, work_dir):
     """Returns the exit code."""
+    if arguments.model == "code":
+        return demo_text.run(Server(arguments.bin_dir, work_dir, demo_text.MODEL), arguments.tokens)
     print(f"making a document of {arguments.tokens} tokens (seed {arguments.seed})", flush=True)
     questions = make_questions(arguments)
-    with Server(arguments.bin_dir, work_dir) as server:
+    with Server(arguments.bin_dir, work_dir, MODEL) as server:
         server.wait_until_ready()
         all_right = report(ask_all(server, questions))
     print("all answers are right" if all_right else "NOT all answers are right")

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds, starts both services, hides facts in a long document and asks for them, once with full and once
-# with wave attention. Ends by itself; exit code 0 only if every answer is right.
+# with wave attention. Ends by itself; exit code 0 only if every answer is right. With --model code it
+# continues a file of Python source under both instead, and says how often they agree.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
