@@ -64,8 +64,16 @@ def formats(texts):
         yield name, {f"k{name}Kv", f"KvFormatId::k{name}"}, {}
 
 
+def quantised_weights(texts):
+    """What has a scale, and the field in which a checkpoint says how it is quantized."""
+    parts = re.search(r"enum class ScaledPart[^{]*\{([^}]*)\}", texts["gpu_worker/model/weight_quantization.h"]).group(1)
+    for part in re.findall(r"(k\w+) =", parts):
+        yield part, {f"ScaledPart::{part}", "ScaledPart", "quant_method"}, {}
+
+
 # Kind as the row calls it -> its members, and files that only use them (an operation may use another one).
 KINDS = {
+    "a form of quantised weights": (quantised_weights, r"(?!)"),
     "a model family": (model_families, r"proto/|tools/needle/"),
     "an operation": (operations, r"gpu_worker/(attention|model|engine|synthetic|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
@@ -73,7 +81,8 @@ KINDS = {
     "a policy": (policies, r"README.md"),
     "a KV format": (formats, r"README.md"),
 }
-FEWEST = {"a model family": 3, "an operation": 15, "a metric": 100, "a policy": 1, "a KV format": 1}
+FEWEST = {"a form of quantised weights": 3, "a model family": 3, "an operation": 15, "a metric": 100, "a policy": 1,
+          "a KV format": 1}
 # These rows come with the first member that is not a default one.
 LATER = ("a policy", "a KV format")
 
@@ -112,7 +121,7 @@ def tracked_texts():
 def words(text):
     """What members are recognised by: names, values of enums, paths in their last two or three folders, and in files
     that make metrics strings, too."""
-    found = set(re.findall(r"\w+", text)) | set(re.findall(r"(?:ModelFamily|KvFormatId)::\w+", text))
+    found = set(re.findall(r"\w+", text)) | set(re.findall(r"(?:ModelFamily|KvFormatId|ScaledPart)::\w+", text))
     if "etric" in text:
         found |= set(re.findall(r'"\w+"', text))
     for path in re.findall(r"[\w/]+\.(?:h|cc|cu)\b", text):
