@@ -27,13 +27,19 @@ export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=0:malloc_cont
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}"
 
+# Processor time, user and system, of what this script has run so far and waited for.
+cpu_seconds() {
+  local ticks
+  read -r -a ticks <"/proc/$$/stat"
+  echo $(((ticks[15] + ticks[16]) / $(getconf CLK_TCK)))
+}
+
 declare -A presets=([thread]=tsan [address]=asan)
 declare -A selections=([thread]='-L tsan' [address]='-LE bench|fuzz|deploy|packaging|tidy|tools|chaos')
 for kind in "${kinds[@]}"; do
   preset=${presets[$kind]}
   read -r -a selection <<<"${selections[$kind]}"
   cmake --preset "$preset" -DRETROINFER_BUILD_BENCHMARKS=OFF -DRETROINFER_ENABLE_CUDA=OFF >"/dev/null"
-  # A test's program is a target of its name; tests that are scripts run the programs.
   mapfile -t tests < <(ctest --test-dir "build/$preset" -N "${selection[@]}" "$@" | sed -n 's/^ *Test *#[0-9]*: //p')
   if [ ${#tests[@]} -eq 0 ]; then
     echo "sanitize: no test for: ${selection[*]} $*" >&2
@@ -41,11 +47,16 @@ for kind in "${kinds[@]}"; do
   fi
   mapfile -t known < <(cmake --build "build/$preset" --target help | sed -n 's/^\([^ /]*\): phony$/\1/p')
   mapfile -t targets < <(comm -12 <(printf '%s\n' "${tests[@]}" | sort) <(printf '%s\n' "${known[@]}" | sort))
-  if [ "$kind" = address ]; then targets+=(retroinfer gpu_worker kv_store_service http_gateway); fi
+  # A test's program is a target of its name, which builds the services that it starts; tests that are scripts say
+  # nothing of what they run: the programs.
+  if [ "$kind" = address ] && [ ${#targets[@]} -lt ${#tests[@]} ]; then
+    targets+=(retroinfer gpu_worker kv_store_service http_gateway)
+  fi
   echo "sanitize: $kind: building ${#targets[@]} programs for ${#tests[@]} tests"
-  begun=$SECONDS
+  begun=$SECONDS begun_cpu=$(cpu_seconds)
   cmake --build "build/$preset" --target "${targets[@]}"
-  built=$SECONDS
+  built=$SECONDS built_cpu=$(cpu_seconds)
   ctest --test-dir "build/$preset" --output-on-failure -j "$jobs" "${selection[@]}" "$@"
-  echo "sanitize: $kind: clean; built in $((built - begun)) s, ${#tests[@]} tests in $((SECONDS - built)) s"
+  echo "sanitize: $kind: clean; built in $((built - begun)) s ($((built_cpu - begun_cpu)) s of processor time)," \
+    "${#tests[@]} tests in $((SECONDS - built)) s ($(($(cpu_seconds) - built_cpu)) s of processor time)"
 done
