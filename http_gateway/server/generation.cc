@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/status/error_reason.h"
 #include "http_gateway/api/api_error.h"
 #include "http_gateway/json/fields.h"
 #include "http_gateway/server/error_response.h"
@@ -42,45 +41,16 @@ struct Generation::Call : public GenerateEvents {
 
 Generation::Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange,
                        std::string request_id, HttpHeaders headers, std::string authorization)
-    : context_(context),
-      exchange_(std::move(exchange)),
-      request_id_(std::move(request_id)),
-      headers_(std::move(headers)),
-      authorization_(std::move(authorization)),
-      arrival_(absl::Now()),
-      last_write_(arrival_) {
-  context_->metrics->OnGenerations(++context_->generations);
-}
+    : ComputedAnswer(context, std::move(exchange), std::move(request_id), std::move(headers),
+                     std::move(authorization)),
+      last_write_(arrival_) {}
 
-Generation::~Generation() {
-  Close();
-  context_->metrics->OnGenerations(--context_->generations);
-}
+Generation::~Generation() { Close(); }
 
-void Generation::Close() {
-  exchange_ = nullptr;
+void Generation::CancelCalls() {
   for (const auto& call : calls_) {
     if (call->stream != nullptr) std::exchange(call->stream, nullptr)->Cancel();
   }
-}
-
-void Generation::OnClientGone() {
-  context_->metrics->OnClientGone();
-  Close();
-}
-
-void Generation::Prepare(bool with_chat, std::function<void(const ModelState&)> next) {
-  context_->models->Get(
-      with_chat, [self = shared_from_this(), next = std::move(next)](const auto& model) {
-        if (self->exchange_ == nullptr) return;
-        if (!model.ok()) return self->Fail(model.status(), ErrorOrigin::kWorker);
-        const std::string& served = (*model)->info.model_name();
-        if (const Status known = CheckModelName(self->options_.model, served); !known.ok()) {
-          return self->Fail(known, ErrorOrigin::kGateway);
-        }
-        self->head_.model = served;
-        next(**model);
-      });
 }
 
 void Generation::Start(CompletionRequest request) {
@@ -89,7 +59,7 @@ void Generation::Start(CompletionRequest request) {
   requests_ = std::move(completion_.calls);
   head_ = {absl::StrCat("cmpl-", request_id_), "text_completion", absl::ToUnixSeconds(arrival_),
            ""};
-  Prepare(false, [this](const ModelState&) {
+  AwaitModel(false, [this](const ModelState&) {
     echoes_.resize(requests_.size());
     PrepareEcho(0);
   });
@@ -108,12 +78,12 @@ void Generation::PrepareEcho(size_t index) {
   *request.mutable_token_ids() = requests_[index].token_ids().ids();
   context_->worker->Call<v1::DetokenizeRequest, v1::DetokenizeResponse>(
       kDetokenize, request, kTokenizerTimeout,
-      [self = shared_from_this(), index](const absl::Status& status,
-                                         v1::DetokenizeResponse response) {
-        if (self->exchange_ == nullptr) return;
-        if (!status.ok()) return self->Fail(status, ErrorOrigin::kWorker);
-        self->echoes_[index] = std::move(*response.mutable_text());
-        self->PrepareEcho(index + 1);
+      [this, self = shared_from_this(), index](const absl::Status& status,
+                                               v1::DetokenizeResponse response) {
+        if (exchange_ == nullptr) return;
+        if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
+        echoes_[index] = std::move(*response.mutable_text());
+        PrepareEcho(index + 1);
       });
 }
 
@@ -133,14 +103,13 @@ void Generation::AddCompletionChoices() {
 }
 
 void Generation::Start(ChatRequest request) {
-  is_chat_ = true;
   chat_ = std::move(request);
   options_ = chat_.options;
   requests_.push_back(std::move(chat_.call));
   head_ = {absl::StrCat("chatcmpl-", request_id_),
            options_.stream ? "chat.completion.chunk" : "chat.completion",
            absl::ToUnixSeconds(arrival_), ""};
-  Prepare(true, [this](const ModelState& model) { PrepareChat(model); });
+  AwaitModel(true, [this](const ModelState& model) { PrepareChat(model); });
 }
 
 void Generation::PrepareChat(const ModelState& model) {
@@ -186,22 +155,22 @@ void Generation::PrepareForcedCall(const std::string& opening) {
   beginning.set_text(opening);
   beginning.set_add_special_tokens(false);
   beginning.set_parse_special(true);
-  const auto on_end = [self = shared_from_this()](const absl::Status& status,
-                                                  const v1::TokenizeResponse& tokens) {
-    if (self->exchange_ == nullptr) return;
-    if (!status.ok()) return self->Fail(status, ErrorOrigin::kWorker);
-    auto& ids = *self->requests_.front().mutable_token_ids()->mutable_ids();
+  const auto on_end = [this, self = shared_from_this()](const absl::Status& status,
+                                                        const v1::TokenizeResponse& tokens) {
+    if (exchange_ == nullptr) return;
+    if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
+    auto& ids = *requests_.front().mutable_token_ids()->mutable_ids();
     ids.MergeFrom(tokens.token_ids());
-    self->StartCalls();
+    StartCalls();
   };
   context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
       kTokenize, prompt, kTokenizerTimeout,
-      [self = shared_from_this(), beginning, on_end](const absl::Status& status,
-                                                     v1::TokenizeResponse tokens) {
-        if (self->exchange_ == nullptr) return;
-        if (!status.ok()) return self->Fail(status, ErrorOrigin::kWorker);
-        *self->requests_.front().mutable_token_ids()->mutable_ids() = tokens.token_ids();
-        self->context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
+      [this, self = shared_from_this(), beginning, on_end](const absl::Status& status,
+                                                           v1::TokenizeResponse tokens) {
+        if (exchange_ == nullptr) return;
+        if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
+        *requests_.front().mutable_token_ids()->mutable_ids() = tokens.token_ids();
+        context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
             kTokenize, beginning, kTokenizerTimeout, on_end);
       });
 }
@@ -227,7 +196,7 @@ void Generation::StartCalls() {
 }
 
 void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
-  const std::shared_ptr<Generation> self = shared_from_this();
+  const auto self = shared_from_this();
   const size_t n = static_cast<size_t>(Continuations());
   const size_t choice_index = index * n + static_cast<size_t>(event.index());
   if (event.index() < 0 || static_cast<size_t>(event.index()) >= n) {
@@ -249,11 +218,7 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
     case v1::GenerateResponse::kFinished:
       usage_.Add(event.finished(), event.index() == 0);
       if (FinishReasonText(event.finished().reason()).empty()) {
-        return Fail(common::WithReason(absl::UnavailableError(
-                                           "the worker ended the request: it was aborted there, "
-                                           "or the worker is shutting down"),
-                                       "ABORTED"),
-                    ErrorOrigin::kWorker);
+        return Fail(AbortedByWorker(), ErrorOrigin::kWorker);
       }
       choice.Finish(event.finished(), &*chunks_);
       break;
@@ -334,7 +299,7 @@ void Generation::SendChunk(const std::string& more) {
 }
 
 void Generation::OnCallEnd(size_t /*call*/, const absl::Status& status) {
-  const std::shared_ptr<Generation> self = shared_from_this();
+  const auto self = shared_from_this();
   if (exchange_ == nullptr) return;
   if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
   if (++calls_ended_ == calls_.size()) Complete();
@@ -363,7 +328,7 @@ void Generation::Complete() {
 }
 
 void Generation::Fail(const absl::Status& status, ErrorOrigin origin) {
-  const std::shared_ptr<Generation> self = shared_from_this();
+  const auto self = shared_from_this();
   const std::shared_ptr<Exchange> exchange = exchange_;
   Close();
   if (exchange == nullptr) return;

@@ -2,35 +2,19 @@
 // answer.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "http_gateway/api/api_error.h"
 #include "http_gateway/api/chat_request.h"
 #include "http_gateway/api/choice.h"
 #include "http_gateway/api/completion_request.h"
 #include "http_gateway/api/response_json.h"
-#include "http_gateway/http/exchange.h"
-#include "http_gateway/server/gateway_metrics.h"
-#include "http_gateway/worker/model_watch.h"
-#include "http_gateway/worker/worker_client.h"
+#include "http_gateway/server/computed_answer.h"
 
 namespace retroinfer::gateway {
-
-// What generations need of the gateway; outlives them all.
-struct GenerationContext {
-  WorkerClient* worker = nullptr;
-  ModelWatch* models = nullptr;
-  GatewayMetrics* metrics = nullptr;
-  // Comments keep proxies and clients from giving a silent stream up.
-  absl::Duration keepalive = absl::Seconds(5);
-  int generations_max = 1024;
-  int generations = 0;  // that are not over
-};
 
 // The answer begins with the first event, so that what the worker refuses has its HTTP status; a
 // stream that has none for a while begins anyway, and tells of errors in an event. While the client
@@ -38,13 +22,12 @@ struct GenerationContext {
 //
 // Threads: the io_context's.
 // Owns:    its calls, which end with it.
-class Generation final : public Responder, public std::enable_shared_from_this<Generation> {
+class Generation final : public ComputedAnswer {
  public:
   static constexpr size_t kUnsentMax = 32 << 10;         // bytes, until the client reads on
   static constexpr size_t kLogprobsBytesMax = 64 << 20;  // of an answer that is not streamed
 
-  // `request_id`: valid for the worker. `authorization`: of the one for whom it is; empty: the
-  // gateway's own.
+  // As ComputedAnswer's.
   Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange, std::string request_id,
              HttpHeaders headers, std::string authorization);
   ~Generation() override;
@@ -53,16 +36,13 @@ class Generation final : public Responder, public std::enable_shared_from_this<G
   void Start(ChatRequest request);
 
   void OnSent() override;
-  void OnClientGone() override;
   void OnTick(absl::Time now) override;
 
  private:
   struct Call;  // of the worker
   using Status = absl::Status;
 
-  void Prepare(bool with_chat, std::function<void(const ModelState&)> next);
   void PrepareEcho(size_t index);
-  void PrepareCompletion();
   void PrepareChat(const ModelState& model);
   void PrepareForcedCall(const std::string& opening);
   void StartCalls();
@@ -77,23 +57,13 @@ class Generation final : public Responder, public std::enable_shared_from_this<G
   void SendChunks();
   void SendChunk(const std::string& more);
   void Complete();
-  void Fail(const Status& status, ErrorOrigin origin);
-  void Close();
+  void Fail(const Status& status, ErrorOrigin origin) override;
+  void CancelCalls() override;
 
-  GenerationContext* const context_;
-  std::shared_ptr<Exchange> exchange_;  // null: the answer is over, or the client has gone
-  const std::string request_id_;
-  const HttpHeaders headers_;
-  const std::string authorization_;
-  const absl::Time arrival_;
-
-  RequestOptions options_;
   std::vector<generation::v1::GenerateRequest> requests_;  // of the calls
   CompletionRequest completion_;
   ChatRequest chat_;
-  bool is_chat_ = false;
 
-  AnswerHead head_;
   std::optional<ChunkWriter> chunks_;  // while calls run
   std::vector<std::string> echoes_;
   std::vector<std::unique_ptr<Choice>> choices_;  // by prompt, then continuation

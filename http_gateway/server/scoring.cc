@@ -15,28 +15,13 @@ namespace v1 = generation::v1;
 
 Scoring::Scoring(GenerationContext* context, std::shared_ptr<Exchange> exchange,
                  std::string request_id, HttpHeaders headers, std::string authorization)
-    : context_(context),
-      exchange_(std::move(exchange)),
-      request_id_(std::move(request_id)),
-      headers_(std::move(headers)),
-      authorization_(std::move(authorization)),
-      arrival_(absl::Now()) {
-  context_->metrics->OnGenerations(++context_->generations);
-}
+    : ComputedAnswer(context, std::move(exchange), std::move(request_id), std::move(headers),
+                     std::move(authorization)) {}
 
-Scoring::~Scoring() {
-  Close();
-  context_->metrics->OnGenerations(--context_->generations);
-}
+Scoring::~Scoring() { Close(); }
 
-void Scoring::Close() {
-  exchange_ = nullptr;
+void Scoring::CancelCalls() {
   if (stream_ != nullptr) std::exchange(stream_, nullptr)->Cancel();
-}
-
-void Scoring::OnClientGone() {
-  context_->metrics->OnClientGone();
-  Close();
 }
 
 void Scoring::Start(ScoreCall call) {
@@ -46,23 +31,14 @@ void Scoring::Start(ScoreCall call) {
   if (call.request.has_prompt_logprobs()) prompt_.push_back(prompt);
   continuations_.resize(static_cast<size_t>(call.request.continuations_size()),
                         ScoredList(call.request.logprobs() > 0));
-  context_->models->Get(
-      false, [self = shared_from_this(), request = std::move(call.request)](const auto& model) {
-        if (self->exchange_ == nullptr) return;
-        if (!model.ok()) return self->Fail(model.status(), ErrorOrigin::kWorker);
-        const std::string& served = (*model)->info.model_name();
-        if (const absl::Status known = CheckModelName(self->options_.model, served); !known.ok()) {
-          return self->Fail(known, ErrorOrigin::kGateway);
-        }
-        self->head_ = {absl::StrCat("score-", self->request_id_), "score",
-                       absl::ToUnixSeconds(self->arrival_), served};
-        self->stream_ = self->context_->worker->Score(request, self->options_.context,
-                                                      self->authorization_, self.get());
-      });
+  head_ = {absl::StrCat("score-", request_id_), "score", absl::ToUnixSeconds(arrival_), ""};
+  AwaitModel(false, [this, request = std::move(call.request)](const ModelState&) {
+    stream_ = context_->worker->Score(request, options_.context, authorization_, this);
+  });
 }
 
 void Scoring::OnEvent(v1::ScoreResponse&& event) {
-  const std::shared_ptr<Scoring> self = shared_from_this();
+  const auto self = shared_from_this();
   if (const absl::Status status = Take(event); !status.ok()) {
     return Fail(status, ErrorOrigin::kWorker);
   }
@@ -97,10 +73,7 @@ absl::Status Scoring::Take(const v1::ScoreResponse& event) {
               absl::StrCat("the time was over after ", finished_.scored_tokens(), " tokens")),
           "DEADLINE");
     default:
-      return common::WithReason(absl::UnavailableError("the worker ended the request: it was "
-                                                       "aborted there, or the worker is shutting "
-                                                       "down"),
-                                "ABORTED");
+      return AbortedByWorker();
   }
 }
 
@@ -112,7 +85,7 @@ size_t Scoring::Bytes() const {
 }
 
 void Scoring::OnEnd(const absl::Status& status) {
-  const std::shared_ptr<Scoring> self = shared_from_this();
+  const auto self = shared_from_this();
   stream_ = nullptr;
   if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
   if (finished_.reason() == v1::FINISH_REASON_LENGTH) return Respond();
