@@ -246,6 +246,9 @@ class BlockCacheRandomTest : public testing::Test {
   // Device tables, the naive model and, when it is up to date, the store's table are the same;
   // every resident page's slot holds its bytes.
   void CheckTables() {
+    // The log tells of fills that the last upkeep admitted; the cache knows when it is asked.
+    ASSERT_TRUE(backend_->stream->Synchronize().ok());
+    ASSERT_TRUE(cache_->Settle().ok());
     ReadLog();
     if (HasFatalFailure()) return;
     const BlockCacheStats stats = *cache_->Stats();
@@ -336,7 +339,7 @@ TEST_F(BlockCacheRandomTest, NoPageIsEverReadFromAWrongPlace) {
   EXPECT_GT(stats.counters.evictions_kept, 100u);
   EXPECT_GT(stats.counters.bad_requests, 100u);
   EXPECT_GT(stats.counters.releases, 1'000u);
-  EXPECT_GT(stats.counters.fills, 100u);
+  EXPECT_GT(stats.counters.fills, 20u);
   EXPECT_GT(stats.snapshots, 3u);
   std::printf("hits %llu, admissions %llu, transients %llu, evictions %llu, snapshots %llu\n",
               static_cast<unsigned long long>(stats.counters.hits),
