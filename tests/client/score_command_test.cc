@@ -15,6 +15,7 @@
 namespace retroinfer::client {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // The log-probability of a token of the fake engine is minus its id, here its byte; its likeliest
@@ -62,6 +63,21 @@ TEST_F(ScoreCommandTest, AWindowMovesOverALongText) {
   EXPECT_EQ(last.continuations[0].size(), 2u);
   EXPECT_EQ(last.attention.policy, PolicyKind::kFull);
   EXPECT_EQ(last.attention.retrieval_ratio, 0.5);
+}
+
+TEST_F(ScoreCommandTest, NamesOfSpecialTokensAreThoseTokensOnRequestOnly) {
+  const std::string path = File("a<|im_end|>b");
+  CommandResult result = Run({path, "--policy=full", "--json", "--quiet"});
+  ASSERT_EQ(result.exit_code, kExitOk) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out)["tokens"], 12);
+  EXPECT_EQ(worker_.engine().last_request().continuations[0].size(), 11u);
+
+  result = Run({path, "--policy=full", "--json", "--quiet", "--parse-special"});
+  ASSERT_EQ(result.exit_code, kExitOk) << result.err;
+  EXPECT_EQ(nlohmann::json::parse(result.out)["tokens"], 3);
+  const GenerationRequest last = worker_.engine().last_request();
+  EXPECT_THAT(last.prompt, ElementsAre('a'));
+  EXPECT_THAT(last.continuations[0], ElementsAre(kByteTokenizerImEnd, 'b'));
 }
 
 TEST_F(ScoreCommandTest, WhatCannotBeScoredIsSaidBeforehand) {
