@@ -118,21 +118,33 @@ def decode(*settings):
     return ["{bin}/decode_throughput_bench", "--backend", "cuda", *settings]
 
 
+def reuse_of(report):
+    """What the queries of a run ask for again: as recorded text does, or a made-up cosine."""
+    overlap = report["settings"]["overlap"]
+    return "recorded" if isinstance(overlap, str) else f"made up, cosine {overlap:g}"
+
+
+def beside_reuse(measured, report):
+    """A figure that the block cache's hits decide, with what those rest on when it is made up."""
+    reuse = reuse_of(report)
+    return measured if reuse == "recorded" else f"{measured} ({reuse})"
+
+
 def decode_rows(reports):
     rows = []
     for report in reports:
         settings = report["settings"]
-        cache = ("", "", "")
+        cache = ("", "", "", "")
         if settings["policy"] == "wave":
             pages = settings["arena_gib"] * (1 << 30) / 2048
             cache = (f"{100 * settings['cache_slots'] / pages:.0f} %",
-                     f"{100 * report['hit_ratio']:.1f} %",
+                     reuse_of(report), f"{100 * report['hit_ratio']:.1f} %",
                      f"{report['pages_evicted_per_step']:,.0f}")
         rows.append((settings["policy"], f"{settings['context_tokens']:,}", settings["batch"],
                      f"{report['step_ms_median']:.2f}", f"{report['output_throughput']:.0f}", *cache,
                      f"{report['host_us_per_step']:.0f}"))
-    return table(("policy", "context", "batch", "ms a step", "tokens/s", "slots for", "page hits",
-                  "evicted a step", "host, us a step"), rows)
+    return table(("policy", "context", "batch", "ms a step", "tokens/s", "slots for", "reuse",
+                  "page hits", "evicted a step", "host, us a step"), rows)
 
 
 def read_decode(outputs):
@@ -148,12 +160,15 @@ def read_decode(outputs):
     batch_1 = step["full", MODEL_CONTEXT, 1] / step["wave", MODEL_CONTEXT, 1]
     long = step["wave", 524288, 1] / step["full", 8192, 1]
     host = max(report["host_us_per_step"] for report in reports)
+    at_120k = by_key["wave", MODEL_CONTEXT, 1]
     return Found(where(reports[0]), decode_rows(reports), [
-        Aim("120K, batch 1: wave's tokens a second over full's", "1.4", f"{batch_1:.2f}",
-            batch_1 >= 1.4),
+        Aim("120K, batch 1: wave's tokens a second over full's", "1.4",
+            beside_reuse(f"{batch_1:.2f}", at_120k), batch_1 >= 1.4),
         Aim(f"120K, largest batches ({wave[1]} and {full[1]}): wave over full", "4",
-            f"{wave[0] / full[0]:.2f}", wave[0] / full[0] >= 4),
-        Aim("a step at 512K over one at 8K", "at most 1.6", f"{long:.2f}", long <= 1.6),
+            beside_reuse(f"{wave[0] / full[0]:.2f}", by_key["wave", MODEL_CONTEXT, wave[1]]),
+            wave[0] / full[0] >= 4),
+        Aim("a step at 512K over one at 8K", "at most 1.6",
+            beside_reuse(f"{long:.2f}", by_key["wave", 524288, 1]), long <= 1.6),
         Aim("host work a step", "at most 200 us", f"{host:.0f} us", host <= 200)])
 
 
@@ -161,7 +176,8 @@ def read_million(outputs):
     reports = [next(objects(output)) for output in outputs]
     ratio = reports[-1]["step_ms_median"] / reports[0]["step_ms_median"]
     return Found(where(reports[0]), decode_rows(reports), [
-        Aim("a step at 1M tokens over one at 8K", "at most 2", f"{ratio:.2f}", ratio <= 2)])
+        Aim("a step at 1M tokens over one at 8K", "at most 2",
+            beside_reuse(f"{ratio:.2f}", reports[-1]), ratio <= 2)])
 
 
 # --- Prefill
