@@ -11,7 +11,7 @@ import json
 import pathlib
 import sys
 
-from tools.needle.report import replace_block, size_name, table
+from tools.needle.report import replace_block, size_name, table, with_interval
 
 from . import catalogue, collect, plot, study_report
 
@@ -178,11 +178,12 @@ class Report:
                 share = collect.mean(100 * r["right"] / r["questions"] for r in plain)
                 body.append([name, f"{collect.mean(r['bytes'] for r in plain) / 1e6:.2f}"
                              if name != "full" else "",
-                             *(f"{100 * r['right'] / r['questions']:.1f}" if r else "-"
+                             *(with_interval(f"{100 * r['right'] / r['questions']:.1f}",
+                                             r["right"], r["questions"]) if r else "-"
                                for r in found), f"{share:.1f}" if whole else "-"])
             heads = [task.replace("_", " ") + (f", {needles} needles" if needles else "")
                      + f" ({_questions(here, task, needles)})" for task, needles in columns]
-            parts += [f"{size_name(length)}, exact match in per cent (questions)",
+            parts += [f"{size_name(length)}, exact match in per cent (questions) [95 % interval]",
                       table(["system", "MB a step", *heads, "average of the tasks"], body)]
         return "\n\n".join(parts)
 
@@ -264,17 +265,28 @@ class Report:
             ["index", "keys", "build, ms of CPU", "asked by keys: recall", "keys scored", "us",
              "asked by queries: recall", "keys scored", "us"], rows)
 
-    def write(self, target: pathlib.Path) -> None:
-        """Replaces the blocks of the document and writes the figures."""
-        for name, content in {
-                "setup": self.setup(), "systems": self.systems(),
-                "candidates": self.candidates(),
-                "promised": self.plain("promise", catalogue.promised()),
-                "micro": self.plain("micro", catalogue.micro()), "growing": self.growing(),
-                "needles": self.needles(), "locality": self.local(), "unseen": self.promise(),
-                "builds": self.builds(), "indexes": self.keys(),
-                **study_report.blocks(self.lines, self.text)}.items():
-            replace_block(target, name, f"\n{content or 'Not measured.'}\n")
+    def blocks(self) -> dict:
+        """What makes each block of the document."""
+        return {
+            "setup": self.setup, "systems": self.systems, "candidates": self.candidates,
+            "promised": lambda: self.plain("promise", catalogue.promised()),
+            "micro": lambda: self.plain("micro", catalogue.micro()), "growing": self.growing,
+            "needles": self.needles, "locality": self.local, "unseen": self.promise,
+            "builds": self.builds, "indexes": self.keys,
+            **study_report.blocks(self.lines, self.text)}
+
+    def write(self, target: pathlib.Path, only: tuple[str, ...] = ()) -> None:
+        """Replaces the blocks of the document and writes the figures; or only the blocks named.
+
+        Raises ValueError for a block that there is not, before anything is written.
+        """
+        blocks = self.blocks()
+        if unknown := [name for name in only if name not in blocks]:
+            raise ValueError(f"no block {', '.join(unknown)}; there are {', '.join(blocks)}")
+        for name in only or blocks:
+            replace_block(target, name, f"\n{blocks[name]() or 'Not measured.'}\n")
+        if only:
+            return
         (self.folder / "results.json").write_text(json.dumps(
             {"setup": self.setups, "text": self.text, "needle": self.needle,
              "unseen": self.unseen, "indexes": self.indexes}, indent=None, separators=(",", ":")) + "\n", encoding="utf-8")
@@ -291,12 +303,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("results", type=pathlib.Path, nargs="+", help="of evaluate.py")
     parser.add_argument("folder", type=pathlib.Path, help="has evaluation.md")
+    parser.add_argument("--only", type=lambda text: tuple(text.split(",")), default=(),
+                        help="blocks to write, with commas: what others rest on may be elsewhere")
     arguments = parser.parse_args()
     try:
         lines = collect.read_lines(arguments.results)
         if not lines:
             sys.exit(f"report: no measurements in {', '.join(map(str, arguments.results))}")
-        Report(lines, arguments.folder).write(arguments.folder / "evaluation.md")
+        Report(lines, arguments.folder).write(arguments.folder / "evaluation.md", arguments.only)
     except (OSError, ValueError) as error:
         sys.exit(f"report: {error}")
 

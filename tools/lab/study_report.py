@@ -2,7 +2,7 @@
 
 import collections
 
-from tools.needle.report import size_name, table
+from tools.needle.report import size_name, table, with_interval
 
 from . import ablation, collect, format_jobs, hard_keys
 from .formats import FORMS, PLAIN, TWINS
@@ -113,13 +113,17 @@ def answers(lines: list[dict], kind: str, order: list[str], other: str) -> str:
                 continue  # too few questions to stand beside the others
             right, asked = (sum(cell[i] for cell in found if cell) for i in (0, 1))
             label = [name, what] if other else [name]
-            body.append([*map(str, label), *(f"{cell[0]}/{cell[1]}" if cell else "-"
-                                             for cell in found), f"{right}/{asked}"])
+            body.append([*map(str, label), *(_answered(*cell) if cell else "-" for cell in found),
+                         _answered(right, asked)])
         heads = [task.replace("_", " ") + (f", {needles} needles" if needles else "")
                  for _, task, needles in columns]
-        parts += [f"{size_name(length)}, right of asked:",
+        parts += [f"{size_name(length)}, right of asked [95 % interval]:",
                   table(["", *([other] if other else []), *heads, "all"], body)]
     return "\n\n".join(parts)
+
+
+def _answered(right, asked):
+    return with_interval(f"{right}/{asked}", right, asked)
 
 
 def parts_of_index(lines: list[dict], rows: list[dict]) -> str:
@@ -181,12 +185,14 @@ def caches(lines: list[dict]) -> str:
                "want, %", "pages fetched for one of these"], guessed)])
 
 
-def blocks(lines: list[dict], rows: list[dict]) -> dict[str, str]:
-    """Returns the blocks of evaluation.md that this module writes."""
+def blocks(lines: list[dict], rows: list[dict]) -> dict:
+    """Returns what makes each block of evaluation.md that is this module's."""
     forms = [form.name for form in FORMS]
     return {
-        "forms": forms_on_text(rows), "twins": forms_of_twins(rows), "hard-keys": hard(lines),
-        "forms-needles": answers(lines, "formats needle", forms, "policy"),
-        "parts": parts_of_index(lines, rows), "caches": caches(lines),
-        "parts-needles": answers(lines, "ablation needle",
-                                 ["full", *(row.name for row in ablation.rows())], "budget")}
+        "forms": lambda: forms_on_text(rows), "twins": lambda: forms_of_twins(rows),
+        "hard-keys": lambda: hard(lines),
+        "forms-needles": lambda: answers(lines, "formats needle", forms, "policy"),
+        "parts": lambda: parts_of_index(lines, rows), "caches": lambda: caches(lines),
+        "parts-needles": lambda: answers(lines, "ablation needle",
+                                         ["full", *(row.name for row in ablation.rows())],
+                                         "budget")}

@@ -10,11 +10,13 @@ what study.py wrote. Text outside the markers stays as it is.
 import argparse
 import collections
 import json
+import math
 import pathlib
 import sys
 
 from . import tasks
 
+FEW_QUESTIONS = 50  # with fewer an interval stands beside what was right
 POLICY_NAMES = {"full": "full", "wave": "wave", "wave-paper": "wave, the paper's index"}
 
 
@@ -43,17 +45,38 @@ def size_name(length: int) -> str:
     return f"{length // 1024}K"
 
 
+def interval(right: int, questions: int) -> tuple[float, float]:
+    """Returns Wilson's interval of 95 % for the share of right answers."""
+    if not 0 <= right <= questions or questions == 0:
+        raise ValueError(f"{right} right of {questions} questions")
+    z, share = 1.959964, right / questions
+    centre = share + z * z / (2 * questions)
+    half = z * math.sqrt(share * (1 - share) / questions + (z / (2 * questions)) ** 2)
+    scale = 1 + z * z / questions
+    return max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)
+
+
+def with_interval(text: str, right: int, questions: int) -> str:
+    """Returns `text` with the interval in per cent behind it, if few were asked."""
+    if questions >= FEW_QUESTIONS:
+        return text
+    low, high = (100 * end for end in interval(right, questions))
+    return f"{text} [{low:.0f}, {high:.0f}]"
+
+
 class Results:
     """Exact match by policy, task and length."""
 
     def __init__(self, lines: list[dict]):
         self._share = {}
+        self._shown = {}
         self.questions = {}
         for line in lines:
             if "needles" in line:
                 continue
             key = line["policy"], line["task"], line["length"]
             self._share[key] = 100 * line["right"] / line["questions"]
+            self._shown[key] = _shown(line)
             self.questions[line["task"]] = line["questions"]
         self.lengths = sorted({length for _, _, length in self._share})
         self.policies = [p for p in POLICY_NAMES if any(key[0] == p for key in self._share)]
@@ -71,11 +94,16 @@ class Results:
     def by_task(self, policy: str) -> str:
         """Returns the table of one policy."""
         rows = [[task.replace("_", " "), str(self.questions[task]),
-                 *(f"{self.share(policy, task, length):.1f}" for length in self.lengths)]
+                 *(self._shown[policy, task, length] for length in self.lengths)]
                 for task in self.tasks]
         rows.append(["average of the tasks", "",
                      *(f"{self.mean(policy, length):.1f}" for length in self.lengths)])
         return table(["task", "questions a cell", *map(size_name, self.lengths)], rows)
+
+
+def _shown(line: dict) -> str:
+    return with_interval(f"{100 * line['right'] / line['questions']:.1f}", line["right"],
+                         line["questions"])
 
 
 def needles_table(lines: list[dict]) -> str:
@@ -84,7 +112,7 @@ def needles_table(lines: list[dict]) -> str:
     for line in lines:
         if "needles" in line:
             key = line["length"], line["needles"], line["questions"]
-            rows[key][line["policy"]] = f"{100 * line['right'] / line['questions']:.1f}"
+            rows[key][line["policy"]] = _shown(line)
     return table(["length", "needles", "questions", *POLICY_NAMES.values()], [
         [size_name(length), str(needles), str(questions), *map(shares.get, POLICY_NAMES)]
         for (length, needles, questions), shares in sorted(rows.items())])

@@ -67,7 +67,7 @@ class ResultsTest(unittest.TestCase):
         text = target.read_text(encoding="utf-8")
         self.assertIn("| ours | 0.5 | 1.00 | 0.00 | 3.00 | 4.00 | 1.1052 | 0.3000 |", text)
         self.assertIn("| clusters of 8 | 1.0 | 1.30 | 32 |", text)
-        self.assertIn("93.8", text)
+        self.assertIn("| full |  | 93.8 [72, 99] | 93.8 |", text)
         drawn = (self.folder / "evaluation/systems_8260.svg").read_text(encoding="utf-8")
         self.assertTrue(xml.etree.ElementTree.fromstring(drawn).tag.endswith("svg"))
         self.assertEqual(len(json.loads(
@@ -95,8 +95,25 @@ class ResultsTest(unittest.TestCase):
         self.assertIn("| int8 by token | 1.1052 | 0.3000 | 0.05000 | 90.0 | 0.3000, 0.0500 |", text)
         self.assertIn("| bf16 | 0.3000, 0.0500 | - | - | 0.1200, 0.0500 | - | - |", text)
         self.assertIn("| bf16 | 0.125 | - | - | - | - | - | 0.250 |", text)
-        self.assertIn("| ours | 1.0 | 2/3 | 2/3 |", text)
+        self.assertIn("| ours | 1.0 | 2/3 [21, 94] | 2/3 [21, 94] |", text)
         self.assertIn("| code, 1 | LRU | 75.0 | 75.0 | 75.0 | 75.0 |", text)
+
+    def test_single_blocks_can_be_written_alone(self):
+        target = self.folder / "evaluation.md"
+        before = (ROOT / "docs/evaluation.md").read_text(encoding="utf-8")
+        target.write_text(before)
+        lines = [followed("systems", "ours", 0), {
+            "key": ["needle", "multi_key", 32768, 0, None, "full", 1.0], "right": 1, "questions": 2}]
+        with self.assertRaisesRegex(ValueError, "no block none; there are setup, systems,"):
+            report.Report(lines, self.folder).write(target, ("needles", "none"))
+        self.assertEqual(target.read_text(encoding="utf-8"), before)
+        report.Report(lines, self.folder).write(target, ("needles",))
+        after = target.read_text(encoding="utf-8")
+        begin, end = "<!-- needles: begin -->", "<!-- needles: end -->"
+        self.assertEqual(before.split(begin)[0], after.split(begin)[0])
+        self.assertEqual(before.split(end)[1], after.split(end)[1])
+        self.assertIn("| full |  | 50.0 [9, 91] | 50.0 |", after)
+        self.assertEqual(list((self.folder / "evaluation").iterdir()), [])
 
     def test_a_plot_keeps_its_points_inside(self):
         drawn = plot.svg("a < b", [plot.Series("one", [(1, 0.01), (1000, 3.0)])],

@@ -56,6 +56,23 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(results.mean("full", 4096), 75)
         self.assertIn("| single | 100 | 50.0 |", results.by_task("full"))
 
+    def test_few_questions_have_an_interval_beside_them(self):
+        # Wilson's: 8 of 10 are (0.8 + 0.19207 +- 0.28907) / 1.38415.
+        low, high = report.interval(8, 10)
+        self.assertAlmostEqual(low, 0.4902, places=4)
+        self.assertAlmostEqual(high, 0.9433, places=4)
+        self.assertEqual(report.interval(0, 5)[0], 0)
+        self.assertAlmostEqual(report.interval(0, 5)[1], 0.4345, places=4)
+        self.assertEqual(report.interval(16, 16)[1], 1)
+        for right, asked in ((1, 0), (3, 2), (-1, 2)):
+            with self.assertRaisesRegex(ValueError, "questions"):
+                report.interval(right, asked)
+        self.assertEqual(report.with_interval("49/50", 49, 50), "49/50")
+        self.assertEqual(report.with_interval("48/49", 48, 49), "48/49 [89, 100]")
+        few = report.Results([{"policy": "full", "task": "single", "length": 4096, "right": 8,
+                               "questions": 10}])
+        self.assertIn("| single | 10 | 80.0 [49, 94] |", few.by_task("full"))
+
 
 class ClientTest(unittest.TestCase):
     def test_text_is_sent_whole_and_received_in_pieces(self):
