@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Says what a build without a compiler cache costs, from a sample of its files.
 
-    tools/build_time.py BUILD_FOLDER [--every 15] [--kind tests] [--options=-O1] [--headers]
+    tools/build_time.py BUILD_FOLDER [--every 15] [--kind tests] [--options=-O1]
+                        [--headers | --phases]
 
 Compiles every so many of the files in BUILD_FOLDER/compile_commands.json, one after the other and
 into nothing, and takes the processor time of each: other work on the machine changes that little.
 Prints what each kind of file takes and what all of them would. --options adds to each command, for
-a comparison. --headers prints instead which headers the most lines come from, after preprocessing.
-Linking is not part of it.
+a comparison. --headers prints instead which headers the most lines come from, after preprocessing;
+--phases what of its time the compiler (g++) spends on what. Linking is not part of it.
 """
 
 import argparse
@@ -20,6 +21,9 @@ import shlex
 import subprocess
 
 KINDS = ("generated", "programs", "tests", "bench")
+# As g++ calls them. The first two happen within the others.
+PHASES = ("preprocessing", "template instantiation", "phase parsing", "phase lang. deferred",
+          "phase opt and generate")
 LINE_MARKER = re.compile(r'^# \d+ "([^"]+)"')
 # Where a header belongs to, by its path; the first that fits.
 PACKAGES = (("/build/", "generated"), ("/grpc", "grpc"), ("/google/protobuf", "protobuf"),
@@ -95,6 +99,34 @@ def print_headers(sample: list[dict], root: str) -> None:
         print(f"{100 * lines / everything:5.1f} %  in {users[header]:3} files  {header}")
 
 
+def phase_seconds(entry: dict) -> dict[str, float]:
+    """Returns the processor time of each of PHASES, and of all of them, in compiling an entry."""
+    command = command_of(entry, ["-ftime-report"], ["-o", "/dev/null"])
+    report = subprocess.run(command, cwd=entry["directory"], check=True, capture_output=True,
+                            text=True).stderr
+    seconds = {}
+    for phase in (*PHASES, "TOTAL"):
+        # User time, then system time, each with its share unless it is the total.
+        found = re.search(rf"^ *{re.escape(phase)} *: *([\d.]+)(?: *\([^)]*\))? *([\d.]+)",
+                          report, re.M)
+        seconds[phase] = float(found.group(1)) + float(found.group(2)) if found else 0.0
+    return seconds
+
+
+def print_phases(sample: list[dict], root: str) -> None:
+    """Prints what share of its time each file of the sample spends on each of PHASES."""
+    total: collections.Counter = collections.Counter()
+    for entry in sample:
+        seconds = phase_seconds(entry)
+        total.update(seconds)
+        all_seconds = max(seconds["TOTAL"], 0.01)  # of a small file it may be rounded to 0
+        shares = "".join(f"{100 * seconds[phase] / all_seconds:5.0f} %" for phase in PHASES)
+        print(f"{shares} of {seconds['TOTAL']:5.1f} s  {entry['file'].removeprefix(root + '/')}",
+              flush=True)
+    for phase in PHASES:
+        print(f"{100 * total[phase] / max(total['TOTAL'], 0.01):5.1f} %  {phase}")
+
+
 def print_times(entries: list[dict], sample: list[dict], options: list[str], root: str) -> None:
     """Prints what the kinds of files take."""
     print(f"{'kind':10} {'files':>6} {'sampled':>8} {'CPU s each':>11} {'all, CPU min':>13}")
@@ -120,6 +152,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, help="only files of this kind")
     parser.add_argument("--options", default="", help="added to each command")
     parser.add_argument("--headers", action="store_true", help="where the lines come from")
+    parser.add_argument("--phases", action="store_true", help="what the compiler does meanwhile")
     args = parser.parse_args()
     root = str(pathlib.Path(__file__).resolve().parent.parent)
     entries = json.loads((args.build_folder / "compile_commands.json").read_text())
@@ -130,6 +163,8 @@ def main() -> None:
     sample = entries[args.every // 2::args.every]
     if args.headers:
         print_headers(sample, root)
+    elif args.phases:
+        print_phases(sample, root)
     else:
         print_times(entries, sample, shlex.split(args.options), root)
 

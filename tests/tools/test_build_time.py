@@ -34,7 +34,8 @@ class BuildTimeTest(unittest.TestCase):
             entry = {"file": str(source), "directory": folder,
                      "command": f"c++ -o one.o -c {source}"}
             (pathlib.Path(folder) / "compile_commands.json").write_text(json.dumps([entry] * 3))
-            for extra, wanted in (([], r"generated +3 +1 "), (["--headers"], "libstdc")):
+            for extra, wanted in (([], r"generated +3 +1 "), (["--headers"], "libstdc"),
+                                  (["--phases"], r"[0-9.]+ %  phase parsing")):
                 result = subprocess.run(
                     [sys.executable, ROOT / "tools/build_time.py", folder, "--every", "3", *extra],
                     capture_output=True, text=True, check=True)
