@@ -38,7 +38,7 @@ namespace v1 = generation::v1;
 constexpr std::string_view kServicesFollow = "--";
 constexpr const char* kRunningServerFlags[] = {"--address", "--api-key-file", "--tls-ca",
                                                "--tls-certificate", "--tls-key"};
-// Calls to a service that dies may fail so long before its end can be seen.
+// A call to a service that dies may fail this long before the end of its process is seen.
 constexpr absl::Duration kEndIsSeen = absl::Milliseconds(500);
 
 struct BenchOptions {

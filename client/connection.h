@@ -19,10 +19,9 @@ struct ConnectionOptions {
   std::string tls_ca_file;                  // turns TLS on; PEM
   std::string tls_certificate_file;         // of the client, for mutual TLS
   std::string tls_key_file;
-  std::string tls_server_name;  // that the certificate must have; empty: the host of the address
-  std::string
-      context_affinity;  // names what calls are about, for balancers; empty: the prompt does
-  int retries = 2;       // of a generation that an unavailable server has not begun
+  std::string tls_server_name;   // that the certificate must have; empty: the host of the address
+  std::string context_affinity;  // tells balancers what calls are about; empty: the prompt does
+  int retries = 2;               // of a generation that an unavailable server has not begun
 };
 
 // Adds --address, --api-key-file and the options of AddTlsOptions().
@@ -58,7 +57,7 @@ class Connection {
   // `affinity` if that is not empty. To be called on the context of each call.
   void Prepare(grpc::ClientContext* context, const std::string& affinity = "") const;
   int retries() const { return retries_; }
-  // Whether there was somebody at the address when it was last tried.
+  // Whether something accepted the connection when it was last tried.
   bool IsReachable() const;
   // Returns `status` as people want to read it: what failed, where, and what to do.
   std::string Explain(const grpc::Status& status) const;

@@ -31,9 +31,9 @@ struct GenerationCallbacks {
 };
 
 // Names the request's context to balancers. A server that is unavailable before it has generated
-// anything (it drains, loads, or died while it read the prompt) is asked again, --retries times,
-// where somebody is at the address: behind it may be others. `interrupts` nullptr: nothing cancels
-// the call; otherwise a signal does.
+// anything (it drains, loads, or died while it read the prompt) is asked again, --retries times, as
+// long as something accepts connections at the address: a balancer there may choose another server.
+// `interrupts` nullptr: nothing cancels the call; otherwise a signal does.
 GenerationOutcome RunGeneration(const Connection& connection,
                                 const generation::v1::GenerateRequest& request,
                                 const GenerationCallbacks& callbacks, InterruptWatcher* interrupts);

@@ -44,7 +44,7 @@ void AddOptions(common::Settings* settings, HealthOptions* options) {
   AddTlsOptions(settings, &options->connection);
 }
 
-// A server that is too busy to answer in time is there.
+// With --gone, one that is too busy to answer in time counts as there.
 bool IsWanted(const absl::Status& status, const HealthOptions& options) {
   return options.gone ? absl::IsUnavailable(status) : status.ok();
 }

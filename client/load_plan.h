@@ -24,7 +24,7 @@ struct PlannedRequest {
   absl::Duration arrival;  // since the start of the test
   std::vector<int32_t> token_ids;
   int32_t output_len = 0;     // tokens to generate; 0: as LoadRunOptions::request says
-  std::string request_class;  // figures are told apart by it; empty: they are not
+  std::string request_class;  // requests of one class are reported together; empty: of none
   int32_t priority = 0;
   std::string tenant;
 };

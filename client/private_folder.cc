@@ -60,7 +60,8 @@ void RemoveAll(const std::string& folder) {
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   ::prctl(PR_SET_NAME, "remove-folder");
-  // Nobody is to wait for the end of a stream, or of another folder's parent, because of this one.
+  // Keeps none of the parent's descriptors: whoever waits for the end of one of its streams, or the
+  // child of another folder for the parent's end, would wait for this process, too.
   ::dup2(parent, STDIN_FILENO);
   ::close_range(STDIN_FILENO + 1, UINT_MAX, 0);
   Made made;

@@ -244,7 +244,7 @@ int ScoreCommand(int argc, const char* const* argv, const Streams& streams) {
   const auto plan = PlanOf(options, std::ssize(tokens), info.max_model_len());
   if (!plan.ok()) return fail(plan.status().message(), kExitUsage);
   std::vector<PolicyScores> scores(options.policies.size());
-  // Others leave their contexts in the cache, where full finds them.
+  // Policy full comes last: it finds the contexts that the others have left in the cache.
   for (const bool is_full : {false, true}) {
     for (size_t i = 0; i < scores.size(); ++i) {
       if ((options.policies[i] == "full") != is_full) continue;

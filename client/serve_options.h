@@ -54,7 +54,7 @@ absl::Status ChooseFreePorts(ServeOptions* options);
 // The API's addresses, separated by commas, without WorkerAddress().
 std::string ListenAddresses(const ServeOptions& options);
 
-// A socket that the worker always listens on, besides: plain text whatever TLS says.
+// The socket on which the worker listens besides those: always, and in plain text also with TLS.
 std::string WorkerAddress(const ServeOptions& options);
 
 // Whether http_gateway is started, too.

@@ -19,7 +19,7 @@ struct WorkloadRequest {
   std::string prefix;         // requests that name the same one begin with the same tokens
   int64_t prefix_len = 0;     // how many
   int32_t output_len = 0;     // tokens to generate
-  std::string request_class;  // figures are told apart by it
+  std::string request_class;  // requests of one class are reported together
   int32_t priority = 0;
   std::string tenant;  // GenerateRequest.tenant
 };

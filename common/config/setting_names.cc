@@ -113,7 +113,7 @@ bool IsExpectedVariable(std::string_view name, std::string_view value) {
 
 std::string NearestName(std::string_view name, const std::vector<std::string>& names) {
   if (name.size() > 100) return "";
-  // A third of the characters wrong is another word.
+  // With more than a third of its characters wrong it is another word.
   size_t least = std::max<size_t>(2, name.size() / 3) + 1;
   std::string nearest;
   for (const std::string& candidate : names) {

@@ -20,7 +20,7 @@ namespace {
 constexpr size_t kFrameBytesMax = 16384;    // that every peer takes; also of SETTINGS and GOAWAY
 constexpr uint32_t kCreditBytes = 8192;     // window that is given back at once
 constexpr uint32_t kLargeDataBytes = 1024;  // frames from this size are not counted
-constexpr int64_t kLargeRequestBytes = 1 << 20;
+constexpr int64_t kLargeRequestBytes = 1 << 20;  // smaller ones pass until twice the limit
 constexpr std::string_view kHealthWatch = "/grpc.health.v1.Health/Watch";
 
 absl::Status Full(const std::string& what, std::string_view reason) {

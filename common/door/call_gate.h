@@ -37,16 +37,16 @@ struct GateBudget {
     int64_t open_calls_per_connection_max = 1024;      // refused streams are tried again by clients
     int64_t incomplete_calls_per_connection_max = 64;  // whose request has not come in whole
     int64_t abandoned_calls_max = 4096;   // whose clients have gone; beyond it nobody new is let in
-    int64_t unanswered_calls_max = 1024;  // that gRPC has at a time, and one of each connection
+    int64_t unanswered_calls_max = 1024;  // that gRPC has at a time; each connection may add one
     int64_t unanswered_calls_at_first = 4;  // of a new connection, or one that has lost a call
     int64_t request_bytes_max = int64_t{512} << 20;  // of calls that no handler has answered yet
     double lost_calls_per_second = 1000;             // of all connections
-    double lost_calls_per_second_of_connection = 2;  // that need none of the above
+    double lost_calls_per_second_of_connection = 2;  // beyond them it draws on the above
     double lost_calls_burst_of_connection = 8;
     double strikes_max = 500;  // lost calls beyond a connection's own until it is closed
     double strikes_forgiven_per_second = 50;
     double refused_calls_per_second = 100;  // of one connection
-    double frames_per_second = 50'000;      // of one connection, large DATA frames apart
+    double frames_per_second = 50'000;      // of one connection; large DATA frames do not count
   };
 
   explicit GateBudget(const Limits& bounds)
@@ -109,8 +109,8 @@ class CallGate {
   // taken.
   //
   // Returns: INVALID_ARGUMENT for what is no HTTP/2, RESOURCE_EXHAUSTED for a connection that has
-  // to
-  //          be closed. Nothing more is taken then; GoAway() has the last words.
+  //          to be closed. Nothing more is taken then, and nothing but what GoAway() appends is
+  //          to be sent to the client.
   absl::StatusOr<size_t> FromClient(std::string_view bytes, absl::Time now, std::string* to_server);
   // Takes all of gRPC's bytes and appends what the client is to get to `to_client`, and resets that
   // were kept back to `to_server`.
@@ -180,8 +180,8 @@ class CallGate {
   // One more call may go without an answer, and whoever waited for that goes on.
   void Earn(absl::Time now);
   void Close(Calls::iterator call);
-  // Takes a token for a lost call, or pauses. Calls of a client that has gone have none of their
-  // own.
+  // Takes a token for a lost call, or pauses. Once the client has gone, only tokens that all
+  // connections share are taken.
   bool AllowLostCall(absl::Time now);
   void ChargeLostCall(absl::Time now);
   absl::Status CheckStrikes(absl::Time now);
@@ -200,7 +200,7 @@ class CallGate {
   std::string header_block_;
   HeaderDecoder decoder_;
   uint32_t last_stream_ = 0;
-  uint32_t uncredited_ = 0;  // bytes of dropped DATA that the client may send again
+  uint32_t uncredited_ = 0;  // bytes of dropped DATA whose window the client has not got back
   std::optional<absl::Time> waiting_since_;
   absl::Time paused_until_ = absl::InfinitePast();
 

@@ -32,7 +32,7 @@ constexpr uint64_t kListenerTag = 4;  // of any listener
 constexpr uint64_t kServerBit = 1;
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr int kArrivalsAtOnce = 8;
-constexpr absl::Duration kGreetingsTake = absl::Milliseconds(1);  // of a turn, and one more
+constexpr absl::Duration kGreetingsTake = absl::Milliseconds(1);  // of a turn; then no new one
 constexpr uint32_t kBothWays = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
 
 void Watch(int poll, int operation, int fd, uint32_t events, uint64_t tag) {

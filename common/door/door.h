@@ -40,7 +40,7 @@ struct DoorStats {
   int64_t connections = 0;
   int64_t open_calls = 0;  // those whose clients have gone included
   uint64_t connections_accepted = 0;
-  uint64_t connections_refused = 0;  // the house was full
+  uint64_t connections_refused = 0;  // there were connections_max, all with calls
   uint64_t connections_closed = 0;   // by the door, for what they did or did not do
   uint64_t lost_calls = 0;           // see CallGate
   uint64_t certificate_reloads_failed = 0;
@@ -56,7 +56,7 @@ struct DoorStats {
 // When there are connections_max, a new one takes the place of the one that has been without a call
 // for longest, those that never had any first.
 //
-// Threads: all methods on any thread, but Open() and the end on one.
+// Threads: all methods on any thread, except Open() and the destructor: both on the same one.
 // Owns:    sockets, a thread.
 class Door {
  public:

@@ -28,9 +28,9 @@ class DoorConnection {
     absl::Duration greeting = absl::Seconds(10);          // TLS and the preface
     absl::Duration frame = absl::Seconds(20);             // a header block; silence within a frame
     absl::Duration request = absl::Seconds(30);           // silence within a request
-    absl::Duration request_when_full = absl::Seconds(2);  // of the calls that may be open
+    absl::Duration request_when_full = absl::Seconds(2);  // the same at 3/4 of open_calls_max
     absl::Duration unread = absl::Seconds(60);            // the client takes nothing
-    absl::Duration farewell = absl::Seconds(1);           // last words
+    absl::Duration farewell = absl::Seconds(1);           // to send why it is closed
     absl::Duration cancelled = absl::Seconds(2);          // a cancelled call gets no answer
   };
   struct Context {  // all outlive the connection
@@ -68,7 +68,7 @@ class DoorConnection {
   // Why it was closed here; OK if one of the sides closed it.
   const absl::Status& error() const { return error_; }
   absl::Time paused_until() const { return gate_.paused_until(); }
-  // When it had no calls but health checks, since when; else InfiniteFuture.
+  // Since when it is open without calls but health watches; InfiniteFuture while it is not.
   absl::Time idle_since() const { return idle_since_; }
   bool had_calls() const { return gate_.had_calls(); }
   int client_fd() const { return client_.get(); }

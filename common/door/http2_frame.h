@@ -110,8 +110,8 @@ inline void AppendFrame(FrameType type, uint8_t flags, uint32_t stream, std::str
   out->append(payload);
 }
 
-// A whole header block, in as many frames as it needs for a peer that takes no larger ones than all
-// must.
+// Appends a whole header block, cut into frames of the size that every peer must take (RFC 9113,
+// 4.2).
 inline void AppendHeaderBlock(uint32_t stream, bool end_stream, std::string_view block,
                               std::string* out) {
   constexpr size_t kFrameBytesMax = 16384;

@@ -37,13 +37,13 @@ class LostCallLimiter {
     strikes_.Charge(now);
     return true;
   }
-  // The same with the tokens that all share alone, and without strikes.
+  // The same, but from the shared tokens alone and without strikes: the client has gone.
   bool AllowOfAll(absl::Time now, absl::Time* again) {
     if (shared_->Take(now)) return true;
     *again = shared_->NextAt(now);
     return false;
   }
-  // A call is lost already. Returns when the tokens will be there again.
+  // Pays for a call that is lost already. Returns when there will be a token again.
   absl::Time Charge(absl::Time now) {
     if (own_.Take(now)) return now;
     strikes_.Charge(now);

@@ -46,7 +46,8 @@ absl::StatusOr<std::string> ReadNamedFile(const std::string& path, size_t bytes_
 // Returns: RESOURCE_EXHAUSTED no room on the disk; else as above.
 absl::Status ReplaceRegularFile(const std::string& path, std::string_view text);
 
-// Takes `bytes` of the disk of `folder` for a moment, so that quotas count, too.
+// Checks that `folder` has room for `bytes` by allocating them for a moment: what the file system
+// says of its free space leaves quotas out.
 //
 // Returns: RESOURCE_EXHAUSTED if they are not to be had.
 absl::Status RequireRoom(const std::string& folder, uint64_t bytes);

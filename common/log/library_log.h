@@ -3,8 +3,8 @@
 
 namespace retroinfer::common {
 
-// gRPC, protobuf and absl would write to stderr, as much as a hostile client makes them, and wait
-// for who reads it. From now on they log through spdlog, a line a second at most for each;
+// gRPC, protobuf and absl write to stderr by themselves: as many lines as a hostile client causes,
+// and they block while nobody reads. From now on each logs a line a second at most, through spdlog;
 // protobuf's older versions, whose lines have the bytes of clients, not at all. To be called once
 // or again, by one thread at a time.
 void TakeLogsOfLibraries();

@@ -17,8 +17,7 @@ namespace retroinfer::common {
 // the log says how many are missing.
 //
 // Threads: any. The writing thread takes no signals, and does not delay the end of the process:
-// when
-//          this object goes while a write is stuck, the thread is left behind.
+//          when this object goes while a write is stuck, the thread is left behind.
 class LogWriter {
  public:
   struct Options {

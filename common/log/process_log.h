@@ -20,9 +20,9 @@ struct LogOptions {
 // Adds --log-level, --log-format and --log-file.
 void AddLogOptions(Settings* settings, LogOptions* options);
 
-// Sends what spdlog's functions and gRPC log to the log of `process` (for the lines) from now on,
-// by a LogWriter: a reader of the log that does not read, a full disk or a broken pipe hold up
-// nobody. SIGPIPE is ignored from now on. Each line of a message becomes a line of the log; control
+// From now on sends what spdlog's functions and gRPC log to the log, by a LogWriter, as lines of
+// `process`: a reader of the log that does not read, a full disk or a broken pipe hold up nobody.
+// SIGPIPE is ignored from now on. Each line of a message becomes a line of the log; control
 // characters are escaped.
 //
 // Threads: one, before others log. Threads that it starts take no signals.

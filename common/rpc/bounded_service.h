@@ -1,7 +1,7 @@
 // Registers the methods of a service so that their requests are looked at before they are parsed.
 //
-// gRPC's own handlers parse first and ask then, and two bytes of a message can take a hundred in
-// memory: 64 MiB of them took gigabytes before any handler of ours ran.
+// gRPC's own handlers parse a message before any code of ours sees it, and two bytes of it can take
+// a hundred in memory: 64 MiB took gigabytes.
 #pragma once
 
 #include <google/protobuf/message.h>

@@ -25,8 +25,8 @@ inline constexpr size_t kContextAffinityBytes = 16 << 10;
 std::string ContextAffinity(std::string_view beginning);
 
 // The same of a request's text; of its messages, each as role, line break, content, line break; of
-// its token ids, 4 bytes each, the lowest first. The cache salt does not count: what tenants have
-// in common may lie together.
+// its token ids, 4 bytes each, the lowest first. The cache salt does not count: two tenants that
+// ask about one document may be sent to the same node.
 std::string ContextAffinity(const generation::v1::GenerateRequest& request);
 std::string ContextAffinity(
     const generation::v1::ScoreRequest& request);  // its continuations do not count

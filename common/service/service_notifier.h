@@ -26,9 +26,8 @@ class ServiceNotifier {
   // `socket`: a path, or "@" and a name in the abstract namespace. `watchdog_period`: zero if the
   // manager does not watch.
   //
-  // Returns: INVALID_ARGUMENT for another kind of address; as the system says if it gives no
-  // socket.
-  //          Whether anybody listens there is not asked.
+  // Returns: INVALID_ARGUMENT for another kind of address; errors of the system if it gives no
+  //          socket. Whether anybody listens there is not asked.
   static absl::StatusOr<ServiceNotifier> Create(std::string_view socket,
                                                 absl::Duration watchdog_period);
   // What NOTIFY_SOCKET, WATCHDOG_USEC and WATCHDOG_PID say. Takes them out of the environment, so

@@ -1,27 +1,27 @@
 // Byte layout of the data-plane memfd, which one worker and the store share besides the arena: two
-// single-producer single-consumer rings and the last-use stamps. Little-endian.
+// single-producer single-consumer rings and the last-use stamps. Little-endian. The store makes and
+// formats it when a worker attaches; a worker hands the one it has to a store that was restarted,
+// which takes it over as it is.
 //
 //   OFFSET            SIZE                 DESCRIPTION
-//   0                 576                  DataPlaneHeader (constant) and, on cache lines of their
-//   own,
-//                                          RingCursors of both rings and StampControl
+//   0                 576                  DataPlaneControl: DataPlaneHeader (constant) and, each
+//                                          on a cache line of its own, the cursors of both rings,
+//                                          StampControl, the worker's step and arena_taken
 //   log_offset        16 * log_capacity    access log: LogEntry ring, worker -> store
 //   requests_offset   16 * req_capacity    eviction requests: EvictionRequest ring, store -> worker
 //   stamps_offset     4 * num_slots        last-use stamp of every slot, copied out by the worker
 //
 // Protocol:
 // * The log, in order, is the state of the block cache: the store's table is its replay. An entry
-// is
-//   visible once `head` has been stored (release) past it. The worker admits a page only while the
-//   log has room for that and for the release of every resident page; else misses are transient.
+//   is visible once `head` has been stored (release) past it. The worker admits a page only while
+//   the log has room for that and for the release of every resident page; else misses are
+//   transient.
 // * Cursors only grow (64 bit, entry number = cursor % capacity), so a restarted consumer sees
-// exactly
-//   where it stands.
+//   exactly where it stands.
 // * The store asks for stamps by incrementing `requested`; the worker copies all stamps between two
 //   steps and then stores `published = requested` (release).
 // * A reader never trusts: page and slot ids are checked against the header's limits, cursors
-// against
-//   head - tail <= capacity.
+//   against head - tail <= capacity.
 #pragma once
 
 #include <atomic>

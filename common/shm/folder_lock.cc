@@ -21,7 +21,7 @@
 namespace retroinfer::common {
 namespace {
 
-constexpr absl::Duration kEndingTime = absl::Seconds(10);  // to free much memory
+constexpr absl::Duration kEndingTime = absl::Seconds(10);  // a killed process frees its memory
 constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 
 std::string LockPath(const std::string& folder, const std::string& role) {

@@ -22,8 +22,8 @@ namespace retroinfer::common {
 // with SIGBUS later.
 class SealedMemory {
  public:
-  // Makes zeroed memory of `bytes` bytes. `name` shows up in /proc only. When `*stop` becomes true,
-  // it gives up soon, on any thread's order; null: never.
+  // Makes zeroed memory of `bytes` bytes. `name` shows up in /proc only. Gives up soon after any
+  // thread has set `*stop`; null: never.
   //
   // REQUIRES: bytes > 0 and a multiple of 4096.
   // Returns:  RESOURCE_EXHAUSTED if that much memory is not available; the message has the numbers.

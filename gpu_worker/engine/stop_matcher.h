@@ -23,8 +23,7 @@ class StopMatcher {
   // are ordinary text.
   //
   // Returns: the index of the stop string that matched, -1 if none did. After a match `*out` has
-  // the
-  //          text up to the stop string; the rest of `text` is dropped.
+  //          the text up to the stop string; the rest of `text` is dropped.
   // REQUIRES: no match so far.
   // Cost:    amortised O(bytes x stop strings) (Knuth-Morris-Pratt); no allocation beyond the
   //          growth of `*out` and of the text held back.

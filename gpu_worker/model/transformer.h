@@ -6,9 +6,9 @@
 //   for each layer, for each chunk:             embed
 //     PrefillLayer(layer, chunk)                for each layer: norm, QKV, RoPE, `attention`,
 //   (of the last layer the last row)              output projection, feed-forward
-//   Logits(last row of hidden)
-//                                               norm, output projection -> logits
+//   Logits(last row of hidden)                  norm, output projection -> logits
 //
+// Sampling is the caller's, too.
 // Everything is enqueued on the caller's stream; nothing is allocated after Load.
 #pragma once
 

@@ -33,8 +33,7 @@ class WorkerServer {
   // Opens the sockets.
   //
   // Returns: INVALID_ARGUMENT for bad TLS settings or no address; UNAVAILABLE if an address is
-  // taken
-  //          or not valid.
+  //          taken or not valid.
   // REQUIRES: `metrics` outlives the server.
   static absl::StatusOr<std::unique_ptr<WorkerServer>> Start(const ServerOptions& options,
                                                              common::Metrics& metrics);

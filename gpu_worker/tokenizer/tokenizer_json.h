@@ -13,8 +13,7 @@ namespace retroinfer {
 // padding are settings of a call and are passed over: a prompt is never cut.
 //
 // Returns: INVALID_ARGUMENT with the place, if a field has a wrong type, or if a feature or a field
-// is
-//          not understood: a text would silently get other ids.
+//          is not understood: a text would silently get other ids.
 absl::StatusOr<TokenizerSpec> ReadTokenizerJson(const JsonFile& file);
 
 }  // namespace retroinfer

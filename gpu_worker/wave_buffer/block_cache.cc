@@ -2,9 +2,8 @@
 // * The log in order is the state of the cache. So while a snapshot runs, which describes the slots
 //   one after the other, nothing else may change the table: no admission, release or eviction.
 // * While what one plan says is under way (under_way_), no other is made, and look-ups are done
-// when
-//   the cache is observed: so the host sees the log's head as it is, and the room that it finds in
-//   the log is still there when the plan is carried out.
+//   when the cache is observed: so the host sees the log's head as it is, and the room that it
+//   finds in the log is still there when the plan is carried out.
 // * Slots of a list are in no table and not on the free stack; a page of an ended fill is admitted
 //   before a later release examines it, so a released extent has no page in a slot.
 // * Releases are first in, first out: a ticket is done when as many have been completed.

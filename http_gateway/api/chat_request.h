@@ -14,7 +14,7 @@ enum class ToolChoice {
   kNone,      // no calls: the model is not told of the functions
   kAuto,      // the model decides
   kRequired,  // the answer begins as a call
-  kFunction,  // ... of one function
+  kFunction,  // the answer begins as a call of ChatRequest::function
 };
 
 struct ChatRequest {

@@ -14,9 +14,9 @@
 
 namespace retroinfer::gateway {
 
-// Takes events of one continuation. With `streams` each event writes the JSON of choices to be
-// sent, each into a chunk of its own, or nothing if there is nothing to say; else Whole() gives the
-// one of the answer.
+// Takes events of one continuation. With `streams` each event appends chunks, each with one JSON
+// object of `choices`; none if there is nothing to send yet. Without, all of it is kept, and
+// Whole() gives the one object of the answer.
 //
 // Threads: one at a time.
 class Choice {
@@ -29,7 +29,7 @@ class Choice {
   virtual void Finish(const generation::v1::Finished& finished, ChunkWriter* chunks) = 0;
   // The whole choice. REQUIRES: Finish() was called.
   virtual std::string Whole() const = 0;
-  // Bytes that are kept for Whole(), of logprobs.
+  // Bytes of log-probabilities that are kept for Whole().
   virtual size_t logprobs_bytes() const { return 0; }
 };
 
@@ -48,7 +48,7 @@ struct ChatChoiceOptions {
   std::optional<ReasoningSplitter> splitter;  // nothing: all is content
   ToolForm tool_form = ToolForm::kNone;
   std::set<std::string> tool_names;
-  std::string opening;       // of a call, which the prompt has begun
+  std::string opening;       // beginning of a call that the prompt ends with; empty: none
   std::string call_id_stem;  // ids of calls are made of it
 };
 std::unique_ptr<Choice> MakeChatChoice(ChatChoiceOptions options);

@@ -17,7 +17,7 @@ struct Usage {
   int64_t completion_tokens = 0;
   // Share of the KV that decode steps read; the mean over continuations by their tokens.
   double kv_read_ratio = 0;
-  // Of the continuation that took longest in each.
+  // Each the longest among the continuations.
   absl::Duration queue, prefill, first_token, decode;
 };
 
@@ -54,8 +54,8 @@ std::string StopReasonJson(const generation::v1::Finished& finished);
 // A token's text, or "bytes:\xe2\x80" where it is a part of a character only.
 std::string TokenText(std::string_view bytes);
 
-// The fewest digits that read as the same float again; -9999.0 for what cannot come, since JSON has
-// no infinity.
+// The fewest digits that read as the same float again; -9999.0 for minus infinity, a token that
+// cannot come, since JSON has no infinity.
 std::string LogprobJson(float logprob);
 
 // Entries of logprobs.content of chat, behind each other with commas.
@@ -71,12 +71,12 @@ class CompletionLogprobs {
   size_t bytes() const {
     return tokens_.size() + logprobs_.size() + alternatives_.size() + offsets_.size();
   }
-  // Those of `behind` come behind these.
+  // Appends the entries of `behind`.
   void AppendAll(const CompletionLogprobs& behind);
   bool empty() const { return tokens_.empty(); }
-  // Returns the object and forgets its entries; offsets go on.
+  // Returns the object and forgets its entries; text offsets of later ones go on from there.
   std::string Take();
-  // Characters before the first token, of an echoed prompt.
+  // Counts the characters of an echoed prompt, which come before the first token.
   void SkipText(std::string_view text);
 
  private:

@@ -124,7 +124,7 @@ absl::Status ReadSampling(Fields& fields, v1::SamplingOptions* sampling) {
   return absl::OkStatus();
 }
 
-// They are called as the API's fields are, so that a new policy's are here at once.
+// Takes the names from the fields of the API's message: those of a new policy need no code here.
 absl::Status ReadPolicySettings(Fields& fields, v1::GenerateRequest* request) {
   const auto* const descriptor = v1::AttentionOptions::descriptor();
   const auto* const reflection = v1::AttentionOptions::GetReflection();
@@ -163,7 +163,7 @@ absl::Status ReadTenant(Fields& fields, v1::GenerateRequest* request) {
   RETURN_IF_ERROR(fields.Read("cache_salt", &salt));
   RETURN_IF_ERROR(fields.Read("tenant", &tenant));
   if (tenant.has_value()) request->set_tenant(*tenant);
-  // Tenants share no cached context unless they ask for it.
+  // Tenants share no cached context unless they ask for it by the same salt.
   if (salt.has_value() || tenant.has_value()) request->set_cache_salt(salt.value_or(*tenant));
   return absl::OkStatus();
 }

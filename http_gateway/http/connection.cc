@@ -1,7 +1,7 @@
 // States: kHandshake -> kReading <-> kAnswering; from both to kLingering, where what still comes is
 // thrown away, and from everywhere to kClosed. A read is pending in every state but kClosed, unless
-// kInputMax bytes wait: so the client's end is noticed while it is answered. They wait while a
-// request is answered, and while the client does not take the answers it has got.
+// kInputMax bytes wait to be parsed: so the client's end is noticed while it is answered. They wait
+// to be parsed while a request is answered, and while the client does not take its answers.
 #include "http_gateway/http/connection.h"
 
 #include <boost/asio/post.hpp>

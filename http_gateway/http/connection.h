@@ -19,12 +19,14 @@ struct ConnectionLimits {
   RequestParser::Limits request;
   absl::Duration head_timeout = absl::Seconds(10);  // of a TLS handshake, and of a head
   absl::Duration idle_timeout = absl::Seconds(75);  // between requests
-  // A body has this long, and a second for each so many bytes that have come.
+  // A body must be there after body_timeout, and a second more for each body_bytes_per_second bytes
+  // that have come.
   absl::Duration body_timeout = absl::Seconds(30);
   double body_bytes_per_second = 64 << 10;
   absl::Duration send_timeout = absl::Seconds(30);   // without a byte that the client takes
   absl::Duration linger_timeout = absl::Seconds(5);  // for a client that still sends
-  // Of all connections together, from the first byte until the answer begins.
+  // Of all connections together, from a body's first byte until its answer begins; what would
+  // exceed it is refused with RESOURCE_EXHAUSTED.
   size_t bodies_bytes_max = size_t{512} << 20;
 };
 
@@ -62,7 +64,7 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   // Whether a client waits for an answer, or has not taken all of it.
   bool is_answering() const { return state_ == State::kAnswering || unsent_bytes() > 0; }
   bool had_requests() const { return had_requests_; }
-  // Since when it waits for a request.
+  // Since when it waits for a request. REQUIRES: it does.
   absl::Time idle_since() const { return since_; }
 
   void Respond(HttpResponse response) override;

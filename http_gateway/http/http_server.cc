@@ -201,7 +201,7 @@ void HttpServer::Tick() {
   timer_.async_wait([this](const boost::system::error_code& stopped) {
     if (stopped) return;
     const absl::Time now = absl::Now();
-    // A connection that is closed may end others' answers, never this set.
+    // A tick may cancel answers, which calls handlers; none of them adds or removes connections.
     for (auto it = connections_.begin(); it != connections_.end();) {
       const std::shared_ptr<Connection> connection = *it;
       connection->Tick(now);

@@ -27,7 +27,7 @@ struct HttpServerOptions {
 struct HttpServerStats {
   int64_t connections = 0;
   uint64_t connections_accepted = 0;
-  uint64_t connections_refused = 0;  // the house was full
+  uint64_t connections_refused = 0;  // there were connections_max, all being answered
   uint64_t slow_clients = 0;
   uint64_t stalled_requests = 0;
   absl::Time certificate_expires = absl::InfiniteFuture();  // without TLS: never
@@ -79,7 +79,7 @@ class HttpServer {
   void Tick();
 
   const HttpServerOptions options_;
-  const size_t connections_max_;  // of the options, or fewer
+  const size_t connections_max_;  // of the options; fewer if there are too few descriptors
   boost::asio::io_context& io_;
   ConnectionContext context_;
   std::vector<std::string> addresses_;

@@ -31,8 +31,7 @@ class RequestParser {
   // more behind it. Takes a head as a whole, and stops at its end and at the end of the request.
   //
   // Returns: INVALID_ARGUMENT, reason BAD_REQUEST, HEADERS_TOO_LARGE or BODY_TOO_LARGE. The
-  // connection
-  //          is of no further use then.
+  //          connection is of no further use then.
   absl::StatusOr<size_t> Put(std::string_view data);
 
   bool has_begun() const { return has_begun_; }  // bytes of a request have come

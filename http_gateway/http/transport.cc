@@ -73,7 +73,7 @@ class TlsTransport final : public Transport {
   void WriteSome(std::string_view data, Done done) override {
     stream_.async_write_some(asio::buffer(data.data(), data.size()), Kept(std::move(done)));
   }
-  // A record that the kernel takes half of has to be gone on with, which asio's stream knows.
+  // The rest of a record that the kernel took half of must follow: only asio's stream keeps it.
   size_t TryWrite(std::string_view /*data*/, Error* /*error*/) override { return 0; }
   void EndWriting() override {
     stream_.async_shutdown([self = shared_from_this()](const Error&) {});

@@ -13,7 +13,8 @@ namespace retroinfer::gateway {
 // them. A search for a member takes time in proportion to their number.
 using Json = nlohmann::ordered_json;
 
-// A body may have 64 MiB; a value takes 16 bytes and what it holds.
+// The number of values bounds what a body takes in memory: 16 bytes each, and what they hold. Its
+// length is bounded by RequestParser before (64 MiB), far below bytes_max.
 inline constexpr common::JsonLimits kBodyJson = {
     .bytes_max = size_t{1} << 30, .values_max = 4'500'000, .depth_max = 64};
 

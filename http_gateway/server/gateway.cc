@@ -32,7 +32,7 @@ constexpr char kHealthPath[] = "/health";
 constexpr char kPagePath[] = "/";
 constexpr std::string_view kGet = "GET";
 constexpr char kModelsPrefix[] = "/v1/models/";
-// However many pages ask, the worker is asked so often.
+// However many pages ask, the worker is asked no more often than this.
 constexpr absl::Duration kStatsAge = absl::Milliseconds(250);
 constexpr absl::Duration kHealthTimeout = absl::Seconds(2);
 constexpr absl::Duration kTokenizerTimeout = absl::Seconds(60);
@@ -154,7 +154,7 @@ absl::Status Gateway::Admit(const HttpRequest& head) {
   if (head.path != kHealthPath && !is_page && !is_preflight) {
     const std::shared_ptr<const common::KeyRing> ring = options_.keys->ring();
     RETURN_IF_ERROR(ring->Find(head.authorization).status());
-    // What the gateway asks for all, such as the model's name, it asks as whoever came last.
+    // A call for all clients, such as the one for the model's name, needs a tenant's key, too.
     if (ring->names_tenants()) worker_.UseAuthorization(head.authorization);
   }
   if (route == nullptr) {

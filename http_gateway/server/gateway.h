@@ -81,7 +81,7 @@ class Gateway final : public RequestHandler {
   template <typename T>
   void Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (*read)(const Json&),
              std::function<void(T)> next);
-  // Lets an Answerer (Generation, Scoring) answer, if it is not one too many.
+  // Lets an Answerer (Generation, Scoring) answer, unless generations_max are being answered.
   template <typename Answerer, typename T>
   std::shared_ptr<Responder> Compute(const std::shared_ptr<Request>& request,
                                      absl::StatusOr<T> (*read)(const Json&));

@@ -16,7 +16,7 @@ namespace v1 = generation::v1;
 
 constexpr int kMessageBytesMax = 64 << 20;
 constexpr size_t kPemBytesMax = 1 << 20;
-// Until others have a turn: what they have to send waits so long.
+// Events in a row before the io_context does other work: what they made others write is sent then.
 constexpr int kEventsATurn = 64;
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeCredentials(
@@ -234,8 +234,9 @@ bool WorkerClient::TakeNext() {
   return true;
 }
 
-// What its events make others write is sent between two turns, and more may have come by then. So
-// the queue is only left to the other thread when a turn has found nothing.
+// What the events of a turn make connections write is sent before the next turn, and more events
+// may have come by then. So the queue is only left to the other thread when a turn has found
+// nothing.
 void WorkerClient::Deliver() {
   int delivered = 0;
   while (next_ != nullptr || TakeNext()) {

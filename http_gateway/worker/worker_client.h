@@ -118,15 +118,16 @@ class WorkerClient {
   WorkerClient(const WorkerClient&) = delete;
   WorkerClient& operator=(const WorkerClient&) = delete;
 
-  // `context_name`: for balancers; empty: made of the prompt's beginning. `authorization`: of the
-  // one for whom it is; empty: the client's own. Reads the first event at once. The result lives
-  // until OnEnd() has been called, or Cancel().
+  // `context_name`: for balancers; empty: made of the prompt's beginning. `authorization`: the
+  // header of whom the call is for; empty: this client's own key. Reads the first event at once.
+  // The result lives until OnEnd() has been called, or Cancel().
   GenerateStream* Generate(const generation::v1::GenerateRequest& request,
                            const std::string& context_name, const std::string& authorization,
                            GenerateEvents* events);
   ScoreStream* Score(const generation::v1::ScoreRequest& request, const std::string& context_name,
                      const std::string& authorization, ScoreEvents* events);
-  // Makes this the client's own, unless it has an API key.
+  // Makes this header that of the calls that are for nobody in particular, unless the options have
+  // an API key.
   void UseAuthorization(const std::string& authorization);
 
   // Calls `method` ("/package.Service/Method"); `done` gets the answer, or why there is none.

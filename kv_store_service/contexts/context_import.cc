@@ -79,7 +79,7 @@ absl::Status ContextImport::MakeRoomFor(uint64_t bytes) {
   struct statvfs info {};
   if (::fstatvfs(file_.get(), &info) != 0) return common::ErrnoStatus(errno, "looking at the disk");
   const uint64_t free_bytes = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
-  // What was taken before and has not come yet is free, too.
+  // What was counted in earlier steps and has not come yet still looks free to the file system.
   if (free_bytes < step + (held_ - received_) + tier_->reserve_bytes()) {
     return CacheFull(absl::StrCat("there is no room for the file: ", free_bytes,
                                   " bytes of the disk are free, ", tier_->reserve_bytes(),

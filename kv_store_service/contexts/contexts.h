@@ -25,10 +25,10 @@ namespace retroinfer::kvstore {
 struct ContextListing {
   ContextRecord record;
   uint64_t reusable_tokens = 0;
-  uint64_t bytes = 0;  // of the segments that are anywhere
-  size_t in_arena = 0;
-  size_t on_disk = 0;
-  size_t missing = 0;  // nowhere
+  uint64_t bytes = 0;   // of the segments that are anywhere
+  size_t in_arena = 0;  // segments
+  size_t on_disk = 0;   // segments
+  size_t missing = 0;   // segments that are nowhere
   absl::Time last_use = absl::InfinitePast();
 };
 
@@ -43,11 +43,12 @@ struct ContextToSave {
   absl::Duration time_to_live = absl::InfiniteDuration();
 };
 
+// How far the segments of a context are that is being saved.
 struct SaveProgress {
-  size_t durable = 0;
-  size_t queued = 0;
-  size_t missing = 0;
-  std::optional<ContextListing> saved;
+  size_t durable = 0;                   // on the disk
+  size_t queued = 0;                    // in the arena, to be written
+  size_t missing = 0;                   // nowhere
+  std::optional<ContextListing> saved;  // set: all are durable, and the context has its name
 };
 
 struct RemovedContext {
@@ -56,12 +57,12 @@ struct RemovedContext {
 };
 
 struct ContextVerification {
-  size_t segments = 0;
+  size_t segments = 0;  // of the context; each is one of the next three
   size_t intact = 0;
-  size_t missing = 0;
+  size_t missing = 0;  // not on the disk
   size_t damaged = 0;
-  uint64_t bytes_checked = 0;
-  std::vector<std::string> problems;
+  uint64_t bytes_checked = 0;         // of images
+  std::vector<std::string> problems;  // for people
 };
 
 struct ImportedContext {

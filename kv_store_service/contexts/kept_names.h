@@ -21,7 +21,7 @@ class KeptNames {
 
   // Replaces the names that are not evicted from the arena.
   void Pin(NameSet names) { pinned_ = std::move(names); }
-  // The object is the same after Pin().
+  // Refers to the names of now, also after a later Pin().
   const NameSet& pinned() const { return pinned_; }
 
   // Holds the names until `until`; one that is in the past, seen from `now`, ends that. A name that

@@ -156,7 +156,7 @@ absl::StatusOr<ArenaSegments::Room> ArenaSegments::FindRoom(
     for (const ExtentRecord* segment : directory_.Unreferenced()) {
       if (shared.contains(segment->id)) continue;
       if (kept_ != nullptr && kept_->contains(segment->key->identity.name)) {
-        // As many as requests can do without.
+        // KeepNamed() keeps at most half of the arena from requests.
         kept_pages += segment->pages.count;
         if (kept_pages <= allocator_.num_pages() / 2) continue;
       }

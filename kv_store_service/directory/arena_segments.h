@@ -100,10 +100,10 @@ class ArenaSegments {
   //
   // Returns: INVALID_ARGUMENT for token counts that are no segment and names that are no chain;
   //          ALREADY_EXISTS if the sequence reserved something else; RESOURCE_EXHAUSTED (reason
-  //          ARENA_FULL), with the numbers; ABORTED (reason SEGMENT_IN_PROGRESS) if another
-  //          sequence has reserved the next named segment, unless `compute_anyway`.
-  //          In both cases and if RoomIsComing(), reason WAITS_FOR_DISK if it is the disk's or a
-  //          former worker's.
+  //          ARENA_FULL), with the numbers. Unless `compute_anyway`, ABORTED: with reason
+  //          SEGMENT_IN_PROGRESS if another sequence computes the next named segment, with
+  //          WAITS_FOR_DISK if it is being read from the disk, or if there is no room and
+  //          RoomIsComing().
   absl::StatusOr<Reservation> Reserve(const ReserveRequest& request, bool compute_anyway = false);
 
   // The first half of a commit: checks everything but the images, and returns those. On an error
@@ -146,8 +146,8 @@ class ArenaSegments {
   // Evicts the named segment if it is there and nothing uses it. Returns whether it did.
   bool EvictNamed(const common::SegmentName& name);
 
-  // Whether room will be there without that a sequence ends: segments that the disk is about to let
-  // go, or pages that a former worker may write to.
+  // Whether room will come although no sequence ends: segments are on their way from or to the
+  // disk, or a former worker may still write to pages.
   bool RoomIsComing() const {
     return withheld_pages_ > 0 || directory_.pinned_pages() > 0 ||
            directory_.HasSequenceFrom(kOwnSequences);

@@ -52,11 +52,12 @@ class SegmentDirectory {
   // Adds a sequence with its extents: references to the first `num_shared`, which are known and
   // named, then new ones, which it owns.
   //
-  // REQUIRES: that; the new ones name `sequence_id`.
+  // REQUIRES: the first `num_shared` are known and named; the others have this `sequence_id`.
   // Returns:  ALREADY_EXISTS if the sequence is known; nothing has changed then.
   absl::Status AddSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents,
                            size_t num_shared = 0);
-  // As above, each extent referenced if it is known and added if not, `num_cached` for the record.
+  // As above; references each extent that is known and adds the others. `num_cached`: for the
+  // sequence's record.
   absl::Status DeclareSequence(uint64_t sequence_id, const std::vector<ExtentRecord>& extents,
                                size_t num_cached);
 
@@ -99,7 +100,8 @@ class SegmentDirectory {
 
   // Forgets a sequence. Returns the extents that nothing references or finds any more, for the
   // caller to free; none if the sequence is unknown. Named segments stay; of those that lose their
-  // last reference the last one in the sequence counts as released first.
+  // last reference the last one in the sequence counts as released first, so that a prefix is
+  // evicted from its end.
   std::vector<ExtentRecord> RemoveSequence(uint64_t sequence_id);
 
   // Keeps a named segment for something that is no sequence, like a reference; and ends that.

@@ -50,7 +50,7 @@ class PayloadTable {
   absl::Status Remove(std::span<const Chunks> payloads);
 
  private:
-  // Makes durable what was written, and makes sure of it.
+  // Makes durable what was written; checks that nothing is left in memory.
   absl::Status Flush();
   absl::Status ReadChunk(uint64_t payload_id, uint32_t chunk_index, uint32_t expected_crc,
                          bool check_keys, std::span<std::byte> chunk);

@@ -29,9 +29,8 @@ struct RocksDbStorageOptions {
 // (`damaged-N`), counted, and a new one is made.
 //
 // Returns: FAILED_PRECONDITION another process (its id is in the message) uses the folder, or it
-// was
-//          written by a newer version; PERMISSION_DENIED the folder cannot be written, or belongs
-//          to somebody else; RESOURCE_EXHAUSTED no room.
+//          was written by a newer version; PERMISSION_DENIED the folder cannot be written, or
+//          belongs to somebody else; RESOURCE_EXHAUSTED no room.
 absl::StatusOr<std::unique_ptr<SegmentStorage>> OpenRocksDbSegmentStorage(
     RocksDbStorageOptions options);
 

@@ -106,9 +106,8 @@ using StorageStageHook = std::function<void(StorageStage)>;
 // it is moved into quarantine, counted, and from then on NOT_FOUND.
 //
 // Errors that any method can return: RESOURCE_EXHAUSTED no room on the disk; UNAVAILABLE or
-// INTERNAL
-//          the disk fails; DATA_LOSS stored bytes are damaged. The storage stays usable for what
-//          still works.
+//          INTERNAL the disk fails; DATA_LOSS stored bytes are damaged. The storage stays usable
+//          for what still works.
 // Threads: all methods on any thread; reads run in parallel, writes one after another.
 class SegmentStorage {
  public:
@@ -117,8 +116,7 @@ class SegmentStorage {
   // Makes a segment durable. Putting a segment that exists changes nothing and is OK.
   //
   // REQUIRES: record.num_tokens == token_ids.size(), record.image_bytes == image.size(); the bytes
-  // do
-  //           not change during the call.
+  //           do not change during the call.
   // Returns:  INVALID_ARGUMENT if the sizes disagree, or the image is empty; the segment does not
   //           exist after any error.
   virtual absl::Status Put(const SegmentRecord& record, std::span<const int32_t> token_ids,

@@ -27,9 +27,9 @@ struct RecoveredRows {
 
 // Reads all rows into `catalog`. A manifest row that fails its check goes into quarantine; other
 // damaged rows are deleted: a use that is lost makes a segment look older, a context that is lost
-// has to be named again. Payloads that no manifest has are removed; with `sweep` (the
-// last process died) or if rows that
-// hold payload ids were damaged, by looking at every gap between the ids in use.
+// has to be named again. Payloads that no manifest has are removed: those that have a pending row,
+// and, with `sweep` (the last process died) or if rows that hold payload ids were damaged, those
+// that are found by looking at every gap between the ids in use.
 absl::StatusOr<RecoveredRows> RecoverRows(SegmentTables* tables, PayloadTable* payloads,
                                           SegmentCatalog* catalog, bool sweep, absl::Time now);
 

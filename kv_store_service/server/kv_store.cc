@@ -264,7 +264,7 @@ void KvStore::StartLease(std::shared_ptr<WorkerPlane> plane, pid_t pid, Ended* e
 
 void KvStore::Replace(ArenaRef arena, std::shared_ptr<ArenaSegments> segments, Ended* ended) {
   if (arena != nullptr) {
-    // Who hands the same memory back writes to it by right; others that had it may still do so.
+    // Who hands the same memory back is no former worker now; others that had it before still are.
     const bool is_same = here_.arena != nullptr && arena->IsSameMemory(*here_.arena);
     ended->workers = is_same ? former_.TakeReturned() : former_.TakeAll();
     ended->before.push_back({std::exchange(here_.arena, std::move(arena)), nullptr, ""});
@@ -374,7 +374,7 @@ absl::StatusOr<Reservation> KvStore::Reserve(const std::string& token, uint64_t 
   {
     absl::MutexLock lock(&mutex_);
     RETURN_IF_ERROR(lease_.BeginCall(token, call_number, request.sequence_id));
-    // Who takes only what is there does not wait for it, but the next one finds it.
+    // A request with cached_only does not wait for what is read, but the next one finds it.
     if (bridge_ != nullptr && !compute_anyway) bridge_->StartRestore(here_, request);
     reservation = here_.segments->Reserve(request, compute_anyway);
     if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;

@@ -1,10 +1,13 @@
 // The store's state, as RPCs and the descriptor socket use it: joins the worker's lease, the arena,
 // its segments, the way to the disk and what contexts keep, each of which can be read alone:
 //
-//   lease/worker_lease.h         who may use the arena        lease/worker_plane.h     its data
-//   plane lease/former_workers.h       who may still write to it    arena/arena.h            the
-//   memory directory/arena_segments.h   what is in it                tier/tier_bridge.h       to
-//   the disk contexts/kept_names.h        what contexts keep
+//   lease/worker_lease.h        who may use the arena
+//   lease/worker_plane.h        its data plane
+//   lease/former_workers.h      who may still write to the arena
+//   arena/arena.h               the memory
+//   directory/arena_segments.h  what is in it
+//   tier/tier_bridge.h          the way to the disk
+//   contexts/kept_names.h       what contexts keep
 //
 // One lock keeps them consistent. Nothing that takes long happens under it: no disk, no memory
 // that is allocated or given back, no page of the arena or of a data plane.
@@ -221,10 +224,11 @@ class KvStore {
   mutable absl::Mutex mutex_;
   WorkerLease lease_ ABSL_GUARDED_BY(mutex_);
   FormerWorkers former_ ABSL_GUARDED_BY(mutex_);
-  // The arena since there is one, segments since a lease, fingerprint of the last lease.
+  // Null until there is an arena; no segments until the first lease; fingerprint of the last lease.
   SegmentsOfArena here_ ABSL_GUARDED_BY(mutex_);
   KeptNames kept_ ABSL_GUARDED_BY(mutex_);
-  // Counters of planes are in one of these, or in the lease.
+  // What a plane has counted is with the plane of the lease, then with an ending one, then in the
+  // sum: in exactly one of them at any time.
   std::vector<std::shared_ptr<WorkerPlane>> ending_planes_ ABSL_GUARDED_BY(mutex_);
   DataPlaneStats ended_planes_ ABSL_GUARDED_BY(mutex_);
   PrefixCounters ended_prefix_ ABSL_GUARDED_BY(mutex_);  // of earlier segments

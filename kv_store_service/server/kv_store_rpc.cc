@@ -44,7 +44,7 @@ absl::StatusOr<SegmentIdentity> FromProto(const v1::SegmentIdentity& proto) {
   return identity;
 }
 
-// Of a chain, what is left out is that of the segment before.
+// Parent and salt may be left out behind another named segment: they follow from that one.
 absl::StatusOr<SegmentIdentity> FromProto(const v1::SegmentIdentity& proto,
                                           const SegmentWanted* before) {
   if (before == nullptr || !before->identity.has_value()) return FromProto(proto);

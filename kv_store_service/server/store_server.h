@@ -38,8 +38,9 @@ struct StoreServerOptions {
   Watermarks watermarks;
   int allocation_threads = 0;  // 0: one per CPU core
   DurableTierOptions durable;  // with a folder: named segments are kept on disk too
-  // Serve without the disk tier where it cannot be opened. Without this, only a full disk is no
-  // reason to end, nor is anything while a worker lives that has the memory of an earlier store.
+  // Serve without the disk tier where it cannot be opened. If this is not set, Start() fails then,
+  // unless the disk is full, or a worker lives that has the memory of an earlier store and would
+  // lose it.
   bool durable_optional = false;
 };
 

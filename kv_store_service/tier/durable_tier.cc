@@ -17,7 +17,8 @@ namespace {
 // How often uses are written and limits are looked after while nothing happens.
 constexpr absl::Duration kHousekeeping = absl::Seconds(30);
 
-// Times to live that are shorter are kept with half their precision.
+// A shorter time to live is looked after twice within it, so that it lasts half as long again at
+// most.
 absl::Duration HousekeepingInterval(const DiskLimits& limits) {
   return std::clamp(limits.idle_ttl / 2, absl::Milliseconds(100), kHousekeeping);
 }

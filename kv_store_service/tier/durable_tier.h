@@ -32,7 +32,7 @@ struct DurableTierOptions {
   DiskLimits limits;                               // of what is written
   uint32_t restore_threads = 2;                    // that read one segment
   uint64_t reserve_bytes = 256u << 20;             // of the disk, that stay free
-  absl::Duration retry_after = absl::Seconds(30);  // a segment that could not be read
+  absl::Duration retry_after = absl::Seconds(30);  // when a segment could not be read
   // How long the end of the tier may take to write what is queued; the rest is not written.
   absl::Duration stop_timeout = absl::Seconds(5);
   std::function<absl::StatusOr<std::unique_ptr<SegmentStorage>>(RocksDbStorageOptions)>
@@ -55,8 +55,8 @@ struct RestoreJob {
   absl::AnyInvocable<void()> done;  // called once, last; the images are not needed any more
 };
 
-// Threads: all methods on any thread. Callbacks run on threads of this object, but that Offer() may
-//          call its request's `done` at once; callers must not hold what callbacks lock.
+// Threads: all methods on any thread. Callbacks run on threads of this object, except that Offer()
+//          may call its request's `done` at once; callers must not hold what callbacks lock.
 // Owns:    the storage, the persister and a thread that reads; not the images.
 class DurableTier {
  public:

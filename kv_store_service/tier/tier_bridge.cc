@@ -76,7 +76,7 @@ TierBridge::ToPersist TierBridge::PrepareNamed(const SegmentsOfArena& from,
 void TierBridge::PutOffUntilLater(const SegmentsOfArena& from, const SegmentName& name) {
   if (!put_off_names_.insert(name).second) return;
   put_off_.push_back({from.arena, from.segments, from.fingerprint, name});
-  // More have no room in the arena.
+  // No arena holds more segments than pages, so the oldest one must have left it.
   if (put_off_.size() <= from.arena->num_pages()) return;
   put_off_names_.erase(put_off_.front().name);
   put_off_.pop_front();

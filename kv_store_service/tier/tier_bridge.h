@@ -1,4 +1,4 @@
-// Moves named segments between the arena and the disk, without that anybody waits for the disk.
+// Moves named segments between the arena and the disk; nobody waits for the disk.
 //
 // A segment that is being written is pinned; one that is being read belongs to a sequence of the
 // store's own, so that nobody else gets its pages and whoever wants it waits. The disk's threads
@@ -56,10 +56,10 @@ class TierBridge {
   TierBridge(DurableTier* tier, Locked locked);
   ~TierBridge();
 
-  // Pins those of the segments that have a name, are not durable and not on their way, and returns
-  // what makes them durable; without those that nobody asked to persist (those that are held
-  // somebody did), and those that a slow disk has no time for: they are put off until it has
-  // written others, or took none for a while.
+  // Chooses which of the segments are to be written now, pins them, and returns what writes them.
+  // Only those that have a name, are not durable and not on their way. A held one (`kept`) is
+  // always written. The others are if the tier writes through; where segments that wait for a slow
+  // disk hold too much of the arena already, they are put off until it has written some of those.
   ToPersist Prepare(const SegmentsOfArena& from, std::span<const ExtentRecord> segments,
                     const KeptNames& kept);
   // The same for segments by their names, whatever the mode; `failed` is called, on any thread, for

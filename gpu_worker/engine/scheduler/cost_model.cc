@@ -1,7 +1,6 @@
 // Invariants:
 // * costs_ minimise  sum of (parts . costs - seconds)^2 / (seconds * expected) * age + kHold * sum
-// of
-//   (cost / cost before - 1)^2  over costs >= 0, up to what kSweeps sweeps leave. `expected` is
+//   of (cost / cost before - 1)^2  over costs >= 0, up to what kSweeps sweeps leave. `expected` is
 //   what the costs of that time said: an error by a factor counts alike in both directions, so that
 //   the costs are those of a median, and a stall moves them no more than any other observation.
 // * No cost is 0 for ever: each may come back, because its hold is never narrower than a guess.

@@ -4,10 +4,10 @@
 //
 // What a kernel launched by LaunchDependent must keep to:
 // * No thread reads what another kernel may have written, or writes anything that another kernel
-// may
-//   read or write, before it has called AwaitLastKernel: weights alone may be read earlier.
+//   may read or write, before it has called AwaitLastKernel: weights alone may be read earlier.
 // * Some thread of it always calls AwaitLastKernel. A kernel's end then implies the end of all
 //   kernels before it, so it is enough to await the last one.
+//
 // AllowNextKernel, called early, lets the next kernel's blocks in as soon as all blocks of this one
 // have started; without it they come when this one ends.
 #pragma once

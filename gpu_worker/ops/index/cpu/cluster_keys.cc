@@ -3,8 +3,7 @@
 //   result does not depend on the number of threads.
 // * Ties between centroids go to the lower cluster number.
 // * Keys and centroids are multiplied in bf16 where KV is bf16 and the processor is good at it,
-// else
-//   in f32; sums, norms and the resulting index are f32 sums of the KV elements.
+//   else in f32; sums, norms and the resulting index are f32 sums of the KV elements.
 #include "gpu_worker/ops/index/cpu/cluster_keys.h"
 
 #include <algorithm>

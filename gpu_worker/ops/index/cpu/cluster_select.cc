@@ -1,7 +1,7 @@
 // Invariants:
 // * Ranks are sums or maxima of softmax weights, so they are non-negative floats, whose bit
-// patterns
-//   order as unsigned integers. An empty cluster has key 0 and a live one its rank's bits + 1.
+//   patterns order as unsigned integers. An empty cluster has key 0 and a live one its rank's bits
+//   + 1.
 // * The selection is by threshold: every key above it, and of those equal to it the first ones in
 //   cluster order, up to the budget. So the result is a function of the scores alone.
 #include "gpu_worker/ops/index/cpu/cluster_select.h"

@@ -1,7 +1,6 @@
 // Invariants:
 // * A cluster's rank is the logarithm of its weight: max_g or log sum_g exp of (x_g - log-sum-exp
-// of
-//   head g). It is finite for a live cluster, however small its weight; -inf for an empty one.
+//   of head g). It is finite for a live cluster, however small its weight; -inf for an empty one.
 // * A cluster's key is (rank, place) in one 64-bit number, the lower place the larger key. Keys are
 //   unique, so "the n-th largest key" chooses exactly n clusters, and ties go to the first ones.
 // * How a row is cut into parts depends on its length alone, so its result does not depend on the
