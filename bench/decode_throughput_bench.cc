@@ -5,9 +5,10 @@
 //
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
-//          [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05] [--free-slots-high 0.1]
-//          [--weights-dtype auto|fp8]
-// Prints one JSON object. Without --overlap queries are as in text (SyntheticShape). --cache-share:
+//          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
+//          [--free-slots-high 0.1] [--weights-dtype auto|fp8]
+// Prints one JSON object. --reuse: which model's recorded steps the queries repeat
+// (recorded_reuse.h); with --overlap they repeat none (SyntheticShape). --cache-share:
 // slots of the block cache, of all pages of the contexts. --free-slots-low, --free-slots-high: as
 // kv_store_service has them.
 #include <CLI/CLI.hpp>
@@ -45,6 +46,7 @@ struct Settings {
   int64_t steps = 64;
   int64_t warm_up = 64;
   std::optional<double> overlap;
+  std::string reuse = "code";
   double cache_share = 0.05;
   int64_t dense_below = 8192;
   std::string weights_dtype = "auto";
@@ -70,7 +72,10 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--context", settings.context)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--steps", settings.steps)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--warm-up", settings.warm_up)->check(CLI::Range(0, 1'000'000'000));
-  app.add_option("--overlap", settings.overlap)->check(CLI::Range(0.0, 1.0));
+  CLI::Option* overlap = app.add_option("--overlap", settings.overlap)->check(CLI::Range(0.0, 1.0));
+  app.add_option("--reuse", settings.reuse)
+      ->check(CLI::IsMember({"code", "needle"}))
+      ->excludes(overlap);
   app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   app.add_option("--free-slots-low", settings.watermarks.low)->check(CLI::Range(0.0, 1.0));
@@ -181,12 +186,13 @@ class DecodeBench {
     } else {
       policy_ = memory_->CreateWavePolicy();
     }
-    context_ = std::make_unique<SyntheticContext>(
-        Must(SyntheticContext::Create(device, ops,
-                                      {.geometry = geometry_,
-                                       .num_query_heads = query_heads,
-                                       .max_tokens = settings_.context,
-                                       .overlap = settings_.overlap})));
+    context_ = std::make_unique<SyntheticContext>(Must(SyntheticContext::Create(
+        device, ops,
+        {.geometry = geometry_,
+         .num_query_heads = query_heads,
+         .max_tokens = settings_.context,
+         .overlap = settings_.overlap,
+         .reuse = settings_.reuse == "needle" ? RecordedModel::kNeedle : RecordedModel::kCode})));
     drifting_ = Must(DriftingQueries::Create(device, ops.model(), *backend_.stream, *policy_,
                                              *context_, geometry_.num_layers, settings_.batch));
   }
@@ -271,7 +277,8 @@ class DecodeBench {
                         {"context_tokens", settings_.context},
                         {"steps", settings_.steps},
                         {"overlap", settings_.overlap ? nlohmann::json(*settings_.overlap)
-                                                      : nlohmann::json("as in text")},
+                                                      : nlohmann::json("as recorded")},
+                        {"reuse", settings_.overlap ? "" : settings_.reuse},
                         {"cache_slots", memory_->num_slots()},
                         {"free_slots_low", settings_.watermarks.low},
                         {"free_slots_high", settings_.watermarks.high},

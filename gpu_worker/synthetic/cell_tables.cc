@@ -213,9 +213,10 @@ CellPlan PlanCells(const SyntheticShape& shape) {
 
 SyntheticSizes CellSizes(const SyntheticShape& shape) {
   const int64_t context = shape.context_tokens != 0 ? shape.context_tokens : shape.max_tokens;
+  const uint32_t recorded_layers = ReuseFor(shape.reuse, context).num_layers;
   return {.num_rows = NumKeptClusters(shape) * kVariants,
           .num_ids = static_cast<size_t>(shape.max_tokens + 1) * shape.geometry.num_kv_heads,
-          .num_query_sets = std::min(shape.geometry.num_layers, TextReuseFor(context).num_layers)};
+          .num_query_sets = std::min(shape.geometry.num_layers, recorded_layers)};
 }
 
 const HeadReuse& ReuseOfHead(const RecordedReuse& reuse, size_t query_set, size_t num_query_sets,
@@ -232,7 +233,7 @@ SyntheticTables MakeCellTables(const SyntheticShape& shape) {
   const CellPlan plan = PlanCells(shape);
   const SyntheticSizes sizes = CellSizes(shape);
   const int64_t context = shape.context_tokens != 0 ? shape.context_tokens : shape.max_tokens;
-  const RecordedReuse& reuse = TextReuseFor(context);
+  const RecordedReuse& reuse = ReuseFor(shape.reuse, context);
   const size_t num_clusters = NumKeptClusters(shape);
   const size_t all_cells = (num_clusters + plan.clusters_of_cell - 1) / plan.clusters_of_cell;
   std::mt19937_64 random(shape.seed);

@@ -1,7 +1,7 @@
 #include "gpu_worker/synthetic/recorded_reuse.h"
 
 #include <cmath>
-#include <cstring>
+#include <string_view>
 
 namespace retroinfer {
 namespace {
@@ -18,10 +18,11 @@ double Distance(int64_t a, int64_t b) {
 
 std::span<const RecordedReuse> RecordedReuses() { return kReuses; }
 
-const RecordedReuse& TextReuseFor(int64_t tokens) {
+const RecordedReuse& ReuseFor(RecordedModel model, int64_t tokens) {
+  const std::string_view name = model == RecordedModel::kNeedle ? "needle" : "code";
   const RecordedReuse* nearest = nullptr;
   for (const RecordedReuse& reuse : kReuses) {
-    if (std::strncmp(reuse.trace, "code", 4) != 0) continue;
+    if (!std::string_view(reuse.trace).starts_with(name)) continue;
     if (nearest == nullptr || Distance(reuse.tokens, tokens) < Distance(nearest->tokens, tokens)) {
       nearest = &reuse;
     }

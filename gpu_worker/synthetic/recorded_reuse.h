@@ -19,6 +19,9 @@ inline constexpr std::array<float, 18> kDepthEnds = {0.02f, 0.025f, 0.03f,  0.04
 // does not end.
 inline constexpr std::array<int64_t, 10> kPhaseEnds = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
 
+// The models whose decode steps were recorded: of source code, and of questions about a document.
+enum class RecordedModel : uint8_t { kCode, kNeedle };
+
 struct HeadReuse {
   // Of clusters that have been read before, the share that the last step has read, and of each
   // range behind that, in ten-thousandths.
@@ -43,7 +46,7 @@ struct RecordedReuse {
 
 // All traces of the table.
 std::span<const RecordedReuse> RecordedReuses();
-// That of text (models/code) whose context is nearest to `tokens`, by the ratio.
-const RecordedReuse& TextReuseFor(int64_t tokens);
+// That of the model whose context is nearest to `tokens`, by the ratio.
+const RecordedReuse& ReuseFor(RecordedModel model, int64_t tokens);
 
 }  // namespace retroinfer

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/kv/kv_geometry.h"
+#include "gpu_worker/synthetic/recorded_reuse.h"
 
 namespace retroinfer {
 
@@ -17,9 +18,10 @@ struct SyntheticShape {
   int32_t num_query_heads = 0;
   int64_t max_tokens = 0;      // of a context
   int64_t context_tokens = 0;  // of the contexts that queries are made for; 0: max_tokens
-  // Nothing: what queries ask for comes again as it does in text (recorded_reuse.h). Otherwise the
+  // Nothing: what queries ask for comes again as it was recorded (recorded_reuse.h). Otherwise the
   // cosine between a head's queries of two steps: for stress.
   std::optional<double> overlap;
+  RecordedModel reuse = RecordedModel::kCode;  // without an overlap: whose steps are repeated
   // How much a step retrieves, as SelectionRatios: queries are made for that.
   double retrieval_ratio = 0.018;
   int32_t min_retrieved = 64;

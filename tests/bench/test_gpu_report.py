@@ -22,7 +22,7 @@ ms = 4 + context / 1e5 * batch / (3 if options["--policy"] == "wave" else 1)
 print(json.dumps({"benchmark": "decode_throughput", "device": "A GPU", "commit": "0123456789abcdef",
                   "settings": {"policy": options["--policy"], "batch": batch,
                                "context_tokens": context,
-                               "overlap": 0.99 if context > 500000 else "as in text", "arena_gib": 2.0, "cache_slots": 1048576},
+                               "overlap": 0.99 if context > 500000 else "as recorded", "arena_gib": 2.0, "cache_slots": 1048576},
                   "step_ms_median": ms, "output_throughput": batch * 1000 / ms,
                   "hit_ratio": 0.98, "pages_evicted_per_step": 3000.0, "host_us_per_step": 20.0}, indent=2))
 """

@@ -9,6 +9,8 @@
 #include <numeric>
 #include <unordered_map>
 
+#include "absl/strings/str_cat.h"
+
 namespace retroinfer {
 namespace {
 
@@ -76,9 +78,17 @@ class LruCaches {
 
 TEST(CellTablesTest, LruCachesHitWhatTheTraceHits) {
   constexpr size_t kSteps = 1000, kLayers = 5;
-  for (const int64_t tokens : {30'788, 122'880, 129'092}) {
-    SCOPED_TRACE(tokens);
-    const SyntheticShape shape = ShapeOf(tokens);
+  const auto shape_of = [](RecordedModel model, int64_t tokens) {
+    SyntheticShape shape = ShapeOf(tokens);
+    shape.reuse = model;
+    return shape;
+  };
+  for (const SyntheticShape& shape :
+       {shape_of(RecordedModel::kCode, 30'788), shape_of(RecordedModel::kCode, 122'880),
+        shape_of(RecordedModel::kCode, 129'092), shape_of(RecordedModel::kNeedle, 30'719),
+        shape_of(RecordedModel::kNeedle, 129'028)}) {
+    const RecordedReuse& reuse = ReuseFor(shape.reuse, shape.max_tokens);
+    SCOPED_TRACE(absl::StrCat(reuse.trace, ", ", shape.max_tokens, " tokens"));
     const CellPlan plan = PlanCells(shape);
     const SyntheticTables tables = MakeCellTables(shape);
     const size_t retrieved = Retrieved(plan);
@@ -116,9 +126,10 @@ TEST(CellTablesTest, LruCachesHitWhatTheTraceHits) {
         }
       }
     }
-    const RecordedReuse& reuse = TextReuseFor(tokens);
     for (size_t share = 0; share < kShares.size(); ++share) {
-      EXPECT_NEAR(100 * hits[share] / read, 100 * reuse.lru_hits[share], 1.5) << kShares[share];
+      // At 5 % the draws of questions miss their trace by more: their steps differ by more.
+      const double points = share == 0 && shape.reuse == RecordedModel::kNeedle ? 3.2 : 1.5;
+      EXPECT_NEAR(100 * hits[share] / read, 100 * reuse.lru_hits[share], points) << kShares[share];
     }
     // A step reads as much of all pages as well.
     const double of_all = read / (kSteps / 2) / static_cast<double>(all_pages);

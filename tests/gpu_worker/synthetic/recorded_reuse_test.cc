@@ -24,11 +24,16 @@ TEST(RecordedReuseTest, EveryTracesStatisticsAreShares) {
   }
 }
 
-TEST(RecordedReuseTest, ContextsOfTextGoByTheNearestTrace) {
-  EXPECT_EQ(std::string(TextReuseFor(1).trace), "code-32768");
-  EXPECT_EQ(std::string(TextReuseFor(50'000).trace), "code-32768");
-  EXPECT_EQ(std::string(TextReuseFor(80'000).trace), "code-131072");
-  EXPECT_EQ(std::string(TextReuseFor(1 << 20).trace), "code-131072");
+TEST(RecordedReuseTest, ContextsGoByTheNearestTraceOfTheirModel) {
+  const auto trace_for = [](RecordedModel model, int64_t tokens) {
+    return std::string(ReuseFor(model, tokens).trace);
+  };
+  EXPECT_EQ(trace_for(RecordedModel::kCode, 1), "code-32768");
+  EXPECT_EQ(trace_for(RecordedModel::kCode, 50'000), "code-32768");
+  EXPECT_EQ(trace_for(RecordedModel::kCode, 80'000), "code-131072");
+  EXPECT_EQ(trace_for(RecordedModel::kCode, 1 << 20), "code-131072");
+  EXPECT_EQ(trace_for(RecordedModel::kNeedle, 1), "needle-32768");
+  EXPECT_EQ(trace_for(RecordedModel::kNeedle, 80'000), "needle-131072");
 }
 
 }  // namespace
