@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/door/grpc_headers.h"
+#include "common/door/own_services.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 
@@ -154,23 +155,27 @@ absl::Status CallGate::BeginData(absl::Time now, std::string* to_server) {
   left_ = frame_.length;
   const auto found = calls_.find(frame_.stream);
   if (found != calls_.end()) {
-    Call& call = found->second;
-    call.grew = now;
-    if (!call.answered) {
-      call.request_bytes += frame_.length;
-      budget_->request_bytes += frame_.length;
-    }
-    // What others keep unfinished must not stop small requests.
-    const int64_t limit = budget_->limits.request_bytes_max;
-    if (budget_->request_bytes > limit * (call.request_bytes > kLargeRequestBytes ? 1 : 2)) {
-      Abort(frame_.stream,
-            Full(absl::StrCat("requests that are being received take more than ", limit, " bytes"),
-                 "TOO_MANY_REQUEST_BYTES"),
-            now, to_server);
-    }
+    found->second.grew = now;
+    const absl::Status status = CountRequest(&found->second);
+    if (!status.ok()) Abort(frame_.stream, status, now, to_server);
   }
   if (frame_.length == 0) PassData("", to_server);
   return absl::OkStatus();
+}
+
+absl::Status CallGate::CountRequest(Call* call) {
+  if ((call->bytes_left -= frame_.length) < 0) return TooMuchForOwnService();
+  if (!call->answered) {
+    call->request_bytes += frame_.length;
+    budget_->request_bytes += frame_.length;
+  }
+  // What others keep unfinished must not stop small requests.
+  const int64_t limit = budget_->limits.request_bytes_max;
+  if (budget_->request_bytes <= limit * (call->request_bytes > kLargeRequestBytes ? 1 : 2)) {
+    return absl::OkStatus();
+  }
+  return Full(absl::StrCat("requests that are being received take more than ", limit, " bytes"),
+              "TOO_MANY_REQUEST_BYTES");
 }
 
 void CallGate::PassData(std::string_view data, std::string* to_server) {
@@ -296,7 +301,9 @@ void CallGate::OpenCall(const HeaderList& headers, absl::Time now) {
   Call& call = calls_[headers_stream_];
   call.grew = now;
   call.deadline = now + ParseGrpcTimeout(FindHeader(headers, "grpc-timeout"));
-  call.is_health_watch = FindHeader(headers, ":path") == kHealthWatch;
+  const std::string_view path = FindHeader(headers, ":path");
+  call.is_health_watch = path == kHealthWatch;
+  if (IsOwnService(path)) call.bytes_left = kOwnServiceBytesMax;
   ++(call.is_health_watch ? budget_->health_watches : budget_->open_calls);
   health_watches_ += call.is_health_watch ? 1 : 0;
   ++incomplete_;
@@ -306,13 +313,15 @@ void CallGate::OpenCall(const HeaderList& headers, absl::Time now) {
 std::optional<absl::Status> CallGate::WhyRefused(const HeaderList& headers, bool complete) const {
   const CallHead head{FindHeader(headers, ":path"), FindHeader(headers, "authorization")};
   if (policy_->admit != nullptr) {
-    if (absl::Status status = policy_->admit(head); !status.ok()) return status;
+    if (absl::Status admitted = policy_->admit(head); !admitted.ok()) return admitted;
   }
   if (!complete) {
     return WithReason(absl::ResourceExhaustedError(
                           absl::StrCat("the metadata has more than ", kHeaderListMax, " bytes")),
                       "METADATA_TOO_LARGE");
   }
+  absl::Status status = CheckOwnServiceEncoding(head.path, FindHeader(headers, "grpc-encoding"));
+  if (!status.ok()) return status;
   // Whoever watches over the service must still reach it when it is full.
   const bool watches = head.path == kHealthWatch;
   const int64_t limit =

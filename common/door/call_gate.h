@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -83,6 +84,7 @@ struct GateBudget {
 //   a reset that comes before is kept back until then. Few calls without an answer are let in at a
 //   time, the next ones wait in the connection: a new one begins with a few, and each answer allows
 //   one more, so that those who come and go do not fill the queue that their neighbours stand in.
+// * Calls of gRPC's own services end when their requests are not small (own_services.h).
 // * *Lost* calls, those that end before an answer (by a reset, by their deadline, by an error in
 //   their frames, with the connection), are limited by rate: reading pauses until there is a token,
 //   and a connection with too many of them is closed.
@@ -149,8 +151,9 @@ class CallGate {
     bool answered = false;                          // a frame of the server has come
     absl::Time cancelled = absl::InfiniteFuture();  // the client's reset is kept back
     absl::Time deadline = absl::InfiniteFuture();
-    absl::Time grew;            // when a part of the request came
-    int64_t request_bytes = 0;  // passed on before the answer
+    absl::Time grew;                                           // when a part of the request came
+    int64_t request_bytes = 0;                                 // passed on before the answer
+    int64_t bytes_left = std::numeric_limits<int64_t>::max();  // that its request may still have
   };
   using Calls = std::unordered_map<uint32_t, Call>;
 
@@ -158,6 +161,8 @@ class CallGate {
   absl::Status Continue(std::string_view* bytes, absl::Time now, std::string* to_server);
   absl::Status BeginFrame(absl::Time now, std::string* to_server);
   absl::Status BeginData(absl::Time now, std::string* to_server);
+  // Takes account of the frame's DATA. Not OK: the call has to end.
+  absl::Status CountRequest(Call* call);
   // Passes a part of the frame's DATA on, or drops it.
   void PassData(std::string_view data, std::string* to_server);
   // Handles a frame whose payload was collected; it may have to wait (kBlocked).

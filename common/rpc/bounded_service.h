@@ -13,14 +13,14 @@
 #include <string>
 #include <utility>
 
+#include "common/rpc/bounded_reader.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/message_codec.h"
 
 namespace retroinfer::common {
 
 // Stands before a generated service with handlers that block, `Handlers`, which is not registered
-// itself. Requests are read by ParseRequest(), with its bounds and errors; those that a client
-// streams message by message are read by gRPC.
+// itself. Requests are read by ParseRequest(), with its bounds and errors.
 //
 // Threads: handlers run on gRPC's threads.
 template <typename Handlers>
@@ -63,14 +63,16 @@ class BoundedService final : public grpc::Service {
   }
   template <typename Owner, typename Request, typename Response>
   void Add(const std::string& name,
-           grpc::Status (Owner::*handler)(grpc::ServerContext*, grpc::ServerReader<Request>*,
+           grpc::Status (Owner::*handler)(grpc::ServerContext*, BoundedReader<Request>*,
                                           Response*)) {
-    using Handler = grpc::internal::ClientStreamingHandler<BoundedService, Request, Response>;
+    using Handler =
+        grpc::internal::ClientStreamingHandler<BoundedService, grpc::ByteBuffer, Response>;
     AddMethod(name, grpc::internal::RpcMethod::CLIENT_STREAMING,
               new Handler(
                   [handler](BoundedService* self, grpc::ServerContext* context,
-                            grpc::ServerReader<Request>* reader, Response* response) {
-                    return (self->handlers_.*handler)(context, reader, response);
+                            grpc::ServerReader<grpc::ByteBuffer>* reader, Response* response) {
+                    BoundedReader<Request> bounded(reader);
+                    return (self->handlers_.*handler)(context, &bounded, response);
                   },
                   this));
   }

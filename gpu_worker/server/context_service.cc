@@ -138,7 +138,7 @@ std::unique_ptr<grpc::Service> ContextServiceImpl::Bounded() {
   service->Add("RemoveContext", &ContextServiceImpl::RemoveContext);
   service->Add("VerifyContext", &ContextServiceImpl::VerifyContext);
   service->Add("ExportContext", &ContextServiceImpl::ExportContext);
-  service->Add("ImportContext", &ContextServiceImpl::ImportContext);
+  service->Add("ImportContext", &ContextServiceImpl::Import);
   return service;
 }
 
@@ -354,14 +354,14 @@ grpc::Status ContextServiceImpl::ExportContext(
   });
 }
 
-grpc::Status ContextServiceImpl::ImportContext(grpc::ServerContext* context,
-                                               grpc::ServerReader<v1::ImportContextRequest>* reader,
-                                               v1::ImportContextResponse* response) {
+grpc::Status ContextServiceImpl::Import(grpc::ServerContext* context,
+                                        common::BoundedReader<v1::ImportContextRequest>* reader,
+                                        v1::ImportContextResponse* response) {
   return Run(*context, [&](Backend& backend, const Caller& caller) -> absl::Status {
     reader->SendInitialMetadata();
     v1::ImportContextRequest message;
-    if (!reader->Read(&message)) return Invalid("there is no message");
-    RETURN_IF_ERROR(common::CheckKnownFields(message));
+    ASSIGN_OR_RETURN(bool goes_on, reader->Read(&message));
+    if (!goes_on) return Invalid("there is no message");
     RETURN_IF_ERROR(CheckRoom(backend, caller, *context, message.cache_salt(), message.name()));
     store::ImportContextRequest chunk;
     ASSIGN_OR_RETURN(*chunk.mutable_salt_hash(), SaltHashOf(caller, message.cache_salt()));
@@ -375,16 +375,21 @@ grpc::Status ContextServiceImpl::ImportContext(grpc::ServerContext* context,
     store::ImportContextResponse answer;
     const auto to_store_context = ContextFor(*context, absl::InfiniteDuration());
     const auto writer = backend.store.stub().ImportContext(to_store_context.get(), &answer);
-    bool goes_on = true;
-    do {
+    absl::Status of_client;
+    while (goes_on) {
       chunk.set_data(std::move(*message.mutable_data()));
-      goes_on = writer->Write(chunk);  // false: the store has its answer already
+      if (!writer->Write(chunk) || IsOver(*context)) break;  // the store has its answer already
       chunk.Clear();
-    } while (goes_on && !IsOver(*context) && reader->Read(&message));
+      const absl::StatusOr<bool> next = reader->Read(&message);
+      of_client = next.status();
+      goes_on = next.ok() && *next;
+    }
     // Half a file must not look like a whole one.
-    if (IsOver(*context)) to_store_context->TryCancel();
+    if (IsOver(*context) || !of_client.ok()) to_store_context->TryCancel();
     writer->WritesDone();
-    RETURN_IF_ERROR(common::FromGrpcStatus(writer->Finish()));
+    const absl::Status of_store = common::FromGrpcStatus(writer->Finish());
+    RETURN_IF_ERROR(of_client);
+    RETURN_IF_ERROR(of_store);
     ToProto(answer.context(), response->mutable_context());
     response->set_written_segments(static_cast<int32_t>(answer.written_segments()));
     return absl::OkStatus();

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "common/door/key_ring.h"
+#include "common/rpc/bounded_reader.h"
 #include "gpu_worker/assembly/served_model.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/server/caller.h"
@@ -59,9 +60,10 @@ class ContextServiceImpl final : public generation::v1::ContextService::Service 
   grpc::Status ExportContext(
       grpc::ServerContext* context, const generation::v1::ExportContextRequest* request,
       grpc::ServerWriter<generation::v1::ExportContextResponse>* writer) override;
-  grpc::Status ImportContext(grpc::ServerContext* context,
-                             grpc::ServerReader<generation::v1::ImportContextRequest>* reader,
-                             generation::v1::ImportContextResponse* response) override;
+  // ImportContext.
+  grpc::Status Import(grpc::ServerContext* context,
+                      common::BoundedReader<generation::v1::ImportContextRequest>* reader,
+                      generation::v1::ImportContextResponse* response);
 
  private:
   struct Backend {

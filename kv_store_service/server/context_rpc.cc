@@ -118,7 +118,7 @@ std::unique_ptr<grpc::Service> ContextRpc::Bounded() {
   service->Add("RemoveContext", &ContextRpc::RemoveContext);
   service->Add("VerifyContext", &ContextRpc::VerifyContext);
   service->Add("ExportContext", &ContextRpc::ExportContext);
-  service->Add("ImportContext", &ContextRpc::ImportContext);
+  service->Add("ImportContext", &ContextRpc::Import);
   return service;
 }
 
@@ -220,14 +220,14 @@ grpc::Status ContextRpc::ExportContext(grpc::ServerContext*,
   });
 }
 
-grpc::Status ContextRpc::ImportContext(grpc::ServerContext* server_context,
-                                       grpc::ServerReader<v1::ImportContextRequest>* reader,
-                                       v1::ImportContextResponse* response) {
-  // Tells the door that the call has reached its handler. A unit test has no call.
-  if (server_context != nullptr) reader->SendInitialMetadata();
+grpc::Status ContextRpc::Import(grpc::ServerContext* server_context,
+                                common::BoundedReader<v1::ImportContextRequest>* reader,
+                                v1::ImportContextResponse* response) {
+  reader->SendInitialMetadata();  // tells the door that the call has reached its handler
   const auto import = [&]() -> absl::Status {
     v1::ImportContextRequest message;
-    if (!reader->Read(&message)) return Invalid("there is no message");
+    ASSIGN_OR_RETURN(bool goes_on, reader->Read(&message));
+    if (!goes_on) return Invalid("there is no message");
     ContextToSave context;
     ASSIGN_OR_RETURN(context.salt_hash, ReadHash(message.salt_hash(), "salt_hash"));
     ASSIGN_OR_RETURN(context.root, ReadHash(message.root(), "root"));
@@ -237,13 +237,12 @@ grpc::Status ContextRpc::ImportContext(grpc::ServerContext* server_context,
     const bool replace = message.replace();
     if (!context.name.empty()) RETURN_IF_ERROR(CheckName(context.name));
     ASSIGN_OR_RETURN(ContextImport import, ContextImport::Begin(&contexts_, context.salt_hash));
-    do {
+    while (goes_on) {
       RETURN_IF_ERROR(import.Append(message.data()));
-    } while (reader->Read(&message));
-    // A client that went away has not sent its last byte.
-    if (server_context != nullptr && server_context->IsCancelled()) {
-      return absl::CancelledError("the client is gone");
+      ASSIGN_OR_RETURN(goes_on, reader->Read(&message));
     }
+    // A client that went away has not sent its last byte.
+    if (server_context->IsCancelled()) return absl::CancelledError("the client is gone");
     ASSIGN_OR_RETURN(const ImportedContext imported, import.Finish(std::move(context), replace));
     ToProto(imported.context, response->mutable_context());
     response->set_written_segments(static_cast<uint32_t>(imported.written));

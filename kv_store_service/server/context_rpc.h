@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "common/rpc/bounded_reader.h"
 #include "kv_store_service/contexts/contexts.h"
 #include "retroinfer/kvstore/v1/contexts.grpc.pb.h"
 
@@ -34,9 +35,10 @@ class ContextRpc final : public v1::ContextStoreService::Service {
                              v1::VerifyContextResponse* response) override;
   grpc::Status ExportContext(grpc::ServerContext* context, const v1::ExportContextRequest* request,
                              grpc::ServerWriter<v1::ExportContextResponse>* writer) override;
-  grpc::Status ImportContext(grpc::ServerContext* context,
-                             grpc::ServerReader<v1::ImportContextRequest>* reader,
-                             v1::ImportContextResponse* response) override;
+  // ImportContext.
+  grpc::Status Import(grpc::ServerContext* context,
+                      common::BoundedReader<v1::ImportContextRequest>* reader,
+                      v1::ImportContextResponse* response);
 
  private:
   // Counts a call that moves or checks whole contexts, as long as the result lives.

@@ -28,8 +28,9 @@ std::string Frame(FrameType type, uint8_t flags, uint32_t stream, std::string_vi
   return out;
 }
 
-std::string Headers(uint32_t stream, bool end_stream, const HeaderList& extra = {}) {
-  HeaderList headers = {{":method", "POST"}, {":path", kPath}};
+std::string Headers(uint32_t stream, bool end_stream, const HeaderList& extra = {},
+                    const std::string& path = kPath) {
+  HeaderList headers = {{":method", "POST"}, {":path", path}};
   headers.insert(headers.end(), extra.begin(), extra.end());
   return Frame(FrameType::kHeaders, frame_flag::kEndHeaders | (end_stream ? 1 : 0), stream,
                Block(headers));
@@ -123,6 +124,37 @@ TEST_F(CallGateTest, ACallAndItsAnswerPass) {
   EXPECT_EQ(budget_->open_calls, 0);
   EXPECT_EQ(budget_->unanswered, 0);
   EXPECT_EQ(budget_->request_bytes, 0);
+}
+
+TEST_F(CallGateTest, RequestsToServicesOfGrpcAreSmallAndNotCompressed) {
+  const std::string data = Frame(FrameType::kData, 0, 1, std::string(16384, 'x'));
+  for (const std::string path : {"/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+                                 "/grpc.health.v1.Health/Check"}) {
+    Open();
+    ASSERT_TRUE(Client(Headers(1, false, {}, path) + data + data + data + data).ok());
+    EXPECT_EQ(ToServer().size(), 5u);
+    Answer(1);  // a stream of requests may have been answered before
+    ToClient();
+    ASSERT_TRUE(Client(Frame(FrameType::kData, 0, 1, "x") + data).ok());
+    const std::vector<Seen> frames = ToServer();
+    ASSERT_EQ(frames.size(), 1u);
+    EXPECT_EQ(frames[0].header.type, FrameType::kRstStream);
+    EXPECT_EQ(ReasonOf(refused_).reason, "REQUEST_TOO_LARGE") << refused_;
+    EXPECT_THAT(to_client_, HasSubstr("65536 bytes"));
+    EXPECT_EQ(budget_->open_calls, 0);
+    EXPECT_EQ(budget_->request_bytes, 0);
+
+    ASSERT_TRUE(Client(Headers(3, false, {{"grpc-encoding", "identity"}}, path)).ok());
+    EXPECT_EQ(ToServer().size(), 1u);
+    ASSERT_TRUE(Client(Headers(5, false, {{"grpc-encoding", "gzip"}}, path)).ok());
+    EXPECT_EQ(ToServer().size(), 0u);
+    EXPECT_EQ(refused_.code(), absl::StatusCode::kUnimplemented) << refused_;
+  }
+  Open();
+  ASSERT_TRUE(Client(Headers(1, false, {{"grpc-encoding", "gzip"}}) + data + data).ok());
+  EXPECT_EQ(ToServer().size(), 3u);
+  ASSERT_TRUE(Client(data + data + data).ok());
+  EXPECT_EQ(ToServer().size(), 3u);
 }
 
 TEST_F(CallGateTest, BytesMayComeOneByOne) {

@@ -32,12 +32,16 @@ class FakeContexts final : public v1::ContextService::Service {
     last_name_ = request->name();
     return grpc::Status::OK;
   }
-  grpc::Status ImportContext(grpc::ServerContext*,
-                             grpc::ServerReader<v1::ImportContextRequest>* reader,
-                             v1::ImportContextResponse*) override {
+  grpc::Status Import(grpc::ServerContext*, BoundedReader<v1::ImportContextRequest>* reader,
+                      v1::ImportContextResponse*) {
     v1::ImportContextRequest request;
-    while (reader->Read(&request)) ++calls_;
-    return grpc::Status::OK;
+    while (true) {
+      const absl::StatusOr<bool> read = reader->Read(&request);
+      if (!read.ok()) return ToGrpcStatus(read.status());
+      if (!*read) return grpc::Status::OK;
+      ++calls_;
+      last_name_ = request.name();
+    }
   }
 
   int calls_ = 0;
@@ -49,7 +53,7 @@ class BoundedServiceTest : public testing::Test {
   BoundedServiceTest() : service_(v1::ContextService::service_full_name(), &contexts_) {
     service_.Add("SaveContext", &FakeContexts::SaveContext);
     service_.Add("PinContext", &FakeContexts::PinContext);
-    service_.Add("ImportContext", &FakeContexts::ImportContext);
+    service_.Add("ImportContext", &FakeContexts::Import);
     grpc::ServerBuilder builder;
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
@@ -94,16 +98,20 @@ TEST_F(BoundedServiceTest, CallsReachTheirHandlers) {
   grpc::ClientContext context;
   v1::ImportContextResponse response;
   const auto writer = stub_->ImportContext(&context, &response);
-  for (int i = 0; i < 5; ++i) EXPECT_TRUE(writer->Write({}));
+  v1::ImportContextRequest request;
+  request.set_name("c");
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(writer->Write(request));
+  EXPECT_TRUE(writer->Write({}));
   writer->WritesDone();
   EXPECT_TRUE(writer->Finish().ok());
   EXPECT_EQ(contexts_.calls_, 7);
+  EXPECT_EQ(contexts_.last_name_, "");  // nothing is left of the message before
 }
 
 TEST_F(BoundedServiceTest, WhatHasTooManyPartsOrIsNoRequestReachesNoHandler) {
   std::string messages;  // each a field that is not known
   for (size_t i = 0; i <= kMaxRecords; ++i) messages += std::string("\xa2\x06\0", 3);
-  for (const char* method : {"SaveContext", "PinContext"}) {
+  for (const char* method : {"SaveContext", "PinContext", "ImportContext"}) {
     absl::Status status = Send(method, messages);
     EXPECT_EQ(ReasonOf(status).reason, "REQUEST_TOO_LARGE") << status;
     status = Send(method, std::string("\xa2\x06\0", 3));  // field 100
