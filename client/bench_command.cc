@@ -2,7 +2,6 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -27,6 +26,7 @@
 #include "client/request_flags.h"
 #include "client/workload.h"
 #include "common/build_info/build_info.h"
+#include "common/files/named_stream.h"
 #include "common/rpc/policy_name.h"
 
 namespace retroinfer::client {
@@ -238,11 +238,6 @@ nlohmann::json ServerWork(const v1::WorkerStats& before, const v1::WorkerStats& 
       {"server_page_hit_ratio", has_pages && asked > 0 ? nlohmann::json(hits / asked) : nullptr}};
 }
 
-bool WriteFile(const std::string& path, const nlohmann::json& json) {
-  std::ofstream file(path);
-  return static_cast<bool>(file << json.dump(2) << "\n");
-}
-
 // Measures a server that serves.
 class Bench {
  public:
@@ -370,8 +365,10 @@ int Bench::Run(const std::function<bool()>& interrupted,
     std::fputs(FormatReport(report).c_str(), streams_.out);
   }
   std::fflush(streams_.out);
-  if (!options_.result_file.empty() && !WriteFile(options_.result_file, report)) {
-    return Fail(absl::StrCat("cannot write ", options_.result_file));
+  if (!options_.result_file.empty()) {
+    const absl::Status written =
+        common::WriteNamedOutput(options_.result_file, absl::StrCat(report.dump(2), "\n"));
+    if (!written.ok()) return Fail(std::string(written.message()));
   }
   const int64_t failed = report.at("failed").get<int64_t>();
   const absl::Time end_is_seen = absl::Now() + kEndIsSeen;

@@ -1,5 +1,4 @@
 #include <atomic>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -18,6 +17,7 @@
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
 #include "common/config/option_list.h"
+#include "common/files/named_stream.h"
 #include "common/rpc/context_affinity.h"
 #include "common/status/status_macros.h"
 
@@ -56,17 +56,17 @@ class Call {
     if (!connection.ok()) return Fail(std::string(connection.status().message()), kExitUsage);
     grpc::ClientContext context;
     (*connection)->Prepare(&context, affinity);
-    std::atomic<bool> interrupted = false;
     interrupts.SetCallback([&](int) {
-      interrupted = true;
+      interrupted_ = true;
       context.TryCancel();
     });
     const grpc::Status status = call((*connection)->contexts(), context);
     interrupts.SetCallback(nullptr);
-    if (interrupted) return Fail("interrupted", interrupts.ExitCode());
+    if (interrupted_) return Fail("interrupted", interrupts.ExitCode());
     return status.ok() ? kExitOk : Fail((*connection)->Explain(status), kExitFailed);
   }
 
+  bool interrupted() const { return interrupted_; }
   int Fail(const std::string& message, int exit_code) const {
     return client::Fail(streams_, absl::StrCat("cache ", command_), message, exit_code);
   }
@@ -75,6 +75,7 @@ class Call {
   const CacheOptions& options_;
   const char* const command_;
   const Streams& streams_;
+  std::atomic<bool> interrupted_ = false;
 };
 
 const char* TierText(v1::ContextTier tier) {
@@ -296,28 +297,28 @@ int Export(const CacheOptions& options, Call& call, const Streams& streams) {
 }
 
 int Import(const CacheOptions& options, Call& call, const Streams& streams) {
-  std::ifstream file(options.file, std::ios::binary);
-  if (!file) return call.Fail(absl::StrCat("cannot read ", options.file), kExitUsage);
+  absl::StatusOr<common::NamedInput> file = common::NamedInput::Open(options.file);
+  std::string chunk(kChunkBytes, '\0');
+  absl::StatusOr<size_t> size =
+      file.ok() ? file->Read(chunk.data(), chunk.size()) : absl::StatusOr<size_t>(file.status());
+  if (!size.ok()) return call.Fail(std::string(size.status().message()), kExitUsage);
   v1::ImportContextResponse response;
-  bool read_failed = false;
   const int code = call.Run([&](v1::ContextService::Stub& stub, grpc::ClientContext& context) {
     const auto writer = stub.ImportContext(&context, &response);
     auto request = NamedRequest<v1::ImportContextRequest>(options);
     request.set_pinned(options.pinned);
     request.set_replace(options.replace);
-    std::string chunk(kChunkBytes, '\0');
     do {
-      file.read(chunk.data(), kChunkBytes);
-      request.set_data(chunk.substr(0, static_cast<size_t>(file.gcount())));
+      request.set_data(chunk.substr(0, *size));
       if (!writer->Write(request)) break;  // Finish() says why
       request.Clear();
-    } while (file);
-    read_failed = file.bad();
-    if (read_failed) context.TryCancel();
+      size = file->Read(chunk.data(), chunk.size(), [&call] { return call.interrupted(); });
+    } while (size.ok() && *size > 0);
+    if (!size.ok()) context.TryCancel();
     writer->WritesDone();
     return writer->Finish();
   });
-  if (read_failed) return call.Fail(absl::StrCat("cannot read ", options.file), kExitFailed);
+  if (!size.ok()) return call.Fail(std::string(size.status().message()), kExitFailed);
   if (code != kExitOk) return code;
   const v1::ContextInfo& context = response.context();
   std::fprintf(streams.out, "imported %s: %s tokens, %s reusable, %s; %d of %d segments are new\n",

@@ -1,17 +1,12 @@
 #include "client/connection.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "common/files/named_stream.h"
 #include "common/rpc/context_affinity.h"
 #include "common/rpc/grpc_status.h"
-#include "common/shm/unique_fd.h"
-#include "common/status/errno_status.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 
@@ -56,21 +51,16 @@ constexpr size_t kFileBytesMax = size_t{64} << 20;
 }  // namespace
 
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path) {
-  const common::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return common::ErrnoStatus(errno, absl::StrCat("reading ", path));
+  ASSIGN_OR_RETURN(common::NamedInput file, common::NamedInput::Open(path));
   std::string text;
   char buffer[1 << 16];
   while (true) {
-    const ssize_t size = ::read(file.get(), buffer, sizeof(buffer));
+    ASSIGN_OR_RETURN(const size_t size, file.Read(buffer, sizeof(buffer)));
     if (size == 0) return text;
-    if (size > 0) {
-      text.append(buffer, static_cast<size_t>(size));
-      if (text.size() > kFileBytesMax) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(path, " has more than ", kFileBytesMax >> 20, " MiB: divide it"));
-      }
-    } else if (errno != EINTR) {
-      return common::ErrnoStatus(errno, absl::StrCat("reading ", path));
+    text.append(buffer, size);
+    if (text.size() > kFileBytesMax) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, " has more than ", kFileBytesMax >> 20, " MiB: divide it"));
     }
   }
 }

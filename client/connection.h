@@ -78,8 +78,8 @@ class Connection {
 // Reads all of a file, or of a pipe to its end.
 //
 // Returns: RESOURCE_EXHAUSTED if there are more than 64 MiB, as in a device that never ends: no
-// server takes that
-//          much text at once.
+//          server takes that much text at once; FAILED_PRECONDITION for a FIFO that nobody writes
+//          to.
 absl::StatusOr<std::string> ReadWholeFile(const std::string& path);
 
 }  // namespace retroinfer::client

@@ -1,5 +1,4 @@
 #include <cerrno>
-#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +9,7 @@
 #include "client/prefill_progress_line.h"
 #include "client/request_flags.h"
 #include "common/build_info/build_info.h"
+#include "common/files/named_stream.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
 
@@ -128,11 +128,9 @@ int Report(const v1::GenerateRequest& request, const GenerationOutcome& outcome,
   }
   std::fflush(streams.out);
   if (!options.json_file.empty()) {
-    std::ofstream file(options.json_file);
-    if (!(file << FinishJson(request, outcome) << "\n")) {
-      return Fail(streams, "generate", absl::StrCat("cannot write ", options.json_file),
-                  kExitFailed);
-    }
+    const absl::Status written = common::WriteNamedOutput(
+        options.json_file, absl::StrCat(FinishJson(request, outcome), "\n"));
+    if (!written.ok()) return Fail(streams, "generate", std::string(written.message()), kExitFailed);
   }
   if (!options.quiet && !options.json) {
     for (const Continuation& continuation : outcome.continuations) {

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "common/config/settings.h"
+#include "common/files/named_stream.h"
 #include "common/log/library_log.h"
 #include "common/log/log_line.h"
 #include "common/log/log_writer.h"
@@ -86,12 +87,15 @@ std::shared_ptr<ProcessLog>& TheLog() {
 
 absl::StatusOr<UniqueFd> OpenTarget(const LogOptions& options) {
   const std::string& path = options.file;
-  UniqueFd fd(path.empty() ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)
-                           : ::open(path.c_str(),
-                                    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0640));
-  if (fd.valid()) return fd;
-  return ErrnoStatus(errno, path.empty() ? "using stderr for the log"
-                                         : absl::StrCat("opening the log file ", path));
+  if (!path.empty()) {
+    absl::StatusOr<UniqueFd> file = OpenNamedOutput(path, O_WRONLY | O_CREAT | O_APPEND, 0640);
+    if (file.ok()) return file;
+    return absl::Status(file.status().code(),
+                        absl::StrCat("the log file: ", file.status().message()));
+  }
+  UniqueFd fd(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3));
+  if (!fd.valid()) return ErrnoStatus(errno, "using stderr for the log");
+  return fd;
 }
 
 }  // namespace
@@ -117,6 +121,7 @@ absl::Status StartProcessLog(const std::string& process, const LogOptions& optio
                                                    "' and format '", options.format, "'"));
   }
   ::signal(SIGPIPE, SIG_IGN);
+  ::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error like a full disk
   ASSIGN_OR_RETURN(UniqueFd fd, OpenTarget(options));
   if (TheLog() == nullptr) std::atexit(FlushProcessLog);
   TheLog() = std::make_shared<ProcessLog>(process, options, std::move(fd));

@@ -239,7 +239,6 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
   if (options.metrics_address == "none") options.metrics_address.clear();
 
   KeepReadBuffers();
-  ::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error like a full disk
   const sigset_t signals = AllSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (const absl::Status status = common::StartProcessLog("kv_store_service", log); !status.ok()) {

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -79,6 +80,15 @@ TEST_F(CacheCommandTest, MovesFiles) {
   result = Run({"import", PathOf("doc.txt")});
   EXPECT_EQ(result.exit_code, kExitFailed);
   EXPECT_THAT(result.err, HasSubstr("BAD_FILE"));
+}
+
+TEST_F(CacheCommandTest, WhatCannotBeImportedIsNotWaitedFor) {
+  ASSERT_EQ(::mkfifo(PathOf("fifo").c_str(), 0600), 0);
+  for (const std::string& path : {PathOf("fifo"), PathOf("none"), PathOf("")}) {
+    const CommandResult result = Run({"import", path});
+    EXPECT_EQ(result.exit_code, kExitUsage);
+    EXPECT_THAT(result.err, HasSubstr(path));
+  }
 }
 
 TEST_F(CacheCommandTest, AnExportThatFailsLeavesNoFile) {

@@ -1,5 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -202,6 +204,21 @@ TEST_F(GenerateCommandTest, AnAnswerThatTheServerCutIsAFailure) {
   EXPECT_EQ(result.exit_code, kExitFailed);
   EXPECT_THAT(result.err, HasSubstr("[cancelled"));
   EXPECT_THAT(result.err, HasSubstr("ended the answer before it was complete"));
+}
+
+TEST_F(GenerateCommandTest, FilesThatCannotBeReadOrWrittenAreNamed) {
+  const CommandResult result = Run({"a", "--max-tokens=1", "--json-file=/dev/full"});
+  EXPECT_EQ(result.exit_code, kExitFailed);
+  EXPECT_THAT(result.err, HasSubstr("writing /dev/full: No space left"));
+  const std::string fifo = absl::StrCat(testing::TempDir(), "generate_fifo_", ::getpid());
+  ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
+  const CommandResult from_fifo = Run({"--file", fifo});
+  EXPECT_EQ(from_fifo.exit_code, kExitUsage);
+  EXPECT_THAT(from_fifo.err, HasSubstr("is a FIFO"));
+  const CommandResult to_fifo = Run({"a", "--max-tokens=1", "--json-file", fifo});
+  EXPECT_EQ(to_fifo.exit_code, kExitFailed);
+  EXPECT_THAT(to_fifo.err, HasSubstr("a FIFO that nobody reads"));
+  ::unlink(fifo.c_str());
 }
 
 TEST_F(GenerateCommandTest, TextThatNobodyTakesEndsTheRequest) {

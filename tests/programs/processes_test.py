@@ -194,6 +194,47 @@ class Signals(Programs):
         for line in lines:
             self.assertEqual(set(line), {"time", "level", "process", "message"})
 
+    def test_a_log_that_may_not_grow_ends_nothing(self):
+        log = self.folder / "service.log"
+        server = self.serve("--log-file", log, "--log-level", "debug")
+        self.await_ready()
+        self.assertEqual(self.generate().returncode, 0)
+        services = children_of(server.pid)
+        processes = [server.pid, *services.values()]
+        before = [resource.prlimit(pid, resource.RLIMIT_FSIZE) for pid in processes]
+        for pid, (_, hard) in zip(processes, before):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (1, hard))
+        for _ in range(3):
+            self.assertEqual(self.generate().returncode, 0)
+        self.assertEqual(children_of(server.pid), services)
+        for pid, limits in zip(processes, before):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+        self.assertEqual(self.generate().returncode, 0)
+        wait_for(lambda: "lines are missing here" in log.read_text(), "a line about missing ones")
+        self.stop(server)
+
+    def test_a_trace_that_may_not_grow_ends_nothing(self):
+        trace = self.folder / "trace"
+        self.sockets.mkdir(mode=0o700)
+        self.start("kv_store_service", "--arena-bytes", "64MiB", "--socket-dir", self.sockets,
+                   "--metrics-address", "none")
+        worker = self.start("gpu_worker", "--model", MODEL, "--memory", "512MiB", "--socket-dir",
+                            self.sockets, "--listen", self.address, "--metrics-address", "none",
+                            "--record-trace", trace, "--dense-below", "0", stderr=subprocess.PIPE)
+        self.addCleanup(worker.stderr.close)
+        self.await_ready()
+        text = self.folder / "text"
+        text.write_text("one two three four five six seven eight nine ten\n" * 200)
+        ask = ("--file", text, "--policy", "wave")
+        self.assertEqual(self.generate(*ask).returncode, 0)
+        wait_for(lambda: trace.stat().st_size > 1, "what the first request has retrieved")
+        _, hard = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (1, hard))
+        for _ in range(2):
+            self.assertEqual(self.generate(*ask).returncode, 0)
+        self.stop(worker)
+        self.assertEqual(worker.stderr.read().count(b"nothing more is recorded"), 1)
+
     def test_hang_up_at_every_phase_ends_nothing(self):
         server = self.serve()
         # A program that has just been started has no handlers yet; Python's own are set before exec.
@@ -327,6 +368,16 @@ class Settings(Programs):
                     done = run(program, "--config", path)
                     self.assertNotEqual(done.returncode, 0, program)
                     self.assertIn(b"needs a regular file", done.stderr)
+
+    def test_a_log_that_nobody_reads_is_not_waited_for(self):
+        fifo = self.folder / "fifo"
+        os.mkfifo(fifo)
+        for command in (("retroinfer", "serve", "--model", MODEL), ("gpu_worker", "--model", MODEL),
+                        ("kv_store_service", "--arena-bytes", "64MiB"), ("http_gateway",)):
+            result = run(*command, "--log-file", fifo,
+                         env=environment(RETROINFER_SOCKET_DIR=str(self.sockets)))
+            self.assertNotEqual(result.returncode, 0, command)
+            self.assertIn(b"a FIFO that nobody reads", result.stderr, command)
 
     def test_a_config_file_that_is_none(self):
         secret = self.folder / "config"
