@@ -130,7 +130,8 @@ int Report(const v1::GenerateRequest& request, const GenerationOutcome& outcome,
   if (!options.json_file.empty()) {
     const absl::Status written = common::WriteNamedOutput(
         options.json_file, absl::StrCat(FinishJson(request, outcome), "\n"));
-    if (!written.ok()) return Fail(streams, "generate", std::string(written.message()), kExitFailed);
+    if (!written.ok())
+      return Fail(streams, "generate", std::string(written.message()), kExitFailed);
   }
   if (!options.quiet && !options.json) {
     for (const Continuation& continuation : outcome.continuations) {

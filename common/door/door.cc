@@ -324,6 +324,10 @@ void Door::Accept(absl::Time now) {
       if (!socket.valid()) {
         if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) continue;
         accept_at_ = now + kTick;  // descriptors or memory may come back
+        if (const auto left_out = log_.Admit(now)) {
+          spdlog::warn("new connections wait: {} ({} other messages left out)",
+                       std::string(ErrnoStatus(errno, "accepting one").message()), *left_out);
+        }
         return SetAccepting(false);
       }
       any = true;

@@ -66,7 +66,9 @@ void MetricsServer::Run() {
       const short events = connection.answer.empty() ? POLLIN : POLLOUT;
       entries.push_back({connection.socket.get(), events, 0});
     }
-    ::poll(entries.data(), entries.size(), kTickMilliseconds);
+    if (::poll(entries.data(), entries.size(), kTickMilliseconds) < 0) {
+      absl::SleepFor(absl::Milliseconds(100));  // more entries than descriptors are allowed
+    }
     if (entries[0].revents != 0) return;
     const absl::Time now = absl::Now();
     for (size_t i = 0; i < connections_.size(); ++i) {

@@ -6,12 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <thread>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/log/check.h"
 #include "common/memory/available_memory.h"
+#include "common/process/start_thread.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
 
@@ -61,17 +60,17 @@ void TouchAll(std::span<std::byte> memory, int num_threads, const std::atomic<bo
   const uint64_t shares = std::clamp<uint64_t>(memory.size() / kBytesPerThreadMin, 1,
                                                static_cast<uint64_t>(std::max(num_threads, 1)));
   const uint64_t num_pages = memory.size() / kAlignment;
-  std::vector<std::thread> threads;
-  for (uint64_t i = 0; i < shares; ++i) {
-    const uint64_t begin = num_pages * i / shares * kAlignment;
-    const uint64_t end = num_pages * (i + 1) / shares * kAlignment;
-    threads.emplace_back([part = memory.subspan(begin, end - begin), stop] {
+  std::atomic<uint64_t> next{0};
+  RunBeside(shares - 1, [&] {
+    for (uint64_t i = next++; i < shares; i = next++) {
+      const uint64_t begin = num_pages * i / shares * kAlignment;
+      const uint64_t end = num_pages * (i + 1) / shares * kAlignment;
+      const std::span<std::byte> part = memory.subspan(begin, end - begin);
       for (uint64_t at = 0; at < part.size() && !IsSet(stop); at += kStep) {
         Touch(part.subspan(at, std::min(kStep, part.size() - at)));
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+    }
+  });
 }
 
 }  // namespace

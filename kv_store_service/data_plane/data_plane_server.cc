@@ -8,6 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/process/start_thread.h"
+#include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -27,8 +29,9 @@ DataPlaneServer::DataPlaneServer(const DataPlane& plane, const Options& options)
 
 DataPlaneServer::~DataPlaneServer() { Stop(); }
 
-void DataPlaneServer::Start() {
-  thread_ = std::thread([this] { Loop(); });
+absl::Status DataPlaneServer::Start() {
+  ASSIGN_OR_RETURN(thread_, common::StartThread([this] { Loop(); }));
+  return absl::OkStatus();
 }
 
 void DataPlaneServer::Stop() {

@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "common/log/log_rate_limiter.h"
 #include "common/shm/data_plane.h"
@@ -49,7 +50,8 @@ class DataPlaneServer {
   DataPlaneServer(const DataPlaneServer&) = delete;
   DataPlaneServer& operator=(const DataPlaneServer&) = delete;
 
-  void Start();
+  // Returns: RESOURCE_EXHAUSTED if the system gives no thread.
+  absl::Status Start();
   // Waits for the thread: at most one round and one sleep.
   void Stop();
 

@@ -47,7 +47,8 @@ class WorkerPlane {
                                                             const Watermarks& watermarks);
   ~WorkerPlane() { Stop(); }
 
-  void Start() { server_.Start(); }
+  // Returns: RESOURCE_EXHAUSTED if the system gives no thread for it.
+  absl::Status Start() { return server_.Start(); }
   // Waits for the thread: at most one round and one sleep.
   void Stop() { server_.Stop(); }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/hash/crc32c.h"
+#include "common/process/start_thread.h"
 #include "common/status/status_macros.h"
 #include "kv_store_service/persistence/rocksdb_status.h"
 #include "kv_store_service/persistence/segment_codec.h"
@@ -47,10 +47,8 @@ absl::Status ForEachInParallel(const std::vector<uint32_t>& items, uint32_t max_
       if (error.ok() || absl::IsDataLoss(status)) error = std::move(status);
     }
   };
-  std::vector<std::thread> others;
-  for (size_t i = 1; i < std::min<size_t>(max_threads, items.size()); ++i) others.emplace_back(run);
-  run();
-  for (std::thread& thread : others) thread.join();
+  const size_t num_threads = std::clamp<size_t>(items.size(), 1, std::max<size_t>(max_threads, 1));
+  common::RunBeside(num_threads - 1, run);
   return error;
 }
 

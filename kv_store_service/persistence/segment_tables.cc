@@ -90,6 +90,10 @@ absl::StatusOr<std::unique_ptr<SegmentTables>> SegmentTables::Open(
   }
   RETURN_IF_ERROR(RocksDbStatus(opened, "opening " + path));
   tables->db_.reset(db);
+  // RocksDB starts its threads with their first work, and aborts if there are none to be had then.
+  for (const auto priority : {rocksdb::Env::Priority::HIGH, rocksdb::Env::Priority::LOW}) {
+    rocksdb::Env::Default()->Schedule([](void*) {}, nullptr, priority);
+  }
   std::copy(handles.begin(), handles.end(), tables->handles_.begin());
   return tables;
 }

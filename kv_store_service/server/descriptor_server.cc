@@ -51,8 +51,11 @@ DescriptorServer::~DescriptorServer() {
 void DescriptorServer::Loop() {
   std::vector<pollfd> polled;
   int poll_ms = kPollMs;
+  bool accepts = true;
   while (!stop_) {
-    polled.assign({{wake_.get(), POLLIN, 0}, {listener_.fd(), POLLIN, 0}});
+    // Without descriptors for whoever waits, this would be called again and again.
+    const short of_listener = accepts ? POLLIN : 0;
+    polled.assign({{wake_.get(), POLLIN, 0}, {listener_.fd(), of_listener, 0}});
     if (lease_.has_value()) polled.push_back({lease_->channel.fd(), POLLIN, 0});
     const size_t first_pending = polled.size();
     for (const Pending& pending : pending_) polled.push_back({pending.channel.fd(), POLLIN, 0});
@@ -68,20 +71,28 @@ void DescriptorServer::Loop() {
       const bool done = polled[index].revents != 0 && Greet(&*pending);
       pending = done ? pending_.erase(pending) : std::next(pending);
     }
-    if (polled[1].revents != 0) AcceptAll();
+    accepts = polled[1].revents == 0 || AcceptAll();
     DropLate(absl::Now());
     poll_ms = store_->Tend(absl::Now()) ? kTendPollMs : kPollMs;
   }
 }
 
-void DescriptorServer::AcceptAll() {
+bool DescriptorServer::AcceptAll() {
   while (pending_.size() < options_.pending_max) {
     absl::StatusOr<common::FdChannel> channel = listener_.Accept();
-    if (!channel.ok()) return;
+    if (absl::IsUnavailable(channel.status())) return true;
+    if (!channel.ok()) {
+      if (const auto suppressed = refusal_log_.Admit(absl::Now())) {
+        spdlog::warn("descriptor socket: {} ({} similar messages left out)",
+                     std::string(channel.status().message()), *suppressed);
+      }
+      return false;
+    }
     pending_.push_back({*std::move(channel), absl::Now() + options_.greeting_timeout});
   }
   // The queue of the socket is full of silent connections: the oldest makes room.
   pending_.pop_front();
+  return true;
 }
 
 void DescriptorServer::DropLate(absl::Time now) {

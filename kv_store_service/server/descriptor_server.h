@@ -50,7 +50,8 @@ class DescriptorServer {
   DescriptorServer(common::FdListener listener, common::UniqueFd wake, KvStore* store,
                    const Options& options);
   void Loop();
-  void AcceptAll();
+  // Returns false if the system lacks what a connection takes; some wait then.
+  bool AcceptAll();
   void DropLate(absl::Time now);
   // Reads the greeting; true if the connection is done with (refused, or now the lease).
   bool Greet(Pending* pending);

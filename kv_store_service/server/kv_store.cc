@@ -197,6 +197,7 @@ absl::StatusOr<DescriptorPair> KvStore::ClaimDescriptors(const std::string& toke
     }
     ASSIGN_OR_RETURN(pair.arena, Duplicate(here_.arena->fd()));
     ASSIGN_OR_RETURN(pair.data_plane, Duplicate(lease_.attachment().plane->fd()));
+    RETURN_IF_ERROR(lease_.attachment().plane->Start());
     ended.planes = former_.SayArenaTaken();
     StartLease(lease_.attachment().plane, pid, &ended);
   }
@@ -234,7 +235,7 @@ absl::Status KvStore::HandBack(const std::string& token, pid_t pid, common::Uniq
     if (status.ok()) status = CheckHandedBack(token, *memory->arena);
     if (absl::IsUnavailable(status)) return status;
     RETURN_IF_ERROR(lease_.CheckClaim(token, /*hand_back=*/true));
-    if (status.ok()) {
+    if (status.ok() && (status = memory->plane->Start()).ok()) {
       Replace(std::move(memory->arena), nullptr, &ended);
       lease_.SetReady();
       ++adoptions_;
@@ -256,7 +257,6 @@ void KvStore::StartLease(std::shared_ptr<WorkerPlane> plane, pid_t pid, Ended* e
   }
   here_.fingerprint = parameters.model_fingerprint;
   here_.segments->SetFingerprint(common::FingerprintHash(here_.fingerprint));
-  plane->Start();
   lease_.Start(pid, std::move(plane));
   ++workers_attached_;
   LogAttached(parameters, pid);

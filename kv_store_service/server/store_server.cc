@@ -19,6 +19,7 @@
 #include "common/config/socket_dir.h"
 #include "common/log/log_metrics.h"
 #include "common/memory/available_memory.h"
+#include "common/process/start_thread.h"
 #include "common/rpc/liveness.h"
 #include "common/shm/folder_lock.h"
 #include "common/shm/worker_mark.h"
@@ -107,10 +108,13 @@ bool StoreServer::Stop(absl::Duration timeout) {
     // Most calls take milliseconds, but a client may read slowly or not at all, and checking or
     // importing a context takes long: none of them may delay the end of the disk tier.
     if (door_ != nullptr) door_->StopAccepting();
-    call_ender_ = std::thread([this] {
+    const auto end_calls = [this] {
       grpc_server_->Shutdown(std::chrono::system_clock::now() + kCallsMayTake);
       calls_ended_.Notify();
-    });
+    };
+    absl::StatusOr<std::thread> ender = common::StartThread(end_calls);
+    if (!ender.ok()) return false;  // they end with the process
+    call_ender_ = *std::move(ender);
   }
   if (store_ != nullptr && store_->tier() != nullptr) store_->tier()->Close();
   if (!call_ender_.joinable()) return true;

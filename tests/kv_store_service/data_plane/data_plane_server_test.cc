@@ -170,7 +170,7 @@ TEST_F(DataPlaneServerTest, SurvivesRandomBytesEverywhere) {
 TEST_F(DataPlaneServerTest, FollowsALiveWorker) {
   constexpr uint64_t kStepsPerRound = 50;
   DataPlaneServer server(plane_, options_);
-  server.Start();
+  ASSERT_TRUE(server.Start().ok());
   std::mt19937_64 random(TestSeed());
   std::map<PageId, SlotId> resident;
   std::vector<StepStamp> stamps(kSlots, 0);

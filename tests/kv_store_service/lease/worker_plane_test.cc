@@ -11,7 +11,7 @@ namespace {
 
 TEST(WorkerPlaneTest, ServesUntilItIsStopped) {
   const auto plane = MakePlane();
-  plane->Start();
+  ASSERT_TRUE(plane->Start().ok());
   while (plane->num_rounds() == 0) absl::SleepFor(absl::Milliseconds(1));
   plane->Stop();
   EXPECT_EQ(plane->stats().num_slots, 16u);

@@ -1,9 +1,12 @@
 #include "kv_store_service/server/descriptor_server.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
+#include <ctime>
 
 #include "common/shm/descriptor_protocol.h"
 #include "tests/kv_store_service/segment_writer.h"
@@ -108,6 +111,28 @@ TEST_F(DescriptorServerTest, SilentConnectionsAreClosedAndDoNotKeepOthersOut) {
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->type, kWelcome);
   EXPECT_EQ(silent[11].Receive(kLong).status().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST_F(DescriptorServerTest, WaitsForDescriptorsWithoutTurningRound) {
+  const std::string token = Attach();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  const int free = ::dup(STDERR_FILENO);
+  ::close(free);
+  const rlimit none_but_one{static_cast<rlim_t>(free) + 1, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none_but_one), 0);
+  common::FdChannel channel = Connect();
+  ASSERT_TRUE(channel.Send(kHello, token, {}, kLong).ok());
+  const absl::Time begin = absl::Now();
+  const std::clock_t cpu_begin = std::clock();
+  absl::SleepFor(absl::Seconds(1));
+  const double cpu_seconds = static_cast<double>(std::clock() - cpu_begin) / CLOCKS_PER_SEC;
+  EXPECT_LT(cpu_seconds, 0.2 * absl::ToDoubleSeconds(absl::Now() - begin));
+  EXPECT_FALSE(store_.HasLease(token));
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  const auto answer = channel.Receive(kLong);
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->type, kWelcome);
 }
 
 TEST_F(DescriptorServerTest, ClosesEverythingAtTheEnd) {
