@@ -188,6 +188,19 @@ def check_named_files(name, text):
                 yield f"{name}:{number}: names a file that is not there: {path}"
 
 
+COMMENT = re.compile(r"\s*//( *)(\S.*)")
+
+
+def check_cut_comments(name, text):
+    """A formatter that cuts an indented comment's line leaves a few words behind, less indented than what follows."""
+    lines = text.splitlines()
+    for number in range(1, len(lines) - 1):
+        before, left, after = (COMMENT.fullmatch(line) for line in lines[number - 1:number + 2])
+        if (before and left and after and len(lines[number - 1]) >= 80 and len(left[2].split()) <= 4
+                and not re.search(r"[.:;,!?)\"]$", left[2]) and len(after[1]) >= len(left[1]) + 2):
+            yield f"{name}:{number + 1}: a line of a comment that a formatter has cut"
+
+
 def check_format(names):
     program = shutil.which("clang-format")
     if program is None:
@@ -216,6 +229,7 @@ def main():
         violations += check_has_test(name, name_set)
         violations += check_lengths(name, text)
         violations += check_named_files(name, text)
+        violations += check_cut_comments(name, text)
         # Highway reads an -inl.h once for each instruction set.
         if name.endswith(".h") and not name.endswith("-inl.h") and "#pragma once" not in text:
             violations.append(f"{name}: no #pragma once")
