@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "client/http_probe.h"
+#include "common/clock/steady_now.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::client {
@@ -68,7 +69,7 @@ absl::Status Supervisor::StartService(Service& service) {
   }
   ASSIGN_OR_RETURN(service.process, ChildProcess::Start(arguments, service.spec.output));
   ++service.starts;
-  service.started = absl::Now();
+  service.started = common::SteadyNow();
   service.serving = false;
   return absl::OkStatus();
 }
@@ -123,7 +124,7 @@ absl::Status Supervisor::NoteDeath(Service& service, const ProcessEnd& end) {
                      " times in a row before it served anything, now with ", end.ToString(),
                      LogEnd(service.spec.log_path)));
   }
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   const absl::Duration delay = service.delay.Next(service.started, now);
   service.restart_at = now + delay;
   report_(Severity::kWarning, absl::StrCat(name, " died (", end.ToString(), "), restarting it in ",
@@ -141,7 +142,7 @@ absl::Status Supervisor::Tend(Service& service) {
     }
     return absl::OkStatus();
   }
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   if (now < service.restart_at) return absl::OkStatus();
   if (const absl::Status status = StartService(service); !status.ok()) {
     service.restart_at = now + service.delay.Next(now, now);
@@ -164,11 +165,12 @@ void Supervisor::Stop() {
     if (!service->process.has_value()) continue;
     ChildProcess& process = *service->process;
     const int signals = should_stop_();
-    const absl::Time deadline = absl::Now() + service->spec.stop_grace;
+    const absl::Time deadline = common::SteadyNow() + service->spec.stop_grace;
     bool killed = false;
     process.Signal(SIGTERM);
     while (!process.Wait(kPollInterval).has_value()) {
-      if (killed || (absl::Now() < deadline && should_stop_() < std::max(signals, 1) + 1)) continue;
+      if (killed || (common::SteadyNow() < deadline && should_stop_() < std::max(signals, 1) + 1))
+        continue;
       report_(Severity::kWarning, absl::StrCat("killing ", service->spec.name));
       process.Signal(SIGKILL);  // what it was doing in the kernel may go on for a while
       killed = true;

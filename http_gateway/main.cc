@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/build_info/build_info.h"
+#include "common/clock/steady_now.h"
 #include "common/log/log_metrics.h"
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
@@ -128,7 +129,7 @@ class SignalWatch {
         notifier_.Stopping("draining");
         notifier_.Progress("draining", settings_.drain_timeout + absl::Seconds(5));
         draining_ = true;
-        deadline_ = absl::Now() + settings_.drain_timeout;
+        deadline_ = common::SteadyNow() + settings_.drain_timeout;
         server_.Drain();
         Poll();
       }
@@ -136,7 +137,7 @@ class SignalWatch {
     });
   }
   void Poll() {
-    if (server_.is_empty() || absl::Now() >= deadline_) return io_.stop();
+    if (server_.is_empty() || common::SteadyNow() >= deadline_) return io_.stop();
     timer_.expires_after(kDrainPoll);
     timer_.async_wait([this](const boost::system::error_code& stopped) {
       if (stopped) return;

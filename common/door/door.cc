@@ -19,7 +19,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/log/check.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
@@ -156,10 +156,10 @@ void Door::Run() {
   sigemptyset(&pipe);
   sigaddset(&pipe, SIGPIPE);
   ::pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
-  absl::Time now = absl::Now();
+  absl::Time now = SteadyNow();
   while (HandleCommands(now)) {
     WaitForEvents(now);
-    now = absl::Now();
+    now = SteadyNow();
     if (wants_accept_ && now >= accept_at_) Accept(now);
     PumpReady(now);
     CloseDone(now);
@@ -254,9 +254,9 @@ void Door::PumpReady(absl::Time now) {
       continue;
     }
     entry->ready = false;
-    const absl::Time begin = greets ? absl::Now() : now;
+    const absl::Time begin = greets ? SteadyNow() : now;
     const bool more = entry->connection->Pump(now);
-    if (greets) greetings += absl::Now() - begin;
+    if (greets) greetings += SteadyNow() - begin;
     if (entry->connection->done()) {
       done_.push_back(entry->connection.get());
     } else if (entry->connection->paused_until() > now) {

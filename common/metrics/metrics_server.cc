@@ -15,6 +15,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/door/listen_socket.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
@@ -70,7 +71,7 @@ void MetricsServer::Run() {
       absl::SleepFor(absl::Milliseconds(100));  // more entries than descriptors are allowed
     }
     if (entries[0].revents != 0) return;
-    const absl::Time now = absl::Now();
+    const absl::Time now = SteadyNow();
     for (size_t i = 0; i < connections_.size(); ++i) {
       if (entries[1 + listeners_.size() + i].revents != 0) Serve(&connections_[i]);
       connections_[i].done |= now - connections_[i].since > kTimeout;
@@ -91,7 +92,7 @@ void MetricsServer::Accept(const UniqueFd& listener) {
   }
   if (!socket.valid()) return;
   if (connections_.size() >= kConnectionsMax) connections_.erase(connections_.begin());
-  connections_.push_back({std::move(socket), absl::Now(), "", ""});
+  connections_.push_back({std::move(socket), SteadyNow(), "", ""});
   Serve(&connections_.back());
 }
 

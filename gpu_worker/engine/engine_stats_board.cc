@@ -1,6 +1,6 @@
 #include "gpu_worker/engine/engine_stats_board.h"
 
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 
 namespace retroinfer {
 namespace {
@@ -89,7 +89,8 @@ EngineStats EngineStatsBoard::Read() const {
 }
 
 void EngineStatsBoard::AddCacheStats(EngineStats& stats) {
-  if (const absl::Time now = absl::Now(); cache_stats_required_ || now >= next_cache_stats_) {
+  if (const absl::Time now = common::SteadyNow();
+      cache_stats_required_ || now >= next_cache_stats_) {
     next_cache_stats_ = now + kCacheStatsInterval;
     const absl::StatusOr<BlockCacheStats> cache =
         cache_stats_required_ ? sources_.cache->StatsNow() : sources_.cache->Stats();

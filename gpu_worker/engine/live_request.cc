@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 
 namespace retroinfer {
 
@@ -26,7 +26,7 @@ RequestCounts CountRequests(const LiveRequests& live) {
 
 GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status) {
   const bool any_output = live.num_generated > 0;
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   const bool began = live.prefill_begun != absl::Time();
   return {
       .status = std::move(status),

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "common/clock/steady_now.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
@@ -117,7 +118,8 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
     prefix = NamePrefix(request.prompt, parts_.segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);
   }
-  return inbox_->Submit({std::move(request), std::move(sink), absl::Now(), std::move(prefix)});
+  return inbox_->Submit(
+      {std::move(request), std::move(sink), common::SteadyNow(), std::move(prefix)});
 }
 
 bool LocalEngine::Abort(std::string_view request_id) { return inbox_->Abort(request_id); }
@@ -125,7 +127,7 @@ bool LocalEngine::Abort(std::string_view request_id) { return inbox_->Abort(requ
 void LocalEngine::Drain(absl::Time deadline) {
   inbox_->Close();
   while (inbox_->AnyLive()) {
-    if (absl::Now() >= deadline) {
+    if (common::SteadyNow() >= deadline) {
       cancel_all_ = true;
       inbox_->Wake();
     }
@@ -154,7 +156,7 @@ void LocalEngine::Loop() {
   while (true) {
     TakeMail(wait);
     const bool worked = RunOnce();
-    if (worked || live_.empty()) stats_.counters().last_progress = absl::Now();
+    if (worked || live_.empty()) stats_.counters().last_progress = common::SteadyNow();
     if (start_counting_ && live_.empty()) stats_.RequireCacheStats();
     UpdateStats();
     if (options_.on_progress) options_.on_progress();
@@ -270,7 +272,7 @@ void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status statu
 }
 
 void LocalEngine::TendBackground(bool worked) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   const bool urgent = std::any_of(live_.begin(), live_.end(), [&](const auto& live) {
     // Without anything in the background.
     if (live->progressed == absl::Time() || live->copy.has_value()) return false;

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "spdlog/spdlog.h"
@@ -51,7 +51,7 @@ void LocalEngine::Observe() {
   if (const absl::Status status = clock_->Poll(); !status.ok()) {
     LogLook("device", status);
   }
-  input_.now = ToSeconds(absl::Now());
+  input_.now = ToSeconds(common::SteadyNow());
   input_.aborts_all = cancel_all_;
   input_.forgets_costs = forget_costs_.exchange(false);
   input_.measured = clock_->TakeMeasured();
@@ -86,7 +86,7 @@ void LocalEngine::ObserveRequests() {
 }
 
 void LocalEngine::LogCache(const absl::Status& status) {
-  if (const auto suppressed = cache_log_.Admit(absl::Now()); suppressed.has_value()) {
+  if (const auto suppressed = cache_log_.Admit(common::SteadyNow()); suppressed.has_value()) {
     spdlog::error("block cache: {} ({} times since)", status.ToString(), *suppressed + 1);
   }
 }
@@ -112,14 +112,14 @@ bool LocalEngine::IsUnused(LiveRequest& live) {
 }
 
 void LocalEngine::LogLook(const char* at, const absl::Status& status) {
-  if (const auto suppressed = device_log_.Admit(absl::Now()); suppressed.has_value()) {
+  if (const auto suppressed = device_log_.Admit(common::SteadyNow()); suppressed.has_value()) {
     spdlog::error("looking at the {}: {} ({} times since)", at, status.ToString(), *suppressed + 1);
   }
 }
 
 void LocalEngine::TellExpectedWait() {
   constexpr absl::Duration kInterval = absl::Milliseconds(50);
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   if (now < next_expected_wait_) return;
   next_expected_wait_ = now + kInterval;
   inbox_->SetExpectedWait(absl::Seconds(scheduler_->ExpectedWait(input_)));

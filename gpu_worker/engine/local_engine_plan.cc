@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/log/check.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/engine/request_errors.h"
@@ -47,7 +47,7 @@ void LocalEngine::CarryOutEnding(const StepPlan::Ending& ending) {
     case StepPlan::EndReason::kUnreachable:
       return End(live, FinishReason::kRefused,
                  DeadlineUnreachableError(absl::Seconds(ending.seconds),
-                                          live.request.deadline - absl::Now()));
+                                          live.request.deadline - common::SteadyNow()));
     case StepPlan::EndReason::kFailed:
       return End(live, FinishReason::kError, live.failure);
     case StepPlan::EndReason::kNoRoom:
@@ -83,7 +83,7 @@ void LocalEngine::BeginGroup(const StepPlan::Group& group) {
     if (live == nullptr || live->state != RequestState::kPrefill) continue;
     description.members.push_back(MemberOf(DescribePrompt(*live)));
     live->is_in_lane = true;
-    if (live->prefill_begun == absl::Time()) live->prefill_begun = absl::Now();
+    if (live->prefill_begun == absl::Time()) live->prefill_begun = common::SteadyNow();
     members.push_back({.prompt = live->request.prompt,
                        .sequence = &live->kv,
                        .policy = live->policy,
@@ -138,7 +138,7 @@ void LocalEngine::RunPass(const StepPlan::Pass& pass) {
   counters.prefix_bytes_read += lane.counters().staged_bytes - before.staged_bytes;
   counters.prefix_bytes_shared += lane.counters().shared_bytes - before.shared_bytes;
   counters.prefill_rows_shared += lane.counters().shared_rows - before.shared_rows;
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   for (const SequenceKv* const sequence : lane.Live()) {
     LiveRequest& live = *Find(sequence->sequence_id);
     live.progressed = now;
@@ -172,7 +172,7 @@ void LocalEngine::FinishGroup(PrefillLane& lane) {
   const auto tokens = SampleFirsts(members);
   clock_->Synchronized({});
   if (!tokens.ok()) return EndGroup(lane, tokens.status());
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   for (LiveRequest* const live : members) {
     live->state = RequestState::kIndexing;
     live->first_token = live->last_token = now;
@@ -194,7 +194,7 @@ void LocalEngine::FinishPrompt(LiveRequest& live) {
   if (!*done) return;
   for (const auto& lane : lanes_) lane->Leave(live.kv);
   live.state = RequestState::kDecoding;
-  live.resident_since = absl::Now();
+  live.resident_since = common::SteadyNow();
   if (live.takes_only_cached && live.asked_store) {
     parts_.store->Release(live.kv.sequence_id);
     ++num_releases_;
@@ -211,7 +211,7 @@ void LocalEngine::ReportProgress(const PrefillLane& lane) {
     live.sink->OnProgress({.total_tokens = static_cast<int64_t>(live.request.prompt.size()),
                            .cached_tokens = live.kv.cached_tokens(),
                            .processed_tokens = done,
-                           .elapsed = absl::Now() - live.prefill_begun});
+                           .elapsed = common::SteadyNow() - live.prefill_begun});
   }
 }
 
@@ -251,7 +251,7 @@ void LocalEngine::RunDecodeStep(const StepPlan& plan) {
     return EndBatch(tokens.status());
   }
   clock_->Synchronized(work);
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   for (size_t i = 0; i < batch_.size(); ++i) {
     LiveRequest& live = *batch_[i];
     if (live.state != RequestState::kDecoding) continue;  // an earlier row has ended it

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "spdlog/spdlog.h"
 
@@ -24,7 +24,7 @@ void LocalEngine::Suspend(uint64_t id) {
   if (!copy.ok()) return End(*live, FinishReason::kError, copy.status());
   live->copy = *std::move(copy);
   live->state = RequestState::kLeaving;
-  live->suspended_since = absl::Now();
+  live->suspended_since = common::SteadyNow();
   ++live->num_suspensions;
   ++stats_.counters().preemptions;
   spdlog::info("request {}: steps aside after {} tokens, for the {}. time; {} blocks are copied",
@@ -39,18 +39,18 @@ void LocalEngine::Resume(uint64_t id) {
   if (!parts_.memory->Reserve(live->demand.wanted(), live->kv)) return;
   live->demand.Take();
   live->state = RequestState::kReturning;
-  live->resident_since = absl::Now();
+  live->resident_since = common::SteadyNow();
   ++stats_.counters().resumptions;
   const absl::Status status = parts_.suspended->CopyBack(live->kv, *live->policy, *live->copy);
   if (!status.ok()) return End(*live, FinishReason::kError, status);
   spdlog::info("request {}: comes back after {}", live->request.request_id,
-               absl::FormatDuration(absl::Now() - live->suspended_since));
+               absl::FormatDuration(common::SteadyNow() - live->suspended_since));
 }
 
 void LocalEngine::LogCopy(const LiveRequest& live, const char* way, absl::Time begun) const {
   const double bytes =
       static_cast<double>(live.copy->places.size() * parts_.suspended->block_bytes());
-  const double seconds = absl::ToDoubleSeconds(absl::Now() - begun);
+  const double seconds = absl::ToDoubleSeconds(common::SteadyNow() - begun);
   spdlog::info("request {}: {:.0f} MB copied {} the host in {:.2f} ms, {:.1f} GB/s",
                live.request.request_id, bytes * 1e-6, way, 1e3 * seconds,
                bytes / std::max(seconds, 1e-6) * 1e-9);
@@ -70,7 +70,7 @@ void LocalEngine::Rejoin(LiveRequest& live) {
   parts_.suspended->Free(*live.copy);
   live.copy.reset();
   live.state = RequestState::kDecoding;
-  live.resident_since = live.progressed = absl::Now();
+  live.resident_since = live.progressed = common::SteadyNow();
 }
 
 }  // namespace retroinfer

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/local_engine.h"
 
@@ -114,7 +114,7 @@ absl::Status LocalEngine::MeasureRows(const PrefillLane& lane, LiveRequest& live
                    sampler_->Measure(told, live.request.num_prompt_logprobs));
   clock_->Synchronized({.measured_rows = static_cast<double>(rows)});
   live.prompt_rows_measured += rows;
-  live.progressed = absl::Now();
+  live.progressed = common::SteadyNow();
   stats_.counters().scored_prompt_tokens += static_cast<uint64_t>(rows);
   OutputDelta delta;
   delta.continuation = OutputDelta::kOfPrompt;

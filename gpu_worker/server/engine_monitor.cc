@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "common/clock/steady_now.h"
 
 namespace retroinfer {
 namespace {
@@ -186,7 +187,7 @@ class EngineMonitor::Exporter {
     }
     host_seconds_->Increment(stats.decode_host_seconds - exported_.decode_host_seconds);
     busy_seconds_->Increment(stats.busy_seconds - exported_.busy_seconds);
-    const absl::Time now = absl::Now();
+    const absl::Time now = common::SteadyNow();
     oldest_waiting_->Set(absl::ToDoubleSeconds(OldestWaiting(stats, now)));
     since_progress_->Set(absl::ToDoubleSeconds(SinceProgress(stats, now)));
     usage_->Set(KvCacheUsage(stats));
@@ -230,7 +231,7 @@ EngineMonitor::~EngineMonitor() {
 
 void EngineMonitor::Run() {
   EngineStats before = engine_.stats();
-  absl::Time last_line = absl::Now();
+  absl::Time last_line = common::SteadyNow();
   bool ready = before.ready;
   on_ready_(ready);
   while (true) {
@@ -240,7 +241,7 @@ void EngineMonitor::Run() {
     }
     const EngineStats stats = engine_.stats();
     if (stats.ready != ready) on_ready_(ready = stats.ready);
-    const absl::Time now = absl::Now();
+    const absl::Time now = common::SteadyNow();
     if (now - last_line < interval_) continue;
     if (const auto line = StatisticsLine(before, stats, now - last_line)) {
       spdlog::info("{}", *line);

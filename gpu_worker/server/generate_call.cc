@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock/steady_now.h"
 #include "common/log/check.h"
 #include "common/status/error_reason.h"
 #include "gpu_worker/engine/request_errors.h"
@@ -52,7 +53,7 @@ class GenerateCall::Sink : public GenerationSink {
       return call_->AddOutput(index, delta, cached_tokens_, completion_tokens_);
     }
     if (num_tokens > 0) {
-      const absl::Time now = absl::Now();
+      const absl::Time now = common::SteadyNow();
       if (completion_tokens_ > 0) {
         call_->context_.observer->OnTokenInterval(now - last_token_, num_tokens);
       }
@@ -64,7 +65,7 @@ class GenerateCall::Sink : public GenerationSink {
 
   void OnFinish(const GenerationResult& result) override {
     RequestSummary summary{
-        engine_request_id_, tenant_, attention_, result, absl::Now() - call_->arrival_,
+        engine_request_id_, tenant_, attention_, result, common::SteadyNow() - call_->arrival_,
         is_scoring_};
     if (result.reason == FinishReason::kCancelled && call_->EndedByDeadline()) {
       summary.result.reason = FinishReason::kDeadline;
@@ -101,7 +102,7 @@ std::string GenerateCall::EngineRequestId(const std::string& request_id, int ind
 GenerateCall::GenerateCall(const Context& context, EventStream* stream, absl::Time deadline)
     : context_(context),
       stream_(stream),
-      arrival_(absl::Now()),
+      arrival_(common::SteadyNow()),
       deadline_(deadline),
       share_(context.pending) {}
 
@@ -187,7 +188,7 @@ void GenerateCall::OnCancelled() {
 void GenerateCall::OnClientGone(const char* message) {
   discard_ = true;
   if (queue_ != nullptr) queue_->Clear();
-  if (absl::Now() >= deadline_ - DeadlineSlack(deadline_ - arrival_)) {
+  if (common::SteadyNow() >= deadline_ - DeadlineSlack(deadline_ - arrival_)) {
     SetError(
         common::WithReason(absl::DeadlineExceededError("the call's deadline passed"), "DEADLINE"));
   } else {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock/steady_now.h"
 #include "common/log/check.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/message_codec.h"
@@ -85,7 +86,7 @@ class UnaryReactor final : public grpc::ServerUnaryReactor {
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   const std::chrono::system_clock::time_point deadline = context.deadline();
   if (deadline == std::chrono::system_clock::time_point::max()) return absl::InfiniteFuture();
-  return absl::FromChrono(deadline);
+  return common::SteadyTimeOf(absl::FromChrono(deadline));
 }
 
 void FillStats(const Engine& engine, absl::Duration uptime, v1::WorkerStats* out) {
@@ -111,7 +112,7 @@ void FillStats(const Engine& engine, absl::Duration uptime, v1::WorkerStats* out
   SetDuration(uptime, out->mutable_uptime());
   out->set_requests_waiting_for_prefill(stats.requests_waiting_for_prefill);
   out->set_max_live_requests(engine.limits().max_live_requests);
-  SetDuration(OldestWaiting(stats, absl::Now()), out->mutable_oldest_waiting());
+  SetDuration(OldestWaiting(stats, common::SteadyNow()), out->mutable_oldest_waiting());
 }
 
 }  // namespace
@@ -334,7 +335,7 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_load_format(model.load_format);
   info.set_synthetic_context_tokens(model.synthetic_context);
   if (model.synthetic_overlap) info.set_synthetic_overlap(*model.synthetic_overlap);
-  FillStats(*backend.engine, absl::Now() - started_, info.mutable_stats());
+  FillStats(*backend.engine, common::SteadyNow() - started_, info.mutable_stats());
   return info;
 }
 

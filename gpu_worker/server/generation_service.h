@@ -10,6 +10,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "common/clock/steady_now.h"
 #include "common/door/key_ring.h"
 #include "gpu_worker/assembly/served_model.h"
 #include "gpu_worker/engine/engine.h"
@@ -103,7 +104,7 @@ class GenerationServiceImpl final : public internal::GenerationRawMethods {
   bool AbortAll(Engine& engine, const std::string& request_id) const;
 
   const Settings settings_;
-  const absl::Time started_ = absl::Now();
+  const absl::Time started_ = common::SteadyNow();
   const std::shared_ptr<PendingBudget> pending_;
   std::atomic<bool> draining_{false};
 

@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/clock/steady_now.h"
 #include "common/rpc/policy_name.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
@@ -74,7 +75,7 @@ absl::StatusOr<Deadline> ReadDeadline(const Request& request, absl::Time of_call
     return Invalid("INVALID_REQUEST", absl::StrCat("timeout is ", absl::FormatDuration(duration),
                                                    ", it must be more than 0"));
   }
-  const absl::Time time = absl::Now() + duration;
+  const absl::Time time = common::SteadyNow() + duration;
   return time < of_call ? Deadline{time, false} : Deadline{of_call, true};
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock/steady_now.h"
 #include "common/rpc/liveness.h"
 #include "common/status/status_macros.h"
 
@@ -142,7 +143,7 @@ void WorkerServer::Serve(const ServedModel* model, Engine* engine) {
 }
 
 void WorkerServer::Drain(absl::Duration grace) {
-  const absl::Time deadline = absl::Now() + grace;
+  const absl::Time deadline = common::SteadyNow() + grace;
   monitor_.reset();
   SetServing(false);
   service_.StartDraining();

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/shm/unique_fd.h"
 #include "common/status/errno_status.h"
 #include "common/status/error_reason.h"
@@ -51,23 +52,24 @@ constexpr absl::Duration kRestorePoll = absl::Milliseconds(20);  // the store re
 // has passed.
 absl::Status AwaitStore(const std::string& target, absl::Duration timeout,
                         absl::FunctionRef<absl::Status(absl::Duration)> attempt) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = common::SteadyNow() + timeout;
   absl::Time next_line = absl::InfinitePast();
   while (true) {
-    const absl::Duration left = std::max(deadline - absl::Now(), absl::Milliseconds(100));
+    const absl::Duration left = std::max(deadline - common::SteadyNow(), absl::Milliseconds(100));
     const absl::Status status = attempt(std::min(left, kAttachStep));
     const bool retry = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!retry) return status;
-    if (absl::Now() >= deadline) {
+    if (common::SteadyNow() >= deadline) {
       return absl::UnavailableError(
           absl::StrCat("no kv_store_service at ", target, " within ", absl::FormatDuration(timeout),
                        "; is it running? Last error: ", std::string(status.message())));
     }
-    if (absl::Now() >= next_line) {
-      spdlog::info("waiting for the kv_store_service at {}, for up to {}: {}", target,
-                   absl::FormatDuration(absl::Ceil(deadline - absl::Now(), absl::Seconds(1))),
-                   std::string(status.message()));
-      next_line = absl::Now() + kWaitLineInterval;
+    if (common::SteadyNow() >= next_line) {
+      spdlog::info(
+          "waiting for the kv_store_service at {}, for up to {}: {}", target,
+          absl::FormatDuration(absl::Ceil(deadline - common::SteadyNow(), absl::Seconds(1))),
+          std::string(status.message()));
+      next_line = common::SteadyNow() + kWaitLineInterval;
     }
     absl::SleepFor(kBackoffMin);
   }
@@ -143,7 +145,7 @@ void StoreLink::Impl::WaitForWork() {
     if (!queue_.empty()) return;
   }
   const absl::Duration idle = absl::Milliseconds(kIdlePollMs);
-  WaitFor(std::clamp(next_look_ - absl::Now(), absl::Milliseconds(1), idle));
+  WaitFor(std::clamp(next_look_ - common::SteadyNow(), absl::Milliseconds(1), idle));
 }
 
 void StoreLink::Impl::WaitFor(absl::Duration duration) {
@@ -181,7 +183,7 @@ void StoreLink::Impl::Reattach() {
   const absl::Status status =
       client_->HandBack(MakeAttachRequest(options_), memory_, ledger_, kAttachStep);
   if (!status.ok()) {
-    if (const auto suppressed = reattach_log_.Admit(absl::Now()); suppressed && !stop_) {
+    if (const auto suppressed = reattach_log_.Admit(common::SteadyNow()); suppressed && !stop_) {
       spdlog::warn("no kv_store_service yet: {} ({} attempts since the last message)",
                    std::string(status.message()), *suppressed + 1);
     }
@@ -227,9 +229,9 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessFront() {
 }
 
 StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(LinkOperation& operation) {
-  const bool compute_anyway =
-      operation.progress_deadline.has_value() && absl::Now() >= *operation.progress_deadline;
-  const absl::Duration left = operation.deadline - absl::Now();
+  const bool compute_anyway = operation.progress_deadline.has_value() &&
+                              common::SteadyNow() >= *operation.progress_deadline;
+  const absl::Duration left = operation.deadline - common::SteadyNow();
   auto extents = left > absl::ZeroDuration()
                      ? client_->Reserve(operation.request, compute_anyway, left)
                      : absl::DeadlineExceededError("waited too long");
@@ -310,7 +312,7 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(LinkOperation& operatio
 }
 
 void StoreLink::Impl::SetAside(LinkOperation operation, const common::ErrorReason& reason) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   const bool on_disk = reason.reason == kWaitsForDiskReason;
   const absl::Duration poll = on_disk ? kRestorePoll : kProgressPoll;
   // Each segment that the disk gives back earns another wait.
@@ -331,7 +333,7 @@ void StoreLink::Impl::SetAside(LinkOperation operation, const common::ErrorReaso
 // them everything worth waiting for, passes here; the timed look is for the deadlines and for
 // segments that the store reads back from the disk.
 void StoreLink::Impl::ResumeWaiting(bool all) {
-  const absl::Time now = absl::Now();
+  const absl::Time now = common::SteadyNow();
   if (!all && now < next_look_) return;
   next_look_ = absl::InfiniteFuture();
   absl::MutexLock lock(&mutex_);
@@ -366,7 +368,7 @@ void StoreLink::Impl::ExpireReservations() {
   std::vector<LinkOperation> expired;
   {
     absl::MutexLock lock(&mutex_);
-    const absl::Time now = absl::Now();
+    const absl::Time now = common::SteadyNow();
     for (auto operation = queue_.begin(); operation != queue_.end();) {
       if (operation->deadline > now) {
         ++operation;
@@ -446,7 +448,7 @@ void StoreLink::Reserve(ReserveRequest request, ReserveCallback callback) {
   operation.sequence_id = request.sequence_id;
   operation.request = std::move(request);
   operation.on_reserved = std::move(callback);
-  operation.deadline = absl::Now() + impl_->options().reserve_timeout;
+  operation.deadline = common::SteadyNow() + impl_->options().reserve_timeout;
   impl_->Enqueue(std::move(operation));
 }
 

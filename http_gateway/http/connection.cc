@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/status/error_reason.h"
 
 namespace retroinfer::gateway {
@@ -25,7 +25,7 @@ Connection::Connection(std::shared_ptr<Transport> transport, ConnectionContext* 
     : transport_(std::move(transport)),
       context_(context),
       parser_(context->limits.request),
-      since_(absl::Now()),
+      since_(common::SteadyNow()),
       last_sent_(since_) {}
 
 Connection::~Connection() { ReleaseBody(); }
@@ -35,7 +35,7 @@ void Connection::Start() {
     if (self->state_ != State::kHandshake) return;
     if (error) return self->Close();
     self->state_ = State::kReading;
-    self->since_ = absl::Now();
+    self->since_ = common::SteadyNow();
     self->Read();
   });
 }
@@ -94,7 +94,7 @@ bool Connection::ParseSome() {
     return false;
   }
   input_.erase(0, *used);
-  if (!had_begun && parser_.has_begun()) since_ = absl::Now();
+  if (!had_begun && parser_.has_begun()) since_ = common::SteadyNow();
   if (parser_.head_done() && !admitted_ && !AdmitHead()) return false;
   if (!ChargeBody()) return false;
   if (!parser_.done()) return *used > 0;
@@ -106,7 +106,7 @@ bool Connection::ParseSome() {
   keep_alive_ = request.keep_alive && !draining_;
   state_ = State::kAnswering;
   had_requests_ = true;
-  since_ = absl::Now();
+  since_ = common::SteadyNow();
   auto responder = context_->handler->Handle(std::move(request), shared_from_this());
   if (state_ == State::kAnswering) responder_ = std::move(responder);
   return true;
@@ -201,7 +201,7 @@ void Connection::EndAnswer(bool keep_alive) {
   responder_ = nullptr;
   ReleaseBody();
   state_ = State::kReading;
-  since_ = absl::Now();
+  since_ = common::SteadyNow();
   if (!keep_alive || draining_) close_when_sent_ = true;
   Send();
   Parse();  // what was pipelined; nothing if this is called by Parse()
@@ -225,7 +225,7 @@ void Connection::SendNow() {
     sending_.swap(output_);
     sent_ = 0;
   }
-  last_sent_ = absl::Now();
+  last_sent_ = common::SteadyNow();
   const std::string_view rest = std::string_view(sending_).substr(sent_);
   boost::system::error_code failed;
   const size_t taken = transport_->TryWrite(rest, &failed);
@@ -242,7 +242,7 @@ void Connection::SendNow() {
 
 void Connection::OnSent(size_t bytes) {
   sent_ += bytes;
-  last_sent_ = absl::Now();
+  last_sent_ = common::SteadyNow();
   if (unsent_bytes() > 0) {
     Send();
     return;
@@ -264,7 +264,7 @@ void Connection::OnSent(size_t bytes) {
 void Connection::Linger() {
   if (input_ended_) return Close();
   state_ = State::kLingering;
-  since_ = absl::Now();
+  since_ = common::SteadyNow();
   std::string().swap(input_);
   transport_->EndWriting();
   Read();

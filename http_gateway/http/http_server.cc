@@ -15,7 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/door/listen_socket.h"
 #include "common/status/status_macros.h"
 
@@ -61,7 +61,7 @@ HttpServer::HttpServer(const HttpServerOptions& options, RequestHandler* handler
       connections_max_(static_cast<size_t>(ConnectionsMax(options.connections_max))),
       io_(io),
       timer_(io),
-      next_reload_(absl::Now() + kReloadInterval) {
+      next_reload_(common::SteadyNow() + kReloadInterval) {
   context_.limits = options.limits;
   context_.handler = handler;
   context_.io = &io;
@@ -131,7 +131,7 @@ void HttpServer::Accept(Listener& listener) {
         if (error == boost::asio::error::operation_aborted) return;
         if (!listener.acceptor.is_open()) return;
         if (error) {  // no descriptors are left, perhaps
-          if (const auto left_out = accept_log_.Admit(absl::Now()); left_out.has_value()) {
+          if (const auto left_out = accept_log_.Admit(common::SteadyNow()); left_out.has_value()) {
             spdlog::warn("a connection could not be accepted: {} ({} times more before this)",
                          error.message(), *left_out);
           }
@@ -185,7 +185,7 @@ bool HttpServer::MakeRoom() {
 }
 
 void HttpServer::ReloadCertificates() {
-  next_reload_ = absl::Now() + kReloadInterval;
+  next_reload_ = common::SteadyNow() + kReloadInterval;
   if (certificates_ == nullptr) return;
   const absl::StatusOr<bool> changed = certificates_->Reload();
   if (!changed.ok()) {
@@ -200,7 +200,7 @@ void HttpServer::Tick() {
   timer_.expires_after(kTickTime);
   timer_.async_wait([this](const boost::system::error_code& stopped) {
     if (stopped) return;
-    const absl::Time now = absl::Now();
+    const absl::Time now = common::SteadyNow();
     // A tick may cancel answers, which calls handlers; none of them adds or removes connections.
     for (auto it = connections_.begin(); it != connections_.end();) {
       const std::shared_ptr<Connection> connection = *it;

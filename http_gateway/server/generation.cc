@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "http_gateway/api/api_error.h"
 #include "http_gateway/json/fields.h"
 #include "http_gateway/server/error_response.h"
@@ -43,7 +43,7 @@ Generation::Generation(GenerationContext* context, std::shared_ptr<Exchange> exc
                        std::string request_id, HttpHeaders headers, std::string authorization)
     : ComputedAnswer(context, std::move(exchange), std::move(request_id), std::move(headers),
                      std::move(authorization)),
-      last_write_(arrival_) {}
+      last_write_(common::SteadyNow()) {}
 
 Generation::~Generation() { Close(); }
 
@@ -282,7 +282,7 @@ void Generation::SendChunks() {
   const std::string_view text = chunks_->text();
   if (text.empty()) return;
   if (exchange_ != nullptr) {
-    last_write_ = absl::Now();
+    last_write_ = common::SteadyNow();
     context_->metrics->OnStreamBytes(text.size());
     exchange_->Write(text);
   }
@@ -292,7 +292,7 @@ void Generation::SendChunks() {
 // A chunk without choices. `more`: behind them.
 void Generation::SendChunk(const std::string& more) {
   if (exchange_ == nullptr) return;
-  last_write_ = absl::Now();
+  last_write_ = common::SteadyNow();
   const std::string event = absl::StrCat("data: ", head_.Json(), ",\"choices\":[]", more, "}\n\n");
   context_->metrics->OnStreamBytes(event.size());
   exchange_->Write(event);

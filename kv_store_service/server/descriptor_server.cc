@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/shm/descriptor_protocol.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
@@ -72,8 +73,8 @@ void DescriptorServer::Loop() {
       pending = done ? pending_.erase(pending) : std::next(pending);
     }
     accepts = polled[1].revents == 0 || AcceptAll();
-    DropLate(absl::Now());
-    poll_ms = store_->Tend(absl::Now()) ? kTendPollMs : kPollMs;
+    DropLate(common::SteadyNow());
+    poll_ms = store_->Tend(common::SteadyNow()) ? kTendPollMs : kPollMs;
   }
 }
 
@@ -82,13 +83,13 @@ bool DescriptorServer::AcceptAll() {
     absl::StatusOr<common::FdChannel> channel = listener_.Accept();
     if (absl::IsUnavailable(channel.status())) return true;
     if (!channel.ok()) {
-      if (const auto suppressed = refusal_log_.Admit(absl::Now())) {
+      if (const auto suppressed = refusal_log_.Admit(common::SteadyNow())) {
         spdlog::warn("descriptor socket: {} ({} similar messages left out)",
                      std::string(channel.status().message()), *suppressed);
       }
       return false;
     }
-    pending_.push_back({*std::move(channel), absl::Now() + options_.greeting_timeout});
+    pending_.push_back({*std::move(channel), common::SteadyNow() + options_.greeting_timeout});
   }
   // The queue of the socket is full of silent connections: the oldest makes room.
   pending_.pop_front();
@@ -102,7 +103,7 @@ void DescriptorServer::DropLate(absl::Time now) {
 bool DescriptorServer::Greet(Pending* pending) {
   const absl::Status status = Admit(pending);
   if (status.ok()) return true;
-  if (const auto suppressed = refusal_log_.Admit(absl::Now())) {
+  if (const auto suppressed = refusal_log_.Admit(common::SteadyNow())) {
     spdlog::warn("descriptor socket: refused process {}: {} ({} similar messages left out)",
                  pending->channel.peer_pid(), std::string(status.message()), *suppressed);
   }
@@ -144,7 +145,7 @@ void DescriptorServer::ReadLease() {
   if (absl::IsDeadlineExceeded(message.status())) return;
   if (message.ok() || absl::IsInvalidArgument(message.status())) {
     // A live worker that says what nobody expects: its memory stays valid.
-    if (const auto suppressed = refusal_log_.Admit(absl::Now())) {
+    if (const auto suppressed = refusal_log_.Admit(common::SteadyNow())) {
       spdlog::warn("descriptor socket: ignored a message on the worker's lease ({} more left out)",
                    *suppressed);
     }

@@ -3,12 +3,12 @@
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/hash/segment_name.h"
 #include "common/log/check.h"
 #include "common/status/errno_status.h"
@@ -155,7 +155,7 @@ absl::StatusOr<AttachResult> KvStore::Attach(const AttachParameters& parameters)
     result.arena_bytes = arena->num_bytes();
     result.data_plane_bytes = attachment.plane->num_bytes();
   }
-  attachment.claim_deadline = absl::Now() + options_.attach_timeout;
+  attachment.claim_deadline = common::SteadyNow() + options_.attach_timeout;
   absl::MutexLock lock(&mutex_);
   RETURN_IF_ERROR(lease_.CheckAttach(parameters));
   if (arena != here_.arena) {
