@@ -2,7 +2,8 @@
 // clusters a KV head), 8 KV heads of 128 with 4 query heads each, bf16; 1.8 % retrieved, 23.2 %
 // estimated.
 //
-//   wave_stages_bench [--tokens 122880] [--max-batch 8]
+//   wave_stages_bench [--tokens 122880] [--max-batch 8] [--index-dtype bf16] [--retrieval 0.018]
+//                     [--only-index]
 //
 // Every sample is a CUDA graph that runs a stage on kSets layers in turn, so that no layer's data
 // is left in the L2 cache; reported is the time of one layer. "whole layer" is what a decode step
@@ -21,6 +22,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "bench/support/measure.h"
@@ -38,7 +40,6 @@ using namespace test_support;
 constexpr uint32_t kHeads = 8, kGroup = 4, kDim = 128;
 constexpr int32_t kQueryHeads = kHeads * kGroup;
 constexpr int32_t kSets = 8;
-constexpr KvGeometry kGeometry{kSets, kHeads, kDim, kBf16Kv};
 constexpr int32_t kPagesPerCluster = 4;  // 16 tokens
 constexpr int32_t kWindowTokens = 1100, kSinkTokensHere = 4;
 constexpr int32_t kDenseBlocks = 1 + (kWindowTokens + kDenseBlockTokens - 1) / kDenseBlockTokens;
@@ -47,21 +48,23 @@ constexpr uint32_t kFreeSlots = 1 << 16;
 constexpr uint32_t kLogCapacity = 1 << 20;
 
 struct Shape {
+  KvGeometry geometry;
   int32_t max_batch = 8;
   int32_t meta_blocks = 0;  // of a sequence
   int32_t clusters = 0;
-  // 1.8 % of the clusters, and then some: clusters leave pages part-filled, here none does.
+  // The share of the clusters, and then some: clusters leave pages part-filled, here none does.
   int32_t retrieved = 0, looked_up = 0, estimated = 0;
   uint32_t rows = 0;
   uint32_t pages_of_set = 0;  // that the retrieved clusters of all rows have, each its own
   uint32_t pages = 0;
   uint32_t slots = 0;
 
-  Shape(int32_t tokens, int32_t batch)
-      : max_batch(batch),
+  Shape(const KvFormat& format, int32_t tokens, int32_t batch, double retrieval)
+      : geometry{kSets, kHeads, kDim, format},
+        max_batch(batch),
         meta_blocks(tokens / kDecodeSegmentTokens),
         clusters(meta_blocks * kClustersPerMetaBlock),
-        retrieved(clusters * 18 / 1000),
+        retrieved(static_cast<int32_t>(clusters * retrieval)),
         looked_up(retrieved * 5 / 4),
         estimated(clusters * 232 / 1000),
         rows(static_cast<uint32_t>(batch) * kHeads),
@@ -216,7 +219,7 @@ class Stages {
     const DeviceSpan<float> estimate = partial_.as<float>();
     Ok(ops().attention().DecodeAttention(
         stream, {.queries = queries_[set].view.Rows(0, batch),
-                 .pool = {dense_.bytes(), kGeometry},
+                 .pool = {dense_.bytes(), shape_.geometry},
                  .layer = set,
                  .zones = zones_.as<const DenseZone>().first(static_cast<size_t>(batch)),
                  .pages = refs_.as<const PageRef>(),
@@ -265,7 +268,7 @@ class Stages {
   int32_t Spacing() const { return shape_.clusters / shape_.looked_up; }
 
   Ops& ops() { return *backend_.ops; }
-  MetaPoolView pool() const { return {pool_bytes_.bytes(), kGeometry}; }
+  MetaPoolView pool() const { return {pool_bytes_.bytes(), shape_.geometry}; }
   DeviceSpan<const MetaIndexView> indexes(int32_t batch) const {
     return indexes_.as<const MetaIndexView>().first(static_cast<size_t>(batch));
   }
@@ -289,7 +292,7 @@ class Stages {
   // Random centroids and value sums, the same 16 MiB over and over at odd distances.
   void FillPool() {
     const size_t num_blocks = static_cast<size_t>(shape_.max_batch) * shape_.meta_blocks;
-    const size_t run_bytes = MetaPoolView::RunBytes(kGeometry);
+    const size_t run_bytes = MetaPoolView::RunBytes(shape_.geometry);
     const size_t num_runs = num_blocks * kSets * kHeads;
     pool_bytes_ = data_.Allocate(num_runs * run_bytes);
     constexpr size_t kNoise = size_t{8} << 20;
@@ -315,9 +318,9 @@ class Stages {
       }
     }
     const size_t width = kClustersPerMetaBlock * sizeof(MetaEntry);
-    Ok(cudaMemcpy2D(
-        pool + MetaPoolView::CentroidsBytes(kGeometry) + MetaPoolView::ValueSumsBytes(kGeometry),
-        run_bytes, entries.data(), width, width, num_runs, cudaMemcpyHostToDevice));
+    Ok(cudaMemcpy2D(pool + MetaPoolView(pool_bytes_.bytes(), shape_.geometry).entries_offset,
+                    run_bytes, entries.data(), width, width, num_runs, cudaMemcpyHostToDevice));
+    FillScales(num_runs);
     std::vector<MetaBlockId> ids(num_blocks);
     std::iota(ids.begin(), ids.end(), 0);
     block_ids_ = data_.Upload(ids);
@@ -329,10 +332,26 @@ class Stages {
     indexes_ = data_.Upload(views);
   }
 
+  // Scales of centroids and value sums, if they have any, instead of the noise.
+  void FillScales(size_t num_runs) {
+    const VectorFormat& format = shape_.geometry.format.centroid;
+    if (!format.has_scales()) return;
+    constexpr uint16_t kScale = 0x2400;  // 1 / 64 in f16
+    const std::vector<uint16_t> scales(num_runs * kClustersPerMetaBlock, kScale);
+    const size_t width = kClustersPerMetaBlock * sizeof(uint16_t);
+    const size_t offset = format.ScalesOffset(kClustersPerMetaBlock, kDim);
+    const MetaPoolView view = pool();
+    for (const size_t at : {offset, view.value_sums_offset + offset}) {
+      Ok(cudaMemcpy2D(pool_bytes_.bytes().device_data() + at, view.run_bytes, scales.data(), width,
+                      width, num_runs, cudaMemcpyHostToDevice));
+    }
+  }
+
   // Dense zones of zeros: what they hold does not matter.
   void FillDense() {
     const size_t blocks = static_cast<size_t>(shape_.max_batch) * kDenseBlocks;
-    dense_ = data_.Upload(std::vector<std::byte>(blocks * DensePoolView::BlockBytes(kGeometry)));
+    dense_ =
+        data_.Upload(std::vector<std::byte>(blocks * DensePoolView::BlockBytes(shape_.geometry)));
     std::vector<DenseBlockId> ids(blocks);
     std::iota(ids.begin(), ids.end(), 0);
     dense_ids_ = data_.Upload(ids);
@@ -495,14 +514,16 @@ void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& wha
 }
 
 void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& read_weights,
-                   double limit) {
+                   double limit, bool only_index) {
   const double weights_us = clock.TimeLayer([&](uint32_t) { read_weights(); });
   const Shape& shape = stages.shape();
   for (const int32_t batch : {1, 6, 8}) {
     if (batch > shape.max_batch) break;
     const double rows = static_cast<double>(batch) * kHeads;
+    const double vector_bytes =
+        static_cast<double>(MetaPoolView::CentroidsBytes(shape.geometry)) / kClustersPerMetaBlock;
     const double score_bytes =
-        rows * shape.clusters * (kDim * 2 + sizeof(MetaEntry) + 2 * kGroup * 4);
+        rows * shape.clusters * (vector_bytes + sizeof(MetaEntry) + 2 * kGroup * 4);
     PrintLine("score", batch,
               clock.TimeLayer([&](uint32_t set) { stages.Score(clock.stream(), batch, set); }),
               score_bytes, limit);
@@ -510,7 +531,8 @@ void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& re
               clock.TimeLayer([&](uint32_t) { stages.Select(clock.stream(), batch); }), 0, limit);
     PrintLine("estimate", batch,
               clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
-              rows * shape.estimated * (kDim * 2 + sizeof(MetaEntry)), limit);
+              rows * shape.estimated * (vector_bytes + sizeof(MetaEntry)), limit);
+    if (only_index) continue;
     for (const int percent : {100, 98, 95, 85}) {
       stages.SetCache(percent / 100.0, shape.looked_up);
       const auto line = [&](const char* what, const std::function<void(uint32_t)>& enqueue) {
@@ -566,7 +588,7 @@ void MeasureAdmission(Stages& stages, Clock& clock) {
   }
 }
 
-int Run(const Shape& shape) {
+int Run(const Shape& shape, bool only_index) {
   int num_devices = 0;
   if (cudaGetDeviceCount(&num_devices) != cudaSuccess || num_devices == 0) {
     std::printf("no GPU: nothing measured\n");
@@ -600,8 +622,8 @@ int Run(const Shape& shape) {
       bench::LaunchRead(stages.pool_bytes().device_data(), kWeightBytes,
                         sink.as<float>().device_data(), clock.stream());
     };
-    MeasureStages(stages, clock, read_weights, limit);
-    MeasureAdmission(stages, clock);
+    MeasureStages(stages, clock, read_weights, limit, only_index);
+    if (!only_index) MeasureAdmission(stages, clock);
   }
   return 0;
 }
@@ -611,13 +633,20 @@ int Run(const Shape& shape) {
 
 int main(int argc, char** argv) {
   int32_t tokens = 122'880, max_batch = 8;
+  std::string index_dtype = "bf16";
+  double retrieval = 0.018;
+  bool only_index = false;
   CLI::App app;
   app.add_option("--tokens", tokens)->check(CLI::Range(96 * 1024, 4 * 1024 * 1024));
   app.add_option("--max-batch", max_batch)->check(CLI::Range(1, 8));
+  app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--retrieval", retrieval, "Share of the clusters")->check(CLI::Range(0.005, 0.2));
+  app.add_flag("--only-index", only_index, "Measure scores, selection and estimation alone");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error);
   }
-  return retroinfer::Run(retroinfer::Shape(tokens, max_batch));
+  return retroinfer::Run(
+      {*retroinfer::KvFormatNamed("bf16", index_dtype), tokens, max_batch, retrieval}, only_index);
 }

@@ -178,6 +178,7 @@ nlohmann::json SettingsJson(const BenchOptions& options, const v1::GenerateReque
       {"client_commit", std::string(common::kBuildRevision)},
       {"compute_dtype", model.compute_dtype()},
       {"kv_dtype", model.kv_dtype()},
+      {"index_dtype", model.index_dtype()},
       {"weights_dtype", model.weights_dtype()},
       {"load_format", model.load_format()},
       {"synthetic_context_tokens", model.synthetic_context_tokens()},

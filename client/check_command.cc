@@ -7,6 +7,8 @@
 #include "common/build_info/build_info.h"
 #include "common/memory/available_memory.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/ops/cpu/cpu_needs.h"
+#include "gpu_worker/ops/cuda/cuda_needs.h"
 
 namespace retroinfer::client {
 namespace {
@@ -15,6 +17,7 @@ struct CheckOptions {
   std::string model_folder;
   std::string chat_template_file;
   std::string kv_dtype = "bf16";
+  std::string index_dtype = "auto";
   std::string weights_dtype = "auto";
   uint64_t gpu_memory_bytes = 0;  // 0: the worker computes on the CPU
   bool json = false;
@@ -40,8 +43,10 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   app.add_option("--dense-below", input->worker.index.dense_below,
                  "Contexts of fewer tokens are attended exactly")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache")
+  app.add_option("--kv-dtype", options->kv_dtype, "Type of keys and values")
       ->check(CLI::IsMember({"bf16", "f32"}));
+  app.add_option("--index-dtype", options->index_dtype, "Type of the wave index")
+      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}));
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; auto: as the checkpoint has them")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}));
@@ -62,7 +67,10 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
   input->weight_scales = files.weight_scales;
   input->chat_template = files.chat_template;
   input->chat_template_problem = files.chat_template_problem;
-  ASSIGN_OR_RETURN(input->worker.kv_format, KvFormatNamed(options.kv_dtype));
+  ASSIGN_OR_RETURN(
+      input->worker.kv_format,
+      KvFormatNamed(options.kv_dtype, IndexNameFor(on_gpu ? kCudaNeeds : kCpuNeeds,
+                                                   options.kv_dtype, options.index_dtype)));
   ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
   if (options.gpu_memory_bytes != 0) {
     input->on_gpu = true;

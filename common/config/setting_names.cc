@@ -24,7 +24,7 @@ constexpr std::string_view kNames[] = {
     "config", "context", "context-affinity", "cors-origin", "default-max-tokens", "dense-below",
     "dense-kv-bytes", "device", "drain-timeout", "estimation-ratio", "file", "force",
     "free-slots-high", "free-slots-low", "frequency-penalty", "gone", "gpu-memory",
-    "gpu-memory-utilization", "http", "http-metrics-address", "ignore-eos", "input-len",
+    "gpu-memory-utilization", "http", "http-metrics-address", "ignore-eos", "index-dtype", "input-len",
     "inter-token-latency-target", "json", "json-file", "keepalive-interval", "kv-dtype",
     "listen", "live", "load-format", "load-seed", "log-file", "log-format", "log-level",
     "logit-bias", "max-batch", "max-body-bytes", "max-concurrency", "max-concurrent-streams", "max-connections", "max-expected-wait",

@@ -9,7 +9,8 @@
 namespace retroinfer {
 
 // The values of what is computed in are part of fingerprints: never renumber.
-enum class DType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
+// kInt8 is for what has scales (VectorFormat): nothing is computed in it.
+enum class DType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kInt8 = 4 };
 
 constexpr size_t DTypeBytes(DType dtype) {
   switch (dtype) {
@@ -18,6 +19,8 @@ constexpr size_t DTypeBytes(DType dtype) {
     case DType::kBf16:
     case DType::kF16:
       return 2;
+    case DType::kInt8:
+      return 1;
   }
   return 0;
 }
@@ -30,6 +33,8 @@ constexpr std::string_view DTypeName(DType dtype) {
       return "bf16";
     case DType::kF16:
       return "f16";
+    case DType::kInt8:
+      return "int8";
   }
   return "unknown";
 }

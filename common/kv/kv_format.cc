@@ -25,14 +25,19 @@ absl::StatusOr<KvFormat> KvFormatOfNumber(uint32_t number) {
       absl::StrCat("KV format ", number, " is not known here; known are ", known));
 }
 
-absl::StatusOr<KvFormat> KvFormatNamed(std::string_view name) {
+absl::StatusOr<KvFormat> KvFormatNamed(std::string_view pages, std::string_view index) {
+  for (const KvFormat& format : kChosenKvFormats) {
+    if (PagesName(format) == pages && index == "auto") return format;
+  }
   std::string known;
   for (const KvFormat& format : kKvFormats) {
-    if (format.name == name) return format;
-    absl::StrAppend(&known, known.empty() ? "" : ", ", std::string(format.name));
+    if (PagesName(format) == pages && IndexName(format) == index) return format;
+    absl::StrAppend(&known, known.empty() ? "" : ", ", std::string(PagesName(format)),
+                    " with an index in ", std::string(IndexName(format)));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("there is no KV format '", std::string(name), "'; there are ", known));
+  return absl::InvalidArgumentError(absl::StrCat("there is no KV format of pages in '",
+                                                 std::string(pages), "' with an index in '",
+                                                 std::string(index), "'; there are ", known));
 }
 
 std::string KvFormatText(uint32_t number) {

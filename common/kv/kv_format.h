@@ -19,13 +19,18 @@ inline constexpr size_t kPageBytes = 2048;
 
 // Part of segment headers, exported files, the store's state, fingerprints and the protocol between
 // the services: never give a number to another format.
-enum class KvFormatId : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
+enum class KvFormatId : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kBf16Int8 = 4 };
 
 // What has a scale of its own: a factor that its elements are multiplied by.
 enum class ScalePer : uint8_t { kNothing, kVector, kArray };
 
 // How an array of vectors of head_dim numbers is stored: [n][head_dim] elements, then its scales,
 // each of the two padded with zeros to a multiple of 16 bytes.
+//
+// int8 has a scale for each vector, in f16: the smallest that is at least the largest |number| /
+// 127, at most 65504. An element is the number divided by that scale (both in f32), rounded to the
+// nearest integer, ties to even, from -127 to 127. A vector of zeros has scale 0; one that holds
+// infinity or NaN has elements of 0 and scale NaN, so that it is NaN as in the other types.
 struct VectorFormat {
   DType element = DType::kBf16;
   ScalePer scale_per = ScalePer::kNothing;
@@ -48,6 +53,8 @@ struct VectorFormat {
     return element == type && scale_per == ScalePer::kNothing;
   }
 
+  constexpr bool has_scales() const { return scale_per != ScalePer::kNothing; }
+
   friend bool operator==(const VectorFormat&, const VectorFormat&) = default;
 
  private:
@@ -56,7 +63,7 @@ struct VectorFormat {
 
 struct KvFormat {
   KvFormatId id = KvFormatId::kBf16;
-  std::string_view name = "bf16";  // as --kv-dtype, metrics and messages have it
+  std::string_view name = "bf16";  // in messages
   VectorFormat token;              // the keys, and the values, of a page: in the arena, in a slot,
                                    // in a dense block
   VectorFormat centroid;           // of a segment, and of its meta blocks
@@ -108,18 +115,40 @@ inline constexpr KvFormat kF16Kv{.id = KvFormatId::kF16,
                                  .value_sum = {.element = DType::kF32},
                                  .prompt = DType::kF16};
 
-// All formats that there are, by number.
-inline constexpr KvFormat kKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv};
+// Eight bits of a number of the index, with a scale for each vector.
+inline constexpr VectorFormat kInt8Vectors{
+    .element = DType::kInt8, .scale_per = ScalePer::kVector, .scale = DType::kF16};
+
+// Pages of bf16, the index in eight bits.
+inline constexpr KvFormat kBf16Int8Kv{.id = KvFormatId::kBf16Int8,
+                                      .name = "bf16_int8",
+                                      .token = {.element = DType::kBf16},
+                                      .centroid = kInt8Vectors,
+                                      .value_sum = kInt8Vectors,
+                                      .prompt = DType::kBf16};
+
+// All formats that there are, by number; and of each type of pages the one that has the index which
+// nobody has to name.
+inline constexpr KvFormat kKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv, kBf16Int8Kv};
+inline constexpr KvFormat kChosenKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv};
 
 // The format of a number that came from a file or another process.
 //
 // Returns: INVALID_ARGUMENT, with the numbers that are known, if there is none.
 absl::StatusOr<KvFormat> KvFormatOfNumber(uint32_t number);
 
-// The format called `name`.
+// What --kv-dtype and --index-dtype, and metrics, call a format: the types of its elements.
+constexpr std::string_view PagesName(const KvFormat& format) {
+  return DTypeName(format.token.element);
+}
+constexpr std::string_view IndexName(const KvFormat& format) {
+  return DTypeName(format.centroid.element);
+}
+
+// The format whose pages and index are called so; `index` "auto": the chosen one with these pages.
 //
 // Returns: INVALID_ARGUMENT, with the names that there are, if there is none.
-absl::StatusOr<KvFormat> KvFormatNamed(std::string_view name);
+absl::StatusOr<KvFormat> KvFormatNamed(std::string_view pages, std::string_view index = "auto");
 
 // The format of this number for messages: "2 (bf16)", "7 (unknown)".
 std::string KvFormatText(uint32_t number);

@@ -2,21 +2,22 @@
 // holds. Offsets count from the start of the extent; everything is little-endian.
 //
 //   L layers, H KV heads, n tokens, m clusters for each (layer, head) = n / 16, d head_dim, p bytes
-//   of a page. Element types and scales are those of the KvFormat (kv_format.h): C(m), V(m) bytes
-//   of an array of m centroids, or value sums.
+//   of a page. Element types and scales are those of the KvFormat (kv_format.h): C, V bytes of an
+//   array of 64 centroids, or value sums, with its scales. m is a multiple of 64.
 //
 //   OFFSET             SIZE         DESCRIPTION
 //   0                  p            SegmentHeader, zero-padded
 //   p                  12*L*H*m     ClusterEntry [L][H][m]
-//   centroids_offset   L*H*C(m)     centroids [L][H][m][d]: mean of the member keys
-//   value_sums_offset  L*H*V(m)     value sums [L][H][m][d]
+//   centroids_offset   L*H*m/64*C   centroids [L][H][m/64][64][d]: mean of the member keys
+//   value_sums_offset  L*H*m/64*V   value sums [L][H][m/64][64][d]
 //   order_offset       2*L*H*n      uint16 [L][H][n]: for each token in page order (cluster by
 //                                   cluster, in the order of their entries) its index in the
 //                                   segment
 //   first_kv_page*p    p*pages      KV pages; clusters in any order, each a run of consecutive
 //                                   pages, no two overlapping
 //
-// In f32 and bf16, p is 2048 and an array of m vectors 4*d*m or 2*d*m bytes.
+// In f32 and bf16, p is 2048 and an array of 64 vectors 256*d or 128*d bytes; an index in int8 has
+// 64*d + 128.
 #pragma once
 
 #include <cstddef>
@@ -62,8 +63,12 @@ struct SegmentLayout {
   SegmentLayout(const KvGeometry& geometry, uint32_t num_tokens)
       : num_clusters(num_tokens / kTokensPerCluster),
         page_bytes(geometry.page_bytes()),
-        centroids_bytes(geometry.format.centroid.ArrayBytes(num_clusters, geometry.head_dim)),
-        value_sums_bytes(geometry.format.value_sum.ArrayBytes(num_clusters, geometry.head_dim)) {
+        centroids_bytes(
+            num_clusters / kClustersPerMetaBlock *
+            geometry.format.centroid.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)),
+        value_sums_bytes(
+            num_clusters / kClustersPerMetaBlock *
+            geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)) {
     const size_t heads = size_t{geometry.num_layers} * geometry.num_kv_heads;
     clusters_offset = page_bytes;
     centroids_offset = clusters_offset + heads * num_clusters * sizeof(ClusterEntry);

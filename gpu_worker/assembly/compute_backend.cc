@@ -31,19 +31,22 @@ absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DT
       absl::StrCat(option, " is '", name, "': use auto, bf16 or f32"));
 }
 
-absl::StatusOr<KvFormat> ParseKvFormat(const std::string& name, DType otherwise) {
+absl::StatusOr<KvFormat> ParseKvFormat(const ServedEngineOptions& options, DType otherwise,
+                                       const BackendNeeds& needs) {
+  const std::string_view pages =
+      options.kv_dtype == "auto" ? DTypeName(otherwise) : std::string_view(options.kv_dtype);
   absl::StatusOr<KvFormat> format =
-      KvFormatNamed(name == "auto" ? DTypeName(otherwise) : std::string_view(name));
+      KvFormatNamed(pages, IndexNameFor(needs, pages, options.index_dtype));
   if (format.ok()) return format;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--kv-dtype: ", std::string(format.status().message()), ", and auto"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--kv-dtype, --index-dtype: ", std::string(format.status().message()), ", and auto"));
 }
 
 absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& options) {
   ComputeBackend backend;
   ASSIGN_OR_RETURN(backend.compute_dtype,
                    ParseDType(options.compute_dtype, "--compute-dtype", DType::kBf16));
-  ASSIGN_OR_RETURN(backend.kv_format, ParseKvFormat(options.kv_dtype, backend.compute_dtype));
+  ASSIGN_OR_RETURN(backend.kv_format, ParseKvFormat(options, backend.compute_dtype, kCpuNeeds));
   auto device = std::make_unique<CpuDevice>(CpuDeviceOptions{.num_threads = options.num_threads});
   backend.ops = std::make_unique<CpuOps>(*device, backend.compute_dtype == DType::kBf16
                                                       ? ComputePrecision::kBf16

@@ -55,7 +55,9 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& opti
 // The dtype that `option` names: "bf16", "f32", or "auto" for `otherwise`; else INVALID_ARGUMENT.
 absl::StatusOr<DType> ParseDType(const std::string& name, const char* option, DType otherwise);
 
-// The KV format that --kv-dtype names; "auto": everything as `otherwise`.
-absl::StatusOr<KvFormat> ParseKvFormat(const std::string& name, DType otherwise);
+// The KV format that --kv-dtype and --index-dtype name; "auto": pages as `otherwise`, and the index
+// as the backend that needs `needs` has it.
+absl::StatusOr<KvFormat> ParseKvFormat(const ServedEngineOptions& options, DType otherwise,
+                                       const BackendNeeds& needs);
 
 }  // namespace retroinfer

@@ -16,7 +16,7 @@ absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& opti
     return absl::InvalidArgumentError(
         "--compute-dtype f32 is for --device cpu; a GPU computes in bf16");
   }
-  ASSIGN_OR_RETURN(backend.kv_format, ParseKvFormat(options.kv_dtype, DType::kBf16));
+  ASSIGN_OR_RETURN(backend.kv_format, ParseKvFormat(options, DType::kBf16, kCudaNeeds));
   ASSIGN_OR_RETURN(auto device,
                    CudaDevice::Create(
                        {.ordinal = ordinal, .memory_utilization = options.gpu_memory_utilization}));

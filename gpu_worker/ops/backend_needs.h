@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "common/kv/dtype.h"
 
@@ -13,6 +14,7 @@ namespace retroinfer {
 struct BackendNeeds {
   DType activation_dtype;     // ModelOps
   bool uses_transient_slots;  // BlockCacheOps
+  DType index_of_bf16;        // of centroids and value sums where KV is bf16 and nobody says
   size_t (*decode_attention_scratch)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim);
   size_t (*estimate_scratch)(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                              int64_t max_estimated);
@@ -23,5 +25,13 @@ struct BackendNeeds {
   size_t (*fp8_weight)(int64_t in_features, int64_t out_features);
   size_t (*fp8_scratch)(int64_t in_features, int64_t out_features);
 };
+
+// What KvFormatNamed is given for an index called `index` beside such pages: "auto" is the
+// backend's to choose.
+inline std::string_view IndexNameFor(const BackendNeeds& needs, std::string_view pages,
+                                     std::string_view index) {
+  return index == "auto" && pages == DTypeName(DType::kBf16) ? DTypeName(needs.index_of_bf16)
+                                                             : index;
+}
 
 }  // namespace retroinfer

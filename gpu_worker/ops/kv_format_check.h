@@ -14,24 +14,23 @@ namespace retroinfer {
 
 // Element types that the operations of a backend read and write.
 struct KvElementTypes {
-  std::string_view backend;          // for messages
-  std::span<const DType> tokens;     // of pages, dense blocks and prompts
-  std::span<const DType> centroids;  // of the index, and value sums
-  size_t page_bytes = 0;             // 0: any
+  std::string_view backend;             // for messages
+  std::span<const DType> tokens;        // of pages, dense blocks and prompts
+  std::span<const VectorFormat> index;  // of centroids and of value sums
+  size_t page_bytes = 0;                // 0: any
 };
 
 // Returns INVALID_ARGUMENT, with what there is no code for, unless `types` have all that `format`
 // stores. Operations copy between the KV of a prompt and pages as it is.
 inline absl::Status CheckKvFormat(const KvElementTypes& types, const KvFormat& format) {
-  const auto has = [](std::span<const DType> of, const VectorFormat& vectors) {
-    return vectors.scale_per == ScalePer::kNothing &&
-           std::find(of.begin(), of.end(), vectors.element) != of.end();
+  const auto has = [](const auto& all, const auto& one) {
+    return std::find(all.begin(), all.end(), one) != all.end();
   };
   const char* what = nullptr;
-  if (!has(types.tokens, format.token)) what = "keys and values";
+  if (!has(types.tokens, format.token.element)) what = "keys and values";
   if (!format.token.IsPlain(format.prompt)) what = "the KV of a prompt";
-  if (!has(types.centroids, format.centroid)) what = "centroids";
-  if (!has(types.centroids, format.value_sum)) what = "value sums";
+  if (!has(types.index, format.centroid)) what = "centroids";
+  if (!has(types.index, format.value_sum)) what = "value sums";
   if (types.page_bytes != 0 && types.page_bytes != format.page_vector_bytes) what = "pages";
   if (what == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(

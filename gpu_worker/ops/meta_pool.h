@@ -1,7 +1,7 @@
 // Layout of the pool of meta blocks: the device side of the wave index.
 //
 // A *meta block* holds 64 clusters for every layer and KV head. For each (layer, head), contiguous:
-//   centroids   [64][d]  mean of the members' keys, stored as the KvFormat says
+//   centroids   [64][d]  mean of the members' keys, stored as the KvFormat says: scales behind them
 //   value sums  [64][d]  the same
 //   entries     [64]     MetaEntry
 #pragma once

@@ -309,6 +309,7 @@ absl::StatusOr<v1::GetModelInfoResponse> GenerationServiceImpl::DescribeModel(
   info.set_head_dim(model.head_dim);
   info.set_compute_dtype(model.compute_dtype);
   info.set_kv_dtype(model.kv_dtype);
+  info.set_index_dtype(model.index_dtype);
   info.set_weights_dtype(model.weights_dtype);
   info.set_weight_scales(model.weight_scales);
   info.set_backend(model.backend);

@@ -41,8 +41,14 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
                  "Type that matrix products compute in; auto: bf16 where the device has it")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->group(kModelGroup);
-  app.add_option("--kv-dtype", options->kv_dtype, "Type of the KV cache; auto: the model's")
+  app.add_option("--kv-dtype", options->kv_dtype,
+                 "Type of keys and values; auto: as what is computed in")
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+      ->group(kModelGroup);
+  app.add_option("--index-dtype", options->index_dtype,
+                 "Type of the wave index; auto: as keys and values. With "
+                 "int8 more clusters are retrieved, which reads as many bytes")
+      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; fp8: rounded to 8 bits while they are loaded; bf16: "
@@ -191,8 +197,9 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, std::
       ->check(
           CLI::IsMember(std::vector<std::string>(std::begin(kPolicyNames), std::end(kPolicyNames))))
       ->group(kDefaultsGroup);
-  app.add_option("--retrieval-ratio", attention.retrieval_ratio,
-                 "Share of the clusters that wave attends exactly")
+  app.add_option("--retrieval-ratio", options->retrieval_ratio,
+                 "Share of the clusters that wave attends exactly; default: 0.035 with an index in "
+                 "int8, else 0.018")
       ->check(CLI::Range(0.0, 1.0))
       ->group(kDefaultsGroup);
   app.add_option("--estimation-ratio", attention.estimation_ratio,

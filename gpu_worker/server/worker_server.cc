@@ -130,7 +130,9 @@ void WorkerServer::Serve(const ServedModel* model, Engine* engine) {
       .Set(1);
   const EngineLimits& limits = engine->limits();
   std::map<std::string, std::string> cache_config = {
-      {"kv_dtype", model->kv_dtype}, {"max_model_len", absl::StrCat(limits.max_model_len)}};
+      {"kv_dtype", model->kv_dtype},
+      {"index_dtype", model->index_dtype},
+      {"max_model_len", absl::StrCat(limits.max_model_len)}};
   for (size_t i = 0; i < kNumPolicies; ++i) {
     cache_config["capacity_tokens_" + std::string(kPolicyNames[i])] =
         absl::StrCat(limits.kv_capacity_tokens.tokens[i]);

@@ -146,6 +146,7 @@ TEST_F(DurableIdentityTest, WhatWasComputedUnderOtherConditionsIsNeverFound) {
        }),
        {}},
       {"type of the pages", keep, {"--kv-dtype", "f32"}},
+      {"type of the index", keep, {"--index-dtype", "int8"}},
       {"type of the arithmetic", keep, {"--compute-dtype", "f32"}},
       {"clustering", keep, {"--wave-index", "paper"}},
   };

@@ -37,7 +37,11 @@ class KvFormatIdentityTest : public testing::TestWithParam<KvFormat> {
     backend.kv_format = format;
     auto engine = LoadServedEngine(options, std::move(backend), silent);
     ASSERT_TRUE(engine.ok()) << engine.status();
-    EXPECT_EQ((*engine)->model().kv_dtype, format.name);
+    EXPECT_EQ((*engine)->model().kv_dtype, PagesName(format));
+    EXPECT_EQ((*engine)->model().index_dtype, IndexName(format));
+    // What an index in 8 bits leaves of the bytes buys clusters.
+    EXPECT_EQ((*engine)->model().default_attention.retrieval_ratio,
+              IndexName(format) == "int8" ? 0.035 : 0.018);
     engine_ = *std::move(engine);
   }
   void RestartBoth(const KvFormat& format) {

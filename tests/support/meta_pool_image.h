@@ -7,6 +7,7 @@
 
 #include "gpu_worker/ops/meta_pool.h"
 #include "tests/support/device_data.h"
+#include "tests/support/stored_vectors.h"
 
 namespace retroinfer::test_support {
 
@@ -33,9 +34,11 @@ class MetaPoolImage {
       const uint32_t layer = run / geometry_.num_kv_heads % geometry_.num_layers;
       const auto block =
           static_cast<MetaBlockId>(run / geometry_.num_kv_heads / geometry_.num_layers);
-      const auto keys = ToBytes(RandomNormal(count, random()), geometry_.format.centroid.element);
+      const KvFormat& format = geometry_.format;
+      const auto keys =
+          StoredVectors(RandomNormal(count, random()), format.centroid, geometry_.head_dim);
       const auto values =
-          ToBytes(RandomNormal(count, random()), geometry_.format.value_sum.element);
+          StoredVectors(RandomNormal(count, random()), format.value_sum, geometry_.head_dim);
       std::memcpy(host().Centroids(block, layer, head), keys.data(), keys.size());
       std::memcpy(host().ValueSums(block, layer, head), values.data(), values.size());
       for (uint32_t i = 0; i < kClustersPerMetaBlock; ++i) {
@@ -47,19 +50,15 @@ class MetaPoolImage {
     }
   }
 
-  // Element `i` of centroids, or value sums.
+  // Number `i` of the centroids, or value sums, of a block.
   float Centroid(const std::byte* centroids, size_t i) const {
-    return At(centroids, geometry_.format.centroid.element, i);
+    return StoredNumber(centroids, geometry_.format.centroid, geometry_.head_dim, i);
   }
   float ValueSum(const std::byte* value_sums, size_t i) const {
-    return At(value_sums, geometry_.format.value_sum.element, i);
+    return StoredNumber(value_sums, geometry_.format.value_sum, geometry_.head_dim, i);
   }
 
  private:
-  static float At(const std::byte* vectors, DType element, size_t i) {
-    return FromElement(vectors + i * DTypeBytes(element), element);
-  }
-
   KvGeometry geometry_;
   std::vector<std::byte> bytes_;
   DeviceBuffer buffer_;

@@ -85,6 +85,7 @@ class WorkerHarness {
     model_.head_dim = 64;
     model_.compute_dtype = "f32";
     model_.kv_dtype = "bf16";
+    model_.index_dtype = "bf16";
     model_.backend = "cpu";
     model_.load_format = "auto";
     model_.device_name = "A Processor";

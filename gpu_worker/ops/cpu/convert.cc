@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "common/log/check.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/cpu/convert.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -97,6 +99,8 @@ void ConvertToF32(DType dtype, const std::byte* in, float* out, int64_t size) {
       return HWY_DYNAMIC_DISPATCH(Bf16ToF32)(in, out, size);
     case DType::kF16:
       return HWY_DYNAMIC_DISPATCH(F16ToF32)(in, out, size);
+    case DType::kInt8:
+      RI_CHECK(false);
   }
 }
 
@@ -109,6 +113,8 @@ void ConvertFromF32(const float* in, DType dtype, std::byte* out, int64_t size) 
       return HWY_DYNAMIC_DISPATCH(F32ToBf16)(in, out, size);
     case DType::kF16:
       return F32ToF16(in, out, size);
+    case DType::kInt8:
+      RI_CHECK(false);
   }
 }
 

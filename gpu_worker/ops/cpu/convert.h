@@ -1,4 +1,4 @@
-// Conversions between element types.
+// Conversions between element types, int8 apart, which has scales (store_vectors.h).
 #pragma once
 
 #include <cstddef>

@@ -6,8 +6,9 @@
 namespace retroinfer::cpu {
 
 inline constexpr DType kTokenTypes[] = {DType::kF32, DType::kBf16, DType::kF16};
-inline constexpr DType kIndexTypes[] = {DType::kF32, DType::kBf16};
+inline constexpr VectorFormat kIndexTypes[] = {
+    {.element = DType::kF32}, {.element = DType::kBf16}, kInt8Vectors};
 inline constexpr KvElementTypes kKvElementTypes{
-    .backend = "cpu", .tokens = kTokenTypes, .centroids = kIndexTypes};
+    .backend = "cpu", .tokens = kTokenTypes, .index = kIndexTypes};
 
 }  // namespace retroinfer::cpu

@@ -10,6 +10,7 @@ namespace retroinfer {
 inline constexpr BackendNeeds kCpuNeeds = {
     .activation_dtype = DType::kF32,
     .uses_transient_slots = true,
+    .index_of_bf16 = DType::kBf16,
     .decode_attention_scratch = &cpu::DecodeAttentionScratchBytes,
     .estimate_scratch = [](int32_t, int32_t, int32_t, int64_t) { return size_t{0}; },
     .cluster_keys_scratch = &cpu::ClusterKeysScratchBytes,

@@ -55,6 +55,8 @@ memory::data_type DnnlType(DType dtype) {
       return memory::data_type::bf16;
     case DType::kF16:
       return memory::data_type::f16;
+    case DType::kInt8:
+      break;
   }
   return memory::data_type::undef;
 }

@@ -37,6 +37,24 @@ HWY_INLINE hn::Vec<D> LoadF32(D d, const Bf16* from) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
 }
 
+template <class D>
+HWY_INLINE hn::Vec<D> LoadF32(D d, const int8_t* from) {
+  const hn::Rebind<int8_t, D> d8;
+  const hn::Rebind<int32_t, D> d32;
+  return hn::ConvertTo(d, hn::PromoteTo(d32, hn::LoadU(d8, from)));
+}
+
+// Loads Lanes(d) scales at `from`, f16 as bits, as f32: none is negative or infinite, some may be
+// NaN. Highway's own conversion takes NaN for a number on processors without an instruction for it.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadScales(D d, const uint16_t* from) {
+  const hn::Rebind<uint16_t, D> d16;
+  const hn::Repartition<uint32_t, D> d32;
+  const auto bits = hn::ShiftLeft<13>(hn::PromoteTo(d32, hn::LoadU(d16, from)));
+  const auto scales = hn::Mul(hn::BitCast(d, bits), hn::Set(d, 0x1p112f));
+  return hn::IfThenElse(hn::Ge(scales, hn::Set(d, 65536.0f)), hn::NaN(d), scales);
+}
+
 // Rounds to the nearest bf16, ties to even; the result is in the upper half of each lane, the lower
 // half is undefined. NaN stays NaN.
 template <class D>

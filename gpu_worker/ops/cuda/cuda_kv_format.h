@@ -6,8 +6,9 @@
 namespace retroinfer::cuda {
 
 inline constexpr DType kTokenTypes[] = {DType::kF32, DType::kBf16};
-inline constexpr DType kIndexTypes[] = {DType::kF32, DType::kBf16};
+// Not int8: its kernels have not run on a GPU yet.
+inline constexpr VectorFormat kIndexTypes[] = {{.element = DType::kF32}, {.element = DType::kBf16}};
 inline constexpr KvElementTypes kKvElementTypes{
-    .backend = "cuda", .tokens = kTokenTypes, .centroids = kIndexTypes, .page_bytes = kPageBytes};
+    .backend = "cuda", .tokens = kTokenTypes, .index = kIndexTypes, .page_bytes = kPageBytes};
 
 }  // namespace retroinfer::cuda

@@ -23,6 +23,8 @@ __device__ inline float LoadElement(const void* data, DType dtype, int64_t i) {
       return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
     case DType::kF16:
       return __half2float(static_cast<const __half*>(data)[i]);
+    case DType::kInt8:
+      break;
   }
   return 0.0f;
 }

@@ -20,6 +20,7 @@ TEST(KvFormatTest, NumbersAndNamesThatFilesHaveStay) {
   EXPECT_EQ(*KvFormatOfNumber(1), kF32Kv);
   EXPECT_EQ(*KvFormatOfNumber(2), kBf16Kv);
   EXPECT_EQ(*KvFormatNamed("f32"), kF32Kv);
+  EXPECT_EQ(*KvFormatNamed("bf16", "bf16"), kBf16Kv);
   EXPECT_EQ(*KvFormatNamed("bf16"), kBf16Kv);
 }
 
@@ -31,8 +32,10 @@ TEST(KvFormatTest, EachFormatIsFoundByItsNumberAndItsName) {
     EXPECT_TRUE(numbers.insert(number).second) << "two formats have this number";
     ASSERT_TRUE(KvFormatOfNumber(number).ok());
     EXPECT_EQ(*KvFormatOfNumber(number), format);
-    ASSERT_TRUE(KvFormatNamed(format.name).ok());
-    EXPECT_EQ(*KvFormatNamed(format.name), format);
+    ASSERT_TRUE(KvFormatNamed(PagesName(format), IndexName(format)).ok());
+    EXPECT_EQ(*KvFormatNamed(PagesName(format), IndexName(format)), format);
+    ASSERT_TRUE(KvFormatNamed(PagesName(format)).ok());
+    EXPECT_EQ(PagesName(*KvFormatNamed(PagesName(format))), PagesName(format));
     for (const uint32_t head_dim : {64u, 128u}) {
       EXPECT_TRUE((KvGeometry{1, 1, head_dim, format}.Validate().ok()));
     }
@@ -43,12 +46,14 @@ TEST(KvFormatTest, WhatIsNotKnownIsRefusedWithWhatIs) {
   for (const uint32_t number : {0u, 99u, UINT32_MAX}) {
     const auto format = KvFormatOfNumber(number);
     EXPECT_EQ(format.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_NE(Message(format).find("1 (f32), 2 (bf16), 3 (f16)"), std::string::npos)
+    EXPECT_NE(Message(format).find("1 (f32), 2 (bf16), 3 (f16), 4 (bf16_int8)"), std::string::npos)
         << Message(format);
   }
   const auto named = KvFormatNamed("int3");
   EXPECT_EQ(named.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(Message(named).find("f32, bf16"), std::string::npos) << Message(named);
+  EXPECT_NE(Message(named).find("bf16 with an index in int8"), std::string::npos) << Message(named);
+  EXPECT_EQ(KvFormatNamed("f32", "int8").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(KvFormatNamed("int8").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(KvFormatText(2), "2 (bf16)");
   EXPECT_EQ(KvFormatText(99), "99 (unknown)");
 }
@@ -103,6 +108,16 @@ TEST(PageLayoutTest, GeometryAndSegmentFollowTheFormat) {
   EXPECT_EQ(layout.order_offset - layout.value_sums_offset, 6u * 64 * 512);
   EXPECT_GE(layout.first_kv_page * layout.page_bytes, layout.index_end);
   EXPECT_LT((layout.first_kv_page - 1) * layout.page_bytes, layout.index_end);
+}
+
+TEST(SegmentLayoutTest, AnIndexInInt8HasItsScalesBehindEach64Vectors) {
+  const KvGeometry geometry{2, 3, 128, kBf16Int8Kv};
+  EXPECT_EQ(geometry.page_bytes(), 2048u);
+  EXPECT_EQ(geometry.tokens_per_page(), 4u);
+  const SegmentLayout layout(geometry, 8192);
+  EXPECT_EQ(layout.centroids_bytes, 8u * (64 * 128 + 64 * 2));
+  EXPECT_EQ(layout.value_sums_bytes, layout.centroids_bytes);
+  EXPECT_EQ(layout.value_sums_offset - layout.centroids_offset, 6 * layout.centroids_bytes);
 }
 
 }  // namespace

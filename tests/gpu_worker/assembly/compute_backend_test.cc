@@ -1,14 +1,16 @@
 #include "gpu_worker/assembly/compute_backend.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace retroinfer {
 namespace {
 
-ServedEngineOptions WithTypes(const char* compute, const char* kv) {
+ServedEngineOptions WithTypes(const char* compute, const char* kv, const char* index = "auto") {
   ServedEngineOptions options;
   options.compute_dtype = compute;
   options.kv_dtype = kv;
+  options.index_dtype = index;
   options.num_threads = 1;
   return options;
 }
@@ -26,6 +28,17 @@ TEST(ComputeBackendTest, RefusesTypesThatItDoesNotHave) {
             absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "fp8")).status().code(),
             absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ComputeBackendTest, TheIndexMayHaveATypeOfItsOwn) {
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "auto", "int8"))->kv_format, kBf16Int8Kv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "bf16", "bf16"))->kv_format, kBf16Kv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "auto", "f32"))->kv_format, kF32Kv);
+  const absl::Status refused = CreateCpuBackend(WithTypes("f32", "auto", "int8")).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              testing::AllOf(testing::HasSubstr("--index-dtype"),
+                             testing::HasSubstr("bf16 with an index in int8")));
 }
 
 TEST(ComputeBackendTest, TheDeviceIsNamedByAFlag) {

@@ -46,7 +46,7 @@ TEST_F(WorkerOptionsTest, FlagsArrive) {
   EXPECT_EQ(options_.block_cache_bytes, uint64_t{64} << 20);
   EXPECT_EQ(options_.max_model_len, 1000);
   EXPECT_EQ(options_.drain_timeout, absl::Seconds(5));
-  EXPECT_EQ(options_.default_attention.retrieval_ratio, 0.5);
+  EXPECT_EQ(options_.retrieval_ratio, 0.5);
 }
 
 TEST_F(WorkerOptionsTest, RefusesWhatItDoesNotUnderstand) {

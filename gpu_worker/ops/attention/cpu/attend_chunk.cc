@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "common/log/check.h"
 #include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -272,6 +273,8 @@ void AttendChunk(const AttentionChunk& chunk, const AttentionChunk& next, Attent
       return HWY_DYNAMIC_DISPATCH(AttendBf16)(chunk, next, state);
     case DType::kF16:
       return HWY_DYNAMIC_DISPATCH(AttendF16)(chunk, next, state);
+    case DType::kInt8:
+      RI_CHECK(false);
   }
 }
 

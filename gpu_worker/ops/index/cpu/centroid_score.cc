@@ -71,6 +71,17 @@ void ScoreHeads(const float* queries, const Element* centroids, const Element* n
   }
 }
 
+// Multiplies the scores of 64 centroids in int8 by the centroids' scales, which lie behind them.
+void ScaleScores(const int8_t* centroids, int64_t head_dim, float* scores) {
+  const FloatTag d;
+  const auto* const scales = reinterpret_cast<const uint16_t*>(
+      centroids +
+      kInt8Vectors.ScalesOffset(kClustersPerMetaBlock, static_cast<uint32_t>(head_dim)));
+  for (size_t i = 0; i < kClustersPerMetaBlock; i += hn::Lanes(d)) {
+    hn::StoreU(hn::Mul(LoadScales(d, scales + i), hn::LoadU(d, scores + i)), d, scores + i);
+  }
+}
+
 // ranks[i] = scores[i] + reach * radius of cluster i; -inf for an empty one.
 void RankBlock(const float* scores, const MetaEntry* entries, float reach, float* ranks) {
   for (uint32_t i = 0; i < kClustersPerMetaBlock; ++i) {
@@ -108,6 +119,11 @@ void ScoreBlock(const CentroidScoreArgs& args, int32_t sequence, int32_t block, 
     g += 2;
   }
   if (g < group) run(std::integral_constant<int, 1>(), g);
+  if constexpr (std::is_same_v<Element, int8_t>) {
+    for (int64_t h = 0; h < group; ++h) {
+      ScaleScores(centroids, head_dim, scores + h * args.max_clusters);
+    }
+  }
 
   const MetaEntry* entries = args.pool.Entries(id, args.layer, head);
   if (args.radius_weight != 0) {
@@ -131,8 +147,11 @@ void ScoreBlock(const CentroidScoreArgs& args, int32_t sequence, int32_t block, 
 
 void CentroidScoreBlock(const CentroidScoreArgs& args, int32_t sequence, int32_t block,
                         uint32_t head) {
-  if (args.pool.geometry.format.centroid.element == DType::kF32) {
+  const DType element = args.pool.geometry.format.centroid.element;
+  if (element == DType::kF32) {
     ScoreBlock<float>(args, sequence, block, head);
+  } else if (element == DType::kInt8) {
+    ScoreBlock<int8_t>(args, sequence, block, head);
   } else {
     ScoreBlock<Bf16>(args, sequence, block, head);
   }

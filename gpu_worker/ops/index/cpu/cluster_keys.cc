@@ -11,6 +11,7 @@
 #include <cstring>
 #include <limits>
 
+#include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_features.h"
@@ -94,6 +95,8 @@ void AddRows(const std::byte* rows, DType dtype, const int32_t* assignment, int6
     case DType::kF16:
       return AddF16Rows(reinterpret_cast<const hwy::float16_t*>(rows), assignment, num_rows, size,
                         sums);
+    case DType::kInt8:
+      RI_CHECK(false);
   }
 }
 

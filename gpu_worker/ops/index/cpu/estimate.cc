@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/cpu/cpu_kv_format.h"
@@ -81,6 +82,18 @@ const Element* ValueSumAt(const Slice& slice, int32_t i) {
          place * slice.pool.geometry.head_dim + slice.first_dim;
 }
 
+// The scale of that value sum, in f16 behind the block's vectors.
+float ValueScaleOf(const Slice& slice, int32_t i) {
+  const int32_t cluster = slice.estimated[i];
+  const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
+  const size_t scales =
+      kInt8Vectors.ScalesOffset(kClustersPerMetaBlock, slice.pool.geometry.head_dim);
+  const auto* const from = reinterpret_cast<const uint16_t*>(
+      slice.pool.ValueSums(block, slice.layer, slice.head) + scales);
+  return hn::GetLane(
+      LoadScales(hn::CappedTag<float, 1>(), from + cluster % int32_t{kClustersPerMetaBlock}));
+}
+
 float SizeOf(const Slice& slice, int32_t i) {
   const int32_t cluster = slice.estimated[i];
   const MetaBlockId block = slice.block_ids[cluster / int32_t{kClustersPerMetaBlock}];
@@ -121,6 +134,10 @@ void EstimateSlice(const Slice& slice) {
       rows[i] = ValueSumAt<Element>(slice, first + i);
       const float size = SizeOf(slice, first + i);
       for (int g = 0; g < kHeads; ++g) sum[g] += size * weights[g][i];
+      if constexpr (std::is_same_v<Element, int8_t>) {
+        const float scale = ValueScaleOf(slice, first + i);
+        for (int g = 0; g < kHeads; ++g) weights[g][i] *= scale;
+      }
     }
     static_assert(kMaxVectors % 4 == 0);
     for (int dim = 0; dim < kSliceDims; dim += 4 * lanes) {
@@ -190,6 +207,8 @@ void EstimateItem(const EstimateArgs& args, int32_t sequence, uint32_t head, int
   };
   if (geometry.format.value_sum.element == DType::kF32) {
     EstimateHeads<float>(slice, group);
+  } else if (geometry.format.value_sum.element == DType::kInt8) {
+    EstimateHeads<int8_t>(slice, group);
   } else {
     EstimateHeads<Bf16>(slice, group);
   }

@@ -7,8 +7,8 @@
 #include <cstring>
 
 #include "common/status/status_macros.h"
-#include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_kv_format.h"
+#include "gpu_worker/ops/cpu/store_vectors.h"
 #include "gpu_worker/ops/index/write_segment_check.h"
 
 namespace retroinfer::cpu {
@@ -104,10 +104,6 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
   auto* entries = reinterpret_cast<ClusterEntry*>(extent + layout.clusters_offset) + run * m;
   std::byte* centroids = extent + layout.centroids_offset + run * layout.centroids_bytes;
   std::byte* value_sums = extent + layout.value_sums_offset + run * layout.value_sums_bytes;
-  ConvertFromF32(args.centroids.device_data() + head * m * d, format.centroid.element, centroids,
-                 static_cast<int64_t>(m * d));
-  ConvertFromF32(args.value_sums.device_data() + head * m * d, format.value_sum.element, value_sums,
-                 static_cast<int64_t>(m * d));
   for (size_t i = 0; i < m; ++i) {
     const uint32_t size = scratch.num_written[i];
     entries[i] = size == 0 ? ClusterEntry{0, 0, 0.0f}
@@ -117,6 +113,11 @@ void WriteIndex(const WriteSegmentArgs& args, uint32_t head, const HeadScratch& 
   const size_t centroids_bytes = MetaPoolView::CentroidsBytes(args.geometry);
   const size_t value_sums_bytes = MetaPoolView::ValueSumsBytes(args.geometry);
   for (size_t i = 0; i < m / kClustersPerMetaBlock; ++i) {
+    const size_t first = (head * m + i * kClustersPerMetaBlock) * d;
+    StoreVectors(args.centroids.device_data() + first, format.centroid, kClustersPerMetaBlock,
+                 args.geometry.head_dim, centroids + i * centroids_bytes);
+    StoreVectors(args.value_sums.device_data() + first, format.value_sum, kClustersPerMetaBlock,
+                 args.geometry.head_dim, value_sums + i * value_sums_bytes);
     const MetaBlockId id = args.meta_blocks.device_data()[i];
     std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * centroids_bytes,
                 centroids_bytes);

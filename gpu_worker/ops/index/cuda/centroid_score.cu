@@ -1,11 +1,14 @@
-// Bound by memory: each centroid is read once, 2 * head_dim bytes, for up to 8 query heads.
+// Bound by memory: each centroid is read once, 2 * head_dim bytes (in int8 head_dim + 2), for up to
+// 8 query heads.
 //
 // A warp multiplies 16 centroids by the group's queries, padded to 8 heads, on tensor cores. Lanes
 // read 16 bytes at a time: element k of the product is not dimension k, but the permutation is the
-// same on both sides.
+// same on both sides. int8 becomes bf16 in registers, which is exact.
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
@@ -60,6 +63,46 @@ __device__ void Multiply(const uint4& low, const uint4& high, const uint4& query
   multiply(low.z, high.z, low.w, high.w, query.z, query.w, odd);
 }
 
+// Two int8, each in the lower half of 16 bits, as bf16: v = (128 + its low 7 bits) - (128 or, if
+// its sign is set, 256), numbers that bf16 has.
+__device__ uint32_t WidenPair(uint32_t pair) {
+  const uint32_t magnitude = (pair & 0x007f007fu) | 0x43004300u;
+  const uint32_t sign = (pair & 0x00800080u) | 0x43004300u;
+  const __nv_bfloat162 numbers = __hsub2(reinterpret_cast<const __nv_bfloat162&>(magnitude),
+                                         reinterpret_cast<const __nv_bfloat162&>(sign));
+  return reinterpret_cast<const uint32_t&>(numbers);
+}
+
+// Eight int8 as bf16, in their order.
+__device__ uint4 Widen(uint32_t first, uint32_t second) {
+  return {WidenPair(__byte_perm(first, 0, 0x4140)), WidenPair(__byte_perm(first, 0, 0x4342)),
+          WidenPair(__byte_perm(second, 0, 0x4140)), WidenPair(__byte_perm(second, 0, 0x4342))};
+}
+
+// The products of all chunks that a lane has of two rows of centroids, and of the query.
+template <typename Element, int kChunks, int kQueryChunks>
+__device__ void MultiplyRows(const uint4 (&low)[kChunks], const uint4 (&high)[kChunks],
+                             const uint4 (&query)[kQueryChunks], float (&even)[4],
+                             float (&odd)[4]) {
+#pragma unroll
+  for (int i = 0; i < kChunks; ++i) {
+    if constexpr (std::is_same_v<Element, int8_t>) {
+      Multiply(Widen(low[i].x, low[i].y), Widen(high[i].x, high[i].y), query[2 * i], even, odd);
+      Multiply(Widen(low[i].z, low[i].w), Widen(high[i].z, high[i].w), query[2 * i + 1], even, odd);
+    } else {
+      Multiply(low[i], high[i], query[i], even, odd);
+    }
+  }
+}
+
+// The scale of centroid `place` of a block in int8, behind the block's centroids.
+template <int kDims>
+__device__ float ScaleOf(const MetaRuns& runs, MetaBlockId block, uint32_t layer, uint32_t head,
+                         uint32_t place) {
+  return __half2float(reinterpret_cast<const __half*>(runs.Centroids(block, layer, head) +
+                                                      kClustersPerMetaBlock * kDims)[place]);
+}
+
 __device__ float SumOfSquares(const uint4& packed) {
   float sum = 0;
   for (const uint32_t word : {packed.x, packed.y, packed.z, packed.w}) {
@@ -72,9 +115,13 @@ __device__ float SumOfSquares(const uint4& packed) {
 
 // grid: [kv_heads, max_clusters / 64, batch]: the heads of a block are neighbours in memory, and of
 // a long index each block is in another page of the address translation.
-template <int kDims>
-__global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) {
-  constexpr int kChunks = kDims / 32;  // of 8 elements, that one lane reads of a row
+// Element: bf16, or int8 with scales behind the block's centroids.
+template <typename Element, int kDims>
+__global__ void __launch_bounds__(kThreads) ScoreTensor(const ScoreParams params) {
+  constexpr bool kIsInt8 = std::is_same_v<Element, int8_t>;
+  constexpr int kChunkElements = 16 / static_cast<int>(sizeof(Element));
+  constexpr int kChunks = kDims / 4 / kChunkElements;  // of 16 bytes, that one lane reads of a row
+  constexpr int kQueryChunks = kDims / 32;             // the same of a query
   const uint32_t head = blockIdx.x, sequence = blockIdx.z;
   const MetaIndexView index = params.indexes[sequence];
   AllowNextKernel();
@@ -88,8 +135,9 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
 
   const auto* centroids = reinterpret_cast<const uint4*>(
       params.runs.Centroids(block, params.layer, head) + first * params.runs.centroid_bytes);
-  constexpr int kRowWords = kDims / 8;  // uint4
-  uint4 low[kChunks], high[kChunks], query[kChunks];
+  constexpr int kRowWords = kDims / kChunkElements;  // uint4
+  constexpr int kQueryWords = kDims / 8;
+  uint4 low[kChunks], high[kChunks], query[kQueryChunks];
 #pragma unroll
   for (int i = 0; i < kChunks; ++i) {
     low[i] = __ldcs(centroids + row * kRowWords + part + 4 * i);
@@ -98,6 +146,12 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
   const MetaEntry* entries = params.runs.Entries(block, params.layer, head) + first + row;
   const uint32_t tokens[2] = {entries[0].num_tokens, entries[8].num_tokens};
   const float radius[2] = {entries[0].radius, entries[8].radius};
+  [[maybe_unused]] float scale[2];
+  if constexpr (kIsInt8) {
+    scale[0] = params.scale * ScaleOf<kDims>(params.runs, block, params.layer, head, first + row);
+    scale[1] =
+        params.scale * ScaleOf<kDims>(params.runs, block, params.layer, head, first + row + 8);
+  }
   // Of an index in use nothing is written, so all that was there before the queries.
   AwaitLastKernel();
   const auto* queries =
@@ -105,9 +159,11 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
                                      static_cast<int64_t>(head) * params.group * kDims);
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < kChunks; ++i) {
-    query[i] =
-        row < params.group ? __ldcg(queries + row * kRowWords + part + 4 * i) : uint4{0, 0, 0, 0};
+  for (int i = 0; i < kQueryChunks; ++i) {
+    // The dimensions that this lane has of the centroids.
+    const int first_word = row * kQueryWords + (kIsInt8 ? 2 : 1) * part;
+    const int word = kIsInt8 ? 8 * (i / 2) + i % 2 : 4 * i;
+    query[i] = row < params.group ? __ldcg(queries + first_word + word) : uint4{0, 0, 0, 0};
     squares += SumOfSquares(query[i]);
   }
 
@@ -117,8 +173,7 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
   const float reaches[2] = {__shfl_sync(kAllLanes, reach, 8 * part),
                             __shfl_sync(kAllLanes, reach, 8 * part + 4)};
   float even[4] = {}, odd[4] = {};
-#pragma unroll
-  for (int i = 0; i < kChunks; ++i) Multiply(low[i], high[i], query[i], even, odd);
+  MultiplyRows<Element>(low, high, query, even, odd);
 
   const int64_t first_row =
       (static_cast<int64_t>(sequence) * gridDim.x + head) * params.group * params.max_clusters;
@@ -128,7 +183,8 @@ __global__ void __launch_bounds__(kThreads) ScoreBf16(const ScoreParams params) 
     const int query_head = 2 * part + i % 2;
     if (query_head >= params.group) continue;
     Write(params, first_row + query_head * params.max_clusters + column + i / 2 * 8, tokens[i / 2],
-          params.scale * (even[i] + odd[i]), reaches[i % 2], radius[i / 2]);
+          (kIsInt8 ? scale[i / 2] : params.scale) * (even[i] + odd[i]), reaches[i % 2],
+          radius[i / 2]);
   }
 }
 
@@ -177,6 +233,12 @@ __global__ void __launch_bounds__(kThreads) ScoreF32(const ScoreParams params) {
   }
 }
 
+template <int kDims>
+auto KernelFor(DType centroid) {
+  if (centroid == DType::kF32) return ScoreF32<kDims>;
+  return centroid == DType::kInt8 ? ScoreTensor<int8_t, kDims> : ScoreTensor<__nv_bfloat16, kDims>;
+}
+
 }  // namespace
 
 absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
@@ -204,9 +266,8 @@ absl::Status CentroidScore(CudaStream& stream, const CentroidScoreArgs& args) {
   const dim3 grid(geometry.num_kv_heads,
                   static_cast<uint32_t>(args.max_clusters / kClustersPerMetaBlock),
                   static_cast<uint32_t>(args.queries.rows));
-  const bool is_f32 = geometry.format.centroid.element == DType::kF32;
-  const auto kernel = geometry.head_dim == 128 ? (is_f32 ? ScoreF32<128> : ScoreBf16<128>)
-                                               : (is_f32 ? ScoreF32<64> : ScoreBf16<64>);
+  const DType centroid = geometry.format.centroid.element;
+  const auto kernel = geometry.head_dim == 128 ? KernelFor<128>(centroid) : KernelFor<64>(centroid);
   return CudaStatus(LaunchDependent({.grid = grid, .block = dim3(kThreads), .stream = stream.get()},
                                     kernel, params),
                     "centroid_score");

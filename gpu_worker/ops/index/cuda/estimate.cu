@@ -1,8 +1,10 @@
-// Bound by memory: reads each value sum of the zone once, 2 * head_dim bytes.
+// Bound by memory: reads each value sum of the zone once, 2 * head_dim bytes (in int8 head_dim +
+// 2).
 //
 // A block adds up kClustersPerPart clusters of one (sequence, KV head), always the same ones, so a
 // row's result does not depend on its batch; a second kernel merges the parts by (max, sum).
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 #include <type_traits>
@@ -52,8 +54,27 @@ struct alignas(sizeof(Element) * kCount) Pack {
   Element elements[kCount];
 };
 
+// int8 stays packed until it is used.
+template <int kCount>
+struct Pack<int8_t, kCount> {
+  std::conditional_t<kCount == 4, uint32_t, uint16_t> elements;
+};
+
 __device__ float ToFloat(float value) { return value; }
 __device__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
+
+template <typename Element, int kCount>
+__device__ float ElementOf(const Pack<Element, kCount>& pack, int i) {
+  return ToFloat(pack.elements[i]);
+}
+// With its sign turned, the byte is the number + 128; under the exponent of 2^23 it is that many
+// ones. The instruction that converts has a quarter of the rate.
+template <int kCount>
+__device__ float ElementOf(const Pack<int8_t, kCount>& pack, int i) {
+  const uint32_t bytes = uint32_t{pack.elements} ^ 0x80808080u;
+  return __uint_as_float(__byte_perm(bytes, 0x4b000000u, 0x7540u + static_cast<uint32_t>(i))) -
+         8388736.0f;
+}
 
 template <int kDims, int kHeads>
 struct PartShared {
@@ -68,12 +89,13 @@ struct PartShared {
 template <int kHeads>
 struct Place {
   float size;
-  float x[kHeads];  // scores
+  float value_scale;  // of the value sum, if it is in int8
+  float x[kHeads];    // scores
 };
 
 // Begins to read the cluster at `index` of the row's zone, of which `count` from `first` on are
 // this part's; says where its value sum lies.
-template <int kHeads>
+template <typename Element, int kDims, int kHeads>
 __device__ Place<kHeads> ReadPlace(const EstimateParams& params, int64_t row, int32_t first,
                                    int32_t count, const std::byte** sum) {
   const uint32_t head = blockIdx.x;
@@ -87,6 +109,11 @@ __device__ Place<kHeads> ReadPlace(const EstimateParams& params, int64_t row, in
       params.indexes[blockIdx.z].block_ids[static_cast<uint32_t>(cluster) / kClustersPerMetaBlock];
   *sum = params.runs.ValueSums(block, params.layer, head) + in_block * params.runs.value_sum_bytes;
   Place<kHeads> place;
+  if constexpr (std::is_same_v<Element, int8_t>) {
+    place.value_scale = __half2float(
+        reinterpret_cast<const __half*>(params.runs.ValueSums(block, params.layer, head) +
+                                        kClustersPerMetaBlock * kDims)[in_block]);
+  }
   place.size =
       is_place
           ? static_cast<float>(params.runs.Entries(block, params.layer, head)[in_block].num_tokens)
@@ -102,7 +129,7 @@ __device__ Place<kHeads> ReadPlace(const EstimateParams& params, int64_t row, in
 
 // Turns scores into weights against the part's maximum, and adds up the sizes they weigh. All
 // threads of the block take part; the first kClustersPerPart have a place.
-template <int kDims, int kHeads>
+template <typename Element, int kDims, int kHeads>
 __device__ void FindWeights(const Place<kHeads>& place, PartShared<kDims, kHeads>& shared) {
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, lane = thread % 32;
   if (thread < kClustersPerPart) {
@@ -122,7 +149,8 @@ __device__ void FindWeights(const Place<kHeads>& place, PartShared<kDims, kHeads
       float max = shared.warp_max[g][0];
       for (int i = 1; i < kClustersPerPart / 32; ++i) max = fmaxf(max, shared.warp_max[g][i]);
       const float weight = place.x[g] == -INFINITY ? 0 : Exp(place.x[g] - max);
-      shared.weights[g][thread] = weight;
+      shared.weights[g][thread] =
+          std::is_same_v<Element, int8_t> ? weight * place.value_scale : weight;
       float sum = weight * place.size;
       for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
       if (lane == 0) shared.warp_sum[g][warp] = sum;
@@ -146,7 +174,7 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
   // All loads are under way before the first result is used.
   Place<kHeads> place;
   if (thread < kClustersPerPart) {
-    place = ReadPlace<kHeads>(params, row, first, count, &shared.sums[thread]);
+    place = ReadPlace<Element, kDims, kHeads>(params, row, first, count, &shared.sums[thread]);
   }
   __syncthreads();
   Values values[kClustersPerWarp];
@@ -154,7 +182,7 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
   for (int i = 0; i < kClustersPerWarp; ++i) {
     values[i] = reinterpret_cast<const Values*>(shared.sums[warp * kClustersPerWarp + i])[lane];
   }
-  FindWeights(place, shared);
+  FindWeights<Element>(place, shared);
 
   float acc[kHeads][kPerLane] = {};
 #pragma unroll
@@ -163,7 +191,7 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
     for (int g = 0; g < kHeads; ++g) {
       const float weight = shared.weights[g][warp * kClustersPerWarp + i];
 #pragma unroll
-      for (int j = 0; j < kPerLane; ++j) acc[g][j] += weight * ToFloat(values[i].elements[j]);
+      for (int j = 0; j < kPerLane; ++j) acc[g][j] += weight * ElementOf(values[i], j);
     }
   }
 #pragma unroll
@@ -254,6 +282,12 @@ void Launch(const EstimateParams& params, const dim3& grid, cudaStream_t stream)
       <<<grid.z* static_cast<uint32_t>(params.num_query_heads), kDims, 0, stream>>>(params);
 }
 
+template <int kDims>
+auto LaunchFor(DType value_sum) {
+  if (value_sum == DType::kF32) return Launch<float, kDims>;
+  return value_sum == DType::kInt8 ? Launch<int8_t, kDims> : Launch<__nv_bfloat16, kDims>;
+}
+
 }  // namespace
 
 absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
@@ -294,10 +328,9 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   };
   const dim3 grid(geometry.num_kv_heads, static_cast<uint32_t>(parts),
                   static_cast<uint32_t>(args.batch));
-  const bool is_f32 = geometry.format.value_sum.element == DType::kF32;
-  const auto launch = geometry.head_dim == 128
-                          ? (is_f32 ? Launch<float, 128> : Launch<__nv_bfloat16, 128>)
-                          : (is_f32 ? Launch<float, 64> : Launch<__nv_bfloat16, 64>);
+  const DType value_sum = geometry.format.value_sum.element;
+  const auto launch =
+      geometry.head_dim == 128 ? LaunchFor<128>(value_sum) : LaunchFor<64>(value_sum);
   launch(params, grid, stream.get());
   return CudaStatus(cudaGetLastError(), "estimate");
 }

@@ -52,6 +52,7 @@ struct Job {
   uint32_t first_kv_page;
   LayerOffsets offsets;
   MetaLayer meta;
+  int32_t head_dim;
 };
 
 // Gives the clusters of every head their pages, from *next_page on, which is advanced. One block.
@@ -152,6 +153,69 @@ __device__ void WriteVectors(const Job& job, const float* vectors, DType element
   }
 }
 
+// What 16 numbers of a vector are in int8. `lanes`: that have one vector, 16 numbers each.
+struct Int8Chunk {
+  int4 elements;
+  __half scale;  // of the vector
+};
+__device__ Int8Chunk RoundToInt8(const float4* numbers, int32_t lanes) {
+  float4 values[4];
+  uint32_t largest = 0;  // as integers, so that NaN is the largest of all
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    values[i] = numbers[i];
+    for (const float value : {values[i].x, values[i].y, values[i].z, values[i].w}) {
+      largest = max(largest, __float_as_uint(value) & 0x7fffffffu);
+    }
+  }
+  for (int32_t step = lanes / 2; step > 0; step /= 2) {
+    largest = max(largest, __shfl_xor_sync(kAllLanes, largest, step));
+  }
+  constexpr uint32_t kInfinity = 0x7f800000;
+  constexpr unsigned short kLargestHalf = 0x7bff, kNanHalf = 0x7e00;
+  Int8Chunk chunk{make_int4(0, 0, 0, 0), __ushort_as_half(0)};
+  if (largest >= kInfinity) chunk.scale = __ushort_as_half(kNanHalf);
+  if (largest == 0 || largest >= kInfinity) return chunk;
+  chunk.scale = __float2half_ru(__fdiv_rn(__uint_as_float(largest), 127.0f));
+  if (__hisinf(chunk.scale)) chunk.scale = __ushort_as_half(kLargestHalf);
+  const float scale = __half2float(chunk.scale);
+  const auto round = [scale](float value, int place) {
+    const int number = min(max(__float2int_rn(__fdiv_rn(value, scale)), -127), 127);
+    return (static_cast<uint32_t>(number) & 0xffu) << (8 * place);
+  };
+  const auto pack = [&round](const float4& four) {
+    return static_cast<int>(round(four.x, 0) | round(four.y, 1) | round(four.z, 2) |
+                            round(four.w, 3));
+  };
+  chunk.elements = make_int4(pack(values[0]), pack(values[1]), pack(values[2]), pack(values[3]));
+  return chunk;
+}
+
+// The same as WriteVectors in int8: by 64 vectors, whose scales lie behind them.
+__device__ void WriteInt8Vectors(const Job& job, const float* vectors, int64_t offset,
+                                 int64_t head_bytes, int which, int64_t thread,
+                                 int64_t num_threads) {
+  constexpr auto kPerBlock = static_cast<int64_t>(kClustersPerMetaBlock);
+  const int32_t lanes = job.head_dim / 16;
+  const int64_t block_bytes = head_bytes / (job.num_clusters / kPerBlock);
+  // A whole number of warps, so that all lanes of one come here together.
+  const int64_t count = int64_t{job.num_heads} * job.num_clusters * lanes;
+  for (int64_t i = thread; i < count; i += num_threads) {
+    const int64_t vector = i / lanes;
+    const auto part = static_cast<int32_t>(i % lanes);
+    const Int8Chunk chunk = RoundToInt8(reinterpret_cast<const float4*>(vectors + 16 * i), lanes);
+    const int64_t block = vector / kPerBlock * block_bytes;
+    const int64_t at = block + vector % kPerBlock * job.head_dim + 16 * part;
+    *reinterpret_cast<int4*>(job.extent + offset + at) = chunk.elements;
+    *reinterpret_cast<int4*>(job.meta.Vector(at, head_bytes, which)) = chunk.elements;
+    if (part == 0) {
+      const int64_t scale_at = block + kPerBlock * job.head_dim + vector % kPerBlock * 2;
+      *reinterpret_cast<__half*>(job.extent + offset + scale_at) = chunk.scale;
+      *reinterpret_cast<__half*>(job.meta.Vector(scale_at, head_bytes, which)) = chunk.scale;
+    }
+  }
+}
+
 // Entries as 32-bit words, so that a warp writes whole lines of them.
 __device__ void WriteEntries(const Job& job, int64_t thread, int64_t num_threads) {
   static_assert(sizeof(ClusterEntry) == 12 && sizeof(MetaEntry) == 12);
@@ -172,6 +236,7 @@ __device__ void WriteEntries(const Job& job, int64_t thread, int64_t num_threads
   }
 }
 
+template <bool kHasInt8>
 __global__ void __launch_bounds__(kWriteThreads) WriteSegmentKernel(const Job job) {
   const int64_t thread = int64_t{blockIdx.x} * kWriteThreads + threadIdx.x;
   const int64_t num_threads = int64_t{gridDim.x} * kWriteThreads;
@@ -181,10 +246,16 @@ __global__ void __launch_bounds__(kWriteThreads) WriteSegmentKernel(const Job jo
     WritePage(job, static_cast<uint32_t>(page));
   }
   const LayerOffsets& offsets = job.offsets;
-  WriteVectors(job, job.centroids, job.centroid, offsets.centroids, offsets.centroids_bytes, 0,
-               thread, num_threads);
-  WriteVectors(job, job.value_sums, job.value_sum, offsets.value_sums, offsets.value_sums_bytes, 1,
-               thread, num_threads);
+  const auto write = [&](const float* vectors, DType element, int64_t offset, int64_t head_bytes,
+                         int which) {
+    if (kHasInt8 && element == DType::kInt8) {
+      WriteInt8Vectors(job, vectors, offset, head_bytes, which, thread, num_threads);
+    } else {
+      WriteVectors(job, vectors, element, offset, head_bytes, which, thread, num_threads);
+    }
+  };
+  write(job.centroids, job.centroid, offsets.centroids, offsets.centroids_bytes, 0);
+  write(job.value_sums, job.value_sum, offsets.value_sums, offsets.value_sums_bytes, 1);
   WriteEntries(job, thread, num_threads);
   const int64_t order_bytes = int64_t{job.num_heads} * job.num_tokens * 2;
   for (int64_t i = thread; i < order_bytes / 16; i += num_threads) {
@@ -232,12 +303,15 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
       .first_kv_page =
           SegmentLayout(geometry, static_cast<uint32_t>(args.num_tokens)).first_kv_page,
       .offsets = LayerOffsets(geometry, static_cast<uint32_t>(args.num_tokens), args.layer),
-      .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)};
+      .meta = MetaLayer(args.pool, args.layer, args.meta_blocks),
+      .head_dim = static_cast<int32_t>(geometry.head_dim)};
   RETURN_IF_ERROR(OrderMembers(stream, args.assignment.device_data(), geometry.num_kv_heads,
                                args.num_tokens, args.num_clusters, job.order, nullptr));
   PlacePagesKernel<<<1, kPlaceThreads, 0, stream.get()>>>(job);
   RETURN_IF_ERROR(LaunchStatus("launching write_segment's pages"));
-  WriteSegmentKernel<<<kWriteBlocks, kWriteThreads, 0, stream.get()>>>(job);
+  const bool has_int8 = job.centroid == DType::kInt8 || job.value_sum == DType::kInt8;
+  const auto kernel = has_int8 ? WriteSegmentKernel<true> : WriteSegmentKernel<false>;
+  kernel<<<kWriteBlocks, kWriteThreads, 0, stream.get()>>>(job);
   return LaunchStatus("launching write_segment");
 }
 

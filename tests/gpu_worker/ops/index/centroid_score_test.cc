@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/support/backends.h"
@@ -101,6 +102,30 @@ TEST_P(CentroidScoreTest, AgreesWithDoublesForEveryLayout) {
     CheckAgainstDoubles(format, 64, 7);
     CheckAgainstDoubles(format, 64, 2);
   }
+}
+
+TEST_P(CentroidScoreTest, AVectorThatWasNotFiniteSpoilsItsOwnClusterAlone) {
+  if (!backend_->ops->CheckKvFormat(kBf16Int8Kv).ok()) GTEST_SKIP() << "no code for int8";
+  const KvGeometry geometry{1, 1, 128, kBf16Int8Kv};
+  MetaPoolImage pool(geometry, 1);
+  pool.Randomize(5, 0);
+  auto centroids = RandomNormal(64 * 128, 3);
+  centroids[5 * 128 + 17] = INFINITY;
+  const auto bytes = StoredVectors(centroids, kInt8Vectors, 128);
+  std::copy(bytes.begin(), bytes.end(), pool.host().Centroids(0, 0, 0));
+  const MetaIndexImage indexes(data_, {{0}});
+  const auto queries = data_.Activations(RandomNormal(128, 6), 1, 128);
+  const DeviceBuffer scores = data_.Allocate(4 * 64);
+  ASSERT_TRUE(backend_->ops->index()
+                  .CentroidScore(*backend_->stream, {.queries = queries.view,
+                                                     .pool = pool.Upload(data_),
+                                                     .indexes = indexes.views(),
+                                                     .scale = 1,
+                                                     .max_clusters = 64,
+                                                     .scores = scores.as<float>()})
+                  .ok());
+  const std::vector<float> got = data_.Download<float>(scores);
+  for (size_t i = 0; i < 64; ++i) EXPECT_EQ(std::isnan(got[i]), i == 5) << i;
 }
 
 TEST_P(CentroidScoreTest, RefusesWrongShapes) {

@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
 #include "tests/support/layer_kv_image.h"
 #include "tests/support/meta_pool_image.h"
+#include "tests/support/stored_vectors.h"
 
 namespace retroinfer {
 namespace {
@@ -72,6 +74,23 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
       if (cluster % 7 == 6) cluster = 1;
     }
     return assignment;
+  }
+
+  // Vectors that a format with scales may stumble over.
+  static void PlantHardVectors(size_t d, std::vector<float>& vectors) {
+    const auto vector = [&](size_t i) { return std::span(vectors).subspan(i * d, d); };
+    const auto multiply = [](std::span<float> numbers, float factor) {
+      for (float& number : numbers) number *= factor;
+    };
+    std::ranges::fill(vector(0), 0.0f);
+    vector(1)[7] = INFINITY;
+    vector(2)[d - 1] = kNan;
+    multiply(vector(3), 1e-7f);   // a scale below the normal numbers of f16
+    multiply(vector(4), 1e-10f);  // and below them all
+    multiply(vector(5), 1e7f);    // more than the largest scale times 127
+    vector(6)[0] = -1000;         // alone
+    for (size_t i = 0; i < d; ++i) vector(70)[i] = static_cast<float>(i % 254) / 2 - 63.5f;  // ties
+    vector(70)[0] = 127;
   }
 
   void WriteTwoLayersAndCheck(const KvFormat& format, uint32_t head_dim);
@@ -165,10 +184,10 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
   const auto same = [](const std::vector<std::byte>& want, const std::byte* got) {
     return std::equal(want.begin(), want.end(), got);
   };
-  const auto want_c = ToBytes(std::span(written.centroids).subspan(head * m * d, m * d),
-                              geometry.format.centroid.element);
-  const auto want_v = ToBytes(std::span(written.value_sums).subspan(head * m * d, m * d),
-                              geometry.format.value_sum.element);
+  const auto want_c = StoredVectors(std::span(written.centroids).subspan(head * m * d, m * d),
+                                    geometry.format.centroid, geometry.head_dim);
+  const auto want_v = StoredVectors(std::span(written.value_sums).subspan(head * m * d, m * d),
+                                    geometry.format.value_sum, geometry.head_dim);
   EXPECT_TRUE(same(want_c, extent + layout.centroids_offset + run * layout.centroids_bytes));
   EXPECT_TRUE(same(want_v, extent + layout.value_sums_offset + run * layout.value_sums_bytes));
   EXPECT_TRUE(same(want_c, meta.Centroids(2, layer, head)));
@@ -184,8 +203,10 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(const KvFormat& format, uint32_t h
   for (size_t i = 0; i < assignment.size(); ++i) {
     ++sizes[i / kTokens * m + static_cast<size_t>(assignment[i])];
   }
-  const auto centroids = RandomNormal(heads * m * d, 11),
-             value_sums = RandomNormal(heads * m * d, 12), radii = RandomNormal(heads * m, 13);
+  auto centroids = RandomNormal(heads * m * d, 11), value_sums = RandomNormal(heads * m * d, 12);
+  const auto radii = RandomNormal(heads * m, 13);
+  if (format.centroid.has_scales()) PlantHardVectors(d, centroids);
+  if (format.value_sum.has_scales()) PlantHardVectors(d, value_sums);
   const DeviceBuffer extent =
       data_.Upload(std::vector<std::byte>(layout.max_pages * kPageBytes, std::byte{0xee}));
   const DeviceBuffer next_page = data_.Upload(std::vector<uint32_t>{layout.first_kv_page});
