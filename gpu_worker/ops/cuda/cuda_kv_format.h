@@ -6,8 +6,8 @@
 namespace retroinfer::cuda {
 
 inline constexpr DType kTokenTypes[] = {DType::kF32, DType::kBf16};
-// Not int8: its kernels have not run on a GPU yet.
-inline constexpr VectorFormat kIndexTypes[] = {{.element = DType::kF32}, {.element = DType::kBf16}};
+inline constexpr VectorFormat kIndexTypes[] = {
+    {.element = DType::kF32}, {.element = DType::kBf16}, kInt8Vectors};
 inline constexpr KvElementTypes kKvElementTypes{
     .backend = "cuda", .tokens = kTokenTypes, .index = kIndexTypes, .page_bytes = kPageBytes};
 
