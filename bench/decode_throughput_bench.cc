@@ -294,6 +294,7 @@ class DecodeBench {
     json["hit_ratio"] = HitRatio(measured.before, measured.after);
     json["pages_missed_per_step"] = per_step(&BlockCacheCounters::misses);
     json["pages_evicted_per_step"] = per_step(&BlockCacheCounters::evictions);
+    json["pages_kept_per_step"] = per_step(&BlockCacheCounters::evictions_kept);
     json["last_quarter"] = {
         {"step_ms_median",
          1e3 * Median(std::span(measured.seconds).subspan(measured.seconds.size() * 3 / 4))},

@@ -104,11 +104,6 @@ PageId WaveMemory::Reserve(const KvNeed& need, PageId first_page, SequenceKv& kv
   return first_page;
 }
 
-BlockCacheStats WaveMemory::CacheStats() {
-  // A call begins a copy from the device, the next one gives its result.
-  Must(cache_->Stats().status());
-  Must(backend_.stream->Synchronize());
-  return Must(cache_->Stats());
-}
+BlockCacheStats WaveMemory::CacheStats() { return Must(cache_->StatsNow()); }
 
 }  // namespace retroinfer::bench

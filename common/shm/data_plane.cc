@@ -31,8 +31,8 @@ uint32_t DataPlane::LogCapacityFor(uint32_t num_slots) {
 }
 
 uint32_t DataPlane::RequestCapacityFor(uint32_t num_slots) {
-  constexpr uint32_t kOneInRequested = 16;  // what lies between the store's watermarks, and more
-  constexpr uint32_t kLeast = 1u << 12;     // 64 KiB
+  constexpr uint32_t kOneInRequested = 8;  // more than the store keeps free by default
+  constexpr uint32_t kLeast = 1u << 12;    // 64 KiB
   return std::bit_ceil(std::clamp(num_slots / kOneInRequested, kLeast, kRequestCapacityMax));
 }
 

@@ -30,8 +30,8 @@ class DataPlane {
   static constexpr uint32_t kRequestCapacityMax = 1u << 20;
 
   // Capacities that do not slow a cache of so many slots down. The log has room for a snapshot of
-  // the whole cache and as many entries again; the ring for all requests of one round of eviction,
-  // since the store chooses anew only once it has seen the stamps that follow.
+  // the whole cache and as many entries again; the ring for the requests of a step, some of which
+  // will be refused.
   static uint32_t LogCapacityFor(uint32_t num_slots);
   static uint32_t RequestCapacityFor(uint32_t num_slots);
 

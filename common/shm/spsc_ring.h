@@ -4,6 +4,7 @@
 // Owns:    nothing; cursors and entries belong to the mapping.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -46,16 +47,39 @@ class SpscRing {
   // DATA_LOSS if the producer's cursor is impossible (more than capacity ahead); the ring is then
   // unusable.
   absl::StatusOr<size_t> Pop(std::span<T> out) {
+    const absl::StatusOr<Parts> parts = Peek(out.size());
+    if (!parts.ok()) return parts.status();
+    std::copy(parts->first.begin(), parts->first.end(), out.begin());
+    std::copy(parts->second.begin(), parts->second.end(),
+              out.begin() + static_cast<ptrdiff_t>(parts->first.size()));
+    Drop(parts->size());
+    return parts->size();
+  }
+
+  // Entries where they lie, in two parts where they go round the ring's end.
+  struct Parts {
+    std::span<const T> first, second;
+    size_t size() const { return first.size() + second.size(); }
+  };
+  // Consumer: the next entries, up to `max`, which stay until Drop(): for copies that a device
+  // makes. Returns as Pop(). A hostile producer may go on changing them: look at each byte of a
+  // copy.
+  absl::StatusOr<Parts> Peek(size_t max) const {
     const uint64_t tail = tail_->value.load(std::memory_order_relaxed);
     const uint64_t available = head_->value.load(std::memory_order_acquire) - tail;
     if (available > capacity()) {
       return absl::DataLossError(absl::StrCat("shared ring: the producer's cursor is ", available,
                                               " entries ahead, capacity is ", capacity()));
     }
-    const size_t count = available < out.size() ? static_cast<size_t>(available) : out.size();
-    for (size_t i = 0; i < count; ++i) out[i] = entries_[(tail + i) & (capacity() - 1)];
+    const size_t count = std::min<size_t>(available, max);
+    const size_t begin = tail & (capacity() - 1);
+    const size_t first = std::min(count, capacity() - begin);
+    return Parts{entries_.subspan(begin, first), entries_.first(count - first)};
+  }
+  // Consumer: frees the places of the next `count` entries. REQUIRES: Peek() has shown them.
+  void Drop(size_t count) {
+    const uint64_t tail = tail_->value.load(std::memory_order_relaxed);
     tail_->value.store(tail + count, std::memory_order_release);
-    return count;
   }
 
   // Number of entries between the cursors; for metrics.

@@ -103,7 +103,6 @@ absl::Status BlockCache::Allocate() {
     ASSIGN_OR_RETURN(this->*allocation.buffer,
                      device_.Allocate(allocation.bytes, MemoryPurpose::kBlockCache));
   }
-  ASSIGN_OR_RETURN(host_requests_, device_.AllocateHost(kMaxEvictions * sizeof(EvictionRequest)));
   ASSIGN_OR_RETURN(host_control_, device_.AllocateHost(sizeof(LookupControl)));
   ASSIGN_OR_RETURN(host_cursors_, device_.AllocateHost((kMaxReleases + 1) * sizeof(uint32_t)));
   ASSIGN_OR_RETURN(host_counts_, device_.AllocateHost(sizeof(Counts)));
@@ -179,8 +178,8 @@ void BlockCache::Describe(CacheState& state) const {
     if (state.releases.size() == kMaxReleases) break;
     state.releases.push_back(range.end - range.next_page);
   }
-  state.eviction_requests =
-      requests_taken_.empty() ? plane_.requests().Depth() : requests_taken_.size();
+  const size_t under_way = under_way_.evictions;
+  state.eviction_requests = std::max(plane_.requests().Depth(), under_way) - under_way;
   const StampControl& stamps = plane_.stamp_control();
   state.wants_stamps = stamps.requested.value.load(std::memory_order_acquire) !=
                        stamps.published.value.load(std::memory_order_relaxed);
@@ -234,6 +233,7 @@ void BlockCache::Finish() {
     releases_.pop_front();
     ++num_released_;
   }
+  plane_.requests().Drop(under_way_.evictions);
   if (under_way_.stamps) {
     plane_.stamp_control().published.value.store(stamps_requested_, std::memory_order_release);
   }
@@ -339,30 +339,29 @@ absl::Status BlockCache::ReleaseRanges(std::span<const uint32_t> num_pages) {
   return absl::OkStatus();
 }
 
+// The device copies requests out of the ring itself: tens of thousands a step would take the
+// engine's thread a millisecond. Their places are freed when that is done (Finish), so those of a
+// failed round come again.
 absl::Status BlockCache::Evict(uint32_t num_requests) {
   if (num_requests == 0) return absl::OkStatus();
-  // The store waits for an answer to each that was taken: those of a failed round come again.
-  if (requests_taken_.empty()) {
-    const std::span<EvictionRequest> image = host_requests_.as<EvictionRequest>();
-    const absl::StatusOr<size_t> count = plane_.requests().Pop(image.first(num_requests));
-    if (!count.ok()) {
-      // The store has written nonsense. Evictions stop; hits suffer, nothing else does.
-      ++num_ring_errors_;
-      return absl::OkStatus();
-    }
-    requests_taken_ = image.first(*count);
+  const auto parts = plane_.requests().Peek(num_requests);
+  if (!parts.ok()) {
+    // The store has written nonsense. Evictions stop; hits suffer, nothing else does.
+    ++num_ring_errors_;
+    return absl::OkStatus();
   }
-  const size_t count = std::min<size_t>(num_requests, requests_taken_.size());
-  if (count == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(device_.Upload(stream_, std::as_bytes(requests_taken_.first(count)),
-                                 requests_.bytes().first(count * sizeof(EvictionRequest))));
+  if (parts->size() == 0) return absl::OkStatus();
+  const DeviceSpan<EvictionRequest> copy = requests_.as<EvictionRequest>().first(parts->size());
+  const DeviceSpan<std::byte> bytes = requests_.bytes();
+  const auto first = std::as_bytes(parts->first);
+  const auto second = std::as_bytes(parts->second);
+  RETURN_IF_ERROR(device_.Upload(stream_, first, bytes.first(first.size())));
+  if (!second.empty()) {
+    RETURN_IF_ERROR(device_.Upload(stream_, second, bytes.subspan(first.size(), second.size())));
+  }
   RETURN_IF_ERROR(ops_.ApplyEvictions(
-      stream_, {.cache = view(),
-                .counters = counters(),
-                .step = step(),
-                .requests = requests_.as<const EvictionRequest>().first(count)}));
-  requests_taken_ = requests_taken_.subspan(count);
-  under_way_.evictions = static_cast<uint32_t>(count);
+      stream_, {.cache = view(), .counters = counters(), .step = step(), .requests = copy}));
+  under_way_.evictions = static_cast<uint32_t>(parts->size());
   return absl::OkStatus();
 }
 

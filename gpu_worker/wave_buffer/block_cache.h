@@ -172,7 +172,6 @@ class BlockCache {
   DeviceBuffer cursors_;   // [kMaxReleases]: where releases, or a snapshot, have come to
 
   // Host images of these; unchanged while a copy may be under way.
-  HostBuffer host_requests_;
   HostBuffer host_control_;
   HostBuffer host_cursors_;  // [kMaxReleases], and where a snapshot goes on
   HostBuffer host_counts_;   // Counts
@@ -191,8 +190,6 @@ class BlockCache {
   bool is_recorded_ = false;
   std::unique_ptr<Event> task_done_;
   uint64_t stamps_requested_ = 0;  // what the stamps that are under way answer
-  // In host_requests_: out of the ring, not applied yet.
-  std::span<const EvictionRequest> requests_taken_;
 
   uint64_t step_ = 0;
   std::atomic<bool> snapshot_requested_ = false;

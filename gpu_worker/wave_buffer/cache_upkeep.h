@@ -51,7 +51,7 @@ struct CacheUpkeep {
 inline constexpr size_t kMaxReleases = 64;
 // Requests that are applied in one round: above the misses of a step of many long sequences, since
 // in the long run as many pages must go as come.
-inline constexpr size_t kMaxEvictions = 1u << 17;
+inline constexpr size_t kMaxEvictions = 1u << 19;
 
 // What to do about it. Rules:
 // * While a snapshot runs, which describes the slots one after the other, nothing else changes the

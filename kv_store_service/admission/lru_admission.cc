@@ -1,7 +1,3 @@
-// Choose() is a radix selection on the 32-bit age, 16 bits at a time: the first pass finds the
-// upper half of the age of the last slot to choose, the second pass its lower half, and the third
-// collects all older slots and as many of that very age as are still wanted. Nothing is sorted, and
-// memory does not grow with the number of slots.
 #include "kv_store_service/admission/lru_admission.h"
 
 #include <algorithm>
@@ -12,26 +8,18 @@
 namespace retroinfer::kvstore {
 namespace {
 
-constexpr uint32_t kBuckets = 1u << 16;
-
-uint32_t AgeOf(StepStamp stamp, StepStamp now) {
-  const uint32_t age = now - stamp;
-  return age < (1u << 31) ? age : 0;
-}
-
-// Finds the highest bucket such that the buckets above it hold fewer than `count` entries, and
-// subtracts those from `count`. Returns kBuckets if all buckets together hold fewer.
-uint32_t FindBucket(std::span<const uint32_t> histogram, uint32_t* count) {
-  uint32_t left = *count;
-  for (uint32_t bucket = kBuckets; bucket-- > 0;) {
-    if (histogram[bucket] >= left) {
-      *count = left;
-      return bucket;
-    }
-    left -= histogram[bucket];
-  }
-  return kBuckets;
-}
+constexpr uint32_t kForgotten = 16;  // one part in so many of what a step took, with each step
+constexpr uint32_t kStepsRemembered = 256;
+constexpr double kAnswersRemembered = 4096;
+constexpr double kLeastEvictedShare = 0.4;
+// An order is for so many steps, and for no fewer slots than these.
+constexpr uint64_t kStepsOfOrder = 8;
+constexpr uint32_t kLeastOfOrder = 1u << 16;
+constexpr uint32_t kOneInOrdered = 4;
+// A new one is due when so many slots were chosen: the deeper an order is used, the more of it was
+// used meanwhile, and a new one takes some steps to come.
+constexpr uint32_t kOneInChosen = 16;
+constexpr uint32_t kOldOrder = 256;  // steps
 
 }  // namespace
 
@@ -41,66 +29,79 @@ LruAdmission::LruAdmission(uint32_t num_slots, Watermarks watermarks) : in_fligh
   high_slots_ = static_cast<uint32_t>(std::ceil(watermarks.high * num_slots));
 }
 
+void LruAdmission::Admitted(StepStamp step) {
+  if (step != step_) {
+    const uint32_t steps = std::min(step - step_, kStepsRemembered);
+    for (uint32_t i = 0; i < steps && taken_before_ > 0; ++i) {
+      taken_before_ -= (taken_before_ + kForgotten - 1) / kForgotten;
+    }
+    taken_before_ = std::max(taken_before_, taken_in_step_);
+    taken_in_step_ = 0;
+    step_ = step;
+  }
+  ++taken_in_step_;
+}
+
+uint32_t LruAdmission::demand() const { return std::max(taken_before_, taken_in_step_); }
+
+uint32_t LruAdmission::NumWantedFree() const {
+  const uint64_t wanted = uint64_t{demand()} * 3 / 2;
+  return static_cast<uint32_t>(std::clamp<uint64_t>(wanted, low_slots_, high_slots_));
+}
+
+double LruAdmission::SoonFree(uint32_t free_slots) const {
+  return free_slots + evicted_share_ * num_in_flight_;
+}
+
 uint32_t LruAdmission::NumToEvict(uint32_t free_slots) const {
-  const uint64_t soon_free = uint64_t{free_slots} + num_in_flight_;
-  return soon_free < low_slots_ ? static_cast<uint32_t>(high_slots_ - soon_free) : 0;
+  const double missing = NumWantedFree() - SoonFree(free_slots);
+  return missing <= 0 ? 0 : static_cast<uint32_t>(std::ceil(missing / evicted_share_));
 }
 
-std::vector<SlotId> LruAdmission::Choose(const PageTable& table, std::span<const StepStamp> stamps,
-                                         StepStamp now, uint32_t count) {
-  RI_CHECK(stamps.size() == in_flight_.size() && table.num_slots() == in_flight_.size());
-  std::vector<SlotId> chosen;
-  if (count == 0) return chosen;
-  const auto is_candidate = [&](SlotId slot) {
-    return table.PageIn(slot) != kNoPage && !in_flight_[slot];
-  };
-  const auto num_slots = static_cast<SlotId>(stamps.size());
-
-  histogram_.assign(kBuckets, 0);
-  for (SlotId slot = 0; slot < num_slots; ++slot) {
-    if (is_candidate(slot)) ++histogram_[AgeOf(stamps[slot], now) >> 16];
-  }
-  uint32_t ties = count;
-  uint32_t limit = 0;  // age of the last slot to choose
-  const uint32_t upper = FindBucket(histogram_, &ties);
-  if (upper < kBuckets) {
-    histogram_.assign(kBuckets, 0);
-    for (SlotId slot = 0; slot < num_slots; ++slot) {
-      const uint32_t age = AgeOf(stamps[slot], now);
-      if (is_candidate(slot) && age >> 16 == upper) ++histogram_[age & (kBuckets - 1)];
-    }
-    // A peer may change stamps between the passes; then fewer are left here, and any will do.
-    const uint32_t lower = FindBucket(histogram_, &ties);
-    limit = upper << 16 | (lower < kBuckets ? lower : 0);
-  }
-  for (SlotId slot = 0; slot < num_slots && chosen.size() < count; ++slot) {
-    if (!is_candidate(slot)) continue;
-    const uint32_t age = AgeOf(stamps[slot], now);
-    if (age < limit) continue;
-    if (age == limit) {
-      if (ties == 0) continue;
-      --ties;
-    }
-    chosen.push_back(slot);
-  }
-  return chosen;
+bool LruAdmission::WantsOrder(uint32_t free_slots, StepStamp now) const {
+  if (order_.is_begun() || SoonFree(free_slots) >= 2.0 * NumWantedFree()) return false;
+  const uint32_t chosen = order_.num_made() - order_.num_left();
+  return order_.num_left() <= order_.num_made() / 2 || chosen > in_flight_.size() / kOneInChosen ||
+         now - order_.made_at() > kOldOrder;
 }
 
-void LruAdmission::MarkInFlight(SlotId slot) {
-  RI_CHECK(!in_flight_[slot]);
-  in_flight_[slot] = true;
-  ++num_in_flight_;
+void LruAdmission::BeginOrder(StepStamp now, StepStamp asked_at) {
+  const auto num_slots = static_cast<uint32_t>(in_flight_.size());
+  const uint64_t wanted =
+      std::max<uint64_t>({kStepsOfOrder * demand(), num_slots / kOneInOrdered, kLeastOfOrder});
+  order_.Begin(now, asked_at, static_cast<uint32_t>(std::min<uint64_t>(wanted, num_slots)));
 }
 
-void LruAdmission::Answered(SlotId slot) {
+uint32_t LruAdmission::ContinueOrder(const PageTable& table, std::span<const StepStamp> stamps,
+                                     uint32_t max_slots) {
+  return order_.Continue(table, stamps, in_flight_, max_slots);
+}
+
+std::optional<EvictionOrder::Candidate> LruAdmission::Choose(const PageTable& table) {
+  while (const auto candidate = order_.Pop()) {
+    if (const auto upcoming = order_.Upcoming()) table.Prefetch(*upcoming);
+    const SlotId slot = candidate->slot;
+    if (table.PageIn(slot) == kNoPage || in_flight_[slot]) continue;
+    if (order_.IsOutdated(*candidate, table)) continue;
+    in_flight_[slot] = true;
+    ++num_in_flight_;
+    return candidate;
+  }
+  return std::nullopt;
+}
+
+void LruAdmission::Answered(SlotId slot, bool evicted) {
   if (slot >= in_flight_.size() || !in_flight_[slot]) return;
   in_flight_[slot] = false;
   --num_in_flight_;
+  evicted_share_ += ((evicted ? 1 : 0) - evicted_share_) / kAnswersRemembered;
+  evicted_share_ = std::max(evicted_share_, kLeastEvictedShare);
 }
 
 void LruAdmission::Reset() {
   std::fill(in_flight_.begin(), in_flight_.end(), false);
   num_in_flight_ = 0;
+  order_.Clear();
 }
 
 }  // namespace retroinfer::kvstore

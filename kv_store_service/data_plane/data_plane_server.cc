@@ -15,8 +15,6 @@ namespace retroinfer::kvstore {
 namespace {
 
 constexpr size_t kBatchEntries = 1024;
-// So many batches make one round, so that evictions are not delayed by an endless log.
-constexpr size_t kBatchesPerRound = 64;
 
 }  // namespace
 
@@ -54,15 +52,25 @@ void DataPlaneServer::Loop() {
 
 bool DataPlaneServer::RunOnce() {
   bool worked = ReplayLog() > 0;
-  if (!table_.awaits_reset()) worked = Evict() || worked;
+  if (!table_.awaits_reset()) {
+    worked = OrderSlots() || worked;
+    worked = PostRequests() || worked;
+  }
   PublishStats();
   num_rounds_.fetch_add(1, std::memory_order_relaxed);
   return worked;
 }
 
+// Of a batch.
+struct DataPlaneServer::Replayed {
+  uint64_t entries = 0;
+  uint64_t evicted = 0;
+  uint64_t kept = 0;
+};
+
 size_t DataPlaneServer::ReplayLog() {
   size_t total = 0;
-  for (size_t i = 0; i < kBatchesPerRound; ++i) {
+  while (total < options_.entries_per_round) {
     const absl::StatusOr<size_t> count = plane_.log().Pop(std::span(batch_));
     if (!count.ok()) {
       // Nothing was taken; a cursor that becomes possible again is followed again.
@@ -72,12 +80,18 @@ size_t DataPlaneServer::ReplayLog() {
     }
     if (*count == 0) break;
     total += *count;
-    for (size_t j = 0; j < *count; ++j) Replay(batch_[j]);
+    // Bound by the latency of memory: what the batch touches comes at once.
+    for (size_t j = 0; j < *count; ++j) table_.Prefetch(batch_[j]);
+    Replayed replayed;
+    for (size_t j = 0; j < *count; ++j) Replay(batch_[j], replayed);
+    published_.entries_replayed.fetch_add(replayed.entries, std::memory_order_relaxed);
+    published_.evictions_applied.fetch_add(replayed.evicted, std::memory_order_relaxed);
+    published_.evictions_kept.fetch_add(replayed.kept, std::memory_order_relaxed);
   }
   return total;
 }
 
-void DataPlaneServer::Replay(const LogEntry& entry) {
+void DataPlaneServer::Replay(const LogEntry& entry, Replayed& replayed) {
   const PageTable::Replay outcome = table_.Apply(entry);
   if (outcome == PageTable::Replay::kIgnored) return;
   if (outcome == PageTable::Replay::kRefused) {
@@ -86,50 +100,68 @@ void DataPlaneServer::Replay(const LogEntry& entry) {
                             entry.slot, ", step ", entry.step, " does not fit the table"));
     return;
   }
-  published_.entries_replayed.fetch_add(1, std::memory_order_relaxed);
+  ++replayed.entries;
   switch (static_cast<LogKind>(entry.kind)) {
     case LogKind::kReset:
       admission_.Reset();
       break;
+    case LogKind::kAdmit:
+      admission_.Admitted(entry.step);
+      break;
     case LogKind::kEvict:
-      admission_.Answered(entry.slot);
-      published_.evictions_applied.fetch_add(1, std::memory_order_relaxed);
+      admission_.Answered(entry.slot, true);
+      ++replayed.evicted;
       break;
     case LogKind::kKeep:
-      admission_.Answered(entry.slot);
-      published_.evictions_kept.fetch_add(1, std::memory_order_relaxed);
+      admission_.Answered(entry.slot, false);
+      ++replayed.kept;
       break;
     default:
       break;
   }
 }
 
-bool DataPlaneServer::Evict() {
-  const uint32_t count = admission_.NumToEvict(table_.free_slots());
-  if (count == 0) return false;
+// Stamps are asked for when a new order is due. What is left of the last one goes on being posted
+// until the new one is made.
+bool DataPlaneServer::OrderSlots() {
+  const auto now = static_cast<StepStamp>(plane_.worker_step().load(std::memory_order_acquire));
   std::atomic<uint64_t>& requested = plane_.stamp_control().requested.value;
-  if (!stamps_awaited_) {
-    requested.fetch_add(1, std::memory_order_release);
-    stamps_awaited_ = true;
-    return true;
+  if (!admission_.is_ordering()) {
+    if (!stamps_awaited_) {
+      if (!admission_.WantsOrder(table_.free_slots(), now)) return false;
+      requested.fetch_add(1, std::memory_order_release);
+      stamps_awaited_ = true;
+      asked_at_ = now;
+      return true;
+    }
+    if (plane_.stamp_control().published.value.load(std::memory_order_acquire) !=
+        requested.load(std::memory_order_relaxed)) {
+      return false;
+    }
+    stamps_awaited_ = false;
+    admission_.BeginOrder(now, asked_at_);
   }
-  if (plane_.stamp_control().published.value.load(std::memory_order_acquire) !=
-      requested.load(std::memory_order_relaxed)) {
-    return false;
-  }
-  PostRequests(count);
-  stamps_awaited_ = false;
+  published_.slots_examined.fetch_add(
+      admission_.ContinueOrder(table_, plane_.stamps(), options_.slots_per_round),
+      std::memory_order_relaxed);
   return true;
 }
 
-void DataPlaneServer::PostRequests(uint32_t count) {
+bool DataPlaneServer::PostRequests() {
   const auto room = static_cast<uint32_t>(plane_.requests().FreeEntries());
-  const auto now = static_cast<StepStamp>(plane_.worker_step().load(std::memory_order_acquire));
-  for (const SlotId slot : admission_.Choose(table_, plane_.stamps(), now, std::min(count, room))) {
-    if (!plane_.requests().TryPush({slot, table_.PageIn(slot), plane_.stamps()[slot], 0})) return;
-    admission_.MarkInFlight(slot);
-    published_.requests_posted.fetch_add(1, std::memory_order_relaxed);
+  const uint32_t count =
+      std::min({admission_.NumToEvict(table_.free_slots()), room, options_.slots_per_round});
+  uint32_t posted = 0;
+  while (posted < count) {
+    const auto chosen = admission_.Choose(table_);
+    if (!chosen.has_value()) break;
+    if (!plane_.requests().TryPush({chosen->slot, table_.PageIn(chosen->slot), chosen->stamp, 0})) {
+      break;  // A worker wrote nonsense to its cursor: no answer will come, until a reset.
+    }
+    ++posted;
   }
+  published_.requests_posted.fetch_add(posted, std::memory_order_relaxed);
+  return posted > 0;
 }
 
 void DataPlaneServer::PublishStats() {
@@ -156,6 +188,7 @@ DataPlaneStats DataPlaneServer::stats() const {
   stats.used_slots = published_.used_slots.load(std::memory_order_relaxed);
   stats.in_flight = published_.in_flight.load(std::memory_order_relaxed);
   stats.log_depth = published_.log_depth.load(std::memory_order_relaxed);
+  stats.slots_examined = published_.slots_examined.load(std::memory_order_relaxed);
   stats.num_slots = table_.num_slots();
   return stats;
 }

@@ -26,7 +26,8 @@ struct DataPlaneStats {
   uint64_t used_slots = 0;
   uint64_t num_slots = 0;
   uint64_t in_flight = 0;
-  uint64_t log_depth = 0;  // entries not yet replayed
+  uint64_t log_depth = 0;       // entries not yet replayed
+  uint64_t slots_examined = 0;  // places of stamps looked at, to order them
 };
 
 // Threads: RunOnce() on one thread, which Start() makes; stats() on any thread.
@@ -39,10 +40,14 @@ class DataPlaneServer {
   struct Options {
     Watermarks watermarks;
     bool await_reset = false;  // the log's beginning is not known, see PageTable
-    // After work. The worker never waits for the store, and free slots last for many steps: waking
-    // up more often only takes processor time from the worker's compute threads.
+    // After work. The worker never waits for the store, and a step lasts for longer: waking up more
+    // often only takes processor time from the worker's compute threads.
     absl::Duration sleep_min = absl::Milliseconds(1);
     absl::Duration sleep_max = absl::Milliseconds(4);  // when idle; doubles up to here
+    // Parts of RunOnce(), each below a millisecond or two: entries that are replayed, slots that
+    // are put in order, requests that are posted.
+    uint32_t entries_per_round = 1u << 16;
+    uint32_t slots_per_round = 1u << 18;
   };
 
   DataPlaneServer(const DataPlane& plane, const Options& options);
@@ -55,8 +60,9 @@ class DataPlaneServer {
   // Waits for the thread: at most one round and one sleep.
   void Stop();
 
-  // Replays what is in the log and posts eviction requests if slots are short. Returns whether
-  // there was anything to do.
+  // Replays what is in the log, takes the order of slots a part further where a new one is due, and
+  // posts eviction requests if slots are short: a part of each, so that none waits for the others.
+  // Returns whether there was anything to do.
   bool RunOnce();
 
   DataPlaneStats stats() const;
@@ -69,9 +75,10 @@ class DataPlaneServer {
  private:
   void Loop();
   size_t ReplayLog();
-  void Replay(const LogEntry& entry);
-  bool Evict();
-  void PostRequests(uint32_t count);
+  struct Replayed;
+  void Replay(const LogEntry& entry, Replayed& replayed);
+  bool OrderSlots();
+  bool PostRequests();
   void PublishStats();
   void LogGarbage(const std::string& what);
 
@@ -81,6 +88,7 @@ class DataPlaneServer {
   LruAdmission admission_;
   std::vector<LogEntry> batch_;
   bool stamps_awaited_ = false;
+  StepStamp asked_at_ = 0;  // for them
   common::LogRateLimiter garbage_log_{absl::Seconds(5)};
 
   // Written by RunOnce(), read by stats().
@@ -94,6 +102,7 @@ class DataPlaneServer {
     std::atomic<uint64_t> used_slots{0};
     std::atomic<uint64_t> in_flight{0};
     std::atomic<uint64_t> log_depth{0};
+    std::atomic<uint64_t> slots_examined{0};
   };
   Published published_;
   std::atomic<uint64_t> num_rounds_{0};

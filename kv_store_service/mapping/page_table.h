@@ -13,7 +13,7 @@ namespace retroinfer::kvstore {
 // The store's mirror of the worker's block cache.
 //
 // Threads: one at a time.
-// Owns:    4 bytes a page of the arena, 4 bytes a slot.
+// Owns:    4 bytes a page of the arena, 8 bytes a slot.
 class PageTable {
  public:
   enum class Replay {
@@ -31,24 +31,41 @@ class PageTable {
   // Cost: O(1); kReset O(slots).
   Replay Apply(const LogEntry& entry);
 
+  // Begin to bring what Apply(entry), or PageIn(slot), reads from memory: tables of long contexts
+  // are far larger than a processor's caches. Ids outside their limits are ignored.
+  void Prefetch(const LogEntry& entry) const {
+    if (entry.kind == static_cast<uint32_t>(LogKind::kKeep)) return;
+    if (entry.page < slot_of_page_.size()) __builtin_prefetch(&slot_of_page_[entry.page], 1);
+    Prefetch(entry.slot);
+  }
+  void Prefetch(SlotId slot) const {
+    if (slot < slots_.size()) __builtin_prefetch(&slots_[slot], 1);
+  }
+
   bool awaits_reset() const { return await_reset_; }
-  uint32_t num_slots() const { return static_cast<uint32_t>(page_of_slot_.size()); }
+  uint32_t num_slots() const { return static_cast<uint32_t>(slots_.size()); }
   uint32_t used_slots() const { return used_slots_; }
   uint32_t free_slots() const { return num_slots() - used_slots_; }
 
   // REQUIRES: slot < num_slots().  Returns: kNoPage if the slot is free.
-  PageId PageIn(SlotId slot) const { return page_of_slot_[slot]; }
+  PageId PageIn(SlotId slot) const { return slots_[slot].page; }
+  // REQUIRES: slot < num_slots().  Returns: the step in which the slot was filled or freed last.
+  StepStamp ChangedAt(SlotId slot) const { return slots_[slot].changed_at; }
   // REQUIRES: page < the table's number of pages.  Returns: kNoSlot if it is not in the cache.
   SlotId SlotOf(PageId page) const { return slot_of_page_[page]; }
 
  private:
+  struct Slot {
+    PageId page = kNoPage;
+    StepStamp changed_at = 0;
+  };
   bool Admit(PageId page, SlotId slot);
   bool Remove(PageId page, SlotId slot);
   void Reset();
 
   bool await_reset_;
   std::vector<SlotId> slot_of_page_;
-  std::vector<PageId> page_of_slot_;
+  std::vector<Slot> slots_;
   uint32_t used_slots_ = 0;
 };
 

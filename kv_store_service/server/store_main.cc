@@ -86,9 +86,9 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
                  "Threads that read one segment back from --cache-dir")
       ->check(CLI::Range(1, 64));
   app.add_option("--free-slots-low", options->watermarks.low,
-                 "Share of free slots of the block cache below which pages are evicted");
+                 "Share of the block cache's slots that is kept free at least");
   app.add_option("--free-slots-high", options->watermarks.high,
-                 "Share of free slots that an eviction aims at");
+                 "Share that is kept free at most, where steps take that many");
 }
 
 // Signals that end the service; blocked in every thread and taken by sigtimedwait().

@@ -30,9 +30,31 @@ TEST_F(SpscRingTest, FillsEmptiesAndWrapsAround) {
   }
 }
 
+TEST_F(SpscRingTest, ShowsEntriesWhereTheyLieUntilTheyAreDropped) {
+  std::array<uint64_t, 8> out{};
+  for (uint64_t i = 0; i < 6; ++i) EXPECT_TRUE(ring_.TryPush(i));
+  ASSERT_EQ(*ring_.Pop(std::span(out).first(5)), 5u);
+  for (uint64_t i = 6; i < 11; ++i) EXPECT_TRUE(ring_.TryPush(i));
+  for (int i = 0; i < 2; ++i) {
+    const auto parts = ring_.Peek(4);
+    ASSERT_TRUE(parts.ok());
+    EXPECT_EQ(parts->size(), 4u);
+    EXPECT_EQ(std::vector(parts->first.begin(), parts->first.end()),
+              (std::vector<uint64_t>{5, 6, 7}));
+    EXPECT_EQ(std::vector(parts->second.begin(), parts->second.end()), std::vector<uint64_t>{8});
+    EXPECT_EQ(ring_.FreeEntries(), 2u);
+  }
+  ring_.Drop(4);
+  EXPECT_EQ(ring_.FreeEntries(), 6u);
+  EXPECT_EQ(ring_.Peek(100)->size(), 2u);
+  EXPECT_EQ(ring_.Peek(100)->first[0], 9u);
+  EXPECT_EQ(ring_.Peek(0)->size(), 0u);
+}
+
 TEST_F(SpscRingTest, ConsumerRefusesAnImpossibleCursor) {
   head_.value = 9;
   std::array<uint64_t, 8> out{};
+  EXPECT_EQ(ring_.Peek(1).status().code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(ring_.Pop(out).status().code(), absl::StatusCode::kDataLoss);
 }
 

@@ -71,27 +71,75 @@ TEST_F(DataPlaneServerTest, EvictsOnlyWithFreshStampsAndNeverTwice) {
   PublishStamps();
   EXPECT_TRUE(server.RunOnce());
   std::vector<EvictionRequest> requests(64);
-  ASSERT_EQ(*plane_.requests().Pop(requests), 12u);  // 8 free, 20 wanted
+  ASSERT_EQ(*plane_.requests().Pop(requests), 12u);  // 8 free, 20 wanted: a step took 32
   for (uint32_t i = 0; i < 12; ++i) {
-    EXPECT_EQ(requests[i].slot, 20 + i);
-    EXPECT_EQ(requests[i].page, 120 + i);
-    EXPECT_EQ(requests[i].stamp_seen, 980 - i);
+    EXPECT_EQ(requests[i].slot, 31 - i);
+    EXPECT_EQ(requests[i].page, 131 - i);
+    EXPECT_EQ(requests[i].stamp_seen, 969 + i);
   }
   EXPECT_EQ(server.stats().in_flight, 12u);
+  EXPECT_EQ(server.stats().slots_examined, 2 * kSlots + 32);
+  EXPECT_TRUE(server.RunOnce());  // asks for stamps: a part of the order is used
   EXPECT_FALSE(server.RunOnce());
+  EXPECT_EQ(control().stamps.requested.value, 2u);
 
-  // One is kept, the others leave: 19 free is more than the low watermark.
+  // One is kept, the others leave: 19 free are less than is wanted, and the next of the last order
+  // is asked for, without new stamps.
   plane_.log().TryPush(Entry(LogKind::kKeep, requests[0].page, requests[0].slot));
   for (uint32_t i = 1; i < 12; ++i) {
     plane_.log().TryPush(Entry(LogKind::kEvict, requests[i].page, requests[i].slot));
   }
   EXPECT_TRUE(server.RunOnce());
   const DataPlaneStats stats = server.stats();
-  EXPECT_EQ(stats.in_flight, 0u);
   EXPECT_EQ(stats.evictions_applied, 11u);
   EXPECT_EQ(stats.evictions_kept, 1u);
-  EXPECT_EQ(stats.requests_posted, 12u);
-  EXPECT_EQ(control().stamps.requested.value, 1u);
+  ASSERT_EQ(*plane_.requests().Pop(requests), stats.in_flight);
+  ASSERT_GE(stats.in_flight, 1u);
+  EXPECT_EQ(requests[0].slot, 19u);
+  EXPECT_EQ(stats.requests_posted, 12 + stats.in_flight);
+}
+
+// What steps take is evicted from step to step, without a pause while slots are put in order.
+TEST_F(DataPlaneServerTest, EachStepFindsAsManyFreeSlotsAsTheLastOneTook) {
+  constexpr uint32_t kTaken = 3;
+  options_.watermarks = {0.02, 0.3};
+  options_.slots_per_round = 16;
+  DataPlaneServer server(plane_, options_);
+  std::vector<SlotId> free(kSlots);
+  for (SlotId slot = 0; slot < kSlots; ++slot) free[slot] = slot;
+  std::vector<StepStamp> stamps(kSlots, 0);
+  PageId next_page = 0;
+  uint64_t evicted = 0;
+  for (uint32_t step = 1; step < 200; ++step) {
+    plane_.worker_step() = step;
+    const bool wants_stamps = control().stamps.requested.value != control().stamps.published.value;
+    if (wants_stamps) {
+      std::copy(stamps.begin(), stamps.end(), plane_.stamps().begin());
+      PublishStamps();
+    }
+    EvictionRequest requests[64];
+    const size_t count = *plane_.requests().Pop(requests);
+    for (size_t i = 0; i < count; ++i) {
+      const EvictionRequest& request = requests[i];
+      const bool leaves = request.stamp_seen == stamps[request.slot];
+      plane_.log().TryPush({static_cast<uint32_t>(leaves ? LogKind::kEvict : LogKind::kKeep),
+                            request.page, request.slot, step});
+      if (!leaves) continue;
+      ASSERT_LT(request.stamp_seen + 4, step) << "used just now";
+      free.push_back(request.slot);
+      ++evicted;
+    }
+    ASSERT_GE(free.size(), kTaken) << step;
+    for (uint32_t i = 0; i < kTaken; ++i) {
+      stamps[free.back()] = step;
+      plane_.log().TryPush({static_cast<uint32_t>(LogKind::kAdmit), next_page, free.back(), step});
+      next_page = (next_page + 1) % kPages;
+      free.pop_back();
+    }
+    for (int i = 0; i < 8; ++i) server.RunOnce();
+  }
+  EXPECT_GE(evicted, 150 * kTaken);
+  EXPECT_EQ(server.stats().entries_refused, 0u);
 }
 
 TEST_F(DataPlaneServerTest, PostsNoMoreRequestsThanTheRingTakes) {
