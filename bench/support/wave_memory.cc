@@ -49,7 +49,7 @@ WaveMemory::WaveMemory(test_support::Backend& backend, Sizes sizes)
                                    arena_, plane_->bytes()));
   store_ = std::make_unique<kvstore::DataPlaneServer>(
       plane_->view(), kvstore::DataPlaneServer::Options{.watermarks = sizes_.watermarks});
-  store_->Start();
+  Must(store_->Start());
   memory_ = Must(KvMemory::Create(*backend.device,
                                   {.geometry = sizes_.geometry,
                                    .dense_blocks = sizes_.dense_blocks,
