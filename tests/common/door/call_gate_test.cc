@@ -284,6 +284,35 @@ TEST_F(CallGateTest, LostCallsAreLimitedByRate) {
   EXPECT_TRUE(waiting_.empty());
 }
 
+// All that a door does waits for the gate to return.
+TEST_F(CallGateTest, WhoeverIsOutOfTokensWaitsForALaterTimeAtAnyMoment) {
+  GateBudget::Limits limits;
+  limits.lost_calls_burst_of_connection = 1;
+  limits.lost_calls_per_second = 999.9;
+  limits.unanswered_calls_at_first = 100'000;
+  limits.open_calls_per_connection_max = 100'000;
+  limits.open_calls_max = 100'000;
+  limits.strikes_max = 100'000;
+  limits.frames_per_second = 1e9;
+  Open(limits);
+  std::minstd_rand random(1);
+  uint32_t stream = 1;
+  for (int i = 0; i < 100'000; ++i) {
+    now_ += absl::Nanoseconds(std::uniform_int_distribution<int>(0, 100'000)(random));
+    ASSERT_TRUE(Client(Headers(stream, false) + Reset(stream)).ok());
+    if (gate_->paused_until() > now_) {
+      now_ = gate_->paused_until();
+      ASSERT_TRUE(Client().ok());
+      ASSERT_LE(gate_->paused_until(), now_) << "there was no token when it was promised";
+    }
+    Answer(stream);
+    stream += 2;
+    ToServer();
+    ToClient();
+  }
+  EXPECT_GT(budget_->lost_calls_total, 1000u);
+}
+
 TEST_F(CallGateTest, DeadlinesAndResetsOfTheServerAreLostCallsToo) {
   Open();
   ASSERT_TRUE(Client(Headers(1, true, {{"grpc-timeout", "5m"}}) + Headers(3, true) +
