@@ -46,7 +46,9 @@ def run(stack):
     first = bench(stack, 1, 6, 3, 2560, 2048, 32)
     stack.client("generate", "x", "--max-tokens", "100000000", succeeds=False)
     finish(first)
-    ask_http(stack)  # a rate is that of what was counted before
+    # A rate is that of what was counted before: of a counter that appears with its last value there is none.
+    stack.wait_for_scrapes(2)
+    ask_http(stack)
     finish(bench(stack, 2, 4, 4, 3072, 2048, 96), bench(stack, 3, 2, 2, 512, 0, 24, "full"))
 
 

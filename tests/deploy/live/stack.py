@@ -178,7 +178,7 @@ class Stack:
                                        step=step)["result"]]
 
     def wait_for_scrapes(self, count):
-        """Waits until all services were scraped `count` times more, and the rules were evaluated once."""
+        """Waits until all services were scraped `count` times more; the first of these may have begun before."""
         def scrapes():
             return min(int(series["value"][1]) for series in self.value("count_over_time(up[1h])"))
 
