@@ -19,6 +19,7 @@
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
 #include "common/process/descriptor_limit.h"
+#include "common/process/service_signals.h"
 #include "common/process/standard_streams.h"
 #include "common/process/thread_limit.h"
 #include "common/service/service_notifier.h"
@@ -34,22 +35,6 @@ namespace {
 
 // From the end of draining to the end of the process.
 constexpr absl::Duration kFarewellTime = absl::Seconds(15);
-
-// Signals that end the worker; blocked in every thread and taken by sigtimedwait().
-sigset_t EndSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  return signals;
-}
-
-// The same and SIGHUP, which asks to open the log file and to read certificates again.
-sigset_t AllSignals() {
-  sigset_t signals = EndSignals();
-  sigaddset(&signals, SIGHUP);
-  return signals;
-}
 
 // Returns whether `signal` ends the worker; does what another one asks for.
 bool Ends(int signal) {
@@ -80,7 +65,7 @@ absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(
     served = LoadServedEngine(options, std::move(backend), notifier);
     loaded.Notify();
   });
-  const sigset_t signals = AllSignals();
+  const sigset_t signals = common::ServiceSignals();
   while (!loaded.HasBeenNotified()) {
     const timespec timeout{0, 50'000'000};
     const int signal = ::sigtimedwait(&signals, nullptr, &timeout);
@@ -104,7 +89,7 @@ int Run(int argc, char** argv) {
   }
   if (!*run) return EXIT_SUCCESS;
 
-  const sigset_t signals = AllSignals();
+  const sigset_t signals = common::ServiceSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (const absl::Status status = common::StartProcessLog("gpu_worker", options.log);
       !status.ok()) {

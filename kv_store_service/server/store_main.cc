@@ -20,6 +20,7 @@
 #include "common/config/settings.h"
 #include "common/config/socket_dir.h"
 #include "common/log/process_log.h"
+#include "common/process/service_signals.h"
 #include "common/rpc/loopback.h"
 #include "common/service/service_notifier.h"
 #include "kv_store_service/persistence/payload_table.h"
@@ -91,22 +92,6 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
                  "Share that is kept free at most, where steps take that many");
 }
 
-// Signals that end the service; blocked in every thread and taken by sigtimedwait().
-sigset_t EndSignals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGTERM);
-  sigaddset(&signals, SIGINT);
-  return signals;
-}
-
-// The same and SIGHUP, which asks to open the log file again.
-sigset_t AllSignals() {
-  sigset_t signals = EndSignals();
-  sigaddset(&signals, SIGHUP);
-  return signals;
-}
-
 // Returns whether `signal` ends the service; does what another one asks for.
 bool Ends(int signal) {
   if (signal != SIGHUP) return true;
@@ -117,7 +102,7 @@ bool Ends(int signal) {
 
 // Returns whether a signal has come that ends the service; waits up to `wait` for one.
 bool EndSignalCame(absl::Duration wait) {
-  const sigset_t signals = AllSignals();
+  const sigset_t signals = common::ServiceSignals();
   const timespec timeout = absl::ToTimespec(wait);
   const int signal = ::sigtimedwait(&signals, nullptr, &timeout);
   return signal > 0 && Ends(signal);
@@ -150,7 +135,7 @@ absl::StatusOr<std::unique_ptr<StoreServer>> StartUnlessSignalled(
 // loops go on.
 int AwaitEndSignal(StoreServer& server, const common::ServiceNotifier& notifier,
                    const std::string& serving) {
-  const sigset_t signals = AllSignals();
+  const sigset_t signals = common::ServiceSignals();
   const timespec wait = absl::ToTimespec(
       std::clamp(notifier.watchdog_period() / 16, absl::Milliseconds(10), absl::Milliseconds(500)));
   while (true) {
@@ -239,7 +224,7 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
   if (options.metrics_address == "none") options.metrics_address.clear();
 
   KeepReadBuffers();
-  const sigset_t signals = AllSignals();
+  const sigset_t signals = common::ServiceSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (const absl::Status status = common::StartProcessLog("kv_store_service", log); !status.ok()) {
     std::cerr << "kv_store_service: " << status.message() << "\n";
