@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/shm/unique_fd.h"
 #include "common/status/errno_status.h"
 
@@ -118,8 +119,8 @@ std::optional<ProcessEnd> ChildProcess::Poll() {
 }
 
 std::optional<ProcessEnd> ChildProcess::Wait(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
-  while (!Poll().has_value() && absl::Now() < deadline) absl::SleepFor(kPollInterval);
+  const absl::Time deadline = common::SteadyNow() + timeout;
+  while (!Poll().has_value() && common::SteadyNow() < deadline) absl::SleepFor(kPollInterval);
   return end_;
 }
 

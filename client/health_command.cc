@@ -8,6 +8,7 @@
 #include "client/connection.h"
 #include "client/health_probe.h"
 #include "common/build_info/build_info.h"
+#include "common/clock/steady_now.h"
 #include "common/rpc/liveness.h"
 
 namespace retroinfer::client {
@@ -80,11 +81,12 @@ int HealthCommand(int argc, const char* const* argv, const Streams& streams) {
     return Fail(streams, "health", std::string(channel.status().message()), kExitUsage);
   }
   HealthProbe probe(open);
-  const absl::Time deadline = absl::Now() + options.wait;
+  const absl::Time deadline = common::SteadyNow() + options.wait;
   absl::Status status = probe.Check(options.service, options.timeout);
-  while (!IsWanted(status, options) && absl::Now() < deadline) {
+  while (!IsWanted(status, options) && common::SteadyNow() < deadline) {
     absl::SleepFor(kRetryInterval);
-    status = probe.Check(options.service, std::min(options.timeout, deadline - absl::Now()));
+    status =
+        probe.Check(options.service, std::min(options.timeout, deadline - common::SteadyNow()));
   }
   if (!IsWanted(status, options)) {
     return Fail(streams, "health", Explain(status, options), kExitFailed);

@@ -8,8 +8,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/generation.h"
+#include "common/clock/steady_now.h"
 #include "common/rpc/context_affinity.h"
 
 namespace retroinfer::client {
@@ -36,10 +37,10 @@ class CallsInFlight {
     cancelled_ = true;
     for (grpc::ClientContext* context : contexts_) context->TryCancel();
   }
-  // Waits until `time` or until cancelled; whether it was not.
-  bool WaitUntil(absl::Time time) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // Waits for `time` or until cancelled; whether it was not.
+  bool WaitFor(absl::Duration time) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    mutex_.AwaitWithDeadline(absl::Condition(&cancelled_), time);
+    mutex_.AwaitWithTimeout(absl::Condition(&cancelled_), time);
     return !cancelled_;
   }
   bool cancelled() ABSL_LOCKS_EXCLUDED(mutex_) {
@@ -59,11 +60,11 @@ void RunOne(const Connection& connection, const generation::v1::GenerateRequest&
   connection.Prepare(&context, common::ContextAffinity(request));
   if (!calls.Add(&context)) return;
   record.sent = true;
-  const absl::Time sent = absl::Now();
+  const absl::Time sent = common::SteadyNow();
   absl::Time last = absl::InfinitePast();
   GenerationCallbacks callbacks;
   callbacks.on_text = [&](int, const std::string&) {
-    const absl::Time now = absl::Now();
+    const absl::Time now = common::SteadyNow();
     if (last == absl::InfinitePast()) {
       record.first_token = now - sent;
     } else {
@@ -74,7 +75,7 @@ void RunOne(const Connection& connection, const generation::v1::GenerateRequest&
   };
   const GenerationOutcome outcome = RunGeneration(connection, &context, request, callbacks);
   calls.Remove(&context);
-  record.end = absl::Now() - sent;
+  record.end = common::SteadyNow() - sent;
   if (!outcome.status.ok()) {
     record.error = connection.Explain(outcome.status);
     return;
@@ -94,7 +95,7 @@ LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>&
   run.records.resize(plan.size());
   for (size_t i = 0; i < plan.size(); ++i) run.records[i].request_class = plan[i].request_class;
   CallsInFlight calls;
-  const absl::Time start = absl::Now();
+  const absl::Time start = common::SteadyNow();
   absl::Mutex mutex;
   size_t next = 0;   // guarded by mutex
   int64_t done = 0;  // guarded by mutex
@@ -107,7 +108,7 @@ LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>&
         if (next == plan.size()) return;
         index = next++;
       }
-      if (!calls.WaitUntil(start + plan[index].arrival)) return;
+      if (!calls.WaitFor(start + plan[index].arrival - common::SteadyNow())) return;
       generation::v1::GenerateRequest request = options.request;
       auto* const ids = request.mutable_token_ids()->mutable_ids();
       ids->Assign(plan[index].token_ids.begin(), plan[index].token_ids.end());
@@ -137,7 +138,7 @@ LoadRun RunLoad(const Connection& connection, const std::vector<PlannedRequest>&
     if (options.should_stop && !calls.cancelled() && options.should_stop()) calls.CancelAll();
   }
   for (std::thread& thread : threads) thread.join();
-  run.duration = absl::Now() - start;
+  run.duration = common::SteadyNow() - start;
   run.interrupted = calls.cancelled();
   return run;
 }

@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/number_format.h"
+#include "common/clock/steady_now.h"
 
 namespace retroinfer::client {
 namespace {
@@ -40,7 +41,7 @@ void PrefillProgressLine::Show(const generation::v1::PrefillProgress& progress) 
     std::fprintf(out_, "%s%s", kClearLine, DescribeProgress(progress).c_str());
     shown_ = true;
   } else {
-    const absl::Time now = absl::Now();
+    const absl::Time now = common::SteadyNow();
     const bool done = progress.processed_tokens() == progress.total_tokens();
     if (now - last_line_ < kLineInterval && !done) return;
     last_line_ = now;

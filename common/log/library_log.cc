@@ -11,7 +11,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock/steady_now.h"
 #include "common/log/log_rate_limiter.h"
 
 #if GOOGLE_PROTOBUF_VERSION < 4022000
@@ -41,7 +42,7 @@ class LimitedLog {
 
   void Log(bool is_error, const std::string& message) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    const auto suppressed = limiter_.Admit(absl::Now());
+    const auto suppressed = limiter_.Admit(SteadyNow());
     if (!suppressed.has_value()) return;
     spdlog::log(is_error ? spdlog::level::warn : spdlog::level::debug,
                 "{}: {} ({} messages before it left out)", library_, message, *suppressed);

@@ -9,7 +9,8 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock/steady_now.h"
 #include "common/log/check.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
@@ -49,14 +50,14 @@ absl::StatusOr<UniqueFd> NewSocket() {
 // Waits until `fd` is ready for `events`.
 absl::Status WaitFor(int fd, short events, absl::Time deadline) {
   while (true) {
-    const absl::Duration left = std::max(absl::ZeroDuration(), deadline - absl::Now());
+    const absl::Duration left = std::max(absl::ZeroDuration(), deadline - SteadyNow());
     const int64_t timeout_ms = std::min<int64_t>(
         absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1))), 60'000);
     pollfd poll_fd{fd, events, 0};
     const int ready = ::poll(&poll_fd, 1, static_cast<int>(timeout_ms));
     if (ready > 0) return absl::OkStatus();
     if (ready < 0 && errno != EINTR) return ErrnoStatus(errno, "poll on a descriptor channel");
-    if (ready == 0 && absl::Now() >= deadline) {
+    if (ready == 0 && SteadyNow() >= deadline) {
       return absl::DeadlineExceededError("descriptor channel: the peer did not answer in time");
     }
   }
@@ -131,7 +132,7 @@ absl::Status FdChannel::Send(uint32_t type, std::string_view payload, std::span<
     c->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
   }
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   while (true) {
     if (::sendmsg(socket_.get(), &message, MSG_NOSIGNAL) >= 0) return absl::OkStatus();
     if (errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "descriptor channel: sending");
@@ -159,7 +160,7 @@ absl::StatusOr<FdMessage> FdChannel::Receive(absl::Duration timeout) {
   char packet[sizeof(FrameHeader) + kPayloadBytesMax];
   iovec part = {packet, sizeof(packet)};
   alignas(cmsghdr) char control[CMSG_SPACE(kFdsMax * sizeof(int))];
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = SteadyNow() + timeout;
   msghdr message{};
   ssize_t received;
   while (true) {

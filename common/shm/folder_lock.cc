@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/clock/steady_now.h"
 #include "common/files/regular_file.h"
 #include "common/status/errno_status.h"
 #include "common/status/status_macros.h"
@@ -64,9 +65,9 @@ bool IsEnding(const std::string& holder) {
 
 // Tries `operation` on the lock; waits for a holder that is about to be gone.
 bool Lock(int file, int operation) {
-  const absl::Time deadline = absl::Now() + kEndingTime;
+  const absl::Time deadline = SteadyNow() + kEndingTime;
   while (::flock(file, operation | LOCK_NB) != 0) {
-    if (absl::Now() >= deadline || !IsEnding(ReadHolder(file))) return false;
+    if (SteadyNow() >= deadline || !IsEnding(ReadHolder(file))) return false;
     absl::SleepFor(kPollInterval);
   }
   return true;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/hash/segment_name.h"
 #include "common/kv/segment_layout.h"
 #include "common/log/check.h"
@@ -227,7 +228,7 @@ absl::Status ContextServiceImpl::Save(Backend& backend, const Caller& caller,
                                       const grpc::ServerContext& context,
                                       const v1::SaveContextRequest& request,
                                       grpc::ServerWriter<v1::SaveContextResponse>* writer) {
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = common::SteadyNow();
   RETURN_IF_ERROR(common::CheckKnownFields(request));
   RETURN_IF_ERROR(CheckName(request.name()));
   PrefixToSave prefix;
@@ -253,7 +254,7 @@ absl::Status ContextServiceImpl::Save(Backend& backend, const Caller& caller,
   v1::SaveContextResponse response;
   ToProto(saved.context, response.mutable_saved()->mutable_context());
   response.mutable_saved()->set_computed_tokens(saved.computed_tokens);
-  SetDuration(absl::Now() - begin, response.mutable_saved()->mutable_elapsed());
+  SetDuration(common::SteadyNow() - begin, response.mutable_saved()->mutable_elapsed());
   writer->Write(response);
   return absl::OkStatus();
 }

@@ -6,7 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock/steady_now.h"
 #include "common/status/error_reason.h"
 
 namespace retroinfer {
@@ -208,7 +209,7 @@ void RequestRecorder::OnFinished(const RequestSummary& summary) {
 
 std::optional<std::string> RequestRecorder::AdmitLine() {
   absl::MutexLock lock(&log_mutex_);
-  const std::optional<uint64_t> left_out = log_limiter_.Admit(absl::Now());
+  const std::optional<uint64_t> left_out = log_limiter_.Admit(common::SteadyNow());
   if (!left_out.has_value()) return std::nullopt;
   if (*left_out == 0) return "";
   return absl::StrCat(" (", *left_out, " lines about refused or cancelled requests were left out)");

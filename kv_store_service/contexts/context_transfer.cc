@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/hash/segment_name.h"
 #include "common/kv/segment_layout.h"
 #include "common/status/error_reason.h"
@@ -217,7 +218,7 @@ absl::StatusOr<ImportedContext> Contexts::Import(const ContextFileReader& file,
   context.sink_token_ids = file.header().sink_token_ids;
   context.num_tokens = file.header().num_tokens;
   SegmentStorage& storage = store_.tier()->storage();
-  RETURN_IF_ERROR(store_.Hold(context.segments, absl::Now() + kHoldTime));
+  RETURN_IF_ERROR(store_.Hold(context.segments, common::SteadyNow() + kHoldTime));
   std::vector<SegmentName> written;
   const auto save = [&]() -> absl::StatusOr<SaveProgress> {
     for (size_t i = 0; i < records.size(); ++i) {

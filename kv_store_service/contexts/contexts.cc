@@ -8,6 +8,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/hash/segment_name.h"
 #include "common/kv/segment_layout.h"
 #include "common/status/error_reason.h"
@@ -142,7 +143,7 @@ absl::StatusOr<SaveProgress> Contexts::Save(const ContextToSave& context) {
   RETURN_IF_ERROR(RequireTier().status());
   absl::MutexLock lock(&mutex_);
   SegmentStorage& storage = store_.tier()->storage();
-  RETURN_IF_ERROR(store_.Hold(context.segments, absl::Now() + kHoldTime));
+  RETURN_IF_ERROR(store_.Hold(context.segments, common::SteadyNow() + kHoldTime));
   if (absl::Status failed = failures_->Take(context.segments); !failed.ok()) {
     return absl::IsFailedPrecondition(failed) ? CacheFull(failed) : failed;
   }

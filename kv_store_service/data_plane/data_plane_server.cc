@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/process/start_thread.h"
 #include "common/status/status_macros.h"
 
@@ -171,7 +172,7 @@ void DataPlaneServer::PublishStats() {
 }
 
 void DataPlaneServer::LogGarbage(const std::string& what) {
-  const auto suppressed = garbage_log_.Admit(absl::Now());
+  const auto suppressed = garbage_log_.Admit(common::SteadyNow());
   if (!suppressed.has_value()) return;
   spdlog::error("data plane: refused garbage from the worker: {} ({} similar messages left out)",
                 what, *suppressed);

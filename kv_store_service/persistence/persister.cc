@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/clock/steady_now.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
@@ -21,7 +22,7 @@ void Persister::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     if (std::exchange(stopping_, true)) return;
-    stop_deadline_ = absl::Now() + options_.stop_timeout;
+    stop_deadline_ = common::SteadyNow() + options_.stop_timeout;
   }
   thread_.join();
   absl::MutexLock lock(&mutex_);
@@ -74,9 +75,9 @@ void Persister::Run() {
       if (queue_.empty()) return;
       request = std::move(queue_.front());
       queue_.pop_front();
-      refuse = options_.now() < retry_at_ || absl::Now() >= stop_deadline_;
+      refuse = options_.now() < retry_at_ || common::SteadyNow() >= stop_deadline_;
     }
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = common::SteadyNow();
     absl::Status status = refuse
                               ? absl::UnavailableError(
                                     "durable segments: the disk failed recently, or it is too late")
@@ -87,7 +88,7 @@ void Persister::Run() {
       if (refuse) {
         ++stats_.dropped_total;
       } else {
-        RecordResult(status, bytes, absl::Now() - begin);
+        RecordResult(status, bytes, common::SteadyNow() - begin);
       }
       if (stopping_ && !status.ok()) {
         ++unwritten_;
@@ -105,7 +106,7 @@ absl::Status Persister::Write(const PersistRequest& request) {
   if (storage_.Peek(request.record.name).has_value()) return absl::OkStatus();
   if (budget_ != nullptr) {
     absl::Status room =
-        budget_->MakeRoom(request.image.size(), request.record.salt_hash, options_.now());
+        budget_->MakeRoom(request.image.size(), request.record.salt_hash, absl::Now());
     if (absl::IsResourceExhausted(room)) {
       // A limit of ours, not a broken disk: the next segment may be smaller or another tenant's.
       return absl::FailedPreconditionError(room.message());

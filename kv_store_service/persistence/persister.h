@@ -13,8 +13,8 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/clock/steady_now.h"
 #include "kv_store_service/persistence/disk_budget.h"
 #include "kv_store_service/persistence/segment_storage.h"
 
@@ -32,7 +32,7 @@ struct PersisterOptions {
   absl::Duration first_backoff = absl::Seconds(1);         // after a failed write; doubles ...
   absl::Duration max_backoff = absl::Minutes(1);           // ... up to this
   absl::Duration stop_timeout = absl::InfiniteDuration();  // see ~Persister()
-  std::function<absl::Time()> now = absl::Now;
+  std::function<absl::Time()> now = common::SteadyNow;     // of pauses after failures
 };
 
 // One segment to write.

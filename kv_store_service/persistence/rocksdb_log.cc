@@ -10,7 +10,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/ascii.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock/steady_now.h"
 #include "common/log/log_rate_limiter.h"
 
 namespace retroinfer::kvstore {
@@ -32,7 +33,7 @@ class ServiceLog final : public rocksdb::Logger {
     std::optional<uint64_t> suppressed;
     {
       absl::MutexLock lock(&mutex_);
-      suppressed = limiter_.Admit(absl::Now());
+      suppressed = limiter_.Admit(common::SteadyNow());
     }
     if (!suppressed.has_value()) return;
     char text[512];

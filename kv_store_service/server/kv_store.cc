@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/clock/steady_now.h"
 #include "common/hash/segment_name.h"
 #include "common/log/check.h"
@@ -52,7 +52,7 @@ void KvStore::SetDurableTier(std::unique_ptr<DurableTier> tier) {
 
 bool KvStore::IsReferenced(const SegmentName& name) const {
   absl::MutexLock lock(&mutex_);
-  if (kept_.IsHeld(name, absl::Now())) return true;
+  if (kept_.IsHeld(name, common::SteadyNow())) return true;
   if (here_.segments == nullptr) return false;
   const ExtentRecord* segment = here_.segments->directory().FindNamed(name);
   return segment != nullptr && segment->references > 0;
@@ -104,13 +104,13 @@ uint64_t KvStore::arena_bytes() const {
 }
 
 KvStore::Adoption KvStore::PollAdoption(absl::Time deadline) {
-  std::optional<StateNote> awaited;
+  std::optional<StateNote> note;
   {
     absl::MutexLock lock(&mutex_);
     if (lease_.is_ready()) return Adoption::kAdopted;
-    awaited = lease_.awaited();
+    note = lease_.awaited();
   }
-  if (absl::Now() < deadline && state_file_.HolderLives(*awaited)) return Adoption::kPending;
+  if (common::SteadyNow() < deadline && state_file_.HolderLives(*note)) return Adoption::kPending;
   {
     absl::MutexLock lock(&mutex_);
     if (lease_.is_ready()) return Adoption::kAdopted;

@@ -25,8 +25,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "common/clock/steady_now.h"
 #include "common/kv/kv_geometry.h"
 #include "common/kv/named_segment.h"
 #include "common/shm/sealed_memory.h"
@@ -103,7 +103,7 @@ class KvStore {
   absl::Status Hold(std::span<const SegmentName> names, absl::Time until)
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
-    return kept_.Hold(names, until, absl::Now());
+    return kept_.Hold(names, until, common::SteadyNow());
   }
   // Where each of the segments is in the arena: the pages it takes, 0 if it is not there.
   std::vector<uint64_t> PagesInArena(std::span<const SegmentName> names) const

@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "common/clock/steady_now.h"
 #include "common/rpc/bounded_service.h"
 #include "common/rpc/grpc_status.h"
 #include "common/status/status_macros.h"
@@ -95,7 +96,7 @@ ExtentRecord FromProto(const v1::DeclaredExtent& proto, uint64_t sequence_id) {
 KvStoreRpc::KvStoreRpc(KvStore* store, std::string descriptor_socket_path)
     : store_(store),
       descriptor_socket_path_(std::move(descriptor_socket_path)),
-      started_(absl::Now()) {}
+      started_(common::SteadyNow()) {}
 
 std::unique_ptr<grpc::Service> KvStoreRpc::Bounded() {
   auto service = std::make_unique<common::BoundedService<KvStoreRpc>>(
@@ -265,7 +266,7 @@ grpc::Status KvStoreRpc::GetStats(grpc::ServerContext*, const v1::GetStatsReques
   response->set_worker_pid(stats.worker_pid);
   if (stats.worker_attached) ToProto(stats.geometry, response->mutable_geometry());
   response->set_model_fingerprint(stats.model_fingerprint);
-  response->set_uptime_seconds(absl::ToInt64Seconds(absl::Now() - started_));
+  response->set_uptime_seconds(absl::ToInt64Seconds(common::SteadyNow() - started_));
   response->set_arena_pages(stats.arena_pages);
   response->set_free_pages(stats.free_pages);
   response->set_largest_free_pages(stats.largest_free_pages);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/build_info/build_info.h"
+#include "common/clock/steady_now.h"
 #include "common/config/byte_size.h"
 #include "common/config/socket_dir.h"
 #include "common/log/log_metrics.h"
@@ -102,7 +103,7 @@ StoreServer::~StoreServer() {
 }
 
 bool StoreServer::Stop(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = common::SteadyNow() + timeout;
   if (grpc_server_ != nullptr && !call_ender_.joinable()) {
     grpc_server_->GetHealthCheckService()->SetServingStatus(false);
     // Most calls take milliseconds, but a client may read slowly or not at all, and checking or
@@ -242,7 +243,7 @@ absl::Status StoreServer::ObtainArena(const std::function<bool()>& should_stop) 
   if (adopts_) {
     spdlog::info("waiting up to {} for the worker that holds the memory of an earlier store",
                  absl::FormatDuration(options_.adopt_wait));
-    const absl::Time deadline = absl::Now() + options_.adopt_wait;
+    const absl::Time deadline = common::SteadyNow() + options_.adopt_wait;
     KvStore::Adoption adoption;
     while ((adoption = store_->PollAdoption(deadline)) == KvStore::Adoption::kPending) {
       if (should_stop()) return absl::CancelledError("stopped while waiting for a worker");
@@ -263,7 +264,7 @@ absl::Status StoreServer::AllocateArena(const std::function<bool()>& should_stop
   const int threads = options_.allocation_threads > 0
                           ? options_.allocation_threads
                           : static_cast<int>(std::thread::hardware_concurrency());
-  const absl::Time begin = absl::Now();
+  const absl::Time begin = common::SteadyNow();
   std::atomic<bool> stop{false};
   absl::Notification done;
   absl::StatusOr<common::SealedMemory> arena;
@@ -276,8 +277,9 @@ absl::Status StoreServer::AllocateArena(const std::function<bool()>& should_stop
   }
   allocation.join();
   RETURN_IF_ERROR(arena.status());
-  spdlog::info("allocated an arena of {} in {}", common::FormatByteSize(options_.arena_bytes),
-               absl::FormatDuration(absl::Trunc(absl::Now() - begin, absl::Milliseconds(1))));
+  spdlog::info(
+      "allocated an arena of {} in {}", common::FormatByteSize(options_.arena_bytes),
+      absl::FormatDuration(absl::Trunc(common::SteadyNow() - begin, absl::Milliseconds(1))));
   store_->SetArena(*std::move(arena));
   return absl::OkStatus();
 }

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
@@ -71,7 +72,7 @@ std::optional<SegmentRecord> DurableTier::Peek(const SegmentName& name) {
     absl::MutexLock lock(&mutex_);
     const auto failed = failed_.find(name);
     if (failed != failed_.end()) {
-      if (absl::Now() < failed->second) return std::nullopt;
+      if (common::SteadyNow() < failed->second) return std::nullopt;
       failed_.erase(failed);
     }
   }
@@ -104,14 +105,14 @@ bool DurableTier::is_closing() const {
 }
 
 bool DurableTier::Drain(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = common::SteadyNow() + timeout;
   {
     absl::MutexLock lock(&mutex_);
-    if (!mutex_.AwaitWithDeadline(absl::Condition(this, &DurableTier::NoJobs), deadline)) {
+    if (!mutex_.AwaitWithTimeout(absl::Condition(this, &DurableTier::NoJobs), timeout)) {
       return false;
     }
   }
-  return persister_.Drain(deadline - absl::Now());
+  return persister_.Drain(deadline - common::SteadyNow());
 }
 
 void DurableTier::Run() {
@@ -148,7 +149,7 @@ void DurableTier::Run() {
 
 void DurableTier::RunJob(RestoreJob& job) {
   for (size_t i = 0; i < job.segments.size(); ++i) {
-    const absl::Time begin = absl::Now();
+    const absl::Time begin = common::SteadyNow();
     std::vector<int32_t> token_ids;
     absl::Status status = ReadOne(job.segments[i], &token_ids);
     if (absl::IsNotFound(status)) {
@@ -162,14 +163,14 @@ void DurableTier::RunJob(RestoreJob& job) {
     if (!status.ok()) {
       ++failures_;
       std::erase_if(failed_, [begin](const auto& failed) { return failed.second <= begin; });
-      failed_[job.segments[i].name] = absl::Now() + options_.retry_after;
+      failed_[job.segments[i].name] = common::SteadyNow() + options_.retry_after;
       spdlog::error("durable segments: could not restore segment {}: {}; it is computed afresh",
                     job.segments[i].name.ToHex().substr(0, 16), std::string(status.message()));
       return;
     }
     ++restored_;
     restored_bytes_ += job.segments[i].image.size();
-    restore_seconds_ += absl::ToDoubleSeconds(absl::Now() - begin);
+    restore_seconds_ += absl::ToDoubleSeconds(common::SteadyNow() - begin);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/hash/segment_name.h"
 #include "common/kv/segment_layout.h"
 #include "common/status/status_macros.h"
@@ -37,7 +38,7 @@ TierBridge::ToPersist TierBridge::Prepare(const SegmentsOfArena& from,
     if (segment.key == nullptr) continue;
     const SegmentName& name = segment.key->identity.name;
     if (writing_.contains(name) || tier_.Peek(name).has_value()) continue;
-    if (kept.IsHeld(name, absl::Now())) {
+    if (kept.IsHeld(name, common::SteadyNow())) {
       prepared.wanted.push_back(MakeRequest(from, segment));
       continue;
     }

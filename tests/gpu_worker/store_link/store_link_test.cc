@@ -19,6 +19,9 @@
 namespace retroinfer {
 namespace {
 
+// On a busy machine; but less than a step of attaching may take.
+constexpr absl::Duration kFarMoreThanTheTimeout = absl::Seconds(20);
+
 class StoreLinkTest : public testing::Test {
  protected:
   StoreLinkOptions Options() {
@@ -210,7 +213,7 @@ TEST_F(NamedSegmentsTest, TheWaitIsBounded) {
   const absl::Time begin = absl::Now();
   EXPECT_FALSE(Wait(*Start(kvstore::NamedRequest(2, chain_)))[0].cached);
   EXPECT_GE(absl::Now() - begin, absl::Milliseconds(99));
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - begin, kFarMoreThanTheTimeout);
 }
 
 TEST_F(NamedSegmentsTest, ARestartedStoreLearnsTheNames) {
@@ -257,7 +260,7 @@ TEST_F(StoreLinkTest, WithoutAStoreReservationsFailInTimeAndReleasesWait) {
   const absl::Time begin = absl::Now();
   EXPECT_EQ(Reserve(2, {1024}).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_GE(absl::Now() - begin, absl::Milliseconds(490));
-  EXPECT_LT(absl::Now() - begin, absl::Seconds(2));
+  EXPECT_LT(absl::Now() - begin, kFarMoreThanTheTimeout);
   link_->Release(1);
   EXPECT_EQ(link_->num_pending(), 1u);
 
