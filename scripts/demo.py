@@ -109,7 +109,7 @@ class Server:
                 self.process.wait()
         self.log.close()
 
-    def wait_until_ready(self, timeout_s=120):
+    def wait_until_ready(self, timeout_s=600):  # a busy machine takes minutes
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self.process.poll() is not None:

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/clock/steady_now.h"
 #include "common/rpc/grpc_status.h"
 #include "common/shm/descriptor_protocol.h"
 #include "common/status/status_macros.h"
@@ -122,9 +123,9 @@ absl::StatusOr<common::FdMessage> StoreClient::Greet(const std::string& path, ui
   ASSIGN_OR_RETURN(common::FdChannel channel, common::FdChannel::Connect(path));
   RETURN_IF_ERROR(channel.RequireSameUser());
   RETURN_IF_ERROR(channel.Send(type, token_, fds, kTickInterval));
-  const absl::Time deadline = absl::Now() + timeout;
+  const absl::Time deadline = common::SteadyNow() + timeout;
   absl::StatusOr<common::FdMessage> answer = channel.Receive(kTickInterval);
-  while (absl::IsDeadlineExceeded(answer.status()) && absl::Now() < deadline) {
+  while (absl::IsDeadlineExceeded(answer.status()) && common::SteadyNow() < deadline) {
     if (!tick_()) return absl::CancelledError("the link to the store is closing");
     answer = channel.Receive(kTickInterval);
   }
@@ -200,14 +201,14 @@ absl::Status StoreClient::Declare(const ExtentLedger& ledger, absl::Duration par
                                   size_t part_bytes) {
   DeclarationParts parts(ledger, part_bytes);
   v1::DeclareSegmentsRequest request;
-  absl::Time next_line = absl::Now() + kProgressLineInterval;
+  absl::Time next_line = common::SteadyNow() + kProgressLineInterval;
   while (parts.Next(&request)) {
     request.set_attach_token(token_);
     v1::DeclareSegmentsResponse response;
     RETURN_IF_ERROR(
         Call(&v1::KvStoreService::Stub::AsyncDeclareSegments, request, &response, part_timeout));
-    if (absl::Now() < next_line) continue;
-    next_line = absl::Now() + kProgressLineInterval;
+    if (common::SteadyNow() < next_line) continue;
+    next_line = common::SteadyNow() + kProgressLineInterval;
     spdlog::info("told the kv_store_service {} of {} segments and sequences", parts.num_done(),
                  parts.num_elements());
   }

@@ -103,13 +103,16 @@ class DemoTest(unittest.TestCase):
         for number, arguments, ready in ((signal.SIGINT, needle, "Q: "),
                                          (signal.SIGTERM, needle, "Q: "),
                                          (signal.SIGINT, code, "its last lines")):
-            with self.subTest(f"{number.name} {arguments}"), tempfile.TemporaryDirectory() as folder:
+            with self.subTest(f"{number.name} {arguments}"), tempfile.TemporaryDirectory() as folder, \
+                    tempfile.TemporaryFile("w+") as errors:
                 demo = subprocess.Popen(
                     [sys.executable, DEMO / "demo.py", "--bin-dir", BIN, *arguments],
-                    start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                    start_new_session=True, stdout=subprocess.PIPE, stderr=errors,
                     text=True, env={**os.environ, "TMPDIR": folder})
                 while not demo.stdout.readline().startswith(ready):  # the server is ready
-                    self.assertIsNone(demo.poll())
+                    if demo.poll() is not None:
+                        errors.seek(0)
+                        self.fail(f"ended with {demo.returncode}: {errors.read()}")
                 os.killpg(demo.pid, number)  # as a terminal does
                 time.sleep(0.2)
                 if demo.poll() is None:

@@ -23,12 +23,14 @@ class InProcessStore {
     Start();
   }
 
-  void Start() {
+  // `adopt_wait`: for a worker that an earlier store had. Its process, this one, lives even if the
+  // worker is gone.
+  void Start(absl::Duration adopt_wait = absl::Seconds(30)) {
     kvstore::StoreServerOptions options;
     options.arena_bytes = arena_bytes_;
     options.socket_dir = folder_.path();
     options.durable.folder = disk_folder_;
-    options.adopt_wait = absl::Seconds(2);  // the process of a worker that is gone still lives
+    options.adopt_wait = adopt_wait;
     auto server = kvstore::StoreServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

@@ -19,7 +19,10 @@
 namespace retroinfer {
 namespace {
 
-// On a busy machine; but less than a step of attaching may take.
+// Where a test waits until a time is over. On a busy machine an answer may take seconds.
+constexpr absl::Duration kShortTimeout = absl::Seconds(3);
+constexpr absl::Duration kNobodyComes = absl::Milliseconds(500);  // that a new store waits for
+// Less than a step of attaching may take.
 constexpr absl::Duration kFarMoreThanTheTimeout = absl::Seconds(20);
 
 class StoreLinkTest : public testing::Test {
@@ -32,12 +35,13 @@ class StoreLinkTest : public testing::Test {
     options.num_slots = 16;
     options.log_capacity = 64;
     options.request_capacity = 64;
-    options.reserve_timeout = absl::Milliseconds(500);
+    options.reserve_timeout = absl::Minutes(1);
     options.on_memory_taken = [this] { memory_taken_.Notify(); };
     return options;
   }
-  void Connect() {
-    auto link = StoreLink::Connect(Options());
+  void Connect() { Connect(Options()); }
+  void Connect(const StoreLinkOptions& options) {
+    auto link = StoreLink::Connect(options);
     ASSERT_TRUE(link.ok()) << link.status();
     link_ = *std::move(link);
   }
@@ -138,8 +142,7 @@ class NamedSegmentsTest : public StoreLinkTest {
   }
   std::vector<Extent> Wait(Answer& answer) {
     answer.done.WaitForNotification();
-    EXPECT_TRUE(answer.extents.ok()) << answer.extents.status();
-    return answer.extents.ok() ? *answer.extents : std::vector<Extent>{};
+    return answer.extents.value();  // or ends the test with the status
   }
   void WriteAndCommit(uint64_t sequence, const Extent& extent, uint64_t token_begin,
                       const SegmentIdentity& identity) {
@@ -177,13 +180,15 @@ TEST_F(NamedSegmentsTest, AReleasedPrefixIsCached) {
 }
 
 TEST_F(NamedSegmentsTest, TheSecondWaitsForTheFirstAndOthersDoNot) {
-  Connect();
+  StoreLinkOptions options = Options();
+  options.reserve_timeout = kShortTimeout;
+  Connect(options);
   const auto first = Wait(*Start(kvstore::NamedRequest(1, chain_)));
   auto second = Start(kvstore::NamedRequest(2, chain_));
   EXPECT_TRUE(Reserve(3, {1024}).ok());
   link_->Release(3);
   WriteAndCommit(1, first[0], 4, chain_[0]);
-  absl::SleepFor(absl::Milliseconds(1200));  // longer than reserve_timeout
+  absl::SleepFor(kShortTimeout + absl::Milliseconds(500));
   EXPECT_FALSE(second->done.HasBeenNotified());
   EXPECT_EQ(link_->num_pending(), 1u);
   WriteAndCommit(1, first[1], 1028, chain_[1]);
@@ -208,7 +213,7 @@ TEST_F(NamedSegmentsTest, TheWaitEndsWithTheFirstSequenceOrWithItsOwn) {
 TEST_F(NamedSegmentsTest, TheWaitIsBounded) {
   StoreLinkOptions options = Options();
   options.progress_timeout = absl::Milliseconds(100);
-  link_ = *StoreLink::Connect(options);
+  Connect(options);
   Wait(*Start(kvstore::NamedRequest(1, chain_)));
   const absl::Time begin = absl::Now();
   EXPECT_FALSE(Wait(*Start(kvstore::NamedRequest(2, chain_)))[0].cached);
@@ -253,13 +258,15 @@ TEST_F(StoreLinkTest, CommittingAnUnknownExtentIsNotFound) {
 }
 
 TEST_F(StoreLinkTest, WithoutAStoreReservationsFailInTimeAndReleasesWait) {
-  Connect();
+  StoreLinkOptions options = Options();
+  options.reserve_timeout = kShortTimeout;
+  Connect(options);
   ASSERT_TRUE(Reserve(1, {1024}).ok());
   store_.Stop();
   WaitFor(StoreLink::State::kLost);
   const absl::Time begin = absl::Now();
   EXPECT_EQ(Reserve(2, {1024}).status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(490));
+  EXPECT_GE(absl::Now() - begin, kShortTimeout - absl::Milliseconds(10));
   EXPECT_LT(absl::Now() - begin, kFarMoreThanTheTimeout);
   link_->Release(1);
   EXPECT_EQ(link_->num_pending(), 1u);
@@ -291,7 +298,7 @@ TEST_F(StoreLinkTest, AnArenaThatIsAnotherWorkersEndsEverything) {
   done.WaitForNotification();
   EXPECT_TRUE(absl::IsUnavailable(commit) || absl::IsNotFound(commit)) << commit;
   EXPECT_TRUE(absl::IsUnavailable(Reserve(2, {1024}).status()));
-  store_.Start();
+  store_.Start(kNobodyComes);
   absl::SleepFor(absl::Milliseconds(300));
   EXPECT_EQ(link_->state(), StoreLink::State::kLost);
 }
@@ -323,7 +330,7 @@ TEST_F(StoreLinkTest, TheEndCancelsWhatWaitsAndFreesEverything) {
   link_->Commit(1, {{1, 4}}, [&](absl::Status status) { cancelled = absl::IsCancelled(status); });
   link_.reset();
   EXPECT_TRUE(cancelled);
-  store_.Start();
+  store_.Start(kNobodyComes);
   Connect();
   EXPECT_EQ(store_.Stats().sequences(), 0u);
   ASSERT_TRUE(Reserve(1, {1024}).ok());
