@@ -10,9 +10,13 @@ std::atomic<int64_t> num_allocations = 0;
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// All forms that are used: what one of the runtime's allocated must not come to free() below.
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   num_allocations.fetch_add(1, std::memory_order_relaxed);
-  void* memory = std::malloc(bytes == 0 ? 1 : bytes);
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+void* operator new(size_t bytes) {
+  void* memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
