@@ -24,6 +24,7 @@ for name in $(compgen -e RETROINFER_); do unset "$name"; done
 # A leak report at the end of a program changes its exit status, which is what the tests look at. Stacks are cut:
 # without frame pointers, as in packages, they take long to unwind.
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=0:malloc_context_size=12}"
+export LSAN_OPTIONS="${LSAN_OPTIONS:-suppressions=$PWD/tests/support/leaks_of_packages.txt}"
 export UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
 export TSAN_OPTIONS="${TSAN_OPTIONS:-halt_on_error=1:second_deadlock_stack=1}"
 
