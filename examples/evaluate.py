@@ -44,7 +44,12 @@ async def main():
     limit = asyncio.Semaphore(options.concurrency)
     async with retroinfer.AsyncClient(options.address, api_key=api_key) as client:
         for policy in ("full", "wave"):
-            results = await asyncio.gather(*(score(client, limit, *task, policy) for task in tasks))
+            try:
+                async with asyncio.TaskGroup() as group:  # the first error ends the others
+                    scored = [group.create_task(score(client, limit, *task, policy)) for task in tasks]
+            except ExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+            results = [task.result() for task in scored]
             right = sum(answer.is_greedy for answer, _ in results)
             tokens = sum(len(answer.tokens) for answer, _ in results)
             logprob = sum(answer.logprob for answer, _ in results) / tokens

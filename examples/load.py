@@ -49,7 +49,12 @@ async def main():
     limit = asyncio.Semaphore(options.concurrency)
     async with retroinfer.AsyncClient(options.address, api_key=api_key) as client:
         begin = time.monotonic()
-        results = await asyncio.gather(*(one(client, limit, index) for index in range(options.requests)))
+        try:
+            async with asyncio.TaskGroup() as group:  # the first error ends the others
+                tasks = [group.create_task(one(client, limit, index)) for index in range(options.requests)]
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        results = [task.result() for task in tasks]
         elapsed = time.monotonic() - begin
     done = [result for result in results if result is not None]
     print(f"{len(done)} of {len(results)} requests, {sum(tokens for _, tokens in done) / elapsed:,.0f} tokens/s")

@@ -323,12 +323,16 @@ class ServerTest(unittest.TestCase):
         empty.write_text("", encoding="utf-8")
         wrong = pathlib.Path(FOLDER.name) / "wrong.jsonl"
         wrong.write_text('{"prompt": "no answer"}\n', encoding="utf-8")
+        many = pathlib.Path(FOLDER.name) / "many.jsonl"
+        many.write_text('{"prompt": "1 and", "answer": "2"}\n' * 32, encoding="utf-8")
         nobody = "unix:/nothing/here.sock"
         for address, *arguments in (
                 (nobody, "ask_document.py", "--file", wrong, "What?"),
                 (self.address, "ask_document.py", "--file", empty, "What?"),
                 (self.address, "chat_on_context.py", "--file", empty, "--name", "empty"),
-                (self.address, "evaluate.py", empty), (self.address, "evaluate.py", wrong), (nobody, "load.py")):
+                (self.address, "evaluate.py", empty), (self.address, "evaluate.py", wrong),
+                # Several that fail at once are told of in one line, too.
+                (nobody, "load.py", "--concurrency", "32"), (nobody, "evaluate.py", many)):
             failed = self.example(*arguments, address=address, code=1, input="")
             self.assertRegex(failed.stderr, rf"^{arguments[0]}: [^\n]+\n$")
 
