@@ -13,7 +13,7 @@ packages=(
 )
 test_packages=(
   libgtest-dev libgmock-dev libbenchmark-dev clang-format
-  prometheus prometheus-alertmanager haproxy
+  prometheus prometheus-alertmanager haproxy file
   python3-yaml python3-grpcio python3-protobuf python3-setuptools python3-wheel systemd
 )
 [ "${1:-}" = --without-tests ] || packages+=("${test_packages[@]}")

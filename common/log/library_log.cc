@@ -24,6 +24,7 @@
 #endif
 #if __has_include("absl/log/log_sink_registry.h")
 #include "absl/log/globals.h"
+#include "absl/log/initialize.h"
 #include "absl/log/log_entry.h"
 #include "absl/log/log_sink.h"
 #include "absl/log/log_sink_registry.h"
@@ -71,6 +72,18 @@ class SpdlogSink final : public absl::LogSink {
  private:
   LimitedLog log_{"library"};
 };
+
+// Until absl's log is initialised it writes all messages to stderr, whatever the threshold; to
+// initialise it twice ends the process. Fatal messages do that, too: they are still seen on stderr,
+// where spdlog's would be lost.
+void LeaveFatalMessagesAlone() {
+  static const bool initialized = [] {
+    absl::InitializeLog();
+    return true;
+  }();
+  static_cast<void>(initialized);
+  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kFatal);
+}
 #endif
 
 }  // namespace
@@ -87,8 +100,7 @@ void TakeLogsOfLibraries() {
   if (sink != nullptr) return;
   sink = new SpdlogSink();
   absl::AddLogSink(sink);
-  // Fatal ones end the process: they are still seen where spdlog's would be lost.
-  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kFatal);
+  LeaveFatalMessagesAlone();
 #endif
 }
 
@@ -100,7 +112,7 @@ void SilenceLibraries() {
   google::protobuf::SetLogHandler(nullptr);
 #endif
 #ifdef RETROINFER_ABSL_HAS_LOG_SINKS
-  absl::SetStderrThreshold(absl::LogSeverityAtLeast::kFatal);
+  LeaveFatalMessagesAlone();
 #endif
 }
 

@@ -43,7 +43,9 @@ in_root() {
   fi
   # shellcheck disable=SC2086,SC2016
   nice -n "${RETROINFER_NICE:-19}" unshare --mount --pid --fork --kill-child --mount-proc="$root/proc" \
-    bash -c '[ -z "$1" ] || mount --bind "$1" "$2/ccache"; root=$2; shift 2; exec chroot "$root" "$@"' - \
+    bash -c '[ -z "$1" ] || mount --bind "$1" "$2/ccache"; mkdir -p "$2/dev/pts"
+      mount -t devpts -o newinstance,ptmxmode=666 devpts "$2/dev/pts"
+      root=$2; shift 2; exec chroot "$root" "$@"' - \
     "${CCACHE_DIR:-}" "$root" \
     env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 \
     DEBIAN_FRONTEND=noninteractive $cache "$@"
