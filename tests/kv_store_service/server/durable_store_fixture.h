@@ -161,8 +161,8 @@ class DurableStoreTest : public testing::Test {
   void WaitUntilWritten() {
     while (store_->stats().durable->persister.queued > 0) absl::SleepFor(absl::Milliseconds(1));
   }
-  // Waits until every page is free or could be. The persister lets go of a segment a moment after it
-  // has told that the segment is written.
+  // Waits until every page is free or could be. The persister lets go of a segment a moment after
+  // it has told that the segment is written.
   bool AwaitNothingIsHeld() {
     const absl::Time deadline = absl::Now() + absl::Minutes(2);
     while (store_->stats().free_pages + store_->stats().unreferenced_pages != kArenaPages) {
