@@ -49,6 +49,7 @@ TEST_F(KvStoreDurableTest, WhatTheArenaEvictedComesBackFromTheDisk) {
 TEST_F(KvStoreDurableTest, ASlowDiskKeepsNobodyFromTheArena) {
   for (int text = 1; text <= 40; ++text) EXPECT_EQ(Run(text, NamedChain({text, 1})), 0u);
   WaitUntilWritten();
+  EXPECT_TRUE(AwaitNothingIsHeld());
   const StoreStats stats = store_->stats();
   EXPECT_EQ(stats.durable->storage.segments + stats.durable_skipped, 80u);
   EXPECT_EQ(stats.reservations_refused, 0u);
