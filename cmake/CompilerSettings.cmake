@@ -22,7 +22,7 @@ option(RETROINFER_WERROR "Warnings of the compiler are errors" ${warnings_are_er
 find_program(RETROINFER_CCACHE ccache)
 if(RETROINFER_CCACHE)
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env "CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}"
-      CCACHE_NOHASHDIR=1 "${RETROINFER_CCACHE}")
+      CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros "${RETROINFER_CCACHE}")
 endif()
 
 # Warnings for the project's own code; generated code does not link this target.
