@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/status/status_macros.h"
@@ -106,8 +107,11 @@ size_t ModelSource::WeightBytes(const BackendNeeds& needs) const {
 
 absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& ops,
                                                       WeightSource weight_source,
+                                                      const KvFormat& kv_format,
                                                       const LoadProgress& progress) const {
-  if (checkpoint_.has_value()) return LoadCheckpoint(device, ops, weight_source, progress);
+  if (checkpoint_.has_value()) {
+    return LoadCheckpoint(device, ops, weight_source, kv_format, progress);
+  }
   spdlog::info("random weights: what is generated means nothing");
   Loaded loaded;
   loaded.fingerprint = RandomModelFingerprint(config_, keep_);
@@ -115,8 +119,20 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& 
   return loaded;
 }
 
+absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFormat& kv_format) {
+  if (kv_format.token.element != DType::kInt8 || largest.times <= ChannelBalance::kMostBias) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--kv-dtype %s: the bias of keys in layer %d, head %d, channel %d is %.1f times what the "
+      "head's weights give, more than the %.0f that eight bits bear; use --kv-dtype bf16",
+      std::string(kv_format.name), largest.layer, largest.head, largest.channel, largest.times,
+      ChannelBalance::kMostBias));
+}
+
 absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
-    Device& device, ModelOps& ops, WeightSource weight_source, const LoadProgress& progress) const {
+    Device& device, ModelOps& ops, WeightSource weight_source, const KvFormat& kv_format,
+    const LoadProgress& progress) const {
   Loaded loaded;
   CheckpointHasher hasher(*checkpoint_);
   const bool hash_apart = weight_source == WeightSource::kMapping;
@@ -127,6 +143,7 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
     spdlog::info("{} of {} pairs of channels of queries and keys are balanced by powers of two",
                  balance.num_changed(), balance.num_pairs());
   }
+  RETURN_IF_ERROR(CheckBiases(balance.largest_bias(), kv_format));
   // Bytes that are hashed apart count as half of the work.
   const auto report = [&](size_t done, size_t total) {
     if (progress) progress(hash_apart ? done / 2 : done, total);

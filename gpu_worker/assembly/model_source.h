@@ -7,8 +7,10 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/kv/kv_format.h"
 #include "gpu_worker/assembly/served_engine_options.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/generation_config.h"
@@ -23,6 +25,10 @@ namespace retroinfer {
 
 // Threads: immutable after Open.
 // Owns:    the files of a checkpoint, and the tokenizer.
+// Returns: INVALID_ARGUMENT, with the channel, if `kv_format` stores keys in eight bits, and
+// `largest` (of a model) is more than these bear.
+absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFormat& kv_format);
+
 class ModelSource {
  public:
   // Requests of a server with synthetic contexts, where --max-model-len does not say.
@@ -54,12 +60,14 @@ class ModelSource {
   // mapped. Progress goes to the log and to `progress`: from nothing to all, on any thread, one
   // call at a time.
   //
-  // Returns: as LoadModelWeights and RandomModelWeights.
+  // Returns: INVALID_ARGUMENT if `kv_format` stores keys in eight bits and this model's have biases
+  //          that these do not bear; as LoadModelWeights and RandomModelWeights.
   absl::StatusOr<Loaded> Load(Device& device, ModelOps& ops, WeightSource weight_source,
-                              const LoadProgress& progress = {}) const;
+                              const KvFormat& kv_format, const LoadProgress& progress = {}) const;
 
  private:
   absl::StatusOr<Loaded> LoadCheckpoint(Device& device, ModelOps& ops, WeightSource weight_source,
+                                        const KvFormat& kv_format,
                                         const LoadProgress& progress) const;
   absl::Status OpenDummy(const ServedEngineOptions& options);
   absl::Status OpenFolder(const std::string& folder);

@@ -297,6 +297,7 @@ absl::Status LoadedEngine::Load() {
   LoadProgressStatus progress(notifier_, source_->name());
   ASSIGN_OR_RETURN(ModelSource::Loaded loaded,
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
+                                 backend_.kv_format,
                                  [&](size_t done, size_t total) { progress.Note(done, total); }));
   segment_fingerprint_ = SegmentFingerprint(loaded.fingerprint, backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());

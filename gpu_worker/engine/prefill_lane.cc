@@ -183,7 +183,8 @@ LayerKv PrefillLane::KvAt(int64_t first_token, int64_t num_tokens) const {
           .num_kv_heads = geometry_.num_kv_heads,
           .head_dim = geometry_.head_dim,
           .capacity = num_tokens,
-          .dtype = geometry_.format.prompt};
+          .dtype = geometry_.format.prompt,
+          .rounds_to_eight_bits = geometry_.format.token == kEightBitTokens};
 }
 
 LayerKv PrefillLane::TakenKvOf(size_t member) const {

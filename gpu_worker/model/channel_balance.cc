@@ -92,7 +92,8 @@ double SquareOfRow(std::span<const float> row, std::span<const float> norm) {
 
 // One layer's squares of channels: [head][channel].
 struct LayerSquares {
-  std::vector<double> keys;
+  std::vector<double> keys;    // the biases' included
+  std::vector<double> biases;  // of keys alone; empty if there are none, or norms behind them
   std::vector<double> queries;
 };
 
@@ -122,7 +123,9 @@ class LayerReader {
     if (config_.qkv_bias) {
       const std::vector<float> bias = Numbers(prefix + "k_proj.bias");
       for (size_t i = 0; i < bias.size(); ++i) {
-        squares.keys[i] += double{bias[i]} * double{bias[i]};
+        const double square = double{bias[i]} * double{bias[i]};
+        squares.keys[i] += square;
+        if (!config_.qk_norm) squares.biases.push_back(square);
       }
     }
     if (config_.qk_norm) {
@@ -196,6 +199,26 @@ std::vector<int8_t> ExponentsOf(std::span<const double> keys, std::span<const do
   return exponents;
 }
 
+// The largest bias of a head's channels, whose squares these are.
+ChannelBalance::LargestBias LargestBiasOf(std::span<const double> keys,
+                                          std::span<const double> biases,
+                                          std::span<const int8_t> exponents) {
+  const size_t half = exponents.size();
+  std::vector<double> sizes;  // of pairs without their biases, balanced
+  for (size_t i = 0; i < half; ++i) {
+    const double square = keys[i] - biases[i] + keys[i + half] - biases[i + half];
+    sizes.push_back(std::ldexp(std::sqrt(std::max(square, kSmallest)), -exponents[i]));
+  }
+  std::nth_element(sizes.begin(), sizes.begin() + static_cast<long>((half - 1) / 2), sizes.end());
+  ChannelBalance::LargestBias largest;
+  for (size_t i = 0; i < 2 * half; ++i) {
+    const double bias = std::ldexp(std::sqrt(biases[i]), -exponents[i % half]);
+    const double times = bias / sizes[(half - 1) / 2];
+    if (times > largest.times) largest = {.times = times, .channel = static_cast<int64_t>(i)};
+  }
+  return largest;
+}
+
 }  // namespace
 
 ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& checkpoint,
@@ -209,20 +232,31 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
   const int64_t heads = balance.by_norm_ ? 1 : balance.kv_heads_;
   balance.exponents_.resize(static_cast<size_t>(balance.num_layers_ * heads * balance.half_));
 
+  std::vector<LargestBias> biases(static_cast<size_t>(balance.num_layers_));
   std::atomic<int64_t> next = 0;
   const auto work = [&] {
     const auto half = static_cast<size_t>(balance.half_);
     for (int64_t layer = next++; layer < balance.num_layers_; layer = next++) {
       const LayerReader reader(config, checkpoint, layer);
-      if (!reader.MayChange()) continue;
       const LayerSquares squares = reader.Read();
       const auto each = static_cast<size_t>(balance.by_norm_ ? balance.kv_heads_ : 1);
       const auto group = static_cast<size_t>(balance.group_size_);
       for (size_t head = 0; head < static_cast<size_t>(heads); ++head) {
-        const std::vector<int8_t> found =
-            ExponentsOf(PairMeans(squares.keys, head * each, each, half),
-                        PairMeans(squares.queries, head * each * group, each * group, half));
+        std::vector<int8_t> found(half);
+        if (reader.MayChange()) {
+          found = ExponentsOf(PairMeans(squares.keys, head * each, each, half),
+                              PairMeans(squares.queries, head * each * group, each * group, half));
+        }
         const size_t at = (static_cast<size_t>(layer * heads) + head) * half;
+        if (!squares.biases.empty()) {
+          LargestBias largest =
+              LargestBiasOf(std::span(squares.keys).subspan(2 * half * head, 2 * half),
+                            std::span(squares.biases).subspan(2 * half * head, 2 * half), found);
+          largest.layer = layer;
+          largest.head = static_cast<int64_t>(head);
+          LargestBias& of_layer = biases[static_cast<size_t>(layer)];
+          if (largest.times > of_layer.times) of_layer = largest;
+        }
         std::copy(found.begin(), found.end(), balance.exponents_.begin() + static_cast<long>(at));
       }
     }
@@ -231,6 +265,9 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
   for (int i = 1; i < num_threads; ++i) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
+  for (const LargestBias& largest : biases) {
+    if (largest.times > balance.largest_bias_.times) balance.largest_bias_ = largest;
+  }
   return balance;
 }
 

@@ -55,6 +55,18 @@ class ChannelBalance {
   // is codes it is meant for the numbers, so for their scales.
   std::vector<int8_t> RowExponents(const std::string& name) const;
 
+  // The channel of keys whose bias is the largest after balancing: `times` the median of what the
+  // weights of the pairs of its head give. Eight bits have one scale for all channels of a key, so
+  // a large bias leaves little of them to the others (kMostBias).
+  struct LargestBias {
+    double times = 0;
+    int64_t layer = 0;
+    int64_t head = 0;
+    int64_t channel = 0;
+  };
+  static constexpr double kMostBias = 8;
+  const LargestBias& largest_bias() const { return largest_bias_; }
+
   // All exponents, for the fingerprint.
   const std::vector<int8_t>& exponents() const { return exponents_; }
 
@@ -62,8 +74,9 @@ class ChannelBalance {
   int64_t num_layers_ = 0;
   int64_t kv_heads_ = 0;
   int64_t group_size_ = 1;
-  int64_t half_ = 0;               // pairs of a head
-  bool by_norm_ = false;           // the heads of a layer share theirs
+  int64_t half_ = 0;      // pairs of a head
+  bool by_norm_ = false;  // the heads of a layer share theirs
+  LargestBias largest_bias_;
   std::vector<int8_t> exponents_;  // [layer][KV head, or one][pair]: keys are divided by 2^e
 };
 

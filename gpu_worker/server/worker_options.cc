@@ -42,8 +42,9 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
       ->check(CLI::IsMember({"auto", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--kv-dtype", options->kv_dtype,
-                 "Type of keys and values; auto: as what is computed in")
-      ->check(CLI::IsMember({"auto", "bf16", "f32"}))
+                 "Type of keys and values; int8: half the bytes of bf16; auto: as what is "
+                 "computed in")
+      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--index-dtype", options->index_dtype,
                  "Type of the wave index; auto: as keys and values. With "

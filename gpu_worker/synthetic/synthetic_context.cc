@@ -97,7 +97,8 @@ absl::StatusOr<LayerKv> SyntheticContext::MakeLayer(Stream& stream, uint32_t lay
                       .num_kv_heads = geometry.num_kv_heads,
                       .head_dim = geometry.head_dim,
                       .capacity = shape_.max_tokens,
-                      .dtype = geometry.format.prompt};
+                      .dtype = geometry.format.prompt,
+                      .rounds_to_eight_bits = geometry.format.token == kEightBitTokens};
   const int64_t heads = geometry.num_kv_heads;
   const int64_t dim = geometry.head_dim;
   const DType dtype = ops_->model().activation_dtype();

@@ -202,7 +202,8 @@ absl::Status SegmentBuilder::BuildFromDense(Ticket ticket, const DensePoolView& 
                    .num_kv_heads = geometry.num_kv_heads,
                    .head_dim = geometry.head_dim,
                    .capacity = kDecodeSegmentTokens,
-                   .dtype = geometry.format.prompt};
+                   .dtype = geometry.format.prompt,
+                   .rounds_to_eight_bits = geometry.format.token == kEightBitTokens};
   for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
     RETURN_IF_ERROR(ops_.attention().ReadDense(background_, {.pool = pool,
                                                              .layer = layer,

@@ -34,7 +34,7 @@ class SegmentImage {
     for (uint32_t layer = 0; layer < geometry.num_layers; ++layer) {
       layers_.emplace_back(data, RandomNormal(heads * num_tokens * d, 20 + layer),
                            RandomNormal(heads * num_tokens * d, 40 + layer), geometry.num_kv_heads,
-                           geometry.head_dim, geometry.format.prompt);
+                           geometry.head_dim, geometry.format);
       // A large cluster, and some empty ones.
       std::vector<int32_t> assignment(heads * num_tokens), sizes(heads * m);
       for (size_t i = 0; i < assignment.size(); ++i) {

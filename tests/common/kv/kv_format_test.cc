@@ -22,6 +22,8 @@ TEST(KvFormatTest, NumbersAndNamesThatFilesHaveStay) {
   EXPECT_EQ(*KvFormatNamed("f32"), kF32Kv);
   EXPECT_EQ(*KvFormatNamed("bf16", "bf16"), kBf16Kv);
   EXPECT_EQ(*KvFormatNamed("bf16"), kBf16Kv);
+  EXPECT_EQ(*KvFormatOfNumber(5), kInt8Kv);
+  EXPECT_EQ(*KvFormatNamed("int8"), kInt8Kv);
 }
 
 TEST(KvFormatTest, EachFormatIsFoundByItsNumberAndItsName) {
@@ -46,21 +48,26 @@ TEST(KvFormatTest, WhatIsNotKnownIsRefusedWithWhatIs) {
   for (const uint32_t number : {0u, 99u, UINT32_MAX}) {
     const auto format = KvFormatOfNumber(number);
     EXPECT_EQ(format.status().code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_NE(Message(format).find("1 (f32), 2 (bf16), 3 (f16), 4 (bf16_int8)"), std::string::npos)
+    EXPECT_NE(Message(format).find("1 (f32), 2 (bf16), 3 (f16), 4 (bf16_int8), 5 (int8)"),
+              std::string::npos)
         << Message(format);
   }
   const auto named = KvFormatNamed("int3");
   EXPECT_EQ(named.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(Message(named).find("bf16 with an index in int8"), std::string::npos) << Message(named);
   EXPECT_EQ(KvFormatNamed("f32", "int8").status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(KvFormatNamed("int8").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(KvFormatNamed("int8", "bf16").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(KvFormatText(2), "2 (bf16)");
   EXPECT_EQ(KvFormatText(99), "99 (unknown)");
 }
 
-TEST(PageLayoutTest, PlainPagesAreTwoKibibytes) {
-  for (const auto& [format, head_dim, tokens] :
-       {std::tuple{kBf16Kv, 128u, 4u}, {kBf16Kv, 64u, 8u}, {kF32Kv, 128u, 2u}, {kF32Kv, 64u, 4u}}) {
+TEST(PageLayoutTest, PagesWithoutScalesBehindThemAreTwoKibibytes) {
+  for (const auto& [format, head_dim, tokens] : {std::tuple{kBf16Kv, 128u, 4u},
+                                                 {kBf16Kv, 64u, 8u},
+                                                 {kF32Kv, 128u, 2u},
+                                                 {kF32Kv, 64u, 4u},
+                                                 {kInt8Kv, 128u, 8u},
+                                                 {kInt8Kv, 64u, 16u}}) {
     const PageLayout page(format, head_dim);
     EXPECT_EQ(page.tokens, tokens);
     EXPECT_EQ(page.bytes, 2048u);

@@ -34,6 +34,8 @@ TEST(ComputeBackendTest, TheIndexMayHaveATypeOfItsOwn) {
   EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "auto", "int8"))->kv_format, kBf16Int8Kv);
   EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "bf16", "bf16"))->kv_format, kBf16Kv);
   EXPECT_EQ(CreateCpuBackend(WithTypes("f32", "auto", "f32"))->kv_format, kF32Kv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "int8"))->kv_format, kInt8Kv);
+  EXPECT_EQ(CreateCpuBackend(WithTypes("auto", "int8", "int8"))->kv_format, kInt8Kv);
   const absl::Status refused = CreateCpuBackend(WithTypes("f32", "auto", "int8")).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),

@@ -78,19 +78,19 @@ TEST(ModelSourceTest, LoadsRandomWeightsUnderANameOfTheirOwn) {
   CpuDevice device({.num_threads = 1});
   CpuOps ops(device, ComputePrecision::kBf16);
   const auto random =
-      ModelSource::Open(Dummy("tiny"))->Load(device, ops.model(), WeightSource::kMapping);
+      ModelSource::Open(Dummy("tiny"))->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
   ASSERT_TRUE(random.ok()) << random.status();
   EXPECT_EQ(random->weights.layers.size(), 2u);
   ServedEngineOptions options;
   options.model_folder = kNeedle;
-  const auto whole = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kMapping);
+  const auto whole = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
   ASSERT_TRUE(whole.ok()) << whole.status();
   const auto dummy =
-      ModelSource::Open(Dummy("", kNeedle))->Load(device, ops.model(), WeightSource::kMapping);
+      ModelSource::Open(Dummy("", kNeedle))->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
   ASSERT_TRUE(dummy.ok()) << dummy.status();
   EXPECT_NE(whole->fingerprint, dummy->fingerprint);
   EXPECT_NE(random->fingerprint, dummy->fingerprint);
-  const auto read = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kReading);
+  const auto read = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kReading, kBf16Kv);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->fingerprint, whole->fingerprint);
 }
@@ -104,7 +104,7 @@ TEST(ModelSourceTest, WeightsThatAreKeptOtherwiseHaveAnotherName) {
     options.model_folder = kNeedle;
     if (dummy) options = Dummy("tiny");
     options.weights_dtype = dtype;
-    const auto loaded = ModelSource::Open(options)->Load(device, ops.model(), source);
+    const auto loaded = ModelSource::Open(options)->Load(device, ops.model(), source, kBf16Kv);
     EXPECT_TRUE(loaded.ok()) << loaded.status();
     return FingerprintHex(loaded->fingerprint);
   };
@@ -119,6 +119,18 @@ TEST(ModelSourceTest, WeightsThatAreKeptOtherwiseHaveAnotherName) {
   options.model_folder = kNeedle;
   options.weights_dtype = "int4";
   EXPECT_EQ(ModelSource::Open(options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ModelSourceTest, EightBitsAreRefusedWhereABiasLeavesNothingToTheOthers) {
+  const ChannelBalance::LargestBias small{.times = 7.9, .layer = 3, .head = 1, .channel = 99};
+  const ChannelBalance::LargestBias large{.times = 8.5, .layer = 3, .head = 1, .channel = 99};
+  EXPECT_TRUE(CheckBiases(small, kInt8Kv).ok());
+  EXPECT_TRUE(CheckBiases(large, kBf16Kv).ok());
+  EXPECT_TRUE(CheckBiases(large, kBf16Int8Kv).ok());
+  const absl::Status refused = CheckBiases(large, kInt8Kv);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              testing::HasSubstr("layer 3, head 1, channel 99 is 8.5 times"));
 }
 
 }  // namespace

@@ -64,7 +64,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     std::vector<LayerKvImage> layers;
     for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       const StructuredKv kv(kKvHeads, num_tokens, kHeadDim, seed + 100 * layer);
-      layers.emplace_back(data_, kv.keys, kv.values, kKvHeads, kHeadDim, geometry_.format.prompt);
+      layers.emplace_back(data_, kv.keys, kv.values, kKvHeads, kHeadDim, geometry_.format);
     }
     sequences_.push_back(std::make_unique<WaveSequence>(*backend_, *memory_, std::move(layers),
                                                         num_tokens, dense_below));

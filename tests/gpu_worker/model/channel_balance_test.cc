@@ -244,7 +244,8 @@ class OneLayerTest : public ::testing::Test {
         const int64_t channel = i / cols % 64;
         const bool other =
             name.find("k_proj") != std::string::npos && (channel == row || channel == row + 32);
-        const float value = other ? number : 1.0f;
+        const bool is_bias = name.find("k_proj.bias") != std::string::npos;
+        const float value = other ? (is_bias ? bias_of_row_ : number) : 1.0f;
         uint32_t bits;
         std::memcpy(&bits, &value, sizeof(bits));
         if (dtype == "F16") bits = (other ? 0x5c00u : 0x3c00u) << 16;  // 256 and 1
@@ -260,6 +261,7 @@ class OneLayerTest : public ::testing::Test {
   }
 
   ModelConfig config_;
+  float bias_of_row_ = 1;  // of the row's channels
   TempFolder folder_;
 };
 
@@ -281,6 +283,18 @@ TEST_F(OneLayerTest, TheRootOfTheRatioDecides) {
   EXPECT_TRUE(balance.RowExponents("model.layers.0.self_attn.v_proj.weight").empty());
   EXPECT_TRUE(balance.RowExponents("model.layers.1.self_attn.k_proj.weight").empty());
   EXPECT_TRUE(balance.RowExponents("lm_head.weight").empty());
+}
+
+TEST_F(OneLayerTest, TheLargestBiasIsFoundBesideWhatWeightsGive) {
+  EXPECT_EQ(BalanceWith(1, 7).largest_bias().times, 0) << "a model without biases";
+  config_.qkv_bias = true;  // all of them 1, like the weights, of which a row has eight
+  EXPECT_NEAR(BalanceWith(1, 7).largest_bias().times, 0.25, 1e-9);
+  bias_of_row_ = 100;
+  const auto largest = BalanceWith(1, 7).largest_bias();
+  EXPECT_NEAR(largest.times, 100 / 8.0 / 4, 1e-9) << "balancing divides it by 8";
+  EXPECT_EQ(largest.channel % 32, 7);
+  EXPECT_EQ(largest.layer, 0);
+  EXPECT_EQ(largest.head, 0);
 }
 
 TEST_F(OneLayerTest, ChannelsThatAreNotThereStayWithinBounds) {

@@ -54,7 +54,8 @@ class Runner {
             .num_kv_heads = geometry.num_kv_heads,
             .head_dim = geometry.head_dim,
             .capacity = capacity,
-            .dtype = geometry.format.prompt};
+            .dtype = geometry.format.prompt,
+            .rounds_to_eight_bits = geometry.format.token == kEightBitTokens};
   }
 
   // Prefills `prompt` layer by layer in chunks of these sizes (the last one repeats), hands each

@@ -8,10 +8,27 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "common/log/check.h"
+#include "gpu_worker/ops/eight_bit_vector.h"
 #include "hwy/cache_control.h"
+
+#ifndef RETROINFER_ATTEND_CHUNK_ONCE_  // this file is read once for each target
+#define RETROINFER_ATTEND_CHUNK_ONCE_
+namespace retroinfer::cpu {
+
+// The bits of a vector's first elements that count; all of the others'.
+inline constexpr auto kCounted = [] {
+  std::array<int8_t, 256> bits;
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = i < kExponentBits ? ~1 : ~0;
+  return bits;
+}();
+
+}  // namespace retroinfer::cpu
+#endif
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "gpu_worker/ops/attention/cpu/attend_chunk.cc"
@@ -25,21 +42,55 @@ HWY_BEFORE_NAMESPACE();
 namespace retroinfer::cpu::HWY_NAMESPACE {
 namespace {
 
-// Loads 2 * Lanes(d) elements: for bf16 the even ones into `a` and the odd ones into `b`.
-HWY_INLINE void LoadPair(FloatTag d, const float* from, FloatVec& a, FloatVec& b) {
+// Tells eight-bit elements from the others.
+struct EightBit {
+  int8_t element;
+};
+static_assert(sizeof(EightBit) == 1);
+
+// Loads 2 * Lanes(d) elements from place `i` of a vector: for bf16 the even ones into `a` and the
+// odd ones into `b`.
+HWY_INLINE void LoadPair(FloatTag d, const float* vector, uint32_t i, FloatVec& a, FloatVec& b) {
+  const float* const from = vector + i;
   a = hn::LoadU(d, from);
   b = hn::LoadU(d, from + hn::Lanes(d));
 }
-HWY_INLINE void LoadPair(FloatTag d, const Bf16* from, FloatVec& a, FloatVec& b) {
+HWY_INLINE void LoadPair(FloatTag d, const Bf16* vector, uint32_t i, FloatVec& a, FloatVec& b) {
+  const Bf16* const from = vector + i;
   const hn::Repartition<uint32_t, FloatTag> du;
   const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t*>(from));
   a = hn::BitCast(d, hn::ShiftLeft<16>(both));
   b = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
 }
-HWY_INLINE void LoadPair(FloatTag d, const hwy::float16_t* from, FloatVec& a, FloatVec& b) {
+HWY_INLINE void LoadPair(FloatTag d, const hwy::float16_t* vector, uint32_t i, FloatVec& a,
+                         FloatVec& b) {
+  const hwy::float16_t* const from = vector + i;
   const hn::Rebind<hwy::float16_t, FloatTag> d16;
   a = hn::PromoteTo(d, hn::LoadU(d16, from));
   b = hn::PromoteTo(d, hn::LoadU(d16, from + hn::Lanes(d)));
+}
+// Whole numbers, without the scale; the exponent's bits in the first of them do not count.
+HWY_INLINE void LoadPair(FloatTag d, const EightBit* vector, uint32_t i, FloatVec& a, FloatVec& b) {
+  const hn::Rebind<int8_t, FloatTag> d8;
+  const hn::Rebind<int32_t, FloatTag> d32;
+  const auto* const from = reinterpret_cast<const int8_t*>(vector) + i;
+  auto low = hn::LoadU(d8, from);
+  auto high = hn::LoadU(d8, from + hn::Lanes(d));
+  if (i == 0) {
+    low = hn::And(low, hn::LoadU(d8, kCounted.data()));
+    high = hn::And(high, hn::LoadU(d8, kCounted.data() + hn::Lanes(d)));
+  }
+  a = hn::ConvertTo(d, hn::PromoteTo(d32, low));
+  b = hn::ConvertTo(d, hn::PromoteTo(d32, high));
+}
+
+// What the elements of a vector are to be multiplied by.
+template <typename T>
+HWY_INLINE float ScaleOf(const std::byte* vector) {
+  if constexpr (!std::is_same_v<T, EightBit>) return 1.0f;
+  uint64_t first = 0;
+  std::memcpy(&first, vector, sizeof(first));
+  return ScaleOfCode(CodeOf(first));
 }
 
 // scores[g][first + t] for kTokens tokens, from their keys.
@@ -56,7 +107,7 @@ HWY_INLINE void ScoreTokens(const AttentionState& state, const std::byte* const*
     FloatVec a[kTokens];
     FloatVec b[kTokens];
     for (int t = 0; t < kTokens; ++t) {
-      LoadPair(d, reinterpret_cast<const T*>(keys[t]) + i, a[t], b[t]);
+      LoadPair(d, reinterpret_cast<const T*>(keys[t]), i, a[t], b[t]);
     }
     for (int g = 0; g < kGroup; ++g) {
       const float* query = state.queries.data() + static_cast<uint32_t>(g) * state.head_dim + i;
@@ -72,8 +123,9 @@ HWY_INLINE void ScoreTokens(const AttentionState& state, const std::byte* const*
   for (int i = 0; i < kPaddedSums; i += 4) {
     StoreSums(d, sums[i], sums[i + 1], sums[i + 2], sums[i + 3], 1.0f, reduced + i);
   }
-  for (int g = 0; g < kGroup; ++g) {
-    for (int t = 0; t < kTokens; ++t) scores[g][t] = reduced[g * kTokens + t];
+  for (int t = 0; t < kTokens; ++t) {
+    const float scale = ScaleOf<T>(keys[t]);
+    for (int g = 0; g < kGroup; ++g) scores[g][t] = reduced[g * kTokens + t] * scale;
   }
 }
 
@@ -125,7 +177,7 @@ HWY_INLINE void AddValues(const AttentionChunk& chunk, const AttentionChunk& nex
     for (int32_t t = 0; t < chunk.num_tokens; ++t) {
       FloatVec a;
       FloatVec b;
-      LoadPair(d, reinterpret_cast<const T*>(chunk.values[static_cast<size_t>(t)]) + i, a, b);
+      LoadPair(d, reinterpret_cast<const T*>(chunk.values[static_cast<size_t>(t)]), i, a, b);
       if (next_row < static_cast<uint32_t>(next.num_tokens)) {
         PrefetchBytes(next.values[next_row] + next_byte, step_bytes);
         next_byte += step_bytes;
@@ -170,6 +222,12 @@ void Attend(const AttentionChunk& chunk, const AttentionChunk& next, AttentionSt
     }
     UpdateSoftmax(state, g, scores[g], chunk.num_tokens);
   }
+  if constexpr (std::is_same_v<T, EightBit>) {
+    for (int32_t t = 0; t < chunk.num_tokens; ++t) {
+      const float scale = ScaleOf<T>(chunk.values[static_cast<size_t>(t)]);
+      for (int g = 0; g < kGroup; ++g) scores[g][t] *= scale;
+    }
+  }
   AddValues<T, kGroup>(chunk, next, scores, state);
 }
 
@@ -205,6 +263,11 @@ void AttendBf16(const AttentionChunk& chunk, const AttentionChunk& next, Attenti
 
 void AttendF16(const AttentionChunk& chunk, const AttentionChunk& next, AttentionState& state) {
   AttendGroup<hwy::float16_t>(chunk, next, state);
+}
+
+void AttendEightBit(const AttentionChunk& chunk, const AttentionChunk& next,
+                    AttentionState& state) {
+  AttendGroup<EightBit>(chunk, next, state);
 }
 
 // Between the natural order of a row and LoadPair's: of each 2 * Lanes elements of bf16, first the
@@ -247,6 +310,7 @@ namespace retroinfer::cpu {
 HWY_EXPORT(AttendF32);
 HWY_EXPORT(AttendBf16);
 HWY_EXPORT(AttendF16);
+HWY_EXPORT(AttendEightBit);
 HWY_EXPORT(PairRow);
 HWY_EXPORT(UnpairRow);
 
@@ -274,7 +338,7 @@ void AttendChunk(const AttentionChunk& chunk, const AttentionChunk& next, Attent
     case DType::kF16:
       return HWY_DYNAMIC_DISPATCH(AttendF16)(chunk, next, state);
     case DType::kInt8:
-      RI_CHECK(false);
+      return HWY_DYNAMIC_DISPATCH(AttendEightBit)(chunk, next, state);
   }
 }
 

@@ -16,14 +16,14 @@ inline constexpr uint32_t kMaxHeadDim = 128;
 // Where the keys and values of up to kChunkTokens tokens lie, in any order.
 struct AttentionChunk {
   int32_t num_tokens = 0;
-  std::array<const std::byte*, kChunkTokens> keys;    // [head_dim] of the state's dtype each
+  std::array<const std::byte*, kChunkTokens> keys;    // a page's vector in the state's dtype each
   std::array<const std::byte*, kChunkTokens> values;  // the same
 };
 
 // The running softmax of the query heads that share a KV head: sum_g = sum_i exp(x_gi - max_g) and
 // acc_g = sum_i exp(x_gi - max_g) v_i over the tokens i attended so far, x_gi = scale * q_g . k_i.
 struct AttentionState {
-  DType dtype;        // of keys and values
+  DType dtype;        // of keys and values; int8: as kEightBitTokens has it
   uint32_t head_dim;  // 64 or 128
   int32_t group;      // query heads, 1 to kMaxGroup
   std::array<float, kMaxGroup> max;

@@ -3,13 +3,14 @@
 #include "gpu_worker/ops/attention/cpu/layer_kv.h"
 
 #include <algorithm>
-#include <cstring>
+#include <array>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/attention/layer_kv_check.h"
 #include "gpu_worker/ops/cpu/convert.h"
 #include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/cpu/parallel_rows.h"
+#include "gpu_worker/ops/cpu/token_vectors.h"
 
 namespace retroinfer::cpu {
 namespace {
@@ -49,6 +50,14 @@ void ForEachToken(ThreadPool& pool, const DensePoolView& dense, uint32_t layer,
   });
 }
 
+// Writes `numbers` as row `to` of a layer's KV.
+void StoreRow(const LayerKv& kv, const float* numbers, std::byte* to) {
+  if (!kv.rounds_to_eight_bits) return ConvertFromF32(numbers, kv.dtype, to, kv.head_dim);
+  std::array<std::byte, 128> stored;
+  StoreToken(numbers, kEightBitTokens, kv.head_dim, stored.data());
+  UnpackToken(stored.data(), kEightBitTokens, kv.head_dim, to);
+}
+
 }  // namespace
 
 absl::Status StoreLayerKv(CpuStream& stream, const StoreLayerKvArgs& args) {
@@ -64,9 +73,8 @@ absl::Status StoreLayerKv(CpuStream& stream, const StoreLayerKvArgs& args) {
         const auto* values = reinterpret_cast<const float*>(args.values.Rows(row, 1).data);
         for (uint32_t head = 0; head < out.num_kv_heads; ++head) {
           const int64_t token = args.first_token + row;
-          ConvertFromF32(keys + head * out.head_dim, out.dtype, out.Key(head, token), out.head_dim);
-          ConvertFromF32(values + head * out.head_dim, out.dtype, out.Value(head, token),
-                         out.head_dim);
+          StoreRow(out, keys + head * out.head_dim, out.Key(head, token));
+          StoreRow(out, values + head * out.head_dim, out.Value(head, token));
         }
       }
     });
@@ -77,11 +85,13 @@ absl::Status FillDense(CpuStream& stream, const FillDenseArgs& args) {
   RETURN_IF_ERROR(CheckFillDense(args));
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
-    const size_t bytes = args.pool.geometry.page().vector_bytes;
+    const VectorFormat& format = args.pool.geometry.format.token;
+    const LayerKv& in = args.in;
     ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
-                 [&args, bytes](const KvPlace& place, int64_t token, uint32_t head) {
-                   std::memcpy(place.key, args.in.Key(head, args.first_token + token), bytes);
-                   std::memcpy(place.value, args.in.Value(head, args.first_token + token), bytes);
+                 [&](const KvPlace& place, int64_t i, uint32_t head) {
+                   const int64_t token = args.first_token + i;
+                   PackToken(in.Key(head, token), format, in.head_dim, place.key);
+                   PackToken(in.Value(head, token), format, in.head_dim, place.value);
                  });
   });
 }
@@ -90,11 +100,12 @@ absl::Status ReadDense(CpuStream& stream, const ReadDenseArgs& args) {
   RETURN_IF_ERROR(CheckReadDense(args));
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
   return stream.Launch([args](ThreadPool& pool) {
-    const size_t bytes = args.pool.geometry.page().vector_bytes;
+    const VectorFormat& format = args.pool.geometry.format.token;
+    const LayerKv& out = args.out;
     ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
-                 [&args, bytes](const KvPlace& place, int64_t token, uint32_t head) {
-                   std::memcpy(args.out.Key(head, token), place.key, bytes);
-                   std::memcpy(args.out.Value(head, token), place.value, bytes);
+                 [&](const KvPlace& place, int64_t token, uint32_t head) {
+                   UnpackToken(place.key, format, out.head_dim, out.Key(head, token));
+                   UnpackToken(place.value, format, out.head_dim, out.Value(head, token));
                  });
   });
 }
@@ -105,15 +116,16 @@ absl::Status AppendDense(CpuStream& stream, const AppendDenseArgs& args) {
   return stream.Launch([args](ThreadPool&) {
     const KvGeometry& geometry = args.pool.geometry;
     const PageLayout page = geometry.page();
-    const DType element = geometry.format.token.element;
+    const VectorFormat& format = geometry.format.token;
+    const uint32_t dim = geometry.head_dim;
     for (int64_t i = 0; i < args.keys.rows; ++i) {
       const auto* key = reinterpret_cast<const float*>(args.keys.Rows(i, 1).data);
       const auto* value = reinterpret_cast<const float*>(args.values.Rows(i, 1).data);
       for (uint32_t head = 0; head < geometry.num_kv_heads; ++head) {
         std::byte* const run = RunOf(args.pool, args.block_ids.device_data()[i], args.layer, head);
         const KvPlace place = PlaceInRun(page, run, args.place_in_block.device_data()[i]);
-        ConvertFromF32(key + head * geometry.head_dim, element, place.key, geometry.head_dim);
-        ConvertFromF32(value + head * geometry.head_dim, element, place.value, geometry.head_dim);
+        StoreToken(key + head * dim, format, dim, place.key);
+        StoreToken(value + head * dim, format, dim, place.value);
       }
     }
   });

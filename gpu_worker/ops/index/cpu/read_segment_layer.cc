@@ -2,10 +2,9 @@
 // index belongs to the i-th token of the pages.
 #include "gpu_worker/ops/index/cpu/read_segment_layer.h"
 
-#include <cstring>
-
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/cpu/cpu_kv_format.h"
+#include "gpu_worker/ops/cpu/token_vectors.h"
 #include "gpu_worker/ops/index/read_segment_layer_check.h"
 
 namespace retroinfer::cpu {
@@ -17,6 +16,7 @@ void ReadHead(const ReadSegmentLayerArgs& args, uint32_t head) {
   const size_t run = size_t{args.layer} * geometry.num_kv_heads + head;
   const PageLayout page_layout = geometry.page();
   const size_t vector_bytes = page_layout.vector_bytes;
+  const VectorFormat& format = geometry.format.token;
   const uint32_t per_page = page_layout.tokens;
   const std::byte* extent = args.extent.device_data();
   const uint64_t extent_pages = args.extent.size() / page_layout.bytes;
@@ -36,9 +36,9 @@ void ReadHead(const ReadSegmentLayerArgs& args, uint32_t head) {
       const TokenOrder index = order[num_read + i];
       if (index >= args.num_tokens) continue;
       const std::byte* key = page + i / per_page * page_layout.bytes + i % per_page * vector_bytes;
-      std::memcpy(args.out.Key(head, args.first_token + index), key, vector_bytes);
-      std::memcpy(args.out.Value(head, args.first_token + index), key + page_layout.values_offset,
-                  vector_bytes);
+      UnpackToken(key, format, geometry.head_dim, args.out.Key(head, args.first_token + index));
+      UnpackToken(key + page_layout.values_offset, format, geometry.head_dim,
+                  args.out.Value(head, args.first_token + index));
     }
     num_read += entry.num_tokens;
   }

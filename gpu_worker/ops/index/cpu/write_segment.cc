@@ -9,6 +9,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/cpu/cpu_kv_format.h"
 #include "gpu_worker/ops/cpu/store_vectors.h"
+#include "gpu_worker/ops/cpu/token_vectors.h"
 #include "gpu_worker/ops/index/write_segment_check.h"
 
 namespace retroinfer::cpu {
@@ -51,6 +52,7 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
   const PageLayout page = args.geometry.page();
   const uint32_t per_page = page.tokens;
   const size_t vector_bytes = page.vector_bytes;
+  const VectorFormat& format = args.geometry.format.token;
   const int32_t* assignment = args.assignment.device_data() + int64_t{head} * args.num_tokens;
   const SegmentLayout layout(args.geometry, static_cast<uint32_t>(args.num_tokens));
   std::byte* extent = args.extent.device_data();
@@ -66,8 +68,9 @@ void WriteTokens(const WriteSegmentArgs& args, uint32_t head, const HeadScratch&
     const uint32_t index = scratch.num_written[cluster]++;
     order[scratch.first_token[cluster] + index] = static_cast<TokenOrder>(i);
     std::byte* to = place_of(cluster, index);
-    std::memcpy(to, args.kv.Key(head, args.first_token + i), vector_bytes);
-    std::memcpy(to + page.values_offset, args.kv.Value(head, args.first_token + i), vector_bytes);
+    PackToken(args.kv.Key(head, args.first_token + i), format, args.kv.head_dim, to);
+    PackToken(args.kv.Value(head, args.first_token + i), format, args.kv.head_dim,
+              to + page.values_offset);
   }
   for (int32_t cluster = 0; cluster < args.num_clusters; ++cluster) {
     const uint32_t size = scratch.num_written[cluster];

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
+#include "tests/support/stored_tokens.h"
 
 namespace retroinfer {
 namespace {
@@ -33,7 +35,7 @@ std::vector<std::byte> MakePage(const KvGeometry& geometry, std::span<const Toke
     std::copy(tokens[t].value.begin(), tokens[t].value.end(),
               elements.begin() + static_cast<int64_t>((places + t) * geometry.head_dim));
   }
-  return ToBytes(elements, geometry.format.token.element);
+  return StoredTokens(elements, geometry.format.token, geometry.head_dim);
 }
 
 struct Sequence {
@@ -53,9 +55,9 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
     for (size_t i = 0; i < count; ++i) {
       for (auto [offset, out] : {std::pair{0, &tokens[i].key}, {1, &tokens[i].value}}) {
         const auto random =
-            RandomNormal(geometry.head_dim, seed * 100'000 + 2 * i + static_cast<uint64_t>(offset));
-        *out = FromBytes(ToBytes(random, geometry.format.token.element),
-                         geometry.format.token.element);
+            RandomNormal(geometry.head_dim, seed * 100'000 + 2 * i + static_cast<uint64_t>(offset),
+                         deviation_of_token_(i));
+        *out = RoundedTokens(random, geometry.format.token, geometry.head_dim);
       }
     }
     return tokens;
@@ -93,6 +95,7 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
 
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
+  std::function<float(size_t)> deviation_of_token_ = [](size_t) { return 1.0f; };
   const DType activations_ = backend_->ops->model().activation_dtype();
   const double tolerance_ = Tolerance(activations_);
 };
@@ -266,14 +269,27 @@ TEST_P(DecodeAttentionTest, FollowsDoublesForAllShapesOfHeads) {
 }
 
 TEST_P(DecodeAttentionTest, MergesRaggedPartsOfABatch) {
-  const KvGeometry geometry = {2, 2, 128, kBf16Kv};
-  const Result result = Run(geometry, 4,
-                            {{.sink = 4, .window = 500, .paged = 600, .estimated = 1},
-                             {.sink = 2},
-                             {.sink = 4, .window = 10, .paged = 1},
-                             {.sink = 4, .window = 129, .paged = 0, .estimated = 1}},
-                            {1, 2, 3, 4});
-  EXPECT_LE(RelativeError(result.got, result.want), tolerance_);
+  for (const KvFormat& format : {kBf16Kv, kInt8Kv}) {
+    const Result result = Run({2, 2, 128, format}, 4,
+                              {{.sink = 4, .window = 500, .paged = 600, .estimated = 1},
+                               {.sink = 2},
+                               {.sink = 4, .window = 10, .paged = 1},
+                               {.sink = 4, .window = 129, .paged = 0, .estimated = 1}},
+                              {1, 2, 3, 4});
+    EXPECT_LE(RelativeError(result.got, result.want), tolerance_) << format.name;
+  }
+}
+
+// Each token has scales of its own, which must not be mixed up.
+TEST_P(DecodeAttentionTest, TokensOfVerySmallAndVeryLargeValues) {
+  for (const uint32_t head_dim : {64u, 128u}) {
+    deviation_of_token_ = [](size_t i) {
+      return std::ldexp(1.0f, static_cast<int>(i * 7 % 23) - 18);
+    };
+    const Result result =
+        Run({2, 2, head_dim, kInt8Kv}, 4, {{.sink = 4, .window = 200, .paged = 150}}, {9});
+    EXPECT_LE(RelativeError(result.got, result.want), tolerance_) << head_dim;
+  }
 }
 
 TEST_P(DecodeAttentionTest, ASequenceDoesNotDependOnTheBatch) {

@@ -18,7 +18,7 @@ class LayerKvTest : public testing::TestWithParam<BackendParam> {
   LayerKvImage Random(const KvGeometry& g, int64_t capacity, uint64_t seed) {
     const size_t size = static_cast<size_t>(capacity) * g.num_kv_heads * g.head_dim;
     return LayerKvImage(data_, RandomNormal(size, seed), RandomNormal(size, seed + 1),
-                        g.num_kv_heads, g.head_dim, g.format.prompt);
+                        g.num_kv_heads, g.head_dim, g.format);
   }
   std::vector<float> Read(const LayerKv& kv, bool values) {
     const size_t bytes =
@@ -48,8 +48,8 @@ TEST_P(LayerKvTest, StoresAChunkRoundedAndLeavesTheRest) {
                                                         .out = kv.view()})
                       .ok());
       const auto got_keys = Read(kv.view(), false), got_values = Read(kv.view(), true);
-      const auto k_rounded = FromBytes(ToBytes(k, format.prompt), format.prompt);
-      const auto v_rounded = FromBytes(ToBytes(v, format.prompt), format.prompt);
+      const auto k_rounded = RoundedTokens(k, format.token, 64);
+      const auto v_rounded = RoundedTokens(v, format.token, 64);
       for (size_t i = 0; i < got_keys.size(); ++i) {
         const auto token = static_cast<int64_t>(i / 64) % capacity;
         const size_t head = i / 64 / static_cast<size_t>(capacity);
@@ -136,8 +136,7 @@ TEST_P(LayerKvTest, ReadsBackWhatWasFilledAndAppended) {
                                                        .out = out.view()})
                         .ok());
         const auto got_keys = Read(out.view(), false), got_values = Read(out.view(), true);
-        const DType element = format.token.element;
-        const auto new_key = FromBytes(ToBytes(data_.Values(key), element), element);
+        const auto new_key = RoundedTokens(data_.Values(key), format.token, head_dim);
         for (uint32_t head = 0; head < 3; ++head) {
           for (int64_t t = 0; t < tokens; ++t) {
             const size_t at = static_cast<size_t>(head * (tokens + 1) + t) * head_dim;

@@ -26,7 +26,8 @@ class ReadSegmentLayerTest : public testing::TestWithParam<BackendParam> {
             .num_kv_heads = geometry.num_kv_heads,
             .head_dim = geometry.head_dim,
             .capacity = capacity,
-            .dtype = geometry.format.prompt};
+            .dtype = geometry.format.prompt,
+            .rounds_to_eight_bits = geometry.format.token == kEightBitTokens};
   }
   absl::Status Read(const ReadSegmentLayerArgs& args) {
     const absl::Status status = backend_->ops->index().ReadSegmentLayer(*backend_->stream, args);

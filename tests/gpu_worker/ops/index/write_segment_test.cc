@@ -118,8 +118,8 @@ class WriteSegmentTest : public testing::TestWithParam<BackendParam> {
     for (uint32_t p = 0; p < geometry.pages_of(entry.num_tokens); ++p) {
       ASSERT_TRUE(taken.insert(entry.first_page + p).second) << "two clusters share a page";
       const auto page =
-          FromBytes(std::span(extent + size_t{entry.first_page + p} * kPageBytes, kPageBytes),
-                    geometry.format.token.element);
+          TokenNumbers(std::span(extent + size_t{entry.first_page + p} * kPageBytes, kPageBytes),
+                       geometry.format.token, geometry.head_dim);
       for (uint32_t i = 0; i < per_page; ++i) {
         const std::span<const float> key(page.data() + i * d, d);
         const std::span<const float> value(page.data() + (per_page + i) * d, d);
@@ -169,8 +169,8 @@ void WriteSegmentTest::CheckHead(Written& written, uint32_t layer, uint32_t head
       const std::byte* key =
           extent + size_t{entries[c].first_page + i / geometry.tokens_per_page()} * kPageBytes +
           i % geometry.tokens_per_page() * geometry.page().vector_bytes;
-      const auto got =
-          FromBytes(std::span(key, geometry.page().vector_bytes), geometry.format.token.element);
+      const auto got = TokenNumbers(std::span(key, geometry.page().vector_bytes),
+                                    geometry.format.token, geometry.head_dim);
       EXPECT_TRUE(std::equal(got.begin(), got.end(), kv.Key(head, token)));
     }
     const MetaEntry& entry = meta.Entries(2, layer, head)[c];
@@ -227,7 +227,7 @@ void WriteSegmentTest::WriteTwoLayersAndCheck(const KvFormat& format, uint32_t h
   for (uint32_t layer = 0; layer < 2; ++layer) {
     const size_t count = heads * 1200 * d;
     const LayerKvImage kv(data_, RandomNormal(count, 20 + layer), RandomNormal(count, 30 + layer),
-                          2, head_dim, format.prompt);
+                          2, head_dim, format);
     ASSERT_TRUE(backend_->ops->index()
                     .WriteSegment(*backend_->background,
                                   {.kv = kv.view(),
