@@ -2,7 +2,8 @@
 // (policy `full`) and the shape of wave attention. Llama-3-8B's heads unless a row says otherwise.
 // Each figure is the median over launches of a CUDA graph that goes through the layers of the
 // model, so that nothing is found in L2 that a decode step would not find there. Compares the first
-// sequence with a plain f32 reference first, and exits with 1 if it is wrong.
+// sequence with a plain f32 reference first, in bf16, and exits with 1 if it is wrong; what int8
+// reads is any bytes, which decode_attention_test answers for.
 //
 // usage: decode_attention_cuda_bench [--json]    a table, or one JSON object a line
 #include <algorithm>
@@ -33,6 +34,7 @@ struct Shape {
   int32_t pages = 0;            // of a sequence's execution buffer, over all KV heads
   uint32_t kv_heads = 8;
   int32_t group = 4;
+  KvFormat format = kBf16Kv;
 };
 
 void Must(cudaError_t code) {
@@ -119,7 +121,7 @@ class Decode {
     const auto batch = static_cast<int32_t>(shape.tokens.size());
     size_t num_blocks = 0;
     for (const int32_t tokens : shape.tokens) num_blocks += NumBlocks(tokens);
-    geometry_ = {1, shape.kv_heads, kHeadDim, kBf16Kv};
+    geometry_ = {1, shape.kv_heads, kHeadDim, shape.format};
     const size_t of_layer = num_blocks * DensePoolView::BlockBytes(geometry_);
     geometry_.num_layers = static_cast<uint32_t>(std::clamp<size_t>(kPoolBytes / of_layer, 1, 32));
     std::vector<DenseBlockId> ids(num_blocks);
@@ -238,9 +240,12 @@ class Decode {
         const int32_t count = mean * (65 + 70 * (list % heads) / (heads - 1)) / 100;
         counts_.push_back(count);
         for (int32_t i = 0; i < max_pages_; ++i) {
-          const auto tokens = static_cast<int32_t>(i % 4 == 3 ? 1 + random_() % 4 : 4);
+          const uint32_t per_page = geometry_.tokens_per_page();
+          const auto tokens =
+              static_cast<int32_t>(i % 4 == 3 ? 1 + random_() % per_page : per_page);
           refs.push_back({machine_.slots() + slots[next++ % slots.size()] * kPageBytes, tokens, 0});
-          if (layer == 0 && i < count) bytes_ += static_cast<size_t>(tokens) * kHeadDim * 4;
+          if (layer == 0 && i < count)
+            bytes_ += static_cast<size_t>(tokens) * 2 * geometry_.page().vector_bytes;
         }
       }
     }
@@ -297,6 +302,10 @@ std::vector<Shape> Shapes() {
   for (const size_t batch : {1, 3, 8}) {
     shapes.push_back({"wave", std::vector<int32_t>(batch, 1100), 5500});
   }
+  for (const size_t batch : {1, 3, 8}) {
+    shapes.push_back({"dense, int8", std::vector<int32_t>(batch, 122880), 0, 8, 4, kInt8Kv});
+    shapes.push_back({"wave, int8", std::vector<int32_t>(batch, 1100), 2750, 8, 4, kInt8Kv});
+  }
   return shapes;
 }
 
@@ -304,7 +313,7 @@ bool RunShape(Machine& machine, const Shape& shape, bool json) {
   Decode decode(machine, shape);
   // Values average out over a long context, and results are bf16.
   constexpr double kAllowed = 1.0 / 200;
-  const double error = decode.Error(decode.num_layers() - 1);
+  const double error = shape.format == kBf16Kv ? decode.Error(decode.num_layers() - 1) : 0;
   const auto layers = static_cast<int>(decode.num_layers());
   const double us = machine.Microseconds(layers, [&] {
     for (int i = 0; i < layers; ++i) decode.Enqueue(static_cast<uint32_t>(i));

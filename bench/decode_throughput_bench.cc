@@ -6,7 +6,8 @@
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
 //          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
-//          [--free-slots-high 0.1] [--weights-dtype auto|fp8]
+//          [--free-slots-high 0.1] [--weights-dtype auto|fp8] [--kv-dtype bf16|int8]
+//          [--index-dtype auto|int8|bf16] [--retrieval 0.018]
 // Prints one JSON object. --reuse: which model's recorded steps the queries repeat
 // (recorded_reuse.h); with --overlap they repeat none (SyntheticShape). --cache-share:
 // slots of the block cache, of all pages of the contexts. --free-slots-low, --free-slots-high: as
@@ -50,6 +51,9 @@ struct Settings {
   double cache_share = 0.05;
   int64_t dense_below = 8192;
   std::string weights_dtype = "auto";
+  std::string kv_dtype = "bf16";
+  std::string index_dtype = "auto";
+  double retrieval = AttentionSettings().retrieval_ratio;
   kvstore::Watermarks watermarks;
 };
 
@@ -77,6 +81,11 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"code", "needle"}))
       ->excludes(overlap);
   app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
+  app.add_option("--kv-dtype", settings.kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--index-dtype", settings.index_dtype)
+      ->check(CLI::IsMember({"auto", "int8", "bf16"}));
+  app.add_option("--retrieval", settings.retrieval, "Share of the clusters")
+      ->check(CLI::Range(0.001, 0.2));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   app.add_option("--free-slots-low", settings.watermarks.low)->check(CLI::Range(0.0, 1.0));
   app.add_option("--free-slots-high", settings.watermarks.high)->check(CLI::Range(0.0, 1.0));
@@ -106,7 +115,7 @@ class DecodeBench {
                                  .weights = Must(KeptWeightsNamed(settings.weights_dtype, config_)),
                                  .progress = {}}));
     load_seconds_ = Seconds(begin, absl::Now());
-    geometry_ = config_.geometry(kBf16Kv);
+    geometry_ = config_.geometry(Must(KvFormatNamed(settings.kv_dtype, settings.index_dtype)));
     CreateMemory();
     CreatePolicy();
     sampler_ = Must(Sampler::Create(*backend_.device, backend_.ops->model(), *backend_.stream,
@@ -192,7 +201,8 @@ class DecodeBench {
          .num_query_heads = query_heads,
          .max_tokens = settings_.context,
          .overlap = settings_.overlap,
-         .reuse = settings_.reuse == "needle" ? RecordedModel::kNeedle : RecordedModel::kCode})));
+         .reuse = settings_.reuse == "needle" ? RecordedModel::kNeedle : RecordedModel::kCode,
+         .retrieval_ratio = settings_.retrieval})));
     drifting_ = Must(DriftingQueries::Create(device, ops.model(), *backend_.stream, *policy_,
                                              *context_, geometry_.num_layers, settings_.batch));
   }
@@ -203,6 +213,7 @@ class DecodeBench {
     live->request.prompt = {1};
     live->policy = drifting_.get();
     live->kv.sequence_id = id;
+    live->kv.settings.retrieval_ratio = settings_.retrieval;
     live->kv.prompt_tokens = settings_.context;
     live->kv.total_tokens = total_tokens_;
     live->next_token = 1;
@@ -273,6 +284,8 @@ class DecodeBench {
     json["settings"] = {{"model", settings_.model},
                         {"policy", settings_.policy},
                         {"weights_dtype", settings_.weights_dtype},
+                        {"kv_format", std::string(geometry_.format.name)},
+                        {"retrieval", settings_.retrieval},
                         {"batch", settings_.batch},
                         {"context_tokens", settings_.context},
                         {"steps", settings_.steps},

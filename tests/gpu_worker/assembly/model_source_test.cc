@@ -1,5 +1,6 @@
 #include "gpu_worker/assembly/model_source.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -83,14 +84,16 @@ TEST(ModelSourceTest, LoadsRandomWeightsUnderANameOfTheirOwn) {
   EXPECT_EQ(random->weights.layers.size(), 2u);
   ServedEngineOptions options;
   options.model_folder = kNeedle;
-  const auto whole = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
+  const auto whole =
+      ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
   ASSERT_TRUE(whole.ok()) << whole.status();
-  const auto dummy =
-      ModelSource::Open(Dummy("", kNeedle))->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
+  const auto dummy = ModelSource::Open(Dummy("", kNeedle))
+                         ->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
   ASSERT_TRUE(dummy.ok()) << dummy.status();
   EXPECT_NE(whole->fingerprint, dummy->fingerprint);
   EXPECT_NE(random->fingerprint, dummy->fingerprint);
-  const auto read = ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kReading, kBf16Kv);
+  const auto read =
+      ModelSource::Open(options)->Load(device, ops.model(), WeightSource::kReading, kBf16Kv);
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(read->fingerprint, whole->fingerprint);
 }
