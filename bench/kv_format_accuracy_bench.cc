@@ -1,0 +1,148 @@
+// What formats of keys and values cost in accuracy: the log-probabilities of a text's tokens,
+// measured through the engine with each format and policy, against those with bf16 and policy full.
+//
+//   kv_format_accuracy_bench FOLDER_OF_MODEL TEXT [--tokens 30000] [--scored 500] [--documents 4]
+//
+// TEXT is cut into documents of `tokens` tokens that are read and `scored` that are measured, one
+// after the other. The backend is that of tests/support/in_process_worker.h. Prints a JSON line for
+// each row: perplexity of the measured tokens, that over the first row's, and the mean change of a
+// token's log-probability from the first row.
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "bench/support/measure.h"
+#include "bench/support/must.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/in_process_worker.h"
+
+namespace retroinfer {
+namespace {
+
+using bench::Must;
+using test_support::InProcessWorker;
+using test_support::InProcessWorkerOptions;
+
+struct Settings {
+  std::string model_folder;
+  std::string text;
+  int64_t tokens = 30'000;
+  int64_t scored = 500;
+  int64_t documents = 4;
+};
+
+struct Row {
+  KvFormat format;
+  PolicyKind policy = PolicyKind::kFull;
+  double retrieval = 0;
+};
+
+struct Document {
+  std::vector<int32_t> read;
+  std::vector<int32_t> scored;
+};
+
+std::vector<Document> ReadDocuments(const Settings& settings, const Tokenizer& tokenizer) {
+  std::ifstream file(settings.text);
+  if (!file.good()) bench::Fail("no text at " + settings.text);
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::vector<int32_t> tokens = Must(tokenizer.Encode(text));
+  const int64_t each = settings.tokens + settings.scored;
+  if (std::ssize(tokens) < settings.documents * each) {
+    bench::Fail("the text has " + std::to_string(tokens.size()) + " tokens, " +
+                std::to_string(settings.documents * each) + " are needed");
+  }
+  std::vector<Document> documents;
+  for (int64_t i = 0; i < settings.documents; ++i) {
+    const auto begin = tokens.begin() + i * each;
+    documents.push_back(
+        {{begin, begin + settings.tokens}, {begin + settings.tokens, begin + each}});
+  }
+  return documents;
+}
+
+// The log-probability of each measured token of all documents.
+std::vector<double> Measure(InProcessWorker& worker, const std::vector<Document>& documents,
+                            const Row& row) {
+  std::vector<double> logprobs;
+  for (const Document& document : documents) {
+    GenerationRequest request =
+        worker.Greedy(document.read, static_cast<int32_t>(document.scored.size()), row.policy);
+    request.continuations = {document.scored};
+    if (row.policy == PolicyKind::kWave) request.attention.retrieval_ratio = row.retrieval;
+    const auto sink = worker.Submit(std::move(request));
+    if (const absl::Status& status = sink->Wait().status; !status.ok()) {
+      bench::Fail(std::string(status.message()));
+    }
+    for (const OutputToken& token : sink->measured()[0]) {
+      logprobs.push_back(static_cast<double>(token.logprob));
+    }
+  }
+  return logprobs;
+}
+
+double Perplexity(const std::vector<double>& logprobs) {
+  double sum = 0;
+  for (const double logprob : logprobs) sum += logprob;
+  return std::exp(-sum / static_cast<double>(logprobs.size()));
+}
+
+int Run(const Settings& settings) {
+  const std::vector<Row> rows = {{kBf16Kv},
+                                 {kBf16Kv, PolicyKind::kWave, 0.018},
+                                 {kBf16Int8Kv, PolicyKind::kWave, 0.018},
+                                 {kBf16Int8Kv, PolicyKind::kWave, 0.035},
+                                 {kInt8Kv},
+                                 {kInt8Kv, PolicyKind::kWave, 0.018},
+                                 {kInt8Kv, PolicyKind::kWave, 0.035}};
+  std::vector<double> first;
+  for (const Row& row : rows) {
+    InProcessWorkerOptions options;
+    options.model_folder = settings.model_folder;
+    options.max_model_len = settings.tokens + settings.scored;
+    options.arena_bytes = size_t{2} << 30;
+    options.block_cache_bytes = size_t{256} << 20;
+    options.kv_format = row.format;
+    InProcessWorker worker(options);
+    const auto documents = ReadDocuments(settings, worker.tokenizer());
+    const std::vector<double> logprobs = Measure(worker, documents, row);
+    if (first.empty()) first = logprobs;
+    double change = 0;
+    for (size_t i = 0; i < logprobs.size(); ++i) change += std::abs(logprobs[i] - first[i]);
+    nlohmann::json json = bench::Report("kv_format_accuracy", worker.device().info());
+    json["model"] = settings.model_folder;
+    json["tokens"] = settings.tokens;
+    json["measured"] = logprobs.size();
+    json["kv_format"] = std::string(row.format.name);
+    json["policy"] = row.policy == PolicyKind::kFull ? "full" : "wave";
+    if (row.policy == PolicyKind::kWave) json["retrieval"] = row.retrieval;
+    json["perplexity"] = Perplexity(logprobs);
+    json["perplexity_ratio"] = Perplexity(logprobs) / Perplexity(first);
+    json["mean_change"] = change / static_cast<double>(logprobs.size());
+    std::printf("%s\n", json.dump().c_str());
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("What formats of keys and values cost in accuracy");
+  app.add_option("model", settings.model_folder)->required();
+  app.add_option("text", settings.text)->required();
+  app.add_option("--tokens", settings.tokens)->check(CLI::Range(9'000, 1'000'000));
+  app.add_option("--scored", settings.scored)->check(CLI::Range(1, 100'000));
+  app.add_option("--documents", settings.documents)->check(CLI::Range(1, 1'000));
+  if (argc == 1 && bench::IsSmoke()) return 0;
+  CLI11_PARSE(app, argc, argv);
+  return Run(settings);
+}
+
+}  // namespace
+}  // namespace retroinfer
+
+int main(int argc, char** argv) { return retroinfer::Main(argc, argv); }
