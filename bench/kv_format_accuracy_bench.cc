@@ -39,6 +39,7 @@ struct Row {
   KvFormat format;
   PolicyKind policy = PolicyKind::kFull;
   double retrieval = 0;
+  double radius_weight = 0;
 };
 
 struct Document {
@@ -93,12 +94,12 @@ double Perplexity(const std::vector<double>& logprobs) {
 
 int Run(const Settings& settings) {
   const std::vector<Row> rows = {{kBf16Kv},
-                                 {kBf16Kv, PolicyKind::kWave, 0.018},
-                                 {kBf16Int8Kv, PolicyKind::kWave, 0.018},
-                                 {kBf16Int8Kv, PolicyKind::kWave, 0.035},
+                                 {kBf16Kv, PolicyKind::kWave, 0.018, 0.5},
+                                 {kBf16Int8Kv, PolicyKind::kWave, 0.018, 0.5},
+                                 {kBf16Int8Kv, PolicyKind::kWave, 0.035, 0.25},
                                  {kInt8Kv},
-                                 {kInt8Kv, PolicyKind::kWave, 0.018},
-                                 {kInt8Kv, PolicyKind::kWave, 0.035}};
+                                 {kInt8Kv, PolicyKind::kWave, 0.018, 0.5},
+                                 {kInt8Kv, PolicyKind::kWave, 0.035, 0.25}};
   std::vector<double> first;
   for (const Row& row : rows) {
     InProcessWorkerOptions options;
@@ -107,6 +108,7 @@ int Run(const Settings& settings) {
     options.arena_bytes = size_t{2} << 30;
     options.block_cache_bytes = size_t{256} << 20;
     options.kv_format = row.format;
+    if (row.policy == PolicyKind::kWave) options.wave_index.radius_weight = row.radius_weight;
     InProcessWorker worker(options);
     const auto documents = ReadDocuments(settings, worker.tokenizer());
     const std::vector<double> logprobs = Measure(worker, documents, row);
