@@ -19,10 +19,11 @@ inline constexpr size_t kPageBytes = 2048;
 
 // Part of segment headers, exported files, the store's state, fingerprints and the protocol between
 // the services: never give a number to another format.
-enum class KvFormatId : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kBf16Int8 = 4 };
+enum class KvFormatId : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kBf16Int8 = 4, kInt8 = 5 };
 
-// What has a scale of its own: a factor that its elements are multiplied by.
-enum class ScalePer : uint8_t { kNothing, kVector, kArray };
+// What has a scale of its own: a factor that its elements are multiplied by. Scales lie behind the
+// array; kVectorWithin: each vector has one, which is written into its own elements.
+enum class ScalePer : uint8_t { kNothing, kVector, kArray, kVectorWithin };
 
 // How an array of vectors of head_dim numbers is stored: [n][head_dim] elements, then its scales,
 // each of the two padded with zeros to a multiple of 16 bytes.
@@ -31,6 +32,14 @@ enum class ScalePer : uint8_t { kNothing, kVector, kArray };
 // 127, at most 65504. An element is the number divided by that scale (both in f32), rounded to the
 // nearest integer, ties to even, from -127 to 127. A vector of zeros has scale 0; one that holds
 // infinity or NaN has elements of 0 and scale NaN, so that it is NaN as in the other types.
+//
+// int8 with its scale within (decisions 0054 and 0058) has a power of two, 2^(code - 40), for each
+// vector: the least from code 0 to 62 with which the largest |number| is at most 127. An element is
+// the number divided by it, rounded to the nearest integer, ties to even; the first six elements to
+// the nearest even integer from -126 to 126, and their lowest bits, which do not count, hold the
+// code, lowest bit first. Code 63 is a vector that holds infinity, NaN, or what no code reaches:
+// all of it is NaN. Zeros are zero bytes. Each number that comes out of this is exact in bf16, and
+// rounding it again gives the same bytes.
 struct VectorFormat {
   DType element = DType::kBf16;
   ScalePer scale_per = ScalePer::kNothing;
@@ -43,9 +52,7 @@ struct VectorFormat {
     return Padded(n * vector_bytes(head_dim));
   }
   constexpr size_t ArrayBytes(size_t n, uint32_t head_dim) const {
-    const size_t scales = scale_per == ScalePer::kNothing ? 0
-                          : scale_per == ScalePer::kArray ? 1
-                                                          : n;
+    const size_t scales = !has_scales() ? 0 : scale_per == ScalePer::kArray ? 1 : n;
     return ScalesOffset(n, head_dim) + Padded(scales * DTypeBytes(scale));
   }
   // Whether the elements are the numbers themselves.
@@ -53,7 +60,10 @@ struct VectorFormat {
     return element == type && scale_per == ScalePer::kNothing;
   }
 
-  constexpr bool has_scales() const { return scale_per != ScalePer::kNothing; }
+  // Whether there are scales behind the elements.
+  constexpr bool has_scales() const {
+    return scale_per == ScalePer::kVector || scale_per == ScalePer::kArray;
+  }
 
   friend bool operator==(const VectorFormat&, const VectorFormat&) = default;
 
@@ -68,9 +78,10 @@ struct KvFormat {
                                    // in a dense block
   VectorFormat centroid;           // of a segment, and of its meta blocks
   VectorFormat value_sum;          // the same
-  DType prompt = DType::kBf16;     // keys and values of one layer while a prompt is read. What is
-                                   // attended must be what is stored, or a prefix that is found
-                                   // would give other tokens than one that is computed
+  DType prompt = DType::kBf16;     // keys and values of one layer while a prompt is read, rounded
+                                   // as `token` rounds: what is attended must be what is stored,
+                                   // or a prefix that is found would give other tokens than one
+                                   // that is computed
   size_t page_vector_bytes = kPageBytes;  // keys and values of a full page, scales apart
 
   friend bool operator==(const KvFormat&, const KvFormat&) = default;
@@ -127,10 +138,22 @@ inline constexpr KvFormat kBf16Int8Kv{.id = KvFormatId::kBf16Int8,
                                       .value_sum = kInt8Vectors,
                                       .prompt = DType::kBf16};
 
+// Eight bits of a number of keys and values: 2048 bytes hold twice the tokens of bf16.
+inline constexpr VectorFormat kEightBitTokens{.element = DType::kInt8,
+                                              .scale_per = ScalePer::kVectorWithin};
+
+// Pages and index in eight bits.
+inline constexpr KvFormat kInt8Kv{.id = KvFormatId::kInt8,
+                                  .name = "int8",
+                                  .token = kEightBitTokens,
+                                  .centroid = kInt8Vectors,
+                                  .value_sum = kInt8Vectors,
+                                  .prompt = DType::kBf16};
+
 // All formats that there are, by number; and of each type of pages the one that has the index which
 // nobody has to name.
-inline constexpr KvFormat kKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv, kBf16Int8Kv};
-inline constexpr KvFormat kChosenKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv};
+inline constexpr KvFormat kKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv, kBf16Int8Kv, kInt8Kv};
+inline constexpr KvFormat kChosenKvFormats[] = {kF32Kv, kBf16Kv, kF16Kv, kInt8Kv};
 
 // The format of a number that came from a file or another process.
 //

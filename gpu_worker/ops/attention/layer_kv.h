@@ -18,6 +18,8 @@ struct LayerKv {
   uint32_t head_dim = 0;
   int64_t capacity = 0;  // tokens
   DType dtype = DType::kBf16;
+  // StoreLayerKv rounds to what kEightBitTokens can hold, which is exact in bf16.
+  bool rounds_to_eight_bits = false;
 
   std::byte* Key(uint32_t head, int64_t token) const {
     return keys + (head * capacity + token) * head_dim * static_cast<int64_t>(DTypeBytes(dtype));

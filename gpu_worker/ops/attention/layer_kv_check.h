@@ -36,6 +36,8 @@ inline absl::Status CheckStoreLayerKv(const StoreLayerKvArgs& args, DType activa
   RETURN_IF_ERROR(CheckShape("store_layer_kv", "values", args.values, rows, cols));
   RETURN_IF_ERROR(CheckDType("store_layer_kv", "keys", args.keys, activations));
   RETURN_IF_ERROR(CheckDType("store_layer_kv", "values", args.values, activations));
+  RETURN_IF_ERROR(CheckArg(!args.out.rounds_to_eight_bits || args.out.dtype == DType::kBf16,
+                           "store_layer_kv", "what is rounded to eight bits must be kept in bf16"));
   return CheckArg(args.first_token >= 0 && args.first_token + rows <= args.out.capacity,
                   "store_layer_kv", "tokens [", args.first_token, ", ", args.first_token + rows,
                   ") of ", args.out.capacity);

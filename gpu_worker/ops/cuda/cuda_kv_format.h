@@ -5,7 +5,8 @@
 
 namespace retroinfer::cuda {
 
-inline constexpr DType kTokenTypes[] = {DType::kF32, DType::kBf16};
+inline constexpr VectorFormat kTokenTypes[] = {
+    {.element = DType::kF32}, {.element = DType::kBf16}, kEightBitTokens};
 inline constexpr VectorFormat kIndexTypes[] = {
     {.element = DType::kF32}, {.element = DType::kBf16}, kInt8Vectors};
 inline constexpr KvElementTypes kKvElementTypes{
