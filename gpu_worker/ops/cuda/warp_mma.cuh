@@ -14,6 +14,16 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+// The 8 bytes there, at a multiple of 8.
+__device__ inline uint2 LoadShared8(uint32_t shared) {
+  uint2 bytes;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];\n"
+               : "=r"(bytes.x), "=r"(bytes.y)
+               : "r"(shared)
+               : "memory");
+  return bytes;
+}
+
 // Begins a copy of 16 bytes, of which the first `bytes` (0 or 16) are read and the rest are zero.
 __device__ inline void CopyAsync16(uint32_t shared, const void* global, uint32_t bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;\n" ::"r"(shared),

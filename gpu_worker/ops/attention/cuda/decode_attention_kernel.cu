@@ -8,6 +8,7 @@
 #include <numbers>
 #include <type_traits>
 
+#include "gpu_worker/ops/attention/cuda/decode_attention_eight_bit_state.cuh"
 #include "gpu_worker/ops/attention/cuda/decode_attention_kernel.h"
 #include "gpu_worker/ops/attention/cuda/decode_attention_plan.cuh"
 #include "gpu_worker/ops/attention/cuda/decode_attention_state.cuh"
@@ -20,13 +21,28 @@ namespace {
 constexpr int kBlocksOfProcessor = 2;
 
 template <typename Kv, int kHeadDim>
+struct StateOf {
+  using Type = PlainState<kHeadDim>;
+};
+template <int kHeadDim>
+struct StateOf<__nv_bfloat16, kHeadDim> {
+  using Type = TensorState<kHeadDim>;
+};
+template <int kHeadDim>
+struct StateOf<int8_t, kHeadDim> {
+  using Type = EightBitState<kHeadDim>;
+};
+
+// `Kv`: element of keys and values; int8_t: in eight bits.
+template <typename Kv, int kHeadDim>
 struct Config {
-  static constexpr bool kTensor = std::is_same_v<Kv, __nv_bfloat16>;
+  using State = typename StateOf<Kv, kHeadDim>::Type;
+  static constexpr bool kTensor = !std::is_same_v<Kv, float>;
   static constexpr int kTokensOfPage = static_cast<int>(kPageBytes / (2 * kHeadDim * sizeof(Kv)));
   static constexpr int kPagesOfTile = kTileTokens / kTokensOfPage;
-  static constexpr int kTileBytes = kTensor ? TensorState<kHeadDim>::kTileBytes : 16;
+  static constexpr int kTileBytes = State::kTileBytes;
   // 16 KiB for each warp, 128 KiB on a multiprocessor: more under way only queues up.
-  static constexpr int kStages = kTensor ? 2 * 128 / kHeadDim : 1;
+  static constexpr int kStages = kTensor ? 16384 / kTileBytes : 1;
 };
 
 template <typename C, int kHeadDim>
@@ -86,7 +102,7 @@ class TileFeeder {
   }
 
   __device__ void CopyPages(int32_t stage) {
-    using State = TensorState<kHeadDim>;
+    using State = typename C::State;
     constexpr int kPiecesOfRow = State::kRowBytes / 16;
     constexpr int kPiecesOfPage = static_cast<int>(kPageBytes / 16);
     const auto address =
@@ -172,14 +188,14 @@ __device__ void AttendPlain(const DecodeLaunch& launch, const DecodePart& part, 
   }
 }
 
-// Attends the block's parts with bf16 KV.
+// Attends the block's parts on tensor cores.
 template <typename C, int kHeadDim>
 __device__ void AttendParts(const DecodeLaunch& launch, int32_t num_parts, int32_t warp,
                             Shared<C, kHeadDim>& shared) {
   TileFeeder<C, kHeadDim> feeder(launch, shared, num_parts, warp);
   for (int32_t stage = 0; stage < C::kStages - 1; ++stage) feeder.Copy(stage);
   int32_t filling = C::kStages - 1, reading = 0;
-  TensorState<kHeadDim> state;
+  typename C::State state;
   if (num_parts > 0) state.Prefetch(launch, shared.parts[0]);
   for (int32_t p = 0; p < num_parts; ++p) {
     state.Begin();
@@ -350,6 +366,10 @@ cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType element, uint32_
   if (element == DType::kBf16) {
     return head_dim == 128 ? Launch<__nv_bfloat16, 128>(launch, stream)
                            : Launch<__nv_bfloat16, 64>(launch, stream);
+  }
+  if (element == DType::kInt8) {
+    return head_dim == 128 ? Launch<int8_t, 128>(launch, stream)
+                           : Launch<int8_t, 64>(launch, stream);
   }
   return head_dim == 128 ? Launch<float, 128>(launch, stream) : Launch<float, 64>(launch, stream);
 }

@@ -35,7 +35,8 @@ struct DecodeLaunch {
   int32_t first_head, num_heads;          // at most kMaxDecodeHeads; the product kMaxDecodeUnits
 };
 
-// Enqueues the attention over all parts. `element`: of keys and values, bf16 or f32.
+// Enqueues the attention over all parts. `element`: of keys and values, bf16 or f32, or int8 for
+// kEightBitTokens.
 cudaError_t LaunchDecodeParts(const DecodeLaunch& launch, DType element, uint32_t head_dim,
                               cudaStream_t stream);
 // Enqueues what merges them with the estimate. `early`: nothing was enqueued between the two.

@@ -39,34 +39,11 @@ __device__ inline const __nv_bfloat16* Queries(const DecodeLaunch& launch, const
          part.sequence * launch.query_stride + int64_t{part.head} * launch.group * head_dim;
 }
 
-// bf16 KV: a tile of keys times the queries, then its values, transposed, times the weights, on
-// tensor cores. Weights are split in two bf16 numbers, so that they are as good as f32.
-//
-// A tile in shared memory: 16 keys, then 16 values, of head_dim elements each; the 16-byte pieces
-// of row i lie at their index xor i % 8, so that 8 rows of a matrix meet all banks.
+// What the states of bf16 and of eight bits share. They take in tiles on tensor cores: keys times
+// the queries, then values, transposed, times the weights.
 template <int kHeadDim>
-class TensorState {
+class TensorSums {
  public:
-  static constexpr int kRowBytes = 2 * kHeadDim;
-  static constexpr int kTileBytes = 2 * kTileTokens * kRowBytes;
-
-  // Offset of a 16-byte piece of a key in a tile.
-  __device__ static uint32_t PieceOffset(int32_t row, int32_t piece) {
-    return static_cast<uint32_t>(row * kRowBytes + ((piece ^ (row & 7)) << 4));
-  }
-
-  // Begins to load the queries of the part that Begin will start.
-  __device__ void Prefetch(const DecodeLaunch& launch, const DecodePart& part) {
-    const int32_t lane = Lane(), q = lane / 4;
-    const __nv_bfloat16* query =
-        Queries(launch, part, kHeadDim) + static_cast<int64_t>(q) * kHeadDim + 2 * (lane % 4);
-    for (int i = 0; i < kSteps; ++i) {
-      for (int half = 0; half < 2; ++half) {
-        next_queries_[i][half] =
-            q < launch.group ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 8 * half) : 0u;
-      }
-    }
-  }
   __device__ void Begin() {
     for (int i = 0; i < kSteps; ++i) {
       queries_[i][0] = next_queries_[i][0];
@@ -75,27 +52,6 @@ class TensorState {
     }
     max_[0] = max_[1] = -INFINITY;
     sum_[0] = sum_[1] = 0;
-  }
-
-  // Takes in a tile; bit i of `mask` says that token i is there.
-  __device__ void Attend(uint32_t tile, uint32_t mask, float scale_log2) {
-    float scores[4];  // tokens lane / 4 and + 8, query heads 2 (lane % 4) and the next
-    Score(tile, scores);
-    const int32_t token = Lane() / 4;
-    for (int i = 0; i < 4; ++i) {
-      const bool is_there = (mask >> (token + 8 * (i / 2)) & 1) != 0;
-      scores[i] = is_there ? scores[i] * scale_log2 : -INFINITY;
-    }
-    RaiseMax(scores);
-    const float base[2] = {ScoreBase(max_[0]), ScoreBase(max_[1])};
-    float high[4], low[4];
-    for (int i = 0; i < 4; ++i) {
-      const float weight = Exp2(scores[i] - base[i % 2]);
-      sum_[i % 2] += weight;
-      high[i] = __bfloat162float(__float2bfloat16_rn(weight));
-      low[i] = weight - high[i];
-    }
-    AddValues(tile + kTileTokens * kRowBytes, high, low);
   }
 
   // Tells the other warps maximum and sum.
@@ -110,38 +66,14 @@ class TensorState {
       }
     }
   }
-  // Writes the values of a section's query heads, relative to the warp's own maximum.
-  __device__ void PublishValues(int32_t section, WarpResults<kHeadDim>& results,
-                                int32_t warp) const {
-    constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
-    const int32_t q = 2 * (Lane() % 4) - section * kHeads, row = Lane() / 4;
-    if (q < 0 || q >= kHeads) return;
-    for (int step = 0; step < kSteps; ++step) {
-      for (int i = 0; i < 4; ++i) {
-        results.acc[warp][q + i % 2][16 * step + row + 8 * (i / 2)] = acc_[step][i];
-      }
-    }
-  }
 
- private:
+ protected:
   static constexpr int kSteps = kHeadDim / 16;
 
   __device__ static int32_t Lane() { return static_cast<int32_t>(threadIdx.x % 32); }
 
-  __device__ void Score(uint32_t keys, float (&scores)[4]) const {
-    const int32_t lane = Lane();
-    const int32_t row = lane % 16, piece = lane / 16;
-    float odd[4] = {};  // two sums, so that a product need not wait for the last one
-    for (float& score : scores) score = 0;
-#pragma unroll
-    for (int i = 0; i < kSteps; ++i) {
-      uint32_t matrices[4];
-      LoadMatrices(keys + PieceOffset(row, 2 * i + piece), matrices);
-      MultiplyAdd(matrices, queries_[i][0], queries_[i][1], i % 2 == 0 ? scores : odd);
-    }
-    for (int i = 0; i < 4; ++i) scores[i] += odd[i];
-  }
-
+  // Raises the maximum to that of a tile: its scores as a product leaves them, tokens lane / 4 and
+  // + 8, query heads 2 (lane % 4) and the next.
   __device__ void RaiseMax(const float (&scores)[4]) {
     float raised[2];
     for (int i = 0; i < 2; ++i) {
@@ -163,26 +95,125 @@ class TensorState {
     }
   }
 
-  __device__ void AddValues(uint32_t values, const float (&high)[4], const float (&low)[4]) {
-    const uint32_t high0 = TransposeMatrix(PackBf16(high[0], high[1]));
-    const uint32_t high1 = TransposeMatrix(PackBf16(high[2], high[3]));
-    const uint32_t low0 = TransposeMatrix(PackBf16(low[0], low[1]));
-    const uint32_t low1 = TransposeMatrix(PackBf16(low[2], low[3]));
+  // Weights of a tile, laid out like its scores, to be multiplied with its values: each as two bf16
+  // numbers, so that they are as good as f32.
+  struct SplitWeights {
+    uint32_t high[2], low[2];
+  };
+  __device__ static SplitWeights Split(const float (&weights)[4]) {
+    float high[4], low[4];
+    for (int i = 0; i < 4; ++i) {
+      high[i] = __bfloat162float(__float2bfloat16_rn(weights[i]));
+      low[i] = weights[i] - high[i];
+    }
+    return {
+        {TransposeMatrix(PackBf16(high[0], high[1])), TransposeMatrix(PackBf16(high[2], high[3]))},
+        {TransposeMatrix(PackBf16(low[0], low[1])), TransposeMatrix(PackBf16(low[2], low[3]))}};
+  }
+  // Adds dimensions of the values times the weights to acc_[step].
+  __device__ void AddWeighted(int step, const uint32_t (&values)[4], const SplitWeights& weights) {
+    MultiplyAdd(values, weights.high[0], weights.high[1], acc_[step]);
+    MultiplyAdd(values, weights.low[0], weights.low[1], acc_[step]);
+  }
+
+  uint32_t queries_[kSteps][2];
+  uint32_t next_queries_[kSteps][2];
+  float acc_[kSteps][4];   // 16 dimensions, of which a lane has two; query heads as the scores'
+  float max_[2], sum_[2];  // max_ the same in all lanes of a column, sum_ the lane's own share
+};
+
+// bf16 KV. A tile in shared memory: 16 keys, then 16 values, of head_dim elements each; the 16-byte
+// pieces of row i lie at their index xor i % 8, so that 8 rows of a matrix meet all banks.
+template <int kHeadDim>
+class TensorState : public TensorSums<kHeadDim> {
+ public:
+  static constexpr int kRowBytes = 2 * kHeadDim;
+  static constexpr int kTileBytes = 2 * kTileTokens * kRowBytes;
+
+  // Offset of a 16-byte piece of a key in a tile.
+  __device__ static uint32_t PieceOffset(int32_t row, int32_t piece) {
+    return static_cast<uint32_t>(row * kRowBytes + ((piece ^ (row & 7)) << 4));
+  }
+
+  // Begins to load the queries of the part that Begin will start.
+  __device__ void Prefetch(const DecodeLaunch& launch, const DecodePart& part) {
+    const int32_t lane = Lane(), q = lane / 4;
+    const __nv_bfloat16* query =
+        Queries(launch, part, kHeadDim) + static_cast<int64_t>(q) * kHeadDim + 2 * (lane % 4);
+    for (int i = 0; i < kSteps; ++i) {
+      for (int half = 0; half < 2; ++half) {
+        next_queries_[i][half] =
+            q < launch.group ? *reinterpret_cast<const uint32_t*>(query + 16 * i + 8 * half) : 0u;
+      }
+    }
+  }
+
+  // Takes in a tile; bit i of `mask` says that token i is there.
+  __device__ void Attend(uint32_t tile, uint32_t mask, float scale_log2) {
+    float scores[4];  // tokens lane / 4 and + 8, query heads 2 (lane % 4) and the next
+    Score(tile, scores);
+    const int32_t token = Lane() / 4;
+    for (int i = 0; i < 4; ++i) {
+      const bool is_there = (mask >> (token + 8 * (i / 2)) & 1) != 0;
+      scores[i] = is_there ? scores[i] * scale_log2 : -INFINITY;
+    }
+    Sums::RaiseMax(scores);
+    const float base[2] = {ScoreBase(max_[0]), ScoreBase(max_[1])};
+    float weights[4];
+    for (int i = 0; i < 4; ++i) {
+      weights[i] = Exp2(scores[i] - base[i % 2]);
+      sum_[i % 2] += weights[i];
+    }
+    AddValues(tile + kTileTokens * kRowBytes, Sums::Split(weights));
+  }
+
+  // Writes the values of a section's query heads, relative to the warp's own maximum.
+  __device__ void PublishValues(int32_t section, WarpResults<kHeadDim>& results,
+                                int32_t warp) const {
+    constexpr int32_t kHeads = WarpResults<kHeadDim>::kHeads;
+    const int32_t q = 2 * (Lane() % 4) - section * kHeads, row = Lane() / 4;
+    if (q < 0 || q >= kHeads) return;
+    for (int step = 0; step < kSteps; ++step) {
+      for (int i = 0; i < 4; ++i) {
+        results.acc[warp][q + i % 2][16 * step + row + 8 * (i / 2)] = acc_[step][i];
+      }
+    }
+  }
+
+ private:
+  using Sums = TensorSums<kHeadDim>;
+  using Sums::acc_;
+  using Sums::kSteps;
+  using Sums::Lane;
+  using Sums::max_;
+  using Sums::next_queries_;
+  using Sums::queries_;
+  using Sums::sum_;
+
+  __device__ void Score(uint32_t keys, float (&scores)[4]) const {
+    const int32_t lane = Lane();
+    const int32_t row = lane % 16, piece = lane / 16;
+    float odd[4] = {};  // two sums, so that a product need not wait for the last one
+    for (float& score : scores) score = 0;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      uint32_t matrices[4];
+      LoadMatrices(keys + PieceOffset(row, 2 * i + piece), matrices);
+      MultiplyAdd(matrices, queries_[i][0], queries_[i][1], i % 2 == 0 ? scores : odd);
+    }
+    for (int i = 0; i < 4; ++i) scores[i] += odd[i];
+  }
+
+  __device__ void AddValues(uint32_t values, const typename Sums::SplitWeights& weights) {
     const int32_t lane = Lane();
     const int32_t row = lane % 8 + 8 * (lane / 16), piece = lane / 8 % 2;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       uint32_t matrices[4];
       LoadMatricesTransposed(values + PieceOffset(row, 2 * i + piece), matrices);
-      MultiplyAdd(matrices, high0, high1, acc_[i]);
-      MultiplyAdd(matrices, low0, low1, acc_[i]);
+      Sums::AddWeighted(i, matrices, weights);
     }
   }
-
-  uint32_t queries_[kSteps][2];
-  uint32_t next_queries_[kSteps][2];
-  float acc_[kSteps][4];   // dimensions 16 i + lane / 4 and + 8, query heads as the scores'
-  float max_[2], sum_[2];  // max_ the same in all lanes of a column, sum_ the lane's own share
 };
 
 // f32 KV, straight from global memory: a token at a time, each lane a few dimensions. For tests and
@@ -190,6 +221,8 @@ class TensorState {
 template <int kHeadDim>
 class PlainState {
  public:
+  static constexpr int kTileBytes = 16;  // nothing is copied
+
   __device__ void Begin(const DecodeLaunch& launch, const DecodePart& part) {
     const __nv_bfloat16* queries = Queries(launch, part, kHeadDim) + kDims * Lane();
     for (int q = 0; q < kDecodeGroup; ++q) {

@@ -6,6 +6,7 @@
 // * Each block follows its own copy of the entries, read once and checked, as others can change the
 //   bytes.
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
+#include "gpu_worker/ops/cuda/eight_bit_vector.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/index/cuda/read_segment_layer.h"
 #include "gpu_worker/ops/index/cuda/segment_place.cuh"
@@ -28,7 +29,7 @@ struct Job {
   int32_t num_tokens;
   int32_t num_clusters;
   int32_t tokens_per_page;
-  int32_t vector_bytes;
+  int32_t vector_bytes;  // of a key, as pages have it
   LayerOffsets offsets;
   LayerKv out;
   int64_t first_token;
@@ -96,7 +97,9 @@ struct Move {
   int4* to;
 };
 
-// `chunk` counts the 16-byte pieces of tokens in page order, key before value.
+// `chunk` counts the 16-byte pieces of tokens in page order, key before value. `kWidth`: bytes of
+// the KV for each of a page.
+template <int kWidth>
 __device__ Move MoveOf(const Job& job, const Clusters& clusters, int64_t head,
                        const TokenOrder* order, int32_t first_place, int32_t chunk) {
   const int32_t chunks_per_vector = job.vector_bytes / 16;
@@ -114,11 +117,27 @@ __device__ Move MoveOf(const Job& job, const Clusters& clusters, int64_t head,
   std::byte* const rows = is_value ? job.out.values : job.out.keys;
   return {reinterpret_cast<const int4*>(job.extent + offset),
           reinterpret_cast<int4*>(
-              rows + (head * job.out.capacity + job.first_token + token) * job.vector_bytes +
-              piece % chunks_per_vector * 16)};
+              rows + ((head * job.out.capacity + job.first_token + token) * job.vector_bytes +
+                      piece % chunks_per_vector * 16) *
+                         kWidth)};
 }
 
-// blockIdx.x: a share of the head's tokens in page order; blockIdx.y: head.
+// Writes 16 elements of a vector as bf16. The lanes that have a vector are neighbours: the first of
+// them has its code. Called by all lanes of a warp.
+__device__ void StoreDecoded(const int4& bytes, int32_t lanes, int4* to) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const uint2 first = {static_cast<uint32_t>(bytes.x), static_cast<uint32_t>(bytes.y)};
+  const uint2 last = {static_cast<uint32_t>(bytes.z), static_cast<uint32_t>(bytes.w)};
+  const int32_t code = __shfl_sync(kAllLanes, CodeOfFirst(first), lane - lane % lanes);
+  if (to == nullptr) return;
+  const int32_t place = lane % lanes * 16;
+  reinterpret_cast<Bf16x8*>(to)[0] = DecodeEight(first, place, code);
+  reinterpret_cast<Bf16x8*>(to)[1] = DecodeEight(last, place + 8, code);
+}
+
+// blockIdx.x: a share of the head's tokens in page order; blockIdx.y: head. `kEightBits`: pages
+// are, else the KV has their elements.
+template <bool kEightBits>
 __global__ void __launch_bounds__(kThreads) ReadSegmentLayerKernel(const Job job) {
   __shared__ Clusters clusters;
   __shared__ TokenOrder order[DivideUp(kMaxTokens, kBlocksPerHead)];
@@ -133,19 +152,27 @@ __global__ void __launch_bounds__(kThreads) ReadSegmentLayerKernel(const Job job
   for (int32_t i = begin + thread; i < end; i += kThreads) order[i - begin] = from[i];
   __syncthreads();
   const int32_t num_chunks = (end - begin) * (2 * job.vector_bytes / 16);
-  for (int32_t first = thread; first < num_chunks; first += kInFlight * kThreads) {
+  constexpr int kWidth = kEightBits ? 2 : 1;
+  // Lanes that share vectors stay together to the end.
+  const int32_t ahead = kEightBits ? thread % 32 : 0;
+  for (int32_t first = thread; first - ahead < num_chunks; first += kInFlight * kThreads) {
     Move moves[kInFlight];
     int4 bytes[kInFlight];
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
       const int32_t chunk = first + i * kThreads;
-      moves[i] = chunk < num_chunks ? MoveOf(job, clusters, head, order, begin, chunk)
+      moves[i] = chunk < num_chunks ? MoveOf<kWidth>(job, clusters, head, order, begin, chunk)
                                     : Move{nullptr, nullptr};
+      if (kEightBits) bytes[i] = make_int4(0, 0, 0, 0);
       if (moves[i].to != nullptr) bytes[i] = *moves[i].from;
     }
 #pragma unroll
     for (int i = 0; i < kInFlight; ++i) {
-      if (moves[i].to != nullptr) *moves[i].to = bytes[i];
+      if constexpr (kEightBits) {
+        StoreDecoded(bytes[i], job.vector_bytes / 16, moves[i].to);
+      } else {
+        if (moves[i].to != nullptr) *moves[i].to = bytes[i];
+      }
     }
   }
 }
@@ -157,7 +184,9 @@ absl::Status ReadSegmentLayer(CudaStream& stream, const ReadSegmentLayerArgs& ar
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.geometry.format));
   const KvGeometry& geometry = args.geometry;
   const dim3 grid(kBlocksPerHead, geometry.num_kv_heads);
-  ReadSegmentLayerKernel<<<grid, kThreads, 0, stream.get()>>>(
+  const auto kernel = geometry.format.token == kEightBitTokens ? ReadSegmentLayerKernel<true>
+                                                               : ReadSegmentLayerKernel<false>;
+  kernel<<<grid, kThreads, 0, stream.get()>>>(
       {.extent = args.extent.device_data(),
        .extent_pages = args.extent.size() / kPageBytes,
        .num_tokens = static_cast<int32_t>(args.num_tokens),

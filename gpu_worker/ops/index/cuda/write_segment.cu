@@ -6,7 +6,10 @@
 // * The clusters of (layer, head) take consecutive pages in cluster order; heads follow each other.
 //   First pages are running sums of ceil(size / tokens_per_page), so no two clusters overlap.
 // * Tokens keep their order inside a cluster; the order table says which token went where.
+#include <type_traits>
+
 #include "gpu_worker/ops/cuda/cuda_kv_format.h"
+#include "gpu_worker/ops/cuda/eight_bit_vector.cuh"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/index/cuda/member_order.h"
 #include "gpu_worker/ops/index/cuda/segment_place.cuh"
@@ -32,7 +35,7 @@ struct Job {
   int32_t num_tokens;
   int32_t num_clusters;
   int32_t tokens_per_page;
-  int32_t vector_bytes;  // of a key
+  int32_t vector_bytes;  // of a key, as pages have it
   DType centroid;        // element types of the index
   DType value_sum;
   const int32_t* sizes;
@@ -99,7 +102,17 @@ __device__ int32_t ClusterOfPage(const uint32_t* first_pages, int32_t count, uin
   return low;
 }
 
-// One warp writes a page: 16 bytes a lane, four times.
+// Numbers `place` to `place` + 15 of a vector in eight bits; `lanes` neighbours have its numbers.
+__device__ int4 EncodeSixteen(const Bf16x8& low, const Bf16x8& high, int32_t place, int32_t lanes) {
+  const int32_t code = CodeOfLanes(max(LargestBits(low), LargestBits(high)), lanes);
+  const uint2 first = EncodeEight(low, place, code), last = EncodeEight(high, place + 8, code);
+  return make_int4(static_cast<int>(first.x), static_cast<int>(first.y), static_cast<int>(last.x),
+                   static_cast<int>(last.y));
+}
+
+// One warp writes a page: 16 bytes a lane, four times. `kEightBits`: the page's elements are, else
+// it has those of the KV.
+template <bool kEightBits>
 __device__ void WritePage(const Job& job, uint32_t page) {
   const int32_t at = ClusterOfPage(job.first_pages, job.num_heads * job.num_clusters, page);
   const int32_t head = at / job.num_clusters;
@@ -108,17 +121,31 @@ __device__ void WritePage(const Job& job, uint32_t page) {
   const uint16_t* const members =
       job.order.tokens + int64_t{head} * job.num_tokens + job.order.first[at];
   const int64_t head_row = head * job.kv.capacity + job.first_token;
-  int4 chunks[kChunksPerLane];
+  constexpr int kWidth = kEightBits ? 2 : 1;  // bytes of the KV for each of the page
+  using Piece = std::conditional_t<kEightBits, Bf16x8, int4>;
+  Piece numbers[kChunksPerLane][kWidth];
 #pragma unroll
   for (int i = 0; i < kChunksPerLane; ++i) {
     const int32_t offset = (i * 32 + static_cast<int32_t>(threadIdx.x) % 32) * 16;
     constexpr auto kHalf = static_cast<int32_t>(kPageBytes / 2);
     const int32_t member = first + offset % kHalf / job.vector_bytes;
     const std::byte* const rows = offset < kHalf ? job.kv.keys : job.kv.values;
-    chunks[i] = make_int4(0, 0, 0, 0);
+    for (Piece& piece : numbers[i]) piece = {};
     if (member < size) {
-      chunks[i] = *reinterpret_cast<const int4*>(
-          rows + (head_row + members[member]) * job.vector_bytes + offset % job.vector_bytes);
+      const auto* const from = reinterpret_cast<const Piece*>(
+          rows +
+          ((head_row + members[member]) * job.vector_bytes + offset % job.vector_bytes) * kWidth);
+      for (int part = 0; part < kWidth; ++part) numbers[i][part] = from[part];
+    }
+  }
+  int4 chunks[kChunksPerLane];
+#pragma unroll
+  for (int i = 0; i < kChunksPerLane; ++i) {
+    if constexpr (kEightBits) {
+      const int32_t place = static_cast<int32_t>(threadIdx.x) % 32 * 16 % job.vector_bytes;
+      chunks[i] = EncodeSixteen(numbers[i][0], numbers[i][1], place, job.vector_bytes / 16);
+    } else {
+      chunks[i] = numbers[i][0];
     }
   }
   auto* const to = reinterpret_cast<int4*>(job.extent + int64_t{page} * int64_t{kPageBytes});
@@ -236,14 +263,15 @@ __device__ void WriteEntries(const Job& job, int64_t thread, int64_t num_threads
   }
 }
 
-template <bool kHasInt8>
+// `kHasInt8`: the index has vectors in int8; `kEightBits`: pages are in eight bits.
+template <bool kHasInt8, bool kEightBits>
 __global__ void __launch_bounds__(kWriteThreads) WriteSegmentKernel(const Job job) {
   const int64_t thread = int64_t{blockIdx.x} * kWriteThreads + threadIdx.x;
   const int64_t num_threads = int64_t{gridDim.x} * kWriteThreads;
   const uint32_t begin = job.first_pages[0];
   const uint32_t end = *job.end_page;
   for (int64_t page = begin + thread / 32; page < end; page += num_threads / 32) {
-    WritePage(job, static_cast<uint32_t>(page));
+    WritePage<kEightBits>(job, static_cast<uint32_t>(page));
   }
   const LayerOffsets& offsets = job.offsets;
   const auto write = [&](const float* vectors, DType element, int64_t offset, int64_t head_bytes,
@@ -310,7 +338,8 @@ absl::Status WriteSegment(CudaStream& stream, const WriteSegmentArgs& args) {
   PlacePagesKernel<<<1, kPlaceThreads, 0, stream.get()>>>(job);
   RETURN_IF_ERROR(LaunchStatus("launching write_segment's pages"));
   const bool has_int8 = job.centroid == DType::kInt8 || job.value_sum == DType::kInt8;
-  const auto kernel = has_int8 ? WriteSegmentKernel<true> : WriteSegmentKernel<false>;
+  auto kernel = has_int8 ? WriteSegmentKernel<true, false> : WriteSegmentKernel<false, false>;
+  if (geometry.format.token == kEightBitTokens) kernel = WriteSegmentKernel<true, true>;
   kernel<<<kWriteBlocks, kWriteThreads, 0, stream.get()>>>(job);
   return LaunchStatus("launching write_segment");
 }
