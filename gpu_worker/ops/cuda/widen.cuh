@@ -9,9 +9,9 @@ namespace retroinfer::cuda {
 
 // The int8 in byte `kLow` of `word` and, as the high half, that in byte `kHigh`.
 //
-// The bf16 numbers from 128 to 255 are 0x4300 and the number's lowest seven bits, and 256 is
-// 0x4380. So a byte's low seven bits make 128 more than they count, and its sign bit, which counts
-// -128, makes of the 128 to subtract 256.
+// bf16 numbers from 128 to 255 are 0x4300 plus what they have above 128, and 0x4380 is 256. So a
+// byte's lowest seven bits give 128 more than they count; 128 is subtracted again, or, if the sign
+// bit is set, which counts -128, 256.
 template <int kLow, int kHigh>
 __device__ inline __nv_bfloat162 WidenBytes(uint32_t word) {
   constexpr uint32_t kSelector = kLow | 4 << 4 | kHigh << 8 | 4 << 12;

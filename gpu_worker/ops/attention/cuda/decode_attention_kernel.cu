@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(kDecodeThreads)
     acc += weight * estimate;
   }
   auto* out = reinterpret_cast<__nv_bfloat16*>(launch.out) + sequence * launch.out_stride;
-  out[query_head * kHeadDim + thread] = __float2bfloat16_rn(sum > 0 ? acc / sum : 0.0f);
+  out[query_head * kHeadDim + thread] = __float2bfloat16_rn(sum == 0 ? 0.0f : acc / sum);
 }
 
 struct Grid {

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads) StoreLayerKvKernel(const StoreLaunch
   }
 }
 
-// Numbers at..at + 7 of activations, of which `aligned` says that rows are.
+// Eight numbers of a row of activations. `aligned`: they begin at a multiple of 16 bytes.
 __device__ Bf16x8 LoadActivations(const __nv_bfloat16* row, int64_t at, bool aligned) {
   if (aligned) return *reinterpret_cast<const Bf16x8*>(row + at);
   Bf16x8 numbers;
@@ -74,8 +74,8 @@ __device__ Bf16x8 LoadActivations(const __nv_bfloat16* row, int64_t at, bool ali
   return numbers;
 }
 
-// The same, each vector rounded to what eight bits can hold. Eight numbers a thread: those of a
-// row's keys, then of its values, then of the next row's.
+// StoreLayerKvKernel for vectors that are rounded to what eight bits can hold. Eight numbers a
+// thread: those of a row's keys, then of its values, then of the next row's.
 __global__ void __launch_bounds__(kThreads)
     StoreRoundedKernel(const StoreLaunch launch, int64_t rows, bool aligned) {
   const LayerKv& out = launch.out;
