@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -86,10 +87,16 @@ std::vector<double> Measure(InProcessWorker& worker, const std::vector<Document>
   return logprobs;
 }
 
-double Perplexity(const std::vector<double>& logprobs) {
+double Perplexity(std::span<const double> logprobs) {
   double sum = 0;
   for (const double logprob : logprobs) sum += logprob;
   return std::exp(-sum / static_cast<double>(logprobs.size()));
+}
+
+double MeanChange(std::span<const double> from, std::span<const double> to) {
+  double change = 0;
+  for (size_t i = 0; i < from.size(); ++i) change += std::abs(to[i] - from[i]);
+  return change / static_cast<double>(from.size());
 }
 
 int Run(const Settings& settings) {
@@ -113,8 +120,12 @@ int Run(const Settings& settings) {
     const auto documents = ReadDocuments(settings, worker.tokenizer());
     const std::vector<double> logprobs = Measure(worker, documents, row);
     if (first.empty()) first = logprobs;
-    double change = 0;
-    for (size_t i = 0; i < logprobs.size(); ++i) change += std::abs(logprobs[i] - first[i]);
+    nlohmann::json changes = nlohmann::json::array();  // by document
+    const auto each = static_cast<size_t>(settings.scored);
+    for (size_t at = 0; at < logprobs.size(); at += each) {
+      changes.push_back(
+          MeanChange(std::span(first).subspan(at, each), std::span(logprobs).subspan(at, each)));
+    }
     nlohmann::json json = bench::Report("kv_format_accuracy", worker.device().info());
     json["model"] = settings.model_folder;
     json["tokens"] = settings.tokens;
@@ -124,7 +135,8 @@ int Run(const Settings& settings) {
     if (row.policy == PolicyKind::kWave) json["retrieval"] = row.retrieval;
     json["perplexity"] = Perplexity(logprobs);
     json["perplexity_ratio"] = Perplexity(logprobs) / Perplexity(first);
-    json["mean_change"] = change / static_cast<double>(logprobs.size());
+    json["mean_change"] = MeanChange(first, logprobs);
+    json["mean_change_by_document"] = changes;
     std::printf("%s\n", json.dump().c_str());
     std::fflush(stdout);
   }
