@@ -75,6 +75,7 @@ std::vector<double> Measure(InProcessWorker& worker, const std::vector<Document>
     GenerationRequest request =
         worker.Greedy(document.read, static_cast<int32_t>(document.scored.size()), row.policy);
     request.continuations = {document.scored};
+    request.sampling.num_logprobs = 0;
     if (row.policy == PolicyKind::kWave) request.attention.retrieval_ratio = row.retrieval;
     const auto sink = worker.Submit(std::move(request));
     if (const absl::Status& status = sink->Wait().status; !status.ok()) {
