@@ -81,7 +81,8 @@ std::vector<double> Measure(InProcessWorker& worker, const std::vector<Document>
     if (const absl::Status& status = sink->Wait().status; !status.ok()) {
       bench::Fail(std::string(status.message()));
     }
-    for (const OutputToken& token : sink->measured()[0]) {
+    const auto measured = sink->measured();
+    for (const OutputToken& token : measured.at(0)) {
       logprobs.push_back(static_cast<double>(token.logprob));
     }
   }

@@ -1,11 +1,13 @@
 // Exact match of the demo model through the engine, and what a decode step costs the host.
 //
 //   python3 -m tools.needle.generate --task multi_key --length 16384 --count 8 > questions.jsonl
-//   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [POLICY...]
+//   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [KV_DTYPE
+//     [POLICY...]]
 //
 // The backend is that of tests/support/in_process_worker.h, so two runs compare two backends.
-// Policies: full, wave, and wave-all, which retrieves every cluster and must answer as full does.
-// Prints a JSON line for each policy.
+// KV_DTYPE: bf16 (the default) or int8. Policies: full, wave, and wave-all, which retrieves every
+// cluster and must answer as full does. Prints a JSON line for each policy.
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -107,7 +109,8 @@ nlohmann::json Ask(InProcessWorker& worker, const std::vector<Question>& questio
 int Main(int argc, char** argv) {
   if (argc < 3) {
     if (bench::IsSmoke()) return 0;
-    std::fprintf(stderr, "usage: %s FOLDER_OF_MODEL questions.jsonl [POLICY...]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s FOLDER_OF_MODEL questions.jsonl [KV_DTYPE [POLICY...]]\n",
+                 argv[0]);
     return 2;
   }
   test_support::InProcessWorkerOptions options;
@@ -115,9 +118,12 @@ int Main(int argc, char** argv) {
   options.max_model_len = 131072;
   options.arena_bytes = size_t{4} << 30;
   options.block_cache_bytes = size_t{256} << 20;
+  const auto format = KvFormatNamed(argc > 3 ? argv[3] : "bf16");
+  RI_CHECK(format.ok());
+  options.kv_format = *format;
   InProcessWorker worker(options);
   const std::vector<Question> questions = ReadQuestions(argv[2], worker.tokenizer());
-  std::vector<std::string> policies(argv + 3, argv + argc);
+  std::vector<std::string> policies(argv + std::min(argc, 4), argv + argc);
   if (policies.empty()) policies = {"full", "wave", "wave-all"};
   for (int round = 0; round < 2; ++round) {  // the second time shapes are known
     for (const std::string& policy : policies) {
