@@ -76,9 +76,9 @@ HWY_INLINE void LoadPair(FloatTag d, const EightBit* vector, uint32_t i, FloatVe
   const auto* const from = reinterpret_cast<const int8_t*>(vector) + i;
   auto low = hn::LoadU(d8, from);
   auto high = hn::LoadU(d8, from + hn::Lanes(d));
-  if (i == 0) {
-    low = hn::And(low, hn::LoadU(d8, kCounted.data()));
-    high = hn::And(high, hn::LoadU(d8, kCounted.data() + hn::Lanes(d)));
+  if (i < kExponentBits) {
+    low = hn::And(low, hn::LoadU(d8, kCounted.data() + i));
+    high = hn::And(high, hn::LoadU(d8, kCounted.data() + i + hn::Lanes(d)));
   }
   a = hn::ConvertTo(d, hn::PromoteTo(d32, low));
   b = hn::ConvertTo(d, hn::PromoteTo(d32, high));
