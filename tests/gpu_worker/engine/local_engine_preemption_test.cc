@@ -417,12 +417,12 @@ InProcessWorkerOptions LittleMemory(size_t suspended_blocks) {
   return options;
 }
 
-class LittleMemoryTest : public PreemptionTest {
+class SteppingAsideForMemoryTest : public PreemptionTest {
  protected:
-  LittleMemoryTest() : PreemptionTest(LittleMemory(44)) {}
+  SteppingAsideForMemoryTest() : PreemptionTest(LittleMemory(44)) {}
 };
 
-TEST_F(LittleMemoryTest, AHigherClassGetsTheMemoryAtOnce) {
+TEST_F(SteppingAsideForMemoryTest, AHigherClassGetsTheMemoryAtOnce) {
   const auto want = Run(Request(Prompt(300, 9), 2200, PolicyKind::kFull, ""));
   const auto low = worker_.Submit(Request(Prompt(300, 9), 2200, PolicyKind::kFull, ""));
   WaitFor([&] { return low->tokens().size() >= 20; });
