@@ -10,6 +10,10 @@ set(BIN_DIR "${prefix}/${RETROINFER_BIN_DIR}")
 set(DATA_DIR "${prefix}/${RETROINFER_DATA_DIR}/retroinfer")
 set(DOC_DIR "${prefix}/${RETROINFER_DATA_DIR}/doc/retroinfer-server")
 
+# A folder of this run's own: two installations of one build folder may run at once.
+string(RANDOM LENGTH 16 run)
+set(RETROINFER_STAGING_DIR "${RETROINFER_STAGING_DIR}/${run}")
+
 function(install_completed source destination name mode)
   set(staged "${RETROINFER_STAGING_DIR}/${name}")
   configure_file("${RETROINFER_SOURCE_DIR}/${source}" "${staged}" @ONLY)
@@ -39,3 +43,4 @@ else()
   install_completed(deploy/systemd/retroinfer-server.sysusers.in "${prefix}/lib/sysusers.d"
                     retroinfer-server.conf file)
 endif()
+file(REMOVE_RECURSE "${RETROINFER_STAGING_DIR}")

@@ -47,7 +47,8 @@ void EngineStatsBoard::Update(const RequestCounts& requests, int64_t waited_ns) 
     round_begun_ns_ = now_ns;
   }
   waited_ns_ = waited_ns;
-  EngineStats stats = counters_;
+  EngineStats& stats = snapshot_;
+  stats = counters_;
   stats.requests_running = requests.running;
   stats.requests_waiting = requests.waiting;
   stats.requests_waiting_for_prefill = requests.waiting_for_prefill;
@@ -70,8 +71,11 @@ void EngineStatsBoard::Update(const RequestCounts& requests, int64_t waited_ns) 
   stats.store_attached = sources_.store->attached();
   stats.ready = stats.store_attached;
   AddCacheStats(stats);
+}
+
+void EngineStatsBoard::Publish() {
   absl::MutexLock lock(&mutex_);
-  stats_ = stats;
+  stats_ = snapshot_;
 }
 
 void EngineStatsBoard::StartCounting() {

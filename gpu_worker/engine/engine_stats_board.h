@@ -1,6 +1,6 @@
 // Gathers the engine's statistics and hands snapshots to other threads.
 //
-// Threads: counters() and Update() on the engine's, Read() on any.
+// Threads: counters(), Update() and Publish() on the engine's, Read() on any.
 #pragma once
 
 #include "absl/base/thread_annotations.h"
@@ -34,9 +34,11 @@ class EngineStatsBoard {
   // The engine begins and ends a round of its loop.
   void BeginRound();
   void EndRound() { round_begun_ns_ = 0; }
-  // Publishes a snapshot of the counters and all sources. Asks the device only now and then.
+  // Takes a snapshot of the counters and all sources. Asks the device only now and then.
   // `waited_ns`: what the engine's thread has waited for the device since start.
-  void Update(const RequestCounts& requests, int64_t waited_ns) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Update(const RequestCounts& requests, int64_t waited_ns);
+  // Shows the snapshot to readers.
+  void Publish() ABSL_LOCKS_EXCLUDED(mutex_);
   // Makes the next update ask the device and wait for the answer.
   void RequireCacheStats() { cache_stats_required_ = true; }
   // Makes the snapshot that was published last the zero of all counters.
@@ -48,6 +50,7 @@ class EngineStatsBoard {
 
   const Sources sources_;
   EngineStats counters_;
+  EngineStats snapshot_;
   BlockCacheStats cache_stats_;
   bool cache_stats_required_ = false;
   int64_t round_begun_ns_ = 0;  // 0: between rounds
@@ -55,8 +58,8 @@ class EngineStatsBoard {
   absl::Time next_cache_stats_ = absl::InfinitePast();
 
   mutable absl::Mutex mutex_;
-  EngineStats stats_ ABSL_GUARDED_BY(mutex_);
-  EngineStats zero_ ABSL_GUARDED_BY(mutex_);  // of the counters
+  EngineStats stats_ ABSL_GUARDED_BY(mutex_);  // the snapshot that was published last
+  EngineStats zero_ ABSL_GUARDED_BY(mutex_);   // of the counters
 };
 
 }  // namespace retroinfer

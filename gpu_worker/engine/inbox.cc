@@ -1,5 +1,8 @@
 #include "gpu_worker/engine/inbox.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
 
@@ -99,6 +102,7 @@ Mail Inbox::Take(absl::Duration timeout) {
     mutex_.AwaitWithTimeout(absl::Condition(&has_mail), timeout);
   }
   woken_ = false;
+  taken_ = UncountedNow();
   return std::exchange(mail_, Mail{});
 }
 
@@ -116,10 +120,24 @@ void Inbox::Forget(std::string_view request_id) {
   std::erase(mail_.aborts, request_id);
 }
 
-Inbox::Untaken Inbox::untaken() const {
+Inbox::Uncounted Inbox::UncountedNow() const {
+  Uncounted uncounted = taken_;
+  uncounted.count += std::ssize(mail_.submissions);
+  if (!mail_.submissions.empty()) {
+    uncounted.oldest = std::min(uncounted.oldest, mail_.submissions.front().submitted);
+  }
+  return uncounted;
+}
+
+void Inbox::Publish(absl::FunctionRef<void()> publish) {
   absl::MutexLock lock(&mutex_);
-  if (mail_.submissions.empty()) return {};
-  return {static_cast<int64_t>(mail_.submissions.size()), mail_.submissions.front().submitted};
+  publish();
+  taken_ = {};
+}
+
+void Inbox::ReadUncounted(absl::FunctionRef<void(const Uncounted&)> read) const {
+  absl::MutexLock lock(&mutex_);
+  read(UncountedNow());
 }
 
 bool Inbox::AnyLive() const {

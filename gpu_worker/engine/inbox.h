@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -72,12 +73,16 @@ class Inbox {
   void Forget(std::string_view request_id);
   bool AnyLive() const;
 
-  // Submissions that the engine's thread has not taken yet.
-  struct Untaken {
+  // Submissions that statistics do not have yet: not taken, or taken since the last Publish.
+  struct Uncounted {
     int64_t count = 0;
     absl::Time oldest = absl::InfiniteFuture();
   };
-  Untaken untaken() const;
+  // Calls `publish`, which is to put into the statistics all that was taken. To ReadUncounted the
+  // two are one: a submission is never in both or in neither.
+  void Publish(absl::FunctionRef<void()> publish);
+  // Calls `read` with what the statistics that it reads do not have.
+  void ReadUncounted(absl::FunctionRef<void(const Uncounted&)> read) const;
   size_t max_live() const { return limits_.max_live; }
 
  private:
@@ -93,6 +98,7 @@ class Inbox {
 
   absl::Status CheckLimits(const GenerationRequest& request) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Uncounted UncountedNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Limits limits_;
 
@@ -100,6 +106,7 @@ class Inbox {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;
   Mail mail_ ABSL_GUARDED_BY(mutex_);
+  Uncounted taken_ ABSL_GUARDED_BY(mutex_);  // since the last Publish
   absl::Duration expected_wait_ ABSL_GUARDED_BY(mutex_);
   int64_t waiting_tokens_ ABSL_GUARDED_BY(mutex_) = 0;
   // Requests that are not finished, by id, and their tenants by name.

@@ -136,10 +136,12 @@ void LocalEngine::Drain(absl::Time deadline) {
 }
 
 EngineStats LocalEngine::stats() const {
-  const Inbox::Untaken untaken = inbox_->untaken();
-  EngineStats stats = stats_.Read();
-  stats.requests_waiting += untaken.count;
-  stats.oldest_waiting = std::min(stats.oldest_waiting, untaken.oldest);
+  EngineStats stats;
+  inbox_->ReadUncounted([&](const Inbox::Uncounted& uncounted) {
+    stats = stats_.Read();
+    stats.requests_waiting += uncounted.count;
+    stats.oldest_waiting = std::min(stats.oldest_waiting, uncounted.oldest);
+  });
   return stats;
 }
 
@@ -284,6 +286,9 @@ void LocalEngine::TendBackground(bool worked) {
   parts_.segments->SetUrgent(urgent);
 }
 
-void LocalEngine::UpdateStats() { stats_.Update(CountRequests(live_), sampler_->waited_ns()); }
+void LocalEngine::UpdateStats() {
+  stats_.Update(CountRequests(live_), sampler_->waited_ns());
+  inbox_->Publish([this] { stats_.Publish(); });
+}
 
 }  // namespace retroinfer

@@ -3,6 +3,7 @@
 
 usage: install_test.py BUILD_DIR (of this project, all built)
 """
+import concurrent.futures
 import os
 import re
 import stat
@@ -80,6 +81,14 @@ class Installed(TemporaryFolder):
             dynamic = subprocess.run(["readelf", "-d", self.folder / "bin" / program], check=True,
                                      capture_output=True, text=True).stdout
             self.assertNotRegex(dynamic, r"R(UN)?PATH")
+
+    def test_installations_do_not_disturb_each_other(self):
+        prefixes = [self.folder / str(i) for i in range(6)]
+        with concurrent.futures.ThreadPoolExecutor(len(prefixes)) as threads:
+            list(threads.map(lambda prefix: install(prefix, component="systemd"), prefixes))
+        for prefix in prefixes:
+            unit = prefix / "lib/systemd/system/retroinfer.service"
+            self.assertIn(str(prefix), unit.read_text(encoding="utf-8"))
 
     def test_a_server_with_the_installed_settings_answers(self):
         install(self.folder)
