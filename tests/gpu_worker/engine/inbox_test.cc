@@ -135,15 +135,17 @@ TEST(InboxTest, TellsOfWhatStatisticsDoNotHave) {
   EXPECT_EQ(UncountedIn(inbox).count, 0);
   EXPECT_EQ(UncountedIn(inbox).oldest, absl::InfiniteFuture());
   const absl::Time now = absl::Now();
-  for (const char* id : {"a", "b"}) {
+  const auto submit = [&](const char* id) {
     Submission submission = WithId(id);
     submission.submitted = now + absl::Seconds(*id - 'a');
     ASSERT_TRUE(inbox.Submit(std::move(submission)).ok());
-  }
+  };
+  submit("a");
+  submit("b");
   EXPECT_EQ(UncountedIn(inbox).count, 2);
   EXPECT_EQ(UncountedIn(inbox).oldest, now);
   inbox.Take(absl::ZeroDuration());
-  ASSERT_TRUE(inbox.Submit(WithId("c")).ok());
+  submit("c");
   EXPECT_EQ(UncountedIn(inbox).count, 3);
   EXPECT_EQ(UncountedIn(inbox).oldest, now);
   inbox.Take(absl::ZeroDuration());
