@@ -48,6 +48,8 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   const absl::Time oldest = absl::Now();
   board.Update({.running = 2, .waiting = 5, .waiting_for_prefill = 1, .oldest_waiting = oldest},
                10'000'000);
+  EXPECT_EQ(board.Read().requests_waiting, 0) << "not shown yet";
+  board.Publish();
   board.EndRound();
   const EngineStats stats = board.Read();
   EXPECT_EQ(stats.requests_running, 2);
@@ -65,6 +67,7 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   store.set_attached(false);
   absl::SleepFor(absl::Milliseconds(10));
   board.Update({}, 10'000'000);
+  board.Publish();
   EXPECT_FALSE(board.Read().ready);
   EXPECT_EQ(board.Read().busy_seconds, stats.busy_seconds) << "between rounds nobody works";
 
@@ -74,6 +77,7 @@ TEST(EngineStatsBoardTest, ASnapshotHasTheCountersAndTheSources) {
   EXPECT_EQ(board.Read().dense_blocks_used, 3) << "what is of now stays";
   board.counters().prompt_tokens += 5;
   board.Update({}, 10'000'000);
+  board.Publish();
   EXPECT_EQ(board.Read().prompt_tokens, 5u);
 }
 
