@@ -93,6 +93,8 @@ class ServicesKillTest : public testing::Test {
   // Ends the load, then looks at what is left: in the arena, and on the disk for a new arena.
   void Finish(bool deletes) {
     AwaitServing();
+    // On a slow machine kills may have followed so closely that nothing was answered between them.
+    EXPECT_TRUE(Eventually([&] { return load_->counts().answered > 0; }, kDrainMax));
     load_->Stop();
     EXPECT_TRUE(Eventually([&] { return processes_->StoreStats().durable_queued_segments() == 0; },
                            kDrainMax));
@@ -125,7 +127,6 @@ class ServicesKillTest : public testing::Test {
         static_cast<int>(counts.answered), static_cast<int>(counts.unavailable),
         static_cast<int>(counts.cached_tokens), durable.size(), static_cast<int>(checked),
         absl::ToDoubleSeconds(longest_start_), absl::ToDoubleSeconds(counts.longest_silence));
-    EXPECT_GT(counts.answered, 0u);
     EXPECT_EQ(problems_.ToString(), "");
   }
 

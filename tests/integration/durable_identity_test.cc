@@ -53,6 +53,8 @@ class DurableIdentityTest : public testing::Test {
     return {stream.tokens(), stream.finished().cached_tokens()};
   }
   void WaitUntilWritten() {
+    // An answer may be complete before its last segment is: only then is nothing left to be queued.
+    ASSERT_EQ(processes_->WaitUntilNothingIsHeld(absl::Minutes(1)), "");
     ASSERT_TRUE(
         Eventually([&] { return processes_->StoreStats().durable_queued_segments() == 0; }));
   }
