@@ -44,6 +44,7 @@ struct Settings {
   double cache_share = 0.05;
   int64_t dense_below = 8192;
   std::string weights_dtype = "auto";
+  std::string activations_dtype = "bf16";
 };
 
 Settings Parse(int argc, char** argv) {
@@ -65,6 +66,8 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--decode-steps", settings.decode_steps)->check(CLI::NonNegativeNumber);
   app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
+  app.add_option("--activations-dtype", settings.activations_dtype)
+      ->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   try {
     app.parse(argc, argv);
@@ -98,13 +101,14 @@ class FirstTokenBench {
     config_ = Must(NamedModelShape(settings.model));
     total_tokens_ = settings.tokens + settings.decode_steps + 1;
     config_.context_length = std::max(config_.context_length, total_tokens_);
-    model_ = Must(
-        Transformer::LoadRandom(*backend_.device, *backend_.ops, config_,
-                                {.max_prefill_rows = settings.rows,
-                                 .max_decode_rows = 1,
-                                 .max_positions = 0,
-                                 .weights = Must(KeptWeightsNamed(settings.weights_dtype, config_)),
-                                 .progress = {}}));
+    model_ = Must(Transformer::LoadRandom(
+        *backend_.device, *backend_.ops, config_,
+        {.max_prefill_rows = settings.rows,
+         .max_decode_rows = 1,
+         .max_positions = 0,
+         .weights =
+             Must(KeptWeightsNamed(settings.weights_dtype, config_, settings.activations_dtype)),
+         .progress = {}}));
     geometry_ = config_.geometry(kBf16Kv);
     CreateMemory();
     full_ = memory_->CreateFullPolicy();

@@ -1,7 +1,12 @@
-// What formats of keys and values cost in accuracy: the log-probabilities of a text's tokens,
-// measured through the engine with each format and policy, against those with bf16 and policy full.
+// What formats of keys and values, or of weights, cost in accuracy: the log-probabilities of a
+// text's tokens, measured through the engine with each format and policy, against those with bf16
+// and policy full.
 //
 //   kv_format_accuracy_bench FOLDER_OF_MODEL TEXT [--tokens 30000] [--scored 500] [--documents 4]
+//                            [--weights fp8 fp8-products]
+//
+// --weights: keys and values in bf16, and weights as they are, then in such forms; fp8-products has
+// activations of prompts in fp8, too, which wants a Hopper GPU.
 //
 // TEXT is cut into documents of `tokens` tokens that are read and `scored` that are measured, one
 // after the other. The backend is that of tests/support/in_process_worker.h. Prints a JSON line for
@@ -34,6 +39,7 @@ struct Settings {
   int64_t tokens = 30'000;
   int64_t scored = 500;
   int64_t documents = 4;
+  std::vector<std::string> weights;
 };
 
 struct Row {
@@ -41,6 +47,7 @@ struct Row {
   PolicyKind policy = PolicyKind::kFull;
   double retrieval = 0;
   double radius_weight = 0;
+  KeptWeights weights = KeptWeights::kAsStored;
 };
 
 struct Document {
@@ -102,13 +109,21 @@ double MeanChange(std::span<const double> from, std::span<const double> to) {
 }
 
 int Run(const Settings& settings) {
-  const std::vector<Row> rows = {{kBf16Kv},
-                                 {kBf16Kv, PolicyKind::kWave, 0.018, 0.5},
-                                 {kBf16Int8Kv, PolicyKind::kWave, 0.018, 0.5},
-                                 {kBf16Int8Kv, PolicyKind::kWave, 0.035, 0.25},
-                                 {kInt8Kv},
-                                 {kInt8Kv, PolicyKind::kWave, 0.018, 0.5},
-                                 {kInt8Kv, PolicyKind::kWave, 0.035, 0.25}};
+  const std::vector<Row> of_kv = {{kBf16Kv},
+                                  {kBf16Kv, PolicyKind::kWave, 0.018, 0.5},
+                                  {kBf16Int8Kv, PolicyKind::kWave, 0.018, 0.5},
+                                  {kBf16Int8Kv, PolicyKind::kWave, 0.035, 0.25},
+                                  {kInt8Kv},
+                                  {kInt8Kv, PolicyKind::kWave, 0.018, 0.5},
+                                  {kInt8Kv, PolicyKind::kWave, 0.035, 0.25}};
+  std::vector<Row> of_weights(of_kv.begin(), of_kv.begin() + 2);
+  for (const std::string& name : settings.weights) {
+    for (const Row& row : {of_kv[0], of_kv[1]}) {
+      of_weights.push_back(row);
+      of_weights.back().weights = name == "fp8" ? KeptWeights::kFp8 : KeptWeights::kFp8Products;
+    }
+  }
+  const std::vector<Row>& rows = settings.weights.empty() ? of_kv : of_weights;
   std::vector<double> first;
   for (const Row& row : rows) {
     InProcessWorkerOptions options;
@@ -117,6 +132,7 @@ int Run(const Settings& settings) {
     options.arena_bytes = size_t{2} << 30;
     options.block_cache_bytes = size_t{256} << 20;
     options.kv_format = row.format;
+    options.weights = row.weights;
     if (row.policy == PolicyKind::kWave) options.wave_index.radius_weight = row.radius_weight;
     InProcessWorker worker(options);
     const auto documents = ReadDocuments(settings, worker.tokenizer());
@@ -133,6 +149,9 @@ int Run(const Settings& settings) {
     json["tokens"] = settings.tokens;
     json["measured"] = logprobs.size();
     json["kv_format"] = std::string(row.format.name);
+    json["weights"] = row.weights == KeptWeights::kAsStored ? "as stored"
+                      : row.weights == KeptWeights::kFp8    ? "fp8"
+                                                            : "fp8, activations fp8";
     json["policy"] = row.policy == PolicyKind::kFull ? "full" : "wave";
     if (row.policy == PolicyKind::kWave) json["retrieval"] = row.retrieval;
     json["perplexity"] = Perplexity(logprobs);
@@ -153,6 +172,7 @@ int Main(int argc, char** argv) {
   app.add_option("--tokens", settings.tokens)->check(CLI::Range(9'000, 1'000'000));
   app.add_option("--scored", settings.scored)->check(CLI::Range(1, 100'000));
   app.add_option("--documents", settings.documents)->check(CLI::Range(1, 1'000));
+  app.add_option("--weights", settings.weights)->check(CLI::IsMember({"fp8", "fp8-products"}));
   if (argc == 1 && bench::IsSmoke()) return 0;
   CLI11_PARSE(app, argc, argv);
   return Run(settings);

@@ -38,6 +38,7 @@ class Machine {
   CudaOps& ops() { return *ops_; }
   Stream& stream() { return *stream_owner_; }
   cudaStream_t cuda_stream() { return static_cast<CudaStream&>(*stream_owner_).get(); }
+  bool multiplies_fp8() const { return device_->compute_capability() == 90; }
   DeviceBuffer Allocate(size_t bytes) {
     return Must(device_->Allocate(bytes, MemoryPurpose::kActivations));
   }
@@ -103,8 +104,10 @@ constexpr Projection kProjections[] = {{"qkv", 4096, 6144},
                                        {"vocabulary", 4096, 128256, DType::kF32}};
 
 // How a weight is kept.
-enum class Form { kBf16, kFp8ByFeature, kFp8ByBlock };
-constexpr const char* kFormNames[] = {"bf16", "fp8 by feature", "fp8 by block"};
+enum class Form { kBf16, kFp8ByFeature, kFp8ByBlock, kFp8Products };
+constexpr const char* kFormNames[] = {"bf16", "fp8 by feature", "fp8 by block", "fp8 by fp8"};
+constexpr KeptWeights kKept[] = {KeptWeights::kAsStored, KeptWeights::kFp8, KeptWeights::kAsStored,
+                                 KeptWeights::kFp8Products};
 
 // Random numbers, or, by block, whatever codes but NaN.
 LinearWeights WeightsIn(Form form, const Projection& projection, const DeviceBuffer& random) {
@@ -115,7 +118,7 @@ LinearWeights WeightsIn(Form form, const Projection& projection, const DeviceBuf
     return {.weight = view(WeightType::kBf16),
             .bias = std::nullopt,
             .scales = {},
-            .keep = form == Form::kBf16 ? KeptWeights::kAsStored : KeptWeights::kFp8};
+            .keep = kKept[static_cast<int>(form)]};
   }
   WeightScales scales{
       .values = {}, .rows_each = WeightScales::kBlock, .cols_each = WeightScales::kBlock};
@@ -150,7 +153,7 @@ void MeasureProjection(Machine& machine, const Projection& projection, Form form
       weights.push_back(Must(machine.ops().model().PrepareLinear(source)));
     }
   }
-  for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 2048}) {
+  for (const int64_t rows : {1, 4, 8, 16, 32, 64, 128, 1024, 2048}) {
     const bool decode = rows <= 128;
     if (!decode && projection.out_dtype == DType::kF32) continue;
     const DeviceBuffer in = machine.Random(static_cast<size_t>(rows * projection.in * 2));
@@ -222,7 +225,9 @@ int Main() {
   });
   std::printf("plain read %24.0f GB/s\n", static_cast<double>(all.size_bytes()) / read_us / 1e3);
   for (const Projection& projection : kProjections) {
-    for (const Form form : {Form::kBf16, Form::kFp8ByFeature, Form::kFp8ByBlock}) {
+    for (const Form form :
+         {Form::kBf16, Form::kFp8ByFeature, Form::kFp8ByBlock, Form::kFp8Products}) {
+      if (form == Form::kFp8Products && !machine.multiplies_fp8()) continue;
       const bool stays = projection.out_dtype == DType::kF32;  // of the vocabulary
       if (form == Form::kBf16 || !stays) MeasureProjection(machine, projection, form);
     }

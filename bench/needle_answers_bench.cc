@@ -1,13 +1,14 @@
 // Exact match of the demo model through the engine, and what a decode step costs the host.
 //
 //   python3 -m tools.needle.generate --task multi_key --length 16384 --count 8 > questions.jsonl
-//   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [KV_DTYPE
-//     [POLICY...]]
+//   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [OPTIONS]
+//
+//   --kv-dtype bf16|int8   --weights-dtype auto|fp8   --activations-dtype bf16|fp8
+//   --policy full wave wave-all
 //
 // The backend is that of tests/support/in_process_worker.h, so two runs compare two backends.
-// KV_DTYPE: bf16 (the default) or int8. Policies: full, wave, and wave-all, which retrieves every
-// cluster and must answer as full does. Prints a JSON line for each policy.
-#include <algorithm>
+// Policy wave-all retrieves every cluster and must answer as full does. Prints JSON lines.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -15,7 +16,9 @@
 
 #include "absl/time/clock.h"
 #include "bench/support/measure.h"
+#include "bench/support/must.h"
 #include "common/log/check.h"
+#include "gpu_worker/model/kept_weights.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/in_process_worker.h"
 
@@ -107,24 +110,28 @@ nlohmann::json Ask(InProcessWorker& worker, const std::vector<Question>& questio
 }
 
 int Main(int argc, char** argv) {
-  if (argc < 3) {
-    if (bench::IsSmoke()) return 0;
-    std::fprintf(stderr, "usage: %s FOLDER_OF_MODEL questions.jsonl [KV_DTYPE [POLICY...]]\n",
-                 argv[0]);
-    return 2;
-  }
+  if (argc == 1 && bench::IsSmoke()) return 0;
+  std::string model_folder, questions_file;
+  std::string kv_dtype = "bf16", weights_dtype = "auto", activations_dtype = "bf16";
+  std::vector<std::string> policies = {"full", "wave", "wave-all"};
+  CLI::App app("Exact match of the demo model through the engine");
+  app.add_option("model", model_folder)->required();
+  app.add_option("questions", questions_file)->required();
+  app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--weights-dtype", weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
+  app.add_option("--activations-dtype", activations_dtype)->check(CLI::IsMember({"bf16", "fp8"}));
+  app.add_option("--policy", policies)->check(CLI::IsMember({"full", "wave", "wave-all"}));
+  CLI11_PARSE(app, argc, argv);
   test_support::InProcessWorkerOptions options;
-  options.model_folder = argv[1];
+  options.model_folder = model_folder;
   options.max_model_len = 131072;
   options.arena_bytes = size_t{4} << 30;
   options.block_cache_bytes = size_t{256} << 20;
-  const auto format = KvFormatNamed(argc > 3 ? argv[3] : "bf16");
-  RI_CHECK(format.ok());
-  options.kv_format = *format;
+  options.kv_format = bench::Must(KvFormatNamed(kv_dtype));
+  options.weights = bench::Must(KeptWeightsNamed(
+      weights_dtype, bench::Must(LoadModelConfig(model_folder)), activations_dtype));
   InProcessWorker worker(options);
-  const std::vector<Question> questions = ReadQuestions(argv[2], worker.tokenizer());
-  std::vector<std::string> policies(argv + std::min(argc, 4), argv + argc);
-  if (policies.empty()) policies = {"full", "wave", "wave-all"};
+  const std::vector<Question> questions = ReadQuestions(questions_file.c_str(), worker.tokenizer());
   for (int round = 0; round < 2; ++round) {  // the second time shapes are known
     for (const std::string& policy : policies) {
       std::printf("%s\n", Ask(worker, questions, policy).dump().c_str());

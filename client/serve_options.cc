@@ -95,6 +95,8 @@ constexpr PassedOption kPassedOptions[] = {
      "Type of the wave index: auto, int8, bf16 or f32", "auto"},
     {"--weights-dtype", Service::kWorker, "--weights-dtype",
      "auto, bf16 or fp8: layers rounded to 8 bits while they are loaded", "auto"},
+    {"--activations-dtype", Service::kWorker, "--activations-dtype",
+     "Of prompts' products: bf16, or fp8 with weights in fp8 on a Hopper GPU", "bf16"},
     {"--wave-index", Service::kWorker, "--wave-index",
      "How clusters are made and ranked: tuned, or paper", "tuned"},
     {"--policy", Service::kWorker, "--policy", "Default attention policy: wave, full or streaming",

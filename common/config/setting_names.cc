@@ -18,7 +18,7 @@ constexpr char kPrefix[] = "RETROINFER_";
 // what their --help says.
 constexpr std::string_view kNames[] = {
     // clang-format off
-    "address", "adopt-wait", "api-key-file", "arena-bytes", "bin-dir", "block-cache-bytes",
+    "activations-dtype", "address", "adopt-wait", "api-key-file", "arena-bytes", "bin-dir", "block-cache-bytes",
     "cache-bytes", "cache-dir", "cache-high-watermark", "cache-low-watermark", "cache-optional",
     "cache-salt", "cache-tenant-bytes", "cache-ttl", "chat", "chat-template", "compute-dtype",
     "config", "context", "context-affinity", "cors-origin", "default-max-tokens", "dense-below",

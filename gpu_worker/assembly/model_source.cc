@@ -54,7 +54,8 @@ absl::StatusOr<ModelSource> ModelSource::Open(const ServedEngineOptions& options
   ModelSource source;
   RETURN_IF_ERROR(options.load_format == "dummy" ? source.OpenDummy(options)
                                                  : source.OpenFolder(options.model_folder));
-  ASSIGN_OR_RETURN(source.keep_, KeptWeightsNamed(options.weights_dtype, source.config_));
+  ASSIGN_OR_RETURN(source.keep_, KeptWeightsNamed(options.weights_dtype, source.config_,
+                                                  options.activations_dtype));
   const int32_t num_tokens = source.tokenizer_->vocab_size();
   if (num_tokens > source.config_.vocab_size) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -47,7 +47,7 @@ class ModelSource {
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   // Of the folder, or of the shape.
   const std::string& name() const { return name_; }
-  // In what matrices are kept, as options.weights_dtype says.
+  // In what matrices are kept, as options.weights_dtype and activations_dtype say.
   KeptWeights keep() const { return keep_; }
   // Of the weights in a backend's memory, about.
   size_t WeightBytes(const BackendNeeds& needs) const;

@@ -42,6 +42,9 @@ struct ServedEngineOptions {
   int64_t max_waiting_tokens = 0;    // of prompts that wait to be read; 0: no limit
   absl::Duration max_expected_wait;  // of a request for its turn; 0: no limit
 
+  // In the products of prompts: "bf16", or "fp8" beside weights in fp8 on a Hopper GPU.
+  std::string activations_dtype = "bf16";
+
   // With "dummy": tokens of context that every request gets before its prompt, beside
   // max_model_len, and how alike its queries of two steps are (SyntheticShape::overlap).
   int64_t synthetic_context = 0;

@@ -12,8 +12,7 @@ namespace {
 constexpr size_t kScaleBytes = sizeof(float);
 
 bool IsFp8(const ModelConfig& config, KeptWeights keep) {
-  return keep == KeptWeights::kFp8 ||
-         (keep == KeptWeights::kAsStored && config.quantization.has_value());
+  return RoundsNumbers(keep) || (keep == KeptWeights::kAsStored && config.quantization.has_value());
 }
 
 // Adds up what a model's tensors take.
@@ -36,8 +35,19 @@ class Sum {
 
 }  // namespace
 
-absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config) {
+absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config,
+                                             const std::string& activations) {
   const bool quantized = config.quantization.has_value();
+  if (activations == "fp8") {
+    if (name == "fp8" || (name == "auto" && quantized)) return KeptWeights::kFp8Products;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--activations-dtype fp8 needs weights in fp8, --weights-dtype is ", name,
+        quantized ? "" : " and the checkpoint's are not", "; use --weights-dtype fp8"));
+  }
+  if (activations != "bf16") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--activations-dtype ", activations, " is not known; bf16 and fp8 are"));
+  }
   if (name == "auto") return KeptWeights::kAsStored;
   if (name == "fp8") return quantized ? KeptWeights::kAsStored : KeptWeights::kFp8;
   if (name == "bf16") {
@@ -54,9 +64,17 @@ std::string WeightsDtype(const ModelConfig& config, KeptWeights keep) {
 }
 
 std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep) {
-  if (config.quantization.has_value()) return config.quantization->ToString();
-  return keep == KeptWeights::kFp8 ? "fp8 (rounded while loading, a scale for each output feature)"
-                                   : "";
+  std::string from;
+  if (config.quantization.has_value()) {
+    from = config.quantization->ToString();
+  } else if (RoundsNumbers(keep)) {
+    from = "fp8 (rounded while loading, a scale for each output feature)";
+  }
+  return keep == KeptWeights::kFp8Products ? from + ", activations of prompts in fp8" : from;
+}
+
+bool RoundsLayers(const ModelConfig& config, KeptWeights keep) {
+  return RoundsNumbers(keep) && !config.quantization.has_value();
 }
 
 bool IsLayerMatrix(const std::string& name) { return absl::EndsWith(name, "_proj.weight"); }
@@ -70,7 +88,7 @@ size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, 
     const HostTensor& tensor = found->second;
     const bool matrix = IsLayerMatrix(name) && shape.size() == 2;
     const bool coded = HasScales(tensor.type);
-    const bool fp8 = coded ? keep != KeptWeights::kNumbers : matrix && keep == KeptWeights::kFp8;
+    const bool fp8 = coded ? keep != KeptWeights::kNumbers : matrix && RoundsLayers(config, keep);
     if (fp8) {
       sum.AddFp8(shape[1], shape[0]);
     } else {

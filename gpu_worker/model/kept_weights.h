@@ -12,9 +12,17 @@
 
 namespace retroinfer {
 
-// What --weights-dtype `name` means for a model: "auto", "bf16" or "fp8"; else INVALID_ARGUMENT.
-// Never asks for what there is anyway: fp8 of a checkpoint in 8 bits is kAsStored.
-absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config);
+// What --weights-dtype `name` ("auto", "bf16" or "fp8") and --activations-dtype `activations`
+// ("bf16" or "fp8") mean for a model. Never asks for what there is anyway: fp8 of a checkpoint in 8
+// bits is kAsStored.
+//
+// Returns: INVALID_ARGUMENT for other names, and for activations in fp8 beside weights that are
+// not.
+absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config,
+                                             const std::string& activations = "bf16");
+
+// Whether the numbers of layers' matrices become 8 bits.
+bool RoundsLayers(const ModelConfig& config, KeptWeights keep);
 
 // "fp8", or the type of the numbers, as config.json says it: "bf16", "f16", "f32".
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep);

@@ -163,8 +163,11 @@ absl::Status WeightLoader::Prepare(const std::vector<std::string>& names, Linear
     ASSIGN_OR_RETURN(weights.scales, scales->Read(device_, memory));
     ScaleRowsOf(names, weights.scales);
   }
-  const bool may_round = std::all_of(names.begin(), names.end(), IsLayerMatrix);
-  if (keep_ != KeptWeights::kFp8 || may_round) weights.keep = keep_;
+  // What a quantized checkpoint left as numbers stays numbers.
+  const bool may_round =
+      HasScales(weights.weight.type) ||
+      (RoundsLayers(config_, keep_) && std::all_of(names.begin(), names.end(), IsLayerMatrix));
+  if (!RoundsNumbers(keep_) || may_round) weights.keep = keep_;
   absl::StatusOr<std::unique_ptr<PreparedLinear>> prepared = ops_.PrepareLinear(weights);
   if (!prepared.ok()) {
     return absl::Status(prepared.status().code(),

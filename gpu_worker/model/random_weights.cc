@@ -134,10 +134,9 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
 
 absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, ModelOps& ops,
                                                 const ModelConfig& config, KeptWeights keep) {
-  const bool fp8 = keep == KeptWeights::kFp8 ||
-                   (keep == KeptWeights::kAsStored && config.quantization.has_value());
-  return RandomWeights(device, ops, config, fp8 ? KeptWeights::kFp8 : KeptWeights::kAsStored)
-      .Make();
+  const bool coded = keep == KeptWeights::kAsStored && config.quantization.has_value();
+  const KeptWeights numbers = RoundsNumbers(keep) ? keep : KeptWeights::kAsStored;
+  return RandomWeights(device, ops, config, coded ? KeptWeights::kFp8 : numbers).Make();
 }
 
 }  // namespace retroinfer

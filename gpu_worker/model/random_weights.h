@@ -11,7 +11,8 @@ namespace retroinfer {
 
 // Makes bf16 weights: norms of one, everything else normal with deviation 0.02, the same in every
 // run. A few million numbers are drawn and repeated, each matrix beginning elsewhere in them. With
-// kFp8, or for a model whose checkpoint is quantized, matrices of layers are rounded to 8 bits.
+// kFp8 and kFp8Products, or for a model whose checkpoint is quantized, matrices of layers are
+// rounded to 8 bits.
 //
 // Returns: RESOURCE_EXHAUSTED if the device has too little memory. Beside the weights it takes room
 //          for the largest matrix, until it returns.

@@ -56,6 +56,11 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
                  "8-bit checkpoints, too; auto: as the checkpoint has them")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
       ->group(kModelGroup);
+  app.add_option("--activations-dtype", options->activations_dtype,
+                 "Type of activations in the products of prompts; fp8: with weights in fp8 and on "
+                 "GPUs of compute capability 9.0, faster and less exact")
+      ->check(CLI::IsMember({"bf16", "fp8"}))
+      ->group(kModelGroup);
 }
 
 struct KeyFiles {

@@ -164,7 +164,9 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   model_ = OrDie(Transformer::Load(device, *backend_->ops, config, checkpoint,
                                    {.max_prefill_rows = kPrefillRows,
                                     .max_decode_rows = options.max_batch,
-                                    .max_positions = options.max_model_len}));
+                                    .max_positions = options.max_model_len,
+                                    .weights = options.weights,
+                                    .progress = {}}));
   store_ = std::make_unique<FakeSegmentStore>(geometry, arena_pages);
   const std::span<std::byte> data_plane =
       MakeDataPlane(plan.num_slots, arena_pages, data_plane_storage_);

@@ -40,6 +40,7 @@ struct InProcessWorkerOptions {
   size_t suspended_kv_bytes = 0;  // 0: as the plan likes
   ComputePrecision precision = ComputePrecision::kBf16;
   KvFormat kv_format;
+  KeptWeights weights = KeptWeights::kAsStored;
   WaveIndexSettings wave_index;
   absl::Duration inter_token_target = absl::Milliseconds(50);
   std::function<void()> on_progress;  // of the engine's loop

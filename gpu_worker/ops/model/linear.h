@@ -4,9 +4,9 @@
 // not depend on the other rows, nor on how many there are, as long as `decode` has the same value.
 //
 // 8-bit weights are e4m3 with scales. A backend may keep their products apart from their scales, or
-// round the products of both to the numbers that it multiplies: activations are never rounded to
-// 8 bits. A weight that is NaN, or not finite where it is to become 8 bits, is refused while it is
-// prepared.
+// round the products of both to the numbers that it multiplies. Activations are rounded to 8 bits
+// where kFp8Products asks for it, and nowhere else. A weight that is NaN, or not finite where it is
+// to become 8 bits, is refused while it is prepared.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,16 @@ enum class KeptWeights {
   kAsStored = 0,  // 8 bits stay 8 bits, if the backend multiplies them; numbers stay numbers
   kNumbers = 1,   // 8 bits and f32 become the numbers that the backend computes in
   kFp8 = 2,       // numbers become e4m3 with a scale for each output feature (QuantizationScale)
+  // As kFp8; and in products without `decode` activations become e4m3, with a scale for each row,
+  // where the weight's scales are for whole output features (blocks are multiplied as in kFp8). A
+  // backend without such products refuses it.
+  kFp8Products = 3,
 };
+
+// Whether numbers become e4m3.
+constexpr bool RoundsNumbers(KeptWeights keep) {
+  return keep == KeptWeights::kFp8 || keep == KeptWeights::kFp8Products;
+}
 
 struct LinearWeights {
   WeightView weight;               // [out, in]; read only while preparing

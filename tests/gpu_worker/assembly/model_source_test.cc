@@ -124,6 +124,26 @@ TEST(ModelSourceTest, WeightsThatAreKeptOtherwiseHaveAnotherName) {
   EXPECT_EQ(ModelSource::Open(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+// Products of codes by codes want a GPU that has them, and give KV of another name.
+TEST(ModelSourceTest, ActivationsInEightBitsAreRefusedOnACpu) {
+  CpuDevice device({.num_threads = 1});
+  CpuOps ops(device, ComputePrecision::kBf16);
+  ServedEngineOptions options;
+  options.model_folder = kNeedle;
+  options.activations_dtype = "fp8";
+  EXPECT_EQ(ModelSource::Open(options).status().code(), absl::StatusCode::kInvalidArgument)
+      << "the weights are in bf16";
+  options.weights_dtype = "fp8";
+  const auto source = ModelSource::Open(options);
+  ASSERT_TRUE(source.ok()) << source.status();
+  const auto loaded = source->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
+  EXPECT_EQ(loaded.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(loaded.status().message().find("--activations-dtype bf16"), std::string::npos)
+      << loaded.status();
+  EXPECT_NE(FingerprintHex(RandomModelFingerprint(source->config(), KeptWeights::kFp8)),
+            FingerprintHex(RandomModelFingerprint(source->config(), KeptWeights::kFp8Products)));
+}
+
 TEST(ModelSourceTest, EightBitsAreRefusedWhereABiasLeavesNothingToTheOthers) {
   const ChannelBalance::LargestBias small{.times = 7.9, .layer = 3, .head = 1, .channel = 99};
   const ChannelBalance::LargestBias large{.times = 8.5, .layer = 3, .head = 1, .channel = 99};

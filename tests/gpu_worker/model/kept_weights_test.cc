@@ -31,6 +31,31 @@ TEST(KeptWeightsTest, NamesAskForWhatIsNotThereYet) {
   EXPECT_EQ(*KeptWeightsNamed("bf16", quantized), KeptWeights::kNumbers);
 }
 
+TEST(KeptWeightsTest, ActivationsInEightBitsNeedWeightsInEightBits) {
+  ModelConfig bf16;
+  bf16.dtype = DType::kBf16;
+  ModelConfig quantized = bf16;
+  quantized.quantization = {ScaledPart::kFeature, "compressed-tensors", "weight_scale"};
+  EXPECT_EQ(*KeptWeightsNamed("fp8", bf16, "fp8"), KeptWeights::kFp8Products);
+  EXPECT_EQ(*KeptWeightsNamed("fp8", quantized, "fp8"), KeptWeights::kFp8Products);
+  EXPECT_EQ(*KeptWeightsNamed("auto", quantized, "fp8"), KeptWeights::kFp8Products);
+  EXPECT_EQ(*KeptWeightsNamed("fp8", bf16, "bf16"), KeptWeights::kFp8);
+  for (const auto& [weights, activations] :
+       {std::pair("auto", "fp8"), {"bf16", "fp8"}, {"fp8", "int8"}}) {
+    EXPECT_EQ(KeptWeightsNamed(weights, bf16, activations).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(KeptWeightsNamed("bf16", quantized, "fp8").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  // What a quantized checkpoint left as numbers stays numbers.
+  EXPECT_TRUE(RoundsLayers(bf16, KeptWeights::kFp8Products));
+  EXPECT_FALSE(RoundsLayers(quantized, KeptWeights::kFp8Products));
+  EXPECT_FALSE(RoundsLayers(bf16, kAsStored));
+  EXPECT_EQ(WeightsDtype(bf16, KeptWeights::kFp8Products), "fp8");
+  EXPECT_NE(WeightScalesFrom(quantized, KeptWeights::kFp8Products).find("activations"),
+            std::string::npos);
+}
+
 TEST(KeptWeightsTest, TheTypeIsThatOfTheLayers) {
   ModelConfig config;
   config.dtype = DType::kF16;
@@ -52,6 +77,7 @@ TEST(KeptWeightsTest, EightBitsHalveTheLayersOnAGpuAndNothingOnACpu) {
   const size_t in_fp8 = KeptRandomWeightBytes(config, KeptWeights::kFp8, kCudaNeeds);
   EXPECT_GT(in_fp8, in_bf16 - layers);
   EXPECT_LT(in_fp8, in_bf16 - layers + (size_t{130} << 20));  // scales, and an unpacked tile
+  EXPECT_EQ(KeptRandomWeightBytes(config, KeptWeights::kFp8Products, kCudaNeeds), in_fp8);
   EXPECT_GE(KeptRandomWeightBytes(config, KeptWeights::kFp8, kCpuNeeds), in_bf16);
 }
 

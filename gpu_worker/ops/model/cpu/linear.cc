@@ -100,7 +100,7 @@ absl::StatusOr<SourceRows> RowsToPack(const LinearWeights& weights, int64_t firs
                                       DType dtype, std::vector<float>& converted) {
   const WeightView& weight = weights.weight;
   const bool has_scales = HasScales(weight.type);
-  const bool rounds = weights.keep == KeptWeights::kFp8 && !has_scales;
+  const bool rounds = RoundsNumbers(weights.keep) && !has_scales;
   const size_t row_bytes = static_cast<size_t>(weight.cols) * WeightTypeBytes(weight.type);
   const std::byte* const rows = weight.data + static_cast<size_t>(first) * row_bytes;
   if (!has_scales && !rounds) {
@@ -199,6 +199,11 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
                                                               const LinearWeights& weights) {
   const WeightView& weight = weights.weight;
   RETURN_IF_ERROR(CheckLinearWeights(weights));
+  if (weights.keep == KeptWeights::kFp8Products) {
+    return absl::InvalidArgumentError(
+        "activations in fp8 need a GPU of compute capability 9.0, this is a CPU; use "
+        "--activations-dtype bf16");
+  }
   auto linear = std::make_unique<CpuLinear>();
   linear->in_features_ = weight.cols;
   linear->out_features_ = weight.rows;

@@ -1,5 +1,6 @@
 // How a matrix in 8 bits is multiplied with many rows: features of a tile are unpacked to bf16, and
-// multiplied, one tile after the other. Free of CUDA.
+// multiplied, one tile after the other; or rows of activations are rounded to 8 bits, in the memory
+// that a tile has. Free of CUDA.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +24,14 @@ constexpr int64_t FeaturesOfTile(int64_t out_features) {
 // Of a matrix's largest tile in bf16.
 constexpr size_t UnpackedTileBytes(int64_t in_features, int64_t out_features) {
   return static_cast<size_t>(FeaturesOfTile(out_features) * in_features) * 2;
+}
+
+// Bytes of the scales of so many rows of activations; what follows them is aligned as they are.
+constexpr int64_t Fp8ScaleBytes(int64_t rows) { return (rows * 4 + 255) / 256 * 256; }
+
+// How many rows of activations, codes of `padded_in` columns and scales, such memory holds.
+constexpr int64_t Fp8ProductRows(size_t bytes, int64_t padded_in) {
+  return std::max<int64_t>(0, static_cast<int64_t>(bytes) - 256) / (padded_in + 4);
 }
 
 }  // namespace retroinfer::cuda

@@ -11,6 +11,7 @@
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/model/cuda/convert_weight.h"
+#include "gpu_worker/ops/model/cuda/fp8_activations.h"
 #include "gpu_worker/ops/model/cuda/fp8_tiles.h"
 #include "gpu_worker/ops/model/cuda/fp8_weight.h"
 #include "gpu_worker/ops/model/cuda/skinny_gemm.h"
@@ -21,15 +22,8 @@ namespace {
 
 constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 constexpr int kPreparedWorkspaces = 2;  // the compute stream's and the background stream's
-// Algorithms are chosen for this many rows and used for all.
-constexpr int64_t kTypicalRows = 2048;
-
-absl::Status CublasStatus(const CublasLt& lt, cublasStatus_t code, std::string_view what) {
-  if (code == CUBLAS_STATUS_SUCCESS) return absl::OkStatus();
-  const std::string message = absl::StrCat(AbslView(what), " failed: ", lt.get_status_string(code));
-  return code == CUBLAS_STATUS_ALLOC_FAILED ? absl::ResourceExhaustedError(message)
-                                            : absl::InternalError(message);
-}
+constexpr int kHopper = 90;
+constexpr int64_t kFp8ProductStep = 16;  // of features, as cuBLASLt wants them
 
 class CudaLinear final : public PreparedLinear {
  public:
@@ -45,8 +39,15 @@ class CudaLinear final : public PreparedLinear {
   int scale_shift_ = 0;
   DeviceBuffer bias_;      // [out_features] bf16 or nothing
   DeviceBuffer bias_f32_;  // the same values
+  bool fp8_products_ = false;
 
   bool is_fp8() const { return scales_.size_bytes() > 0; }
+  // Of cuBLASLt's epilogue, without those of the first features.
+  const std::byte* BiasOf(const ProductShape& shape, size_t skipped) const {
+    if (!shape.has_bias) return nullptr;
+    const DeviceBuffer& biases = shape.out_dtype == DType::kF32 ? bias_f32_ : bias_;
+    return biases.bytes().device_data() + skipped;
+  }
   Fp8Weight fp8() const {
     return {.codes = weight_.as<uint8_t>().device_data(),
             .rows = out_features_,
@@ -57,89 +58,6 @@ class CudaLinear final : public PreparedLinear {
             .scale_shift = scale_shift_};
   }
 };
-
-// cuBLASLt counts in columns: a row-major matrix is the transpose of a column-major one. So it
-// computes out^T = weight * in^T, with the weight transposed.
-class Product {
- public:
-  // For `rows` rows. The bias pointer may be null while an algorithm is chosen.
-  static absl::StatusOr<Product> Create(const CublasLt& lt, const LinearContext::Shape& shape,
-                                        int64_t rows, const void* bias) {
-    Product product;
-    RETURN_IF_ERROR(CublasStatus(lt,
-                                 lt.matmul_desc_init(&product.operation, sizeof(product.operation),
-                                                     CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                                 "describing a product"));
-    const cublasOperation_t transpose = CUBLAS_OP_T;
-    RETURN_IF_ERROR(product.Set(lt, CUBLASLT_MATMUL_DESC_TRANSA, transpose));
-    const cudaDataType out_type = shape.out_dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
-    if (shape.has_bias) {
-      const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
-      RETURN_IF_ERROR(product.Set(lt, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue));
-      RETURN_IF_ERROR(product.Set(lt, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, out_type));
-      RETURN_IF_ERROR(product.Set(lt, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias));
-    }
-    const auto in = static_cast<uint64_t>(shape.in_features);
-    const auto out = static_cast<uint64_t>(shape.out_features);
-    const auto describe = [&lt](cublasLtMatrixLayoutOpaque_t& matrix, cudaDataType type,
-                                uint64_t height, uint64_t width, int64_t stride) {
-      return CublasStatus(
-          lt, lt.matrix_layout_init(&matrix, sizeof(matrix), type, height, width, stride),
-          "describing a matrix");
-    };
-    const auto count = static_cast<uint64_t>(rows);
-    RETURN_IF_ERROR(describe(product.weight, CUDA_R_16BF, in, out, shape.in_features));
-    RETURN_IF_ERROR(describe(product.in, CUDA_R_16BF, in, count, shape.in_stride));
-    RETURN_IF_ERROR(describe(product.out, out_type, out, count, shape.out_stride));
-    return product;
-  }
-
-  cublasLtMatmulDescOpaque_t operation;
-  cublasLtMatrixLayoutOpaque_t weight;
-  cublasLtMatrixLayoutOpaque_t in;
-  cublasLtMatrixLayoutOpaque_t out;
-
- private:
-  template <typename T>
-  absl::Status Set(const CublasLt& lt, cublasLtMatmulDescAttributes_t attribute, const T& value) {
-    return CublasStatus(lt,
-                        lt.matmul_desc_set_attribute(&operation, attribute, &value, sizeof(value)),
-                        "describing a product");
-  }
-};
-
-// The heuristics' first choice that does not split the inner dimension.
-absl::StatusOr<std::optional<cublasLtMatmulAlgo_t>> ChooseAlgorithm(
-    const CublasLt& lt, cublasLtHandle_t handle, const LinearContext::Shape& shape) {
-  ASSIGN_OR_RETURN(Product product, Product::Create(lt, shape, kTypicalRows, nullptr));
-  cublasLtMatmulPreferenceOpaque_t preference;
-  RETURN_IF_ERROR(CublasStatus(lt, lt.matmul_preference_init(&preference, sizeof(preference)),
-                               "preparing a choice of algorithm"));
-  const uint32_t no_reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
-  // Of activations at any row.
-  const uint32_t alignment = 16;
-  const auto set = [&lt, &preference](cublasLtMatmulPreferenceAttributes_t attribute,
-                                      const auto& value) {
-    return CublasStatus(
-        lt, lt.matmul_preference_set_attribute(&preference, attribute, &value, sizeof(value)),
-        "preparing a choice of algorithm");
-  };
-  RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes));
-  RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, no_reduction));
-  RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment));
-  RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment));
-  RETURN_IF_ERROR(set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment));
-  cublasLtMatmulHeuristicResult_t found;
-  int num_found = 0;
-  const cublasStatus_t code =
-      lt.matmul_algo_get_heuristic(handle, &product.operation, &product.weight, &product.in,
-                                   &product.out, &product.out, &preference, 1, &found, &num_found);
-  if (code == CUBLAS_STATUS_NOT_SUPPORTED || (code == CUBLAS_STATUS_SUCCESS && num_found == 0)) {
-    return std::nullopt;
-  }
-  RETURN_IF_ERROR(CublasStatus(lt, code, "choosing an algorithm for a matrix product"));
-  return found.algo;
-}
 
 SkinnyGemmLaunch LaunchOf(const CudaLinear& linear, const MatrixView& in, const MatrixView& out) {
   return {.weight = linear.weight_.bytes().device_data(),
@@ -172,28 +90,20 @@ struct Features {
 };
 
 // `shape` is that of the features.
-absl::Status RunCublas(LinearContext& context, const LinearContext::Shape& shape,
+absl::Status RunCublas(LinearContext& context, const ProductShape& shape,
                        const cublasLtMatmulAlgo_t& algorithm, const CudaLinear& linear,
                        const Features& features, CudaStream& stream, const LinearArgs& args) {
-  const bool f32 = shape.out_dtype == DType::kF32;
-  const DeviceBuffer& biases = f32 ? linear.bias_f32_ : linear.bias_;
   const size_t skipped = static_cast<size_t>(features.first) * DTypeBytes(shape.out_dtype);
-  const std::byte* const bias = shape.has_bias ? biases.bytes().device_data() + skipped : nullptr;
-  const CublasLt& lt = context.lt();
-  ASSIGN_OR_RETURN(Product product, Product::Create(lt, shape, args.in.rows, bias));
+  const ProductOperands operands = {.weight = features.weight,
+                                    .in = args.in.data,
+                                    .out = args.out.data + skipped,
+                                    .bias = linear.BiasOf(shape, skipped)};
   ASSIGN_OR_RETURN(const DeviceSpan<std::byte> workspace, context.Workspace(stream));
-  const float alpha = 1.0f;
-  const float beta = args.accumulate ? 1.0f : 0.0f;
-  std::byte* const out = args.out.data + skipped;
-  return CublasStatus(
-      lt,
-      lt.matmul(context.handle(), &product.operation, &alpha, features.weight, &product.weight,
-                args.in.data, &product.in, &beta, out, &product.out, out, &product.out, &algorithm,
-                workspace.device_data(), workspace.size(), stream.get()),
-      "enqueueing a matrix product");
+  return EnqueueProduct(context.lt(), context.handle(), shape, algorithm, args.in.rows, operands,
+                        workspace, stream.get());
 }
 
-LinearContext::Shape ShapeOf(const CudaLinear& linear, const LinearArgs& args, int64_t features) {
+ProductShape ShapeOf(const CudaLinear& linear, const LinearArgs& args, int64_t features) {
   return {.in_features = linear.in_features_,
           .out_features = features,
           .in_stride = args.in.row_stride,
@@ -201,6 +111,46 @@ LinearContext::Shape ShapeOf(const CudaLinear& linear, const LinearArgs& args, i
           .out_dtype = args.out.dtype,
           .has_bias = linear.bias_.size_bytes() > 0,
           .accumulate = args.accumulate};
+}
+
+// Rounds the activations and multiplies codes by codes, in the memory of a tile: as many rows at a
+// time as that holds. False if cuBLASLt cannot: nothing is done then.
+absl::StatusOr<bool> RunFp8Products(LinearContext& context, const CudaLinear& linear,
+                                    CudaStream& stream, const LinearArgs& args) {
+  ProductShape shape = ShapeOf(linear, args, linear.out_features_);
+  shape.in_features = shape.in_stride = linear.padded_in_;
+  shape.fp8 = true;
+  const float* const weight_scales = linear.scales_.as<const float>().device_data();
+  ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* algorithm, context.Algorithm(shape, weight_scales));
+  if (algorithm == nullptr) return false;
+  ASSIGN_OR_RETURN(const DeviceSpan<std::byte> memory, context.Tile(stream));
+  ASSIGN_OR_RETURN(const DeviceSpan<std::byte> workspace, context.Workspace(stream));
+  // Scales come first, in a place that leaves the codes aligned.
+  const int64_t most_rows = Fp8ProductRows(memory.size(), linear.padded_in_);
+  if (most_rows == 0) return false;
+  for (int64_t first = 0; first < args.in.rows; first += most_rows) {
+    const int64_t rows = std::min(most_rows, args.in.rows - first);
+    const Fp8Activations in = {
+        .codes = reinterpret_cast<uint8_t*>(memory.device_data()) + Fp8ScaleBytes(most_rows),
+        .scales = reinterpret_cast<float*>(memory.device_data()),
+        .rows = rows,
+        .cols = linear.in_features_,
+        .padded_cols = linear.padded_in_};
+    const std::byte* const source = args.in.data + first * args.in.row_stride * 2;
+    RETURN_IF_ERROR(
+        CudaStatus(LaunchQuantizeActivations(source, args.in.row_stride, in, stream.get()),
+                   "rounding activations"));
+    const auto out_bytes = static_cast<int64_t>(DTypeBytes(args.out.dtype));
+    RETURN_IF_ERROR(EnqueueProduct(context.lt(), context.handle(), shape, *algorithm, rows,
+                                   {.weight = linear.weight_.bytes().device_data(),
+                                    .in = in.codes,
+                                    .out = args.out.data + first * args.out.row_stride * out_bytes,
+                                    .bias = linear.BiasOf(shape, 0),
+                                    .weight_scales = weight_scales,
+                                    .in_scales = in.scales},
+                                   workspace, stream.get()));
+  }
+  return true;
 }
 
 // Unpacks and multiplies one tile after the other. False if cuBLASLt cannot: nothing is done then.
@@ -218,7 +168,7 @@ absl::StatusOr<bool> RunTiles(LinearContext& context, const CudaLinear& linear, 
     RETURN_IF_ERROR(CudaStatus(LaunchUnpackFp8(linear.fp8(), first, count, tile.device_data(),
                                                linear.in_features_, stream.get()),
                                "unpacking a weight"));
-    const LinearContext::Shape shape = ShapeOf(linear, args, count);
+    const ProductShape shape = ShapeOf(linear, args, count);
     ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* algorithm, context.Algorithm(shape));
     RETURN_IF_ERROR(RunCublas(context, shape, *algorithm, linear,
                               {first, count, tile.device_data()}, stream, args));
@@ -252,11 +202,13 @@ class WeightPreparation {
   absl::Status Fp8(CudaLinear& linear) {
     const bool has_scales = HasScales(weights_.weight.type);
     const WeightScales& scales = weights_.scales;
+    linear.fp8_products_ = MultipliesCodes(linear);
     linear.padded_in_ = DivideUp(linear.in_features_, kFp8ColumnAlignment) * kFp8ColumnAlignment;
     linear.scale_cols_ = has_scales ? scales.num_cols(linear.in_features_) : 1;
-    linear.scale_shift_ = has_scales ? Log2(scales.rows_each) : 0;
+    linear.scale_shift_ = has_scales && !linear.fp8_products_ ? Log2(scales.rows_each) : 0;
+    const std::vector<float> values = ScaleValues(linear);
     const int64_t num_scales =
-        has_scales ? static_cast<int64_t>(scales.values.size()) : linear.out_features_;
+        has_scales ? static_cast<int64_t>(values.size()) : linear.out_features_;
     ASSIGN_OR_RETURN(linear.weight_, Allocate(linear.out_features_ * linear.padded_in_));
     ASSIGN_OR_RETURN(linear.scales_, Allocate(num_scales * 4));
     ASSIGN_OR_RETURN(const DeviceBuffer has_nan, Allocate(sizeof(int)));
@@ -267,7 +219,7 @@ class WeightPreparation {
     int* const flag = has_nan.as<int>().device_data();
     if (has_scales) {
       RETURN_IF_ERROR(
-          device.Upload(stream_, std::as_bytes(std::span(scales.values)), linear.scales_.bytes()));
+          device.Upload(stream_, std::as_bytes(std::span(values)), linear.scales_.bytes()));
       const auto* const codes = reinterpret_cast<const uint8_t*>(weights_.weight.data);
       RETURN_IF_ERROR(
           CudaStatus(LaunchPackFp8(codes, linear.fp8(), flag, stream_.get()), "copying a weight"));
@@ -300,6 +252,25 @@ class WeightPreparation {
   }
 
  private:
+  // Whether products of many rows are to be of codes by codes.
+  bool MultipliesCodes(const CudaLinear& linear) const {
+    return weights_.keep == KeptWeights::kFp8Products &&
+           (!HasScales(weights_.weight.type) || weights_.scales.cols_each == 0) &&
+           linear.in_features_ % kWeightColumnAlignment == 0 &&
+           linear.out_features_ % kFp8ProductStep == 0;
+  }
+
+  // As they are given, or one for each output feature.
+  std::vector<float> ScaleValues(const CudaLinear& linear) const {
+    const WeightScales& scales = weights_.scales;
+    if (!linear.fp8_products_ || !HasScales(weights_.weight.type)) return scales.values;
+    std::vector<float> values;
+    for (int64_t row = 0; row < linear.out_features_; ++row) {
+      values.push_back(scales.At(row, 0, linear.in_features_));
+    }
+    return values;
+  }
+
   absl::StatusOr<DeviceBuffer> Allocate(int64_t bytes) {
     return context_.device().Allocate(static_cast<size_t>(bytes), MemoryPurpose::kWeights);
   }
@@ -364,12 +335,13 @@ absl::StatusOr<DeviceSpan<std::byte>> LinearContext::Tile(const CudaStream& stre
   return tile.bytes();
 }
 
-absl::StatusOr<const cublasLtMatmulAlgo_t*> LinearContext::Algorithm(const Shape& shape) {
+absl::StatusOr<const cublasLtMatmulAlgo_t*> LinearContext::Algorithm(const ProductShape& shape,
+                                                                     const float* scales) {
   absl::MutexLock lock(&mutex_);
   auto found = algorithms_.find(shape);
   if (found == algorithms_.end()) {
     ASSIGN_OR_RETURN(std::optional<cublasLtMatmulAlgo_t> chosen,
-                     ChooseAlgorithm(lt_, handle_, shape));
+                     ChooseAlgorithm(lt_, handle_, shape, scales, kWorkspaceBytes));
     found = algorithms_.emplace(shape, chosen).first;
   }
   return found->second.has_value() ? &*found->second : nullptr;
@@ -384,7 +356,14 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(LinearContext& con
   linear->out_features_ = weight.rows;
   ASSIGN_OR_RETURN(std::unique_ptr<CudaStream> stream, CudaStream::Create(StreamKind::kBackground));
   WeightPreparation prepare(context, weights, *stream);
-  const bool fp8 = weights.keep == KeptWeights::kFp8 ||
+  if (weights.keep == KeptWeights::kFp8Products &&
+      context.device().compute_capability() != kHopper) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("activations in fp8 need a GPU of compute capability 9.0, this one has ",
+                     context.device().compute_capability() / 10, ".",
+                     context.device().compute_capability() % 10, "; use --activations-dtype bf16"));
+  }
+  const bool fp8 = RoundsNumbers(weights.keep) ||
                    (weights.keep == KeptWeights::kAsStored && HasScales(weight.type));
   RETURN_IF_ERROR(fp8                      ? prepare.Fp8(*linear)
                   : HasScales(weight.type) ? prepare.Unpacked(*linear)
@@ -411,11 +390,15 @@ absl::Status Linear(LinearContext& context, CudaStream& stream, const LinearArgs
   const auto& linear = static_cast<const CudaLinear&>(*args.linear);
   const bool aligned = HasAlignedRows(args.in) && HasAlignedRows(args.out);
   if (args.decode || !aligned) return RunSkinny(linear, stream, args);
+  if (linear.fp8_products_) {
+    ASSIGN_OR_RETURN(const bool done, RunFp8Products(context, linear, stream, args));
+    if (done) return absl::OkStatus();
+  }
   if (linear.is_fp8()) {
     ASSIGN_OR_RETURN(const bool done, RunTiles(context, linear, stream, args));
     return done ? absl::OkStatus() : RunSkinny(linear, stream, args);
   }
-  const LinearContext::Shape shape = ShapeOf(linear, args, linear.out_features_);
+  const ProductShape shape = ShapeOf(linear, args, linear.out_features_);
   ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* algorithm, context.Algorithm(shape));
   if (algorithm == nullptr) return RunSkinny(linear, stream, args);
   const Features all = {0, linear.out_features_, linear.weight_.bytes().device_data()};

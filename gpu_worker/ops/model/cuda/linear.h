@@ -4,10 +4,10 @@
 // Sums are f32; `out` may be bf16 or f32. Few rows (decode) go through a kernel of our own that
 // reads the weight once and needs no workspace; many (prefill) through cuBLASLt with one algorithm
 // for each shape of weight, whatever the number of rows, so that rows do not depend on each other
-// in either. Of weights in 8 bits it gets tiles unpacked to bf16 (fp8_tiles.h).
+// in either. Of weights in 8 bits it gets tiles unpacked to bf16 (fp8_tiles.h), or the codes, with
+// activations in codes, too (fp8_activations.h).
 #pragma once
 
-#include <compare>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +20,7 @@
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/ops/model/cuda/cublas_lt.h"
+#include "gpu_worker/ops/model/cuda/cublas_product.h"
 #include "gpu_worker/ops/model/gated_linear.h"
 #include "gpu_worker/ops/model/linear.h"
 
@@ -47,20 +48,10 @@ class LinearContext {
   absl::Status PrepareTile(size_t bytes);
   absl::StatusOr<DeviceSpan<std::byte>> Tile(const CudaStream& stream);
 
-  // What an algorithm is chosen by.
-  struct Shape {
-    int64_t in_features = 0;
-    int64_t out_features = 0;
-    int64_t in_stride = 0;
-    int64_t out_stride = 0;
-    DType out_dtype = DType::kBf16;
-    bool has_bias = false;
-    bool accumulate = false;
-
-    auto operator<=>(const Shape&) const = default;
-  };
   // Returns null where cuBLASLt has no algorithm that adds every element's products in one order.
-  absl::StatusOr<const cublasLtMatmulAlgo_t*> Algorithm(const Shape& shape);
+  // `scales`: see ChooseAlgorithm.
+  absl::StatusOr<const cublasLtMatmulAlgo_t*> Algorithm(const ProductShape& shape,
+                                                        const float* scales = nullptr);
 
  private:
   LinearContext(CudaDevice& device, const CublasLt& lt) : device_(device), lt_(lt) {}
@@ -75,7 +66,7 @@ class LinearContext {
   size_t tile_bytes_ ABSL_GUARDED_BY(mutex_) = 0;  // of the largest tile there is
   DeviceBuffer free_tile_ ABSL_GUARDED_BY(mutex_);
   std::map<cudaStream_t, DeviceBuffer> tiles_ ABSL_GUARDED_BY(mutex_);
-  std::map<Shape, std::optional<cublasLtMatmulAlgo_t>> algorithms_ ABSL_GUARDED_BY(mutex_);
+  std::map<ProductShape, std::optional<cublasLtMatmulAlgo_t>> algorithms_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Takes the memory of the weights from the context's device. Waits for the copy.

@@ -258,6 +258,150 @@ TEST_P(EightBitWeightsTest, GatesTheFirstHalfOfTheFeaturesByTheOther) {
   }
 }
 
+// Numbers as a product of codes by codes has them: each row rounded with its own scale.
+std::vector<float> RoundedRows(std::span<const float> x, int64_t rows, int64_t in) {
+  std::vector<float> rounded;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row = x.subspan(static_cast<size_t>(r * in), static_cast<size_t>(in));
+    float largest = 0;
+    for (const float value : row) largest = std::max(largest, std::fabs(value));
+    const float scale = QuantizationScale(largest);
+    for (const float value : row) {
+      rounded.push_back(FromE4m3(ToE4m3(value * (1.0f / scale))) * scale);
+    }
+  }
+  return rounded;
+}
+
+// Whether the backend multiplies codes by codes; else it must refuse.
+class EightBitActivationsTest : public EightBitWeightsTest {
+ protected:
+  void SetUp() override {
+    const auto linear =
+        Prepare(CodedWeight(32, 64, 1, 0, 1), std::nullopt, KeptWeights::kFp8Products);
+    if (linear.ok()) return;
+    EXPECT_EQ(linear.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_NE(linear.status().message().find("--activations-dtype bf16"), std::string::npos);
+    GTEST_SKIP() << linear.status();
+  }
+
+  // Of bf16 numbers, as activations are.
+  std::vector<float> Rows(int64_t rows, int64_t in, uint64_t seed) {
+    auto values = RandomNormal(static_cast<size_t>(rows * in), seed);
+    for (int64_t r = 0; r < rows; ++r) {  // of sizes that no one scale would hold
+      for (int64_t i = 0; i < in; ++i) {
+        values[static_cast<size_t>(r * in + i)] *= std::exp2(static_cast<float>(r % 40 - 20));
+      }
+    }
+    return data_.Values(data_.Activations(values, rows, in));
+  }
+};
+
+TEST_P(EightBitActivationsTest, FollowDoublesOfRoundedRows) {
+  for (const Size& size : {Size{1, 64, 32},
+                           {17, 128, 256},
+                           {33, 264, 96},
+                           {5, 1160, 48},
+                           {300, 640, 528},
+                           {9, 200, 64}}) {
+    for (const int64_t rows_each : {1, 16}) {
+      const CodedWeight weight(size.out, size.in, rows_each, 0, 1);
+      const auto bias = data_.UploadMatrix(RandomNormal(static_cast<size_t>(size.out), 3), 1,
+                                           size.out, DType::kBf16);
+      const auto linear = Prepare(weight, bias.view, KeptWeights::kFp8Products);
+      ASSERT_TRUE(linear.ok()) << linear.status();
+      const auto x = Rows(size.rows, size.in, 2);
+      // Row by row: the sizes of rows differ too much for one error of all.
+      const auto got = Run(**linear, x, size.rows, false);
+      const auto want = Products(RoundedRows(x, size.rows, size.in), size.rows, weight.numbers,
+                                 size.in, size.out, data_.Values(bias));
+      for (int64_t r = 0; r < size.rows; ++r) {
+        const auto at = static_cast<size_t>(r * size.out);
+        const auto count = static_cast<size_t>(size.out);
+        EXPECT_LE(
+            RelativeError(std::span(got).subspan(at, count), std::span(want).subspan(at, count)),
+            GetParam().matmul_tolerance)
+            << "row " << r << " of " << size.rows << " x " << size.in << " x " << size.out;
+      }
+    }
+  }
+}
+
+TEST_P(EightBitActivationsTest, AddToWhatIsThere) {
+  constexpr int64_t kRows = 20, kIn = 128, kOut = 64;
+  const CodedWeight weight(kOut, kIn, 1, 0, 1);
+  const auto linear = Prepare(weight, std::nullopt, KeptWeights::kFp8Products);
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  const auto x = data_.Values(data_.Activations(RandomNormal(kRows * kIn, 2), kRows, kIn));
+  const auto before = RandomNormal(kRows * kOut, 7);
+  const auto in = data_.Activations(x, kRows, kIn);
+  const auto out = data_.Activations(before, kRows, kOut);
+  auto want = Products(RoundedRows(x, kRows, kIn), kRows, weight.numbers, kIn, kOut);
+  const auto added = data_.Values(out);
+  for (size_t i = 0; i < want.size(); ++i) want[i] += double{added[i]};
+  const absl::Status status = backend_->ops->model().Linear(
+      *backend_->stream,
+      {.linear = linear->get(), .in = in.view, .out = out.view, .accumulate = true});
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_LE(RelativeError(data_.Values(out), want), GetParam().matmul_tolerance);
+}
+
+// More rows than the memory of a tile holds at a time, and any cut of them.
+TEST_P(EightBitActivationsTest, ARowDoesNotDependOnTheOthers) {
+  constexpr int64_t kIn = 272, kOut = 304, kRows = 1500;
+  const auto x = Rows(kRows, kIn, 5);
+  const auto linear =
+      Prepare(CodedWeight(kOut, kIn, 1, 0, 4), std::nullopt, KeptWeights::kFp8Products);
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  const auto all = Run(**linear, x, kRows, false);
+  for (const auto& [first, rows] :
+       {std::pair<int64_t, int64_t>{0, 1}, {7, 20}, {15, 64}, {3, 9}, {1499, 1}, {500, 777}}) {
+    const auto some =
+        Run(**linear,
+            std::span(x).subspan(static_cast<size_t>(first * kIn), static_cast<size_t>(rows * kIn)),
+            rows, false);
+    const auto same = std::span(all).subspan(static_cast<size_t>(first * kOut), some.size());
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), same.begin())) << first << ", " << rows;
+  }
+}
+
+// Decode, and weights with scales for blocks, are as without products of codes by codes.
+TEST_P(EightBitActivationsTest, LeavesTheOthersAlone) {
+  constexpr int64_t kRows = 20, kIn = 256, kOut = 128;
+  const auto x = Rows(kRows, kIn, 2);
+  for (const auto& [cols_each, decode] :
+       {std::pair<int64_t, bool>{0, true}, {128, true}, {128, false}}) {
+    const CodedWeight weight(kOut, kIn, 8, cols_each, 1);
+    const auto plain = Prepare(weight);
+    const auto products = Prepare(weight, std::nullopt, KeptWeights::kFp8Products);
+    ASSERT_TRUE(plain.ok() && products.ok());
+    EXPECT_EQ(Run(**products, x, kRows, decode), Run(**plain, x, kRows, decode));
+  }
+}
+
+TEST_P(EightBitActivationsTest, ARowThatIsNotFiniteSpoilsNoOther) {
+  constexpr int64_t kRows = 3, kIn = 64, kOut = 32;
+  const auto linear =
+      Prepare(CodedWeight(kOut, kIn, 1, 0, 1), std::nullopt, KeptWeights::kFp8Products);
+  ASSERT_TRUE(linear.ok()) << linear.status();
+  auto x = RandomNormal(kRows * kIn, 2);
+  const auto want = Run(**linear, x, kRows, false);
+  for (const float bad : {kNan, std::numeric_limits<float>::infinity()}) {
+    x[kIn + 5] = bad;
+    const auto got = Run(**linear, x, kRows, false);
+    for (size_t i = 0; i < got.size(); ++i) {
+      if (i / kOut == 1) {
+        EXPECT_FALSE(std::isfinite(got[i])) << i;
+      } else {
+        EXPECT_EQ(got[i], want[i]) << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EightBitActivationsTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
 TEST_P(EightBitWeightsTest, RefusesWhatIsNoNumber) {
   CodedWeight weight(40, 24, 1, 0, 1);
   weight.codes[39 * 24 + 23] = 0xff;
