@@ -4,7 +4,7 @@
 //   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [OPTIONS]
 //
 //   --kv-dtype bf16|int8   --weights-dtype auto|fp8   --activations-dtype bf16|fp8
-//   --policy full wave wave-all
+//   --policy full wave wave-all   --rounds 2
 //
 // The backend is that of tests/support/in_process_worker.h, so two runs compare two backends.
 // Policy wave-all retrieves every cluster and must answer as full does. Prints JSON lines.
@@ -114,6 +114,7 @@ int Main(int argc, char** argv) {
   std::string model_folder, questions_file;
   std::string kv_dtype = "bf16", weights_dtype = "auto", activations_dtype = "bf16";
   std::vector<std::string> policies = {"full", "wave", "wave-all"};
+  int rounds = 2;
   CLI::App app("Exact match of the demo model through the engine");
   app.add_option("model", model_folder)->required();
   app.add_option("questions", questions_file)->required();
@@ -121,6 +122,7 @@ int Main(int argc, char** argv) {
   app.add_option("--weights-dtype", weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
   app.add_option("--activations-dtype", activations_dtype)->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_option("--policy", policies)->check(CLI::IsMember({"full", "wave", "wave-all"}));
+  app.add_option("--rounds", rounds)->check(CLI::Range(1, 100));
   CLI11_PARSE(app, argc, argv);
   test_support::InProcessWorkerOptions options;
   options.model_folder = model_folder;
@@ -132,7 +134,7 @@ int Main(int argc, char** argv) {
       weights_dtype, bench::Must(LoadModelConfig(model_folder)), activations_dtype));
   InProcessWorker worker(options);
   const std::vector<Question> questions = ReadQuestions(questions_file.c_str(), worker.tokenizer());
-  for (int round = 0; round < 2; ++round) {  // the second time shapes are known
+  for (int round = 0; round < rounds; ++round) {  // from the second on shapes are known
     for (const std::string& policy : policies) {
       std::printf("%s\n", Ask(worker, questions, policy).dump().c_str());
       std::fflush(stdout);
