@@ -293,7 +293,14 @@ std::vector<Shape> Shapes() {
       shapes.push_back({"dense", std::vector<int32_t>(static_cast<size_t>(batch), tokens)});
     }
   }
-  shapes.push_back({"dense", {524288}});
+  for (const size_t batch : {7, 12}) {
+    for (const int32_t tokens : {8192, 122880}) {
+      shapes.push_back({"dense", std::vector<int32_t>(batch, tokens)});
+    }
+  }
+  for (const size_t batch : {1, 3, 7, 12}) {
+    shapes.push_back({"dense", std::vector<int32_t>(batch, 524288)});
+  }
   std::vector<int32_t> ragged(8, 4096);
   ragged[3] = 122880;
   shapes.push_back({"dense, one long", ragged});
@@ -303,8 +310,12 @@ std::vector<Shape> Shapes() {
     shapes.push_back({"wave", std::vector<int32_t>(batch, 1100), 5500});
   }
   for (const size_t batch : {1, 3, 8}) {
-    shapes.push_back({"dense, int8", std::vector<int32_t>(batch, 122880), 0, 8, 4, kInt8Kv});
     shapes.push_back({"wave, int8", std::vector<int32_t>(batch, 1100), 2750, 8, 4, kInt8Kv});
+  }
+  for (const size_t batch : {1, 3, 7, 8, 12}) {
+    for (const int32_t tokens : {8192, 122880, 524288}) {
+      shapes.push_back({"dense, int8", std::vector<int32_t>(batch, tokens), 0, 8, 4, kInt8Kv});
+    }
   }
   return shapes;
 }

@@ -22,6 +22,10 @@ QUERY_HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
 GROUP = QUERY_HEADS // KV_HEADS
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 MIN_BYTES = 400 << 20  # of K and V that a graph goes through: many times L2
+SPARE_BYTES = 6 << 30  # for all that is not K and V
+DECODE_SHAPES = [(batch, tokens) for batch in (1, 3, 8) for tokens in (8192, 32768, 65536, 122880)]
+DECODE_SHAPES += [(batch, tokens) for batch in (7, 12) for tokens in (8192, 122880)]
+DECODE_SHAPES += [(batch, 524288) for batch in (1, 3, 7, 12)]
 
 
 def timed(run, calls, rounds):
@@ -38,13 +42,43 @@ def timed(run, calls, rounds):
     return statistics.median(times)
 
 
+def in_graph(run):
+    """A CUDA graph of what run() enqueues; runs it once before."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return graph
+
+
+def copies(kv_bytes):
+    """How many copies of K and V a graph goes through."""
+    return max(2, -(-MIN_BYTES // kv_bytes))
+
+
+def why_skipped(kv_bytes):
+    """Says that K and V do not fit this GPU; None if they do."""
+    needed, there = copies(kv_bytes) * kv_bytes + SPARE_BYTES, torch.cuda.mem_get_info()[1]
+    return None if needed <= there else f"skipped: needs {needed >> 30} GiB of {there >> 30}"
+
+
 def random(*shape):
     return torch.empty(shape, dtype=torch.bfloat16, device="cuda").uniform_(-1.7, 1.7)
 
 
 def decode(batch, tokens, rounds):
     kv_bytes = batch * tokens * KV_HEADS * HEAD_DIM * 2 * 2
-    sets = max(2, -(-MIN_BYTES // kv_bytes))
+    base = {"benchmark": "decode_attention", "shape": "dense", "batch": batch, "tokens": tokens,
+            "pages": 0}
+    skipped = why_skipped(kv_bytes)
+    if skipped:
+        print(json.dumps(base | {"who": "PyTorch", "error_text": skipped}), flush=True)
+        return
+    sets = copies(kv_bytes)
     keys = [random(batch, KV_HEADS, tokens, HEAD_DIM) for _ in range(sets)]
     values = [random(batch, KV_HEADS, tokens, HEAD_DIM) for _ in range(sets)]
     query = random(batch, QUERY_HEADS, 1, HEAD_DIM)
@@ -55,21 +89,13 @@ def decode(batch, tokens, rounds):
     }
     for backend, kind in BACKENDS.items():
         for form, call in forms.items():
-            row = {"benchmark": "decode_attention", "who": f"PyTorch {backend}, {form}",
-                   "shape": "dense", "batch": batch, "tokens": tokens, "pages": 0}
+            row = base | {"who": f"PyTorch {backend}, {form}"}
             try:
                 with sdpa_kernel(kind):
                     def run_all():
                         for k, v in zip(keys, values):
                             call(k, v)
-                    side = torch.cuda.Stream()
-                    with torch.cuda.stream(side):
-                        run_all()
-                    side.synchronize()
-                    graph = torch.cuda.CUDAGraph()
-                    with torch.cuda.graph(graph):
-                        run_all()
-                    row["us"] = timed(graph.replay, sets, rounds)
+                    row["us"] = timed(in_graph(run_all).replay, sets, rounds)
                     row["gb_per_second"] = kv_bytes / row["us"] / 1e3
             except RuntimeError as error:
                 row["error_text"] = str(error).splitlines()[0][:160]
@@ -104,10 +130,8 @@ def main():
     print(json.dumps({"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(),
                       "device": torch.cuda.get_device_name()}), flush=True)
     if args.decode or not args.prefill:
-        for batch in (1, 3, 8):
-            for tokens in (8192, 32768, 65536, 122880):
-                decode(batch, tokens, 5 if args.quick else 15)
-        decode(1, 524288, 5 if args.quick else 15)
+        for batch, tokens in DECODE_SHAPES:
+            decode(batch, tokens, 5 if args.quick else 15)
     if args.prefill or not args.decode:
         for tokens in (32768, 122880):
             prefill(tokens, 3 if args.quick else 7)
