@@ -5,6 +5,7 @@
 //
 // usage: first_token_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--tokens 117760]
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
+//          [--weights-dtype auto|fp8] [--activations-dtype bf16|fp8]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. index_share: what wave adds to full's prefill, until decode may begin,
 // the median over the rounds. Every other round begins with wave: a GPU that warms up slows down.
@@ -144,6 +145,8 @@ class FirstTokenBench {
     json["settings"] = {{"model", settings_.model},
                         {"tokens", settings_.tokens},
                         {"rows", settings_.rows},
+                        {"weights_dtype", settings_.weights_dtype},
+                        {"activations_dtype", settings_.activations_dtype},
                         {"rounds", settings_.rounds},
                         {"cache_slots", memory_->num_slots()},
                         {"decode_steps", settings_.decode_steps},
