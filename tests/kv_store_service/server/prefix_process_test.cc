@@ -101,8 +101,11 @@ TEST_F(PrefixProcessTest, KillsOfTheStoreNeverMixUpSegments) {
     store_->Kill();
     StartStore();
   }
+  // The link says that it is attached until it has noticed the last kill: only the store knows
+  // whether this is the new attachment.
   ASSERT_TRUE(Eventually([&] {
-    return (*link)->num_pending() == 0 && (*link)->state() == StoreLink::State::kAttached;
+    return (*link)->num_pending() == 0 && (*link)->state() == StoreLink::State::kAttached &&
+           Stats().sequences() == live.size();
   }));
   EXPECT_GT(num_hits, 10u);
   for (const uint64_t id : live) (*link)->Release(id);
