@@ -1,6 +1,7 @@
 """Trains the tokenizer on the corpus and encodes it.
 
     python3 -m tools.code.encode CORPUS MODEL
+    python3 -m tools.code.encode CORPUS OTHER --tokenizer-of MODEL   # no training: that model's
 
 Byte-level BPE in Llama 3's form, as tools/needle has it. Writes tokenizer.json and
 tokenizer_config.json into MODEL, and train.bin and eval.bin (int16, a begin-of-text token before
@@ -12,6 +13,8 @@ import array
 import json
 import pathlib
 import random
+import shutil
+import sys
 
 from tools.needle import prompt, tasks, train_tokenizer
 
@@ -68,17 +71,34 @@ def encode(tokenizer, begin: int, path: pathlib.Path, out: pathlib.Path) -> int:
     return total
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("corpus", type=pathlib.Path, help="folder that corpus.py wrote")
-    parser.add_argument("model", type=pathlib.Path, help="model folder to write into")
-    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
+def tokenizer_for(arguments: argparse.Namespace):
+    """Trains a tokenizer, or takes another model's; writes it into the model folder."""
+    if other := arguments.tokenizer_of:
+        from tokenizers import Tokenizer
+        arguments.model.mkdir(parents=True, exist_ok=True)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(other / name, arguments.model / name)
+        return Tokenizer.from_file(str(other / "tokenizer.json"))
     tokenizer = train_tokenizer.train(
         arguments.vocabulary, sample(arguments.corpus / "train.jsonl", arguments.seed),
         train_tokenizer.LLAMA3_REGEX)
     train_tokenizer.write_folder(tokenizer, arguments.model, tasks.MAX_LENGTH, None)
+    return tokenizer
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("corpus", type=pathlib.Path, help="folder that corpus.py wrote")
+    parser.add_argument("model", type=pathlib.Path, help="model folder to write into")
+    parser.add_argument("--tokenizer-of", type=pathlib.Path, metavar="MODEL",
+                        help="take the tokenizer of this model folder instead of training one")
+    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    try:
+        tokenizer = tokenizer_for(arguments)
+    except OSError as error:
+        sys.exit(f"encode: {error}")
     begin = tokenizer.token_to_id(prompt.BEGIN_OF_TEXT)
     for split in ("train", "eval"):
         count = encode(tokenizer, begin, arguments.corpus / f"{split}.jsonl",

@@ -24,7 +24,7 @@ from . import catalogue, jobs, sources
 from .sources import CODE, NEEDLE
 
 PARTS = ("text", "micro", "growing", "needle", "locality", "promise", "indexes", "formats",
-         "formats_needle", "hard_keys", "ablation", "ablation_needle")
+         "formats_needle", "hard_keys", "ablation", "ablation_needle", "size")
 LENGTHS = (32768, 131072)
 
 

@@ -186,11 +186,17 @@ class Indexes(Job):
 
 
 def _studies(lab, add) -> None:
-    """Forms of keys and values, and parts of a better index: text, and all needle tasks."""
-    from . import ablation, format_jobs, hard_keys  # they build on Job
+    """Forms of keys and values, parts of a better index, and models of another size."""
+    from . import ablation, format_jobs, hard_keys, size_study  # they build on Job
     a = lab.arguments
     add("hard_keys", 0, hard_keys.HardKeys(a.model))
     short = [16384] if min(a.length) > 16384 else []  # forms are compared there, too
+    for length in a.length:
+        tokens = prompt_tokens(length, a.tail)
+        for number in range(a.documents):
+            add("size", number, size_study.Size(a.model, number, tokens, a.tail))
+        add("size", 1, Locality(a.model, prompt_tokens(length, a.steps), a.steps))
+        add("size", 1, Promise(a.model, 0, tokens, a.tail))
     for length in short + a.length:
         tokens = prompt_tokens(length, a.tail)
         for number in range(a.documents):

@@ -1,10 +1,10 @@
-"""The tables of two studies: forms of stored keys and values, and parts of a better index."""
+"""The tables of studies: forms of stored keys and values, parts of a better index, and so on."""
 
 import collections
 
 from tools.needle.report import size_name, table, with_interval
 
-from . import ablation, collect, format_jobs, hard_keys
+from . import ablation, collect, format_jobs, hard_keys, size_study
 from .formats import FORMS, PLAIN, TWINS
 
 
@@ -193,6 +193,7 @@ def blocks(lines: list[dict], rows: list[dict]) -> dict:
         "hard-keys": lambda: hard(lines),
         "forms-needles": lambda: answers(lines, "formats needle", forms, "policy"),
         "parts": lambda: parts_of_index(lines, rows), "caches": lambda: caches(lines),
+        "size": lambda: size_study.by_model(lines),
         "parts-needles": lambda: answers(lines, "ablation needle",
                                          ["full", *(row.name for row in ablation.rows())],
                                          "budget")}
