@@ -255,9 +255,10 @@ std::string Show(absl::Duration time) {
   return absl::StrFormat("%.2f ms", absl::ToDoubleMilliseconds(time));
 }
 
-// Floods `process` at `address` and holds what has to hold of its memory and its other clients.
-void ExpectToWithstand(const ChildProcess& process, const std::string& address, bool tls,
-                       const Attack& attack, const std::function<grpc::Status()>& ask) {
+// Floods `process` at `address` and holds what has to hold of its memory. Returns whether its other
+// clients got their answers as soon as beside a control that takes as much of the processors.
+bool ServesOthersDuring(const ChildProcess& process, const std::string& address, bool tls,
+                        const Attack& attack, const std::function<grpc::Status()>& ask) {
   Latencies quiet, during, controlled;
   quiet.Measure(ask, absl::Milliseconds(300));
   const int64_t memory_before = AnonymousBytes(process.pid());
@@ -291,13 +292,24 @@ void ExpectToWithstand(const ChildProcess& process, const std::string& address, 
       absl::FDivDuration(during.Median(), controlled.Median()));
   EXPECT_GT(flood.calls(), attack.calls_least);
   EXPECT_LT(memory_most - memory_before, 100 * kMebibyte);
-  // What else runs on this machine may change between the two.
-  EXPECT_LT(during.Median(), 10 * controlled.Median() + absl::Seconds(1));
-  EXPECT_LT(during.NinetyNinth(), 10 * controlled.NinetyNinth() + absl::Seconds(1));
   EXPECT_TRUE(kvstore::Eventually(
       [&] { return AnonymousBytes(process.pid()) - memory_before < 60 * kMebibyte; }));
   EXPECT_LT(lines, 30 * (absl::ToInt64Seconds(absl::Now() - begin) + 5));
   EXPECT_TRUE(ask().ok());
+  return during.Median() < 10 * controlled.Median() + absl::Seconds(1) &&
+         during.NinetyNinth() < 10 * controlled.NinetyNinth() + absl::Seconds(1);
+}
+
+// What else runs on this machine may hold everything up for seconds, in one half of a measurement;
+// what an attack does it does every time.
+void ExpectToWithstand(const ChildProcess& process, const std::string& address, bool tls,
+                       const Attack& attack, const std::function<grpc::Status()>& ask) {
+  constexpr int kTimes = 3;
+  bool serves = false;
+  for (int time = 0; time < kTimes && !serves; ++time) {
+    serves = ServesOthersDuring(process, address, tls, attack, ask);
+  }
+  EXPECT_TRUE(serves) << attack.name << ": held up others " << kTimes << " times";
 }
 
 std::string WorkerSocket(const ServiceProcesses& services) {

@@ -26,6 +26,7 @@ import urllib.request
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 POLICIES = ("full", "wave")
 STREAMS = 4  # of a load
+TIMES = 5    # that a load is started until all of its streams run at once
 
 
 class Failure(Exception):
@@ -139,6 +140,7 @@ class Test:
     def __init__(self, services, questions):
         self.services = services
         self.questions = questions
+        self.expected = None  # tokens of a load
         self.paths = []
         for i, question in enumerate(questions):
             self.paths.append(services.folder / f"prompt-{i}.txt")
@@ -204,7 +206,17 @@ class Test:
 
     def start_load(self):
         """Streams that draw tokens from whole distributions, so that any change shows. Returns
-        when all of them decode."""
+        when all of them decode. Where a machine is so busy that one has ended before the last one
+        began, they are all started again: then their prompts are found in the cache."""
+        for _ in range(TIMES):
+            clients = self.try_load()
+            if all(client.poll() is None for client in clients):
+                return clients
+            tokens = self.end_load(clients)
+            check(self.expected in (None, tokens), "a load that was repeated has other tokens")
+        raise Failure("a load ended before it was whole, every time")
+
+    def try_load(self):
         before = self.services.metric("gpu_worker", "prompt_tokens_total")
         clients = []
         for i in range(STREAMS):
@@ -217,7 +229,6 @@ class Test:
         enough = before + (STREAMS - 0.5) * self.services.arguments.length
         eventually(lambda: self.services.metric("gpu_worker", "prompt_tokens_total") > enough or
                    any(client.poll() is not None for client in clients), "a load decodes")
-        check(all(client.poll() is None for client in clients), "a load ended before it was whole")
         return clients
 
     def end_load(self, clients):

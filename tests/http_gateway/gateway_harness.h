@@ -7,6 +7,8 @@
 #include <string>
 #include <thread>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/log/check.h"
 #include "common/metrics/metrics.h"
 #include "http_gateway/http/http_server.h"
@@ -57,6 +59,15 @@ class GatewayHarness {
     return std::stoi(address.substr(address.rfind(':') + 1));
   }
   WorkerHarness& worker() { return worker_; }
+  // Waits until /health says so: the worker's watch tells it some time after it serves.
+  bool BecomesHealthy() {
+    const absl::Time deadline = absl::Now() + absl::Minutes(1);
+    while (Get("/health").status != 200) {
+      if (absl::Now() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return true;
+  }
   common::Metrics& metrics() { return metrics_; }
 
   // Sends a POST on a connection of its own.

@@ -33,6 +33,9 @@ class DurableFaultsTest : public testing::Test {
     faults_ = processes_.folder() / "faults";
     processes_.options().store_arguments = {"--cache-dir", cache_.string()};
   }
+  ~DurableFaultsTest() override {
+    if (HasFailure()) std::fprintf(stderr, "%s\n", StoreLog().c_str());
+  }
   static ServiceOptions Options() {
     ServiceOptions options;
     options.arena_bytes = "128MiB";
@@ -120,7 +123,8 @@ TEST_F(DurableFaultsTest, AFullOrBrokenDiskWritesNothingAndServesOn) {
     EXPECT_TRUE(Eventually([&] { return !IsLeftAlone(); }, absl::Minutes(1)));
     EXPECT_EQ(Run(2, fault), 0);
     // What stayed in the arena while the disk failed is written as well.
-    EXPECT_TRUE(Eventually([&] { return NumDurable() == durable + 4; }, absl::Minutes(2)));
+    EXPECT_TRUE(Eventually([&] { return NumDurable() == durable + 4; }, absl::Minutes(2)))
+        << NumDurable() << " of " << durable + 4 << "; " << processes_.StoreStats().DebugString();
     WaitUntilWritten();
   }
   Restart();

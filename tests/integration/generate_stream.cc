@@ -3,7 +3,9 @@
 #include <cstdio>
 #include <random>
 
+#include "absl/strings/match.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 
 namespace retroinfer::test_support {
 
@@ -108,13 +110,19 @@ v1::GenerateRequest SampledRequest(const std::vector<int32_t>& prompt, int32_t m
 
 std::vector<int32_t> Generate(v1::GenerationService::Stub& stub,
                               const v1::GenerateRequest& request) {
-  GenerateStream stream(stub, request);
-  const grpc::Status status = stream.Wait();
-  if (!status.ok()) {
+  // A store on a busy machine may not answer a worker in the time that it gets: then nothing has
+  // run, and the request is made again.
+  const absl::Time deadline = absl::Now() + absl::Minutes(2);
+  while (true) {
+    GenerateStream stream(stub, request);
+    const grpc::Status status = stream.Wait();
+    if (status.ok()) return stream.tokens();
     std::fprintf(stderr, "generation: %s\n", status.error_message().c_str());
-    return {};
+    if (!absl::StrContains(status.error_message(), "kv_store_service did not answer within") ||
+        absl::Now() > deadline) {
+      return {};
+    }
   }
-  return stream.tokens();
 }
 
 }  // namespace retroinfer::test_support

@@ -75,7 +75,8 @@ generation::v1::GenerateRequest SampledRequest(
     const std::vector<int32_t>& prompt, int32_t max_tokens, uint64_t seed,
     generation::v1::AttentionPolicy policy = generation::v1::ATTENTION_POLICY_WAVE);
 
-// Runs a request. Returns its tokens, none if it failed (the status goes to stderr).
+// Runs a request; again, for up to two minutes, if the store did not answer the worker in time.
+// Returns its tokens, none if it failed (the status goes to stderr).
 std::vector<int32_t> Generate(generation::v1::GenerationService::Stub& stub,
                               const generation::v1::GenerateRequest& request);
 

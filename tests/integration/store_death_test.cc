@@ -98,23 +98,33 @@ TEST_F(StoreDeathTest, AKilledStoreCostsRunningRequestsNothingAndTheNextOneServe
 
 TEST_F(StoreDeathTest, StoresThatDieInPrefillAndDecodeAreReplacedUnderARunningRequest) {
   const std::vector<int32_t> tokens = Generate(stub(), LongRequest());
-  GenerateStream running(stub(), LongRequest());
-  ASSERT_TRUE(running.WaitForProgress());
-  for (const size_t num_tokens : {size_t{0}, size_t{100}, size_t{350}}) {
-    ASSERT_TRUE(running.WaitForTokens(num_tokens));
-    processes_.store().Kill();
-    processes_.StartStore();
-    EXPECT_TRUE(Eventually([&] { return processes_.ModelInfo().stats().store_attached(); }));
-    // The request before may have been on its way out when the store died.
-    EXPECT_TRUE(Eventually([&] { return processes_.StoreStats().sequences() == 1; }));
-    EXPECT_EQ(processes_.StoreStats().memory_adoptions_total(), 1u);
+  // On a busy machine a request may end before the last store is there: then another one is tried.
+  bool outlived_all = false;
+  for (int time = 0; time < 10 && !outlived_all; ++time) {
+    GenerateStream running(stub(), LongRequest());
+    ASSERT_TRUE(running.WaitForProgress());
+    for (const size_t num_tokens : {size_t{0}, size_t{100}, size_t{250}}) {
+      ASSERT_TRUE(running.WaitForTokens(num_tokens));
+      processes_.store().Kill();
+      processes_.StartStore();
+      // Only the store knows that it is the new one that the worker is attached to. The request
+      // before may have been on its way out when the old one died.
+      EXPECT_TRUE(Eventually([&] {
+        const auto stats = processes_.StoreStats();
+        return stats.worker_attached() && (running.ended() || stats.sequences() == 1);
+      }));
+      EXPECT_EQ(processes_.StoreStats().memory_adoptions_total(), 1u);
+    }
+    // The new store knows the block cache and evicts from it.
+    EXPECT_TRUE(Eventually([&] {
+      outlived_all = processes_.StoreStats().evictions_applied_total() > 0;
+      return outlived_all || running.ended();
+    }));
+    EXPECT_TRUE(running.Wait().ok());
+    EXPECT_EQ(running.tokens(), tokens);
+    EXPECT_EQ(processes_.WaitUntilNothingIsHeld(absl::Minutes(1)), "");
   }
-  ASSERT_FALSE(running.ended());
-  // The new store knows the block cache and evicts from it.
-  EXPECT_TRUE(Eventually([&] { return processes_.StoreStats().evictions_applied_total() > 0; }));
-  EXPECT_TRUE(running.Wait().ok());
-  EXPECT_EQ(running.tokens(), tokens);
-  EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
+  EXPECT_TRUE(outlived_all);
 }
 
 TEST_F(StoreDeathTest, AStoppedStoreRefusesNewRequestsInTimeAndRunningOnesGoOn) {

@@ -41,11 +41,7 @@ TEST(Gateway, SaysWhetherTheWorkerServes) {
   EXPECT_EQ(loading.status, 503);
   EXPECT_EQ(loading.headers.count("retry-after"), 1U);
   harness.worker().Serve();
-  // The worker's watch sets the health some time after.
-  for (int i = 0; i < 3000 && harness.Get("/health").status != 200; ++i) {
-    absl::SleepFor(absl::Milliseconds(10));
-  }
-  EXPECT_EQ(harness.Get("/health").status, 200);
+  EXPECT_TRUE(harness.BecomesHealthy());
   EXPECT_EQ(harness.Post("/v1/completions", R"({"prompt": "a"})").status, 200);
 }
 
@@ -167,6 +163,7 @@ TEST(Gateway, ServesThePage) {
   const HttpAnswer same = harness.Get(
       "/page/main.js", absl::StrCat("If-None-Match: ", script.headers.at("etag"), "\r\n"));
   EXPECT_EQ(same.status, 304);
+  ASSERT_TRUE(harness.BecomesHealthy());
   test_support::HttpClient client(harness.port());
   for (const char* path : {"/", "/health", "/v1/models"}) {
     client.Send(absl::StrCat("HEAD ", path, " HTTP/1.1\r\nHost: h\r\n\r\n"));
