@@ -105,18 +105,30 @@ def by_model(lines: list[dict]) -> str:
         if line["key"][0] == "size":
             _, model, tokens, _, _, name = line["key"]
             groups[tokens, name, line["parameters"], model].append(line)
+    if not groups:
+        return ""
     order, parts = [row.name for row in rows()], []
     for tokens in sorted({key[0] for key in groups}):
         here = {key[1:]: found for key, found in groups.items() if key[0] == tokens}
         body = [_shown(*key, found) for key, found in sorted(
             here.items(), key=lambda one: (order.index(one[0][0]), one[0][1:]))]
-        parts += [f"Documents of {tokens:,} tokens:", table(
-            ["system", "model", "parameters, M", "perplexity of full", "bytes of full's, %",
+        parts += [f"Documents of {tokens:,} tokens, {_tail(lines)} behind each:", table(
+            ["system", "parameters, M", "perplexity of full", "bytes of full's, %",
              "perplexity / full", "mean change", "KL", "top-1 agreement, %", "documents"], body)]
+    sizes = {key[3]: key[2] for key in groups}
+    parts += ["Pages that an LRU cache has, in per cent, by its share of all pages:",
+              _locality(lines, sizes),
+              "What the index promises (rank correlations with what is behind the prediction):",
+              _promise(lines, sizes)]
     return "\n\n".join(parts)
 
 
-def _shown(name, parameters, model, found):
+def _tail(lines):
+    return "/".join(str(tail) for tail in sorted({line["key"][3] for line in lines
+                                                  if line["key"][0] == "size"}))
+
+
+def _shown(name, parameters, _, found):
     whole, documents = measures.Sums(), []
     for line in found:
         one = measures.Sums(**line["sums"])
@@ -127,7 +139,36 @@ def _shown(name, parameters, model, found):
     def with_error(what):
         error = collect.error_of([one[what] for one in documents])
         return f"{total[what]:.4f}" + ("" if error is None else f" ± {error:.4f}")
-    return [name, model, f"{parameters / 1e6:.0f}", f"{total['perplexity_full']:.2f}",
+    return [name, _millions(parameters), f"{total['perplexity_full']:.2f}",
             f"{100 * collect.mean(line['of_full'] for line in found):.1f}",
             with_error("perplexity_ratio"), with_error("mean_change"), f"{total['kl']:.4f}",
             f"{100 * total['top1_agreement']:.1f}", str(len(found))]
+
+
+def _millions(parameters):
+    return f"{parameters / 1e6:.0f}"
+
+
+def _of_sizes(lines, kind, sizes):
+    found = [one for one in collect.of_kind(lines, kind) if one["model"] in sizes]
+    return sorted(found, key=lambda one: (one["tokens"], sizes[one["model"]]))
+
+
+def _locality(lines, sizes):
+    body = [[f"{one['tokens']:,}", _millions(sizes[one["model"]]),
+             *(f"{100 * hit:.1f}" for hit in one["hits"].values()),
+             f"{100 * one['ever_touched']:.0f}",
+             ", ".join(f"{100 * x:.0f}" for x in one["again_at_the_next_step"])]
+            for one in _of_sizes(lines, "locality", sizes)]
+    return table(["tokens", "parameters, M", "5 %", "10 %", "20 %", "40 %", "ever touched, %",
+                  "again at the next step, %, by layer"], body)
+
+
+def _promise(lines, sizes):
+    kinds = ("true_mass", "output_error", "change_of_the_token")
+    body = [[f"{one['tokens']:,}", _millions(sizes[one["model"]]), f"{one['predicted']:.3f}",
+             f"{one['true']:.3f}", f"{one['error']:.3f}",
+             *(f"{one['rank_correlation'][kind]:.2f}" for kind in kinds)]
+            for one in _of_sizes(lines, "unseen", sizes)]
+    return table(["tokens", "parameters, M", "predicted unseen", "true unseen",
+                  "error of the output", "true mass", "error", "change of the token"], body)

@@ -1,10 +1,15 @@
 """What the code model may be trained on, and how its text is cut."""
 
+import argparse
+import array
 import email.message
 import importlib.util
+import json
 import pathlib
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
@@ -44,7 +49,6 @@ class LicenceTest(unittest.TestCase):
             self.assertIsNone(corpus.licence_of(metadata(*fields)), fields)
 
     def test_the_held_out_packages_are_in_no_training_text(self):
-        import json
         records = json.loads((ROOT / "models/code/corpus.json").read_text(encoding="utf-8"))
         self.assertGreater(len(records), 100)
         for record in records:
@@ -68,6 +72,28 @@ class PiecesTest(unittest.TestCase):
         self.assertEqual(
             [i for part in parts for i in tokenizer.encode(part, add_special_tokens=False).ids],
             whole)
+
+    def test_a_larger_model_takes_the_tokenizer_of_another(self):
+        from tools.code import encode
+        model = ROOT / "models/code"
+        with tempfile.TemporaryDirectory() as name:
+            folder = pathlib.Path(name)
+            line = json.dumps({"package": "p", "text": "def f():\n    return 1\n"}) + "\n"
+            for split in ("train", "eval"):
+                (folder / f"{split}.jsonl").write_text(line, encoding="utf-8")
+            asked = ["encode", name, str(folder / "large"), "--tokenizer-of", str(model)]
+            with mock.patch.object(sys, "argv", asked):
+                encode.main()
+            self.assertEqual((folder / "large/tokenizer.json").read_bytes(),
+                             (model / "tokenizer.json").read_bytes())
+            tokenizer = encode.tokenizer_for(argparse.Namespace(
+                tokenizer_of=model, model=folder / "large"))
+            ids = array.array("h", (folder / "eval.bin").read_bytes())
+            self.assertEqual(tokenizer.decode(list(ids)[1:]), "def f():\n    return 1\n")
+            asked[-1] = str(folder / "nothing")
+            with mock.patch.object(sys, "argv", asked), self.assertRaises(SystemExit) as ended:
+                encode.main()
+            self.assertIn("nothing", str(ended.exception))
 
 
 if __name__ == "__main__":

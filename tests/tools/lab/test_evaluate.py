@@ -13,7 +13,7 @@ sys.path.insert(0, str(ROOT))
 
 try:
     import torch  # noqa: F401
-    from tools.lab import catalogue, collect, evaluate, plot, report
+    from tools.lab import catalogue, collect, evaluate, plot, report, size_study
 except ImportError as error:
     print(f"skipped: needs PyTorch: {error}")
     sys.exit(77)
@@ -72,6 +72,29 @@ class ResultsTest(unittest.TestCase):
         self.assertTrue(xml.etree.ElementTree.fromstring(drawn).tag.endswith("svg"))
         self.assertEqual(len(json.loads(
             (self.folder / "evaluation/results.json").read_text(encoding="utf-8"))["text"]), 5)
+
+    def test_report_lays_models_of_two_sizes_side_by_side(self):
+        lines = []
+        for model, parameters, again in (("large", 69e6, 0.4), ("small", 8e6, 0.6)):
+            lines += [{"key": ["size", model, 8260, 20, number, "Quest"], "bytes": 1e6,
+                       "of_full": 0.1, "parameters": parameters, "layers": 2,
+                       "sums": {**BIN, "change": 2.0 + 2.0 * number}} for number in (0, 1)]
+            lines += [{"key": ["locality", model, 8260, 64], "hits": {"0.05": again},
+                       "ever_touched": 0.5, "again_at_the_next_step": [again, again]},
+                      {"key": ["unseen", model, 8260, 20, 0], "predicted": 0.1, "true": 0.2,
+                       "error": 0.05, "rank_correlation": {
+                           "true_mass": 0.9, "output_error": 0.8, "change_of_the_token": -0.1}}]
+        # What other models were asked elsewhere is not of this study.
+        lines.append({"key": ["locality", "needle", 8260, 64], "hits": {"0.05": 0.125},
+                      "ever_touched": 0.5, "again_at_the_next_step": [0.5]})
+        text = size_study.by_model(lines)
+        small = "| Quest | 8 | 2.72 | 10.0 | 1.1052 ± 0.0000 | 0.3000 ± 0.1000 | 0.0500 | 90.0 | 2 |"
+        self.assertIn(small, text)
+        self.assertLess(text.index(small), text.index("| Quest | 69 |"))
+        self.assertIn("| 8,260 | 69 | 40.0 | 50 | 40, 40 |", text)
+        self.assertIn("| 8,260 | 8 | 0.100 | 0.200 | 0.050 | 0.90 | 0.80 | -0.10 |", text)
+        self.assertNotIn("12.5", text)
+        self.assertEqual(size_study.by_model([]), "")
 
     def test_report_shows_the_studies(self):
         target = self.folder / "evaluation.md"
