@@ -275,6 +275,9 @@ absl::Status RocksDbSegmentStorage::AfterRead(const ManifestRow& row, absl::Stat
 
 absl::Status RocksDbSegmentStorage::SetAside(const ManifestRow& row, std::string_view reason) {
   const SegmentName& name = row.record.name;
+  // A deletion removes rows before the catalog knows: what a reader missed meanwhile is no damage.
+  // After this wait the catalog knows.
+  absl::MutexLock write_lock(&write_mutex_);
   if (!catalog_.Erase(name, row.payload_id)) {
     return absl::NotFoundError(absl::StrCat("there is no ", Describe(name)));
   }
@@ -284,7 +287,6 @@ absl::Status RocksDbSegmentStorage::SetAside(const ManifestRow& row, std::string
     quarantine_[row.payload_id] = {row.payload_id, row.num_chunks()};
   }
   spdlog::warn("durable segments: {} goes into quarantine: {}", Describe(name), reason);
-  absl::MutexLock write_lock(&write_mutex_);
   RETURN_IF_ERROR(RequireOpen());
   RETURN_IF_ERROR(AfterWrite(witness_->Lower({})));
   rocksdb::WriteBatch batch;
@@ -362,13 +364,13 @@ absl::StatusOr<size_t> RocksDbSegmentStorage::Delete(std::span<const SegmentName
     write_failed_ = true;
     return AfterWrite(status);
   }
+  Report(StorageStage::kDeleteCommitted);
   size_t removed = 0;
   for (const SegmentName& name : names) removed += catalog_.Erase(name) ? 1 : 0;
   {
     absl::MutexLock lock(&mutex_);
     stats_.deletes_total += removed;
   }
-  Report(StorageStage::kDeleteCommitted);
   // The segments are gone; a payload that cannot be removed now is removed by a later write.
   AfterWrite(RemovePayloads(std::move(payloads))).IgnoreError();
   return removed;

@@ -93,7 +93,7 @@ enum class StorageStage {
   kPutHalfPayload,   // about half of the payload is written, not synced
   kPutPayload,       // the payload is durable, the segment does not exist yet
   kPutCommitted,     // the segment is durable, the caller does not know it yet
-  kDeleteCommitted,  // the segment does not exist any more, its payload still does
+  kDeleteCommitted,  // the segment is no longer durable, its payload is; readers may not know yet
 };
 
 // Called at each stage, on the caller's thread; fault programs stop or kill the process in it.

@@ -85,9 +85,11 @@ class DurableFaultsTest : public testing::Test {
     EXPECT_EQ(stream.tokens(), answers_[prompt]);
     return stream.finished().cached_tokens();
   }
+  // A segment may be committed after its request was answered, but before the store lets go of it.
   void WaitUntilWritten() {
+    EXPECT_EQ(processes_.WaitUntilNothingIsHeld(absl::Minutes(1)), "");
     EXPECT_TRUE(Eventually([&] { return processes_.StoreStats().durable_queued_segments() == 0; },
-                           absl::Seconds(30)));
+                           absl::Minutes(1)));
   }
   // Whether the store still waits before it tries a disk that failed again.
   bool IsLeftAlone() {
@@ -180,7 +182,8 @@ TEST_F(DurableFaultsTest, SigtermSaysWhatWasNotWritten) {
   // Nothing is written, however long the requests take; then too slowly for the time there is.
   SetFaults("stuck");
   for (int i = 0; i < 5; ++i) Run(1, absl::StrCat("tenant ", i));
-  ASSERT_EQ(processes_.StoreStats().durable_queued_segments(), 10u);
+  ASSERT_TRUE(Eventually([&] { return processes_.StoreStats().durable_queued_segments() == 10; }))
+      << processes_.StoreStats().DebugString();
   SetFaults("slow");
   processes_.store().Signal(SIGTERM);
   EXPECT_TRUE(processes_.store().Wait(absl::Seconds(10)).has_value());

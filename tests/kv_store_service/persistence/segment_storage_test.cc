@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
@@ -236,6 +238,30 @@ TEST_P(SegmentStorageTest, ReportsItsStages) {
             (std::vector<StorageStage>{StorageStage::kPutBegun, StorageStage::kPutHalfPayload,
                                        StorageStage::kPutPayload, StorageStage::kPutCommitted,
                                        StorageStage::kDeleteCommitted}));
+}
+
+// The rows are gone before the catalog says so: what is missing then was deleted, not damaged.
+TEST_P(SegmentStorageTest, AReadDuringADeletionFindsNoDamage) {
+  const Sample sample = MakeSample(1, 30000);
+  ASSERT_TRUE(PutSample(*storage_, sample).ok());
+  absl::Status found;
+  std::thread reader;
+  absl::Notification has_read;
+  on_stage_ = [&](StorageStage stage) {
+    if (stage != StorageStage::kDeleteCommitted) return;
+    reader = std::thread([&] {
+      found = CheckSample(*storage_, sample);
+      has_read.Notify();
+    });
+    // A reader that waits for the deletion does not get here; one that does not must be seen.
+    has_read.WaitForNotificationWithTimeout(absl::Seconds(1));
+  };
+  const auto removed = storage_->Delete({&sample.name(), 1});
+  ASSERT_TRUE(reader.joinable());
+  reader.join();
+  EXPECT_EQ(removed.value_or(0), 1u);
+  EXPECT_TRUE(absl::IsNotFound(found)) << found;
+  EXPECT_EQ(storage_->Stats().corrupt_total, 0u);
 }
 
 TEST_P(SegmentStorageTest, ReadersAndWritersRunTogether) {
