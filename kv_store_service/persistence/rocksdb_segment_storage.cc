@@ -86,6 +86,11 @@ class RocksDbSegmentStorage final : public CatalogStorage {
   absl::Status AfterRead(const ManifestRow& row, absl::Status status);
   absl::Status SetAside(const ManifestRow& row, std::string_view reason);
   absl::Status AfterWrite(absl::Status status);
+  // The same of rows that belong together: the next write first has the database resume.
+  absl::Status AfterBatch(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
+    write_failed_ |= !status.ok();
+    return AfterWrite(std::move(status));
+  }
   void Report(StorageStage stage) {
     if (options_.on_stage) options_.on_stage(stage);
   }
@@ -210,11 +215,7 @@ absl::Status RocksDbSegmentStorage::Put(const SegmentRecord& record,
   if (catalog_.Find(record.name).has_value()) return absl::OkStatus();
   RETURN_IF_ERROR(AfterWrite(PrepareToWrite()));
   RETURN_IF_ERROR(AfterWrite(folder_->CheckFreeSpace(image.size(), options_.reserve_bytes)));
-  const absl::Status status = WriteSegment(record, token_ids, image);
-  if (!status.ok()) {
-    write_failed_ = true;
-    return AfterWrite(status);
-  }
+  RETURN_IF_ERROR(AfterBatch(WriteSegment(record, token_ids, image)));
   Report(StorageStage::kPutCommitted);
   size_.Add(image.size());
   absl::MutexLock lock(&mutex_);
@@ -293,9 +294,7 @@ absl::Status RocksDbSegmentStorage::SetAside(const ManifestRow& row, std::string
   AddQuarantineRow(tables_.get(), row, absl::Now(), reason, &batch);
   // The same segment may have been put again since.
   if (!catalog_.Find(name).has_value()) RemoveSegmentRows(tables_.get(), name, &batch);
-  const absl::Status status = tables_->Write(&batch, /*sync=*/true);
-  if (!status.ok()) write_failed_ = true;
-  return AfterWrite(status);
+  return AfterBatch(tables_->Write(&batch, /*sync=*/true));
 }
 
 absl::StatusOr<SegmentRecord> RocksDbSegmentStorage::Find(const SegmentName& name,
@@ -360,10 +359,7 @@ absl::StatusOr<size_t> RocksDbSegmentStorage::Delete(std::span<const SegmentName
   }
   if (payloads.empty()) return 0;
   RETURN_IF_ERROR(AfterWrite(witness_->Lower({.segments = payloads.size()})));
-  if (const absl::Status status = tables_->Write(&batch, /*sync=*/true); !status.ok()) {
-    write_failed_ = true;
-    return AfterWrite(status);
-  }
+  RETURN_IF_ERROR(AfterBatch(tables_->Write(&batch, /*sync=*/true)));
   Report(StorageStage::kDeleteCommitted);
   size_t removed = 0;
   for (const SegmentName& name : names) removed += catalog_.Erase(name) ? 1 : 0;
