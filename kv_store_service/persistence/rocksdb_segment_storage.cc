@@ -292,8 +292,7 @@ absl::Status RocksDbSegmentStorage::SetAside(const ManifestRow& row, std::string
   RETURN_IF_ERROR(AfterWrite(witness_->Lower({})));
   rocksdb::WriteBatch batch;
   AddQuarantineRow(tables_.get(), row, absl::Now(), reason, &batch);
-  // The same segment may have been put again since.
-  if (!catalog_.Find(name).has_value()) RemoveSegmentRows(tables_.get(), name, &batch);
+  RemoveSegmentRows(tables_.get(), name, &batch);
   return AfterBatch(tables_->Write(&batch, /*sync=*/true));
 }
 

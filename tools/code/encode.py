@@ -61,13 +61,15 @@ def sample(path: pathlib.Path, seed: int):
 def encode(tokenizer, begin: int, path: pathlib.Path, out: pathlib.Path) -> int:
     """Writes the ids of all documents; returns how many."""
     total = 0
-    with open(out, "wb") as file:
+    partial = out.with_suffix(".partial")  # what was cut off must not be taken for the whole
+    with open(partial, "wb") as file:
         for _, text in documents(path):
             ids = array.array("h", [begin])
             for one in tokenizer.encode_batch_fast(list(pieces(text)), add_special_tokens=False):
                 ids.extend(one.ids)
             ids.tofile(file)
             total += len(ids)
+    partial.replace(out)
     return total
 
 
