@@ -2,10 +2,11 @@
 // of those that have all of it from the beginning, however often they have to wait for some.
 #include <gtest/gtest.h>
 
-#include <random>
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "absl/synchronization/mutex.h"
 #include "build_paths.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "tests/support/in_process_worker.h"
@@ -45,7 +46,37 @@ InProcessWorkerOptions LittleMemory(bool preemption) {
 
 class GrowthTest : public testing::TestWithParam<bool> {
  protected:
-  GrowthTest() : worker_(LittleMemory(GetParam())) {}
+  GrowthTest() : worker_(Options()) {}
+
+  InProcessWorkerOptions Options() {
+    InProcessWorkerOptions options = LittleMemory(GetParam());
+    options.on_plan = [this](const SchedulerInput& input, const StepPlan&) {
+      const bool stalled = std::ranges::any_of(input.requests, [](const RequestDescription& one) {
+        return one.phase == RequestPhase::kDecoding && one.room <= 0;
+      });
+      if (!stalled) return;
+      const absl::MutexLock lock(&mutex_);
+      if (!holds_at_stall_) return;
+      is_held_ = true;
+      mutex_.Await(absl::Condition(
+          +[](bool* holds) { return !*holds; }, &holds_at_stall_));
+      is_held_ = false;
+    };
+    return options;
+  }
+  // From now on the engine stands still where a request waits for memory, until LetGo.
+  void HoldAtStall() {
+    const absl::MutexLock lock(&mutex_);
+    holds_at_stall_ = true;
+  }
+  bool WaitUntilHeld() {
+    const absl::MutexLock lock(&mutex_);
+    return mutex_.AwaitWithTimeout(absl::Condition(&is_held_), absl::Minutes(2));
+  }
+  void LetGo() {
+    const absl::MutexLock lock(&mutex_);
+    holds_at_stall_ = false;
+  }
 
   // Whether it ends before max_tokens is not known: it has a stop string that does not come.
   static GenerationRequest Request(InProcessWorker& worker, int64_t prompt_tokens, uint64_t seed,
@@ -57,21 +88,27 @@ class GrowthTest : public testing::TestWithParam<bool> {
     request.attention.streaming_window = 512;
     return request;
   }
-  // Requests of each kind of maximum that stop at once: what comes is expected to do so, too.
+  // Requests of each kind of maximum that stop with their third token: what comes is expected to do
+  // so, too.
   void LearnThatAllAreShort() {
+    const auto one = worker_.Submit(Request(worker_, 20, 5, 3, PolicyKind::kFull));
+    ASSERT_TRUE(one->Wait().status.ok()) << one->Wait().status;
+    ASSERT_EQ(one->tokens().size(), 3u);
     for (const int32_t max_tokens : {300, 700, 1100}) {
       for (int i = 0; i < 6; ++i) {
         GenerationRequest request = Request(worker_, 20, 5, max_tokens, PolicyKind::kFull);
-        const std::string id = request.request_id;
+        request.sampling.min_tokens = 2;
+        request.sampling.stop_token_ids = {one->tokens()[2]};
         const auto sink = worker_.Submit(std::move(request));
-        while (sink->tokens().empty() && !sink->finished()) absl::SleepFor(absl::Milliseconds(1));
-        worker_.engine().Abort(id);
-        sink->Wait();
+        ASSERT_EQ(sink->Wait().reason, FinishReason::kStop);
       }
     }
     ASSERT_TRUE(worker_.WaitUntilIdle());
   }
 
+  absl::Mutex mutex_;
+  bool holds_at_stall_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_held_ ABSL_GUARDED_BY(mutex_) = false;
   InProcessWorker worker_;
 };
 
@@ -135,15 +172,16 @@ TEST_P(GrowthTest, WhoWaitsForMemoryCanEndAndLetsOthersGoOn) {
     const std::string id = request.request_id;
     live.emplace_back(id, worker_.Submit(std::move(request)));
   };
+  HoldAtStall();
   for (int i = 0; i < 4; ++i) add();
-  const absl::Time deadline = absl::Now() + absl::Minutes(2);
-  while (worker_.engine().stats().requests_stalled == 0) {
-    ASSERT_LT(absl::Now(), deadline);
-    absl::SleepFor(absl::Milliseconds(1));
-  }
+  const bool held = WaitUntilHeld();
   // The last ones wait.
+  if (held) {
+    for (size_t i = 2; i < 4; ++i) worker_.engine().Abort(live[i].first);
+  }
+  LetGo();
+  ASSERT_TRUE(held) << "nobody waited for memory";
   for (int i = 0; i < 2; ++i) {
-    worker_.engine().Abort(live.back().first);
     EXPECT_EQ(live.back().second->Wait().reason, FinishReason::kCancelled);
     live.pop_back();
   }
