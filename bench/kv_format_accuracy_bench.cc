@@ -10,8 +10,9 @@
 //
 // TEXT is cut into documents of `tokens` tokens that are read and `scored` that are measured, one
 // after the other. The backend is that of tests/support/in_process_worker.h. Prints a JSON line for
-// each row: perplexity of the measured tokens, that over the first row's, and the mean change of a
-// token's log-probability from the first row.
+// each row: perplexity of the measured tokens, that over the first row's, the mean change of a
+// token's log-probability from the first row, and the bytes that a step read over those of policy
+// full in the same format.
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
@@ -23,6 +24,7 @@
 
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
+#include "gpu_worker/wave_index/retrieval_quality.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/in_process_worker.h"
 
@@ -45,7 +47,7 @@ struct Settings {
 struct Row {
   KvFormat format;
   PolicyKind policy = PolicyKind::kFull;
-  double retrieval = 0;
+  RetrievalShare retrieval = {};
   double radius_weight = 0;
   KeptWeights weights = KeptWeights::kAsStored;
 };
@@ -74,26 +76,30 @@ std::vector<Document> ReadDocuments(const Settings& settings, const Tokenizer& t
   return documents;
 }
 
-// The log-probability of each measured token of all documents.
-std::vector<double> Measure(InProcessWorker& worker, const std::vector<Document>& documents,
-                            const Row& row) {
-  std::vector<double> logprobs;
+struct Measured {
+  std::vector<double> logprobs;  // of each measured token of all documents
+  double kv_read_ratio = 0;      // mean over documents
+};
+
+Measured Measure(InProcessWorker& worker, const std::vector<Document>& documents, const Row& row) {
+  Measured measured;
   for (const Document& document : documents) {
     GenerationRequest request =
         worker.Greedy(document.read, static_cast<int32_t>(document.scored.size()), row.policy);
     request.continuations = {document.scored};
     request.sampling.num_logprobs = 0;
-    if (row.policy == PolicyKind::kWave) request.attention.retrieval_ratio = row.retrieval;
+    if (row.policy == PolicyKind::kWave) request.attention.retrieval_ratio = row.retrieval.ratio;
     const auto sink = worker.Submit(std::move(request));
     if (const absl::Status& status = sink->Wait().status; !status.ok()) {
       bench::Fail(std::string(status.message()));
     }
-    const auto measured = sink->measured();
-    for (const OutputToken& token : measured.at(0)) {
-      logprobs.push_back(static_cast<double>(token.logprob));
+    measured.kv_read_ratio += sink->Wait().kv_read_ratio / static_cast<double>(documents.size());
+    const auto tokens = sink->measured();
+    for (const OutputToken& token : tokens.at(0)) {
+      measured.logprobs.push_back(static_cast<double>(token.logprob));
     }
   }
-  return logprobs;
+  return measured;
 }
 
 double Perplexity(std::span<const double> logprobs) {
@@ -108,14 +114,26 @@ double MeanChange(std::span<const double> from, std::span<const double> to) {
   return change / static_cast<double>(from.size());
 }
 
+RetrievalShare Standard(const KvFormat& format) {
+  return RetrievalFor(RetrievalQuality::kStandard, format);
+}
+RetrievalShare High(const KvFormat& format) {
+  return RetrievalFor(RetrievalQuality::kHigh, format);
+}
+
 int Run(const Settings& settings) {
+  const RetrievalShare few = Standard(kBf16Kv);
   const std::vector<Row> of_kv = {{kBf16Kv},
-                                  {kBf16Kv, PolicyKind::kWave, 0.018, 0.5},
-                                  {kBf16Int8Kv, PolicyKind::kWave, 0.018, 0.5},
-                                  {kBf16Int8Kv, PolicyKind::kWave, 0.035, 0.25},
+                                  {kBf16Kv, PolicyKind::kWave, few, 0.5},
+                                  {kBf16Kv, PolicyKind::kWave, High(kBf16Kv), 0.5},
+                                  {kBf16Int8Kv, PolicyKind::kWave, few, 0.5},
+                                  {kBf16Int8Kv, PolicyKind::kWave, Standard(kBf16Int8Kv), 0.25},
+                                  {kBf16Int8Kv, PolicyKind::kWave, High(kBf16Int8Kv), 0.25},
                                   {kInt8Kv},
-                                  {kInt8Kv, PolicyKind::kWave, 0.018, 0.5},
-                                  {kInt8Kv, PolicyKind::kWave, 0.035, 0.25}};
+                                  {kInt8Kv, PolicyKind::kWave, few, 0.5},
+                                  {kInt8Kv, PolicyKind::kWave, Standard(kInt8Kv), 0.25},
+                                  {kInt8Kv, PolicyKind::kWave, High(kBf16Int8Kv), 0.25},
+                                  {kInt8Kv, PolicyKind::kWave, High(kInt8Kv), 0.25}};
   std::vector<Row> of_weights(of_kv.begin(), of_kv.begin() + 2);
   for (const std::string& name : settings.weights) {
     for (const Row& row : {of_kv[0], of_kv[1]}) {
@@ -133,10 +151,14 @@ int Run(const Settings& settings) {
     options.block_cache_bytes = size_t{256} << 20;
     options.kv_format = row.format;
     options.weights = row.weights;
-    if (row.policy == PolicyKind::kWave) options.wave_index.radius_weight = row.radius_weight;
+    if (row.policy == PolicyKind::kWave) {
+      options.wave_index.radius_weight = static_cast<float>(row.radius_weight);
+      options.wave_index.min_retrieved = row.retrieval.min_retrieved;
+    }
     InProcessWorker worker(options);
     const auto documents = ReadDocuments(settings, worker.tokenizer());
-    const std::vector<double> logprobs = Measure(worker, documents, row);
+    const Measured measured = Measure(worker, documents, row);
+    const std::vector<double>& logprobs = measured.logprobs;
     if (first.empty()) first = logprobs;
     nlohmann::json changes = nlohmann::json::array();  // by document
     const auto each = static_cast<size_t>(settings.scored);
@@ -153,7 +175,11 @@ int Run(const Settings& settings) {
                       : row.weights == KeptWeights::kFp8    ? "fp8"
                                                             : "fp8, activations fp8";
     json["policy"] = row.policy == PolicyKind::kFull ? "full" : "wave";
-    if (row.policy == PolicyKind::kWave) json["retrieval"] = row.retrieval;
+    if (row.policy == PolicyKind::kWave) {
+      json["retrieval"] = row.retrieval.ratio;
+      json["min_retrieved"] = row.retrieval.min_retrieved;
+    }
+    json["kv_read_ratio"] = measured.kv_read_ratio;
     json["perplexity"] = Perplexity(logprobs);
     json["perplexity_ratio"] = Perplexity(logprobs) / Perplexity(first);
     json["mean_change"] = MeanChange(first, logprobs);

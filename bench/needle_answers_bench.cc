@@ -3,11 +3,13 @@
 //   python3 -m tools.needle.generate --task multi_key --length 16384 --count 8 > questions.jsonl
 //   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [OPTIONS]
 //
-//   --kv-dtype bf16|int8   --weights-dtype auto|fp8   --activations-dtype bf16|fp8
+//   --kv-dtype bf16|int8   --index-dtype auto|bf16|int8   --quality standard|high
+//   --weights-dtype auto|fp8   --activations-dtype bf16|fp8
 //   --policy full wave wave-all   --rounds 2
 //
 // The backend is that of tests/support/in_process_worker.h, so two runs compare two backends.
-// Policy wave-all retrieves every cluster and must answer as full does. Prints JSON lines.
+// Policy wave retrieves what a worker of that quality and format does, wave-all every cluster,
+// which must answer as full does. Prints JSON lines.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
@@ -19,6 +21,7 @@
 #include "bench/support/must.h"
 #include "common/log/check.h"
 #include "gpu_worker/model/kept_weights.h"
+#include "gpu_worker/wave_index/retrieval_quality.h"
 #include "nlohmann/json.hpp"
 #include "tests/support/in_process_worker.h"
 
@@ -66,7 +69,7 @@ EngineStats SettledStats(InProcessWorker& worker) {
 }
 
 nlohmann::json Ask(InProcessWorker& worker, const std::vector<Question>& questions,
-                   const std::string& policy) {
+                   const std::string& policy, double retrieval) {
   const EngineStats before = SettledStats(worker);
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (const Question& question : questions) {
@@ -74,6 +77,7 @@ nlohmann::json Ask(InProcessWorker& worker, const std::vector<Question>& questio
         worker.Greedy(question.prompt, kMaxAnswerTokens,
                       policy == "full" ? PolicyKind::kFull : PolicyKind::kWave);
     request.sampling.ignore_eos = false;
+    if (policy == "wave") request.attention.retrieval_ratio = retrieval;
     if (policy == "wave-all") {
       request.attention.retrieval_ratio = 1;
       request.attention.estimation_ratio = 0;
@@ -112,13 +116,16 @@ nlohmann::json Ask(InProcessWorker& worker, const std::vector<Question>& questio
 int Main(int argc, char** argv) {
   if (argc == 1 && bench::IsSmoke()) return 0;
   std::string model_folder, questions_file;
-  std::string kv_dtype = "bf16", weights_dtype = "auto", activations_dtype = "bf16";
+  std::string kv_dtype = "bf16", index_dtype = "auto", quality = "standard";
+  std::string weights_dtype = "auto", activations_dtype = "bf16";
   std::vector<std::string> policies = {"full", "wave", "wave-all"};
   int rounds = 2;
   CLI::App app("Exact match of the demo model through the engine");
   app.add_option("model", model_folder)->required();
   app.add_option("questions", questions_file)->required();
   app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"auto", "bf16", "int8"}));
+  app.add_option("--quality", quality)->check(CLI::IsMember({"standard", "high"}));
   app.add_option("--weights-dtype", weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
   app.add_option("--activations-dtype", activations_dtype)->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_option("--policy", policies)->check(CLI::IsMember({"full", "wave", "wave-all"}));
@@ -129,14 +136,17 @@ int Main(int argc, char** argv) {
   options.max_model_len = 131072;
   options.arena_bytes = size_t{4} << 30;
   options.block_cache_bytes = size_t{256} << 20;
-  options.kv_format = bench::Must(KvFormatNamed(kv_dtype));
+  options.kv_format = bench::Must(KvFormatNamed(kv_dtype, index_dtype));
+  const RetrievalShare share = RetrievalFor(*RetrievalQualityNamed(quality), options.kv_format);
+  options.wave_index.min_retrieved = share.min_retrieved;
+  if (options.kv_format.centroid.element == DType::kInt8) options.wave_index.radius_weight = 0.25f;
   options.weights = bench::Must(KeptWeightsNamed(
       weights_dtype, bench::Must(LoadModelConfig(model_folder)), activations_dtype));
   InProcessWorker worker(options);
   const std::vector<Question> questions = ReadQuestions(questions_file.c_str(), worker.tokenizer());
   for (int round = 0; round < rounds; ++round) {  // from the second on shapes are known
     for (const std::string& policy : policies) {
-      std::printf("%s\n", Ask(worker, questions, policy).dump().c_str());
+      std::printf("%s\n", Ask(worker, questions, policy, share.ratio).dump().c_str());
       std::fflush(stdout);
     }
   }

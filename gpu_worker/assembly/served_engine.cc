@@ -18,6 +18,7 @@
 #include "gpu_worker/retrieval_trace/retrieval_recorder.h"
 #include "gpu_worker/store_link/store_link.h"
 #include "gpu_worker/tokenizer/chat_template.h"
+#include "gpu_worker/wave_index/retrieval_quality.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 #include "spdlog/spdlog.h"
 
@@ -28,14 +29,12 @@ constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at
 // Between two signs of progress while loading, on a slow disk.
 constexpr absl::Duration kLongestStep = absl::Minutes(5);
 
-// An index in 8 bits leaves bytes of a step, which buy clusters, and these make up for what a
-// smaller weight of the radius loses (decision 0057).
+// The clusters that an index in 8 bits buys make up for what a smaller weight of the radius loses
+// (decision 0057).
 WaveIndexSettings IndexSettings(const ServedEngineOptions& options, const KvFormat& format) {
   WaveIndexSettings settings;
-  if (format.centroid.element == DType::kInt8) {
-    settings.radius_weight = 0.25f;
-    settings.min_retrieved = 96;
-  }
+  if (format.centroid.element == DType::kInt8) settings.radius_weight = 0.25f;
+  settings.min_retrieved = RetrievalFor(options.quality, format).min_retrieved;
   settings.dense_below = options.dense_below;
   if (options.wave_index == "paper") {
     settings.centre_keys = false;
@@ -46,11 +45,8 @@ WaveIndexSettings IndexSettings(const ServedEngineOptions& options, const KvForm
 
 AttentionSettings DefaultAttention(const ServedEngineOptions& options, const KvFormat& format) {
   AttentionSettings attention = options.default_attention;
-  if (options.retrieval_ratio.has_value()) {
-    attention.retrieval_ratio = *options.retrieval_ratio;
-  } else if (format.centroid.element == DType::kInt8) {
-    attention.retrieval_ratio = 0.035;
-  }
+  attention.retrieval_ratio =
+      options.retrieval_ratio.value_or(RetrievalFor(options.quality, format).ratio);
   if (options.wave_index == "paper") attention.ranking = GroupRanking::kSumOfSoftmax;
   return attention;
 }

@@ -7,6 +7,7 @@
 
 #include "absl/time/time.h"
 #include "gpu_worker/attention/attention_settings.h"
+#include "gpu_worker/wave_index/retrieval_quality.h"
 
 namespace retroinfer {
 
@@ -55,8 +56,8 @@ struct ServedEngineOptions {
   uint64_t record_trace_bytes = uint64_t{64} << 20;
 
   AttentionSettings default_attention;
-  // Of default_attention; none: 0.035 with an index in int8, else 0.018.
-  std::optional<double> retrieval_ratio;
+  RetrievalQuality quality = RetrievalQuality::kStandard;
+  std::optional<double> retrieval_ratio;  // of default_attention; none: as `quality` says
   int32_t default_max_tokens = 1024;
 };
 

@@ -196,17 +196,28 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kMemoryGroup);
 }
 
-void AddRequestOptions(common::Settings* settings, WorkerOptions* options, std::string* policy) {
+// What requests that do not say get.
+struct DefaultNames {
+  std::string policy;
+  std::string quality = "standard";
+};
+
+void AddRequestOptions(common::Settings* settings, WorkerOptions* options, DefaultNames* names) {
   CLI::App& app = settings->app();
   AttentionSettings& attention = options->default_attention;
-  app.add_option("--policy", *policy, "Attention policy")
+  app.add_option("--policy", names->policy, "Attention policy")
       ->check(
           CLI::IsMember(std::vector<std::string>(std::begin(kPolicyNames), std::end(kPolicyNames))))
       ->group(kDefaultsGroup);
   app.add_option("--retrieval-ratio", options->retrieval_ratio,
-                 "Share of the clusters that wave attends exactly; default: 0.035 with an index in "
-                 "int8, else 0.018")
+                 "Share of the clusters that wave attends exactly; default: as --quality says, "
+                 "0.035 with an index in int8, else 0.018")
       ->check(CLI::Range(0.0, 1.0))
+      ->group(kDefaultsGroup);
+  app.add_option("--quality", names->quality,
+                 "How much wave retrieves: standard, or high: at most twice the bytes a step, and "
+                 "answers nearer to those of policy full")
+      ->check(CLI::IsMember({"standard", "high"}))
       ->group(kDefaultsGroup);
   app.add_option("--estimation-ratio", attention.estimation_ratio,
                  "Share of the clusters that wave estimates")
@@ -333,13 +344,13 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   options->server.version = common::kBuildVersion;
   options->server.revision = common::kBuildRevision;
   KeyFiles key_files;
-  std::string policy(PolicyName(options->default_attention.policy));
+  DefaultNames names{.policy = std::string(PolicyName(options->default_attention.policy))};
   common::Settings settings("Generates text: owns the model and serves the gRPC API.",
                             common::kBuildVersion);
   AddModelOptions(&settings, options);
   AddServerOptions(&settings, options, &key_files);
   AddMemoryOptions(&settings, options);
-  AddRequestOptions(&settings, options, &policy);
+  AddRequestOptions(&settings, options, &names);
   AddMeasuringOptions(&settings, options);
   AddRecordingOptions(&settings, options);
   common::AddLogOptions(&settings, &options->log);
@@ -352,7 +363,8 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
                                                    options->record_trace_bytes, "; it needs ",
                                                    kMinTraceBytes, " or more"));
   }
-  options->default_attention.policy = *PolicyOfName(policy);
+  options->default_attention.policy = *PolicyOfName(names.policy);
+  options->quality = *RetrievalQualityNamed(names.quality);
   ASSIGN_OR_RETURN(options->server.keys, OpenKeys(key_files));
   options->warnings = settings.warnings();
   AddExposureWarnings(options->server, &options->warnings);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <tuple>
 
 #include "build_paths.h"
 #include "tests/gpu_worker/store_link/in_process_store.h"
@@ -114,6 +115,30 @@ TEST_F(ServedEngineWithStoreTest, RecordsWhatItsStepsRetrieve) {
   ASSERT_FALSE(trace.steps.empty());
   EXPECT_FALSE(trace.released.empty());
   for (const HeadRetrieval& head : trace.steps.back().heads) EXPECT_FALSE(head.clusters.empty());
+}
+
+TEST_F(ServedEngineWithStoreTest, RetrievesAsMuchAsItsQualitySays) {
+  const std::filesystem::path path = std::filesystem::path(store_.folder()) / "trace";
+  options_.synthetic_context = 4096;  // 256 clusters
+  options_.dense_below = 1024;
+  options_.default_attention.policy = PolicyKind::kWave;
+  options_.record_trace_file = path;
+  for (const auto& [index, quality, clusters] :
+       {std::tuple{"bf16", RetrievalQuality::kStandard, 64u},
+        {"bf16", RetrievalQuality::kHigh, 192u},
+        {"int8", RetrievalQuality::kStandard, 96u},
+        {"int8", RetrievalQuality::kHigh, 220u}}) {
+    options_.index_dtype = index;
+    options_.quality = quality;
+    ASSERT_TRUE(Load().ok());
+    std::stringstream bytes;
+    bytes << std::ifstream(path).rdbuf();
+    const test_support::DecodedTrace trace(bytes.str());
+    ASSERT_FALSE(trace.steps.empty());
+    for (const HeadRetrieval& head : trace.steps.back().heads) {
+      EXPECT_EQ(head.clusters.size(), clusters) << index;
+    }
+  }
 }
 
 TEST_F(ServedEngineWithStoreTest, ATraceThatCannotBeWrittenEndsTheStart) {

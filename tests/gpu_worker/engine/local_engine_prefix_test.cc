@@ -82,7 +82,7 @@ class PrefixReuseTest : public testing::Test {
     }
   }
   void ExpectNoSlotUsed() {  // the engine asks its device now and then only
-    const absl::Time deadline = absl::Now() + absl::Seconds(5);
+    const absl::Time deadline = absl::Now() + absl::Minutes(1);
     while (worker_.engine().stats().slots_used > 0 && absl::Now() < deadline) {
       absl::SleepFor(absl::Milliseconds(10));
     }

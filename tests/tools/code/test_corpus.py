@@ -14,7 +14,7 @@ from unittest import mock
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from tools.code import corpus  # noqa: E402
+from tools.code import corpus, excerpts  # noqa: E402
 
 
 def metadata(*fields):
@@ -55,6 +55,20 @@ class LicenceTest(unittest.TestCase):
             self.assertEqual(record["split"] == "eval", record["package"] in corpus.HELD_OUT)
             self.assertIsNotNone(corpus.PERMISSIVE.search(record["licence"]), record)
             self.assertIsNone(corpus.FORBIDDEN.search(record["licence"]), record)
+
+
+class ExcerptsTest(unittest.TestCase):
+    def test_they_are_spread_and_do_not_overlap(self):
+        text = "".join(chr(0x4e00 + i) for i in range(1000))
+        pieces = excerpts.excerpts(text, 4, 100)
+        self.assertEqual([text.index(piece) for piece in pieces], [0, 250, 500, 750])
+        self.assertEqual({len(piece) for piece in pieces}, {100})
+        self.assertEqual("".join(excerpts.excerpts(text, 10, 100)), text)
+
+    def test_what_does_not_fit_is_refused(self):
+        for count, characters in ((11, 100), (0, 5), (5, 0)):
+            with self.assertRaises(ValueError):
+                excerpts.excerpts("x" * 1000, count, characters)
 
 
 @unittest.skipUnless(importlib.util.find_spec("tokenizers"), "needs the tokenizers package")

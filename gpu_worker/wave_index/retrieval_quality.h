@@ -1,0 +1,39 @@
+// How much of a context a server retrieves when nobody says how much: two settings, whose bytes and
+// accuracy are known (decision 0061).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "common/kv/kv_format.h"
+
+namespace retroinfer {
+
+enum class RetrievalQuality { kStandard, kHigh };
+
+struct RetrievalShare {
+  double ratio = 0;           // of a sequence's clusters, in [0, 1]
+  int32_t min_retrieved = 0;  // clusters, where there are so many
+};
+
+// The quality that --quality calls `name`; nothing if there is none.
+constexpr std::optional<RetrievalQuality> RetrievalQualityNamed(std::string_view name) {
+  if (name == "standard") return RetrievalQuality::kStandard;
+  if (name == "high") return RetrievalQuality::kHigh;
+  return std::nullopt;
+}
+
+// What is retrieved of a context that is stored in `format`. The standard of 8 bits reads no more
+// bytes a step than that of bf16, high about twice as many: what a format saves buys clusters.
+constexpr RetrievalShare RetrievalFor(RetrievalQuality quality, const KvFormat& format) {
+  const bool is_high = quality == RetrievalQuality::kHigh;
+  if (format.centroid.element != DType::kInt8) {
+    return is_high ? RetrievalShare{0.054, 192} : RetrievalShare{0.018, 64};
+  }
+  if (!is_high) return {0.035, 96};
+  if (format.token.element != DType::kInt8) return {0.08, 220};
+  return {0.16, 420};
+}
+
+}  // namespace retroinfer
