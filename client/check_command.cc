@@ -59,7 +59,9 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
   ASSIGN_OR_RETURN(
       const ModelFiles files,
-      ReadModelFiles(options.model_folder, options.chat_template_file, options.weights_dtype));
+      ReadModelFiles(options.model_folder, {.chat_template_file = options.chat_template_file,
+                                            .weights_dtype = options.weights_dtype,
+                                            .kv_dtype = options.kv_dtype}));
   input->worker.model = files.config;
   const bool on_gpu = options.gpu_memory_bytes != 0;
   input->worker.weight_bytes = on_gpu ? files.weight_bytes_gpu : files.weight_bytes_cpu;

@@ -1,9 +1,13 @@
 #include "client/model_check.h"
 
+#include <algorithm>
 #include <memory>
+#include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv/kv_format.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/generation_config.h"
 #include "gpu_worker/model/kept_weights.h"
@@ -16,9 +20,22 @@
 
 namespace retroinfer::client {
 
+namespace {
+
+// Of models without biases nothing is read.
+absl::Status CheckKeys(const ModelConfig& config, const Checkpoint& checkpoint,
+                       const std::string& kv_dtype) {
+  if (kv_dtype == "auto" || !config.qkv_bias) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const KvFormat format, KvFormatNamed(kv_dtype));
+  if (format.token.element != DType::kInt8) return absl::OkStatus();
+  const int num_threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return CheckBiases(ChannelBalance::Of(config, checkpoint, num_threads).largest_bias(), format);
+}
+
+}  // namespace
+
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
-                                          const std::string& chat_template_file,
-                                          const std::string& weights_dtype) {
+                                          const ModelFileOptions& options) {
   ModelFiles files;
   RETURN_IF_ERROR(RequireModelFolder(folder));
   ASSIGN_OR_RETURN(files.config, LoadModelConfig(folder));
@@ -30,8 +47,9 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
         files.config.vocab_size, ": they do not belong together"));
   }
   absl::StatusOr<ChatTemplate> chat_template =
-      chat_template_file.empty() ? ChatTemplate::Create(*tokenizer)
-                                 : ChatTemplate::CreateFromFile(*tokenizer, chat_template_file);
+      options.chat_template_file.empty()
+          ? ChatTemplate::Create(*tokenizer)
+          : ChatTemplate::CreateFromFile(*tokenizer, options.chat_template_file);
   if (!chat_template.ok()) {
     return absl::Status(
         chat_template.status().code(),
@@ -41,7 +59,8 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
   files.chat_template_problem = chat_template->problem();
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   RETURN_IF_ERROR(CheckTensors(files.config, checkpoint));
-  ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(weights_dtype, files.config));
+  RETURN_IF_ERROR(CheckKeys(files.config, checkpoint, options.kv_dtype));
+  ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));
   files.weight_bytes_cpu = KeptWeightBytes(files.config, checkpoint, keep, kCpuNeeds);
   files.weight_bytes_gpu = KeptWeightBytes(files.config, checkpoint, keep, kCudaNeeds);
   files.weights_dtype = WeightsDtype(files.config, keep);

@@ -19,14 +19,20 @@ struct ModelFiles {
   std::string chat_template_problem;  // why it cannot be run; empty: nothing known
 };
 
+// The worker's options of these names.
+struct ModelFileOptions {
+  std::string chat_template_file = {};  // takes the place of the folder's own; empty: it does not
+  std::string weights_dtype = "auto";
+  std::string kv_dtype = "auto";
+};
+
 // Reads all that the worker will read of `folder` but the weights themselves, of which it reads the
-// headers. `chat_template_file` takes the place of the folder's own template; empty: it does not.
-// `weights_dtype` is the worker's --weights-dtype.
+// headers; where keys are to be stored in eight bits, and have biases, the weights that tell
+// whether these are too large.
 //
 // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a template file that the
 //          worker would refuse. It does not refuse a folder for its own template.
 absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
-                                          const std::string& chat_template_file = "",
-                                          const std::string& weights_dtype = "auto");
+                                          const ModelFileOptions& options = {});
 
 }  // namespace retroinfer::client

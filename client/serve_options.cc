@@ -220,7 +220,10 @@ ServiceSpec GatewaySpec(const ServeOptions& options) {
 // The worker would find these mistakes too, but after the store has allocated the arena.
 absl::Status CheckModel(const ServeOptions& options) {
   const std::string& folder = options.Passed("--model");
-  if (options.Passed("--load-format") != "dummy") return ReadModelFiles(folder).status();
+  if (options.Passed("--load-format") != "dummy") {
+    const bool in_eight_bits = options.Passed("--kv-dtype") == "int8";
+    return ReadModelFiles(folder, {.kv_dtype = in_eight_bits ? "int8" : "auto"}).status();
+  }
   if (folder.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(RequireModelFolder(folder));
   return options.Passed("--model-shape").empty() ? LoadModelConfig(folder).status()

@@ -120,17 +120,6 @@ absl::StatusOr<ModelSource::Loaded> ModelSource::Load(Device& device, ModelOps& 
   return loaded;
 }
 
-absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFormat& kv_format) {
-  if (kv_format.token.element != DType::kInt8 || largest.times <= ChannelBalance::kMostBias) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrFormat(
-      "--kv-dtype %s: the bias of keys in layer %d, head %d, channel %d is %.1f times what the "
-      "head's weights give, more than the %.0f that eight bits bear; use --kv-dtype bf16",
-      std::string(kv_format.name), largest.layer, largest.head, largest.channel, largest.times,
-      ChannelBalance::kMostBias));
-}
-
 absl::StatusOr<ModelSource::Loaded> ModelSource::LoadCheckpoint(
     Device& device, ModelOps& ops, WeightSource weight_source, const KvFormat& kv_format,
     const LoadProgress& progress) const {

@@ -25,10 +25,6 @@ namespace retroinfer {
 
 // Threads: immutable after Open.
 // Owns:    the files of a checkpoint, and the tokenizer.
-// Returns: INVALID_ARGUMENT, with the channel, if `kv_format` stores keys in eight bits, and
-// `largest` (of a model) is more than these bear.
-absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFormat& kv_format);
-
 class ModelSource {
  public:
   // Requests of a server with synthetic contexts, where --max-model-len does not say.

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "gpu_worker/model/host_numbers.h"
@@ -297,6 +298,17 @@ std::vector<int8_t> ChannelBalance::RowExponents(const std::string& name) const 
     }
   }
   return changes ? rows : std::vector<int8_t>();
+}
+
+absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFormat& kv_format) {
+  if (kv_format.token.element != DType::kInt8 || largest.times <= ChannelBalance::kMostBias) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrFormat(
+      "--kv-dtype %s: the bias of keys in layer %d, head %d, channel %d is %.1f times what the "
+      "head's weights give, more than the %.0f that eight bits bear; use --kv-dtype bf16",
+      std::string(kv_format.name), largest.layer, largest.head, largest.channel, largest.times,
+      ChannelBalance::kMostBias));
 }
 
 }  // namespace retroinfer

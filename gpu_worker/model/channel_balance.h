@@ -20,6 +20,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "common/kv/kv_format.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
 
@@ -79,5 +81,9 @@ class ChannelBalance {
   LargestBias largest_bias_;
   std::vector<int8_t> exponents_;  // [layer][KV head, or one][pair]: keys are divided by 2^e
 };
+
+// Returns: INVALID_ARGUMENT, with the channel, if `kv_format` stores keys in eight bits, and
+//          `largest` (of a model) is more than these bear.
+absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFormat& kv_format);
 
 }  // namespace retroinfer

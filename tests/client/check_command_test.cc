@@ -10,6 +10,8 @@
 #include "build_paths.h"
 #include "client/commands.h"
 #include "client/exit_code.h"
+#include "gpu_worker/tokenizer/byte_alphabet.h"
+#include "gpu_worker/tokenizer/utf8.h"
 #include "tests/client/command_runner.h"
 
 namespace retroinfer::client {
@@ -65,6 +67,55 @@ TEST(CheckCommand, SaysWhichChatTemplateThereIs) {
   std::filesystem::remove_all(folder);
   EXPECT_EQ(RunCommand(CheckCommand, {"check", kModel, "--chat-template=/no/such"}).exit_code,
             kExitFailed);
+}
+
+// A model whose keys have biases, small ones, and a tokenizer of bytes.
+void CopyModelWithBiases(const std::filesystem::path& folder) {
+  std::filesystem::copy(RETROINFER_SOURCE_DIR "/tests/golden/models/qwen2-d64-group7-mixed",
+                        folder);
+  nlohmann::json vocabulary;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string token;
+    AppendUtf8(ByteAlphabetCharacter(static_cast<uint8_t>(byte)), token);
+    vocabulary[token] = byte;
+  }
+  std::ofstream(folder / "tokenizer.json")
+      << nlohmann::json{{"model", {{"vocab", vocabulary}, {"merges", nlohmann::json::array()}}},
+                        {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                        {"decoder", {{"type", "ByteLevel"}}}};
+}
+
+// Writes `value` over the bias of one channel of keys, an f32, of layer 1.
+void SetBias(const std::filesystem::path& folder, size_t channel, float value) {
+  std::fstream file(folder / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t header_bytes = 0;
+  file.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
+  std::string header(header_bytes, '\0');
+  file.read(header.data(), static_cast<std::streamsize>(header_bytes));
+  const nlohmann::json tensor =
+      nlohmann::json::parse(header)["model.layers.1.self_attn.k_proj.bias"];
+  ASSERT_EQ(tensor["dtype"], "F32");
+  const size_t begin = tensor["data_offsets"][0];
+  file.seekp(static_cast<std::streamoff>(8 + header_bytes + begin + channel * sizeof(float)));
+  file.write(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+TEST(CheckCommand, BiasesThatEightBitsDoNotBearAreTold) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "retroinfer-XXXXXX").string();
+  const std::filesystem::path folder = ::mkdtemp(pattern.data());
+  CopyModelWithBiases(folder);
+  const auto check = [&](const std::string& kv_dtype) {
+    return RunCommand(CheckCommand, {"check", folder, "--memory=1GiB", "--arena-bytes=64MiB",
+                                     "--kv-dtype=" + kv_dtype});
+  };
+  EXPECT_EQ(check("int8").exit_code, kExitOk) << check("int8").err;
+  SetBias(folder, 21, 1e4f);
+  const CommandResult refused = check("int8");
+  EXPECT_EQ(refused.exit_code, kExitFailed) << refused.out;
+  EXPECT_THAT(refused.err, HasSubstr("the bias of keys in layer 1, head 0, channel 21 is "));
+  EXPECT_THAT(refused.err, HasSubstr("use --kv-dtype bf16"));
+  EXPECT_EQ(check("bf16").exit_code, kExitOk) << check("bf16").err;
+  std::filesystem::remove_all(folder);
 }
 
 TEST(CheckCommand, WhatDoesNotFitIsAFailure) {

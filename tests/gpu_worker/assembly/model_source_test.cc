@@ -144,17 +144,5 @@ TEST(ModelSourceTest, ActivationsInEightBitsAreRefusedOnACpu) {
             FingerprintHex(RandomModelFingerprint(source->config(), KeptWeights::kFp8Products)));
 }
 
-TEST(ModelSourceTest, EightBitsAreRefusedWhereABiasLeavesNothingToTheOthers) {
-  const ChannelBalance::LargestBias small{.times = 7.9, .layer = 3, .head = 1, .channel = 99};
-  const ChannelBalance::LargestBias large{.times = 8.5, .layer = 3, .head = 1, .channel = 99};
-  EXPECT_TRUE(CheckBiases(small, kInt8Kv).ok());
-  EXPECT_TRUE(CheckBiases(large, kBf16Kv).ok());
-  EXPECT_TRUE(CheckBiases(large, kBf16Int8Kv).ok());
-  const absl::Status refused = CheckBiases(large, kInt8Kv);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()),
-              testing::HasSubstr("layer 3, head 1, channel 99 is 8.5 times"));
-}
-
 }  // namespace
 }  // namespace retroinfer
