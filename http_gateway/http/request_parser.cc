@@ -67,6 +67,17 @@ absl::Status Translate(const boost::beast::error_code& error, const RequestParse
   return Bad(absl::StrCat("this is no HTTP/1.1 request: ", error.message()));
 }
 
+// Whether the line before a chunk, or all lines from the last one's on, begin `rest`. Behind the
+// data of a chunk comes the end of its line first.
+bool ChunkHeadIsWhole(std::string_view rest) {
+  if (rest.substr(0, 2) == "\r\n") rest.remove_prefix(2);
+  const size_t end = rest.find("\r\n");
+  if (end == std::string_view::npos) return false;
+  const size_t zeros = rest.find_first_not_of('0');
+  const bool is_last = zeros > 0 && !absl::ascii_isxdigit(static_cast<unsigned char>(rest[zeros]));
+  return !is_last || rest.find(kHeadEnd, end) != std::string_view::npos;
+}
+
 // Whether the lengths that the head gives have one meaning.
 absl::Status CheckFraming(const Parser::value_type& message) {
   size_t lengths = 0, encodings = 0, hosts = 0;
@@ -166,6 +177,11 @@ absl::StatusOr<size_t> RequestParser::PutBody(std::string_view data) {
     const size_t used = parser.put(boost::asio::buffer(rest.data(), rest.size()), error);
     taken += used;
     if (error == http::error::need_more) {
+      // Beast looks for the end of a quoted value of an extension beyond the line, and counts the
+      // chunk against the limit once more whenever bytes have come.
+      if (parser.chunked() && ChunkHeadIsWhole(rest.substr(used))) {
+        return Bad("the extension of a chunk goes on behind its line");
+      }
       // Of the line before a chunk.
       if (rest.size() - used > limits_.head_bytes_max) {
         return Translate(http::error::header_limit, limits_);

@@ -159,6 +159,23 @@ TEST(RequestParser, NoBadChunkMakesARequest) {
 }
 
 // They belong to nothing, and what comes behind them is a request of its own.
+// Beast waits for the other quote, and by its limit of the body for 14 bytes at most.
+TEST(RequestParser, AnExtensionOfAChunkEndsWithItsLine) {
+  const std::string head = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+  for (const char* chunks :
+       {"7;x=\"b\r\nabcdefg\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        "3\r\nabc\r\n7;x=\"b\r\nabcdefg\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n",
+        "7;x=\"b\r\nabcdef\"\r\n0\r\n\r\n", "7;x=\"b\\\"\r\nabcdefg\r\n0\r\n\r\n",
+        "0;x=\"b\r\n\r\nGET / HTTP/1.1\r\nHost: h\r\n\r\n", "00;x=\"b\r\nT: x\r\n\r\n",
+        "3\r\nabc\r\n0;x=\"b\r\nT: x\r\n\r\n"}) {
+    EXPECT_EQ(ReasonOf(head + chunks), "BAD_REQUEST") << chunks;
+  }
+  for (const char* chunks : {"3;x=\"a;0\\\"b\"\r\nabc\r\n2;y ; z=\"\"\r\nde\r\n0;x=\"y\"\r\n\r\n",
+                             "05;x\r\nabcde\r\n000;x=y\r\nT: \"x\r\n\r\n"}) {
+    EXPECT_EQ(ParseAll(head + chunks, 1)[0].body, "abcde") << chunks;
+  }
+}
+
 TEST(RequestParser, TrailersChangeNoRequest) {
   const std::string head = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
   const auto requests =
