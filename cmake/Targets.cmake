@@ -34,10 +34,12 @@ function(retroinfer_program name)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT ${ARG_COMPONENT})
 endfunction()
 
-# retroinfer_test(name SRCS x_test.cc DEPS lib... [LABELS l...] [TIMEOUT s] [SERIAL]): one gtest binary,
-# which is one ctest test. The generated header build_paths.h tells it where the tree and the programs are.
+# retroinfer_test(name SRCS x_test.cc DEPS lib... [LABELS l...] [TIMEOUT s] [SERVICES] [SERIAL]): one gtest
+# binary, which is one ctest test. The generated header build_paths.h tells it where the tree and the programs are.
+# SERVICES: it starts services, which keep two processors busy, so it counts as two of ctest's jobs. SERIAL: it runs
+# alone.
 function(retroinfer_test name)
-  cmake_parse_arguments(ARG "SERIAL" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "SERVICES;SERIAL" "TIMEOUT" "SRCS;DEPS;LABELS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest_main GTest::gmock
                                         retroinfer_warnings)
@@ -52,6 +54,9 @@ function(retroinfer_test name)
     set(ARG_TIMEOUT 300)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
+  if(ARG_SERVICES)
+    set_tests_properties(${name} PROPERTIES PROCESSORS 2)
+  endif()
   if(ARG_SERIAL)
     set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
   endif()
