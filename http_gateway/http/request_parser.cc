@@ -161,7 +161,10 @@ absl::StatusOr<size_t> RequestParser::Put(std::string_view data) {
   boost::beast::error_code error;
   const size_t used = impl_->parser.put(boost::asio::buffer(data.data(), data.size()), error);
   if (error && error != http::error::need_more) return Translate(error, limits_);
-  if (impl_->parser.is_header_done()) RETURN_IF_ERROR(ReadHead(data.substr(0, used)));
+  // The head is there as a whole: what Beast would wait for, in a first line that is too short,
+  // does not come, and what comes instead would pile up.
+  if (!impl_->parser.is_header_done()) return Bad("this is no HTTP/1.1 request: it ends too soon");
+  RETURN_IF_ERROR(ReadHead(data.substr(0, used)));
   return skipped + used;
 }
 

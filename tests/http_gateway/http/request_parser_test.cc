@@ -144,6 +144,15 @@ TEST(RequestParser, RefusesWhatIsNoRequest) {
   }
 }
 
+// Beast waits for eight bytes of a version.
+TEST(RequestParser, RefusesAHeadThatEndsInItsFirstLine) {
+  for (const char* head : {"POST / b\r\n\r\n", "G\r\n\r\n", "GET \r\n\r\n", "GET /\r\n\r\n",
+                           "GET / \r\n\r\n", "GET / HTTP\r\n\r\n", "GET / HTTP/1\r\n\r\n"}) {
+    EXPECT_EQ(ReasonOf(std::string(head) + std::string(3000, 'x')), "BAD_REQUEST") << head;
+    EXPECT_EQ(ReasonOf(head), "BAD_REQUEST") << head;
+  }
+}
+
 TEST(RequestParser, NoBadChunkMakesARequest) {
   const std::string head = "POST /a HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const char* body :
