@@ -22,14 +22,12 @@ namespace retroinfer::client {
 
 namespace {
 
-// Of models without biases nothing is read.
 absl::Status CheckKeys(const ModelConfig& config, const Checkpoint& checkpoint,
                        const std::string& kv_dtype) {
-  if (kv_dtype == "auto" || !config.qkv_bias) return absl::OkStatus();
+  if (kv_dtype == "auto") return absl::OkStatus();
   ASSIGN_OR_RETURN(const KvFormat format, KvFormatNamed(kv_dtype));
-  if (format.token.element != DType::kInt8) return absl::OkStatus();
   const int num_threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return CheckBiases(ChannelBalance::Of(config, checkpoint, num_threads).largest_bias(), format);
+  return CheckBiasesOf(config, checkpoint, format, num_threads);
 }
 
 }  // namespace

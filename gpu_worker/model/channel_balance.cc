@@ -311,4 +311,10 @@ absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFor
       ChannelBalance::kMostBias));
 }
 
+absl::Status CheckBiasesOf(const ModelConfig& config, const Checkpoint& checkpoint,
+                           const KvFormat& kv_format, int num_threads) {
+  if (!config.qkv_bias || kv_format.token.element != DType::kInt8) return absl::OkStatus();
+  return CheckBiases(ChannelBalance::Of(config, checkpoint, num_threads).largest_bias(), kv_format);
+}
+
 }  // namespace retroinfer

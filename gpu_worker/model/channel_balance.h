@@ -86,4 +86,10 @@ class ChannelBalance {
 //          `largest` (of a model) is more than these bear.
 absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFormat& kv_format);
 
+// The same of a model that is not loaded. Reads nothing where there can be no such bias.
+//
+// REQUIRES: as ChannelBalance::Of.
+absl::Status CheckBiasesOf(const ModelConfig& config, const Checkpoint& checkpoint,
+                           const KvFormat& kv_format, int num_threads);
+
 }  // namespace retroinfer
