@@ -118,8 +118,10 @@ TEST_F(ServedEngineWithStoreTest, RecordsWhatItsStepsRetrieve) {
 }
 
 TEST_F(ServedEngineWithStoreTest, RetrievesAsMuchAsItsQualitySays) {
-  const std::filesystem::path path = std::filesystem::path(store_.folder()) / "trace";
-  options_.synthetic_context = 4096;  // 256 clusters
+  InProcessStore larger("", uint64_t{64} << 20);
+  const std::filesystem::path path = std::filesystem::path(larger.folder()) / "trace";
+  options_.store_socket_dir = larger.folder();
+  options_.synthetic_context = 6144;  // 320 clusters or more, whichever step is the last
   options_.dense_below = 1024;
   options_.default_attention.policy = PolicyKind::kWave;
   options_.record_trace_file = path;
