@@ -25,7 +25,7 @@ constexpr std::optional<RetrievalQuality> RetrievalQualityNamed(std::string_view
 }
 
 // What is retrieved of a context that is stored in `format`. The standard of 8 bits reads no more
-// bytes a step than that of bf16, high about twice as many: what a format saves buys clusters.
+// bytes a step than that of bf16, high at most twice as many: what a format saves buys clusters.
 constexpr RetrievalShare RetrievalFor(RetrievalQuality quality, const KvFormat& format) {
   const bool is_high = quality == RetrievalQuality::kHigh;
   if (format.centroid.element != DType::kInt8) {

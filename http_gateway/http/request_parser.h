@@ -14,8 +14,8 @@ namespace retroinfer::gateway {
 
 // Boost.Beast's parser, and what it leaves to its user: a request whose length can be read in two
 // ways (both Content-Length and Transfer-Encoding, either of them twice, an encoding that is not
-// "chunked", folded lines) is refused, so that no proxy before this server can be made to see other
-// requests than it does.
+// "chunked", folded lines, an extension of a chunk that does not end with its line) is refused, so
+// that no proxy before this server can be made to see other requests than it does.
 //
 // Threads: one at a time.
 class RequestParser {
