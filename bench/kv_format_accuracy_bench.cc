@@ -3,8 +3,10 @@
 // and policy full.
 //
 //   kv_format_accuracy_bench FOLDER_OF_MODEL TEXT [--tokens 30000] [--scored 500] [--documents 4]
-//                            [--weights fp8 fp8-products]
+//                            [--weights fp8 fp8-products] [--max-unseen-mass 0.3 0.2]
 //
+// --max-unseen-mass: keys, values and index in bf16: the standard, high, and the standard with such
+// limits on what steps leave to estimates.
 // --weights: keys and values in bf16, and weights as they are, then in such forms; fp8-products has
 // activations of prompts in fp8, too, which wants a Hopper GPU.
 //
@@ -14,6 +16,7 @@
 // token's log-probability from the first row, and the bytes that a step read over those of policy
 // full in the same format.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -42,14 +45,15 @@ struct Settings {
   int64_t scored = 500;
   int64_t documents = 4;
   std::vector<std::string> weights;
+  std::vector<double> max_unseen_mass;
 };
 
 struct Row {
   KvFormat format;
   PolicyKind policy = PolicyKind::kFull;
   RetrievalShare retrieval = {};
-  double radius_weight = 0;
   KeptWeights weights = KeptWeights::kAsStored;
+  double max_unseen_mass = 0;
 };
 
 struct Document {
@@ -79,6 +83,8 @@ std::vector<Document> ReadDocuments(const Settings& settings, const Tokenizer& t
 struct Measured {
   std::vector<double> logprobs;  // of each measured token of all documents
   double kv_read_ratio = 0;      // mean over documents
+  double unseen_mass = 0;        // the same
+  double largest_unseen_mass = 0;
 };
 
 Measured Measure(InProcessWorker& worker, const std::vector<Document>& documents, const Row& row) {
@@ -89,11 +95,15 @@ Measured Measure(InProcessWorker& worker, const std::vector<Document>& documents
     request.continuations = {document.scored};
     request.sampling.num_logprobs = 0;
     if (row.policy == PolicyKind::kWave) request.attention.retrieval_ratio = row.retrieval.ratio;
+    request.attention.max_unseen_mass = row.max_unseen_mass;
     const auto sink = worker.Submit(std::move(request));
     if (const absl::Status& status = sink->Wait().status; !status.ok()) {
       bench::Fail(std::string(status.message()));
     }
     measured.kv_read_ratio += sink->Wait().kv_read_ratio / static_cast<double>(documents.size());
+    const UnseenMass unseen = sink->Wait().unseen.value_or(UnseenMass());
+    measured.unseen_mass += unseen.mean / static_cast<double>(documents.size());
+    measured.largest_unseen_mass = std::max(measured.largest_unseen_mass, unseen.largest);
     const auto tokens = sink->measured();
     for (const OutputToken& token : tokens.at(0)) {
       measured.logprobs.push_back(static_cast<double>(token.logprob));
@@ -121,19 +131,28 @@ RetrievalShare High(const KvFormat& format) {
   return RetrievalFor(RetrievalQuality::kHigh, format);
 }
 
-int Run(const Settings& settings) {
+std::vector<Row> RowsOf(const Settings& settings) {
   const RetrievalShare few = Standard(kBf16Kv);
   const std::vector<Row> of_kv = {{kBf16Kv},
-                                  {kBf16Kv, PolicyKind::kWave, few, 0.5},
-                                  {kBf16Kv, PolicyKind::kWave, High(kBf16Kv), 0.5},
-                                  {kBf16Int8Kv, PolicyKind::kWave, few, 0.5},
-                                  {kBf16Int8Kv, PolicyKind::kWave, Standard(kBf16Int8Kv), 0.25},
-                                  {kBf16Int8Kv, PolicyKind::kWave, High(kBf16Int8Kv), 0.25},
+                                  {kBf16Kv, PolicyKind::kWave, few},
+                                  {kBf16Kv, PolicyKind::kWave, High(kBf16Kv)},
+                                  {kBf16Int8Kv, PolicyKind::kWave, few},
+                                  {kBf16Int8Kv, PolicyKind::kWave, Standard(kBf16Int8Kv)},
+                                  {kBf16Int8Kv, PolicyKind::kWave, High(kBf16Int8Kv)},
                                   {kInt8Kv},
-                                  {kInt8Kv, PolicyKind::kWave, few, 0.5},
-                                  {kInt8Kv, PolicyKind::kWave, Standard(kInt8Kv), 0.25},
-                                  {kInt8Kv, PolicyKind::kWave, High(kBf16Int8Kv), 0.25},
-                                  {kInt8Kv, PolicyKind::kWave, High(kInt8Kv), 0.25}};
+                                  {kInt8Kv, PolicyKind::kWave, few},
+                                  {kInt8Kv, PolicyKind::kWave, Standard(kInt8Kv)},
+                                  {kInt8Kv, PolicyKind::kWave, High(kBf16Int8Kv)},
+                                  {kInt8Kv, PolicyKind::kWave, High(kInt8Kv)}};
+  if (!settings.max_unseen_mass.empty()) {
+    std::vector<Row> limited(of_kv.begin(), of_kv.begin() + 3);
+    for (const double limit : settings.max_unseen_mass) {
+      limited.push_back(of_kv[1]);
+      limited.back().max_unseen_mass = limit;
+    }
+    return limited;
+  }
+  if (settings.weights.empty()) return of_kv;
   std::vector<Row> of_weights(of_kv.begin(), of_kv.begin() + 2);
   for (const std::string& name : settings.weights) {
     for (const Row& row : {of_kv[0], of_kv[1]}) {
@@ -141,9 +160,12 @@ int Run(const Settings& settings) {
       of_weights.back().weights = name == "fp8" ? KeptWeights::kFp8 : KeptWeights::kFp8Products;
     }
   }
-  const std::vector<Row>& rows = settings.weights.empty() ? of_kv : of_weights;
+  return of_weights;
+}
+
+int Run(const Settings& settings) {
   std::vector<double> first;
-  for (const Row& row : rows) {
+  for (const Row& row : RowsOf(settings)) {
     InProcessWorkerOptions options;
     options.model_folder = settings.model_folder;
     options.max_model_len = settings.tokens + settings.scored;
@@ -152,7 +174,7 @@ int Run(const Settings& settings) {
     options.kv_format = row.format;
     options.weights = row.weights;
     if (row.policy == PolicyKind::kWave) {
-      options.wave_index.radius_weight = static_cast<float>(row.radius_weight);
+      options.wave_index.radius_weight = row.retrieval.radius_weight;
       options.wave_index.min_retrieved = row.retrieval.min_retrieved;
     }
     InProcessWorker worker(options);
@@ -178,7 +200,10 @@ int Run(const Settings& settings) {
     if (row.policy == PolicyKind::kWave) {
       json["retrieval"] = row.retrieval.ratio;
       json["min_retrieved"] = row.retrieval.min_retrieved;
+      json["max_unseen_mass"] = row.max_unseen_mass;
     }
+    json["unseen_mass"] = measured.unseen_mass;
+    json["largest_unseen_mass"] = measured.largest_unseen_mass;
     json["kv_read_ratio"] = measured.kv_read_ratio;
     json["perplexity"] = Perplexity(logprobs);
     json["perplexity_ratio"] = Perplexity(logprobs) / Perplexity(first);
@@ -199,6 +224,7 @@ int Main(int argc, char** argv) {
   app.add_option("--scored", settings.scored)->check(CLI::Range(1, 100'000));
   app.add_option("--documents", settings.documents)->check(CLI::Range(1, 1'000));
   app.add_option("--weights", settings.weights)->check(CLI::IsMember({"fp8", "fp8-products"}));
+  app.add_option("--max-unseen-mass", settings.max_unseen_mass)->check(CLI::Range(0.0, 0.99));
   if (argc == 1 && bench::IsSmoke()) return 0;
   CLI11_PARSE(app, argc, argv);
   return Run(settings);

@@ -139,7 +139,7 @@ int Main(int argc, char** argv) {
   options.kv_format = bench::Must(KvFormatNamed(kv_dtype, index_dtype));
   const RetrievalShare share = RetrievalFor(*RetrievalQualityNamed(quality), options.kv_format);
   options.wave_index.min_retrieved = share.min_retrieved;
-  if (options.kv_format.centroid.element == DType::kInt8) options.wave_index.radius_weight = 0.25f;
+  options.wave_index.radius_weight = share.radius_weight;
   options.weights = bench::Must(KeptWeightsNamed(
       weights_dtype, bench::Must(LoadModelConfig(model_folder)), activations_dtype));
   InProcessWorker worker(options);

@@ -49,6 +49,10 @@ nlohmann::json ContinuationJson(const Continuation& continuation) {
       {"ms_per_token", MillisecondsPerToken(finished)},
       {"kv_read_ratio", finished.kv_read_ratio()},
   };
+  if (finished.has_unseen_mass()) {
+    json["unseen_mass"] = {{"mean", finished.unseen_mass().mean()},
+                           {"largest", finished.unseen_mass().largest()}};
+  }
   if (finished.has_matched_stop()) json["matched_stop"] = finished.matched_stop();
   if (finished.has_matched_token_id()) json["matched_token_id"] = finished.matched_token_id();
   return json;

@@ -110,6 +110,15 @@ void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
          },
          "wave: share of the clusters that is estimated")
       ->group(kAttentionGroup);
+  app.add_option_function<double>(
+         "--max-unseen-mass",
+         [request](const double& share) {
+           request->mutable_attention()->set_max_unseen_mass(share);
+         },
+         "wave: share of the softmax mass that may be left to estimates; retrieves up to four "
+         "times "
+         "as much for it")
+      ->group(kAttentionGroup);
   app.add_option_function<int32_t>(
          "--streaming-window",
          [request](const int32_t& tokens) {

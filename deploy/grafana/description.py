@@ -81,7 +81,8 @@ def quantiles(histogram):
 
 def heatmap(title, description, histogram):
     """How often which value was seen; the unit is that of the values, upwards."""
-    return Panel(title, description, SECONDS if histogram.endswith("_seconds") else TOKENS,
+    unit = SECONDS if histogram.endswith("_seconds") else SHARE if histogram.endswith("_ratio") else TOKENS
+    return Panel(title, description, unit,
                  ((f"sum by (le) (increase({worker(histogram + '_bucket')}[{WINDOW}]))", "{{le}}"),),
                  kind="heatmap")
 
@@ -370,6 +371,10 @@ CACHE = Dashboard(
                ((total_rate(worker("retroinfer_page_hits_total")), "hits"),
                 (total_rate(worker("retroinfer_page_misses_total")), "misses"),
                 (total_rate(worker("retroinfer_page_transients_total")), "without a slot")), stacked=True),
+         heatmap("Mass left to estimates",
+                 "Predicted share of the softmax mass that a request's steps did not attend to exactly. What "
+                 "rises means other texts, or a smaller retrieval zone; it says nothing about single words.",
+                 "retroinfer_request_unseen_mass_ratio"),
          Panel("Evictions",
                "Pages that gave up their slot; requests of the store that were refused, since the page "
                "was used meanwhile; pages of new segments that went into free slots.",

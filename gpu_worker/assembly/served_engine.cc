@@ -29,12 +29,11 @@ constexpr int64_t kMinModelLen = 1024;  // what a server must be able to hold at
 // Between two signs of progress while loading, on a slow disk.
 constexpr absl::Duration kLongestStep = absl::Minutes(5);
 
-// The clusters that an index in 8 bits buys make up for what a smaller weight of the radius loses
-// (decision 0057).
 WaveIndexSettings IndexSettings(const ServedEngineOptions& options, const KvFormat& format) {
   WaveIndexSettings settings;
-  if (format.centroid.element == DType::kInt8) settings.radius_weight = 0.25f;
-  settings.min_retrieved = RetrievalFor(options.quality, format).min_retrieved;
+  const RetrievalShare share = RetrievalFor(options.quality, format);
+  settings.radius_weight = share.radius_weight;
+  settings.min_retrieved = share.min_retrieved;
   settings.dense_below = options.dense_below;
   if (options.wave_index == "paper") {
     settings.centre_keys = false;

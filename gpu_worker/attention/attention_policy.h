@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -74,7 +75,8 @@ class AttentionPolicy {
   virtual int64_t RowsTogether(const SequenceKv& /*sequence*/) const { return 1; }
   // Whether a sequence that was prefilled with `prompt_tokens` and has `total_tokens` by now is as
   // it was when num_tokens is set back to prompt_tokens: the tokens behind have replaced nothing.
-  virtual bool CanRewind(int64_t /*prompt_tokens*/, int64_t /*total_tokens*/) const {
+  virtual bool CanRewind(const AttentionSettings& /*settings*/, int64_t /*prompt_tokens*/,
+                         int64_t /*total_tokens*/) const {
     return false;
   }
   // Prepares a step in which each sequence gets one more token at position num_tokens; one that is
@@ -123,6 +125,13 @@ class AttentionPolicy {
   };
   // Of batch[row] in the step that EndStep ended. REQUIRES: the stream has passed that step.
   virtual BytesRead LastStepBytes(size_t row) const = 0;
+  // Of that row's softmax mass, the share that was not attended exactly, from 0 to 1: mean over
+  // layers and query heads, as the policy predicts it. None: the policy cannot tell. REQUIRES: as
+  // above.
+  virtual std::optional<double> LastStepUnseen(size_t /*row*/) const { return std::nullopt; }
+  // Called once for each step, when the stream has passed it and before the next one begins: what
+  // the step told may change how its sequences attend from now on.
+  virtual void LearnFromStep() {}
 };
 
 }  // namespace retroinfer

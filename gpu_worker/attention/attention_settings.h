@@ -49,6 +49,9 @@ struct AttentionSettings {
   double retrieval_ratio = 0.018;
   double estimation_ratio = 0.232;
   GroupRanking ranking = GroupRanking::kMaxOfSoftmax;
+  // Policy wave: the share of the softmax mass that a step may leave to estimates, in [0, 1); the
+  // retrieval zone grows for it (wave_index/retrieval_width.h). 0: it does not.
+  double max_unseen_mass = 0;
   // Policy streaming: newest tokens that are attended besides the sink; kept in blocks of 64.
   int32_t streaming_window = 4096;
 };

@@ -27,7 +27,8 @@ class FullPolicy final : public AttentionPolicy {
   int64_t RowsTogether(const SequenceKv& /*sequence*/) const override {
     return std::numeric_limits<int64_t>::max();
   }
-  bool CanRewind(int64_t /*prompt_tokens*/, int64_t /*total_tokens*/) const override {
+  bool CanRewind(const AttentionSettings& /*settings*/, int64_t /*prompt_tokens*/,
+                 int64_t /*total_tokens*/) const override {
     return true;
   }
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
@@ -41,6 +42,7 @@ class FullPolicy final : public AttentionPolicy {
   absl::Status EndStep() override;
   absl::StatusOr<bool> Release(SequenceKv& sequence) override;
   BytesRead LastStepBytes(size_t row) const override;
+  std::optional<double> LastStepUnseen(size_t /*row*/) const override { return 0; }
 
  private:
   explicit FullPolicy(DenseZoneBatch dense) : dense_(std::move(dense)) {}

@@ -13,6 +13,7 @@
 #include "gpu_worker/attention/attention_settings.h"
 #include "gpu_worker/ops/dense_pool.h"
 #include "gpu_worker/wave_index/named_prefix.h"
+#include "gpu_worker/wave_index/retrieval_width.h"
 
 namespace retroinfer {
 
@@ -87,6 +88,7 @@ struct SequenceKv {
   // segments to come, as are extents.
   std::vector<MetaBlockId> meta_blocks;
   int32_t num_indexed_blocks = 0;
+  RetrievalWidth retrieval_width;  // 1 without a limit on the unseen mass
   std::vector<Extent> extents;
 
   // The prompt, and what its segments are called. The leading `num_cached_segments` extents held

@@ -22,9 +22,10 @@ std::array<size_t, 2> InputSizes(const WaveDecode::Limits& limits) {
 }
 
 // Of all layers.
-std::array<size_t, 1> PageCountSizes(const KvGeometry& geometry, const WaveDecode::Limits& limits) {
-  return {size_t{geometry.num_layers} * static_cast<size_t>(limits.max_batch) *
-          geometry.num_kv_heads * sizeof(int32_t)};
+std::array<size_t, 2> OutputSizes(const KvGeometry& geometry, const WaveDecode::Limits& limits) {
+  const size_t rows = size_t{geometry.num_layers} * static_cast<size_t>(limits.max_batch);
+  return {rows * geometry.num_kv_heads * sizeof(int32_t),
+          rows * static_cast<size_t>(limits.num_query_heads) * sizeof(float)};
 }
 
 // A row length that holds `length` clusters: one of a few, at most `max`.
@@ -80,6 +81,8 @@ std::vector<WaveDecode::Allocation> WaveDecode::Allocations(const KvGeometry& ge
       {&WaveDecode::estimate_sum_, query_rows * sizeof(float)},
       {&WaveDecode::estimate_acc_, query_rows * geometry.head_dim * sizeof(float)},
       {&WaveDecode::estimate_scratch_, scratch.estimate},
+      {&WaveDecode::unseen_max_, query_rows * sizeof(float)},
+      {&WaveDecode::unseen_sum_, query_rows * sizeof(float)},
       {&WaveDecode::attend_scratch_, scratch.attend}};
 }
 
@@ -91,8 +94,8 @@ MemoryNeed WaveDecode::MemoryOf(const KvGeometry& geometry, const Limits& limits
                                     limits.max_batch, limits.num_query_heads, head_dim, clusters),
                                 .attend = backend.decode_attention_scratch(
                                     limits.max_batch, limits.num_query_heads, head_dim)};
-  size_t bytes = StagedArrays::Bytes(InputSizes(limits)) +
-                 StagedArrays::Bytes(PageCountSizes(geometry, limits));
+  size_t bytes =
+      StagedArrays::Bytes(InputSizes(limits)) + StagedArrays::Bytes(OutputSizes(geometry, limits));
   for (const Allocation& allocation : Allocations(geometry, limits, scratch)) {
     bytes += allocation.bytes;
   }
@@ -106,8 +109,8 @@ absl::Status WaveDecode::Allocate() {
   const int64_t clusters = MaxClusters(limits_.max_tokens);
   ASSIGN_OR_RETURN(inputs_,
                    StagedArrays::Create(device_, InputSizes(limits_), MemoryPurpose::kActivations));
-  ASSIGN_OR_RETURN(page_counts_, StagedArrays::Create(device_, PageCountSizes(geometry, limits_),
-                                                      MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(outputs_, StagedArrays::Create(device_, OutputSizes(geometry, limits_),
+                                                  MemoryPurpose::kActivations));
   if (device_.can_capture()) {
     ASSIGN_OR_RETURN(beside_, device_.CreateStream(StreamKind::kCompute));
     ASSIGN_OR_RETURN(selected_, device_.CreateEvent());
@@ -171,6 +174,7 @@ absl::Status WaveDecode::Layer(uint32_t layer, const MatrixView& queries, const 
   RETURN_IF_ERROR(Score(layer, queries));
   RETURN_IF_ERROR(Select());
   RETURN_IF_ERROR(EstimateZone(layer));
+  RETURN_IF_ERROR(WeighUnseen(layer));
   RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(AdmitPages());
   return Attend(layer, queries, out);
@@ -183,6 +187,7 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const MatrixView& queri
   RETURN_IF_ERROR(stream_.Record(*selected_));
   RETURN_IF_ERROR(beside_->Wait(*selected_));
   RETURN_IF_ERROR(EstimateOn(*beside_, layer));
+  RETURN_IF_ERROR(WeighUnseenOn(*beside_, layer));
   RETURN_IF_ERROR(beside_->Record(*estimated_done_));
   // The last layer's admissions: they had all of the time since its attention.
   if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
@@ -252,15 +257,40 @@ absl::Status WaveDecode::EstimateOn(Stream& stream, uint32_t layer) {
                .scratch = estimate_scratch_.bytes()});
 }
 
+ExpSumView WaveDecode::UnseenView() const {
+  return {.max = Rows<float>(unseen_max_, limits_.num_query_heads, 1),
+          .sum = Rows<float>(unseen_sum_, limits_.num_query_heads, 1)};
+}
+
+absl::Status WaveDecode::WeighUnseenOn(Stream& stream, uint32_t layer) {
+  return ops_.index().UnseenMass(
+      stream, {.pool = meta_pool_,
+               .layer = layer,
+               .indexes = Indexes(),
+               .batch = static_cast<int32_t>(batch_),
+               .num_query_heads = limits_.num_query_heads,
+               .scores = Rows<const float>(scores_, limits_.num_query_heads, max_clusters_),
+               .max_clusters = max_clusters_,
+               .retrieved = Rows<const int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
+               .num_retrieved = Rows<const int32_t>(num_retrieved_, num_kv_heads_, 1),
+               .max_retrieved = max_retrieved_,
+               .out = UnseenView()});
+}
+
 DeviceSpan<int32_t> WaveDecode::PageCounts(uint32_t layer) const {
-  return page_counts_.On<int32_t>(0).subspan(PageCountsAt(layer),
-                                             static_cast<size_t>(batch_ * num_kv_heads_));
+  return outputs_.On<int32_t>(kPageCounts)
+      .subspan(PageCountsAt(layer), static_cast<size_t>(batch_ * num_kv_heads_));
+}
+
+DeviceSpan<float> WaveDecode::UnseenShares(uint32_t layer) const {
+  return outputs_.On<float>(kUnseenShares)
+      .subspan(SharesAt(layer), static_cast<size_t>(batch_ * limits_.num_query_heads));
 }
 
 absl::Status WaveDecode::DownloadStep() {
   if (max_clusters_ == 0) return absl::OkStatus();
   if (beside_ != nullptr) RETURN_IF_ERROR(stream_.Wait(*admitted_));
-  return page_counts_.Download(stream_, 1);
+  return outputs_.Download(stream_, kNumOutputs);
 }
 
 absl::Status WaveDecode::LookUpPages(uint32_t layer) {
@@ -306,6 +336,8 @@ absl::Status WaveDecode::AttendAfter(const Event* estimate_ready, uint32_t layer
     args.num_pages = PageCounts(layer);
     args.max_pages = execution_.max_pages();
     args.estimate = EstimateView();
+    args.unseen = UnseenView();
+    args.unseen_share = UnseenShares(layer);
     args.estimate_ready = estimate_ready;
   }
   return ops_.attention().DecodeAttention(stream_, args);
@@ -315,7 +347,7 @@ double WaveDecode::LastStepIndexBytes(size_t row) const {
   const SelectionBudget& budget = inputs_.Host<SelectionBudget>(kBudgets)[row];
   if (max_clusters_ == 0 || budget.num_clusters == 0) return 0;
   const KvGeometry& geometry = meta_pool_.geometry;
-  const std::span<const int32_t> page_counts = page_counts_.Host<const int32_t>(0);
+  const std::span<const int32_t> page_counts = outputs_.Host<const int32_t>(kPageCounts);
   double num_pages = 0;
   for (size_t layer = 0; layer < geometry.num_layers; ++layer) {
     const size_t first = PageCountsAt(layer) + row * geometry.num_kv_heads;
@@ -330,6 +362,22 @@ double WaveDecode::LastStepIndexBytes(size_t row) const {
                        bytes_of(budget.num_estimated, geometry.format.value_sum);
   return num_pages * static_cast<double>(geometry.page_bytes()) +
          index * geometry.num_layers * geometry.num_kv_heads;
+}
+
+double WaveDecode::LastStepUnseen(size_t row) const {
+  if (max_clusters_ == 0 || inputs_.Host<SelectionBudget>(kBudgets)[row].num_clusters == 0) {
+    return 0;
+  }
+  const size_t num_layers = meta_pool_.geometry.num_layers;
+  const auto num_heads = static_cast<size_t>(limits_.num_query_heads);
+  const std::span<const float> shares = outputs_.Host<const float>(kUnseenShares);
+  double sum = 0;
+  for (size_t layer = 0; layer < num_layers; ++layer) {
+    for (const float share : shares.subspan(SharesAt(layer) + row * num_heads, num_heads)) {
+      sum += double{share};
+    }
+  }
+  return sum / static_cast<double>(num_layers * num_heads);
 }
 
 }  // namespace retroinfer

@@ -2,6 +2,7 @@
 //   score   q . C of every live cluster
 //   select  retrieval and estimation zone of each KV head
 //   estimate the estimation zone from centroids and value sums
+//   weigh    the mass outside of the retrieval zone, to tell its share
 //   look up  the pages of the retrieval zone in the block cache
 //   attend   dense zone and pages exactly, merged with the estimate.
 // Sequences without an index take part with zero clusters.
@@ -74,11 +75,15 @@ class WaveDecode {
   // Bytes of centroids, value sums and retrieved pages that the last step read for batch[row], all
   // layers. The pages are counted as they were looked up; REQUIRES: the stream has passed the step.
   double LastStepIndexBytes(size_t row) const;
+  // Of the softmax mass of that step, the share that was not attended exactly, as predicted: mean
+  // over layers and query heads. REQUIRES: as above.
+  double LastStepUnseen(size_t row) const;
 
   // The stages of Layer(), for measuring them one by one. Order: as above.
   absl::Status Score(uint32_t layer, const MatrixView& queries);
   absl::Status Select();
   absl::Status EstimateZone(uint32_t layer) { return EstimateOn(stream_, layer); }
+  absl::Status WeighUnseen(uint32_t layer) { return WeighUnseenOn(stream_, layer); }
   absl::Status LookUpPages(uint32_t layer);
   absl::Status AdmitPages() { return AdmitPagesOn(stream_); }
   absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
@@ -102,6 +107,7 @@ class WaveDecode {
                                              const ScratchSizes& scratch);
   absl::Status Allocate();
   absl::Status EstimateOn(Stream& stream, uint32_t layer);
+  absl::Status WeighUnseenOn(Stream& stream, uint32_t layer);
   absl::Status AdmitPagesOn(Stream& stream) {
     return ops_.block_cache().AdmitPages(stream,
                                          {.cache = cache_.view(), .counters = cache_.counters()});
@@ -109,16 +115,23 @@ class WaveDecode {
   absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const MatrixView& queries,
                            const MatrixView& out);
   absl::Status LayerSideBySide(uint32_t layer, const MatrixView& queries, const MatrixView& out);
-  // Where a layer's counts begin in page_counts_.
+  // Where a layer's results begin in outputs_.
   size_t PageCountsAt(size_t layer) const {
     return layer * static_cast<size_t>(limits_.max_batch) * static_cast<size_t>(num_kv_heads_);
   }
+  size_t SharesAt(size_t layer) const {
+    return layer * static_cast<size_t>(limits_.max_batch) *
+           static_cast<size_t>(limits_.num_query_heads);
+  }
   AttentionPartialView EstimateView() const;
+  ExpSumView UnseenView() const;
   DeviceSpan<const MetaIndexView> Indexes() const {
     return inputs_.On<const MetaIndexView>(kIndexes).first(static_cast<size_t>(batch_));
   }
   // [batch, kv_heads] pages of a layer's retrieval zone.
   DeviceSpan<int32_t> PageCounts(uint32_t layer) const;
+  // [batch, query_heads] of a layer.
+  DeviceSpan<float> UnseenShares(uint32_t layer) const;
   // The leading part of a buffer that this step's batch uses.
   template <typename T>
   DeviceSpan<T> Rows(const DeviceBuffer& buffer, int64_t heads, int64_t row_length) const {
@@ -137,8 +150,10 @@ class WaveDecode {
   RetrievalObserver* observer_ = nullptr;
 
   enum Input : size_t { kIndexes, kBudgets };
-  StagedArrays inputs_;         // MetaIndexView, SelectionBudget [max_batch]
-  StagedArrays page_counts_;    // int32 [layers, max_batch, kv_heads]
+  StagedArrays inputs_;  // MetaIndexView, SelectionBudget [max_batch]
+  // int32 [layers, max_batch, kv_heads]; float [layers, max_batch, query_heads]
+  enum Output : size_t { kPageCounts, kUnseenShares, kNumOutputs };
+  StagedArrays outputs_;
   DeviceBuffer scores_;         // float [max_batch, query_heads, max_clusters]
   DeviceBuffer ranks_;          // the same; empty without a radius weight
   DeviceBuffer retrieved_;      // int32 [max_batch, kv_heads, max_clusters]
@@ -150,11 +165,13 @@ class WaveDecode {
   DeviceBuffer estimate_sum_;
   DeviceBuffer estimate_acc_;  // float [max_batch, query_heads, head_dim]
   DeviceBuffer estimate_scratch_;
+  DeviceBuffer unseen_max_;  // float [max_batch, query_heads]
+  DeviceBuffer unseen_sum_;
   DeviceBuffer attend_scratch_;
   ExecutionBuffer execution_;
 
-  // Where the device runs streams side by side: the estimation zone beside look-up and attention,
-  // and admissions beside what follows attention.
+  // Where the device runs streams side by side: the estimation zone and the mass beside look-up and
+  // attention, and admissions beside what follows attention.
   std::unique_ptr<Stream> beside_;
   std::unique_ptr<Event> selected_;
   std::unique_ptr<Event> estimated_done_;

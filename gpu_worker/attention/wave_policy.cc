@@ -1,5 +1,7 @@
 #include "gpu_worker/attention/wave_policy.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -61,13 +63,27 @@ absl::StatusOr<bool> WavePolicy::ReadyForStep(const SequenceKv& sequence) {
 
 bool WavePolicy::GoesLive(const SequenceKv& sequence) const { return segments_.GoesLive(sequence); }
 
+// What a step tells may widen the next one.
 int64_t WavePolicy::RowsTogether(const SequenceKv& sequence) const {
+  if (sequence.settings.max_unseen_mass > 0) return 1;
   return segments_.TokensOfOneIndex(sequence);
 }
 
-// A segment that goes live takes tokens of the prompt out of the window.
-bool WavePolicy::CanRewind(int64_t prompt_tokens, int64_t total_tokens) const {
-  return !segments_.AnyGoesLive(prompt_tokens, total_tokens);
+// A segment that goes live takes tokens of the prompt out of the window; and a zone that has grown
+// with one continuation would be another's.
+bool WavePolicy::CanRewind(const AttentionSettings& settings, int64_t prompt_tokens,
+                           int64_t total_tokens) const {
+  return settings.max_unseen_mass == 0 && !segments_.AnyGoesLive(prompt_tokens, total_tokens);
+}
+
+SelectionRatios WavePolicy::RatiosOf(const SequenceKv& sequence) const {
+  const AttentionSettings& settings = sequence.settings;
+  const double width = sequence.retrieval_width.factor();
+  const double least = width * segments_.settings().min_retrieved;
+  return {.retrieval = std::min(1.0, width * settings.retrieval_ratio),
+          .estimation = settings.estimation_ratio,
+          .min_retrieved = static_cast<int32_t>(std::ceil(least)),
+          .ranking = settings.ranking};
 }
 
 absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
@@ -76,14 +92,10 @@ absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
   for (SequenceKv* const sequence : batch) {
     ASSIGN_OR_RETURN(const bool moved, segments_.BeginStep(*sequence));
     if (moved) RETURN_IF_ERROR(dense_.WriteTable(*sequence));
-    const AttentionSettings& settings = sequence->settings;
     decode_batch_.push_back(
         {.index = {.block_ids = parts_.memory->tables().Meta(sequence->table_row).device_data(),
                    .num_blocks = sequence->num_indexed_blocks},
-         .ratios = {.retrieval = settings.retrieval_ratio,
-                    .estimation = settings.estimation_ratio,
-                    .min_retrieved = segments_.settings().min_retrieved,
-                    .ranking = settings.ranking}});
+         .ratios = RatiosOf(*sequence)});
   }
   RETURN_IF_ERROR(dense_.BeginStep(batch));
   RETURN_IF_ERROR(parts_.decode->BeginStep(decode_batch_, dense_.zones()));
@@ -117,6 +129,14 @@ AttentionPolicy::BytesRead WavePolicy::LastStepBytes(size_t row) const {
       static_cast<double>(sequence.num_tokens - sequence.window_begin + kSinkTokens);
   return {.read = steady * token_bytes + parts_.decode->LastStepIndexBytes(row),
           .full = static_cast<double>(sequence.num_tokens) * token_bytes};
+}
+
+void WavePolicy::LearnFromStep() {
+  for (size_t row = 0; row < batch_.size(); ++row) {
+    const double limit = batch_[row]->settings.max_unseen_mass;
+    if (limit == 0) continue;
+    batch_[row]->retrieval_width.Follow(parts_.decode->LastStepUnseen(row), limit);
+  }
 }
 
 absl::StatusOr<bool> WavePolicy::Release(SequenceKv& sequence) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "gpu_worker/attention/attention_policy.h"
@@ -46,7 +47,8 @@ class WavePolicy final : public AttentionPolicy {
   absl::StatusOr<bool> ReadyForStep(const SequenceKv& sequence) override;
   bool GoesLive(const SequenceKv& sequence) const override;
   int64_t RowsTogether(const SequenceKv& sequence) const override;
-  bool CanRewind(int64_t prompt_tokens, int64_t total_tokens) const override;
+  bool CanRewind(const AttentionSettings& settings, int64_t prompt_tokens,
+                 int64_t total_tokens) const override;
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return parts_.decode->StepShape(); }
   absl::Status UploadStep() override;
@@ -63,8 +65,14 @@ class WavePolicy final : public AttentionPolicy {
   }
   absl::StatusOr<bool> Release(SequenceKv& sequence) override;
   BytesRead LastStepBytes(size_t row) const override;
+  std::optional<double> LastStepUnseen(size_t row) const override {
+    return parts_.decode->LastStepUnseen(row);
+  }
+  void LearnFromStep() override;
 
  private:
+  SelectionRatios RatiosOf(const SequenceKv& sequence) const;
+
   WavePolicy(Parts parts, DenseZoneBatch dense)
       : parts_(std::move(parts)), segments_(*parts_.segments), dense_(std::move(dense)) {}
 

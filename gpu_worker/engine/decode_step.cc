@@ -125,7 +125,9 @@ absl::StatusOr<std::span<const OutputToken>> DecodeStep::Run(std::span<LiveReque
       LiveRequest& live = *batch[static_cast<size_t>(rows.first_row + row)];
       live.kv_bytes_read += bytes.read;
       live.kv_bytes_full += bytes.full;
+      live.unseen.Add(rows.policy->LastStepUnseen(static_cast<size_t>(row)));
     }
+    rows.policy->LearnFromStep();
   }
   const std::span<const OutputToken> tokens = sampler_.Results();
   ++num_steps_;

@@ -105,6 +105,14 @@ struct OutputDelta {
   static constexpr int32_t kOfPrompt = -1;
 };
 
+// The share of the softmax mass that decode steps did not attend to exactly, as the policy predicts
+// it (AttentionPolicy::LastStepUnseen), over steps. It says how much was left to estimates, not
+// how wrong they were.
+struct UnseenMass {
+  double mean = 0;
+  double largest = 0;
+};
+
 struct GenerationResult {
   absl::Status status;  // an error only with FinishReason::kError and kRefused
   FinishReason reason = FinishReason::kStop;
@@ -121,6 +129,8 @@ struct GenerationResult {
   absl::Duration decode_time;          // from the first token to the last
   // Bytes of KV and index that decode steps read over those of full attention, at most 1.
   double kv_read_ratio = 0;
+  // None without a decode step, and where the policy cannot tell.
+  std::optional<UnseenMass> unseen;
 };
 
 // Receives the output of one request.

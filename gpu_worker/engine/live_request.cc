@@ -24,6 +24,18 @@ RequestCounts CountRequests(const LiveRequests& live) {
   return counts;
 }
 
+void UnseenSum::Add(std::optional<double> share) {
+  if (!share.has_value()) return;
+  ++num_steps_;
+  sum_ += *share;
+  largest_ = std::max(largest_, *share);
+}
+
+std::optional<UnseenMass> UnseenSum::Result() const {
+  if (num_steps_ == 0) return std::nullopt;
+  return UnseenMass{.mean = sum_ / static_cast<double>(num_steps_), .largest = largest_};
+}
+
 GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status) {
   const bool any_output = live.num_generated > 0;
   const absl::Time now = common::SteadyNow();
@@ -45,7 +57,8 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
       .decode_time = any_output ? live.last_token - live.first_token : absl::ZeroDuration(),
       // Near a retrieval ratio of 1 wave reads its index besides all of the KV.
       .kv_read_ratio =
-          live.kv_bytes_full > 0 ? std::min(live.kv_bytes_read / live.kv_bytes_full, 1.0) : 0};
+          live.kv_bytes_full > 0 ? std::min(live.kv_bytes_read / live.kv_bytes_full, 1.0) : 0,
+      .unseen = live.unseen.Result()};
 }
 
 }  // namespace retroinfer

@@ -31,6 +31,19 @@ enum class RequestState {
   kEnding,     // finished towards the client; background work may still hold its memory
 };
 
+// What a request's decode steps told of the mass that they did not attend to exactly.
+class UnseenSum {
+ public:
+  // Of one step; none: not known.
+  void Add(std::optional<double> share);
+  std::optional<UnseenMass> Result() const;
+
+ private:
+  int64_t num_steps_ = 0;
+  double sum_ = 0;
+  double largest_ = 0;
+};
+
 struct LiveRequest {
   GenerationRequest request;
   std::shared_ptr<GenerationSink> sink;
@@ -99,6 +112,7 @@ struct LiveRequest {
   int64_t prompt_tokens_told = -1;  // the same, as far as the client was told
   double kv_bytes_read = 0;
   double kv_bytes_full = 0;
+  UnseenSum unseen;
 };
 
 using LiveRequests = std::deque<std::unique_ptr<LiveRequest>>;  // in order of arrival

@@ -12,7 +12,7 @@ namespace retroinfer {
 bool LocalEngine::CanMeasureTogether(const AttentionSettings& attention, int64_t prompt_tokens,
                                      int64_t continuation_tokens) const {
   return parts_.policies.Of(attention.policy)
-      .CanRewind(prompt_tokens, prompt_tokens + continuation_tokens);
+      .CanRewind(attention, prompt_tokens, prompt_tokens + continuation_tokens);
 }
 
 // What a group's prompts end with is in the sampler's logits: first tokens of all continuations are

@@ -81,6 +81,21 @@ absl::Status CheckRatio(std::string_view name, double value) {
                             "INVALID_ATTENTION");
 }
 
+absl::Status CheckUnseenMass(const AttentionSettings& attention) {
+  const double mass = attention.max_unseen_mass;
+  std::string problem;
+  if (!(mass >= 0.0 && mass < 1.0)) {
+    problem = absl::StrCat("max_unseen_mass is ", mass, ", it must be in [0, 1); 0: no limit");
+  } else if (mass > 0 && attention.policy != PolicyKind::kWave) {
+    problem = absl::StrCat("max_unseen_mass is ", mass, ", policy ",
+                           std::string(PolicyName(attention.policy)),
+                           " has no retrieval zone that could grow for it: leave it out, or use "
+                           "policy wave");
+  }
+  if (problem.empty()) return absl::OkStatus();
+  return common::WithReason(absl::InvalidArgumentError(problem), "INVALID_ATTENTION");
+}
+
 }  // namespace
 
 absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size,
@@ -111,6 +126,7 @@ absl::Status ValidateSampling(const SamplingParams& sampling, int32_t vocab_size
 absl::Status ValidateAttention(const AttentionSettings& attention) {
   RETURN_IF_ERROR(CheckRatio("retrieval_ratio", attention.retrieval_ratio));
   RETURN_IF_ERROR(CheckRatio("estimation_ratio", attention.estimation_ratio));
+  RETURN_IF_ERROR(CheckUnseenMass(attention));
   const int32_t window = attention.streaming_window;
   if (window >= kMinStreamingWindow && window <= kMaxStreamingWindow) return absl::OkStatus();
   return common::WithReason(

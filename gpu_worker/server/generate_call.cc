@@ -262,6 +262,13 @@ void GenerateCall::AddToTotal(const GenerationResult& result) {
                             result.kv_read_ratio * static_cast<double>(result.completion_tokens)) /
                            steps;
   }
+  if (result.unseen.has_value()) {
+    UnseenMass& sum = total_.unseen.has_value() ? *total_.unseen : total_.unseen.emplace();
+    sum.mean = (sum.mean * static_cast<double>(total_.completion_tokens) +
+                result.unseen->mean * static_cast<double>(result.completion_tokens)) /
+               steps;
+    sum.largest = std::max(sum.largest, result.unseen->largest);
+  }
   if (result.completion_tokens > 0) {
     total_.time_to_first_token =
         total_.completion_tokens == 0

@@ -435,6 +435,7 @@ absl::StatusOr<AttentionSettings> RequestReader::ReadAttention(
   }
   if (options.has_retrieval_ratio()) attention.retrieval_ratio = options.retrieval_ratio();
   if (options.has_estimation_ratio()) attention.estimation_ratio = options.estimation_ratio();
+  if (options.has_max_unseen_mass()) attention.max_unseen_mass = options.max_unseen_mass();
   if (options.has_streaming_window()) attention.streaming_window = options.streaming_window();
   RETURN_IF_ERROR(ValidateAttention(attention));
   return attention;

@@ -33,6 +33,12 @@ const std::vector<double>& TokenCountBuckets() {
   return buckets;
 }
 
+const std::vector<double>& ShareBuckets() {
+  static const auto& buckets =
+      *new std::vector<double>{.01, .02, .05, .1, .15, .2, .25, .3, .4, .5, .6, .7, .8, .9};
+  return buckets;
+}
+
 double Seconds(absl::Duration duration) { return absl::ToDoubleSeconds(duration); }
 
 // What generation.proto gives as reasons of errors that come before a request is queued.
@@ -92,6 +98,10 @@ std::string DescribeRequest(const RequestSummary& summary) {
         &line, ", %.2f ms/token",
         1e3 * Seconds(result.decode_time) / static_cast<double>(result.completion_tokens - 1));
     absl::StrAppendFormat(&line, ", read %.1f%% of the KV", 100 * result.kv_read_ratio);
+    if (result.unseen.has_value() && result.unseen->largest > 0) {
+      absl::StrAppendFormat(&line, ", left %.1f%% of the mass to estimates",
+                            100 * result.unseen->mean);
+    }
   }
   if (result.num_suspensions > 0) {
     absl::StrAppendFormat(&line, ", stepped aside %d times", result.num_suspensions);
@@ -121,7 +131,11 @@ RequestRecorder::RequestRecorder(common::Metrics& metrics)
       prompt_tokens_(
           metrics.Histogram("request_prompt_tokens", "Tokens of a prompt", TokenCountBuckets())),
       generation_tokens_(metrics.Histogram("request_generation_tokens",
-                                           "Tokens generated for a request", TokenCountBuckets())) {
+                                           "Tokens generated for a request", TokenCountBuckets())),
+      unseen_mass_(metrics.Histogram(
+          "request_unseen_mass_ratio",
+          "Predicted share of a request's softmax mass that was not attended to exactly",
+          ShareBuckets())) {
   for (const char* reason : kRefusals) AddRefusal(reason);
   AddRefusal(kOtherRefusal);
   {
@@ -198,6 +212,7 @@ void RequestRecorder::OnFinished(const RequestSummary& summary) {
     prefill_.Observe(Seconds(result.prefill_time));
     decode_.Observe(Seconds(result.decode_time));
   }
+  if (result.unseen.has_value()) unseen_mass_.Observe(result.unseen->mean);
   if (result.reason == FinishReason::kError) {
     spdlog::error("{}", DescribeRequest(summary));
     return;

@@ -54,6 +54,7 @@ class RequestRecorder : public RequestObserver {
   prometheus::Histogram& decode_;
   prometheus::Histogram& prompt_tokens_;
   prometheus::Histogram& generation_tokens_;
+  prometheus::Histogram& unseen_mass_;
 
   // Of requests that cost a client nothing: refused ones and cancelled ones.
   absl::Mutex log_mutex_;

@@ -162,6 +162,10 @@ void ResponseQueue::AddFinished(int index, const GenerationResult& result) {
   }
   SetDuration(result.decode_time, timings->mutable_decode());
   out->set_kv_read_ratio(result.kv_read_ratio);
+  if (result.unseen.has_value()) {
+    out->mutable_unseen_mass()->set_mean(result.unseen->mean);
+    out->mutable_unseen_mass()->set_largest(result.unseen->largest);
+  }
 }
 
 bool ResponseQueue::Pop(v1::GenerateResponse* event) {

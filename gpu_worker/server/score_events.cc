@@ -46,6 +46,9 @@ v1::ScoreResponse ScoreEvents::Next(const v1::GenerateResponse& event) {
     out->set_scored_tokens(finished.completion_tokens());
     *out->mutable_timings() = finished.timings();
     out->set_kv_read_ratio(finished.kv_read_ratio());
+    if (finished.has_unseen_mass()) {
+      *out->mutable_unseen_mass() = finished.unseen_mass();
+    }
   }
   return response;
 }

@@ -48,8 +48,9 @@ class ForwardingPolicy : public AttentionPolicy {
   int64_t RowsTogether(const SequenceKv& sequence) const override {
     return policy_.RowsTogether(sequence);
   }
-  bool CanRewind(int64_t prompt_tokens, int64_t total_tokens) const override {
-    return policy_.CanRewind(prompt_tokens, total_tokens);
+  bool CanRewind(const AttentionSettings& settings, int64_t prompt_tokens,
+                 int64_t total_tokens) const override {
+    return policy_.CanRewind(settings, prompt_tokens, total_tokens);
   }
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override {
     return policy_.BeginStep(batch);
@@ -71,6 +72,10 @@ class ForwardingPolicy : public AttentionPolicy {
   }
   absl::StatusOr<bool> Release(SequenceKv& sequence) override { return policy_.Release(sequence); }
   BytesRead LastStepBytes(size_t row) const override { return policy_.LastStepBytes(row); }
+  std::optional<double> LastStepUnseen(size_t row) const override {
+    return policy_.LastStepUnseen(row);
+  }
+  void LearnFromStep() override { policy_.LearnFromStep(); }
 
  private:
   AttentionPolicy& policy_;

@@ -41,8 +41,10 @@ class SyntheticPrefill final : public ForwardingPolicy {
                                         .from = num_tokens_ + growth.from,
                                         .to = num_tokens_ + growth.to});
   }
-  bool CanRewind(int64_t prompt_tokens, int64_t total_tokens) const override {
-    return ForwardingPolicy::CanRewind(num_tokens_ + prompt_tokens, num_tokens_ + total_tokens);
+  bool CanRewind(const AttentionSettings& settings, int64_t prompt_tokens,
+                 int64_t total_tokens) const override {
+    return ForwardingPolicy::CanRewind(settings, num_tokens_ + prompt_tokens,
+                                       num_tokens_ + total_tokens);
   }
   // REQUIRES: the sequence's prompt is named nowhere: its segments are not what its tokens say.
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;

@@ -15,6 +15,7 @@ enum class RetrievalQuality { kStandard, kHigh };
 struct RetrievalShare {
   double ratio = 0;           // of a sequence's clusters, in [0, 1]
   int32_t min_retrieved = 0;  // clusters, where there are so many
+  float radius_weight = 0;    // WaveIndexSettings::radius_weight
 };
 
 // The quality that --quality calls `name`; nothing if there is none.
@@ -25,15 +26,16 @@ constexpr std::optional<RetrievalQuality> RetrievalQualityNamed(std::string_view
 }
 
 // What is retrieved of a context that is stored in `format`. The standard of 8 bits reads no more
-// bytes a step than that of bf16, high at most twice as many: what a format saves buys clusters.
+// bytes a step than that of bf16, high at most twice as many: what a format saves buys clusters,
+// which make up for what a smaller weight of the radius loses (decision 0057).
 constexpr RetrievalShare RetrievalFor(RetrievalQuality quality, const KvFormat& format) {
   const bool is_high = quality == RetrievalQuality::kHigh;
   if (format.centroid.element != DType::kInt8) {
-    return is_high ? RetrievalShare{0.054, 192} : RetrievalShare{0.018, 64};
+    return is_high ? RetrievalShare{0.054, 192, 0.5f} : RetrievalShare{0.018, 64, 0.5f};
   }
-  if (!is_high) return {0.035, 96};
-  if (format.token.element != DType::kInt8) return {0.08, 220};
-  return {0.16, 420};
+  if (!is_high) return {0.035, 96, 0.25f};
+  if (format.token.element != DType::kInt8) return {0.08, 220, 0.25f};
+  return {0.16, 420, 0.25f};
 }
 
 }  // namespace retroinfer

@@ -90,7 +90,14 @@ void UsageSum::Add(const v1::Finished& finished, bool counts_prompt) {
   sum_.prefill = std::max(sum_.prefill, ToDuration(timings.prefill()));
   sum_.first_token = std::max(sum_.first_token, ToDuration(timings.time_to_first_token()));
   sum_.decode = std::max(sum_.decode, ToDuration(timings.decode()));
-  weighted_ratio_ += finished.kv_read_ratio() * static_cast<double>(finished.completion_tokens());
+  const auto tokens = static_cast<double>(finished.completion_tokens());
+  weighted_ratio_ += finished.kv_read_ratio() * tokens;
+  if (!finished.has_unseen_mass()) return;
+  if (!sum_.unseen_mass.has_value()) sum_.unseen_mass.emplace();
+  const v1::UnseenMass& mass = finished.unseen_mass();
+  weighted_mass_ += mass.mean() * tokens;
+  mass_tokens_ += finished.completion_tokens();
+  sum_.unseen_mass->set_largest(std::max(sum_.unseen_mass->largest(), mass.largest()));
 }
 
 Usage UsageSum::Total() const {
@@ -98,18 +105,25 @@ Usage UsageSum::Total() const {
   if (total.completion_tokens > 0) {
     total.kv_read_ratio = weighted_ratio_ / static_cast<double>(total.completion_tokens);
   }
+  if (mass_tokens_ > 0) {
+    total.unseen_mass->set_mean(weighted_mass_ / static_cast<double>(mass_tokens_));
+  }
   return total;
 }
 
 std::string UsageJson(const Usage& usage) {
+  const auto& mass = usage.unseen_mass;
   return absl::StrCat(
       R"({"prompt_tokens":)", usage.prompt_tokens, R"(,"completion_tokens":)",
       usage.completion_tokens, R"(,"total_tokens":)", usage.prompt_tokens + usage.completion_tokens,
       R"(,"prompt_tokens_details":{"cached_tokens":)", usage.cached_tokens, R"(},"kv_read_ratio":)",
-      absl::StrFormat("%.6g", usage.kv_read_ratio), R"(,"timings":{"queue_ms":)",
-      Milliseconds(usage.queue), R"(,"prefill_ms":)", Milliseconds(usage.prefill),
-      R"(,"first_token_ms":)", Milliseconds(usage.first_token), R"(,"decode_ms":)",
-      Milliseconds(usage.decode), "}}");
+      absl::StrFormat("%.6g", usage.kv_read_ratio), R"(,"unseen_mass":)",
+      mass.has_value()
+          ? absl::StrFormat(R"({"mean":%.6g,"largest":%.6g})", mass->mean(), mass->largest())
+          : "null",
+      R"(,"timings":{"queue_ms":)", Milliseconds(usage.queue), R"(,"prefill_ms":)",
+      Milliseconds(usage.prefill), R"(,"first_token_ms":)", Milliseconds(usage.first_token),
+      R"(,"decode_ms":)", Milliseconds(usage.decode), "}}");
 }
 
 std::string AnswerHead::Json() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,9 @@ struct Usage {
   int64_t completion_tokens = 0;
   // Share of the KV that decode steps read; the mean over continuations by their tokens.
   double kv_read_ratio = 0;
+  // As generation.proto has it: the mean as above, and the largest; none where no continuation
+  // tells.
+  std::optional<generation::v1::UnseenMass> unseen_mass;
   // Each the longest among the continuations.
   absl::Duration queue, prefill, first_token, decode;
 };
@@ -31,6 +35,8 @@ class UsageSum {
  private:
   Usage sum_;
   double weighted_ratio_ = 0;
+  double weighted_mass_ = 0;
+  int64_t mass_tokens_ = 0;  // of continuations that tell their mass
 };
 
 std::string UsageJson(const Usage& usage);

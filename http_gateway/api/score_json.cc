@@ -80,6 +80,7 @@ Usage UsageOf(const v1::ScoreFinished& finished) {
   same.set_completion_tokens(finished.scored_tokens());
   *same.mutable_timings() = finished.timings();
   same.set_kv_read_ratio(finished.kv_read_ratio());
+  if (finished.has_unseen_mass()) *same.mutable_unseen_mass() = finished.unseen_mass();
   UsageSum sum;
   sum.Add(same, true);
   return sum.Total();

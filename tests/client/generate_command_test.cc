@@ -68,6 +68,7 @@ TEST_F(GenerateCommandTest, FlagsReachTheEngine) {
                                     "--retrieval-ratio=0.5",
                                     "--estimation-ratio=0.25",
                                     "--streaming-window=640",
+                                    "--max-unseen-mass=0",
                                     "--request-id=mine",
                                     "--priority=-3",
                                     "--timeout=90s"});

@@ -341,11 +341,22 @@ TEST_F(ApiServicesTest, TheShareOfTheKvThatIsReadIsAShare) {
   request.mutable_attention()->set_policy(v1::ATTENTION_POLICY_WAVE);
   for (const double ratio : {0.0, 0.02, 1.0}) {
     request.mutable_attention()->set_retrieval_ratio(ratio);
-    const double share = RunWell(request).one().finished.kv_read_ratio();
+    const v1::Finished finished = RunWell(request).one().finished;
+    const double share = finished.kv_read_ratio();
     EXPECT_GT(share, 0) << ratio;
     EXPECT_LE(share, 1) << ratio;
     EXPECT_EQ(share == 1, ratio == 1.0);
+    ASSERT_TRUE(finished.has_unseen_mass());
+    EXPECT_EQ(finished.unseen_mass().mean() < 1e-4, ratio == 1.0) << ratio;
   }
+  request.mutable_attention()->Clear();
+  request.mutable_attention()->set_policy(v1::ATTENTION_POLICY_FULL);
+  const v1::Finished exact = RunWell(request).one().finished;
+  ASSERT_TRUE(exact.has_unseen_mass());
+  EXPECT_EQ(exact.unseen_mass().largest(), 0);
+  request.mutable_attention()->set_policy(v1::ATTENTION_POLICY_STREAMING);
+  EXPECT_FALSE(RunWell(request).one().finished.has_unseen_mass());
+  request.mutable_attention()->set_policy(v1::ATTENTION_POLICY_WAVE);
   request.mutable_attention()->set_retrieval_ratio(1.5);
   ExpectRefused(request, "INVALID_ATTENTION", "retrieval_ratio");
   request.mutable_attention()->Clear();

@@ -88,27 +88,47 @@ class WaveSequence {
   // softmax(scale * q . K) V over all tokens, in doubles; q: [d].
   std::vector<double> Attention(uint32_t layer, uint32_t head, const float* q) const {
     const LayerKvImage& kv = layers_[layer];
+    const std::vector<double> weights = Weights(layer, head, q);
+    std::vector<double> out(kv.view().head_dim);
+    for (int64_t t = 0; t < num_tokens_; ++t) {
+      const double weight = weights[static_cast<size_t>(t)];
+      for (size_t j = 0; j < out.size(); ++j) out[j] += weight * kv.Value(head, t)[j];
+    }
+    return out;
+  }
+
+  // The share of that softmax that clusters hold, rather than the steady zone.
+  double ShareOfClusters(uint32_t layer, uint32_t head, const float* q) const {
+    const std::vector<double> weights = Weights(layer, head, q);
+    double share = 0;
+    for (int64_t t = kSinkTokens; t < num_tokens_ - zone_.num_window_tokens; ++t) {
+      share += weights[static_cast<size_t>(t)];
+    }
+    return share;
+  }
+
+ private:
+  // softmax(scale * q . K) over all tokens.
+  std::vector<double> Weights(uint32_t layer, uint32_t head, const float* q) const {
+    const LayerKvImage& kv = layers_[layer];
     const size_t d = kv.view().head_dim;
     const double scale = 1 / std::sqrt(static_cast<double>(d));
-    std::vector<double> x(static_cast<size_t>(num_tokens_));
+    std::vector<double> weights(static_cast<size_t>(num_tokens_));
     double max = -INFINITY, sum = 0;
     for (int64_t t = 0; t < num_tokens_; ++t) {
       double dot = 0;
       for (size_t j = 0; j < d; ++j) dot += double{q[j]} * kv.Key(head, t)[j];
-      x[static_cast<size_t>(t)] = dot * scale;
+      weights[static_cast<size_t>(t)] = dot * scale;
       max = std::max(max, dot * scale);
     }
-    std::vector<double> out(d);
-    for (int64_t t = 0; t < num_tokens_; ++t) {
-      const double weight = std::exp(x[static_cast<size_t>(t)] - max);
+    for (double& weight : weights) {
+      weight = std::exp(weight - max);
       sum += weight;
-      for (size_t j = 0; j < d; ++j) out[j] += weight * kv.Value(head, t)[j];
     }
-    for (double& value : out) value /= sum;
-    return out;
+    for (double& weight : weights) weight /= sum;
+    return weights;
   }
 
- private:
   void Build(Backend& backend, WaveMemory& memory, const std::vector<PlannedSegment>& plan) {
     const KvGeometry& geometry = memory.meta_pool.geometry;
     size_t first_block = 0;

@@ -38,6 +38,12 @@ struct AttentionPartialView {
   DeviceSpan<float> acc;  // [batch, query_heads, head_dim]
 };
 
+// Sums of exponentials alone: sum = sum_i w_i exp(x_i - max).
+struct ExpSumView {
+  DeviceSpan<float> max;  // [batch, query_heads]
+  DeviceSpan<float> sum;  // [batch, query_heads]
+};
+
 struct DecodeAttentionArgs {
   MatrixView queries;  // [batch, query_heads * head_dim], activation dtype, after RoPE
   DensePoolView pool;
@@ -49,8 +55,12 @@ struct DecodeAttentionArgs {
   int64_t max_pages = 0;
   // Estimate; empty spans where the policy has none.
   AttentionPartialView estimate;
-  // Another stream's, after which `estimate` is there; null: it is there. Attention over the other
-  // parts does not wait for it.
+  // The mass that parts 1 and 2 leave out, as predicted (unseen_mass.h), and where its share of
+  // theirs and it goes, from 0 to 1; 0 where both are nothing. Empty spans: nobody asks.
+  ExpSumView unseen;
+  DeviceSpan<float> unseen_share;  // [batch, query_heads]
+  // Another stream's, after which `estimate` and `unseen` are there; null: they are. Attention
+  // over the other parts does not wait for it.
   const Event* estimate_ready = nullptr;
   float scale = 0;
   MatrixView out;                 // [batch, query_heads * head_dim], activation dtype

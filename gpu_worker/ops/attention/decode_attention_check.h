@@ -47,6 +47,11 @@ inline absl::Status CheckDecodeAttention(const DecodeAttentionArgs& args, DType 
     RETURN_IF_ERROR(CheckSize(kOp, "estimate.sum", args.estimate.sum, batch * query_heads));
     RETURN_IF_ERROR(CheckSize(kOp, "estimate.acc", args.estimate.acc, batch * args.queries.cols));
   }
+  if (!args.unseen_share.empty()) {
+    RETURN_IF_ERROR(CheckSize(kOp, "unseen.max", args.unseen.max, batch * query_heads));
+    RETURN_IF_ERROR(CheckSize(kOp, "unseen.sum", args.unseen.sum, batch * query_heads));
+    RETURN_IF_ERROR(CheckSize(kOp, "unseen_share", args.unseen_share, batch * query_heads));
+  }
   const size_t scratch =
       scratch_bytes(static_cast<int32_t>(batch), static_cast<int32_t>(query_heads),
                     static_cast<int32_t>(geometry.head_dim));

@@ -14,6 +14,7 @@
 #include "gpu_worker/ops/index/estimate.h"
 #include "gpu_worker/ops/index/load_segment_index.h"
 #include "gpu_worker/ops/index/read_segment_layer.h"
+#include "gpu_worker/ops/index/unseen_mass.h"
 #include "gpu_worker/ops/index/write_segment.h"
 
 namespace retroinfer {
@@ -33,6 +34,7 @@ class IndexOps {
   virtual size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                                       int64_t max_estimated) const = 0;
   virtual absl::Status Estimate(Stream& stream, const EstimateArgs& args) = 0;
+  virtual absl::Status UnseenMass(Stream& stream, const UnseenMassArgs& args) = 0;
 };
 
 }  // namespace retroinfer

@@ -135,7 +135,9 @@ class PanelTest(unittest.TestCase):
             shown = panel["fieldConfig"]["defaults"]["unit"]
             if panel["type"] == "heatmap":
                 self.assertEqual(len(unit), 4, f"{where} needs buckets")
-                self.assertEqual(shown, "s" if promql.measured(unit[3]) == promql.SECONDS else "suffix: tokens")
+                base = promql.base_of_bucket(unit[3])
+                self.assertEqual(shown, "s" if promql.measured(unit[3]) == promql.SECONDS else
+                                 "percentunit" if base.endswith("_ratio") else "suffix: tokens")
                 self.assertEqual(panel["options"]["yAxis"]["unit"], shown)
             else:
                 self.assertIn(shown, UNITS[unit], where)
@@ -161,7 +163,7 @@ class PanelTest(unittest.TestCase):
         asked = {promql.base_of_bucket(metric) for _, _, target in queries()
                  for metric in promql.metrics(plain(target["expr"])) if metric.endswith("_bucket")}
         self.assertEqual(asked, shown)
-        self.assertEqual(len(shown), 8)
+        self.assertEqual(len(shown), 9)
 
 
 class ProvisioningTest(unittest.TestCase):

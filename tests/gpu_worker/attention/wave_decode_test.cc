@@ -281,6 +281,53 @@ TEST_P(WaveDecodeTest, CountsTheBytesOfAStep) {
             (512 + 119) * 128.0 * 4 + static_cast<double>(num_pages * kPageBytes));
 }
 
+TEST_P(WaveDecodeTest, TellsTheMassThatItDidNotAttendToExactly) {
+  SetUpMemory(kBf16Kv, 30'000, 64);
+  AddSequence(4 + 8192 + 1024 + 70, 3);
+  AddSequence(500, 4);  // no index
+  AddSequence(4 + 8192 + 70, 5);
+  Step({1}, {});
+  EXPECT_EQ(decode_->LastStepUnseen(0), 0);
+  Step({0, 1, 2}, kAll);
+  for (size_t row = 0; row < 3; ++row) EXPECT_LT(decode_->LastStepUnseen(row), 1e-5) << row;
+  // The less is retrieved, the more is left out; nothing retrieved leaves the steady zone.
+  Step({0, 1, 2}, {.retrieval = 0.2, .min_retrieved = 0});
+  const double little[] = {decode_->LastStepUnseen(0), decode_->LastStepUnseen(2)};
+  Step({0, 1, 2}, {.min_retrieved = 0});
+  const double more[] = {decode_->LastStepUnseen(0), decode_->LastStepUnseen(2)};
+  Step({0, 1, 2}, {.retrieval = 0, .estimation = 0});
+  const double most[] = {decode_->LastStepUnseen(0), decode_->LastStepUnseen(2)};
+  EXPECT_EQ(decode_->LastStepUnseen(1), 0);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_GT(little[i], 0);
+    EXPECT_GT(more[i], little[i]);
+    EXPECT_GT(most[i], more[i]);
+    EXPECT_LT(most[i], 1);
+  }
+  Step({2}, {.min_retrieved = 0});
+  EXPECT_EQ(decode_->LastStepUnseen(0), more[1]) << "whatever else is in the batch";
+}
+
+// A prediction from below: clusters count with the exponential of their mean.
+TEST_P(WaveDecodeTest, WhatItTellsIsBelowTheTrueShareAndNotFarFromIt) {
+  SetUpMemory(kBf16Kv, 30'000, 64);
+  AddSequence(4 + 8192 + 1024 + 70, 3);
+  const SelectionRatios nothing{.retrieval = 0, .estimation = 0};
+  Step({0}, nothing, 0.5f);
+  const double told = decode_->LastStepUnseen(0);
+  double truth = 0;
+  for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+    const auto queries = Queries(0, layer, 0.5f);
+    for (uint32_t head = 0; head < kQueryHeads; ++head) {
+      truth +=
+          sequences_[0]->ShareOfClusters(layer, head / kGroup, queries.data() + head * kHeadDim);
+    }
+  }
+  truth /= geometry_.num_layers * kQueryHeads;
+  EXPECT_LT(told, truth + 0.01);
+  EXPECT_GT(told, 0.5 * truth);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, WaveDecodeTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 

@@ -342,6 +342,35 @@ TEST_P(WavePolicyTest, ReadsFewerBytesThanFullAttention) {
   ReleaseAndFree(*sequence);
 }
 
+TEST_P(WavePolicyTest, TheZoneGrowsWhileMoreIsUnseenThanMayBe) {
+  const auto limited = Begin(1, 6200, 6300, 0.02), free = Begin(2, 6200, 6300, 0.02);
+  limited->kv.settings.max_unseen_mass = 0.3;
+  Prefill(*limited);
+  Prefill(*free);
+  EXPECT_EQ(policy_->RowsTogether(limited->kv), 1);
+  EXPECT_FALSE(policy_->CanRewind(limited->kv.settings, 6200, 6210));
+  EXPECT_GT(policy_->RowsTogether(free->kv), 1);
+  const auto step = [&] {
+    Step({limited.get(), free.get()});
+    policy_->LearnFromStep();
+  };
+  step();
+  const double unseen = *policy_->LastStepUnseen(0), read = policy_->LastStepBytes(0).read;
+  ASSERT_GT(unseen, 0.35) << "keys without structure should leave much";
+  const double read_at_first = policy_->LastStepBytes(1).read;
+  for (int i = 0; i < 12; ++i) step();
+  EXPECT_LT(*policy_->LastStepUnseen(0), unseen);
+  EXPECT_GT(policy_->LastStepBytes(0).read, 1.5 * read);
+  EXPECT_GT(limited->kv.retrieval_width.factor(), 1.5);
+  EXPECT_EQ(free->kv.retrieval_width.factor(), 1);
+  EXPECT_LT(policy_->LastStepBytes(1).read, 1.2 * read_at_first) << "only who has a limit";
+  limited->kv.settings.max_unseen_mass = 0.95;
+  for (int i = 0; i < 20; ++i) step();
+  EXPECT_EQ(limited->kv.retrieval_width.factor(), 1);
+  ReleaseAndFree(*limited);
+  ReleaseAndFree(*free);
+}
+
 TEST_P(WavePolicyTest, AStepAllocatesNothing) {
   const auto first = Begin(1, 2300, 2500, 0.02), second = Begin(2, 500, 600, 0.02);
   Prefill(*first);

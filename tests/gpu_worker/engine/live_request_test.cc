@@ -29,6 +29,10 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
   live.num_generated = 5;
   live.kv_bytes_read = 1;
   live.kv_bytes_full = 4;
+  live.unseen.Add(std::nullopt);
+  EXPECT_FALSE(ResultOf(live, FinishReason::kLength, absl::OkStatus()).unseen.has_value());
+  live.unseen.Add(0.1);
+  live.unseen.Add(0.3);
   const GenerationResult done = ResultOf(live, FinishReason::kLength, absl::OkStatus());
   EXPECT_EQ(done.prompt_tokens, 3000);
   EXPECT_EQ(done.cached_tokens, 2048);
@@ -38,6 +42,9 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
   EXPECT_EQ(done.time_to_first_token, absl::Seconds(3));
   EXPECT_EQ(done.decode_time, absl::Seconds(4));
   EXPECT_DOUBLE_EQ(done.kv_read_ratio, 0.25);
+  ASSERT_TRUE(done.unseen.has_value());
+  EXPECT_DOUBLE_EQ(done.unseen->mean, 0.2);
+  EXPECT_DOUBLE_EQ(done.unseen->largest, 0.3);
   live.kv_bytes_read = 5;  // all of the KV, and the index
   EXPECT_DOUBLE_EQ(ResultOf(live, FinishReason::kLength, absl::OkStatus()).kv_read_ratio, 1);
 }

@@ -59,6 +59,8 @@ TEST_F(LocalEngineTest, GeneratesAsManyTokensAsAskedForAndFreesEverything) {
   EXPECT_EQ(sink->tokens().size(), 20u);
   EXPECT_GT(result.time_to_first_token, absl::ZeroDuration());
   EXPECT_DOUBLE_EQ(result.kv_read_ratio, 1.0);  // shorter than dense_below: all of it, exactly
+  ASSERT_TRUE(result.unseen.has_value());
+  EXPECT_EQ(result.unseen->largest, 0);
   EXPECT_TRUE(worker_.WaitUntilIdle());
 }
 
@@ -73,7 +75,30 @@ TEST_F(LocalEngineTest, WaveReadsASmallPartOfALongContext) {
   EXPECT_TRUE(sink->Wait().status.ok());
   EXPECT_LT(sink->Wait().kv_read_ratio, 0.6);  // floors of 64 clusters weigh much at 10K
   EXPECT_GT(sink->Wait().kv_read_ratio, 0.05);
+  ASSERT_TRUE(sink->Wait().unseen.has_value());
+  EXPECT_GT(sink->Wait().unseen->mean, 0);
+  EXPECT_LT(sink->Wait().unseen->largest, 1);
+  EXPECT_GE(sink->Wait().unseen->largest, sink->Wait().unseen->mean);
   EXPECT_GT(worker_.engine().stats().page_hits, 0u);
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+}
+
+TEST_F(LocalEngineTest, ALimitOfTheUnseenMassIsPaidForInBytes) {
+  const auto run = [this](double limit) {
+    GenerationRequest request = worker_.Greedy(Prompt(10000, 4), 30);
+    request.attention.max_unseen_mass = limit;
+    const auto sink = worker_.Submit(std::move(request));
+    EXPECT_TRUE(sink->Wait().status.ok()) << sink->Wait().status;
+    return sink->Wait();
+  };
+  const GenerationResult plain = run(0);
+  ASSERT_TRUE(plain.unseen.has_value());
+  const GenerationResult limited = run(0.7 * plain.unseen->mean);
+  EXPECT_GT(limited.kv_read_ratio, 1.1 * plain.kv_read_ratio);
+  EXPECT_LT(limited.unseen->mean, plain.unseen->mean);
+  // One that is kept anyhow changes nothing.
+  const double largest = std::min(0.99, 1.2 * plain.unseen->largest);
+  EXPECT_DOUBLE_EQ(run(largest).unseen->mean, plain.unseen->mean);
   EXPECT_TRUE(worker_.WaitUntilIdle());
 }
 

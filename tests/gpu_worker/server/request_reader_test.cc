@@ -280,6 +280,22 @@ TEST_F(RequestReaderTest, RefusesUnknownPoliciesAndBadRatios) {
   ExpectRefused("INVALID_ATTENTION", "retrieval_ratio is 1.5");
 }
 
+TEST_F(RequestReaderTest, ReadsTheLimitOfTheUnseenMassForPolicyWave) {
+  request_.mutable_attention()->set_policy(v1::ATTENTION_POLICY_WAVE);
+  EXPECT_EQ(ReadOne().attention.max_unseen_mass, 0);
+  request_.mutable_attention()->set_max_unseen_mass(0.25);
+  EXPECT_EQ(ReadOne().attention.max_unseen_mass, 0.25);
+  for (const double bad : {-0.1, 1.0, 1e9, std::numeric_limits<double>::quiet_NaN()}) {
+    request_.mutable_attention()->set_max_unseen_mass(bad);
+    ExpectRefused("INVALID_ATTENTION", "max_unseen_mass is");
+  }
+  request_.mutable_attention()->set_max_unseen_mass(0.25);
+  request_.mutable_attention()->set_policy(v1::ATTENTION_POLICY_FULL);
+  ExpectRefused("INVALID_ATTENTION", "policy full has no retrieval zone");
+  request_.mutable_attention()->set_max_unseen_mass(0);
+  EXPECT_EQ(ReadOne().attention.policy, PolicyKind::kFull);
+}
+
 TEST_F(RequestReaderTest, ReadsTheWindowOfPolicyStreaming) {
   request_.mutable_attention()->set_policy(v1::ATTENTION_POLICY_STREAMING);
   EXPECT_EQ(ReadOne().attention.policy, PolicyKind::kStreaming);

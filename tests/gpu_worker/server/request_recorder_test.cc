@@ -27,6 +27,7 @@ RequestSummary Summary() {
   summary.result.time_to_first_token = absl::Milliseconds(2510);
   summary.result.decode_time = absl::Milliseconds(200);
   summary.result.kv_read_ratio = 0.042;
+  summary.result.unseen = UnseenMass{.mean = 0.126, .largest = 0.3};
   summary.end_to_end = absl::Milliseconds(2712);
   return summary;
 }
@@ -36,7 +37,7 @@ TEST(RequestRecorder, DescribesARequestInOneLine) {
       DescribeRequest(Summary()),
       "request r1 length: policy wave, prompt 16384 (cached 0), completion 11, queue 0.003 s, "
       "prefill 2.500 s, first token 2.510 s, 20.00 ms/token, read 4.2% of the KV, "
-      "total 2.712 s");
+      "left 12.6% of the mass to estimates, total 2.712 s");
 }
 
 TEST(RequestRecorder, SaysWhatFailed) {
@@ -67,6 +68,8 @@ TEST(RequestRecorder, CountsInTheMetrics) {
   EXPECT_THAT(text, HasSubstr("retroinfer_time_to_first_token_seconds_bucket{le=\"5\"} 1"));
   EXPECT_THAT(text, HasSubstr("retroinfer_inter_token_latency_seconds_bucket{le=\"0.01\"} 2"));
   EXPECT_THAT(text, HasSubstr("retroinfer_request_prompt_tokens_bucket{le=\"20000\"} 1"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_request_unseen_mass_ratio_bucket{le=\"0.1\"} 0"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_request_unseen_mass_ratio_bucket{le=\"0.15\"} 1"));
   EXPECT_THAT(text, Not(HasSubstr("r1")));
 }
 

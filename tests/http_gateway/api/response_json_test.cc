@@ -19,12 +19,16 @@ TEST(ResponseJson, UsageCountsAPromptOnce) {
   finished.set_cached_tokens(60);
   finished.set_completion_tokens(10);
   finished.set_kv_read_ratio(0.5);
+  finished.mutable_unseen_mass()->set_mean(0.4);
+  finished.mutable_unseen_mass()->set_largest(0.5);
   finished.mutable_timings()->mutable_prefill()->set_nanos(1'500'000);
   finished.mutable_timings()->mutable_decode()->set_seconds(2);
   sum.Add(finished, true);
   finished.mutable_timings()->mutable_decode()->set_seconds(1);
   finished.set_completion_tokens(30);
   finished.set_kv_read_ratio(0.1);
+  finished.mutable_unseen_mass()->set_mean(0.2);
+  finished.mutable_unseen_mass()->set_largest(0.3);
   sum.Add(finished, false);
   const Json usage = Json::parse(UsageJson(sum.Total()));
   EXPECT_EQ(usage["prompt_tokens"], 100);
@@ -35,7 +39,11 @@ TEST(ResponseJson, UsageCountsAPromptOnce) {
   EXPECT_EQ(usage["timings"]["queue_ms"], 0);
   EXPECT_EQ(usage["timings"]["prefill_ms"], 1.5);
   EXPECT_EQ(usage["timings"]["decode_ms"], 2000);  // of the slowest continuation
-  EXPECT_EQ(Json::parse(UsageJson(UsageSum().Total()))["kv_read_ratio"], 0);
+  EXPECT_NEAR(usage["unseen_mass"]["mean"].get<double>(), 0.25, 1e-6);
+  EXPECT_EQ(usage["unseen_mass"]["largest"], 0.5);
+  const Json nothing = Json::parse(UsageJson(UsageSum().Total()));
+  EXPECT_EQ(nothing["kv_read_ratio"], 0);
+  EXPECT_TRUE(nothing["unseen_mass"].is_null());
 }
 
 TEST(ResponseJson, HeadsAndReasons) {

@@ -26,7 +26,7 @@ TEST(SamplingFields, AllOfThemReachTheRequest) {
           "stop": ["a", "b"], "stop_token_ids": [4], "ignore_eos": true,
           "skip_special_tokens": false, "include_stop_str_in_output": true,
           "logit_bias": {"17": -100, "3": 2.5}, "policy": "full", "retrieval_ratio": 0.1, "streaming_window": 640,
-          "estimation_ratio": 0.2, "tenant": "t", "context": "book-1", "priority": -3,
+          "max_unseen_mass": 0.25, "estimation_ratio": 0.2, "tenant": "t", "context": "book-1", "priority": -3,
           "timeout": 1.5, "return_progress": true, "user": "u", "metadata": {"a": "b"}})",
       &options, &request);
   ASSERT_TRUE(status.ok()) << status;
@@ -46,6 +46,7 @@ TEST(SamplingFields, AllOfThemReachTheRequest) {
   EXPECT_EQ(request.attention().policy(), v1::ATTENTION_POLICY_FULL);
   EXPECT_EQ(request.attention().retrieval_ratio(), 0.1);
   EXPECT_EQ(request.attention().streaming_window(), 640);
+  EXPECT_EQ(request.attention().max_unseen_mass(), 0.25);
   EXPECT_EQ(request.cache_salt(), "t");
   EXPECT_EQ(request.priority(), -3);
   EXPECT_EQ(request.timeout().seconds(), 1);

@@ -72,12 +72,15 @@ TEST(ScoreJson, UsageCountsWhatWasScored) {
   finished.set_cached_tokens(4);
   finished.set_scored_tokens(3);
   finished.set_kv_read_ratio(0.5);
+  finished.mutable_unseen_mass()->set_mean(0.25);
   finished.mutable_timings()->mutable_decode()->set_seconds(2);
   const Usage usage = UsageOf(finished);
   EXPECT_EQ(usage.prompt_tokens, 10);
   EXPECT_EQ(usage.cached_tokens, 4);
   EXPECT_EQ(usage.completion_tokens, 3);
   EXPECT_EQ(usage.kv_read_ratio, 0.5);
+  ASSERT_TRUE(usage.unseen_mass.has_value());
+  EXPECT_EQ(usage.unseen_mass->mean(), 0.25);
   EXPECT_EQ(usage.decode, absl::Seconds(2));
 }
 

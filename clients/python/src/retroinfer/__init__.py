@@ -6,12 +6,14 @@ from .errors import (Busy, Cancelled, DeadlineExceeded, Incomplete, InvalidReque
                      Unauthenticated, Unavailable)
 from .requests import ContextOptions, GenerateOptions, ScoreOptions, context_name
 from .results import (Answer, Choice, Context, Event, Finished, Output, Progress, SavedContext, ScoredPrompt,
-                      ScoredText, ScoredToken, Scores, Timings, TokenLogprob, Tokens, Verification)
+                      ScoredText, ScoredToken, Scores, Timings, TokenLogprob, Tokens, UnseenMass,
+                      Verification)
 
 __all__ = [
     "Answer", "AsyncClient", "AsyncContexts", "AsyncStream", "Busy", "Cancelled", "Choice", "Client",
     "Context", "ContextOptions", "Contexts", "DeadlineExceeded", "Event", "Finished", "GenerateOptions",
     "Incomplete", "InvalidRequest", "NotFound", "Output", "Progress", "RetroInferError", "SavedContext",
     "ScoreOptions", "ScoredPrompt", "ScoredText", "ScoredToken", "Scores", "Stream", "Timings", "Tls",
-    "TokenLogprob", "Tokens", "Unauthenticated", "Unavailable", "Verification", "context_name",
+    "TokenLogprob", "Tokens", "Unauthenticated", "UnseenMass", "Unavailable", "Verification",
+    "context_name",
 ]

@@ -42,6 +42,7 @@ class ScoreOptions(ContextOptions, total=False):
     policy: str  # "wave", "full" or "streaming"
     retrieval_ratio: float
     estimation_ratio: float
+    max_unseen_mass: float
     streaming_window: int
     priority: int
     request_id: str

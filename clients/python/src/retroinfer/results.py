@@ -116,11 +116,21 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class UnseenMass:
+    """Share of the softmax mass that steps did not attend to exactly, as the index predicts it: over steps. It says how
+    much was left to estimates, not how wrong they were."""
+
+    mean: float
+    largest: float
+
+
+@dataclass(frozen=True)
 class Finished:
     """The end of a continuation.
 
     reason: "stop", "length", "cancelled" or "time_limit". matched: the stop string or token that ended it.
-    kv_read_ratio: share of the keys and values that its steps looked at.
+    kv_read_ratio: share of the keys and values that its steps looked at. unseen_mass: None without a step, and
+    with the policy "streaming", which cannot tell.
     """
 
     reason: str
@@ -132,6 +142,7 @@ class Finished:
     timings: Timings
     kv_read_ratio: float
     index: int = 0
+    unseen_mass: UnseenMass | None = None
 
 
 Event = Progress | ScoredPrompt | Output | Finished
@@ -167,7 +178,7 @@ class Answer:
 @dataclass(frozen=True)
 class Scores:
     """What `score` returns. prompt: with `prompt_logprobs`. cached_tokens: of the prompt's. kv_read_ratio: share of the
-    keys and values that the steps looked at."""
+    keys and values that the steps looked at. unseen_mass: as in `Finished`."""
 
     request_id: str
     prompt: ScoredText | None
@@ -176,6 +187,7 @@ class Scores:
     cached_tokens: int
     timings: Timings
     kv_read_ratio: float
+    unseen_mass: UnseenMass | None = None
 
 
 @dataclass(frozen=True)
@@ -251,12 +263,18 @@ def _timings(given: generation_pb2.Timings) -> Timings:
     return Timings(_seconds(given.queue), _seconds(given.prefill), first, _seconds(given.decode))
 
 
+def _unseen(event: generation_pb2.Finished | generation_pb2.ScoreFinished) -> UnseenMass | None:
+    if not event.HasField("unseen_mass"):
+        return None
+    return UnseenMass(event.unseen_mass.mean, event.unseen_mass.largest)
+
+
 def _finished(event: generation_pb2.Finished, index: int) -> Finished:
     matched = event.WhichOneof("matched")
     return Finished(
         _REASONS.get(event.reason, "unknown"), None if matched is None else getattr(event, matched),
         event.prompt_tokens, event.cached_tokens, event.completion_tokens, event.seed,
-        _timings(event.timings), event.kv_read_ratio, index)
+        _timings(event.timings), event.kv_read_ratio, index, _unseen(event))
 
 
 def event_of(response: generation_pb2.GenerateResponse) -> Event | None:
@@ -308,7 +326,8 @@ class ScoreBuilder:
         end = self._end or generation_pb2.ScoreFinished()
         scores = Scores(self._request_id, ScoredText(tuple(self._prompt)) if self._prompt else None,
                         tuple(ScoredText(tuple(tokens)) for tokens in self._continuations),
-                        end.prompt_tokens, end.cached_tokens, _timings(end.timings), end.kv_read_ratio)
+                        end.prompt_tokens, end.cached_tokens, _timings(end.timings), end.kv_read_ratio,
+                        _unseen(end))
         if end.reason != generation_pb2.FINISH_REASON_LENGTH:
             why = _REASONS.get(end.reason, "it said no end")
             raise Incomplete(f"the server has ended the call before everything was scored ({why})", scores)

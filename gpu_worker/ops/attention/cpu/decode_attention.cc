@@ -173,6 +173,17 @@ void AddPartial(float max, float partial_max, float partial_sum, const float* ac
   for (uint32_t i = 0; i < head_dim; ++i) out[i] += weight * acc[i];
 }
 
+// The share of what was left out, `left_out` relative to its own maximum.
+float ShareOf(float left_out_max, float left_out, float attended_max, float attended) {
+  const float max = std::max(left_out > 0 ? left_out_max : attended_max, attended_max);
+  const auto mass = [max](float of_max, float sum) {
+    return sum > 0 ? sum * std::exp(of_max - max) : 0.0f;
+  };
+  const float out = mass(left_out_max, left_out);
+  const float all = out + mass(attended_max, attended);
+  return all > 0 ? out / all : 0.0f;
+}
+
 void MergeParts(const Plan& plan, int64_t sequence_head) {
   const AttentionPartialView& estimate = plan.args->estimate;
   const int64_t sequence = sequence_head / plan.kv_heads;
@@ -188,6 +199,11 @@ void MergeParts(const Plan& plan, int64_t sequence_head) {
     for (int64_t p = 0; p < num_parts; ++p) {
       const float* partial = plan.Partial(sequence_head, p, g);
       AddPartial(max, partial[0], partial[1], partial + 2, plan.head_dim, sum, merged.data());
+    }
+    if (!plan.args->unseen_share.empty()) {
+      plan.args->unseen_share.device_data()[query] =
+          ShareOf(plan.args->unseen.max.device_data()[query],
+                  plan.args->unseen.sum.device_data()[query], max, sum);
     }
     if (has_estimate) {
       AddPartial(max, estimate.max.device_data()[query], estimate.sum.device_data()[query],

@@ -283,6 +283,15 @@ __global__ void __launch_bounds__(kDecodeThreads, kBlocksOfProcessor)
   }
 }
 
+// Of `left_out`, relative to its own maximum, of that and what was attended. Maxima are of scores
+// in base 2; that of nothing is minus infinity.
+__device__ float ShareOf(float left_out_max, float left_out, float attended_max, float attended) {
+  const float base = ScoreBase(fmaxf(left_out_max, attended_max));
+  const float out = left_out * Exp2(left_out_max - base);
+  const float all = out + attended * Exp2(attended_max - base);
+  return all > 0 ? out / all : 0;
+}
+
 // Merges the parts of a query head and its estimate into out; a block for each query head. Bound by
 // the latency of two reads: of the plan, and of all parts at once.
 template <int kHeadDim>
@@ -313,6 +322,10 @@ __global__ void __launch_bounds__(kDecodeThreads)
     const float weight = Exp2(maxima[w] - base);
     sum += weight * sums[w];
     acc += weight * accs[w][thread];
+  }
+  if (thread == 0 && launch.unseen_max != nullptr) {
+    launch.unseen_share[query] = ShareOf(launch.unseen_max[query] * std::numbers::log2e_v<float>,
+                                         launch.unseen_sum[query], max, sum);
   }
   if (has_estimate) {
     const float weight = Exp2(estimate_max - base);

@@ -25,6 +25,9 @@ struct DecodeLaunch {
   const float* estimate_max;  // or null
   const float* estimate_sum;
   const float* estimate_acc;
+  const float* unseen_max;  // or null
+  const float* unseen_sum;
+  float* unseen_share;
   std::byte* scratch;
   float scale_log2;  // scale * log2(e)
   uint32_t num_layers;

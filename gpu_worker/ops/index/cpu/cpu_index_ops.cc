@@ -7,6 +7,7 @@
 #include "gpu_worker/ops/index/cpu/estimate.h"
 #include "gpu_worker/ops/index/cpu/load_segment_index.h"
 #include "gpu_worker/ops/index/cpu/read_segment_layer.h"
+#include "gpu_worker/ops/index/cpu/unseen_mass.h"
 #include "gpu_worker/ops/index/cpu/write_segment.h"
 
 namespace retroinfer {
@@ -42,6 +43,10 @@ absl::Status CpuIndexOps::ClusterSelect(Stream& stream, const ClusterSelectArgs&
 
 absl::Status CpuIndexOps::Estimate(Stream& stream, const EstimateArgs& args) {
   return cpu::Estimate(CpuStream::Of(stream), args);
+}
+
+absl::Status CpuIndexOps::UnseenMass(Stream& stream, const UnseenMassArgs& args) {
+  return cpu::UnseenMass(CpuStream::Of(stream), args);
 }
 
 }  // namespace retroinfer

@@ -21,6 +21,7 @@ class CpuIndexOps final : public IndexOps {
     return 0;
   }
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
+  absl::Status UnseenMass(Stream& stream, const UnseenMassArgs& args) override;
 };
 
 }  // namespace retroinfer

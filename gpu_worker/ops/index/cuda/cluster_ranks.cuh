@@ -6,6 +6,7 @@
 #include <cub/block/block_scan.cuh>
 
 #include "gpu_worker/ops/index/cluster_select.h"
+#include "gpu_worker/ops/index/cuda/exp_sum.cuh"
 #include "gpu_worker/ops/index/cuda/row_parts.cuh"
 
 namespace retroinfer::cuda {
@@ -13,7 +14,6 @@ namespace retroinfer::cuda {
 constexpr int kMaxGroup = 8;
 constexpr int kBins = 1024;
 constexpr int kMaxCandidates = 512;
-constexpr uint32_t kAllLanes = 0xffffffffu;
 
 struct SelectParams {
   const float* scores;
@@ -30,21 +30,6 @@ struct SelectParams {
   float* scratch;  // [rows, 2 * max_clusters]; null: ranks in shared memory
 };
 
-// Maximum and sum of exp(x - max) of some scores.
-struct ExpSum {
-  float max;
-  float sum;
-};
-
-// To a few units in the last place: ranks need no more.
-__device__ inline float Exp(float x) { return __expf(x); }
-
-__device__ inline ExpSum Merge(const ExpSum& a, const ExpSum& b) {
-  const float max = fmaxf(a.max, b.max);
-  if (max == -INFINITY) return {-INFINITY, 0};
-  return {max, a.sum * Exp(a.max - max) + b.sum * Exp(b.max - max)};
-}
-
 struct RankRange {
   float least;
   float most;
@@ -55,15 +40,7 @@ __device__ inline RankRange Merge(const RankRange& a, const RankRange& b) {
   return {fminf(a.least, b.least), fmaxf(a.most, b.most), a.num_live + b.num_live};
 }
 
-// Merges those of `count` neighbouring lanes, a power of two; each of them gets the result.
-__device__ inline ExpSum MergeLanes(ExpSum sum, int count) {
-  for (int step = 1; step < count; step *= 2) {
-    sum = Merge(sum, {__shfl_xor_sync(kAllLanes, sum.max, step),
-                      __shfl_xor_sync(kAllLanes, sum.sum, step)});
-  }
-  return sum;
-}
-
+// As of an ExpSum.
 __device__ inline RankRange MergeLanes(RankRange range, int count) {
   for (int step = 1; step < count; step *= 2) {
     range = Merge(range, {__shfl_xor_sync(kAllLanes, range.least, step),

@@ -7,6 +7,7 @@
 #include "gpu_worker/ops/index/cuda/estimate.h"
 #include "gpu_worker/ops/index/cuda/load_segment_index.h"
 #include "gpu_worker/ops/index/cuda/read_segment_layer.h"
+#include "gpu_worker/ops/index/cuda/unseen_mass.h"
 #include "gpu_worker/ops/index/cuda/write_segment.h"
 
 namespace retroinfer {
@@ -47,6 +48,10 @@ size_t CudaIndexOps::EstimateScratchBytes(int32_t max_batch, int32_t num_query_h
 
 absl::Status CudaIndexOps::Estimate(Stream& stream, const EstimateArgs& args) {
   return cuda::Estimate(CudaStream::Of(stream), args);
+}
+
+absl::Status CudaIndexOps::UnseenMass(Stream& stream, const UnseenMassArgs& args) {
+  return cuda::UnseenMass(CudaStream::Of(stream), args);
 }
 
 }  // namespace retroinfer

@@ -18,6 +18,7 @@ class CudaIndexOps final : public IndexOps {
   size_t EstimateScratchBytes(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                               int64_t max_estimated) const override;
   absl::Status Estimate(Stream& stream, const EstimateArgs& args) override;
+  absl::Status UnseenMass(Stream& stream, const UnseenMassArgs& args) override;
 };
 
 }  // namespace retroinfer

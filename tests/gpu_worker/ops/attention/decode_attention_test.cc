@@ -63,10 +63,10 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
     return tokens;
   }
 
-  // The reference for one query head over its tokens and estimate.
-  static void Attend(const std::vector<Token>& tokens, const float* query, double scale,
-                     double estimate_max, double estimate_sum, const float* estimate_acc,
-                     std::vector<double>& want) {
+  // The reference for one query head over its tokens and estimate. Returns the sum over tokens.
+  static double Attend(const std::vector<Token>& tokens, const float* query, double scale,
+                       double estimate_max, double estimate_sum, const float* estimate_acc,
+                       std::vector<double>& want) {
     const size_t dim = tokens.empty() ? 0 : tokens[0].key.size();
     std::vector<double> acc(dim);
     double sum = 0;
@@ -77,16 +77,29 @@ class DecodeAttentionTest : public testing::TestWithParam<BackendParam> {
       sum += weight;
       for (size_t i = 0; i < dim; ++i) acc[i] += weight * token.value[i];
     }
+    const double exact = sum;
     if (estimate_sum > 0) {
       sum += std::exp(estimate_max) * estimate_sum;
       for (size_t i = 0; i < dim; ++i) acc[i] += std::exp(estimate_max) * estimate_acc[i];
     }
     for (size_t i = 0; i < dim; ++i) want.push_back(acc[i] / sum);
+    return exact;
   }
 
   struct Result {
     std::vector<float> got;
     std::vector<double> want;
+    // Of what is left out: [batch, query_heads].
+    std::vector<float> got_shares;
+    std::vector<double> want_shares;
+
+    double LargestErrorOfShares() const {
+      double largest = 0;
+      for (size_t i = 0; i < want_shares.size(); ++i) {
+        largest = std::max(largest, std::abs(double{got_shares[i]} - want_shares[i]));
+      }
+      return largest;
+    }
   };
 
   // Runs a batch; sequence i's contents depend on seeds[i] alone.
@@ -142,7 +155,7 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
   }
   image.pool.assign(static_cast<size_t>(next_block) * DensePoolView::BlockBytes(geometry),
                     std::byte{0xff});
-  std::vector<float> queries, maxima, sums, accs;
+  std::vector<float> queries, maxima, sums, accs, left_out_maxima, left_out_sums;
   Result result;
   for (size_t i = 0; i < batch.size(); ++i) {
     const Sequence& s = batch[i];
@@ -174,8 +187,14 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
         maxima.push_back(s.estimated ? 0.25f * static_cast<float>(g) : -INFINITY);
         sums.push_back(s.estimated ? 5.0f : 0.0f);
         if (!s.estimated) std::fill_n(accs.end() - (query_heads - head) * dim, dim, 0.0f);
-        Attend(tokens, q.data() + head * dim, scale, maxima.back(), sums.back(),
-               &*(accs.end() - (query_heads - head) * dim), result.want);
+        const double exact =
+            Attend(tokens, q.data() + head * dim, scale, maxima.back(), sums.back(),
+                   &*(accs.end() - (query_heads - head) * dim), result.want);
+        // Nothing, little, and most of the mass is left out.
+        left_out_maxima.push_back(g % 3 == 0 ? -INFINITY : 20.0f * static_cast<float>(g % 3 - 1));
+        left_out_sums.push_back(g % 3 == 0 ? 0 : 9.0f);
+        const double left_out = std::exp(double{left_out_maxima.back()}) * left_out_sums.back();
+        result.want_shares.push_back(left_out / (exact + left_out));
       }
     }
   }
@@ -207,7 +226,10 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
   const auto out = data_.Poisoned(rows, query_heads * dim);
   const DeviceBuffer zone_buffer = data_.Upload(zones), ref_buffer = data_.Upload(refs),
                      count_buffer = data_.Upload(counts), max_buffer = data_.Upload(maxima),
-                     sum_buffer = data_.Upload(sums), acc_buffer = data_.Upload(accs);
+                     sum_buffer = data_.Upload(sums), acc_buffer = data_.Upload(accs),
+                     left_out_max = data_.Upload(left_out_maxima),
+                     left_out_sum = data_.Upload(left_out_sums),
+                     shares = data_.Upload(std::vector<float>(left_out_sums.size(), kNan));
   const DeviceBuffer scratch =
       data_.Allocate(backend_->ops->attention().DecodeAttentionScratchBytes(
           static_cast<int32_t>(rows), static_cast<int32_t>(query_heads),
@@ -220,6 +242,8 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
                               .num_pages = {},
                               .max_pages = 0,
                               .estimate = {},
+                              .unseen = {left_out_max.as<float>(), left_out_sum.as<float>()},
+                              .unseen_share = shares.as<float>(),
                               .scale = static_cast<float>(scale),
                               .out = out.view,
                               .scratch = scratch.bytes()};
@@ -234,6 +258,7 @@ DecodeAttentionTest::Result DecodeAttentionTest::Run(const KvGeometry& geometry,
   const absl::Status status = backend_->ops->attention().DecodeAttention(*backend_->stream, args);
   EXPECT_TRUE(status.ok()) << status;
   result.got = data_.Values(out);
+  result.got_shares = data_.Download<float>(shares);
   return result;
 }
 
@@ -251,6 +276,7 @@ TEST_P(DecodeAttentionTest, FollowsDoublesForDenseZonesOfAllSizes) {
   for (const int32_t window : {0, 1, 31, 32, 33, 63, 64, 65, 300, 1155}) {
     const Result result = Run(geometry, 4, {{.sink = 4, .window = window}}, {3});
     EXPECT_LE(RelativeError(result.got, result.want), tolerance_) << window;
+    EXPECT_LE(result.LargestErrorOfShares(), 1e-5) << window;
   }
 }
 
@@ -262,6 +288,9 @@ TEST_P(DecodeAttentionTest, FollowsDoublesForAllShapesOfHeads) {
             Run({2, 2, head_dim, format}, group,
                 {{.sink = 4, .window = 70, .paged = 45, .estimated = 1}, {.sink = 3}}, {5, 6});
         EXPECT_LE(RelativeError(result.got, result.want), tolerance_)
+            << head_dim << ", group " << group << ", " << format.name;
+        // Of sums of scores that are rounded to f32.
+        EXPECT_LE(result.LargestErrorOfShares(), 1e-5)
             << head_dim << ", group " << group << ", " << format.name;
       }
     }
