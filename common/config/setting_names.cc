@@ -28,7 +28,7 @@ constexpr std::string_view kNames[] = {
     "inter-token-latency-target", "json", "json-file", "keepalive-interval", "kv-dtype",
     "listen", "live", "load-format", "load-seed", "log-file", "log-format", "log-level",
     "logit-bias", "max-batch", "max-body-bytes", "max-concurrency", "max-concurrent-streams", "max-connections", "max-expected-wait",
-    "max-generations", "max-model-len", "max-open-calls", "max-queued-requests", "max-tokens", "max-waiting-tokens", "max-whole-prompt", "memory",
+    "max-generations", "max-model-len", "max-open-calls", "max-queued-requests", "max-tokens", "max-unseen-mass", "max-waiting-tokens", "max-whole-prompt", "memory",
     "metrics-address", "min-p", "min-tokens", "model", "model-shape", "n", "name",
     "num-prompts", "output-len", "page", "parse-special", "persist", "pin", "policy", "preemption", "prefix-len",
     "presence-penalty", "priority", "quality", "quiet", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
