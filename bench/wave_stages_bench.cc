@@ -104,6 +104,7 @@ class Stages {
     estimate_scratch_ = data_.Allocate(
         ops().index().EstimateScratchBytes(shape_.max_batch, kQueryHeads, kDim, shape_.estimated));
     partial_ = floats(static_cast<size_t>(shape_.max_batch) * kQueryHeads * (kDim + 2));
+    unseen_ = floats(static_cast<size_t>(shape_.max_batch) * kQueryHeads * 3);
     budgets_ = data_.Upload(std::vector<SelectionBudget>(
         shape_.max_batch,
         {shape_.clusters, shape_.retrieved, shape_.estimated, GroupRanking::kMaxOfSoftmax}));
@@ -182,6 +183,19 @@ class Stages {
                                                out.subspan(2 * heads, heads * kDim)},
                                        .scratch = estimate_scratch_.bytes()}));
   }
+  void WeighUnseen(CudaStream& stream, int32_t batch, uint32_t set) {
+    Ok(ops().index().UnseenMass(stream, {.pool = pool(),
+                                         .layer = set,
+                                         .indexes = indexes(batch),
+                                         .batch = batch,
+                                         .num_query_heads = kQueryHeads,
+                                         .scores = scores_.as<const float>(),
+                                         .max_clusters = shape_.clusters,
+                                         .retrieved = retrieved_.as<const int32_t>(),
+                                         .num_retrieved = num_retrieved_.as<const int32_t>(),
+                                         .max_retrieved = shape_.retrieved,
+                                         .out = {UnseenPart(0), UnseenPart(1)}}));
+  }
   void LookUp(CudaStream& stream, int32_t batch, uint32_t set) {
     Ok(ops().block_cache().PageLookup(stream,
                                       {.cache = cache(),
@@ -227,6 +241,8 @@ class Stages {
                  .max_pages = shape_.looked_up * kPagesPerCluster,
                  .estimate = {estimate.first(heads), estimate.subspan(heads, heads),
                               estimate.subspan(2 * heads, heads * kDim)},
+                 .unseen = {UnseenPart(0), UnseenPart(1)},
+                 .unseen_share = UnseenPart(2),
                  .estimate_ready = estimate_ready,
                  .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
                  .out = out_[0].view.Rows(0, batch),
@@ -263,6 +279,12 @@ class Stages {
   const Shape& shape() const { return shape_; }
 
  private:
+  // Maxima, sums and shares of the unseen mass.
+  DeviceSpan<float> UnseenPart(size_t index) const {
+    const size_t heads = static_cast<size_t>(shape_.max_batch) * kQueryHeads;
+    return unseen_.as<float>().subspan(index * heads, heads);
+  }
+
   // Looked-up clusters lie apart.
   int32_t ClusterOf(int32_t index) const { return index * Spacing() % shape_.clusters; }
   int32_t Spacing() const { return shape_.clusters / shape_.looked_up; }
@@ -410,7 +432,7 @@ class Stages {
   DeviceSpan<std::byte> device_arena_, device_shared_;
   DeviceBuffer pool_bytes_, block_ids_, indexes_, scores_, ranks_, retrieved_, estimated_,
       num_retrieved_, num_estimated_, num_pages_, select_scratch_, estimate_scratch_, partial_,
-      budgets_, refs_, looked_up_, num_looked_up_, slots_, page_slot_, page_slot_before_,
+      unseen_, budgets_, refs_, looked_up_, num_looked_up_, slots_, page_slot_, page_slot_before_,
       slot_page_, stamps_, free_, num_free_, num_free_before_, zero_, control_, misses_, lookup_,
       counters_, attend_scratch_, dense_, dense_ids_, zones_;
   std::vector<DeviceData::Matrix> queries_, out_;
@@ -501,6 +523,7 @@ void EnqueueLayer(Stages& stages, Clock& clock, const std::function<void()>& wha
   stages.Select(clock.stream(), batch);
   clock.Fork();
   stages.Estimate(clock.side(), batch, set);
+  stages.WeighUnseen(clock.side(), batch, set);
   Ok(clock.side().Record(clock.estimated()));
   if (set > 0) Ok(clock.stream().Wait(clock.admitted()));
   stages.LookUp(clock.stream(), batch, set);
@@ -532,6 +555,10 @@ void MeasureStages(Stages& stages, Clock& clock, const std::function<void()>& re
     PrintLine("estimate", batch,
               clock.TimeLayer([&](uint32_t set) { stages.Estimate(clock.stream(), batch, set); }),
               rows * shape.estimated * (vector_bytes + sizeof(MetaEntry)), limit);
+    PrintLine("unseen mass", batch, clock.TimeLayer([&](uint32_t set) {
+      stages.WeighUnseen(clock.stream(), batch, set);
+    }),
+              rows * shape.clusters * (sizeof(MetaEntry) + kGroup * 4), limit);
     if (only_index) continue;
     for (const int percent : {100, 98, 95, 85}) {
       stages.SetCache(percent / 100.0, shape.looked_up);
