@@ -11,7 +11,7 @@ elseif(NOT RETROINFER_SANITIZER STREQUAL "none")
 endif()
 if(NOT RETROINFER_SANITIZER STREQUAL "none")
   # Most of the time goes into compiling. A report needs functions and lines, but no variables; asserts
-  # stay.
+  # stay. The operations of the CPU are compiled at -O2 (gpu_worker/ops/CMakeLists.txt).
   set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1")
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Instrumented code makes GCC take variables for uninitialized that are not, as its manual says.
