@@ -136,6 +136,13 @@ class UnseenMassTest : public testing::TestWithParam<BackendParam> {
     return blocks;
   }
 
+  // More of them than the pool has: each comes again and again.
+  static std::vector<MetaBlockId> Repeated(size_t count) {
+    std::vector<MetaBlockId> blocks(count);
+    for (size_t i = 0; i < count; ++i) blocks[i] = static_cast<MetaBlockId>(i * 7 % 39);
+    return blocks;
+  }
+
   std::unique_ptr<Backend> backend_ = GetParam().create();
   DeviceData data_{*backend_};
 };
@@ -176,6 +183,21 @@ TEST_P(UnseenMassTest, ARowDoesNotDependOnTheBatch) {
   const Result alone = Run({row}, 4, 1.0f, 7, false, 5);
   const Result first = Run({row, {Blocks(38), 64}, {{}, 0}}, 4, 1.0f, 7, false, 5);
   for (size_t i = 0; i < alone.sum.size(); ++i) EXPECT_EQ(alone.sum[i], first.sum[i]) << i;
+}
+
+// As many clusters as a million tokens have, and more; 200 blocks are 12,800 clusters.
+TEST_P(UnseenMassTest, LongRowsAgreeWithDoublesToo) {
+  ExpectRight(Run({{Repeated(1100), 300}, {Blocks(3), 70}, {{}, 0}, {Repeated(200), 20}}, 4, 1.0f,
+                  5, false, 6));
+}
+
+TEST_P(UnseenMassTest, ALongRowInTheBatchDoesNotChangeOthers) {
+  const Row row{Repeated(200), 40}, short_row{Blocks(11), 40};
+  for (const Row& one : {row, short_row}) {
+    const Result alone = Run({one}, 2, 1.0f, 7, false, 5);
+    const Result first = Run({one, {Repeated(1100), 64}}, 2, 1.0f, 7, false, 5);
+    for (size_t i = 0; i < alone.sum.size(); ++i) EXPECT_EQ(alone.sum[i], first.sum[i]) << i;
+  }
 }
 
 TEST_P(UnseenMassTest, RefusesWhatDoesNotFit) {
