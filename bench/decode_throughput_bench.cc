@@ -281,21 +281,23 @@ class DecodeBench {
       return static_cast<double>(measured.after.*count - measured.before.*count) / steps;
     };
     nlohmann::json json = bench::Report("decode_throughput", backend_.device->info());
-    json["settings"] = {{"model", settings_.model},
-                        {"policy", settings_.policy},
-                        {"weights_dtype", settings_.weights_dtype},
-                        {"kv_format", std::string(geometry_.format.name)},
-                        {"retrieval", settings_.retrieval},
-                        {"batch", settings_.batch},
-                        {"context_tokens", settings_.context},
-                        {"steps", settings_.steps},
-                        {"overlap", settings_.overlap ? nlohmann::json(*settings_.overlap)
-                                                      : nlohmann::json("as recorded")},
-                        {"reuse", settings_.overlap ? "" : settings_.reuse},
-                        {"cache_slots", memory_->num_slots()},
-                        {"free_slots_low", settings_.watermarks.low},
-                        {"free_slots_high", settings_.watermarks.high},
-                        {"arena_gib", static_cast<double>(memory_->arena_bytes()) / (1 << 30)}};
+    json["settings"] = {
+        {"model", settings_.model},
+        {"policy", settings_.policy},
+        {"weights_dtype", settings_.weights_dtype},
+        {"kv_format", std::string(geometry_.format.name)},
+        {"retrieval", settings_.retrieval},
+        {"batch", settings_.batch},
+        {"context_tokens", settings_.context},
+        {"steps", settings_.steps},
+        {"overlap",
+         settings_.overlap ? nlohmann::json(*settings_.overlap) : nlohmann::json("as recorded")},
+        {"reuse", settings_.overlap ? "" : settings_.reuse},
+        {"cache_slots", memory_->num_slots()},
+        {"free_slots_low", settings_.watermarks.low},
+        {"free_slots_high", settings_.watermarks.high},
+        {"arena_gib", static_cast<double>(memory_->arena_bytes()) / (1 << 30)},
+        {"arena_used_gib", static_cast<double>(memory_->arena_bytes_used()) / (1 << 30)}};
     json["load_s"] = load_seconds_;
     json["fill_s"] = measured.fill_seconds;
     json["step_ms_median"] = 1e3 * Median(measured.seconds);

@@ -18,7 +18,7 @@ while read -r name batch context share options; do
   fi
   printf '%s\n' "$report" >> "$out"
   printf '%s, batch %s, %s tokens, slots for %s, %s:' "$name" "$batch" "$context" "$share" "$options"
-  for figure in output_throughput step_ms_median hit_ratio pages_missed_per_step arena_gib; do
+  for figure in output_throughput step_ms_median hit_ratio pages_missed_per_step arena_gib arena_used_gib; do
     printf '%s\n' "$report" | sed -n "s/^ *\"$figure\": \([^,]*\),*$/ $figure \1/p" | head -n 1 | tr -d '\n'
   done
   echo

@@ -3,8 +3,14 @@
 // query and 2 KV heads of 128, bf16 KV, 131,072 tokens. Keys are clustered (topics that last for a
 // while), queries drift from step to step.
 //
+//   wave_attention_bench [--kv-dtype bf16|int8] [--index-dtype bf16|int8|auto]
+//
+// As a worker does with such an index by default: how much is retrieved, and how much of the radius
+// counts.
+//
 // Checks first that wave with everything retrieved equals full attention. Prints JSON; exits with 1
 // if the check fails.
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -16,6 +22,7 @@
 #include "bench/support/measure.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/attention/wave_decode.h"
+#include "gpu_worker/wave_index/retrieval_quality.h"
 #include "gpu_worker/wave_index/segment_builder.h"
 #include "gpu_worker/wave_index/segment_plan.h"
 #include "tests/support/backends.h"
@@ -28,7 +35,8 @@ namespace {
 
 using namespace test_support;
 
-constexpr KvGeometry kGeometry{4, 2, 128, kBf16Kv};
+constexpr uint32_t kLayers = 4;
+constexpr uint32_t kKvHeads = 2;
 constexpr int32_t kQueryHeads = 8;
 constexpr size_t kDim = 128;
 constexpr int64_t kCols = int64_t{kQueryHeads} * kDim;
@@ -90,14 +98,22 @@ class LayerSource {
 // One sequence, once in dense blocks for policy full and once as wave attention wants it.
 class Context {
  public:
-  Context(Backend& backend, int64_t tokens)
-      : backend_(backend), data_(backend), tokens_(tokens), plan_(PlanSegments(tokens, tokens, 0)) {
+  Context(Backend& backend, int64_t tokens, const KvFormat& format)
+      : backend_(backend),
+        data_(backend),
+        tokens_(tokens),
+        geometry_{kLayers, kKvHeads, kDim, format},
+        share_(RetrievalFor(RetrievalQuality::kStandard, format)),
+        plan_(PlanSegments(tokens, tokens, 0)) {
     Allocate();
     FillLayers();
     MakeDecode();
   }
 
   int64_t tokens() const { return tokens_; }
+  SelectionRatios ratios() const {
+    return {.retrieval = share_.ratio, .min_retrieved = share_.min_retrieved};
+  }
   WaveDecode& decode() { return *decode_; }
   BlockCache& cache() { return *cache_; }
 
@@ -114,13 +130,13 @@ class Context {
   }
   void RunWave(size_t step, const SelectionRatios& ratios) {
     BeginWave(ratios);
-    for (uint32_t layer = 0; layer < kGeometry.num_layers; ++layer) {
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
       RI_CHECK(decode_->Layer(layer, Queries(layer, step), wave_out_[layer].view).ok());
     }
     RI_CHECK(decode_->DownloadStep().ok());
   }
   void RunFull(size_t step) {
-    for (uint32_t layer = 0; layer < kGeometry.num_layers; ++layer) {
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
       DecodeAttentionArgs args{.queries = Queries(layer, step),
                                .pool = dense_pool(),
                                .layer = layer,
@@ -144,7 +160,7 @@ class Context {
   // Largest relative error of the last wave step against the last full one.
   double Error() {
     double error = 0;
-    for (uint32_t layer = 0; layer < kGeometry.num_layers; ++layer) {
+    for (uint32_t layer = 0; layer < kLayers; ++layer) {
       const auto want = data_.Values(full_out_[layer]);
       error = std::max(error, RelativeError(data_.Values(wave_out_[layer]),
                                             std::vector<double>(want.begin(), want.end())));
@@ -155,8 +171,8 @@ class Context {
   double build_seconds() const { return build_seconds_; }
 
  private:
-  DensePoolView dense_pool() const { return {dense_bytes_.bytes(), kGeometry}; }
-  MetaPoolView meta_pool() const { return {meta_bytes_.bytes(), kGeometry}; }
+  DensePoolView dense_pool() const { return {dense_bytes_.bytes(), geometry_}; }
+  MetaPoolView meta_pool() const { return {meta_bytes_.bytes(), geometry_}; }
 
   void Allocate();
   void FillLayers();
@@ -168,6 +184,8 @@ class Context {
   Backend& backend_;
   DeviceData data_;
   const int64_t tokens_;
+  const KvGeometry geometry_;
+  const RetrievalShare share_;
   const std::vector<PlannedSegment> plan_;
   int64_t window_begin_ = kSinkTokens;
   int32_t num_meta_blocks_ = 0;
@@ -188,7 +206,7 @@ void Context::Allocate() {
   for (const PlannedSegment& segment : plan_) {
     window_begin_ = segment.token_begin + segment.num_tokens;
     num_meta_blocks_ += static_cast<int32_t>(segment.num_tokens / kDecodeSegmentTokens);
-    arena_pages += SegmentLayout(kGeometry, segment.num_tokens).max_pages;
+    arena_pages += SegmentLayout(geometry_, segment.num_tokens).max_pages;
   }
   arena_.resize(size_t{arena_pages} * kPageBytes);
   plane_ = std::make_unique<DataPlaneMemory>(kSlots, 1 << 17, 64, arena_pages);
@@ -198,9 +216,9 @@ void Context::Allocate() {
   const int64_t num_blocks =
       1 + (tokens_ - kSinkTokens + kDenseBlockTokens - 1) / kDenseBlockTokens;
   dense_bytes_ =
-      data_.Allocate(static_cast<size_t>(num_blocks) * DensePoolView::BlockBytes(kGeometry));
+      data_.Allocate(static_cast<size_t>(num_blocks) * DensePoolView::BlockBytes(geometry_));
   meta_bytes_ =
-      data_.Allocate(static_cast<size_t>(num_meta_blocks_) * MetaPoolView::BlockBytes(kGeometry));
+      data_.Allocate(static_cast<size_t>(num_meta_blocks_) * MetaPoolView::BlockBytes(geometry_));
   std::vector<DenseBlockId> blocks(static_cast<size_t>(num_blocks));
   std::iota(blocks.begin(), blocks.end(), 0);
   full_blocks_ = data_.Upload(blocks);
@@ -229,7 +247,7 @@ std::vector<SegmentBuilder::Ticket> Context::OpenSegments() {
   PageId page = 0;
   size_t block = 0;
   for (const PlannedSegment& segment : plan_) {
-    const uint32_t pages = SegmentLayout(kGeometry, segment.num_tokens).max_pages;
+    const uint32_t pages = SegmentLayout(geometry_, segment.num_tokens).max_pages;
     const size_t blocks = segment.num_tokens / kDecodeSegmentTokens;
     tickets.push_back(*builder_->Open(
         {.token_begin = segment.token_begin,
@@ -263,16 +281,16 @@ void Context::BuildLayer(uint32_t layer, const LayerKv& kv,
 }
 
 void Context::FillLayers() {
-  const size_t bytes = kGeometry.num_kv_heads * static_cast<size_t>(tokens_) * kDim * 2;
+  const size_t bytes = kKvHeads * static_cast<size_t>(tokens_) * kDim * 2;
   const DeviceBuffer buffer = data_.Allocate(2 * bytes);
   const LayerKv kv{.keys = buffer.bytes().device_data(),
                    .values = buffer.bytes().device_data() + bytes,
-                   .num_kv_heads = kGeometry.num_kv_heads,
-                   .head_dim = kGeometry.head_dim,
+                   .num_kv_heads = kKvHeads,
+                   .head_dim = uint32_t{kDim},
                    .capacity = tokens_,
-                   .dtype = kGeometry.format.prompt};
+                   .dtype = geometry_.format.prompt};
   const auto tickets = OpenSegments();
-  for (uint32_t layer = 0; layer < kGeometry.num_layers; ++layer) {
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
     LayerSource source(tokens_, layer);
     source.Fill(kv);
     BuildLayer(layer, kv, tickets);
@@ -293,7 +311,7 @@ void Context::MakeDecode() {
                                 {.num_query_heads = kQueryHeads,
                                  .max_batch = 1,
                                  .max_tokens = tokens_,
-                                 .radius_weight = WaveIndexSettings().radius_weight});
+                                 .radius_weight = share_.radius_weight});
 }
 
 // The stages of a wave step; a sample is one layer's.
@@ -304,8 +322,8 @@ struct Stages {
 void RunStages(Context& context, size_t step, Stages& stages) {
   const auto ok = [](const absl::Status& status) { RI_CHECK(status.ok()); };
   WaveDecode& decode = context.decode();
-  context.BeginWave({});
-  for (uint32_t layer = 0; layer < kGeometry.num_layers; ++layer) {
+  context.BeginWave(context.ratios());
+  for (uint32_t layer = 0; layer < kLayers; ++layer) {
     const MatrixView queries = context.Queries(layer, step);
     stages.score.Time([&] { ok(decode.Score(layer, queries)); });
     stages.select.Time([&] { ok(decode.Select()); });
@@ -318,16 +336,16 @@ void RunStages(Context& context, size_t step, Stages& stages) {
   }
 }
 
-int Run() {
+int Run(const KvFormat& format) {
   const auto backend = AvailableBackends().back().create();
   const int64_t tokens = bench::IsSmoke() ? 13'000 : 131'072;
-  Context context(*backend, tokens);
+  Context context(*backend, tokens, format);
 
   context.RunFull(0);
   context.RunWave(0, {.retrieval = 1.0, .estimation = 0.0});
   const double error_all = context.Error();
   context.EmptyCache();
-  for (size_t step = 0; step < 2 * kSteps; ++step) context.RunWave(step, {});
+  for (size_t step = 0; step < 2 * kSteps; ++step) context.RunWave(step, context.ratios());
   context.RunFull(2 * kSteps - 1);
   const double error_default = context.Error();
 
@@ -339,8 +357,8 @@ int Run() {
     const size_t step = 3 * round;
     context.RunFull(step);
     full.Time([&] { context.RunFull(step); });
-    context.RunWave(step, {});
-    wave.Time([&] { context.RunWave(step + 1, {}); });
+    context.RunWave(step, context.ratios());
+    wave.Time([&] { context.RunWave(step + 1, context.ratios()); });
     RunStages(context, step + 2, stages);
   }
   const BlockCacheCounters after = context.cache().Stats()->counters;
@@ -348,9 +366,14 @@ int Run() {
   const double misses = static_cast<double>(after.misses - before.misses);
 
   auto report = bench::Report("wave_attention", backend->device->info());
-  report["settings"] = {{"tokens", tokens},           {"layers", kGeometry.num_layers},
-                        {"query_heads", kQueryHeads}, {"kv_heads", kGeometry.num_kv_heads},
-                        {"head_dim", kDim},           {"kv_dtype", "bf16"}};
+  report["settings"] = {{"tokens", tokens},
+                        {"layers", kLayers},
+                        {"query_heads", kQueryHeads},
+                        {"kv_heads", kKvHeads},
+                        {"head_dim", kDim},
+                        {"kv_dtype", PagesName(format)},
+                        {"index_dtype", IndexName(format)},
+                        {"retrieval", context.ratios().retrieval}};
   report["full_step"] = bench::ToJson(full.timing());
   report["wave_step"] = bench::ToJson(wave.timing());
   report["full_over_wave"] = full.timing().median / wave.timing().median;
@@ -373,4 +396,20 @@ int Run() {
 }  // namespace
 }  // namespace retroinfer
 
-int main() { return retroinfer::Run(); }
+int main(int argc, char** argv) {
+  std::string kv_dtype = "bf16", index_dtype = "bf16";
+  CLI::App app;
+  app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
+  app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"auto", "bf16", "int8"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  const auto format = retroinfer::KvFormatNamed(kv_dtype, index_dtype);
+  if (!format.ok()) {
+    std::fprintf(stderr, "wave_attention_bench: %s\n", format.status().ToString().c_str());
+    return 2;
+  }
+  return retroinfer::Run(*format);
+}

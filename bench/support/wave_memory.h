@@ -42,6 +42,10 @@ class WaveMemory {
   KvMemory& memory() { return *memory_; }
   BlockCache& cache() { return *cache_; }
   size_t arena_bytes() const { return arena_.size(); }
+  // What segments have filled of it so far; a store gives the rest back when they are committed.
+  uint64_t arena_bytes_used() const {
+    return segments_ == nullptr ? 0 : segments_->builder().bytes_written();
+  }
   uint32_t num_slots() const { return num_slots_; }
   // As of now.
   BlockCacheStats CacheStats();
