@@ -169,22 +169,22 @@ class Task {
 
   void AttendTile(int64_t i, const std::byte* key_rows, int64_t keys, int64_t last_key) {
     const TileGemm& gemm = *shape_.gemm;
-    gemm.multiply({.a = key_rows,
-                   .a_stride = shape_.head_dim,
-                   .b = memory_.queries + i * memory_.query_bytes,
-                   .c = memory_.scores,
-                   .m = keys,
-                   .k = shape_.head_dim,
-                   .accumulate = false});
+    Multiply(gemm, {.a = key_rows,
+                    .a_stride = shape_.head_dim,
+                    .b = memory_.queries + i * memory_.query_bytes,
+                    .c = memory_.scores,
+                    .m = keys,
+                    .k = shape_.head_dim,
+                    .accumulate = false});
     UpdateTile(memory_.scores, keys, last_key, shape_.head_dim, gemm.dtype, memory_.softmax[i],
                Acc(i), memory_.weights);
-    gemm.multiply({.a = memory_.values,
-                   .a_stride = kKeyBlock,
-                   .b = memory_.weights,
-                   .c = Acc(i),
-                   .m = shape_.head_dim,
-                   .k = keys,
-                   .accumulate = true});
+    Multiply(gemm, {.a = memory_.values,
+                    .a_stride = kKeyBlock,
+                    .b = memory_.weights,
+                    .c = Acc(i),
+                    .m = shape_.head_dim,
+                    .k = keys,
+                    .accumulate = true});
   }
 
   void Finish(int64_t i) {

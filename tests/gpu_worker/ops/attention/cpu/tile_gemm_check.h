@@ -50,13 +50,13 @@ inline void CheckTileGemm(const TileGemm& gemm, double tolerance) {
         }
       }
       gemm.begin();
-      gemm.multiply({.a = a.data(),
-                     .a_stride = static_cast<int64_t>(a_stride),
-                     .b = b[0].bytes,
-                     .c = out,
-                     .m = static_cast<int64_t>(m),
-                     .k = static_cast<int64_t>(k),
-                     .accumulate = accumulate});
+      Multiply(gemm, {.a = a.data(),
+                      .a_stride = static_cast<int64_t>(a_stride),
+                      .b = b[0].bytes,
+                      .c = out,
+                      .m = static_cast<int64_t>(m),
+                      .k = static_cast<int64_t>(k),
+                      .accumulate = accumulate});
       gemm.end();
       EXPECT_LE(RelativeError({out, m * kCols}, want), tolerance)
           << m << " x " << k << ", stride " << a_stride << ", accumulate " << accumulate;
