@@ -121,8 +121,10 @@ class Context {
     RI_CHECK(test_support::BeginTendedStep(*cache_).ok());
     const WaveDecode::Sequence sequence{
         {meta_blocks_.as<const MetaBlockId>().device_data(), num_meta_blocks_}, ratios};
-    RI_CHECK(decode_->BeginStep(std::span(&sequence, 1), wave_zone_.as<const DenseZone>().first(1))
-                 .ok());
+    RI_CHECK(
+        decode_
+            ->BeginStep(std::span(&sequence, 1), wave_zone_.as<const DenseZone>().first(1), false)
+            .ok());
     RI_CHECK(decode_->UploadStep().ok());
   }
   MatrixView Queries(uint32_t layer, size_t step) const {

@@ -126,8 +126,9 @@ class AttentionPolicy {
   // Of batch[row] in the step that EndStep ended. REQUIRES: the stream has passed that step.
   virtual BytesRead LastStepBytes(size_t row) const = 0;
   // Of that row's softmax mass, the share that was not attended exactly, from 0 to 1: mean over
-  // layers and query heads, as the policy predicts it. None: the policy cannot tell. REQUIRES: as
-  // above.
+  // layers and query heads, as the policy predicts it. None: the policy cannot tell, or that step
+  // did not (policy wave tells of a sequence's first step and of some of the others; of all, if a
+  // sequence of the batch has a limit). REQUIRES: as above.
   virtual std::optional<double> LastStepUnseen(size_t /*row*/) const { return std::nullopt; }
   // Called once for each step, when the stream has passed it and before the next one begins: what
   // the step told may change how its sequences attend from now on.

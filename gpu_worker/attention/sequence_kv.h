@@ -89,6 +89,7 @@ struct SequenceKv {
   std::vector<MetaBlockId> meta_blocks;
   int32_t num_indexed_blocks = 0;
   RetrievalWidth retrieval_width;  // 1 without a limit on the unseen mass
+  bool was_weighed = false;        // a step has told its unseen mass
   std::vector<Extent> extents;
 
   // The prompt, and what its segments are called. The leading `num_cached_segments` extents held

@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <optional>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -132,7 +133,7 @@ absl::Status WaveDecode::Allocate() {
 }
 
 absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
-                                   DeviceSpan<const DenseZone> zones) {
+                                   DeviceSpan<const DenseZone> zones, bool weighs_unseen) {
   const std::span<MetaIndexView> indexes = inputs_.Host<MetaIndexView>(kIndexes);
   const std::span<SelectionBudget> budgets = inputs_.Host<SelectionBudget>(kBudgets);
   if (batch.size() > indexes.size() || zones.size() != batch.size()) {
@@ -143,6 +144,7 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
   const int64_t most_clusters = MaxClusters(limits_.max_tokens);
   batch_ = static_cast<int64_t>(batch.size());
   zones_ = zones;
+  weighs_unseen_ = weighs_unseen;
   max_clusters_ = max_retrieved_ = max_estimated_ = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     const int64_t clusters = int64_t{batch[i].index.num_blocks} * kClustersPerMetaBlock;
@@ -164,7 +166,8 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
 
 uint64_t WaveDecode::StepShape() const {
   // Each is a multiple of 64 or the largest of all, below 2^21 (32M tokens).
-  return (static_cast<uint64_t>(max_clusters_) << 42) |
+  const bool weighs = weighs_unseen_ && max_clusters_ > 0;
+  return (uint64_t{weighs} << 63) | (static_cast<uint64_t>(max_clusters_) << 42) |
          (static_cast<uint64_t>(max_retrieved_) << 21) | static_cast<uint64_t>(max_estimated_);
 }
 
@@ -174,7 +177,7 @@ absl::Status WaveDecode::Layer(uint32_t layer, const MatrixView& queries, const 
   RETURN_IF_ERROR(Score(layer, queries));
   RETURN_IF_ERROR(Select());
   RETURN_IF_ERROR(EstimateZone(layer));
-  RETURN_IF_ERROR(WeighUnseen(layer));
+  if (weighs_unseen_) RETURN_IF_ERROR(WeighUnseen(layer));
   RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(AdmitPages());
   return Attend(layer, queries, out);
@@ -187,7 +190,7 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const MatrixView& queri
   RETURN_IF_ERROR(stream_.Record(*selected_));
   RETURN_IF_ERROR(beside_->Wait(*selected_));
   RETURN_IF_ERROR(EstimateOn(*beside_, layer));
-  RETURN_IF_ERROR(WeighUnseenOn(*beside_, layer));
+  if (weighs_unseen_) RETURN_IF_ERROR(WeighUnseenOn(*beside_, layer));
   RETURN_IF_ERROR(beside_->Record(*estimated_done_));
   // The last layer's admissions: they had all of the time since its attention.
   if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
@@ -336,8 +339,10 @@ absl::Status WaveDecode::AttendAfter(const Event* estimate_ready, uint32_t layer
     args.num_pages = PageCounts(layer);
     args.max_pages = execution_.max_pages();
     args.estimate = EstimateView();
-    args.unseen = UnseenView();
-    args.unseen_share = UnseenShares(layer);
+    if (weighs_unseen_) {
+      args.unseen = UnseenView();
+      args.unseen_share = UnseenShares(layer);
+    }
     args.estimate_ready = estimate_ready;
   }
   return ops_.attention().DecodeAttention(stream_, args);
@@ -364,7 +369,8 @@ double WaveDecode::LastStepIndexBytes(size_t row) const {
          index * geometry.num_layers * geometry.num_kv_heads;
 }
 
-double WaveDecode::LastStepUnseen(size_t row) const {
+std::optional<double> WaveDecode::LastStepUnseen(size_t row) const {
+  if (!weighs_unseen_) return std::nullopt;
   if (max_clusters_ == 0 || inputs_.Host<SelectionBudget>(kBudgets)[row].num_clusters == 0) {
     return 0;
   }

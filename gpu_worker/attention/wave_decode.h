@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -58,14 +59,15 @@ class WaveDecode {
   void Observe(RetrievalObserver* observer) { observer_ = observer; }
 
   // `zones` [batch.size()] is device memory that must stay until the step is done; the same holds
-  // for the block lists of the indexes.
+  // for the block lists of the indexes. `weighs_unseen`: LastStepUnseen() is asked for.
   //
   // REQUIRES: batch.size() <= max_batch; the block cache has begun the step.
-  absl::Status BeginStep(std::span<const Sequence> batch, DeviceSpan<const DenseZone> zones);
+  absl::Status BeginStep(std::span<const Sequence> batch, DeviceSpan<const DenseZone> zones,
+                         bool weighs_unseen);
   // Clusters of a row of the step's lists, at most; 0: no sequence of it has an index.
   int64_t max_retrieved() const { return max_clusters_ == 0 ? 0 : max_retrieved_; }
-  // As in attention_policy.h. The shape is that of the step's arrays: row lengths are rounded up to
-  // powers of two, so that a growing context keeps its shape for long.
+  // As in attention_policy.h. The shape is that of the step's arrays, and whether it weighs: row
+  // lengths are rounded up to powers of two, so that a growing context keeps its shape for long.
   uint64_t StepShape() const;
   absl::Status UploadStep() { return inputs_.Upload(stream_); }
   // queries, out: [batch, query_heads * head_dim], activation dtype.
@@ -76,8 +78,8 @@ class WaveDecode {
   // layers. The pages are counted as they were looked up; REQUIRES: the stream has passed the step.
   double LastStepIndexBytes(size_t row) const;
   // Of the softmax mass of that step, the share that was not attended exactly, as predicted: mean
-  // over layers and query heads. REQUIRES: as above.
-  double LastStepUnseen(size_t row) const;
+  // over layers and query heads. None: the step did not weigh it. REQUIRES: as above.
+  std::optional<double> LastStepUnseen(size_t row) const;
 
   // The stages of Layer(), for measuring them one by one. Order: as above.
   absl::Status Score(uint32_t layer, const MatrixView& queries);
@@ -184,6 +186,7 @@ class WaveDecode {
   int64_t max_retrieved_ = 0;
   int64_t max_estimated_ = 0;
   DeviceSpan<const DenseZone> zones_;
+  bool weighs_unseen_ = false;
 };
 
 }  // namespace retroinfer

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -86,6 +87,16 @@ SelectionRatios WavePolicy::RatiosOf(const SequenceKv& sequence) const {
           .ranking = settings.ranking};
 }
 
+// Weighing what is unseen takes 3 to 8 % of a step (docs/benchmarks.md), so not every step does it:
+// a sequence's first, those of sequences with a limit, and one in so many of all.
+bool WavePolicy::WeighsUnseen(std::span<SequenceKv* const> batch) {
+  constexpr uint64_t kStepsAWeighing = 8;
+  const bool is_due = num_steps_++ % kStepsAWeighing == 0;
+  return is_due || std::ranges::any_of(batch, [](const SequenceKv* sequence) {
+           return sequence->settings.max_unseen_mass > 0 || !sequence->was_weighed;
+         });
+}
+
 absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
   batch_.assign(batch.begin(), batch.end());
   decode_batch_.clear();
@@ -98,7 +109,9 @@ absl::Status WavePolicy::BeginStep(std::span<SequenceKv* const> batch) {
          .ratios = RatiosOf(*sequence)});
   }
   RETURN_IF_ERROR(dense_.BeginStep(batch));
-  RETURN_IF_ERROR(parts_.decode->BeginStep(decode_batch_, dense_.zones()));
+  const bool weighs = WeighsUnseen(batch);
+  RETURN_IF_ERROR(parts_.decode->BeginStep(decode_batch_, dense_.zones(), weighs));
+  for (SequenceKv* const sequence : batch) sequence->was_weighed |= weighs;
   if (parts_.observer != nullptr) {
     parts_.observer->BeginStep(batch, parts_.decode->max_retrieved());
   }
@@ -135,7 +148,8 @@ void WavePolicy::LearnFromStep() {
   for (size_t row = 0; row < batch_.size(); ++row) {
     const double limit = batch_[row]->settings.max_unseen_mass;
     if (limit == 0) continue;
-    batch_[row]->retrieval_width.Follow(parts_.decode->LastStepUnseen(row), limit);
+    const std::optional<double> unseen = parts_.decode->LastStepUnseen(row);
+    if (unseen.has_value()) batch_[row]->retrieval_width.Follow(*unseen, limit);
   }
 }
 

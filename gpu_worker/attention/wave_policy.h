@@ -72,6 +72,7 @@ class WavePolicy final : public AttentionPolicy {
 
  private:
   SelectionRatios RatiosOf(const SequenceKv& sequence) const;
+  bool WeighsUnseen(std::span<SequenceKv* const> batch);
 
   WavePolicy(Parts parts, DenseZoneBatch dense)
       : parts_(std::move(parts)), segments_(*parts_.segments), dense_(std::move(dense)) {}
@@ -81,6 +82,7 @@ class WavePolicy final : public AttentionPolicy {
   DenseZoneBatch dense_;
   std::vector<SequenceKv*> batch_;
   std::vector<WaveDecode::Sequence> decode_batch_;
+  uint64_t num_steps_ = 0;
 };
 
 }  // namespace retroinfer

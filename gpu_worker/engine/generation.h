@@ -106,8 +106,8 @@ struct OutputDelta {
 };
 
 // The share of the softmax mass that decode steps did not attend to exactly, as the policy predicts
-// it (AttentionPolicy::LastStepUnseen), over steps. It says how much was left to estimates, not
-// how wrong they were.
+// it (AttentionPolicy::LastStepUnseen), over the steps that told. It says how much was left to
+// estimates, not how wrong they were.
 struct UnseenMass {
   double mean = 0;
   double largest = 0;

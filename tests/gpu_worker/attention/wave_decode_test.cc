@@ -83,7 +83,8 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     return queries;
   }
 
-  // One step of the given sequences; outputs of all layers, [layer][row][query_heads * d].
+  // One step of the given sequences, which weighs the unseen mass if `weighs_`; outputs of all
+  // layers, [layer][row][query_heads * d].
   std::vector<std::vector<float>> Step(const std::vector<size_t>& batch,
                                        const SelectionRatios& ratios, float strength = 1.0f) {
     std::vector<WaveDecode::Sequence> rows;
@@ -94,7 +95,9 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
     }
     const DeviceBuffer device_zones = data_.Upload(zones);
     RI_CHECK(BeginTendedStep(*cache_).ok());
-    RI_CHECK(decode_->BeginStep(rows, device_zones.as<const DenseZone>().first(batch.size())).ok());
+    RI_CHECK(
+        decode_->BeginStep(rows, device_zones.as<const DenseZone>().first(batch.size()), weighs_)
+            .ok());
     RI_CHECK(decode_->UploadStep().ok());
     std::vector<std::vector<float>> outputs;
     for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
@@ -152,6 +155,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
   std::unique_ptr<SegmentBuilder> builder_;
   std::unique_ptr<WaveMemory> memory_;
   std::unique_ptr<WaveDecode> decode_;
+  bool weighs_ = true;
   std::vector<std::unique_ptr<WaveSequence>> sequences_;
   std::vector<uint64_t> seeds_;
 };
@@ -287,17 +291,17 @@ TEST_P(WaveDecodeTest, TellsTheMassThatItDidNotAttendToExactly) {
   AddSequence(500, 4);  // no index
   AddSequence(4 + 8192 + 70, 5);
   Step({1}, {});
-  EXPECT_EQ(decode_->LastStepUnseen(0), 0);
+  EXPECT_EQ(*decode_->LastStepUnseen(0), 0);
   Step({0, 1, 2}, kAll);
-  for (size_t row = 0; row < 3; ++row) EXPECT_LT(decode_->LastStepUnseen(row), 1e-5) << row;
+  for (size_t row = 0; row < 3; ++row) EXPECT_LT(*decode_->LastStepUnseen(row), 1e-5) << row;
   // The less is retrieved, the more is left out; nothing retrieved leaves the steady zone.
   Step({0, 1, 2}, {.retrieval = 0.2, .min_retrieved = 0});
-  const double little[] = {decode_->LastStepUnseen(0), decode_->LastStepUnseen(2)};
+  const double little[] = {*decode_->LastStepUnseen(0), *decode_->LastStepUnseen(2)};
   Step({0, 1, 2}, {.min_retrieved = 0});
-  const double more[] = {decode_->LastStepUnseen(0), decode_->LastStepUnseen(2)};
+  const double more[] = {*decode_->LastStepUnseen(0), *decode_->LastStepUnseen(2)};
   Step({0, 1, 2}, {.retrieval = 0, .estimation = 0});
-  const double most[] = {decode_->LastStepUnseen(0), decode_->LastStepUnseen(2)};
-  EXPECT_EQ(decode_->LastStepUnseen(1), 0);
+  const double most[] = {*decode_->LastStepUnseen(0), *decode_->LastStepUnseen(2)};
+  EXPECT_EQ(*decode_->LastStepUnseen(1), 0);
   for (size_t i = 0; i < 2; ++i) {
     EXPECT_GT(little[i], 0);
     EXPECT_GT(more[i], little[i]);
@@ -305,7 +309,19 @@ TEST_P(WaveDecodeTest, TellsTheMassThatItDidNotAttendToExactly) {
     EXPECT_LT(most[i], 1);
   }
   Step({2}, {.min_retrieved = 0});
-  EXPECT_EQ(decode_->LastStepUnseen(0), more[1]) << "whatever else is in the batch";
+  EXPECT_EQ(*decode_->LastStepUnseen(0), more[1]) << "whatever else is in the batch";
+}
+
+TEST_P(WaveDecodeTest, AStepThatDoesNotWeighGivesTheSame) {
+  SetUpMemory(kBf16Kv, 30'000, 64);
+  AddSequence(4 + 8192 + 1024 + 70, 3);
+  Step({0}, {});  // the pages are there
+  const auto weighed = Step({0}, {});
+  const uint64_t shape = decode_->StepShape();
+  weighs_ = false;
+  EXPECT_EQ(Step({0}, {}), weighed);
+  EXPECT_FALSE(decode_->LastStepUnseen(0).has_value());
+  EXPECT_NE(decode_->StepShape(), shape) << "it is other work";
 }
 
 // A prediction from below: clusters count with the exponential of their mean.
@@ -314,7 +330,7 @@ TEST_P(WaveDecodeTest, WhatItTellsIsBelowTheTrueShareAndNotFarFromIt) {
   AddSequence(4 + 8192 + 1024 + 70, 3);
   const SelectionRatios nothing{.retrieval = 0, .estimation = 0};
   Step({0}, nothing, 0.5f);
-  const double told = decode_->LastStepUnseen(0);
+  const double told = *decode_->LastStepUnseen(0);
   double truth = 0;
   for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
     const auto queries = Queries(0, layer, 0.5f);

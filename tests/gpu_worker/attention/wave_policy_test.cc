@@ -371,6 +371,29 @@ TEST_P(WavePolicyTest, TheZoneGrowsWhileMoreIsUnseenThanMayBe) {
   ReleaseAndFree(*free);
 }
 
+TEST_P(WavePolicyTest, WeighsASequencesFirstStepAndOneOfEight) {
+  const auto first = Begin(1, 2300, 2500, 0.02), second = Begin(2, 2300, 2500, 0.02);
+  Prefill(*first);
+  Prefill(*second);
+  int weighed = 0;
+  for (int i = 0; i < 17; ++i) {
+    Step({first.get()});
+    weighed += policy_->LastStepUnseen(0).has_value() ? 1 : 0;
+  }
+  EXPECT_EQ(weighed, 3);  // 0, 8, 16
+  Step({first.get(), second.get()});
+  EXPECT_TRUE(policy_->LastStepUnseen(1).has_value());
+  Step({first.get(), second.get()});
+  EXPECT_FALSE(policy_->LastStepUnseen(1).has_value());
+  second->kv.settings.max_unseen_mass = 0.5;
+  for (int i = 0; i < 3; ++i) {
+    Step({first.get(), second.get()});
+    EXPECT_TRUE(policy_->LastStepUnseen(0).has_value());
+  }
+  ReleaseAndFree(*first);
+  ReleaseAndFree(*second);
+}
+
 TEST_P(WavePolicyTest, AStepAllocatesNothing) {
   const auto first = Begin(1, 2300, 2500, 0.02), second = Begin(2, 500, 600, 0.02);
   Prefill(*first);
