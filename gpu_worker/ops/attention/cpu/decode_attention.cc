@@ -11,6 +11,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/attention/cpu/attend_chunk.h"
 #include "gpu_worker/ops/attention/decode_attention_check.h"
+#include "gpu_worker/ops/cpu/addressable.h"
 #include "gpu_worker/ops/cpu/cpu_kv_format.h"
 
 namespace retroinfer::cpu {
@@ -102,6 +103,10 @@ class ChunkFeeder {
  private:
   void Rotate() {
     AttentionChunk& ready = chunks_[1 - filling_];
+    for (size_t t = 0; t < static_cast<size_t>(ready.num_tokens); ++t) {
+      CheckAddressable(ready.keys[t], page_.vector_bytes);
+      CheckAddressable(ready.values[t], page_.vector_bytes);
+    }
     AttendChunk(ready, chunks_[filling_], state_);
     ready.num_tokens = 0;
     filling_ = 1 - filling_;

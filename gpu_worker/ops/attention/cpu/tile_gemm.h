@@ -5,11 +5,7 @@
 #include <cstdint>
 
 #include "common/kv/dtype.h"
-#ifdef __SANITIZE_ADDRESS__
-#include <sanitizer/asan_interface.h>
-
-#include "common/log/check.h"
-#endif
+#include "gpu_worker/ops/cpu/addressable.h"
 
 namespace retroinfer::cpu {
 
@@ -39,22 +35,14 @@ struct TileGemm {
   void (*end)();
 };
 
-// The product, as callers get it. In a build with the address sanitizer it looks at all that the
-// product will touch: `multiply` itself is compiled without (gpu_worker/ops/CMakeLists.txt), since
-// instrumented it takes more than half of the time of the engine's tests.
+// The product, as callers get it: what it will touch is looked at first (addressable.h).
 inline void Multiply(const TileGemm& gemm, const TileGemmArgs& args) {
-#ifdef __SANITIZE_ADDRESS__
-  const auto check = [](const void* begin, int64_t bytes) {
-    void* const at = const_cast<void*>(begin);
-    RI_CHECK(__asan_region_is_poisoned(at, static_cast<size_t>(bytes)) == nullptr);
-  };
   const auto element = static_cast<int64_t>(DTypeBytes(gemm.dtype));
   for (int64_t row = 0; row < args.m; ++row) {
-    check(args.a + row * args.a_stride * element, args.k * element);
+    CheckAddressable(args.a + row * args.a_stride * element, static_cast<size_t>(args.k * element));
   }
-  check(args.b, args.k * kTileCols * element);
-  check(args.c, args.m * kTileCols * int64_t{sizeof(float)});
-#endif
+  CheckAddressable(args.b, static_cast<size_t>(args.k * kTileCols * element));
+  CheckAddressable(args.c, static_cast<size_t>(args.m * kTileCols) * sizeof(float));
   gemm.multiply(args);
 }
 
