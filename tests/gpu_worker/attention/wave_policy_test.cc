@@ -371,16 +371,16 @@ TEST_P(WavePolicyTest, TheZoneGrowsWhileMoreIsUnseenThanMayBe) {
   ReleaseAndFree(*free);
 }
 
-TEST_P(WavePolicyTest, WeighsASequencesFirstStepAndOneOfEight) {
+TEST_P(WavePolicyTest, WeighsASequencesFirstStepAndOneOfSixteen) {
   const auto first = Begin(1, 2300, 2500, 0.02), second = Begin(2, 2300, 2500, 0.02);
   Prefill(*first);
   Prefill(*second);
   int weighed = 0;
-  for (int i = 0; i < 17; ++i) {
+  for (int i = 0; i < 33; ++i) {
     Step({first.get()});
     weighed += policy_->LastStepUnseen(0).has_value() ? 1 : 0;
   }
-  EXPECT_EQ(weighed, 3);  // 0, 8, 16
+  EXPECT_EQ(weighed, 3);  // 0, 16, 32
   Step({first.get(), second.get()});
   EXPECT_TRUE(policy_->LastStepUnseen(1).has_value());
   Step({first.get(), second.get()});

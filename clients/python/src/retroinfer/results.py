@@ -118,7 +118,7 @@ class Timings:
 @dataclass(frozen=True)
 class UnseenMass:
     """Share of the softmax mass that steps did not attend to exactly, as the index predicts it: over the first step
-    and at least one in eight of the others. It says how much was left to estimates, not how wrong they were."""
+    and at least one in sixteen of the others. It says how much was left to estimates, not how wrong they were."""
 
     mean: float
     largest: float
