@@ -30,4 +30,16 @@ SegmentName NameSegment(const SegmentName& parent, std::span<const int32_t> toke
       .Finish();
 }
 
+SegmentName NameGenerated(const SegmentName& parent, std::span<const int32_t> token_ids,
+                          const Provenance& provenance) {
+  return Sha256("retroinfer generated KV")
+      .Add(parent)
+      .AddU64(token_ids.size())
+      .AddI32s(token_ids)
+      .Add(provenance.made_by)
+      .Add(provenance.sources)
+      .Add(provenance.text)
+      .Finish();
+}
+
 }  // namespace retroinfer::common

@@ -7,6 +7,14 @@
 //
 // Equal names mean equal model, tenant, format and tokens from the start of the sequence to the end
 // of the segment, and so equal KV.
+//
+// Two chains begin at the sink name. The chain of segments goes from segment to segment. The *text
+// chain* goes in steps of 64 tokens, whatever the segments are: its names, called text names, stand
+// for the tokens up to a position, and are the names of exact blocks (common/kv/block_layout.h).
+//
+// KV that decode steps made, or that was computed behind such KV, is *generated*: its bytes do not
+// follow from the tokens alone. The names of generated KV form chains of their own, which leave the
+// text chain where the first generated token is, and which depend on how the KV was made.
 #pragma once
 
 #include <cstdint>
@@ -32,5 +40,19 @@ SegmentName RootName(std::string_view fingerprint, const Hash256& salt_hash,
 // Returns the name of the segment with these tokens behind `parent`. With the root as parent and
 // the sink tokens: the sink name.
 SegmentName NameSegment(const SegmentName& parent, std::span<const int32_t> token_ids);
+
+// How generated KV was made.
+struct Provenance {
+  Hash256 made_by;   // hash of the attention settings under which its sequence decoded
+  Hash256 sources;   // which of its tokens were prefilled, generated or read, and from where
+  SegmentName text;  // text name of its end: equal for equal tokens from the sequence's start on
+
+  friend bool operator==(const Provenance&, const Provenance&) = default;
+};
+
+// Returns the name of generated KV of these tokens behind `parent`: the name of the generated KV
+// before it, or the text name of where it begins.
+SegmentName NameGenerated(const SegmentName& parent, std::span<const int32_t> token_ids,
+                          const Provenance& provenance);
 
 }  // namespace retroinfer::common

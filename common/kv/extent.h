@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
+#include "common/hash/segment_name.h"
 #include "common/kv/kv_geometry.h"
 
 namespace retroinfer {
@@ -14,6 +16,8 @@ struct Extent {
   uint32_t num_pages = 0;   // pages
   uint32_t num_tokens = 0;  // that it was reserved for
   bool cached = false;      // holds the image of the wanted segment; must not be written
+  // Of a cached one with generated KV, its name (common/hash/segment_name.h).
+  std::optional<common::SegmentName> generated = std::nullopt;
 };
 
 }  // namespace retroinfer
