@@ -73,6 +73,8 @@ struct ReserveRequest {
   uint64_t token_begin = kSinkTokens;  // of the first segment
   // Set: generated KV may be shared that was made under settings of this hash.
   std::optional<common::Hash256> made_by = std::nullopt;
+  // The caller does without an answer that would have to wait for others: ABORTED then.
+  bool waits = true;
   // Set: there are no `segments`. The answer is the run of cached extents that holds these rows,
   // perhaps none; nothing is reserved. It waits for what is being committed or read from the disk.
   std::optional<RowsWanted> rows = std::nullopt;

@@ -47,7 +47,8 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                     .stream = &compute,
                     .model = environment.model,
                     .tokenizer = environment.tokenizer,
-                    .store = environment.store};
+                    .store = environment.store,
+                    .arena = environment.arena};
   ASSIGN_OR_RETURN(parts.memory, KvMemory::Create(device, {.geometry = plan.geometry,
                                                            .dense_blocks = plan.dense_blocks,
                                                            .meta_blocks = plan.meta_blocks,

@@ -11,6 +11,8 @@
 #include "common/kv/extent.h"
 #include "common/kv/kv_geometry.h"
 #include "gpu_worker/attention/attention_settings.h"
+#include "gpu_worker/attention/cached_run.h"
+#include "gpu_worker/attention/kv_lineage.h"
 #include "gpu_worker/ops/dense_pool.h"
 #include "gpu_worker/wave_index/named_prefix.h"
 #include "gpu_worker/wave_index/retrieval_width.h"
@@ -93,12 +95,19 @@ struct SequenceKv {
   std::vector<Extent> extents;
 
   // The prompt, and what its segments are called. The leading `num_cached_segments` extents held
-  // their segments already when the sequence was admitted: tokens [4, cached_end), which prefill
-  // reads instead of computing them.
+  // their segments already when the sequence was admitted: tokens [4, shared_end), whose index it
+  // shares.
   std::span<const int32_t> prompt;  // of the request, which lives longer
   NamedPrefix prefix;
+  KvLineage lineage;  // names of its KV, generated tokens included
   size_t num_cached_segments = 0;
   size_t num_shared_indexes = 0;  // of those, whose meta blocks are KvMemory's for all
+  int64_t shared_end = kSinkTokens;
+  // What prefill reads instead of computing it: those segments, then whatever else holds the tokens
+  // behind them (segments of another size, blocks), without a gap from the sink on.
+  std::vector<CachedRun> cached;
+  int64_t read_end() const { return cached.empty() ? kSinkTokens : cached.back().token_end(); }
+  // As it was at admission: tokens [4, cached_end) had been computed for others.
   int64_t cached_end = kSinkTokens;
   int64_t cached_tokens() const { return cached_end - kSinkTokens; }
 };

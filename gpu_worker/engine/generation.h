@@ -39,6 +39,12 @@ struct SamplingParams {
   std::map<int32_t, float> logit_bias;  // by token, each in [-100, 100]; at most 1024
 };
 
+// Which KV of earlier requests a request may read, and leaves to later ones.
+enum class KvReuse : uint8_t {
+  kExact,      // what prefill computes: tokens are those of a request that finds nothing
+  kGenerated,  // also what decode steps made under the same attention settings
+};
+
 // A request for the log-probabilities of tokens that are given, of the prompt or behind it, has no
 // text as its output. Without continuations, and with max_tokens 0, it is about its prompt alone.
 struct GenerationRequest {
@@ -46,8 +52,9 @@ struct GenerationRequest {
   std::vector<int32_t> prompt;  // at least one token, each in the vocabulary
   SamplingParams sampling;
   AttentionSettings attention;
-  std::string cache_salt;  // shares segments with requests of the same salt only
-  int32_t priority = 0;    // lower runs first; equal: the tenant that had least
+  std::string cache_salt;  // shares KV with requests of the same salt only
+  KvReuse reuse = KvReuse::kExact;
+  int32_t priority = 0;  // lower runs first; equal: the tenant that had least
   // Whom time is shared out to, and whose limits hold. Null: the tenant without a name.
   std::shared_ptr<const common::Tenant> tenant;
   bool return_progress = false;

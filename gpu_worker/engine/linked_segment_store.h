@@ -25,12 +25,11 @@ class LinkedSegmentStore final : public SegmentStore {
     link_.Reserve(std::move(request), std::move(callback));
   }
 
+  using SegmentStore::Commit;
   // A segment that the store refuses stays in use by its sequence, which holds the extent in any
   // case; the refusal is logged, since it means that one of the two sides is wrong.
-  void Commit(uint64_t sequence_id, CommittedSegment segment) override {
-    const uint64_t extent_id = segment.extent_id;
-    std::vector<CommittedSegment> segments;
-    segments.push_back(std::move(segment));
+  void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) override {
+    const uint64_t extent_id = segments.front().extent_id;
     link_.Commit(sequence_id, std::move(segments),
                  [sequence_id, extent_id](const absl::Status& status) {
                    // Cancelled: the link was closed, or the sequence released before its turn.

@@ -65,7 +65,7 @@ struct LiveRequest {
   absl::Status failure;              // of what was done for it, until a plan ends it
   bool takes_in_order = false;       // AttentionPolicy::TakesInOrder, as far as is known
   bool asked_store = false;          // Reserve was called: Release must be, too
-  bool takes_only_cached = false;    // of the store it takes what prefill can read, and no more
+  uint64_t rows_id = 0;              // in whose name it asked for rows (ClaimRows); 0: it did not
   bool arena_was_full = false;       // when it was asked last
   uint64_t releases_when_asked = 0;  // LocalEngine::num_releases_ then
   StoreAnswer answer = StoreAnswer::kNone;
@@ -96,6 +96,11 @@ struct LiveRequest {
     if (request.num_prompt_logprobs < 0) return 0;
     return std::ssize(request.prompt) - 1 - prompt_rows_measured;
   }
+
+  // Blocks of its window that are saved or were given to the saver: from where the window began
+  // then, up to this position.
+  int64_t saved_begin = 0;
+  int64_t saved_end = 0;
 
   std::optional<SuspendedKv::Copy> copy;  // while it is aside
   bool is_stalled = false;                // decodes, and lacks memory for the next token

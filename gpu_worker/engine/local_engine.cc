@@ -21,6 +21,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/engine/sampling_validation.h"
+#include "gpu_worker/engine/segment_claim.h"
 #include "spdlog/spdlog.h"
 
 namespace retroinfer {
@@ -91,6 +92,13 @@ absl::Status LocalEngine::CreateWorkspaces() {
                        .preempts = parts_.suspended != nullptr,
                        .ahead = options_.ahead});
   ASSIGN_OR_RETURN(clock_, WorkClock::Create(*parts_.device, *parts_.stream, scheduler_->costs()));
+  if (options_.share_segments) {
+    ASSIGN_OR_RETURN(saver_, BlockSaver::Create({.device = parts_.device,
+                                                 .compute = parts_.stream,
+                                                 .memory = parts_.memory.get(),
+                                                 .store = parts_.store,
+                                                 .arena = parts_.arena}));
+  }
   batch_.reserve(static_cast<size_t>(plan.max_batch));
   return absl::OkStatus();
 }
@@ -157,6 +165,7 @@ void LocalEngine::Loop() {
   absl::Duration wait = kIdleWait;
   while (true) {
     TakeMail(wait);
+    TendSaves();
     const bool worked = RunOnce();
     if (worked || live_.empty()) stats_.counters().last_progress = common::SteadyNow();
     if (start_counting_ && live_.empty()) stats_.RequireCacheStats();
@@ -212,6 +221,12 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
   live->kv.prompt = live->request.prompt;
   live->kv.prefix = std::move(submission.prefix);
+  std::optional<common::Hash256> made_by;
+  if (live->request.reuse == KvReuse::kGenerated && !IsScoring(live->request)) {
+    made_by = MadeBy(live->kv.settings, parts_.segments->settings());
+  }
+  live->kv.lineage = KvLineage(live->kv.prefix, live->kv.prompt, made_by);
+  live->kv.lineage.SetCached({}, 0);
   live->prefix = prefixes_.Acquire(live->kv.prefix);
   live->need = live->policy->Need(live->kv.settings, live->kv.prompt_tokens, live->kv.total_tokens);
   live->demand = BlockDemand(*live->policy, live->kv.settings, live->kv.prompt_tokens,
@@ -237,6 +252,7 @@ void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
   ++stats_.counters().generation_tokens;
   live.next_token = token.token;
   live.sampling->Count(token.token);
+  live.kv.lineage.Append(token.token);
   const bool stop = live.output->Append(token);
   if (stop || live.num_generated >= live.request.sampling.max_tokens) {
     End(live, stop ? FinishReason::kStop : FinishReason::kLength);
@@ -261,6 +277,8 @@ void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status statu
     live.sink->OnOutput(delta);
   }
   if (!status.ok() && reason != FinishReason::kRefused) status = RequestFailure(status);
+  // Before the client is told, whose next request finds then that its KV is on its way.
+  if (status.ok()) SaveAtEnd(live);
   const GenerationResult result = ResultOf(live, reason, std::move(status));
   live.state = RequestState::kEnding;
   for (const auto& lane : lanes_) lane->Drop(live.kv);

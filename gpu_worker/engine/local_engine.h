@@ -23,6 +23,7 @@
 #include "gpu_worker/attention/prompt_only_policy.h"
 #include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/attention/suspended_kv.h"
+#include "gpu_worker/engine/block_saver.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/engine_stats_board.h"
@@ -66,6 +67,7 @@ struct EngineParts {
   Transformer* model = nullptr;
   const Tokenizer* tokenizer = nullptr;
   SegmentStore* store = nullptr;
+  std::span<std::byte> arena;  // the store's, as the host sees it
   std::unique_ptr<KvMemory> memory;
   std::unique_ptr<SuspendedKv> suspended;  // null: nobody steps aside
   std::unique_ptr<BlockCache> cache;
@@ -113,6 +115,7 @@ class LocalEngine final : public Engine {
   absl::Status CheckFits(const GenerationRequest& request) const;
   AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
   void Reserve(LiveRequest& live, bool asks_store);
+  bool AskForRows(LiveRequest& live);
   void Grant(LiveRequest& live);
   void PutBack(LiveRequest& live);
   void Grow(uint64_t id);
@@ -147,6 +150,12 @@ class LocalEngine final : public Engine {
   void EndGroup(PrefillLane& lane, const absl::Status& status);
   void RunDecodeStep(const StepPlan& plan);
   void EndBatch(const absl::Status& status);
+
+  // What later requests find.
+  void SaveBlocks(LiveRequest& live, int64_t end);
+  void SaveAtEnd(LiveRequest& live);
+  void TendSaves();
+  void ReleaseRows(LiveRequest& live);
 
   // Stepping aside.
   void Suspend(uint64_t id);
@@ -184,6 +193,7 @@ class LocalEngine final : public Engine {
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<DecodeStep> decode_step_;
   std::vector<std::unique_ptr<PrefillLane>> lanes_;  // the long one, then the short one
+  std::unique_ptr<BlockSaver> saver_;                // null: requests share nothing
   std::unique_ptr<Scheduler> scheduler_;
   std::optional<WorkClock> clock_;
   SchedulerInput input_;

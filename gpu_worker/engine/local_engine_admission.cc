@@ -55,15 +55,14 @@ void LocalEngine::Reserve(LiveRequest& live, bool asks_store) {
     return;
   }
   live.sampling = *std::move(sampling);
+  live.answer = StoreAnswer::kNone;
+  live.state = RequestState::kReserving;
   std::optional<ReserveRequest> request = ClaimSegments(live.kv, live.need);
-  live.takes_only_cached = request.has_value() && request->cached_only;
   // Without a store, what needs no extents does not wait for it.
-  if (!request.has_value() || !asks_store) {
-    live.state = RequestState::kPrefill;
+  if (!request.has_value()) {
+    if (!asks_store || !AskForRows(live)) live.state = RequestState::kPrefill;
     return;
   }
-  live.state = RequestState::kReserving;
-  live.answer = StoreAnswer::kNone;
   live.asked_store = true;
   live.releases_when_asked = num_releases_;
   const uint64_t id = live.kv.sequence_id;
@@ -88,15 +87,38 @@ void LocalEngine::Advance(LiveRequest& live) {
   if (live.Asked() == KvBlocks()) live.demand.Take();
 }
 
+// Asks for KV of the prompt that is in no segment whose index the request can share. Returns
+// whether there may be any.
+bool LocalEngine::AskForRows(LiveRequest& live) {
+  if (saver_ == nullptr || live.request.num_prompt_logprobs >= 0) return false;
+  std::optional<ReserveRequest> request = ClaimRows(live.kv, next_sequence_id_);
+  if (!request.has_value()) return false;
+  const uint64_t id = live.rows_id = next_sequence_id_++;
+  parts_.store->Reserve(*std::move(request),
+                        [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
+                          inbox->Answer({id, std::move(extents)});
+                        });
+  return true;
+}
+
 // Notes what the store has answered; what follows from that is planned.
 void LocalEngine::TakeAnswer(ReserveAnswer answer) {
-  LiveRequest* const live = Find(answer.sequence_id);
+  if (saver_ != nullptr && saver_->TakeAnswer(answer.sequence_id, answer.extents)) return;
+  const auto found = std::find_if(live_.begin(), live_.end(), [&answer](const auto& one) {
+    return one->kv.sequence_id == answer.sequence_id || one->rows_id == answer.sequence_id;
+  });
+  LiveRequest* const live = found == live_.end() ? nullptr : found->get();
   if (live == nullptr || live->state != RequestState::kReserving) return;
-  if (answer.extents.ok() || live->takes_only_cached) {
-    // What only looked for segments does without them.
+  const uint32_t arena_pages = parts_.store->arena_pages();
+  if (live->rows_id == answer.sequence_id) {
+    // Without rows it computes them.
     live->answer = StoreAnswer::kGranted;
-    live->failure = TakeExtents(std::move(answer.extents).value_or(std::vector<Extent>()),
-                                parts_.store->arena_pages(), live->kv);
+    if (!answer.extents.ok()) return;
+    live->failure =
+        TakeRows(*answer.extents, arena_pages, parts_.memory->sizes().geometry, live->kv);
+  } else if (answer.extents.ok()) {
+    live->failure = TakeExtents(*std::move(answer.extents), arena_pages, live->kv);
+    if (!live->failure.ok() || !AskForRows(*live)) live->answer = StoreAnswer::kGranted;
   } else if (absl::IsResourceExhausted(answer.extents.status())) {
     live->answer = StoreAnswer::kNoRoom;
     live->no_room = answer.extents.status();
@@ -107,9 +129,9 @@ void LocalEngine::TakeAnswer(ReserveAnswer answer) {
 }
 
 bool LocalEngine::ArenaMayGetRoom(const LiveRequest& live) const {
-  return live.releases_when_asked != num_releases_ ||
+  return live.releases_when_asked != num_releases_ || (saver_ != nullptr && saver_->busy()) ||
          std::any_of(live_.begin(), live_.end(), [&live](const auto& other) {
-           return other.get() != &live && other->asked_store;
+           return other.get() != &live && (other->asked_store || other->rows_id != 0);
          });
 }
 

@@ -103,6 +103,7 @@ bool LocalEngine::IsUnused(LiveRequest& live) {
       return false;
     }
   }
+  if (saver_ != nullptr && saver_->IsSaving(live.kv.sequence_id)) return false;
   if (live.kv.table_row < 0 && live.num_suspensions == 0) return true;
   const absl::StatusOr<bool> released = live.policy->Release(live.kv);
   if (!released.ok()) {
@@ -136,7 +137,8 @@ RequestDescription LocalEngine::DescribePrompt(const LiveRequest& live) const {
           .priority = live.request.priority,
           .tenant = live.tenant,
           .prompt_tokens = part.num_context + part.end - part.begin,
-          .cached_tokens = part.num_context + live.kv.cached_tokens(),
+          .cached_tokens = part.num_context + live.kv.read_end() - int64_t{kSinkTokens},
+          .unshared_tokens = live.kv.read_end() - live.kv.shared_end,
           .prefix = live.prefix,
           .common_tokens = live.common_tokens,
           .context = live.kv.num_tokens,
@@ -181,13 +183,13 @@ RequestDescription LocalEngine::Describe(LiveRequest& live) {
   DescribeMemory(live, description);
   description.is_new = std::exchange(live.is_new, false);
   if (description.is_new) {
-    // Segments that have names may all be found: what is computed at the least is the rest.
-    for (const PlannedSegment& segment : live.kv.prefix.segments) {
-      description.nameable_tokens += segment.num_tokens;
+    // What has names may all be found: what is computed at the least is the rest.
+    if (live.kv.lineage.names_any()) {
+      description.nameable_tokens = live.kv.prompt_tokens - 1 - int64_t{kSinkTokens};
     }
   }
   description.asks_store =
-      description.wants_extents || (!live.kv.prefix.names.empty() && parts_.store->attached());
+      description.wants_extents || (live.kv.lineage.names_any() && parts_.store->attached());
   description.arena_is_full = live.state == RequestState::kWaiting && live.arena_was_full &&
                               live.releases_when_asked == num_releases_;
   if (live.failure.ok()) live.failure = DescribeProgress(live, description);
@@ -222,6 +224,7 @@ absl::Status LocalEngine::DescribeProgress(LiveRequest& live, RequestDescription
 
 // Whether a decoding request can take part in a step, and what it would take to let it step aside.
 absl::Status LocalEngine::DescribeDecoding(LiveRequest& live, RequestDescription& description) {
+  const bool is_saving = saver_ != nullptr && saver_->IsSaving(live.kv.sequence_id);
   if (live.forced.has_value()) {
     description.more_rows = std::min({live.forced->left(), live.policy->RowsTogether(live.kv),
                                       std::max<int64_t>(1, description.room)}) -
@@ -229,12 +232,15 @@ absl::Status LocalEngine::DescribeDecoding(LiveRequest& live, RequestDescription
   }
   if (parts_.suspended != nullptr) {
     ASSIGN_OR_RETURN(description.can_suspend, live.policy->CanStepAside(live.kv));
+    description.can_suspend &= !is_saving;
     description.suspended_blocks = SuspendedKv::BlocksOf(live.kv);
     description.num_suspensions = live.num_suspensions;
     description.resident_since = ToSeconds(live.resident_since);
   }
   description.decoding_since = ToSeconds(live.first_token);
   ASSIGN_OR_RETURN(description.can_decode, live.policy->ReadyForStep(live.kv));
+  // The window's oldest blocks are used again when a segment of theirs goes live.
+  if (is_saving && live.policy->GoesLive(live.kv)) description.can_decode = false;
   description.goes_live = description.can_decode && live.policy->GoesLive(live.kv);
   return absl::OkStatus();
 }

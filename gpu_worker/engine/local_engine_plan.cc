@@ -65,6 +65,7 @@ void LocalEngine::LetGo(std::span<const uint64_t> ids) {
       parts_.store->Release(id);
       ++num_releases_;
     }
+    ReleaseRows(live);
     parts_.memory->Free(live.kv);
     tenants_.Release(live.tenant);
     prefixes_.Release(live.kv.prefix);
@@ -108,8 +109,8 @@ void LocalEngine::DescribeRuns(const PrefillLane& lane, LaneDescription& descrip
     LaneDescription::Run& described = description.runs.emplace_back();
     described = {.rows = run.num_rows, .depth = run.first_position, .tenant = member.tenant};
     const SequenceKv& sequence = Find(member.id)->kv;
-    for (const SegmentRead& read : run.reads) {
-      described.cached += sequence.prefix.segments[read.segment].num_tokens;
+    for (const CachedRead& read : run.reads) {
+      described.cached += sequence.cached[read.index].num_tokens();
     }
     if (sequence.part.num_context == 0) continue;
     // Of a part, what it needs of the ones before it.
@@ -195,11 +196,55 @@ void LocalEngine::FinishPrompt(LiveRequest& live) {
   for (const auto& lane : lanes_) lane->Leave(live.kv);
   live.state = RequestState::kDecoding;
   live.resident_since = common::SteadyNow();
-  if (live.takes_only_cached && live.asked_store) {
-    parts_.store->Release(live.kv.sequence_id);
-    ++num_releases_;
-    live.asked_store = false;
+  // What it has read it does not need again. A conversation's last turn is used together with what
+  // this one leaves: released before that, it would be evicted first, and what follows it be lost.
+  if (!live.asked_store) ReleaseRows(live);
+  const int64_t whole_blocks = (live.kv.prompt_tokens - kSinkTokens) / kDenseBlockTokens;
+  SaveBlocks(live, kSinkTokens + whole_blocks * kDenseBlockTokens);
+}
+
+// --- What later requests find
+
+void LocalEngine::ReleaseRows(LiveRequest& live) {
+  if (live.rows_id == 0) return;
+  parts_.store->Release(live.rows_id);
+  ++num_releases_;
+  live.rows_id = 0;
+}
+
+// Saves what its window holds of tokens up to `end`, as far as it has names and is not saved yet.
+void LocalEngine::SaveBlocks(LiveRequest& live, int64_t end) {
+  const SequenceKv& kv = live.kv;
+  if (saver_ == nullptr || !kv.lineage.names_any() || kv.dense_blocks.empty()) return;
+  if (!parts_.store->attached() || parts_.store->memory_taken()) return;
+  if (live.saved_begin != kv.window_begin) live.saved_end = kv.window_begin;
+  live.saved_begin = kv.window_begin;
+  size_t num_segments = 0;
+  for (int64_t at = kSinkTokens; at < kv.window_begin; ++num_segments) {
+    at += kv.extents[num_segments].num_tokens;
   }
+  std::vector<NamedBlock> blocks =
+      kv.lineage.Blocks(num_segments, kv.extents, kv.window_begin, end, live.saved_end);
+  if (blocks.empty()) return;
+  live.saved_end = std::max(live.saved_end, end);
+  const uint64_t id = next_sequence_id_++;
+  saver_->Save(kv, id, std::move(blocks),
+               [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
+                 inbox->Answer({id, std::move(extents)});
+               });
+}
+
+// Of a request that ends with its prompt computed, all that it leaves.
+void LocalEngine::SaveAtEnd(LiveRequest& live) {
+  if (live.state != RequestState::kDecoding && live.state != RequestState::kIndexing) return;
+  if (live.PromptRowsLeft() > 0) return;
+  const int64_t tokens = std::max(live.kv.num_tokens, live.kv.prompt_tokens);
+  const bool names_generated = live.kv.lineage.made_by().has_value();
+  SaveBlocks(live, names_generated ? tokens : live.kv.prompt_tokens);
+}
+
+void LocalEngine::TendSaves() {
+  if (saver_ != nullptr) num_releases_ += saver_->Tend();
 }
 
 void LocalEngine::ReportProgress(const PrefillLane& lane) {

@@ -5,6 +5,8 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
+#include "common/kv/block_layout.h"
+#include "common/kv/named_segment.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 
@@ -15,6 +17,7 @@ namespace {
 struct BufferSizes {
   size_t rows;
   size_t last;
+  size_t blocks;
   size_t last_hidden;
   size_t hidden;
   size_t kv;  // of each of the two
@@ -26,11 +29,12 @@ struct BufferSizes {
     const size_t row = static_cast<size_t>(model.hidden_size) * DTypeBytes(activation_dtype);
     rows = 2 * tokens * sizeof(int32_t);
     last = members * sizeof(int32_t);
+    blocks = (tokens / kDenseBlockTokens + members) * sizeof(int32_t);
     last_hidden = members * row;
     hidden = tokens * row;
     kv = 2 * size_t{geometry.num_kv_heads} * tokens * geometry.prompt_vector_bytes();
   }
-  size_t total() const { return rows + last + last_hidden + hidden + 2 * kv; }
+  size_t total() const { return rows + last + blocks + last_hidden + hidden + 2 * kv; }
 };
 
 }  // namespace
@@ -58,6 +62,8 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   ASSIGN_OR_RETURN(lane->rows_, allocate(sizes.rows));
   ASSIGN_OR_RETURN(lane->host_last_, device.AllocateHost(sizes.last));
   ASSIGN_OR_RETURN(lane->last_, allocate(sizes.last));
+  ASSIGN_OR_RETURN(lane->host_blocks_, device.AllocateHost(sizes.blocks));
+  ASSIGN_OR_RETURN(lane->blocks_, allocate(sizes.blocks));
   ASSIGN_OR_RETURN(lane->last_hidden_, allocate(sizes.last_hidden));
   ASSIGN_OR_RETURN(lane->hidden_, allocate(sizes.hidden));
   for (DeviceBuffer& kv : lane->kv_) {
@@ -95,11 +101,12 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   for (const Member& member : members) {
     const SequenceKv& sequence = *member.sequence;
     const PromptPart part = member.policy->NextPart(sequence, max_tokens_);
-    places_.push_back({.member = member, .cached_tokens = sequence.cached_tokens(), .part = part});
+    places_.push_back({.member = member,
+                       .cached_tokens = sequence.read_end() - int64_t{kSinkTokens},
+                       .part = part});
     const bool is_whole = part.begin == 0 && part.num_context == 0 && places_.back().is_last_part();
     run_members.push_back({.prompt = member.prompt,
-                           .prefix = &sequence.prefix,
-                           .num_cached_segments = sequence.num_cached_segments,
+                           .cached = sequence.cached,
                            .begin = part.begin,
                            .end = part.end,
                            .may_share = is_whole && !member.keeps_all_rows});
@@ -112,6 +119,7 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   }
   absl::Status begun = PlaceKv();
   if (begun.ok()) begun = UploadRows();
+  if (begun.ok()) begun = UploadBlocks();
   if (!begun.ok()) places_.clear();
   return begun;
 }
@@ -137,9 +145,10 @@ absl::Status PrefillLane::PlaceKv() {
     const SequenceKv& sequence = *place.member.sequence;
     place.has_kept = sizes[runs_.family_of[i]] > 1 && !place.member.policy->TakesInOrder(sequence);
     if (place.has_kept) {
-      place.part.first_kept = sequence.cached_end;
+      place.part.first_kept = sequence.shared_end;
       place.first_kept_token = tokens;
-      tokens += place.num_rows;
+      place.num_kept = place.num_rows + sequence.read_end() - sequence.shared_end;
+      tokens += place.num_kept;
     }
     place.member.sequence->part = place.part;
   }
@@ -189,7 +198,7 @@ LayerKv PrefillLane::KvAt(int64_t first_token, int64_t num_tokens) const {
 
 LayerKv PrefillLane::TakenKvOf(size_t member) const {
   const Place& place = places_[member];
-  return place.has_kept ? KvAt(place.first_kept_token, place.num_rows)
+  return place.has_kept ? KvAt(place.first_kept_token, place.num_kept)
                         : KvOf(families_[runs_.family_of[member]]);
 }
 
@@ -221,32 +230,101 @@ absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
   return std::max(layer_ + (next_is_open ? 2 : 1), uint32_t{2});
 }
 
-// Of the segments before the run, those that somebody waits for. Its members refer to the same
-// extent, or to equal ones.
-absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
-  const size_t page_bytes = geometry_.page_bytes();
-  const size_t token_bytes = 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
-  for (const SegmentRead& read : run.reads) {
-    const SequenceKv* sequence = nullptr;
-    uint64_t readers = 0;
-    for (const size_t member : read.members) {
-      if (!places_[member].is_here()) continue;
-      if (readers++ == 0) sequence = places_[member].member.sequence;
+// Where the members' cached blocks lie in the arena: one kernel reads neighbouring ones.
+absl::Status PrefillLane::UploadBlocks() {
+  const std::span<int32_t> ids = host_blocks_.as<int32_t>();
+  size_t count = 0;
+  for (Place& place : places_) {
+    place.first_block = count;
+    for (const CachedRun& run : place.member.sequence->cached) {
+      if (!IsBlock(run.num_tokens())) continue;
+      // Only a text's last block is not full, so the members' rows bound the number of blocks.
+      if (count == ids.size())
+        return absl::InternalError("more cached blocks than a lane has room");
+      ids[count++] =
+          static_cast<int32_t>(run.extent.first_page + BlockLayout(geometry_).first_kv_page);
     }
-    if (sequence == nullptr) continue;
-    const Extent& extent = sequence->extents[read.segment];
-    const PlannedSegment& segment = sequence->prefix.segments[read.segment];
-    const Family& family = families_[run.family];
-    RETURN_IF_ERROR(parts_.ops->index().ReadSegmentLayer(
+  }
+  if (count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(ids.first(count)),
+                                        blocks_.bytes().first(count * sizeof(int32_t))));
+  return parts_.stream->Record(*uploaded_);
+}
+
+// Reads cached runs [first, last) of a member, neighbouring in the text and all blocks if there are
+// several, into `out` from `row` on.
+absl::Status PrefillLane::ReadCached(size_t member, size_t first, size_t last, const LayerKv& out,
+                                     int64_t row) {
+  const Place& place = places_[member];
+  const std::vector<CachedRun>& cached = place.member.sequence->cached;
+  const Extent& extent = cached[first].extent;
+  if (!IsBlock(extent.num_tokens)) {
+    const size_t page_bytes = geometry_.page_bytes();
+    return parts_.ops->index().ReadSegmentLayer(
         *parts_.stream, {.extent = parts_.arena.subspan(extent.first_page * page_bytes,
                                                         extent.num_pages * page_bytes),
                          .geometry = geometry_,
-                         .num_tokens = segment.num_tokens,
+                         .num_tokens = extent.num_tokens,
                          .layer = layer_,
-                         .out = KvOf(family),
-                         .first_token = segment.token_begin + family.row_of_position}));
-    counters_.staged_bytes += segment.num_tokens * token_bytes;
-    counters_.shared_bytes += (readers - 1) * segment.num_tokens * token_bytes;
+                         .out = out,
+                         .first_token = row});
+  }
+  const auto blocks_before = static_cast<size_t>(
+      std::count_if(cached.begin(), cached.begin() + static_cast<ptrdiff_t>(first),
+                    [](const CachedRun& run) { return IsBlock(run.num_tokens()); }));
+  return parts_.ops->attention().ReadDense(
+      *parts_.stream, {.pool = DensePoolView::OfPages(parts_.arena, geometry_),
+                       .layer = layer_,
+                       .block_ids = blocks_.as<const DenseBlockId>().subspan(
+                           place.first_block + blocks_before, last - first),
+                       .num_tokens = cached[last - 1].token_end() - cached[first].token_begin,
+                       .out = out,
+                       .first_token = row});
+}
+
+// Of the cached tokens before the run, those that somebody waits for. Its members refer to the same
+// extent, or to equal ones.
+absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
+  const size_t token_bytes = 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
+  const auto is_here = [this](size_t member) { return places_[member].is_here(); };
+  const Family& family = families_[run.family];
+  for (size_t i = 0; i < run.reads.size();) {
+    const CachedRead& read = run.reads[i++];
+    const auto reader = std::ranges::find_if(read.members, is_here);
+    if (reader == read.members.end()) continue;
+    const std::vector<CachedRun>& cached = places_[*reader].member.sequence->cached;
+    size_t last = read.index + 1;
+    const bool is_block = IsBlock(cached[read.index].num_tokens());
+    // Blocks that the same members read next are read with it.
+    while (is_block && i < run.reads.size() && run.reads[i].members == read.members &&
+           run.reads[i].index == last && IsBlock(cached[last].num_tokens())) {
+      RETURN_IF_ERROR(ReadForKept(run.reads[i]));
+      ++last;
+      ++i;
+    }
+    const int64_t begin = cached[read.index].token_begin;
+    RETURN_IF_ERROR(
+        ReadCached(*reader, read.index, last, KvOf(family), begin + family.row_of_position));
+    RETURN_IF_ERROR(ReadForKept(read));
+    const auto bytes = static_cast<uint64_t>(cached[last - 1].token_end() - begin) * token_bytes;
+    const auto readers = static_cast<uint64_t>(std::ranges::count_if(read.members, is_here));
+    counters_.staged_bytes += bytes;
+    counters_.shared_bytes += (readers - 1) * bytes;
+  }
+  return absl::OkStatus();
+}
+
+// What a member's policy takes of cached tokens (it builds segments of them, or keeps them in its
+// window) lies in the place that is the member's own as well.
+absl::Status PrefillLane::ReadForKept(const CachedRead& read) {
+  for (const size_t member : read.members) {
+    const Place& place = places_[member];
+    if (!place.is_here() || !place.has_kept) continue;
+    const SequenceKv& sequence = *place.member.sequence;
+    const int64_t begin = sequence.cached[read.index].token_begin;
+    if (begin < place.part.first_kept) continue;
+    RETURN_IF_ERROR(ReadCached(member, read.index, read.index + 1, TakenKvOf(member),
+                               sequence.TakenRowOf(begin)));
   }
   return absl::OkStatus();
 }

@@ -3,11 +3,12 @@
 // a pass (some rows through one layer) is one product for each matrix, whichever prompts they
 // belong to; each prompt attends to its own keys.
 //
-// Tokens of cached segments are not computed: for each layer, first the sink (4 tokens, which are
-// in no segment), then the cached tokens' KV is read from the arena, then the rest is computed.
-// What the rest attends to is bit by bit what a prefill of everything would have computed.
+// Cached tokens are not computed: for each layer, first the sink (4 tokens, which are in no segment
+// and no block), then the cached tokens' KV is read from the arena, then the rest is computed.
+// Where that KV is exact, what the rest attends to is bit by bit what a prefill of everything would
+// have computed.
 //
-// Prompts that begin with the same cached segments are read as one (prefill_runs.h): their KV lies
+// Prompts that begin with the same cached tokens are read as one (prefill_runs.h): their KV lies
 // in one place, where each prompt's own rows take the places of those of the one before. What the
 // background still reads of them is copied to a place of its own as it is computed. The result is
 // that of reading each alone, bit by bit.
@@ -50,7 +51,7 @@ class PrefillLane {
     Ops* ops = nullptr;
     Stream* stream = nullptr;  // compute
     Transformer* model = nullptr;
-    DeviceSpan<const std::byte> arena;
+    DeviceSpan<std::byte> arena;  // only read
   };
 
   // A prompt of a group, or the part of it that its policy reads next. It stays unchanged, and all
@@ -143,10 +144,12 @@ class PrefillLane {
     int64_t num_rows = 0;  // of its runs
     int64_t last_row = 0;  // in the group
     int64_t cached_tokens = 0;
+    size_t first_block = 0;  // of its cached blocks, in blocks_
     PromptPart part;
     // Of a family of several: where the background finds the sink and the computed tokens.
     bool has_kept = false;
     int64_t first_kept_token = 0;  // of the lane's KV
+    int64_t num_kept = 0;          // tokens there
 
     bool is_here() const { return member.sequence != nullptr && !is_dropped; }
     bool is_last_part() const { return part.end == static_cast<int64_t>(member.prompt.size()); }
@@ -162,9 +165,13 @@ class PrefillLane {
       : parts_(parts), geometry_(geometry), max_tokens_(max_tokens), max_rows_(max_rows) {}
 
   absl::Status UploadRows();
+  absl::Status UploadBlocks();
   absl::Status PrepareLayer();
   absl::Status PlaceKv();
   absl::Status ReadCachedTokens(const PrefillRun& run);
+  absl::Status ReadCached(size_t member, size_t first, size_t last, const LayerKv& out,
+                          int64_t row);
+  absl::Status ReadForKept(const CachedRead& read);
   absl::Status TakeLayer(const PrefillRun& run);
   void CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const PrefillRun& run, int64_t first, int64_t last);
@@ -180,10 +187,13 @@ class PrefillLane {
   const KvGeometry geometry_;
   const int64_t max_tokens_;
   const int64_t max_rows_;
-  HostBuffer host_rows_;      // token ids, then positions: int32 [2, max_tokens]
-  DeviceBuffer rows_;         // the same
-  HostBuffer host_last_;      // int32 [max_members]: rows of last tokens
-  DeviceBuffer last_;         // the same
+  HostBuffer host_rows_;  // token ids, then positions: int32 [2, max_tokens]
+  DeviceBuffer rows_;     // the same
+  HostBuffer host_last_;  // int32 [max_members]: rows of last tokens
+  DeviceBuffer last_;     // the same
+  // First pages of the members' cached blocks: int32 [max_tokens / 64 + max_members].
+  HostBuffer host_blocks_;
+  DeviceBuffer blocks_;       // the same
   DeviceBuffer last_hidden_;  // [max_members, hidden]
   DeviceBuffer hidden_;       // [max_tokens, hidden]
   // Of even and odd layers: for each member [2][kv_heads][its tokens][head_dim], one after the

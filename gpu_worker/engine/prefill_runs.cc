@@ -39,20 +39,21 @@ class Planner {
   bool AreFamily(size_t a, size_t b) const {
     const RunMember& one = members_[a];
     const RunMember& other = members_[b];
-    return one.may_share && other.may_share && one.num_cached_segments > 0 &&
-           other.num_cached_segments > 0 && one.prefix->names[0] == other.prefix->names[0];
+    return one.may_share && other.may_share && !one.cached.empty() && !other.cached.empty() &&
+           one.cached[0].name == other.cached[0].name;
   }
 
-  // The member's cached segment that begins at `position`; one behind the last if it has none.
-  size_t SegmentAt(size_t member, int64_t position) const {
-    const RunMember& one = members_[member];
-    for (size_t i = 0; i < one.num_cached_segments; ++i) {
-      if (one.prefix->segments[i].token_begin == position) return i;
-    }
-    return one.num_cached_segments;
+  // The member's cached run that begins at `position`; one behind the last if it has none.
+  size_t CachedAt(size_t member, int64_t position) const {
+    const std::span<const CachedRun> cached = members_[member].cached;
+    const auto found = std::lower_bound(
+        cached.begin(), cached.end(), position,
+        [](const CachedRun& run, int64_t begin) { return run.token_begin < begin; });
+    const bool is_there = found != cached.end() && found->token_begin == position;
+    return is_there ? static_cast<size_t>(found - cached.begin()) : cached.size();
   }
   bool IsCachedAt(size_t member, int64_t position) const {
-    return SegmentAt(member, position) < members_[member].num_cached_segments;
+    return CachedAt(member, position) < members_[member].cached.size();
   }
   int32_t TokenAt(size_t member, int64_t position) const {
     return members_[member].prompt[static_cast<size_t>(position)];
@@ -69,16 +70,16 @@ class Planner {
   // The end of what the member computes from `position` on: the sink, or the rest.
   int64_t StretchEnd(size_t member, int64_t position) const {
     const RunMember& one = members_[member];
-    return one.num_cached_segments > 0 && position < kSinkTokens ? kSinkTokens : one.end;
+    return !one.cached.empty() && position < kSinkTokens ? int64_t{kSinkTokens} : one.end;
   }
 
-  // Whether b goes on at `position` as a does: reads the same segment, or computes the same token.
+  // Whether b goes on at `position` as a does: reads the same KV, or computes the same token.
   bool GoOnAlike(size_t a, size_t b, int64_t position) const {
     const bool is_cached = IsCachedAt(a, position);
     if (is_cached != IsCachedAt(b, position)) return false;
     if (!is_cached) return TokenAt(a, position) == TokenAt(b, position);
-    return members_[a].prefix->names[SegmentAt(a, position)] ==
-           members_[b].prefix->names[SegmentAt(b, position)];
+    return members_[a].cached[CachedAt(a, position)].name ==
+           members_[b].cached[CachedAt(b, position)].name;
   }
 
   void Visit(Members members, int64_t position) {
@@ -93,13 +94,13 @@ class Planner {
     }
   }
 
-  // Of members that go on alike: their next segment or tokens, and what follows.
+  // Of members that go on alike: their next cached run or tokens, and what follows.
   void Follow(Members branch, int64_t position) {
     const size_t first = branch.front();
     if (IsCachedAt(first, position)) {
-      const size_t segment = SegmentAt(first, position);
-      const int64_t end = position + members_[first].prefix->segments[segment].num_tokens;
-      pending_.push_back({.segment = segment, .members = branch});
+      const size_t index = CachedAt(first, position);
+      const int64_t end = members_[first].cached[index].token_end();
+      pending_.push_back({.index = index, .members = branch});
       return Visit(std::move(branch), end);
     }
     int64_t end = StretchEnd(first, position);
@@ -125,7 +126,7 @@ class Planner {
   const std::span<const RunMember> members_;
   PrefillRuns plan_;
   int64_t num_rows_ = 0;
-  std::vector<SegmentRead> pending_;  // before the next run
+  std::vector<CachedRead> pending_;  // before the next run
 };
 
 }  // namespace

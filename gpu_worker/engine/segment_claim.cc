@@ -1,56 +1,150 @@
 #include "gpu_worker/engine/segment_claim.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv/block_layout.h"
+#include "common/kv/segment_layout.h"
+#include "common/status/status_macros.h"
 
 namespace retroinfer {
+namespace {
+
+absl::Status CheckInside(const Extent& extent, uint32_t arena_pages) {
+  if (uint64_t{extent.first_page} + extent.num_pages <= arena_pages) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the store answered with an extent of ", extent.num_pages,
+                                          " pages from ", extent.first_page, "; the arena has ",
+                                          arena_pages));
+}
+
+// Whether the extent can hold what it is said to hold: kernels read all of it.
+absl::Status CheckHolds(const Extent& extent, const KvGeometry& geometry) {
+  const bool is_block = IsBlock(extent.num_tokens);
+  const bool is_segment =
+      extent.num_tokens <= kPrefillSegmentTokens && extent.num_tokens % kDecodeSegmentTokens == 0;
+  if (extent.num_tokens > 0 && (is_block || is_segment)) {
+    const uint32_t least = is_block ? BlockLayout(geometry).num_pages
+                                    : SegmentLayout(geometry, extent.num_tokens).first_kv_page;
+    if (extent.num_pages >= least) return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat("the store answered with ", extent.num_tokens,
+                                          " tokens in ", extent.num_pages, " pages"));
+}
+
+}  // namespace
+
+common::Hash256 MadeBy(const AttentionSettings& settings, const WaveIndexSettings& index) {
+  common::Sha256 hash("retroinfer attention settings");
+  const auto add = [&hash](double value) { hash.AddU64(std::bit_cast<uint64_t>(value)); };
+  hash.Add(PolicyName(settings.policy));
+  // Settings of other policies than the request's change nothing.
+  if (settings.policy == PolicyKind::kWave) {
+    add(settings.retrieval_ratio);
+    add(settings.estimation_ratio);
+    add(settings.max_unseen_mass);
+    hash.AddU64(static_cast<uint64_t>(settings.ranking));
+    hash.AddU64(static_cast<uint64_t>(index.min_retrieved));
+  }
+  return hash.Finish();
+}
 
 std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const KvNeed& need) {
+  if (need.segment_tokens.empty()) return std::nullopt;
   const size_t num_names = sequence.prefix.names.size();
   ReserveRequest request{.sequence_id = sequence.sequence_id};
-  request.cached_only = need.segment_tokens.empty();
-  if (request.cached_only) {
-    for (size_t i = 0; i < num_names; ++i) {
-      request.segments.push_back({.num_tokens = sequence.prefix.segments[i].num_tokens,
-                                  .identity = IdentityOf(sequence.prefix, sequence.prompt, i)});
-    }
-  }
+  request.made_by = sequence.lineage.made_by();
+  int64_t end = kSinkTokens;
   for (size_t i = 0; i < need.segment_tokens.size(); ++i) {
     SegmentWanted& wanted = request.segments.emplace_back();
     wanted.num_tokens = need.segment_tokens[i];
-    if (i < num_names) wanted.identity = IdentityOf(sequence.prefix, sequence.prompt, i);
+    end += wanted.num_tokens;
+    if (i >= num_names) continue;
+    wanted.identity = IdentityOf(sequence.prefix, sequence.prompt, i);
+    wanted.text = sequence.prefix.texts[static_cast<size_t>(end - kSinkTokens) / kDenseBlockTokens];
   }
-  if (request.segments.empty()) return std::nullopt;
   return request;
 }
 
 absl::Status TakeExtents(std::vector<Extent> extents, uint32_t arena_pages, SequenceKv& sequence) {
-  for (const Extent& extent : extents) {
-    if (uint64_t{extent.first_page} + extent.num_pages <= arena_pages) continue;
-    return absl::InternalError(absl::StrCat("the store answered with an extent of ",
-                                            extent.num_pages, " pages from ", extent.first_page,
-                                            "; the arena has ", arena_pages));
-  }
+  for (const Extent& extent : extents) RETURN_IF_ERROR(CheckInside(extent, arena_pages));
   sequence.extents = std::move(extents);
   sequence.num_cached_segments = 0;
-  sequence.cached_end = kSinkTokens;
+  sequence.cached.clear();
   const size_t most = std::min(sequence.extents.size(), sequence.prefix.names.size());
   for (size_t i = 0; i < most && sequence.extents[i].cached; ++i) {
+    const Extent& extent = sequence.extents[i];
+    sequence.cached.push_back({.extent = extent,
+                               .name = extent.generated.value_or(sequence.prefix.names[i]),
+                               .token_begin = sequence.read_end()});
     ++sequence.num_cached_segments;
-    sequence.cached_end += sequence.prefix.segments[i].num_tokens;
   }
+  sequence.shared_end = sequence.cached_end = sequence.read_end();
+  sequence.lineage.SetCached(sequence.cached, sequence.num_cached_segments);
+  return absl::OkStatus();
+}
+
+std::optional<ReserveRequest> ClaimRows(const SequenceKv& sequence, uint64_t rows_id) {
+  const NamedPrefix& prefix = sequence.prefix;
+  const int64_t begin = sequence.shared_end;
+  const int64_t end = std::ssize(sequence.prompt) - 1;
+  if (!sequence.lineage.names_any() || end - begin < int64_t{kDenseBlockTokens}) {
+    return std::nullopt;
+  }
+  ReserveRequest request{.sequence_id = rows_id, .segments = {}, .cached_only = true};
+  request.made_by = sequence.lineage.made_by();
+  RowsWanted& rows = request.rows.emplace();
+  rows.token_begin = static_cast<uint64_t>(begin);
+  rows.generated = sequence.lineage.GeneratedOfCached();
+  rows.texts.assign(prefix.texts.begin() + (begin - kSinkTokens) / kDenseBlockTokens,
+                    prefix.texts.end());
+  for (const RowsWanted::Segment& piece : prefix.pieces) {
+    const auto first = static_cast<int64_t>(piece.token_begin);
+    if (first >= begin && first + piece.num_tokens <= end) rows.segments.push_back(piece);
+  }
+  rows.token_ids.assign(sequence.prompt.begin() + begin, sequence.prompt.begin() + end);
+  return request;
+}
+
+absl::Status TakeRows(const std::vector<Extent>& extents, uint32_t arena_pages,
+                      const KvGeometry& geometry, SequenceKv& sequence) {
+  const int64_t end = std::ssize(sequence.prompt) - 1;
+  std::vector<CachedRun> runs;
+  int64_t position = sequence.shared_end;
+  for (const Extent& extent : extents) {
+    RETURN_IF_ERROR(CheckInside(extent, arena_pages));
+    RETURN_IF_ERROR(CheckHolds(extent, geometry));
+    CachedRun run{.extent = extent, .name = {}, .token_begin = position};
+    position = run.token_end();
+    if (position > end) {
+      return absl::InternalError(
+          absl::StrCat("the store answered with KV up to token ", position, " of ", end));
+    }
+    // Exact KV is its tokens'; which extent holds it does not matter.
+    const size_t block = static_cast<size_t>(position - kSinkTokens) / kDenseBlockTokens;
+    const bool is_on_grid = (position - kSinkTokens) % kDenseBlockTokens == 0;
+    if (extent.generated.has_value()) {
+      run.name = *extent.generated;
+    } else if (is_on_grid) {
+      run.name = sequence.prefix.texts[block];
+    } else {
+      run.name = common::NameSegment(
+          sequence.prefix.texts[block],
+          sequence.prompt.subspan(static_cast<size_t>(run.token_begin), run.num_tokens()));
+    }
+    runs.push_back(std::move(run));
+  }
+  sequence.cached.insert(sequence.cached.end(), runs.begin(), runs.end());
+  sequence.cached_end = sequence.read_end();
+  sequence.lineage.SetCached(sequence.cached, sequence.num_cached_segments);
   return absl::OkStatus();
 }
 
 CommittedSegment CommitOf(const SequenceKv& sequence, size_t index, int64_t token_begin) {
-  CommittedSegment segment{.extent_id = sequence.extents[index].id,
-                           .token_begin = static_cast<uint64_t>(token_begin)};
-  if (index < sequence.prefix.names.size()) {
-    segment.identity = IdentityOf(sequence.prefix, sequence.prompt, index);
-  }
-  return segment;
+  return {.extent_id = sequence.extents[index].id,
+          .token_begin = static_cast<uint64_t>(token_begin),
+          .identity = sequence.lineage.OfSegment(index, sequence.extents)};
 }
 
 }  // namespace retroinfer

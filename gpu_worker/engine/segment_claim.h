@@ -1,4 +1,4 @@
-// What a request asks of the segment store, and what it makes of the answer.
+// What a request asks of the segment store, and what it makes of the answers.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,15 @@
 #include "common/kv/extent.h"
 #include "common/kv/named_segment.h"
 #include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {
 
-// Returns what a sequence has to ask of the store; nothing if it needs nothing there. A sequence
-// without segments of its own (policy `full`) takes its prompt's segments if they are there.
+// Returns the hash of all settings that decide what decode steps compute.
+common::Hash256 MadeBy(const AttentionSettings& settings, const WaveIndexSettings& index);
+
+// Returns the extents that a sequence has to ask of the store, for the segments of its whole life;
+// nothing if it needs none. Of those of its prompt, the leading ones that are committed are shared.
 std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const KvNeed& need);
 
 // Gives `sequence` the store's answer to that request.
@@ -21,6 +25,15 @@ std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const Kv
 // Returns: INTERNAL, and the sequence is unchanged, if an extent is not inside an arena of
 //          `arena_pages`: the answer comes from another process.
 absl::Status TakeExtents(std::vector<Extent> extents, uint32_t arena_pages, SequenceKv& sequence);
+
+// Returns what the sequence asks of the store behind that: whatever else holds KV of its prompt, in
+// the name of `rows_id`, a sequence of its own; nothing if there can be none. The prompt's last
+// token is not asked for: it is computed.
+std::optional<ReserveRequest> ClaimRows(const SequenceKv& sequence, uint64_t rows_id);
+
+// Gives `sequence` the answer to that. Returns: as TakeExtents().
+absl::Status TakeRows(const std::vector<Extent>& extents, uint32_t arena_pages,
+                      const KvGeometry& geometry, SequenceKv& sequence);
 
 // Returns what to commit when segment `index` of the sequence is built.
 CommittedSegment CommitOf(const SequenceKv& sequence, size_t index, int64_t token_begin);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,8 +37,13 @@ class SegmentStore {
   // The callback gets the extents in order (with cached_only: the cached ones), RESOURCE_EXHAUSTED
   // (no room now), UNAVAILABLE (no store) or CANCELLED (released meanwhile).
   virtual void Reserve(ReserveRequest request, ReserveCallback callback) = 0;
-  // Makes a segment immutable; a named one is found by others from now on. Not for cached ones.
-  virtual void Commit(uint64_t sequence_id, CommittedSegment segment) = 0;
+  // Makes segments immutable; named ones are found by others from now on. Not for cached ones.
+  virtual void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) = 0;
+  void Commit(uint64_t sequence_id, CommittedSegment segment) {
+    std::vector<CommittedSegment> segments;
+    segments.push_back(std::move(segment));
+    Commit(sequence_id, std::move(segments));
+  }
   // Gives up everything that the sequence holds in the arena or waits for. Its named segments may
   // stay, for others to find, until the room is needed.
   virtual void Release(uint64_t sequence_id) = 0;

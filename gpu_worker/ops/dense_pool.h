@@ -4,6 +4,9 @@
 //   [num_layers][num_kv_heads][64 / tokens_per_page] pages, stored as those of the arena are.
 // Block 0 of a sequence holds its 4 sink tokens; block i >= 1 the 64 tokens from 4 + 64 * (i - 1).
 // A sequence under wave attention gives its oldest blocks back when their tokens become a segment.
+//
+// Blocks that were saved lie in the arena as they lay here (common/kv/block_layout.h); a view of
+// the arena's pages reads them there.
 #pragma once
 
 #include <cstddef>
@@ -20,11 +23,23 @@ using MetaBlockId = int32_t;
 struct DensePoolView {
   DeviceSpan<std::byte> bytes;
   KvGeometry geometry;
-  size_t run_bytes = 0;  // RunBytes(geometry)
+  size_t run_bytes = 0;    // RunBytes(geometry)
+  size_t block_bytes = 0;  // from one DenseBlockId to the next
 
   DensePoolView() = default;
   DensePoolView(DeviceSpan<std::byte> pool_bytes, const KvGeometry& pool_geometry)
-      : bytes(pool_bytes), geometry(pool_geometry), run_bytes(RunBytes(pool_geometry)) {}
+      : bytes(pool_bytes),
+        geometry(pool_geometry),
+        run_bytes(RunBytes(pool_geometry)),
+        block_bytes(BlockBytes(pool_geometry)) {}
+
+  // A view of blocks that lie anywhere in `pages`: the id of a block is the number of its first
+  // page. REQUIRES: fewer than 2^31 pages.
+  static DensePoolView OfPages(DeviceSpan<std::byte> pages, const KvGeometry& geometry) {
+    DensePoolView view(pages, geometry);
+    view.block_bytes = geometry.page_bytes();
+    return view;
+  }
 
   // Bytes of one (layer, head) of a block.
   static constexpr size_t RunBytes(const KvGeometry& geometry) {
@@ -34,12 +49,15 @@ struct DensePoolView {
   static constexpr size_t BlockBytes(const KvGeometry& geometry) {
     return size_t{geometry.num_layers} * geometry.num_kv_heads * RunBytes(geometry);
   }
-  uint32_t num_blocks() const { return static_cast<uint32_t>(bytes.size() / BlockBytes(geometry)); }
+  // Whether the whole block lies in `bytes`.
+  bool Has(DenseBlockId block) const {
+    return block >= 0 &&
+           static_cast<size_t>(block) * block_bytes + BlockBytes(geometry) <= bytes.size();
+  }
   // Device address of the first page of (block, layer, head).
   std::byte* Run(DenseBlockId block, uint32_t layer, uint32_t head) const {
-    const size_t run =
-        (static_cast<size_t>(block) * geometry.num_layers + layer) * geometry.num_kv_heads + head;
-    return bytes.device_data() + run * run_bytes;
+    const size_t run = size_t{layer} * geometry.num_kv_heads + head;
+    return bytes.device_data() + static_cast<size_t>(block) * block_bytes + run * run_bytes;
   }
 };
 

@@ -242,7 +242,9 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessReserve(LinkOperation& operatio
   }
   if (IsLoss(extents.status())) return Outcome::kStoreGone;
   const auto reason = common::ReasonOf(extents.status());
-  if (reason.reason == kSegmentInProgressReason || reason.reason == kWaitsForDiskReason) {
+  const bool is_others_turn =
+      reason.reason == kSegmentInProgressReason || reason.reason == kWaitsForDiskReason;
+  if (is_others_turn && operation.request.waits) {
     SetAside(std::move(operation), reason);
     return Outcome::kAnswered;
   }

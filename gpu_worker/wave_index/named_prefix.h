@@ -1,7 +1,6 @@
-// Names of the segments that a prefill builds from a prompt: what a prompt can share with others.
-//
-// Only these have names. The KV of generated tokens comes out of approximate attention and of
-// decode steps, and is not bit by bit what a prefill of the same tokens computes.
+// Names of what a prefill of a prompt computes: of the segments that it builds, and of whatever
+// else may hold the KV of the same tokens. All of it is exact KV; names of generated KV follow from
+// how a sequence came about (attention/kv_lineage.h).
 #pragma once
 
 #include <cstdint>
@@ -20,10 +19,17 @@ struct NamedPrefix {
   common::SegmentName sink_name;
   std::vector<PlannedSegment> segments;    // of the prompt, in order of position
   std::vector<common::SegmentName> names;  // of segments
+  // Text names (common/hash/segment_name.h) of positions 4 + 64 * i, as far as the prompt goes.
+  std::vector<common::SegmentName> texts;
+  // Segments of any size that may hold exact KV of the prompt: those above, and the segments of
+  // 1024 tokens that shorter prompts with the same beginning build in the place of one of 8192. In
+  // order of position.
+  std::vector<RowsWanted::Segment> pieces;
 };
 
-// Names the segments of `prompt`. `fingerprint` stands for everything else that decides their
-// bytes. Cost: SHA-256 of the prompt's tokens.
+// Names what `prompt` is made of; nothing of a prompt without tokens behind the sink. `fingerprint`
+// stands for everything else that decides the bytes of KV. Cost: SHA-256 of the prompt's tokens,
+// three times.
 NamedPrefix NamePrefix(std::span<const int32_t> prompt, int64_t dense_below,
                        std::string_view fingerprint, std::string_view cache_salt);
 

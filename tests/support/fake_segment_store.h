@@ -52,7 +52,12 @@ class FakeSegmentStore final : public SegmentStore {
     });
   }
 
-  void Commit(uint64_t sequence_id, CommittedSegment segment) override {
+  using SegmentStore::Commit;
+  void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) override {
+    for (CommittedSegment& segment : segments) CommitOne(sequence_id, std::move(segment));
+  }
+
+  void CommitOne(uint64_t sequence_id, CommittedSegment segment) {
     Run([&] {
       mutex_.AssertHeld();
       Entry& entry = entries_.at(segment.extent_id);

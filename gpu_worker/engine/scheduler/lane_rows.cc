@@ -168,7 +168,9 @@ int64_t LaneTokens(const std::vector<Member>& members) {
     int64_t longest = 0;
     for (const Member* const member : family) {
       longest = std::max(longest, member->rows + member->cached_tokens);
-      if (family.size() > 1 && !member->takes_in_order) tokens += member->rows;
+      if (family.size() > 1 && !member->takes_in_order) {
+        tokens += member->rows + member->unshared_tokens;
+      }
       rows += member->rows;
     }
     tokens += longest;
@@ -201,6 +203,7 @@ LaneDescription::Member MemberOf(const RequestDescription& request) {
           .arrival = request.arrival,
           .rows = request.prompt_tokens - request.cached_tokens,
           .cached_tokens = request.cached_tokens,
+          .unshared_tokens = request.unshared_tokens,
           .takes_in_order = request.takes_in_order,
           .has_more_parts = request.has_more_parts,
           .prefix = request.prefix,

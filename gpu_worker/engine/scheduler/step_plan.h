@@ -43,7 +43,8 @@ struct RequestDescription {
   int32_t priority = 0;  // lower first
   uint32_t tenant = 0;   // SchedulerInput::weights
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;  // of them, read instead of computed; 0 while that is not known
+  int64_t cached_tokens = 0;    // of them, read instead of computed; 0 while that is not known
+  int64_t unshared_tokens = 0;  // of those, in no segment whose index it shares
   // What its prompt begins with: requests with the same first segment have the same number here; 0
   // is for prompts that are never shared.
   // common_tokens compares it with the first that came of the kReady requests of that number: how
@@ -99,6 +100,7 @@ struct LaneDescription {
     double arrival = 0;         // seconds
     int64_t rows = 0;           // to compute
     int64_t cached_tokens = 0;  // between the first rows (the sink) and the others
+    int64_t unshared_tokens = 0;
     bool takes_in_order = false;
     bool has_more_parts = false;
     uint64_t prefix = 0;  // as RequestDescription has it

@@ -48,13 +48,15 @@ struct FillDenseArgs {
   DeviceSpan<const DenseBlockId> block_ids;  // blocks to fill, from place 0 of block_ids[0] on
 };
 
-// The reverse: gathers `num_tokens` tokens from place 0 of block_ids[0] on into `out`, at row 0.
+// The reverse: gathers `num_tokens` tokens from place 0 of block_ids[0] on into `out`, from row
+// `first_token` on. Only reads the pool, which may be the arena's pages (DensePoolView::OfPages).
 struct ReadDenseArgs {
   DensePoolView pool;
   uint32_t layer = 0;
   DeviceSpan<const DenseBlockId> block_ids;
   int64_t num_tokens = 0;
   LayerKv out;
+  int64_t first_token = 0;
 };
 
 // Appends one token of every sequence of a decode batch to its dense zone.

@@ -51,7 +51,7 @@ inline absl::Status CheckFillDense(const FillDenseArgs& args) {
 
 inline absl::Status CheckReadDense(const ReadDenseArgs& args) {
   RETURN_IF_ERROR(CheckDensePool("read_dense", args.pool, args.layer));
-  return CheckLayerKvFits("read_dense", args.out, args.pool, 0, args.num_tokens,
+  return CheckLayerKvFits("read_dense", args.out, args.pool, args.first_token, args.num_tokens,
                           args.block_ids.size());
 }
 

@@ -28,7 +28,7 @@ KvPlace PlaceInRun(const PageLayout& page, std::byte* run, int64_t place) {
 }
 
 std::byte* RunOf(const DensePoolView& pool, DenseBlockId block, uint32_t layer, uint32_t head) {
-  RI_DCHECK(block >= 0 && static_cast<uint32_t>(block) < pool.num_blocks());
+  RI_DCHECK(pool.Has(block));
   return pool.Run(block, layer, head);
 }
 
@@ -103,7 +103,8 @@ absl::Status ReadDense(CpuStream& stream, const ReadDenseArgs& args) {
     const VectorFormat& format = args.pool.geometry.format.token;
     const LayerKv& out = args.out;
     ForEachToken(pool, args.pool, args.layer, args.block_ids.device_data(), args.num_tokens,
-                 [&](const KvPlace& place, int64_t token, uint32_t head) {
+                 [&](const KvPlace& place, int64_t i, uint32_t head) {
+                   const int64_t token = args.first_token + i;
                    UnpackToken(place.key, format, out.head_dim, out.Key(head, token));
                    UnpackToken(place.value, format, out.head_dim, out.Value(head, token));
                  });

@@ -25,7 +25,7 @@ struct PoolLayer {
 
 PoolLayer LayerOf(const DensePoolView& pool, uint32_t layer) {
   const KvGeometry& geometry = pool.geometry;
-  return {pool.Run(0, layer, 0), static_cast<int64_t>(DensePoolView::BlockBytes(geometry)),
+  return {pool.Run(0, layer, 0), static_cast<int64_t>(pool.block_bytes),
           static_cast<int64_t>(DensePoolView::RunBytes(geometry)),
           static_cast<int32_t>(geometry.tokens_per_page()),
           static_cast<int32_t>(geometry.page().vector_bytes)};
@@ -261,8 +261,8 @@ absl::Status FillDense(CudaStream& stream, const FillDenseArgs& args) {
 absl::Status ReadDense(CudaStream& stream, const ReadDenseArgs& args) {
   RETURN_IF_ERROR(CheckReadDense(args));
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
-  return CopyDense<false>(stream, args.out, 0, args.num_tokens, args.pool, args.layer,
-                          args.block_ids);
+  return CopyDense<false>(stream, args.out, args.first_token, args.num_tokens, args.pool,
+                          args.layer, args.block_ids);
 }
 
 absl::Status AppendDense(CudaStream& stream, const AppendDenseArgs& args) {

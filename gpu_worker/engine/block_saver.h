@@ -1,0 +1,90 @@
+// Saves dense blocks in the arena under names, so that later requests read them instead of
+// computing the tokens again: what a prompt leaves that is in no segment, and what decode steps
+// have added.
+//
+// The store is asked for room, the blocks are copied on a stream beside the engine's, and committed
+// when the copies are done. Nobody waits for that: where there is no room, no store, or somebody
+// else saves the same blocks, they are not saved.
+//
+// Threads: the engine's thread.
+// Owns:    the stream. Device, stream, memory and store outlive it.
+#pragma once
+
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/kv/extent.h"
+#include "common/kv/named_segment.h"
+#include "gpu_worker/attention/kv_lineage.h"
+#include "gpu_worker/attention/kv_memory.h"
+#include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/engine/segment_store.h"
+
+namespace retroinfer {
+
+class BlockSaver {
+ public:
+  struct Parts {
+    Device* device = nullptr;
+    Stream* compute = nullptr;
+    KvMemory* memory = nullptr;
+    SegmentStore* store = nullptr;
+    std::span<std::byte> arena;  // store->arena_pages() pages, as the host sees them
+  };
+  struct Counters {
+    uint64_t saved_blocks = 0;
+    uint64_t unsaved_blocks = 0;  // no room, no store, or an error
+  };
+
+  static absl::StatusOr<std::unique_ptr<BlockSaver>> Create(const Parts& parts);
+  // Waits for the copies that are under way.
+  ~BlockSaver();
+
+  // Begins to save blocks of the sequence's window, in the name of `save_id`, a sequence of the
+  // store of its own. Until IsSaving() is false, the sequence keeps its blocks, and what they hold
+  // of the named tokens. `answer` gets the store's answer, on any thread, for TakeAnswer().
+  void Save(const SequenceKv& sequence, uint64_t save_id, std::vector<NamedBlock> blocks,
+            SegmentStore::ReserveCallback answer);
+  // Takes the store's answer. Returns whether `save_id` was one of Save().
+  bool TakeAnswer(uint64_t save_id, const absl::StatusOr<std::vector<Extent>>& extents);
+  // Commits what has been copied. Returns how many saves have ended.
+  size_t Tend();
+
+  bool IsSaving(uint64_t sequence_id) const;
+  bool busy() const { return !saves_.empty(); }
+  const Counters& counters() const { return counters_; }
+
+ private:
+  struct Block {
+    NamedBlock named;
+    DenseBlockId dense;
+  };
+  struct SaveUnderWay {
+    uint64_t sequence_id = 0;
+    uint64_t save_id = 0;
+    std::vector<Block> blocks;
+    std::vector<CommittedSegment> segments;  // to commit when they are copied
+    std::unique_ptr<Event> copied;           // null: the store has not answered
+  };
+
+  explicit BlockSaver(const Parts& parts) : parts_(parts) {}
+
+  absl::Status CopyOut(SaveUnderWay& save, std::span<const Extent> extents);
+  absl::Status CopyBlock(const Block& block, const Extent& extent);
+  // The save has ended, with `num_saved` blocks of its own.
+  void End(std::list<SaveUnderWay>::iterator save, size_t num_saved);
+
+  const Parts parts_;
+  std::unique_ptr<Stream> copies_;
+  std::unique_ptr<Event> computed_;
+  std::list<SaveUnderWay> saves_;
+  Counters counters_;
+};
+
+}  // namespace retroinfer
