@@ -23,7 +23,7 @@ struct Prompt {
   Tokens tokens;
   size_t cached = 0;  // segments
   bool may_share = true;
-  NamedPrefix prefix = {};
+  std::vector<CachedRun> runs = {};  // the leading `cached` segments of its plan
 };
 
 Tokens Repeat(int64_t count, int32_t token) { return Tokens(static_cast<size_t>(count), token); }
@@ -36,16 +36,21 @@ class PrefillRunsTest : public testing::Test {
  protected:
   void Add(Tokens tokens, size_t cached, bool may_share = true, std::string salt = "") {
     prompts_.push_back({.tokens = std::move(tokens), .cached = cached, .may_share = may_share});
-    prompts_.back().prefix = NamePrefix(prompts_.back().tokens, kDenseBelow, "model", salt);
-    ASSERT_LE(cached, prompts_.back().prefix.names.size());
+    const NamedPrefix prefix = NamePrefix(prompts_.back().tokens, kDenseBelow, "model", salt);
+    ASSERT_LE(cached, prefix.names.size());
+    for (size_t i = 0; i < cached; ++i) {
+      const PlannedSegment& segment = prefix.segments[i];
+      prompts_.back().runs.push_back({.extent = {.num_tokens = segment.num_tokens},
+                                      .name = prefix.names[i],
+                                      .token_begin = segment.token_begin});
+    }
   }
 
   PrefillRuns Plan() {
     std::vector<RunMember> members;
     for (const Prompt& prompt : prompts_) {
       members.push_back({.prompt = prompt.tokens,
-                         .prefix = &prompt.prefix,
-                         .num_cached_segments = prompt.cached,
+                         .cached = prompt.runs,
                          .begin = 0,
                          .end = std::ssize(prompt.tokens),
                          .may_share = prompt.may_share});
@@ -63,7 +68,7 @@ class PrefillRunsTest : public testing::Test {
       ASSERT_EQ(run.first_row, rows);
       ASSERT_GT(run.num_rows, 0);
       rows += run.num_rows;
-      for (const SegmentRead& read : run.reads) Read(plan, run, read, kv, done);
+      for (const CachedRead& read : run.reads) Read(plan, run, read, kv, done);
       for (int64_t i = 0; i < run.num_rows; ++i) {
         const int64_t at = run.first_position + i;
         kv[{run.family, at}] = TokenAt(run.members.front(), at);
@@ -88,18 +93,18 @@ class PrefillRunsTest : public testing::Test {
   int32_t TokenAt(size_t member, int64_t position) const {
     return prompts_[member].tokens[static_cast<size_t>(position)];
   }
-  void Read(const PrefillRuns& plan, const PrefillRun& run, const SegmentRead& read,
+  void Read(const PrefillRuns& plan, const PrefillRun& run, const CachedRead& read,
             std::map<std::pair<size_t, int64_t>, int32_t>& kv, std::vector<int64_t>& done) {
-    const PlannedSegment& segment = prompts_[read.members.front()].prefix.segments[read.segment];
-    for (int64_t i = 0; i < segment.num_tokens; ++i) {
+    const CachedRun& segment = prompts_[read.members.front()].runs[read.index];
+    for (int64_t i = 0; i < segment.num_tokens(); ++i) {
       const int64_t at = segment.token_begin + i;
       kv[{run.family, at}] = TokenAt(read.members.front(), at);
     }
     for (const size_t member : read.members) {
-      EXPECT_LT(read.segment, prompts_[member].cached);
+      EXPECT_LT(read.index, prompts_[member].cached);
       EXPECT_EQ(plan.family_of[member], run.family);
       EXPECT_EQ(done[member], segment.token_begin);
-      done[member] += segment.num_tokens;
+      done[member] += segment.num_tokens();
     }
   }
 };

@@ -12,6 +12,8 @@ class SegmentClaimTest : public testing::Test {
     sequence_.sequence_id = 5;
     sequence_.prompt = prompt_;
     sequence_.prefix = NamePrefix(prompt_, 2048, "model", "salt");
+    sequence_.lineage = KvLineage(sequence_.prefix, sequence_.prompt, std::nullopt);
+    sequence_.lineage.SetCached({}, 0);
   }
 
   std::vector<int32_t> prompt_;
@@ -30,13 +32,76 @@ TEST_F(SegmentClaimTest, SegmentsOfThePromptAreWantedByNameThoseOfGenerationWith
   EXPECT_FALSE(request->segments[3].identity.has_value());
 }
 
-TEST_F(SegmentClaimTest, WhatNeedsNoExtentsTakesOnlyWhatIsThere) {
-  const auto request = ClaimSegments(sequence_, {});
-  ASSERT_TRUE(request.has_value());
-  EXPECT_TRUE(request->cached_only);
-  EXPECT_EQ(request->segments.size(), 3u);
-  sequence_.prefix = {};
+TEST_F(SegmentClaimTest, WhatNeedsNoExtentsAsksForRowsAlone) {
   EXPECT_FALSE(ClaimSegments(sequence_, {}).has_value());
+  const auto request = ClaimRows(sequence_, 9);
+  ASSERT_TRUE(request.has_value());
+  EXPECT_EQ(request->sequence_id, 9u);
+  EXPECT_TRUE(request->cached_only);
+  EXPECT_TRUE(request->segments.empty());
+  EXPECT_EQ(request->rows->token_begin, 4u);
+  EXPECT_FALSE(request->rows->generated.has_value());
+  EXPECT_EQ(request->rows->texts, sequence_.prefix.texts);
+  EXPECT_EQ(request->rows->segments.size(), 3u);
+  // The prompt's last token is computed.
+  EXPECT_EQ(request->rows->token_ids.size(), prompt_.size() - 4 - 1);
+}
+
+TEST_F(SegmentClaimTest, RowsAreAskedForBehindTheSharedSegments) {
+  std::vector<Extent> extents(4);
+  for (Extent& extent : extents) extent.num_tokens = 1024;
+  extents[0].cached = true;
+  extents[0].generated = common::SaltHash("a name");
+  ASSERT_TRUE(TakeExtents(extents, 100, sequence_).ok());
+  const auto request = ClaimRows(sequence_, 9);
+  ASSERT_TRUE(request.has_value());
+  EXPECT_EQ(request->rows->token_begin, 1028u);
+  EXPECT_EQ(request->rows->generated, extents[0].generated);
+  EXPECT_EQ(request->rows->texts.front(), sequence_.prefix.texts[16]);
+  ASSERT_EQ(request->rows->segments.size(), 2u);
+  EXPECT_EQ(request->rows->segments[0].token_begin, 1028u);
+  EXPECT_EQ(request->rows->token_ids.size(), prompt_.size() - 1028 - 1);
+}
+
+TEST_F(SegmentClaimTest, APromptWithoutABlockAsksForNoRows) {
+  prompt_.resize(4 + 64);
+  sequence_.prompt = prompt_;
+  sequence_.prefix = NamePrefix(prompt_, 2048, "model", "salt");
+  EXPECT_FALSE(ClaimRows(sequence_, 9).has_value());
+  prompt_.resize(4 + 65);
+  sequence_.prompt = prompt_;
+  sequence_.prefix = NamePrefix(prompt_, 2048, "model", "salt");
+  EXPECT_TRUE(ClaimRows(sequence_, 9).has_value());
+}
+
+TEST_F(SegmentClaimTest, RowsFollowTheSharedSegments) {
+  const KvGeometry geometry{.num_layers = 1, .num_kv_heads = 1, .head_dim = 64, .format = kBf16Kv};
+  std::vector<Extent> extents(3);
+  for (Extent& extent : extents) extent.num_tokens = 1024;
+  extents[0].cached = true;
+  ASSERT_TRUE(TakeExtents(extents, 100, sequence_).ok());
+  std::vector<Extent> rows(2, {.num_pages = 40, .num_tokens = 64, .cached = true});
+  rows[1].num_tokens = 30;
+  ASSERT_TRUE(TakeRows(rows, 100, geometry, sequence_).ok());
+  EXPECT_EQ(sequence_.num_cached_segments, 1u);
+  EXPECT_EQ(sequence_.shared_end, 1028);
+  EXPECT_EQ(sequence_.cached_end, 1028 + 94);
+  ASSERT_EQ(sequence_.cached.size(), 3u);
+  EXPECT_EQ(sequence_.cached[1].name, sequence_.prefix.texts[17]);
+}
+
+TEST_F(SegmentClaimTest, RowsThatCannotBeAreRefused) {
+  const KvGeometry geometry{.num_layers = 1, .num_kv_heads = 1, .head_dim = 64, .format = kBf16Kv};
+  const auto take = [&](const Extent& extent) {
+    return TakeRows({extent}, 100, geometry, sequence_).code();
+  };
+  const auto internal = absl::StatusCode::kInternal;
+  EXPECT_EQ(take({.first_page = 90, .num_pages = 40, .num_tokens = 64}), internal);
+  EXPECT_EQ(take({.num_pages = 3, .num_tokens = 64}), internal);   // too few pages
+  EXPECT_EQ(take({.num_pages = 40, .num_tokens = 65}), internal);  // neither block nor segment
+  EXPECT_EQ(take({.num_pages = 40, .num_tokens = 0}), internal);
+  EXPECT_EQ(take({.num_pages = 99, .num_tokens = 4096}), internal);  // behind the prompt
+  EXPECT_TRUE(sequence_.cached.empty());
 }
 
 TEST_F(SegmentClaimTest, TheLeadingCachedExtentsCount) {
@@ -62,7 +127,7 @@ TEST_F(SegmentClaimTest, AnExtentOutsideOfTheArenaIsRefused) {
 
 TEST_F(SegmentClaimTest, OnlySegmentsOfThePromptAreCommittedWithANameForOthers) {
   std::vector<Extent> extents(4);
-  for (size_t i = 0; i < 4; ++i) extents[i].id = 10 + i;
+  for (size_t i = 0; i < 4; ++i) extents[i] = {.id = 10 + i, .num_tokens = 1024};
   ASSERT_TRUE(TakeExtents(extents, 100, sequence_).ok());
   const CommittedSegment named = CommitOf(sequence_, 1, 1028);
   EXPECT_EQ(named.extent_id, 11u);
