@@ -151,6 +151,15 @@ void AddCallFlags(CLI::App& app, v1::GenerateRequest* request) {
          "Share cached context only with requests of the same salt")
       ->group(kRequestGroup);
   app.add_option_function<std::string>(
+         "--reuse",
+         [request](const std::string& reuse) {
+           request->set_reuse(reuse == "exact" ? v1::KV_REUSE_EXACT : v1::KV_REUSE_GENERATED);
+         },
+         "Which cached KV may be read: exact (what computing the prompt gives), or generated (also "
+         "that of generated tokens; what conversations do if nothing is given)")
+      ->check(CLI::IsMember({"exact", "generated"}))
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
          "--timeout",
          [request](const std::string& text) {
            absl::Duration timeout;

@@ -127,6 +127,7 @@ struct GenerationResult {
   int32_t matched_token = -1;  // the stop token or EOS that ended it; -1 otherwise
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
+  int64_t cached_generated_tokens = 0;  // of those, from the first one on whose KV is not exact
   int64_t completion_tokens = 0;
   int32_t num_suspensions = 0;  // times that it stepped aside for others
   uint64_t seed = 0;

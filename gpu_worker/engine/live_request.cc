@@ -47,6 +47,8 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
       .matched_token = live.output->matched_token(),
       .prompt_tokens = static_cast<int64_t>(live.request.prompt.size()),
       .cached_tokens = live.kv.cached_tokens(),
+      .cached_generated_tokens =
+          std::max<int64_t>(0, live.kv.cached_end - live.kv.lineage.exact_end()),
       .completion_tokens = live.num_generated,
       .num_suspensions = live.num_suspensions,
       .seed = live.request.sampling.seed,

@@ -112,6 +112,21 @@ absl::StatusOr<int32_t> ReadPriority(int32_t priority, const common::Tenant& ten
       "PRIORITY_NOT_ALLOWED");
 }
 
+// A conversation goes on where it ended; a text is computed as it is.
+absl::StatusOr<KvReuse> ReadReuse(const v1::GenerateRequest& request) {
+  switch (request.reuse()) {
+    case v1::KV_REUSE_UNSPECIFIED:
+      return request.has_messages() ? KvReuse::kGenerated : KvReuse::kExact;
+    case v1::KV_REUSE_EXACT:
+      return KvReuse::kExact;
+    case v1::KV_REUSE_GENERATED:
+      return KvReuse::kGenerated;
+    default:
+      return Invalid("INVALID_REQUEST", absl::StrCat("reuse ", static_cast<int>(request.reuse()),
+                                                     " is not known to this server"));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateRequest& request,
@@ -131,6 +146,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
+  ASSIGN_OR_RETURN(shared.reuse, ReadReuse(request));
   shared.deadline = deadline.time;
   shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted
   RETURN_IF_ERROR(ValidateRequest(shared, model_.vocab_size, max_model_len_));

@@ -152,6 +152,7 @@ void ResponseQueue::AddFinished(int index, const GenerationResult& result) {
   }
   out->set_prompt_tokens(result.prompt_tokens);
   out->set_cached_tokens(result.cached_tokens);
+  out->set_cached_generated_tokens(result.cached_generated_tokens);
   out->set_completion_tokens(result.completion_tokens);
   out->set_seed(result.seed);
   v1::Timings* timings = out->mutable_timings();

@@ -158,6 +158,18 @@ absl::Status ReadAttention(Fields& fields, v1::GenerateRequest* request) {
   return ReadPolicySettings(fields, request);
 }
 
+// Without it, a chat may read what was generated in its earlier turns, a completion may not.
+absl::Status ReadReuse(Fields& fields, v1::GenerateRequest* request) {
+  std::optional<std::string> reuse;
+  RETURN_IF_ERROR(fields.Read("reuse", &reuse));
+  if (!reuse.has_value()) return absl::OkStatus();
+  if (*reuse != "exact" && *reuse != "generated") {
+    return ParamError("reuse", "reuse must be exact or generated");
+  }
+  request->set_reuse(*reuse == "exact" ? v1::KV_REUSE_EXACT : v1::KV_REUSE_GENERATED);
+  return absl::OkStatus();
+}
+
 absl::Status ReadTenant(Fields& fields, v1::GenerateRequest* request) {
   std::optional<std::string> salt, tenant;
   RETURN_IF_ERROR(fields.Read("cache_salt", &salt));
@@ -204,6 +216,7 @@ absl::Status ReadMaxTokens(Fields& fields, std::initializer_list<const char*> na
 absl::Status ReadExtensions(Fields& fields, RequestOptions* options, v1::GenerateRequest* request) {
   RETURN_IF_ERROR(ReadAttention(fields, request));
   RETURN_IF_ERROR(ReadTenant(fields, request));
+  RETURN_IF_ERROR(ReadReuse(fields, request));
   std::optional<std::string> context;
   RETURN_IF_ERROR(fields.Read("context", &context));
   options->context = context.value_or("");

@@ -77,6 +77,10 @@ absl::Status ReadAdditions(Fields& fields, ScoreCall* call) {
     return ParamError("tenant", "tenant is not offered here: the key names it; see cache_salt",
                       kUnsupported);
   }
+  if (shared.reuse() == v1::KV_REUSE_GENERATED) {
+    return ParamError("reuse", "reuse must be exact here: generated KV is not measured",
+                      kUnsupported);
+  }
   v1::ScoreRequest& request = call->request;
   if (shared.has_attention()) *request.mutable_attention() = shared.attention();
   if (shared.has_timeout()) *request.mutable_timeout() = shared.timeout();

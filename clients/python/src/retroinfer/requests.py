@@ -17,6 +17,8 @@ _SAMPLING = tuple(generation_pb2.SamplingOptions.DESCRIPTOR.fields_by_name)
 # By their names in the proto, in lower case, so that a new one is known here, too.
 _POLICIES = {name.removeprefix("ATTENTION_POLICY_").lower(): number
              for name, number in generation_pb2.AttentionPolicy.items() if number != 0}
+_REUSES = {name.removeprefix("KV_REUSE_").lower(): number
+           for name, number in generation_pb2.KvReuse.items() if number != 0}
 _ATTENTION = tuple(name for name in generation_pb2.AttentionOptions.DESCRIPTOR.fields_by_name if name != "policy")
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_call_id", "reasoning_content")
 
@@ -56,6 +58,7 @@ class GenerateOptions(ScoreOptions, total=False):
     """Options of a generation: those of a scoring, and how tokens are drawn."""
 
     tenant: str
+    reuse: str  # "exact" or "generated": which cached KV may be read
     temperature: float
     top_p: float
     top_k: int
@@ -165,6 +168,10 @@ def generate_request(prompt: Prompt, progress: bool,
     _set_sampling(request.sampling, left)
     if (tenant := left.pop("tenant", None)) is not None:
         request.tenant = tenant
+    if (reuse := left.pop("reuse", None)) is not None:
+        if reuse not in _REUSES:
+            raise ValueError(f"reuse is one of {', '.join(map(repr, _REUSES))}, not {reuse!r}")
+        request.reuse = _REUSES[reuse]
     return request, _set_work(request, left)
 
 
