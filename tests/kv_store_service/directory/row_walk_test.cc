@@ -247,7 +247,7 @@ std::vector<common::SegmentName> NaiveWalk(const PromptText& text, size_t end,
 TEST(RowWalkPropertyTest, FindsWhatComparingWholeTextsFinds) {
   std::mt19937 random(TestSeed());
   size_t num_found = 0, num_generated = 0;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < 200; ++round) {
     // Texts that share beginnings of random lengths.
     std::vector<PromptText> texts = {PromptText::Of(2500)};
     for (int i = 0; i < 3; ++i) {
