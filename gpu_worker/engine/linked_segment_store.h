@@ -1,6 +1,10 @@
 // The SegmentStore that the kv_store_service serves, through a StoreLink.
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -25,24 +29,40 @@ class LinkedSegmentStore final : public SegmentStore {
     link_.Reserve(std::move(request), std::move(callback));
   }
 
-  using SegmentStore::Commit;
-  // A segment that the store refuses stays in use by its sequence, which holds the extent in any
-  // case; the refusal is logged, since it means that one of the two sides is wrong.
+  void Commit(uint64_t sequence_id, CommittedSegment segment) override {
+    std::vector<CommittedSegment> segments;
+    segments.push_back(std::move(segment));
+    CommitAll(sequence_id, std::move(segments));
+  }
+
+  // In calls of bounded size: the store reads no message of more, and holds its lock meanwhile.
   void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) override {
-    const uint64_t extent_id = segments.front().extent_id;
-    link_.Commit(sequence_id, std::move(segments),
-                 [sequence_id, extent_id](const absl::Status& status) {
-                   // Cancelled: the link was closed, or the sequence released before its turn.
-                   if (!status.ok() && !absl::IsCancelled(status)) {
-                     spdlog::error("commit of extent {} of sequence {}: {}", extent_id, sequence_id,
-                                   status.ToString());
-                   }
-                 });
+    for (size_t begin = 0; begin < segments.size(); begin += kSegmentsPerCall) {
+      const size_t end = std::min(segments.size(), begin + kSegmentsPerCall);
+      CommitAll(sequence_id, {std::make_move_iterator(segments.begin() + begin),
+                              std::make_move_iterator(segments.begin() + end)});
+    }
   }
 
   void Release(uint64_t sequence_id) override { link_.Release(sequence_id); }
 
  private:
+  static constexpr size_t kSegmentsPerCall = 4096;
+
+  // Segments that the store refuses stay in use by their sequence, which holds the extents in any
+  // case; the refusal is logged, since it means that one of the two sides is wrong.
+  void CommitAll(uint64_t sequence_id, std::vector<CommittedSegment> segments) {
+    const uint64_t extent_id = segments.front().extent_id;
+    const size_t num_segments = segments.size();
+    link_.Commit(sequence_id, std::move(segments),
+                 [sequence_id, extent_id, num_segments](const absl::Status& status) {
+                   // Cancelled: the link was closed, or the sequence released before its turn.
+                   if (status.ok() || absl::IsCancelled(status)) return;
+                   spdlog::error("commit of {} extents from {} on of sequence {}: {}", num_segments,
+                                 extent_id, sequence_id, status.ToString());
+                 });
+  }
+
   StoreLink& link_;
 };
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,16 +33,17 @@ class SegmentStore {
   // another sequence, the answer waits for its commit or for the end of that sequence, so that it
   // is computed once.
   //
+  // With ReserveRequest::made_by generated segments are shared, too (Extent::generated); with
+  // ReserveRequest::rows nothing is taken, and what holds the rows is shared until Release(): the
+  // answer waits for what is being committed or read from the disk. A sequence reserves once.
+  //
   // The callback gets the extents in order (with cached_only: the cached ones), RESOURCE_EXHAUSTED
   // (no room now), UNAVAILABLE (no store) or CANCELLED (released meanwhile).
   virtual void Reserve(ReserveRequest request, ReserveCallback callback) = 0;
-  // Makes segments immutable; named ones are found by others from now on. Not for cached ones.
+  // Makes a segment or block immutable; a named one is found by others from now on. Not for cached ones.
+  virtual void Commit(uint64_t sequence_id, CommittedSegment segment) = 0;
+  // The same for many of one sequence, in one call or a few.
   virtual void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) = 0;
-  void Commit(uint64_t sequence_id, CommittedSegment segment) {
-    std::vector<CommittedSegment> segments;
-    segments.push_back(std::move(segment));
-    Commit(sequence_id, std::move(segments));
-  }
   // Gives up everything that the sequence holds in the arena or waits for. Its named segments may
   // stay, for others to find, until the room is needed.
   virtual void Release(uint64_t sequence_id) = 0;

@@ -30,6 +30,14 @@ void ToProto(const SegmentIdentity& identity, v1::SegmentIdentity* proto) {
   proto->set_parent(std::string(identity.parent.view()));
   proto->set_salt_hash(std::string(identity.salt_hash.view()));
   proto->mutable_token_ids()->Add(identity.token_ids.begin(), identity.token_ids.end());
+  ProvenanceToProto(identity, proto);
+}
+
+void ProvenanceToProto(const SegmentIdentity& identity, v1::SegmentIdentity* proto) {
+  if (!identity.provenance.has_value()) return;
+  proto->set_made_by(std::string(identity.provenance->made_by.view()));
+  proto->set_sources(std::string(identity.provenance->sources.view()));
+  proto->set_text(std::string(identity.provenance->text.view()));
 }
 
 DeclarationParts::DeclarationParts(const ExtentLedger& ledger, size_t part_bytes)

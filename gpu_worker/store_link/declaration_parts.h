@@ -14,6 +14,8 @@ namespace retroinfer {
 
 // Fills the message of a segment's identity.
 void ToProto(const SegmentIdentity& identity, kvstore::v1::SegmentIdentity* proto);
+// Fills in how it was generated; nothing of an exact one.
+void ProvenanceToProto(const SegmentIdentity& identity, kvstore::v1::SegmentIdentity* proto);
 
 // The parts in the order that DeclareSegments wants: segments that sequences reference, sequences,
 // the other segments. There is at least one part; the last one says so.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -9,29 +10,74 @@ namespace retroinfer {
 
 void ExtentLedger::Reserve(const ReserveRequest& request, const std::vector<Extent>& extents) {
   std::vector<LedgerExtent> entries;
-  uint64_t token_begin = kSinkTokens;
+  absl::flat_hash_map<uint64_t, size_t> places;
+  uint64_t token_begin =
+      request.rows.has_value() ? request.rows->token_begin : request.token_begin;
   for (size_t i = 0; i < extents.size(); ++i) {
-    DropRetained(extents[i]);
+    places.emplace(extents[i].id, i);
     LedgerExtent& entry = entries.emplace_back(LedgerExtent{extents[i], std::nullopt});
     if (extents[i].cached) {
       entry.token_begin = token_begin;
-      entry.identity = std::make_shared<const SegmentIdentity>(*request.segments[i].identity);
+      entry.identity = IdentityOf(request, i, extents[i]);
+      NoteKnown(extents[i], entry.identity);
+    } else {
+      known_.erase(extents[i].id);
     }
+    DropRetained(extents[i]);
     token_begin += extents[i].num_tokens;
   }
-  if (!entries.empty()) sequences_[request.sequence_id] = std::move(entries);
+  if (entries.empty()) return;
+  sequences_[request.sequence_id] = std::move(entries);
+  places_[request.sequence_id] = std::move(places);
+}
+
+std::shared_ptr<const SegmentIdentity> ExtentLedger::IdentityOf(const ReserveRequest& request,
+                                                                size_t index,
+                                                                const Extent& extent) const {
+  const auto has_name = [&extent](const SegmentIdentity& identity) {
+    return extent.generated.has_value() ? identity.name == *extent.generated
+                                        : !identity.provenance.has_value();
+  };
+  const auto known = known_.find(extent.id);
+  if (known != known_.end() && known->second.first_page == extent.first_page) {
+    std::shared_ptr<const SegmentIdentity> identity = known->second.identity.lock();
+    const bool is_it = identity != nullptr && has_name(*identity) &&
+                       identity->token_ids.size() == extent.num_tokens;
+    const bool is_wanted = request.rows.has_value() || extent.generated.has_value() ||
+                           (is_it && identity->name == request.segments[index].identity->name);
+    if (is_it && is_wanted) return identity;
+  }
+  if (request.rows.has_value() || !has_name(*request.segments[index].identity)) return nullptr;
+  return std::make_shared<const SegmentIdentity>(*request.segments[index].identity);
+}
+
+void ExtentLedger::NoteKnown(const Extent& extent,
+                             const std::shared_ptr<const SegmentIdentity>& identity) {
+  if (identity == nullptr) return;
+  known_[extent.id] = {identity, extent.first_page};
+  if (known_.size() <= known_max_) return;
+  absl::erase_if(known_, [](const auto& entry) { return entry.second.identity.expired(); });
+  known_max_ = std::max<size_t>(1024, 2 * known_.size());
+}
+
+std::optional<size_t> ExtentLedger::PlaceOf(uint64_t sequence_id, uint64_t extent_id) const {
+  const auto places = places_.find(sequence_id);
+  if (places == places_.end()) return std::nullopt;
+  const auto place = places->second.find(extent_id);
+  if (place == places->second.end()) return std::nullopt;
+  return place->second;
 }
 
 void ExtentLedger::Commit(uint64_t sequence_id, uint64_t extent_id, uint64_t token_begin,
                           uint32_t num_pages, std::shared_ptr<const SegmentIdentity> identity) {
-  const auto sequence = sequences_.find(sequence_id);
-  if (sequence == sequences_.end()) return;
-  for (LedgerExtent& entry : sequence->second) {
-    if (entry.extent.id != extent_id) continue;
-    entry.token_begin = token_begin;
-    entry.extent.num_pages = num_pages;
-    if (identity != nullptr) entry.identity = std::move(identity);
-  }
+  const std::optional<size_t> place = PlaceOf(sequence_id, extent_id);
+  if (!place.has_value()) return;
+  LedgerExtent& entry = sequences_.at(sequence_id)[*place];
+  entry.token_begin = token_begin;
+  entry.extent.num_pages = num_pages;
+  if (identity == nullptr) return;
+  entry.identity = std::move(identity);
+  NoteKnown(entry.extent, entry.identity);
 }
 
 void ExtentLedger::Release(uint64_t sequence_id) {
@@ -44,6 +90,7 @@ void ExtentLedger::Release(uint64_t sequence_id) {
     retained_[first_page] = {std::move(*entry), ++last_release_};
   }
   sequences_.erase(sequence);
+  places_.erase(sequence_id);
 }
 
 void ExtentLedger::StopRetaining() {
@@ -64,12 +111,8 @@ void ExtentLedger::DropRetained(const Extent& extent) {
 }
 
 const LedgerExtent* ExtentLedger::Find(uint64_t sequence_id, uint64_t extent_id) const {
-  const auto sequence = sequences_.find(sequence_id);
-  if (sequence == sequences_.end()) return nullptr;
-  const auto entry = std::find_if(
-      sequence->second.begin(), sequence->second.end(),
-      [extent_id](const LedgerExtent& candidate) { return candidate.extent.id == extent_id; });
-  return entry == sequence->second.end() ? nullptr : &*entry;
+  const std::optional<size_t> place = PlaceOf(sequence_id, extent_id);
+  return place.has_value() ? &sequences_.at(sequence_id)[*place] : nullptr;
 }
 
 std::vector<const LedgerExtent*> ExtentLedger::ReferencedSegments() const {

@@ -1,12 +1,14 @@
 // What the worker holds in the arena, as the store has acknowledged it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "common/kv/extent.h"
 #include "common/kv/named_segment.h"
 
@@ -27,9 +29,11 @@ struct LedgerExtent {
 class ExtentLedger {
  public:
   // Notes the extents of a sequence; replaces what was known of it. The cached ones hold the wanted
-  // segments, of which the first begins behind the sink tokens.
+  // segments, or of rows whatever the store has: the name of one that was not wanted by name is
+  // known if a sequence of this ledger committed it and it was not forgotten since; without a name
+  // only its sequences hold it.
   //
-  // REQUIRES: not more extents than wanted segments.
+  // REQUIRES: not more extents than wanted segments, if there are no rows.
   void Reserve(const ReserveRequest& request, const std::vector<Extent>& extents);
   // Notes that an extent is committed and now has `num_pages` pages; unknown ones are ignored. With
   // an identity it is found by name.
@@ -56,10 +60,26 @@ class ExtentLedger {
     uint64_t released = 0;  // order
   };
 
+  // The name of what an extent holds, as long as something here has it.
+  struct Known {
+    std::weak_ptr<const SegmentIdentity> identity;
+    PageId first_page = 0;
+  };
+
   // Forgets the segments of ended sequences whose pages `extent` has.
   void DropRetained(const Extent& extent);
+  // The identity of what the store returned for a request.
+  std::shared_ptr<const SegmentIdentity> IdentityOf(const ReserveRequest& request, size_t index,
+                                                    const Extent& extent) const;
+  void NoteKnown(const Extent& extent, const std::shared_ptr<const SegmentIdentity>& identity);
+  // Of an extent among those of its sequence.
+  std::optional<size_t> PlaceOf(uint64_t sequence_id, uint64_t extent_id) const;
 
   std::map<uint64_t, std::vector<LedgerExtent>> sequences_;
+  // By sequence: the place of each extent in that vector.
+  absl::flat_hash_map<uint64_t, absl::flat_hash_map<uint64_t, size_t>> places_;
+  absl::flat_hash_map<uint64_t, Known> known_;  // by extent id; some are expired
+  size_t known_max_ = 1024;                     // expired ones are dropped when there are more
   std::map<PageId, Retained> retained_;  // by first page; no two overlap
   uint64_t last_release_ = 0;
   bool retains_ = true;

@@ -45,13 +45,39 @@ absl::StatusOr<common::WorkerMark> HoldMark(const v1::AttachWorkerResponse& atta
                                   common::WorkerMark::PlaceOf(attachment.attach_token()));
 }
 
-Extent FromProto(const v1::Extent& proto, uint32_t num_tokens) {
+// Names one behind the other.
+std::string Concatenated(const std::vector<common::SegmentName>& names) {
+  std::string bytes;
+  bytes.reserve(names.size() * sizeof(common::SegmentName));
+  for (const common::SegmentName& name : names) bytes.append(name.view());
+  return bytes;
+}
+
+v1::WantedRows ToProto(const RowsWanted& rows) {
+  v1::WantedRows proto;
+  proto.set_token_begin(rows.token_begin);
+  if (rows.generated.has_value()) proto.set_generated_name(std::string(rows.generated->view()));
+  proto.set_texts(Concatenated(rows.texts));
+  for (const RowsWanted::Segment& segment : rows.segments) {
+    v1::WantedRows::Segment* added = proto.add_segments();
+    added->set_token_begin(segment.token_begin);
+    added->set_num_tokens(segment.num_tokens);
+    added->set_name(std::string(segment.name.view()));
+  }
+  proto.mutable_token_ids()->Add(rows.token_ids.begin(), rows.token_ids.end());
+  return proto;
+}
+
+absl::StatusOr<Extent> FromProto(const v1::Extent& proto, uint32_t num_tokens) {
   Extent extent;
   extent.id = proto.extent_id();
   extent.first_page = proto.first_page();
   extent.num_pages = proto.num_pages();
   extent.num_tokens = num_tokens;
   extent.cached = proto.cached();
+  if (proto.cached() && !proto.generated_name().empty()) {
+    ASSIGN_OR_RETURN(extent.generated, common::SegmentName::FromBytes(proto.generated_name()));
+  }
   return extent;
 }
 
@@ -64,6 +90,7 @@ void AddIdentities(const ReserveRequest& wanted, size_t num_with_ids,
     const SegmentIdentity& identity = *wanted.segments[i].identity;
     v1::SegmentIdentity* proto = request->add_identities();
     proto->set_name(std::string(identity.name.view()));
+    ProvenanceToProto(identity, proto);
     if (i == 0) {
       proto->set_parent(std::string(identity.parent.view()));
       proto->set_salt_hash(std::string(identity.salt_hash.view()));
@@ -71,6 +98,82 @@ void AddIdentities(const ReserveRequest& wanted, size_t num_with_ids,
     if (i >= num_with_ids) continue;
     proto->mutable_token_ids()->Add(identity.token_ids.begin(), identity.token_ids.end());
   }
+}
+
+// Text names of all segments with identities, if generated ones will do.
+void AddTexts(const ReserveRequest& wanted, v1::ReserveExtentsRequest* request) {
+  if (!wanted.made_by.has_value()) return;
+  request->set_made_by(std::string(wanted.made_by->view()));
+  std::vector<common::SegmentName> texts;
+  for (const SegmentWanted& segment : wanted.segments) {
+    if (!segment.identity.has_value()) break;
+    if (!segment.text.has_value()) return;
+    texts.push_back(*segment.text);
+  }
+  request->set_texts(Concatenated(texts));
+}
+
+v1::ReserveExtentsRequest ToProto(const ReserveRequest& wanted) {
+  v1::ReserveExtentsRequest request;
+  request.set_sequence_id(wanted.sequence_id);
+  request.set_cached_only(wanted.cached_only);
+  request.set_token_begin(wanted.token_begin);
+  for (const SegmentWanted& segment : wanted.segments) {
+    request.add_segment_tokens(segment.num_tokens);
+  }
+  AddIdentities(wanted, 0, &request);
+  AddTexts(wanted, &request);
+  if (wanted.rows.has_value()) *request.mutable_rows() = ToProto(*wanted.rows);
+  return request;
+}
+
+// Whether the answer may be one to the request; fills in what the request knows of its extents.
+absl::StatusOr<std::vector<Extent>> CheckExtents(const ReserveRequest& wanted,
+                                                 const v1::ReserveExtentsResponse& response) {
+  const size_t num_extents = response.extents().size();
+  if (wanted.cached_only ? num_extents > wanted.segments.size()
+                         : num_extents != wanted.segments.size()) {
+    return absl::InternalError(absl::StrCat("the store returned ", num_extents, " extents for ",
+                                            wanted.segments.size(), " segments"));
+  }
+  std::vector<Extent> extents;
+  for (int i = 0; i < response.extents_size(); ++i) {
+    const std::optional<SegmentIdentity>& identity = wanted.segments[i].identity;
+    ASSIGN_OR_RETURN(extents.emplace_back(),
+                     FromProto(response.extents(i), wanted.segments[i].num_tokens));
+    const Extent& extent = extents.back();
+    if (extent.cached && !identity.has_value()) {
+      return absl::InternalError(absl::StrCat("the store returned a cached extent for segment ", i,
+                                              ", which has no name"));
+    }
+    if (extent.generated.has_value() && !wanted.made_by.has_value() &&
+        extent.generated != identity->name) {
+      return absl::InternalError(
+          absl::StrCat("the store returned generated KV for segment ", i, ", which is to be exact"));
+    }
+  }
+  return extents;
+}
+
+// The same of an answer to a request for rows.
+absl::StatusOr<std::vector<Extent>> CheckRowExtents(const ReserveRequest& wanted,
+                                                    const v1::ReserveExtentsResponse& response) {
+  uint64_t num_tokens = 0;
+  std::vector<Extent> extents;
+  for (const v1::Extent& proto : response.extents()) {
+    ASSIGN_OR_RETURN(extents.emplace_back(), FromProto(proto, proto.num_tokens()));
+    const bool follows = num_tokens % kDenseBlockTokens == 0;
+    num_tokens += proto.num_tokens();
+    const bool may_be = follows && proto.cached() && proto.num_tokens() > 0 &&
+                        proto.num_tokens() <= kPrefillSegmentTokens &&
+                        num_tokens <= wanted.rows->token_ids.size() &&
+                        (proto.generated_name().empty() || wanted.made_by.has_value());
+    if (may_be) continue;
+    return absl::InternalError(absl::StrCat(
+        "the store returned an extent of ", proto.num_tokens(), " tokens, up to token ",
+        num_tokens, " of ", wanted.rows->token_ids.size(), " wanted ones, that cannot hold them"));
+  }
+  return extents;
 }
 
 }  // namespace
@@ -230,16 +333,10 @@ void StoreClient::Detach(absl::Duration timeout) {
 absl::StatusOr<std::vector<Extent>> StoreClient::Reserve(const ReserveRequest& wanted,
                                                          bool compute_anyway,
                                                          absl::Duration timeout) {
-  v1::ReserveExtentsRequest request;
+  v1::ReserveExtentsRequest request = ToProto(wanted);
   request.set_attach_token(token_);
   request.set_call_number(++call_number_);
-  request.set_sequence_id(wanted.sequence_id);
-  request.set_cached_only(wanted.cached_only);
   request.set_compute_anyway(compute_anyway);
-  for (const SegmentWanted& segment : wanted.segments) {
-    request.add_segment_tokens(segment.num_tokens);
-  }
-  AddIdentities(wanted, 0, &request);
   v1::ReserveExtentsResponse response;
   RETURN_IF_ERROR(
       Call(&v1::KvStoreService::Stub::AsyncReserveExtents, request, &response, timeout));
@@ -252,21 +349,8 @@ absl::StatusOr<std::vector<Extent>> StoreClient::Reserve(const ReserveRequest& w
     RETURN_IF_ERROR(
         Call(&v1::KvStoreService::Stub::AsyncReserveExtents, request, &response, timeout));
   }
-  const size_t num_extents = response.extents().size();
-  if (wanted.cached_only ? num_extents > wanted.segments.size()
-                         : num_extents != wanted.segments.size()) {
-    return absl::InternalError(absl::StrCat("the store returned ", num_extents, " extents for ",
-                                            wanted.segments.size(), " segments"));
-  }
-  std::vector<Extent> extents;
-  for (int i = 0; i < response.extents_size(); ++i) {
-    extents.push_back(FromProto(response.extents(i), wanted.segments[i].num_tokens));
-    if (extents.back().cached && !wanted.segments[i].identity.has_value()) {
-      return absl::InternalError(absl::StrCat("the store returned a cached extent for segment ", i,
-                                              ", which has no name"));
-    }
-  }
-  return extents;
+  return wanted.rows.has_value() ? CheckRowExtents(wanted, response)
+                                 : CheckExtents(wanted, response);
 }
 
 absl::StatusOr<std::vector<Extent>> StoreClient::Commit(uint64_t sequence_id,
@@ -286,7 +370,8 @@ absl::StatusOr<std::vector<Extent>> StoreClient::Commit(uint64_t sequence_id,
   }
   std::vector<Extent> extents;
   for (int i = 0; i < response.extents_size(); ++i) {
-    extents.push_back(FromProto(response.extents(i), segments[i].token_count()));
+    ASSIGN_OR_RETURN(extents.emplace_back(),
+                     FromProto(response.extents(i), segments[i].token_count()));
   }
   return extents;
 }

@@ -110,7 +110,8 @@ class StoreLink {
   //           RESOURCE_EXHAUSTED the arena has no room now (the message has the numbers);
   //           UNAVAILABLE no answer within reserve_timeout; CANCELLED by Release(). After an error
   //           the sequence holds nothing. The answer waits, without holding other calls up, while
-  //           another sequence computes the next named segment, at most progress_timeout.
+  //           another sequence computes the next named segment, at most progress_timeout. With
+  //           ReserveRequest::rows: the cached extents that hold them.
   void Reserve(ReserveRequest request, ReserveCallback callback);
 
   // Makes segments immutable. Their extents must not be written afterwards, and pages of an extent

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/kv/segment_layout.h"
 #include "common/log/check.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
@@ -15,15 +14,6 @@
 
 namespace retroinfer::kvstore {
 namespace {
-
-constexpr uint64_t kExtentIdMax = UINT64_MAX / 2;  // of a worker: those that follow must be new
-
-// Whether a committed segment is the wanted one, as far as the request says what it wants.
-bool IsWanted(const SegmentIdentity& committed, const SegmentIdentity& wanted) {
-  return committed.name == wanted.name && committed.parent == wanted.parent &&
-         committed.salt_hash == wanted.salt_hash &&
-         (wanted.token_ids.empty() || committed.token_ids == wanted.token_ids);
-}
 
 absl::Status DiskTakesTheRoom(uint64_t sequence_id) {
   return common::WithReason(
@@ -47,11 +37,12 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
                                                    bool compute_anyway) {
   RETURN_IF_ERROR(CheckRequest(request));
   if (directory_.FindSequence(request.sequence_id) != nullptr) return RepeatReservation(request);
+  if (request.rows.has_value()) return ReserveRows(request, compute_anyway);
   Reservation reservation;
   std::vector<ExtentRecord> cached = FindCached(request);
   std::optional<Room> room;
   if (!request.cached_only) {
-    if (!compute_anyway) RETURN_IF_ERROR(CheckNotInProgress(request, cached.size()));
+    if (!compute_anyway) RETURN_IF_ERROR(CheckNotInProgress(request, cached));
     auto found = FindRoom(request, cached);
     if (!found.ok() && !compute_anyway && RoomIsComing()) {
       return DiskTakesTheRoom(request.sequence_id);
@@ -68,7 +59,10 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
   }
   reservation.extents = std::move(cached);
   reservation.num_cached = reservation.extents.size();
-  if (room.has_value()) TakeRoom(request, *std::move(room), &reservation);
+  if (room.has_value()) {
+    TakeRoom(request, *std::move(room), &reservation);
+    NoteWanted(request, &reservation);
+  }
   CountQuery(request, reservation.num_cached);
   if (reservation.extents.empty()) return reservation;
   RI_CHECK(directory_.AddSequence(request.sequence_id, reservation.extents, reservation.num_cached)
@@ -76,74 +70,12 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
   return reservation;
 }
 
-void ArenaSegments::CountQuery(const ReserveRequest& request, size_t num_cached) {
-  for (size_t i = 0; i < request.segments.size() && request.sequence_id < kOwnSequences; ++i) {
-    const uint32_t tokens = request.segments[i].num_tokens;
-    if (request.segments[i].identity.has_value()) counters_.queries_tokens += tokens;
-    if (i < num_cached) counters_.hits_tokens += tokens;
-  }
-}
-
-absl::StatusOr<Reservation> ArenaSegments::RepeatReservation(const ReserveRequest& request) const {
-  const SequenceRecord& known = *directory_.FindSequence(request.sequence_id);
-  Reservation reservation;
-  reservation.num_cached = known.num_cached;
-  for (const uint64_t id : known.extent_ids) {
-    reservation.extents.push_back(*directory_.FindExtent(id));
-  }
-  const std::vector<ExtentRecord>& extents = reservation.extents;
-  const bool complete = request.cached_only ? extents.size() == known.num_cached &&
-                                                  extents.size() <= request.segments.size()
-                                            : extents.size() == request.segments.size();
-  if (complete && std::equal(extents.begin(), extents.end(), request.segments.begin(),
-                             [](const ExtentRecord& extent, const SegmentWanted& wanted) {
-                               return extent.reserved_tokens == wanted.num_tokens;
-                             })) {
-    return reservation;
-  }
-  return absl::AlreadyExistsError(
-      absl::StrCat("sequence ", request.sequence_id, " has already reserved other extents"));
-}
-
-std::vector<ExtentRecord> ArenaSegments::FindCached(const ReserveRequest& request) const {
-  std::vector<ExtentRecord> cached;
-  uint64_t token_begin = kSinkTokens;
-  for (const SegmentWanted& wanted : request.segments) {
-    if (!wanted.identity.has_value()) break;
-    const ExtentRecord* found = directory_.FindNamed(wanted.identity->name);
-    if (found == nullptr || found->token_begin != token_begin ||
-        found->key->fingerprint != fingerprint_ ||
-        !IsWanted(found->key->identity, *wanted.identity)) {
-      break;
-    }
-    cached.push_back(*found);
-    token_begin += wanted.num_tokens;
-  }
-  return cached;
-}
-
-absl::Status ArenaSegments::CheckNotInProgress(const ReserveRequest& request,
-                                               size_t num_cached) const {
-  if (num_cached == request.segments.size()) return absl::OkStatus();
-  const SegmentWanted& next = request.segments[num_cached];
-  if (!next.identity.has_value()) return absl::OkStatus();
-  const ExtentRecord* other = directory_.FindInProgress(next.identity->name);
-  if (other == nullptr) return absl::OkStatus();
-  return common::WithReason(
-      absl::AbortedError(absl::StrCat("segment ", next.identity->name.ToHex(), " for sequence ",
-                                      request.sequence_id, " is being computed by sequence ",
-                                      other->sequence_id, "; try again when it is committed")),
-      other->sequence_id < kOwnSequences ? kSegmentInProgressReason : kWaitsForDiskReason,
-      {{"sequence_id", absl::StrCat(other->sequence_id)},
-       {"segment", next.identity->name.ToHex()}});
-}
-
 absl::StatusOr<ArenaSegments::Room> ArenaSegments::FindRoom(
     const ReserveRequest& request, std::span<const ExtentRecord> cached) const {
   std::vector<uint32_t> counts;
   uint64_t needed = 0;
   for (size_t i = cached.size(); i < request.segments.size(); ++i) {
-    counts.push_back(SegmentLayout(geometry_, request.segments[i].num_tokens).max_pages);
+    counts.push_back(MaxImagePages(geometry_, request.segments[i].num_tokens));
     needed += counts.back();
   }
   std::vector<uint64_t> evictable_ids;
@@ -183,7 +115,6 @@ void ArenaSegments::TakeRoom(const ReserveRequest& request, Room room, Reservati
     extent.pages = room.plan.extents[i];
     extent.sequence_id = request.sequence_id;
     extent.reserved_tokens = wanted.num_tokens;
-    if (wanted.identity.has_value()) extent.wanted_name = wanted.identity->name;
   }
 }
 
@@ -224,7 +155,7 @@ absl::Status ArenaSegments::CheckToCommit(uint64_t sequence_id,
         absl::StrCat("extent ", segment.extent_id, " was reserved for ", extent->reserved_tokens,
                      " tokens, the segment has ", segment.token_count));
   }
-  RETURN_IF_ERROR(CheckTokenBegin(segment.token_begin));
+  RETURN_IF_ERROR(CheckTokenBegin(segment.token_begin, segment.token_count));
   if (segment.identity.has_value()) {
     RETURN_IF_ERROR(CheckIdentity(*segment.identity, segment.token_count));
   }
@@ -245,15 +176,15 @@ absl::Status ArenaSegments::CheckToCommit(uint64_t sequence_id,
 absl::StatusOr<std::vector<ImageToRead>> ArenaSegments::ImagesToCommit(
     uint64_t sequence_id, std::span<const SegmentToCommit> segments) {
   auto images = CheckCommit(sequence_id, segments);
-  if (!images.ok()) AbandonWantedNames(sequence_id, segments);
+  if (!images.ok()) AbandonWanted(sequence_id, segments);
   return images;
 }
 
-void ArenaSegments::AbandonWantedNames(uint64_t sequence_id,
+void ArenaSegments::AbandonWanted(uint64_t sequence_id,
                                        std::span<const SegmentToCommit> segments) {
   for (const SegmentToCommit& segment : segments) {
     if (directory_.References(sequence_id, segment.extent_id)) {
-      directory_.AbandonWantedName(segment.extent_id);
+      directory_.AbandonWanted(segment.extent_id);
     }
   }
 }
@@ -296,7 +227,7 @@ absl::StatusOr<std::vector<ExtentRecord>> ArenaSegments::Commit(
                                    : image->second.status();
   }
   if (!status.ok()) {
-    AbandonWantedNames(sequence_id, segments);
+    AbandonWanted(sequence_id, segments);
     return status;
   }
   std::vector<ExtentRecord> records;
@@ -311,8 +242,7 @@ absl::StatusOr<std::vector<ExtentRecord>> ArenaSegments::Commit(
       const PageRun tail = directory_.Commit(segment.extent_id, segment.token_begin,
                                              image.used_pages, std::move(key));
       if (tail.count > 0) allocator_.Free(tail);
-      clusters_.Insert(segment.extent_id, extent.pages.first, geometry_.tokens_per_page(),
-                       std::move(image.clusters));
+      InsertClusters(extent, std::move(image));
     }
     records.push_back(extent);
   }
@@ -345,151 +275,6 @@ uint64_t ArenaSegments::ReleaseAll(std::vector<PageRun>* unfinished) {
     }
   }
   return freed;
-}
-
-bool ArenaSegments::CanBeRead(const ExtentRecord& extent) const {
-  return extent.committed() && CheckTokens(extent.reserved_tokens).ok() &&
-         CheckTokenBegin(*extent.token_begin).ok() && extent.pages.count > 0 &&
-         extent.pages.end() <= allocator_.num_pages() &&
-         directory_.FindExtent(extent.id) == nullptr;
-}
-
-std::vector<ImageToRead> ArenaSegments::ImagesToDeclare(const Declaration& part) const {
-  std::vector<ImageToRead> images;
-  std::set<uint64_t> seen;
-  const auto add = [&](const ExtentRecord& extent) {
-    if (!CanBeRead(extent) || !seen.insert(extent.id).second) return;
-    images.push_back({extent.id, extent.pages, *extent.token_begin, extent.reserved_tokens});
-  };
-  for (const DeclaredSegment& segment : part.segments) add(segment.extent);
-  for (const DeclaredSequence& sequence : part.sequences) {
-    for (const ExtentRecord& extent : sequence.extents) add(extent);
-  }
-  return images;
-}
-
-absl::Status ArenaSegments::Declare(const Declaration& part, ReadImages images) {
-  for (const DeclaredSegment& segment : part.segments) {
-    const absl::Status status = DeclareSegment(segment, images);
-    if (!status.ok() && segment.is_referenced) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("named segment ", segment.extent.id, ": ", std::string(status.message())));
-    }
-  }
-  for (const DeclaredSequence& sequence : part.sequences) {
-    const absl::Status status = DeclareSequence(sequence, images);
-    if (!status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("sequence ", sequence.sequence_id, ": ", std::string(status.message())));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ArenaSegments::DeclareSegment(const DeclaredSegment& segment, ReadImages& images) {
-  ExtentRecord extent = segment.extent;
-  if (!extent.committed()) return absl::InvalidArgumentError("it is not committed");
-  if (directory_.FindExtent(extent.id) != nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " occurs twice"));
-  }
-  if (directory_.FindNamed(segment.identity.name) != nullptr) {
-    return absl::InvalidArgumentError("its name occurs twice");
-  }
-  RETURN_IF_ERROR(CheckIdentity(segment.identity, extent.reserved_tokens));
-  RETURN_IF_ERROR(TakeExtent(extent, images));
-  extent.key = std::make_shared<const SegmentKey>(SegmentKey{fingerprint_, segment.identity});
-  directory_.AddNamed(std::move(extent));
-  return absl::OkStatus();
-}
-
-absl::Status ArenaSegments::DeclareSequence(const DeclaredSequence& sequence, ReadImages& images) {
-  if (sequence.sequence_id >= kOwnSequences || directory_.FindSequence(sequence.sequence_id)) {
-    return absl::InvalidArgumentError("it occurs twice, or its number is the store's");
-  }
-  RETURN_IF_ERROR(CheckCount(sequence.extents.size()));
-  if (sequence.num_cached > sequence.extents.size()) {
-    return absl::InvalidArgumentError("it has more cached extents than extents");
-  }
-  std::set<uint64_t> ids;
-  std::vector<std::pair<uint64_t, uint64_t>> ranges;  // tokens of its segments: begin, end
-  for (const ExtentRecord& extent : sequence.extents) {
-    if (!ids.insert(extent.id).second) {
-      return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " occurs twice"));
-    }
-    if (!extent.committed()) continue;
-    RETURN_IF_ERROR(CheckTokenBegin(*extent.token_begin));
-    ranges.emplace_back(*extent.token_begin, *extent.token_begin + extent.reserved_tokens);
-  }
-  std::sort(ranges.begin(), ranges.end());
-  for (size_t i = 1; i < ranges.size(); ++i) {
-    if (ranges[i].first < ranges[i - 1].second) {
-      return absl::InvalidArgumentError(absl::StrCat("two segments have token ", ranges[i].first));
-    }
-  }
-  RETURN_IF_ERROR(TakeExtents(sequence, images));
-  return directory_.DeclareSequence(sequence.sequence_id, sequence.extents, sequence.num_cached);
-}
-
-absl::Status ArenaSegments::TakeExtents(const DeclaredSequence& sequence, ReadImages& images) {
-  std::vector<const ExtentRecord*> taken;
-  absl::Status status;
-  for (const ExtentRecord& extent : sequence.extents) {
-    const ExtentRecord* known = directory_.FindExtent(extent.id);
-    if (known == nullptr) {
-      status = TakeExtent(extent, images);
-      if (!status.ok()) break;
-      taken.push_back(&extent);
-      continue;
-    }
-    const bool is_shared = known->key != nullptr && known->pages == extent.pages &&
-                           known->reserved_tokens == extent.reserved_tokens &&
-                           known->token_begin == extent.token_begin;
-    if (is_shared) continue;
-    status = absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " occurs twice"));
-    break;
-  }
-  if (status.ok()) return status;
-  for (const ExtentRecord* extent : taken) {
-    clusters_.Erase(extent->id);
-    allocator_.Free(extent->pages);
-  }
-  return status;
-}
-
-absl::Status ArenaSegments::TakeExtent(const ExtentRecord& extent, ReadImages& images) {
-  if (extent.id == 0 || extent.id > kExtentIdMax) {
-    return absl::InvalidArgumentError(absl::StrCat("an extent with id ", extent.id));
-  }
-  last_extent_id_ = std::max(last_extent_id_, extent.id);
-  RETURN_IF_ERROR(CheckTokens(extent.reserved_tokens));
-  RETURN_IF_ERROR(allocator_.Take(extent.pages));
-  absl::Status status = TakeClusters(extent, images);
-  if (!status.ok()) allocator_.Free(extent.pages);
-  return status;
-}
-
-absl::Status ArenaSegments::TakeClusters(const ExtentRecord& extent, ReadImages& images) {
-  if (!extent.committed()) {
-    const uint32_t max_pages = SegmentLayout(geometry_, extent.reserved_tokens).max_pages;
-    if (extent.pages.count == max_pages) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat(
-        "extent ", extent.id, " has ", extent.pages.count, " pages, needs ", max_pages));
-  }
-  RETURN_IF_ERROR(CheckTokenBegin(*extent.token_begin));
-  const auto found = images.find(extent.id);
-  if (found == images.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " has no image"));
-  }
-  RETURN_IF_ERROR(found->second.status());
-  SegmentImage& image = *found->second;
-  if (image.used_pages != extent.pages.count) {
-    return absl::InvalidArgumentError(absl::StrCat("extent ", extent.id, " has ",
-                                                   extent.pages.count, " pages, its segment ",
-                                                   image.used_pages));
-  }
-  clusters_.Insert(extent.id, extent.pages.first, geometry_.tokens_per_page(),
-                   std::move(image.clusters));
-  return absl::OkStatus();
 }
 
 }  // namespace retroinfer::kvstore

@@ -20,7 +20,7 @@
 
 namespace retroinfer::kvstore {
 
-// A segment to commit.
+// A segment or block to commit.
 struct SegmentToCommit {
   uint64_t extent_id = 0;
   uint64_t token_begin = 0;
@@ -63,6 +63,8 @@ struct PrefixCounters {
   uint64_t queries_tokens = 0;  // of named segments in reservations
   uint64_t hits_tokens = 0;     // of those, in cached segments
   uint64_t evictions = 0;       // of named segments
+  uint64_t rows_queries_tokens = 0;  // that requests for rows looked for
+  uint64_t rows_hits_tokens = 0;     // of those, in cached segments and blocks
 };
 
 // Sequences from here on are the store's own: segments that it reads back from the disk.
@@ -92,6 +94,12 @@ class ArenaSegments {
   // References the longest leading run of named segments that are committed and reserves an extent
   // for each other element, all or nothing. Evicts unreferenced segments, the one released first
   // first, as far as it needs their room. The same request again returns the same extents.
+  //
+  // With ReserveRequest::made_by a generated segment of the same text does as well, wherever the
+  // exact one is missing; behind it only generated ones do, and none of those that are reserved is
+  // found by its exact name.
+  //
+  // With ReserveRequest::rows: references what a RowWalk finds; reserves nothing.
   //
   // A segment is shared only after its token ids were compared. Where the request has only names
   // and would be granted, the answer says of how many segments the ids are needed
@@ -152,8 +160,9 @@ class ArenaSegments {
     return withheld_pages_ > 0 || directory_.pinned_pages() > 0 ||
            directory_.HasSequenceFrom(kOwnSequences);
   }
-  // Returns how many leading segments of a request are committed, by their names.
-  size_t CountCached(const ReserveRequest& request) const { return FindCached(request).size(); }
+  // Returns the longest leading run of the wanted segments that are committed, by their names and,
+  // where the request has them, their token ids.
+  std::vector<ExtentRecord> FindCached(const ReserveRequest& request) const;
 
   // The first half of a declaration: the images of its extents that are not known yet. What cannot
   // be a segment inside the arena is left out; Declare() refuses it.
@@ -177,22 +186,23 @@ class ArenaSegments {
   struct Room;
 
   absl::StatusOr<Reservation> RepeatReservation(const ReserveRequest& request) const;
-  // Returns the longest leading run of the wanted segments that are committed, by their names and,
-  // where the request has them, their token ids.
-  std::vector<ExtentRecord> FindCached(const ReserveRequest& request) const;
-  absl::Status CheckNotInProgress(const ReserveRequest& request, size_t num_cached) const;
+  absl::StatusOr<Reservation> ReserveRows(const ReserveRequest& request, bool compute_anyway);
+  absl::Status CheckNotInProgress(const ReserveRequest& request,
+                                  std::span<const ExtentRecord> cached) const;
   // Finds room for the segments behind the cached ones; changes nothing.
   absl::StatusOr<Room> FindRoom(const ReserveRequest& request,
                                 std::span<const ExtentRecord> cached) const;
   // Adds extents for those segments.
   void TakeRoom(const ReserveRequest& request, Room room, Reservation* reservation);
+  // Notes in those extents which segments they are reserved for.
+  void NoteWanted(const ReserveRequest& request, Reservation* reservation) const;
   void CountQuery(const ReserveRequest& request, size_t num_cached);
   absl::Status ArenaFull(uint64_t sequence_id, uint64_t needed_pages, size_t num_extents) const;
   absl::StatusOr<std::vector<ImageToRead>> CheckCommit(
       uint64_t sequence_id, std::span<const SegmentToCommit> segments) const;
   absl::Status CheckToCommit(uint64_t sequence_id, const SegmentToCommit& segment) const;
   // Nobody may wait for what will not come.
-  void AbandonWantedNames(uint64_t sequence_id, std::span<const SegmentToCommit> segments);
+  void AbandonWanted(uint64_t sequence_id, std::span<const SegmentToCommit> segments);
   bool CanBeRead(const ExtentRecord& extent) const;
   absl::Status DeclareSegment(const DeclaredSegment& segment, ReadImages& images);
   absl::Status DeclareSequence(const DeclaredSequence& sequence, ReadImages& images);
@@ -201,6 +211,7 @@ class ArenaSegments {
   // Takes the pages and the clusters of one extent, or nothing.
   absl::Status TakeExtent(const ExtentRecord& extent, ReadImages& images);
   absl::Status TakeClusters(const ExtentRecord& extent, ReadImages& images);
+  void InsertClusters(const ExtentRecord& extent, SegmentImage image);
 
   const KvGeometry geometry_;
   ExtentAllocator allocator_;

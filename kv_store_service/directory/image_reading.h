@@ -17,7 +17,7 @@ struct ImageToRead {
   uint64_t extent_id = 0;
   PageRun pages;
   uint64_t token_begin = 0;
-  uint32_t token_count = 0;  // of a segment: CheckTokens()
+  uint32_t token_count = 0;  // of a segment or block: CheckTokens()
 };
 
 // By extent id: what was read, or why it is no segment.

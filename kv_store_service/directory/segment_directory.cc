@@ -1,9 +1,11 @@
 // Invariants: a record is in unreferenced_ if and only if it is named and has no references; one
 // that has neither a name nor references does not exist; by_name_ holds the records with a key, and
-// in_progress_ only uncommitted ones.
+// in_progress_ only uncommitted ones; children_ has what IsFoundByParent() of the records with a key
+// and of the uncommitted ones that are reserved for a name.
 #include "kv_store_service/directory/segment_directory.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -32,9 +34,12 @@ absl::Status SegmentDirectory::DeclareSequence(uint64_t sequence_id,
   }
   sequence->second.num_cached = num_cached;
   for (const ExtentRecord& extent : extents) {
-    if (!extents_.contains(extent.id)) AddExtent(extent);
-    Reference(extents_.at(extent.id));
+    if (!extents_.contains(extent.id)) AddExtent(extent).sequence_id = sequence_id;
+    ExtentRecord& known = extents_.at(extent.id);
+    Reference(known);
     sequence->second.extent_ids.push_back(extent.id);
+    sequence->second.id_set.insert(extent.id);
+    if (known.committed()) sequence->second.by_begin.emplace(*known.token_begin, extent.id);
   }
   return absl::OkStatus();
 }
@@ -44,20 +49,46 @@ void SegmentDirectory::AddNamed(ExtentRecord segment) {
   const uint64_t id = segment.id;
   RI_CHECK(by_name_.try_emplace(segment.key->identity.name, id).second);
   named_pages_ += segment.pages.count;
-  AddExtent(segment);
-  ExtentRecord& added = extents_.at(id);
+  ExtentRecord& added = AddExtent(segment);
+  AddChild(added.key->identity, added);
   added.references = 1;
   Unreference(added);
 }
 
-void SegmentDirectory::AddExtent(const ExtentRecord& extent) {
+ExtentRecord& SegmentDirectory::AddExtent(const ExtentRecord& extent) {
   const auto [added, is_new] = extents_.emplace(extent.id, extent);
   RI_CHECK(is_new);
   added->second.references = 0;
   num_committed_ += extent.committed() ? 1 : 0;
-  if (extent.wanted_name.has_value() && !extent.committed()) {
-    in_progress_.try_emplace(*extent.wanted_name, extent.id);
+  if (extent.wanted != nullptr && !extent.committed()) {
+    in_progress_.try_emplace(extent.wanted->name, extent.id);
+    AddChild(*extent.wanted, extent);
   }
+  return added->second;
+}
+
+void SegmentDirectory::AddChild(const SegmentIdentity& identity, const ExtentRecord& extent) {
+  if (!IsFoundByParent(identity, extent.reserved_tokens)) return;
+  children_[identity.parent].insert(extent.id);
+}
+
+void SegmentDirectory::RemoveChild(const SegmentIdentity& identity, uint64_t extent_id) {
+  const auto children = children_.find(identity.parent);
+  if (children == children_.end()) return;
+  children->second.erase(extent_id);
+  if (children->second.empty()) children_.erase(children);
+}
+
+std::vector<const ExtentRecord*> SegmentDirectory::FindChildren(
+    const common::SegmentName& parent) const {
+  std::vector<const ExtentRecord*> found;
+  const auto children = children_.find(parent);
+  if (children == children_.end()) return found;
+  for (auto id = children->second.rbegin();
+       id != children->second.rend() && found.size() < kChildrenMax; ++id) {
+    found.push_back(&extents_.at(*id));
+  }
+  return found;
 }
 
 void SegmentDirectory::Reference(ExtentRecord& extent) {
@@ -109,51 +140,52 @@ const ExtentRecord* SegmentDirectory::FindInProgress(const common::SegmentName& 
 
 bool SegmentDirectory::References(uint64_t sequence_id, uint64_t extent_id) const {
   const SequenceRecord* sequence = FindSequence(sequence_id);
-  if (sequence == nullptr) return false;
-  const std::vector<uint64_t>& ids = sequence->extent_ids;
-  return std::find(ids.begin(), ids.end(), extent_id) != ids.end();
+  return sequence != nullptr && sequence->id_set.contains(extent_id);
 }
 
 const ExtentRecord* SegmentDirectory::FindOverlap(uint64_t sequence_id, uint64_t token_begin,
                                                   uint32_t token_count) const {
   const SequenceRecord* sequence = FindSequence(sequence_id);
   if (sequence == nullptr) return nullptr;
-  for (const uint64_t id : sequence->extent_ids) {
-    const ExtentRecord& extent = extents_.at(id);
-    if (extent.committed() && *extent.token_begin < token_begin + token_count &&
-        token_begin < *extent.token_begin + extent.reserved_tokens) {
-      return &extent;
-    }
-  }
-  return nullptr;
+  // No two of a sequence overlap: only the last one that begins before the end can.
+  auto last = sequence->by_begin.lower_bound(token_begin + token_count);
+  if (last == sequence->by_begin.begin()) return nullptr;
+  const ExtentRecord& extent = extents_.at(std::prev(last)->second);
+  return token_begin < *extent.token_begin + extent.reserved_tokens ? &extent : nullptr;
 }
 
 PageRun SegmentDirectory::Commit(uint64_t extent_id, uint64_t token_begin, uint32_t num_pages,
                                  std::shared_ptr<const SegmentKey> key) {
   ExtentRecord& extent = extents_.at(extent_id);
   RI_CHECK(!extent.committed() && num_pages > 0 && num_pages <= extent.pages.count);
-  AbandonWantedName(extent_id);
+  AbandonWanted(extent_id);
   const PageRun tail{extent.pages.first + num_pages, extent.pages.count - num_pages};
   extent.pages.count = num_pages;
   extent.token_begin = token_begin;
   ++num_committed_;
+  const auto owner = sequences_.find(extent.sequence_id);
+  if (owner != sequences_.end()) owner->second.by_begin.emplace(token_begin, extent_id);
   if (key != nullptr && by_name_.try_emplace(key->identity.name, extent_id).second) {
     extent.key = std::move(key);
     named_pages_ += num_pages;
+    AddChild(extent.key->identity, extent);
   }
   return tail;
 }
 
-void SegmentDirectory::AbandonWantedName(uint64_t extent_id) {
+void SegmentDirectory::AbandonWanted(uint64_t extent_id) {
   const auto extent = extents_.find(extent_id);
-  if (extent == extents_.end() || !extent->second.wanted_name.has_value()) return;
-  const auto entry = in_progress_.find(*extent->second.wanted_name);
+  if (extent == extents_.end() || extent->second.wanted == nullptr) return;
+  const std::shared_ptr<const SegmentIdentity> wanted = std::move(extent->second.wanted);
+  extent->second.wanted = nullptr;
+  if (extent->second.committed()) return;
+  const auto entry = in_progress_.find(wanted->name);
   if (entry != in_progress_.end() && entry->second == extent_id) in_progress_.erase(entry);
-  extent->second.wanted_name.reset();
+  RemoveChild(*wanted, extent_id);
 }
 
 ExtentRecord SegmentDirectory::Remove(uint64_t extent_id) {
-  AbandonWantedName(extent_id);
+  AbandonWanted(extent_id);
   const auto extent = extents_.find(extent_id);
   ExtentRecord record = std::move(extent->second);
   num_committed_ -= record.committed() ? 1 : 0;
@@ -187,6 +219,7 @@ ExtentRecord SegmentDirectory::Evict(uint64_t extent_id) {
   RI_CHECK(extent.key != nullptr && extent.references == 0);
   unreferenced_.erase(extent.unreferenced_since);
   by_name_.erase(extent.key->identity.name);
+  RemoveChild(extent.key->identity, extent_id);
   unreferenced_pages_ -= extent.pages.count;
   named_pages_ -= extent.pages.count;
   return Remove(extent_id);

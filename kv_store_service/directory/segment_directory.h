@@ -1,4 +1,4 @@
-// Knows every extent, what is in it, its name, and which sequences reference it.
+// Knows every extent, what is in it, its name, what it follows, and which sequences reference it.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,11 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "common/kv/named_segment.h"
 #include "kv_store_service/arena/extent_allocator.h"
@@ -27,19 +29,29 @@ struct ExtentRecord {
   PageRun pages;
   uint64_t sequence_id = 0;  // that reserved it
   uint32_t reserved_tokens = 0;
-  std::optional<uint64_t> token_begin;                  // of its segment; set when committed
-  uint32_t references = 0;                              // sequences
-  std::optional<common::SegmentName> wanted_name = {};  // of the segment it is reserved for
-  std::shared_ptr<const SegmentKey> key = nullptr;      // set: committed and found by its name
+  std::optional<uint64_t> token_begin;  // of its segment; set when committed
+  uint32_t references = 0;              // sequences
+  // Of the segment it is reserved for, without token ids.
+  std::shared_ptr<const SegmentIdentity> wanted = nullptr;
+  std::shared_ptr<const SegmentKey> key = nullptr;  // set: committed and found by its name
   uint64_t unreferenced_since = 0;  // order of release; of named ones without references
 
   bool committed() const { return token_begin.has_value(); }
 };
 
+// Whether a segment or block is found as what follows its parent, besides by its name: generated
+// KV, and exact blocks that are not full. What else follows follows from the tokens.
+inline bool IsFoundByParent(const SegmentIdentity& identity, uint32_t num_tokens) {
+  return identity.provenance.has_value() || num_tokens < kDenseBlockTokens;
+}
+
 // The extents of one sequence.
 struct SequenceRecord {
   std::vector<uint64_t> extent_ids;  // in the order of the reservation
   size_t num_cached = 0;             // leading ones that held a segment when it reserved
+  // The same extents, and the committed ones of them by their first token.
+  absl::flat_hash_set<uint64_t> id_set;
+  std::map<uint64_t, uint64_t> by_begin;
 };
 
 // A named segment has one record, whatever number of sequences reference it, and stays when the
@@ -79,6 +91,11 @@ class SegmentDirectory {
   // of several; or nothing.
   const ExtentRecord* FindInProgress(const common::SegmentName& name) const;
 
+  // Returns what follows `parent` and IsFoundByParent(), committed or reserved for it, the newest
+  // first. Cost: at most kChildrenMax are looked at, so that no parent makes others wait.
+  std::vector<const ExtentRecord*> FindChildren(const common::SegmentName& parent) const;
+  static constexpr size_t kChildrenMax = 64;
+
   // Whether the sequence references the extent.
   bool References(uint64_t sequence_id, uint64_t extent_id) const;
 
@@ -96,7 +113,7 @@ class SegmentDirectory {
                  std::shared_ptr<const SegmentKey> key = nullptr);
 
   // Lets others reserve the segment that the extent was reserved for, if it is known.
-  void AbandonWantedName(uint64_t extent_id);
+  void AbandonWanted(uint64_t extent_id);
 
   // Forgets a sequence. Returns the extents that nothing references or finds any more, for the
   // caller to free; none if the sequence is unknown. Named segments stay; of those that lose their
@@ -132,7 +149,9 @@ class SegmentDirectory {
   uint64_t pinned_pages() const { return pinned_pages_; }
 
  private:
-  void AddExtent(const ExtentRecord& extent);
+  ExtentRecord& AddExtent(const ExtentRecord& extent);
+  void AddChild(const SegmentIdentity& identity, const ExtentRecord& extent);
+  void RemoveChild(const SegmentIdentity& identity, uint64_t extent_id);
   void Reference(ExtentRecord& extent);
   void Unreference(ExtentRecord& extent);
   ExtentRecord Remove(uint64_t extent_id);
@@ -141,6 +160,8 @@ class SegmentDirectory {
   std::map<uint64_t, SequenceRecord> sequences_;                    // by sequence id
   absl::flat_hash_map<common::SegmentName, uint64_t> by_name_;      // committed: extent id
   absl::flat_hash_map<common::SegmentName, uint64_t> in_progress_;  // reserved: extent id
+  // By parent: extent ids, which grow with time.
+  absl::flat_hash_map<common::SegmentName, std::set<uint64_t>> children_;
   std::map<uint64_t, uint64_t> unreferenced_;  // unreferenced_since -> extent id
   uint64_t last_release_ = 0;
   size_t num_committed_ = 0;

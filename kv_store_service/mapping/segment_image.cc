@@ -5,15 +5,51 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv/block_layout.h"
+#include "common/kv/named_segment.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
-absl::Status RequireEqual(const char* field, uint64_t value, uint64_t expected) {
+absl::Status RequireEqual(const char* field, uint64_t value, uint64_t expected,
+                          const char* what = "segment") {
   if (value == expected) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("segment image: ", field, " is ", value, ", needs ", expected));
+      absl::StrCat(what, " image: ", field, " is ", value, ", needs ", expected));
+}
+
+absl::Status CheckFormat(uint32_t format, const KvGeometry& geometry, const char* what) {
+  if (format == static_cast<uint32_t>(geometry.format.id)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, " image: KV format is ", KvFormatText(format), ", needs ",
+                   KvFormatText(static_cast<uint32_t>(geometry.format.id))));
+}
+
+// A block has no index, and any bytes are pages: its header is all there is to check.
+absl::StatusOr<SegmentImage> ReadBlockImage(std::span<const std::byte> extent,
+                                            const KvGeometry& geometry, uint64_t token_begin,
+                                            uint32_t token_count) {
+  const uint32_t num_pages = BlockLayout(geometry).num_pages;
+  const uint64_t extent_pages = extent.size() / geometry.page_bytes();
+  if (extent_pages < num_pages) {
+    return absl::InvalidArgumentError(absl::StrCat("block image: the extent has ", extent_pages,
+                                                   " pages, a block needs ", num_pages));
+  }
+  BlockHeader header;
+  std::memcpy(&header, extent.data(), sizeof(header));
+  const auto require = [](const char* field, uint64_t value, uint64_t expected) {
+    return RequireEqual(field, value, expected, "block");
+  };
+  RETURN_IF_ERROR(require("magic", header.magic, kBlockMagic));
+  RETURN_IF_ERROR(require("version", header.version, kBlockVersion));
+  RETURN_IF_ERROR(require("num_layers", header.num_layers, geometry.num_layers));
+  RETURN_IF_ERROR(require("num_kv_heads", header.num_kv_heads, geometry.num_kv_heads));
+  RETURN_IF_ERROR(require("head_dim", header.head_dim, geometry.head_dim));
+  RETURN_IF_ERROR(CheckFormat(header.format, geometry, "block"));
+  RETURN_IF_ERROR(require("num_tokens", header.num_tokens, token_count));
+  RETURN_IF_ERROR(require("token_begin", header.token_begin, token_begin));
+  return SegmentImage{num_pages, {}};
 }
 
 absl::Status CheckHeader(const SegmentHeader& header, const KvGeometry& geometry,
@@ -24,11 +60,7 @@ absl::Status CheckHeader(const SegmentHeader& header, const KvGeometry& geometry
   RETURN_IF_ERROR(RequireEqual("num_layers", header.num_layers, geometry.num_layers));
   RETURN_IF_ERROR(RequireEqual("num_kv_heads", header.num_kv_heads, geometry.num_kv_heads));
   RETURN_IF_ERROR(RequireEqual("head_dim", header.head_dim, geometry.head_dim));
-  if (header.format != static_cast<uint32_t>(geometry.format.id)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("segment image: KV format is ", KvFormatText(header.format), ", needs ",
-                     KvFormatText(static_cast<uint32_t>(geometry.format.id))));
-  }
+  RETURN_IF_ERROR(CheckFormat(header.format, geometry, "segment"));
   RETURN_IF_ERROR(RequireEqual("num_tokens", header.num_tokens, token_count));
   RETURN_IF_ERROR(RequireEqual("token_begin", header.token_begin, token_begin));
   RETURN_IF_ERROR(RequireEqual("num_clusters", header.num_clusters, layout.num_clusters));
@@ -95,9 +127,15 @@ absl::Status CheckOrder(std::span<const std::byte> order, uint32_t token_count,
 
 }  // namespace
 
+uint32_t MaxImagePages(const KvGeometry& geometry, uint32_t num_tokens) {
+  if (IsBlock(num_tokens)) return BlockLayout(geometry).num_pages;
+  return SegmentLayout(geometry, num_tokens).max_pages;
+}
+
 absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
                                               const KvGeometry& geometry, uint64_t token_begin,
                                               uint32_t token_count) {
+  if (IsBlock(token_count)) return ReadBlockImage(extent, geometry, token_begin, token_count);
   const SegmentLayout layout(geometry, token_count);
   const uint64_t extent_pages = extent.size() / layout.page_bytes;
   if (extent_pages < layout.first_kv_page) {

@@ -1,4 +1,4 @@
-// Reads and checks the bytes of a segment that a worker has written.
+// Reads and checks the bytes of a segment or a block that a worker has written.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,15 @@
 
 namespace retroinfer::kvstore {
 
-// What the store keeps of a segment's image: a private copy, checked.
+// What the store keeps of an image: a private copy, checked.
 struct SegmentImage {
   uint32_t used_pages = 0;
-  std::vector<ClusterEntry> clusters;  // [layers][kv_heads][clusters]
+  std::vector<ClusterEntry> clusters;  // [layers][kv_heads][clusters]; none of a block
 };
+
+// Returns how many pages the largest image of so many tokens has, of a segment or of a block
+// (IsBlock()): an extent is reserved with so many.
+uint32_t MaxImagePages(const KvGeometry& geometry, uint32_t num_tokens);
 
 // Copies the header and cluster entries out of `extent` (the bytes of one extent, which the worker
 // can change at any time) and checks the copy.
@@ -25,8 +29,10 @@ struct SegmentImage {
 //          segment with this geometry, token count and begin; used_pages fits into the extent; the
 //          clusters of each (layer, head) have `token_count` tokens in sum; each cluster's pages
 //          lie between the index and used_pages and in no other cluster; and each (layer, head)'s
-//          row of the order table is a permutation of the tokens.
-// Cost:    O(tokens * layers * heads + pages).
+//          row of the order table is a permutation of the tokens. Of a block (IsBlock()): unless
+//          the header is that of a block with this geometry, token count and begin, and the extent
+//          has its pages.
+// Cost:    O(tokens * layers * heads + pages); of a block O(1).
 absl::StatusOr<SegmentImage> ReadSegmentImage(std::span<const std::byte> extent,
                                               const KvGeometry& geometry, uint64_t token_begin,
                                               uint32_t token_count);

@@ -1,6 +1,9 @@
 #include "kv_store_service/server/kv_store_rpc.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -36,31 +39,73 @@ void ToProto(const ExtentRecord& record, v1::Extent* proto) {
   proto->set_num_pages(record.pages.count);
 }
 
-absl::StatusOr<SegmentIdentity> FromProto(const v1::SegmentIdentity& proto) {
-  SegmentIdentity identity;
-  ASSIGN_OR_RETURN(identity.name, common::Hash256::FromBytes(proto.name()));
-  ASSIGN_OR_RETURN(identity.parent, common::Hash256::FromBytes(proto.parent()));
-  ASSIGN_OR_RETURN(identity.salt_hash, common::Hash256::FromBytes(proto.salt_hash()));
-  identity.token_ids.assign(proto.token_ids().begin(), proto.token_ids().end());
-  return identity;
+// An empty hash: not set.
+absl::StatusOr<std::optional<common::Hash256>> OptionalHash(const std::string& bytes) {
+  if (bytes.empty()) return std::nullopt;
+  ASSIGN_OR_RETURN(const common::Hash256 hash, common::Hash256::FromBytes(bytes));
+  return hash;
+}
+
+// Hashes one behind the other.
+absl::StatusOr<std::vector<common::SegmentName>> NamesOf(std::string_view bytes) {
+  constexpr size_t kHashBytes = sizeof(common::SegmentName);
+  if (bytes.size() % kHashBytes != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("text names in ", bytes.size(),
+                                                   " bytes, needs ", kHashBytes, " for each"));
+  }
+  std::vector<common::SegmentName> names(bytes.size() / kHashBytes);
+  for (size_t i = 0; i < names.size(); ++i) {
+    ASSIGN_OR_RETURN(names[i],
+                     common::Hash256::FromBytes(bytes.substr(i * kHashBytes, kHashBytes)));
+  }
+  return names;
+}
+
+absl::StatusOr<std::optional<common::Provenance>> ProvenanceOf(const v1::SegmentIdentity& proto) {
+  if (proto.made_by().empty() && proto.sources().empty() && proto.text().empty()) {
+    return std::nullopt;
+  }
+  common::Provenance provenance;
+  ASSIGN_OR_RETURN(provenance.made_by, common::Hash256::FromBytes(proto.made_by()));
+  ASSIGN_OR_RETURN(provenance.sources, common::Hash256::FromBytes(proto.sources()));
+  ASSIGN_OR_RETURN(provenance.text, common::Hash256::FromBytes(proto.text()));
+  return provenance;
 }
 
 // Parent and salt may be left out behind another named segment: they follow from that one.
 absl::StatusOr<SegmentIdentity> FromProto(const v1::SegmentIdentity& proto,
-                                          const SegmentWanted* before) {
-  if (before == nullptr || !before->identity.has_value()) return FromProto(proto);
+                                          const SegmentWanted* before = nullptr) {
   SegmentIdentity identity;
+  const bool may_leave_out = before != nullptr && before->identity.has_value();
+  if (may_leave_out) {
+    identity.parent = before->identity->name;
+    identity.salt_hash = before->identity->salt_hash;
+  }
   ASSIGN_OR_RETURN(identity.name, common::Hash256::FromBytes(proto.name()));
-  identity.parent = before->identity->name;
-  identity.salt_hash = before->identity->salt_hash;
-  if (!proto.parent().empty()) {
+  if (!may_leave_out || !proto.parent().empty()) {
     ASSIGN_OR_RETURN(identity.parent, common::Hash256::FromBytes(proto.parent()));
   }
-  if (!proto.salt_hash().empty()) {
+  if (!may_leave_out || !proto.salt_hash().empty()) {
     ASSIGN_OR_RETURN(identity.salt_hash, common::Hash256::FromBytes(proto.salt_hash()));
   }
+  ASSIGN_OR_RETURN(identity.provenance, ProvenanceOf(proto));
   identity.token_ids.assign(proto.token_ids().begin(), proto.token_ids().end());
   return identity;
+}
+
+absl::StatusOr<RowsWanted> FromProto(const v1::WantedRows& proto) {
+  RowsWanted rows;
+  rows.token_begin = proto.token_begin();
+  ASSIGN_OR_RETURN(rows.generated, OptionalHash(proto.generated_name()));
+  ASSIGN_OR_RETURN(rows.texts, NamesOf(proto.texts()));
+  for (const v1::WantedRows::Segment& segment : proto.segments()) {
+    RowsWanted::Segment& added = rows.segments.emplace_back();
+    added.token_begin = segment.token_begin();
+    added.num_tokens = segment.num_tokens();
+    ASSIGN_OR_RETURN(added.name, common::Hash256::FromBytes(segment.name()));
+  }
+  rows.token_ids.assign(proto.token_ids().begin(), proto.token_ids().end());
+  return rows;
 }
 
 absl::StatusOr<ReserveRequest> FromProto(const v1::ReserveExtentsRequest& proto) {
@@ -70,6 +115,16 @@ absl::StatusOr<ReserveRequest> FromProto(const v1::ReserveExtentsRequest& proto)
   }
   ReserveRequest request{.sequence_id = proto.sequence_id()};
   request.cached_only = proto.cached_only();
+  if (proto.token_begin() != 0) request.token_begin = proto.token_begin();
+  ASSIGN_OR_RETURN(request.made_by, OptionalHash(proto.made_by()));
+  if (proto.has_rows()) {
+    ASSIGN_OR_RETURN(request.rows, FromProto(proto.rows()));
+  }
+  ASSIGN_OR_RETURN(const std::vector<common::SegmentName> texts, NamesOf(proto.texts()));
+  if (!texts.empty() && texts.size() != static_cast<size_t>(proto.identities_size())) {
+    return absl::InvalidArgumentError(absl::StrCat(texts.size(), " text names for ",
+                                                   proto.identities_size(), " identities"));
+  }
   request.segments.resize(proto.segment_tokens_size());
   for (int i = 0; i < proto.segment_tokens_size(); ++i) {
     SegmentWanted& wanted = request.segments[i];
@@ -77,6 +132,7 @@ absl::StatusOr<ReserveRequest> FromProto(const v1::ReserveExtentsRequest& proto)
     if (i >= proto.identities_size()) continue;
     ASSIGN_OR_RETURN(wanted.identity,
                      FromProto(proto.identities(i), i == 0 ? nullptr : &wanted - 1));
+    if (!texts.empty()) wanted.text = texts[i];
   }
   return request;
 }
@@ -149,8 +205,14 @@ grpc::Status KvStoreRpc::ReserveExtents(grpc::ServerContext*,
   if (!reservation.ok()) return ToGrpcStatus(reservation.status());
   response->set_compare_segments(static_cast<uint32_t>(reservation->num_to_compare));
   for (size_t i = 0; i < reservation->extents.size(); ++i) {
-    ToProto(reservation->extents[i], response->add_extents());
-    response->mutable_extents(static_cast<int>(i))->set_cached(i < reservation->num_cached);
+    const ExtentRecord& record = reservation->extents[i];
+    v1::Extent* extent = response->add_extents();
+    ToProto(record, extent);
+    extent->set_num_tokens(record.reserved_tokens);
+    extent->set_cached(i < reservation->num_cached);
+    if (extent->cached() && record.key != nullptr && record.key->identity.provenance.has_value()) {
+      extent->set_generated_name(std::string(record.key->identity.name.view()));
+    }
   }
   return grpc::Status::OK;
 }
@@ -292,6 +354,8 @@ grpc::Status KvStoreRpc::GetStats(grpc::ServerContext*, const v1::GetStatsReques
   response->set_prefix_cache_queries_tokens_total(stats.prefix.queries_tokens);
   response->set_prefix_cache_hits_tokens_total(stats.prefix.hits_tokens);
   response->set_named_segments_evicted_total(stats.prefix.evictions);
+  response->set_row_queries_tokens_total(stats.prefix.rows_queries_tokens);
+  response->set_row_hits_tokens_total(stats.prefix.rows_hits_tokens);
   if (!stats.durable.has_value()) return grpc::Status::OK;
   response->set_durable_tier(true);
   response->set_durable_segments(stats.durable->storage.segments);

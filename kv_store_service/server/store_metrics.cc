@@ -79,6 +79,10 @@ StoreMetrics::StoreMetrics(common::Metrics* metrics, const KvStore* store)
              [](S s) { return double(s.prefix.queries_tokens); });
   AddCounter("reservation_hits_tokens_total", "Tokens of those that were in committed segments",
              [](S s) { return double(s.prefix.hits_tokens); });
+  AddCounter("row_queries_tokens_total", "Tokens of prompts whose rows were looked for",
+             [](S s) { return double(s.prefix.rows_queries_tokens); });
+  AddCounter("row_hits_tokens_total", "Tokens of those that were in segments and blocks",
+             [](S s) { return double(s.prefix.rows_hits_tokens); });
   AddCounter("prefix_cache_evictions_total", "Unreferenced named segments that made room",
              [](S s) { return double(s.prefix.evictions); });
   AddCounter("access_log_entries_total", "Entries of the access log replayed",

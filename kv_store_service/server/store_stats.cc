@@ -15,6 +15,8 @@ void AddCounters(const PrefixCounters& from, PrefixCounters* to) {
   to->queries_tokens += from.queries_tokens;
   to->hits_tokens += from.hits_tokens;
   to->evictions += from.evictions;
+  to->rows_queries_tokens += from.rows_queries_tokens;
+  to->rows_hits_tokens += from.rows_hits_tokens;
 }
 
 void AddSegmentStats(const ArenaSegments& segments, StoreStats* stats) {

@@ -36,6 +36,8 @@ TierBridge::ToPersist TierBridge::Prepare(const SegmentsOfArena& from,
   ToPersist prepared;
   for (const ExtentRecord& segment : segments) {
     if (segment.key == nullptr) continue;
+    // Blocks and generated KV have no rows on the disk yet.
+    if (segment.key->identity.provenance.has_value() || IsBlock(segment.reserved_tokens)) continue;
     const SegmentName& name = segment.key->identity.name;
     if (writing_.contains(name) || tier_.Peek(name).has_value()) continue;
     if (kept.IsHeld(name, common::SteadyNow())) {
@@ -158,10 +160,14 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
   ArenaSegments& segments = *into.segments;
   if (segments.directory().FindSequence(request.sequence_id) != nullptr) return;
   const common::Hash256 fingerprint = common::FingerprintHash(into.fingerprint);
-  const size_t num_cached = segments.CountCached(request);
+  if (request.rows.has_value()) return;
+  const std::vector<ExtentRecord> cached = segments.FindCached(request);
+  const size_t num_cached = cached.size();
+  if (!cached.empty() && cached.back().key->identity.provenance.has_value()) return;
   ReserveRequest wanted{.sequence_id = last_own_sequence_ + 1};
+  wanted.token_begin = request.token_begin;
   std::vector<uint64_t> image_bytes;
-  uint64_t token_begin = kSinkTokens;
+  uint64_t token_begin = request.token_begin;
   for (const SegmentWanted& segment : request.segments) {
     if (!segment.identity.has_value()) break;
     if (wanted.segments.size() >= num_cached) {
@@ -183,7 +189,7 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
   const uint64_t id = last_own_sequence_ = wanted.sequence_id;
   auto to_commit = std::make_shared<std::vector<SegmentToCommit>>();
   RestoreJob job;
-  token_begin = kSinkTokens;
+  token_begin = request.token_begin;
   for (size_t i = 0; i < wanted.segments.size(); ++i) {
     SegmentWanted& segment = wanted.segments[i];
     const ExtentRecord& extent = reservation->extents[i];
@@ -225,7 +231,9 @@ absl::Status TierBridge::CommitRead(const SegmentsOfArena& into, uint64_t sequen
 
 void TierBridge::Touch(std::span<const ExtentRecord> cached) {
   std::vector<SegmentName> names;
-  for (const ExtentRecord& extent : cached) names.push_back(extent.key->identity.name);
+  for (const ExtentRecord& extent : cached) {
+    if (extent.key != nullptr) names.push_back(extent.key->identity.name);
+  }
   tier_.Touch(names);
 }
 

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <span>
 
+#include "common/kv/block_layout.h"
+#include "common/kv/named_segment.h"
 #include "common/kv/segment_layout.h"
 
 namespace retroinfer::kvstore {
@@ -49,6 +51,31 @@ inline uint32_t WriteSegment(std::span<std::byte> extent, const KvGeometry& geom
   header.token_begin = token_begin;
   std::memcpy(extent.data(), &header, sizeof(header));
   return next_page;
+}
+
+// Writes the header of a block. Returns its pages.
+//
+// REQUIRES: extent.size() >= BlockLayout::num_pages * kPageBytes.
+inline uint32_t WriteBlock(std::span<std::byte> extent, const KvGeometry& geometry,
+                           uint64_t token_begin, uint32_t num_tokens) {
+  BlockHeader header{};
+  header.magic = kBlockMagic;
+  header.version = kBlockVersion;
+  header.num_tokens = num_tokens;
+  header.num_layers = geometry.num_layers;
+  header.num_kv_heads = geometry.num_kv_heads;
+  header.head_dim = geometry.head_dim;
+  header.format = static_cast<uint32_t>(geometry.format.id);
+  header.token_begin = token_begin;
+  std::memcpy(extent.data(), &header, sizeof(header));
+  return BlockLayout(geometry).num_pages;
+}
+
+// Writes a segment or a block, whichever has so many tokens.
+inline uint32_t WriteImage(std::span<std::byte> extent, const KvGeometry& geometry,
+                           uint64_t token_begin, uint32_t num_tokens) {
+  return IsBlock(num_tokens) ? WriteBlock(extent, geometry, token_begin, num_tokens)
+                             : WriteSegment(extent, geometry, token_begin, num_tokens);
 }
 
 }  // namespace retroinfer::kvstore

@@ -1,24 +1,26 @@
-// A SegmentStore in this process, with an arena of ordinary memory: what the kv_store_service does
-// for the engine, without the service. It can be stopped, and keeps count of everything.
+// A SegmentStore in this process, with an arena of ordinary memory: the kv_store_service's own
+// directory, without the service. It can be stopped, and keeps count of everything.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <cstdio>
 #include <iterator>
 #include <list>
-#include <map>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/kv/segment_layout.h"
 #include "common/log/check.h"
+#include "common/status/error_reason.h"
 #include "gpu_worker/engine/segment_store.h"
+#include "kv_store_service/directory/arena_segments.h"
 
 namespace retroinfer::test_support {
 
@@ -26,7 +28,7 @@ namespace retroinfer::test_support {
 class FakeSegmentStore final : public SegmentStore {
  public:
   FakeSegmentStore(const KvGeometry& geometry, uint32_t arena_pages)
-      : geometry_(geometry), arena_(size_t{arena_pages} * kPageBytes), free_{{0, arena_pages}} {}
+      : arena_(size_t{arena_pages} * kPageBytes), segments_(arena_pages, geometry) {}
 
   std::span<std::byte> arena() { return arena_; }
 
@@ -52,35 +54,41 @@ class FakeSegmentStore final : public SegmentStore {
     });
   }
 
-  using SegmentStore::Commit;
-  void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) override {
-    for (CommittedSegment& segment : segments) CommitOne(sequence_id, std::move(segment));
+  void Commit(uint64_t sequence_id, CommittedSegment segment) override {
+    std::vector<CommittedSegment> segments;
+    segments.push_back(std::move(segment));
+    Commit(sequence_id, std::move(segments));
   }
 
-  void CommitOne(uint64_t sequence_id, CommittedSegment segment) {
+  void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) override {
     Run([&] {
       mutex_.AssertHeld();
-      Entry& entry = entries_.at(segment.extent_id);
-      RI_CHECK(!entry.committed);
-      entry.committed = true;
-      ++num_committed_;
-      if (!segment.identity.has_value()) return;
-      const auto computing = computing_.find(segment.identity->name);
-      if (computing != computing_.end() && computing->second == sequence_id) {
-        computing_.erase(computing);
+      std::vector<kvstore::SegmentToCommit> to_commit;
+      for (CommittedSegment& segment : segments) {
+        const kvstore::ExtentRecord* extent = segments_.directory().FindExtent(segment.extent_id);
+        RI_CHECK(extent != nullptr && !extent->committed());
+        to_commit.push_back({segment.extent_id, segment.token_begin, extent->reserved_tokens,
+                             std::move(segment.identity)});
       }
-      if (named_.emplace(segment.identity->name, segment.extent_id).second) {
-        entry.identity = std::move(segment.identity);
+      const auto images = segments_.ImagesToCommit(sequence_id, to_commit);
+      RequireOk(images.status());
+      Pages before;
+      for (const kvstore::ImageToRead& image : *images) {
+        before.emplace_back(image.extent_id, image.pages);
       }
+      const auto committed = segments_.Commit(sequence_id, to_commit, ReadAll(*images));
+      RequireOk(committed.status());
+      num_committed_ += to_commit.size();
+      PoisonFreed(before);
     });
   }
 
   void Release(uint64_t sequence_id) override {
     Run([&] {
       mutex_.AssertHeld();
-      for (const uint64_t id : held_[sequence_id]) Unreference(id);
-      held_.erase(sequence_id);
-      std::erase_if(computing_, [&](const auto& item) { return item.second == sequence_id; });
+      const Pages pages = PagesOf(sequence_id);
+      segments_.Release(sequence_id);
+      PoisonFreed(pages);
       for (Waiting& waiting : waiting_) {
         if (waiting.request.sequence_id == sequence_id) waiting.is_cancelled = true;
       }
@@ -109,26 +117,30 @@ class FakeSegmentStore final : public SegmentStore {
   // Forgets every named segment that nobody uses.
   void EvictUnused() {
     absl::MutexLock lock(&mutex_);
-    while (EvictOne()) {
+    for (const kvstore::ExtentRecord* segment : segments_.directory().Unreferenced()) {
+      const PageRun pages = segment->pages;
+      RI_CHECK(segments_.EvictNamed(common::SegmentName(segment->key->identity.name)));
+      ++num_evicted_by_hand_;
+      Poison(pages);
     }
   }
 
   size_t num_sequences() const {
     absl::MutexLock lock(&mutex_);
-    return held_.size();
+    return segments_.directory().num_sequences();
   }
-  // Segments committed since the start.
+  // Segments and blocks committed since the start.
   size_t num_committed() const {
     absl::MutexLock lock(&mutex_);
     return num_committed_;
   }
   size_t num_named() const {
     absl::MutexLock lock(&mutex_);
-    return named_.size();
+    return segments_.directory().num_named();
   }
   size_t num_evicted() const {
     absl::MutexLock lock(&mutex_);
-    return num_evicted_;
+    return num_evicted_by_hand_ + segments_.counters().evictions;
   }
   // Requests whose answer waits for a segment that somebody else computes.
   size_t num_waiting() const {
@@ -138,22 +150,13 @@ class FakeSegmentStore final : public SegmentStore {
   // Pages that are free or could be: of segments that nobody uses.
   uint32_t free_pages() const {
     absl::MutexLock lock(&mutex_);
-    uint32_t total = 0;
-    for (const auto& [first, count] : free_) total += count;
-    for (const auto& [id, entry] : entries_) {
-      if (entry.num_references == 0) total += entry.extent.num_pages;
-    }
-    return total;
+    return static_cast<uint32_t>(segments_.allocator().free_pages() +
+                                 segments_.directory().unreferenced_pages());
   }
 
  private:
-  struct Entry {
-    Extent extent;
-    std::optional<SegmentIdentity> identity = std::nullopt;  // set: named_ has it
-    bool committed = false;
-    int num_references = 0;
-    uint64_t last_use = 0;
-  };
+  using PageRun = kvstore::PageRun;
+  using Pages = std::vector<std::pair<uint64_t, PageRun>>;  // by extent id
   struct Waiting {
     ReserveRequest request;
     ReserveCallback callback;
@@ -169,13 +172,14 @@ class FakeSegmentStore final : public SegmentStore {
       absl::MutexLock lock(&mutex_);
       change();
       for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
-        if (!waiting->is_cancelled && MustWait(waiting->request)) {
-          ++waiting;
-          continue;
-        }
         absl::StatusOr<std::vector<Extent>> result =
             waiting->is_cancelled ? absl::CancelledError("the sequence was released")
                                   : TryReserve(waiting->request);
+        if (waiting->request.waits &&
+            common::ReasonOf(result.status()).reason == kSegmentInProgressReason) {
+          ++waiting;
+          continue;
+        }
         answers.emplace_back(std::move(waiting->callback), std::move(result));
         waiting = waiting_.erase(waiting);
       }
@@ -187,132 +191,75 @@ class FakeSegmentStore final : public SegmentStore {
     for (Answer& answer : answers) answer.first(std::move(answer.second));
   }
 
-  // Ids of the longest prefix that is committed.
-  std::vector<uint64_t> Cached(const ReserveRequest& request) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    std::vector<uint64_t> ids;
-    for (const SegmentWanted& wanted : request.segments) {
-      if (!wanted.identity.has_value()) break;
-      const auto found = named_.find(wanted.identity->name);
-      if (found == named_.end()) break;
-      RI_CHECK(entries_.at(found->second).identity->token_ids == wanted.identity->token_ids);
-      ids.push_back(found->second);
-    }
-    return ids;
-  }
-
-  bool MustWait(const ReserveRequest& request) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!attached_ || request.cached_only) return false;
-    const size_t next = Cached(request).size();
-    return next < request.segments.size() && request.segments[next].identity.has_value() &&
-           computing_.contains(request.segments[next].identity->name);
-  }
-
   absl::StatusOr<std::vector<Extent>> TryReserve(const ReserveRequest& request)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!attached_) return absl::UnavailableError("the kv store does not answer");
-    std::vector<uint64_t> held = Cached(request);
+    const auto reservation = segments_.Reserve(request);
+    if (!reservation.ok()) return reservation.status();
+    RI_CHECK(reservation->num_to_compare == 0);  // requests here have all token ids
     std::vector<Extent> extents;
-    for (const uint64_t id : held) {
-      Entry& entry = entries_.at(id);
-      ++entry.num_references;
-      entry.last_use = ++clock_;
-      extents.push_back(entry.extent);
-      extents.back().cached = true;
-    }
-    const size_t num_cached = held.size();
-    for (size_t i = num_cached; i < request.segments.size() && !request.cached_only; ++i) {
-      const uint32_t tokens = request.segments[i].num_tokens;
-      const uint32_t pages = SegmentLayout(geometry_, tokens).max_pages;
-      const std::optional<PageId> first = Allocate(pages);
-      if (!first.has_value()) {
-        for (const uint64_t id : held) Unreference(id);
-        return absl::ResourceExhaustedError(absl::StrCat("no room for ", pages, " pages"));
+    for (size_t i = 0; i < reservation->extents.size(); ++i) {
+      const kvstore::ExtentRecord& record = reservation->extents[i];
+      Extent& extent = extents.emplace_back();
+      extent = {record.id, record.pages.first, record.pages.count, record.reserved_tokens,
+                i < reservation->num_cached};
+      // What was evicted for it is garbage.
+      if (!extent.cached) Poison(record.pages);
+      if (extent.cached && record.key->identity.provenance.has_value()) {
+        extent.generated = record.key->identity.name;
       }
-      const Extent extent{next_id_++, *first, pages, tokens};
-      entries_[extent.id] = {.extent = extent, .num_references = 1, .last_use = ++clock_};
-      held.push_back(extent.id);
-      extents.push_back(extent);
     }
-    for (size_t i = num_cached; i < extents.size(); ++i) {
-      const auto& identity = request.segments[i].identity;
-      if (identity.has_value()) computing_.emplace(identity->name, request.sequence_id);
-    }
-    held_[request.sequence_id] = std::move(held);
     return extents;
   }
 
-  // Evicts what nobody uses, the least recently used first, until there is room.
-  std::optional<PageId> Allocate(uint32_t pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (true) {
-      auto hole = free_.begin();
-      while (hole != free_.end() && hole->second < pages) ++hole;
-      if (hole != free_.end()) {
-        const auto [first, count] = *hole;
-        free_.erase(hole);
-        if (count > pages) free_[first + pages] = count - pages;
-        return first;
-      }
-      if (!EvictOne()) return std::nullopt;
+  kvstore::ReadImages ReadAll(std::span<const kvstore::ImageToRead> images)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    kvstore::ReadImages read;
+    for (const kvstore::ImageToRead& image : images) {
+      read.emplace(image.extent_id,
+                   kvstore::ReadSegmentImage(BytesOf(image.pages), segments_.geometry(),
+                                             image.token_begin, image.token_count));
+    }
+    return read;
+  }
+
+  Pages PagesOf(uint64_t sequence_id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    Pages pages;
+    const kvstore::SequenceRecord* sequence = segments_.directory().FindSequence(sequence_id);
+    if (sequence == nullptr) return pages;
+    for (const uint64_t id : sequence->extent_ids) {
+      pages.emplace_back(id, segments_.directory().FindExtent(id)->pages);
+    }
+    return pages;
+  }
+
+  std::span<std::byte> BytesOf(PageRun pages) {
+    return std::span(arena_).subspan(size_t{pages.first} * kPageBytes,
+                                     size_t{pages.count} * kPageBytes);
+  }
+  // Whoever still reads these pages finds garbage.
+  void Poison(PageRun pages) { std::ranges::fill(BytesOf(pages), std::byte{0x7f}); }
+  // The same for those of the pages that their extents do not have any more.
+  void PoisonFreed(const Pages& pages) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    for (const auto& [id, run] : pages) {
+      const kvstore::ExtentRecord* extent = segments_.directory().FindExtent(id);
+      const uint32_t kept = extent == nullptr ? 0 : extent->pages.count;
+      Poison({run.first + kept, run.count - kept});
     }
   }
 
-  bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    auto victim = entries_.end();
-    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
-      if (entry->second.num_references > 0) continue;
-      if (victim == entries_.end() || entry->second.last_use < victim->second.last_use) {
-        victim = entry;
-      }
-    }
-    if (victim == entries_.end()) return false;
-    named_.erase(victim->second.identity->name);
-    Free(victim->second.extent.first_page, victim->second.extent.num_pages);
-    entries_.erase(victim);
-    ++num_evicted_;
-    return true;
+  static void RequireOk(const absl::Status& status) {
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    RI_CHECK(status.ok());
   }
 
-  void Unreference(uint64_t id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    Entry& entry = entries_.at(id);
-    entry.last_use = ++clock_;
-    if (--entry.num_references > 0 || entry.identity.has_value()) return;
-    Free(entry.extent.first_page, entry.extent.num_pages);
-    entries_.erase(id);
-  }
-
-  void Free(PageId first, uint32_t count) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    // Whoever still reads these pages finds garbage.
-    std::memset(arena_.data() + size_t{first} * kPageBytes, 0x7f, size_t{count} * kPageBytes);
-    auto next = free_.lower_bound(first);
-    if (next != free_.end() && next->first == first + count) {
-      count += next->second;
-      next = free_.erase(next);
-    }
-    if (next != free_.begin()) {
-      auto previous = std::prev(next);
-      if (previous->first + previous->second == first) {
-        previous->second += count;
-        return;
-      }
-    }
-    free_[first] = count;
-  }
-
-  const KvGeometry geometry_;
   std::vector<std::byte> arena_;
   mutable absl::Mutex mutex_;
   std::atomic<bool> memory_taken_{false};
+  kvstore::ArenaSegments segments_ ABSL_GUARDED_BY(mutex_);
   bool attached_ ABSL_GUARDED_BY(mutex_) = true;
-  uint64_t next_id_ ABSL_GUARDED_BY(mutex_) = 1;
-  uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t num_committed_ ABSL_GUARDED_BY(mutex_) = 0;
-  size_t num_evicted_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::map<PageId, uint32_t> free_ ABSL_GUARDED_BY(mutex_);  // first page -> pages
-  std::map<uint64_t, Entry> entries_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint64_t, std::vector<uint64_t>> held_ ABSL_GUARDED_BY(mutex_);  // by sequence
-  std::map<common::SegmentName, uint64_t> named_ ABSL_GUARDED_BY(mutex_);   // committed -> extent
-  std::map<common::SegmentName, uint64_t> computing_ ABSL_GUARDED_BY(mutex_);  // -> sequence
+  size_t num_evicted_by_hand_ ABSL_GUARDED_BY(mutex_) = 0;
   std::list<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   bool hold_answers_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<Answer> held_answers_ ABSL_GUARDED_BY(mutex_);

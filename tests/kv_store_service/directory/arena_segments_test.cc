@@ -91,7 +91,7 @@ TEST_F(ArenaSegmentsTest, AFragmentedArenaTakesNothing) {
 }
 
 TEST_F(ArenaSegmentsTest, RefusesTokenCountsThatAreNoSegment) {
-  for (const uint32_t tokens : {0u, 1u, 1023u, 1025u, 9216u, UINT32_MAX}) {
+  for (const uint32_t tokens : {0u, 65u, 1023u, 1025u, 9216u, UINT32_MAX}) {
     EXPECT_EQ(
         store_.Reserve(ReserveRequest::Unnamed(1, std::vector<uint32_t>{tokens})).status().code(),
         absl::StatusCode::kInvalidArgument);

@@ -10,11 +10,19 @@ namespace {
 TEST(SegmentChecksTest, TokensAndPositions) {
   EXPECT_TRUE(CheckTokens(1024).ok());
   EXPECT_TRUE(CheckTokens(8192).ok());
-  for (const uint32_t tokens : {0u, 1u, 9216u, UINT32_MAX}) EXPECT_FALSE(CheckTokens(tokens).ok());
-  EXPECT_TRUE(CheckTokenBegin(4).ok());
-  EXPECT_TRUE(CheckTokenBegin(4 + 1024).ok());
+  EXPECT_TRUE(CheckTokens(1).ok());
+  EXPECT_TRUE(CheckTokens(64).ok());
+  for (const uint32_t tokens : {0u, 65u, 1023u, 9216u, UINT32_MAX}) {
+    EXPECT_FALSE(CheckTokens(tokens).ok());
+  }
+  EXPECT_TRUE(CheckTokenBegin(4, 1024).ok());
+  EXPECT_TRUE(CheckTokenBegin(4 + 1024, 8192).ok());
+  EXPECT_TRUE(CheckTokenBegin(4 + 64, 64).ok());
+  EXPECT_TRUE(CheckTokenBegin(4 + 192, 1).ok());
+  EXPECT_FALSE(CheckTokenBegin(4 + 64, 1024).ok());
   for (const uint64_t begin : {uint64_t{0}, uint64_t{5}, uint64_t{1024}, UINT64_MAX - 1019}) {
-    EXPECT_FALSE(CheckTokenBegin(begin).ok()) << begin;
+    EXPECT_FALSE(CheckTokenBegin(begin, 1024).ok()) << begin;
+    EXPECT_FALSE(CheckTokenBegin(begin, 64).ok()) << begin;
   }
   EXPECT_FALSE(CheckCount(0).ok());
   EXPECT_TRUE(CheckCount(65536).ok());
