@@ -59,6 +59,8 @@ struct RowsWanted {
     common::SegmentName name;
   };
   std::vector<Segment> segments = {};  // in order of position
+  // Of the sequence that will read the rows: what it computes itself is not waited for.
+  uint64_t sequence_id = 0;
   // Tokens from token_begin on: those before the prompt's last one, which is always computed.
   std::vector<int32_t> token_ids = {};
 };

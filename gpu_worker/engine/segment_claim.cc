@@ -92,10 +92,11 @@ std::optional<ReserveRequest> ClaimRows(const SequenceKv& sequence, uint64_t row
   if (!sequence.lineage.names_any() || end - begin < int64_t{kDenseBlockTokens}) {
     return std::nullopt;
   }
-  ReserveRequest request{.sequence_id = rows_id, .segments = {}, .cached_only = true};
+  ReserveRequest request{.sequence_id = rows_id};
   request.made_by = sequence.lineage.made_by();
   RowsWanted& rows = request.rows.emplace();
   rows.token_begin = static_cast<uint64_t>(begin);
+  rows.sequence_id = sequence.sequence_id;
   rows.generated = sequence.lineage.GeneratedOfCached();
   rows.texts.assign(prefix.texts.begin() + (begin - kSinkTokens) / kDenseBlockTokens,
                     prefix.texts.end());

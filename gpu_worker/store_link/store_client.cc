@@ -56,6 +56,7 @@ std::string Concatenated(const std::vector<common::SegmentName>& names) {
 v1::WantedRows ToProto(const RowsWanted& rows) {
   v1::WantedRows proto;
   proto.set_token_begin(rows.token_begin);
+  proto.set_sequence_id(rows.sequence_id);
   if (rows.generated.has_value()) proto.set_generated_name(std::string(rows.generated->view()));
   proto.set_texts(Concatenated(rows.texts));
   for (const RowsWanted::Segment& segment : rows.segments) {

@@ -82,7 +82,14 @@ std::vector<ExtentRecord> ArenaSegments::FindCached(const ReserveRequest& reques
     if (!wanted.identity.has_value()) break;
     const std::optional<HeldSegment> before = LastOf(cached);
     const ExtentRecord* found = nullptr;
-    if (MayBeFoundByName(wanted, before)) {
+    // Generated KV first: a conversation goes on as it was held, whoever has computed its text since.
+    const auto parent = GeneratedParent(request, i, before);
+    if (parent.has_value()) {
+      const auto generated =
+          FindGenerated(committed, *parent, wanted, token_begin, *request.made_by);
+      if (generated.has_value()) found = directory_.FindExtent(generated->extent_id);
+    }
+    if (found == nullptr && MayBeFoundByName(wanted, before)) {
       found = directory_.FindNamed(wanted.identity->name);
       if (found != nullptr && (found->token_begin != token_begin ||
                                found->reserved_tokens != wanted.num_tokens ||
@@ -90,12 +97,6 @@ std::vector<ExtentRecord> ArenaSegments::FindCached(const ReserveRequest& reques
                                !IsWanted(found->key->identity, *wanted.identity))) {
         found = nullptr;
       }
-    }
-    const auto parent = GeneratedParent(request, i, before);
-    if (found == nullptr && parent.has_value()) {
-      const auto generated =
-          FindGenerated(committed, *parent, wanted, token_begin, *request.made_by);
-      if (generated.has_value()) found = directory_.FindExtent(generated->extent_id);
     }
     if (found == nullptr) break;
     cached.push_back(*found);
@@ -143,7 +144,8 @@ void ArenaSegments::NoteWanted(const ReserveRequest& request, Reservation* reser
 absl::StatusOr<Reservation> ArenaSegments::ReserveRows(const ReserveRequest& request,
                                                        bool compute_anyway) {
   const RowsWanted& rows = *request.rows;
-  const ArenaRows source(directory_, fingerprint_, !compute_anyway && !request.cached_only);
+  const ArenaRows source(directory_, fingerprint_, !compute_anyway && !request.cached_only,
+                         rows.sequence_id);
   RowWalk walk(rows, request.made_by, source);
   Reservation reservation;
   while (const auto piece = walk.Next()) {

@@ -11,13 +11,14 @@
 namespace retroinfer::kvstore {
 
 // Segments and blocks of one model: committed ones, and with `in_progress` those that extents are
-// reserved for.
+// reserved for, but for extents of sequence `own`.
 //
 // Threads: one at a time. Owns nothing; candidates are valid until the directory changes.
 class ArenaRows final : public RowSource {
  public:
-  ArenaRows(const SegmentDirectory& directory, const common::Hash256& fingerprint, bool in_progress)
-      : directory_(directory), fingerprint_(fingerprint), in_progress_(in_progress) {}
+  ArenaRows(const SegmentDirectory& directory, const common::Hash256& fingerprint, bool in_progress,
+            uint64_t own = 0)
+      : directory_(directory), fingerprint_(fingerprint), in_progress_(in_progress), own_(own) {}
 
   std::optional<RowCandidate> Named(const common::SegmentName& name) const override {
     const ExtentRecord* record = directory_.FindNamed(name);
@@ -36,7 +37,7 @@ class ArenaRows final : public RowSource {
   std::optional<RowCandidate> CandidateOf(const ExtentRecord& record) const {
     const bool is_committed = record.key != nullptr;
     if (is_committed ? record.key->fingerprint != fingerprint_
-                     : !in_progress_ || record.wanted == nullptr) {
+                     : !in_progress_ || record.wanted == nullptr || record.sequence_id == own_) {
       return std::nullopt;
     }
     const SegmentIdentity& identity = is_committed ? record.key->identity : *record.wanted;
@@ -56,6 +57,7 @@ class ArenaRows final : public RowSource {
   const SegmentDirectory& directory_;
   const common::Hash256& fingerprint_;
   const bool in_progress_;
+  const uint64_t own_;
 };
 
 }  // namespace retroinfer::kvstore

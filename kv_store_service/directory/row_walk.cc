@@ -10,7 +10,8 @@ namespace {
 
 bool IsBetter(const RowCandidate& a, const RowCandidate& b) {
   if (a.num_tokens != b.num_tokens) return a.num_tokens > b.num_tokens;
-  if (a.provenance.has_value() != b.provenance.has_value()) return !a.provenance.has_value();
+  // A conversation goes on as it was held, whoever has computed its text since.
+  if (a.provenance.has_value() != b.provenance.has_value()) return a.provenance.has_value();
   if (a.name != b.name) return a.name < b.name;
   return a.place < b.place;
 }

@@ -8,8 +8,9 @@
 //   generated KV that leaves the text there                 found as a child of the text name
 //
 // and behind generated KV only what follows just that: children of its name. The longest one is
-// taken; of equally long ones an exact one before a generated one, then the one with the smallest
-// name. Behind a block that is not full nothing can follow.
+// taken; of equally long ones a generated one before an exact one, so that a conversation goes on as
+// it was held; then the one with the smallest name. Behind a block that is not full nothing can
+// follow.
 #pragma once
 
 #include <cstddef>

@@ -96,6 +96,7 @@ absl::StatusOr<SegmentIdentity> FromProto(const v1::SegmentIdentity& proto,
 absl::StatusOr<RowsWanted> FromProto(const v1::WantedRows& proto) {
   RowsWanted rows;
   rows.token_begin = proto.token_begin();
+  rows.sequence_id = proto.sequence_id();
   ASSIGN_OR_RETURN(rows.generated, OptionalHash(proto.generated_name()));
   ASSIGN_OR_RETURN(rows.texts, NamesOf(proto.texts()));
   for (const v1::WantedRows::Segment& segment : proto.segments()) {

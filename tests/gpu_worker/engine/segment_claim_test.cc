@@ -37,7 +37,7 @@ TEST_F(SegmentClaimTest, WhatNeedsNoExtentsAsksForRowsAlone) {
   const auto request = ClaimRows(sequence_, 9);
   ASSERT_TRUE(request.has_value());
   EXPECT_EQ(request->sequence_id, 9u);
-  EXPECT_TRUE(request->cached_only);
+  EXPECT_EQ(request->rows->sequence_id, 5u);
   EXPECT_TRUE(request->segments.empty());
   EXPECT_EQ(request->rows->token_begin, 4u);
   EXPECT_FALSE(request->rows->generated.has_value());
