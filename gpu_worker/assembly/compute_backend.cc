@@ -19,6 +19,9 @@ namespace {
 constexpr double kCpuMemoryShare = 0.5;
 // What is ahead of a short prompt is most of what it waits for here, and short passes cost a CPU
 // little (docs/benchmarks.md has what).
+// A CPU reads a cached token in a small part of the time that it takes to compute one, and a
+// client's patience ends sooner.
+constexpr Stretches kCpuStretches{.least_tokens = kPrefillSegmentTokens, .share_of_prefix = 0};
 constexpr AheadShares kCpuAhead{.all = 0.2, .pass = 0.1};
 
 }  // namespace
@@ -53,6 +56,7 @@ absl::StatusOr<ComputeBackend> CreateCpuBackend(const ServedEngineOptions& optio
                                                       : ComputePrecision::kF32);
   backend.needs = kCpuNeeds;
   backend.ahead = kCpuAhead;
+  backend.stretches = kCpuStretches;
   backend.device = std::move(device);
   backend.memory_bytes = static_cast<size_t>(
       static_cast<double>(backend.device->info().memory_bytes) * kCpuMemoryShare);

@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/assembly/served_engine_options.h"
+#include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/engine/scheduler/scheduler.h"
 #include "gpu_worker/model/weight_jobs.h"
@@ -30,7 +31,8 @@ struct ComputeBackend {
   bool owns_memory = false;
   // How weights come from their files: mapped where the device's memory is the host's.
   WeightSource weight_source = WeightSource::kMapping;
-  AheadShares ahead{};  // of the engine's scheduler
+  AheadShares ahead{};    // of the engine's scheduler
+  Stretches stretches{};  // of long prompts
 };
 
 // The backend that options.device names: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU

@@ -28,6 +28,9 @@ absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(const EngineEnvir
       SegmentBuilder::Create(device, *environment.ops, *environment.background, memory.meta_pool(),
                              {.host = environment.arena, .device = cache.device_arena()}, settings,
                              {.max_open_segments = plan.max_open_segments}));
+  // Synthetic tokens are in no prompt that a stretch could read.
+  parts.stretches =
+      plan.synthetic_tokens > 0 ? Stretches{.least_tokens = 0} : environment.stretches;
   parts.on_built = [&store](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
     store.Commit(sequence.sequence_id, CommitOf(sequence, segment, token_begin));
   };

@@ -26,6 +26,7 @@ struct EngineEnvironment {
   std::span<std::byte>
       data_plane;  // formatted (common/shm/data_plane.h), with plan.num_slots slots
   RetrievalObserver* observer = nullptr;  // of policy wave; may be null
+  Stretches stretches;
 };
 
 // Returns RESOURCE_EXHAUSTED if the device has less memory than the plan says.

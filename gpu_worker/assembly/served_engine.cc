@@ -368,7 +368,8 @@ absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
                                       .store = store_.get(),
                                       .arena = link_->arena(),
                                       .data_plane = link_->data_plane().memory(),
-                                      .observer = recorder_.get()};
+                                      .observer = recorder_.get(),
+                                      .stretches = backend_.stretches};
   ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine(environment, plan_, settings_));
   if (options_.synthetic_context != 0) {
     RETURN_IF_ERROR(AddSyntheticContexts(environment, plan_, options_.synthetic_overlap, parts,

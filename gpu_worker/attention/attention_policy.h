@@ -34,8 +34,9 @@ class AttentionPolicy {
   }
 
   // What of the prompt is read next, in a lane with room for `max_tokens`: all of it, unless the
-  // policy keeps what it needs of the first parts. A policy that reads in parts sets num_tokens to
-  // the end of a part when it takes its last layer.
+  // policy keeps what it needs of the first parts, or later parts read them from the arena
+  // (SequenceKv::cached). A policy that keeps them sets num_tokens to the end of a part when it
+  // takes its last layer.
   virtual PromptPart NextPart(const SequenceKv& sequence, int64_t /*max_tokens*/) const {
     return {.begin = 0, .end = sequence.prompt_tokens, .num_context = 0};
   }
@@ -60,8 +61,12 @@ class AttentionPolicy {
   // Whether the policy takes layers over on the compute stream, so that LayerTaken and, after the
   // last layer, PromptTaken are true at once.
   virtual bool TakesInOrder(const SequenceKv& /*sequence*/) const { return false; }
-  // After the last layer: whether the background has done all that it does with the prompt.
+  // After the last layer: whether the background has done all that it does with the prompt, or with
+  // the part of it that was read.
   virtual absl::StatusOr<bool> PromptTaken(const SequenceKv& /*sequence*/) { return true; }
+  // Called when PromptTaken() has become true behind a part that is not the last one, where the
+  // policy does not take the prompt in order: later parts read what this one leaves.
+  virtual void EndPart(SequenceKv& /*sequence*/) {}
   // Called when PromptTaken() has become true, once: lets the sequence decode, with num_tokens =
   // prompt_tokens. While PromptTaken() is false it returns false and does nothing.
   virtual absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) = 0;

@@ -63,6 +63,7 @@ struct SequenceKv {
   int64_t total_tokens = 0;  // prompt + the most that may be generated
   int64_t num_tokens = 0;    // with KV; the next token's position
   PromptPart part;           // in a lane, or read last
+  bool reads_whole = false;  // its prompt goes through the layers as one: all its rows are wanted
   // Row of the KV that TakeLayer gets. REQUIRES: a policy that reads prompts whole; the row is
   // there.
   int64_t TakenRowOf(int64_t position) const {

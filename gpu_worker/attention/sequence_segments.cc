@@ -72,7 +72,39 @@ KvBlocks SequenceSegments::NeedWhile(const KvGrowth& growth) const {
 
 // --- Prefill
 
+int64_t SequenceSegments::StretchEnd(const SequenceKv& sequence) const {
+  const Stretches& stretches = parts_.stretches;
+  if (stretches.least_tokens == 0 || sequence.reads_whole) return sequence.prompt_tokens;
+  const int64_t begin = sequence.read_end();
+  const auto share = static_cast<int64_t>(stretches.share_of_prefix * static_cast<double>(begin));
+  const int64_t most = begin + std::max(stretches.least_tokens, share);
+  // A rest of less than one of the large segments is read with what is before it.
+  if (most + kPrefillSegmentTokens >= sequence.prompt_tokens) return sequence.prompt_tokens;
+  int64_t end = begin;
+  for (const PlannedSegment& segment :
+       PlanSegments(sequence.prompt_tokens, sequence.total_tokens, settings_.dense_below)) {
+    const int64_t last = segment.token_begin + segment.num_tokens;
+    if (segment.live_at > sequence.prompt_tokens || (end > begin && last > most)) break;
+    end = std::max(end, last);
+  }
+  return end > begin ? end : sequence.prompt_tokens;
+}
+
 absl::Status SequenceSegments::Begin(SequenceKv& sequence) {
+  if (!states_.contains(sequence.sequence_id)) RETURN_IF_ERROR(Create(sequence));
+  State& state = *states_.at(sequence.sequence_id);
+  state.first_of_part = state.tickets.size();
+  state.is_sealed = false;
+  while (state.tickets.size() < state.plan.size()) {
+    const PlannedSegment& next = state.plan[state.tickets.size()];
+    if (next.live_at > sequence.prompt_tokens) break;
+    if (next.token_begin + next.num_tokens > sequence.part.end) break;
+    RETURN_IF_ERROR(OpenNext(sequence, state));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SequenceSegments::Create(SequenceKv& sequence) {
   auto state = std::make_unique<State>();
   state->plan = PlanSegments(sequence.prompt_tokens, sequence.total_tokens, settings_.dense_below);
   if (sequence.extents.size() != state->plan.size()) {
@@ -93,11 +125,18 @@ absl::Status SequenceSegments::Begin(SequenceKv& sequence) {
   begun.tickets.assign(sequence.num_cached_segments, kNoTicket);
   begun.fills.assign(sequence.num_cached_segments, BlockCache::kNoFill);
   begun.is_built.assign(sequence.num_cached_segments, true);
-  while (begun.tickets.size() < begun.plan.size() &&
-         begun.plan[begun.tickets.size()].live_at <= sequence.prompt_tokens) {
-    RETURN_IF_ERROR(OpenNext(sequence, begun));
-  }
   return absl::OkStatus();
+}
+
+void SequenceSegments::EndPart(SequenceKv& sequence) {
+  const State& state = *states_.at(sequence.sequence_id);
+  // In the place of whatever else held these tokens: they are in the sequence's own segments now.
+  sequence.cached.resize(sequence.num_cached_segments);
+  for (size_t i = sequence.num_cached_segments; i < state.tickets.size(); ++i) {
+    sequence.cached.push_back({.extent = sequence.extents[i],
+                               .name = {},  // nobody else reads them with this sequence
+                               .token_begin = state.plan[i].token_begin});
+  }
 }
 
 absl::Status SequenceSegments::OpenNext(const SequenceKv& sequence, State& state) {
@@ -160,9 +199,11 @@ absl::Status SequenceSegments::TakeLayer(const SequenceKv& sequence, uint32_t la
                                          const LayerKv& kv) {
   State& state = *states_.at(sequence.sequence_id);
   const bool is_last = layer + 1 == num_layers();
-  RETURN_IF_ERROR(
-      LoadIndexes(*parts_.stream, sequence, state, sequence.num_cached_segments, true, layer));
-  const auto to_build = std::span(state.tickets).subspan(sequence.num_cached_segments);
+  if (state.first_of_part == sequence.num_cached_segments) {  // the first stretch
+    RETURN_IF_ERROR(
+        LoadIndexes(*parts_.stream, sequence, state, sequence.num_cached_segments, true, layer));
+  }
+  const auto to_build = std::span(state.tickets).subspan(state.first_of_part);
   if (to_build.empty()) {
     state.is_sealed = is_last;
     return absl::OkStatus();

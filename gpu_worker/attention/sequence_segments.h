@@ -2,7 +2,9 @@
 // the moment at which they are attended through their index, and to the release of their pages.
 // A policy that indexes its sequences asks this at each turn; what it attends is its own affair.
 //
-// A prompt's segments are built while it is prefilled. Segments of generated tokens are built in
+// A prompt's segments are built while it is prefilled. A long prompt is read in stretches that end
+// where a segment does: the segments of a stretch are complete, and found by others, when it ends,
+// and the next stretch reads them from the arena. Segments of generated tokens are built in
 // the background and go live at the position that the plan says, so results do not depend on
 // timing.
 //
@@ -31,6 +33,14 @@ namespace retroinfer {
 // there, and its first token's position.
 using SegmentBuilt = std::function<void(const SequenceKv&, size_t, int64_t)>;
 
+// How long the stretches are: at least so many tokens, and at least this share of the tokens
+// before, which are read again for each layer of it. A prompt that is cut off loses the stretch
+// that it was in.
+struct Stretches {
+  int64_t least_tokens = 32768;  // 0: prompts are read as one
+  double share_of_prefix = 0.5;
+};
+
 class SequenceSegments {
  public:
   struct Parts {
@@ -41,6 +51,7 @@ class SequenceSegments {
     BlockCache* cache = nullptr;
     std::unique_ptr<SegmentBuilder> builder;
     SegmentBuilt on_built;
+    Stretches stretches;
   };
 
   // Plans with settings.dense_below.
@@ -52,7 +63,11 @@ class SequenceSegments {
   KvNeed Need(int64_t prompt_tokens, int64_t total_tokens) const;
   KvBlocks NeedWhile(const KvGrowth& growth) const;
 
-  // Places the window behind the prompt's segments and opens those that are not cached.
+  // Where the stretch ends that begins with the first token that is not read: at the end of a
+  // segment, or of the prompt.
+  int64_t StretchEnd(const SequenceKv& sequence) const;
+  // Before the first layer of a stretch: places the window behind the prompt's segments and opens
+  // those of the stretch that are not cached.
   // Returns: INTERNAL if the sequence has another number of extents than segments.
   absl::Status Begin(SequenceKv& sequence);
   // Loads the index of cached segments and enqueues the construction of the others. `kv` as
@@ -62,8 +77,11 @@ class SequenceSegments {
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) const;
   // Whether no segment of the prompt has to be built.
   bool NothingToBuild(const SequenceKv& sequence) const;
-  // Whether all of the prompt's segments are complete and no layer is being read.
+  // Whether all of the stretch's segments are complete and no layer is being read.
   absl::StatusOr<bool> PromptIsBuilt(const SequenceKv& sequence);
+  // The stretch is done with, which was not the last one: the next one reads its segments.
+  // REQUIRES: PromptIsBuilt().
+  void EndPart(SequenceKv& sequence);
   // The prompt's segments are live. REQUIRES: PromptIsBuilt().
   void FinishPrompt(SequenceKv& sequence);
 
@@ -107,7 +125,8 @@ class SequenceSegments {
     size_t num_live = 0;                          // leading segments of the plan
     std::unique_ptr<Event> layer_taken[2];        // of even and odd layers
     std::unique_ptr<Event> released;              // background work at the time of Release
-    bool is_sealed = false;                       // the prompt's segments
+    size_t first_of_part = 0;                     // segment that this stretch builds first
+    bool is_sealed = false;                       // the segments of the stretch
     bool is_unshared = false;                     // has ended: not counted in extent_users_
     bool is_aside = false;                        // steps aside: not counted there either
     BlockCache::EndedFill fill_end = 0;           // of segments that were never built
@@ -118,6 +137,7 @@ class SequenceSegments {
       : settings_(settings), parts_(std::move(parts)), computed_(std::move(computed)) {}
 
   uint32_t num_layers() const { return parts_.memory->sizes().geometry.num_layers; }
+  absl::Status Create(SequenceKv& sequence);
   absl::Status OpenNext(const SequenceKv& sequence, State& state);
   absl::Status LoadIndexes(Stream& stream, const SequenceKv& sequence, const State& state,
                            size_t num_segments, bool shares, uint32_t layer);

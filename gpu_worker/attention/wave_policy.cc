@@ -37,7 +37,9 @@ absl::Status WavePolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const L
     RETURN_IF_ERROR(segments_.Begin(sequence));
     RETURN_IF_ERROR(dense_.WriteTable(sequence));
   }
-  RETURN_IF_ERROR(dense_.FillFromPrompt(sequence, layer, kv));
+  // The window lies behind the prompt's segments.
+  const bool is_last_part = sequence.part.end == sequence.prompt_tokens;
+  if (is_last_part) RETURN_IF_ERROR(dense_.FillFromPrompt(sequence, layer, kv));
   return segments_.TakeLayer(sequence, layer, kv);
 }
 

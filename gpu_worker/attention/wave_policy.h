@@ -37,6 +37,10 @@ class WavePolicy final : public AttentionPolicy {
   KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
               int64_t total_tokens) const override;
   KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const override;
+  PromptPart NextPart(const SequenceKv& sequence, int64_t /*max_tokens*/) const override {
+    return {.begin = 0, .end = segments_.StretchEnd(sequence), .num_context = 0};
+  }
+  void EndPart(SequenceKv& sequence) override { segments_.EndPart(sequence); }
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& sequence) const override;

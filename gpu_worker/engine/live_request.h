@@ -60,6 +60,7 @@ struct LiveRequest {
   KvNeed need;         // for its whole life
   BlockDemand demand;  // of that, what it should hold of the device
   bool is_in_lane = false;
+  bool part_is_read = false;  // kPrefill, in a lane: the background has yet to finish with it
   bool is_aborted = false;
   bool is_new = true;                // in no description yet
   absl::Status failure;              // of what was done for it, until a plan ends it

@@ -220,6 +220,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->kv.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
   live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
   live->kv.prompt = live->request.prompt;
+  live->kv.reads_whole = live->request.num_prompt_logprobs >= 0;
   live->kv.prefix = std::move(submission.prefix);
   std::optional<common::Hash256> made_by;
   if (live->request.reuse == KvReuse::kGenerated && !IsScoring(live->request)) {

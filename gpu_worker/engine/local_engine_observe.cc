@@ -21,6 +21,7 @@ RequestPhase PhaseOf(const LiveRequest& live) {
     case RequestState::kReserving:
       return RequestPhase::kReserving;
     case RequestState::kPrefill:
+      if (live.part_is_read) return RequestPhase::kSettling;
       return live.is_in_lane ? RequestPhase::kReading : RequestPhase::kReady;
     case RequestState::kIndexing:
       return RequestPhase::kSettling;
@@ -181,6 +182,11 @@ RequestDescription LocalEngine::Describe(LiveRequest& live) {
   if (!live.is_in_lane) live.kv.part = live.policy->NextPart(live.kv, lanes_[0]->max_tokens());
   RequestDescription description = DescribePrompt(live);
   DescribeMemory(live, description);
+  if (description.has_more_parts && !description.takes_in_order) {
+    description.later_tokens = live.kv.prompt_tokens - live.kv.part.end;
+  }
+  // What a prompt's parts have read for it is nobody else's.
+  if (description.has_more_parts || live.kv.read_end() > live.kv.cached_end) description.prefix = 0;
   description.is_new = std::exchange(live.is_new, false);
   if (description.is_new) {
     // What has names may all be found: what is computed at the least is the rest.
@@ -204,6 +210,11 @@ absl::Status LocalEngine::DescribeProgress(LiveRequest& live, RequestDescription
       description.answer = live.answer;
       description.arena_may_get_room = live.answer == StoreAnswer::kNoRoom && ArenaMayGetRoom(live);
       return absl::OkStatus();
+    case RequestState::kPrefill: {
+      if (!live.part_is_read) return absl::OkStatus();
+      ASSIGN_OR_RETURN(description.is_settled, live.policy->PromptTaken(live.kv));
+      return absl::OkStatus();
+    }
     case RequestState::kIndexing: {
       // Its rows stay in the lane until they are measured.
       if (live.PromptRowsLeft() > 0) return absl::OkStatus();

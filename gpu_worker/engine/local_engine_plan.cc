@@ -144,8 +144,10 @@ void LocalEngine::RunPass(const StepPlan::Pass& pass) {
     LiveRequest& live = *Find(sequence->sequence_id);
     live.progressed = now;
     const int64_t done = lane.processed_tokens(*sequence);
-    counters.prompt_tokens += static_cast<uint64_t>(done - live.prompt_tokens_done);
-    live.prompt_tokens_done = done;
+    // The sink of a prompt's later part is computed again.
+    counters.prompt_tokens +=
+        static_cast<uint64_t>(std::max<int64_t>(0, done - live.prompt_tokens_done));
+    live.prompt_tokens_done = std::max(live.prompt_tokens_done, done);
   }
   ReportProgress(lane);
   if (*outcome == PrefillLane::Outcome::kDone) FinishGroup(lane);
@@ -164,9 +166,11 @@ void LocalEngine::FinishGroup(PrefillLane& lane) {
     LiveRequest* const live = Find(sequence->sequence_id);
     if (lane.FinishesPrompt(*sequence)) {
       members.push_back(live);
-    } else {
+    } else if (live->policy->TakesInOrder(*sequence)) {
       live->is_in_lane = false;  // it comes back for the next part
       lane.Leave(*sequence);
+    } else {
+      live->part_is_read = true;  // it does when the background has done with this one
     }
   }
   if (members.empty()) return;
@@ -189,6 +193,12 @@ void LocalEngine::FinishGroup(PrefillLane& lane) {
 // Its prompt is done with: it decodes from now on. One that has ended, or whose rows wait to be
 // measured, does not.
 void LocalEngine::FinishPrompt(LiveRequest& live) {
+  if (live.state == RequestState::kPrefill && live.part_is_read) {
+    live.policy->EndPart(live.kv);
+    for (const auto& lane : lanes_) lane->Leave(live.kv);
+    live.part_is_read = live.is_in_lane = false;
+    return;
+  }
   if (live.state != RequestState::kIndexing || live.PromptRowsLeft() > 0) return;
   const absl::StatusOr<bool> done = live.policy->FinishPrefill(live.kv);
   if (!done.ok()) return End(live, FinishReason::kError, done.status());

@@ -40,7 +40,8 @@ class SegmentStore {
   // The callback gets the extents in order (with cached_only: the cached ones), RESOURCE_EXHAUSTED
   // (no room now), UNAVAILABLE (no store) or CANCELLED (released meanwhile).
   virtual void Reserve(ReserveRequest request, ReserveCallback callback) = 0;
-  // Makes a segment or block immutable; a named one is found by others from now on. Not for cached ones.
+  // Makes a segment or block immutable; a named one is found by others from now on. Not for cached
+  // ones.
   virtual void Commit(uint64_t sequence_id, CommittedSegment segment) = 0;
   // The same for many of one sequence, in one call or a few.
   virtual void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) = 0;

@@ -38,6 +38,7 @@ class ForwardingPolicy : public AttentionPolicy {
   absl::StatusOr<bool> PromptTaken(const SequenceKv& sequence) override {
     return policy_.PromptTaken(sequence);
   }
+  void EndPart(SequenceKv& sequence) override { policy_.EndPart(sequence); }
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override {
     return policy_.FinishPrefill(sequence);
   }

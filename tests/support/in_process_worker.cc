@@ -180,7 +180,8 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                             .tokenizer = tokenizer_.get(),
                                             .store = store_.get(),
                                             .arena = store_->arena(),
-                                            .data_plane = data_plane},
+                                            .data_plane = data_plane,
+                                            .stretches = options.stretches},
                                            plan, options.wave_index));
   engine_ = OrDie(LocalEngine::Start({.plan = plan,
                                       .eos_token_ids = generation_.eos_token_ids,

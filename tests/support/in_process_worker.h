@@ -42,6 +42,7 @@ struct InProcessWorkerOptions {
   KvFormat kv_format;
   KeptWeights weights = KeptWeights::kAsStored;
   WaveIndexSettings wave_index;
+  Stretches stretches;
   absl::Duration inter_token_target = absl::Milliseconds(50);
   std::function<void()> on_progress;  // of the engine's loop
   std::function<void(const SchedulerInput&, StepPlan&)> on_plan;

@@ -11,7 +11,8 @@ namespace retroinfer {
 
 // Whether the prompt fits into the lane of short ones.
 inline bool IsShort(const SchedulerInput& input, const RequestDescription& request) {
-  return input.lanes.size() > 1 && request.prompt_tokens <= input.lanes.back().max_tokens;
+  return input.lanes.size() > 1 &&
+         request.prompt_tokens + request.later_tokens <= input.lanes.back().max_tokens;
 }
 
 // Requests by whose turn it is.

@@ -39,7 +39,9 @@ int64_t Scheduler::LevelOf(int32_t priority, double waited) const {
 }
 
 double Scheduler::SecondsToRead(const RequestDescription& request) const {
-  return costs_.Seconds(WorkAlone(MemberOf(request), options_.num_layers, options_.max_rows));
+  LaneDescription::Member member = MemberOf(request);
+  member.rows += request.later_tokens;
+  return costs_.Seconds(WorkAlone(member, options_.num_layers, options_.max_rows));
 }
 
 double Scheduler::SecondsLeft(const LaneDescription& lane) const {

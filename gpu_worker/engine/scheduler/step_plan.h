@@ -74,6 +74,7 @@ struct RequestDescription {
   // The tokens above are those of the prompt's next part and of what it needs of the ones before;
   // it comes back for the others.
   bool has_more_parts = false;
+  int64_t later_tokens = 0;   // of the prompt, in later parts, whose rows attend to all before them
   bool is_settled = false;    // kSettling: nothing of its prompt is left to do
   bool can_decode = false;    // kDecoding: no background work of it is late
   double decoding_since = 0;  // kDecoding: seconds; who came first keeps its place

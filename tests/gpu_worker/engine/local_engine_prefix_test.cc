@@ -142,6 +142,63 @@ TEST_F(MixedPrefixReuseTest, AHitGivesWhatAColdRunGivesInF16) {
   CheckHits({{3172, 1100}});
 }
 
+class StretchesTest : public PrefixReuseTest {
+ protected:
+  static InProcessWorkerOptions InStretches() {
+    InProcessWorkerOptions options = SmallModel(kBf16Kv);
+    options.max_model_len = 30000;
+    options.stretches = {.least_tokens = 4096, .share_of_prefix = 0};
+    return options;
+  }
+  StretchesTest() : PrefixReuseTest(InStretches()) {}
+};
+
+TEST_F(StretchesTest, APromptThatIsReadInStretchesGivesWhatOneGives) {
+  InProcessWorkerOptions options = InStretches();
+  options.stretches.least_tokens = 0;
+  InProcessWorker whole(options);
+  for (const int64_t length : {9000, 17000, 25500}) {
+    const std::vector<int32_t> prompt = Prompt(length, static_cast<uint64_t>(length));
+    GenerationRequest request = whole.Greedy(prompt, 20, PolicyKind::kWave);
+    request.sampling.num_logprobs = 0;
+    const auto want = whole.Submit(std::move(request));
+    EXPECT_TRUE(want->Wait().status.ok());
+    ExpectSame(*RunCold(prompt, 20), *want);
+  }
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+  ExpectNoSlotUsed();
+}
+
+TEST_F(StretchesTest, APromptThatIsCutOffLeavesItsStretches) {
+  const std::vector<int32_t> prompt = Prompt(25500, 3);
+  const auto cold = RunCold(prompt, 5);
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+  const size_t before = worker_.store().num_committed();
+  const GenerationRequest request = Request(prompt, 5, "");
+  const auto cut = worker_.Submit(request);
+  while (worker_.store().num_committed() < before + 2) absl::SleepFor(absl::Milliseconds(1));
+  worker_.engine().Abort(request.request_id);
+  cut->Wait();
+  const auto again = Run(Request(prompt, 5, ""));
+  EXPECT_GE(again->Wait().cached_tokens, 2 * 8192);
+  ExpectSame(*again, *cold);
+  EXPECT_TRUE(worker_.WaitUntilIdle());
+  EXPECT_EQ(worker_.store().free_pages(), worker_.store().arena_pages());
+}
+
+TEST_F(StretchesTest, OthersAreReadBetweenTheStretchesOfALongPrompt) {
+  const std::vector<int32_t> prompt = Prompt(25500, 4);
+  const auto cold = RunCold(prompt, 5);
+  const auto sink = worker_.Submit(Request(prompt, 5, ""));
+  const auto other = worker_.Submit(Request(Prompt(12000, 5), 5, ""));
+  const auto same = worker_.Submit(Request(prompt, 5, ""));
+  EXPECT_TRUE(other->Wait().status.ok());
+  EXPECT_TRUE(same->Wait().status.ok());
+  EXPECT_TRUE(sink->Wait().status.ok());
+  ExpectSame(*sink, *cold);
+  ExpectSame(*same, *cold);
+}
+
 TEST_F(PrefixReuseTest, OnlyTheSharedBeginningIsFound) {
   std::vector<int32_t> prompt = Prompt(5300, 1);
   Run(Request(prompt, 1, ""));
