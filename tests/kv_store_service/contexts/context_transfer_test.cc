@@ -28,7 +28,8 @@ class ContextTransferTest : public ContextStoreTest {
     }
     ContextToSave context = ToSave("", {}, salt);
     context.segments.clear();
-    return import->Finish(std::move(context), replace);
+    context.replace = replace;
+    return import->Finish(std::move(context));
   }
 };
 
