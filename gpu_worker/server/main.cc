@@ -80,6 +80,24 @@ absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(
   return served;
 }
 
+// Drains on another thread, so that a second signal ends what is live meanwhile.
+void DrainUntilSignalled(WorkerServer& server, absl::Duration timeout) {
+  absl::Notification drained;
+  std::thread drain([&] {
+    server.Drain(timeout);
+    drained.Notify();
+  });
+  const sigset_t signals = common::ServiceSignals();
+  while (!drained.HasBeenNotified()) {
+    const timespec poll{0, 20'000'000};
+    const int signal = ::sigtimedwait(&signals, nullptr, &poll);
+    if (signal <= 0 || !Ends(signal)) continue;
+    spdlog::info("stopping at once on signal {}", signal);
+    server.CutDrain();
+  }
+  drain.join();
+}
+
 int Run(int argc, char** argv) {
   WorkerOptions options;
   const absl::StatusOr<bool> run = ParseWorkerOptions(argc, argv, &options);
@@ -142,7 +160,7 @@ int Run(int argc, char** argv) {
   spdlog::info("stopping on signal {}", signal);
   notifier.Stopping("draining");
   notifier.Progress("draining", options.drain_timeout + kFarewellTime);
-  (*server)->Drain(options.drain_timeout);
+  DrainUntilSignalled(**server, options.drain_timeout);
   server->reset();
   device_metrics.reset();
   served->reset();

@@ -291,6 +291,13 @@ class Signals(Programs):
         self.assertEqual(client.wait(LONG), 1)
 
 
+class Settled(Programs):
+    def test_a_service_that_refuses_its_settings_ends_serve_with_2(self):
+        server = self.serve("--gpu-memory-utilization", "7")  # which the worker alone can judge
+        self.assertEqual(server.wait(LONG), 2, self.log())
+        self.assertIn("gpu_worker ended before it served anything: exit code 2", self.log())
+
+
 class Folders(Programs):
     def test_a_second_server_is_refused_at_once_and_by_name(self):
         server = self.serve()
