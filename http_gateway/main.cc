@@ -17,6 +17,7 @@
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
 #include "common/process/descriptor_limit.h"
+#include "common/process/exit_status.h"
 #include "common/process/standard_streams.h"
 #include "common/process/thread_limit.h"
 #include "common/service/service_notifier.h"
@@ -28,7 +29,7 @@ namespace {
 
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
-  return EXIT_FAILURE;
+  return common::ExitStatusOf(status);
 }
 
 // Shows what the server counts, at each scrape, and tells the service manager that the loop goes
@@ -141,13 +142,13 @@ int Run(int argc, char** argv) {
   const absl::StatusOr<bool> run = ParseGatewaySettings(argc, argv, &settings);
   if (!run.ok()) {
     std::cerr << "http_gateway: " << run.status().message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   if (!*run) return EXIT_SUCCESS;
   if (const absl::Status status = common::StartProcessLog("http_gateway", settings.log);
       !status.ok()) {
     std::cerr << "http_gateway: " << status.message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
   for (const std::string& warning : settings.warnings) spdlog::warn("{}", warning);

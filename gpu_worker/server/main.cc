@@ -19,6 +19,7 @@
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
 #include "common/process/descriptor_limit.h"
+#include "common/process/exit_status.h"
 #include "common/process/service_signals.h"
 #include "common/process/standard_streams.h"
 #include "common/process/thread_limit.h"
@@ -46,7 +47,7 @@ bool Ends(int signal) {
 
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
-  return EXIT_FAILURE;
+  return common::ExitStatusOf(status);
 }
 
 // The store takes one worker, and would let a second one wait without a word.
@@ -103,7 +104,7 @@ int Run(int argc, char** argv) {
   const absl::StatusOr<bool> run = ParseWorkerOptions(argc, argv, &options);
   if (!run.ok()) {
     std::cerr << "gpu_worker: " << run.status().message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   if (!*run) return EXIT_SUCCESS;
 
@@ -112,7 +113,7 @@ int Run(int argc, char** argv) {
   if (const absl::Status status = common::StartProcessLog("gpu_worker", options.log);
       !status.ok()) {
     std::cerr << "gpu_worker: " << status.message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
   for (const std::string& warning : options.warnings) spdlog::warn("{}", warning);
@@ -136,7 +137,11 @@ int Run(int argc, char** argv) {
   auto server = WorkerServer::Start(options.server, metrics);
   if (!server.ok()) return Fail(server.status());
   auto served = LoadUnlessSignalled(options, *std::move(backend), notifier);
-  if (!served.ok()) return Fail(served.status());
+  // What is wrong with a model, or said by a store, may be mended without other settings.
+  if (!served.ok()) {
+    Fail(served.status());
+    return EXIT_FAILURE;
+  }
   auto device_metrics = std::make_unique<DeviceMetrics>(*compute, metrics);
   (*server)->Serve(&(*served)->model(), &(*served)->engine());
   const std::string serving = absl::StrCat("serving ", (*served)->model().name, " on ",

@@ -213,7 +213,7 @@ class Stream:
     def __init__(self, served):
         self.connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE)
         self.connection.request("POST", "/v1/completions", json.dumps(
-            {"prompt": "x", "max_tokens": 100000 // 2, "ignore_eos": True, "stream": True}), JSON)
+            {"prompt": "x", "max_tokens": 65000, "policy": "streaming", "ignore_eos": True, "stream": True}), JSON)
         self.answer = self.connection.getresponse()
         assert self.answer.status == 200, self.answer.read()
         self.begun = self.answer.read1(1)
@@ -231,13 +231,13 @@ class DrainTest(unittest.TestCase):
 
     def serve(self, drain):
         # One request at a time, so that another one waits.
-        served = Served(BIN, "--max-batch=1", f"--drain-timeout={drain}")
+        served = Served(BIN, "--max-batch=1", drain=drain)
         self.addCleanup(served.stop)
         return served
 
     def queue(self, served):
         """A request that waits for the stream's end; returns a thread that will have its answer."""
-        waiting = Asked(served, "POST", "/v1/completions", {"prompt": "y", "max_tokens": 40000, "ignore_eos": True})
+        waiting = Asked(served, "POST", "/v1/completions", {"prompt": "y", "max_tokens": 5000, "ignore_eos": True})
         waiting.start()
         await_true(lambda: self.generations(served) == 2, "the request has reached the gateway")
         return waiting
@@ -246,6 +246,11 @@ class DrainTest(unittest.TestCase):
     def generations(served):
         text = served.ask("GET", "/metrics")[2]
         return int(re.search(r"^retroinfer_gateway_generations (\d+)", text, re.MULTILINE).group(1))
+
+    @staticmethod
+    def live(served):
+        stats = json.loads(served.ask("GET", "/stats")[2])
+        return stats["requests_running"] + stats["requests_waiting"]
 
     def expect_errors(self, stream, waiting):
         told = stream.rest()
@@ -260,6 +265,12 @@ class DrainTest(unittest.TestCase):
         served = self.serve(f"{self.DRAIN}s")
         stream = Stream(served)
         waiting = self.queue(served)
+        over_grpc = subprocess.Popen(
+            [str(BIN / "retroinfer"), "generate", "x", "--max-tokens=60000", "--policy=streaming", "--ignore-eos",
+             f"--address=unix:{served.folder}/generation.sock"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(over_grpc.wait)
+        self.addCleanup(over_grpc.kill)
+        await_true(lambda: self.live(served) == 3, "the worker has three requests")
         begin = time.monotonic()
         served.process.send_signal(signal.SIGTERM)
         await_true(lambda: "draining" in served.text(), "the worker drains")
@@ -273,6 +284,7 @@ class DrainTest(unittest.TestCase):
         self.assertIn("UNAVAILABLE DRAINING", refused.stderr)
         self.assertEqual(served.ask("GET", "/health")[0], 503)
         self.expect_errors(stream, waiting)
+        self.assertEqual(over_grpc.wait(PATIENCE), 1)
         self.assertEqual(served.process.wait(PATIENCE), 0)
         elapsed = time.monotonic() - begin
         print(f"drained for {elapsed:.2f} s with --drain-timeout {self.DRAIN} s")

@@ -193,7 +193,7 @@ TEST_F(RequestReaderTest, TellsHowMuchOfAConversationTheTurnBeforeHad) {
     message->set_role(role);
     message->set_content("a");
   }
-  EXPECT_EQ(Read()->earlier_tokens, 1 + 6 + 1);  // mark, "user:a", mark
+  EXPECT_EQ(Read()->earlier_tokens, 1 + 6);  // the mark and "user:a"
   request_.set_text("a");
   EXPECT_EQ(Read()->earlier_tokens, 0);
 }
