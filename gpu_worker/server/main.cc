@@ -99,6 +99,25 @@ void DrainUntilSignalled(WorkerServer& server, absl::Duration timeout) {
   drain.join();
 }
 
+// Does what SIGHUP asks for until a signal ends the worker, and returns that.
+int AwaitEnd(WorkerServer& server, const WorkerOptions& options,
+             const common::ServiceNotifier& notifier, const std::string& serving) {
+  const sigset_t signals = common::ServiceSignals();
+  int signal = 0;
+  while (true) {
+    ::sigwait(&signals, &signal);
+    if (signal == SIGHUP) {
+      notifier.Reloading();
+      server.ReloadCertificates();
+      if (const absl::Status status = options.server.keys->Reload(); !status.ok()) {
+        spdlog::error("the tenants stay as they were: {}", status.ToString());
+      }
+    }
+    if (Ends(signal)) return signal;
+    notifier.Ready(serving);
+  }
+}
+
 int Run(int argc, char** argv) {
   WorkerOptions options;
   const absl::StatusOr<bool> run = ParseWorkerOptions(argc, argv, &options);
@@ -149,19 +168,7 @@ int Run(int argc, char** argv) {
   spdlog::info("{}", serving);
   notifier.Ready(serving);
 
-  int signal = 0;
-  while (true) {
-    ::sigwait(&signals, &signal);
-    if (signal == SIGHUP) {
-      notifier.Reloading();
-      (*server)->ReloadCertificates();
-      if (const absl::Status status = options.server.keys->Reload(); !status.ok()) {
-        spdlog::error("the tenants stay as they were: {}", status.ToString());
-      }
-    }
-    if (Ends(signal)) break;
-    notifier.Ready(serving);
-  }
+  const int signal = AwaitEnd(**server, options, notifier, serving);
   spdlog::info("stopping on signal {}", signal);
   notifier.Stopping("draining");
   notifier.Progress("draining", options.drain_timeout + kFarewellTime);
