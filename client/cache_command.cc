@@ -167,6 +167,7 @@ absl::StatusOr<v1::SaveContextRequest> SaveRequest(const CacheOptions& options) 
     request.set_text(std::move(text));
   }
   request.set_pinned(options.pinned);
+  request.set_replace(options.replace);
   if (options.time_to_live != absl::InfiniteDuration()) {
     absl::Duration rest;
     request.mutable_time_to_live()->set_seconds(
@@ -267,7 +268,7 @@ int Verify(const CacheOptions& options, Call& call, const Streams& streams) {
       absl::StrCat(response.damaged_segments(), " segments are damaged and ",
                    response.missing_segments(),
                    " missing: they are computed again when they are wanted; 'retroinfer "
-                   "cache save' makes the context whole"),
+                   "cache save --force' makes the context whole"),
       kExitFailed);
 }
 
@@ -363,7 +364,7 @@ void AddOptions(std::string_view subcommand, common::Settings* settings, CacheOp
   if (subcommand == "save" || imports) {
     app.add_flag("--pin", options->pinned, "Never evict the context");
   }
-  if (subcommand == "export" || imports) {
+  if (subcommand == "export" || subcommand == "save" || imports) {
     app.add_flag("--force", options->replace, "Replace what is there");
   }
   if (subcommand == "save" || subcommand == "ls") {

@@ -70,7 +70,7 @@ void Log(Supervisor::Severity severity, const std::string& message) {
 
 // What the supervisor grants its services at the end, and some more.
 absl::Duration StopTime(const ServeOptions& options) {
-  absl::Duration time = absl::Seconds(10);
+  absl::Duration time = absl::Seconds(10) + options.drain_timeout;
   for (const ServiceSpec& spec : ServiceSpecs(options)) time += spec.stop_grace;
   return time;
 }
@@ -91,7 +91,7 @@ absl::Status Supervise(const ServeOptions& options, InterruptWatcher& interrupts
       common::ReopenProcessLog();
       supervisor.Reload();
     } else if (++signals == 1) {
-      spdlog::info("stopping; once more to stop at once");
+      spdlog::info("stopping; once more to end live answers now, a third time to kill");
     }
   });
   const std::string services = HasGateway(options) ? "kv_store_service, gpu_worker and http_gateway"
@@ -136,11 +136,13 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   status = folder.ok() ? Supervise(options, interrupts) : folder.status();
   if (status.ok()) return kExitOk;
   spdlog::critical("{}", std::string(status.message()));
+  // A service manager does not start it again then.
+  const int exit_code = folder.ok() && absl::IsInvalidArgument(status) ? kExitUsage : kExitFailed;
   // The log is elsewhere, and whoever started this looks here.
   if (!options.log.file.empty()) {
-    Fail(streams, "serve", std::string(status.message()), kExitFailed);
+    Fail(streams, "serve", std::string(status.message()), exit_code);
   }
-  return kExitFailed;
+  return exit_code;
 }
 
 }  // namespace retroinfer::client

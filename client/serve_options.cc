@@ -118,6 +118,18 @@ constexpr PassedOption kPassedOptions[] = {
     {"--cors-origin", Service::kGateway, "--cors-origin",
      "Origins whose pages may use it, separated by commas, or *"},
     {"--page", Service::kGateway, "--page", "on or off: its page for people at /", "on"},
+    {"--http-max-connections", Service::kGateway, "--max-connections",
+     "Connections of HTTP clients at a time; one more takes the place of one without a request",
+     "4096"},
+    {"--http-max-generations", Service::kGateway, "--max-generations",
+     "Generations over HTTP at a time; more get status 429", "1024"},
+    {"--http-max-body-bytes", Service::kGateway, "--max-body-bytes",
+     "Largest body of an HTTP request", "64.0 MiB"},
+    {"--http-keepalive-interval", Service::kGateway, "--keepalive-interval",
+     "An HTTP stream that is silent for so long gets a comment", "5s"},
+    {"--billing-header", Service::kGateway, "--billing-header",
+     "drop or keep: what Claude Code puts before a system message, another one in each request",
+     "drop"},
     {"--http-metrics-address", Service::kGateway, "--http-metrics-address",
      "Prometheus endpoint of the gateway that needs no key"},
     {"--api-key-file", Service::kWorker, "--api-key-file",
@@ -184,7 +196,9 @@ ServiceSpec WorkerSpec(const ServeOptions& options) {
   ServiceSpec spec = {.name = "gpu_worker",
                       .arguments = Arguments(options, Service::kWorker, "gpu_worker"),
                       .health_address = WorkerAddress(options),
-                      .stop_grace = options.drain_timeout + absl::Seconds(15),
+                      .stop_grace = absl::Seconds(15),
+                      .drain_timeout = options.drain_timeout,
+                      .stops_first = true,
                       .counts_restarts = true};
   spec.arguments.push_back(absl::StrCat(
       "--listen=", options.is_private ? "" : absl::StrCat(ListenAddresses(options), ","),
@@ -194,13 +208,15 @@ ServiceSpec WorkerSpec(const ServeOptions& options) {
   return spec;
 }
 
-// What the worker's door asks for, this one asks for, too, and it has the worker's key.
+// What the worker's door asks for, this one asks for, too, and it has the worker's key. It is
+// stopped behind the worker, which refuses new work for both APIs while it drains.
 ServiceSpec GatewaySpec(const ServeOptions& options) {
   const std::string socket = absl::StrCat("unix:", options.socket_dir, "/http.sock");
   ServiceSpec spec = {.name = "http_gateway",
                       .arguments = Arguments(options, Service::kGateway, "http_gateway"),
                       .health_address = socket,
-                      .stop_grace = options.drain_timeout + absl::Seconds(15),
+                      .stop_grace = absl::Seconds(5),
+                      .drain_timeout = options.drain_timeout,
                       .health_is_http = true,
                       .counts_restarts = true};
   spec.arguments.push_back(absl::StrCat("--http=", options.Passed("--http"), ",", socket));

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "client/exit_code.h"
 #include "client/http_probe.h"
 #include "common/clock/steady_now.h"
 #include "common/status/status_macros.h"
@@ -24,6 +25,8 @@ constexpr absl::Duration kPollInterval = absl::Milliseconds(50);
 constexpr absl::Duration kProbeTimeout = absl::Milliseconds(500);
 constexpr std::streamoff kLogEndBytes = 8192;
 constexpr size_t kLogEndLines = 15;
+constexpr int kSignalsToHurry = 2;
+constexpr int kSignalsToKill = 3;
 
 // The last lines of a log, for the end of a message; empty if there are none.
 std::string LogEnd(const std::string& path) {
@@ -38,6 +41,14 @@ std::string LogEnd(const std::string& path) {
   }
   if (lines.empty()) return "";
   return absl::StrCat("; its log ends with\n", absl::StrJoin(lines, "\n"));
+}
+
+// Settings that make no sense now will make none when the service is started again.
+bool IsRefusal(const ProcessEnd& end) { return end.signal == 0 && end.exit_code == kExitUsage; }
+
+absl::Status EndError(const ProcessEnd& end, const std::string& message) {
+  return IsRefusal(end) ? absl::InvalidArgumentError(message)
+                        : absl::FailedPreconditionError(message);
 }
 
 }  // namespace
@@ -100,9 +111,10 @@ absl::Status Supervisor::Check() {
     if (!service.process.has_value()) continue;
     const std::optional<ProcessEnd> end = service.process->Poll();
     if (!end.has_value()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        service.spec.name, service.serving ? " ended: " : " ended before it served anything: ",
-        end->ToString(), LogEnd(service.spec.log_path)));
+    return EndError(
+        *end, absl::StrCat(service.spec.name,
+                           service.serving ? " ended: " : " ended before it served anything: ",
+                           end->ToString(), LogEnd(service.spec.log_path)));
   }
   return absl::OkStatus();
 }
@@ -118,6 +130,10 @@ absl::Status Supervisor::NoteDeath(Service& service, const ProcessEnd& end) {
   const std::string& name = service.spec.name;
   service.quick_deaths = service.serving ? 0 : service.quick_deaths + 1;
   service.process.reset();
+  if (IsRefusal(end)) {
+    return EndError(end, absl::StrCat(name, " does not take its settings: it ended with ",
+                                      end.ToString(), LogEnd(service.spec.log_path)));
+  }
   if (service.quick_deaths >= kQuickDeathsMax) {
     return absl::FailedPreconditionError(
         absl::StrCat(name, " ended ", service.quick_deaths,
@@ -161,22 +177,42 @@ absl::Status Supervisor::Watch() {
 }
 
 void Supervisor::Stop() {
-  for (auto service = services_.rbegin(); service != services_.rend(); ++service) {
-    if (!service->process.has_value()) continue;
-    ChildProcess& process = *service->process;
-    const int signals = should_stop_();
-    const absl::Time deadline = common::SteadyNow() + service->spec.stop_grace;
-    bool killed = false;
-    process.Signal(SIGTERM);
-    while (!process.Wait(kPollInterval).has_value()) {
-      if (killed || (common::SteadyNow() < deadline && should_stop_() < std::max(signals, 1) + 1))
-        continue;
-      report_(Severity::kWarning, absl::StrCat("killing ", service->spec.name));
-      process.Signal(SIGKILL);  // what it was doing in the kernel may go on for a while
-      killed = true;
+  const absl::Time stop_begun = common::SteadyNow();
+  for (const bool first : {true, false}) {
+    for (auto service = services_.rbegin(); service != services_.rend(); ++service) {
+      if (service->spec.stops_first == first) StopService(*service, stop_begun);
     }
-    service->process.reset();
   }
+}
+
+void Supervisor::StopService(Service& service, absl::Time stop_begun) {
+  if (!service.process.has_value()) return;
+  const ServiceSpec& spec = service.spec;
+  ChildProcess& process = *service.process;
+  const bool drains = spec.drain_timeout > absl::ZeroDuration();
+  const absl::Time drained = std::max(common::SteadyNow(), stop_begun + spec.drain_timeout);
+  absl::Time deadline = drained + spec.stop_grace;
+  bool hurried = false;
+  bool told_again = false;
+  bool killed = false;
+  process.Signal(SIGTERM);
+  while (!process.Wait(kPollInterval).has_value()) {
+    const absl::Time now = common::SteadyNow();
+    const int signals = should_stop_();
+    if (signals >= kSignalsToHurry && !hurried) {
+      deadline = std::min(deadline, now + kHurryTime);
+      hurried = true;
+    }
+    if (drains && !told_again && (hurried || now >= drained)) {
+      process.Signal(SIGTERM);
+      told_again = true;
+    }
+    if (killed || (now < deadline && signals < kSignalsToKill)) continue;
+    report_(Severity::kWarning, absl::StrCat("killing ", spec.name));
+    process.Signal(SIGKILL);  // what it was doing in the kernel may go on for a while
+    killed = true;
+  }
+  service.process.reset();
 }
 
 }  // namespace retroinfer::client

@@ -25,7 +25,7 @@ def main():
     api_key = options.api_key_file and options.api_key_file.read_text(encoding="utf-8").strip()
     with retroinfer.Client(options.address, api_key=api_key) as client:
         saved = client.contexts.save(options.name, messages=[document], add_generation_prompt=False,
-                                     cache_salt=options.cache_salt)
+                                     replace=True, cache_salt=options.cache_salt)
         print(f"{saved.context.num_tokens:,} tokens are saved as {saved.context.name}, "
               f"{saved.computed_tokens:,} were computed for that", flush=True)
         for line in filter(str.strip, sys.stdin):

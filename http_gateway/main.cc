@@ -13,24 +13,23 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/build_info/build_info.h"
-#include "common/clock/steady_now.h"
 #include "common/log/log_metrics.h"
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
 #include "common/process/descriptor_limit.h"
+#include "common/process/exit_status.h"
 #include "common/process/standard_streams.h"
 #include "common/process/thread_limit.h"
 #include "common/service/service_notifier.h"
+#include "http_gateway/server/gateway_drain.h"
 #include "http_gateway/server/gateway_settings.h"
 
 namespace retroinfer::gateway {
 namespace {
 
-constexpr auto kDrainPoll = std::chrono::milliseconds(50);
-
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
-  return EXIT_FAILURE;
+  return common::ExitStatusOf(status);
 }
 
 // Shows what the server counts, at each scrape, and tells the service manager that the loop goes
@@ -100,14 +99,13 @@ class Heartbeat {
 // Takes signals until the process may end.
 class SignalWatch {
  public:
-  SignalWatch(boost::asio::io_context& io, HttpServer& server, const GatewaySettings& settings,
-              const common::ServiceNotifier& notifier)
-      : io_(io),
-        server_(server),
+  SignalWatch(boost::asio::io_context& io, Gateway& gateway, HttpServer& server,
+              const GatewaySettings& settings, const common::ServiceNotifier& notifier)
+      : server_(server),
         settings_(settings),
         notifier_(notifier),
         signals_(io, SIGTERM, SIGINT, SIGHUP),
-        timer_(io) {
+        drain_(gateway, server, io) {
     Wait();
   }
 
@@ -122,38 +120,21 @@ class SignalWatch {
         if (const absl::Status status = settings_.gateway.keys->Reload(); !status.ok()) {
           spdlog::error("the tenants stay as they were: {}", status.ToString());
         }
-      } else if (draining_) {
-        io_.stop();
       } else {
         spdlog::info("stopping on signal {}", signal);
         notifier_.Stopping("draining");
         notifier_.Progress("draining", settings_.drain_timeout + absl::Seconds(5));
-        draining_ = true;
-        deadline_ = common::SteadyNow() + settings_.drain_timeout;
-        server_.Drain();
-        Poll();
+        drain_.Advance(settings_.drain_timeout);
       }
       Wait();
     });
   }
-  void Poll() {
-    if (server_.is_empty() || common::SteadyNow() >= deadline_) return io_.stop();
-    timer_.expires_after(kDrainPoll);
-    timer_.async_wait([this](const boost::system::error_code& stopped) {
-      if (stopped) return;
-      server_.Drain();
-      Poll();
-    });
-  }
 
-  boost::asio::io_context& io_;
   HttpServer& server_;
   const GatewaySettings& settings_;
   const common::ServiceNotifier& notifier_;
   boost::asio::signal_set signals_;
-  boost::asio::steady_timer timer_;
-  bool draining_ = false;
-  absl::Time deadline_;
+  GatewayDrain drain_;
 };
 
 int Run(int argc, char** argv) {
@@ -161,13 +142,13 @@ int Run(int argc, char** argv) {
   const absl::StatusOr<bool> run = ParseGatewaySettings(argc, argv, &settings);
   if (!run.ok()) {
     std::cerr << "http_gateway: " << run.status().message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   if (!*run) return EXIT_SUCCESS;
   if (const absl::Status status = common::StartProcessLog("http_gateway", settings.log);
       !status.ok()) {
     std::cerr << "http_gateway: " << status.message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
   for (const std::string& warning : settings.warnings) spdlog::warn("{}", warning);
@@ -186,7 +167,7 @@ int Run(int argc, char** argv) {
   auto server = HttpServer::Start(settings.server, &gateway, io);
   if (!server.ok()) return Fail(server.status());
   const Heartbeat heartbeat(metrics, **server, notifier, io);
-  const SignalWatch signals(io, **server, settings, notifier);
+  const SignalWatch signals(io, gateway, **server, settings, notifier);
   const std::string serving = absl::StrCat("serving ", settings.worker.address, " on ",
                                            absl::StrJoin((*server)->addresses(), ", "));
   spdlog::info("{}", serving);

@@ -18,13 +18,14 @@ constexpr char kPrefix[] = "RETROINFER_";
 // what their --help says.
 constexpr std::string_view kNames[] = {
     // clang-format off
-    "activations-dtype", "address", "adopt-wait", "api-key-file", "arena-bytes", "bin-dir", "block-cache-bytes",
+    "activations-dtype", "address", "adopt-wait", "api-key-file", "arena-bytes", "billing-header", "bin-dir", "block-cache-bytes",
     "cache-bytes", "cache-dir", "cache-high-watermark", "cache-low-watermark", "cache-optional",
     "cache-salt", "cache-tenant-bytes", "cache-ttl", "chat", "chat-template", "compute-dtype",
     "config", "context", "context-affinity", "cors-origin", "default-max-tokens", "dense-below",
     "dense-kv-bytes", "device", "drain-timeout", "estimation-ratio", "file", "force",
     "free-slots-high", "free-slots-low", "frequency-penalty", "gone", "gpu-memory",
-    "gpu-memory-utilization", "http", "http-metrics-address", "ignore-eos", "index-dtype", "input-len",
+    "gpu-memory-utilization", "http", "http-keepalive-interval", "http-max-body-bytes", "http-max-connections",
+    "http-max-generations", "http-metrics-address", "ignore-eos", "index-dtype", "input-len",
     "inter-token-latency-target", "json", "json-file", "keepalive-interval", "kv-dtype",
     "listen", "live", "load-format", "load-seed", "log-file", "log-format", "log-level",
     "logit-bias", "max-batch", "max-body-bytes", "max-concurrency", "max-concurrent-streams", "max-connections", "max-expected-wait",

@@ -427,6 +427,15 @@ CACHE = Dashboard(
                ((total_rate(worker("retroinfer_prefix_cache_hits_tokens_total")), "tokens found"),
                 (total_rate(worker("retroinfer_prefix_cache_queries_tokens_total")), "tokens looked for"),
                 (total_rate(store("retroinfer_prefix_cache_evictions_total")), "segments evicted"))),
+         Panel("Conversations",
+               "Of the prompt tokens of requests that go on with a conversation: what the turn before had, and what "
+               "of that was computed again.",
+               SHARE,
+               ((ratio(rate(worker("retroinfer_conversation_earlier_tokens_total")),
+                       rate(worker("retroinfer_conversation_prompt_tokens_total"))), "the turn before had"),
+                (ratio(rate(worker("retroinfer_conversation_recomputed_tokens_total")),
+                       rate(worker("retroinfer_conversation_prompt_tokens_total"))), "computed again")),
+               maximum=1),
          Panel("Cached KV for prompts",
                "Read from the arena for prompts; of what several prompts share, not read again because they were "
                "read together.",

@@ -106,7 +106,7 @@ class Engine {
   virtual bool Abort(std::string_view request_id) = 0;
 
   // Refuses new requests from now on, lets the live ones finish until `deadline`, then cancels the
-  // rest. Returns when none is left.
+  // rest. Returns when none is left. A second call, on another thread, brings the deadline forward.
   virtual void Drain(absl::Time deadline) = 0;
 
   virtual const EngineLimits& limits() const = 0;

@@ -74,6 +74,7 @@ store::SaveContextRequest MakeRequest(const PrefixToSave& prefix, const NamedPre
   }
   request.set_num_tokens(prompt.size());
   request.set_pinned(prefix.pinned);
+  request.set_replace(prefix.replace);
   if (prefix.time_to_live != absl::InfiniteDuration()) {
     absl::Duration rest;
     request.mutable_time_to_live()->set_seconds(

@@ -17,6 +17,7 @@ struct PrefixToSave {
   GenerationRequest request;  // the prompt and its salt, as a request for text would have them
   std::string name;
   bool pinned = false;
+  bool replace = false;  // the context of the same name
   absl::Duration time_to_live = absl::InfiniteDuration();
 };
 

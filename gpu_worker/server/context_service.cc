@@ -234,6 +234,7 @@ absl::Status ContextServiceImpl::Save(Backend& backend, const Caller& caller,
   PrefixToSave prefix;
   prefix.name = request.name();
   prefix.pinned = request.pinned();
+  prefix.replace = request.replace();
   ASSIGN_OR_RETURN(prefix.time_to_live, TimeToLive(request));
   ASSIGN_OR_RETURN(GenerateCall::Submission submission,
                    backend.reader.Read(AsGenerate(request), absl::InfiniteFuture(), caller));

@@ -29,11 +29,12 @@ class GenerateCall::Sink : public GenerationSink {
  public:
   // `scored`: of a call of Score, which continuations of the client are the request's.
   Sink(std::shared_ptr<GenerateCall> call, int index, const GenerationRequest& request,
-       std::string tenant, std::optional<std::vector<int>> scored)
+       std::string tenant, int64_t earlier_tokens, std::optional<std::vector<int>> scored)
       : call_(std::move(call)),
         index_(index),
         engine_request_id_(request.request_id),
         tenant_(std::move(tenant)),
+        earlier_tokens_(earlier_tokens),
         attention_(request.attention),
         is_scoring_(IsScoring(request)),
         scored_(std::move(scored)) {}
@@ -64,9 +65,13 @@ class GenerateCall::Sink : public GenerationSink {
   }
 
   void OnFinish(const GenerationResult& result) override {
-    RequestSummary summary{
-        engine_request_id_, tenant_, attention_, result, common::SteadyNow() - call_->arrival_,
-        is_scoring_};
+    RequestSummary summary{engine_request_id_,
+                           tenant_,
+                           attention_,
+                           result,
+                           common::SteadyNow() - call_->arrival_,
+                           is_scoring_,
+                           earlier_tokens_};
     if (result.reason == FinishReason::kCancelled && call_->EndedByDeadline()) {
       summary.result.reason = FinishReason::kDeadline;
     }
@@ -87,6 +92,7 @@ class GenerateCall::Sink : public GenerationSink {
   const int index_;
   const std::string engine_request_id_;
   const std::string tenant_;
+  const int64_t earlier_tokens_;
   const AttentionSettings attention_;
   const bool is_scoring_;
   const std::optional<std::vector<int>> scored_;
@@ -124,8 +130,10 @@ void GenerateCall::Submit(Submission submission) {
     if (!submission.scored.empty()) {
       scored = std::move(submission.scored[static_cast<size_t>(index)]);
     }
+    // Continuations have their prompt in common: the first one speaks for it.
+    const int64_t earlier_tokens = index == 0 ? submission.earlier_tokens : 0;
     auto sink = std::make_shared<Sink>(shared_from_this(), index++, request, submission.tenant,
-                                       std::move(scored));
+                                       earlier_tokens, std::move(scored));
     absl::Status ended;  // cancelled, or an earlier continuation failed
     {
       absl::MutexLock lock(&mutex_);

@@ -61,6 +61,7 @@ class GenerateCall : public std::enable_shared_from_this<GenerateCall> {
         nullptr;                       // for the bytes of tokens with logprobs; outlives the call
     std::string tenant;                // of the key; empty where keys are not of tenants
     bool deadline_is_of_call = false;  // kDeadline means that the call's own deadline has passed
+    int64_t earlier_tokens = 0;        // of the prompt; see ConversationPrompt
     // Of a call of Score: for each request, which of the client's continuations its own are. The
     // events have these as their index, and one finished event speaks for all.
     std::vector<std::vector<int>> scored = {};

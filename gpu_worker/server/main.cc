@@ -19,6 +19,7 @@
 #include "common/log/process_log.h"
 #include "common/metrics/metrics.h"
 #include "common/process/descriptor_limit.h"
+#include "common/process/exit_status.h"
 #include "common/process/service_signals.h"
 #include "common/process/standard_streams.h"
 #include "common/process/thread_limit.h"
@@ -46,7 +47,7 @@ bool Ends(int signal) {
 
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
-  return EXIT_FAILURE;
+  return common::ExitStatusOf(status);
 }
 
 // The store takes one worker, and would let a second one wait without a word.
@@ -80,12 +81,49 @@ absl::StatusOr<std::unique_ptr<ServedEngine>> LoadUnlessSignalled(
   return served;
 }
 
+// Drains on another thread, so that a second signal ends what is live meanwhile.
+void DrainUntilSignalled(WorkerServer& server, absl::Duration timeout) {
+  absl::Notification drained;
+  std::thread drain([&] {
+    server.Drain(timeout);
+    drained.Notify();
+  });
+  const sigset_t signals = common::ServiceSignals();
+  while (!drained.HasBeenNotified()) {
+    const timespec poll{0, 20'000'000};
+    const int signal = ::sigtimedwait(&signals, nullptr, &poll);
+    if (signal <= 0 || !Ends(signal)) continue;
+    spdlog::info("stopping at once on signal {}", signal);
+    server.CutDrain();
+  }
+  drain.join();
+}
+
+// Does what SIGHUP asks for until a signal ends the worker, and returns that.
+int AwaitEnd(WorkerServer& server, const WorkerOptions& options,
+             const common::ServiceNotifier& notifier, const std::string& serving) {
+  const sigset_t signals = common::ServiceSignals();
+  int signal = 0;
+  while (true) {
+    ::sigwait(&signals, &signal);
+    if (signal == SIGHUP) {
+      notifier.Reloading();
+      server.ReloadCertificates();
+      if (const absl::Status status = options.server.keys->Reload(); !status.ok()) {
+        spdlog::error("the tenants stay as they were: {}", status.ToString());
+      }
+    }
+    if (Ends(signal)) return signal;
+    notifier.Ready(serving);
+  }
+}
+
 int Run(int argc, char** argv) {
   WorkerOptions options;
   const absl::StatusOr<bool> run = ParseWorkerOptions(argc, argv, &options);
   if (!run.ok()) {
     std::cerr << "gpu_worker: " << run.status().message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   if (!*run) return EXIT_SUCCESS;
 
@@ -94,7 +132,7 @@ int Run(int argc, char** argv) {
   if (const absl::Status status = common::StartProcessLog("gpu_worker", options.log);
       !status.ok()) {
     std::cerr << "gpu_worker: " << status.message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   const common::ServiceNotifier notifier = common::ServiceNotifier::FromEnvironment();
   for (const std::string& warning : options.warnings) spdlog::warn("{}", warning);
@@ -118,7 +156,11 @@ int Run(int argc, char** argv) {
   auto server = WorkerServer::Start(options.server, metrics);
   if (!server.ok()) return Fail(server.status());
   auto served = LoadUnlessSignalled(options, *std::move(backend), notifier);
-  if (!served.ok()) return Fail(served.status());
+  // What is wrong with a model, or said by a store, may be mended without other settings.
+  if (!served.ok()) {
+    Fail(served.status());
+    return EXIT_FAILURE;
+  }
   auto device_metrics = std::make_unique<DeviceMetrics>(*compute, metrics);
   (*server)->Serve(&(*served)->model(), &(*served)->engine());
   const std::string serving = absl::StrCat("serving ", (*served)->model().name, " on ",
@@ -126,23 +168,11 @@ int Run(int argc, char** argv) {
   spdlog::info("{}", serving);
   notifier.Ready(serving);
 
-  int signal = 0;
-  while (true) {
-    ::sigwait(&signals, &signal);
-    if (signal == SIGHUP) {
-      notifier.Reloading();
-      (*server)->ReloadCertificates();
-      if (const absl::Status status = options.server.keys->Reload(); !status.ok()) {
-        spdlog::error("the tenants stay as they were: {}", status.ToString());
-      }
-    }
-    if (Ends(signal)) break;
-    notifier.Ready(serving);
-  }
+  const int signal = AwaitEnd(**server, options, notifier, serving);
   spdlog::info("stopping on signal {}", signal);
   notifier.Stopping("draining");
   notifier.Progress("draining", options.drain_timeout + kFarewellTime);
-  (*server)->Drain(options.drain_timeout);
+  DrainUntilSignalled(**server, options.drain_timeout);
   server->reset();
   device_metrics.reset();
   served->reset();

@@ -16,8 +16,9 @@ struct RequestSummary {
   std::string tenant;  // of the key; empty where keys are not of tenants
   AttentionSettings attention;
   GenerationResult result;
-  absl::Duration end_to_end;  // from the arrival of the call to OnFinish
-  bool is_scoring = false;    // it measured tokens, and generated none
+  absl::Duration end_to_end;   // from the arrival of the call to OnFinish
+  bool is_scoring = false;     // it measured tokens, and generated none
+  int64_t earlier_tokens = 0;  // of its prompt: the turn before had them; 0: there was none
 };
 
 // Threads: OnTokenInterval() on the engine's thread; the others on any thread.

@@ -142,7 +142,9 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   ASSIGN_OR_RETURN(const int n, ReadNumber(request.sampling()));
   ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request.sampling()));
   ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
-  ASSIGN_OR_RETURN(shared.prompt, ReadPrompt(request));
+  ASSIGN_OR_RETURN(ConversationPrompt prompt, ReadPrompt(request));
+  shared.prompt = std::move(prompt.tokens);
+  submission.earlier_tokens = prompt.earlier_tokens;
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
@@ -172,18 +174,21 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
 }
 
 template <typename Request>
-absl::StatusOr<std::vector<int32_t>> RequestReader::ReadPrompt(const Request& request) const {
+absl::StatusOr<ConversationPrompt> RequestReader::ReadPrompt(const Request& request) const {
+  ConversationPrompt prompt;
   switch (request.input_case()) {
-    case Request::kText:
+    case Request::kText: {
       if (request.text().empty()) {
         return Invalid("EMPTY_PROMPT", "the text is empty, at least one token is needed");
       }
       RETURN_IF_ERROR(CheckLength(request.text().size()));
-      return EncodeText(request.text(), EncodeOptionsOf(request));
+      ASSIGN_OR_RETURN(prompt.tokens, EncodeText(request.text(), EncodeOptionsOf(request)));
+      return prompt;
+    }
     case Request::kTokenIds:
       RETURN_IF_ERROR(CheckCount(static_cast<size_t>(request.token_ids().ids_size())));
-      return std::vector<int32_t>(request.token_ids().ids().begin(),
-                                  request.token_ids().ids().end());
+      prompt.tokens.assign(request.token_ids().ids().begin(), request.token_ids().ids().end());
+      return prompt;
     case Request::kMessages:
       return EncodeMessages(request.messages());
     case Request::INPUT_NOT_SET:
@@ -293,7 +298,8 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::ReadScore(const v1::Scor
   ASSIGN_OR_RETURN(shared.attention, ReadAttention(request.attention()));
   ASSIGN_OR_RETURN(shared.num_prompt_logprobs, ReadPromptLogprobs(request));
   ASSIGN_OR_RETURN(auto continuations, ReadContinuations(request));
-  ASSIGN_OR_RETURN(shared.prompt, ReadPrompt(request));
+  ASSIGN_OR_RETURN(ConversationPrompt prompt, ReadPrompt(request));
+  shared.prompt = std::move(prompt.tokens);
   if (request.has_logprobs() && request.logprobs() < 0) {
     return Invalid("INVALID_SAMPLING", absl::StrCat("logprobs is ", request.logprobs(),
                                                     ", it must be in [0, ", kMaxLogprobs, "]"));
@@ -355,39 +361,19 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeText(std::string_view 
   return tokens;
 }
 
-absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeMessages(
+absl::StatusOr<ConversationPrompt> RequestReader::EncodeMessages(
     const v1::Messages& messages) const {
-  std::vector<ChatMessage> conversation;
-  size_t bytes = messages.tools().size() + messages.template_arguments().size();
-  for (const v1::Message& message : messages.messages()) {
-    conversation.push_back({.role = message.role(),
-                            .content = message.content(),
-                            .name = message.name(),
-                            .tool_calls = message.tool_calls(),
-                            .tool_call_id = message.tool_call_id(),
-                            .reasoning_content = message.reasoning_content()});
-    bytes += message.role().size() + message.content().size() + message.name().size() +
-             message.tool_calls().size() + message.tool_call_id().size() +
-             message.reasoning_content().size();
+  RETURN_IF_ERROR(CheckLength(ConversationBytes(messages)));
+  auto prompt = EncodeConversation(*model_.chat_template, messages);
+  if (absl::IsFailedPrecondition(prompt.status())) {
+    return common::WithReason(prompt.status(), "CHAT_TEMPLATE");
   }
-  RETURN_IF_ERROR(CheckLength(bytes));
-  ChatOptions options = {.continue_final_message = messages.continue_final_message(),
-                         .tools = messages.tools(),
-                         .arguments = messages.template_arguments()};
-  if (messages.has_enable_thinking()) options.enable_thinking = messages.enable_thinking();
-  if (messages.has_add_generation_prompt()) {
-    options.add_generation_prompt = messages.add_generation_prompt();
-  }
-  auto tokens = model_.chat_template->Encode(conversation, options);
-  if (absl::IsFailedPrecondition(tokens.status())) {
-    return common::WithReason(tokens.status(), "CHAT_TEMPLATE");
-  }
-  if (!tokens.ok()) return BecauseOfInput(tokens.status());
-  if (tokens->empty()) {
+  if (!prompt.ok()) return BecauseOfInput(prompt.status());
+  if (prompt->tokens.empty()) {
     return Invalid("EMPTY_PROMPT",
                    "the chat template makes no token of these messages, at least one is needed");
   }
-  return tokens;
+  return prompt;
 }
 
 absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOptions& options,
@@ -463,8 +449,10 @@ absl::StatusOr<std::vector<int32_t>> RequestReader::Tokenize(
     case v1::TokenizeRequest::kText:
       RETURN_IF_ERROR(CheckLength(request.text().size(), kMaxTokenizedBytes));
       return EncodeText(request.text(), EncodeOptionsOf(request));
-    case v1::TokenizeRequest::kMessages:
-      return EncodeMessages(request.messages());
+    case v1::TokenizeRequest::kMessages: {
+      ASSIGN_OR_RETURN(ConversationPrompt prompt, EncodeMessages(request.messages()));
+      return std::move(prompt.tokens);
+    }
     case v1::TokenizeRequest::INPUT_NOT_SET:
       break;
   }

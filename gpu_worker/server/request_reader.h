@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "gpu_worker/assembly/served_model.h"
 #include "gpu_worker/server/caller.h"
+#include "gpu_worker/server/conversation_prompt.h"
 #include "gpu_worker/server/generate_call.h"
 #include "retroinfer/generation/v1/generation.pb.h"
 
@@ -55,13 +56,12 @@ class RequestReader {
  private:
   // For GenerateRequest and ScoreRequest.
   template <typename Request>
-  absl::StatusOr<std::vector<int32_t>> ReadPrompt(const Request& request) const;
+  absl::StatusOr<ConversationPrompt> ReadPrompt(const Request& request) const;
   absl::StatusOr<std::vector<std::vector<int32_t>>> ReadContinuations(
       const generation::v1::ScoreRequest& request) const;
   absl::StatusOr<std::vector<int32_t>> EncodeText(std::string_view text,
                                                   const EncodeOptions& options) const;
-  absl::StatusOr<std::vector<int32_t>> EncodeMessages(
-      const generation::v1::Messages& messages) const;
+  absl::StatusOr<ConversationPrompt> EncodeMessages(const generation::v1::Messages& messages) const;
   absl::StatusOr<SamplingParams> ReadSampling(const generation::v1::SamplingOptions& options,
                                               int64_t prompt_tokens) const;
   absl::StatusOr<AttentionSettings> ReadAttention(

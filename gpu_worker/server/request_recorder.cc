@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -135,7 +136,16 @@ RequestRecorder::RequestRecorder(common::Metrics& metrics)
       unseen_mass_(metrics.Histogram(
           "request_unseen_mass_ratio",
           "Predicted share of a request's softmax mass that was not attended to exactly",
-          ShareBuckets())) {
+          ShareBuckets())),
+      conversation_tokens_(
+          metrics.Counter("conversation_prompt_tokens_total",
+                          "Prompt tokens of requests that go on with a conversation")),
+      conversation_earlier_tokens_(
+          metrics.Counter("conversation_earlier_tokens_total",
+                          "Of those, tokens that the prompt of the turn before had")),
+      conversation_recomputed_tokens_(metrics.Counter(
+          "conversation_recomputed_tokens_total",
+          "Of the tokens of the turn before, those that were computed, not found in the cache")) {
   for (const char* reason : kRefusals) AddRefusal(reason);
   AddRefusal(kOtherRefusal);
   {
@@ -180,6 +190,16 @@ void RequestRecorder::CountTenant(const RequestSummary& summary) {
   counters.first_token_seconds->Increment(Seconds(summary.result.time_to_first_token));
 }
 
+void RequestRecorder::CountConversation(const RequestSummary& summary) {
+  const GenerationResult& result = summary.result;
+  // Of a prompt that was not read to its end nobody can say what was computed.
+  if (summary.earlier_tokens == 0 || result.completion_tokens == 0) return;
+  const int64_t recomputed = std::max<int64_t>(0, summary.earlier_tokens - result.cached_tokens);
+  conversation_tokens_.Increment(static_cast<double>(result.prompt_tokens));
+  conversation_earlier_tokens_.Increment(static_cast<double>(summary.earlier_tokens));
+  conversation_recomputed_tokens_.Increment(static_cast<double>(recomputed));
+}
+
 void RequestRecorder::AddRefusal(const char* reason) {
   refusals_[reason] = &metrics_.Counter(
       "requests_refused_total",
@@ -201,6 +221,7 @@ void RequestRecorder::OnFinished(const RequestSummary& summary) {
       .Increment();
   OfKind(summary.is_scoring ? kScore : kGenerate).Increment();
   CountTenant(summary);
+  CountConversation(summary);
   end_to_end_.Observe(Seconds(summary.end_to_end));
   queue_.Observe(Seconds(result.queue_time));
   prompt_tokens_.Observe(static_cast<double>(result.prompt_tokens));

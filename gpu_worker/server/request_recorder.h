@@ -36,6 +36,7 @@ class RequestRecorder : public RequestObserver {
   TenantCounters& CountersOf(const std::string& tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(tenants_mutex_);
   void CountTenant(const RequestSummary& summary) ABSL_LOCKS_EXCLUDED(tenants_mutex_);
+  void CountConversation(const RequestSummary& summary);
   void AddRefusal(const char* reason);
   prometheus::Counter& OfKind(const char* kind);
   // Returns what to add to the line, nothing if it is to be left out.
@@ -55,6 +56,9 @@ class RequestRecorder : public RequestObserver {
   prometheus::Histogram& prompt_tokens_;
   prometheus::Histogram& generation_tokens_;
   prometheus::Histogram& unseen_mass_;
+  prometheus::Counter& conversation_tokens_;
+  prometheus::Counter& conversation_earlier_tokens_;
+  prometheus::Counter& conversation_recomputed_tokens_;
 
   // Of requests that cost a client nothing: refused ones and cancelled ones.
   absl::Mutex log_mutex_;

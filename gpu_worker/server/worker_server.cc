@@ -162,4 +162,8 @@ void WorkerServer::Drain(absl::Duration grace) {
   door_->AwaitEmpty(kLastBytesTime);
 }
 
+void WorkerServer::CutDrain() {
+  if (engine_ != nullptr) engine_->Drain(common::SteadyNow());
+}
+
 }  // namespace retroinfer

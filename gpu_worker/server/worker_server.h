@@ -26,7 +26,8 @@ namespace retroinfer {
 // common::kLivenessService it is SERVING until the sockets are closed.
 // Reflection is on; like every RPC but health it needs the API key, if there is one.
 //
-// Threads: one, for all methods; calls are handled on threads of its own and of gRPC.
+// Threads: one, for all methods but CutDrain(); calls are handled on threads of its own and of
+//          gRPC.
 // Owns:    sockets, calls and their threads; not the engine.
 class WorkerServer {
  public:
@@ -48,6 +49,8 @@ class WorkerServer {
   // Refuses new requests, lets live ones finish for up to `grace`, cancels the rest, and closes the
   // sockets. Called once, at the end.
   void Drain(absl::Duration grace);
+  // Cancels what a Drain() on another thread still waits for.
+  void CutDrain();
 
   // As given, with the port that was taken where port 0 was asked for.
   const std::vector<std::string>& addresses() const { return door_->addresses(); }

@@ -163,6 +163,10 @@ absl::StatusOr<Text> ChatTemplate::Render(std::span<const ChatMessage> messages,
 absl::StatusOr<std::vector<int32_t>> ChatTemplate::Encode(std::span<const ChatMessage> messages,
                                                           const ChatOptions& options) const {
   ASSIGN_OR_RETURN(const Text text, Render(messages, options));
+  return EncodeText(text);
+}
+
+absl::StatusOr<std::vector<int32_t>> ChatTemplate::EncodeText(const Text& text) const {
   SpecialRuns special;
   for (const Text::Run& run : text.runs()) {
     special.Append(run.end - special.size(), run.of_template);

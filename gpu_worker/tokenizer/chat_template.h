@@ -65,6 +65,9 @@ class ChatTemplate {
   absl::StatusOr<std::vector<int32_t>> Encode(std::span<const ChatMessage> messages,
                                               const ChatOptions& options = {}) const;
 
+  // What Encode() makes of the text, or of a part of it, that Render() has returned.
+  absl::StatusOr<std::vector<int32_t>> EncodeText(const jinja::Text& text) const;
+
   // The text that Encode() tokenizes.
   absl::StatusOr<jinja::Text> Render(std::span<const ChatMessage> messages,
                                      const ChatOptions& options = {}) const;

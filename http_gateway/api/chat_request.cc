@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "http_gateway/api/stable_prompt.h"
 
 namespace retroinfer::gateway {
 namespace {
@@ -31,6 +32,7 @@ absl::StatusOr<std::string> TextOfParts(const Json& parts, const std::string& pa
     }
     RETURN_IF_ERROR(part.Read("text", &piece));
     if (!piece.has_value()) return ParamError(place, absl::StrCat(place, ".text is missing"));
+    part.Ignore(kCacheControl);
     RETURN_IF_ERROR(part.RefuseUnknown());
     if (i > 0) text.push_back('\n');
     text.append(*piece);
@@ -73,7 +75,7 @@ absl::Status ReadMessage(const Json& json, const std::string& path, v1::Message*
         return ParamError(fields.PathOf("tool_calls"),
                           absl::StrCat(path, ".tool_calls must be a list"), "INVALID_TYPE");
       }
-      if (!calls->empty()) message->set_tool_calls(calls->dump());
+      if (!calls->empty()) message->set_tool_calls(WithoutCacheControl(*calls).dump());
     }
     RETURN_IF_ERROR(ReadText(fields, "reasoning_content", message->mutable_reasoning_content()));
   }
@@ -85,6 +87,7 @@ absl::Status ReadMessage(const Json& json, const std::string& path, v1::Message*
   for (const char* const name : {"refusal", "audio", "annotations", "function_call"}) {
     RETURN_IF_ERROR(fields.NotOffered(name, "the model has no such thing"));
   }
+  fields.Ignore(kCacheControl);
   return fields.RefuseUnknown();
 }
 
@@ -253,7 +256,7 @@ absl::Status ReadConversation(Fields& fields, v1::Messages* conversation) {
   RETURN_IF_ERROR(fields.Read("continue_final_message", &flag));
   conversation->set_continue_final_message(flag.value_or(false));
   if (const Json* const tools = fields.Find("tools"); tools != nullptr && !tools->empty()) {
-    conversation->set_tools(tools->dump());
+    conversation->set_tools(WithoutCacheControl(*tools).dump());
   }
   return ReadTemplateArguments(fields, conversation);
 }

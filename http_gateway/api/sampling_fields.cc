@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/policy_name.h"
 #include "common/status/status_macros.h"
+#include "http_gateway/api/stable_prompt.h"
 
 namespace retroinfer::gateway {
 namespace {
@@ -257,7 +258,7 @@ absl::Status ReadCommonFields(Fields& fields, RequestOptions* options,
   RETURN_IF_ERROR(ReadSampling(fields, request->mutable_sampling()));
   RETURN_IF_ERROR(ReadExtensions(fields, options, request));
   for (const char* const name : {"user", "metadata", "service_tier", "safety_identifier",
-                                 "prompt_cache_key", "prompt_cache_retention"}) {
+                                 "prompt_cache_key", "prompt_cache_retention", kCacheControl}) {
     fields.Ignore(name);
   }
   RETURN_IF_ERROR(fields.NotOffered("store", "answers are stored nowhere"));

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "http_gateway/api/chat_request.h"
+#include "http_gateway/api/stable_prompt.h"
 
 namespace retroinfer::gateway {
 namespace {
@@ -112,6 +113,7 @@ absl::StatusOr<ScoreCall> ReadScoreRequest(const Json& body) {
   RETURN_IF_ERROR(fields.Read("prompt_logprobs", &alternatives, 0, kLogprobsMax));
   if (alternatives.has_value()) request.set_prompt_logprobs(static_cast<int32_t>(*alternatives));
   fields.Ignore("user");
+  fields.Ignore(kCacheControl);
   RETURN_IF_ERROR(fields.RefuseUnknown());
   if (request.continuations_size() == 0 && !request.has_prompt_logprobs()) {
     return ParamError("continuations",

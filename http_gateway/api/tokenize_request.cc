@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
 #include "http_gateway/api/chat_request.h"
+#include "http_gateway/api/stable_prompt.h"
 
 namespace retroinfer::gateway {
 
@@ -17,6 +18,7 @@ absl::StatusOr<TokenizeCall> ReadTokenizeRequest(const Json& body) {
   v1::TokenizeRequest& request = call.request;
   ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
   fields.Ignore("model");
+  fields.Ignore(kCacheControl);
   std::optional<std::string> prompt;
   RETURN_IF_ERROR(fields.Read("prompt", &prompt));
   std::optional<bool> add_special;

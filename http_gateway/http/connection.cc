@@ -270,10 +270,26 @@ void Connection::Linger() {
   Read();
 }
 
-void Connection::Drain() {
+void Connection::StartDraining() {
   draining_ = true;
   keep_alive_ = false;
-  if (state_ == State::kAnswering || state_ == State::kClosed) return;
+}
+
+void Connection::Shutdown(const absl::Status& status) {
+  StartDraining();
+  if (state_ == State::kAnswering) {
+    const std::shared_ptr<Responder> responder = responder_;
+    if (responder != nullptr) responder->OnShutdown(status);
+    // A stream that nobody ends has no place for an error.
+    if (state_ == State::kAnswering && (chunked_ || !is_http11_)) return Close();
+    if (state_ == State::kAnswering) return Respond(context_->handler->Refusal(status));
+    return;
+  }
+  if (state_ == State::kReading && parser_.has_begun() && !close_when_sent_) {
+    ReleaseBody();
+    return Refuse(status);
+  }
+  if (state_ == State::kLingering) return;  // the client has been told
   close_when_sent_ = true;
   if (unsent_bytes() == 0) Close();
 }

@@ -57,12 +57,19 @@ class Connection final : public Exchange, public std::enable_shared_from_this<Co
   // Looks at the time; to be called about twice a second.
   void Tick(absl::Time now);
   void Close();
-  // Closes when what is being answered has ended, at once if nothing is.
-  void Drain();
+  // From now on the connection ends with the next answer.
+  void StartDraining();
+  // Ends the answer, or refuses the request that is being read, with `status`, and closes when the
+  // client has taken that; closes at once if there is neither.
+  void Shutdown(const absl::Status& status);
 
   bool closed() const { return state_ == State::kClosed; }
   // Whether a client waits for an answer, or has not taken all of it.
   bool is_answering() const { return state_ == State::kAnswering || unsent_bytes() > 0; }
+  // Whether there is a request, perhaps not a whole one, or the end of an answer.
+  bool is_busy() const {
+    return is_answering() || (state_ == State::kReading && parser_.has_begun());
+  }
   bool had_requests() const { return had_requests_; }
   // Since when it waits for a request. REQUIRES: it does.
   absl::Time idle_since() const { return since_; }

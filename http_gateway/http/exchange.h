@@ -33,8 +33,10 @@ class Exchange {
 class Responder {
  public:
   virtual ~Responder() = default;
-  virtual void OnSent() {}                    // unsent_bytes() is 0 again
-  virtual void OnClientGone() {}              // nothing more can be sent
+  virtual void OnSent() {}        // unsent_bytes() is 0 again
+  virtual void OnClientGone() {}  // nothing more can be sent
+  // The server ends: the answer is to end now, with this error. One that goes on is cut.
+  virtual void OnShutdown(const absl::Status& /*status*/) {}
   virtual void OnTick(absl::Time /*now*/) {}  // about twice a second
 };
 

@@ -108,21 +108,38 @@ absl::Status HttpServer::Listen() {
 }
 
 HttpServer::~HttpServer() {
-  Drain();
+  StopListening();
   for (const auto& connection : connections_) connection->Close();
 }
 
-void HttpServer::Drain() {
+void HttpServer::StopListening() {
   for (const auto& listener : listeners_) {
     boost::system::error_code ignored;
     listener->acceptor.close(ignored);
     if (!listener->path.empty()) ::unlink(listener->path.c_str());
     listener->path.clear();
   }
-  for (const auto& connection : connections_) connection->Drain();
-  for (auto it = connections_.begin(); it != connections_.end();) {
-    it = (*it)->closed() ? connections_.erase(it) : std::next(it);
-  }
+}
+
+void HttpServer::StartDraining() {
+  draining_ = true;
+  for (const auto& connection : connections_) connection->StartDraining();
+}
+
+void HttpServer::Shutdown(const absl::Status& status) {
+  draining_ = true;
+  StopListening();
+  for (const auto& connection : connections_) connection->Shutdown(status);
+}
+
+bool HttpServer::is_busy() const {
+  return std::any_of(connections_.begin(), connections_.end(),
+                     [](const auto& connection) { return connection->is_busy(); });
+}
+
+bool HttpServer::is_empty() const {
+  return std::all_of(connections_.begin(), connections_.end(),
+                     [](const auto& connection) { return connection->closed(); });
 }
 
 void HttpServer::Accept(Listener& listener) {
@@ -157,6 +174,7 @@ void HttpServer::LetIn(Socket socket, bool tls) {
                        : Transport::Plain(std::move(socket));
   auto connection = std::make_shared<Connection>(std::move(transport), &context_);
   connections_.insert(connection);
+  if (draining_) connection->StartDraining();
   connection->Start();
 }
 

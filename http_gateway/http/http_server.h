@@ -52,9 +52,15 @@ class HttpServer {
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  // Lets nobody in any more; connections end with the answer that is being sent.
-  void Drain();
-  bool is_empty() const { return connections_.empty(); }
+  // From now on each connection, new ones too, ends with its next answer. What is refused meanwhile
+  // is the handler's matter.
+  void StartDraining();
+  // Whether there are requests, perhaps not whole ones, or answers that clients have not taken.
+  bool is_busy() const;
+  // Listens no more, ends answers and refuses the requests that are being read with `status`, and
+  // closes the other connections. Clients need a while to take the errors: is_empty() tells.
+  void Shutdown(const absl::Status& status);
+  bool is_empty() const;
   // Reads the certificates now. New ones that are not good leave the old ones in use.
   void ReloadCertificates();
 
@@ -73,6 +79,7 @@ class HttpServer {
   HttpServer(const HttpServerOptions& options, RequestHandler* handler,
              boost::asio::io_context& io);
   absl::Status Listen();
+  void StopListening();
   void Accept(Listener& listener);
   void LetIn(Socket socket, bool tls);
   bool MakeRoom();
@@ -86,6 +93,7 @@ class HttpServer {
   std::unique_ptr<common::TlsCertificates> certificates_;  // null: no TLS
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;
+  bool draining_ = false;
   boost::asio::steady_timer timer_;
   absl::Time next_reload_;
   HttpServerStats counts_;

@@ -31,6 +31,8 @@ void ComputedAnswer::OnClientGone() {
   Close();
 }
 
+void ComputedAnswer::OnShutdown(const absl::Status& status) { Fail(status, ErrorOrigin::kGateway); }
+
 void ComputedAnswer::AwaitModel(bool with_chat, std::function<void(const ModelState&)> next) {
   context_->models->Get(
       with_chat, [this, self = shared_from_this(), next = std::move(next)](const auto& model) {

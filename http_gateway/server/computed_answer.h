@@ -39,6 +39,7 @@ class ComputedAnswer : public Responder, public std::enable_shared_from_this<Com
   ComputedAnswer& operator=(const ComputedAnswer&) = delete;
 
   void OnClientGone() final;
+  void OnShutdown(const absl::Status& status) final;
 
  protected:
   // `request_id`: valid for the worker. `authorization`: the client's header, passed on to the

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "common/status/error_reason.h"
 
 namespace retroinfer::gateway {
 
@@ -15,6 +17,14 @@ HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin, HttpH
   }
   if (error.http_status == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;
+}
+
+absl::Status DrainingError() {
+  return common::WithRetry(
+      common::WithReason(
+          absl::UnavailableError("the server is shutting down; try again later or elsewhere"),
+          "DRAINING"),
+      absl::Seconds(1));
 }
 
 }  // namespace retroinfer::gateway

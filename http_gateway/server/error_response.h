@@ -13,4 +13,7 @@ namespace retroinfer::gateway {
 HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin,
                            HttpHeaders headers = {});
 
+// UNAVAILABLE, DRAINING, with a retry: what the worker says of new work while it drains.
+absl::Status DrainingError();
+
 }  // namespace retroinfer::gateway

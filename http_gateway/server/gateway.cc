@@ -12,6 +12,7 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/stable_prompt.h"
 #include "http_gateway/api/stats_json.h"
 #include "http_gateway/api/tokenize_request.h"
 #include "http_gateway/json/json_text.h"
@@ -82,6 +83,17 @@ std::string ModelJson(const v1::GetModelInfoResponse& info, int64_t created) {
                       "}");
 }
 
+// Null: the request has none.
+v1::Messages* ConversationOf(ChatRequest& request) { return request.call.mutable_messages(); }
+v1::Messages* ConversationOf(ScoreCall& call) {
+  return call.request.has_messages() ? call.request.mutable_messages() : nullptr;
+}
+v1::Messages* ConversationOf(TokenizeCall& call) {
+  return call.request.has_messages() ? call.request.mutable_messages() : nullptr;
+}
+v1::Messages* ConversationOf(CompletionRequest&) { return nullptr; }
+v1::Messages* ConversationOf(v1::DetokenizeRequest&) { return nullptr; }
+
 }  // namespace
 
 struct Gateway::Request {
@@ -147,6 +159,12 @@ const Gateway::Route* Gateway::Find(const std::string& method, const std::string
   return other;
 }
 
+// What Compute() answers.
+bool Gateway::IsWork(const Route& route) {
+  return route.handler == &Gateway::Complete || route.handler == &Gateway::Chat ||
+         route.handler == &Gateway::Score;
+}
+
 absl::Status Gateway::Admit(const HttpRequest& head) {
   const Route* const route = Find(head.method, head.path);
   const bool is_preflight = head.method == "OPTIONS" && !options_.cors_origins.empty();
@@ -174,6 +192,7 @@ absl::Status Gateway::Admit(const HttpRequest& head) {
         absl::InvalidArgumentError("send the header 'Content-Type: application/json'"),
         "UNSUPPORTED_MEDIA_TYPE");
   }
+  if (draining_ && IsWork(*route)) return DrainingError();  // before its body comes
   return absl::OkStatus();
 }
 
@@ -267,6 +286,10 @@ std::shared_ptr<Responder> Gateway::Stats(const std::shared_ptr<Request>& reques
 }
 
 std::shared_ptr<Responder> Gateway::Health(const std::shared_ptr<Request>& request) {
+  if (draining_) {
+    request->Respond({.status = 503, .headers = {}, .body = R"({"status":"draining"})"});
+    return nullptr;
+  }
   worker_.Call<rpc::v1::HealthCheckRequest, rpc::v1::HealthCheckResponse>(
       kHealthMethod, {}, kHealthTimeout,
       [request](const absl::Status& status, const rpc::v1::HealthCheckResponse& health) {
@@ -298,7 +321,13 @@ void Gateway::Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (
   };
   const auto go_on = [this, request, next = std::move(next)](absl::StatusOr<T> parsed) {
     request->http.body = {};
-    if (parsed.ok()) return next(*std::move(parsed));
+    if (parsed.ok()) {
+      v1::Messages* const conversation = ConversationOf(*parsed);
+      if (conversation != nullptr && !options_.keep_billing_header) {
+        DropBillingHeader(conversation);
+      }
+      return next(*std::move(parsed));
+    }
     HttpResponse response = ErrorResponse(parsed.status(), ErrorOrigin::kGateway);
     request->Respond(std::move(response));
   };
@@ -312,14 +341,18 @@ void Gateway::Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (
 template <typename Answerer, typename T>
 std::shared_ptr<Responder> Gateway::Compute(const std::shared_ptr<Request>& request,
                                             absl::StatusOr<T> (*read)(const Json&)) {
-  if (generation_context_.generations >= generation_context_.generations_max) {
-    HttpResponse response = ErrorResponse(
+  absl::Status refusal;
+  if (draining_) {  // its head came before
+    refusal = DrainingError();
+  } else if (generation_context_.generations >= generation_context_.generations_max) {
+    refusal =
         common::WithReason(absl::ResourceExhaustedError(absl::StrCat(
                                generation_context_.generations,
                                " requests are being answered, as many as this gateway takes")),
-                           "TOO_MANY_STREAMS"),
-        ErrorOrigin::kGateway);
-    request->Respond(std::move(response));
+                           "TOO_MANY_STREAMS");
+  }
+  if (!refusal.ok()) {
+    request->Respond(ErrorResponse(refusal, ErrorOrigin::kGateway));
     return nullptr;
   }
   const bool is_tenants = options_.keys->ring()->names_tenants();

@@ -26,7 +26,8 @@ struct GatewayOptions {
   std::vector<std::string> cors_origins;  // that pages may come from; "*": any. Empty: no CORS
   int generations_max = 1024;
   absl::Duration keepalive = absl::Seconds(5);
-  bool page = true;  // serve the page for people
+  bool page = true;                  // serve the page for people
+  bool keep_billing_header = false;  // see DropBillingHeader()
 };
 
 // OpenAI's HTTP API over a worker:
@@ -53,6 +54,9 @@ class Gateway final : public RequestHandler {
   void OnAnswer(const std::string& path, int status) override;
 
   int generations() const { return generation_context_.generations; }
+  // From now on /health tells that this gateway ends, and new requests for generations and scores
+  // are refused, as the worker refuses them while it drains.
+  void StartDraining() { draining_ = true; }
 
  private:
   struct Request;  // one that is being answered, and its headers
@@ -63,6 +67,7 @@ class Gateway final : public RequestHandler {
     Handler handler;
   };
   static const std::vector<Route>& Routes();
+  static bool IsWork(const Route& route);
   const Route* Find(const std::string& method, const std::string& path) const;
 
   std::shared_ptr<Responder> Models(const std::shared_ptr<Request>& request);
@@ -77,7 +82,7 @@ class Gateway final : public RequestHandler {
   std::shared_ptr<Responder> Detokenize(const std::shared_ptr<Request>& request);
 
   // Reads the body as a T by `read` (of a parsed body), here or, if it is large, elsewhere, and
-  // passes the result to `next`.
+  // passes the result to `next`. A conversation in it is made what the prompt is made of.
   template <typename T>
   void Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (*read)(const Json&),
              std::function<void(T)> next);
@@ -95,6 +100,7 @@ class Gateway final : public RequestHandler {
   GatewayMetrics counts_;
   GenerationContext generation_context_;
   const int64_t started_;  // seconds since 1970
+  bool draining_ = false;
   boost::asio::thread_pool parser_{1};
 };
 

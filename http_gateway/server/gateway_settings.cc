@@ -32,8 +32,14 @@ struct KeyFiles {
   std::string tenants;
 };
 
+// Of options that are one of two words.
+struct Choices {
+  std::string page = "on";
+  std::string billing_header = "drop";
+};
+
 void AddServerOptions(common::Settings* settings, GatewaySettings* options, KeyFiles* key_files,
-                      std::string* page) {
+                      Choices* choices) {
   CLI::App& app = settings->app();
   HttpServerOptions& server = options->server;
   app.add_option("--http", server.addresses,
@@ -59,8 +65,13 @@ void AddServerOptions(common::Settings* settings, GatewaySettings* options, KeyF
       ->delimiter(',')
       ->allow_extra_args(false)
       ->group(kServerGroup);
-  app.add_option("--page", *page, "on or off: the page for people at /")
+  app.add_option("--page", choices->page, "on or off: the page for people at /")
       ->check(CLI::IsMember({"on", "off"}))
+      ->group(kServerGroup);
+  app.add_option("--billing-header", choices->billing_header,
+                 "drop or keep: the line x-anthropic-billing-header that Claude Code puts before a "
+                 "system message, another one in each request")
+      ->check(CLI::IsMember({"drop", "keep"}))
       ->group(kServerGroup);
   app.add_option("--max-connections", server.connections_max,
                  "Connections at a time; one more takes the place of one without a request")
@@ -145,17 +156,19 @@ absl::StatusOr<bool> ParseGatewaySettings(int argc, const char* const* argv,
   settings->server.addresses = {"127.0.0.1:8000"};
   settings->worker.address = "127.0.0.1:50051";
   KeyFiles key_files;
-  std::string worker_api_key_file, page = "on";
+  Choices choices;
+  std::string worker_api_key_file;
   uint64_t body_bytes = settings->server.limits.request.body_bytes_max;
   common::Settings parser("Serves OpenAI's HTTP API for a gpu_worker.", common::kBuildVersion);
-  AddServerOptions(&parser, settings, &key_files, &page);
+  AddServerOptions(&parser, settings, &key_files, &choices);
   parser.AddByteSize("--max-body-bytes", &body_bytes, "Largest request body")->group(kServerGroup);
   AddWorkerOptions(&parser, settings, &worker_api_key_file);
   common::AddLogOptions(&parser, &settings->log);
   ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, parser.Parse(argc, argv));
   if (outcome == common::Settings::Outcome::kExit) return false;
   settings->server.limits.request.body_bytes_max = body_bytes;
-  settings->gateway.page = page == "on";
+  settings->gateway.page = choices.page == "on";
+  settings->gateway.keep_billing_header = choices.billing_header == "keep";
   if (settings->metrics_address == "none") settings->metrics_address.clear();
   if (settings->gateway.keepalive <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--keepalive-interval must be more than 0");

@@ -119,9 +119,9 @@ void ContextImport::Forget(const ContextFileReader::Segment& segment) {
   tier_->budget().Drop(std::min(held_, segment.image_bytes), &held_);
 }
 
-absl::StatusOr<ImportedContext> ContextImport::Finish(ContextToSave context, bool replace) {
+absl::StatusOr<ImportedContext> ContextImport::Finish(ContextToSave context) {
   ASSIGN_OR_RETURN(const ContextFileReader file, ContextFileReader::Open(file_.get()));
-  return contexts_->Import(file, std::move(context), replace,
+  return contexts_->Import(file, std::move(context),
                            [&](size_t index) { Forget(file.segments()[index]); });
 }
 

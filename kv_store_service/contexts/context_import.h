@@ -28,7 +28,7 @@ class ContextImport {
   // Errors as of the RPC ImportContext; the import is over after one.
   absl::Status Append(std::string_view bytes);
   // Checks the whole file and saves the context, as Contexts::Import().
-  absl::StatusOr<ImportedContext> Finish(ContextToSave context, bool replace);
+  absl::StatusOr<ImportedContext> Finish(ContextToSave context);
 
  private:
   ContextImport(Contexts* contexts, DurableTier* tier, const Hash256& tenant, common::UniqueFd file)

@@ -199,7 +199,7 @@ absl::Status Contexts::WriteImported(const ContextFileReader& file, size_t index
 }
 
 absl::StatusOr<ImportedContext> Contexts::Import(const ContextFileReader& file,
-                                                 ContextToSave context, bool replace,
+                                                 ContextToSave context,
                                                  const std::function<void(size_t)>& done) {
   RETURN_IF_ERROR(CheckModel(file.header()));
   if (context.name.empty()) context.name = file.header().context_name;
@@ -207,12 +207,7 @@ absl::StatusOr<ImportedContext> Contexts::Import(const ContextFileReader& file,
     return absl::InvalidArgumentError(
         absl::StrCat("the name of a context has 1 to ", kMaxContextNameBytes, " bytes"));
   }
-  if (!replace && Find(context.salt_hash, context.name).ok()) {
-    return common::WithReason(
-        absl::AlreadyExistsError(absl::StrCat("there is a context '", context.name,
-                                              "' already; give another name, or replace it")),
-        "CONTEXT_EXISTS");
-  }
+  RETURN_IF_ERROR(CheckNameIsFree(context));
   ASSIGN_OR_RETURN(const std::vector<SegmentRecord> records, NameImported(file, context));
   for (const SegmentRecord& record : records) context.segments.push_back(record.name);
   context.sink_token_ids = file.header().sink_token_ids;

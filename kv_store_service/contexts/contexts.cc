@@ -139,9 +139,20 @@ absl::StatusOr<ContextListing> Contexts::PutContext(const ContextRecord& record)
   return Describe(record);
 }
 
+absl::Status Contexts::CheckNameIsFree(const ContextToSave& context) const {
+  if (context.replace || !Find(context.salt_hash, context.name).ok()) return absl::OkStatus();
+  return common::WithReason(
+      absl::AlreadyExistsError(
+          absl::StrCat("there is a context '", context.name,
+                       "' already; give another name, or replace it (--force, or `replace` in the "
+                       "request)")),
+      "CONTEXT_EXISTS");
+}
+
 absl::StatusOr<SaveProgress> Contexts::Save(const ContextToSave& context) {
   RETURN_IF_ERROR(RequireTier().status());
   absl::MutexLock lock(&mutex_);
+  RETURN_IF_ERROR(CheckNameIsFree(context));
   SegmentStorage& storage = store_.tier()->storage();
   RETURN_IF_ERROR(store_.Hold(context.segments, common::SteadyNow() + kHoldTime));
   if (absl::Status failed = failures_->Take(context.segments); !failed.ok()) {

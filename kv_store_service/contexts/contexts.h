@@ -41,6 +41,7 @@ struct ContextToSave {
   uint64_t num_tokens = 0;
   bool pinned = false;
   absl::Duration time_to_live = absl::InfiniteDuration();
+  bool replace = false;  // the context of the same name
 };
 
 // How far the segments of a context are that is being saved.
@@ -98,7 +99,7 @@ class Contexts {
   // Saves what is in a file that was received; `context` gives name (empty: the file's), tenant,
   // root and pin. Calls `done` for each segment whose image is not needed any more; may be empty.
   absl::StatusOr<ImportedContext> Import(const ContextFileReader& file, ContextToSave context,
-                                         bool replace, const std::function<void(size_t)>& done)
+                                         const std::function<void(size_t)>& done)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // The disk tier; FAILED_PRECONDITION (NO_DURABLE_TIER) if there is none.
   absl::StatusOr<DurableTier*> RequireTier() const;
@@ -107,6 +108,8 @@ class Contexts {
   struct Failures;  // of writes, shared with callbacks
 
   absl::StatusOr<ContextRecord> Find(const Hash256& salt_hash, std::string_view name) const;
+  // ALREADY_EXISTS (CONTEXT_EXISTS) where `context` would take another one's name unasked.
+  absl::Status CheckNameIsFree(const ContextToSave& context) const;
   ContextListing Describe(ContextRecord record) const;
   absl::StatusOr<ContextListing> PutContext(const ContextRecord& record)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -86,6 +86,7 @@ absl::StatusOr<ContextToSave> FromProto(const v1::SaveContextRequest& proto) {
   }
   context.num_tokens = proto.num_tokens();
   context.pinned = proto.pinned();
+  context.replace = proto.replace();
   if (proto.has_time_to_live()) {
     const google::protobuf::Duration& ttl = proto.time_to_live();
     if (ttl.seconds() < 0 || ttl.nanos() < 0 || ttl.nanos() >= 1'000'000'000 ||
@@ -234,7 +235,7 @@ grpc::Status ContextRpc::Import(grpc::ServerContext* server_context,
     ASSIGN_OR_RETURN(const auto transfer, BeginTransfer());
     context.name = message.name();
     context.pinned = message.pinned();
-    const bool replace = message.replace();
+    context.replace = message.replace();
     if (!context.name.empty()) RETURN_IF_ERROR(CheckName(context.name));
     ASSIGN_OR_RETURN(ContextImport import, ContextImport::Begin(&contexts_, context.salt_hash));
     while (goes_on) {
@@ -243,7 +244,7 @@ grpc::Status ContextRpc::Import(grpc::ServerContext* server_context,
     }
     // A client that went away has not sent its last byte.
     if (server_context->IsCancelled()) return absl::CancelledError("the client is gone");
-    ASSIGN_OR_RETURN(const ImportedContext imported, import.Finish(std::move(context), replace));
+    ASSIGN_OR_RETURN(const ImportedContext imported, import.Finish(std::move(context)));
     ToProto(imported.context, response->mutable_context());
     response->set_written_segments(static_cast<uint32_t>(imported.written));
     return absl::OkStatus();

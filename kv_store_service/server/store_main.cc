@@ -20,6 +20,7 @@
 #include "common/config/settings.h"
 #include "common/config/socket_dir.h"
 #include "common/log/process_log.h"
+#include "common/process/exit_status.h"
 #include "common/process/service_signals.h"
 #include "common/rpc/loopback.h"
 #include "common/service/service_notifier.h"
@@ -174,7 +175,7 @@ int StopServer(StoreServer& server) {
 
 int Fail(const absl::Status& status) {
   spdlog::critical("{}", std::string(status.message()));
-  return EXIT_FAILURE;
+  return common::ExitStatusOf(status);
 }
 
 // Gets the arena and serves until a signal; returns the exit status.
@@ -218,7 +219,7 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
   const auto outcome = settings.Parse(argc, argv);
   if (!outcome.ok()) {
     std::cerr << "kv_store_service: " << outcome.status().message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   if (*outcome == common::Settings::Outcome::kExit) return EXIT_SUCCESS;
   if (options.metrics_address == "none") options.metrics_address.clear();
@@ -228,7 +229,7 @@ int StoreMain(int argc, char** argv, StoreServerOptions options) {
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (const absl::Status status = common::StartProcessLog("kv_store_service", log); !status.ok()) {
     std::cerr << "kv_store_service: " << status.message() << "\n";
-    return 2;
+    return common::kExitRefusesSettings;
   }
   for (const std::string& warning : settings.warnings()) spdlog::warn("{}", warning);
   if (!options.listen.empty() && !common::IsLoopback(options.listen)) {

@@ -56,6 +56,17 @@ TEST_F(CacheCommandTest, SavesListsAndRemoves) {
   EXPECT_THAT(result.err, HasSubstr("retroinfer cache rm: refused [NOT_FOUND NO_SUCH_CONTEXT]"));
 }
 
+TEST_F(CacheCommandTest, ANameThatIsTakenNeedsForce) {
+  const std::vector<std::string> save = {"save", "book", "--file", PathOf("doc.txt")};
+  ASSERT_EQ(Run(save).exit_code, kExitOk);
+  const CommandResult refused = Run(save);
+  EXPECT_EQ(refused.exit_code, kExitFailed);
+  EXPECT_THAT(refused.err, HasSubstr("ALREADY_EXISTS CONTEXT_EXISTS"));
+  std::vector<std::string> forced = save;
+  forced.push_back("--force");
+  EXPECT_EQ(Run(forced).exit_code, kExitOk);
+}
+
 TEST_F(CacheCommandTest, ASaltIsATenant) {
   ASSERT_EQ(Run({"save", "book", "--file", PathOf("doc.txt"), "--cache-salt", "s"}).exit_code,
             kExitOk);

@@ -1,10 +1,12 @@
 // Stands in for kv_store_service and gpu_worker in tests of the supervisor: serves health on the
 // socket that the real one has, by the name it is started under, and does what files in its socket
 // folder say:
-//   NAME.refuse   ends with exit code 2 at once
+//   NAME.fail     ends with exit code 1 at once
+//   NAME.refuse   ends with exit code 2 at once, as for settings that make no sense
+//   NAME.drains   ends at the second SIGTERM
 //   NAME.deaf     ignores SIGTERM
-// It leaves NAME.pid, NAME.args with its arguments, one a line, and NAME.hups with a 1 for each
-// SIGHUP.
+// It leaves NAME.pid, NAME.args with its arguments, one a line, NAME.hups with a 1 for each
+// SIGHUP, and NAME.terms with one for each SIGTERM.
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 #include <signal.h>
@@ -25,6 +27,7 @@ int main(int argc, char** argv) {
     if (argument.rfind(flag, 0) == 0) folder = argument.substr(flag.size());
   }
   const std::string prefix = folder + "/" + name;
+  if (std::filesystem::exists(prefix + ".fail")) return 1;
   if (std::filesystem::exists(prefix + ".refuse")) return 2;
   std::ofstream args(prefix + ".args");
   for (int i = 1; i < argc; ++i) args << argv[i] << "\n";
@@ -46,9 +49,12 @@ int main(int argc, char** argv) {
   std::ofstream(prefix + ".pid.new") << ::getpid();
   std::filesystem::rename(prefix + ".pid.new", prefix + ".pid");
   int signal = 0;
+  int terms = 0;
   do {
     sigwait(&signals, &signal);
-    if (signal == SIGHUP) std::ofstream(prefix + ".hups", std::ios::app) << "1";
-  } while (signal == SIGHUP || std::filesystem::exists(prefix + ".deaf"));
+    terms += signal == SIGTERM ? 1 : 0;
+    std::ofstream(prefix + (signal == SIGHUP ? ".hups" : ".terms"), std::ios::app) << "1";
+  } while (signal == SIGHUP || std::filesystem::exists(prefix + ".deaf") ||
+           (terms < 2 && std::filesystem::exists(prefix + ".drains")));
   ::_exit(0);
 }

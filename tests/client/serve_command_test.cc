@@ -168,12 +168,65 @@ TEST_F(ServeCommandTest, RestartsWhatDies) {
 TEST_F(ServeCommandTest, AServiceThatNeverServesEndsIt) {
   Touch("gpu_worker.refuse");
   Serve();
-  EXPECT_EQ(ExitCode(), kExitFailed);
+  EXPECT_EQ(ExitCode(), kExitUsage);
   EXPECT_THAT(Log(), HasSubstr("gpu_worker ended before it served anything: exit code 2"));
+  EXPECT_TRUE(IsGone(PidOf("kv_store_service")));
+  fs::remove(folder_ / "gpu_worker.refuse");
+  Touch("gpu_worker.fail");
+  Serve();
+  EXPECT_EQ(ExitCode(), kExitFailed);
+  EXPECT_THAT(Log(), HasSubstr("gpu_worker ended before it served anything: exit code 1"));
+}
+
+// As systemd's RestartPreventExitStatus=2 needs it.
+TEST_F(ServeCommandTest, AServiceThatRefusesItsSettingsIsNotRestarted) {
+  Serve();
+  ASSERT_TRUE(AwaitReady()) << Log();
+  Touch("gpu_worker.refuse");
+  ::kill(PidOf("gpu_worker"), SIGKILL);
+  EXPECT_EQ(ExitCode(), kExitUsage) << Log();
+  EXPECT_THAT(Log(), HasSubstr("gpu_worker does not take its settings: it ended with exit code 2"));
+  EXPECT_THAT(Log(), ::testing::Not(HasSubstr("times in a row")));
   EXPECT_TRUE(IsGone(PidOf("kv_store_service")));
 }
 
-TEST_F(ServeCommandTest, ASecondSignalKills) {
+TEST_F(ServeCommandTest, WhatDrainsIsToldAgainAtTheDeadlineAndTheStoreWaitsForIt) {
+  Touch("gpu_worker.drains");
+  Serve({kModel, "--drain-timeout=200ms"});
+  ASSERT_TRUE(AwaitReady()) << Log();
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk) << Log();
+  EXPECT_EQ(ReadText(folder_ / "gpu_worker.terms"), "11");
+  EXPECT_EQ(ReadText(folder_ / "kv_store_service.terms"), "1");
+  EXPECT_THAT(Log(), ::testing::Not(HasSubstr("killing")));
+  EXPECT_LT(fs::last_write_time(folder_ / "gpu_worker.terms"),
+            fs::last_write_time(folder_ / "kv_store_service.terms"));
+}
+
+TEST_F(ServeCommandTest, ASecondSignalEndsTheDraining) {
+  Touch("gpu_worker.drains");
+  Serve({kModel, "--drain-timeout=1h"});
+  ASSERT_TRUE(AwaitReady()) << Log();
+  ::kill(serve_, SIGTERM);
+  ASSERT_TRUE(Await([&] { return ReadText(folder_ / "gpu_worker.terms") == "1"; })) << Log();
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk) << Log();
+  EXPECT_EQ(ReadText(folder_ / "gpu_worker.terms"), "11");
+  EXPECT_THAT(Log(), ::testing::Not(HasSubstr("killing")));
+}
+
+TEST_F(ServeCommandTest, WhoDoesNotEndAfterASecondSignalIsKilled) {
+  Touch("gpu_worker.deaf");
+  Serve({kModel, "--drain-timeout=1h"});
+  ASSERT_TRUE(AwaitReady()) << Log();
+  ::kill(serve_, SIGTERM);
+  ASSERT_TRUE(Await([&] { return ReadText(folder_ / "gpu_worker.terms") == "1"; })) << Log();
+  ::kill(serve_, SIGTERM);
+  EXPECT_EQ(ExitCode(), kExitOk) << Log();
+  EXPECT_THAT(Log(), HasSubstr("killing gpu_worker"));
+}
+
+TEST_F(ServeCommandTest, AThirdSignalKills) {
   Touch("gpu_worker.deaf");
   Serve();
   ASSERT_TRUE(AwaitBoth()) << Log();
@@ -182,6 +235,8 @@ TEST_F(ServeCommandTest, ASecondSignalKills) {
   ASSERT_TRUE(Await([&] { return Log().find("stopping") != std::string::npos; }));
   absl::SleepFor(absl::Milliseconds(200));
   EXPECT_FALSE(IsGone(worker));
+  ::kill(serve_, SIGTERM);
+  ASSERT_TRUE(Await([&] { return ReadText(folder_ / "gpu_worker.terms") == "11"; })) << Log();
   ::kill(serve_, SIGTERM);
   EXPECT_EQ(ExitCode(), kExitOk);
   EXPECT_TRUE(IsGone(worker));
@@ -215,11 +270,11 @@ TEST_F(ServeCommandTest, HangUpReachesTheServicesAndEndsNothing) {
 TEST_F(ServeCommandTest, AServiceThatDiesAgainAndAgainIsGivenUp) {
   Serve();
   ASSERT_TRUE(AwaitReady()) << Log();
-  Touch("gpu_worker.refuse");
+  Touch("gpu_worker.fail");
   ::kill(PidOf("gpu_worker"), SIGKILL);
   EXPECT_EQ(ExitCode(), kExitFailed) << Log();
   EXPECT_THAT(Log(), HasSubstr("gpu_worker ended 4 times in a row before it served anything, now "
-                               "with exit code 2"));
+                               "with exit code 1"));
   EXPECT_TRUE(IsGone(PidOf("kv_store_service")));
 }
 

@@ -48,7 +48,9 @@ TEST(ServeOptions, DescribeBothServices) {
     EXPECT_THAT(spec.arguments,
                 AllOf(Contains("--log-level=debug"), Contains("--log-format=json")));
   }
-  EXPECT_EQ(specs[1].stop_grace, absl::Seconds(22));
+  EXPECT_EQ(specs[1].drain_timeout, absl::Seconds(7));
+  EXPECT_TRUE(specs[1].stops_first);
+  EXPECT_EQ(specs[0].drain_timeout, absl::ZeroDuration());
 }
 
 TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
@@ -84,9 +86,23 @@ TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
                   "--worker=unix:/run/x/generation.sock", "--drain-timeout=7s", "--api-key-file=/k",
                   "--tls-certificate=/c", "--tls-key=/t", "--worker-api-key-file=/k"));
   EXPECT_THAT(specs[1].arguments, Not(Contains(HasSubstr("--http"))));
+  EXPECT_EQ(specs[2].drain_timeout, absl::Seconds(7));
   options.is_private = true;
   EXPECT_EQ(ServiceSpecs(options).size(), 2u);
   EXPECT_FALSE(HasGateway(Options({"--model=/m", "--http=none"})));
+}
+
+TEST(ServeOptions, TheGatewaysLimitsCanBeSet) {
+  const ServeOptions options =
+      Options({"--model=/m", "--http=127.0.0.1:8000", "--http-max-connections=9",
+               "--http-max-generations=5", "--http-max-body-bytes=1MiB",
+               "--http-keepalive-interval=2s", "--billing-header=keep"});
+  const std::vector<ServiceSpec> specs = ServiceSpecs(options);
+  EXPECT_THAT(specs[2].arguments,
+              AllOf(Contains("--max-connections=9"), Contains("--max-generations=5"),
+                    Contains("--max-body-bytes=1MiB"), Contains("--keepalive-interval=2s"),
+                    Contains("--billing-header=keep")));
+  EXPECT_THAT(specs[1].arguments, Not(Contains(StartsWith("--max-connections"))));
 }
 
 TEST(ServeOptions, PrivateServicesListenOnTheirSocketsOnly) {

@@ -39,6 +39,13 @@ TEST(Supervisor, AServiceThatEndsIsAnErrorAtTheStart) {
   supervisor.Stop();
 }
 
+TEST(Supervisor, AServiceThatRefusesItsSettingsIsAnErrorOfItsOwn) {
+  Supervisor supervisor(
+      {Spec("exit 2")}, [] { return 0; }, Ignore);
+  EXPECT_EQ(supervisor.Start().code(), absl::StatusCode::kInvalidArgument);
+  supervisor.Stop();
+}
+
 TEST(Supervisor, AProgramThatIsNotThereIsAnError) {
   Supervisor supervisor(
       {{"service", {"/no/such/program"}, "unix:/x", absl::Seconds(5)}}, [] { return 0; }, Ignore);

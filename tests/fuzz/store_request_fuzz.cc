@@ -275,7 +275,8 @@ class Store {
       if (!Done(import->Append(data.substr(0, piece)))) return;
       data.remove_prefix(piece);
     }
-    (void)Done(import->Finish(std::move(context), request->replace()).status());
+    context.replace = request->replace();
+    (void)Done(import->Finish(std::move(context)).status());
   }
 
   std::unique_ptr<KvStore> store_;

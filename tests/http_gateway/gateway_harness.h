@@ -3,16 +3,19 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "common/log/check.h"
 #include "common/metrics/metrics.h"
 #include "http_gateway/http/http_server.h"
 #include "http_gateway/server/gateway.h"
+#include "http_gateway/server/gateway_drain.h"
 #include "tests/http_gateway/http_client.h"
 #include "tests/support/worker_harness.h"
 
@@ -43,12 +46,14 @@ class GatewayHarness {
     auto server = HttpServer::Start(server_options, gateway_.get(), io_);
     RI_CHECK(server.ok());
     server_ = *std::move(server);
+    drain_ = std::make_unique<GatewayDrain>(*gateway_, *server_, io_);
     thread_ = std::thread([this] { io_.run(); });
   }
   GatewayHarness() : GatewayHarness(Settings()) {}
   ~GatewayHarness() {
     io_.stop();
     thread_.join();
+    drain_.reset();
     server_.reset();
     gateway_.reset();
     client_.reset();
@@ -69,6 +74,22 @@ class GatewayHarness {
     return true;
   }
   common::Metrics& metrics() { return metrics_; }
+  // As a signal to the program would; returns when that is done.
+  void AdvanceDrain(absl::Duration timeout) {
+    absl::Notification done;
+    boost::asio::post(io_, [&] {
+      drain_->Advance(timeout);
+      done.Notify();
+    });
+    done.WaitForNotification();
+  }
+  bool stopped() const { return io_.stopped(); }
+  // Waits up to a minute for the end of the drain.
+  bool AwaitStopped() {
+    const absl::Time deadline = absl::Now() + absl::Minutes(1);
+    while (!io_.stopped() && absl::Now() < deadline) absl::SleepFor(absl::Milliseconds(5));
+    return io_.stopped();
+  }
 
   // Sends a POST on a connection of its own.
   test_support::HttpAnswer Post(const std::string& path, const std::string& body,
@@ -91,6 +112,7 @@ class GatewayHarness {
   std::unique_ptr<WorkerClient> client_;
   std::unique_ptr<Gateway> gateway_;
   std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<GatewayDrain> drain_;
   std::thread thread_;
 };
 

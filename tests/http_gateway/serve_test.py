@@ -3,6 +3,7 @@
 
 usage: serve_test.py BIN_DIR
 """
+import http.client
 import json
 import os
 import pathlib
@@ -12,13 +13,25 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import urllib.request
 
-from served import PATIENCE, ROOT, Served, await_true, child_of
+from served import JSON, PATIENCE, ROOT, Served, await_true, child_of
 
 BIN = pathlib.Path(sys.argv.pop(1)).resolve()
+
+
+class Asked(threading.Thread):
+    """A request on a thread of its own, and its answer."""
+
+    def __init__(self, served, *request):
+        super().__init__(daemon=True)
+        self.served, self.request, self.answer = served, request, None
+
+    def run(self):
+        self.answer = self.served.ask(*self.request)
 
 
 def events(text):
@@ -192,6 +205,115 @@ class AloneTest(unittest.TestCase):
         ends = float(re.search(rf'{name}{{service="http_gateway"}} (\S+)', text).group(1))
         self.assertLess(abs(ends - time.time() - 3 * 86400), 3600)
         self.assertIn('retroinfer_certificate_reload_failures_total{service="http_gateway"} 0', text)
+
+
+class Stream:
+    """A completion over HTTP that does not end by itself, on a connection of its own."""
+
+    def __init__(self, served):
+        self.connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE)
+        self.connection.request("POST", "/v1/completions", json.dumps(
+            {"prompt": "x", "max_tokens": 65000, "policy": "streaming", "ignore_eos": True, "stream": True}), JSON)
+        self.answer = self.connection.getresponse()
+        assert self.answer.status == 200, self.answer.read()
+        self.begun = self.answer.read1(1)
+
+    def rest(self):
+        text = (self.begun + self.answer.read()).decode()
+        self.connection.close()
+        return events(text)
+
+
+class DrainTest(unittest.TestCase):
+    """What clients of both APIs see when `serve` ends."""
+
+    DRAIN = 3.0
+
+    def serve(self, drain):
+        # One request at a time, so that another one waits.
+        served = Served(BIN, "--max-batch=1", drain=drain)
+        self.addCleanup(served.stop)
+        return served
+
+    def queue(self, served):
+        """A request that waits for the stream's end; returns a thread that will have its answer."""
+        waiting = Asked(served, "POST", "/v1/completions", {"prompt": "y", "max_tokens": 5000, "ignore_eos": True})
+        waiting.start()
+        await_true(lambda: self.generations(served) == 2, "the request has reached the gateway")
+        return waiting
+
+    @staticmethod
+    def generations(served):
+        text = served.ask("GET", "/metrics")[2]
+        return int(re.search(r"^retroinfer_gateway_generations (\d+)", text, re.MULTILINE).group(1))
+
+    @staticmethod
+    def live(served):
+        stats = json.loads(served.ask("GET", "/stats")[2])
+        return stats["requests_running"] + stats["requests_waiting"]
+
+    def expect_errors(self, stream, waiting):
+        told = stream.rest()
+        self.assertIn("error", json.loads(told[-1]), told[-3:])
+        waiting.join(PATIENCE)
+        status, headers, text = waiting.answer
+        self.assertEqual(status, 503, text)
+        self.assertIn("Retry-After", headers)
+        self.assertIn("error", json.loads(text))
+
+    def test_at_the_deadline_of_both_services_clients_are_told(self):
+        served = self.serve(f"{self.DRAIN}s")
+        stream = Stream(served)
+        waiting = self.queue(served)
+        over_grpc = subprocess.Popen(
+            [str(BIN / "retroinfer"), "generate", "x", "--max-tokens=60000", "--policy=streaming", "--ignore-eos",
+             f"--address=unix:{served.folder}/generation.sock"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(over_grpc.wait)
+        self.addCleanup(over_grpc.kill)
+        await_true(lambda: self.live(served) == 3, "the worker has three requests")
+        begin = time.monotonic()
+        served.process.send_signal(signal.SIGTERM)
+        await_true(lambda: "draining" in served.text(), "the worker drains")
+        # New work is refused alike.
+        status, _, text = served.ask("POST", "/v1/completions", {"prompt": "z", "max_tokens": 1})
+        self.assertEqual((status, json.loads(text)["error"]["code"]), (503, "draining"))
+        refused = subprocess.run(
+            [str(BIN / "retroinfer"), "generate", "z", "--max-tokens=1", "--retries=0",
+             f"--address=unix:{served.folder}/generation.sock"], capture_output=True, text=True, check=False)
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("UNAVAILABLE DRAINING", refused.stderr)
+        self.assertEqual(served.ask("GET", "/health")[0], 503)
+        self.expect_errors(stream, waiting)
+        self.assertEqual(over_grpc.wait(PATIENCE), 1)
+        self.assertEqual(served.process.wait(PATIENCE), 0)
+        elapsed = time.monotonic() - begin
+        print(f"drained for {elapsed:.2f} s with --drain-timeout {self.DRAIN} s")
+        self.assertGreaterEqual(elapsed, self.DRAIN)
+        # One deadline for both services: one behind the other takes twice the time.
+        self.assertLess(elapsed, 2 * self.DRAIN)
+
+    def test_a_second_signal_ends_answers_at_once_and_clients_are_told(self):
+        served = self.serve("10m")
+        stream = Stream(served)
+        waiting = self.queue(served)
+        served.process.send_signal(signal.SIGTERM)
+        await_true(lambda: "draining" in served.text(), "the worker drains")
+        served.process.send_signal(signal.SIGTERM)
+        self.expect_errors(stream, waiting)
+        self.assertEqual(served.process.wait(PATIENCE), 0)
+        self.assertNotIn("killing", served.text())
+
+    def test_a_gateway_alone_tells_its_clients_too(self):
+        served = self.serve("10m")
+        gateway = child_of(served.process.pid, "http_gateway")
+        stream = Stream(served)
+        waiting = self.queue(served)
+        os.kill(gateway, signal.SIGTERM)
+        await_true(lambda: served.ask("GET", "/health")[2] == '{"status":"draining"}', "the gateway drains")
+        status, _, text = served.ask("POST", "/v1/completions", {"prompt": "z", "max_tokens": 1})
+        self.assertEqual((status, json.loads(text)["error"]["code"]), (503, "draining"))
+        os.kill(gateway, signal.SIGTERM)
+        self.expect_errors(stream, waiting)
 
 
 class RestartTest(unittest.TestCase):

@@ -38,7 +38,7 @@ def child_of(parent, name):
 class Served:
     """`retroinfer serve` in a folder of its own; `bin_dir`: where the programs are."""
 
-    def __init__(self, bin_dir, *options, arena="64MiB"):
+    def __init__(self, bin_dir, *options, arena="64MiB", drain="5s"):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="retroinfer-"))
         os.chmod(self.folder, 0o700)
         self.log = self.folder / "serve.log"
@@ -47,7 +47,7 @@ class Served:
                 [str(pathlib.Path(bin_dir) / "retroinfer"), "serve", f"--model={ROOT}/models/needle",
                  f"--socket-dir={self.folder}", "--listen=127.0.0.1:0", "--metrics-address=none",
                  "--store-metrics-address=none", f"--arena-bytes={arena}", "--memory=512MiB",
-                 "--http=127.0.0.1:0", "--drain-timeout=5s", *options],
+                 "--http=127.0.0.1:0", f"--drain-timeout={drain}", *options],
                 stderr=log, stdin=subprocess.DEVNULL)
         try:
             await_true(lambda: "HTTP API is at" in self.text() or self.process.poll() is not None,

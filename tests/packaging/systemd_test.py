@@ -53,6 +53,10 @@ class Units(TemporaryFolder):
                               (self.folder / "etc/retroinfer" / conf).read_text())
             self.assertGreaterEqual(int(stop.group(1)), int(drain.group(1)) + 15, unit)
 
+    def test_settings_that_make_no_sense_are_not_tried_again(self):
+        for unit in UNITS:
+            self.assertIn("\nRestartPreventExitStatus=2\n", (self.units / unit).read_text(), unit)
+
     def test_each_is_watched_and_says_when_it_is_ready(self):
         for unit in UNITS:
             text = (self.units / unit).read_text(encoding="utf-8")

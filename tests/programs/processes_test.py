@@ -291,6 +291,24 @@ class Signals(Programs):
         self.assertEqual(client.wait(LONG), 1)
 
 
+class Settled(Programs):
+    def test_a_service_that_refuses_its_settings_ends_serve_with_2(self):
+        server = self.serve("--gpu-memory-utilization", "7")  # which the worker alone can judge
+        self.assertEqual(server.wait(LONG), 2, self.log())
+        self.assertIn("gpu_worker ended before it served anything: exit code 2", self.log())
+
+
+    def test_settings_that_are_found_wrong_later_end_a_service_with_2_too(self):
+        folder = ("--socket-dir", self.sockets)
+        for command in (("gpu_worker", "--model", MODEL, "--device", "cuda:x", *folder),
+                        ("gpu_worker", "--model", MODEL, "--tls-key", MODEL / "x", *folder),
+                        ("http_gateway", "--http", "127.0.0.1:0", "--tls-key", MODEL / "x"),
+                        ("http_gateway", "--http", "127.0.0.1"),
+                        ("kv_store_service", "--arena-bytes", "64MiB", "--metrics-address", "x", *folder)):
+            result = run(*command)
+            self.assertEqual(result.returncode, 2, (command, result.stderr))
+
+
 class Folders(Programs):
     def test_a_second_server_is_refused_at_once_and_by_name(self):
         server = self.serve()

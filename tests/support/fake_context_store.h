@@ -44,6 +44,9 @@ class FakeContextStore final : public kvstore::v1::ContextStoreService::Service 
     last_save_ = *request;
     if (request->name() == "too large")
       return Error(absl::StatusCode::kFailedPrecondition, "CACHE_FULL");
+    if (!request->replace() && contexts_.contains({request->salt_hash(), request->name()})) {
+      return Error(absl::StatusCode::kAlreadyExists, "CONTEXT_EXISTS");
+    }
     if (calls_[request->name()]++ < computations_) {
       response->set_missing_segments(static_cast<uint32_t>(request->segments_size()));
       return grpc::Status::OK;

@@ -271,6 +271,10 @@ class ServerTest(unittest.TestCase):
         self.assertTrue(0 < done[-1] <= seen[-1].total_tokens)
         answer = self.client.generate(document + "And?", max_tokens=1)
         self.assertGreaterEqual(answer.finished.cached_tokens, saved.context.reusable_tokens)
+        with self.assertRaises(retroinfer.InvalidRequest) as taken:
+            self.client.contexts.save("handbook", document)
+        self.assertEqual(taken.exception.reason, "CONTEXT_EXISTS")
+        self.assertEqual(self.client.contexts.save("handbook", document, replace=True).computed_tokens, 0)
         self.assertEqual([context.name for context in self.client.contexts.list()], ["handbook"])
         self.assertEqual(self.client.contexts.list(cache_salt="another"), ())
         self.assertTrue(self.client.contexts.pin("handbook").pinned)

@@ -428,6 +428,14 @@ TEST_F(LocalEngineTest, DrainCancelsWhatIsStillThereAtItsDeadline) {
   EXPECT_EQ(sink->Wait().reason, FinishReason::kCancelled);
 }
 
+TEST_F(LocalEngineTest, ASecondDrainBringsTheDeadlineForward) {
+  const auto sink = worker_.Submit(worker_.Greedy(Prompt(100, 1), 12000));
+  std::thread drain([&] { worker_.engine().Drain(absl::InfiniteFuture()); });
+  worker_.engine().Drain(absl::Now());
+  drain.join();
+  EXPECT_EQ(sink->Wait().reason, FinishReason::kCancelled);
+}
+
 InProcessWorkerOptions ExactArithmetic() {
   InProcessWorkerOptions options = SmallModel();
   options.precision = ComputePrecision::kF32;

@@ -40,6 +40,16 @@ class ContextServiceTest : public testing::Test {
   std::unique_ptr<v1::ContextService::Stub> stub_ = harness_.Stub();
 };
 
+TEST_F(ContextServiceTest, ANameThatIsTakenIsReplacedOnlyOnRequest) {
+  v1::SaveContextRequest request = SaveRequest("book");
+  ASSERT_TRUE(Save(request).ok());
+  const grpc::Status refused = Save(request);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(Reason(refused), "CONTEXT_EXISTS");
+  request.set_replace(true);
+  EXPECT_TRUE(Save(request).ok());
+}
+
 TEST_F(ContextServiceTest, CarriesAContextFromSavingToRemoval) {
   v1::SavedContext saved;
   const grpc::Status status = Save(SaveRequest("book"), &saved);

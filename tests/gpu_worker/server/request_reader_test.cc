@@ -186,6 +186,18 @@ TEST_F(RequestReaderTest, MessagesGoThroughTheTemplate) {
   EXPECT_EQ(expected->front(), kByteTokenizerImStart);
 }
 
+TEST_F(RequestReaderTest, TellsHowMuchOfAConversationTheTurnBeforeHad) {
+  v1::Messages& messages = *request_.mutable_messages();
+  for (const char* const role : {"user", "assistant", "user"}) {
+    v1::Message* const message = messages.add_messages();
+    message->set_role(role);
+    message->set_content("a");
+  }
+  EXPECT_EQ(Read()->earlier_tokens, 1 + 6);  // the mark and "user:a"
+  request_.set_text("a");
+  EXPECT_EQ(Read()->earlier_tokens, 0);
+}
+
 TEST_F(RequestReaderTest, EveryFieldOfMessagesReachesTheTemplate) {
   v1::Messages& messages = *request_.mutable_messages();
   v1::Message* message = messages.add_messages();

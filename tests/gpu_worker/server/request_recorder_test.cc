@@ -73,6 +73,24 @@ TEST(RequestRecorder, CountsInTheMetrics) {
   EXPECT_THAT(text, Not(HasSubstr("r1")));
 }
 
+TEST(RequestRecorder, CountsWhatConversationsComputeAgain) {
+  common::Metrics metrics("gpu_worker", "1", "r", "cpu");
+  RequestRecorder recorder(metrics);
+  recorder.OnFinished(Summary());  // a first turn
+  RequestSummary summary = Summary();
+  summary.earlier_tokens = 16000;
+  summary.result.cached_tokens = 8192;
+  recorder.OnFinished(summary);
+  summary.result.cached_tokens = 16384;  // more than the turn before had
+  recorder.OnFinished(summary);
+  summary.result.completion_tokens = 0;  // it ended before its prompt was read
+  recorder.OnFinished(summary);
+  const std::string text = metrics.Render();
+  EXPECT_THAT(text, HasSubstr("retroinfer_conversation_prompt_tokens_total 32768\n"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_conversation_earlier_tokens_total 32000\n"));
+  EXPECT_THAT(text, HasSubstr("retroinfer_conversation_recomputed_tokens_total 7808\n"));
+}
+
 TEST(RequestRecorder, AFloodOfRefusalsLeavesFewLines) {
   std::ostringstream log;
   const auto logger = spdlog::default_logger();

@@ -186,6 +186,30 @@ TEST(WorkerServer, ARequestThatHasNoTokenWhenTheGraceEndsIsUnavailable) {
   EXPECT_FALSE(last.has_finished());
 }
 
+TEST(WorkerServer, ADrainThatIsCutEndsWhatIsLive) {
+  WorkerHarness worker;
+  worker.engine().Hold(true);
+  grpc::Status status;
+  std::thread client([&] {
+    v1::GenerateRequest request;
+    request.set_text("a");
+    grpc::ClientContext context;
+    auto reader = worker.Stub()->Generate(&context, request);
+    v1::GenerateResponse event;
+    while (reader->Read(&event)) {
+    }
+    status = reader->Finish();
+  });
+  ASSERT_TRUE(worker.engine().AwaitLive(1));
+  std::thread drain([&] { worker.server().Drain(absl::InfiniteDuration()); });
+  ASSERT_TRUE(AwaitHealth(worker, "NOT_SERVING"));
+  worker.server().CutDrain();
+  client.join();
+  drain.join();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_EQ(common::ReasonOf(common::FromGrpcStatus(status)).reason, "DRAINING");
+}
+
 TEST(WorkerServer, DrainsWithoutAModel) {
   WorkerHarness::Settings settings;
   settings.serve = false;

@@ -77,18 +77,49 @@ TEST(HttpServer, AnAnswerThatAClientStillTakesIsNotCutForANewOne) {
   EXPECT_EQ(slow.ReadBody(answer), body);
 }
 
-TEST(HttpServer, DrainsAndListensNoMore) {
+TEST(HttpServer, WhileItDrainsConnectionsEndWithTheirNextAnswer) {
   HttpHarness harness;
-  HttpClient idle(harness.port());
+  HttpClient before(harness.port());
+  before.Get("/echo");
+  EXPECT_EQ(before.Read().headers.at("connection"), "keep-alive");
+  harness.Run([&] { harness.server().StartDraining(); });
+  HttpClient after(harness.port());
+  for (HttpClient* const client : {&before, &after}) {
+    client->Get("/echo");
+    const HttpAnswer answer = client->Read();
+    EXPECT_EQ(answer.status, 200);
+    EXPECT_EQ(answer.headers.at("connection"), "close");
+    EXPECT_TRUE(client->AwaitEnd());
+  }
+}
+
+TEST(HttpServer, AShutdownTellsEveryClientAndListensNoMore) {
+  HttpHarness harness;
+  HttpClient idle(harness.port()), silent(harness.port()), half(harness.port());
   idle.Get("/echo");
   EXPECT_EQ(idle.Read().status, 200);
-  HttpClient busy(harness.port());
-  busy.Get("/stream");
+  silent.Get("/silent");
   ASSERT_TRUE(Await([&] { return harness.handler().streams == 1; }));
-  harness.Run([&] { harness.server().Drain(); });
-  EXPECT_TRUE(idle.AwaitEnd());
+  half.Send("GET /echo HT");
+  const auto is_busy = [&] {
+    bool busy = false;
+    harness.Run([&] { busy = harness.server().is_busy(); });
+    return busy;
+  };
+  EXPECT_TRUE(is_busy());
+  ASSERT_TRUE(Await([&] {
+    int busy = 0;
+    harness.Run([&] { busy = static_cast<int>(harness.server().stats().connections); });
+    return busy == 3;
+  }));
+  HttpClient last(harness.port());  // accepted behind those: what `half` has sent was read by then
+  last.Get("/echo");
+  EXPECT_EQ(last.Read().status, 200);
+  harness.Run([&] { harness.server().Shutdown(absl::UnavailableError("the end")); });
+  EXPECT_EQ(silent.Read().status, 400);  // what this handler makes of such an error
+  EXPECT_EQ(half.Read().status, 400);
+  for (HttpClient* const client : {&idle, &silent, &half, &last}) EXPECT_TRUE(client->AwaitEnd());
   EXPECT_LT(HttpClient(harness.port()).fd(), 0);
-  EXPECT_FALSE(harness.server().is_empty());
 }
 
 TEST(HttpServer, ListensOnUnixSocketsAndRemovesThem) {

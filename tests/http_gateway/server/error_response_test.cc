@@ -27,5 +27,12 @@ TEST(ErrorResponse, HasTheHeadersThatBelongToItsStatus) {
   EXPECT_THAT(stranger.headers, Contains(Pair("WWW-Authenticate", "Bearer")));
 }
 
+TEST(ErrorResponse, DrainingMayBeTriedAgain) {
+  const HttpResponse response = ErrorResponse(DrainingError(), ErrorOrigin::kGateway);
+  EXPECT_EQ(response.status, 503);
+  EXPECT_THAT(response.headers, Contains(Pair("Retry-After", "1")));
+  EXPECT_EQ(Json::parse(response.body)["error"]["code"], "draining");
+}
+
 }  // namespace
 }  // namespace retroinfer::gateway

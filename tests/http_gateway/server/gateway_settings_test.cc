@@ -54,6 +54,10 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   EXPECT_EQ(settings.gateway.generations_max, 5);
   EXPECT_EQ(settings.server.connections_max, 9);
   EXPECT_FALSE(settings.gateway.page);
+  EXPECT_FALSE(settings.gateway.keep_billing_header);
+  EXPECT_TRUE(Parse({"--billing-header=keep"}, &settings).ok());
+  EXPECT_TRUE(settings.gateway.keep_billing_header);
+  EXPECT_FALSE(Parse({"--billing-header=perhaps"}, &settings).ok());
   EXPECT_FALSE(Parse({"--page=perhaps"}, &settings).ok());
   EXPECT_FALSE(Parse({empty.c_str()}, &settings).ok());
   EXPECT_FALSE(Parse({"--api-key-file=/nothing"}, &settings).ok());

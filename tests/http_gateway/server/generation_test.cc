@@ -132,6 +132,51 @@ TEST(Generation, WhatTheWorkerRefusesHasItsStatusAlsoOfAStream) {
   EXPECT_EQ(model.status, 404);
 }
 
+// The prompt that the engine gets of a chat as Claude Code begins it.
+std::vector<int32_t> PromptOf(GatewayHarness& harness, const std::string& header, bool in_parts) {
+  const std::string line = absl::StrCat("x-anthropic-billing-header: cc_version=2.1; cch=", header);
+  const std::string content = in_parts
+                                  ? absl::StrCat(R"([{"type": "text", "text": ")", line,
+                                                 R"("}, {"type": "text", "text": "Be kind."}])")
+                                  : absl::StrCat("\"", line, R"(\nBe kind.")");
+  const HttpAnswer answer =
+      harness.Post("/v1/chat/completions",
+                   absl::StrCat(R"({"messages": [{"role": "system", "content": )", content,
+                                R"(}, {"role": "user", "content": "hi"}], "max_tokens": 1})"));
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  return harness.worker().engine().last_request().prompt;
+}
+
+TEST(Generation, ABillingHeaderThatChangesMakesNoOtherPrompt) {
+  GatewayHarness harness;
+  const std::vector<int32_t> prompt = PromptOf(harness, "1a2b3;", false);
+  EXPECT_EQ(PromptOf(harness, "77777; more", false), prompt);
+  EXPECT_EQ(PromptOf(harness, "1a2b3;", true), prompt);
+  const std::string text = "Be kind.\nhi";
+  EXPECT_EQ(prompt, std::vector<int32_t>(text.begin(), text.end()));
+  GatewayHarness keeping({.gateway = {.keep_billing_header = true}});
+  EXPECT_NE(PromptOf(keeping, "1", false), PromptOf(keeping, "2", false));
+}
+
+TEST(Generation, UsageSaysCachedTokensInEachKindOfAnswer) {
+  GatewayHarness harness;
+  const char kPrompt[] = R"("prompt": "ab")";
+  const char kMessages[] = R"("messages": [{"role": "user", "content": "ab"}])";
+  for (const auto& [path, input] :
+       {std::pair("/v1/completions", kPrompt), std::pair("/v1/chat/completions", kMessages)}) {
+    for (const char* const more :
+         {R"("max_tokens": 1)",
+          R"("max_tokens": 1, "stream": true, "stream_options": {"include_usage": true})"}) {
+      const HttpAnswer answer = harness.Post(path, absl::StrCat("{", input, ", ", more, "}"));
+      const std::vector<std::string> events = EventsOf(answer.body);
+      const Json last = Json::parse(events.empty() ? answer.body : events.at(events.size() - 2));
+      EXPECT_EQ(last["usage"]["prompt_tokens"], 2) << answer.body;
+      EXPECT_TRUE(last["usage"]["prompt_tokens_details"]["cached_tokens"].is_number_integer())
+          << answer.body;
+    }
+  }
+}
+
 TEST(Generation, AFailureOfAStreamThatHasBegunIsAnEvent) {
   GatewayHarness::Settings settings;
   settings.worker.engine.fail_after = 2;

@@ -29,7 +29,7 @@ TEST_F(ContextImportTest, TakesAFileByteByByteAtItsBeginning) {
   for (size_t i = 0; i < 200; ++i) ASSERT_TRUE(import->Append({&file[i], 1}).ok());
   ASSERT_TRUE(import->Append(std::string_view(file).substr(200)).ok());
   ContextToSave context = ToSave("copy", {});
-  const auto imported = import->Finish(std::move(context), false);
+  const auto imported = import->Finish(std::move(context));
   ASSERT_TRUE(imported.ok()) << imported.status();
   EXPECT_EQ(imported->context.record.context_name, "copy");
   EXPECT_EQ(imported->written, 0u);
@@ -85,7 +85,7 @@ TEST_F(ContextImportTest, WhatComesCountsAgainstTheLimitsUntilItIsOver) {
     auto import = ContextImport::Begin(contexts_.get(), tenant_);
     ASSERT_TRUE(import.ok());
     ASSERT_TRUE(import->Append(file).ok());
-    const auto imported = import->Finish(ToSave(name, {}), false);
+    const auto imported = import->Finish(ToSave(name, {}));
     EXPECT_TRUE(imported.ok()) << imported.status();
   }
 }

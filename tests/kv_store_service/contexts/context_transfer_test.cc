@@ -28,7 +28,8 @@ class ContextTransferTest : public ContextStoreTest {
     }
     ContextToSave context = ToSave("", {}, salt);
     context.segments.clear();
-    return import->Finish(std::move(context), replace);
+    context.replace = replace;
+    return import->Finish(std::move(context));
   }
 };
 
@@ -51,7 +52,10 @@ TEST_F(ContextTransferTest, VerifyFindsDamage) {
   EXPECT_TRUE(absl::IsCancelled(contexts_->Verify(tenant_, "book", [] { return true; }).status()));
   // Saving again makes it whole from what is in the arena.
   storage_->damages_ = false;
-  ASSERT_TRUE(SaveText("book", {1, 2, 3}).ok());
+  const std::vector<SegmentIdentity> chain = NamedChain({1, 2, 3}, 1024);
+  ContextToSave again = ToSave("book", chain);
+  again.replace = true;
+  ASSERT_TRUE(SaveAll(again, chain).ok());
   EXPECT_EQ(contexts_->Verify(tenant_, "book")->intact, 3u);
 }
 

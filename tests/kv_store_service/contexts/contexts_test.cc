@@ -41,6 +41,22 @@ TEST_F(ContextsTest, SavesWhatIsComputedAndFindsItAgain) {
   EXPECT_EQ(contexts_->List(tenant_)->front().in_arena, 2u);
 }
 
+TEST_F(ContextsTest, ANameIsTakenOverOnlyWhereThatIsAskedFor) {
+  ASSERT_TRUE(SaveText("book", {1}).ok());
+  const std::vector<SegmentIdentity> chain = NamedChain({2}, 1024);
+  ContextToSave other = ToSave("book", chain);
+  const absl::Status refused = SaveAll(other, chain).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Reason(refused), "CONTEXT_EXISTS");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--force"));
+  EXPECT_EQ(contexts_->List(tenant_)->front().record.segments[0], NamedChain({1}, 1024)[0].name);
+  EXPECT_EQ(disk_->List().size(), 1u);  // nothing was written for it
+  other.replace = true;
+  ASSERT_TRUE(SaveAll(other, chain).ok());
+  ASSERT_EQ(contexts_->List(tenant_)->size(), 1u);
+  EXPECT_EQ(contexts_->List(tenant_)->front().record.segments[0], chain[0].name);
+}
+
 TEST_F(ContextsTest, ATenantSeesItsOwnNamesOnly) {
   ASSERT_TRUE(SaveText("book", {1}).ok());
   ASSERT_TRUE(SaveText("book", {2}, false, "salt").ok());

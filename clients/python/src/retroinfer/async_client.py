@@ -147,10 +147,12 @@ class AsyncContexts:
         self._stub = contexts_pb2_grpc.ContextServiceStub(client._channel)
 
     async def save(self, name: str, prompt: str | None = None, *, pinned: bool = False,
-                   time_to_live: float | None = None, on_progress: Callable[[Progress], None] | None = None,
+                   replace: bool = False, time_to_live: float | None = None,
+                   on_progress: Callable[[Progress], None] | None = None,
                    timeout: float | None = None, **options: Unpack[ContextOptions]) -> SavedContext:
-        """Reads a prompt, where that is not done yet, and keeps it; time_to_live in seconds."""
-        request = requests.save_request(name, prompt, pinned, time_to_live, options)
+        """Reads a prompt, where that is not done yet, and keeps it; time_to_live in seconds. Raises InvalidRequest
+        with reason CONTEXT_EXISTS if the name is taken, unless the context there is to be replaced."""
+        request = requests.save_request(name, prompt, pinned, replace, time_to_live, options)
         saved = None
         call = self._stub.SaveContext(request, **self._client.call_options(timeout))
         try:

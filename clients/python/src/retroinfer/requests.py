@@ -206,10 +206,10 @@ def tokenize_request(prompt: Prompt, options: Mapping[str, Any]) -> generation_p
     return request
 
 
-def save_request(name: str, prompt: Prompt, pinned: bool, time_to_live: float | None,
+def save_request(name: str, prompt: Prompt, pinned: bool, replace: bool, time_to_live: float | None,
                  options: Mapping[str, Any]) -> contexts_pb2.SaveContextRequest:
     left = dict(options)
-    request = contexts_pb2.SaveContextRequest(name=name, pinned=pinned)
+    request = contexts_pb2.SaveContextRequest(name=name, pinned=pinned, replace=replace)
     request.cache_salt = left.pop("cache_salt", "")
     set_input(request, prompt, left)
     if time_to_live is not None:
