@@ -5,7 +5,6 @@
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
-#include "common/kv/block_layout.h"
 #include "common/kv/named_segment.h"
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
@@ -17,7 +16,6 @@ namespace {
 struct BufferSizes {
   size_t rows;
   size_t last;
-  size_t blocks;
   size_t last_hidden;
   size_t hidden;
   size_t kv;  // of each of the two
@@ -29,12 +27,11 @@ struct BufferSizes {
     const size_t row = static_cast<size_t>(model.hidden_size) * DTypeBytes(activation_dtype);
     rows = 2 * tokens * sizeof(int32_t);
     last = members * sizeof(int32_t);
-    blocks = (tokens / kDenseBlockTokens + members) * sizeof(int32_t);
     last_hidden = members * row;
     hidden = tokens * row;
     kv = 2 * size_t{geometry.num_kv_heads} * tokens * geometry.prompt_vector_bytes();
   }
-  size_t total() const { return rows + last + blocks + last_hidden + hidden + 2 * kv; }
+  size_t total() const { return rows + last + last_hidden + hidden + 2 * kv; }
 };
 
 }  // namespace
@@ -42,8 +39,9 @@ struct BufferSizes {
 MemoryNeed PrefillLane::MemoryOf(const ModelConfig& model, DType activation_dtype,
                                  const KvGeometry& geometry, int64_t max_tokens,
                                  int32_t max_members) {
-  return {MemoryPurpose::kActivations,
-          BufferSizes(model, activation_dtype, geometry, max_tokens, max_members).total()};
+  const BufferSizes sizes(model, activation_dtype, geometry, max_tokens, max_members);
+  return MemoryNeed(MemoryPurpose::kActivations, sizes.total()) +
+         CachedKvReader::MemoryOf(max_tokens, max_members);
 }
 
 absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& parts,
@@ -62,8 +60,11 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
   ASSIGN_OR_RETURN(lane->rows_, allocate(sizes.rows));
   ASSIGN_OR_RETURN(lane->host_last_, device.AllocateHost(sizes.last));
   ASSIGN_OR_RETURN(lane->last_, allocate(sizes.last));
-  ASSIGN_OR_RETURN(lane->host_blocks_, device.AllocateHost(sizes.blocks));
-  ASSIGN_OR_RETURN(lane->blocks_, allocate(sizes.blocks));
+  ASSIGN_OR_RETURN(
+      lane->reader_,
+      CachedKvReader::Create(
+          {.device = parts.device, .ops = parts.ops, .stream = parts.stream, .arena = parts.arena},
+          geometry, max_tokens, max_members));
   ASSIGN_OR_RETURN(lane->last_hidden_, allocate(sizes.last_hidden));
   ASSIGN_OR_RETURN(lane->hidden_, allocate(sizes.hidden));
   for (DeviceBuffer& kv : lane->kv_) {
@@ -119,7 +120,9 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   }
   absl::Status begun = PlaceKv();
   if (begun.ok()) begun = UploadRows();
-  if (begun.ok()) begun = UploadBlocks();
+  std::vector<std::span<const CachedRun>> cached;
+  for (const RunMember& member : run_members) cached.push_back(member.cached);
+  if (begun.ok()) begun = reader_->Begin(std::move(cached));
   if (!begun.ok()) places_.clear();
   return begun;
 }
@@ -230,58 +233,6 @@ absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
   return std::max(layer_ + (next_is_open ? 2 : 1), uint32_t{2});
 }
 
-// Where the members' cached blocks lie in the arena: one kernel reads neighbouring ones.
-absl::Status PrefillLane::UploadBlocks() {
-  const std::span<int32_t> ids = host_blocks_.as<int32_t>();
-  size_t count = 0;
-  for (Place& place : places_) {
-    place.first_block = count;
-    for (const CachedRun& run : place.member.sequence->cached) {
-      if (!IsBlock(run.num_tokens())) continue;
-      // Only a text's last block is not full, so the members' rows bound the number of blocks.
-      if (count == ids.size())
-        return absl::InternalError("more cached blocks than a lane has room");
-      ids[count++] =
-          static_cast<int32_t>(run.extent.first_page + BlockLayout(geometry_).first_kv_page);
-    }
-  }
-  if (count == 0) return absl::OkStatus();
-  RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(ids.first(count)),
-                                        blocks_.bytes().first(count * sizeof(int32_t))));
-  return parts_.stream->Record(*uploaded_);
-}
-
-// Reads cached runs [first, last) of a member, neighbouring in the text and all blocks if there are
-// several, into `out` from `row` on.
-absl::Status PrefillLane::ReadCached(size_t member, size_t first, size_t last, const LayerKv& out,
-                                     int64_t row) {
-  const Place& place = places_[member];
-  const std::vector<CachedRun>& cached = place.member.sequence->cached;
-  const Extent& extent = cached[first].extent;
-  if (!IsBlock(extent.num_tokens)) {
-    const size_t page_bytes = geometry_.page_bytes();
-    return parts_.ops->index().ReadSegmentLayer(
-        *parts_.stream, {.extent = parts_.arena.subspan(extent.first_page * page_bytes,
-                                                        extent.num_pages * page_bytes),
-                         .geometry = geometry_,
-                         .num_tokens = extent.num_tokens,
-                         .layer = layer_,
-                         .out = out,
-                         .first_token = row});
-  }
-  const auto blocks_before = static_cast<size_t>(
-      std::count_if(cached.begin(), cached.begin() + static_cast<ptrdiff_t>(first),
-                    [](const CachedRun& run) { return IsBlock(run.num_tokens()); }));
-  return parts_.ops->attention().ReadDense(
-      *parts_.stream, {.pool = DensePoolView::OfPages(parts_.arena, geometry_),
-                       .layer = layer_,
-                       .block_ids = blocks_.as<const DenseBlockId>().subspan(
-                           place.first_block + blocks_before, last - first),
-                       .num_tokens = cached[last - 1].token_end() - cached[first].token_begin,
-                       .out = out,
-                       .first_token = row});
-}
-
 // Of the cached tokens before the run, those that somebody waits for. Its members refer to the same
 // extent, or to equal ones.
 absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
@@ -303,8 +254,8 @@ absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
       ++i;
     }
     const int64_t begin = cached[read.index].token_begin;
-    RETURN_IF_ERROR(
-        ReadCached(*reader, read.index, last, KvOf(family), begin + family.row_of_position));
+    RETURN_IF_ERROR(reader_->Read(*reader, read.index, last, layer_, KvOf(family),
+                                  begin + family.row_of_position));
     RETURN_IF_ERROR(ReadForKept(read));
     const auto bytes = static_cast<uint64_t>(cached[last - 1].token_end() - begin) * token_bytes;
     const auto readers = static_cast<uint64_t>(std::ranges::count_if(read.members, is_here));
@@ -323,8 +274,8 @@ absl::Status PrefillLane::ReadForKept(const CachedRead& read) {
     const SequenceKv& sequence = *place.member.sequence;
     const int64_t begin = sequence.cached[read.index].token_begin;
     if (begin < place.part.first_kept) continue;
-    RETURN_IF_ERROR(ReadCached(member, read.index, read.index + 1, TakenKvOf(member),
-                               sequence.TakenRowOf(begin)));
+    RETURN_IF_ERROR(reader_->Read(member, read.index, read.index + 1, layer_, TakenKvOf(member),
+                                  sequence.TakenRowOf(begin)));
   }
   return absl::OkStatus();
 }

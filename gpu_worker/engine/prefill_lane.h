@@ -23,6 +23,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include "gpu_worker/attention/attention_policy.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
+#include "gpu_worker/engine/cached_kv_reader.h"
 #include "gpu_worker/engine/prefill_runs.h"
 #include "gpu_worker/model/transformer.h"
 
@@ -144,7 +146,6 @@ class PrefillLane {
     int64_t num_rows = 0;  // of its runs
     int64_t last_row = 0;  // in the group
     int64_t cached_tokens = 0;
-    size_t first_block = 0;  // of its cached blocks, in blocks_
     PromptPart part;
     // Of a family of several: where the background finds the sink and the computed tokens.
     bool has_kept = false;
@@ -165,12 +166,9 @@ class PrefillLane {
       : parts_(parts), geometry_(geometry), max_tokens_(max_tokens), max_rows_(max_rows) {}
 
   absl::Status UploadRows();
-  absl::Status UploadBlocks();
   absl::Status PrepareLayer();
   absl::Status PlaceKv();
   absl::Status ReadCachedTokens(const PrefillRun& run);
-  absl::Status ReadCached(size_t member, size_t first, size_t last, const LayerKv& out,
-                          int64_t row);
   absl::Status ReadForKept(const CachedRead& read);
   absl::Status TakeLayer(const PrefillRun& run);
   void CollectPieces(int64_t first_row, int64_t num_rows);
@@ -187,19 +185,17 @@ class PrefillLane {
   const KvGeometry geometry_;
   const int64_t max_tokens_;
   const int64_t max_rows_;
-  HostBuffer host_rows_;  // token ids, then positions: int32 [2, max_tokens]
-  DeviceBuffer rows_;     // the same
-  HostBuffer host_last_;  // int32 [max_members]: rows of last tokens
-  DeviceBuffer last_;     // the same
-  // First pages of the members' cached blocks: int32 [max_tokens / 64 + max_members].
-  HostBuffer host_blocks_;
-  DeviceBuffer blocks_;       // the same
+  HostBuffer host_rows_;      // token ids, then positions: int32 [2, max_tokens]
+  DeviceBuffer rows_;         // the same
+  HostBuffer host_last_;      // int32 [max_members]: rows of last tokens
+  DeviceBuffer last_;         // the same
   DeviceBuffer last_hidden_;  // [max_members, hidden]
   DeviceBuffer hidden_;       // [max_tokens, hidden]
   // Of even and odd layers: for each member [2][kv_heads][its tokens][head_dim], one after the
   // other.
   std::array<DeviceBuffer, 2> kv_;
   std::unique_ptr<Event> uploaded_;  // behind the last copy from the host buffers
+  std::optional<CachedKvReader> reader_;
 
   std::vector<Place> places_;  // by member
   PrefillRuns runs_;

@@ -114,6 +114,8 @@ v1::GenerateRequest AsGenerate(const v1::SaveContextRequest& request) {
   generate.mutable_sampling()->set_max_tokens(2);
   generate.mutable_sampling()->set_ignore_eos(true);
   generate.mutable_attention()->set_policy(v1::ATTENTION_POLICY_WAVE);
+  // A context is what computing its text gives.
+  generate.set_reuse(v1::KV_REUSE_EXACT);
   return generate;
 }
 

@@ -268,6 +268,10 @@ absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body) {
   RETURN_IF_ERROR(ReadMaxTokens(fields, {"max_completion_tokens", "max_tokens"},
                                 request.call.mutable_sampling()));
   RETURN_IF_ERROR(ReadConversation(fields, request.call.mutable_messages()));
+  // Also where the rendered conversation is sent, as token ids, in the place of its messages.
+  if (request.call.reuse() == v1::KV_REUSE_UNSPECIFIED) {
+    request.call.set_reuse(v1::KV_REUSE_GENERATED);
+  }
   RETURN_IF_ERROR(ReadLogprobs(fields, &request));
   RETURN_IF_ERROR(ReadTools(fields, &request));
   RETURN_IF_ERROR(RefuseWhatIsNotOffered(fields));

@@ -83,6 +83,7 @@ void UsageSum::Add(const v1::Finished& finished, bool counts_prompt) {
   if (counts_prompt) {
     sum_.prompt_tokens += finished.prompt_tokens();
     sum_.cached_tokens += finished.cached_tokens();
+    sum_.cached_generated_tokens += finished.cached_generated_tokens();
   }
   sum_.completion_tokens += finished.completion_tokens();
   const v1::Timings& timings = finished.timings();
@@ -116,7 +117,8 @@ std::string UsageJson(const Usage& usage) {
   return absl::StrCat(
       R"({"prompt_tokens":)", usage.prompt_tokens, R"(,"completion_tokens":)",
       usage.completion_tokens, R"(,"total_tokens":)", usage.prompt_tokens + usage.completion_tokens,
-      R"(,"prompt_tokens_details":{"cached_tokens":)", usage.cached_tokens, R"(},"kv_read_ratio":)",
+      R"(,"prompt_tokens_details":{"cached_tokens":)", usage.cached_tokens,
+      R"(,"cached_generated_tokens":)", usage.cached_generated_tokens, R"(},"kv_read_ratio":)",
       absl::StrFormat("%.6g", usage.kv_read_ratio), R"(,"unseen_mass":)",
       mass.has_value()
           ? absl::StrFormat(R"({"mean":%.6g,"largest":%.6g})", mass->mean(), mass->largest())

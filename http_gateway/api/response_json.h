@@ -14,7 +14,8 @@ namespace retroinfer::gateway {
 
 struct Usage {
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;  // of the prompt
+  int64_t cached_tokens = 0;            // of the prompt
+  int64_t cached_generated_tokens = 0;  // of those, of KV that is not exact
   int64_t completion_tokens = 0;
   // Share of the KV that decode steps read; the mean over continuations by their tokens.
   double kv_read_ratio = 0;

@@ -1,0 +1,60 @@
+// Reads the KV of cached tokens from the arena into a layer of a group's prompts: segments, whose
+// pages are in the order of their clusters, and blocks, which are dense blocks as they were saved.
+//
+// Threads: the engine's thread.
+// Owns:    the list of blocks, on the host and on the device.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/attention/cached_run.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
+#include "gpu_worker/ops/ops.h"
+
+namespace retroinfer {
+
+class CachedKvReader {
+ public:
+  // All of it outlives the reader.
+  struct Parts {
+    Device* device = nullptr;
+    Ops* ops = nullptr;
+    Stream* stream = nullptr;     // compute
+    DeviceSpan<std::byte> arena;  // only read
+  };
+
+  // For groups of up to `max_members` prompts of up to `max_tokens` tokens.
+  static absl::StatusOr<CachedKvReader> Create(const Parts& parts, const KvGeometry& geometry,
+                                               int64_t max_tokens, int32_t max_members);
+  static MemoryNeed MemoryOf(int64_t max_tokens, int32_t max_members);
+
+  // A group begins, of prompts with these cached runs; they stay as they are while it lasts.
+  // Enqueues the copy of where their blocks lie.
+  absl::Status Begin(std::vector<std::span<const CachedRun>> members);
+
+  // Enqueues the reading of one layer of cached runs [first, last) of a member, neighbouring in the
+  // text and all blocks if there are several, into `out` from `row` on.
+  absl::Status Read(size_t member, size_t first, size_t last, uint32_t layer, const LayerKv& out,
+                    int64_t row);
+
+ private:
+  CachedKvReader(const Parts& parts, const KvGeometry& geometry)
+      : parts_(parts), geometry_(geometry) {}
+
+  Parts parts_;
+  KvGeometry geometry_;
+  // First pages of the members' cached blocks, one member after the other: int32.
+  HostBuffer host_blocks_;
+  DeviceBuffer blocks_;
+  std::unique_ptr<Event> uploaded_;  // behind the last copy from the host buffer
+
+  std::vector<std::span<const CachedRun>> members_;
+  std::vector<size_t> first_block_;  // by member
+};
+
+}  // namespace retroinfer
