@@ -106,12 +106,68 @@ TEST_F(MemoryBankTest, WhoLeavesNeedsNoMore) {
   EXPECT_TRUE(bank.MayBegin(Newcomer(2, 6, 0)));
   bank.End(1);
   EXPECT_TRUE(bank.MayBegin(Newcomer(2, 7, 3)));
-  bank.Keep(Newcomer(3, 4, 0));
-  EXPECT_FALSE(bank.MayBegin(Newcomer(2, 7, 0)));
-  EXPECT_TRUE(bank.MayBegin(Newcomer(2, 6, 0)));
-  bank.KeepAll();
-  EXPECT_FALSE(bank.MayBegin(Newcomer(2, 1, 0)));
-  EXPECT_TRUE(bank.MayBegin(Newcomer(2, 0, 0)));
+}
+
+// --- What is kept for one that waits
+
+bool Anyone(uint64_t) { return true; }
+bool Nobody(uint64_t) { return false; }
+
+TEST_F(MemoryBankTest, WhoTakesNothingOfWhatIsKeptBegins) {
+  RequestDescription holder = Holder(1, 4, 0);
+  holder.meta_blocks = 3;
+  RequestDescription waiting = Newcomer(2, 2, 0);
+  waiting.more_meta_blocks = 5;
+  MemoryBank bank = Bank(6, {holder}, 2);
+  EXPECT_EQ(bank.KeepFor(waiting, Nobody, false), 0u);
+  RequestDescription other = Newcomer(3, 2, 2);
+  EXPECT_TRUE(bank.MayBegin(other));
+  other.meta_blocks = 1;
+  EXPECT_FALSE(bank.MayBegin(other)) << "it lacks 3 of them whoever ends";
+  EXPECT_FALSE(bank.MayBegin(Newcomer(3, 2, 3))) << "2 of the 6 are its own";
+  EXPECT_TRUE(bank.MayBegin(Newcomer(3, 0, 0)));
+}
+
+TEST_F(MemoryBankTest, WhatIsKeptIsWhatTheFirstOnesLeave) {
+  RequestDescription late = Holder(1, 10, 0), soon = Holder(2, 4, 0);
+  late.tokens_left = 2000;
+  soon.tokens_left = 1500;
+  MemoryBank bank = Bank(5, {late, soon});
+  EXPECT_EQ(bank.KeepFor(Newcomer(3, 8, 0), Anyone, false), 1u);
+  EXPECT_TRUE(bank.MayBegin(Newcomer(4, 1, 0)));
+  EXPECT_FALSE(bank.MayBegin(Newcomer(4, 2, 0)));
+  bank.Begin(Newcomer(4, 1, 0));
+  EXPECT_FALSE(bank.MayBegin(Newcomer(5, 1, 0)));
+  // One that needs what both leave.
+  MemoryBank for_both = Bank(5, {late, soon});
+  EXPECT_EQ(for_both.KeepFor(Newcomer(3, 15, 0), Anyone, false), 2u);
+  EXPECT_TRUE(for_both.MayBegin(Newcomer(4, 2, 2)));
+  EXPECT_FALSE(for_both.MayBegin(Newcomer(4, 2, 3)));
+  // One that needs nothing of theirs leaves no more than it did.
+  MemoryBank for_neither = Bank(5, {late, soon});
+  EXPECT_EQ(for_neither.KeepFor(Newcomer(3, 3, 0), Anyone, false), 0u);
+  EXPECT_TRUE(for_neither.MayBegin(Newcomer(4, 2, 0)));
+  EXPECT_FALSE(for_neither.MayBegin(Newcomer(4, 3, 0)));
+}
+
+TEST_F(MemoryBankTest, WhoWaitsForExtentsWaitsForOneThatHasSome) {
+  RequestDescription late = Holder(1, 10, 0), soon = Holder(2, 1, 0);
+  late.tokens_left = 2000;
+  soon.tokens_left = 1500;
+  late.wants_extents = true;
+  MemoryBank bank = Bank(5, {late, soon});
+  EXPECT_EQ(bank.KeepFor(Newcomer(3, 4, 0), Anyone, true), 2u);
+  EXPECT_TRUE(bank.MayBegin(Newcomer(4, 5, 0)));
+}
+
+TEST_F(MemoryBankTest, WhoHasPassedAndTookMoreIsNotWaitedFor) {
+  const RequestDescription there = Holder(1, 4, 0), passed = Holder(2, 8, 0);
+  MemoryBank bank = Bank(3, {there, passed});
+  const auto was_there = [](uint64_t id) { return id == 1; };
+  EXPECT_EQ(bank.KeepFor(Newcomer(3, 8, 0), was_there, false), 1u);
+  EXPECT_FALSE(bank.MayBegin(Newcomer(4, 1, 0)));
+  bank.End(2);
+  EXPECT_TRUE(bank.MayBegin(Newcomer(4, 1, 0))) << "15 in all";
 }
 
 // Blocks that two share are told of neither, so what is told may seem unsafe: whoever can end still
