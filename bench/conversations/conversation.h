@@ -1,0 +1,31 @@
+// Holds one conversation with an engine, by token ids, and counts what is recomputed of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "bench/conversations/conversation_kinds.h"
+#include "gpu_worker/attention/attention_settings.h"
+#include "gpu_worker/engine/engine.h"
+
+namespace retroinfer::bench {
+
+struct ConversationTurn {
+  int64_t prompt_tokens = 0;
+  int64_t recomputed = 0;    // of them, that were not found cached
+  int64_t fewest = 0;        // of them, that no turn before has computed behind the same tokens
+  double first_token_s = 0;  // seconds from submission to the first token
+};
+
+struct ConversationSettings {
+  AttentionSettings attention;
+  int32_t vocab_size = 0;
+  uint64_t seed = 1;
+};
+
+// Each turn begins when the engine has let go of what the last one held. What earlier conversations
+// have left is not found: each has a cache salt of its own. Ends the program where a turn fails.
+std::vector<ConversationTurn> HoldConversation(Engine& engine, const ConversationKind& kind,
+                                               const ConversationSettings& settings);
+
+}  // namespace retroinfer::bench
