@@ -62,7 +62,8 @@ TEST_F(LocalEngineAdmissionTest, TellsHowManyWaitAndForHowLong) {
   EXPECT_EQ(stats.requests_running, 1);
   EXPECT_EQ(stats.requests_waiting, 2);
   const absl::Duration oldest = OldestWaiting(stats, absl::Now());
-  EXPECT_GE(oldest, absl::Milliseconds(50));
+  // It is told by a clock that the wall clock is read beside, a moment earlier or later.
+  EXPECT_GE(oldest, absl::Milliseconds(40));
   EXPECT_LE(oldest, absl::Now() - begun);
   worker_.engine().Abort(first_id);
   for (const auto& sink : waiting) sink->Wait();

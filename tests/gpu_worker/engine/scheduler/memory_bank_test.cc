@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <span>
 
 namespace retroinfer {
 namespace {
@@ -168,6 +169,54 @@ TEST_F(MemoryBankTest, WhoHasPassedAndTookMoreIsNotWaitedFor) {
   EXPECT_FALSE(bank.MayBegin(Newcomer(4, 1, 0)));
   bank.End(2);
   EXPECT_TRUE(bank.MayBegin(Newcomer(4, 1, 0))) << "15 in all";
+}
+
+// Whoever is let in beside one that waits, of either kind of memory: when those have ended that it
+// waits for, it begins.
+TEST_F(MemoryBankTest, ACrowdThatPassesLeavesWhatIsKept) {
+  int64_t num_passed = 0, num_kept = 0;
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto draw = [&random](int32_t below) {
+      return static_cast<int32_t>(random() % static_cast<uint64_t>(below));
+    };
+    const auto newcomer = [&](uint64_t id) {
+      RequestDescription one = Newcomer(id, draw(5), draw(8));
+      one.meta_blocks = draw(2) * draw(5);
+      one.more_meta_blocks = draw(2) * draw(8);
+      one.tokens_left = 1000 + draw(1000);
+      return one;
+    };
+    std::vector<RequestDescription> holders;
+    for (uint64_t id = 1; id <= 4; ++id) {
+      holders.push_back(newcomer(id));
+      holders.back().phase = RequestPhase::kDecoding;
+      holders.back().wants_extents = draw(2) == 0;
+    }
+    MemoryBank bank = Bank(draw(30), holders, draw(30));
+    MemoryBank without = bank;  // that keeps nothing
+    RequestDescription waiting = newcomer(99);
+    waiting.dense_blocks += draw(20);
+    const size_t num_ends = bank.KeepFor(waiting, Anyone, draw(2) == 0);
+    std::stable_sort(holders.begin(), holders.end(), [&](const auto& one, const auto& other) {
+      return lengths_.Expected(one) < lengths_.Expected(other);
+    });
+    const auto ends = std::span(holders).first(num_ends);
+    MemoryBank alone = without;
+    for (const RequestDescription& holder : ends) alone.End(holder.id);
+    for (uint64_t id = 100; id < 120; ++id) {
+      const RequestDescription one = newcomer(id);
+      if (!bank.MayBegin(one)) continue;
+      bank.Begin(one);
+      without.Begin(one);
+      ++num_passed;
+    }
+    for (const RequestDescription& holder : ends) without.End(holder.id);
+    EXPECT_EQ(without.MayBegin(waiting), alone.MayBegin(waiting)) << "seed " << seed;
+    num_kept += without.MayBegin(waiting);
+  }
+  EXPECT_GT(num_passed, 200);
+  EXPECT_GT(num_kept, 100);
 }
 
 // Blocks that two share are told of neither, so what is told may seem unsafe: whoever can end still
