@@ -59,7 +59,8 @@ class Conversation {
     }
     const ConversationTurn turn{.prompt_tokens = result.prompt_tokens,
                                 .recomputed = result.prompt_tokens - result.cached_tokens,
-                                .fewest = Fewest(),
+                                .fewest = Fewest(generated),
+                                .fewest_exact = Fewest(0),
                                 .first_token_s = absl::ToDoubleSeconds(result.time_to_first_token)};
     Remember(sink->tokens());
     prompt_.insert(prompt_.end(), sink->tokens().begin() + kind_.thoughts, sink->tokens().end());
@@ -79,7 +80,8 @@ class Conversation {
     request.sampling.max_tokens = static_cast<int32_t>(kind_.thoughts + kind_.answer);
     request.sampling.ignore_eos = true;
     request.attention = settings_.attention;
-    request.cache_salt = std::string(kind_.name);
+    request.cache_salt = absl::StrCat(std::string(kind_.name), static_cast<int>(settings_.reuse));
+    request.reuse = settings_.reuse;
     return request;
   }
 
@@ -88,17 +90,20 @@ class Conversation {
     for (int64_t i = 0; i < count; ++i) prompt_.push_back(token(random_));
   }
 
-  // Keys and values of the last generated token were never computed.
   void Remember(const Tokens& generated) {
     Tokens& all = computed_.emplace_back(prompt_);
-    all.insert(all.end(), generated.begin(), generated.end() - 1);
+    all.insert(all.end(), generated.begin(), generated.end());
   }
 
-  // The last token is always computed: what follows it is wanted.
-  int64_t Fewest() const {
+  // Tokens of the next prompt that come behind those that a turn has computed: all of its prompt
+  // and some of what it has generated, at most `of_generated`, but for the last token, whose KV
+  // nobody needed. The prompt's last token is always computed: what follows it is wanted.
+  int64_t Fewest(int64_t of_generated) const {
+    const int64_t unknown = std::max<int64_t>(1, kind_.thoughts + kind_.answer - of_generated);
     int64_t known = 0;
     for (const Tokens& one : computed_) {
-      const auto differ = std::mismatch(prompt_.begin(), prompt_.end(), one.begin(), one.end());
+      const auto differ =
+          std::mismatch(prompt_.begin(), prompt_.end(), one.begin(), one.end() - unknown);
       known = std::max<int64_t>(known, differ.first - prompt_.begin());
     }
     return std::max<int64_t>(1, std::ssize(prompt_) - known);
@@ -117,7 +122,7 @@ class Conversation {
   const ConversationSettings& settings_;
   std::mt19937_64 random_;
   Tokens prompt_;                 // of the next turn
-  std::vector<Tokens> computed_;  // by the turns so far
+  std::vector<Tokens> computed_;  // prompts and answers of the turns so far
   int64_t num_turns_ = 0;
 };
 
