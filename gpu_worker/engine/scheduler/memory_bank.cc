@@ -31,12 +31,17 @@ MemoryBank::MemoryBank(const SchedulerInput& input, const OutputLengths& lengths
 }
 
 MemoryBank::Account MemoryBank::AccountOf(const RequestDescription& request) const {
-  Account account{.id = request.id, .held = TakenBy(request), .more = {}, .expected = {}};
+  Account account{.id = request.id,
+                  .held = TakenBy(request),
+                  .more = {},
+                  .expected = {},
+                  .has_extents = request.wants_extents};
   if (request.phase == RequestPhase::kLeaving) return account;  // it needs no more to leave
   account.more = {.dense = request.more_dense_blocks, .meta = request.more_meta_blocks};
   account.expected = account.more;
   if (request.tokens_left <= 0) return account;
   const int64_t left = lengths_.Expected(request) - request.tokens_generated;
+  account.tokens_expected = std::clamp<int64_t>(left, 0, request.tokens_left);
   const double share =
       std::clamp(static_cast<double>(left) / static_cast<double>(request.tokens_left), 0.0, 1.0);
   const auto part = [share](int64_t blocks) {
@@ -89,15 +94,58 @@ bool MemoryBank::TakesNone(const RequestDescription& request) {
 bool MemoryBank::MayBegin(const RequestDescription& request) const {
   if (TakesNone(request)) return true;
   const Account account = AccountOf(request);
-  if (!account.held.FitInto(free_)) return false;
+  return Fits(account) && LeavesWhatIsKept(account);
+}
+
+bool MemoryBank::Fits(const Account& newcomer) const {
+  if (!newcomer.held.FitInto(free_)) return false;
   Blocks free = free_;
-  free -= account.held;
-  Blocks expected = account.expected;
+  free -= newcomer.held;
+  Blocks expected = newcomer.expected;
   for (const Account& one : accounts_) expected += one.expected;
   if (!expected.FitInto(free)) return false;
   std::vector<Account> after = accounts_;
-  after.push_back(account);
+  after.push_back(newcomer);
   return IsAsSafe(after, accounts_.size(), free);
+}
+
+MemoryBank::Account MemoryBank::With(int64_t Blocks::*kind, Account account) {
+  for (Blocks* const blocks : {&account.held, &account.more, &account.expected}) {
+    const int64_t count = blocks->*kind;
+    *blocks = {};
+    blocks->*kind = count;
+  }
+  return account;
+}
+
+MemoryBank MemoryBank::With(int64_t Blocks::*kind) const {
+  MemoryBank bank = *this;
+  bank.free_ = {};
+  bank.free_.*kind = free_.*kind;
+  for (Account& account : bank.accounts_) account = With(kind, account);
+  return bank;
+}
+
+// Where others have taken more than was expected of them, what is kept may not fit even when those
+// have ended that it waits for. Then nobody takes more of the kind of memory that it lacks.
+bool MemoryBank::LeavesWhatIsKept(const Account& newcomer) const {
+  if (!kept_.has_value()) return true;
+  MemoryBank then = *this;
+  then.kept_.reset();
+  for (const uint64_t id : kept_->ends) then.End(id);
+  const auto fits_beside_it = [this](MemoryBank bank, const Account& one, const Account& kept) {
+    bank.accounts_.push_back(one);
+    bank.free_ -= one.held;
+    return bank.Fits(kept);
+  };
+  if (then.Fits(kept_->account)) return fits_beside_it(then, newcomer, kept_->account);
+  for (int64_t Blocks::*const kind : {&Blocks::dense, &Blocks::meta}) {
+    if (newcomer.held.*kind + newcomer.more.*kind == 0) continue;
+    if (!fits_beside_it(then.With(kind), With(kind, newcomer), With(kind, kept_->account))) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void MemoryBank::Begin(const RequestDescription& request) {
@@ -135,7 +183,9 @@ void MemoryBank::Grow(const RequestDescription& request) {
 
 void MemoryBank::Leave(uint64_t id) {
   for (Account& account : accounts_) {
-    if (account.id == id) account.more = account.expected = {};
+    if (account.id != id) continue;
+    account.more = account.expected = {};
+    account.tokens_expected = 0;
   }
 }
 
@@ -147,6 +197,27 @@ void MemoryBank::End(uint64_t id) {
   accounts_.erase(found);
 }
 
-void MemoryBank::Keep(const RequestDescription& request) { free_ -= TakenBy(request); }
+size_t MemoryBank::KeepFor(const RequestDescription& request,
+                           absl::FunctionRef<bool(uint64_t)> was_there, bool waits_for_extents) {
+  std::vector<const Account*> there;
+  for (const Account& account : accounts_) {
+    if (was_there(account.id)) there.push_back(&account);
+  }
+  std::stable_sort(there.begin(), there.end(), [](const Account* one, const Account* other) {
+    return one->tokens_expected < other->tokens_expected;
+  });
+  Kept kept{.account = AccountOf(request), .ends = {}};
+  MemoryBank then = *this;
+  then.kept_.reset();
+  for (const Account* const account : there) {
+    if (!waits_for_extents && then.Fits(kept.account)) break;
+    waits_for_extents = waits_for_extents && !account->has_extents;
+    then.End(account->id);
+    kept.ends.push_back(account->id);
+  }
+  const size_t count = kept.ends.size();
+  kept_ = std::move(kept);
+  return count;
+}
 
 }  // namespace retroinfer

@@ -10,12 +10,21 @@
 // What comes free when somebody ends may be told as less than it is (blocks that he shares with
 // others): then what is given is less than what could be, and the promise stays.
 //
+// Who waits for blocks to begin with does not wait for ever either: for one such request what it
+// lacks is kept. That is what the ends of a few give back that held blocks when it began to wait,
+// those that will end first; whoever begins meanwhile leaves it as much as it needs then. So all
+// that it does not need then is for the others, and it begins when those few have ended, or at the
+// latest when all have that were there before it, and those who passed it and took more than was
+// expected of them.
+//
 // Threads: one at a time.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "gpu_worker/engine/scheduler/output_lengths.h"
 #include "gpu_worker/engine/scheduler/step_plan.h"
 
@@ -38,7 +47,8 @@ class MemoryBank {
   MemoryBank(const SchedulerInput& input, const OutputLengths& lengths);
 
   // Whether a request that holds nothing may begin or come back: there is what it takes for that,
-  // all can end, and as far as can be expected nobody will have to wait for memory half-way.
+  // all can end, as far as can be expected nobody will have to wait for memory half-way, and what
+  // is kept for another one stays.
   bool MayBegin(const RequestDescription& request) const;
   static bool TakesNone(const RequestDescription& request);  // nor ever will
   void Begin(const RequestDescription& request);
@@ -49,9 +59,13 @@ class MemoryBank {
   void Leave(uint64_t id);
   void End(uint64_t id);
 
-  // What is free is kept for somebody, as much as he takes to begin; or all of it.
-  void Keep(const RequestDescription& request);
-  void KeepAll() { free_ = {.dense = -1, .meta = -1}; }
+  // From now on what `request` lacks is kept for it: of those who hold blocks and that `was_there`
+  // accepts, as many are taken for ended as let it begin, those that are expected to end first. If
+  // it waits for extents of the arena, one of them has some.
+  //
+  // Returns: how many those are.
+  size_t KeepFor(const RequestDescription& request, absl::FunctionRef<bool(uint64_t)> was_there,
+                 bool waits_for_extents);
 
  private:
   struct Account {
@@ -59,16 +73,28 @@ class MemoryBank {
     Blocks held;
     Blocks more;      // that it may need at the most
     Blocks expected;  // of them
+    int64_t tokens_expected = 0;
+    bool has_extents = false;
+  };
+  struct Kept {
+    Account account;
+    std::vector<uint64_t> ends;  // those that it waits for
   };
 
   Account AccountOf(const RequestDescription& request) const;
   // Who can end: by account.
   static std::vector<bool> WhoCanEnd(const std::vector<Account>& accounts, Blocks free);
+  bool Fits(const Account& newcomer) const;
+  bool LeavesWhatIsKept(const Account& newcomer) const;
+  // With one kind of memory as if there were no other.
+  MemoryBank With(int64_t Blocks::*kind) const;
+  static Account With(int64_t Blocks::*kind, Account account);
   bool IsAsSafe(const std::vector<Account>& after, size_t changed, const Blocks& free) const;
 
   const OutputLengths& lengths_;
   std::vector<Account> accounts_;
   Blocks free_;
+  std::optional<Kept> kept_;
 };
 
 }  // namespace retroinfer

@@ -16,8 +16,9 @@
 //            short while ago, the first one waits for them, a tenth of what sharing saves.
 //   memory   A request begins with what it needs soon and gets more as it grows, only ever so that
 //            all who hold memory can end (memory_bank.h); who does not get it is left out of
-//            steps. A request that finds no room lets others pass for kPatience; then what
-//            becomes free is kept for it.
+//            steps. A request that finds no room lets others pass for kPatience; then they leave
+//            it what it lacks: extents to nobody else, and of blocks as many as let it begin when
+//            those have ended that will end first of the ones that were there before.
 //   measure  Rows of prompts whose log-probabilities were asked for get half of the time that
 //            prompts get; tokens of a continuation that is given share a step as far as places
 //            of the batch are free and the step stays within the target.
@@ -131,6 +132,9 @@ class Scheduler {
   void PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Order& order, StepPlan& plan);
   const RequestDescription* Held(const SchedulerInput& input) const;
   const RequestDescription* HeldForArena(const SchedulerInput& input) const;
+  size_t KeepFor(const RequestDescription& held, MemoryBank& bank) const;
+  void UpdateBlocked(const SchedulerInput& input);
+  void Block(const SchedulerInput& input, const RequestDescription& request, bool is_held);
 
   void PlanSuspensions(const SchedulerInput& input, StepPlan& plan);
   Room FreeRoom(const SchedulerInput& input) const;
@@ -176,11 +180,19 @@ class Scheduler {
   TenantShares shares_;
   PlaceRate place_rate_;
   OutputLengths lengths_;
-  absl::flat_hash_map<uint64_t, double> blocked_since_;  // requests that found no room, by id
+  // Requests that found no room and do not hold all that they need yet, by id.
+  struct Blocked {
+    double since = 0;
+    bool lacks_extents = false;  // the arena had no room for it when it asked last
+    // Those who held memory when others were to leave it what it lacks, in order.
+    std::optional<std::vector<uint64_t>> there = std::nullopt;
+  };
+  absl::flat_hash_map<uint64_t, Blocked> blocked_;
   // Those who decode and did not get what they need for their next token, by id.
   struct Stall {
     double since = 0;
     int32_t priority = 0;
+    bool lacks_dense = false, lacks_meta = false;
   };
   absl::flat_hash_map<uint64_t, Stall> stalled_;
   absl::flat_hash_map<uint64_t, Company> companies_;  // by prefix

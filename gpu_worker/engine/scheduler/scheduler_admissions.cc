@@ -64,7 +64,10 @@ void Scheduler::PlanGrowth(const SchedulerInput& input, MemoryBank& bank, StepPl
     } else if (one->room <= 0) {
       const auto found = stalled_.find(one->id);
       const double since = found == stalled_.end() ? input.now : found->second.since;
-      stalled[one->id] = {.since = since, .priority = one->priority};
+      stalled[one->id] = {.since = since,
+                          .priority = one->priority,
+                          .lacks_dense = one->asked_dense_blocks > 0,
+                          .lacks_meta = one->asked_meta_blocks > 0};
     }
   }
   if (is_kept) bank.End(made_for->id);
@@ -74,12 +77,15 @@ void Scheduler::PlanGrowth(const SchedulerInput& input, MemoryBank& bank, StepPl
 // --- Admission
 
 // Whether somebody who decodes has waited for memory so long that no other of his class or below
-// begins before he goes on.
+// who takes any of that kind begins before he goes on.
 bool Scheduler::IsKeptFromStalled(const RequestDescription& request, double now) const {
-  if (HasRoomMade(request, now) || MemoryBank::TakesNone(request)) return false;
+  if (HasRoomMade(request, now)) return false;
+  const bool takes_dense = request.dense_blocks + request.more_dense_blocks > 0;
+  const bool takes_meta = request.meta_blocks + request.more_meta_blocks > 0;
   return std::any_of(stalled_.begin(), stalled_.end(), [&](const auto& entry) {
     const Stall& stall = entry.second;
-    return now - stall.since >= kPatience && request.priority >= stall.priority;
+    const bool takes_it = (stall.lacks_dense && takes_dense) || (stall.lacks_meta && takes_meta);
+    return takes_it && now - stall.since >= kPatience && request.priority >= stall.priority;
   });
 }
 
@@ -114,7 +120,7 @@ struct Scheduler::Admission {
 const RequestDescription* Scheduler::Held(const SchedulerInput& input) const {
   const RequestDescription* held = nullptr;
   double since = std::numeric_limits<double>::infinity();
-  if (blocked_since_.empty() && made_room_for_.empty()) return held;
+  if (blocked_.empty() && made_room_for_.empty()) return held;
   const bool any_aside =
       std::any_of(input.requests.begin(), input.requests.end(),
                   [](const auto& request) { return request.phase == RequestPhase::kSuspended; });
@@ -124,11 +130,12 @@ const RequestDescription* Scheduler::Held(const SchedulerInput& input) const {
     }
     if (request.arena_is_full && any_aside) continue;
     if (HasRoomMade(request, input.now)) return &request;
-    const auto found = blocked_since_.find(request.id);
-    if (found == blocked_since_.end() || found->second > input.now - kPatience) continue;
+    const auto found = blocked_.find(request.id);
+    if (found == blocked_.end() || found->second.since > input.now - kPatience) continue;
     // Who has stepped aside has waited before.
     const bool is_aside = request.phase == RequestPhase::kSuspended;
-    const double begun = is_aside ? std::min(request.arrival, found->second) : found->second;
+    const double begun =
+        is_aside ? std::min(request.arrival, found->second.since) : found->second.since;
     if (begun > since) continue;
     since = begun;
     held = &request;
@@ -136,19 +143,61 @@ const RequestDescription* Scheduler::Held(const SchedulerInput& input) const {
   return held;
 }
 
-// The one that waits longest for room in the arena, which is kept for it.
+// The one that has waited for room in the arena longest: what becomes free there is kept for it
+// until it has its extents, whatever else it lacks, and while it hears whether it gets them.
 const RequestDescription* Scheduler::HeldForArena(const SchedulerInput& input) const {
   const RequestDescription* held = nullptr;
   double since = input.now - kPatience;
-  if (blocked_since_.empty()) return held;
+  if (blocked_.empty()) return held;
   for (const RequestDescription& request : input.requests) {
-    if (request.phase != RequestPhase::kWaiting || !request.arena_is_full) continue;
-    const auto found = blocked_since_.find(request.id);
-    if (found == blocked_since_.end() || found->second > since) continue;
-    since = found->second;
+    const auto found = blocked_.find(request.id);
+    if (found == blocked_.end() || !found->second.lacks_extents) continue;
+    if (found->second.since > since) continue;
+    since = found->second.since;
     held = &request;
   }
   return held;
+}
+
+// Who waits for an answer of the store may be blocked again.
+void Scheduler::UpdateBlocked(const SchedulerInput& input) {
+  if (blocked_.empty()) return;
+  absl::flat_hash_set<uint64_t> waiting;
+  for (const RequestDescription& request : input.requests) {
+    if (request.phase == RequestPhase::kWaiting || request.phase == RequestPhase::kSuspended ||
+        request.phase == RequestPhase::kReserving) {
+      waiting.insert(request.id);
+    }
+  }
+  absl::erase_if(blocked_, [&](const auto& entry) { return !waiting.contains(entry.first); });
+}
+
+// The request finds no room now. `is_held`: others are to leave it what it lacks.
+void Scheduler::Block(const SchedulerInput& input, const RequestDescription& request,
+                      bool is_held) {
+  Blocked& blocked = blocked_.try_emplace(request.id, Blocked{.since = input.now}).first->second;
+  blocked.lacks_extents |= request.arena_is_full;
+  if (!is_held || blocked.there.has_value()) return;
+  blocked.there.emplace();
+  for (const RequestDescription& one : input.requests) {
+    if (one.phase != RequestPhase::kWaiting && one.phase != RequestPhase::kSuspended) {
+      blocked.there->push_back(one.id);
+    }
+  }
+  std::sort(blocked.there->begin(), blocked.there->end());
+}
+
+// Returns how many have to end before it can begin.
+size_t Scheduler::KeepFor(const RequestDescription& held, MemoryBank& bank) const {
+  const auto found = blocked_.find(held.id);
+  const bool is_known = found != blocked_.end() && found->second.there.has_value();
+  return bank.KeepFor(
+      held,
+      [&](uint64_t id) {
+        return !is_known ||
+               std::binary_search(found->second.there->begin(), found->second.there->end(), id);
+      },
+      held.arena_is_full);
 }
 
 void Scheduler::PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Order& order,
@@ -163,6 +212,7 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Or
     if (request.phase == RequestPhase::kReserving) left.CountPrefix(request);
     if (request.phase == RequestPhase::kReady) left.Count(request, IsShort(input, request));
   }
+  UpdateBlocked(input);
   const RequestDescription* held = Held(input);
   const RequestDescription* const arena_held = HeldForArena(input);
   std::vector<const RequestDescription*> ready;
@@ -175,24 +225,32 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Or
     const RequestDescription* const request = order.Next([&](const RequestDescription& one) {
       return may_admit(one) && (!is_held || &one == held);
     });
-    if (request == nullptr && is_held) continue;
+    if (request == nullptr && is_held) {
+      // It has no place. If it lacked anything else before, that stays kept.
+      if (const auto found = blocked_.find(held->id);
+          found != blocked_.end() && found->second.there.has_value()) {
+        KeepFor(*held, bank);
+      }
+      continue;
+    }
     if (request == nullptr) break;
     const bool is_aside = request->phase == RequestPhase::kSuspended;  // it has its extents
-    const bool arena_is_kept = arena_held != nullptr && request->wants_extents && !is_aside;
+    const bool arena_is_kept =
+        arena_held != nullptr && arena_held != request && request->wants_extents && !is_aside;
     const bool may_begin = !IsKeptFromStalled(*request, input.now) && bank.MayBegin(*request);
     if (!may_begin || left.table_rows <= 0 || request->arena_is_full ||
         (arena_is_kept && !is_held)) {
-      blocked_since_.try_emplace(request->id, input.now);
-      if (is_held) {  // what others must leave
-        may_begin ? bank.Keep(*request) : bank.KeepAll();
+      Block(input, *request, is_held);
+      // Who ends gives back a row and a place.
+      if (is_held && KeepFor(*request, bank) == 0) {
         --left.table_rows;
+        --left.short_ones;
       }
       continue;
     }
     if (is_held) held = nullptr;
     bank.Begin(*request);
     --left.table_rows;
-    blocked_since_.erase(request->id);
     if (is_aside) {
       --left.short_ones;
       plan.resume.push_back(request->id);
@@ -209,11 +267,6 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Or
     if (!request->asks_store) ready.push_back(request);
   }
   for (const RequestDescription* const request : ready) order.PutBack(*request, *this);
-  if (blocked_since_.size() > input.requests.size()) {
-    absl::flat_hash_set<uint64_t> known;
-    for (const RequestDescription& request : input.requests) known.insert(request.id);
-    absl::erase_if(blocked_since_, [&](const auto& entry) { return !known.contains(entry.first); });
-  }
 }
 
 }  // namespace retroinfer

@@ -128,10 +128,10 @@ bool Scheduler::HasRoomMade(const RequestDescription& request, double now) const
 // the other one to come up to it.
 bool Scheduler::Passes(const RequestDescription& request, const RequestDescription& held,
                        double now) const {
-  const auto blocked = blocked_since_.find(held.id);
-  if (blocked == blocked_since_.end() || held.priority <= request.priority) return false;
+  const auto blocked = blocked_.find(held.id);
+  if (blocked == blocked_.end() || held.priority <= request.priority) return false;
   const double levels = static_cast<double>(held.priority) - request.priority;
-  return now - blocked->second < kPatience + kLevelSeconds * levels;
+  return now - blocked->second.since < kPatience + kLevelSeconds * levels;
 }
 
 bool Scheduler::YieldsTo(const RequestDescription& one, const RequestDescription& other) const {
@@ -253,6 +253,15 @@ void Scheduler::PlanSuspensions(const SchedulerInput& input, StepPlan& plan) {
     const bool is_kept =
         !decodes && held != nullptr && held != waiting && waiting->phase != RequestPhase::kReady;
     const bool passes = is_kept && Passes(*waiting, *held, input.now);
+    if (is_kept && !passes && (need - room).none()) {
+      MemoryBank keeping = bank;
+      KeepFor(*held, keeping);
+      if (MayGoOn(keeping, *waiting)) {  // it leaves what is kept
+        room = room - need;
+        Give(*waiting, bank);
+        continue;
+      }
+    }
     const bool lacks_all = decodes && !IsStalled(*waiting);  // a place, while others have them all
     const Room lacked =
         lacks_all ? need : need - (is_kept && !passes ? room - NeedOf(input, *held) : room);

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 #include <random>
+#include <span>
 
 namespace retroinfer {
 namespace {
@@ -106,12 +107,116 @@ TEST_F(MemoryBankTest, WhoLeavesNeedsNoMore) {
   EXPECT_TRUE(bank.MayBegin(Newcomer(2, 6, 0)));
   bank.End(1);
   EXPECT_TRUE(bank.MayBegin(Newcomer(2, 7, 3)));
-  bank.Keep(Newcomer(3, 4, 0));
-  EXPECT_FALSE(bank.MayBegin(Newcomer(2, 7, 0)));
-  EXPECT_TRUE(bank.MayBegin(Newcomer(2, 6, 0)));
-  bank.KeepAll();
-  EXPECT_FALSE(bank.MayBegin(Newcomer(2, 1, 0)));
-  EXPECT_TRUE(bank.MayBegin(Newcomer(2, 0, 0)));
+}
+
+// --- What is kept for one that waits
+
+bool Anyone(uint64_t) { return true; }
+bool Nobody(uint64_t) { return false; }
+
+TEST_F(MemoryBankTest, WhoTakesNothingOfWhatIsKeptBegins) {
+  RequestDescription holder = Holder(1, 4, 0);
+  holder.meta_blocks = 3;
+  RequestDescription waiting = Newcomer(2, 2, 0);
+  waiting.more_meta_blocks = 5;
+  MemoryBank bank = Bank(6, {holder}, 2);
+  EXPECT_EQ(bank.KeepFor(waiting, Nobody, false), 0u);
+  RequestDescription other = Newcomer(3, 2, 2);
+  EXPECT_TRUE(bank.MayBegin(other));
+  other.meta_blocks = 1;
+  EXPECT_FALSE(bank.MayBegin(other)) << "it lacks 3 of them whoever ends";
+  EXPECT_FALSE(bank.MayBegin(Newcomer(3, 2, 3))) << "2 of the 6 are its own";
+  EXPECT_TRUE(bank.MayBegin(Newcomer(3, 0, 0)));
+}
+
+TEST_F(MemoryBankTest, WhatIsKeptIsWhatTheFirstOnesLeave) {
+  RequestDescription late = Holder(1, 10, 0), soon = Holder(2, 4, 0);
+  late.tokens_left = 2000;
+  soon.tokens_left = 1500;
+  MemoryBank bank = Bank(5, {late, soon});
+  EXPECT_EQ(bank.KeepFor(Newcomer(3, 8, 0), Anyone, false), 1u);
+  EXPECT_TRUE(bank.MayBegin(Newcomer(4, 1, 0)));
+  EXPECT_FALSE(bank.MayBegin(Newcomer(4, 2, 0)));
+  bank.Begin(Newcomer(4, 1, 0));
+  EXPECT_FALSE(bank.MayBegin(Newcomer(5, 1, 0)));
+  // One that needs what both leave.
+  MemoryBank for_both = Bank(5, {late, soon});
+  EXPECT_EQ(for_both.KeepFor(Newcomer(3, 15, 0), Anyone, false), 2u);
+  EXPECT_TRUE(for_both.MayBegin(Newcomer(4, 2, 2)));
+  EXPECT_FALSE(for_both.MayBegin(Newcomer(4, 2, 3)));
+  // One that needs nothing of theirs leaves no more than it did.
+  MemoryBank for_neither = Bank(5, {late, soon});
+  EXPECT_EQ(for_neither.KeepFor(Newcomer(3, 3, 0), Anyone, false), 0u);
+  EXPECT_TRUE(for_neither.MayBegin(Newcomer(4, 2, 0)));
+  EXPECT_FALSE(for_neither.MayBegin(Newcomer(4, 3, 0)));
+}
+
+TEST_F(MemoryBankTest, WhoWaitsForExtentsWaitsForOneThatHasSome) {
+  RequestDescription late = Holder(1, 10, 0), soon = Holder(2, 1, 0);
+  late.tokens_left = 2000;
+  soon.tokens_left = 1500;
+  late.wants_extents = true;
+  MemoryBank bank = Bank(5, {late, soon});
+  EXPECT_EQ(bank.KeepFor(Newcomer(3, 4, 0), Anyone, true), 2u);
+  EXPECT_TRUE(bank.MayBegin(Newcomer(4, 5, 0)));
+}
+
+TEST_F(MemoryBankTest, WhoHasPassedAndTookMoreIsNotWaitedFor) {
+  const RequestDescription there = Holder(1, 4, 0), passed = Holder(2, 8, 0);
+  MemoryBank bank = Bank(3, {there, passed});
+  const auto was_there = [](uint64_t id) { return id == 1; };
+  EXPECT_EQ(bank.KeepFor(Newcomer(3, 8, 0), was_there, false), 1u);
+  EXPECT_FALSE(bank.MayBegin(Newcomer(4, 1, 0)));
+  bank.End(2);
+  EXPECT_TRUE(bank.MayBegin(Newcomer(4, 1, 0))) << "15 in all";
+}
+
+// Whoever is let in beside one that waits, of either kind of memory: when those have ended that it
+// waits for, it begins.
+TEST_F(MemoryBankTest, ACrowdThatPassesLeavesWhatIsKept) {
+  int64_t num_passed = 0, num_kept = 0;
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    std::mt19937_64 random(seed);
+    const auto draw = [&random](int32_t below) {
+      return static_cast<int32_t>(random() % static_cast<uint64_t>(below));
+    };
+    const auto newcomer = [&](uint64_t id) {
+      RequestDescription one = Newcomer(id, draw(5), draw(8));
+      one.meta_blocks = draw(2) * draw(5);
+      one.more_meta_blocks = draw(2) * draw(8);
+      one.tokens_left = 1000 + draw(1000);
+      return one;
+    };
+    std::vector<RequestDescription> holders;
+    for (uint64_t id = 1; id <= 4; ++id) {
+      holders.push_back(newcomer(id));
+      holders.back().phase = RequestPhase::kDecoding;
+      holders.back().wants_extents = draw(2) == 0;
+    }
+    MemoryBank bank = Bank(draw(30), holders, draw(30));
+    MemoryBank without = bank;  // that keeps nothing
+    RequestDescription waiting = newcomer(99);
+    waiting.dense_blocks += draw(20);
+    const size_t num_ends = bank.KeepFor(waiting, Anyone, draw(2) == 0);
+    std::stable_sort(holders.begin(), holders.end(), [&](const auto& one, const auto& other) {
+      return lengths_.Expected(one) < lengths_.Expected(other);
+    });
+    const auto ends = std::span(holders).first(num_ends);
+    MemoryBank alone = without;
+    for (const RequestDescription& holder : ends) alone.End(holder.id);
+    for (uint64_t id = 100; id < 120; ++id) {
+      const RequestDescription one = newcomer(id);
+      if (!bank.MayBegin(one)) continue;
+      bank.Begin(one);
+      without.Begin(one);
+      ++num_passed;
+    }
+    for (const RequestDescription& holder : ends) without.End(holder.id);
+    EXPECT_EQ(without.MayBegin(waiting), alone.MayBegin(waiting)) << "seed " << seed;
+    num_kept += without.MayBegin(waiting);
+  }
+  EXPECT_GT(num_passed, 200);
+  EXPECT_GT(num_kept, 100);
 }
 
 // Blocks that two share are told of neither, so what is told may seem unsafe: whoever can end still

@@ -124,6 +124,7 @@ TEST(MemorySimulationTest, WhateverComesAllEndWithMemoryForHardlyMoreThanOne) {
     // Some have extents of the arena, and memory for the index of a part only.
     if (seed % 5 == 0) worker.dense_below = 1000;
     if (seed % 5 == 0) worker.arena_tokens = kMost + draw.Uniform(0, 4000);
+    if (seed % 5 == 0) worker.meta_blocks = 2 + draw.Uniform(0, 2);
     const SimulationResult result = SimulateScheduler(worker, Anything(seed, kMost), seed);
     ExpectAllEnd(result);
     if (HasFailure()) return;
@@ -156,7 +157,8 @@ TEST(MemorySimulationTest, WhereAllGenerateAllTheyMayLittleIsLost) {
 // What was learned is wrong all of a sudden: many have begun, and none of them gets what it needs
 // without the others' ends.
 TEST(MemorySimulationTest, WhereAllGenerateMoreThanWasExpectedLittleIsLost) {
-  for (uint64_t seed = 1; seed <= 2; ++seed) {
+  double soon_seconds = 0, all_seconds = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
     std::vector<SimulatedRequest> requests = Chats(seed, 60, 2048, 0.05);
     for (SimulatedRequest& request : Chats(seed + 10, 24, 2048, 1)) {
       request.arrival += requests[59].arrival;
@@ -166,8 +168,11 @@ TEST(MemorySimulationTest, WhereAllGenerateMoreThanWasExpectedLittleIsLost) {
                      [](const auto& a, const auto& b) { return a.arrival < b.arrival; });
     const auto [soon, all] = Compare(Worker(150), requests, seed);
     EXPECT_GT(soon.stalled_rows, 0);
-    EXPECT_LE(Seconds(soon), 1.05 * Seconds(all));
+    soon_seconds += Seconds(soon);
+    all_seconds += Seconds(all);
+    EXPECT_LE(Seconds(soon), 1.15 * Seconds(all)) << "seed " << seed;
   }
+  EXPECT_LE(soon_seconds, 1.05 * all_seconds);
 }
 
 // Prints the table of decision 0051: minutes, nothing is expected.
@@ -215,7 +220,7 @@ TEST(MemorySimulationTest, WhoWaitsForMemoryGetsItBesideOthersWithoutEnd) {
     const SimulatedRequest& large = result.requests[90];
     EXPECT_LE(large.first_token - large.arrival, 30) << "seed " << seed;
     EXPECT_LE(result.requests[60].longest_gap, 30) << "seed " << seed;
-    EXPECT_LT(large.first_token, result.end / 2) << "the others were not done anyway";
+    EXPECT_LT(large.first_token, result.requests.back().arrival) << "others were still coming";
   }
 }
 

@@ -1,5 +1,6 @@
 // What a plan costs the engine's thread between two steps: counted in its own processor time, so
 // that a busy machine does not matter, and compared, since nobody knows how fast the machine is.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <time.h>
 
@@ -88,6 +89,30 @@ TEST(PlanCostTest, GrowsNoFasterThanTheSquareOfTheBatch) {
                    std::to_string(1e6 * few) + " " + std::to_string(1e6 * many));
     EXPECT_LE(many, few * 64 * 2) << is_short_of_memory;
   }
+}
+
+// While one is kept what it lacks, each that may pass is asked for, whose memory is left for it.
+TEST(PlanCostTest, WhatIsKeptForOneThatWaitsCostsNoMoreThanASmallMultiple) {
+  constexpr int64_t kDecoding = 128, kWaiting = 256;
+  SchedulerInput input = Input(kDecoding, kWaiting, false);
+  input.free_dense_blocks = 1000;  // they are expected to need eight times that
+  for (RequestDescription& request : input.requests) request.asked_dense_blocks = 0;
+  Scheduler scheduler({.num_layers = 32, .max_batch = 2 * kDecoding});
+  const auto seconds_of_plan = [&] {
+    double best = 1e9;
+    for (int i = 0; i < 100; ++i) {
+      const double begun = ThreadSeconds();
+      EXPECT_THAT(scheduler.Plan(input).admit, testing::IsEmpty());
+      best = std::min(best, ThreadSeconds() - begun);
+    }
+    return best;
+  };
+  const double before = seconds_of_plan();
+  input.now += Scheduler::kPatience;
+  const double kept = seconds_of_plan();
+  RecordProperty("before_and_kept_us",
+                 std::to_string(1e6 * before) + " " + std::to_string(1e6 * kept));
+  EXPECT_LE(kept, 4 * before);
 }
 
 }  // namespace

@@ -159,5 +159,121 @@ TEST_F(AdmissionsTest, ALowerClassStepsAsideForOneThatWaitsForMemory) {
   EXPECT_THAT(plan.decode, UnorderedElementsAre(1, 3));
 }
 
+// --- Past one that is blocked
+
+TEST_F(AdmissionsTest, WhoNeedsNothingOfWhatTheBlockedOneLacksPasses) {
+  input_.free_dense_blocks = 100;
+  input_.free_meta_blocks = 2;
+  AddDecoding(1, 5, 0, 0, 100).meta_blocks = 30;
+  RequestDescription& blocked = AddWaiting(2, 5, 0);
+  blocked.meta_blocks = 1;
+  blocked.more_meta_blocks = 29;
+  EXPECT_THAT(Plan().admit, IsEmpty());
+  input_.now += Scheduler::kPatience;
+  AddWaiting(3, 1, 0);
+  AddWaiting(4, 1, 0).meta_blocks = 1;
+  AddWaiting(5, 1, 0).meta_blocks = 2;
+  // When the first one has ended there are 32.
+  EXPECT_THAT(Plan().admit, ElementsAre(3, 4));
+}
+
+// The same where it waits for extents, too, which none of them needs.
+TEST_F(AdmissionsTest, WhoNeedsNoExtentsPassesOneThatLacksThemAndMore) {
+  input_.free_dense_blocks = 20;
+  RequestDescription& holder = AddDecoding(1, 5, 0, 0, 100);
+  holder.meta_blocks = 30;
+  holder.wants_extents = true;
+  RequestDescription& blocked = AddWaiting(2, 15, 0);
+  blocked.meta_blocks = 30;
+  blocked.wants_extents = blocked.arena_is_full = true;
+  EXPECT_THAT(Plan().admit, IsEmpty());
+  input_.now += Scheduler::kPatience;
+  AddWaiting(3, 6, 4);
+  AddWaiting(4, 1, 0).wants_extents = true;
+  AddWaiting(5, 1, 0);
+  EXPECT_THAT(Plan().admit, ElementsAre(3)) << "25 in all, of which 15 are the blocked one's";
+}
+
+TEST_F(AdmissionsTest, WhoPassesLeavesWhatIsNeededWhenTheFirstHaveEnded) {
+  LearnThatAllAreShort();
+  input_.free_dense_blocks = 20;
+  RequestDescription& answer = AddDecoding(1, 60, 0, 0, 100);
+  answer.tokens_left = 30000;
+  answer.length_is_known = true;
+  AddDecoding(2, 20, 0, 0, 100);
+  AddWaiting(3, 30, 0);
+  EXPECT_THAT(Plan().admit, IsEmpty());
+  input_.now += Scheduler::kPatience;
+  AddWaiting(4, 11, 0);
+  AddWaiting(5, 10, 0);
+  AddWaiting(6, 1, 0);
+  EXPECT_THAT(Plan().admit, ElementsAre(5)) << "40 are free when the second one has ended";
+  // Those who passed are not waited for.
+  input_.requests.erase(input_.requests.begin() + 4);
+  AddDecoding(5, 10, 0, 0, 100);
+  input_.free_dense_blocks = 10;
+  EXPECT_THAT(Plan().admit, IsEmpty());
+  // The second one ends.
+  input_.requests.erase(input_.requests.begin() + 1);
+  input_.free_dense_blocks = 30;
+  EXPECT_THAT(Plan().admit, ElementsAre(3));
+}
+
+TEST_F(AdmissionsTest, TheLastRowIsKeptForTheBlockedOneAlone) {
+  input_.free_dense_blocks = 100;
+  input_.free_table_rows = 0;
+  AddDecoding(1, 5, 0, 0, 100);
+  AddWaiting(2, 5, 0);
+  EXPECT_THAT(Plan().admit, IsEmpty());
+  input_.now += Scheduler::kPatience;
+  AddWaiting(3, 1, 0);
+  input_.free_table_rows = 1;
+  EXPECT_THAT(Plan().admit, ElementsAre(2));
+}
+
+// An answer of the store that says no does not begin its patience anew, and whoever wants extents
+// waits until it has its own.
+TEST_F(AdmissionsTest, WhoAsksForExtentsInVainHasThemKept) {
+  input_.free_dense_blocks = 100;
+  RequestDescription& blocked = AddWaiting(2, 5, 0);
+  blocked.wants_extents = blocked.asks_store = blocked.arena_is_full = true;
+  AddWaiting(3, 1, 0).wants_extents = true;
+  EXPECT_THAT(Plan().admit, ElementsAre(3)) << "it has patience";
+  input_.requests.pop_back();
+  input_.now += Scheduler::kPatience;
+  // Something was given back: it asks again.
+  input_.requests[0].arena_is_full = false;
+  EXPECT_THAT(Plan().admit, ElementsAre(2));
+  AddWaiting(4, 1, 0).wants_extents = true;
+  AddWaiting(5, 1, 0);
+  input_.requests[0].phase = RequestPhase::kReserving;
+  EXPECT_THAT(Plan().admit, ElementsAre(5)) << "others might have its answer";
+  input_.requests.pop_back();
+  input_.requests[0].phase = RequestPhase::kWaiting;
+  input_.requests[0].arena_is_full = true;
+  EXPECT_THAT(Plan().admit, IsEmpty());
+  // Again, but this time it lacks memory.
+  input_.requests[0].arena_is_full = false;
+  input_.free_dense_blocks = 4;
+  EXPECT_THAT(Plan().admit, IsEmpty()) << "extents are kept as well";
+  input_.free_dense_blocks = 100;
+  EXPECT_THAT(Plan().admit, ElementsAre(2));
+  input_.requests[0].phase = RequestPhase::kReady;
+  EXPECT_THAT(Plan().admit, ElementsAre(4));
+}
+
+TEST_F(AdmissionsTest, WhoTakesOtherMemoryBeginsWhileOneHasWaitedForMemoryTooLong) {
+  LearnThatAllAreShort();
+  input_.free_dense_blocks = 100;
+  AddDecoding(1, 5, 0, 0, 100).meta_blocks = 2;
+  RequestDescription& stalled = AddDecoding(2, 5, 0, 0, 0);
+  stalled.asked_meta_blocks = stalled.more_meta_blocks = 1;
+  EXPECT_THAT(Plan().grow, IsEmpty());
+  input_.now += Scheduler::kPatience;
+  AddWaiting(8, 1, 0);
+  AddWaiting(9, 1, 0).meta_blocks = 1;
+  EXPECT_THAT(Plan().admit, ElementsAre(8));
+}
+
 }  // namespace
 }  // namespace retroinfer

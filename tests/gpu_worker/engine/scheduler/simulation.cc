@@ -33,6 +33,12 @@ int32_t DenseBlocks(const SimulatedWorker& worker, const SimulatedRequest& reque
                               std::min(request.prompt_tokens + length, worker.dense_below) / 64);
 }
 
+// Of 64 clusters of 16 tokens.
+int32_t MetaBlocks(const SimulatedWorker& worker, const SimulatedRequest& request, int64_t length) {
+  if (ArenaTokens(worker, request) == 0) return 0;
+  return static_cast<int32_t>((request.prompt_tokens + length + 1023) / 1024);
+}
+
 class Simulation {
  public:
   Simulation(const SimulatedWorker& worker, std::vector<SimulatedRequest> requests,
@@ -119,7 +125,7 @@ class Simulation {
       if (request.phase == RequestPhase::kReserving) {
         const int64_t tokens = ArenaTokens(worker_, result_.requests[request.id]);
         if (arena_used_ + tokens > worker_.arena_tokens) {
-          FreeDense(request);
+          FreeMemory(request);
           request.phase = RequestPhase::kWaiting;
           request.arena_is_full = true;
         } else {
@@ -129,7 +135,7 @@ class Simulation {
       } else if (request.phase == RequestPhase::kSettling) {
         request.is_settled = true;
       } else if (request.phase == RequestPhase::kLeaving) {
-        FreeDense(request);
+        FreeMemory(request);
         request.phase = RequestPhase::kSuspended;
         HoldsNothing(request);
       } else if (request.phase == RequestPhase::kReturning) {
@@ -168,18 +174,26 @@ class Simulation {
     reach_[request.id] = Reach(request.id, kAtFirst);
     request.dense_blocks = DenseBlocks(worker_, told, reach_[request.id]);
     request.more_dense_blocks = DenseBlocks(worker_, told, told.max_tokens) - request.dense_blocks;
+    request.meta_blocks = MetaBlocks(worker_, told, reach_[request.id]);
+    request.more_meta_blocks = MetaBlocks(worker_, told, told.max_tokens) - request.meta_blocks;
+  }
+
+  static bool Asks(const RequestDescription& request) {
+    return request.asked_dense_blocks + request.asked_meta_blocks > 0;
   }
 
   void AskForMemory() {
     for (RequestDescription& request : Live()) {
       if (request.phase != RequestPhase::kDecoding) continue;
       const uint64_t id = request.id;
-      request.asked_dense_blocks = 0;
+      request.asked_dense_blocks = request.asked_meta_blocks = 0;
       if (reach_[id] < Reach(id, kAhead)) {
         const int64_t wanted = Reach(id, 2 * kAhead);
         request.asked_dense_blocks =
             DenseBlocks(worker_, result_.requests[id], wanted) - request.dense_blocks;
-        if (request.asked_dense_blocks == 0) reach_[id] = wanted;
+        request.asked_meta_blocks =
+            MetaBlocks(worker_, result_.requests[id], wanted) - request.meta_blocks;
+        if (!Asks(request)) reach_[id] = wanted;
       }
       request.room = reach_[id] - LengthOf(id);
     }
@@ -187,23 +201,28 @@ class Simulation {
 
   void Grow(uint64_t id) {
     RequestDescription* const request = Find(id);
-    if (request == nullptr || request->phase != RequestPhase::kDecoding ||
-        request->asked_dense_blocks == 0) {
+    if (request == nullptr || request->phase != RequestPhase::kDecoding || !Asks(*request)) {
       return Break("one gets memory that did not ask for it");
     }
     dense_used_ += request->asked_dense_blocks;
+    meta_used_ += request->asked_meta_blocks;
     if (dense_used_ > worker_.dense_blocks) Break("too many dense blocks, as one grows");
+    if (meta_used_ > worker_.meta_blocks) Break("too many meta blocks, as one grows");
     request->dense_blocks += request->asked_dense_blocks;
     request->more_dense_blocks -= request->asked_dense_blocks;
-    request->asked_dense_blocks = 0;
-    if (request->more_dense_blocks < 0) Break("one asks for more than it may need");
+    request->meta_blocks += request->asked_meta_blocks;
+    request->more_meta_blocks -= request->asked_meta_blocks;
+    request->asked_dense_blocks = request->asked_meta_blocks = 0;
+    if (request->more_dense_blocks < 0 || request->more_meta_blocks < 0)
+      Break("one asks for more than it may need");
     request->suspended_blocks = request->dense_blocks;
     reach_[id] = Reach(id, 2 * kAhead);
     request->room = reach_[id] - LengthOf(id);
   }
 
-  void FreeDense(const RequestDescription& request) {
+  void FreeMemory(const RequestDescription& request) {
     dense_used_ -= request.dense_blocks;
+    meta_used_ -= request.meta_blocks;
     --rows_used_;
   }
 
@@ -240,7 +259,7 @@ class Simulation {
     }
     input_.now = now_;
     input_.free_dense_blocks = worker_.dense_blocks - dense_used_;
-    input_.free_meta_blocks = 1 << 20;
+    input_.free_meta_blocks = worker_.meta_blocks - meta_used_;
     input_.free_table_rows = 2 * worker_.options.max_batch + 2 - rows_used_;
     if (worker_.options.preempts) BuildInBackground();
     AskForMemory();
@@ -306,14 +325,16 @@ class Simulation {
     if (request == nullptr || request->phase != RequestPhase::kSuspended) {
       return Break("one comes back that was not away");
     }
-    TakeDense(*request);
+    TakeMemory(*request);
     request->phase = RequestPhase::kReturning;
     waits_until_[id] = now_ + kCopySeconds * request->suspended_blocks;
   }
 
-  void TakeDense(const RequestDescription& request) {
+  void TakeMemory(const RequestDescription& request) {
     dense_used_ += request.dense_blocks;
+    meta_used_ += request.meta_blocks;
     if (dense_used_ > worker_.dense_blocks) Break("too many dense blocks");
+    if (meta_used_ > worker_.meta_blocks) Break("too many meta blocks");
     if (++rows_used_ > 2 * worker_.options.max_batch + 2) Break("too many rows");
   }
 
@@ -321,7 +342,7 @@ class Simulation {
     RequestDescription* const request = Find(id);
     if (request == nullptr || request->phase != RequestPhase::kWaiting)
       return Break("admitted twice");
-    TakeDense(*request);
+    TakeMemory(*request);
     request->phase = request->asks_store ? RequestPhase::kReserving : RequestPhase::kReady;
     if (request->asks_store) waits_until_[id] = now_ + kStoreSeconds;
   }
@@ -424,7 +445,7 @@ class Simulation {
     const auto found = std::find_if(Live().begin(), Live().end(),
                                     [id](const auto& request) { return request.id == id; });
     if (found->phase != RequestPhase::kWaiting) {
-      FreeDense(*found);
+      FreeMemory(*found);
       if (found->wants_extents) arena_used_ -= ArenaTokens(worker_, result_.requests[id]);
     }
     if (hooks_.on_end) hooks_.on_end(id);
@@ -468,7 +489,7 @@ class Simulation {
   double background_until_ = 0;
   size_t next_ = 0;
   size_t num_ended_ = 0;
-  int64_t dense_used_ = 0, rows_used_ = 0, arena_used_ = 0, suspended_used_ = 0;
+  int64_t dense_used_ = 0, meta_used_ = 0, rows_used_ = 0, arena_used_ = 0, suspended_used_ = 0;
   std::vector<double> waits_until_, last_token_, served_;
   std::vector<int64_t> generated_, lane_members_left_;
   std::vector<int64_t> reach_;  // tokens behind the prompt that it has memory for

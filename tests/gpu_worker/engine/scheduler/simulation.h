@@ -40,9 +40,10 @@ struct SimulatedWorker {
   int64_t short_lane_tokens = 8192;
   int64_t dense_blocks = 4096;
   int64_t arena_tokens = 262144;
-  int64_t dense_below = 8192;  // longer ones need extents of the arena, and settle
-  double noise = 0.1;          // of times, relative
-  bool reserves_all = false;   // dense blocks for all of max_tokens when a request begins
+  int64_t meta_blocks = 1 << 20;  // of the index of those with extents
+  int64_t dense_below = 8192;     // longer ones need extents of the arena, and settle
+  double noise = 0.1;             // of times, relative
+  bool reserves_all = false;      // dense blocks for all of max_tokens when a request begins
   // Of the host, for those who step aside (options.preempts).
   int64_t suspended_blocks = 1024;
   // How much slower the device is at a time; empty: 1.
