@@ -46,6 +46,7 @@ constexpr absl::Duration kBackoffMax = absl::Milliseconds(250);
 constexpr int kIdlePollMs = 1000;
 // While reservations wait for other sequences.
 constexpr absl::Duration kProgressPoll = absl::Seconds(1);
+constexpr absl::Duration kPollPerRowToken = absl::Nanoseconds(250);
 constexpr absl::Duration kRestorePoll = absl::Milliseconds(20);  // the store reads from the disk
 
 // Calls `attempt`, with the time that it may take, until the store at `target` answers or `timeout`
@@ -316,7 +317,11 @@ StoreLink::Impl::Outcome StoreLink::Impl::ProcessRelease(LinkOperation& operatio
 void StoreLink::Impl::SetAside(LinkOperation operation, const common::ErrorReason& reason) {
   const absl::Time now = common::SteadyNow();
   const bool on_disk = reason.reason == kWaitsForDiskReason;
-  const absl::Duration poll = on_disk ? kRestorePoll : kProgressPoll;
+  absl::Duration poll = on_disk ? kRestorePoll : kProgressPoll;
+  if (operation.request.rows.has_value()) {
+    // To ask for many rows takes both sides a while.
+    poll += kPollPerRowToken * static_cast<int64_t>(operation.request.rows->token_ids.size());
+  }
   // Each segment that the disk gives back earns another wait.
   const auto segment = reason.metadata.find("segment");
   const std::string waits_for = absl::StrCat(

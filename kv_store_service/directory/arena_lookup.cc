@@ -129,15 +129,19 @@ absl::Status ArenaSegments::CheckNotInProgress(const ReserveRequest& request,
   return InProgress(next.identity->name, *other, request.sequence_id);
 }
 
-void ArenaSegments::NoteWanted(const ReserveRequest& request, Reservation* reservation) const {
+void ArenaSegments::NoteWanted(const SegmentIdentity& wanted, ExtentRecord* extent) {
+  SegmentIdentity names = wanted;
+  names.token_ids = {};
+  extent->wanted = std::make_shared<const SegmentIdentity>(std::move(names));
+}
+
+void ArenaSegments::NoteWanted(const ReserveRequest& request, Reservation* reservation) {
   const std::optional<HeldSegment> last =
       LastOf(std::span(reservation->extents).first(reservation->num_cached));
   for (size_t i = reservation->num_cached; i < request.segments.size(); ++i) {
     // Behind generated KV the sequence computes something else than the exact segment.
     if (!MayBeFoundByName(request.segments[i], last)) continue;
-    SegmentIdentity wanted = *request.segments[i].identity;
-    wanted.token_ids = {};
-    reservation->extents[i].wanted = std::make_shared<const SegmentIdentity>(std::move(wanted));
+    NoteWanted(*request.segments[i].identity, &reservation->extents[i]);
   }
 }
 

@@ -70,6 +70,31 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
   return reservation;
 }
 
+absl::StatusOr<Reservation> ArenaSegments::ReserveOwn(uint64_t sequence_id,
+                                                      std::vector<ExtentRecord> held,
+                                                      std::span<const SegmentWanted> missing) {
+  RI_CHECK(sequence_id >= kOwnSequences);
+  ReserveRequest request{.sequence_id = sequence_id};
+  for (const ExtentRecord& extent : held) request.segments.push_back({extent.reserved_tokens});
+  for (const SegmentWanted& segment : missing) {
+    const common::SegmentName& name = segment.identity->name;
+    if (directory_.FindNamed(name) != nullptr || directory_.FindInProgress(name) != nullptr) {
+      return absl::AbortedError(absl::StrCat("segment ", name.ToHex(), " is on its way"));
+    }
+    request.segments.push_back(segment);
+  }
+  ASSIGN_OR_RETURN(Room room, FindRoom(request, held));
+  Reservation reservation{std::move(held)};
+  reservation.num_cached = reservation.extents.size();
+  TakeRoom(request, std::move(room), &reservation);
+  for (size_t i = reservation.num_cached; i < reservation.extents.size(); ++i) {
+    NoteWanted(*request.segments[i].identity, &reservation.extents[i]);
+  }
+  RI_CHECK(
+      directory_.AddSequence(sequence_id, reservation.extents, reservation.num_cached).ok());
+  return reservation;
+}
+
 absl::StatusOr<ArenaSegments::Room> ArenaSegments::FindRoom(
     const ReserveRequest& request, std::span<const ExtentRecord> cached) const {
   std::vector<uint32_t> counts;

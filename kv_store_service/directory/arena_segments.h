@@ -114,6 +114,15 @@ class ArenaSegments {
   //          RoomIsComing().
   absl::StatusOr<Reservation> Reserve(const ReserveRequest& request, bool compute_anyway = false);
 
+  // Reserves extents for named segments that the store reads back, for a sequence of its own, which
+  // references `held` as well: what its room must not take. Errors as Reserve(); ABORTED, too, if
+  // one of the segments is there or on its way already.
+  //
+  // REQUIRES: sequence_id >= kOwnSequences and new; `missing` have identities, CheckTokens() is OK,
+  //           and no two have the same name.
+  absl::StatusOr<Reservation> ReserveOwn(uint64_t sequence_id, std::vector<ExtentRecord> held,
+                                         std::span<const SegmentWanted> missing);
+
   // The first half of a commit: checks everything but the images, and returns those. On an error
   // nobody waits for these segments any more.
   //
@@ -195,7 +204,8 @@ class ArenaSegments {
   // Adds extents for those segments.
   void TakeRoom(const ReserveRequest& request, Room room, Reservation* reservation);
   // Notes in those extents which segments they are reserved for.
-  void NoteWanted(const ReserveRequest& request, Reservation* reservation) const;
+  static void NoteWanted(const ReserveRequest& request, Reservation* reservation);
+  static void NoteWanted(const SegmentIdentity& wanted, ExtentRecord* extent);
   void CountQuery(const ReserveRequest& request, size_t num_cached);
   absl::Status ArenaFull(uint64_t sequence_id, uint64_t needed_pages, size_t num_extents) const;
   absl::StatusOr<std::vector<ImageToRead>> CheckCommit(

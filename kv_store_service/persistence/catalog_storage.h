@@ -14,6 +14,9 @@ namespace retroinfer::kvstore {
 class CatalogStorage : public SegmentStorage {
  public:
   std::optional<SegmentRecord> Peek(const SegmentName& name) override;
+  std::vector<SegmentRecord> Children(const SegmentName& parent) override {
+    return catalog_.Children(parent);
+  }
   std::vector<SegmentRecord> List() override;
   absl::StatusOr<ContextRecord> FindContext(const Hash256& salt_hash,
                                             std::string_view context_name) override;

@@ -40,6 +40,9 @@ class FaultySegmentStorage : public SegmentStorage {
   absl::StatusOr<SegmentRecord> Find(const SegmentName& name,
                                      std::span<const int32_t> token_ids) override;
   std::optional<SegmentRecord> Peek(const SegmentName& name) override;
+  std::vector<SegmentRecord> Children(const SegmentName& parent) override {
+    return wrapped_.Children(parent);
+  }
   absl::StatusOr<std::vector<int32_t>> ReadTokens(const SegmentName& name) override;
   absl::Status Read(const SegmentName& name, std::span<std::byte> image) override;
   absl::StatusOr<size_t> Delete(std::span<const SegmentName> names) override;

@@ -4,16 +4,46 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "common/kv/kv_geometry.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::kvstore {
+namespace {
+
+// Whether it is found as what follows its parent, besides by its name.
+bool IsFoundByParent(const SegmentRecord& record) {
+  return record.provenance.has_value() || record.num_tokens < kDenseBlockTokens;
+}
+
+}  // namespace
 
 bool SegmentCatalog::Insert(const ManifestRow& row) {
   absl::MutexLock lock(&mutex_);
-  if (!segments_.try_emplace(row.record.name, row).second) return false;
-  image_bytes_ += row.record.image_bytes;
+  const SegmentRecord& record = row.record;
+  if (!segments_.try_emplace(record.name, row).second) return false;
+  image_bytes_ += record.image_bytes;
+  if (IsFoundByParent(record)) children_[record.parent].emplace(record.created, record.name);
   return true;
+}
+
+void SegmentCatalog::RemoveChild(const SegmentRecord& record) {
+  const auto children = children_.find(record.parent);
+  if (children == children_.end()) return;
+  children->second.erase({record.created, record.name});
+  if (children->second.empty()) children_.erase(children);
+}
+
+std::vector<SegmentRecord> SegmentCatalog::Children(const SegmentName& parent) const {
+  std::vector<SegmentRecord> records;
+  absl::MutexLock lock(&mutex_);
+  const auto children = children_.find(parent);
+  if (children == children_.end()) return records;
+  for (auto child = children->second.rbegin();
+       child != children->second.rend() && records.size() < SegmentStorage::kMaxChildren; ++child) {
+    records.push_back(segments_.at(child->second).record);
+  }
+  return records;
 }
 
 std::optional<ManifestRow> SegmentCatalog::Find(const SegmentName& name) const {
@@ -29,6 +59,7 @@ bool SegmentCatalog::Erase(const SegmentName& name, std::optional<uint64_t> payl
   if (found == segments_.end()) return false;
   if (payload_id.has_value() && found->second.payload_id != *payload_id) return false;
   image_bytes_ -= found->second.record.image_bytes;
+  RemoveChild(found->second.record);
   segments_.erase(found);
   touched_.erase(name);
   return true;
@@ -157,6 +188,7 @@ bool SegmentCatalog::EraseContext(const Hash256& salt_hash, std::string_view con
 void SegmentCatalog::Clear() {
   absl::MutexLock lock(&mutex_);
   segments_.clear();
+  children_.clear();
   touched_.clear();
   contexts_.clear();
   num_references_ = 0;

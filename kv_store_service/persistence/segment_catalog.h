@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -37,6 +39,8 @@ class SegmentCatalog {
   // Adds a segment; false if its name is there already.
   bool Insert(const ManifestRow& row);
   std::optional<ManifestRow> Find(const SegmentName& name) const;
+  // As SegmentStorage::Children().
+  std::vector<SegmentRecord> Children(const SegmentName& parent) const;
 
   // Removes a segment; with `payload_id`, only if it has that payload. True if it was there.
   bool Erase(const SegmentName& name, std::optional<uint64_t> payload_id = std::nullopt);
@@ -68,8 +72,13 @@ class SegmentCatalog {
   absl::Status CheckNumberOfContexts(const ContextRecord& context, const ContextRecord* known) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  // Those of one parent, the oldest first.
+  using ChildSet = std::set<std::pair<absl::Time, SegmentName>>;
+  void RemoveChild(const SegmentRecord& record) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   mutable absl::Mutex mutex_;
   absl::flat_hash_map<SegmentName, ManifestRow> segments_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<SegmentName, ChildSet> children_ ABSL_GUARDED_BY(mutex_);  // by parent
   absl::flat_hash_set<SegmentName> touched_ ABSL_GUARDED_BY(mutex_);
   std::map<std::string, ContextRecord> contexts_ ABSL_GUARDED_BY(mutex_);  // by ContextKey()
   uint64_t image_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -133,6 +133,14 @@ absl::StatusOr<std::string_view> Unseal(RowKind kind, std::string_view key,
   return row.substr(kHeadBytes);
 }
 
+// Whether a row says that it is of this kind; Unseal() tells whether that is true.
+bool HasKind(RowKind kind, std::string_view value) {
+  uint32_t stored_kind = 0;
+  if (value.size() < sizeof(stored_kind)) return false;
+  std::memcpy(&stored_kind, value.data(), sizeof(stored_kind));
+  return stored_kind == static_cast<uint32_t>(kind);
+}
+
 absl::Status Malformed() { return absl::DataLossError("a row does not have its fields"); }
 
 std::string BigEndian(uint64_t value, size_t size) {
@@ -164,8 +172,8 @@ absl::StatusOr<uint64_t> ParsePayloadIdKey(std::string_view key) {
 
 std::string EncodeManifest(const ManifestRow& row) {
   const SegmentRecord& record = row.record;
-  return Writer(RowKind::kManifest)
-      .Put(record.name)
+  Writer writer(record.provenance.has_value() ? RowKind::kGenerated : RowKind::kManifest);
+  writer.Put(record.name)
       .Put(record.parent)
       .Put(record.root)
       .Put(record.fingerprint_hash)
@@ -176,12 +184,20 @@ std::string EncodeManifest(const ManifestRow& row) {
       .Put(record.created)
       .Put(row.payload_id)
       .Put(row.chunk_bytes)
-      .Put(row.index_crc)
-      .Seal(record.name.view());
+      .Put(row.index_crc);
+  if (record.provenance.has_value()) {
+    writer.Put(record.provenance->made_by)
+        .Put(record.provenance->sources)
+        .Put(record.provenance->text);
+  }
+  return writer.Seal(record.name.view());
 }
 
 absl::StatusOr<ManifestRow> DecodeManifest(std::string_view key, std::string_view value) {
-  ASSIGN_OR_RETURN(const std::string_view body, Unseal(RowKind::kManifest, key, value));
+  const bool is_generated = HasKind(RowKind::kGenerated, value);
+  ASSIGN_OR_RETURN(
+      const std::string_view body,
+      Unseal(is_generated ? RowKind::kGenerated : RowKind::kManifest, key, value));
   Reader reader(body);
   ManifestRow row;
   SegmentRecord& record = row.record;
@@ -198,6 +214,12 @@ absl::StatusOr<ManifestRow> DecodeManifest(std::string_view key, std::string_vie
   row.payload_id = reader.Get<uint64_t>();
   row.chunk_bytes = reader.Get<uint32_t>();
   row.index_crc = reader.Get<uint32_t>();
+  if (is_generated) {
+    common::Provenance& provenance = record.provenance.emplace();
+    provenance.made_by = reader.Get<Hash256>();
+    provenance.sources = reader.Get<Hash256>();
+    provenance.text = reader.Get<Hash256>();
+  }
   if (!reader.Complete() || record.name.view() != key || record.image_bytes == 0 ||
       row.chunk_bytes == 0 || row.num_chunks() > std::numeric_limits<uint32_t>::max()) {
     return Malformed();

@@ -13,7 +13,8 @@
 //
 //   manifest    name[32] parent[32] root[32] fingerprint_hash[32] salt_hash[32] u64 token_begin
 //               u32 num_tokens  u64 image_bytes  i64 created  u64 payload_id  u32 chunk_bytes
-//               u32 CRC-32C of the index row
+//               u32 CRC-32C of the index row; of generated KV, which is a kind of its own, then
+//               made_by[32] sources[32] text[32]
 //   index       list of i32 token ids, list of u32 CRC-32C of the chunks of the payload
 //   context     string name, salt_hash[32] root[32], list of name[32], list of i32 sink token ids,
 //               u64 num_tokens  u32 pinned  i64 created  i64 expires (INT64_MAX: never)
@@ -41,6 +42,7 @@ inline constexpr uint32_t kRowVersion = 1;
 
 enum class RowKind : uint32_t {
   kManifest = 0x314d5352,    // "RSM1"
+  kGenerated = 0x31475352,   // "RSG1": a manifest row of generated KV
   kIndex = 0x31495352,       // "RSI1"
   kContext = 0x31435352,     // "RSC1"
   kUsage = 0x31555352,       // "RSU1"

@@ -1,7 +1,7 @@
-// Durable copies of committed segments, and the names that users gave to prefixes.
+// Durable copies of committed segments and blocks, and the names that users gave to prefixes.
 //
-// A *record* describes a segment, its *image* is what common/kv/segment_layout.h lays out. An image
-// is put as a whole and read as a whole; every byte that is read back was checked.
+// A *record* describes a segment or a block, its *image* is what common/kv/segment_layout.h or
+// block_layout.h lays out. An image is put as a whole and read as a whole; every byte that is read back was checked.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ using common::SegmentName;
 // What a storage knows about a segment without reading it.
 struct SegmentRecord {
   SegmentName name;
-  SegmentName parent;        // name of the segment before, or the sink name of its sequence
+  SegmentName parent;        // SegmentIdentity::parent
   SegmentName root;          // common::RootName()
   Hash256 fingerprint_hash;  // of the model, for listing
   Hash256 salt_hash;         // the tenant
@@ -35,6 +35,7 @@ struct SegmentRecord {
   uint64_t image_bytes = 0;
   absl::Time created;   // microseconds survive
   absl::Time last_use;  // microseconds survive; see SegmentStorage::Touch()
+  std::optional<common::Provenance> provenance = std::nullopt;  // set: generated
 
   friend bool operator==(const SegmentRecord&, const SegmentRecord&) = default;
 };
@@ -131,6 +132,11 @@ class SegmentStorage {
 
   // Returns the record of `name` without comparing tokens, or nothing. Cost: memory only.
   virtual std::optional<SegmentRecord> Peek(const SegmentName& name) = 0;
+
+  // Returns the records behind `parent` that are generated or blocks of fewer than 64 tokens, the
+  // newest first, at most kMaxChildren. Cost: memory only.
+  virtual std::vector<SegmentRecord> Children(const SegmentName& parent) = 0;
+  static constexpr size_t kMaxChildren = 64;
 
   // Returns the token ids of a segment, or NOT_FOUND.
   virtual absl::StatusOr<std::vector<int32_t>> ReadTokens(const SegmentName& name) = 0;

@@ -158,7 +158,8 @@ absl::Status StorageFolder::CheckFormat() {
         path_, version, kStorageFormatVersion));
   }
   if (version == kStorageFormatVersion) return absl::OkStatus();
-  format_was_damaged_ = true;  // every row has its own version and checksum
+  if (version != 0) return WriteFormat();  // what is there is right in the new version, too
+  format_was_damaged_ = true;              // every row has its own version and checksum
   return WriteFormat();
 }
 

@@ -21,7 +21,9 @@
 
 namespace retroinfer::kvstore {
 
-inline constexpr uint32_t kStorageFormatVersion = 1;
+// 1: exact segments. 2: blocks and generated KV as well, of which earlier programs would take the
+// rows for damaged ones; a folder of version 1 becomes one of version 2 when it is opened.
+inline constexpr uint32_t kStorageFormatVersion = 2;
 
 // Returns the version that the bytes of an intact FORMAT file name, else 0.
 uint32_t ParseFormatVersion(const std::string& text);

@@ -67,16 +67,24 @@ void DurableTier::Close() {
   thread_.join();  // last: it may read from a disk that does not answer
 }
 
+bool DurableTier::HasFailed(const SegmentName& name) {
+  absl::MutexLock lock(&mutex_);
+  const auto failed = failed_.find(name);
+  if (failed == failed_.end()) return false;
+  if (common::SteadyNow() < failed->second) return true;
+  failed_.erase(failed);
+  return false;
+}
+
 std::optional<SegmentRecord> DurableTier::Peek(const SegmentName& name) {
-  {
-    absl::MutexLock lock(&mutex_);
-    const auto failed = failed_.find(name);
-    if (failed != failed_.end()) {
-      if (common::SteadyNow() < failed->second) return std::nullopt;
-      failed_.erase(failed);
-    }
-  }
+  if (HasFailed(name)) return std::nullopt;
   return storage_->Peek(name);
+}
+
+std::vector<SegmentRecord> DurableTier::Children(const SegmentName& parent) {
+  std::vector<SegmentRecord> children = storage_->Children(parent);
+  std::erase_if(children, [this](const SegmentRecord& child) { return HasFailed(child.name); });
+  return children;
 }
 
 std::vector<SegmentRecord> DurableTier::List() {

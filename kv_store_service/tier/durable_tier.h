@@ -109,6 +109,8 @@ class DurableTier {
   // Returns the record of a segment that can be read back; nothing if there is none, or reading it
   // failed a moment ago. Memory only.
   std::optional<SegmentRecord> Peek(const SegmentName& name) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the records of those children, as SegmentStorage::Children(), that can be read back.
+  std::vector<SegmentRecord> Children(const SegmentName& parent) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the records of all segments on the disk, ordered by name. Memory only.
   std::vector<SegmentRecord> List();
   // Notes the use of the segments of a prefix.
@@ -122,6 +124,8 @@ class DurableTier {
   Stats stats() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  // Whether reading it failed a moment ago.
+  bool HasFailed(const SegmentName& name) ABSL_LOCKS_EXCLUDED(mutex_);
   void Run();
   void RunJob(RestoreJob& job) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ReadOne(const SegmentToRead& segment, std::vector<int32_t>* token_ids);

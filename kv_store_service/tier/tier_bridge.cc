@@ -10,8 +10,16 @@
 #include "common/hash/segment_name.h"
 #include "common/kv/segment_layout.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/directory/segment_checks.h"
+#include "kv_store_service/tier/restore_plan.h"
+#include "kv_store_service/tier/tier_rows.h"
 
 namespace retroinfer::kvstore {
+namespace {
+
+constexpr size_t kPutOffAtOnce = 64;
+
+}  // namespace
 
 TierBridge::TierBridge(DurableTier* tier, Locked locked)
     : tier_(*tier), locked_(std::move(locked)) {
@@ -36,8 +44,6 @@ TierBridge::ToPersist TierBridge::Prepare(const SegmentsOfArena& from,
   ToPersist prepared;
   for (const ExtentRecord& segment : segments) {
     if (segment.key == nullptr) continue;
-    // Blocks and generated KV have no rows on the disk yet.
-    if (segment.key->identity.provenance.has_value() || IsBlock(segment.reserved_tokens)) continue;
     const SegmentName& name = segment.key->identity.name;
     if (writing_.contains(name) || tier_.Peek(name).has_value()) continue;
     if (kept.IsHeld(name, common::SteadyNow())) {
@@ -88,7 +94,8 @@ void TierBridge::PutOffUntilLater(const SegmentsOfArena& from, const SegmentName
 
 TierBridge::ToPersist TierBridge::TakePutOff() {
   ToPersist prepared;
-  while (!put_off_.empty()) {
+  // A few at a time: there may be thousands of blocks, and each that is written asks for more.
+  while (!put_off_.empty() && prepared.offered.size() < kPutOffAtOnce) {
     const PutOff& next = put_off_.front();
     const SegmentsOfArena from{next.arena.lock(), next.segments.lock(), next.fingerprint};
     const bool is_there = from.arena != nullptr && from.segments != nullptr;
@@ -139,6 +146,7 @@ PersistRequest TierBridge::MakeRequest(const SegmentsOfArena& from, const Extent
   request.record.num_tokens = segment.reserved_tokens;
   request.record.image_bytes = uint64_t{segment.pages.count} * kPageBytes;
   request.record.created = request.record.last_use = absl::Now();
+  request.record.provenance = identity.provenance;
   request.token_ids = identity.token_ids;
   request.image = from.arena->BytesOf(segment.pages);
   request.done = [this, from, id = segment.id, name = identity.name](const absl::Status& status) {
@@ -159,55 +167,55 @@ PersistRequest TierBridge::MakeRequest(const SegmentsOfArena& from, const Extent
 void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest& request) {
   ArenaSegments& segments = *into.segments;
   if (segments.directory().FindSequence(request.sequence_id) != nullptr) return;
+  if (!CheckRequest(request).ok()) return;  // the caller's own reservation tells
   const common::Hash256 fingerprint = common::FingerprintHash(into.fingerprint);
-  if (request.rows.has_value()) return;
-  const std::vector<ExtentRecord> cached = segments.FindCached(request);
-  const size_t num_cached = cached.size();
-  if (!cached.empty() && cached.back().key->identity.provenance.has_value()) return;
-  ReserveRequest wanted{.sequence_id = last_own_sequence_ + 1};
-  wanted.token_begin = request.token_begin;
-  std::vector<uint64_t> image_bytes;
-  uint64_t token_begin = request.token_begin;
-  for (const SegmentWanted& segment : request.segments) {
-    if (!segment.identity.has_value()) break;
-    if (wanted.segments.size() >= num_cached) {
-      const auto record = tier_.Peek(segment.identity->name);
-      if (!record.has_value() || record->fingerprint_hash != fingerprint ||
-          record->salt_hash != segment.identity->salt_hash || record->token_begin != token_begin ||
-          record->num_tokens != segment.num_tokens) {
-        break;
-      }
-      image_bytes.push_back(record->image_bytes);
+  const TierRows source(segments.directory(), fingerprint, &tier_);
+  RestorePlan plan = request.rows.has_value() ? PlanRows(request, source)
+                                              : PlanSegments(request, segments, source);
+  std::vector<ExtentRecord> held;
+  for (const uint64_t id : plan.held) held.push_back(*segments.directory().FindExtent(id));
+  while (!plan.records.empty()) {
+    std::vector<SegmentWanted> missing;
+    for (const SegmentRecord& record : plan.records) {
+      missing.push_back({record.num_tokens, SegmentIdentity{.name = record.name,
+                                                            .parent = record.parent,
+                                                            .salt_hash = record.salt_hash,
+                                                            .token_ids = {},
+                                                            .provenance = record.provenance}});
     }
-    wanted.segments.push_back(segment);
-    token_begin += segment.num_tokens;
+    const auto reservation = segments.ReserveOwn(last_own_sequence_ + 1, held, missing);
+    if (reservation.ok()) {
+      ++last_own_sequence_;
+      return Read(into, last_own_sequence_, plan.records, *reservation);
+    }
+    // Without room, or if somebody computes it already, the caller's own reservation tells. Of
+    // rows any beginning is better than nothing.
+    if (!request.rows.has_value() || !absl::IsResourceExhausted(reservation.status())) return;
+    plan.records.resize(plan.records.size() / 2);
   }
-  if (image_bytes.empty()) return;
-  // Without room, or if somebody computes it already, the caller's own reservation tells.
-  const auto reservation = segments.Reserve(wanted);
-  if (!reservation.ok()) return;
-  const uint64_t id = last_own_sequence_ = wanted.sequence_id;
+}
+
+void TierBridge::Read(const SegmentsOfArena& into, uint64_t sequence_id,
+                      const std::vector<SegmentRecord>& records, const Reservation& reservation) {
   auto to_commit = std::make_shared<std::vector<SegmentToCommit>>();
   RestoreJob job;
-  token_begin = request.token_begin;
-  for (size_t i = 0; i < wanted.segments.size(); ++i) {
-    SegmentWanted& segment = wanted.segments[i];
-    const ExtentRecord& extent = reservation->extents[i];
-    if (i >= num_cached) {
-      const std::span<std::byte> extent_bytes = into.arena->BytesOf(extent.pages);
-      const size_t bytes = std::min<size_t>(image_bytes[i - num_cached], extent_bytes.size());
-      job.segments.push_back({segment.identity->name, extent_bytes.first(bytes)});
-      to_commit->push_back({extent.id, token_begin, segment.num_tokens, segment.identity});
-    }
-    token_begin += segment.num_tokens;
+  for (size_t i = 0; i < records.size(); ++i) {
+    const SegmentRecord& record = records[i];
+    const ExtentRecord& extent = reservation.extents[reservation.num_cached + i];
+    const std::span<std::byte> extent_bytes = into.arena->BytesOf(extent.pages);
+    const size_t bytes = std::min<size_t>(record.image_bytes, extent_bytes.size());
+    job.segments.push_back({record.name, extent_bytes.first(bytes)});
+    to_commit->push_back(
+        {extent.id, record.token_begin, record.num_tokens,
+         SegmentIdentity{record.name, record.parent, record.salt_hash, {}, record.provenance}});
   }
-  job.on_read = [this, into, id, to_commit](size_t index, std::vector<int32_t> token_ids) {
-    return CommitRead(into, id, (*to_commit)[index], std::move(token_ids));
+  job.on_read = [this, into, sequence_id, to_commit](size_t index, std::vector<int32_t> token_ids) {
+    return CommitRead(into, sequence_id, (*to_commit)[index], std::move(token_ids));
   };
-  job.done = [this, segments = into.segments, id] {
+  job.done = [this, segments = into.segments, sequence_id] {
     locked_([&] {
       --num_restoring_;
-      segments->Release(id);
+      segments->Release(sequence_id);
     });
   };
   ++num_restoring_;

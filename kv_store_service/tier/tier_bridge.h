@@ -69,7 +69,8 @@ class TierBridge {
   // Hands over to the disk. Not under the lock: what is refused is unpinned at once.
   void Submit(ToPersist prepared);
 
-  // Starts to read what follows the committed segments of a request, as far as it is on the disk.
+  // Starts to read what follows the committed segments of a request, as far as it is on the disk: of
+  // a request for rows, what the way along them over arena and disk finds there.
   void StartRestore(const SegmentsOfArena& into, const ReserveRequest& request);
 
   // Notes the use of cached segments.
@@ -97,6 +98,9 @@ class TierBridge {
   ToPersist TakePutOff();
   // Whether segments that wait for the disk hold so much of the arena that others should not.
   static bool HoldsTooMuch(const SegmentsOfArena& of);
+  // Reads records into the extents that a sequence of the store's own has for them.
+  void Read(const SegmentsOfArena& into, uint64_t sequence_id,
+            const std::vector<SegmentRecord>& records, const Reservation& reservation);
   PersistRequest MakeRequest(const SegmentsOfArena& from, const ExtentRecord& segment);
   // The end of one segment of a restore, on a thread of the disk.
   absl::Status CommitRead(const SegmentsOfArena& into, uint64_t sequence_id,

@@ -71,6 +71,20 @@ TEST(DeclarationPartsTest, SegmentsComeBeforeTheSequencesThatReferenceThem) {
   EXPECT_EQ(parts.num_done(), parts.num_elements());
 }
 
+TEST(DeclarationPartsTest, GeneratedKvSaysHowItWasMade) {
+  SegmentIdentity identity = Identity(1, 64);
+  v1::SegmentIdentity exact;
+  ToProto(identity, &exact);
+  EXPECT_TRUE(exact.made_by().empty() && exact.sources().empty() && exact.text().empty());
+  identity.provenance = common::Provenance{common::SaltHash("made by"), common::SaltHash("sources"),
+                                           common::SaltHash("text")};
+  v1::SegmentIdentity generated;
+  ToProto(identity, &generated);
+  EXPECT_EQ(generated.made_by(), identity.provenance->made_by.view());
+  EXPECT_EQ(generated.sources(), identity.provenance->sources.view());
+  EXPECT_EQ(generated.text(), identity.provenance->text.view());
+}
+
 // As one message this is more than a store takes.
 TEST(DeclarationPartsTest, ALargeArenaIsManySmallMessages) {
   constexpr size_t kPartBytes = 1 << 20;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kv_store_service/named_chain.h"
+#include "tests/kv_store_service/prompt_text.h"
 
 namespace retroinfer {
 namespace {
@@ -94,6 +95,88 @@ TEST_F(NamedExtentsTest, SharedOnesAreCommittedAndListedOnce) {
   EXPECT_THAT(NamedIds(), testing::ElementsAre(11));
   ledger_.Release(3);
   EXPECT_THAT(NamedIds(), testing::ElementsAre(11));
+}
+
+class RowExtentsTest : public testing::Test {
+ protected:
+  static std::shared_ptr<const SegmentIdentity> Shared(const SegmentIdentity& identity) {
+    return std::make_shared<const SegmentIdentity>(identity);
+  }
+  ReserveRequest Rows(uint64_t sequence, size_t offset) const {
+    ReserveRequest request{.sequence_id = sequence};
+    request.rows = text_.Rows(offset, 1000);
+    return request;
+  }
+  // Saves the two blocks as extents 21 and 22.
+  void Save() {
+    ReserveRequest request{.sequence_id = 1};
+    request.token_begin = 4 + 64;
+    request.segments = {{64, block_}, {10, generated_}};
+    ledger_.Reserve(request, {{21, 0, 9, 64}, {22, 9, 9, 10}});
+    ledger_.Commit(1, 21, 4 + 64, 9, Shared(block_));
+    ledger_.Commit(1, 22, 4 + 128, 9, Shared(generated_));
+  }
+  const kvstore::PromptText text_ = kvstore::PromptText::Of(1024);
+  const SegmentIdentity block_ = text_.Block(64);
+  const SegmentIdentity generated_ = text_.Generated(block_.name, 128, 10);
+  ExtentLedger ledger_;
+};
+
+TEST_F(RowExtentsTest, HaveTheNamesThatTheirSequencesCommitted) {
+  Save();
+  const std::vector<Extent> extents = {{21, 0, 9, 64, true},
+                                       {22, 9, 9, 10, true, generated_.name}};
+  ledger_.Reserve(Rows(2, 64), extents);
+  EXPECT_EQ(ledger_.Find(2, 21)->identity->name, block_.name);
+  EXPECT_EQ(ledger_.Find(2, 21)->token_begin, 4 + 64u);
+  EXPECT_EQ(ledger_.Find(2, 22)->identity->name, generated_.name);
+  EXPECT_EQ(ledger_.Find(2, 22)->token_begin, 4 + 128u);
+  // Also when the sequences have ended.
+  ledger_.Release(1);
+  ledger_.Release(2);
+  ledger_.Reserve(Rows(3, 64), extents);
+  EXPECT_EQ(ledger_.Find(3, 22)->identity->name, generated_.name);
+  EXPECT_EQ(ledger_.ReferencedSegments().size(), 2u);
+}
+
+TEST_F(RowExtentsTest, HaveNoNameThatIsNotCertain) {
+  Save();
+  // Another name, another place, another number of tokens, exact: not what was committed there.
+  ledger_.Reserve(Rows(2, 64), {{22, 9, 9, 10, true, block_.name}});
+  EXPECT_EQ(ledger_.Find(2, 22)->identity, nullptr);
+  ledger_.Reserve(Rows(2, 64), {{22, 10, 9, 10, true, generated_.name}});
+  EXPECT_EQ(ledger_.Find(2, 22)->identity, nullptr);
+  ledger_.Reserve(Rows(2, 64), {{22, 9, 9, 11, true, generated_.name}});
+  EXPECT_EQ(ledger_.Find(2, 22)->identity, nullptr);
+  ledger_.Reserve(Rows(2, 64), {{22, 9, 9, 10, true}});
+  EXPECT_EQ(ledger_.Find(2, 22)->identity, nullptr);
+  ledger_.Reserve(Rows(2, 64), {{99, 50, 9, 10, true, generated_.name}});
+  EXPECT_EQ(ledger_.Find(2, 99)->identity, nullptr);
+  EXPECT_EQ(ledger_.Find(2, 99)->token_begin, 4 + 64u);
+  // An extent of that number that was granted anew.
+  ledger_.Release(1);
+  ledger_.Reserve({.sequence_id = 4}, {{21, 0, 9, 64}});
+  ledger_.Reserve(Rows(2, 64), {{21, 0, 9, 64, true}});
+  EXPECT_EQ(ledger_.Find(2, 21)->identity, nullptr);
+}
+
+TEST_F(RowExtentsTest, AGeneratedSegmentOfAMainRequestHasItsOwnName) {
+  const SegmentIdentity generated = text_.Generated(text_.TextAt(0), 0, 1024);
+  const SegmentIdentity exact = text_.Segments(1, 1024)[0];
+  ReserveRequest save{.sequence_id = 1, .segments = {{1024, generated}}};
+  ledger_.Reserve(save, {{31, 0, 9, 1024}});
+  ledger_.Commit(1, 31, 4, 9, Shared(generated));
+  ReserveRequest main{.sequence_id = 2, .segments = {{1024, exact}}};
+  ledger_.Reserve(main, {{31, 0, 9, 1024, true, generated.name}});
+  EXPECT_EQ(ledger_.Find(2, 31)->identity->name, generated.name);
+  ledger_.Reserve(main, {{32, 20, 9, 1024, true, generated.name}});
+  EXPECT_EQ(ledger_.Find(2, 32)->identity, nullptr);
+  ledger_.Reserve(main, {{33, 20, 9, 1024, true}});
+  EXPECT_EQ(ledger_.Find(2, 33)->identity->name, exact.name);
+  // A save that finds the generated one it wanted.
+  save.sequence_id = 3;
+  ledger_.Reserve(save, {{34, 40, 9, 1024, true, generated.name}});
+  EXPECT_EQ(ledger_.Find(3, 34)->identity->name, generated.name);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/kv_store_service/named_chain.h"
+#include "tests/kv_store_service/prompt_text.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -47,6 +48,59 @@ TEST(SegmentChecksTest, NamesLeadAndAreAChainWithOrWithoutTokens) {
   request.segments[1].identity->token_ids.clear();
   request.segments[0].identity.reset();
   EXPECT_FALSE(CheckRequest(request).ok());
+}
+
+TEST(SegmentChecksTest, AGeneratedNameFollowsAlsoFromHowItWasMade) {
+  const PromptText text = PromptText::Of(256);
+  SegmentIdentity identity = text.Generated(text.TextAt(0), 0, 64);
+  EXPECT_TRUE(CheckIdentity(identity, 64).ok());
+  identity.provenance->text = text.TextAt(128);
+  EXPECT_FALSE(CheckIdentity(identity, 64).ok());
+}
+
+TEST(SegmentChecksTest, NothingExactFollowsGeneratedKv) {
+  const PromptText text = PromptText::Of(256);
+  const SegmentIdentity first = text.Generated(text.TextAt(0), 0, 64);
+  ReserveRequest request{.sequence_id = 1};
+  request.segments = {{64, first}, {64, text.Generated(first.name, 64, 64)}};
+  EXPECT_TRUE(CheckRequest(request).ok());
+  request.segments[1].identity = text.Exact(first.name, 64, 64);
+  EXPECT_FALSE(CheckRequest(request).ok());
+  request.segments.pop_back();
+  request.token_begin = 5;
+  EXPECT_FALSE(CheckRequest(request).ok());
+}
+
+TEST(SegmentChecksTest, RowsAreInOrder) {
+  const PromptText text = PromptText::Of(4096);
+  const auto chain = text.Segments(2, 1024);
+  ReserveRequest request{.sequence_id = 1};
+  request.rows = text.Rows(64, 4000);
+  request.rows->segments = {{4 + 1024, 1024, chain[1].name}, {4 + 1024, 2048, chain[0].name}};
+  EXPECT_TRUE(CheckRequest(request).ok());
+  const auto refuses = [&](auto change) {
+    ReserveRequest changed = request;
+    change(changed);
+    return absl::IsInvalidArgument(CheckRequest(changed));
+  };
+  EXPECT_TRUE(refuses([](auto& r) { r.segments.push_back({64}); }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->token_begin = 5; }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->token_begin = uint64_t{4} + (uint64_t{1} << 50); }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->texts.clear(); }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->texts.pop_back(); }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->texts.resize(r.rows->texts.size() + 2); }));
+  EXPECT_TRUE(refuses([](auto& r) {
+    r.rows->token_ids.resize(kRowTokensMax + 1);
+    r.rows->texts.resize(kRowTokensMax / 64 + 1);
+  }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->segments[0].token_begin = 4; }));  // before the rows
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->segments[1].token_begin += 64; }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->segments[1].num_tokens = 64; }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->segments[1].num_tokens = 1000; }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->segments[0].token_begin += 1024; }));
+  EXPECT_TRUE(refuses([](auto& r) { r.rows->segments.resize(9, r.rows->segments[0]); }));
+  request.rows = text.Rows(64, 65);  // nothing but the last token
+  EXPECT_TRUE(CheckRequest(request).ok());
 }
 
 TEST(SegmentChecksTest, SegmentsThatCannotBeCounted) {

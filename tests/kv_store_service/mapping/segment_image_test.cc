@@ -169,5 +169,58 @@ TEST_F(SegmentImageTest, SurvivesRandomDamage) {
   }
 }
 
+TEST(BlockImageTest, ABlockIsItsHeaderAndPages) {
+  for (const KvFormat& format : kKvFormats) {
+    SCOPED_TRACE(format.name);
+    const KvGeometry geometry{2, 2, 128, format};
+    const uint32_t num_pages = BlockLayout(geometry).num_pages;
+    EXPECT_EQ(MaxImagePages(geometry, 1), num_pages);
+    EXPECT_EQ(MaxImagePages(geometry, 64), num_pages);
+    std::vector<std::byte> bytes(num_pages * geometry.page_bytes());
+    EXPECT_EQ(WriteBlock(bytes, geometry, 4 + 64, 7), num_pages);
+    const auto image = ReadSegmentImage(bytes, geometry, 4 + 64, 7);
+    ASSERT_TRUE(image.ok()) << image.status();
+    EXPECT_EQ(image->used_pages, num_pages);
+    EXPECT_TRUE(image->clusters.empty());
+  }
+}
+
+TEST(BlockImageTest, RefusesWhatIsNotTheBlockThatWasAnnounced) {
+  const uint32_t num_pages = BlockLayout(kTinyGeometry).num_pages;
+  std::vector<std::byte> bytes(num_pages * kPageBytes);
+  BlockHeader& header = *reinterpret_cast<BlockHeader*>(bytes.data());
+  const auto message = [&](uint32_t tokens = 64, size_t num_bytes = 0) {
+    const auto extent = num_bytes == 0 ? std::span(bytes) : std::span(bytes).first(num_bytes);
+    const auto image = ReadSegmentImage(extent, kTinyGeometry, 68, tokens);
+    EXPECT_EQ(image.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(image.status().message());
+  };
+  EXPECT_THAT(message(), HasSubstr("magic"));
+  WriteBlock(bytes, kTinyGeometry, 68, 64);
+  EXPECT_THAT(message(63), HasSubstr("num_tokens is 64, needs 63"));
+  EXPECT_THAT(message(64, bytes.size() - kPageBytes), HasSubstr("pages"));
+  const BlockHeader good = header;
+  const auto with = [&](auto BlockHeader::*field) {
+    header = good;
+    header.*field ^= 1;
+    return message();
+  };
+  EXPECT_THAT(with(&BlockHeader::magic), HasSubstr("magic"));
+  EXPECT_THAT(with(&BlockHeader::version), HasSubstr("version"));
+  EXPECT_THAT(with(&BlockHeader::num_layers), HasSubstr("num_layers"));
+  EXPECT_THAT(with(&BlockHeader::num_kv_heads), HasSubstr("num_kv_heads"));
+  EXPECT_THAT(with(&BlockHeader::head_dim), HasSubstr("head_dim"));
+  EXPECT_THAT(with(&BlockHeader::format), HasSubstr("format"));
+  EXPECT_THAT(with(&BlockHeader::num_tokens), HasSubstr("num_tokens"));
+  EXPECT_THAT(with(&BlockHeader::token_begin), HasSubstr("token_begin"));
+  // A segment is no block and the other way round.
+  header = good;
+  std::vector<std::byte> segment(SegmentLayout(kTinyGeometry, 1024).max_pages * kPageBytes);
+  WriteBlock(segment, kTinyGeometry, 4, 64);
+  EXPECT_FALSE(ReadSegmentImage(segment, kTinyGeometry, 4, 1024).ok());
+  WriteSegment(segment, kTinyGeometry, 4, 1024);
+  EXPECT_FALSE(ReadSegmentImage(segment, kTinyGeometry, 4, 64).ok());
+}
+
 }  // namespace
 }  // namespace retroinfer::kvstore

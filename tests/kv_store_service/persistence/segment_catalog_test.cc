@@ -40,6 +40,38 @@ TEST(SegmentCatalogTest, ErasesOnlyThePayloadThatIsMeant) {
   EXPECT_EQ(catalog.totals().image_bytes, 0u);
 }
 
+TEST(SegmentCatalogTest, FindsWhatFollowsAParentTheNewestFirst) {
+  SegmentCatalog catalog;
+  const SegmentName parent = common::SaltHash("parent");
+  const auto add = [&](uint64_t seed, uint32_t num_tokens, bool is_generated) {
+    ManifestRow row = Row(seed, seed);
+    row.record.parent = parent;
+    row.record.num_tokens = num_tokens;
+    row.record.created = At(static_cast<int64_t>(seed));
+    if (is_generated) row.record.provenance.emplace();
+    catalog.Insert(row);
+    return row.record.name;
+  };
+  add(1, 1024, false);  // found by its name only, as is a full block
+  add(2, 64, false);
+  const SegmentName last = add(3, 63, false);
+  const SegmentName segment = add(4, 1024, true);
+  const SegmentName block = add(5, 64, true);
+  const auto names = [&] {
+    std::vector<SegmentName> found;
+    for (const SegmentRecord& record : catalog.Children(parent)) found.push_back(record.name);
+    return found;
+  };
+  EXPECT_EQ(names(), (std::vector<SegmentName>{block, segment, last}));
+  catalog.Erase(segment);
+  EXPECT_EQ(names(), (std::vector<SegmentName>{block, last}));
+  for (uint64_t seed = 10; seed < 110; ++seed) add(seed, 64, true);
+  EXPECT_EQ(names().size(), SegmentStorage::kMaxChildren);
+  EXPECT_EQ(names()[0], Row(109, 0).record.name);
+  catalog.Clear();
+  EXPECT_TRUE(names().empty());
+}
+
 TEST(SegmentCatalogTest, TouchedSegmentsAreReportedOnce) {
   SegmentCatalog catalog;
   catalog.Insert(Row(1, 1));

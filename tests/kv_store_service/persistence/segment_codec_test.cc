@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "common/hash/sha256.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
 
 namespace retroinfer::kvstore {
@@ -18,6 +19,13 @@ ManifestRow SampleManifest() {
   row.payload_id = 77;
   row.chunk_bytes = 4096;
   row.index_crc = 0x12345678;
+  return row;
+}
+
+ManifestRow GeneratedManifest() {
+  ManifestRow row = SampleManifest();
+  row.record.provenance = common::Provenance{common::SaltHash("made by"),
+                                             common::SaltHash("sources"), common::SaltHash("text")};
   return row;
 }
 
@@ -43,6 +51,12 @@ TEST(SegmentCodecTest, RowsRoundTrip) {
   EXPECT_EQ(manifest_again->payload_id, 77u);
   EXPECT_EQ(manifest_again->num_chunks(), 2u);
   EXPECT_EQ(manifest_again->index_crc, 0x12345678u);
+
+  const ManifestRow generated = GeneratedManifest();
+  const auto generated_again = DecodeManifest(name.view(), EncodeManifest(generated));
+  ASSERT_TRUE(generated_again.ok());
+  EXPECT_EQ(generated_again->record, generated.record);
+  EXPECT_EQ(generated_again->index_crc, 0x12345678u);
 
   const IndexRow index = {{1, -2, 3}, {4, 5}};
   const auto index_again = DecodeIndex(name.view(), EncodeIndex(name, index));
@@ -92,6 +106,8 @@ TEST(SegmentCodecTest, EverySingleBitFlipAndCutIsNoticed) {
   const ContextRecord context = SampleContext();
   ExpectEveryFlipIsNoticed(key, EncodeManifest(SampleManifest()),
                            [](auto k, auto v) { return DecodeManifest(k, v).ok(); });
+  ExpectEveryFlipIsNoticed(key, EncodeManifest(GeneratedManifest()),
+                           [](auto k, auto v) { return DecodeManifest(k, v).ok(); });
   ExpectEveryFlipIsNoticed(key, EncodeIndex(name, {{1, 2, 3}, {4}}),
                            [](auto k, auto v) { return DecodeIndex(k, v).ok(); });
   ExpectEveryFlipIsNoticed(ContextKey(context.salt_hash, context.context_name),
@@ -103,6 +119,14 @@ TEST(SegmentCodecTest, EverySingleBitFlipAndCutIsNoticed) {
                            [](auto k, auto v) { return DecodePending(k, v).ok(); });
   ExpectEveryFlipIsNoticed(PayloadIdKey(3), EncodeQuarantine({name, 3, 4, At(1), "why"}),
                            [](auto k, auto v) { return DecodeQuarantine(k, v).ok(); });
+}
+
+// Digest of the row that programs wrote before there was generated KV: folders have such rows.
+TEST(SegmentCodecTest, ARowOfAnExactSegmentStaysAsItWas) {
+  common::Sha256 digest("row");
+  digest.Add(EncodeManifest(SampleManifest()));
+  EXPECT_EQ(digest.Finish().ToHex(),
+            "3683841056e82d8f67428ca5b9921fc2216ef5343ef260a80d28d4c1388cfdc0");
 }
 
 TEST(SegmentCodecTest, ARowOfAnotherKindIsRefused) {

@@ -81,6 +81,22 @@ TEST_P(SegmentStorageTest, ReturnsWhatWasPut) {
   EXPECT_GE(storage_->Stats().physical_bytes, storage_->Stats().image_bytes);
 }
 
+TEST_P(SegmentStorageTest, GeneratedKvIsKeptWithHowItWasMadeAndFoundByItsParent) {
+  Sample generated = MakeSample(1);
+  generated.record.provenance = common::Provenance{
+      common::SaltHash("made by"), common::SaltHash("sources"), common::SaltHash("text")};
+  const Sample exact = MakeSample(2);  // of the same parent
+  ASSERT_TRUE(PutSample(*storage_, generated).ok());
+  ASSERT_TRUE(PutSample(*storage_, exact).ok());
+  EXPECT_EQ(*storage_->Peek(generated.name()), generated.record);
+  const auto children = storage_->Children(generated.record.parent);
+  ASSERT_EQ(children.size(), 1u);
+  EXPECT_EQ(children[0], generated.record);
+  EXPECT_TRUE(storage_->Children(generated.name()).empty());
+  EXPECT_EQ(*storage_->Delete({&generated.name(), 1}), 1u);
+  EXPECT_TRUE(storage_->Children(generated.record.parent).empty());
+}
+
 TEST_P(SegmentStorageTest, PuttingTwiceChangesNothing) {
   const Sample sample = MakeSample(1);
   ASSERT_TRUE(PutSample(*storage_, sample).ok());

@@ -49,10 +49,24 @@ TEST(StorageFolderTest, RefusesANewerFormat) {
   TempFolder temp;
   ASSERT_TRUE(StorageFolder::Open(temp.path()).ok());
   std::ofstream(temp.path() + "/FORMAT")
-      << "retroinfer durable segments\nversion 2\ncrc32c 2a0e4d7c\n";
+      << "retroinfer durable segments\nversion 3\ncrc32c 39acd50b\n";
   const absl::Status status = StorageFolder::Open(temp.path()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_NE(status.message().find("format 2"), absl::string_view::npos) << status;
+  EXPECT_NE(status.message().find("format 3"), absl::string_view::npos) << status;
+}
+
+// What is in it is right in format 2, too, which the program before this one refuses.
+TEST(StorageFolderTest, AFolderOfFormatOneBecomesOneOfFormatTwo) {
+  TempFolder temp;
+  ASSERT_TRUE(StorageFolder::Open(temp.path()).ok());
+  std::ofstream(temp.path() + "/FORMAT")
+      << "retroinfer durable segments\nversion 1\ncrc32c 1ee9e5e5\n";
+  const auto folder = StorageFolder::Open(temp.path());
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_FALSE((*folder)->format_was_damaged());
+  std::ifstream file(temp.path() + "/FORMAT");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(ParseFormatVersion(text), 2u);
 }
 
 TEST(StorageFolderTest, RepairsADamagedFormat) {

@@ -38,6 +38,9 @@ class SharedStorage : public SegmentStorage {
     return to_->Find(name, token_ids);
   }
   std::optional<SegmentRecord> Peek(const SegmentName& name) override { return to_->Peek(name); }
+  std::vector<SegmentRecord> Children(const SegmentName& parent) override {
+    return to_->Children(parent);
+  }
   absl::StatusOr<std::vector<int32_t>> ReadTokens(const SegmentName& name) override {
     return to_->ReadTokens(name);
   }

@@ -121,6 +121,49 @@ TEST_F(KvStoreRpcTest, ListsInPages) {
   EXPECT_EQ(second.next_after_extent_id(), 0u);
 }
 
+TEST_F(KvStoreRpcTest, RefusesRowsAndNamesThatAreNone) {
+  const auto code = [&](const auto& fill) {
+    v1::ReserveExtentsRequest request;
+    request.set_attach_token(token_);
+    request.set_call_number(++call_number_);
+    request.set_sequence_id(1);
+    request.mutable_rows()->set_token_begin(4);
+    request.mutable_rows()->set_texts(std::string(64, 'x'));
+    for (int i = 0; i < 64; ++i) request.mutable_rows()->add_token_ids(i);
+    fill(request);
+    v1::ReserveExtentsResponse response;
+    return rpc_.ReserveExtents(nullptr, &request, &response).error_code();
+  };
+  const std::string name(32, 'n');
+  const auto kInvalid = grpc::StatusCode::INVALID_ARGUMENT;
+  EXPECT_EQ(code([](auto&) {}), grpc::StatusCode::OK);
+  EXPECT_EQ(code([&](auto& r) { r.set_made_by(name); }), grpc::StatusCode::OK);
+  EXPECT_EQ(code([&](auto& r) { r.mutable_rows()->set_generated_name(name); }),
+            grpc::StatusCode::OK);
+  EXPECT_EQ(code([](auto& r) { r.mutable_rows()->set_texts(std::string(63, 'x')); }), kInvalid);
+  EXPECT_EQ(code([](auto& r) { r.mutable_rows()->set_texts(""); }), kInvalid);
+  EXPECT_EQ(code([](auto& r) { r.mutable_rows()->set_generated_name("short"); }), kInvalid);
+  EXPECT_EQ(code([](auto& r) { r.set_made_by("short"); }), kInvalid);
+  EXPECT_EQ(code([](auto& r) { r.add_segment_tokens(1024); }), kInvalid);
+  EXPECT_EQ(code([](auto& r) { r.mutable_rows()->add_segments()->set_token_begin(4); }), kInvalid);
+  const auto named = [&](const auto& fill) {
+    return code([&](auto& r) {
+      r.clear_rows();
+      r.add_segment_tokens(64);
+      v1::SegmentIdentity* identity = r.add_identities();
+      identity->set_name(name);
+      identity->set_parent(name);
+      identity->set_salt_hash(name);
+      fill(r, *identity);
+    });
+  };
+  EXPECT_EQ(named([](auto&, auto& identity) { identity.set_made_by(std::string(32, 'm')); }),
+            kInvalid);  // all three or none
+  EXPECT_EQ(named([](auto& r, auto&) { r.set_texts(std::string(64, 'x')); }), kInvalid);
+  EXPECT_EQ(named([](auto& r, auto&) { r.set_token_begin(5); }), kInvalid);
+  EXPECT_EQ(named([](auto& r, auto&) { r.set_token_begin(4 + 64); }), grpc::StatusCode::OK);
+}
+
 TEST_F(KvStoreRpcTest, ReturnsTheStoresErrors) {
   v1::ReserveExtentsRequest reserve;
   v1::ReserveExtentsResponse reserved;

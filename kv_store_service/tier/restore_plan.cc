@@ -1,0 +1,82 @@
+#include "kv_store_service/tier/restore_plan.h"
+
+#include <optional>
+
+#include "kv_store_service/directory/row_walk.h"
+#include "kv_store_service/directory/segment_checks.h"
+
+namespace retroinfer::kvstore {
+namespace {
+
+// Adds a candidate to the plan; false if the plan ends before it.
+bool Add(const RowCandidate& candidate, const TierRows& source, RestorePlan* plan) {
+  switch (candidate.place) {
+    case RowCandidate::Place::kArena:
+      plan->held.push_back(candidate.extent_id);
+      return true;
+    case RowCandidate::Place::kInProgress:
+      return false;
+    case RowCandidate::Place::kDisk:
+      break;
+  }
+  const std::optional<SegmentRecord> record = source.RecordOf(candidate.name);
+  if (!record.has_value() || !CheckTokens(record->num_tokens).ok() ||
+      !CheckTokenBegin(record->token_begin, record->num_tokens).ok()) {
+    return false;
+  }
+  plan->records.push_back(*record);
+  return true;
+}
+
+// Returns what holds a segment that begins at `token_begin`, or nothing.
+std::optional<RowCandidate> Find(const ReserveRequest& request, size_t index, uint64_t token_begin,
+                                 const std::optional<HeldSegment>& before,
+                                 const TierRows& source) {
+  const SegmentWanted& wanted = request.segments[index];
+  if (MayBeFoundByName(wanted, before)) {
+    const auto named = source.Named(wanted.identity->name);
+    if (named.has_value() && named->token_begin.value_or(token_begin) == token_begin &&
+        named->num_tokens == wanted.num_tokens &&
+        named->salt_hash == wanted.identity->salt_hash &&
+        named->provenance == wanted.identity->provenance) {
+      return named;
+    }
+  }
+  const auto parent = GeneratedParent(request, index, before);
+  if (!parent.has_value()) return std::nullopt;
+  return FindGenerated(source, *parent, wanted, token_begin, *request.made_by);
+}
+
+}  // namespace
+
+RestorePlan PlanSegments(const ReserveRequest& request, const ArenaSegments& segments,
+                         const TierRows& source) {
+  RestorePlan plan;
+  uint64_t token_begin = request.token_begin;
+  std::optional<HeldSegment> before;
+  size_t i = 0;
+  for (const ExtentRecord& cached : segments.FindCached(request)) {
+    plan.held.push_back(cached.id);
+    const SegmentIdentity& identity = cached.key->identity;
+    before = {identity.name, identity.provenance.has_value()};
+    token_begin += request.segments[i++].num_tokens;
+  }
+  for (; i < request.segments.size() && request.segments[i].identity.has_value(); ++i) {
+    const auto found = Find(request, i, token_begin, before, source);
+    if (!found.has_value() || !Add(*found, source, &plan)) break;
+    before = {found->name, found->provenance.has_value()};
+    token_begin += found->num_tokens;
+  }
+  return plan;
+}
+
+RestorePlan PlanRows(const ReserveRequest& request, const TierRows& source) {
+  RestorePlan plan;
+  RowWalk walk(*request.rows, request.made_by, source);
+  while (const auto piece = walk.Next()) {
+    if (!Add(*piece, source, &plan)) break;
+  }
+  return plan;
+}
+
+}  // namespace retroinfer::kvstore
