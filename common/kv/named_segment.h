@@ -35,6 +35,8 @@ struct ReserveRequest {
   // Take only what is committed: the answer is the leading run of cached extents, perhaps none, and
   // nothing is reserved or waited for.
   bool cached_only = false;
+  // Share all that is committed, even if there is room for the rest only without.
+  bool keeps_cached = false;
 
   // A request for extents without names.
   static ReserveRequest Unnamed(uint64_t sequence_id, const std::vector<uint32_t>& segment_tokens) {

@@ -15,6 +15,7 @@
 #include "common/log/check.h"
 #include "kv_store_service/arena/extent_allocator.h"
 #include "kv_store_service/directory/image_reading.h"
+#include "kv_store_service/directory/room_search.h"
 #include "kv_store_service/directory/segment_directory.h"
 #include "kv_store_service/mapping/cluster_map.h"
 
@@ -85,7 +86,8 @@ class ArenaSegments {
   // Names the model whose segments are found and committed from now on.
   void SetFingerprint(const common::Hash256& fingerprint) { fingerprint_ = fingerprint; }
 
-  // Segments of these names are not evicted, as long as they take at most half of the arena.
+  // Segments of these names are evicted only where there is no room otherwise, as long as they take
+  // at most half of the arena.
   // REQUIRES: `names` outlives the object.
   void KeepNamed(const absl::flat_hash_set<common::SegmentName>* names) { kept_ = names; }
 
@@ -173,19 +175,18 @@ class ArenaSegments {
   uint64_t withheld_pages() const { return withheld_pages_; }
 
  private:
-  // How a reservation gets its room.
-  struct Room;
-
   absl::StatusOr<Reservation> RepeatReservation(const ReserveRequest& request) const;
   // Returns the longest leading run of the wanted segments that are committed, by their names and,
   // where the request has them, their token ids.
   std::vector<ExtentRecord> FindCached(const ReserveRequest& request) const;
   absl::Status CheckNotInProgress(const ReserveRequest& request, size_t num_cached) const;
-  // Finds room for the segments behind the cached ones; changes nothing.
-  absl::StatusOr<Room> FindRoom(const ReserveRequest& request,
-                                std::span<const ExtentRecord> cached) const;
+  // Finds room for the segments behind the cached ones, of which fewer are left in `cached` if
+  // there is no room otherwise. `may_wait`: says that room is coming, rather than give up what is
+  // dear.
+  absl::StatusOr<Room> FindRoom(const ReserveRequest& request, bool may_wait,
+                                std::vector<ExtentRecord>& cached) const;
   // Adds extents for those segments.
-  void TakeRoom(const ReserveRequest& request, Room room, Reservation* reservation);
+  void TakeRoom(const ReserveRequest& request, const Room& room, Reservation* reservation);
   void CountQuery(const ReserveRequest& request, size_t num_cached);
   absl::Status ArenaFull(uint64_t sequence_id, uint64_t needed_pages, size_t num_extents) const;
   absl::StatusOr<std::vector<ImageToRead>> CheckCommit(

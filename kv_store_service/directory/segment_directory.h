@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "common/kv/named_segment.h"
@@ -34,6 +35,13 @@ struct ExtentRecord {
   uint64_t unreferenced_since = 0;  // order of release; of named ones without references
 
   bool committed() const { return token_begin.has_value(); }
+};
+
+// A named segment without references.
+struct UnreferencedSegment {
+  uint64_t extent_id = 0;
+  uint32_t num_pages = 0;
+  uint64_t since = 0;  // ExtentRecord::unreferenced_since
 };
 
 // The extents of one sequence.
@@ -114,6 +122,10 @@ class SegmentDirectory {
 
   // Named segments without references, the one released first first.
   std::vector<const ExtentRecord*> Unreferenced() const;
+  // The same, by their first pages.
+  const absl::btree_map<PageId, UnreferencedSegment>& UnreferencedByPage() const {
+    return unreferenced_by_page_;
+  }
   // Forgets one of them. Returns its record, for the caller to free.
   //
   // REQUIRES: it is named and has no references.
@@ -130,6 +142,7 @@ class SegmentDirectory {
   uint64_t named_pages() const { return named_pages_; }
   uint64_t unreferenced_pages() const { return unreferenced_pages_; }
   uint64_t pinned_pages() const { return pinned_pages_; }
+  uint64_t num_unpinned() const { return num_unpinned_; }  // Unpin() so far
 
  private:
   void AddExtent(const ExtentRecord& extent);
@@ -142,11 +155,13 @@ class SegmentDirectory {
   absl::flat_hash_map<common::SegmentName, uint64_t> by_name_;      // committed: extent id
   absl::flat_hash_map<common::SegmentName, uint64_t> in_progress_;  // reserved: extent id
   std::map<uint64_t, uint64_t> unreferenced_;  // unreferenced_since -> extent id
+  absl::btree_map<PageId, UnreferencedSegment> unreferenced_by_page_;
   uint64_t last_release_ = 0;
   size_t num_committed_ = 0;
   uint64_t named_pages_ = 0;
   uint64_t unreferenced_pages_ = 0;
   uint64_t pinned_pages_ = 0;
+  uint64_t num_unpinned_ = 0;
 };
 
 }  // namespace retroinfer::kvstore

@@ -160,23 +160,23 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
   const common::Hash256 fingerprint = common::FingerprintHash(into.fingerprint);
   const size_t num_cached = segments.CountCached(request);
   ReserveRequest wanted{.sequence_id = last_own_sequence_ + 1};
-  std::vector<uint64_t> image_bytes;
+  std::vector<uint64_t> image_bytes;  // of each wanted segment; 0: not on the disk
   uint64_t token_begin = kSinkTokens;
   for (const SegmentWanted& segment : request.segments) {
     if (!segment.identity.has_value()) break;
-    if (wanted.segments.size() >= num_cached) {
-      const auto record = tier_.Peek(segment.identity->name);
-      if (!record.has_value() || record->fingerprint_hash != fingerprint ||
-          record->salt_hash != segment.identity->salt_hash || record->token_begin != token_begin ||
-          record->num_tokens != segment.num_tokens) {
-        break;
-      }
-      image_bytes.push_back(record->image_bytes);
-    }
+    const auto record = tier_.Peek(segment.identity->name);
+    const bool is_on_disk = record.has_value() && record->fingerprint_hash == fingerprint &&
+                            record->salt_hash == segment.identity->salt_hash &&
+                            record->token_begin == token_begin &&
+                            record->num_tokens == segment.num_tokens;
+    if (!is_on_disk && wanted.segments.size() >= num_cached) break;
+    // What is cached may make room for the rest if all of it can be read back.
+    if (!is_on_disk) wanted.keeps_cached = true;
+    image_bytes.push_back(is_on_disk ? record->image_bytes : 0);
     wanted.segments.push_back(segment);
     token_begin += segment.num_tokens;
   }
-  if (image_bytes.empty()) return;
+  if (wanted.segments.size() <= num_cached) return;
   // Without room, or if somebody computes it already, the caller's own reservation tells.
   const auto reservation = segments.Reserve(wanted);
   if (!reservation.ok()) return;
@@ -187,9 +187,9 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
   for (size_t i = 0; i < wanted.segments.size(); ++i) {
     SegmentWanted& segment = wanted.segments[i];
     const ExtentRecord& extent = reservation->extents[i];
-    if (i >= num_cached) {
+    if (i >= reservation->num_cached) {
       const std::span<std::byte> extent_bytes = into.arena->BytesOf(extent.pages);
-      const size_t bytes = std::min<size_t>(image_bytes[i - num_cached], extent_bytes.size());
+      const size_t bytes = std::min<size_t>(image_bytes[i], extent_bytes.size());
       job.segments.push_back({segment.identity->name, extent_bytes.first(bytes)});
       to_commit->push_back({extent.id, token_begin, segment.num_tokens, segment.identity});
     }
