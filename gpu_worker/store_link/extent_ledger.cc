@@ -11,8 +11,7 @@ namespace retroinfer {
 void ExtentLedger::Reserve(const ReserveRequest& request, const std::vector<Extent>& extents) {
   std::vector<LedgerExtent> entries;
   absl::flat_hash_map<uint64_t, size_t> places;
-  uint64_t token_begin =
-      request.rows.has_value() ? request.rows->token_begin : request.token_begin;
+  uint64_t token_begin = request.rows.has_value() ? request.rows->token_begin : request.token_begin;
   for (size_t i = 0; i < extents.size(); ++i) {
     places.emplace(extents[i].id, i);
     LedgerExtent& entry = entries.emplace_back(LedgerExtent{extents[i], std::nullopt});

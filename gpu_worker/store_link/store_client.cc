@@ -149,8 +149,8 @@ absl::StatusOr<std::vector<Extent>> CheckExtents(const ReserveRequest& wanted,
     }
     if (extent.generated.has_value() && !wanted.made_by.has_value() &&
         extent.generated != identity->name) {
-      return absl::InternalError(
-          absl::StrCat("the store returned generated KV for segment ", i, ", which is to be exact"));
+      return absl::InternalError(absl::StrCat("the store returned generated KV for segment ", i,
+                                              ", which is to be exact"));
     }
   }
   return extents;
@@ -171,8 +171,8 @@ absl::StatusOr<std::vector<Extent>> CheckRowExtents(const ReserveRequest& wanted
                         (proto.generated_name().empty() || wanted.made_by.has_value());
     if (may_be) continue;
     return absl::InternalError(absl::StrCat(
-        "the store returned an extent of ", proto.num_tokens(), " tokens, up to token ",
-        num_tokens, " of ", wanted.rows->token_ids.size(), " wanted ones, that cannot hold them"));
+        "the store returned an extent of ", proto.num_tokens(), " tokens, up to token ", num_tokens,
+        " of ", wanted.rows->token_ids.size(), " wanted ones, that cannot hold them"));
   }
   return extents;
 }

@@ -322,13 +322,19 @@ void StoreLink::Impl::SetAside(LinkOperation operation, const common::ErrorReaso
     // To ask for many rows takes both sides a while.
     poll += kPollPerRowToken * static_cast<int64_t>(operation.request.rows->token_ids.size());
   }
-  // Each segment that the disk gives back earns another wait.
-  const auto segment = reason.metadata.find("segment");
-  const std::string waits_for = absl::StrCat(
-      reason.reason, on_disk && segment != reason.metadata.end() ? segment->second : "");
+  const auto value_of = [&reason](const char* key) {
+    const auto found = reason.metadata.find(key);
+    return found == reason.metadata.end() ? std::string() : found->second;
+  };
+  // Each segment that the disk gives back earns another wait, and so does room that comes; without
+  // that room there is nothing to do but to wait.
+  const std::string segment = value_of("segment");
+  const bool is_read = on_disk && !segment.empty();
+  const std::string waits_for =
+      absl::StrCat(reason.reason, on_disk ? absl::StrCat(segment, " ", value_of("progress")) : "");
   if (!operation.progress_deadline.has_value() || operation.waits_for != waits_for) {
     operation.progress_deadline =
-        now + (on_disk ? options_.disk_timeout : options_.progress_timeout);
+        now + (is_read ? options_.disk_timeout : options_.progress_timeout);
     operation.waits_for = waits_for;
   }
   next_look_ = std::min({next_look_, now + poll, *operation.progress_deadline});

@@ -36,10 +36,10 @@ struct StoreLinkOptions {
   absl::Duration attach_timeout = kAttachTimeout;     // of Connect(); the store may be starting
   absl::Duration reserve_timeout = absl::Seconds(3);  // without a store: UNAVAILABLE after this
   // A reservation waits this long for segments that another sequence computes; then it computes
-  // them too.
+  // them too. And for room that writes to the disk, or a former worker, keep, as long as none
+  // comes; then it is refused.
   absl::Duration progress_timeout = absl::Minutes(10);
-  // The same for each segment that the store reads back from the disk, or for room that a write to
-  // the disk keeps.
+  // The same for each segment that the store reads back from the disk.
   absl::Duration disk_timeout = absl::Seconds(10);
 
   // Called once, on the control thread, when memory_taken() has become true: nothing that this

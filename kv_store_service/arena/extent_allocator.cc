@@ -68,13 +68,20 @@ void ExtentAllocator::Free(PageRun run) {
   InsertRun(run);
 }
 
+std::vector<PageRun> ExtentAllocator::FreeRuns() const {
+  std::vector<PageRun> runs;
+  runs.reserve(by_first_.size());
+  for (const auto& [first, count] : by_first_) runs.push_back({first, count});
+  return runs;
+}
+
 void ExtentAllocator::InsertRun(PageRun run) {
   by_first_.emplace(run.first, run.count);
   by_count_.emplace(run.count, run.first);
   free_pages_ += run.count;
 }
 
-void ExtentAllocator::EraseRun(std::map<PageId, uint32_t>::iterator run) {
+void ExtentAllocator::EraseRun(absl::btree_map<PageId, uint32_t>::iterator run) {
   by_count_.erase({run->second, run->first});
   free_pages_ -= run->second;
   by_first_.erase(run);

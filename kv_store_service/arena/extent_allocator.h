@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <utility>
+#include <vector>
 
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "common/kv/kv_geometry.h"
 
@@ -47,6 +48,9 @@ class ExtentAllocator {
   // Cost:     O(log free runs).
   void Free(PageRun run);
 
+  // Returns the free runs in ascending order; no two touch.
+  std::vector<PageRun> FreeRuns() const;
+
   uint32_t num_pages() const { return num_pages_; }
   uint64_t free_pages() const { return free_pages_; }
   // Pages of the longest free run.
@@ -54,12 +58,12 @@ class ExtentAllocator {
 
  private:
   void InsertRun(PageRun run);
-  void EraseRun(std::map<PageId, uint32_t>::iterator run);
+  void EraseRun(absl::btree_map<PageId, uint32_t>::iterator run);
 
   uint32_t num_pages_;
   uint64_t free_pages_ = 0;
-  std::map<PageId, uint32_t> by_first_;             // first page -> count; no two touch
-  std::set<std::pair<uint32_t, PageId>> by_count_;  // the same runs
+  absl::btree_map<PageId, uint32_t> by_first_;             // first page -> count; no two touch
+  absl::btree_set<std::pair<uint32_t, PageId>> by_count_;  // the same runs
 };
 
 }  // namespace retroinfer::kvstore

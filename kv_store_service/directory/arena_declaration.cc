@@ -18,8 +18,8 @@ constexpr uint64_t kExtentIdMax = UINT64_MAX / 2;  // of a worker: those that fo
 
 bool ArenaSegments::CanBeRead(const ExtentRecord& extent) const {
   return extent.committed() && CheckTokens(extent.reserved_tokens).ok() &&
-         CheckTokenBegin(*extent.token_begin, extent.reserved_tokens).ok() && extent.pages.count > 0 &&
-         extent.pages.end() <= allocator_.num_pages() &&
+         CheckTokenBegin(*extent.token_begin, extent.reserved_tokens).ok() &&
+         extent.pages.count > 0 && extent.pages.end() <= allocator_.num_pages() &&
          directory_.FindExtent(extent.id) == nullptr;
 }
 

@@ -82,7 +82,8 @@ std::vector<ExtentRecord> ArenaSegments::FindCached(const ReserveRequest& reques
     if (!wanted.identity.has_value()) break;
     const std::optional<HeldSegment> before = LastOf(cached);
     const ExtentRecord* found = nullptr;
-    // Generated KV first: a conversation goes on as it was held, whoever has computed its text since.
+    // Generated KV first: a conversation goes on as it was held, whoever has computed its text
+    // since.
     const auto parent = GeneratedParent(request, i, before);
     if (parent.has_value()) {
       const auto generated =
@@ -91,10 +92,10 @@ std::vector<ExtentRecord> ArenaSegments::FindCached(const ReserveRequest& reques
     }
     if (found == nullptr && MayBeFoundByName(wanted, before)) {
       found = directory_.FindNamed(wanted.identity->name);
-      if (found != nullptr && (found->token_begin != token_begin ||
-                               found->reserved_tokens != wanted.num_tokens ||
-                               found->key->fingerprint != fingerprint_ ||
-                               !IsWanted(found->key->identity, *wanted.identity))) {
+      if (found != nullptr &&
+          (found->token_begin != token_begin || found->reserved_tokens != wanted.num_tokens ||
+           found->key->fingerprint != fingerprint_ ||
+           !IsWanted(found->key->identity, *wanted.identity))) {
         found = nullptr;
       }
     }

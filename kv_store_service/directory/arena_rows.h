@@ -42,8 +42,7 @@ class ArenaRows final : public RowSource {
     }
     const SegmentIdentity& identity = is_committed ? record.key->identity : *record.wanted;
     RowCandidate candidate;
-    candidate.place =
-        is_committed ? RowCandidate::Place::kArena : RowCandidate::Place::kInProgress;
+    candidate.place = is_committed ? RowCandidate::Place::kArena : RowCandidate::Place::kInProgress;
     candidate.name = identity.name;
     candidate.salt_hash = identity.salt_hash;
     candidate.provenance = identity.provenance;

@@ -1,6 +1,7 @@
 #include "kv_store_service/directory/arena_segments.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
@@ -9,26 +10,24 @@
 #include "common/log/check.h"
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
-#include "kv_store_service/arena/allocation_plan.h"
 #include "kv_store_service/directory/segment_checks.h"
 
 namespace retroinfer::kvstore {
 namespace {
 
-absl::Status DiskTakesTheRoom(uint64_t sequence_id) {
+// How often at most a request is tried with less of what is cached.
+constexpr size_t kStepsOfCached = 32;
+
+// `progress` changes as long as room comes.
+absl::Status DiskTakesTheRoom(uint64_t sequence_id, const std::string& progress) {
   return common::WithReason(
       absl::AbortedError(absl::StrCat("segments on their way between arena and disk, or extents of "
                                       "a former worker, take the room for sequence ",
                                       sequence_id, "; try again soon")),
-      kWaitsForDiskReason);
+      kWaitsForDiskReason, {{"progress", progress}});
 }
 
 }  // namespace
-
-struct ArenaSegments::Room {
-  AllocationPlan plan;
-  std::vector<uint64_t> evictable_ids;
-};
 
 ArenaSegments::ArenaSegments(uint32_t num_pages, const KvGeometry& geometry)
     : geometry_(geometry), allocator_(num_pages) {}
@@ -43,11 +42,7 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
   std::optional<Room> room;
   if (!request.cached_only) {
     if (!compute_anyway) RETURN_IF_ERROR(CheckNotInProgress(request, cached));
-    auto found = FindRoom(request, cached);
-    if (!found.ok() && !compute_anyway && RoomIsComing()) {
-      return DiskTakesTheRoom(request.sequence_id);
-    }
-    ASSIGN_OR_RETURN(room, std::move(found));
+    ASSIGN_OR_RETURN(room, FindRoom(request, !compute_anyway, cached));
   }
   const bool are_compared =
       request.sequence_id >= kOwnSequences ||
@@ -60,7 +55,7 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
   reservation.extents = std::move(cached);
   reservation.num_cached = reservation.extents.size();
   if (room.has_value()) {
-    TakeRoom(request, *std::move(room), &reservation);
+    TakeRoom(request, *room, &reservation);
     NoteWanted(request, &reservation);
   }
   CountQuery(request, reservation.num_cached);
@@ -83,61 +78,64 @@ absl::StatusOr<Reservation> ArenaSegments::ReserveOwn(uint64_t sequence_id,
     }
     request.segments.push_back(segment);
   }
-  ASSIGN_OR_RETURN(Room room, FindRoom(request, held));
+  // What is held is there to be used together with what is read.
+  request.keeps_cached = true;
+  ASSIGN_OR_RETURN(const Room room, FindRoom(request, /*may_wait=*/false, held));
   Reservation reservation{std::move(held)};
   reservation.num_cached = reservation.extents.size();
-  TakeRoom(request, std::move(room), &reservation);
+  TakeRoom(request, room, &reservation);
   for (size_t i = reservation.num_cached; i < reservation.extents.size(); ++i) {
     NoteWanted(*request.segments[i].identity, &reservation.extents[i]);
   }
-  RI_CHECK(
-      directory_.AddSequence(sequence_id, reservation.extents, reservation.num_cached).ok());
+  RI_CHECK(directory_.AddSequence(sequence_id, reservation.extents, reservation.num_cached).ok());
   return reservation;
 }
 
-absl::StatusOr<ArenaSegments::Room> ArenaSegments::FindRoom(
-    const ReserveRequest& request, std::span<const ExtentRecord> cached) const {
-  std::vector<uint32_t> counts;
-  uint64_t needed = 0;
-  for (size_t i = cached.size(); i < request.segments.size(); ++i) {
-    counts.push_back(MaxImagePages(geometry_, request.segments[i].num_tokens));
-    needed += counts.back();
+absl::StatusOr<Room> ArenaSegments::FindRoom(const ReserveRequest& request, bool may_wait,
+                                             std::vector<ExtentRecord>& cached) const {
+  const auto pages_of = [&](const SegmentWanted& wanted) {
+    return MaxImagePages(geometry_, wanted.num_tokens);
+  };
+  std::vector<uint32_t> counts;  // of all segments
+  for (const SegmentWanted& wanted : request.segments) counts.push_back(pages_of(wanted));
+  const std::span<const uint32_t> missing = std::span(counts).subspan(cached.size());
+  const RoomSearch search(allocator_, directory_, kept_,
+                          SegmentLayout(geometry_, kPrefillSegmentTokens).max_pages);
+  if (auto room = search.Find(missing, cached, false)) return *std::move(room);
+  if (may_wait && RoomIsComing()) {
+    return DiskTakesTheRoom(request.sequence_id,
+                            absl::StrCat(directory_.num_unpinned(), " ", withheld_pages_, " ",
+                                         directory_.num_committed()));
   }
-  std::vector<uint64_t> evictable_ids;
-  std::optional<AllocationPlan> plan = PlanAllocation(allocator_, counts, {});
-  if (!plan.has_value()) {
-    std::set<uint64_t> shared;
-    for (const ExtentRecord& extent : cached) shared.insert(extent.id);
-    std::vector<PageRun> runs;
-    uint64_t kept_pages = 0;
-    for (const ExtentRecord* segment : directory_.Unreferenced()) {
-      if (shared.contains(segment->id)) continue;
-      if (kept_ != nullptr && kept_->contains(segment->key->identity.name)) {
-        // KeepNamed() keeps at most half of the arena from requests.
-        kept_pages += segment->pages.count;
-        if (kept_pages <= allocator_.num_pages() / 2) continue;
-      }
-      evictable_ids.push_back(segment->id);
-      runs.push_back(segment->pages);
-    }
-    plan = PlanAllocation(allocator_, counts, runs);
+  // A pin keeps no request out: what it holds is on the disk.
+  if (auto room = search.Find(missing, cached, true)) return *std::move(room);
+  // Where what is cached is in the way of the rest, less of it is used.
+  const size_t step = std::max<size_t>(1, cached.size() / kStepsOfCached);
+  for (size_t left = request.keeps_cached ? 0 : cached.size(); left > 0;) {
+    left -= std::min(left, step);
+    const std::span<const ExtentRecord> shared = std::span(cached).first(left);
+    auto room = search.Find(std::span(counts).subspan(left), shared, true);
+    if (!room.has_value()) continue;
+    cached.resize(left);
+    return *std::move(room);
   }
-  if (!plan.has_value()) return ArenaFull(request.sequence_id, needed, counts.size());
-  return Room{*std::move(plan), std::move(evictable_ids)};
+  return ArenaFull(request.sequence_id,
+                   std::accumulate(missing.begin(), missing.end(), uint64_t{0}), missing.size());
 }
 
-void ArenaSegments::TakeRoom(const ReserveRequest& request, Room room, Reservation* reservation) {
-  for (size_t i = 0; i < room.plan.num_evicted; ++i) {
-    directory_.Evict(room.evictable_ids[i]);
-    clusters_.Erase(room.evictable_ids[i]);
+void ArenaSegments::TakeRoom(const ReserveRequest& request, const Room& room,
+                             Reservation* reservation) {
+  for (const uint64_t id : room.evicted_ids) {
+    allocator_.Free(directory_.Evict(id).pages);
+    clusters_.Erase(id);
   }
-  counters_.evictions += room.plan.num_evicted;
-  allocator_ = std::move(room.plan.allocator);
-  for (size_t i = 0; i < room.plan.extents.size(); ++i) {
+  counters_.evictions += room.evicted_ids.size();
+  for (size_t i = 0; i < room.extents.size(); ++i) {
+    RI_CHECK(allocator_.Take(room.extents[i]).ok());
     const SegmentWanted& wanted = request.segments[reservation->num_cached + i];
     ExtentRecord& extent = reservation->extents.emplace_back();
     extent.id = ++last_extent_id_;
-    extent.pages = room.plan.extents[i];
+    extent.pages = room.extents[i];
     extent.sequence_id = request.sequence_id;
     extent.reserved_tokens = wanted.num_tokens;
   }
@@ -153,14 +151,13 @@ bool ArenaSegments::EvictNamed(const common::SegmentName& name) {
 
 absl::Status ArenaSegments::ArenaFull(uint64_t sequence_id, uint64_t needed_pages,
                                       size_t num_extents) const {
-  const absl::Status status = absl::ResourceExhaustedError(
-      absl::StrCat("the arena has no room for sequence ", sequence_id, ": needs ", needed_pages,
-                   " pages in ", num_extents, " extents; ", allocator_.free_pages(), " of ",
-                   allocator_.num_pages(), " pages are free, the longest run has ",
-                   allocator_.largest_free(), ", ", directory_.unreferenced_pages(),
-                   " pages of unused segments could be evicted, as far as no "
-                   "pinned context has them; wait for other requests, unpin contexts or start the "
-                   "store with a larger --arena-bytes"));
+  const absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
+      "the arena has no room for sequence ", sequence_id, ": needs ", needed_pages, " pages in ",
+      num_extents, " extents; ", allocator_.free_pages(), " of ", allocator_.num_pages(),
+      " pages are free, the longest run has ", allocator_.largest_free(),
+      ", which does not do even without the ", directory_.unreferenced_pages(),
+      " pages of unused segments; wait for other requests or start the store with a "
+      "larger --arena-bytes"));
   return common::WithReason(status, "ARENA_FULL",
                             {{"needed_pages", absl::StrCat(needed_pages)},
                              {"free_pages", absl::StrCat(allocator_.free_pages())},
@@ -205,8 +202,7 @@ absl::StatusOr<std::vector<ImageToRead>> ArenaSegments::ImagesToCommit(
   return images;
 }
 
-void ArenaSegments::AbandonWanted(uint64_t sequence_id,
-                                       std::span<const SegmentToCommit> segments) {
+void ArenaSegments::AbandonWanted(uint64_t sequence_id, std::span<const SegmentToCommit> segments) {
   for (const SegmentToCommit& segment : segments) {
     if (directory_.References(sequence_id, segment.extent_id)) {
       directory_.AbandonWanted(segment.extent_id);

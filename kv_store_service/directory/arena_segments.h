@@ -15,6 +15,7 @@
 #include "common/log/check.h"
 #include "kv_store_service/arena/extent_allocator.h"
 #include "kv_store_service/directory/image_reading.h"
+#include "kv_store_service/directory/room_search.h"
 #include "kv_store_service/directory/segment_directory.h"
 #include "kv_store_service/mapping/cluster_map.h"
 
@@ -60,9 +61,9 @@ struct Reservation {
 
 // Since the construction of the store.
 struct PrefixCounters {
-  uint64_t queries_tokens = 0;  // of named segments in reservations
-  uint64_t hits_tokens = 0;     // of those, in cached segments
-  uint64_t evictions = 0;       // of named segments
+  uint64_t queries_tokens = 0;       // of named segments in reservations
+  uint64_t hits_tokens = 0;          // of those, in cached segments
+  uint64_t evictions = 0;            // of named segments
   uint64_t rows_queries_tokens = 0;  // that requests for rows looked for
   uint64_t rows_hits_tokens = 0;     // of those, in cached segments and blocks
 };
@@ -87,7 +88,8 @@ class ArenaSegments {
   // Names the model whose segments are found and committed from now on.
   void SetFingerprint(const common::Hash256& fingerprint) { fingerprint_ = fingerprint; }
 
-  // Segments of these names are not evicted, as long as they take at most half of the arena.
+  // Segments of these names are evicted only where there is no room otherwise, as long as they take
+  // at most half of the arena.
   // REQUIRES: `names` outlives the object.
   void KeepNamed(const absl::flat_hash_set<common::SegmentName>* names) { kept_ = names; }
 
@@ -191,18 +193,17 @@ class ArenaSegments {
   uint64_t withheld_pages() const { return withheld_pages_; }
 
  private:
-  // How a reservation gets its room.
-  struct Room;
-
   absl::StatusOr<Reservation> RepeatReservation(const ReserveRequest& request) const;
   absl::StatusOr<Reservation> ReserveRows(const ReserveRequest& request, bool compute_anyway);
   absl::Status CheckNotInProgress(const ReserveRequest& request,
                                   std::span<const ExtentRecord> cached) const;
-  // Finds room for the segments behind the cached ones; changes nothing.
-  absl::StatusOr<Room> FindRoom(const ReserveRequest& request,
-                                std::span<const ExtentRecord> cached) const;
+  // Finds room for the segments behind the cached ones, of which fewer are left in `cached` if
+  // there is no room otherwise. `may_wait`: says that room is coming, rather than give up what is
+  // dear.
+  absl::StatusOr<Room> FindRoom(const ReserveRequest& request, bool may_wait,
+                                std::vector<ExtentRecord>& cached) const;
   // Adds extents for those segments.
-  void TakeRoom(const ReserveRequest& request, Room room, Reservation* reservation);
+  void TakeRoom(const ReserveRequest& request, const Room& room, Reservation* reservation);
   // Notes in those extents which segments they are reserved for.
   static void NoteWanted(const ReserveRequest& request, Reservation* reservation);
   static void NoteWanted(const SegmentIdentity& wanted, ExtentRecord* extent);

@@ -135,8 +135,8 @@ std::optional<common::SegmentName> GeneratedParent(const ReserveRequest& request
 }
 
 bool MayBeFoundByName(const SegmentWanted& wanted, const std::optional<HeldSegment>& before) {
-  return wanted.identity.has_value() && (!before.has_value() || !before->is_generated ||
-                                         wanted.identity->provenance.has_value());
+  return wanted.identity.has_value() &&
+         (!before.has_value() || !before->is_generated || wanted.identity->provenance.has_value());
 }
 
 }  // namespace retroinfer::kvstore

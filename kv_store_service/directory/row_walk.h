@@ -8,8 +8,8 @@
 //   generated KV that leaves the text there                 found as a child of the text name
 //
 // and behind generated KV only what follows just that: children of its name. The longest one is
-// taken; of equally long ones a generated one before an exact one, so that a conversation goes on as
-// it was held; then the one with the smallest name. Behind a block that is not full nothing can
+// taken; of equally long ones a generated one before an exact one, so that a conversation goes on
+// as it was held; then the one with the smallest name. Behind a block that is not full nothing can
 // follow.
 #pragma once
 
@@ -76,9 +76,9 @@ class RowWalk {
   const RowsWanted& rows_;
   const std::optional<common::Hash256>& made_by_;
   const RowSource& source_;
-  uint64_t offset_ = 0;       // from rows_.token_begin
-  size_t next_segment_ = 0;   // of rows_.segments: the first one that may still begin
-  bool ended_ = false;        // behind a block that is not full
+  uint64_t offset_ = 0;      // from rows_.token_begin
+  size_t next_segment_ = 0;  // of rows_.segments: the first one that may still begin
+  bool ended_ = false;       // behind a block that is not full
   std::optional<common::SegmentName> generated_;  // of the piece before, if that is generated
 };
 

@@ -35,9 +35,9 @@ absl::Status CheckTokenBegin(uint64_t token_begin, uint32_t num_tokens) {
       (token_begin - kSinkTokens) % step == 0) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("a ", IsBlock(num_tokens) ? "block" : "segment", " that begins at token ",
-                   token_begin, ": needs ", kSinkTokens, " plus a multiple of ", step));
+  return absl::InvalidArgumentError(absl::StrCat("a ", IsBlock(num_tokens) ? "block" : "segment",
+                                                 " that begins at token ", token_begin, ": needs ",
+                                                 kSinkTokens, " plus a multiple of ", step));
 }
 
 absl::Status CheckCount(size_t count) {
@@ -53,9 +53,9 @@ absl::Status CheckIdentity(const SegmentIdentity& identity, uint32_t num_tokens)
           ? common::NameGenerated(identity.parent, identity.token_ids, *identity.provenance)
           : common::NameSegment(identity.parent, identity.token_ids);
   if (name == identity.name) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "the name ", identity.name.ToHex(), " is not that of its parent and its tokens",
-      identity.provenance.has_value() ? " and of how they were generated" : ""));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the name ", identity.name.ToHex(), " is not that of its parent and its tokens",
+                   identity.provenance.has_value() ? " and of how they were generated" : ""));
 }
 
 absl::Status CheckRows(const RowsWanted& rows) {

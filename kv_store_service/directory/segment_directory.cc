@@ -1,7 +1,8 @@
 // Invariants: a record is in unreferenced_ if and only if it is named and has no references; one
 // that has neither a name nor references does not exist; by_name_ holds the records with a key, and
-// in_progress_ only uncommitted ones; children_ has what IsFoundByParent() of the records with a key
-// and of the uncommitted ones that are reserved for a name.
+// in_progress_ only uncommitted ones; children_ has what IsFoundByParent() of the records with a
+// key and of the uncommitted ones that are reserved for a name. unreferenced_by_page_ holds what
+// unreferenced_ does.
 #include "kv_store_service/directory/segment_directory.h"
 
 #include <algorithm>
@@ -94,6 +95,7 @@ std::vector<const ExtentRecord*> SegmentDirectory::FindChildren(
 void SegmentDirectory::Reference(ExtentRecord& extent) {
   if (extent.references++ > 0 || extent.key == nullptr) return;
   unreferenced_.erase(extent.unreferenced_since);
+  unreferenced_by_page_.erase(extent.pages.first);
   unreferenced_pages_ -= extent.pages.count;
 }
 
@@ -102,6 +104,7 @@ void SegmentDirectory::Unreference(ExtentRecord& extent) {
   if (--extent.references > 0 || extent.key == nullptr) return;
   extent.unreferenced_since = ++last_release_;
   unreferenced_.emplace(extent.unreferenced_since, extent.id);
+  unreferenced_by_page_[extent.pages.first] = {extent.id, extent.pages.count, last_release_};
   unreferenced_pages_ += extent.pages.count;
 }
 
@@ -115,6 +118,7 @@ void SegmentDirectory::Pin(uint64_t extent_id) {
 void SegmentDirectory::Unpin(uint64_t extent_id) {
   ExtentRecord& extent = extents_.at(extent_id);
   pinned_pages_ -= extent.pages.count;
+  ++num_unpinned_;
   Unreference(extent);
 }
 
@@ -218,6 +222,7 @@ ExtentRecord SegmentDirectory::Evict(uint64_t extent_id) {
   const ExtentRecord& extent = extents_.at(extent_id);
   RI_CHECK(extent.key != nullptr && extent.references == 0);
   unreferenced_.erase(extent.unreferenced_since);
+  unreferenced_by_page_.erase(extent.pages.first);
   by_name_.erase(extent.key->identity.name);
   RemoveChild(extent.key->identity, extent_id);
   unreferenced_pages_ -= extent.pages.count;

@@ -9,6 +9,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
@@ -44,6 +45,13 @@ struct ExtentRecord {
 inline bool IsFoundByParent(const SegmentIdentity& identity, uint32_t num_tokens) {
   return identity.provenance.has_value() || num_tokens < kDenseBlockTokens;
 }
+
+// A named segment without references.
+struct UnreferencedSegment {
+  uint64_t extent_id = 0;
+  uint32_t num_pages = 0;
+  uint64_t since = 0;  // ExtentRecord::unreferenced_since
+};
 
 // The extents of one sequence.
 struct SequenceRecord {
@@ -131,6 +139,10 @@ class SegmentDirectory {
 
   // Named segments without references, the one released first first.
   std::vector<const ExtentRecord*> Unreferenced() const;
+  // The same, by their first pages.
+  const absl::btree_map<PageId, UnreferencedSegment>& UnreferencedByPage() const {
+    return unreferenced_by_page_;
+  }
   // Forgets one of them. Returns its record, for the caller to free.
   //
   // REQUIRES: it is named and has no references.
@@ -147,6 +159,7 @@ class SegmentDirectory {
   uint64_t named_pages() const { return named_pages_; }
   uint64_t unreferenced_pages() const { return unreferenced_pages_; }
   uint64_t pinned_pages() const { return pinned_pages_; }
+  uint64_t num_unpinned() const { return num_unpinned_; }  // Unpin() so far
 
  private:
   ExtentRecord& AddExtent(const ExtentRecord& extent);
@@ -163,11 +176,13 @@ class SegmentDirectory {
   // By parent: extent ids, which grow with time.
   absl::flat_hash_map<common::SegmentName, std::set<uint64_t>> children_;
   std::map<uint64_t, uint64_t> unreferenced_;  // unreferenced_since -> extent id
+  absl::btree_map<PageId, UnreferencedSegment> unreferenced_by_page_;
   uint64_t last_release_ = 0;
   size_t num_committed_ = 0;
   uint64_t named_pages_ = 0;
   uint64_t unreferenced_pages_ = 0;
   uint64_t pinned_pages_ = 0;
+  uint64_t num_unpinned_ = 0;
 };
 
 }  // namespace retroinfer::kvstore

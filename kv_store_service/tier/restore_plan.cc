@@ -30,14 +30,12 @@ bool Add(const RowCandidate& candidate, const TierRows& source, RestorePlan* pla
 
 // Returns what holds a segment that begins at `token_begin`, or nothing.
 std::optional<RowCandidate> Find(const ReserveRequest& request, size_t index, uint64_t token_begin,
-                                 const std::optional<HeldSegment>& before,
-                                 const TierRows& source) {
+                                 const std::optional<HeldSegment>& before, const TierRows& source) {
   const SegmentWanted& wanted = request.segments[index];
   if (MayBeFoundByName(wanted, before)) {
     const auto named = source.Named(wanted.identity->name);
     if (named.has_value() && named->token_begin.value_or(token_begin) == token_begin &&
-        named->num_tokens == wanted.num_tokens &&
-        named->salt_hash == wanted.identity->salt_hash &&
+        named->num_tokens == wanted.num_tokens && named->salt_hash == wanted.identity->salt_hash &&
         named->provenance == wanted.identity->provenance) {
       return named;
     }

@@ -88,6 +88,16 @@ TEST_F(PrefixReuseServicesTest, WhoWaitsForASegmentCanBeCancelled) {
   EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
 }
 
+// Each fits into the idle arena, and takes nearly all of it: what the one before left must go.
+TEST_F(PrefixReuseServicesTest, LargeDocumentsAreServedOneAfterTheOther) {
+  for (uint64_t prompt = 10; prompt < 13; ++prompt) {
+    GenerateStream stream(processes_.worker_stub(), SampledRequest(RandomTokens(19'900, prompt), 4,
+                                                                   7, v1::ATTENTION_POLICY_WAVE));
+    EXPECT_TRUE(stream.Wait().ok()) << stream.Wait().error_message();
+  }
+  EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
+}
+
 TEST_F(PrefixReuseServicesTest, SegmentsOutliveEitherProcess) {
   const Result cold = Run(Request(4, "cold"));
   Run(Request(4, ""));

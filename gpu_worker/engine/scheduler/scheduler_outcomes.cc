@@ -30,8 +30,9 @@ std::optional<StepPlan::Ending> Scheduler::EndingOf(const SchedulerInput& input,
   // What aborts a call is often its own deadline.
   if (input.now >= request.deadline) return ending(Reason::kLate);
   if (request.is_aborted) return ending(Reason::kAborted);
-  // It fits, and others end: the arena will not be full for ever. If nobody else has had any of it
-  // since the request asked, its free space is too fragmented.
+  // It fits, and others end: the arena will not be full for ever. The store grants whatever fits
+  // beside what is in use: if nobody else has had any of it since the request asked, a disk that
+  // has stopped keeps it.
   if (request.answer == StoreAnswer::kNoRoom && !request.arena_may_get_room) {
     return ending(Reason::kNoRoom);
   }

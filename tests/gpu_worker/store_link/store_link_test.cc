@@ -221,6 +221,31 @@ TEST_F(NamedSegmentsTest, TheWaitIsBounded) {
   EXPECT_LT(absl::Now() - begin, kFarMoreThanTheTimeout);
 }
 
+// Of what is written to the disk nothing is refused that fits a moment later.
+TEST_F(NamedSegmentsTest, RoomThatWritesKeepIsWaitedFor) {
+  const kvstore::TemporaryFolder disk;
+  InProcessStore store(disk.path());
+  StoreLinkOptions options = Options();
+  options.target = store.target();
+  options.disk_timeout = absl::ZeroDuration();  // of what is read
+  Connect(options);
+  const uint32_t pages = SegmentLayout(kvstore::kTinyGeometry, 1024).max_pages;
+  const std::vector<uint32_t> all(link_->arena_pages() / pages, 1024);
+  for (int32_t round = 0; round < 10; ++round) {
+    const auto sequence = static_cast<uint64_t>(1 + 2 * round);
+    const auto chain = kvstore::NamedChain({3 * round + 1, 3 * round + 2, 3 * round + 3});
+    const auto extents = Wait(*Start(kvstore::NamedRequest(sequence, chain)));
+    for (size_t i = 0; i < chain.size(); ++i) {
+      WriteAndCommit(sequence, extents[i], 4 + 1024 * i, chain[i]);
+    }
+    link_->Release(sequence);
+    const auto granted = Reserve(sequence + 1, all);
+    ASSERT_TRUE(granted.ok()) << granted.status();
+    link_->Release(sequence + 1);
+  }
+  link_.reset();
+}
+
 TEST_F(NamedSegmentsTest, ARestartedStoreLearnsTheNames) {
   Connect();
   Run(1, chain_);

@@ -45,10 +45,10 @@ class TierBridgeTest : public testing::Test {
     tier_.reset();
   }
 
-  SegmentsOfArena NewArena(const std::string& model = "model") {
+  SegmentsOfArena NewArena(const std::string& model = "model", uint64_t bytes = 8 << 20) {
     SegmentsOfArena made;
     made.arena =
-        std::make_shared<const Arena>(*common::SealedMemory::Create("test arena", 8 << 20, 1));
+        std::make_shared<const Arena>(*common::SealedMemory::Create("test arena", bytes, 1));
     made.segments = std::make_shared<ArenaSegments>(made.arena->num_pages(), kTinyGeometry);
     made.fingerprint = model;
     made.segments->SetFingerprint(common::FingerprintHash(model));
@@ -64,6 +64,27 @@ class TierBridgeTest : public testing::Test {
     const auto images = segments.ImagesToCommit(sequence, to_commit);
     return segments.Commit(sequence, to_commit, ReadImagesOf(*at.arena, kTinyGeometry, *images))
         ->front();
+  }
+  // Reserves what is missing of the request, writes and commits it. Returns all records.
+  std::vector<ExtentRecord> Compute(const SegmentsOfArena& at, const ReserveRequest& request) {
+    ArenaSegments& segments = *at.segments;
+    const auto reservation = segments.Reserve(request);
+    EXPECT_TRUE(reservation.ok()) << reservation.status();
+    std::vector<SegmentToCommit> to_commit;
+    uint64_t begin = kSinkTokens;
+    for (size_t i = 0; i < request.segments.size(); ++i) {
+      const SegmentWanted& segment = request.segments[i];
+      const ExtentRecord& extent = reservation->extents[i];
+      if (i >= reservation->num_cached && segment.identity.has_value()) {
+        WriteSegment(at.arena->BytesOf(extent.pages), kTinyGeometry, begin, segment.num_tokens);
+        to_commit.push_back({extent.id, begin, segment.num_tokens, segment.identity});
+      }
+      begin += segment.num_tokens;
+    }
+    if (to_commit.empty()) return reservation->extents;
+    const auto images = segments.ImagesToCommit(request.sequence_id, to_commit);
+    return *segments.Commit(request.sequence_id, to_commit,
+                            ReadImagesOf(*at.arena, kTinyGeometry, *images));
   }
   void WaitUntilIdle() {
     absl::MutexLock lock(&mutex_);
@@ -134,6 +155,42 @@ TEST_F(TierBridgeTest, ReadsBackByNameAndLeavesTheNewArenaAlone) {
   EXPECT_EQ(here.segments->directory().num_extents(), 0u);
   EXPECT_EQ(here.segments->allocator().free_pages(), here.arena->num_pages());
   EXPECT_EQ(old.segments->directory().pinned_pages(), 0u);
+}
+
+// What is cached lies in the middle of the arena, where it leaves no room for the rest.
+TEST_F(TierBridgeTest, ReadsWhatIsCachedAgainWhereItIsInTheWay) {
+  go_on_.Notify();
+  const SegmentsOfArena here = NewArena("model", 16 << 20);
+  ReserveRequest names = NamedRequest(1, chain_);
+  SegmentIdentity next{.parent = chain_[0].name, .salt_hash = chain_[0].salt_hash};
+  next.token_ids.assign(kPrefillSegmentTokens, 7);
+  next.name = common::NameSegment(next.parent, next.token_ids);
+  names.segments.push_back({kPrefillSegmentTokens, next});
+  TierBridge::ToPersist prepared;
+  {
+    absl::MutexLock lock(&mutex_);
+    prepared = bridge_.Prepare(here, Compute(here, names), kept_);
+  }
+  bridge_.Submit(std::move(prepared));
+  WaitUntilIdle();
+  absl::MutexLock lock(&mutex_);
+  ArenaSegments& segments = *here.segments;
+  segments.Release(1);
+  ASSERT_TRUE(segments.EvictNamed(chain_[0].name) && segments.EvictNamed(next.name));
+  ASSERT_TRUE(segments.Reserve(ReserveRequest::Unnamed(2, std::vector<uint32_t>(4, 1024))).ok());
+  Compute(here, NamedRequest(3, chain_));
+  segments.Release(2);
+  segments.Release(3);
+  ASSERT_LT(segments.allocator().largest_free(),
+            SegmentLayout(kTinyGeometry, kPrefillSegmentTokens).max_pages);
+  names.sequence_id = 4;
+  bridge_.StartRestore(here, names);
+  mutex_.Await(absl::Condition(
+      +[](TierBridge* bridge) { return bridge->is_idle(); }, &bridge_));
+  EXPECT_EQ(segments.CountCached(names), 2u);
+  const auto reservation = segments.Reserve(names);
+  ASSERT_TRUE(reservation.ok()) << reservation.status();
+  EXPECT_EQ(reservation->num_cached, 2u);
 }
 
 TEST_F(TierBridgeTest, SegmentsOfAnotherModelAreNotWrittenUnderThisOnesName) {
