@@ -80,8 +80,6 @@ struct ReserveRequest {
   // Set: there are no `segments`. The answer is the run of cached extents that holds these rows,
   // perhaps none; nothing is reserved. It waits for what is being committed or read from the disk.
   std::optional<RowsWanted> rows = std::nullopt;
-  // Share all that is committed, even if there is room for the rest only without.
-  bool keeps_cached = false;
 
   // A request for extents without names.
   static ReserveRequest Unnamed(uint64_t sequence_id, const std::vector<uint32_t>& segment_tokens) {

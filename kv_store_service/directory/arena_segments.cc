@@ -42,7 +42,7 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
   std::optional<Room> room;
   if (!request.cached_only) {
     if (!compute_anyway) RETURN_IF_ERROR(CheckNotInProgress(request, cached));
-    ASSIGN_OR_RETURN(room, FindRoom(request, !compute_anyway, cached));
+    ASSIGN_OR_RETURN(room, FindRoom(request, !compute_anyway, Dear::kCachedGoesToo, cached));
   }
   const bool are_compared =
       request.sequence_id >= kOwnSequences ||
@@ -67,10 +67,13 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
 
 absl::StatusOr<Reservation> ArenaSegments::ReserveOwn(uint64_t sequence_id,
                                                       std::vector<ExtentRecord> held,
-                                                      std::span<const SegmentWanted> missing) {
+                                                      std::span<const SegmentWanted> missing,
+                                                      Dear dear) {
   RI_CHECK(sequence_id >= kOwnSequences);
   ReserveRequest request{.sequence_id = sequence_id};
-  for (const ExtentRecord& extent : held) request.segments.push_back({extent.reserved_tokens});
+  for (const ExtentRecord& extent : held) {
+    request.segments.push_back({extent.reserved_tokens, extent.key->identity});
+  }
   for (const SegmentWanted& segment : missing) {
     const common::SegmentName& name = segment.identity->name;
     if (directory_.FindNamed(name) != nullptr || directory_.FindInProgress(name) != nullptr) {
@@ -78,9 +81,7 @@ absl::StatusOr<Reservation> ArenaSegments::ReserveOwn(uint64_t sequence_id,
     }
     request.segments.push_back(segment);
   }
-  // What is held is there to be used together with what is read.
-  request.keeps_cached = true;
-  ASSIGN_OR_RETURN(const Room room, FindRoom(request, /*may_wait=*/false, held));
+  ASSIGN_OR_RETURN(const Room room, FindRoom(request, /*may_wait=*/false, dear, held));
   Reservation reservation{std::move(held)};
   reservation.num_cached = reservation.extents.size();
   TakeRoom(request, room, &reservation);
@@ -92,7 +93,7 @@ absl::StatusOr<Reservation> ArenaSegments::ReserveOwn(uint64_t sequence_id,
 }
 
 absl::StatusOr<Room> ArenaSegments::FindRoom(const ReserveRequest& request, bool may_wait,
-                                             std::vector<ExtentRecord>& cached) const {
+                                             Dear dear, std::vector<ExtentRecord>& cached) const {
   const auto pages_of = [&](const SegmentWanted& wanted) {
     return MaxImagePages(geometry_, wanted.num_tokens);
   };
@@ -108,10 +109,12 @@ absl::StatusOr<Room> ArenaSegments::FindRoom(const ReserveRequest& request, bool
                                          directory_.num_committed()));
   }
   // A pin keeps no request out: what it holds is on the disk.
-  if (auto room = search.Find(missing, cached, true)) return *std::move(room);
+  if (dear != Dear::kStays) {
+    if (auto room = search.Find(missing, cached, true)) return *std::move(room);
+  }
   // Where what is cached is in the way of the rest, less of it is used.
   const size_t step = std::max<size_t>(1, cached.size() / kStepsOfCached);
-  for (size_t left = request.keeps_cached ? 0 : cached.size(); left > 0;) {
+  for (size_t left = dear == Dear::kCachedGoesToo ? cached.size() : 0; left > 0;) {
     left -= std::min(left, step);
     const std::span<const ExtentRecord> shared = std::span(cached).first(left);
     auto room = search.Find(std::span(counts).subspan(left), shared, true);

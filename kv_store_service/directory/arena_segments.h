@@ -116,14 +116,19 @@ class ArenaSegments {
   //          RoomIsComing().
   absl::StatusOr<Reservation> Reserve(const ReserveRequest& request, bool compute_anyway = false);
 
+  // What goes where a reservation has no room otherwise: segments of KeepNamed(), and at last
+  // cached ones of the reservation itself.
+  enum class Dear { kStays, kKeptGoes, kCachedGoesToo };
+
   // Reserves extents for named segments that the store reads back, for a sequence of its own, which
-  // references `held` as well: what its room must not take. Errors as Reserve(); ABORTED, too, if
-  // one of the segments is there or on its way already.
+  // references `held` as well: what its room must not take, unless `dear` says so. Then fewer of
+  // them are referenced (Reservation::num_cached), and the others get extents to be read into.
+  // Errors as Reserve(); ABORTED, too, if one of the segments is there or on its way already.
   //
   // REQUIRES: sequence_id >= kOwnSequences and new; `missing` have identities, CheckTokens() is OK,
   //           and no two have the same name.
   absl::StatusOr<Reservation> ReserveOwn(uint64_t sequence_id, std::vector<ExtentRecord> held,
-                                         std::span<const SegmentWanted> missing);
+                                         std::span<const SegmentWanted> missing, Dear dear);
 
   // The first half of a commit: checks everything but the images, and returns those. On an error
   // nobody waits for these segments any more.
@@ -198,9 +203,9 @@ class ArenaSegments {
   absl::Status CheckNotInProgress(const ReserveRequest& request,
                                   std::span<const ExtentRecord> cached) const;
   // Finds room for the segments behind the cached ones, of which fewer are left in `cached` if
-  // there is no room otherwise. `may_wait`: says that room is coming, rather than give up what is
-  // dear.
-  absl::StatusOr<Room> FindRoom(const ReserveRequest& request, bool may_wait,
+  // there is no room otherwise and `dear` says so. `may_wait`: says that room is coming, rather
+  // than give up what is dear.
+  absl::StatusOr<Room> FindRoom(const ReserveRequest& request, bool may_wait, Dear dear,
                                 std::vector<ExtentRecord>& cached) const;
   // Adds extents for those segments.
   void TakeRoom(const ReserveRequest& request, const Room& room, Reservation* reservation);

@@ -172,8 +172,21 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
   const TierRows source(segments.directory(), fingerprint, &tier_);
   RestorePlan plan = request.rows.has_value() ? PlanRows(request, source)
                                               : PlanSegments(request, segments, source);
+  using Dear = ArenaSegments::Dear;
+  // Of rows any beginning is better than nothing, but not worth what is dear. Else what is cached
+  // may make room for the rest, if all of it can be read back.
+  Dear dear = request.rows.has_value() ? Dear::kStays : Dear::kCachedGoesToo;
   std::vector<ExtentRecord> held;
-  for (const uint64_t id : plan.held) held.push_back(*segments.directory().FindExtent(id));
+  std::vector<SegmentRecord> held_records;
+  for (const uint64_t id : plan.held) {
+    held.push_back(*segments.directory().FindExtent(id));
+    const auto record = source.RecordOf(held.back().key->identity.name);
+    if (record.has_value() && record->fingerprint_hash == fingerprint) {
+      held_records.push_back(*record);
+    } else if (dear == Dear::kCachedGoesToo) {
+      dear = Dear::kKeptGoes;
+    }
+  }
   while (!plan.records.empty()) {
     std::vector<SegmentWanted> missing;
     for (const SegmentRecord& record : plan.records) {
@@ -183,9 +196,13 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
                                                             .token_ids = {},
                                                             .provenance = record.provenance}});
     }
-    const auto reservation = segments.ReserveOwn(last_own_sequence_ + 1, held, missing);
+    const auto reservation = segments.ReserveOwn(last_own_sequence_ + 1, held, missing, dear);
     if (reservation.ok()) {
       ++last_own_sequence_;
+      if (reservation->num_cached < held.size()) {
+        const auto first = static_cast<std::ptrdiff_t>(reservation->num_cached);
+        plan.records.insert(plan.records.begin(), held_records.begin() + first, held_records.end());
+      }
       return Read(into, last_own_sequence_, plan.records, *reservation);
     }
     // Without room, or if somebody computes it already, the caller's own reservation tells. Of

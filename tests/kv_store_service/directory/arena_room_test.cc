@@ -169,42 +169,36 @@ TEST_P(ArenaRoomTest, PinnedContextsStayWhereThereIsRoomForBoth) {
   for (uint64_t sequence = 2; sequence <= 60; ++sequence) {
     ASSERT_TRUE(Run(sequence, Document(capacity_ / 2)).ok()) << sequence;
     store_.Release(sequence);
-    ASSERT_EQ(store_.CountCached({sequence, pinned}), pinned.size()) << sequence;
+    ASSERT_EQ(store_.FindCached({sequence, pinned}).size(), pinned.size()) << sequence;
   }
 }
 
-// What is read back from the disk, as a sequence of the store's own.
+// What is read back from the disk, for a sequence of the store's own, before the request itself.
 TEST_P(ArenaRoomTest, RestoresRefuseNothingThatFits) {
+  using Dear = ArenaSegments::Dear;
   for (uint64_t sequence = 1; sequence <= 60; ++sequence) {
-    const uint64_t id = sequence % 2 == 0 ? sequence : kOwnSequences + sequence;
     std::vector<SegmentWanted> segments = Document(capacity_);
     while (!segments.back().identity.has_value()) segments.pop_back();
-    ASSERT_TRUE(Run(id, segments).ok()) << sequence;
-    store_.Release(id);
+    const std::vector<ExtentRecord> held = store_.FindCached({sequence, segments});
+    const auto missing = std::span<const SegmentWanted>(segments).subspan(held.size());
+    // What is behind a gap would not be read.
+    for (const SegmentWanted& segment : missing) store_.EvictNamed(segment.identity->name);
+    const uint64_t own = kOwnSequences + sequence;
+    if (const auto kept = store_.ReserveOwn(own, held, missing, Dear::kKeptGoes); kept.ok()) {
+      EXPECT_EQ(kept->num_cached, held.size());
+      CheckDisjoint();
+      store_.Release(own);
+    } else {
+      EXPECT_EQ(common::ReasonOf(kept.status()).reason, "ARENA_FULL");
+      const auto read = store_.ReserveOwn(own, held, missing, Dear::kCachedGoesToo);
+      ASSERT_TRUE(read.ok()) << sequence << ": " << read.status();
+      EXPECT_LT(read->num_cached, held.size());
+      CheckDisjoint();
+      store_.Release(own);
+    }
+    ASSERT_TRUE(Run(sequence, segments).ok()) << sequence;
+    store_.Release(sequence);
   }
-}
-
-// Where what is cached must stay it is shared, or there is no room.
-TEST_P(ArenaRoomTest, KeepsWhatIsCachedIfAsked) {
-  const auto all = Segments(1, capacity_);
-  ASSERT_GT(all.size(), 1u);
-  // The first segment is in the middle of the arena.
-  std::vector<uint32_t> before((num_pages_ / 2) / small_, kDecodeSegmentTokens);
-  ASSERT_TRUE(store_.Reserve(ReserveRequest::Unnamed(1, before)).ok());
-  ASSERT_TRUE(Run(2, {all[0]}).ok());
-  store_.Release(1);
-  store_.Release(2);
-  ReserveRequest request{3, all};
-  request.keeps_cached = true;
-  const auto kept = store_.Reserve(request);
-  if (kept.ok()) {
-    EXPECT_EQ(kept->num_cached, 1u);
-    store_.Release(3);
-  } else {
-    EXPECT_EQ(common::ReasonOf(kept.status()).reason, "ARENA_FULL");
-  }
-  request.keeps_cached = false;
-  EXPECT_TRUE(store_.Reserve(request).ok());
 }
 
 }  // namespace

@@ -187,7 +187,7 @@ TEST_F(TierBridgeTest, ReadsWhatIsCachedAgainWhereItIsInTheWay) {
   bridge_.StartRestore(here, names);
   mutex_.Await(absl::Condition(
       +[](TierBridge* bridge) { return bridge->is_idle(); }, &bridge_));
-  EXPECT_EQ(segments.CountCached(names), 2u);
+  EXPECT_EQ(segments.FindCached(names).size(), 2u);
   const auto reservation = segments.Reserve(names);
   ASSERT_TRUE(reservation.ok()) << reservation.status();
   EXPECT_EQ(reservation->num_cached, 2u);
