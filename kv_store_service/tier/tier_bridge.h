@@ -69,8 +69,8 @@ class TierBridge {
   // Hands over to the disk. Not under the lock: what is refused is unpinned at once.
   void Submit(ToPersist prepared);
 
-  // Starts to read what follows the committed segments of a request, as far as it is on the disk: of
-  // a request for rows, what the way along them over arena and disk finds there.
+  // Starts to read what follows the committed segments of a request, as far as it is on the disk:
+  // of a request for rows, what the way along them over arena and disk finds there.
   void StartRestore(const SegmentsOfArena& into, const ReserveRequest& request);
 
   // Notes the use of cached segments.
