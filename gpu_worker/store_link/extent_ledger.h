@@ -80,7 +80,7 @@ class ExtentLedger {
   absl::flat_hash_map<uint64_t, absl::flat_hash_map<uint64_t, size_t>> places_;
   absl::flat_hash_map<uint64_t, Known> known_;  // by extent id; some are expired
   size_t known_max_ = 1024;                     // expired ones are dropped when there are more
-  std::map<PageId, Retained> retained_;  // by first page; no two overlap
+  std::map<PageId, Retained> retained_;         // by first page; no two overlap
   uint64_t last_release_ = 0;
   bool retains_ = true;
 };

@@ -195,9 +195,8 @@ std::string EncodeManifest(const ManifestRow& row) {
 
 absl::StatusOr<ManifestRow> DecodeManifest(std::string_view key, std::string_view value) {
   const bool is_generated = HasKind(RowKind::kGenerated, value);
-  ASSIGN_OR_RETURN(
-      const std::string_view body,
-      Unseal(is_generated ? RowKind::kGenerated : RowKind::kManifest, key, value));
+  ASSIGN_OR_RETURN(const std::string_view body,
+                   Unseal(is_generated ? RowKind::kGenerated : RowKind::kManifest, key, value));
   Reader reader(body);
   ManifestRow row;
   SegmentRecord& record = row.record;

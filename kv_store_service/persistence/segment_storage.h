@@ -1,7 +1,8 @@
 // Durable copies of committed segments and blocks, and the names that users gave to prefixes.
 //
 // A *record* describes a segment or a block, its *image* is what common/kv/segment_layout.h or
-// block_layout.h lays out. An image is put as a whole and read as a whole; every byte that is read back was checked.
+// block_layout.h lays out. An image is put as a whole and read as a whole; every byte that is read
+// back was checked.
 #pragma once
 
 #include <cstddef>

@@ -50,8 +50,8 @@ absl::StatusOr<std::optional<common::Hash256>> OptionalHash(const std::string& b
 absl::StatusOr<std::vector<common::SegmentName>> NamesOf(std::string_view bytes) {
   constexpr size_t kHashBytes = sizeof(common::SegmentName);
   if (bytes.size() % kHashBytes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("text names in ", bytes.size(),
-                                                   " bytes, needs ", kHashBytes, " for each"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("text names in ", bytes.size(), " bytes, needs ", kHashBytes, " for each"));
   }
   std::vector<common::SegmentName> names(bytes.size() / kHashBytes);
   for (size_t i = 0; i < names.size(); ++i) {
@@ -123,8 +123,8 @@ absl::StatusOr<ReserveRequest> FromProto(const v1::ReserveExtentsRequest& proto)
   }
   ASSIGN_OR_RETURN(const std::vector<common::SegmentName> texts, NamesOf(proto.texts()));
   if (!texts.empty() && texts.size() != static_cast<size_t>(proto.identities_size())) {
-    return absl::InvalidArgumentError(absl::StrCat(texts.size(), " text names for ",
-                                                   proto.identities_size(), " identities"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(texts.size(), " text names for ", proto.identities_size(), " identities"));
   }
   request.segments.resize(proto.segment_tokens_size());
   for (int i = 0; i < proto.segment_tokens_size(); ++i) {

@@ -26,7 +26,8 @@ class TierRows final : public RowSource {
     std::optional<RowCandidate> found = arena_.Named(name);
     if (found.has_value()) return found;
     const auto record = tier_.Peek(name);
-    if (record.has_value() && record->fingerprint_hash == fingerprint_) found = CandidateOf(*record);
+    if (record.has_value() && record->fingerprint_hash == fingerprint_)
+      found = CandidateOf(*record);
     return found;
   }
   std::vector<RowCandidate> Children(const common::SegmentName& parent) const override {

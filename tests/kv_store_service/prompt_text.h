@@ -56,16 +56,16 @@ class PromptText {
   common::SegmentName TextAt(size_t offset) const {
     const size_t whole = offset / kDenseBlockTokens;
     if (offset % kDenseBlockTokens == 0) return texts_[whole];
-    return common::NameSegment(texts_[whole], Tokens(whole * kDenseBlockTokens,
-                                                     offset % kDenseBlockTokens));
+    return common::NameSegment(texts_[whole],
+                               Tokens(whole * kDenseBlockTokens, offset % kDenseBlockTokens));
   }
   SegmentIdentity Block(size_t offset, size_t count = kDenseBlockTokens) const {
     return Exact(TextAt(offset), offset, count);
   }
   SegmentIdentity Exact(const common::SegmentName& parent, size_t offset, size_t count) const {
     const auto tokens = Tokens(offset, count);
-    return {common::NameSegment(parent, tokens), parent, salt_hash_,
-            {tokens.begin(), tokens.end()}};
+    return {
+        common::NameSegment(parent, tokens), parent, salt_hash_, {tokens.begin(), tokens.end()}};
   }
   // The exact segments of `segment_tokens` each from the first token on.
   std::vector<SegmentIdentity> Segments(size_t count, uint32_t segment_tokens) const {
@@ -82,8 +82,11 @@ class PromptText {
     const auto tokens = Tokens(offset, count);
     const common::Provenance provenance{MadeBy(made_by), common::SaltHash(sources),
                                         TextAt(offset + count)};
-    return {common::NameGenerated(parent, tokens, provenance), parent, salt_hash_,
-            {tokens.begin(), tokens.end()}, provenance};
+    return {common::NameGenerated(parent, tokens, provenance),
+            parent,
+            salt_hash_,
+            {tokens.begin(), tokens.end()},
+            provenance};
   }
   // What a prompt of `end` tokens behind the sink wants from `offset` on, but its last token.
   RowsWanted Rows(size_t offset, size_t end) const {

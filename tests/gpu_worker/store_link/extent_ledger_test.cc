@@ -124,8 +124,7 @@ class RowExtentsTest : public testing::Test {
 
 TEST_F(RowExtentsTest, HaveTheNamesThatTheirSequencesCommitted) {
   Save();
-  const std::vector<Extent> extents = {{21, 0, 9, 64, true},
-                                       {22, 9, 9, 10, true, generated_.name}};
+  const std::vector<Extent> extents = {{21, 0, 9, 64, true}, {22, 9, 9, 10, true, generated_.name}};
   ledger_.Reserve(Rows(2, 64), extents);
   EXPECT_EQ(ledger_.Find(2, 21)->identity->name, block_.name);
   EXPECT_EQ(ledger_.Find(2, 21)->token_begin, 4 + 64u);

@@ -1,5 +1,5 @@
-// What a restarted store is told of blocks and generated KV. Of segments: arena_segments_test.cc and
-// prefix_reuse_test.cc.
+// What a restarted store is told of blocks and generated KV. Of segments: arena_segments_test.cc
+// and prefix_reuse_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,8 +23,8 @@ class ArenaDeclarationTest : public RowsInMemoryTest {
   std::vector<ExtentRecord> Known(uint64_t sequence = 0) const {
     std::vector<ExtentRecord> records;
     for (const ExtentRecord* record : store_.directory().List(0, 1000)) {
-      records.push_back({record->id, record->pages, sequence, record->reserved_tokens,
-                         record->token_begin});
+      records.push_back(
+          {record->id, record->pages, sequence, record->reserved_tokens, record->token_begin});
     }
     return records;
   }

@@ -282,9 +282,9 @@ TEST(RowWalkPropertyTest, FindsWhatComparingWholeTextsFinds) {
           size_t count = random() % 4 == 0 ? 1 + random() % 63 : 64;
           if (offset % 1024 == 0 && random() % 2 == 0) count = 1024;
           if (offset + count > text.size()) break;
-          const auto identity = text.Generated(parent, offset, count,
-                                               random() % 5 == 0 ? "full" : "wave",
-                                               random() % 2 == 0 ? "x" : "y");
+          const auto identity =
+              text.Generated(parent, offset, count, random() % 5 == 0 ? "full" : "wave",
+                             random() % 2 == 0 ? "x" : "y");
           add(identity, offset, text);
           parent = identity.name;
           offset += count;
