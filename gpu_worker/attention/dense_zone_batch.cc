@@ -16,6 +16,10 @@ std::array<size_t, 3> ArraySizes(int32_t max_batch) {
   return {rows * sizeof(DenseZone), rows * sizeof(DenseBlockId), rows * sizeof(int32_t)};
 }
 
+size_t BlocksOf(int64_t tokens) {
+  return static_cast<size_t>((tokens + kDenseBlockTokens - 1) / kDenseBlockTokens);
+}
+
 }  // namespace
 
 MemoryNeed DenseZoneBatch::MemoryOf(int32_t max_batch) {
@@ -52,17 +56,31 @@ absl::StatusOr<DenseZoneBatch> DenseZoneBatch::Create(Device& device, AttentionO
 absl::Status DenseZoneBatch::FillFromPrompt(const SequenceKv& sequence, uint32_t layer,
                                             const LayerKv& kv) {
   const DeviceSpan<const int32_t> blocks = tables_->Dense(sequence.table_row);
+  const PromptPart& part = sequence.part;
   FillDenseArgs fill{.in = kv, .pool = pool_, .layer = layer, .block_ids = blocks.first(1)};
-  fill.num_tokens = std::min<int64_t>(kSinkTokens, sequence.prompt_tokens);
-  RETURN_IF_ERROR(ops_->FillDense(*stream_, fill));
-  const int64_t window = sequence.prompt_tokens - sequence.window_begin;
-  if (window <= 0) return absl::OkStatus();
-  fill.first_token = sequence.TakenRowOf(sequence.window_begin);
-  fill.num_tokens = window;
-  const size_t num_blocks =
-      static_cast<size_t>((window + kDenseBlockTokens - 1) / kDenseBlockTokens);
-  fill.block_ids = blocks.subspan(1, num_blocks);
+  if (part.begin == 0) {
+    fill.num_tokens = std::min<int64_t>(kSinkTokens, part.end);
+    RETURN_IF_ERROR(ops_->FillDense(*stream_, fill));
+  }
+  const int64_t begin = std::max(sequence.window_begin, part.begin);
+  if (part.end <= begin) return absl::OkStatus();
+  fill.first_token = sequence.TakenRowOf(begin);
+  fill.num_tokens = part.end - begin;
+  const auto first = static_cast<size_t>((begin - sequence.window_begin) / kDenseBlockTokens);
+  fill.block_ids = blocks.subspan(1 + first, BlocksOf(fill.num_tokens));
   return ops_->FillDense(*stream_, fill);
+}
+
+absl::Status DenseZoneBatch::ReadContext(const SequenceKv& sequence, uint32_t layer,
+                                         const LayerKv& kv) {
+  const DeviceSpan<const int32_t> blocks = tables_->Dense(sequence.table_row);
+  ReadDenseArgs read{.pool = pool_, .layer = layer, .block_ids = blocks.first(1), .out = kv};
+  read.num_tokens = kSinkTokens;
+  RETURN_IF_ERROR(ops_->ReadDense(*stream_, read));
+  read.first_token = kSinkTokens;
+  read.num_tokens = sequence.part.begin - kSinkTokens;
+  read.block_ids = blocks.subspan(1, BlocksOf(read.num_tokens));
+  return ops_->ReadDense(*stream_, read);
 }
 
 absl::Status DenseZoneBatch::WriteTable(const SequenceKv& sequence) {

@@ -32,9 +32,12 @@ class DenseZoneBatch {
   static MemoryNeed MemoryOf(int32_t max_batch, int32_t num_query_heads, int32_t head_dim,
                              const BackendNeeds& backend);
 
-  // Copies a prompt's tokens [0, prompt_tokens) but [sink, window_begin) into the sequence's
+  // Copies the tokens of the sequence's part of its prompt, but [sink, window_begin), into its
   // blocks.
   absl::Status FillFromPrompt(const SequenceKv& sequence, uint32_t layer, const LayerKv& kv);
+  // The reverse for the tokens before the part, all of which its blocks hold: into rows
+  // [0, part.begin) of `kv`.
+  absl::Status ReadContext(const SequenceKv& sequence, uint32_t layer, const LayerKv& kv);
   // Publishes the sequence's block numbers to the device, after they have changed.
   absl::Status WriteTable(const SequenceKv& sequence);
 

@@ -9,11 +9,11 @@ namespace retroinfer {
 
 absl::StatusOr<std::unique_ptr<FullPolicy>> FullPolicy::Create(
     Device& device, AttentionOps& ops, Stream& stream, const DensePoolView& pool,
-    BlockTables& tables, int32_t num_query_heads, int32_t max_batch) {
+    BlockTables& tables, const Stretches& stretches, int32_t num_query_heads, int32_t max_batch) {
   ASSIGN_OR_RETURN(DenseZoneBatch dense,
                    DenseZoneBatch::CreateToAttend(device, ops, stream, pool, tables, max_batch,
                                                   num_query_heads));
-  auto policy = absl::WrapUnique(new FullPolicy(std::move(dense)));
+  auto policy = absl::WrapUnique(new FullPolicy(std::move(dense), stretches));
   policy->batch_.reserve(static_cast<size_t>(max_batch));
   return policy;
 }
@@ -31,9 +31,34 @@ KvBlocks FullPolicy::NeedWhile(const AttentionSettings& settings, const KvGrowth
   return {.dense = Need(settings, growth.prompt_tokens, growth.to).dense_blocks};
 }
 
+PromptPart FullPolicy::NextPart(const SequenceKv& sequence, int64_t /*max_tokens*/) const {
+  PromptPart part{.begin = sequence.num_tokens, .attends_to_all = true};
+  part.num_context = part.begin;
+  part.end = sequence.prompt_tokens;
+  if (sequence.reads_whole) return part;
+  const int64_t begin = std::max(part.begin, sequence.read_end());
+  const int64_t most = stretches_.FurthestEnd(begin, sequence.prompt_tokens);
+  // At the end of a block, which can be saved then.
+  const int64_t blocks = (most - kSinkTokens) / kDenseBlockTokens;
+  if (most < part.end) part.end = kSinkTokens + blocks * kDenseBlockTokens;
+  return part;
+}
+
+absl::Status FullPolicy::PrepareLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {
+  if (sequence.part.num_context == 0) return absl::OkStatus();
+  return dense_.ReadContext(sequence, layer, kv);
+}
+
 absl::Status FullPolicy::TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) {
   if (layer == 0) RETURN_IF_ERROR(dense_.WriteTable(sequence));
-  return dense_.FillFromPrompt(sequence, layer, kv);
+  RETURN_IF_ERROR(dense_.FillFromPrompt(sequence, layer, kv));
+  const PromptPart& part = sequence.part;
+  const bool is_last_layer = layer + 1 == dense_.pool().geometry.num_layers;
+  if (is_last_layer && part.end < sequence.prompt_tokens) {
+    sequence.num_tokens = part.end;
+    sequence.cached.clear();  // it is in blocks of the sequence's own now
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<bool> FullPolicy::LayerTaken(const SequenceKv& /*sequence*/, uint32_t /*layer*/) {

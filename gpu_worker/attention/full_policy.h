@@ -1,5 +1,8 @@
 // Policy `full`: exact dense attention over paged device memory. What every comparison is made
 // against, and what serves contexts that fit.
+//
+// A long prompt is read in stretches (sequence_segments.h): the rows of one attend to what the
+// sequence's blocks hold of those before.
 #pragma once
 
 #include <limits>
@@ -8,6 +11,7 @@
 
 #include "gpu_worker/attention/attention_policy.h"
 #include "gpu_worker/attention/dense_zone_batch.h"
+#include "gpu_worker/attention/sequence_segments.h"
 
 namespace retroinfer {
 
@@ -15,11 +19,13 @@ class FullPolicy final : public AttentionPolicy {
  public:
   static absl::StatusOr<std::unique_ptr<FullPolicy>> Create(
       Device& device, AttentionOps& ops, Stream& stream, const DensePoolView& pool,
-      BlockTables& tables, int32_t num_query_heads, int32_t max_batch);
+      BlockTables& tables, const Stretches& stretches, int32_t num_query_heads, int32_t max_batch);
 
   KvNeed Need(const AttentionSettings& settings, int64_t prompt_tokens,
               int64_t total_tokens) const override;
   KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const override;
+  PromptPart NextPart(const SequenceKv& sequence, int64_t max_tokens) const override;
+  absl::Status PrepareLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& /*sequence*/) const override { return true; }
@@ -45,8 +51,10 @@ class FullPolicy final : public AttentionPolicy {
   std::optional<double> LastStepUnseen(size_t /*row*/) const override { return 0; }
 
  private:
-  explicit FullPolicy(DenseZoneBatch dense) : dense_(std::move(dense)) {}
+  FullPolicy(DenseZoneBatch dense, const Stretches& stretches)
+      : stretches_(stretches), dense_(std::move(dense)) {}
 
+  const Stretches stretches_;
   DenseZoneBatch dense_;
   std::vector<SequenceKv*> batch_;
 };

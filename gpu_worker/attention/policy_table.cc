@@ -28,7 +28,7 @@ int64_t FullCapacity(const ContextMemory& memory) {
 absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateFull(const PolicyParts& parts) {
   return FullPolicy::Create(*parts.device, parts.ops->attention(), *parts.stream,
                             parts.memory->dense_pool(), parts.memory->tables(),
-                            parts.num_query_heads, parts.max_batch);
+                            parts.segments->stretches(), parts.num_query_heads, parts.max_batch);
 }
 
 // --- wave

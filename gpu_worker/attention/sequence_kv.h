@@ -50,6 +50,7 @@ struct PromptPart {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t num_context = 0;
+  bool attends_to_all = false;  // its rows attend to all before them, whatever is in the lane
   // Behind the sink, the KV that the policy takes over has the tokens from here on. More than
   // kSinkTokens only where the tokens between them are cached, and nobody reads them from there.
   int64_t first_kept = kSinkTokens;

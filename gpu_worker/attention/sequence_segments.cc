@@ -72,14 +72,17 @@ KvBlocks SequenceSegments::NeedWhile(const KvGrowth& growth) const {
 
 // --- Prefill
 
+int64_t Stretches::FurthestEnd(int64_t begin, int64_t prompt_tokens) const {
+  if (least_tokens == 0) return prompt_tokens;
+  const auto share = static_cast<int64_t>(share_of_prefix * static_cast<double>(begin));
+  const int64_t most = begin + std::max(least_tokens, share);
+  return most + kPrefillSegmentTokens >= prompt_tokens ? prompt_tokens : most;
+}
+
 int64_t SequenceSegments::StretchEnd(const SequenceKv& sequence) const {
-  const Stretches& stretches = parts_.stretches;
-  if (stretches.least_tokens == 0 || sequence.reads_whole) return sequence.prompt_tokens;
   const int64_t begin = sequence.read_end();
-  const auto share = static_cast<int64_t>(stretches.share_of_prefix * static_cast<double>(begin));
-  const int64_t most = begin + std::max(stretches.least_tokens, share);
-  // A rest of less than one of the large segments is read with what is before it.
-  if (most + kPrefillSegmentTokens >= sequence.prompt_tokens) return sequence.prompt_tokens;
+  const int64_t most = parts_.stretches.FurthestEnd(begin, sequence.prompt_tokens);
+  if (sequence.reads_whole || most == sequence.prompt_tokens) return sequence.prompt_tokens;
   int64_t end = begin;
   for (const PlannedSegment& segment :
        PlanSegments(sequence.prompt_tokens, sequence.total_tokens, settings_.dense_below)) {

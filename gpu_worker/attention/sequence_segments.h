@@ -39,6 +39,10 @@ using SegmentBuilt = std::function<void(const SequenceKv&, size_t, int64_t)>;
 struct Stretches {
   int64_t least_tokens = 32768;  // 0: prompts are read as one
   double share_of_prefix = 0.5;
+
+  // How far the stretch may go that begins at `begin`. A rest of less than one of the large
+  // segments is read with what is before it.
+  int64_t FurthestEnd(int64_t begin, int64_t prompt_tokens) const;
 };
 
 class SequenceSegments {
@@ -112,6 +116,7 @@ class SequenceSegments {
   uint64_t num_late() const { return num_late_; }
   const SegmentBuilder& builder() const { return *parts_.builder; }
   const WaveIndexSettings& settings() const { return settings_; }
+  const Stretches& stretches() const { return parts_.stretches; }
   // See Stream::SetUrgent.
   void SetUrgent(bool urgent) { parts_.builder->background().SetUrgent(urgent); }
 

@@ -38,7 +38,10 @@ class WavePolicy final : public AttentionPolicy {
               int64_t total_tokens) const override;
   KvBlocks NeedWhile(const AttentionSettings& settings, const KvGrowth& growth) const override;
   PromptPart NextPart(const SequenceKv& sequence, int64_t /*max_tokens*/) const override {
-    return {.begin = 0, .end = segments_.StretchEnd(sequence), .num_context = 0};
+    return {.begin = 0,
+            .end = segments_.StretchEnd(sequence),
+            .num_context = 0,
+            .attends_to_all = true};
   }
   void EndPart(SequenceKv& sequence) override { segments_.EndPart(sequence); }
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;

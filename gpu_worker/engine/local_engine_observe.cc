@@ -179,14 +179,16 @@ void LocalEngine::DescribeMemory(LiveRequest& live, RequestDescription& descript
 }
 
 RequestDescription LocalEngine::Describe(LiveRequest& live) {
-  if (!live.is_in_lane) live.kv.part = live.policy->NextPart(live.kv, lanes_[0]->max_tokens());
+  const bool is_to_be_read = live.state <= RequestState::kPrefill;
+  if (!live.is_in_lane && is_to_be_read) live.kv.part = live.policy->NextPart(live.kv, lanes_[0]->max_tokens());
   RequestDescription description = DescribePrompt(live);
   DescribeMemory(live, description);
-  if (description.has_more_parts && !description.takes_in_order) {
-    description.later_tokens = live.kv.prompt_tokens - live.kv.part.end;
-  }
+  const PromptPart& part = live.kv.part;
+  if (part.attends_to_all) description.later_tokens = live.kv.prompt_tokens - part.end;
   // What a prompt's parts have read for it is nobody else's.
-  if (description.has_more_parts || live.kv.read_end() > live.kv.cached_end) description.prefix = 0;
+  const bool is_part =
+      description.has_more_parts || part.begin > 0 || live.kv.read_end() > live.kv.cached_end;
+  if (is_part && is_to_be_read) description.prefix = 0;
   description.is_new = std::exchange(live.is_new, false);
   if (description.is_new) {
     // What has names may all be found: what is computed at the least is the rest.

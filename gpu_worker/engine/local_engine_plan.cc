@@ -169,6 +169,7 @@ void LocalEngine::FinishGroup(PrefillLane& lane) {
     } else if (live->policy->TakesInOrder(*sequence)) {
       live->is_in_lane = false;  // it comes back for the next part
       lane.Leave(*sequence);
+      SaveBlocks(*live, live->kv.num_tokens);
     } else {
       live->part_is_read = true;  // it does when the background has done with this one
     }

@@ -37,7 +37,7 @@ class FullPolicyTest : public testing::TestWithParam<test_support::BackendParam>
     memory_ = *std::move(memory);
     auto policy =
         FullPolicy::Create(*backend_->device, backend_->ops->attention(), *backend_->stream,
-                           memory_->dense_pool(), memory_->tables(), kQueryHeads, 3);
+                           memory_->dense_pool(), memory_->tables(), {}, kQueryHeads, 3);
     ASSERT_TRUE(policy.ok()) << policy.status();
     policy_ = *std::move(policy);
   }
@@ -68,6 +68,7 @@ class FullPolicyTest : public testing::TestWithParam<test_support::BackendParam>
         backend_->ops->attention()
             .StoreLayerKv(*backend_->stream, {.keys = keys.view, .values = values.view, .out = kv})
             .ok());
+    sequence.part = policy_->NextPart(sequence, sequence.prompt_tokens);
     ASSERT_TRUE(policy_->TakeLayer(sequence, layer, kv).ok());
     ASSERT_TRUE(*policy_->LayerTaken(sequence, layer));
     ASSERT_TRUE(backend_->stream->Synchronize().ok());

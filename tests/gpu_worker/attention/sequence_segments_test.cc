@@ -56,6 +56,7 @@ class SequenceSegmentsTest : public testing::TestWithParam<BackendParam> {
     auto sequence = std::make_unique<SequenceKv>();
     sequence->sequence_id = id;
     sequence->prompt_tokens = kPrompt;
+    sequence->part.end = kPrompt;
     sequence->total_tokens = kPrompt + 20;
     const KvNeed need = segments_->Need(kPrompt, kPrompt + 20);
     RI_CHECK(memory_->Reserve(need, *sequence));

@@ -108,6 +108,7 @@ class WavePolicyTest : public testing::TestWithParam<BackendParam> {
       values[at] = sequence.values[layer][i];
     }
     const LayerKvImage kv(data_, keys, values, kKvHeads, kHeadDim, DType::kBf16);
+    sequence.kv.part = policy_->NextPart(sequence.kv, sequence.kv.prompt_tokens);
     ASSERT_TRUE(policy_->TakeLayer(sequence.kv, layer, kv.view()).ok());
     // The image goes away: wait as the engine does before it uses the buffer again.
     while (!*policy_->LayerTaken(sequence.kv, layer)) std::this_thread::yield();

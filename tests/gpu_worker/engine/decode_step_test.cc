@@ -36,7 +36,7 @@ class DecodeStepTest : public testing::TestWithParam<test_support::BackendParam>
     // Two policies of one kind: a step must serve both.
     for (auto& policy : policies_) {
       policy = FullPolicy::Create(device, backend_->ops->attention(), stream, memory_->dense_pool(),
-                                  memory_->tables(), heads, kMaxBatch)
+                                  memory_->tables(), {}, heads, kMaxBatch)
                    .value();
     }
     sampler_ = Sampler::Create(device, backend_->ops->model(), stream, kMaxBatch, config.vocab_size)

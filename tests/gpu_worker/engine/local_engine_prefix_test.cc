@@ -159,30 +159,38 @@ TEST_F(StretchesTest, APromptThatIsReadInStretchesGivesWhatOneGives) {
   InProcessWorker whole(options);
   for (const int64_t length : {9000, 17000, 25500}) {
     const std::vector<int32_t> prompt = Prompt(length, static_cast<uint64_t>(length));
-    GenerationRequest request = whole.Greedy(prompt, 20, PolicyKind::kWave);
-    request.sampling.num_logprobs = 0;
-    const auto want = whole.Submit(std::move(request));
-    EXPECT_TRUE(want->Wait().status.ok());
-    ExpectSame(*RunCold(prompt, 20), *want);
+    for (const PolicyKind policy : {PolicyKind::kWave, PolicyKind::kFull}) {
+      SCOPED_TRACE(testing::Message() << length << " tokens, " << PolicyName(policy));
+      GenerationRequest request = whole.Greedy(prompt, 20, policy);
+      request.sampling.num_logprobs = 0;
+      const auto want = whole.Submit(std::move(request));
+      EXPECT_TRUE(want->Wait().status.ok());
+      ExpectSame(*RunCold(prompt, 20, policy), *want);
+    }
   }
   EXPECT_TRUE(worker_.WaitUntilIdle());
   ExpectNoSlotUsed();
 }
 
 TEST_F(StretchesTest, APromptThatIsCutOffLeavesItsStretches) {
-  const std::vector<int32_t> prompt = Prompt(25500, 3);
-  const auto cold = RunCold(prompt, 5);
-  EXPECT_TRUE(worker_.WaitUntilIdle());
-  const size_t before = worker_.store().num_committed();
-  const GenerationRequest request = Request(prompt, 5, "");
-  const auto cut = worker_.Submit(request);
-  while (worker_.store().num_committed() < before + 2) absl::SleepFor(absl::Milliseconds(1));
-  worker_.engine().Abort(request.request_id);
-  cut->Wait();
-  const auto again = Run(Request(prompt, 5, ""));
-  EXPECT_GE(again->Wait().cached_tokens, 2 * 8192);
-  ExpectSame(*again, *cold);
-  EXPECT_TRUE(worker_.WaitUntilIdle());
+  for (const PolicyKind policy : {PolicyKind::kWave, PolicyKind::kFull}) {
+    SCOPED_TRACE(std::string(PolicyName(policy)));
+    const std::vector<int32_t> prompt = Prompt(25500, 3);
+    const auto cold = RunCold(prompt, 5, policy);
+    EXPECT_TRUE(worker_.WaitUntilIdle());
+    const size_t before = worker_.store().num_committed();
+    const std::string salt(PolicyName(policy));
+    const GenerationRequest request = Request(prompt, 5, salt, policy);
+    const auto cut = worker_.Submit(request);
+    // Two segments of 8192 tokens, or the blocks of one stretch.
+    while (worker_.store().num_committed() < before + 2) absl::SleepFor(absl::Milliseconds(1));
+    worker_.engine().Abort(request.request_id);
+    cut->Wait();
+    const auto again = Run(Request(prompt, 5, salt, policy));
+    EXPECT_GE(again->Wait().cached_tokens, 4096);
+    ExpectSame(*again, *cold);
+    EXPECT_TRUE(worker_.WaitUntilIdle());
+  }
   EXPECT_EQ(worker_.store().free_pages(), worker_.store().arena_pages());
 }
 
