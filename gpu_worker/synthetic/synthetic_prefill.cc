@@ -9,6 +9,7 @@ absl::Status SyntheticPrefill::TakeLayer(SequenceKv& sequence, uint32_t layer,
   if (layer == 0) {
     sequence.prompt_tokens += num_tokens_;
     sequence.total_tokens += num_tokens_;
+    sequence.part.end = sequence.prompt_tokens;
   }
   ASSIGN_OR_RETURN(const LayerKv synthetic,
                    context_.MakeLayer(compute_, layer, sequence.prompt_tokens));
