@@ -5,10 +5,12 @@
 //
 // usage: first_token_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--tokens 117760]
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
-//          [--weights-dtype auto|fp8] [--activations-dtype bf16|fp8]
+//          [--weights-dtype auto|fp8] [--activations-dtype bf16|fp8] [--stretch-tokens 32768]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
-// all pages of the context. index_share: what wave adds to full's prefill, until decode may begin,
-// the median over the rounds. Every other round begins with wave: a GPU that warms up slows down.
+// all pages of the context. --stretch-tokens: the least of a stretch that goes through all layers
+// before the next one does, which grows to half of the tokens before it; 0: the prompt is read as
+// one. index_share: what wave adds to full's prefill, until decode may begin, the median over the
+// rounds. Every other round begins with wave: a GPU that warms up slows down.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
@@ -44,6 +46,7 @@ struct Settings {
   int64_t decode_steps = 32;
   double cache_share = 0.05;
   int64_t dense_below = 8192;
+  Stretches stretches;
   std::string weights_dtype = "auto";
   std::string activations_dtype = "bf16";
 };
@@ -58,6 +61,7 @@ Settings Parse(int argc, char** argv) {
     settings.decode_steps = 4;
     settings.cache_share = 0.3;
     settings.dense_below = 1500;
+    settings.stretches = {.least_tokens = 1024, .share_of_prefix = 0};
   }
   CLI::App app;
   app.add_option("--backend", settings.backend)->check(CLI::IsMember({"cpu", "cuda"}));
@@ -69,6 +73,8 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
   app.add_option("--activations-dtype", settings.activations_dtype)
       ->check(CLI::IsMember({"bf16", "fp8"}));
+  app.add_option("--stretch-tokens", settings.stretches.least_tokens)
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   try {
     app.parse(argc, argv);
@@ -148,6 +154,7 @@ class FirstTokenBench {
                         {"weights_dtype", settings_.weights_dtype},
                         {"activations_dtype", settings_.activations_dtype},
                         {"rounds", settings_.rounds},
+                        {"stretch_tokens", settings_.stretches.least_tokens},
                         {"cache_slots", memory_->num_slots()},
                         {"decode_steps", settings_.decode_steps},
                         {"segments", num_segments_}};
@@ -168,7 +175,8 @@ class FirstTokenBench {
         .dense_blocks =
             static_cast<int32_t>(1 + (total_tokens_ + kDenseBlockTokens - 1) / kDenseBlockTokens),
         .max_model_len = total_tokens_,
-        .dense_below = settings_.dense_below};
+        .dense_below = settings_.dense_below,
+        .stretches = settings_.stretches};
     for (const PlannedSegment& segment :
          PlanSegments(settings_.tokens, total_tokens_, settings_.dense_below)) {
       sizes.segment_tokens.push_back(segment.num_tokens);
@@ -196,17 +204,14 @@ class FirstTokenBench {
     Must(backend_.stream->Synchronize());
     Round round;
     const absl::Time begin = absl::Now();
-    Must(lane_->Begin(live->request.prompt, live->kv, policy));
-    auto outcome = PrefillLane::Outcome::kWorked;
-    while (outcome != PrefillLane::Outcome::kDone) {
-      const absl::Time before = absl::Now();
-      outcome = Must(lane_->RunSlice(settings_.rows, sampler_->logits(1)));
-      if (outcome == PrefillLane::Outcome::kBlocked) {
-        absl::SleepFor(kBlockedWait);
-        round.blocked += absl::ToDoubleSeconds(absl::Now() - before);
-      } else {
-        round.enqueueing += absl::ToDoubleSeconds(absl::Now() - before);
+    while (true) {
+      ReadPart(*live, policy, round);
+      if (lane_->FinishesPrompt(live->kv)) break;
+      if (!policy.TakesInOrder(live->kv)) {
+        while (!Must(policy.PromptTaken(live->kv))) absl::SleepFor(kBlockedWait);
+        policy.EndPart(live->kv);
       }
+      lane_->Leave(live->kv);
     }
     SamplingState* const state = &*live->sampling;
     const OutputToken token = Must(sampler_->Sample(std::span(&state, 1))).front();
@@ -223,6 +228,21 @@ class FirstTokenBench {
     }
     memory_->memory().Free(live->kv);
     return round;
+  }
+
+  void ReadPart(LiveRequest& live, AttentionPolicy& policy, Round& round) {
+    Must(lane_->Begin(live.request.prompt, live.kv, policy));
+    auto outcome = PrefillLane::Outcome::kWorked;
+    while (outcome != PrefillLane::Outcome::kDone) {
+      const absl::Time before = absl::Now();
+      outcome = Must(lane_->RunSlice(settings_.rows, sampler_->logits(1)));
+      if (outcome == PrefillLane::Outcome::kBlocked) {
+        absl::SleepFor(kBlockedWait);
+        round.blocked += absl::ToDoubleSeconds(absl::Now() - before);
+      } else {
+        round.enqueueing += absl::ToDoubleSeconds(absl::Now() - before);
+      }
+    }
   }
 
   void Decode(LiveRequest& live, Round& round) {

@@ -60,8 +60,8 @@ WaveMemory::WaveMemory(test_support::Backend& backend, Sizes sizes)
 
 std::unique_ptr<FullPolicy> WaveMemory::CreateFullPolicy() {
   return Must(FullPolicy::Create(*backend_.device, backend_.ops->attention(), *backend_.stream,
-                                 memory_->dense_pool(), memory_->tables(), sizes_.num_query_heads,
-                                 sizes_.max_batch));
+                                 memory_->dense_pool(), memory_->tables(), sizes_.stretches,
+                                 sizes_.num_query_heads, sizes_.max_batch));
 }
 
 std::unique_ptr<WavePolicy> WaveMemory::CreateWavePolicy() {
@@ -72,7 +72,8 @@ std::unique_ptr<WavePolicy> WaveMemory::CreateWavePolicy() {
                                 .ops = &ops.index(),
                                 .stream = backend_.stream.get(),
                                 .memory = memory_.get(),
-                                .cache = cache_.get()};
+                                .cache = cache_.get(),
+                                .stretches = sizes_.stretches};
   parts.builder = Must(SegmentBuilder::Create(
       device, ops, *backend_.background, memory_->meta_pool(),
       {.host = arena_, .device = cache_->device_arena()}, index,
