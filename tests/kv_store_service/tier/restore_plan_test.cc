@@ -35,9 +35,9 @@ class RestorePlanTest : public RowsInMemoryTest {
     ASSERT_TRUE(disk_->Put(record, identity.token_ids, std::vector<std::byte>(1)).ok());
   }
   RestorePlan Plan(const ReserveRequest& request) {
-    const TierRows source(store_.directory(), fingerprint_, tier_.get());
-    return request.rows.has_value() ? PlanRows(request, source)
-                                    : PlanSegments(request, store_, source);
+    const TierRows source(store_.directory(), fingerprint_, tier_.get(),
+                          request.rows.has_value() ? request.rows->sequence_id : 0);
+    return request.rows.has_value() ? PlanRows(request, source) : PlanSegments(request, source);
   }
   static std::vector<SegmentName> Names(const RestorePlan& plan) {
     std::vector<SegmentName> names;
