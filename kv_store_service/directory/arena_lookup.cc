@@ -35,7 +35,7 @@ absl::Status HasOtherExtents(uint64_t sequence_id) {
 }  // namespace
 
 absl::Status ArenaSegments::InProgress(const common::SegmentName& name, const ExtentRecord& other,
-                        uint64_t sequence_id) {
+                                       uint64_t sequence_id) {
   return common::WithReason(
       absl::AbortedError(absl::StrCat("segment ", name.ToHex(), " for sequence ", sequence_id,
                                       " is being computed by sequence ", other.sequence_id,

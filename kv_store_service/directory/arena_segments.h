@@ -97,8 +97,8 @@ class ArenaSegments {
   // for each other element, all or nothing. Evicts unreferenced segments, the one released first
   // first, as far as it needs their room. The same request again returns the same extents.
   //
-  // With ReserveRequest::made_by a generated segment of the same text does as well, and comes before
-  // the exact one; behind it only generated ones do, and none of those that are reserved is
+  // With ReserveRequest::made_by a generated segment of the same text does as well, and comes
+  // before the exact one; behind it only generated ones do, and none of those that are reserved is
   // found by its exact name.
   //
   // With ReserveRequest::rows: references what a RowWalk finds; reserves nothing.
@@ -177,9 +177,9 @@ class ArenaSegments {
            directory_.HasSequenceFrom(kOwnSequences);
   }
 
-  // Returns how many leading segments of a request are committed.
-  size_t CountCached(const ReserveRequest& request) const {
-    return FindLeading(request, /*waits=*/false).cached.size();
+  // Returns the longest leading run of the wanted segments that are committed.
+  std::vector<ExtentRecord> FindCached(const ReserveRequest& request) const {
+    return FindLeading(request, /*waits=*/false).cached;
   }
 
   // The first half of a declaration: the images of its extents that are not known yet. What cannot
