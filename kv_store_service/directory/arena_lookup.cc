@@ -27,8 +27,15 @@ std::optional<HeldSegment> LastOf(std::span<const ExtentRecord> cached) {
   return HeldSegment{identity.name, identity.provenance.has_value()};
 }
 
-absl::Status InProgress(const common::SegmentName& name, const ExtentRecord& other,
-                        uint64_t sequence_id) {
+absl::Status HasOtherExtents(uint64_t sequence_id) {
+  return absl::AlreadyExistsError(
+      absl::StrCat("sequence ", sequence_id, " has already reserved other extents"));
+}
+
+}  // namespace
+
+absl::Status ArenaSegments::InProgress(const common::SegmentName& name, const ExtentRecord& other,
+                                       uint64_t sequence_id) {
   return common::WithReason(
       absl::AbortedError(absl::StrCat("segment ", name.ToHex(), " for sequence ", sequence_id,
                                       " is being computed by sequence ", other.sequence_id,
@@ -36,13 +43,6 @@ absl::Status InProgress(const common::SegmentName& name, const ExtentRecord& oth
       other.sequence_id < kOwnSequences ? kSegmentInProgressReason : kWaitsForDiskReason,
       {{"sequence_id", absl::StrCat(other.sequence_id)}, {"segment", name.ToHex()}});
 }
-
-absl::Status HasOtherExtents(uint64_t sequence_id) {
-  return absl::AlreadyExistsError(
-      absl::StrCat("sequence ", sequence_id, " has already reserved other extents"));
-}
-
-}  // namespace
 
 absl::StatusOr<Reservation> ArenaSegments::RepeatReservation(const ReserveRequest& request) const {
   const SequenceRecord& known = *directory_.FindSequence(request.sequence_id);
@@ -73,61 +73,41 @@ absl::StatusOr<Reservation> ArenaSegments::RepeatReservation(const ReserveReques
   return HasOtherExtents(request.sequence_id);
 }
 
-std::vector<ExtentRecord> ArenaSegments::FindCached(const ReserveRequest& request) const {
-  const ArenaRows committed(directory_, fingerprint_, /*in_progress=*/false);
-  std::vector<ExtentRecord> cached;
+ArenaSegments::Found ArenaSegments::FindLeading(const ReserveRequest& request, bool waits) const {
+  const ArenaRows source(directory_, fingerprint_, waits);
+  Found found;
   uint64_t token_begin = request.token_begin;
   for (size_t i = 0; i < request.segments.size(); ++i) {
     const SegmentWanted& wanted = request.segments[i];
     if (!wanted.identity.has_value()) break;
-    const std::optional<HeldSegment> before = LastOf(cached);
-    const ExtentRecord* found = nullptr;
+    const std::optional<HeldSegment> before = LastOf(found.cached);
+    const ExtentRecord* next = nullptr;
     // Generated KV first: a conversation goes on as it was held, whoever has computed its text
     // since.
-    const auto parent = GeneratedParent(request, i, before);
-    if (parent.has_value()) {
-      const auto generated =
-          FindGenerated(committed, *parent, wanted, token_begin, *request.made_by);
-      if (generated.has_value()) found = directory_.FindExtent(generated->extent_id);
+    if (const auto parent = GeneratedParent(request, i, before)) {
+      const auto generated = FindGenerated(source, *parent, wanted, token_begin, *request.made_by);
+      if (generated.has_value()) next = directory_.FindExtent(generated->extent_id);
     }
-    if (found == nullptr && MayBeFoundByName(wanted, before)) {
-      found = directory_.FindNamed(wanted.identity->name);
-      if (found != nullptr &&
-          (found->token_begin != token_begin || found->reserved_tokens != wanted.num_tokens ||
-           found->key->fingerprint != fingerprint_ ||
-           !IsWanted(found->key->identity, *wanted.identity))) {
-        found = nullptr;
-      }
+    if (next == nullptr && MayBeFoundByName(wanted, before)) {
+      next = FindExact(wanted, token_begin);
+      if (next == nullptr && waits) next = directory_.FindInProgress(wanted.identity->name);
     }
-    if (found == nullptr) break;
-    cached.push_back(*found);
+    if (next != nullptr && next->key == nullptr) found.in_progress = next;
+    if (next == nullptr || next->key == nullptr) break;
+    found.cached.push_back(*next);
     token_begin += wanted.num_tokens;
   }
-  return cached;
+  return found;
 }
 
-absl::Status ArenaSegments::CheckNotInProgress(const ReserveRequest& request,
-                                               std::span<const ExtentRecord> cached) const {
-  const size_t num_cached = cached.size();
-  if (num_cached == request.segments.size()) return absl::OkStatus();
-  const SegmentWanted& next = request.segments[num_cached];
-  if (!next.identity.has_value()) return absl::OkStatus();
-  const std::optional<HeldSegment> before = LastOf(cached);
-  const ExtentRecord* other = nullptr;
-  if (MayBeFoundByName(next, before)) other = directory_.FindInProgress(next.identity->name);
-  const auto parent = GeneratedParent(request, num_cached, before);
-  if (other == nullptr && parent.has_value()) {
-    uint64_t token_begin = request.token_begin;
-    for (const ExtentRecord& extent : cached) token_begin += extent.reserved_tokens;
-    const auto generated = FindGenerated(ArenaRows(directory_, fingerprint_, /*in_progress=*/true),
-                                         *parent, next, token_begin, *request.made_by);
-    // A committed one that did not do has other tokens.
-    if (generated.has_value() && generated->place == RowCandidate::Place::kInProgress) {
-      other = directory_.FindExtent(generated->extent_id);
-    }
-  }
-  if (other == nullptr) return absl::OkStatus();
-  return InProgress(next.identity->name, *other, request.sequence_id);
+const ExtentRecord* ArenaSegments::FindExact(const SegmentWanted& wanted,
+                                             uint64_t token_begin) const {
+  const ExtentRecord* found = directory_.FindNamed(wanted.identity->name);
+  const bool is_it = found != nullptr && found->token_begin == token_begin &&
+                     found->reserved_tokens == wanted.num_tokens &&
+                     found->key->fingerprint == fingerprint_ &&
+                     IsWanted(found->key->identity, *wanted.identity);
+  return is_it ? found : nullptr;
 }
 
 void ArenaSegments::NoteWanted(const SegmentIdentity& wanted, ExtentRecord* extent) {

@@ -38,10 +38,15 @@ absl::StatusOr<Reservation> ArenaSegments::Reserve(const ReserveRequest& request
   if (directory_.FindSequence(request.sequence_id) != nullptr) return RepeatReservation(request);
   if (request.rows.has_value()) return ReserveRows(request, compute_anyway);
   Reservation reservation;
-  std::vector<ExtentRecord> cached = FindCached(request);
+  const bool waits = !compute_anyway && !request.cached_only;
+  Found found = FindLeading(request, waits);
+  std::vector<ExtentRecord>& cached = found.cached;
+  if (found.in_progress != nullptr) {
+    return InProgress(request.segments[cached.size()].identity->name, *found.in_progress,
+                      request.sequence_id);
+  }
   std::optional<Room> room;
   if (!request.cached_only) {
-    if (!compute_anyway) RETURN_IF_ERROR(CheckNotInProgress(request, cached));
     ASSIGN_OR_RETURN(room, FindRoom(request, !compute_anyway, Dear::kCachedGoesToo, cached));
   }
   const bool are_compared =

@@ -97,8 +97,8 @@ class ArenaSegments {
   // for each other element, all or nothing. Evicts unreferenced segments, the one released first
   // first, as far as it needs their room. The same request again returns the same extents.
   //
-  // With ReserveRequest::made_by a generated segment of the same text does as well, wherever the
-  // exact one is missing; behind it only generated ones do, and none of those that are reserved is
+  // With ReserveRequest::made_by a generated segment of the same text does as well, and comes
+  // before the exact one; behind it only generated ones do, and none of those that are reserved is
   // found by its exact name.
   //
   // With ReserveRequest::rows: references what a RowWalk finds; reserves nothing.
@@ -176,9 +176,11 @@ class ArenaSegments {
     return withheld_pages_ > 0 || directory_.pinned_pages() > 0 ||
            directory_.HasSequenceFrom(kOwnSequences);
   }
-  // Returns the longest leading run of the wanted segments that are committed, by their names and,
-  // where the request has them, their token ids.
-  std::vector<ExtentRecord> FindCached(const ReserveRequest& request) const;
+
+  // Returns the longest leading run of the wanted segments that are committed.
+  std::vector<ExtentRecord> FindCached(const ReserveRequest& request) const {
+    return FindLeading(request, /*waits=*/false).cached;
+  }
 
   // The first half of a declaration: the images of its extents that are not known yet. What cannot
   // be a segment inside the arena is left out; Declare() refuses it.
@@ -200,8 +202,18 @@ class ArenaSegments {
  private:
   absl::StatusOr<Reservation> RepeatReservation(const ReserveRequest& request) const;
   absl::StatusOr<Reservation> ReserveRows(const ReserveRequest& request, bool compute_anyway);
-  absl::Status CheckNotInProgress(const ReserveRequest& request,
-                                  std::span<const ExtentRecord> cached) const;
+  // What leads a request: committed segments, and what the next one waits for.
+  struct Found {
+    std::vector<ExtentRecord> cached;
+    const ExtentRecord* in_progress = nullptr;
+  };
+  // Finds the longest leading run of the wanted segments that are committed, by their names and,
+  // where the request has them, their token ids. `waits`: and what is in progress behind them.
+  Found FindLeading(const ReserveRequest& request, bool waits) const;
+  // Returns the committed segment of just the wanted name, or nothing.
+  const ExtentRecord* FindExact(const SegmentWanted& wanted, uint64_t token_begin) const;
+  static absl::Status InProgress(const common::SegmentName& name, const ExtentRecord& other,
+                                 uint64_t sequence_id);
   // Finds room for the segments behind the cached ones, of which fewer are left in `cached` if
   // there is no room otherwise and `dear` says so. `may_wait`: says that room is coming, rather
   // than give up what is dear.

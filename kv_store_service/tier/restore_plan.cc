@@ -1,5 +1,6 @@
 #include "kv_store_service/tier/restore_plan.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "kv_store_service/directory/row_walk.h"
@@ -32,34 +33,30 @@ bool Add(const RowCandidate& candidate, const TierRows& source, RestorePlan* pla
 std::optional<RowCandidate> Find(const ReserveRequest& request, size_t index, uint64_t token_begin,
                                  const std::optional<HeldSegment>& before, const TierRows& source) {
   const SegmentWanted& wanted = request.segments[index];
-  if (MayBeFoundByName(wanted, before)) {
-    const auto named = source.Named(wanted.identity->name);
-    if (named.has_value() && named->token_begin.value_or(token_begin) == token_begin &&
-        named->num_tokens == wanted.num_tokens && named->salt_hash == wanted.identity->salt_hash &&
-        named->provenance == wanted.identity->provenance) {
-      return named;
-    }
+  // In the order of ArenaSegments::FindLeading().
+  if (const auto parent = GeneratedParent(request, index, before)) {
+    const auto generated = FindGenerated(source, *parent, wanted, token_begin, *request.made_by);
+    if (generated.has_value()) return generated;
   }
-  const auto parent = GeneratedParent(request, index, before);
-  if (!parent.has_value()) return std::nullopt;
-  return FindGenerated(source, *parent, wanted, token_begin, *request.made_by);
+  if (!MayBeFoundByName(wanted, before)) return std::nullopt;
+  const SegmentIdentity& identity = *wanted.identity;
+  const auto named = source.Named(identity.name);
+  const bool is_it = named.has_value() && named->token_begin.value_or(token_begin) == token_begin &&
+                     named->num_tokens == wanted.num_tokens &&
+                     named->salt_hash == identity.salt_hash &&
+                     named->provenance == identity.provenance &&
+                     (named->token_ids.empty() || identity.token_ids.empty() ||
+                      std::ranges::equal(named->token_ids, identity.token_ids));
+  return is_it ? named : std::nullopt;
 }
 
 }  // namespace
 
-RestorePlan PlanSegments(const ReserveRequest& request, const ArenaSegments& segments,
-                         const TierRows& source) {
+RestorePlan PlanSegments(const ReserveRequest& request, const TierRows& source) {
   RestorePlan plan;
   uint64_t token_begin = request.token_begin;
   std::optional<HeldSegment> before;
-  size_t i = 0;
-  for (const ExtentRecord& cached : segments.FindCached(request)) {
-    plan.held.push_back(cached.id);
-    const SegmentIdentity& identity = cached.key->identity;
-    before = {identity.name, identity.provenance.has_value()};
-    token_begin += request.segments[i++].num_tokens;
-  }
-  for (; i < request.segments.size() && request.segments[i].identity.has_value(); ++i) {
+  for (size_t i = 0; i < request.segments.size() && request.segments[i].identity.has_value(); ++i) {
     const auto found = Find(request, i, token_begin, before, source);
     if (!found.has_value() || !Add(*found, source, &plan)) break;
     before = {found->name, found->provenance.has_value()};

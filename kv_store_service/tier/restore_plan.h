@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "common/kv/named_segment.h"
-#include "kv_store_service/directory/arena_segments.h"
 #include "kv_store_service/persistence/segment_storage.h"
 #include "kv_store_service/tier/tier_rows.h"
 
@@ -21,9 +20,8 @@ struct RestorePlan {
 //
 // REQUIRES: CheckRequest(request) is OK.
 
-// Of a request with segments: goes on where ArenaSegments::FindCached() ends.
-RestorePlan PlanSegments(const ReserveRequest& request, const ArenaSegments& segments,
-                         const TierRows& source);
+// Of a request with segments.
+RestorePlan PlanSegments(const ReserveRequest& request, const TierRows& source);
 // Of a request for rows.
 RestorePlan PlanRows(const ReserveRequest& request, const TierRows& source);
 

@@ -169,9 +169,10 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
   if (segments.directory().FindSequence(request.sequence_id) != nullptr) return;
   if (!CheckRequest(request).ok()) return;  // the caller's own reservation tells
   const common::Hash256 fingerprint = common::FingerprintHash(into.fingerprint);
-  const TierRows source(segments.directory(), fingerprint, &tier_);
-  RestorePlan plan = request.rows.has_value() ? PlanRows(request, source)
-                                              : PlanSegments(request, segments, source);
+  const TierRows source(segments.directory(), fingerprint, &tier_,
+                        request.rows.has_value() ? request.rows->sequence_id : 0);
+  RestorePlan plan =
+      request.rows.has_value() ? PlanRows(request, source) : PlanSegments(request, source);
   using Dear = ArenaSegments::Dear;
   // Of rows any beginning is better than nothing, but not worth what is dear. Else what is cached
   // may make room for the rest, if all of it can be read back.

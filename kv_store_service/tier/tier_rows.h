@@ -17,8 +17,10 @@ namespace retroinfer::kvstore {
 // Threads: one at a time. Owns nothing; all arguments outlive the object.
 class TierRows final : public RowSource {
  public:
-  TierRows(const SegmentDirectory& directory, const common::Hash256& fingerprint, DurableTier* tier)
-      : arena_(directory, fingerprint, /*in_progress=*/true),
+  // `own`: as of ArenaRows.
+  TierRows(const SegmentDirectory& directory, const common::Hash256& fingerprint, DurableTier* tier,
+           uint64_t own)
+      : arena_(directory, fingerprint, /*in_progress=*/true, own),
         fingerprint_(fingerprint),
         tier_(*tier) {}
 

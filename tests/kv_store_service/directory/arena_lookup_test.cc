@@ -153,7 +153,7 @@ TEST_F(ArenaLookupTest, OnlyTheNewestOfManyChildrenAreLookedAt) {
             std::ranges::min(newest, {}, &SegmentIdentity::name).name);
 }
 
-TEST_F(ArenaLookupTest, AMainRequestSharesGeneratedSegmentsWhereExactOnesAreMissing) {
+TEST_F(ArenaLookupTest, AMainRequestSharesGeneratedSegmentsBehindExactOnes) {
   const auto chain = text_.Segments(3, 1024);
   Save({chain[0]});
   const SegmentIdentity second = text_.Generated(text_.TextAt(1024), 1024, 1024);
@@ -170,6 +170,33 @@ TEST_F(ArenaLookupTest, AMainRequestSharesGeneratedSegmentsWhereExactOnesAreMiss
   const Reservation other = Reserve(MainRequest(2, 4));
   EXPECT_EQ(other.num_cached, 3u);
   EXPECT_EQ(store_.counters().hits_tokens, 2 * 3072u);
+}
+
+TEST_F(ArenaLookupTest, GeneratedKvComesBeforeExactKvOfTheSameText) {
+  const auto chain = text_.Segments(2, 1024);
+  Save(chain);
+  const SegmentIdentity generated = text_.Generated(text_.TextAt(1024), 1024, 1024);
+  const ReserveRequest save = ChainRequest(7, {generated}, 1024);
+  const Reservation reservation = Reserve(save);
+  // It is waited for although the exact one is there.
+  EXPECT_EQ(ReasonOf(MainRequest(1, 2)), kSegmentInProgressReason);
+  ReserveRequest exact = MainRequest(2, 2);
+  exact.made_by.reset();
+  EXPECT_EQ(Reserve(exact).num_cached, 2u);
+  ASSERT_TRUE(Commit(save, reservation).ok());
+  const Reservation main = Reserve(MainRequest(1, 2));
+  ASSERT_EQ(main.num_cached, 2u);
+  EXPECT_EQ(main.extents[1].key->identity.name, generated.name);
+}
+
+TEST_F(ArenaLookupTest, RowsDoNotWaitForTheSequenceThatReadsThem) {
+  const ReserveRequest main = ChainRequest(5, text_.Segments(1, 1024));
+  Reserve(main);
+  ReserveRequest rows = RowsRequest(6, text_.Rows(0, 2000));
+  rows.rows->segments = {{4, 1024, main.segments[0].identity->name}};
+  EXPECT_EQ(ReasonOf(rows), kSegmentInProgressReason);
+  rows.rows->sequence_id = 5;
+  EXPECT_THAT(Rows(rows), IsEmpty());
 }
 
 TEST_F(ArenaLookupTest, AMainRequestThatDoesNotWantGeneratedKvGetsNone) {

@@ -161,7 +161,7 @@ TEST_F(RowWalkTest, GeneratedKvOfOtherTokensIsNotTaken) {
   EXPECT_THAT(Walk(text_.Rows(0, 45)), ElementsAre(40));
 }
 
-TEST_F(RowWalkTest, OfEquallyLongOnesExactOnesAreTakenAndThenTheSmallestName) {
+TEST_F(RowWalkTest, OfEquallyLongOnesGeneratedOnesAreTakenAndThenTheSmallestName) {
   std::vector<SegmentIdentity> ways;
   for (const char* sources : {"a", "b", "c", "d"}) {
     ways.push_back(text_.Generated(text_.TextAt(0), 0, 64, "wave", sources));
@@ -172,7 +172,9 @@ TEST_F(RowWalkTest, OfEquallyLongOnesExactOnesAreTakenAndThenTheSmallestName) {
   const std::optional<common::Hash256> wave = MadeBy("wave");
   EXPECT_EQ(RowWalk(rows, wave, source_).Next()->name, smallest.name);
   source_.Add(text_.Block(0), 0);
-  EXPECT_EQ(RowWalk(rows, wave, source_).Next()->name, text_.TextAt(64));
+  EXPECT_EQ(RowWalk(rows, wave, source_).Next()->name, smallest.name);
+  const std::optional<common::Hash256> full = MadeBy("full");
+  EXPECT_EQ(RowWalk(rows, full, source_).Next()->name, text_.TextAt(64));
 }
 
 TEST_F(RowWalkTest, AGeneratedSegmentDoesForAnExactOneOfItsText) {
@@ -218,7 +220,7 @@ std::vector<common::SegmentName> NaiveWalk(const PromptText& text, size_t end,
     const Known* best = nullptr;
     const auto key = [](const Known& k) {
       return std::tuple(-static_cast<int>(k.identity.token_ids.size()),
-                        k.identity.provenance.has_value(), k.identity.name);
+                        !k.identity.provenance.has_value(), k.identity.name);
     };
     for (const Known& k : records) {
       const size_t size = k.identity.token_ids.size();

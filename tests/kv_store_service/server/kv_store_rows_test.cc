@@ -121,6 +121,23 @@ TEST_F(KvStoreRowsTest, AMainRequestReadsGeneratedSegmentsBack) {
   EXPECT_EQ(store_->stats().durable->restored_total, 1u);
 }
 
+// Whoever has computed the text meanwhile.
+TEST_F(KvStoreRowsTest, AConversationGoesOnAsItWasHeldAlsoFromTheDisk) {
+  const SegmentIdentity generated = text_.Generated(text_.TextAt(0), 0, 1024);
+  Save({generated});
+  WaitUntilWritten();
+  Start();
+  Save(text_.Segments(1, 1024));
+  ReserveRequest request = ChainRequest(1, text_.Segments(1, 1024));
+  EXPECT_FALSE(Ask(request).extents[0].key->identity.provenance.has_value());
+  EXPECT_EQ(num_waits_, 0);
+  request.sequence_id = 2;
+  request.made_by = MadeBy("wave");
+  request.segments[0].text = text_.TextAt(1024);
+  EXPECT_EQ(Ask(request).extents[0].key->identity.name, generated.name);
+  EXPECT_GT(num_waits_, 0);
+}
+
 TEST_F(KvStoreRowsTest, WhatTheDiskCannotReadIsNotWaitedForTwice) {
   Save(turn_);
   WaitUntilWritten();

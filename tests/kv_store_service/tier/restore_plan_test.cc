@@ -35,9 +35,9 @@ class RestorePlanTest : public RowsInMemoryTest {
     ASSERT_TRUE(disk_->Put(record, identity.token_ids, std::vector<std::byte>(1)).ok());
   }
   RestorePlan Plan(const ReserveRequest& request) {
-    const TierRows source(store_.directory(), fingerprint_, tier_.get());
-    return request.rows.has_value() ? PlanRows(request, source)
-                                    : PlanSegments(request, store_, source);
+    const TierRows source(store_.directory(), fingerprint_, tier_.get(),
+                          request.rows.has_value() ? request.rows->sequence_id : 0);
+    return request.rows.has_value() ? PlanRows(request, source) : PlanSegments(request, source);
   }
   static std::vector<SegmentName> Names(const RestorePlan& plan) {
     std::vector<SegmentName> names;
@@ -90,13 +90,14 @@ TEST_F(RestorePlanTest, WhatOtherModelsLeftOrIsNoBlockIsNotRead) {
   EXPECT_THAT(Names(Plan(RowsRequest(1, text_.Rows(64, 1000)))), IsEmpty());
 }
 
-TEST_F(RestorePlanTest, AMainRequestReadsExactSegmentsAndGeneratedOnesWhereTheyAreMissing) {
+TEST_F(RestorePlanTest, AMainRequestReadsGeneratedSegmentsBeforeExactOnes) {
   const auto chain = text_.Segments(4, 1024);
   Save({chain[0]});
   Put(chain[1], 1024);
   const SegmentIdentity third = text_.Generated(text_.TextAt(2048), 2048, 1024);
   const SegmentIdentity fourth = text_.Generated(third.name, 3072, 1024);
   Put(third, 2048);
+  Put(text_.Segments(3, 1024)[2], 2048);
   Put(fourth, 3072);
   Put(chain[3], 3072);  // does not follow generated KV
   const RestorePlan plan = Plan(MainRequest(4));
@@ -104,7 +105,7 @@ TEST_F(RestorePlanTest, AMainRequestReadsExactSegmentsAndGeneratedOnesWhereTheyA
   EXPECT_EQ(plan.held.size(), 1u);
   ReserveRequest exact = MainRequest(4);
   exact.made_by.reset();
-  EXPECT_THAT(Names(Plan(exact)), ElementsAre(chain[1].name));
+  EXPECT_THAT(Names(Plan(exact)), ElementsAre(chain[1].name, chain[2].name, chain[3].name));
 }
 
 }  // namespace
