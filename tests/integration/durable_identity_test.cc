@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 namespace v1 = generation::v1;
 
 constexpr int32_t kOutput = 60;
-constexpr int64_t kCached = 4 * 1024;
 constexpr size_t kPrompt = 4200;
+constexpr int64_t kCached = 65 * 64;  // four segments and a block
 
 class DurableIdentityTest : public testing::Test {
  protected:
@@ -88,24 +88,60 @@ TEST_F(DurableIdentityTest, WhateverIsFoundWhereverTheTokensAreThoseOfAColdRun) 
     Run(Kind::kGreedy, tenant);
     WaitUntilWritten();
     EXPECT_EQ(Run(kind, tenant), found) << "in the arena";
-    // Policy full takes what the arena has and waits for no disk.
-    const auto read_back = [&] {
-      if (kind == Kind::kFull) Run(Kind::kGreedy, tenant);
-      return Run(kind, tenant);
-    };
     RestartStore();
-    EXPECT_EQ(read_back(), found) << "after a restart of the store";
+    EXPECT_EQ(Run(kind, tenant), found) << "after a restart of the store";
     RestartWorker();
     EXPECT_EQ(Run(kind, tenant), found) << "after a restart of the worker";
     RestartBoth();
-    EXPECT_EQ(read_back(), found) << "from the disk";
-    EXPECT_EQ(processes_->StoreStats().durable_restored_total(), 4u);
+    EXPECT_EQ(Run(kind, tenant), found) << "from the disk";
+    EXPECT_EQ(processes_->StoreStats().durable_restored_total(), 5u);
     RestartWorker();
     EXPECT_EQ(Run(kind, tenant), found) << "read from the disk, then a restart of the worker";
     RestartStore();
-    EXPECT_EQ(read_back(), found) << "and of the store";
+    EXPECT_EQ(Run(kind, tenant), found) << "and of the store";
   }
   EXPECT_EQ(processes_->WaitUntilNothingIsHeld(), "");
+  EXPECT_EQ(processes_->StoreStats().durable_corrupt_total(), 0u);
+}
+
+// Generated tokens are read back as they were made, so that the next turns are the same.
+TEST_F(DurableIdentityTest, AConversationGoesOnAsItWasHeldWhateverWasRestarted) {
+  struct Held {
+    std::vector<int32_t> tokens;  // of all answers
+    std::vector<int64_t> cached;  // by turn
+    friend bool operator==(const Held&, const Held&) = default;
+  };
+  const auto hold = [&](const std::string& salt, const std::function<void()>& between) {
+    Held held;
+    std::vector<int32_t> text = RandomTokens(2500, 9);
+    for (uint64_t turn = 0; turn < 4; ++turn) {
+      if (turn > 0) between();
+      v1::GenerateRequest request = SampledRequest(text, 700, turn);
+      request.set_reuse(v1::KV_REUSE_GENERATED);
+      request.set_cache_salt(salt);
+      GenerateStream stream(processes_->worker_stub(), request);
+      EXPECT_TRUE(stream.Wait().ok()) << stream.Wait().error_message();
+      const std::vector<int32_t> answer = stream.tokens();
+      held.tokens.insert(held.tokens.end(), answer.begin(), answer.end());
+      held.cached.push_back(stream.finished().cached_tokens());
+      text.insert(text.end(), answer.begin(), answer.end());
+      const std::vector<int32_t> user = RandomTokens(40, 20 + turn);
+      text.insert(text.end(), user.begin(), user.end());
+    }
+    return held;
+  };
+  const Held alone = hold("alone", [] {});
+  // All but the sink, and the answer's last token, which has no KV.
+  EXPECT_EQ(alone.cached,
+            (std::vector<int64_t>{0, 2500 + 700 - 5, 2500 + 1440 - 5, 2500 + 2180 - 5}));
+  EXPECT_EQ(hold("worker", [&] { RestartWorker(); }), alone);
+  EXPECT_EQ(hold("store", [&] { RestartStore(); }), alone);
+  EXPECT_EQ(hold("both",
+                 [&] {
+                   WaitUntilWritten();
+                   RestartBoth();
+                 }),
+            alone);
   EXPECT_EQ(processes_->StoreStats().durable_corrupt_total(), 0u);
 }
 
