@@ -135,12 +135,10 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   Device& device = *backend_->device;
   const ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
   generation_ = OrDie(LoadGenerationConfig(options.model_folder.string(), config));
-  if (std::filesystem::exists(options.model_folder / "tokenizer.json")) {
-    tokenizer_ = OrDie(Tokenizer::Load(options.model_folder));
-  } else {
-    tokenizer_ = OrDie(Tokenizer::Load(std::filesystem::path(RETROINFER_SOURCE_DIR) /
-                                       "tests/golden/tokenizer/llama"));
-  }
+  const bool has_tokenizer = std::filesystem::exists(options.model_folder / "tokenizer.json");
+  const std::filesystem::path source_folder = RETROINFER_SOURCE_DIR;
+  tokenizer_ = OrDie(Tokenizer::Load(
+      has_tokenizer ? options.model_folder : source_folder / "tests/golden/tokenizer/llama"));
   const Checkpoint checkpoint = OrDie(Checkpoint::Open(options.model_folder.string()));
   const uint32_t arena_pages = static_cast<uint32_t>(options.arena_bytes / kPageBytes);
   const KvGeometry geometry = config.geometry(options.kv_format);
