@@ -104,13 +104,14 @@ TEST_F(DurableIdentityTest, WhateverIsFoundWhereverTheTokensAreThoseOfAColdRun) 
   EXPECT_EQ(processes_->StoreStats().durable_corrupt_total(), 0u);
 }
 
+struct Held {
+  std::vector<int32_t> tokens;  // of all answers
+  std::vector<int64_t> cached;  // by turn
+  friend bool operator==(const Held&, const Held&) = default;
+};
+
 // Generated tokens are read back as they were made, so that the next turns are the same.
 TEST_F(DurableIdentityTest, AConversationGoesOnAsItWasHeldWhateverWasRestarted) {
-  struct Held {
-    std::vector<int32_t> tokens;  // of all answers
-    std::vector<int64_t> cached;  // by turn
-    friend bool operator==(const Held&, const Held&) = default;
-  };
   const auto hold = [&](const std::string& salt, const std::function<void()>& between) {
     Held held;
     std::vector<int32_t> text = RandomTokens(2500, 9);
