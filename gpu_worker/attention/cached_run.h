@@ -10,7 +10,9 @@ namespace retroinfer {
 
 struct CachedRun {
   Extent extent;             // holds them as a segment or as a block (common/kv/named_segment.h)
-  common::SegmentName name;  // equal for equal KV
+  // Equal for equal KV, whatever holds it: of exact KV the text name of its end, of generated KV its
+  // own name.
+  common::SegmentName name;
   int64_t token_begin = 0;
 
   uint32_t num_tokens() const { return extent.num_tokens; }

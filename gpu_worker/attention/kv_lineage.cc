@@ -105,7 +105,7 @@ const KvLineage::Link& KvLineage::LinkOf(size_t index, std::span<const Extent> e
     Link& link = links_.emplace_back();
     if (next < num_cached_segments_) {
       const Extent& extent = cached_[next].extent;
-      link = {true, cached_[next].name, extent.generated.has_value()};
+      link = {true, extent.generated.value_or(prefix_->names[next]), extent.generated.has_value()};
       continue;
     }
     const std::optional<SegmentIdentity> identity = OfSegment(next, extents);

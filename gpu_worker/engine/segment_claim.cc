@@ -33,6 +33,17 @@ absl::Status CheckHolds(const Extent& extent, const KvGeometry& geometry) {
                                           " tokens in ", extent.num_pages, " pages"));
 }
 
+common::SegmentName NameOf(const SequenceKv& sequence, const CachedRun& run) {
+  if (run.extent.generated.has_value()) return *run.extent.generated;
+  const int64_t end = run.token_end() - kSinkTokens;
+  const common::SegmentName& text =
+      sequence.prefix.texts[static_cast<size_t>(end / kDenseBlockTokens)];
+  if (end % kDenseBlockTokens == 0) return text;
+  // Of a block that is not full, which begins there.
+  return common::NameSegment(
+      text, sequence.prompt.subspan(static_cast<size_t>(run.token_begin), run.num_tokens()));
+}
+
 }  // namespace
 
 common::Hash256 MadeBy(const AttentionSettings& settings, const WaveIndexSettings& index) {
@@ -74,10 +85,9 @@ absl::Status TakeExtents(std::vector<Extent> extents, uint32_t arena_pages, Sequ
   sequence.cached.clear();
   const size_t most = std::min(sequence.extents.size(), sequence.prefix.names.size());
   for (size_t i = 0; i < most && sequence.extents[i].cached; ++i) {
-    const Extent& extent = sequence.extents[i];
-    sequence.cached.push_back({.extent = extent,
-                               .name = extent.generated.value_or(sequence.prefix.names[i]),
-                               .token_begin = sequence.read_end()});
+    CachedRun run{.extent = sequence.extents[i], .name = {}, .token_begin = sequence.read_end()};
+    run.name = NameOf(sequence, run);
+    sequence.cached.push_back(std::move(run));
     ++sequence.num_cached_segments;
   }
   sequence.shared_end = sequence.cached_end = sequence.read_end();
@@ -122,18 +132,7 @@ absl::Status TakeRows(const std::vector<Extent>& extents, uint32_t arena_pages,
       return absl::InternalError(
           absl::StrCat("the store answered with KV up to token ", position, " of ", end));
     }
-    // Exact KV is its tokens'; which extent holds it does not matter.
-    const size_t block = static_cast<size_t>(position - kSinkTokens) / kDenseBlockTokens;
-    const bool is_on_grid = (position - kSinkTokens) % kDenseBlockTokens == 0;
-    if (extent.generated.has_value()) {
-      run.name = *extent.generated;
-    } else if (is_on_grid) {
-      run.name = sequence.prefix.texts[block];
-    } else {
-      run.name = common::NameSegment(
-          sequence.prefix.texts[block],
-          sequence.prompt.subspan(static_cast<size_t>(run.token_begin), run.num_tokens()));
-    }
+    run.name = NameOf(sequence, run);
     runs.push_back(std::move(run));
   }
   sequence.cached.insert(sequence.cached.end(), runs.begin(), runs.end());
