@@ -215,6 +215,7 @@ class DecodeBench {
     live->kv.sequence_id = id;
     live->kv.settings.retrieval_ratio = settings_.retrieval;
     live->kv.prompt_tokens = settings_.context;
+    live->kv.part.end = settings_.context;
     live->kv.total_tokens = total_tokens_;
     live->next_token = 1;
     live->sampling = Must(SamplingState::Create(*backend_.device, *backend_.stream, live->request,

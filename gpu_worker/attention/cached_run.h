@@ -9,9 +9,9 @@
 namespace retroinfer {
 
 struct CachedRun {
-  Extent extent;             // holds them as a segment or as a block (common/kv/named_segment.h)
-  // Equal for equal KV, whatever holds it: of exact KV the text name of its end, of generated KV its
-  // own name.
+  Extent extent;  // holds them as a segment or as a block (common/kv/named_segment.h)
+  // Equal for equal KV, whatever holds it: of exact KV the text name of its end, of generated KV
+  // its own name.
   common::SegmentName name;
   int64_t token_begin = 0;
 

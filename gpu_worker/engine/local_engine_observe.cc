@@ -180,7 +180,8 @@ void LocalEngine::DescribeMemory(LiveRequest& live, RequestDescription& descript
 
 RequestDescription LocalEngine::Describe(LiveRequest& live) {
   const bool is_to_be_read = live.state <= RequestState::kPrefill;
-  if (!live.is_in_lane && is_to_be_read) live.kv.part = live.policy->NextPart(live.kv, lanes_[0]->max_tokens());
+  if (!live.is_in_lane && is_to_be_read)
+    live.kv.part = live.policy->NextPart(live.kv, lanes_[0]->max_tokens());
   RequestDescription description = DescribePrompt(live);
   DescribeMemory(live, description);
   const PromptPart& part = live.kv.part;
