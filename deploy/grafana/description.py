@@ -549,10 +549,13 @@ DISK = Dashboard(
                ((f"sum({store('retroinfer_contexts')})", "named"),
                 (f"sum({store('retroinfer_contexts_pinned')})", "pinned"))),
          Panel("Tokens asked for",
-               "Tokens of prompts that reservations asked for, and those that were in segments there.",
+               "Tokens of prompts that reservations asked for, and those that were in segments there; then those "
+               "that prefill asked for, and those that were in segments or blocks.",
                TOKENS_PER_SECOND,
                ((total_rate(store("retroinfer_reservation_queries_tokens_total")), "asked for"),
-                (total_rate(store("retroinfer_reservation_hits_tokens_total")), "there"))))),
+                (total_rate(store("retroinfer_reservation_hits_tokens_total")), "there"),
+                (total_rate(store("retroinfer_row_queries_tokens_total")), "asked for by prefill"),
+                (total_rate(store("retroinfer_row_hits_tokens_total")), "there, for prefill"))))),
      Row("Processes", (
          Panel("Attached",
                "Workers that have their store, stores that have their worker.",

@@ -160,6 +160,7 @@ absl::Status RunOnce(Engine& engine, const AttentionSettings& attention, size_t 
   request.sampling.temperature = 0;
   request.sampling.max_tokens = 4;
   request.sampling.ignore_eos = true;
+  request.shares_kv = false;  // made-up tokens are no one's prompt, and take no room
   RETURN_IF_ERROR(engine.Submit(std::move(request), sink));
   return sink->Wait();
 }

@@ -142,14 +142,15 @@ std::vector<NamedBlock> KvLineage::Blocks(size_t num_segments, std::span<const E
   if (!names_any()) return blocks;
   if (num_segments > 0 && !LinkOf(num_segments - 1, extents).is_named) return blocks;
   std::optional<common::SegmentName> before = GeneratedBefore(num_segments, extents);
-  // Blocks that were read, as long as they follow the same KV here as there.
+  // What was read is there already, in blocks or in whole segments of them, as long as it follows
+  // the same KV here as there.
   const auto first = std::find_if(cached_.begin(), cached_.end(),
                                   [&](const CachedRun& run) { return run.token_begin == begin; });
   const bool is_same = first == cached_.begin()
                            ? !before.has_value()
                            : first != cached_.end() && std::prev(first)->extent.generated == before;
   for (auto run = first; is_same && run != cached_.end(); ++run) {
-    if (run->num_tokens() != kDenseBlockTokens || run->token_end() > end) break;
+    if (run->num_tokens() % kDenseBlockTokens != 0 || run->token_end() > end) break;
     before = run->extent.generated;
     begin = run->token_end();
   }

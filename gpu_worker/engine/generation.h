@@ -54,7 +54,8 @@ struct GenerationRequest {
   AttentionSettings attention;
   std::string cache_salt;  // shares KV with requests of the same salt only
   KvReuse reuse = KvReuse::kExact;
-  int32_t priority = 0;  // lower runs first; equal: the tenant that had least
+  bool shares_kv = true;  // false: its KV gets no names, and it reads none that has one
+  int32_t priority = 0;   // lower runs first; equal: the tenant that had least
   // Whom time is shared out to, and whose limits hold. Null: the tenant without a name.
   std::shared_ptr<const common::Tenant> tenant;
   bool return_progress = false;

@@ -121,7 +121,7 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   // Hashing a long prompt takes milliseconds: on the caller's thread. A prompt that is measured is
   // computed from its first row on.
   NamedPrefix prefix;
-  if (options_.share_segments && request.num_prompt_logprobs < 0 &&
+  if (options_.share_segments && request.shares_kv && request.num_prompt_logprobs < 0 &&
       EntryOf(request.attention.policy).reads_segments) {
     prefix = NamePrefix(request.prompt, parts_.segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);

@@ -14,7 +14,7 @@ namespace {
 namespace v1 = generation::v1;
 
 constexpr int32_t kOutput = 60;
-constexpr int64_t kCached = 2 * 1024;  // of a prompt of 3000 tokens
+constexpr int64_t kCached = 46 * 64;  // of a prompt of 3000 tokens: two segments and 14 blocks
 
 class PrefixReuseServicesTest : public testing::Test {
  protected:
@@ -71,7 +71,8 @@ TEST_F(PrefixReuseServicesTest, ConcurrentRequestsComputeACommonBeginningOnce) {
     EXPECT_EQ(stream->tokens(), cold.tokens);
     cached += stream->finished().cached_tokens();
   }
-  EXPECT_EQ(cached, 3 * kCached);
+  // The segments at least: who comes while the blocks behind them are being saved computes those.
+  EXPECT_GE(cached, 3 * 2 * 1024);
   EXPECT_EQ(processes_.WaitUntilNothingIsHeld(), "");
 }
 

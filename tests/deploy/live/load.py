@@ -26,12 +26,19 @@ def finish(*processes):
             raise AssertionError(f"{process.args}: ended with {process.returncode}")
 
 
+CONVERSATION = [{"role": "user", "content": "the passkey of the harbour is amber . " * 20},
+                {"role": "assistant", "content": "the harbour ."},
+                {"role": "user", "content": "the passkey"}]
+
+
 def ask_http(stack):
-    """Answers of every kind: whole, streamed, wrong, without a key."""
-    for request, wanted in (({"prompt": "the harbour", "max_tokens": 8}, 200),
-                            ({"prompt": "the harbour", "max_tokens": 8, "stream": True}, 200),
-                            ({"prompt": "the harbour", "nonsense": 8}, 400)):
-        status, text = stack.http("POST", "/v1/completions", request)
+    """Answers of every kind: whole, streamed, of a conversation, wrong, without a key."""
+    for path, request, wanted in (
+            ("completions", {"prompt": "the harbour", "max_tokens": 8}, 200),
+            ("completions", {"prompt": "the harbour", "max_tokens": 8, "stream": True}, 200),
+            ("chat/completions", {"messages": CONVERSATION, "max_tokens": 8}, 200),
+            ("completions", {"prompt": "the harbour", "nonsense": 8}, 400)):
+        status, text = stack.http("POST", f"/v1/{path}", request)
         if status != wanted:
             raise AssertionError(f"{request}: {status} {text}")
     if stack.http("GET", "/v1/models", key="wrong")[0] != 401:
