@@ -202,7 +202,10 @@ class LocalEngine final : public Engine {
   absl::Time next_expected_wait_ = absl::InfinitePast();
   LiveRequests live_;
   std::vector<LiveRequest*> batch_;
+  // Of requests. A scheduler elsewhere that is told the same requests gives them the same ids, so
+  // that what depends on time, claims on rows and saves of blocks, has ids of its own.
   uint64_t next_sequence_id_ = 1;
+  uint64_t next_claim_id_ = uint64_t{1} << 62;
   uint64_t num_releases_ = 0;  // calls of the store's Release
   bool background_is_urgent_ = false;
 

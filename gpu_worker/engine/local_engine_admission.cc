@@ -91,9 +91,9 @@ void LocalEngine::Advance(LiveRequest& live) {
 // whether there may be any.
 bool LocalEngine::AskForRows(LiveRequest& live) {
   if (saver_ == nullptr || live.request.num_prompt_logprobs >= 0) return false;
-  std::optional<ReserveRequest> request = ClaimRows(live.kv, next_sequence_id_);
+  std::optional<ReserveRequest> request = ClaimRows(live.kv, next_claim_id_);
   if (!request.has_value()) return false;
-  const uint64_t id = live.rows_id = next_sequence_id_++;
+  const uint64_t id = live.rows_id = next_claim_id_++;
   parts_.store->Reserve(*std::move(request),
                         [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
                           inbox->Answer({id, std::move(extents)});

@@ -238,7 +238,7 @@ void LocalEngine::SaveBlocks(LiveRequest& live, int64_t end) {
       kv.lineage.Blocks(num_segments, kv.extents, kv.window_begin, end, live.saved_end);
   if (blocks.empty()) return;
   live.saved_end = std::max(live.saved_end, end);
-  const uint64_t id = next_sequence_id_++;
+  const uint64_t id = next_claim_id_++;
   saver_->Save(kv, id, std::move(blocks),
                [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
                  inbox->Answer({id, std::move(extents)});
