@@ -10,7 +10,7 @@
 #include "bench/support/measure.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
 #include "gpu_worker/device/cpu/thread_pool.h"
-#include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "gpu_worker/ops/backend/cpu/cpu_ops.h"
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
 

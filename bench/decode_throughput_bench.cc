@@ -1,7 +1,7 @@
 // Decode steps of a whole model with random weights over synthetic contexts: what a step takes, how
 // much of it the host is busy, what the block cache finds. The engine's own step, policies and
 // memory; contexts go through the normal construction of segments, queries are the bench's own
-// (gpu_worker/synthetic).
+// (gpu_worker/measuring/synthetic).
 //
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
@@ -27,10 +27,10 @@
 #include "bench/support/must.h"
 #include "bench/support/wave_memory.h"
 #include "gpu_worker/engine/decode_step.h"
+#include "gpu_worker/measuring/synthetic/drifting_queries.h"
+#include "gpu_worker/measuring/synthetic/synthetic_context.h"
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_shapes.h"
-#include "gpu_worker/synthetic/drifting_queries.h"
-#include "gpu_worker/synthetic/synthetic_context.h"
 #include "tests/support/tend_cache.h"
 
 namespace retroinfer {

@@ -16,7 +16,7 @@
 #include "bench/support/must.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
-#include "gpu_worker/ops/cuda/cuda_ops.h"
+#include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 
 namespace retroinfer {
 namespace {

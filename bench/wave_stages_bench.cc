@@ -29,7 +29,7 @@
 #include "bench/support/read_bandwidth.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
-#include "gpu_worker/ops/cuda/cuda_ops.h"
+#include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 #include "tests/support/device_data.h"
 
 namespace retroinfer {

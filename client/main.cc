@@ -3,9 +3,9 @@
 #include <string>
 #include <string_view>
 
-#include "client/command_line.h"
-#include "client/commands.h"
-#include "client/exit_code.h"
+#include "client/command/command_line.h"
+#include "client/command/commands.h"
+#include "client/command/exit_code.h"
 #include "common/build_info/build_info.h"
 #include "common/config/option_list.h"
 #include "common/log/library_log.h"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes gpu_worker/tokenizer/unicode_additions.h.
+"""Writes text/tokenizer/unicode_additions.h.
 
 Hugging Face tokenizers run their patterns with Oniguruma, whose Unicode tables may be newer than
 those of the PCRE2 that a distribution ships (10.42: Unicode 14). This lists the code points that
@@ -87,7 +87,7 @@ def nfc_barriers() -> list[tuple[int, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     root = pathlib.Path(__file__).resolve().parent.parent
-    parser.add_argument("--output", default=root / "gpu_worker/tokenizer/unicode_additions.h")
+    parser.add_argument("--output", default=root / "text/tokenizer/unicode_additions.h")
     output = parser.parse_args().output
     if unicodedata.unidata_version != "14.0.0":
         raise SystemExit(f"needs unicodedata 14.0.0, there is {unicodedata.unidata_version}")

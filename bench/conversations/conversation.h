@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "bench/conversations/conversation_kinds.h"
-#include "gpu_worker/attention/attention_settings.h"
 #include "gpu_worker/engine/engine.h"
+#include "gpu_worker/kv/attention_settings.h"
 
 namespace retroinfer::bench {
 

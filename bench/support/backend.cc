@@ -6,7 +6,7 @@
 
 #if RETROINFER_CUDA
 #include "gpu_worker/device/cuda/cuda_device.h"
-#include "gpu_worker/ops/cuda/cuda_ops.h"
+#include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 #endif
 
 namespace retroinfer::bench {

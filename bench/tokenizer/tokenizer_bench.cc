@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "build_paths.h"
-#include "gpu_worker/tokenizer/tokenizer.h"
-#include "gpu_worker/tokenizer/utf8.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/utf8.h"
 
 namespace retroinfer {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "common/door/tenant.h"
+#include "common/tenant/tenant.h"
 
 namespace retroinfer::common {
 

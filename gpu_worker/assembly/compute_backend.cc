@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
-#include "gpu_worker/ops/cpu/cpu_needs.h"
-#include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cpu/cpu_ops.h"
 #include "spdlog/spdlog.h"
 
 namespace retroinfer {

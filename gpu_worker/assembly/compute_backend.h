@@ -8,12 +8,12 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/assembly/served_engine_options.h"
-#include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/engine/scheduler/scheduler.h"
+#include "gpu_worker/kv/sequence_segments.h"
 #include "gpu_worker/model/weight_jobs.h"
-#include "gpu_worker/ops/backend_needs.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/backend/backend_needs.h"
+#include "gpu_worker/ops/backend/ops.h"
 
 namespace retroinfer {
 

@@ -4,8 +4,8 @@
 #include "gpu_worker/assembly/compute_backend.h"
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/engine/memory_plan.h"
-#include "gpu_worker/ops/cuda/cuda_needs.h"
-#include "gpu_worker/ops/cuda/cuda_ops.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 
 namespace retroinfer {
 absl::StatusOr<ComputeBackend> CreateCudaBackend(const ServedEngineOptions& options, int ordinal) {

@@ -5,8 +5,8 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/segment_claim.h"
-#include "gpu_worker/synthetic/drifting_queries.h"
-#include "gpu_worker/synthetic/synthetic_prefill.h"
+#include "gpu_worker/measuring/synthetic/drifting_queries.h"
+#include "gpu_worker/measuring/synthetic/synthetic_prefill.h"
 
 namespace retroinfer {
 namespace {

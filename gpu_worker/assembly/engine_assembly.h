@@ -8,7 +8,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/engine/memory_plan.h"
-#include "gpu_worker/synthetic/synthetic_context.h"
+#include "gpu_worker/measuring/synthetic/synthetic_context.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {

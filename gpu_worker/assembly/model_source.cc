@@ -14,8 +14,8 @@
 #include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/random_weights.h"
-#include "gpu_worker/tokenizer/byte_tokenizer.h"
 #include "spdlog/spdlog.h"
+#include "text/tokenizer/byte_tokenizer.h"
 
 namespace retroinfer {
 namespace {

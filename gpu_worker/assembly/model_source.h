@@ -19,7 +19,7 @@
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/model/model_ops.h"
-#include "gpu_worker/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer {
 

@@ -13,14 +13,14 @@
 #include "gpu_worker/assembly/model_source.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
+#include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
 #include "gpu_worker/model/fingerprint.h"
 #include "gpu_worker/model/transformer.h"
-#include "gpu_worker/retrieval_trace/retrieval_recorder.h"
 #include "gpu_worker/store_link/store_link.h"
-#include "gpu_worker/tokenizer/chat_template.h"
 #include "gpu_worker/wave_index/retrieval_quality.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 #include "spdlog/spdlog.h"
+#include "text/tokenizer/chat_template.h"
 
 namespace retroinfer {
 namespace {

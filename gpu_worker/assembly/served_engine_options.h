@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "gpu_worker/attention/attention_settings.h"
+#include "gpu_worker/kv/attention_settings.h"
 #include "gpu_worker/wave_index/retrieval_quality.h"
 
 namespace retroinfer {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "gpu_worker/attention/attention_settings.h"
 #include "gpu_worker/engine/generation.h"
-#include "gpu_worker/tokenizer/chat_template.h"
-#include "gpu_worker/tokenizer/tokenizer.h"
+#include "gpu_worker/kv/attention_settings.h"
+#include "text/tokenizer/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer {
 

@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "gpu_worker/attention/sequence_kv.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/kv/sequence_kv.h"
 #include "gpu_worker/ops/attention/layer_kv.h"
 #include "gpu_worker/ops/attention/prefill_attention.h"
 #include "gpu_worker/ops/matrix.h"

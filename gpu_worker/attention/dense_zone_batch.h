@@ -9,12 +9,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "gpu_worker/attention/block_tables.h"
-#include "gpu_worker/attention/sequence_kv.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
+#include "gpu_worker/kv/block_tables.h"
+#include "gpu_worker/kv/sequence_kv.h"
 #include "gpu_worker/ops/attention/attention_ops.h"
-#include "gpu_worker/ops/backend_needs.h"
+#include "gpu_worker/ops/backend/backend_needs.h"
 
 namespace retroinfer {
 

@@ -6,7 +6,7 @@
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/attention/full_policy.h"
-#include "gpu_worker/attention/streaming/streaming_policy.h"
+#include "gpu_worker/attention/streaming_policy.h"
 #include "gpu_worker/attention/wave_policy.h"
 
 namespace retroinfer {

@@ -12,12 +12,12 @@
 
 #include "absl/status/statusor.h"
 #include "gpu_worker/attention/attention_policy.h"
-#include "gpu_worker/attention/kv_memory.h"
 #include "gpu_worker/attention/retrieval_observer.h"
-#include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/device/memory_need.h"
-#include "gpu_worker/ops/backend_needs.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/kv/kv_memory.h"
+#include "gpu_worker/kv/sequence_segments.h"
+#include "gpu_worker/ops/backend/backend_needs.h"
+#include "gpu_worker/ops/backend/ops.h"
 
 namespace retroinfer {
 

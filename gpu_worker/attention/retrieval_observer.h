@@ -1,13 +1,13 @@
 // Somebody who watches what the retrieval zone of decode steps reads. There is none unless a worker
-// records (gpu_worker/retrieval_trace).
+// records (gpu_worker/measuring/retrieval_trace).
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 #include "absl/status/status.h"
-#include "gpu_worker/attention/sequence_kv.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/kv/sequence_kv.h"
 #include "gpu_worker/ops/attention/decode_attention.h"
 
 namespace retroinfer {

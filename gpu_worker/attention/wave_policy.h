@@ -13,9 +13,9 @@
 
 #include "gpu_worker/attention/attention_policy.h"
 #include "gpu_worker/attention/dense_zone_batch.h"
-#include "gpu_worker/attention/kv_memory.h"
-#include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/attention/wave_decode.h"
+#include "gpu_worker/kv/kv_memory.h"
+#include "gpu_worker/kv/sequence_segments.h"
 
 namespace retroinfer {
 

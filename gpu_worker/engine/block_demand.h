@@ -10,8 +10,8 @@
 #include <cstdint>
 
 #include "gpu_worker/attention/attention_policy.h"
-#include "gpu_worker/attention/attention_settings.h"
-#include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/kv/attention_settings.h"
+#include "gpu_worker/kv/sequence_kv.h"
 
 namespace retroinfer {
 

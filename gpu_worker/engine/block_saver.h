@@ -20,11 +20,11 @@
 #include "absl/status/statusor.h"
 #include "common/kv/extent.h"
 #include "common/kv/named_segment.h"
-#include "gpu_worker/attention/kv_lineage.h"
-#include "gpu_worker/attention/kv_memory.h"
-#include "gpu_worker/attention/sequence_kv.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/engine/segment_store.h"
+#include "gpu_worker/kv/kv_lineage.h"
+#include "gpu_worker/kv/kv_memory.h"
+#include "gpu_worker/kv/sequence_kv.h"
 
 namespace retroinfer {
 

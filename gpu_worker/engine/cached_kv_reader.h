@@ -11,10 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "gpu_worker/attention/cached_run.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/kv/cached_run.h"
+#include "gpu_worker/ops/backend/ops.h"
 
 namespace retroinfer {
 

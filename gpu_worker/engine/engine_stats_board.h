@@ -6,11 +6,11 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "gpu_worker/attention/kv_memory.h"
-#include "gpu_worker/attention/sequence_segments.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/segment_store.h"
+#include "gpu_worker/kv/kv_memory.h"
+#include "gpu_worker/kv/sequence_segments.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 
 namespace retroinfer {

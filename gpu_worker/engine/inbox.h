@@ -17,8 +17,8 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "common/door/tenant.h"
 #include "common/kv/extent.h"
+#include "common/tenant/tenant.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/wave_index/named_prefix.h"
 

@@ -9,13 +9,13 @@
 
 #include "absl/time/time.h"
 #include "gpu_worker/attention/attention_policy.h"
-#include "gpu_worker/attention/suspended_kv.h"
 #include "gpu_worker/engine/block_demand.h"
 #include "gpu_worker/engine/forced_tokens.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
 #include "gpu_worker/engine/sampler.h"
 #include "gpu_worker/engine/scheduler/step_plan.h"
+#include "gpu_worker/kv/suspended_kv.h"
 
 namespace retroinfer {
 

@@ -18,11 +18,8 @@
 #include <vector>
 
 #include "common/log/log_rate_limiter.h"
-#include "gpu_worker/attention/kv_memory.h"
 #include "gpu_worker/attention/policy_table.h"
 #include "gpu_worker/attention/prompt_only_policy.h"
-#include "gpu_worker/attention/sequence_segments.h"
-#include "gpu_worker/attention/suspended_kv.h"
 #include "gpu_worker/engine/block_saver.h"
 #include "gpu_worker/engine/decode_step.h"
 #include "gpu_worker/engine/engine.h"
@@ -36,6 +33,9 @@
 #include "gpu_worker/engine/segment_store.h"
 #include "gpu_worker/engine/tenant_directory.h"
 #include "gpu_worker/engine/work_clock.h"
+#include "gpu_worker/kv/kv_memory.h"
+#include "gpu_worker/kv/sequence_segments.h"
+#include "gpu_worker/kv/suspended_kv.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
 
 namespace retroinfer {

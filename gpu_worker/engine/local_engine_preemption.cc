@@ -20,8 +20,9 @@ void LocalEngine::Suspend(uint64_t id) {
   LiveRequest* const live = Find(id);
   if (live == nullptr || live->state != RequestState::kDecoding) return;
   if (SuspendedKv::BlocksOf(live->kv) > parts_.suspended->num_free()) return;
-  absl::StatusOr<SuspendedKv::Copy> copy = parts_.suspended->CopyOut(live->kv, *live->policy);
+  absl::StatusOr<SuspendedKv::Copy> copy = parts_.suspended->CopyOut(live->kv);
   if (!copy.ok()) return End(*live, FinishReason::kError, copy.status());
+  live->policy->StepAside(live->kv);
   live->copy = *std::move(copy);
   live->state = RequestState::kLeaving;
   live->suspended_since = common::SteadyNow();
@@ -41,7 +42,9 @@ void LocalEngine::Resume(uint64_t id) {
   live->state = RequestState::kReturning;
   live->resident_since = common::SteadyNow();
   ++stats_.counters().resumptions;
-  const absl::Status status = parts_.suspended->CopyBack(live->kv, *live->policy, *live->copy);
+  const absl::Status status = parts_.suspended->CopyBack(
+      live->kv, *live->copy,
+      [live](Stream& stream) { return live->policy->ComeBack(live->kv, stream); });
   if (!status.ok()) return End(*live, FinishReason::kError, status);
   spdlog::info("request {}: comes back after {}", live->request.request_id,
                absl::FormatDuration(common::SteadyNow() - live->suspended_since));

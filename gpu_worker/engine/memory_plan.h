@@ -12,10 +12,10 @@
 
 #include "absl/status/statusor.h"
 #include "common/kv/kv_geometry.h"
-#include "gpu_worker/attention/attention_settings.h"
 #include "gpu_worker/device/memory_need.h"
+#include "gpu_worker/kv/attention_settings.h"
 #include "gpu_worker/model/model_config.h"
-#include "gpu_worker/ops/backend_needs.h"
+#include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {
@@ -32,7 +32,8 @@ struct MemoryPlanInput {
   int64_t max_model_len = 0;  // tokens, prompt + generated + synthetic
   // Longest prompt that is read as one; 0: max_model_len. Policies that read in parts take longer.
   int64_t max_whole_prompt = 0;
-  // Of those, tokens that no lane computes (gpu_worker/synthetic), and what making them takes.
+  // Of those, tokens that no lane computes (gpu_worker/measuring/synthetic), and what making them
+  // takes.
   int64_t synthetic_tokens = 0;
   size_t synthetic_bytes = 0;
   int32_t max_batch = 0;                   // decode rows

@@ -9,7 +9,7 @@
 
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/stop_matcher.h"
-#include "gpu_worker/tokenizer/incremental_detokenizer.h"
+#include "text/tokenizer/incremental_detokenizer.h"
 
 namespace retroinfer {
 

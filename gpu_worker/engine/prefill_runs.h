@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/kv/sequence_kv.h"
 
 namespace retroinfer {
 

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/door/tenant.h"
-#include "gpu_worker/attention/attention_settings.h"
+#include "common/tenant/tenant.h"
+#include "gpu_worker/kv/attention_settings.h"
 
 namespace retroinfer {
 

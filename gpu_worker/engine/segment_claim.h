@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "common/kv/extent.h"
 #include "common/kv/named_segment.h"
-#include "gpu_worker/attention/sequence_kv.h"
+#include "gpu_worker/kv/sequence_kv.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {

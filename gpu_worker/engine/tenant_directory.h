@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "common/door/tenant.h"
+#include "common/tenant/tenant.h"
 
 namespace retroinfer {
 

@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
-#include "gpu_worker/ops/backend_needs.h"
+#include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/ops/model/linear.h"
 
 namespace retroinfer {

@@ -27,7 +27,7 @@
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/model/workspace.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/backend/ops.h"
 
 namespace retroinfer {
 

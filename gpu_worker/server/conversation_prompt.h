@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gpu_worker/tokenizer/chat_template.h"
 #include "retroinfer/generation/v1/generation.pb.h"
+#include "text/tokenizer/chat_template.h"
 
 namespace retroinfer {
 

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "gpu_worker/engine/generation.h"
-#include "gpu_worker/tokenizer/tokenizer.h"
 #include "retroinfer/generation/v1/generation.pb.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer {
 

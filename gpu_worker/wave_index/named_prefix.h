@@ -1,6 +1,6 @@
 // Names of what a prefill of a prompt computes: of the segments that it builds, and of whatever
 // else may hold the KV of the same tokens. All of it is exact KV; names of generated KV follow from
-// how a sequence came about (attention/kv_lineage.h).
+// how a sequence came about (kv/kv_lineage.h).
 #pragma once
 
 #include <cstdint>

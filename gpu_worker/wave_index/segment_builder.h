@@ -17,8 +17,8 @@
 #include "common/kv/extent.h"
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
-#include "gpu_worker/ops/backend_needs.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/backend/backend_needs.h"
+#include "gpu_worker/ops/backend/ops.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 
 namespace retroinfer {

@@ -17,7 +17,7 @@
 #include "absl/time/time.h"
 #include "kv_store_service/persistence/context_file.h"
 #include "kv_store_service/persistence/segment_storage.h"
-#include "kv_store_service/server/kv_store.h"
+#include "kv_store_service/store/kv_store.h"
 
 namespace retroinfer::kvstore {
 

@@ -13,7 +13,7 @@
 #include "common/log/log_rate_limiter.h"
 #include "common/shm/fd_channel.h"
 #include "common/shm/unique_fd.h"
-#include "kv_store_service/server/kv_store.h"
+#include "kv_store_service/store/kv_store.h"
 
 namespace retroinfer::kvstore {
 

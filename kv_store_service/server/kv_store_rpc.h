@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "kv_store_service/server/kv_store.h"
+#include "kv_store_service/store/kv_store.h"
 #include "retroinfer/kvstore/v1/kv_store.grpc.pb.h"
 
 namespace retroinfer::kvstore {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/metrics/metrics.h"
-#include "kv_store_service/server/kv_store.h"
+#include "kv_store_service/store/kv_store.h"
 
 namespace retroinfer::kvstore {
 

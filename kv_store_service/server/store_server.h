@@ -21,9 +21,9 @@
 #include "kv_store_service/contexts/contexts.h"
 #include "kv_store_service/server/context_rpc.h"
 #include "kv_store_service/server/descriptor_server.h"
-#include "kv_store_service/server/kv_store.h"
 #include "kv_store_service/server/kv_store_rpc.h"
 #include "kv_store_service/server/store_metrics.h"
+#include "kv_store_service/store/kv_store.h"
 
 namespace retroinfer::kvstore {
 

@@ -22,10 +22,10 @@
 #include "absl/status/status.h"
 #include "common/kv/named_segment.h"
 #include "kv_store_service/arena/arena.h"
-#include "kv_store_service/contexts/kept_names.h"
 #include "kv_store_service/directory/arena_segments.h"
 #include "kv_store_service/persistence/persister.h"
 #include "kv_store_service/tier/durable_tier.h"
+#include "kv_store_service/tier/kept_names.h"
 
 namespace retroinfer::kvstore {
 

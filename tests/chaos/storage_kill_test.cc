@@ -17,9 +17,9 @@
 #include <string>
 
 #include "absl/time/clock.h"
-#include "kv_store_service/persistence/crash_point.h"
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
+#include "tests/support/storage/crash_point.h"
 
 namespace retroinfer::kvstore {
 namespace {

@@ -22,7 +22,7 @@
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 #include "kv_store_service/persistence/segment_codec.h"
 #include "kv_store_service/persistence/segment_tables.h"
-#include "kv_store_service/server/kv_store.h"
+#include "kv_store_service/store/kv_store.h"
 #include "spdlog/spdlog.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/segment_writer.h"

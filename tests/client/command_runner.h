@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/streams.h"
+#include "client/command/streams.h"
 #include "common/log/check.h"
 
 namespace retroinfer::client {

@@ -6,9 +6,9 @@
 #include <string_view>
 
 #include "absl/time/time.h"
-#include "gpu_worker/jinja/characters.h"
-#include "gpu_worker/jinja/json_value.h"
-#include "gpu_worker/jinja/program.h"
+#include "text/jinja/characters.h"
+#include "text/jinja/json_value.h"
+#include "text/jinja/program.h"
 
 namespace {
 

@@ -11,7 +11,7 @@
 #include "gpu_worker/model/generation_config.h"
 #include "gpu_worker/model/model_config.h"
 #include "gpu_worker/model/safetensors_file.h"
-#include "gpu_worker/tokenizer/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "client/workload.h"
+#include "client/bench/workload.h"
 #include "common/config/config_file.h"
 #include "common/door/key_ring.h"
 

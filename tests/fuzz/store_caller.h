@@ -16,7 +16,7 @@
 #include "common/kv/segment_layout.h"
 #include "common/shm/sealed_memory.h"
 #include "common/shm/unique_fd.h"
-#include "kv_store_service/server/kv_store.h"
+#include "kv_store_service/store/kv_store.h"
 #include "retroinfer/kvstore/v1/contexts.pb.h"
 #include "retroinfer/kvstore/v1/kv_store.pb.h"
 #include "tests/kv_store_service/segment_writer.h"

@@ -16,13 +16,13 @@
 #include "common/rpc/grpc_status.h"
 #include "kv_store_service/contexts/context_import.h"
 #include "kv_store_service/contexts/contexts.h"
-#include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "kv_store_service/server/context_rpc.h"
-#include "kv_store_service/server/kv_store.h"
 #include "kv_store_service/server/kv_store_rpc.h"
+#include "kv_store_service/store/kv_store.h"
 #include "tests/fuzz/message_calls.h"
 #include "tests/fuzz/store_caller.h"
 #include "tests/kv_store_service/temporary_folder.h"
+#include "tests/support/storage/in_memory_segment_storage.h"
 
 namespace {
 

@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "client/commands.h"
-#include "client/connection.h"
-#include "client/exit_code.h"
+#include "client/command/commands.h"
+#include "client/command/connection.h"
+#include "client/command/exit_code.h"
 #include "tests/client/command_runner.h"
 #include "tests/integration/service_processes.h"
 

@@ -14,7 +14,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "client/health_probe.h"
+#include "client/serve/health_probe.h"
 #include "tests/integration/service_processes.h"
 #include "tests/support/notify_listener.h"
 

@@ -13,7 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "build_paths.h"
-#include "client/health_probe.h"
+#include "client/serve/health_probe.h"
 #include "common/log/check.h"
 #include "tests/support/http_get.h"
 

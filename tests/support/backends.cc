@@ -5,11 +5,11 @@
 
 #include "common/log/check.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
-#include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "gpu_worker/ops/backend/cpu/cpu_ops.h"
 #include "hwy/highway.h"
 #if RETROINFER_CUDA
 #include "gpu_worker/device/cuda/cuda_device.h"
-#include "gpu_worker/ops/cuda/cuda_ops.h"
+#include "gpu_worker/ops/backend/cuda/cuda_ops.h"
 #endif
 
 namespace retroinfer::test_support {

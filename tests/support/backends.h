@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/backend/ops.h"
 
 namespace retroinfer::test_support {
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "common/log/check.h"
-#include "gpu_worker/tokenizer/byte_alphabet.h"
-#include "gpu_worker/tokenizer/tokenizer.h"
-#include "gpu_worker/tokenizer/utf8.h"
+#include "text/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/utf8.h"
 
 namespace retroinfer {
 

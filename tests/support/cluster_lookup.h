@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/backend/ops.h"
 #include "tests/support/device_data.h"
 
 namespace retroinfer::test_support {

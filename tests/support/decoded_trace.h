@@ -1,4 +1,4 @@
-// Reads a retrieval trace back (gpu_worker/retrieval_trace/trace_encoder.h), for tests.
+// Reads a retrieval trace back (gpu_worker/measuring/retrieval_trace/trace_encoder.h), for tests.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpu_worker/retrieval_trace/trace_encoder.h"
+#include "gpu_worker/measuring/retrieval_trace/trace_encoder.h"
 
 namespace retroinfer::test_support {
 

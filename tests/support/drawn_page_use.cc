@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "gpu_worker/synthetic/cell_tables.h"
+#include "gpu_worker/measuring/synthetic/cell_tables.h"
 
 namespace retroinfer::test_support {
 namespace {

@@ -1,5 +1,5 @@
-// Which pages the decode steps of synthetic contexts look up (gpu_worker/synthetic), without a
-// model, keys or queries: for tests and benchmarks of what stays in the block cache.
+// Which pages the decode steps of synthetic contexts look up (gpu_worker/measuring/synthetic),
+// without a model, keys or queries: for tests and benchmarks of what stays in the block cache.
 #pragma once
 
 #include <cstdint>

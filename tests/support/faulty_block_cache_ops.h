@@ -11,8 +11,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "gpu_worker/ops/backend/ops.h"
 #include "gpu_worker/ops/block_cache/block_cache_ops.h"
-#include "gpu_worker/ops/ops.h"
 
 namespace retroinfer::test_support {
 

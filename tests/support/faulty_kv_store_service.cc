@@ -17,9 +17,9 @@
 #include "absl/strings/match.h"
 #include "absl/time/clock.h"
 #include "common/status/status_macros.h"
-#include "kv_store_service/persistence/crash_point.h"
-#include "kv_store_service/persistence/faulty_segment_storage.h"
 #include "kv_store_service/server/store_main.h"
+#include "tests/support/storage/crash_point.h"
+#include "tests/support/storage/faulty_segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {

@@ -12,8 +12,8 @@
 #include "common/log/check.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/assembly/engine_assembly.h"
-#include "gpu_worker/ops/cpu/cpu_needs.h"
-#include "gpu_worker/ops/cuda/cuda_needs.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "nlohmann/json.hpp"
 
 namespace retroinfer::test_support {

@@ -49,7 +49,7 @@ def metrics(texts):
 
 def policies(texts):
     """Wave and full are named where a request without a policy gets one, too, so the others are looked at."""
-    names = re.search(r"kPolicyNames\[\] = \{([^}]*)\}", texts["gpu_worker/attention/attention_settings.h"]).group(1)
+    names = re.search(r"kPolicyNames\[\] = \{([^}]*)\}", texts["gpu_worker/kv/attention_settings.h"]).group(1)
     for name in set(re.findall(r'"(\w+)"', names)) - {"full", "wave"}:
         constant = "".join(part.capitalize() for part in name.split("_"))
         own = re.compile(rf"(set_|has_)?{name}_\w+|k(Min|Max)?{constant}\w*|ATTENTION_POLICY_{name.upper()}")

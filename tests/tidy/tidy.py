@@ -11,33 +11,67 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SOURCE_DIRS = ("common", "gpu_worker", "kv_store_service", "http_gateway", "client")
+SOURCE_DIRS = ("common", "text", "gpu_worker", "kv_store_service", "http_gateway", "client")
 CLANG_FORMAT_MAJOR = "14"
 
 MAX_FILE_LINES = 500
 MAX_TEST_FILE_LINES = 800
 MAX_FUNCTION_LINES = 70
 
-# Folder of gpu_worker -> folders of gpu_worker that it may include (besides itself and common/).
+# Part of the tree -> parts that it may include, besides itself and proto/.
+PARTS = {
+    "common": set(),
+    "text": {"common"},
+    "gpu_worker": {"common", "text"},
+    "kv_store_service": {"common"},
+    "http_gateway": {"common"},
+    "client": {"common", "text", "gpu_worker"},  # `check` plans a worker's memory without a worker
+}
+# The same of folders.
+TEXT_LAYERS = {
+    "jinja": set(),
+    "tokenizer": {"jinja"},
+}
+STORE_LAYERS = {
+    "arena": set(),
+    "mapping": {"arena"},
+    "admission": {"mapping"},
+    "data_plane": {"admission", "mapping"},
+    "directory": {"arena", "mapping"},
+    "persistence": set(),
+    "lease": {"arena", "data_plane", "directory"},
+    "tier": {"arena", "directory", "persistence"},
+    "store": {"arena", "data_plane", "directory", "lease", "tier"},
+    "contexts": {"mapping", "persistence", "store"},
+    "server": {"contexts", "persistence", "store"},
+}
+CLIENT_LAYERS = {
+    "command": set(),
+    "generate": {"command"},
+    "cache": {"command"},
+    "inspect": {"command"},
+    "serve": {"command", "inspect"},
+    "bench": {"command", "generate", "serve"},
+}
+# Folder of gpu_worker -> folders of gpu_worker that it may include (besides itself).
 WORKER_LAYERS = {
     "device": set(),
     "ops": {"device"},
-    "jinja": set(),
-    "tokenizer": {"jinja"},
     "model": {"device", "ops"},
     "wave_index": {"device", "ops"},
     "wave_buffer": {"device", "ops"},
     "store_link": set(),
-    "attention": {"device", "ops", "wave_index", "wave_buffer"},
-    "retrieval_trace": {"device", "ops", "attention"},
-    "synthetic": {"device", "ops", "attention"},
-    "engine": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
-               "store_link"},
-    "assembly": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
-                 "retrieval_trace", "synthetic", "engine", "store_link"},
-    "server": {"device", "ops", "model", "tokenizer", "wave_index", "wave_buffer", "attention",
-               "engine", "store_link", "assembly"},
+    "kv": {"device", "ops", "wave_index", "wave_buffer"},
+    "attention": {"device", "ops", "wave_index", "wave_buffer", "kv"},
+    "measuring": {"device", "ops", "kv", "attention"},
+    "engine": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "store_link"},
+    "assembly": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "measuring",
+                 "engine", "store_link"},
+    "server": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "engine",
+               "store_link", "assembly"},
 }
+LAYERS = {"text": TEXT_LAYERS, "gpu_worker": WORKER_LAYERS, "kv_store_service": STORE_LAYERS,
+          "client": CLIENT_LAYERS}
 # Beginning of a path -> namespaces that its files open; the first line that fits counts. Tests have the
 # namespace of what they test, or retroinfer::test_support. docs/development.md has the rule in words.
 NAMESPACES = (
@@ -46,7 +80,8 @@ NAMESPACES = (
     ("common/shm/descriptor_protocol", ("retroinfer",)),
     ("common/shm/spsc_ring", ("retroinfer",)),
     ("common/", ("retroinfer::common",)),
-    ("gpu_worker/jinja/", ("retroinfer::jinja",)),
+    ("text/jinja/", ("retroinfer::jinja",)),
+    ("text/tokenizer/", ("retroinfer",)),
     ("gpu_worker/", ("retroinfer",)),
     ("kv_store_service/", ("retroinfer::kvstore",)),
     ("http_gateway/", ("retroinfer::gateway",)),
@@ -56,6 +91,7 @@ NAMESPACES = (
     ("chaos/", ("retroinfer::kvstore",)),
     ("fuzz/", ("retroinfer::fuzz",)),
     ("support/faulty_kv_store_service", ("retroinfer::kvstore",)),
+    ("support/storage/", ("retroinfer::kvstore",)),
     ("support/", ("retroinfer",)),
 )
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b|\bnot implemented yet\b|\bfor now\b")
@@ -81,17 +117,11 @@ def check_includes(name, text):
         if re.match(r"(cuda|cublas|cudnn|cub/|nccl)", target) and "cuda" not in parts:
             yield f"{name}:{number}: CUDA header outside a cuda/ folder: {target}"
         top = target.split("/")[0]
-        if parts[0] == "common" and top in SOURCE_DIRS[1:]:
-            yield f"{name}:{number}: common/ includes {target}"
-        if parts[0] == "gpu_worker" and top in ("kv_store_service", "http_gateway", "client"):
-            yield f"{name}:{number}: the services share only common/ and proto/: {target}"
-        if parts[0] == "kv_store_service" and top in ("gpu_worker", "http_gateway", "client"):
-            yield f"{name}:{number}: the services share only common/ and proto/: {target}"
-        if parts[0] == "http_gateway" and top in ("gpu_worker", "kv_store_service", "client"):
-            yield f"{name}:{number}: the services share only common/ and proto/: {target}"
-        if parts[0] == "gpu_worker" and top == "gpu_worker" and len(parts) > 2:
+        if parts[0] in PARTS and top in PARTS and top != parts[0] and top not in PARTS[parts[0]]:
+            yield f"{name}:{number}: {parts[0]}/ must not include {target}"
+        if parts[0] == top and top in LAYERS and len(parts) > 2:
             folder, wanted = parts[1], target.split("/")[1]
-            if wanted != folder and wanted not in WORKER_LAYERS.get(folder, set()):
+            if wanted != folder and wanted not in LAYERS[top].get(folder, set()):
                 yield f"{name}:{number}: {folder}/ must not include {target}"
 
 

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "absl/time/clock.h"
-#include "gpu_worker/jinja/json_value.h"
-#include "gpu_worker/jinja/program.h"
+#include "text/jinja/json_value.h"
+#include "text/jinja/program.h"
 
 namespace retroinfer::jinja {
 namespace {

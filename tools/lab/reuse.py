@@ -1,6 +1,6 @@
-"""Makes the table of gpu_worker/synthetic from recorded traces: how soon a step's clusters come again.
+"""Makes the table of gpu_worker/measuring/synthetic from recorded traces: how soon a step's clusters come again.
 
-    python3 -m tools.lab.reuse docs/evaluation/traces/*.xz > gpu_worker/synthetic/recorded_reuse_table.inc
+    python3 -m tools.lab.reuse docs/evaluation/traces/*.xz > gpu_worker/measuring/synthetic/recorded_reuse_table.inc
 
 Statistics are those of the second half of a trace's steps; what has never been read before is counted in all of
 them. Needs numpy.
@@ -16,7 +16,7 @@ import numpy
 
 from . import trace
 
-# As gpu_worker/synthetic/recorded_reuse.h.
+# As gpu_worker/measuring/synthetic/recorded_reuse.h.
 DEPTH_ENDS = (0.02, 0.025, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.125, 0.16, 0.2, 0.25, 0.32, 0.4, 0.5, 0.63, 0.8, 1.0)
 PHASE_ENDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 SHARES = (0.05, 0.1, 0.2, 0.4)

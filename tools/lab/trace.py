@@ -1,6 +1,6 @@
 """Retrieval traces, as `--record-trace` of the worker writes them, and what follows from them.
 
-gpu_worker/retrieval_trace/trace_encoder.h has the format. Reading needs the standard library alone;
+gpu_worker/measuring/retrieval_trace/trace_encoder.h has the format. Reading needs the standard library alone;
 statistics need PyTorch.
 """
 

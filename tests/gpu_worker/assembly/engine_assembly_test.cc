@@ -10,7 +10,7 @@
 #include "common/log/check.h"
 #include "common/shm/data_plane.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
-#include "gpu_worker/ops/cpu/cpu_ops.h"
+#include "gpu_worker/ops/backend/cpu/cpu_ops.h"
 #include "tests/support/fake_segment_store.h"
 #include "tests/support/loaded_model.h"
 

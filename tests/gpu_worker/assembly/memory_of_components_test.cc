@@ -12,13 +12,13 @@
 #include "gpu_worker/engine/prefill_lane.h"
 #include "gpu_worker/engine/sampler.h"
 #include "gpu_worker/model/random_weights.h"
-#include "gpu_worker/ops/cpu/cpu_needs.h"
-#include "gpu_worker/ops/cuda/cuda_needs.h"
-#include "gpu_worker/tokenizer/tokenizer.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "tests/support/backends.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/fake_segment_store.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer {
 

@@ -7,9 +7,9 @@
 
 #include "build_paths.h"
 #include "gpu_worker/device/cpu/cpu_device.h"
-#include "gpu_worker/ops/cpu/cpu_needs.h"
-#include "gpu_worker/ops/cpu/cpu_ops.h"
-#include "gpu_worker/tokenizer/byte_tokenizer.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cpu/cpu_ops.h"
+#include "text/tokenizer/byte_tokenizer.h"
 
 namespace retroinfer {
 namespace {

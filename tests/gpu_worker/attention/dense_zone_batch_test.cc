@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "gpu_worker/attention/kv_memory.h"
+#include "gpu_worker/kv/kv_memory.h"
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
 

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "gpu_worker/retrieval_trace/retrieval_recorder.h"
+#include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
 #include "tests/support/backends.h"
 #include "tests/support/data_plane_memory.h"
 #include "tests/support/decoded_trace.h"

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "gpu_worker/synthetic/forwarding_policy.h"
-#include "tests/gpu_worker/synthetic/fake_policy.h"
+#include "gpu_worker/measuring/synthetic/forwarding_policy.h"
+#include "tests/gpu_worker/measuring/synthetic/fake_policy.h"
 
 namespace retroinfer {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "common/kv/segment_layout.h"
 #include "common/shm/data_plane.h"
-#include "gpu_worker/ops/cpu/cpu_needs.h"
-#include "gpu_worker/ops/cuda/cuda_needs.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "gpu_worker/ops/dense_pool.h"
 
 namespace retroinfer {

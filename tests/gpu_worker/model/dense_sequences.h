@@ -9,7 +9,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/model_config.h"
-#include "gpu_worker/ops/ops.h"
+#include "gpu_worker/ops/backend/ops.h"
 #include "tests/support/device_data.h"
 
 namespace retroinfer::test_support {

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "gpu_worker/model/model_shapes.h"
-#include "gpu_worker/ops/cpu/cpu_needs.h"
-#include "gpu_worker/ops/cuda/cuda_needs.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "tests/gpu_worker/model/golden_model.h"
 
 namespace retroinfer {

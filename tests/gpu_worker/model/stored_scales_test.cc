@@ -9,8 +9,8 @@
 
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_weights.h"
-#include "gpu_worker/ops/cpu/cpu_needs.h"
-#include "gpu_worker/ops/cuda/cuda_needs.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
 #include "tests/gpu_worker/model/temp_folder.h"
 #include "tests/support/backends.h"

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/synchronization/notification.h"
-#include "kv_store_service/persistence/faulty_segment_storage.h"
-#include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
+#include "tests/support/storage/faulty_segment_storage.h"
+#include "tests/support/storage/in_memory_segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
+#include "tests/support/storage/in_memory_segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {

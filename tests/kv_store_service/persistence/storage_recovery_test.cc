@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <fstream>
 
-#include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "kv_store_service/persistence/rocksdb_segment_storage.h"
 #include "tests/kv_store_service/persistence/sample_segments.h"
+#include "tests/support/storage/in_memory_segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {

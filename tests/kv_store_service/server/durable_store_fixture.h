@@ -12,11 +12,11 @@
 
 #include "absl/time/clock.h"
 #include "common/status/error_reason.h"
-#include "kv_store_service/persistence/in_memory_segment_storage.h"
-#include "kv_store_service/server/kv_store.h"
+#include "kv_store_service/store/kv_store.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/segment_writer.h"
 #include "tests/kv_store_service/temporary_folder.h"
+#include "tests/support/storage/in_memory_segment_storage.h"
 
 namespace retroinfer::kvstore {
 

@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "absl/synchronization/notification.h"
-#include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/temporary_folder.h"
+#include "tests/support/storage/in_memory_segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {

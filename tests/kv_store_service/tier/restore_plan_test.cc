@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "tests/kv_store_service/rows_in_memory.h"
+#include "tests/support/storage/in_memory_segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {

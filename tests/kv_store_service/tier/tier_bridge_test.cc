@@ -8,10 +8,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "kv_store_service/persistence/in_memory_segment_storage.h"
 #include "tests/kv_store_service/named_chain.h"
 #include "tests/kv_store_service/segment_writer.h"
 #include "tests/kv_store_service/server/durable_store_fixture.h"
+#include "tests/support/storage/in_memory_segment_storage.h"
 
 namespace retroinfer::kvstore {
 namespace {

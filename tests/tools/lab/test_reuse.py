@@ -46,7 +46,7 @@ class ReuseTest(unittest.TestCase):
                 reuse.Retrieved.of(wrong)
 
     def test_the_table_has_the_recorded_traces(self):
-        table = (ROOT / "gpu_worker/synthetic/recorded_reuse_table.inc").read_text(encoding="utf-8")
+        table = (ROOT / "gpu_worker/measuring/synthetic/recorded_reuse_table.inc").read_text(encoding="utf-8")
         for name in ("code-32768", "needle-32768"):
             recorded = trace.load(ROOT / f"docs/evaluation/traces/{name}.trace.xz")
             found = reuse.Retrieved.of(recorded)

@@ -11,7 +11,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3]))
 
 from tools.lab import trace  # noqa: E402
 
-WRITER = sys.argv.pop(1)  # tests/gpu_worker/retrieval_trace/write_trace.cc
+WRITER = sys.argv.pop(1)  # tests/gpu_worker/measuring/retrieval_trace/write_trace.cc
 
 
 def written(*arguments: str) -> bytes:

@@ -1,0 +1,187 @@
+#include "client/generate/request_flags.h"
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/time.h"
+#include "common/rpc/policy_name.h"
+
+namespace retroinfer::client {
+namespace {
+
+namespace v1 = generation::v1;
+
+constexpr char kSamplingGroup[] = "Sampling";
+constexpr char kAttentionGroup[] = "Attention";
+constexpr char kRequestGroup[] = "Request";
+
+// "42=-3.5"
+void AddLogitBias(const std::string& text, v1::SamplingOptions* sampling) {
+  const size_t equals = text.find('=');
+  int32_t token = 0;
+  float bias = 0;
+  if (equals == std::string::npos || !absl::SimpleAtoi(text.substr(0, equals), &token) ||
+      !absl::SimpleAtof(text.substr(equals + 1), &bias)) {
+    throw CLI::ValidationError("--logit-bias",
+                               "'" + text + "' is not a token id, = and a number, like 42=-3.5");
+  }
+  (*sampling->mutable_logit_bias())[token] = bias;
+}
+
+void AddSamplingFlags(CLI::App& app, v1::GenerateRequest* request) {
+  // The message lives as long as the request; it is touched only when a flag is given.
+  const auto sampling = [request] { return request->mutable_sampling(); };
+  const auto add_float = [&](const char* flag, const char* help,
+                             void (v1::SamplingOptions::*set)(float)) {
+    app.add_option_function<float>(
+           flag, [sampling, set](const float& value) { (sampling()->*set)(value); }, help)
+        ->group(kSamplingGroup);
+  };
+  const auto add_int = [&](const char* flag, const char* help,
+                           void (v1::SamplingOptions::*set)(int32_t)) {
+    app.add_option_function<int32_t>(
+           flag, [sampling, set](const int32_t& value) { (sampling()->*set)(value); }, help)
+        ->group(kSamplingGroup);
+  };
+  add_int("--max-tokens", "Most tokens to generate", &v1::SamplingOptions::set_max_tokens);
+  add_int("--min-tokens", "Fewest tokens to generate", &v1::SamplingOptions::set_min_tokens);
+  add_float("--temperature", "0 is greedy", &v1::SamplingOptions::set_temperature);
+  add_float("--top-p", "Sample from the likeliest tokens that make up this probability",
+            &v1::SamplingOptions::set_top_p);
+  add_int("--top-k", "Sample from so many of the likeliest tokens; 0: all",
+          &v1::SamplingOptions::set_top_k);
+  add_float("--min-p", "Leave out tokens less likely than this share of the likeliest",
+            &v1::SamplingOptions::set_min_p);
+  add_float("--repetition-penalty", "Over 1 makes seen tokens less likely",
+            &v1::SamplingOptions::set_repetition_penalty);
+  add_float("--frequency-penalty", "Penalty for each earlier use of a token, -2 to 2",
+            &v1::SamplingOptions::set_frequency_penalty);
+  add_float("--presence-penalty", "Penalty for tokens used before, -2 to 2",
+            &v1::SamplingOptions::set_presence_penalty);
+  app.add_option_function<uint64_t>(
+         "--seed", [sampling](const uint64_t& value) { sampling()->set_seed(value); },
+         "The same seed gives the same output")
+      ->group(kSamplingGroup);
+  app.add_option_function<std::vector<std::string>>(
+         "--stop",
+         [sampling](const std::vector<std::string>& values) {
+           for (const std::string& value : values) sampling()->add_stop(value);
+         },
+         "Text that ends the output; may be given several times")
+      ->allow_extra_args(false)  // or it would take the prompt, too
+      ->group(kSamplingGroup);
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias",
+         [sampling](const std::vector<std::string>& values) {
+           for (const std::string& value : values) AddLogitBias(value, sampling());
+         },
+         "TOKEN=BIAS: add -100 to 100 to the logit of a token; may be given several times")
+      ->allow_extra_args(false)
+      ->group(kSamplingGroup);
+  app.add_flag_function(
+         "--ignore-eos", [sampling](int64_t) { sampling()->set_ignore_eos(true); },
+         "Go on after the model's end-of-sequence token")
+      ->group(kSamplingGroup);
+}
+
+void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
+  app.add_option_function<std::string>(
+         "--policy",
+         [request](const std::string& policy) {
+           request->mutable_attention()->set_policy(*common::PolicyNamed(policy));
+         },
+         "Attention: wave (clusters that matter, others estimated), full (exact) or streaming (the "
+         "first and the newest tokens)")
+      ->check(CLI::IsMember(common::PolicyNames()))
+      ->group(kAttentionGroup);
+  app.add_option_function<double>(
+         "--retrieval-ratio",
+         [request](const double& ratio) {
+           request->mutable_attention()->set_retrieval_ratio(ratio);
+         },
+         "wave: share of the clusters that is attended exactly")
+      ->group(kAttentionGroup);
+  app.add_option_function<double>(
+         "--estimation-ratio",
+         [request](const double& ratio) {
+           request->mutable_attention()->set_estimation_ratio(ratio);
+         },
+         "wave: share of the clusters that is estimated")
+      ->group(kAttentionGroup);
+  app.add_option_function<double>(
+         "--max-unseen-mass",
+         [request](const double& share) {
+           request->mutable_attention()->set_max_unseen_mass(share);
+         },
+         "wave: share of the softmax mass that may be left to estimates; retrieves up to four "
+         "times "
+         "as much for it")
+      ->group(kAttentionGroup);
+  app.add_option_function<int32_t>(
+         "--streaming-window",
+         [request](const int32_t& tokens) {
+           request->mutable_attention()->set_streaming_window(tokens);
+         },
+         "streaming: newest tokens that are attended (64 to 1048576; 4096 if not given)")
+      ->group(kAttentionGroup);
+}
+
+void AddCallFlags(CLI::App& app, v1::GenerateRequest* request) {
+  app.add_flag_function(
+         "--parse-special", [request](int64_t) { request->set_parse_special(true); },
+         "Special tokens that are written out in the prompt (<|eot_id|>) become those tokens; not "
+         "for messages")
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
+         "--request-id", [request](const std::string& id) { request->set_request_id(id); },
+         "Name of the request in the server's log")
+      ->group(kRequestGroup);
+  app.add_option_function<int32_t>(
+         "--priority", [request](const int32_t& value) { request->set_priority(value); },
+         "Lower runs first")
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
+         "--tenant", [request](const std::string& tenant) { request->set_tenant(tenant); },
+         "Whom the work is for: tenants share the server's time")
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
+         "--cache-salt", [request](const std::string& salt) { request->set_cache_salt(salt); },
+         "Share cached context only with requests of the same salt")
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
+         "--reuse",
+         [request](const std::string& reuse) {
+           request->set_reuse(reuse == "exact" ? v1::KV_REUSE_EXACT : v1::KV_REUSE_GENERATED);
+         },
+         "Which cached KV may be read: exact (what computing the prompt gives), or generated (also "
+         "that of generated tokens; what conversations do if nothing is given)")
+      ->check(CLI::IsMember({"exact", "generated"}))
+      ->group(kRequestGroup);
+  app.add_option_function<std::string>(
+         "--timeout",
+         [request](const std::string& text) {
+           absl::Duration timeout;
+           if (!absl::ParseDuration(text, &timeout) || timeout <= absl::ZeroDuration() ||
+               timeout > absl::Hours(24 * 365)) {
+             throw CLI::ValidationError("--timeout", "'" + text + "' is not a time like 30s, 5m");
+           }
+           request->mutable_timeout()->set_seconds(
+               absl::IDivDuration(timeout, absl::Seconds(1), &timeout));
+           request->mutable_timeout()->set_nanos(
+               static_cast<int32_t>(absl::ToInt64Nanoseconds(timeout)));
+         },
+         "End the output after this time, for example 30s")
+      ->group(kRequestGroup);
+}
+
+}  // namespace
+
+void AddRequestFlags(common::Settings* settings, v1::GenerateRequest* request) {
+  AddSamplingFlags(settings->app(), request);
+  AddAttentionFlags(settings->app(), request);
+  AddCallFlags(settings->app(), request);
+}
+
+}  // namespace retroinfer::client

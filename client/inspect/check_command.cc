@@ -1,0 +1,106 @@
+#include <string>
+
+#include "client/command/command_line.h"
+#include "client/command/commands.h"
+#include "client/inspect/fit_report.h"
+#include "client/inspect/model_check.h"
+#include "common/build_info/build_info.h"
+#include "common/memory/available_memory.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
+
+namespace retroinfer::client {
+namespace {
+
+struct CheckOptions {
+  std::string model_folder;
+  std::string chat_template_file;
+  std::string kv_dtype = "bf16";
+  std::string index_dtype = "auto";
+  std::string weights_dtype = "auto";
+  uint64_t gpu_memory_bytes = 0;  // 0: the worker computes on the CPU
+  bool json = false;
+};
+
+void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* input) {
+  CLI::App& app = settings->app();
+  app.add_option("model", options->model_folder, "Model folder (Hugging Face layout)")->required();
+  app.add_option("--context", input->wanted_context, "Ask for a context of so many tokens")
+      ->check(CLI::NonNegativeNumber);
+  settings->AddByteSize("--memory", &input->memory_bytes,
+                        "Memory of the worker; 0: half of what the machine has available");
+  settings->AddByteSize("--gpu-memory", &options->gpu_memory_bytes,
+                        "The worker computes on a GPU and may take so much of its memory "
+                        "(--gpu-memory-utilization times its size)");
+  settings->AddByteSize("--arena-bytes", &input->arena_bytes, "Shared memory for the KV");
+  settings->AddByteSize("--dense-kv-bytes", &input->worker.dense_kv_bytes,
+                        "Part of the worker's memory for steady zones and policy full; 0: chosen");
+  settings->AddByteSize("--block-cache-bytes", &input->worker.block_cache_bytes,
+                        "Part of the worker's memory for the block cache; 0: chosen");
+  app.add_option("--max-batch", input->worker.max_batch, "Requests that decode together")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--dense-below", input->worker.index.dense_below,
+                 "Contexts of fewer tokens are attended exactly")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--kv-dtype", options->kv_dtype, "Type of keys and values")
+      ->check(CLI::IsMember({"int8", "bf16", "f32"}));
+  app.add_option("--index-dtype", options->index_dtype, "Type of the wave index")
+      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}));
+  app.add_option("--weights-dtype", options->weights_dtype,
+                 "Type of the layers' weights; auto: as the checkpoint has them")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8"}));
+  app.add_option("--chat-template", options->chat_template_file,
+                 "File with a Jinja chat template; default: the model folder's own");
+  app.add_flag("--json", options->json, "Write one JSON object");
+}
+
+// Reads what a worker would, but for the weights themselves.
+absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
+  ASSIGN_OR_RETURN(
+      const ModelFiles files,
+      ReadModelFiles(options.model_folder, {.chat_template_file = options.chat_template_file,
+                                            .weights_dtype = options.weights_dtype,
+                                            .kv_dtype = options.kv_dtype}));
+  input->worker.model = files.config;
+  const bool on_gpu = options.gpu_memory_bytes != 0;
+  input->worker.weight_bytes = on_gpu ? files.weight_bytes_gpu : files.weight_bytes_cpu;
+  input->weights_dtype = files.weights_dtype;
+  input->weight_scales = files.weight_scales;
+  input->chat_template = files.chat_template;
+  input->chat_template_problem = files.chat_template_problem;
+  ASSIGN_OR_RETURN(
+      input->worker.kv_format,
+      KvFormatNamed(options.kv_dtype, IndexNameFor(on_gpu ? kCudaNeeds : kCpuNeeds,
+                                                   options.kv_dtype, options.index_dtype)));
+  ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
+  if (options.gpu_memory_bytes != 0) {
+    input->on_gpu = true;
+    input->memory_bytes = options.gpu_memory_bytes;
+  }
+  if (input->memory_bytes == 0) input->memory_bytes = input->available_bytes / 2;
+  return input->worker.model.geometry(input->worker.kv_format).Validate();
+}
+
+}  // namespace
+
+int CheckCommand(int argc, const char* const* argv, const Streams& streams) {
+  CheckOptions options;
+  FitInput input;
+  input.arena_bytes = uint64_t{2} << 30;
+  common::Settings settings("Says whether a model fits into this machine, and up to which context.",
+                            common::kBuildVersion);
+  AddOptions(&settings, &options, &input);
+  if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
+  if (const absl::Status status = ReadModel(options, &input); !status.ok()) {
+    return Fail(streams, "check", std::string(status.message()), kExitFailed);
+  }
+  const FitReport report = ExamineFit(input);
+  std::fprintf(streams.out, "%s%s",
+               options.json ? FitJson(input, report).c_str() : DescribeFit(input, report).c_str(),
+               options.json ? "\n" : "");
+  std::fflush(streams.out);
+  return report.status.ok() ? kExitOk : kExitFailed;
+}
+
+}  // namespace retroinfer::client

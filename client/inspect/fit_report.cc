@@ -1,0 +1,214 @@
+#include "client/inspect/fit_report.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "client/command/number_format.h"
+#include "common/config/byte_size.h"
+#include "common/kv/segment_layout.h"
+#include "gpu_worker/attention/policy_table.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
+
+namespace retroinfer::client {
+namespace {
+
+using common::FormatByteSize;
+
+constexpr int64_t kContextMin = 1024;  // what a worker must hold at least
+
+KvGeometry Geometry(const FitInput& input) { return input.worker.geometry(); }
+
+MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
+  MemoryPlanInput worker = input.worker;
+  worker.max_model_len = context;
+  worker.backend = input.on_gpu ? kCudaNeeds : kCpuNeeds;
+  worker.owns_memory = input.on_gpu;
+  worker.arena_pages = static_cast<uint32_t>(input.arena_bytes / Geometry(input).page_bytes());
+  worker.available_bytes =
+      input.on_gpu ? PlannableGpuBytes(input.memory_bytes) : size_t{input.memory_bytes};
+  worker.preemption = true;
+  return worker;
+}
+
+// A plan under which one request of `context` tokens runs, with a policy that keeps all of it.
+std::optional<MemoryPlan> PlanFor(const FitInput& input, int64_t context) {
+  auto plan = PlanMemory(PlanInput(input, context));
+  if (!plan.ok()) return std::nullopt;
+  // Policies whose KV others can read keep all of a context; one that forgets could take any.
+  const bool is_held =
+      std::any_of(PolicyTable().begin(), PolicyTable().end(), [&](const PolicyEntry& entry) {
+        return entry.reads_segments && plan->capacity_tokens[entry.kind] >= context;
+      });
+  if (!is_held) return std::nullopt;
+  return *plan;
+}
+
+// Arena for the segments of one request of `context` tokens.
+uint64_t ArenaBytesFor(const KvGeometry& geometry, int64_t context) {
+  const int64_t large = context / kPrefillSegmentTokens;
+  const int64_t rest = context % kPrefillSegmentTokens;
+  const int64_t small = (rest + kDecodeSegmentTokens - 1) / kDecodeSegmentTokens;
+  const uint64_t pages =
+      static_cast<uint64_t>(large) * SegmentLayout(geometry, kPrefillSegmentTokens).max_pages +
+      static_cast<uint64_t>(small) * SegmentLayout(geometry, kDecodeSegmentTokens).max_pages;
+  return pages * geometry.page_bytes();
+}
+
+// The least worker memory under which `context` tokens run, given the arena that they need.
+uint64_t MemoryBytesFor(FitInput input, int64_t context, uint64_t arena_bytes) {
+  input.arena_bytes = arena_bytes;
+  constexpr uint64_t kStep = 1 << 20;
+  uint64_t low = 0;
+  uint64_t high = kStep;
+  const auto fits = [&](uint64_t bytes) {
+    input.memory_bytes = bytes;
+    return PlanFor(input, context).has_value();
+  };
+  while (!fits(high) && high < (uint64_t{1} << 50)) high *= 2;
+  while (high - low > kStep) {
+    const uint64_t middle = low + (high - low) / 2;
+    (fits(middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+const char* MemoryFlag(const FitInput& input) { return input.on_gpu ? "--gpu-memory" : "--memory"; }
+
+absl::Status Verdict(const FitInput& input, const FitReport& report) {
+  if (report.largest_context == 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the model does not fit: a worker needs at least ",
+                     FormatByteSize(MemoryBytesFor(input, kContextMin, input.arena_bytes)),
+                     " (weights ", FormatByteSize(input.worker.weight_bytes), "), it has ",
+                     FormatByteSize(input.memory_bytes), ": raise ", MemoryFlag(input)));
+  }
+  if (input.on_gpu && input.arena_bytes > input.available_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the arena takes ", FormatByteSize(input.arena_bytes), ", the machine has ",
+                     FormatByteSize(input.available_bytes), " to give: lower --arena-bytes"));
+  }
+  const uint64_t together = input.arena_bytes + report.plan->total_bytes();
+  if (!input.on_gpu && together > input.available_bytes) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "worker and arena take ", FormatByteSize(together), " together, the machine has ",
+        FormatByteSize(input.available_bytes), " to give: lower --memory or --arena-bytes"));
+  }
+  if (input.wanted_context > report.largest_context) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "a context of ", WithThousands(input.wanted_context),
+        " tokens does not fit, the largest "
+        "is ",
+        WithThousands(report.largest_context),
+        input.wanted_context > input.worker.model.context_length
+            ? " (the model was made for no more than "
+            : " (it needs --arena-bytes ",
+        input.wanted_context > input.worker.model.context_length
+            ? WithThousands(input.worker.model.context_length)
+            : absl::StrCat(FormatByteSize(report.target_arena_bytes), " and ", MemoryFlag(input),
+                           " ", FormatByteSize(report.target_memory_bytes)),
+        ")"));
+  }
+  return absl::OkStatus();
+}
+
+std::string DescribeWeights(const FitInput& input) {
+  const std::string bytes = FormatByteSize(input.worker.weight_bytes);
+  if (input.weights_dtype != "fp8") return absl::StrCat(bytes, " (", input.weights_dtype, ")");
+  return absl::StrCat(bytes, " (", input.weight_scales,
+                      input.on_gpu ? ")" : "; on the CPU they become bf16)");
+}
+
+std::string DescribeChatTemplate(const FitInput& input) {
+  if (input.chat_template == "none") return "no template: text alone is taken, no messages";
+  if (input.chat_template_problem.empty()) return "template of " + input.chat_template;
+  return absl::StrCat("template of ", input.chat_template, ": ", input.chat_template_problem);
+}
+
+}  // namespace
+
+FitReport ExamineFit(const FitInput& input) {
+  FitReport report;
+  const KvGeometry geometry = Geometry(input);
+  report.kv_bytes_per_token = geometry.token_bytes();
+  const int64_t model_context = std::max(input.worker.model.context_length, kContextMin);
+  if (PlanFor(input, kContextMin).has_value()) {
+    int64_t low = kContextMin;  // fits
+    int64_t high = model_context + 1;
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (PlanFor(input, middle).has_value() ? low : high) = middle;
+    }
+    report.largest_context = low;
+    report.plan = PlanFor(input, low);
+  }
+  report.target_context = input.wanted_context != 0 ? input.wanted_context : model_context;
+  report.target_arena_bytes = ArenaBytesFor(geometry, report.target_context);
+  report.target_memory_bytes =
+      MemoryBytesFor(input, report.target_context, report.target_arena_bytes);
+  report.status = Verdict(input, report);
+  return report;
+}
+
+std::string DescribeFit(const FitInput& input, const FitReport& report) {
+  const ModelConfig& model = input.worker.model;
+  std::string text = absl::StrCat(
+      "Model    ", std::string(ModelFamilyName(model.family)), ", ", model.num_layers, " layers, ",
+      model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ", model.head_dim,
+      ", made for ", WithThousands(model.context_length), " tokens\n");
+  absl::StrAppend(&text, "Weights  ", DescribeWeights(input), "\n");
+  absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
+  absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
+                  std::string(input.worker.kv_format.name), ")\n");
+  absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
+                  FormatByteSize(input.memory_bytes), " (", MemoryFlag(input), "), arena ",
+                  FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");
+  if (report.plan.has_value()) {
+    absl::StrAppend(&text, "Split    ", report.plan->ToString(), "\n");
+    absl::StrAppend(&text, "Largest context: ", WithThousands(report.largest_context), " tokens\n");
+  }
+  if (report.target_context > report.largest_context) {
+    absl::StrAppend(&text, "For ", WithThousands(report.target_context), " tokens: --arena-bytes ",
+                    FormatByteSize(report.target_arena_bytes), ", ", MemoryFlag(input), " ",
+                    FormatByteSize(report.target_memory_bytes), "\n");
+  }
+  absl::StrAppend(
+      &text, report.status.ok()
+                 ? "It fits.\n"
+                 : absl::StrCat("It does not fit: ", std::string(report.status.message()), "\n"));
+  return text;
+}
+
+std::string FitJson(const FitInput& input, const FitReport& report) {
+  nlohmann::json json = {
+      {"fits", report.status.ok()},
+      {"largest_context_tokens", report.largest_context},
+      {"model_context_tokens", input.worker.model.context_length},
+      {"weight_bytes", input.worker.weight_bytes},
+      {"weights_dtype", input.weights_dtype},
+      {"weight_scales", input.weight_scales},
+      {"chat_template", input.chat_template},
+      {"kv_bytes_per_token", report.kv_bytes_per_token},
+      {"available_bytes", input.available_bytes},
+      {"memory_bytes", input.memory_bytes},
+      {"arena_bytes", input.arena_bytes},
+      {"target_context_tokens", report.target_context},
+      {"target_arena_bytes", report.target_arena_bytes},
+      {"target_memory_bytes", report.target_memory_bytes},
+  };
+  if (!input.chat_template_problem.empty()) {
+    json["chat_template_problem"] = input.chat_template_problem;
+  }
+  if (!report.status.ok()) json["problem"] = std::string(report.status.message());
+  if (report.plan.has_value()) {
+    for (size_t i = 0; i < kNumPolicies; ++i) {
+      const auto kind = static_cast<PolicyKind>(i);
+      json["kv_capacity_tokens_" + std::string(PolicyName(kind))] =
+          report.plan->capacity_tokens[kind];
+    }
+  }
+  return json.dump(2);
+}
+
+}  // namespace retroinfer::client

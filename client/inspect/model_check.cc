@@ -1,0 +1,69 @@
+#include "client/inspect/model_check.h"
+
+#include <algorithm>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/kv/kv_format.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/model/channel_balance.h"
+#include "gpu_worker/model/checkpoint.h"
+#include "gpu_worker/model/generation_config.h"
+#include "gpu_worker/model/kept_weights.h"
+#include "gpu_worker/model/model_folder.h"
+#include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
+#include "text/tokenizer/chat_template.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace retroinfer::client {
+
+namespace {
+
+absl::Status CheckKeys(const ModelConfig& config, const Checkpoint& checkpoint,
+                       const std::string& kv_dtype) {
+  if (kv_dtype == "auto") return absl::OkStatus();
+  ASSIGN_OR_RETURN(const KvFormat format, KvFormatNamed(kv_dtype));
+  const int num_threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return CheckBiasesOf(config, checkpoint, format, num_threads);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
+                                          const ModelFileOptions& options) {
+  ModelFiles files;
+  RETURN_IF_ERROR(RequireModelFolder(folder));
+  ASSIGN_OR_RETURN(files.config, LoadModelConfig(folder));
+  RETURN_IF_ERROR(LoadGenerationConfig(folder, files.config).status());
+  ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
+  if (tokenizer->vocab_size() > files.config.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        folder, ": the tokenizer has ", tokenizer->vocab_size(), " tokens, the model's vocabulary ",
+        files.config.vocab_size, ": they do not belong together"));
+  }
+  absl::StatusOr<ChatTemplate> chat_template =
+      options.chat_template_file.empty()
+          ? ChatTemplate::Create(*tokenizer)
+          : ChatTemplate::CreateFromFile(*tokenizer, options.chat_template_file);
+  if (!chat_template.ok()) {
+    return absl::Status(
+        chat_template.status().code(),
+        absl::StrCat("--chat-template: ", std::string(chat_template.status().message())));
+  }
+  files.chat_template = chat_template->source();
+  files.chat_template_problem = chat_template->problem();
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  RETURN_IF_ERROR(CheckTensors(files.config, checkpoint));
+  RETURN_IF_ERROR(CheckKeys(files.config, checkpoint, options.kv_dtype));
+  ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));
+  files.weight_bytes_cpu = KeptWeightBytes(files.config, checkpoint, keep, kCpuNeeds);
+  files.weight_bytes_gpu = KeptWeightBytes(files.config, checkpoint, keep, kCudaNeeds);
+  files.weights_dtype = WeightsDtype(files.config, keep);
+  files.weight_scales = WeightScalesFrom(files.config, keep);
+  return files;
+}
+
+}  // namespace retroinfer::client

@@ -1,0 +1,84 @@
+// Copies run on a stream of their own, so that steps of others go on beside them. What keeps both
+// sides apart:
+// * Copies out wait for the compute stream, which wrote the blocks; nobody gets the blocks before
+//   the host has seen the copies done.
+// * Copies back wait for it, too: it may still use the blocks for their last owner. The sequence
+//   takes part in no step before the host has seen them done.
+// * All copies are on one stream: a place that is free again is written after it was read.
+#include "gpu_worker/kv/suspended_kv.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+
+absl::StatusOr<std::unique_ptr<SuspendedKv>> SuspendedKv::Create(Device& device, Stream& compute,
+                                                                 KvMemory& memory,
+                                                                 int32_t num_blocks) {
+  auto kv = absl::WrapUnique(new SuspendedKv(device, compute, memory, num_blocks));
+  ASSIGN_OR_RETURN(kv->host_,
+                   device.AllocateHost(HostBytesOf(memory.sizes().geometry, num_blocks)));
+  ASSIGN_OR_RETURN(kv->copies_, device.CreateStream(StreamKind::kCompute));
+  ASSIGN_OR_RETURN(kv->computed_, device.CreateEvent());
+  return kv;
+}
+
+SuspendedKv::~SuspendedKv() {
+  if (copies_ != nullptr) copies_->Synchronize().IgnoreError();
+}
+
+int32_t SuspendedKv::BlocksOf(const SequenceKv& sequence) {
+  const int64_t window = std::max<int64_t>(0, sequence.num_tokens - sequence.window_begin);
+  return static_cast<int32_t>(1 + (window + kDenseBlockTokens - 1) / kDenseBlockTokens);
+}
+
+absl::Status SuspendedKv::WaitForCompute() {
+  RETURN_IF_ERROR(compute_.Record(*computed_));
+  return copies_->Wait(*computed_);
+}
+
+absl::StatusOr<SuspendedKv::Copy> SuspendedKv::CopyOut(const SequenceKv& sequence) {
+  const int32_t num_blocks = BlocksOf(sequence);
+  RI_CHECK(num_blocks <= std::ssize(sequence.dense_blocks));
+  Copy copy;
+  ASSIGN_OR_RETURN(copy.done, device_.CreateEvent());
+  RETURN_IF_ERROR(WaitForCompute());
+  RI_CHECK(places_.Allocate(num_blocks, copy.places));
+  absl::Status status;
+  for (size_t i = 0; i < copy.places.size() && status.ok(); ++i) {
+    status = device_.Download(*copies_, OnDevice(sequence.dense_blocks[i]), Host(copy.places[i]));
+  }
+  if (status.ok()) status = copies_->Record(*copy.done);
+  if (!status.ok()) {
+    places_.Free(copy.places);
+    return status;
+  }
+  return copy;
+}
+
+absl::Status SuspendedKv::CopyBack(SequenceKv& sequence, Copy& copy,
+                                   absl::FunctionRef<absl::Status(Stream&)> enqueue_rest) {
+  const absl::Status status = EnqueueBack(sequence, copy, enqueue_rest);
+  // What was enqueued before it failed must be over when the sequence gives its blocks up.
+  if (!status.ok()) copies_->Synchronize().IgnoreError();
+  return status;
+}
+
+absl::Status SuspendedKv::EnqueueBack(SequenceKv& sequence, Copy& copy,
+                                      absl::FunctionRef<absl::Status(Stream&)> enqueue_rest) {
+  RI_CHECK(copy.places.size() <= sequence.dense_blocks.size());
+  RETURN_IF_ERROR(WaitForCompute());
+  RETURN_IF_ERROR(memory_.tables().WriteDense(*copies_, sequence.table_row, sequence.dense_blocks));
+  for (size_t i = 0; i < copy.places.size(); ++i) {
+    RETURN_IF_ERROR(
+        device_.Upload(*copies_, Host(copy.places[i]), OnDevice(sequence.dense_blocks[i])));
+  }
+  RETURN_IF_ERROR(enqueue_rest(*copies_));
+  return copies_->Record(*copy.done);
+}
+
+}  // namespace retroinfer

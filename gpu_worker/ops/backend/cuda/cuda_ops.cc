@@ -1,0 +1,29 @@
+#include "gpu_worker/ops/backend/cuda/cuda_ops.h"
+
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/ops/attention/cuda/prefill_attention.h"
+#include "gpu_worker/ops/model/cuda/linear.h"
+
+namespace retroinfer {
+
+CudaOps::CudaOps(std::unique_ptr<cuda::LinearContext> linear,
+                 std::unique_ptr<cuda::PrefillAttentionContext> prefill)
+    : linear_(std::move(linear)),
+      prefill_(std::move(prefill)),
+      model_(*linear_),
+      attention_(*prefill_) {}
+
+CudaOps::~CudaOps() = default;
+
+absl::StatusOr<std::unique_ptr<CudaOps>> CudaOps::Create(CudaDevice& device) {
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::LinearContext> linear,
+                   cuda::LinearContext::Create(device));
+  ASSIGN_OR_RETURN(std::unique_ptr<cuda::PrefillAttentionContext> prefill,
+                   cuda::PrefillAttentionContext::Create(device));
+  return absl::WrapUnique(new CudaOps(std::move(linear), std::move(prefill)));
+}
+
+}  // namespace retroinfer

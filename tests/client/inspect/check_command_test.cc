@@ -1,0 +1,137 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "build_paths.h"
+#include "client/command/commands.h"
+#include "client/command/exit_code.h"
+#include "tests/client/command_runner.h"
+#include "text/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/utf8.h"
+
+namespace retroinfer::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+const char kModel[] = RETROINFER_SOURCE_DIR "/models/needle";
+
+TEST(CheckCommand, TellsTheSplitAndTheLargestContext) {
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=256MiB"});
+  EXPECT_EQ(result.exit_code, kExitOk) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("Largest context: "));
+  EXPECT_THAT(result.out, HasSubstr("KV capacity: "));
+  EXPECT_THAT(result.out, HasSubstr("It fits."));
+}
+
+TEST(CheckCommand, PlansForAGpuThatIsSomewhereElse) {
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--gpu-memory=8GiB", "--arena-bytes=64MiB"});
+  EXPECT_EQ(result.exit_code, kExitOk) << result.out << result.err;
+  EXPECT_THAT(result.out, HasSubstr("(--gpu-memory)"));
+  EXPECT_THAT(result.out, HasSubstr("(32768 slots)"));
+}
+
+TEST(CheckCommand, JsonIsForPrograms) {
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=64MiB", "--json"});
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["fits"], true);
+  EXPECT_GT(json["largest_context_tokens"], 1024);
+  EXPECT_EQ(json["memory_bytes"], 1 << 30);
+}
+
+TEST(CheckCommand, SaysWhichChatTemplateThereIs) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "retroinfer-XXXXXX").string();
+  const std::string folder = ::mkdtemp(pattern.data());
+  const auto check = [&folder](const std::string& text) {
+    std::ofstream(folder + "/chat.jinja") << text;
+    return RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=64MiB",
+                                     "--chat-template=" + folder + "/chat.jinja"});
+  };
+  EXPECT_THAT(RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB"}).out,
+              HasSubstr("Chat     template of tokenizer_config.json\n"));
+  const CommandResult good = check("{% for m in messages %}{{ m.content }}{% endfor %}");
+  EXPECT_EQ(good.exit_code, kExitOk) << good.err;
+  EXPECT_THAT(good.out, HasSubstr("Chat     template of " + folder + "/chat.jinja\n"));
+  const CommandResult bad = check("text\n{% for m in messages %}");
+  EXPECT_EQ(bad.exit_code, kExitFailed);
+  EXPECT_THAT(bad.err, HasSubstr("--chat-template: "));
+  EXPECT_THAT(bad.err, HasSubstr("line 2"));
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(RunCommand(CheckCommand, {"check", kModel, "--chat-template=/no/such"}).exit_code,
+            kExitFailed);
+}
+
+// A model whose keys have biases, small ones, and a tokenizer of bytes.
+void CopyModelWithBiases(const std::filesystem::path& folder) {
+  std::filesystem::copy(RETROINFER_SOURCE_DIR "/tests/golden/models/qwen2-d64-group7-mixed",
+                        folder);
+  nlohmann::json vocabulary;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string token;
+    AppendUtf8(ByteAlphabetCharacter(static_cast<uint8_t>(byte)), token);
+    vocabulary[token] = byte;
+  }
+  std::ofstream(folder / "tokenizer.json")
+      << nlohmann::json{{"model", {{"vocab", vocabulary}, {"merges", nlohmann::json::array()}}},
+                        {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
+                        {"decoder", {{"type", "ByteLevel"}}}};
+}
+
+// Writes `value` over the bias of one channel of keys, an f32, of layer 1.
+void SetBias(const std::filesystem::path& folder, size_t channel, float value) {
+  std::fstream file(folder / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t header_bytes = 0;
+  file.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
+  std::string header(header_bytes, '\0');
+  file.read(header.data(), static_cast<std::streamsize>(header_bytes));
+  const nlohmann::json tensor =
+      nlohmann::json::parse(header)["model.layers.1.self_attn.k_proj.bias"];
+  ASSERT_EQ(tensor["dtype"], "F32");
+  const size_t begin = tensor["data_offsets"][0];
+  file.seekp(static_cast<std::streamoff>(8 + header_bytes + begin + channel * sizeof(float)));
+  file.write(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+TEST(CheckCommand, BiasesThatEightBitsDoNotBearAreTold) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "retroinfer-XXXXXX").string();
+  const std::filesystem::path folder = ::mkdtemp(pattern.data());
+  CopyModelWithBiases(folder);
+  const auto check = [&](const std::string& kv_dtype) {
+    return RunCommand(CheckCommand, {"check", folder, "--memory=1GiB", "--arena-bytes=64MiB",
+                                     "--kv-dtype=" + kv_dtype});
+  };
+  EXPECT_EQ(check("int8").exit_code, kExitOk) << check("int8").err;
+  SetBias(folder, 21, 1e4f);
+  const CommandResult refused = check("int8");
+  EXPECT_EQ(refused.exit_code, kExitFailed) << refused.out;
+  EXPECT_THAT(refused.err, HasSubstr("the bias of keys in layer 1, head 0, channel 21 is "));
+  EXPECT_THAT(refused.err, HasSubstr("use --kv-dtype bf16"));
+  EXPECT_EQ(check("bf16").exit_code, kExitOk) << check("bf16").err;
+  std::filesystem::remove_all(folder);
+}
+
+TEST(CheckCommand, WhatDoesNotFitIsAFailure) {
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--memory=20MiB", "--arena-bytes=64MiB"});
+  EXPECT_EQ(result.exit_code, kExitFailed);
+  EXPECT_THAT(result.out, HasSubstr("needs at least"));
+}
+
+TEST(CheckCommand, BadFoldersAndFlagsAreTold) {
+  const CommandResult missing = RunCommand(CheckCommand, {"check", "/no/such/model"});
+  EXPECT_EQ(missing.exit_code, kExitFailed);
+  EXPECT_THAT(missing.err, HasSubstr("/no/such/model"));
+  EXPECT_EQ(RunCommand(CheckCommand, {"check"}).exit_code, kExitUsage);
+  EXPECT_EQ(RunCommand(CheckCommand, {"check", kModel, "--memory=lots"}).exit_code, kExitUsage);
+}
+
+}  // namespace
+}  // namespace retroinfer::client

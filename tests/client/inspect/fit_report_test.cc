@@ -1,0 +1,115 @@
+#include "client/inspect/fit_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace retroinfer::client {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// The shape of Llama-3.1-8B: 128 KiB of KV a token.
+FitInput Llama8b() {
+  FitInput input;
+  input.worker.model.hidden_size = 4096;
+  input.worker.model.intermediate_size = 14336;
+  input.worker.model.num_layers = 32;
+  input.worker.model.num_query_heads = 32;
+  input.worker.model.num_kv_heads = 8;
+  input.worker.model.head_dim = 128;
+  input.worker.model.vocab_size = 128256;
+  input.worker.model.context_length = 131072;
+  input.worker.weight_bytes = 16 * kGiB;
+  input.worker.max_batch = 4;
+  input.available_bytes = 64 * kGiB;
+  input.memory_bytes = 32 * kGiB;
+  input.arena_bytes = 24 * kGiB;
+  return input;
+}
+
+TEST(FitReport, AModelThatFitsWhole) {
+  const FitInput input = Llama8b();
+  const FitReport report = ExamineFit(input);
+  EXPECT_TRUE(report.status.ok()) << report.status;
+  EXPECT_EQ(report.largest_context, 131072);
+  EXPECT_EQ(report.kv_bytes_per_token, 128u << 10);
+  EXPECT_THAT(DescribeFit(input, report), HasSubstr("Largest context: 131,072 tokens"));
+  EXPECT_THAT(DescribeFit(input, report), HasSubstr("It fits."));
+}
+
+TEST(FitReport, ASmallArenaLimitsTheContext) {
+  FitInput input = Llama8b();
+  input.arena_bytes = 8 * kGiB;
+  input.memory_bytes = 24 * kGiB;
+  const FitReport report = ExamineFit(input);
+  EXPECT_TRUE(report.status.ok()) << report.status;
+  EXPECT_GT(report.largest_context, 20'000);
+  EXPECT_LT(report.largest_context, 70'000);
+  EXPECT_GT(report.target_arena_bytes, 16 * kGiB);
+  EXPECT_THAT(DescribeFit(input, report), HasSubstr("For 131,072 tokens: --arena-bytes"));
+
+  input.wanted_context = 100'000;
+  const FitReport wanted = ExamineFit(input);
+  EXPECT_EQ(wanted.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(wanted.status.message()), HasSubstr("100,000 tokens does not fit"));
+  // What it says is needed is enough.
+  input.arena_bytes = wanted.target_arena_bytes;
+  input.memory_bytes = wanted.target_memory_bytes;
+  EXPECT_TRUE(ExamineFit(input).status.ok());
+}
+
+TEST(FitReport, WeightsThatDoNotFit) {
+  FitInput input = Llama8b();
+  input.memory_bytes = 8 * kGiB;
+  const FitReport report = ExamineFit(input);
+  EXPECT_EQ(report.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(report.largest_context, 0);
+  EXPECT_THAT(std::string(report.status.message()), HasSubstr("needs at least"));
+  EXPECT_THAT(DescribeFit(input, report), HasSubstr("It does not fit"));
+  const auto json = nlohmann::json::parse(FitJson(input, report));
+  EXPECT_EQ(json["fits"], false);
+  EXPECT_EQ(json["largest_context_tokens"], 0);
+}
+
+TEST(FitReport, WorkerAndArenaTogetherMustFitTheMachine) {
+  FitInput input = Llama8b();
+  input.available_bytes = 40 * kGiB;
+  const FitReport report = ExamineFit(input);
+  EXPECT_EQ(report.status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(report.status.message()), HasSubstr("together"));
+}
+
+TEST(FitReport, AGpuIsFilledAndTheArenaIsTheMachines) {
+  FitInput input = Llama8b();
+  input.on_gpu = true;
+  input.memory_bytes = 72 * kGiB;
+  input.available_bytes = 128 * kGiB;
+  input.arena_bytes = 112 * kGiB;
+  const FitReport report = ExamineFit(input);
+  ASSERT_TRUE(report.status.ok()) << report.status;
+  EXPECT_EQ(report.largest_context, 131072);
+  EXPECT_EQ(report.plan->num_transient_slots, 0u);
+  EXPECT_GT(report.plan->total_bytes(), 71 * kGiB - 4096);
+  EXPECT_THAT(DescribeFit(input, report), HasSubstr("72.00 GiB (--gpu-memory)"));
+
+  input.arena_bytes = 130 * kGiB;
+  EXPECT_THAT(std::string(ExamineFit(input).status.message()), HasSubstr("lower --arena-bytes"));
+  input.memory_bytes = 12 * kGiB;
+  EXPECT_THAT(std::string(ExamineFit(input).status.message()), HasSubstr("raise --gpu-memory"));
+}
+
+TEST(FitReport, AContextLongerThanTheModel) {
+  FitInput input = Llama8b();
+  input.wanted_context = 200'000;
+  const FitReport report = ExamineFit(input);
+  EXPECT_FALSE(report.status.ok());
+  EXPECT_THAT(std::string(report.status.message()), HasSubstr("made for no more than 131,072"));
+}
+
+}  // namespace
+}  // namespace retroinfer::client

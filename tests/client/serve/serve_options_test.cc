@@ -1,0 +1,130 @@
+#include "client/serve/serve_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace retroinfer::client {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+ServeOptions Options(const std::vector<const char*>& arguments) {
+  std::vector<const char*> argv = {"serve", "--socket-dir=/run/x", "--bin-dir=/opt"};
+  argv.insert(argv.end(), arguments.begin(), arguments.end());
+  common::Settings settings("", "");
+  ServeOptions options;
+  AddServeOptions(&settings, &options);
+  EXPECT_TRUE(settings.Parse(static_cast<int>(argv.size()), argv.data()).ok());
+  return options;
+}
+
+TEST(ServeOptions, DescribeBothServices) {
+  const ServeOptions options = Options({"--model=/m", "--arena-bytes=1GiB", "--max-batch", "3",
+                                        "--store-metrics-address=:2", "--drain-timeout=7s"});
+  EXPECT_EQ(options.Passed("--model"), "/m");
+  EXPECT_EQ(options.Passed("--policy"), "");
+  const std::vector<ServiceSpec> specs = ServiceSpecs(options);
+  ASSERT_EQ(specs.size(), 2u);
+  EXPECT_EQ(specs[0].name, "kv_store_service");
+  EXPECT_EQ(specs[0].health_address, "unix:/run/x/kv_store.sock");
+  EXPECT_THAT(specs[0].arguments, ElementsAre("/opt/kv_store_service", "--socket-dir=/run/x",
+                                              "--arena-bytes=1GiB", "--metrics-address=:2"));
+  EXPECT_EQ(specs[1].name, "gpu_worker");
+  EXPECT_EQ(specs[1].health_address, WorkerAddress(options));
+  EXPECT_THAT(
+      specs[1].arguments,
+      ElementsAre("/opt/gpu_worker", "--socket-dir=/run/x", "--model=/m", "--max-batch=3",
+                  "--listen=127.0.0.1:50051,unix:/run/x/generation.sock", "--drain-timeout=7s"));
+  const ServeOptions logging = Options({"--model=/m", "--log-level=debug", "--log-format=json"});
+  for (const ServiceSpec& spec : ServiceSpecs(logging)) {
+    EXPECT_THAT(spec.arguments,
+                AllOf(Contains("--log-level=debug"), Contains("--log-format=json")));
+  }
+  EXPECT_EQ(specs[1].drain_timeout, absl::Seconds(7));
+  EXPECT_TRUE(specs[1].stops_first);
+  EXPECT_EQ(specs[0].drain_timeout, absl::ZeroDuration());
+}
+
+TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
+  ServeOptions options =
+      Options({"--model=/m", "--listen=127.0.0.1:0,localhost:7,unix:/x:0", "--http=127.0.0.1:0"});
+  ASSERT_TRUE(ChooseFreePorts(&options).ok());
+  EXPECT_THAT(ListenAddresses(options),
+              testing::MatchesRegex("127.0.0.1:[1-9][0-9]*,localhost:7,unix:/x:0"));
+  EXPECT_THAT(options.Passed("--http"), testing::MatchesRegex("127.0.0.1:[1-9][0-9]*"));
+  EXPECT_THAT(ServiceSpecs(options)[1].arguments,
+              Contains(HasSubstr(ListenAddresses(options) + ",unix:")));
+  ServeOptions given = Options({"--model=/m"});
+  ASSERT_TRUE(ChooseFreePorts(&given).ok());
+  EXPECT_EQ(ListenAddresses(given), "127.0.0.1:50051");
+  EXPECT_EQ(given.Passed("--http"), "");
+  ServeOptions bad = Options({"--model=/m", "--listen=no.such.host.invalid:0"});
+  EXPECT_FALSE(ChooseFreePorts(&bad).ok());
+}
+
+TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
+  ServeOptions options =
+      Options({"--model=/m", "--http=127.0.0.1:8000", "--api-key-file=/k", "--tls-certificate=/c",
+               "--tls-key=/t", "--cors-origin=https://a", "--drain-timeout=7s"});
+  const std::vector<ServiceSpec> specs = ServiceSpecs(options);
+  ASSERT_EQ(specs.size(), 3u);
+  EXPECT_EQ(specs[2].name, "http_gateway");
+  EXPECT_EQ(specs[2].health_address, "unix:/run/x/http.sock");
+  EXPECT_TRUE(specs[2].health_is_http);
+  EXPECT_THAT(
+      specs[2].arguments,
+      ElementsAre("/opt/http_gateway", "--cors-origin=https://a",
+                  "--http=127.0.0.1:8000,unix:/run/x/http.sock",
+                  "--worker=unix:/run/x/generation.sock", "--drain-timeout=7s", "--api-key-file=/k",
+                  "--tls-certificate=/c", "--tls-key=/t", "--worker-api-key-file=/k"));
+  EXPECT_THAT(specs[1].arguments, Not(Contains(HasSubstr("--http"))));
+  EXPECT_EQ(specs[2].drain_timeout, absl::Seconds(7));
+  options.is_private = true;
+  EXPECT_EQ(ServiceSpecs(options).size(), 2u);
+  EXPECT_FALSE(HasGateway(Options({"--model=/m", "--http=none"})));
+}
+
+TEST(ServeOptions, TheGatewaysLimitsCanBeSet) {
+  const ServeOptions options =
+      Options({"--model=/m", "--http=127.0.0.1:8000", "--http-max-connections=9",
+               "--http-max-generations=5", "--http-max-body-bytes=1MiB",
+               "--http-keepalive-interval=2s", "--billing-header=keep"});
+  const std::vector<ServiceSpec> specs = ServiceSpecs(options);
+  EXPECT_THAT(specs[2].arguments,
+              AllOf(Contains("--max-connections=9"), Contains("--max-generations=5"),
+                    Contains("--max-body-bytes=1MiB"), Contains("--keepalive-interval=2s"),
+                    Contains("--billing-header=keep")));
+  EXPECT_THAT(specs[1].arguments, Not(Contains(StartsWith("--max-connections"))));
+}
+
+TEST(ServeOptions, PrivateServicesListenOnTheirSocketsOnly) {
+  ServeOptions options = Options({"--model=/m", "--listen=0.0.0.0:1", "--metrics-address=:2"});
+  EXPECT_EQ(ListenAddresses(options), "0.0.0.0:1");
+  options.is_private = true;
+  const std::vector<ServiceSpec> specs = ServiceSpecs(options);
+  EXPECT_THAT(specs[0].arguments, ElementsAre("/opt/kv_store_service", "--socket-dir=/run/x",
+                                              "--metrics-address=none"));
+  EXPECT_THAT(specs[1].arguments, AllOf(Contains("--listen=unix:/run/x/generation.sock"),
+                                        Contains("--metrics-address=:2"),  // that was asked for
+                                        Not(Contains(HasSubstr("0.0.0.0")))));
+}
+
+TEST(ServeOptions, MistakesAreFound) {
+  ServeOptions no_model = Options({});
+  EXPECT_THAT(std::string(CheckServeOptions(&no_model).message()),
+              StartsWith("--model is missing"));
+  ServeOptions no_programs = Options({"--load-format=dummy"});
+  EXPECT_THAT(std::string(CheckServeOptions(&no_programs).message()),
+              StartsWith("/opt/kv_store_service is not there"));
+}
+
+}  // namespace
+}  // namespace retroinfer::client

@@ -1,0 +1,86 @@
+#include "gpu_worker/measuring/synthetic/drifting_queries.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/gpu_worker/measuring/synthetic/fake_policy.h"
+#include "tests/support/backends.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr int64_t kWidth = 2 * 64;
+
+class DriftingQueriesTest : public ::testing::Test {
+ protected:
+  DriftingQueriesTest()
+      : backend_(test_support::AvailableBackends().front().create()),
+        context_(*SyntheticContext::Create(
+            *backend_->device, *backend_->ops,
+            {.geometry = {.num_layers = 2, .num_kv_heads = 1, .head_dim = 64},
+             .num_query_heads = 2,
+             .max_tokens = 20'000})),
+        drifting_(*DriftingQueries::Create(*backend_->device, backend_->ops->model(),
+                                           *backend_->stream, policy_, context_, 2, 3)),
+        buffer_(
+            *backend_->device->Allocate(3 * kWidth * sizeof(float), MemoryPurpose::kActivations)) {}
+
+  // The queries of one layer of a step for these sequences.
+  std::vector<float> Step(std::vector<SequenceKv*> batch, uint32_t layer) {
+    EXPECT_TRUE(drifting_->BeginStep(batch).ok());
+    EXPECT_TRUE(drifting_->UploadStep().ok());
+    return Layer(batch.size(), layer);
+  }
+  std::vector<float> Layer(size_t batch, uint32_t layer) {
+    const MatrixView queries =
+        MatrixView::Dense(buffer_.bytes(), backend_->ops->model().activation_dtype(),
+                          static_cast<int64_t>(batch), kWidth);
+    EXPECT_TRUE(drifting_->DecodeLayer(layer, queries, {}, {}, {}).ok());
+    std::vector<float> values(batch * kWidth);
+    EXPECT_TRUE(backend_->device
+                    ->Download(*backend_->stream,
+                               buffer_.bytes().first(values.size() * sizeof(float)),
+                               std::as_writable_bytes(std::span(values)))
+                    .ok());
+    EXPECT_TRUE(backend_->stream->Synchronize().ok());
+    return values;
+  }
+
+  std::unique_ptr<test_support::Backend> backend_;
+  test_support::FakePolicy policy_;
+  SyntheticContext context_;
+  std::unique_ptr<DriftingQueries> drifting_;
+  DeviceBuffer buffer_;
+  SequenceKv first_{.sequence_id = 1}, second_{.sequence_id = 2};
+};
+
+TEST_F(DriftingQueriesTest, EachSequenceAndLayerHasQueriesOfItsOwn) {
+  const std::vector<float> zero = Step({&first_, &second_}, 0);
+  const std::vector<float> one = Layer(2, 1);
+  EXPECT_NE(zero, one);
+  EXPECT_NE(std::vector<float>(zero.begin(), zero.begin() + kWidth),
+            std::vector<float>(zero.begin() + kWidth, zero.end()));
+  EXPECT_EQ(policy_.queries.rows, 2);
+}
+
+TEST_F(DriftingQueriesTest, ASequencesQueriesDoNotDependOnItsPlaceInTheBatch) {
+  const std::vector<float> both = Step({&first_, &second_}, 0);
+  auto other = *DriftingQueries::Create(*backend_->device, backend_->ops->model(),
+                                        *backend_->stream, policy_, context_, 2, 3);
+  drifting_ = std::move(other);
+  EXPECT_EQ(Step({&second_}, 0), std::vector<float>(both.begin() + kWidth, both.end()));
+}
+
+TEST_F(DriftingQueriesTest, EverythingElseIsThePolicys) {
+  EXPECT_EQ(drifting_->Need({}, 3, 5).dense_blocks, 3);
+  EXPECT_EQ(drifting_->StepShape(), 17u);
+  EXPECT_EQ(drifting_->LastStepBytes(1).read, 1);
+  EXPECT_TRUE(drifting_->DownloadStep().ok());
+  EXPECT_TRUE(drifting_->EndStep().ok());
+  EXPECT_TRUE(*drifting_->LayerTaken(first_, 0));
+  EXPECT_TRUE(*drifting_->Release(first_));
+}
+
+}  // namespace
+}  // namespace retroinfer

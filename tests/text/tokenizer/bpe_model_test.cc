@@ -1,0 +1,172 @@
+#include "text/tokenizer/bpe_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <map>
+#include <random>
+
+#include "tests/text/tokenizer/tokenizer_fixtures.h"
+
+namespace retroinfer {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<int32_t> Encode(const BpeModel& model, std::string_view piece) {
+  BpeModel::Scratch scratch;
+  std::vector<int32_t> ids;
+  model.Encode(piece, scratch, ids);
+  return ids;
+}
+
+BpeModel Create(const BpeSpec& spec, const absl::flat_hash_set<int32_t>& special_ids = {}) {
+  auto model = BpeModel::Create(spec, special_ids);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+std::string CreateError(const BpeSpec& spec, const absl::flat_hash_set<int32_t>& special_ids = {}) {
+  const absl::Status status = BpeModel::Create(spec, special_ids).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return Message(status);
+}
+
+TEST(BpeModelTest, MergesByPriorityThenFromTheLeft) {
+  // 256: "ab", 257: "bc", 258: "abc"
+  const BpeModel model = Create(TinyModel({{"a", "b"}, {"b", "c"}, {"ab", "c"}}));
+  EXPECT_THAT(Encode(model, ""), ElementsAre());
+  EXPECT_THAT(Encode(model, "a"), ElementsAre('a'));
+  EXPECT_THAT(Encode(model, "abc"), ElementsAre(258));
+  EXPECT_THAT(Encode(model, "bcab"), ElementsAre(257, 256));
+  EXPECT_THAT(Encode(model, "xbcx"), ElementsAre('x', 257, 'x'));
+  // Of equal pairs the leftmost merges first.
+  const BpeModel pairs = Create(TinyModel({{"a", "a"}}));
+  EXPECT_THAT(Encode(pairs, "aaaaa"), ElementsAre(256, 256, 'a'));
+  // Bytes are looked up by their characters: U+0120 is a space.
+  const BpeModel space = Create(TinyModel({{"\u0120", "a"}}));
+  EXPECT_THAT(Encode(space, " a"), ElementsAre(256));
+}
+
+TEST(BpeModelTest, IgnoreMergesTakesWholePieces) {
+  BpeSpec spec = TinyModel({{"a", "b"}});
+  spec.vocabulary.push_back({"xyz", 300});
+  EXPECT_THAT(Encode(Create(spec), "xyz"), ElementsAre('x', 'y', 'z'));
+  spec.ignore_merges = true;
+  EXPECT_THAT(Encode(Create(spec), "xyz"), ElementsAre(300));
+  EXPECT_THAT(Encode(Create(spec), "xyzab"), ElementsAre('x', 'y', 'z', 256));
+  // A special token is not made from text.
+  EXPECT_THAT(Encode(Create(spec, {300}), "xyz"), ElementsAre('x', 'y', 'z'));
+}
+
+TEST(BpeModelTest, RefusesContradictions) {
+  BpeSpec spec = TinyModel({{"a", "b"}});
+  spec.vocabulary.push_back({"zz", 256});
+  EXPECT_THAT(CreateError(spec), HasSubstr("the id 256 occurs twice"));
+
+  spec = TinyModel({{"a", "b"}});
+  spec.vocabulary.push_back({"ab", 400});
+  EXPECT_THAT(CreateError(spec), HasSubstr("the token \"ab\" occurs twice"));
+
+  spec = TinyModel({});
+  spec.vocabulary.push_back({"zz", -1});
+  EXPECT_THAT(CreateError(spec), HasSubstr("has the id -1"));
+  spec.vocabulary.back().id = 1 << 24;
+  EXPECT_THAT(CreateError(spec), HasSubstr("has the id 16777216"));
+
+  spec = TinyModel({});
+  spec.vocabulary.erase(spec.vocabulary.begin() + 'q');
+  EXPECT_THAT(CreateError(spec), HasSubstr("the byte 0x71 has no token"));
+  EXPECT_THAT(CreateError(BpeSpec{}), HasSubstr("the byte 0x00 has no token"));
+
+  spec = TinyModel({});
+  spec.merges.push_back({"a", "b"});
+  EXPECT_THAT(CreateError(spec), HasSubstr("merge 0: the vocabulary lacks \"ab\""));
+  spec.merges[0] = {"qq", "b"};
+  EXPECT_THAT(CreateError(spec), HasSubstr("lacks \"qq\""));
+
+  EXPECT_THAT(CreateError(TinyModel({{"a", "b"}}), {256}), HasSubstr("the special token"));
+  EXPECT_THAT(CreateError(TinyModel({}), {'a'}), HasSubstr("the byte 0x61"));
+}
+
+TEST(BpeModelTest, TokensHaveBytes) {
+  BpeSpec spec = TinyModel({{"\u0120", "a"}});
+  spec.vocabulary.push_back({"<special \u2581>", 260});
+  const BpeModel model = Create(spec);
+  EXPECT_EQ(model.token_bytes()[256], " a");
+  EXPECT_EQ(model.token_bytes()[258], "");
+  EXPECT_EQ(model.token_bytes()[260], "<special \u2581>");
+  EXPECT_EQ(model.IdOf("\u0120a"), 256);
+  EXPECT_EQ(model.IdOf(" a"), -1);
+  EXPECT_TRUE(model.HasId(260));
+  EXPECT_FALSE(model.HasId(258));
+  EXPECT_FALSE(model.HasId(-1));
+}
+
+// Merges the best pair of the whole list, again and again.
+std::vector<int32_t> EncodeNaively(const BpeSpec& spec, std::string_view piece) {
+  std::map<std::string, int32_t> id_of;
+  for (const VocabularyEntry& entry : spec.vocabulary) id_of[entry.token] = entry.id;
+  std::vector<std::string> symbols;
+  for (const char c : piece) symbols.emplace_back(1, c);
+  for (;;) {
+    size_t best_rank = spec.merges.size();
+    size_t best_index = 0;
+    for (size_t i = 0; i + 1 < symbols.size(); ++i) {
+      for (size_t rank = 0; rank < best_rank; ++rank) {
+        if (spec.merges[rank].left == symbols[i] && spec.merges[rank].right == symbols[i + 1]) {
+          best_rank = rank;
+          best_index = i;
+        }
+      }
+    }
+    if (best_rank == spec.merges.size()) break;
+    symbols[best_index] += symbols[best_index + 1];
+    symbols.erase(symbols.begin() + static_cast<std::ptrdiff_t>(best_index) + 1);
+  }
+  std::vector<int32_t> ids;
+  for (const std::string& symbol : symbols) ids.push_back(id_of.at(symbol));
+  return ids;
+}
+
+TEST(BpeModelTest, AgreesWithANaiveModel) {
+  const uint32_t seed = 20260722;
+  SCOPED_TRACE(absl::StrCat("seed ", seed));
+  std::mt19937 random(seed);
+  for (int round = 0; round < 40; ++round) {
+    BpeSpec spec = TinyModel({});
+    std::vector<std::string> tokens = {"a", "b", "c", "d"};
+    std::map<std::string, bool> known;
+    while (spec.merges.size() < 30) {
+      const std::string left = tokens[random() % tokens.size()];
+      const std::string right = tokens[random() % tokens.size()];
+      if (known[left + " " + right]) continue;
+      known[left + " " + right] = true;
+      spec.merges.push_back({left, right});
+      if (std::exchange(known[left + right], true)) continue;
+      tokens.push_back(left + right);
+      spec.vocabulary.push_back({left + right, static_cast<int32_t>(spec.vocabulary.size())});
+    }
+    const BpeModel model = Create(spec);
+    for (int i = 0; i < 50; ++i) {
+      std::string piece;
+      for (size_t length = random() % 40; length > 0; --length) {
+        piece.push_back(static_cast<char>('a' + random() % 4));
+      }
+      ASSERT_EQ(Encode(model, piece), EncodeNaively(spec, piece)) << piece << " in round " << round;
+    }
+  }
+}
+
+TEST(BpeModelTest, ALongPieceTakesNoQuadraticTime) {
+  const BpeModel model =
+      Create(TinyModel({{"a", "a"}, {"aa", "aa"}, {"aaaa", "aaaa"}, {"b", "a"}}));
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(Encode(model, std::string(1 << 20, 'a')).size(), size_t{1 << 20} / 8);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+}  // namespace
+}  // namespace retroinfer

@@ -1,0 +1,184 @@
+// Encode() keeps the piece as a linked list of symbols and a heap of the pairs that could merge. A
+// candidate whose symbols have changed since it was pushed is recognised when it is popped: its
+// symbols are dead, or the pair now makes another token. Tokens only grow, so a pair that still
+// makes the same token is the same pair.
+#include "text/tokenizer/bpe_model.h"
+
+#include <algorithm>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+#include "text/tokenizer/byte_alphabet.h"
+#include "text/tokenizer/utf8.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr int32_t kIdsMax = 1 << 24;
+constexpr int32_t kDead = -1;
+constexpr int32_t kEnd = -1;
+
+uint64_t PairKey(int32_t left, int32_t right) {
+  return (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32) | static_cast<uint32_t>(right);
+}
+
+// For std::push_heap, which keeps the greatest on top: the best candidate is the greatest.
+bool IsWorse(const BpeModel::Scratch::Candidate& a, const BpeModel::Scratch::Candidate& b) {
+  return a.rank != b.rank ? a.rank > b.rank : a.position > b.position;
+}
+
+std::string Quoted(std::string_view token) {
+  return absl::StrCat("\"", absl::CHexEscape(std::string(token.substr(0, 100))), "\"");
+}
+
+}  // namespace
+
+absl::StatusOr<BpeModel> BpeModel::Create(const BpeSpec& spec,
+                                          const absl::flat_hash_set<int32_t>& special_ids) {
+  BpeModel model;
+  RETURN_IF_ERROR(model.AddVocabulary(spec));
+  RETURN_IF_ERROR(model.AddBytes(special_ids));
+  RETURN_IF_ERROR(model.AddMerges(spec, special_ids));
+  if (spec.ignore_merges) model.AddWholePieces(spec, special_ids);
+  return model;
+}
+
+absl::Status BpeModel::AddVocabulary(const BpeSpec& spec) {
+  int32_t id_max = -1;
+  for (const VocabularyEntry& entry : spec.vocabulary) {
+    if (entry.id < 0 || entry.id >= kIdsMax) {
+      return absl::InvalidArgumentError(absl::StrCat("vocabulary: token ", Quoted(entry.token),
+                                                     " has the id ", entry.id,
+                                                     ", ids are from 0 to ", kIdsMax - 1));
+    }
+    id_max = std::max(id_max, entry.id);
+  }
+  token_bytes_.resize(static_cast<size_t>(id_max + 1));
+  has_id_.resize(static_cast<size_t>(id_max + 1), false);
+  id_of_token_.reserve(spec.vocabulary.size());
+  for (const VocabularyEntry& entry : spec.vocabulary) {
+    const auto id = static_cast<size_t>(entry.id);
+    if (has_id_[id]) {
+      return absl::InvalidArgumentError(absl::StrCat("vocabulary: the id ", entry.id,
+                                                     " occurs twice, the second time for ",
+                                                     Quoted(entry.token)));
+    }
+    if (!id_of_token_.try_emplace(entry.token, entry.id).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("vocabulary: the token ", Quoted(entry.token), " occurs twice"));
+    }
+    has_id_[id] = true;
+    token_bytes_[id] = BytesFromAlphabet(entry.token).value_or(entry.token);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BpeModel::AddBytes(const absl::flat_hash_set<int32_t>& special_ids) {
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string token;
+    AppendUtf8(ByteAlphabetCharacter(static_cast<uint8_t>(byte)), token);
+    const int32_t id = IdOf(token);
+    if (id < 0 || special_ids.contains(id)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "vocabulary: the byte 0x", absl::Hex(byte, absl::kZeroPad2), " has no token of its own (",
+          Quoted(token), " in the byte alphabet), so not every text could be encoded"));
+    }
+    id_of_byte_[static_cast<size_t>(byte)] = id;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status BpeModel::AddMerges(const BpeSpec& spec,
+                                 const absl::flat_hash_set<int32_t>& special_ids) {
+  merges_.reserve(spec.merges.size());
+  for (size_t i = 0; i < spec.merges.size(); ++i) {
+    const MergeSpec& merge = spec.merges[i];
+    const std::string merged = merge.left + merge.right;
+    const int32_t left = IdOf(merge.left);
+    const int32_t right = IdOf(merge.right);
+    const int32_t merged_id = IdOf(merged);
+    if (left < 0 || right < 0 || merged_id < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("merge ", i, ": the vocabulary lacks ",
+                       Quoted(left < 0 ? merge.left : (right < 0 ? merge.right : merged))));
+    }
+    if (special_ids.contains(merged_id)) {
+      return absl::InvalidArgumentError(absl::StrCat("merge ", i, " makes the special token ",
+                                                     Quoted(merged),
+                                                     ": a user's text could become it"));
+    }
+    // A pair that occurs twice has the priority of the last one, as in Hugging Face tokenizers.
+    merges_[PairKey(left, right)] = {static_cast<int32_t>(i), merged_id};
+  }
+  return absl::OkStatus();
+}
+
+void BpeModel::AddWholePieces(const BpeSpec& spec,
+                              const absl::flat_hash_set<int32_t>& special_ids) {
+  for (const VocabularyEntry& entry : spec.vocabulary) {
+    if (special_ids.contains(entry.id)) continue;
+    std::optional<std::string> bytes = BytesFromAlphabet(entry.token);
+    if (bytes.has_value()) id_of_piece_.emplace(*std::move(bytes), entry.id);
+  }
+}
+
+int32_t BpeModel::IdOf(std::string_view token) const {
+  const auto found = id_of_token_.find(absl::string_view(token.data(), token.size()));
+  return found == id_of_token_.end() ? -1 : found->second;
+}
+
+void BpeModel::PushCandidate(Scratch& scratch, int32_t left, int32_t right) const {
+  const auto& symbols = scratch.symbols;
+  const auto found = merges_.find(
+      PairKey(symbols[static_cast<size_t>(left)].id, symbols[static_cast<size_t>(right)].id));
+  if (found == merges_.end()) return;
+  scratch.heap.push_back({found->second.rank, left, found->second.merged_id});
+  std::push_heap(scratch.heap.begin(), scratch.heap.end(), IsWorse);
+}
+
+void BpeModel::Encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {
+  RI_DCHECK(piece.size() < (size_t{1} << 30));
+  if (piece.empty()) return;
+  if (!id_of_piece_.empty()) {
+    const auto found = id_of_piece_.find(absl::string_view(piece.data(), piece.size()));
+    if (found != id_of_piece_.end()) {
+      out.push_back(found->second);
+      return;
+    }
+  }
+  auto& symbols = scratch.symbols;
+  const auto count = static_cast<int32_t>(piece.size());
+  symbols.clear();
+  for (int32_t i = 0; i < count; ++i) {
+    const auto byte = static_cast<uint8_t>(piece[static_cast<size_t>(i)]);
+    symbols.push_back({id_of_byte_[byte], i - 1, i + 1 < count ? i + 1 : kEnd});
+  }
+  scratch.heap.clear();
+  for (int32_t i = 0; i + 1 < count; ++i) PushCandidate(scratch, i, i + 1);
+
+  while (!scratch.heap.empty()) {
+    std::pop_heap(scratch.heap.begin(), scratch.heap.end(), IsWorse);
+    const Scratch::Candidate best = scratch.heap.back();
+    scratch.heap.pop_back();
+    Scratch::Symbol& left = symbols[static_cast<size_t>(best.position)];
+    if (left.id == kDead || left.next == kEnd) continue;
+    Scratch::Symbol& right = symbols[static_cast<size_t>(left.next)];
+    const auto merge = merges_.find(PairKey(left.id, right.id));
+    if (merge == merges_.end() || merge->second.merged_id != best.merged_id) continue;
+    left.id = best.merged_id;
+    left.next = right.next;
+    right.id = kDead;
+    if (left.next != kEnd) {
+      symbols[static_cast<size_t>(left.next)].previous = best.position;
+      PushCandidate(scratch, best.position, left.next);
+    }
+    if (left.previous != kEnd) PushCandidate(scratch, left.previous, best.position);
+  }
+  for (int32_t i = 0; i != kEnd; i = symbols[static_cast<size_t>(i)].next) {
+    out.push_back(symbols[static_cast<size_t>(i)].id);
+  }
+}
+
+}  // namespace retroinfer

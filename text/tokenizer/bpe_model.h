@@ -1,0 +1,85 @@
+// Byte-pair encoding (Sennrich et al., 2016) over bytes, as GPT-2 and its successors use it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "text/tokenizer/tokenizer_spec.h"
+
+namespace retroinfer {
+
+// Threads: immutable after construction.
+class BpeModel {
+ public:
+  // `special_ids`: tokens that no text may become.
+  //
+  // Returns: INVALID_ARGUMENT if an id or a token occurs twice, an id is negative or over the limit
+  //          of 2^24, one of the 256 bytes has no token, a merge names a token that the vocabulary
+  //          lacks, or a merge or a byte makes a special token.
+  static absl::StatusOr<BpeModel> Create(const BpeSpec& spec,
+                                         const absl::flat_hash_set<int32_t>& special_ids);
+
+  // Memory that Encode() uses again from call to call.
+  struct Scratch {
+    // A token of the piece so far, in a list linked both ways; `id` is kDead once it is merged into
+    // its left neighbour.
+    struct Symbol {
+      int32_t id;
+      int32_t previous;
+      int32_t next;
+    };
+    struct Candidate {
+      int32_t rank;
+      int32_t position;   // of the left symbol
+      int32_t merged_id;  // what the pair becomes
+    };
+    std::vector<Symbol> symbols;
+    std::vector<Candidate> heap;
+  };
+
+  // Appends the ids of `piece` to `out`. Always the merge of the highest priority first, the
+  // leftmost of equals.
+  //
+  // REQUIRES: piece.size() < 2^30.
+  // Cost:     O(n log n).
+  void Encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const;
+
+  // The bytes of each token by id; empty for ids that the vocabulary skips. Tokens outside of the
+  // byte alphabet (special ones) are as they are written.
+  const std::vector<std::string>& token_bytes() const { return token_bytes_; }
+
+  bool HasId(int32_t id) const {
+    return id >= 0 && static_cast<size_t>(id) < has_id_.size() && has_id_[static_cast<size_t>(id)];
+  }
+
+  // The id of a token as the vocabulary writes it; -1 if there is none.
+  int32_t IdOf(std::string_view token) const;
+
+ private:
+  struct Merge {
+    int32_t rank;
+    int32_t merged_id;
+  };
+
+  BpeModel() = default;
+  absl::Status AddVocabulary(const BpeSpec& spec);
+  absl::Status AddBytes(const absl::flat_hash_set<int32_t>& special_ids);
+  absl::Status AddMerges(const BpeSpec& spec, const absl::flat_hash_set<int32_t>& special_ids);
+  void AddWholePieces(const BpeSpec& spec, const absl::flat_hash_set<int32_t>& special_ids);
+  void PushCandidate(Scratch& scratch, int32_t left, int32_t right) const;
+
+  absl::flat_hash_map<std::string, int32_t> id_of_token_;  // as written
+  std::vector<std::string> token_bytes_;
+  std::vector<bool> has_id_;
+  std::array<int32_t, 256> id_of_byte_{};
+  absl::flat_hash_map<uint64_t, Merge> merges_;            // (left id << 32 | right id)
+  absl::flat_hash_map<std::string, int32_t> id_of_piece_;  // filled with ignore_merges only
+};
+
+}  // namespace retroinfer
