@@ -9,8 +9,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
-#include "gpu_worker/tokenizer/tokenizer.h"
-#include "tests/gpu_worker/tokenizer/tokenizer_fixtures.h"
+#include "tests/text/tokenizer/tokenizer_fixtures.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer {
 namespace {
