@@ -26,17 +26,19 @@
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
 #include "bench/support/wave_memory.h"
-#include "gpu_worker/engine/decode_step.h"
+#include "gpu_worker/executor/decode_step.h"
 #include "gpu_worker/measuring/synthetic/drifting_queries.h"
 #include "gpu_worker/measuring/synthetic/synthetic_context.h"
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_shapes.h"
+#include "tests/support/decoding_sequence.h"
 #include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
 
 using bench::Must;
+using test_support::DecodingSequence;
 
 struct Settings {
   std::string backend = "cpu";
@@ -207,27 +209,27 @@ class DecodeBench {
                                              *context_, geometry_.num_layers, settings_.batch));
   }
 
-  std::unique_ptr<LiveRequest> MakeRequest(uint64_t id) {
-    auto live = std::make_unique<LiveRequest>();
-    live->request.sampling.temperature = 0;
-    live->request.prompt = {1};
-    live->policy = drifting_.get();
-    live->kv.sequence_id = id;
-    live->kv.settings.retrieval_ratio = settings_.retrieval;
-    live->kv.prompt_tokens = settings_.context;
-    live->kv.part.end = settings_.context;
-    live->kv.total_tokens = total_tokens_;
+  std::unique_ptr<DecodingSequence> MakeSequence(uint64_t id) {
+    auto live = std::make_unique<DecodingSequence>();
+    live->prompt = {1};
+    live->sequence.policy = drifting_.get();
+    live->sequence.kv.sequence_id = id;
+    live->sequence.kv.settings.retrieval_ratio = settings_.retrieval;
+    live->sequence.kv.prompt_tokens = settings_.context;
+    live->sequence.kv.part.end = settings_.context;
+    live->sequence.kv.total_tokens = total_tokens_;
     live->next_token = 1;
-    live->sampling = Must(SamplingState::Create(*backend_.device, *backend_.stream, live->request,
-                                                {}, config_.vocab_size));
-    next_page_ = memory_->Reserve(need_, next_page_, live->kv);
+    live->sequence.sampling =
+        Must(SamplingState::Create(*backend_.device, *backend_.stream, {.temperature = 0},
+                                   live->prompt, {}, config_.vocab_size));
+    next_page_ = memory_->Reserve(need_, next_page_, live->sequence.kv);
     return live;
   }
 
   void FillContexts() {
     for (int32_t i = 0; i < settings_.batch; ++i) {
-      live_.push_back(MakeRequest(static_cast<uint64_t>(i) + 1));
-      SequenceKv& kv = live_.back()->kv;
+      live_.push_back(MakeSequence(static_cast<uint64_t>(i) + 1));
+      SequenceKv& kv = live_.back()->sequence.kv;
       for (uint32_t layer = 0; layer < geometry_.num_layers; ++layer) {
         const LayerKv layer_kv =
             Must(context_->MakeLayer(*backend_.stream, layer, settings_.context));
@@ -237,7 +239,6 @@ class DecodeBench {
       }
       while (!Must(drifting_->FinishPrefill(kv))) std::this_thread::yield();
     }
-    for (auto& live : live_) batch_.push_back(live.get());
   }
 
   // Returns the seconds of the step.
@@ -245,12 +246,11 @@ class DecodeBench {
     const absl::Time begin = absl::Now();
     Must(test_support::Tend(memory_->cache()));
     Must(memory_->cache().BeginStep());
-    const auto tokens = Must(step_->Run(batch_));
+    rows_.clear();
+    for (const auto& live : live_) rows_.push_back(live->Row());
+    const std::span<const StepResult> results = Must(step_->Run(rows_));
     const double seconds = Seconds(begin, absl::Now());
-    for (size_t i = 0; i < batch_.size(); ++i) {
-      batch_[i]->next_token = tokens[i].token;
-      ++batch_[i]->num_generated;
-    }
+    for (size_t i = 0; i < live_.size(); ++i) live_[i]->Take(results[i]);
     return seconds;
   }
 
@@ -268,7 +268,7 @@ class DecodeBench {
 
   nlohmann::json Result(const Measured& measured) {
     double read = 0, full = 0;
-    for (size_t i = 0; i < batch_.size(); ++i) {
+    for (size_t i = 0; i < live_.size(); ++i) {
       const auto bytes = drifting_->LastStepBytes(i);
       read += bytes.read;
       full += bytes.full;
@@ -334,8 +334,8 @@ class DecodeBench {
   std::unique_ptr<DriftingQueries> drifting_;
   std::unique_ptr<Sampler> sampler_;
   std::unique_ptr<DecodeStep> step_;
-  std::vector<std::unique_ptr<LiveRequest>> live_;
-  std::vector<LiveRequest*> batch_;
+  std::vector<std::unique_ptr<DecodingSequence>> live_;
+  std::vector<StepRow> rows_;
   PageId next_page_ = 0;
 };
 

@@ -24,16 +24,18 @@
 #include "bench/support/measure.h"
 #include "bench/support/must.h"
 #include "bench/support/wave_memory.h"
-#include "gpu_worker/engine/decode_step.h"
-#include "gpu_worker/engine/prefill_lane.h"
+#include "gpu_worker/executor/decode_step.h"
+#include "gpu_worker/executor/prefill_lane.h"
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/model_shapes.h"
+#include "tests/support/decoding_sequence.h"
 #include "tests/support/tend_cache.h"
 
 namespace retroinfer {
 namespace {
 
 using bench::Must;
+using test_support::DecodingSequence;
 
 constexpr absl::Duration kBlockedWait = absl::Microseconds(200);  // as the engine's loop
 
@@ -185,53 +187,53 @@ class FirstTokenBench {
     memory_ = std::make_unique<bench::WaveMemory>(backend_, std::move(sizes));
   }
 
-  std::unique_ptr<LiveRequest> MakeRequest(AttentionPolicy& policy, int64_t tokens) {
-    auto live = std::make_unique<LiveRequest>();
-    live->request.sampling.temperature = 0;
-    live->request.prompt.assign(prompt_.begin(), prompt_.begin() + tokens);
-    live->policy = &policy;
-    live->kv.sequence_id = next_sequence_++;
-    live->kv.prompt_tokens = tokens;
-    live->kv.total_tokens = tokens + settings_.decode_steps + 1;
-    live->sampling = Must(SamplingState::Create(*backend_.device, *backend_.stream, live->request,
-                                                {}, config_.vocab_size));
-    memory_->Reserve(policy.Need({}, tokens, live->kv.total_tokens), 0, live->kv);
+  std::unique_ptr<DecodingSequence> MakeSequence(AttentionPolicy& policy, int64_t tokens) {
+    auto live = std::make_unique<DecodingSequence>();
+    live->prompt.assign(prompt_.begin(), prompt_.begin() + tokens);
+    live->sequence.policy = &policy;
+    live->sequence.kv.sequence_id = next_sequence_++;
+    live->sequence.kv.prompt_tokens = tokens;
+    live->sequence.kv.total_tokens = tokens + settings_.decode_steps + 1;
+    live->sequence.sampling =
+        Must(SamplingState::Create(*backend_.device, *backend_.stream, {.temperature = 0},
+                                   live->prompt, {}, config_.vocab_size));
+    memory_->Reserve(policy.Need({}, tokens, live->sequence.kv.total_tokens), 0, live->sequence.kv);
     return live;
   }
 
   Round Prefill(AttentionPolicy& policy, int64_t tokens) {
-    std::unique_ptr<LiveRequest> live = MakeRequest(policy, tokens);
+    std::unique_ptr<DecodingSequence> live = MakeSequence(policy, tokens);
     Must(backend_.stream->Synchronize());
     Round round;
     const absl::Time begin = absl::Now();
     while (true) {
       ReadPart(*live, policy, round);
-      if (lane_->FinishesPrompt(live->kv)) break;
-      if (!policy.TakesInOrder(live->kv)) {
-        while (!Must(policy.PromptTaken(live->kv))) absl::SleepFor(kBlockedWait);
-        policy.EndPart(live->kv);
+      if (lane_->FinishesPrompt(live->sequence.kv)) break;
+      if (!policy.TakesInOrder(live->sequence.kv)) {
+        while (!Must(policy.PromptTaken(live->sequence.kv))) absl::SleepFor(kBlockedWait);
+        policy.EndPart(live->sequence.kv);
       }
-      lane_->Leave(live->kv);
+      lane_->Leave(live->sequence.kv);
     }
-    SamplingState* const state = &*live->sampling;
+    SamplingState* const state = &*live->sequence.sampling;
     const OutputToken token = Must(sampler_->Sample(std::span(&state, 1))).front();
     live->next_token = token.token;
-    live->sampling->Count(token.token);
+    live->sequence.sampling->Count(token.token);
     round.first_token = absl::ToDoubleSeconds(absl::Now() - begin);
-    while (!Must(policy.FinishPrefill(live->kv))) absl::SleepFor(kBlockedWait);
+    while (!Must(policy.FinishPrefill(live->sequence.kv))) absl::SleepFor(kBlockedWait);
     round.indexed = absl::ToDoubleSeconds(absl::Now() - begin);
-    lane_->Leave(live->kv);
+    lane_->Leave(live->sequence.kv);
     Decode(*live, round);
-    while (!Must(policy.Release(live->kv))) {
+    while (!Must(policy.Release(live->sequence.kv))) {
       Must(test_support::Tend(memory_->cache()));
       std::this_thread::yield();
     }
-    memory_->memory().Free(live->kv);
+    memory_->memory().Free(live->sequence.kv);
     return round;
   }
 
-  void ReadPart(LiveRequest& live, AttentionPolicy& policy, Round& round) {
-    Must(lane_->Begin(live.request.prompt, live.kv, policy));
+  void ReadPart(DecodingSequence& live, AttentionPolicy& policy, Round& round) {
+    Must(lane_->Begin(live.prompt, live.sequence.kv, policy));
     auto outcome = PrefillLane::Outcome::kWorked;
     while (outcome != PrefillLane::Outcome::kDone) {
       const absl::Time before = absl::Now();
@@ -245,18 +247,16 @@ class FirstTokenBench {
     }
   }
 
-  void Decode(LiveRequest& live, Round& round) {
-    live.state = RequestState::kDecoding;
+  void Decode(DecodingSequence& live, Round& round) {
     const BlockCacheStats before = memory_->CacheStats();
     for (int64_t i = 0; i < settings_.decode_steps; ++i) {
       Must(test_support::Tend(memory_->cache()));
       const absl::Time begin = absl::Now();
-      LiveRequest* batch[] = {&live};
-      const OutputToken token = Must(step_->Run(batch)).front();
+      const StepRow rows[] = {live.Row()};
+      const StepResult result = Must(step_->Run(rows)).front();
       round.steps.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
-      live.next_token = token.token;
-      live.sampling->Count(token.token);
-      ++live.num_generated;
+      live.Take(result);
+      live.sequence.sampling->Count(live.next_token);
     }
     const BlockCacheStats after = memory_->CacheStats();
     const uint64_t hits = after.counters.hits - before.counters.hits;

@@ -9,11 +9,11 @@
 #include "absl/status/statusor.h"
 #include "gpu_worker/assembly/served_engine_options.h"
 #include "gpu_worker/device/device.h"
-#include "gpu_worker/engine/scheduler/scheduler.h"
 #include "gpu_worker/kv/sequence_segments.h"
 #include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/ops/backend/ops.h"
+#include "gpu_worker/scheduler/scheduler.h"
 
 namespace retroinfer {
 

@@ -45,13 +45,8 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
   Device& device = *environment.device;
   Ops& ops = *environment.ops;
   Stream& compute = *environment.compute;
-  EngineParts parts{.device = &device,
-                    .ops = &ops,
-                    .stream = &compute,
-                    .model = environment.model,
-                    .tokenizer = environment.tokenizer,
-                    .store = environment.store,
-                    .arena = environment.arena};
+  ExecutorParts parts{
+      .device = &device, .ops = &ops, .stream = &compute, .model = environment.model};
   ASSIGN_OR_RETURN(parts.memory, KvMemory::Create(device, {.geometry = plan.geometry,
                                                            .dense_blocks = plan.dense_blocks,
                                                            .meta_blocks = plan.meta_blocks,
@@ -80,7 +75,10 @@ absl::StatusOr<EngineParts> AssembleEngine(const EngineEnvironment& environment,
                                       .max_batch = plan.max_batch,
                                       .max_tokens = plan.max_model_len,
                                       .observer = environment.observer}));
-  return parts;
+  return EngineParts{.executor = std::move(parts),
+                     .tokenizer = environment.tokenizer,
+                     .store = environment.store,
+                     .arena = environment.arena};
 }
 
 SyntheticShape SyntheticShapeOf(const ModelConfig& config, const KvGeometry& geometry,
@@ -100,7 +98,7 @@ size_t SyntheticBytes(const SyntheticShape& shape, DType activation_dtype, int32
 }
 
 absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,
-                                  std::optional<double> overlap, EngineParts& parts,
+                                  std::optional<double> overlap, ExecutorParts& parts,
                                   const AttentionSettings& attention) {
   Device& device = *environment.device;
   Ops& ops = *environment.ops;

@@ -47,7 +47,7 @@ size_t SyntheticBytes(const SyntheticShape& shape, DType activation_dtype, int32
 //
 // Returns RESOURCE_EXHAUSTED if the device has less memory than that needs.
 absl::Status AddSyntheticContexts(const EngineEnvironment& environment, const MemoryPlan& plan,
-                                  std::optional<double> overlap, EngineParts& parts,
+                                  std::optional<double> overlap, ExecutorParts& parts,
                                   const AttentionSettings& attention = {});
 
 }  // namespace retroinfer

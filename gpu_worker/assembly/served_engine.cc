@@ -373,7 +373,8 @@ absl::StatusOr<EngineParts> LoadedEngine::Assemble() {
                                       .stretches = backend_.stretches};
   ASSIGN_OR_RETURN(EngineParts parts, AssembleEngine(environment, plan_, settings_));
   if (options_.synthetic_context != 0) {
-    RETURN_IF_ERROR(AddSyntheticContexts(environment, plan_, options_.synthetic_overlap, parts,
+    RETURN_IF_ERROR(AddSyntheticContexts(environment, plan_, options_.synthetic_overlap,
+                                         parts.executor,
                                          DefaultAttention(options_, backend_.kv_format)));
   }
   return parts;
@@ -390,7 +391,7 @@ absl::Status LoadedEngine::StartEngine(ModelWeights weights) {
                                         .max_positions = plan_.max_model_len,
                                         .progress = {}}));
   ASSIGN_OR_RETURN(EngineParts parts, Assemble());
-  link_->SetReattachCallback([cache = parts.cache.get()] { cache->RequestSnapshot(); });
+  link_->SetReattachCallback([cache = parts.executor.cache.get()] { cache->RequestSnapshot(); });
   ASSIGN_OR_RETURN(
       engine_,
       LocalEngine::Start(

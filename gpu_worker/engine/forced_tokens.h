@@ -5,7 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <utility>
 #include <vector>
 
 #include "common/log/check.h"
@@ -38,11 +38,14 @@ class ForcedTokens {
   int32_t Fed(int64_t ahead) const { return At(measured_ - 1 + ahead); }
   int32_t Told(int64_t ahead) const { return At(measured_ + ahead); }
 
-  // Of the tokens that continuations begin with, those that are measured so far, by AddFirst().
-  size_t num_firsts() const { return firsts_.size(); }
-  size_t num_continuations() const { return continuations_->size(); }
-  int32_t FirstTold(size_t continuation) const { return (*continuations_)[continuation].front(); }
-  void AddFirst(const OutputToken& token) { firsts_.push_back(token); }
+  // The tokens that the continuations begin with, in order.
+  std::vector<int32_t> Firsts() const {
+    std::vector<int32_t> firsts;
+    for (const std::vector<int32_t>& one : *continuations_) firsts.push_back(one.front());
+    return firsts;
+  }
+  // Takes what was measured of Firsts().
+  void SetFirsts(std::vector<OutputToken> measured) { firsts_ = std::move(measured); }
   // What was measured of the first token of the current continuation.
   const OutputToken& First() const { return firsts_[current_]; }
 

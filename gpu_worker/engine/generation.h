@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,30 +13,11 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/tenant/tenant.h"
+#include "gpu_worker/executor/output_token.h"
+#include "gpu_worker/executor/sampling_params.h"
 #include "gpu_worker/kv/attention_settings.h"
 
 namespace retroinfer {
-
-// Defaults are those of a request that sets nothing.
-struct SamplingParams {
-  float temperature = 1.0f;             // >= 0; 0 is greedy
-  float top_p = 1.0f;                   // (0, 1]
-  int32_t top_k = 0;                    // 0: off
-  float min_p = 0.0f;                   // [0, 1]
-  float repetition_penalty = 1.0f;      // (0, 10]
-  float frequency_penalty = 0.0f;       // [-2, 2]
-  float presence_penalty = 0.0f;        // [-2, 2]
-  int32_t max_tokens = 0;               // >= 1; the server fills in its default
-  int32_t min_tokens = 0;               // <= max_tokens; no EOS and no stop before
-  std::vector<std::string> stop;        // at most 16, none empty
-  std::vector<int32_t> stop_token_ids;  // at most 16; EOS tokens are added by the engine
-  bool ignore_eos = false;
-  bool skip_special_tokens = true;
-  bool include_stop_str_in_output = false;
-  uint64_t seed = 0;                    // the server draws one where the request has none
-  int32_t num_logprobs = -1;            // -1: none; 0: of the chosen token; up to 20 alternatives
-  std::map<int32_t, float> logit_bias;  // by token, each in [-100, 100]; at most 1024
-};
 
 // Which KV of earlier requests a request may read, and leaves to later ones.
 enum class KvReuse : uint8_t {
@@ -73,18 +53,6 @@ inline bool IsScoring(const GenerationRequest& request) {
   return !request.continuations.empty() ||
          (request.sampling.max_tokens == 0 && request.num_prompt_logprobs >= 0);
 }
-
-struct TokenLogprob {
-  int32_t token;
-  float logprob;  // of the model's distribution, before everything in SamplingParams
-};
-
-struct OutputToken {
-  int32_t token;
-  float logprob;                           // as TokenLogprob's
-  std::vector<TokenLogprob> alternatives;  // num_logprobs of them, largest first
-  int32_t rank = 0;                        // 1 is what greedy takes; 0: not asked for
-};
 
 enum class FinishReason {
   kStop,

@@ -1,15 +1,13 @@
 // Invariants of the loop:
 // * A request is in exactly one place of `live_` from Submit's mail to the release of its last
-//   block.
-// * Only kDecoding requests take part in steps; a request leaves a step's batch by changing state.
-// * What a round does follows from one plan, and only Observe() looks at what the device, the
-//   background and the store have done; what the plan cannot know (a request that ended as it was
-//   carried out) makes it do less, never other things.
-// * OnFinish is called in End() and nowhere else; End() makes the state kEnding, so it runs once.
-//   Statistics are published before it. What fails while the engine observes ends by the plan.
+//   block, and in exactly one phase (RequestPhase).
+// * Only kDecoding requests take part in steps; a request leaves a step's batch by changing phase.
+// * What a round does follows from one plan, and only Observation looks at what the device, the
+//   background and the store have done. What the plan cannot know, a request that ended as the plan
+//   was carried out, makes the round do less, never other things.
+// * A request ends in OutputDelivery::End(), once; statistics are published before its client is
+//   told. What fails while the engine observes ends by the plan.
 // * The loop never waits for background work: a request that needs some is left out of steps.
-// * Blocks return to the pools, and extents to the store, in LetGo() only, once the policy has said
-//   that neither the background nor the device uses them any more.
 #include "gpu_worker/engine/local_engine.h"
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include "absl/memory/memory.h"
 #include "common/clock/steady_now.h"
 #include "common/log/check.h"
+#include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/request_errors.h"
 #include "gpu_worker/engine/sampling_validation.h"
@@ -34,19 +33,47 @@ constexpr absl::Duration kBackgroundPatience = absl::Milliseconds(500);
 
 }  // namespace
 
-LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
+LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& parts,
+                         std::unique_ptr<Scheduler> scheduler, std::unique_ptr<Executor> executor,
+                         std::unique_ptr<BlockSaver> saver)
     : options_(options),
-      parts_(std::move(parts)),
+      tokenizer_(*parts.tokenizer),
+      store_(*parts.store),
       inbox_(
           std::make_shared<Inbox>(Inbox::Limits{.max_live = options.max_live_requests,
                                                 .max_waiting_tokens = options.max_waiting_tokens,
                                                 .max_expected_wait = options.max_expected_wait})),
-      stats_({.device = parts_.device,
-              .memory = parts_.memory.get(),
-              .cache = parts_.cache.get(),
-              .store = parts_.store,
-              .suspended = parts_.suspended.get(),
-              .segments = parts_.segments.get()}) {
+      scheduler_(std::move(scheduler)),
+      executor_(std::move(executor)),
+      stats_({.device = executor_->parts().device,
+              .memory = executor_->parts().memory.get(),
+              .cache = executor_->parts().cache.get(),
+              .store = parts.store,
+              .suspended = executor_->parts().suspended.get(),
+              .segments = executor_->parts().segments.get()}),
+      exchange_(store_, inbox_, std::move(saver), options.plan.geometry, stats_.counters()),
+      observation_({.executor = executor_.get(),
+                    .exchange = &exchange_,
+                    .store = parts.store,
+                    .tenants = &tenants_,
+                    .counters = &stats_.counters()}),
+      delivery_({.store = parts.store,
+                 .exchange = &exchange_,
+                 .executor = executor_.get(),
+                 .inbox = inbox_.get(),
+                 .stats = &stats_,
+                 .publish = [this] { UpdateStats(); }}),
+      runner_({.live = &live_,
+               .executor = executor_.get(),
+               .exchange = &exchange_,
+               .delivery = &delivery_,
+               .observation = &observation_,
+               .inbox = inbox_.get(),
+               .tenants = &tenants_,
+               .prefixes = &prefixes_,
+               .counters = &stats_.counters(),
+               .eos_token_ids = options.eos_token_ids,
+               .publish = [this] { UpdateStats(); }}) {
   const MemoryPlan& plan = options.plan;
   limits_ = {.max_model_len = plan.OfRequests(plan.max_model_len),
              .kv_capacity_tokens = {},
@@ -60,47 +87,36 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, EngineParts parts)
 
 absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngineOptions& options,
                                                                 EngineParts parts) {
-  auto engine = absl::WrapUnique(new LocalEngine(options, std::move(parts)));
-  RETURN_IF_ERROR(engine->CreateWorkspaces());
+  const MemoryPlan& plan = options.plan;
+  auto scheduler = std::make_unique<Scheduler>(
+      SchedulerOptions{.num_layers = plan.geometry.num_layers,
+                       .max_rows = plan.prefill_rows,
+                       .max_batch = plan.max_batch,
+                       .inter_token_target = absl::ToDoubleSeconds(options.inter_token_target),
+                       .preempts = parts.executor.suspended != nullptr,
+                       .ahead = options.ahead});
+  std::unique_ptr<BlockSaver> saver;
+  if (options.share_segments) {
+    ASSIGN_OR_RETURN(saver, BlockSaver::Create({.device = parts.executor.device,
+                                                .compute = parts.executor.stream,
+                                                .memory = parts.executor.memory.get(),
+                                                .store = parts.store,
+                                                .arena = parts.arena}));
+  }
+  ASSIGN_OR_RETURN(
+      std::unique_ptr<Executor> executor,
+      Executor::Create(std::move(parts.executor),
+                       {.geometry = plan.geometry,
+                        .max_batch = plan.max_batch,
+                        .max_rows = plan.prefill_rows,
+                        .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens}},
+                       scheduler->costs()));
+  auto engine = absl::WrapUnique(
+      new LocalEngine(options, parts, std::move(scheduler), std::move(executor), std::move(saver)));
   engine->UpdateStats();
   engine->thread_ = std::thread([raw = engine.get()] { raw->Loop(); });
   ::pthread_setname_np(engine->thread_.native_handle(), "engine");
   return engine;
-}
-
-absl::Status LocalEngine::CreateWorkspaces() {
-  const MemoryPlan& plan = options_.plan;
-  ASSIGN_OR_RETURN(sampler_, Sampler::Create(*parts_.device, parts_.ops->model(), *parts_.stream,
-                                             plan.max_batch, parts_.model->config().vocab_size));
-  ASSIGN_OR_RETURN(decode_step_, DecodeStep::Create(*parts_.device, *parts_.stream, *parts_.model,
-                                                    *sampler_, plan.max_batch));
-  for (const int64_t max_tokens : {plan.long_lane_tokens, plan.short_lane_tokens}) {
-    ASSIGN_OR_RETURN(auto lane, PrefillLane::Create({.device = parts_.device,
-                                                     .ops = parts_.ops,
-                                                     .stream = parts_.stream,
-                                                     .model = parts_.model,
-                                                     .arena = parts_.cache->device_arena()},
-                                                    plan.geometry, max_tokens, plan.prefill_rows,
-                                                    plan.max_batch));
-    lanes_.push_back(std::move(lane));
-  }
-  scheduler_ = std::make_unique<Scheduler>(
-      SchedulerOptions{.num_layers = plan.geometry.num_layers,
-                       .max_rows = plan.prefill_rows,
-                       .max_batch = plan.max_batch,
-                       .inter_token_target = absl::ToDoubleSeconds(options_.inter_token_target),
-                       .preempts = parts_.suspended != nullptr,
-                       .ahead = options_.ahead});
-  ASSIGN_OR_RETURN(clock_, WorkClock::Create(*parts_.device, *parts_.stream, scheduler_->costs()));
-  if (options_.share_segments) {
-    ASSIGN_OR_RETURN(saver_, BlockSaver::Create({.device = parts_.device,
-                                                 .compute = parts_.stream,
-                                                 .memory = parts_.memory.get(),
-                                                 .store = parts_.store,
-                                                 .arena = parts_.arena}));
-  }
-  batch_.reserve(static_cast<size_t>(plan.max_batch));
-  return absl::OkStatus();
 }
 
 LocalEngine::~LocalEngine() {
@@ -112,8 +128,9 @@ LocalEngine::~LocalEngine() {
 }
 
 absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<GenerationSink> sink) {
-  RETURN_IF_ERROR(ValidateRequest(request, static_cast<int32_t>(parts_.model->config().vocab_size),
-                                  limits_.max_model_len));
+  RETURN_IF_ERROR(
+      ValidateRequest(request, static_cast<int32_t>(executor_->parts().model->config().vocab_size),
+                      limits_.max_model_len));
   RETURN_IF_ERROR(CheckFits(request));
   RI_CHECK(request.continuations.size() <= 1 ||
            CanMeasureTogether(request.attention, std::ssize(request.prompt),
@@ -123,11 +140,53 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   NamedPrefix prefix;
   if (options_.share_segments && request.shares_kv && request.num_prompt_logprobs < 0 &&
       EntryOf(request.attention.policy).reads_segments) {
-    prefix = NamePrefix(request.prompt, parts_.segments->settings().dense_below,
+    prefix = NamePrefix(request.prompt, executor_->parts().segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);
   }
   return inbox_->Submit(
       {std::move(request), std::move(sink), common::SteadyNow(), std::move(prefix)});
+}
+
+bool LocalEngine::CanMeasureTogether(const AttentionSettings& attention, int64_t prompt_tokens,
+                                     int64_t continuation_tokens) const {
+  return executor_->parts()
+      .policies.Of(attention.policy)
+      .CanRewind(attention, prompt_tokens, prompt_tokens + continuation_tokens);
+}
+
+AttentionPolicy& LocalEngine::PolicyOf(const GenerationRequest& request) const {
+  const bool is_prompt_only = IsScoring(request) && request.continuations.empty();
+  if (is_prompt_only) return prompt_only_;
+  return executor_->parts().policies.Of(request.attention.policy);
+}
+
+absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
+  const int64_t prompt = static_cast<int64_t>(request.prompt.size());
+  const int64_t total = prompt + request.sampling.max_tokens;
+  const KvNeed need = PolicyOf(request).Need(request.attention, prompt, total);
+  uint64_t pages = 0;
+  for (const uint32_t tokens : need.segment_tokens) {
+    pages += SegmentLayout(options_.plan.geometry, tokens).max_pages;
+  }
+  if (need.lane_tokens != 0 && request.num_prompt_logprobs >= 0) {
+    return common::WithReason(
+        absl::InvalidArgumentError(
+            "log-probabilities of a prompt need a policy that reads it whole: full or wave"),
+        "INVALID_ATTENTION");
+  }
+  const KvMemory& memory = *executor_->parts().memory;
+  const int64_t longest_lane = executor_->lane(0).max_tokens();
+  const int64_t lane_tokens = need.lane_tokens == 0 ? prompt : need.lane_tokens;
+  if (lane_tokens <= longest_lane && memory.CouldFit(need) && pages <= store_.arena_pages() &&
+      limits_.kv_capacity_tokens[request.attention.policy] > 0) {
+    return absl::OkStatus();
+  }
+  if (need.lane_tokens != 0 && total <= limits_.kv_capacity_tokens[request.attention.policy]) {
+    return SettingsExceededError(request.attention.policy, need.dense_blocks, lane_tokens,
+                                 memory.dense_blocks().total(), longest_lane);
+  }
+  return CapacityExceededError(prompt, request.sampling.max_tokens, limits_.kv_capacity_tokens,
+                               request.attention.policy);
 }
 
 bool LocalEngine::Abort(std::string_view request_id) { return inbox_->Abort(request_id); }
@@ -165,7 +224,7 @@ void LocalEngine::Loop() {
   absl::Duration wait = kIdleWait;
   while (true) {
     TakeMail(wait);
-    TendSaves();
+    exchange_.Tend();
     const bool worked = RunOnce();
     if (worked || live_.empty()) stats_.counters().last_progress = common::SteadyNow();
     if (start_counting_ && live_.empty()) stats_.RequireCacheStats();
@@ -184,12 +243,23 @@ void LocalEngine::Loop() {
 }
 
 bool LocalEngine::RunOnce() {
-  Observe();
-  StepPlan plan = scheduler_->Plan(input_);
-  if (options_.on_plan) options_.on_plan(input_, plan);
+  const SchedulerInput& input =
+      observation_.Observe(live_, cancel_all_, forget_costs_.exchange(false));
+  TellExpectedWait(input);
+  StepPlan plan = scheduler_->Plan(input);
+  if (options_.on_plan) options_.on_plan(input, plan);
+  executor_->TendCache();
   if (plan.empty()) return false;
-  CarryOut(plan);
-  return plan.concerns_requests();
+  runner_.CarryOut(plan);
+  return true;
+}
+
+void LocalEngine::TellExpectedWait(const SchedulerInput& input) {
+  constexpr absl::Duration kInterval = absl::Milliseconds(50);
+  const absl::Time now = common::SteadyNow();
+  if (now < next_expected_wait_) return;
+  next_expected_wait_ = now + kInterval;
+  inbox_->SetExpectedWait(absl::Seconds(scheduler_->ExpectedWait(input)));
 }
 
 // --- Mail
@@ -198,7 +268,7 @@ void LocalEngine::TakeMail(absl::Duration timeout) {
   Mail mail = inbox_->Take(timeout);
   stats_.BeginRound();
   for (Submission& submission : mail.submissions) TakeSubmission(std::move(submission));
-  for (ReserveAnswer& answer : mail.answers) TakeAnswer(std::move(answer));
+  for (ReserveAnswer& answer : mail.answers) exchange_.TakeAnswer(std::move(answer), live_);
   for (const std::string& id : mail.aborts) {
     for (const auto& live : live_) {
       if (live->request.request_id == id) live->is_aborted = true;
@@ -211,102 +281,63 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->request = std::move(submission.request);
   live->sink = std::move(submission.sink);
   live->submitted = submission.submitted;
-  live->tenant =
-      tenants_.Acquire(live->request.tenant == nullptr ? common::Tenant() : *live->request.tenant);
-  live->policy = &PolicyOf(live->request);
-  if (!live->request.continuations.empty()) live->forced.emplace(live->request.continuations);
-  live->kv.sequence_id = next_sequence_id_++;
-  live->kv.settings = live->request.attention;
-  live->kv.prompt_tokens = static_cast<int64_t>(live->request.prompt.size());
-  live->kv.total_tokens = live->kv.prompt_tokens + live->request.sampling.max_tokens;
-  live->kv.prompt = live->request.prompt;
-  live->kv.reads_whole = live->request.num_prompt_logprobs >= 0;
-  live->kv.prefix = std::move(submission.prefix);
+  const GenerationRequest& request = live->request;
+  live->tenant = tenants_.Acquire(request.tenant == nullptr ? common::Tenant() : *request.tenant);
+  if (!request.continuations.empty()) live->forced.emplace(request.continuations);
+  live->output =
+      std::make_unique<OutputProcessor>(tokenizer_, request.sampling, options_.eos_token_ids);
+
+  Sequence& sequence = live->sequence;
+  sequence.policy = &PolicyOf(request);
+  sequence.num_prompt_logprobs = request.num_prompt_logprobs;
+  SequenceKv& kv = sequence.kv;
+  kv.sequence_id = next_sequence_id_++;
+  kv.settings = request.attention;
+  kv.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  kv.total_tokens = kv.prompt_tokens + request.sampling.max_tokens;
+  kv.prompt = request.prompt;
+  kv.reads_whole = sequence.measures_prompt();
+  kv.prefix = std::move(submission.prefix);
   std::optional<common::Hash256> made_by;
-  if (live->request.reuse == KvReuse::kGenerated && !IsScoring(live->request)) {
-    made_by = MadeBy(live->kv.settings, parts_.segments->settings());
+  if (request.reuse == KvReuse::kGenerated && !IsScoring(request)) {
+    made_by = MadeBy(kv.settings, executor_->parts().segments->settings());
   }
-  live->kv.lineage = KvLineage(live->kv.prefix, live->kv.prompt, made_by);
-  live->kv.lineage.SetCached({}, 0);
-  live->prefix = prefixes_.Acquire(live->kv.prefix);
-  live->need = live->policy->Need(live->kv.settings, live->kv.prompt_tokens, live->kv.total_tokens);
-  live->demand = BlockDemand(*live->policy, live->kv.settings, live->kv.prompt_tokens,
-                             live->request.sampling.max_tokens, options_.reserves_all);
-  live->takes_in_order = live->policy->TakesInOrder(live->kv);
-  live->output = std::make_unique<OutputProcessor>(*parts_.tokenizer, live->request.sampling,
-                                                   options_.eos_token_ids);
+  kv.lineage = KvLineage(kv.prefix, kv.prompt, made_by);
+  kv.lineage.SetCached({}, 0);
+  live->prefix = prefixes_.Acquire(kv.prefix);
+  live->need = sequence.policy->Need(kv.settings, kv.prompt_tokens, kv.total_tokens);
+  live->demand = BlockDemand(*sequence.policy, kv.settings, kv.prompt_tokens,
+                             request.sampling.max_tokens, options_.reserves_all);
+  live->takes_in_order = sequence.policy->TakesInOrder(kv);
   live_.push_back(std::move(live));
 }
 
-LiveRequest* LocalEngine::Find(uint64_t sequence_id) {
-  const auto found = std::find_if(live_.begin(), live_.end(), [sequence_id](const auto& live) {
-    return live->kv.sequence_id == sequence_id;
-  });
-  return found == live_.end() ? nullptr : found->get();
-}
-
-// --- Output
-
-void LocalEngine::Emit(LiveRequest& live, const OutputToken& token) {
-  if (parts_.store->memory_taken()) return EndBecauseMemoryWasTaken(live);
-  ++live.num_generated;
-  ++stats_.counters().generation_tokens;
-  live.next_token = token.token;
-  live.sampling->Count(token.token);
-  live.kv.lineage.Append(token.token);
-  const bool stop = live.output->Append(token);
-  if (stop || live.num_generated >= live.request.sampling.max_tokens) {
-    End(live, stop ? FinishReason::kStop : FinishReason::kLength);
-    return;
-  }
-  if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
-    live.sink->OnOutput(delta);
-  }
-}
-
-// --- The end of a request
-
-void LocalEngine::EndBecauseMemoryWasTaken(LiveRequest& live) {
-  End(live, FinishReason::kError,
-      absl::UnavailableError("another worker has taken the memory of this one; try again"));
-}
-
-void LocalEngine::End(LiveRequest& live, FinishReason reason, absl::Status status) {
-  if (live.state == RequestState::kEnding) return;
-  live.output->Flush();
-  if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
-    live.sink->OnOutput(delta);
-  }
-  if (!status.ok() && reason != FinishReason::kRefused) status = RequestFailure(status);
-  // Before the client is told, whose next request finds then that its KV is on its way.
-  if (status.ok()) SaveAtEnd(live);
-  const GenerationResult result = ResultOf(live, reason, std::move(status));
-  live.state = RequestState::kEnding;
-  for (const auto& lane : lanes_) lane->Drop(live.kv);
-  // One that was cancelled ends without waiting for the device.
-  if (reason == FinishReason::kStop || reason == FinishReason::kLength) stats_.RequireCacheStats();
-  UpdateStats();
-  // First free the id and only then tell the client, who may use it again at once.
-  inbox_->Forget(live.request.request_id);
-  live.sink->OnFinish(result);
-  live.sink.reset();
-}
-
+// Background work gives way to decode steps, unless nothing else is to do or a request has waited
+// for the background for long.
 void LocalEngine::TendBackground(bool worked) {
   const absl::Time now = common::SteadyNow();
   const bool urgent = std::any_of(live_.begin(), live_.end(), [&](const auto& live) {
     // Without anything in the background.
-    if (live->progressed == absl::Time() || live->copy.has_value()) return false;
-    const bool is_waited_for = live->state != RequestState::kEnding;
+    if (live->progressed == absl::Time() || live->sequence.copy.has_value()) return false;
+    const bool is_waited_for = live->phase != RequestPhase::kEnded;
     return !worked || (is_waited_for && now - live->progressed > kBackgroundPatience);
   });
   if (urgent == background_is_urgent_) return;
   background_is_urgent_ = urgent;
-  parts_.segments->SetUrgent(urgent);
+  executor_->parts().segments->SetUrgent(urgent);
 }
 
 void LocalEngine::UpdateStats() {
-  stats_.Update(CountRequests(live_), sampler_->waited_ns());
+  EngineStats& counters = stats_.counters();
+  const Executor::Counters done = executor_->counters();
+  counters.decode_steps = done.decode_steps;
+  counters.decode_host_seconds = static_cast<double>(done.step.host_ns) * 1e-9;
+  counters.decode_graphs_recorded = done.step.graphs.recorded;
+  counters.decode_graphs_launched = done.step.graphs.launched;
+  counters.prefix_bytes_read = done.prefill.staged_bytes;
+  counters.prefix_bytes_shared = done.prefill.shared_bytes;
+  counters.prefill_rows_shared = done.prefill.shared_rows;
+  stats_.Update(CountRequests(live_), executor_->waited_ns());
   inbox_->Publish([this] { stats_.Publish(); });
 }
 

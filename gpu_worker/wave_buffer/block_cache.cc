@@ -185,6 +185,11 @@ void BlockCache::Describe(CacheState& state) const {
                        stamps.published.value.load(std::memory_order_relaxed);
 }
 
+absl::Status BlockCache::Tend() {
+  Describe(state_);
+  return CarryOut(PlanUpkeep(state_));
+}
+
 // Each part counts as under way once it is enqueued as a whole.
 absl::Status BlockCache::CarryOut(const CacheUpkeep& upkeep) {
   const auto enqueue = [&]() -> absl::Status {

@@ -1,7 +1,7 @@
 // The worker's side of the wave buffer: the block cache in device memory and its half of the data
 // plane (protocol in common/shm/data_plane_layout.h).
 //
-// Between two steps it is looked at, and what PlanUpkeep() says is carried out: the store's
+// Between two steps the cache is tended, as PlanUpkeep() says: the store's
 // eviction requests are applied, slots of ended segments freed, pages admitted that were written to
 // slots with their segment, last-use stamps published when asked, and the cache replayed to a store
 // that has restarted. None of that waits for the store: with a dead or stopped one the log fills up
@@ -69,13 +69,11 @@ class BlockCache {
   // REQUIRES: the look-ups of all steps so far are done: the last step's tokens have been read.
   // Other work of the stream (a prefill) may still run.
   absl::Status Settle();
-  // Says what there is to do: PlanUpkeep()'s input.
-  void Describe(CacheState& state) const;
-  // Enqueues what was planned for the state that was described last, once. Allocates nothing and
-  // waits for nothing. If this fails, what it had not come to is described again.
+  // Enqueues what PlanUpkeep() says of the cache as it is now. Waits for nothing. If this fails,
+  // the next call does what this one had not come to.
   //
   // REQUIRES: as Settle(); no step was begun since then.
-  absl::Status CarryOut(const CacheUpkeep& upkeep);
+  absl::Status Tend();
   // Begins the next step.
   absl::Status BeginStep();
 
@@ -135,6 +133,8 @@ class BlockCache {
   absl::Status Clear();
   void Finish();
   absl::Status Record();
+  void Describe(CacheState& state) const;
+  absl::Status CarryOut(const CacheUpkeep& upkeep);
   absl::Status Snapshot(CacheUpkeep::Snapshot snapshot);
   absl::Status AdmitFills(uint32_t num_fills);
   absl::Status ReleaseRanges(std::span<const uint32_t> num_pages);
@@ -187,6 +187,7 @@ class BlockCache {
 
   // Under way on the device; `is_recorded_` once task_done_ stands behind it.
   CacheUpkeep under_way_;
+  CacheState state_;  // of the last Tend(): its lists keep their memory
   bool is_recorded_ = false;
   std::unique_ptr<Event> task_done_;
   uint64_t stamps_requested_ = 0;  // what the stamps that are under way answer

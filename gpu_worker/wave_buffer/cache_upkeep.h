@@ -1,5 +1,5 @@
-// What the block cache needs between two steps, and what is done about it: values without pointers,
-// for the plan of a step (engine/scheduler/step_plan.h). Pure logic: no device, no shared memory.
+// What the block cache needs between two steps, and what is done about it (BlockCache::Tend). Pure
+// logic: no device, no shared memory.
 #pragma once
 
 #include <cstddef>

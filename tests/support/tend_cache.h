@@ -9,9 +9,7 @@ namespace retroinfer::test_support {
 
 inline absl::Status Tend(BlockCache& cache) {
   RETURN_IF_ERROR(cache.Settle());
-  CacheState state;
-  cache.Describe(state);
-  return cache.CarryOut(PlanUpkeep(state));
+  return cache.Tend();
 }
 
 // A cache has room for what the next step brings when it is tended before.

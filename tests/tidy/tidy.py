@@ -64,11 +64,14 @@ WORKER_LAYERS = {
     "kv": {"device", "ops", "wave_index", "wave_buffer"},
     "attention": {"device", "ops", "wave_index", "wave_buffer", "kv"},
     "measuring": {"device", "ops", "kv", "attention"},
-    "engine": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "store_link"},
+    "scheduler": set(),
+    "executor": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "scheduler"},
+    "engine": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "scheduler",
+               "executor", "store_link"},
     "assembly": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "measuring",
-                 "engine", "store_link"},
-    "server": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "engine",
-               "store_link", "assembly"},
+                 "scheduler", "executor", "engine", "store_link"},
+    "server": {"device", "ops", "model", "wave_index", "wave_buffer", "kv", "attention", "scheduler",
+               "executor", "engine", "store_link", "assembly"},
 }
 LAYERS = {"text": TEXT_LAYERS, "gpu_worker": WORKER_LAYERS, "kv_store_service": STORE_LAYERS,
           "client": CLIENT_LAYERS}

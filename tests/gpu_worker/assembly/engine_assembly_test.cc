@@ -80,18 +80,19 @@ TEST(EngineAssemblyTest, TakesWhatThePlanSaysAndFailsWhereTheDeviceHasLess) {
       continue;
     }
     ASSERT_TRUE(parts.ok()) << parts.status();
-    EXPECT_EQ(parts->memory->dense_blocks().total(), 64);
-    EXPECT_EQ(parts->memory->meta_blocks().total(), 16);
-    const AttentionPolicy& full = parts->policies.Of(PolicyKind::kFull);
-    const AttentionPolicy& wave = parts->policies.Of(PolicyKind::kWave);
+    EXPECT_EQ(parts->executor.memory->dense_blocks().total(), 64);
+    EXPECT_EQ(parts->executor.memory->meta_blocks().total(), 16);
+    const AttentionPolicy& full = parts->executor.policies.Of(PolicyKind::kFull);
+    const AttentionPolicy& wave = parts->executor.policies.Of(PolicyKind::kWave);
     const AttentionSettings settings;
 
     MemoryPlan synthetic = plan;
     synthetic.synthetic_tokens = 10'000;
-    ASSERT_TRUE(AddSyntheticContexts(environment, synthetic, 0.99, *parts).ok());
-    EXPECT_EQ(parts->policies.Of(PolicyKind::kWave).Need(settings, 100, 200).segment_tokens,
-              wave.Need(settings, 10'100, 10'200).segment_tokens);
-    EXPECT_EQ(parts->policies.Of(PolicyKind::kFull).Need(settings, 100, 200).dense_blocks,
+    ASSERT_TRUE(AddSyntheticContexts(environment, synthetic, 0.99, parts->executor).ok());
+    EXPECT_EQ(
+        parts->executor.policies.Of(PolicyKind::kWave).Need(settings, 100, 200).segment_tokens,
+        wave.Need(settings, 10'100, 10'200).segment_tokens);
+    EXPECT_EQ(parts->executor.policies.Of(PolicyKind::kFull).Need(settings, 100, 200).dense_blocks,
               full.Need(settings, 10'100, 10'200).dense_blocks);
   }
 }

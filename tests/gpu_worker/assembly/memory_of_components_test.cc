@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "gpu_worker/assembly/engine_assembly.h"
-#include "gpu_worker/engine/decode_step.h"
-#include "gpu_worker/engine/prefill_lane.h"
-#include "gpu_worker/engine/sampler.h"
+#include "gpu_worker/executor/decode_step.h"
+#include "gpu_worker/executor/prefill_lane.h"
+#include "gpu_worker/executor/sampler.h"
 #include "gpu_worker/model/random_weights.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
@@ -319,7 +319,7 @@ TEST_P(MemoryOfComponentsTest, AWholeWorkerTakesWhatThePlanSays) {
                                            .data_plane = planned.plane().bytes()};
     EngineParts parts = AssembleEngine(environment, plan, planned.settings()).value();
     if (plan.synthetic_tokens > 0) {
-      ASSERT_TRUE(AddSyntheticContexts(environment, plan, {}, parts).ok());
+      ASSERT_TRUE(AddSyntheticContexts(environment, plan, {}, parts.executor).ok());
     }
     const auto engine = LocalEngine::Start({.plan = plan}, std::move(parts)).value();
     EXPECT_EQ(planned.Taken(), plan.need);

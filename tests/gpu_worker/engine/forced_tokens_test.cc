@@ -8,10 +8,10 @@ namespace {
 TEST(ForcedTokensTest, GoesThroughContinuationsOneAfterTheOther) {
   const std::vector<std::vector<int32_t>> continuations = {{5, 6, 7}, {8}, {9, 5}};
   ForcedTokens tokens(continuations);
-  for (size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(tokens.num_firsts(), i);
-    tokens.AddFirst({tokens.FirstTold(i), -static_cast<float>(i), {}});
-  }
+  ASSERT_EQ(tokens.Firsts(), (std::vector<int32_t>{5, 8, 9}));
+  std::vector<OutputToken> firsts;
+  for (const int32_t token : tokens.Firsts()) firsts.push_back({token, -1.0f, {}});
+  tokens.SetFirsts(std::move(firsts));
   EXPECT_EQ(tokens.First().token, 5);
   tokens.Count();
   EXPECT_EQ(tokens.left(), 2);

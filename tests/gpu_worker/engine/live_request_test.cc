@@ -22,7 +22,7 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
   EXPECT_EQ(waiting.time_to_first_token, absl::ZeroDuration());
   EXPECT_EQ(waiting.seed, 9u);
 
-  live.kv.cached_end = kSinkTokens + 2048;
+  live.sequence.kv.cached_end = kSinkTokens + 2048;
   live.prefill_begun = live.submitted + absl::Seconds(1);
   live.first_token = live.submitted + absl::Seconds(3);
   live.last_token = live.submitted + absl::Seconds(7);
@@ -52,22 +52,22 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
 TEST(LiveRequestTest, CountsWhatWaitsAndWhatRuns) {
   LiveRequests live;
   const absl::Time begin = absl::Now();
-  const auto add = [&](RequestState state, int seconds, bool began) {
+  const auto add = [&](RequestPhase phase, int seconds, bool began) {
     auto request = std::make_unique<LiveRequest>();
-    request->state = state;
+    request->phase = phase;
     request->submitted = begin + absl::Seconds(seconds);
     if (began) request->prefill_begun = begin + absl::Seconds(seconds + 1);
     live.push_back(std::move(request));
   };
   EXPECT_EQ(CountRequests(live).oldest_waiting, absl::InfiniteFuture());
-  add(RequestState::kEnding, 0, false);
-  add(RequestState::kDecoding, 1, true);
-  add(RequestState::kIndexing, 2, true);
-  add(RequestState::kPrefill, 3, true);
+  add(RequestPhase::kEnded, 0, false);
+  add(RequestPhase::kDecoding, 1, true);
+  add(RequestPhase::kSettling, 2, true);
+  add(RequestPhase::kReading, 3, true);
   EXPECT_EQ(CountRequests(live).oldest_waiting, absl::InfiniteFuture());
-  add(RequestState::kPrefill, 5, false);
-  add(RequestState::kReserving, 4, false);
-  add(RequestState::kWaiting, 6, false);
+  add(RequestPhase::kReady, 5, false);
+  add(RequestPhase::kReserving, 4, false);
+  add(RequestPhase::kWaiting, 6, false);
   const RequestCounts counts = CountRequests(live);
   EXPECT_EQ(counts.running, 4);
   EXPECT_EQ(counts.waiting, 2);

@@ -169,18 +169,16 @@ TEST_F(LocalEnginePlanTest, RequestsDecodeAndAreAbortedAsPlanned) {
 }
 
 // Carries out the plans that another engine has carried out, and makes none itself: what several
-// workers that hold parts of one model would do. Only what the cache needs is each one's own.
+// workers that hold parts of one model would do.
 class Follower {
  public:
   explicit Follower(const Trace& leader) : leader_(leader) {}
 
   void OnPlan(const SchedulerInput& input, StepPlan& plan) {
-    const CacheUpkeep own = plan.cache;
     plan = {};
     if (next_ < leader_.plans.size() && IsAsFar(input, leader_.inputs[next_])) {
       plan = leader_.plans[next_++];
     }
-    plan.cache = own;
   }
   bool IsDone() const { return next_ == leader_.plans.size(); }
 
@@ -239,7 +237,7 @@ TEST_F(LocalEnginePlanTest, AnotherEngineThatCarriesOutTheSamePlansGivesTheSameT
   worker_.EndEngine();  // no more plans
   Trace led_by;         // what concerns requests
   for (size_t i = 0; i < trace_.plans.size(); ++i) {
-    if (!trace_.plans[i].concerns_requests()) continue;
+    if (trace_.plans[i].empty()) continue;
     led_by.inputs.push_back(trace_.inputs[i]);
     led_by.plans.push_back(trace_.plans[i]);
   }

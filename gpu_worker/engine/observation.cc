@@ -1,0 +1,220 @@
+#include "gpu_worker/engine/observation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "common/clock/steady_now.h"
+#include "common/status/status_macros.h"
+#include "gpu_worker/scheduler/lane_rows.h"
+
+namespace retroinfer {
+namespace {
+
+double ToSeconds(absl::Time time) { return absl::ToDoubleSeconds(time - absl::UnixEpoch()); }
+
+// Whether nothing ends the request before it has generated all that it may.
+bool GeneratesAll(const GenerationRequest& request) {
+  const SamplingParams& sampling = request.sampling;
+  const bool may_stop =
+      !sampling.ignore_eos || !sampling.stop.empty() || !sampling.stop_token_ids.empty();
+  return IsScoring(request) || !may_stop;
+}
+
+// Tells each ready prompt how many leading tokens it has in common with the oldest ready one of its
+// prefix group.
+void CompareReady(const LiveRequests& all) {
+  absl::flat_hash_map<uint64_t, const LiveRequest*> first_of;
+  for (const auto& live : all) {
+    const bool is_shared = live->prefix != 0 && live->sequence.kv.num_cached_segments != 0;
+    if (live->phase != RequestPhase::kReady || !is_shared) continue;
+    const LiveRequest& first = *first_of.try_emplace(live->prefix, live.get()).first->second;
+    if (live->common_with == first.sequence.id()) continue;
+    live->common_with = first.sequence.id();
+    live->common_tokens = CommonTokens(live->request.prompt, first.request.prompt);
+  }
+}
+
+}  // namespace
+
+Observation::Observation(const Sources& sources) : sources_(sources), executor_(*sources.executor) {
+  input_.lanes.resize(executor_.num_lanes());
+}
+
+const SchedulerInput& Observation::Observe(const LiveRequests& live, bool aborts_all,
+                                           bool forgets_costs) {
+  executor_.Look();
+  WorkClock& clock = executor_.clock();
+  input_.now = ToSeconds(common::SteadyNow());
+  input_.aborts_all = aborts_all;
+  input_.forgets_costs = forgets_costs;
+  input_.measured = clock.TakeMeasured();
+  if (forgets_costs) input_.measured.clear();
+  CompareReady(live);
+  input_.requests.clear();
+  input_.unused.clear();
+  for (const auto& one : live) {
+    if (one->phase != RequestPhase::kEnded) {
+      input_.requests.push_back(Describe(*one, live));
+    } else if (!sources_.exchange->IsSaving(one->sequence.id()) &&
+               executor_.IsUnused(one->sequence)) {
+      input_.unused.push_back(one->sequence.id());
+    }
+  }
+  for (size_t i = 0; i < input_.lanes.size(); ++i) executor_.DescribeLane(i, input_.lanes[i]);
+  const KvMemory& memory = executor_.memory();
+  input_.free_dense_blocks = memory.dense_blocks().num_free();
+  input_.free_meta_blocks = memory.meta_blocks().num_free();
+  input_.free_table_rows = memory.table_rows().num_free();
+  const SuspendedKv* const suspended = executor_.parts().suspended.get();
+  input_.free_suspended_blocks = suspended == nullptr ? 0 : suspended->num_free();
+  input_.seconds_in_flight = clock.seconds_in_flight();
+  input_.free_passes = static_cast<int64_t>(clock.free());
+  const TenantDirectory& tenants = *sources_.tenants;
+  input_.weights.assign(tenants.weights().begin(), tenants.weights().end());
+  input_.new_tenants = sources_.tenants->TakeNew();
+  return input_;
+}
+
+void Observation::GroupBegan(size_t lane, std::span<LiveRequest* const> members) {
+  LaneDescription& description = input_.lanes[lane];
+  description.members.clear();
+  for (const LiveRequest* const member : members) {
+    description.members.push_back(MemberOf(DescribePrompt(*member)));
+  }
+  executor_.DescribeRuns(lane, description);
+}
+
+// What follows from the request alone.
+RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
+  const SequenceKv& kv = live.sequence.kv;
+  const PromptPart& part = kv.part;
+  return {.id = live.sequence.id(),
+          .phase = live.phase,
+          .arrival = ToSeconds(live.submitted),
+          .deadline = ToSeconds(live.request.deadline),
+          .is_aborted = live.is_aborted,
+          .priority = live.request.priority,
+          .tenant = live.tenant,
+          .prompt_tokens = part.num_context + part.end - part.begin,
+          .cached_tokens = part.num_context + kv.read_end() - int64_t{kSinkTokens},
+          .unshared_tokens = kv.read_end() - kv.shared_end,
+          .prefix = live.prefix,
+          .common_tokens = live.common_tokens,
+          .context = kv.num_tokens,
+          .wants_extents = !live.need.segment_tokens.empty(),
+          .takes_in_order = live.takes_in_order,
+          .has_more_parts = part.end < kv.prompt_tokens,
+          .suspended_since = ToSeconds(live.suspended_since),
+          .tokens_left = live.request.sampling.max_tokens - live.num_generated,
+          .tokens_generated = live.num_generated,
+          .length_is_known = GeneratesAll(live.request)};
+}
+
+// What the request holds of the device's memory and may still need.
+void Observation::DescribeMemory(LiveRequest& live, RequestDescription& description) {
+  const KvBlocks& wanted = live.demand.wanted();
+  const KvBlocks& most = live.demand.most();
+  const bool was_stalled = std::exchange(live.is_stalled, false);
+  if (live.sequence.kv.table_row < 0) {
+    description.dense_blocks = wanted.dense;
+    description.meta_blocks = wanted.meta;
+    description.more_dense_blocks = most.dense - wanted.dense;
+    description.more_meta_blocks = most.meta - wanted.meta;
+    return;
+  }
+  const KvBlocks held = live.Held();
+  description.dense_blocks = held.dense;
+  description.meta_blocks = executor_.memory().OwnMetaBlocks(live.sequence.kv);
+  description.more_dense_blocks = std::max(0, most.dense - held.dense);
+  description.more_meta_blocks = std::max(0, most.meta - held.meta);
+  if (live.phase != RequestPhase::kDecoding) return;
+  const KvBlocks asked = live.Asked();
+  description.asked_dense_blocks = asked.dense;
+  description.asked_meta_blocks = asked.meta;
+  description.room = live.demand.Room(live.sequence.length());
+  live.is_stalled = description.room <= 0;
+  if (live.is_stalled && !was_stalled) ++sources_.counters->memory_stalls;
+}
+
+RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& all) {
+  SequenceKv& kv = live.sequence.kv;
+  // Which part is read next may change until a lane has begun with it: others leave KV meanwhile.
+  if (live.phase <= RequestPhase::kReady) {
+    kv.part = live.sequence.policy->NextPart(kv, executor_.lane(0).max_tokens());
+  }
+  RequestDescription description = DescribePrompt(live);
+  DescribeMemory(live, description);
+  if (kv.part.attends_to_all) description.later_tokens = kv.prompt_tokens - kv.part.end;
+  // What a prompt's parts have read for it is nobody else's.
+  const bool is_part =
+      description.has_more_parts || kv.part.begin > 0 || kv.read_end() > kv.cached_end;
+  if (is_part && !live.has_first_token()) description.prefix = 0;
+  description.is_new = std::exchange(live.is_new, false);
+  // All that has names may be found: at the least the rest is computed.
+  if (description.is_new && kv.lineage.names_any()) {
+    description.nameable_tokens = kv.prompt_tokens - 1 - int64_t{kSinkTokens};
+  }
+  description.asks_store =
+      description.wants_extents || (kv.lineage.names_any() && sources_.store->attached());
+  description.arena_is_full = live.phase == RequestPhase::kWaiting && live.arena_was_full &&
+                              !sources_.exchange->AnyReleasedSince(live);
+  if (live.failure.ok()) live.failure = DescribeProgress(live, all, description);
+  description.has_failed = !live.failure.ok();
+  return description;
+}
+
+// How far the store, the background and the device are with the request.
+absl::Status Observation::DescribeProgress(LiveRequest& live, const LiveRequests& all,
+                                           RequestDescription& description) {
+  Sequence& sequence = live.sequence;
+  switch (live.phase) {
+    case RequestPhase::kReserving:
+      description.answer = live.answer;
+      description.arena_may_get_room =
+          live.answer == StoreAnswer::kNoRoom && sources_.exchange->MayGetRoom(live, all);
+      return absl::OkStatus();
+    case RequestPhase::kSettling: {
+      // The prompt's rows stay in the lane until they are measured.
+      if (sequence.PromptRowsLeft() > 0) return absl::OkStatus();
+      ASSIGN_OR_RETURN(description.is_settled, sequence.policy->PromptTaken(sequence.kv));
+      return absl::OkStatus();
+    }
+    case RequestPhase::kLeaving:
+    case RequestPhase::kReturning: {
+      ASSIGN_OR_RETURN(description.is_copied, executor_.IsCopied(sequence));
+      return absl::OkStatus();
+    }
+    case RequestPhase::kDecoding:
+      return DescribeDecoding(live, description);
+    default:
+      return absl::OkStatus();
+  }
+}
+
+// Whether a decoding request can take part in a step, and what suspending it would take.
+absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription& description) {
+  Sequence& sequence = live.sequence;
+  AttentionPolicy& policy = *sequence.policy;
+  const bool is_saving = sources_.exchange->IsSaving(sequence.id());
+  if (live.forced.has_value()) {
+    description.more_rows = std::min({live.forced->left(), policy.RowsTogether(sequence.kv),
+                                      std::max<int64_t>(1, description.room)}) -
+                            1;
+  }
+  if (executor_.parts().suspended != nullptr) {
+    ASSIGN_OR_RETURN(description.can_suspend, policy.CanStepAside(sequence.kv));
+    description.can_suspend &= !is_saving;
+    description.suspended_blocks = SuspendedKv::BlocksOf(sequence.kv);
+    description.num_suspensions = sequence.num_suspensions;
+    description.resident_since = ToSeconds(live.resident_since);
+  }
+  description.decoding_since = ToSeconds(live.first_token);
+  ASSIGN_OR_RETURN(description.can_decode, policy.ReadyForStep(sequence.kv));
+  // The window's oldest blocks are used again when a segment of theirs goes live.
+  if (is_saving && policy.GoesLive(sequence.kv)) description.can_decode = false;
+  description.goes_live = description.can_decode && policy.GoesLive(sequence.kv);
+  return absl::OkStatus();
+}
+
+}  // namespace retroinfer

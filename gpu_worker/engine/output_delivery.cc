@@ -1,0 +1,119 @@
+#include "gpu_worker/engine/output_delivery.h"
+
+#include <utility>
+
+#include "common/clock/steady_now.h"
+#include "gpu_worker/engine/request_errors.h"
+
+namespace retroinfer {
+
+void OutputDelivery::EmitPrompt(LiveRequest& live, std::span<const OutputToken> measured) {
+  counters_.scored_prompt_tokens += measured.size();
+  OutputDelta delta;
+  delta.continuation = OutputDelta::kOfPrompt;
+  delta.tokens.assign(measured.begin(), measured.end());
+  live.sink->OnOutput(delta);
+  EmitFirst(live);
+}
+
+void OutputDelivery::EmitFirst(LiveRequest& live) {
+  if (live.sequence.PromptRowsLeft() > 0) return;
+  if (live.sequence.measures_prompt() && live.request.prompt.size() == 1) {
+    OutputDelta nothing;
+    nothing.continuation = OutputDelta::kOfPrompt;
+    live.sink->OnOutput(nothing);
+  }
+  if (live.forced.has_value()) {
+    EmitMeasured(live, live.forced->First());
+  } else if (IsScoring(live.request)) {
+    End(live, FinishReason::kLength);
+  } else {
+    EmitDrawn(live, *live.first);
+  }
+}
+
+void OutputDelivery::Emit(LiveRequest& live, const OutputToken& token) {
+  if (live.forced.has_value()) {
+    EmitMeasured(live, token);
+  } else {
+    EmitDrawn(live, token);
+  }
+}
+
+void OutputDelivery::EmitDrawn(LiveRequest& live, const OutputToken& token) {
+  if (parts_.store->memory_taken()) return EndBecauseMemoryWasTaken(live);
+  ++live.num_generated;
+  ++counters_.generation_tokens;
+  live.next_token = token.token;
+  live.sequence.sampling->Count(token.token);
+  live.sequence.kv.lineage.Append(token.token);
+  const bool stop = live.output->Append(token);
+  if (stop || live.num_generated >= live.request.sampling.max_tokens) {
+    return End(live, stop ? FinishReason::kStop : FinishReason::kLength);
+  }
+  EmitDelta(live);
+}
+
+void OutputDelivery::EmitDelta(LiveRequest& live) {
+  if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
+    live.sink->OnOutput(delta);
+  }
+}
+
+// A token of a continuation, and the first tokens of those that follow without a step of their own.
+void OutputDelivery::EmitMeasured(LiveRequest& live, const OutputToken& token) {
+  if (parts_.store->memory_taken()) return EndBecauseMemoryWasTaken(live);
+  ForcedTokens& forced = *live.forced;
+  const OutputToken* measured = &token;
+  while (true) {
+    ++counters_.scored_tokens;
+    ++live.num_generated;
+    OutputDelta delta;
+    delta.continuation = forced.continuation();
+    delta.tokens.push_back(*measured);
+    live.sink->OnOutput(delta);
+    forced.Count();
+    if (forced.left() > 0) return;
+    if (!forced.Next()) return End(live, FinishReason::kLength);
+    // The next continuation's tokens take the places of this one's (AttentionPolicy::CanRewind).
+    SequenceKv& kv = live.sequence.kv;
+    if (live.phase == RequestPhase::kDecoding) kv.num_tokens = kv.prompt_tokens;
+    measured = &forced.First();
+  }
+}
+
+void OutputDelivery::ReportProgress(LiveRequest& live, int64_t processed_tokens) {
+  if (!live.request.return_progress || processed_tokens == live.prompt_tokens_told) return;
+  live.prompt_tokens_told = processed_tokens;
+  live.sink->OnProgress({.total_tokens = live.sequence.kv.prompt_tokens,
+                         .cached_tokens = live.sequence.kv.cached_tokens(),
+                         .processed_tokens = processed_tokens,
+                         .elapsed = common::SteadyNow() - live.prefill_begun});
+}
+
+void OutputDelivery::EndBecauseMemoryWasTaken(LiveRequest& live) {
+  End(live, FinishReason::kError,
+      absl::UnavailableError("another worker has taken the memory of this one; try again"));
+}
+
+void OutputDelivery::End(LiveRequest& live, FinishReason reason, absl::Status status) {
+  if (live.phase == RequestPhase::kEnded) return;
+  live.output->Flush();
+  EmitDelta(live);
+  if (!status.ok() && reason != FinishReason::kRefused) status = RequestFailure(status);
+  // Before the client is told, whose next request finds then that its KV is on its way.
+  if (status.ok()) parts_.exchange->SaveAtEnd(live);
+  const GenerationResult result = ResultOf(live, reason, std::move(status));
+  live.phase = RequestPhase::kEnded;
+  parts_.executor->Drop(live.sequence);
+  // One that was cancelled ends without waiting for the device.
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength)
+    parts_.stats->RequireCacheStats();
+  parts_.publish();
+  // First free the id and only then tell the client, who may use it again at once.
+  parts_.inbox->Forget(live.request.request_id);
+  live.sink->OnFinish(result);
+  live.sink.reset();
+}
+
+}  // namespace retroinfer

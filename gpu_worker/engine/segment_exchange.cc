@@ -1,0 +1,134 @@
+#include "gpu_worker/engine/segment_exchange.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "gpu_worker/engine/segment_claim.h"
+
+namespace retroinfer {
+
+SegmentExchange::SegmentExchange(SegmentStore& store, std::shared_ptr<Inbox> inbox,
+                                 std::unique_ptr<BlockSaver> saver, const KvGeometry& geometry,
+                                 EngineStats& counters)
+    : store_(store),
+      inbox_(std::move(inbox)),
+      saver_(std::move(saver)),
+      geometry_(geometry),
+      counters_(counters) {}
+
+void SegmentExchange::Ask(ReserveRequest request, uint64_t id) {
+  store_.Reserve(std::move(request),
+                 [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
+                   inbox->Answer({id, std::move(extents)});
+                 });
+}
+
+bool SegmentExchange::AskForExtents(LiveRequest& live) {
+  std::optional<ReserveRequest> request = ClaimSegments(live.sequence.kv, live.need);
+  if (!request.has_value()) return false;
+  live.asked_store = true;
+  live.releases_when_asked = num_releases_;
+  Ask(*std::move(request), live.sequence.id());
+  return true;
+}
+
+bool SegmentExchange::AskForRows(LiveRequest& live) {
+  if (saver_ == nullptr || live.sequence.measures_prompt()) return false;
+  std::optional<ReserveRequest> request = ClaimRows(live.sequence.kv, next_claim_id_);
+  if (!request.has_value()) return false;
+  live.rows_id = next_claim_id_++;
+  Ask(*std::move(request), live.rows_id);
+  return true;
+}
+
+void SegmentExchange::TakeAnswer(ReserveAnswer answer, const LiveRequests& all) {
+  if (saver_ != nullptr && saver_->TakeAnswer(answer.sequence_id, answer.extents)) return;
+  const auto found = std::find_if(all.begin(), all.end(), [&answer](const auto& one) {
+    return one->sequence.id() == answer.sequence_id || one->rows_id == answer.sequence_id;
+  });
+  LiveRequest* const live = found == all.end() ? nullptr : found->get();
+  if (live == nullptr || live->phase != RequestPhase::kReserving) return;
+  SequenceKv& kv = live->sequence.kv;
+  const uint32_t arena_pages = store_.arena_pages();
+  if (live->rows_id == answer.sequence_id) {
+    // Without rows of others the prompt's rows are computed: that is no failure.
+    live->answer = StoreAnswer::kGranted;
+    if (answer.extents.ok()) {
+      live->failure = TakeRows(*answer.extents, arena_pages, geometry_, kv);
+    }
+  } else if (answer.extents.ok()) {
+    live->failure = TakeExtents(*std::move(answer.extents), arena_pages, kv);
+    if (!live->failure.ok() || !AskForRows(*live)) live->answer = StoreAnswer::kGranted;
+  } else if (absl::IsResourceExhausted(answer.extents.status())) {
+    live->answer = StoreAnswer::kNoRoom;
+    live->no_room = answer.extents.status();
+    ++counters_.allocation_failures;
+  } else {
+    live->failure = answer.extents.status();
+  }
+}
+
+bool SegmentExchange::MayGetRoom(const LiveRequest& live, const LiveRequests& all) const {
+  return AnyReleasedSince(live) || (saver_ != nullptr && saver_->busy()) ||
+         std::any_of(all.begin(), all.end(), [&live](const auto& other) {
+           return other.get() != &live && (other->asked_store || other->rows_id != 0);
+         });
+}
+
+void SegmentExchange::Save(LiveRequest& live, int64_t end) {
+  const SequenceKv& kv = live.sequence.kv;
+  if (saver_ == nullptr || !kv.lineage.names_any() || kv.dense_blocks.empty()) return;
+  if (!store_.attached() || store_.memory_taken()) return;
+  // A window that has moved on since the last call holds none of the blocks that were saved then.
+  if (live.saved_begin != kv.window_begin) live.saved_end = kv.window_begin;
+  live.saved_begin = kv.window_begin;
+  size_t num_segments = 0;
+  for (int64_t at = kSinkTokens; at < kv.window_begin; ++num_segments) {
+    at += kv.extents[num_segments].num_tokens;
+  }
+  std::vector<NamedBlock> blocks =
+      kv.lineage.Blocks(num_segments, kv.extents, kv.window_begin, end, live.saved_end);
+  if (blocks.empty()) return;
+  live.saved_end = std::max(live.saved_end, end);
+  const uint64_t id = next_claim_id_++;
+  saver_->Save(kv, id, std::move(blocks),
+               [inbox = inbox_, id](absl::StatusOr<std::vector<Extent>> extents) {
+                 inbox->Answer({id, std::move(extents)});
+               });
+}
+
+void SegmentExchange::SaveAtEnd(LiveRequest& live) {
+  // Only then all of its KV is in its blocks: earlier some is not computed, and a suspended
+  // request's is elsewhere.
+  const bool is_resident =
+      live.phase == RequestPhase::kDecoding || live.phase == RequestPhase::kSettling;
+  if (!live.has_first_token() || !is_resident || live.sequence.PromptRowsLeft() > 0) return;
+  const SequenceKv& kv = live.sequence.kv;
+  const int64_t tokens = std::max(kv.num_tokens, kv.prompt_tokens);
+  const bool names_generated = kv.lineage.made_by().has_value();
+  Save(live, names_generated ? tokens : kv.prompt_tokens);
+}
+
+void SegmentExchange::Tend() {
+  if (saver_ != nullptr) num_releases_ += saver_->Tend();
+}
+
+void SegmentExchange::ReleaseRows(LiveRequest& live) {
+  if (live.rows_id == 0) return;
+  store_.Release(live.rows_id);
+  ++num_releases_;
+  live.rows_id = 0;
+}
+
+void SegmentExchange::Release(LiveRequest& live) {
+  if (live.asked_store) {
+    store_.Release(live.sequence.id());
+    ++num_releases_;
+    live.asked_store = false;
+  }
+  ReleaseRows(live);
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,77 @@
+// What requests and the segment store have to do with each other: extents for a request's segments,
+// KV of earlier requests that a prompt reads, and blocks that a request leaves to later ones.
+//
+// The store answers through the inbox. A request holds two names in the store at most: the
+// sequence's, for its extents, and rows_id, for what else its prompt reads.
+//
+// Threads: the engine's thread.
+// Owns:    the saver. Store and inbox outlive the exchange, and so do the counters.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/kv/kv_geometry.h"
+#include "gpu_worker/engine/block_saver.h"
+#include "gpu_worker/engine/engine.h"
+#include "gpu_worker/engine/inbox.h"
+#include "gpu_worker/engine/live_request.h"
+#include "gpu_worker/engine/segment_store.h"
+
+namespace retroinfer {
+
+class SegmentExchange {
+ public:
+  // `saver` null: requests share nothing. Counts EngineStats::allocation_failures.
+  SegmentExchange(SegmentStore& store, std::shared_ptr<Inbox> inbox,
+                  std::unique_ptr<BlockSaver> saver, const KvGeometry& geometry,
+                  EngineStats& counters);
+
+  // Asks for the extents of all that the request may ever index. Returns whether any are needed,
+  // and so whether an answer comes.
+  bool AskForExtents(LiveRequest& live);
+  // Asks for KV of the prompt that is in no segment whose index the request can share. Returns
+  // whether there may be any, and so whether an answer comes.
+  bool AskForRows(LiveRequest& live);
+  // Notes the store's answer in the request that it is for; what follows from that is planned.
+  void TakeAnswer(ReserveAnswer answer, const LiveRequests& live);
+
+  // Whether the arena may have room for the request although the store said that it has none:
+  // others hold some, or have given some back since.
+  bool MayGetRoom(const LiveRequest& live, const LiveRequests& all) const;
+  // Whether anything was given back since the request asked.
+  bool AnyReleasedSince(const LiveRequest& live) const {
+    return live.releases_when_asked != num_releases_;
+  }
+
+  // Saves what the request's window holds of tokens up to `end`, as far as the tokens have names
+  // and are not saved yet.
+  void Save(LiveRequest& live, int64_t end);
+  // The same of all that a request leaves whose prompt is computed and that ends.
+  void SaveAtEnd(LiveRequest& live);
+  // Whether the sequence's blocks are being saved, and so must stay as they are.
+  bool IsSaving(uint64_t sequence_id) const {
+    return saver_ != nullptr && saver_->IsSaving(sequence_id);
+  }
+  // Commits what has been saved.
+  void Tend();
+
+  // Gives back what the prompt reads, or all that the request holds in the arena.
+  void ReleaseRows(LiveRequest& live);
+  void Release(LiveRequest& live);
+
+ private:
+  void Ask(ReserveRequest request, uint64_t id);
+
+  SegmentStore& store_;
+  const std::shared_ptr<Inbox> inbox_;  // shared with answers that come after the engine's end
+  const std::unique_ptr<BlockSaver> saver_;
+  const KvGeometry geometry_;
+  EngineStats& counters_;
+  // Names of claims on rows and of saves. Those of sequences begin at 1: a scheduler elsewhere that
+  // is told the same requests gives them the same ones, whatever was saved meanwhile.
+  uint64_t next_claim_id_ = uint64_t{1} << 62;
+  uint64_t num_releases_ = 0;
+};
+
+}  // namespace retroinfer

@@ -1,0 +1,90 @@
+#include "gpu_worker/executor/cached_kv_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/kv/block_layout.h"
+#include "common/kv/named_segment.h"
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+// Only a text's last block is not full; prompts that share their beginning name each its own.
+size_t ListBytes(int64_t max_tokens, int32_t max_members) {
+  const auto blocks = static_cast<size_t>(max_tokens / kDenseBlockTokens + 1);
+  return blocks * static_cast<size_t>(max_members) * sizeof(DenseBlockId);
+}
+
+int64_t CountBlocks(std::span<const CachedRun> runs) {
+  return std::ranges::count_if(runs,
+                               [](const CachedRun& run) { return IsBlock(run.num_tokens()); });
+}
+
+}  // namespace
+
+MemoryNeed CachedKvReader::MemoryOf(int64_t max_tokens, int32_t max_members) {
+  return {MemoryPurpose::kActivations, ListBytes(max_tokens, max_members)};
+}
+
+absl::StatusOr<CachedKvReader> CachedKvReader::Create(const Parts& parts,
+                                                      const KvGeometry& geometry,
+                                                      int64_t max_tokens, int32_t max_members) {
+  CachedKvReader reader(parts, geometry);
+  const size_t bytes = ListBytes(max_tokens, max_members);
+  ASSIGN_OR_RETURN(reader.host_blocks_, parts.device->AllocateHost(bytes));
+  ASSIGN_OR_RETURN(reader.blocks_, parts.device->Allocate(bytes, MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(reader.uploaded_, parts.device->CreateEvent());
+  return reader;
+}
+
+absl::Status CachedKvReader::Begin(std::vector<std::span<const CachedRun>> members) {
+  members_ = std::move(members);
+  first_block_.clear();
+  // What was copied for the last group has long passed; after an abort it may not have.
+  RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
+  const std::span<DenseBlockId> ids = host_blocks_.as<DenseBlockId>();
+  const uint32_t first_kv_page = BlockLayout(geometry_).first_kv_page;
+  size_t count = 0;
+  for (const std::span<const CachedRun> runs : members_) {
+    first_block_.push_back(count);
+    RI_CHECK(count + static_cast<size_t>(CountBlocks(runs)) <= ids.size());
+    for (const CachedRun& run : runs) {
+      if (!IsBlock(run.num_tokens())) continue;
+      ids[count++] = static_cast<DenseBlockId>(run.extent.first_page + first_kv_page);
+    }
+  }
+  if (count == 0) return absl::OkStatus();
+  RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(ids.first(count)),
+                                        blocks_.bytes().first(count * sizeof(DenseBlockId))));
+  return parts_.stream->Record(*uploaded_);
+}
+
+absl::Status CachedKvReader::Read(size_t member, size_t first, size_t last, uint32_t layer,
+                                  const LayerKv& out, int64_t row) {
+  const std::span<const CachedRun> cached = members_[member];
+  const Extent& extent = cached[first].extent;
+  if (!IsBlock(extent.num_tokens)) {
+    const size_t page_bytes = geometry_.page_bytes();
+    return parts_.ops->index().ReadSegmentLayer(
+        *parts_.stream, {.extent = parts_.arena.subspan(extent.first_page * page_bytes,
+                                                        extent.num_pages * page_bytes),
+                         .geometry = geometry_,
+                         .num_tokens = extent.num_tokens,
+                         .layer = layer,
+                         .out = out,
+                         .first_token = row});
+  }
+  const auto before = static_cast<size_t>(CountBlocks(cached.first(first)));
+  return parts_.ops->attention().ReadDense(
+      *parts_.stream, {.pool = DensePoolView::OfPages(parts_.arena, geometry_),
+                       .layer = layer,
+                       .block_ids = blocks_.as<const DenseBlockId>().subspan(
+                           first_block_[member] + before, last - first),
+                       .num_tokens = cached[last - 1].token_end() - cached[first].token_begin,
+                       .out = out,
+                       .first_token = row});
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,82 @@
+// One decode step: a new token for every sequence of a batch, whatever their lengths and policies.
+//
+// Threads: the engine's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "gpu_worker/device/device.h"
+#include "gpu_worker/device/memory_need.h"
+#include "gpu_worker/device/staged_arrays.h"
+#include "gpu_worker/executor/sampler.h"
+#include "gpu_worker/executor/step_graphs.h"
+#include "gpu_worker/executor/step_row.h"
+#include "gpu_worker/model/transformer.h"
+
+namespace retroinfer {
+
+class DecodeStep {
+ public:
+  // Sums since start.
+  struct Counters {
+    uint64_t steps = 0;
+    int64_t host_ns = 0;  // of the calling thread, waiting for the device left out
+    StepGraphs::Counters graphs;
+  };
+
+  static absl::StatusOr<std::unique_ptr<DecodeStep>> Create(Device& device, Stream& stream,
+                                                            Transformer& model, Sampler& sampler,
+                                                            int32_t max_batch);
+  static MemoryNeed MemoryOf(int32_t max_batch);
+
+  // Feeds the rows' tokens and carries out their tasks. Result i belongs to rows[i]; results are
+  // valid until the next call, and their tokens until the sampler's.
+  //
+  // Everything that the device does in a step is one recorded piece of work where the device can
+  // record; nothing is allocated or waited for until the results are on the host.
+  //
+  // REQUIRES: 1 <= rows.size() <= max_batch; rows of one policy are neighbours, and so are those of
+  //           one sequence, in the order of their positions. Several rows of one sequence are no
+  //           more than AttentionPolicy::RowsTogether.
+  absl::StatusOr<std::span<const StepResult>> Run(std::span<const StepRow> rows);
+
+  Counters counters() const;
+
+ private:
+  // Rows [first_row, first_row + num_rows) use `policy`.
+  struct PolicyRows {
+    AttentionPolicy* policy;
+    int64_t first_row;
+    int64_t num_rows;
+  };
+
+  DecodeStep(Device& device, Stream& stream, Transformer& model, Sampler& sampler,
+             int32_t max_batch);
+
+  absl::Status Begin(std::span<const StepRow> rows);
+  absl::Status Enqueue();
+  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
+                      const MatrixView& values, const MatrixView& out);
+
+  Stream& stream_;
+  Transformer& model_;
+  Sampler& sampler_;
+  enum Input : size_t { kTokenIds, kPositions };
+  StagedArrays inputs_;  // int32 [max_batch] each
+  StepGraphs graphs_;
+  std::vector<uint64_t> shape_;
+  uint64_t num_steps_ = 0;
+  int64_t host_ns_ = 0;
+  std::vector<SequenceKv*> sequences_;
+  std::vector<SamplingState*> sampling_;
+  std::vector<int32_t> targets_;  // -1: the row draws
+  std::vector<PolicyRows> policies_;
+  std::vector<StepResult> results_;
+};
+
+}  // namespace retroinfer

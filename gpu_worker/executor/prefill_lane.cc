@@ -1,0 +1,477 @@
+#include "gpu_worker/executor/prefill_lane.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "common/kv/named_segment.h"
+#include "common/log/check.h"
+#include "common/status/status_macros.h"
+
+namespace retroinfer {
+namespace {
+
+// Bytes of a lane's buffers.
+struct BufferSizes {
+  size_t rows;
+  size_t last;
+  size_t last_hidden;
+  size_t hidden;
+  size_t kv;  // of each of the two
+
+  BufferSizes(const ModelConfig& model, DType activation_dtype, const KvGeometry& geometry,
+              int64_t max_tokens, int32_t max_members) {
+    const auto tokens = static_cast<size_t>(max_tokens);
+    const auto members = static_cast<size_t>(max_members);
+    const size_t row = static_cast<size_t>(model.hidden_size) * DTypeBytes(activation_dtype);
+    rows = 2 * tokens * sizeof(int32_t);
+    last = members * sizeof(int32_t);
+    last_hidden = members * row;
+    hidden = tokens * row;
+    kv = 2 * size_t{geometry.num_kv_heads} * tokens * geometry.prompt_vector_bytes();
+  }
+  size_t total() const { return rows + last + last_hidden + hidden + 2 * kv; }
+};
+
+}  // namespace
+
+MemoryNeed PrefillLane::MemoryOf(const ModelConfig& model, DType activation_dtype,
+                                 const KvGeometry& geometry, int64_t max_tokens,
+                                 int32_t max_members) {
+  const BufferSizes sizes(model, activation_dtype, geometry, max_tokens, max_members);
+  return MemoryNeed(MemoryPurpose::kActivations, sizes.total()) +
+         CachedKvReader::MemoryOf(max_tokens, max_members);
+}
+
+absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& parts,
+                                                                 const KvGeometry& geometry,
+                                                                 int64_t max_tokens,
+                                                                 int64_t max_rows,
+                                                                 int32_t max_members) {
+  auto lane = absl::WrapUnique(new PrefillLane(parts, geometry, max_tokens, max_rows));
+  Device& device = *parts.device;
+  const BufferSizes sizes(parts.model->config(), parts.model->activation_dtype(), geometry,
+                          max_tokens, max_members);
+  const auto allocate = [&device](size_t bytes) {
+    return device.Allocate(bytes, MemoryPurpose::kActivations);
+  };
+  ASSIGN_OR_RETURN(lane->host_rows_, device.AllocateHost(sizes.rows));
+  ASSIGN_OR_RETURN(lane->rows_, allocate(sizes.rows));
+  ASSIGN_OR_RETURN(lane->host_last_, device.AllocateHost(sizes.last));
+  ASSIGN_OR_RETURN(lane->last_, allocate(sizes.last));
+  ASSIGN_OR_RETURN(
+      lane->reader_,
+      CachedKvReader::Create(
+          {.device = parts.device, .ops = parts.ops, .stream = parts.stream, .arena = parts.arena},
+          geometry, max_tokens, max_members));
+  ASSIGN_OR_RETURN(lane->last_hidden_, allocate(sizes.last_hidden));
+  ASSIGN_OR_RETURN(lane->hidden_, allocate(sizes.hidden));
+  for (DeviceBuffer& kv : lane->kv_) {
+    ASSIGN_OR_RETURN(kv, allocate(sizes.kv));
+  }
+  ASSIGN_OR_RETURN(lane->uploaded_, device.CreateEvent());
+  return lane;
+}
+
+bool PrefillLane::busy() const {
+  return std::any_of(places_.begin(), places_.end(),
+                     [](const Place& place) { return place.member.sequence != nullptr; });
+}
+
+bool PrefillLane::Has(const SequenceKv& sequence) const {
+  return std::any_of(places_.begin(), places_.end(), [&sequence](const Place& place) {
+    return place.member.sequence == &sequence;
+  });
+}
+
+absl::Status PrefillLane::Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
+                                AttentionPolicy& policy) {
+  const Member member{.prompt = prompt, .sequence = &sequence, .policy = &policy};
+  return Begin(std::span(&member, 1));
+}
+
+absl::Status PrefillLane::Begin(std::span<const Member> members) {
+  RI_CHECK(!busy() && !members.empty() &&
+           members.size() * sizeof(int32_t) <= host_last_.size_bytes());
+  places_.clear();
+  failures_.clear();
+  layer_ = 0;
+  next_row_ = num_rows_ = 0;
+  std::vector<RunMember> run_members;
+  for (const Member& member : members) {
+    const SequenceKv& sequence = *member.sequence;
+    const PromptPart part = member.policy->NextPart(sequence, max_tokens_);
+    places_.push_back({.member = member,
+                       .cached_tokens = sequence.read_end() - int64_t{kSinkTokens},
+                       .part = part});
+    const bool is_whole = part.begin == 0 && part.num_context == 0 && places_.back().is_last_part();
+    run_members.push_back({.prompt = member.prompt,
+                           .cached = sequence.cached,
+                           .begin = part.begin,
+                           .end = part.end,
+                           .may_share = is_whole && !member.keeps_all_rows});
+  }
+  runs_ = PlanRuns(run_members);
+  for (const PrefillRun& run : runs_.runs) {
+    num_rows_ += run.num_rows;
+    for (const size_t member : run.members) places_[member].num_rows += run.num_rows;
+    for (const size_t member : run.ends_with_it) places_[member].last_row = num_rows_ - 1;
+  }
+  absl::Status begun = PlaceKv();
+  if (begun.ok()) begun = UploadRows();
+  std::vector<std::span<const CachedRun>> cached;
+  for (const RunMember& member : run_members) cached.push_back(member.cached);
+  if (begun.ok()) begun = reader_->Begin(std::move(cached));
+  if (!begun.ok()) places_.clear();
+  return begun;
+}
+
+// Gives families and members their places in the lane's KV.
+absl::Status PrefillLane::PlaceKv() {
+  families_.assign(runs_.num_families, {});
+  std::vector<size_t> sizes(runs_.num_families, 0);
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const PromptPart& part = places_[i].part;
+    Family& family = families_[runs_.family_of[i]];
+    family.num_tokens = std::max(family.num_tokens, part.num_context + part.end - part.begin);
+    family.row_of_position = part.num_context - part.begin;
+    ++sizes[runs_.family_of[i]];
+  }
+  int64_t tokens = 0;
+  for (Family& family : families_) {
+    family.first_token = tokens;
+    tokens += family.num_tokens;
+  }
+  for (size_t i = 0; i < places_.size(); ++i) {
+    Place& place = places_[i];
+    const SequenceKv& sequence = *place.member.sequence;
+    place.has_kept = sizes[runs_.family_of[i]] > 1 && !place.member.policy->TakesInOrder(sequence);
+    if (place.has_kept) {
+      place.part.first_kept = sequence.shared_end;
+      place.first_kept_token = tokens;
+      place.num_kept = place.num_rows + sequence.read_end() - sequence.shared_end;
+      tokens += place.num_kept;
+    }
+    place.member.sequence->part = place.part;
+  }
+  tokens = std::max(tokens, num_rows_);
+  if (tokens <= max_tokens_) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("a group of prompts takes ", tokens, " tokens of a lane of ", max_tokens_));
+}
+
+absl::Status PrefillLane::UploadRows() {
+  // What was copied for the last group has long passed; after an abort it may not have.
+  RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
+  const auto rows = static_cast<size_t>(num_rows_);
+  const auto host = host_rows_.as<int32_t>();
+  const std::span<int32_t> ids = host.first(rows);
+  const std::span<int32_t> positions = host.subspan(static_cast<size_t>(max_tokens_), rows);
+  for (const PrefillRun& run : runs_.runs) {
+    const std::span<const int32_t> prompt = places_[run.members.front()].member.prompt;
+    for (int64_t row = 0; row < run.num_rows; ++row) {
+      const auto at = static_cast<size_t>(run.first_row + row);
+      const int64_t position = run.first_position + row;
+      ids[at] = prompt[static_cast<size_t>(position)];
+      positions[at] = static_cast<int32_t>(position);
+    }
+  }
+  const size_t bytes = rows * sizeof(int32_t);
+  const size_t half = static_cast<size_t>(max_tokens_) * sizeof(int32_t);
+  RETURN_IF_ERROR(
+      parts_.device->Upload(*parts_.stream, std::as_bytes(ids), rows_.bytes().first(bytes)));
+  RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(positions),
+                                        rows_.bytes().subspan(half, bytes)));
+  return parts_.stream->Record(*uploaded_);
+}
+
+LayerKv PrefillLane::KvAt(int64_t first_token, int64_t num_tokens) const {
+  const size_t vectors = size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
+  std::byte* const keys =
+      kv_[layer_ % 2].bytes().device_data() + 2 * static_cast<size_t>(first_token) * vectors;
+  return {.keys = keys,
+          .values = keys + static_cast<size_t>(num_tokens) * vectors,
+          .num_kv_heads = geometry_.num_kv_heads,
+          .head_dim = geometry_.head_dim,
+          .capacity = num_tokens,
+          .dtype = geometry_.format.prompt,
+          .rounds_to_eight_bits = geometry_.format.token == kEightBitTokens};
+}
+
+LayerKv PrefillLane::TakenKvOf(size_t member) const {
+  const Place& place = places_[member];
+  return place.has_kept ? KvAt(place.first_kept_token, place.num_kept)
+                        : KvOf(families_[runs_.family_of[member]]);
+}
+
+MatrixView PrefillLane::Hidden() const {
+  return MatrixView::Dense(hidden_.bytes(), parts_.model->activation_dtype(), max_tokens_,
+                           parts_.model->config().hidden_size);
+}
+
+absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
+  for (const Place& place : places_) {
+    if (place.member.sequence == nullptr || place.is_dropped || layer_ < 2) continue;
+    if (place.member.policy->TakesInOrder(*place.member.sequence)) continue;
+    ASSIGN_OR_RETURN(const bool taken,
+                     place.member.policy->LayerTaken(*place.member.sequence, layer_ - 2));
+    if (!taken) return layer_;
+  }
+  bool next_is_open = layer_ > 0 && layer_ + 1 < geometry_.num_layers;
+  for (const Place& place : places_) {
+    if (!next_is_open || place.member.sequence == nullptr || place.is_dropped) continue;
+    if (place.member.policy->TakesInOrder(*place.member.sequence)) continue;
+    ASSIGN_OR_RETURN(next_is_open,
+                     place.member.policy->LayerTaken(*place.member.sequence, layer_ - 1));
+  }
+  const bool all_in_order = std::all_of(places_.begin(), places_.end(), [](const Place& place) {
+    return place.member.sequence == nullptr || place.is_dropped ||
+           place.member.policy->TakesInOrder(*place.member.sequence);
+  });
+  if (all_in_order) return geometry_.num_layers;
+  return std::max(layer_ + (next_is_open ? 2 : 1), uint32_t{2});
+}
+
+// Of the cached tokens before the run, those that somebody waits for. Its members refer to the same
+// extent, or to equal ones.
+absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
+  const size_t token_bytes = 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
+  const auto is_here = [this](size_t member) { return places_[member].is_here(); };
+  const Family& family = families_[run.family];
+  for (size_t i = 0; i < run.reads.size();) {
+    const CachedRead& read = run.reads[i++];
+    const auto reader = std::ranges::find_if(read.members, is_here);
+    if (reader == read.members.end()) continue;
+    const std::vector<CachedRun>& cached = places_[*reader].member.sequence->cached;
+    size_t last = read.index + 1;
+    const bool is_block = IsBlock(cached[read.index].num_tokens());
+    // Blocks that the same members read next are read with it.
+    while (is_block && i < run.reads.size() && run.reads[i].members == read.members &&
+           run.reads[i].index == last && IsBlock(cached[last].num_tokens())) {
+      RETURN_IF_ERROR(ReadForKept(run.reads[i]));
+      ++last;
+      ++i;
+    }
+    const int64_t begin = cached[read.index].token_begin;
+    RETURN_IF_ERROR(reader_->Read(*reader, read.index, last, layer_, KvOf(family),
+                                  begin + family.row_of_position));
+    RETURN_IF_ERROR(ReadForKept(read));
+    const auto bytes = static_cast<uint64_t>(cached[last - 1].token_end() - begin) * token_bytes;
+    const auto readers = static_cast<uint64_t>(std::ranges::count_if(read.members, is_here));
+    counters_.staged_bytes += bytes;
+    counters_.shared_bytes += (readers - 1) * bytes;
+  }
+  return absl::OkStatus();
+}
+
+// What a member's policy takes of cached tokens (it builds segments of them, or keeps them in its
+// window) lies in the place that is the member's own as well.
+absl::Status PrefillLane::ReadForKept(const CachedRead& read) {
+  for (const size_t member : read.members) {
+    const Place& place = places_[member];
+    if (!place.is_here() || !place.has_kept) continue;
+    const SequenceKv& sequence = *place.member.sequence;
+    const int64_t begin = sequence.cached[read.index].token_begin;
+    if (begin < place.part.first_kept) continue;
+    RETURN_IF_ERROR(reader_->Read(member, read.index, read.index + 1, layer_, TakenKvOf(member),
+                                  sequence.TakenRowOf(begin)));
+  }
+  return absl::OkStatus();
+}
+
+// Hands the layer over for the prompts that end with the run: the next run may take their place.
+absl::Status PrefillLane::TakeLayer(const PrefillRun& run) {
+  for (const size_t member : run.ends_with_it) {
+    Place& place = places_[member];
+    if (!place.is_here()) continue;
+    absl::Status taken =
+        place.member.policy->TakeLayer(*place.member.sequence, layer_, TakenKvOf(member));
+    if (taken.ok()) continue;
+    // The others' rows are as good as before.
+    place.is_dropped = true;
+    failures_.emplace_back(place.member.sequence, std::move(taken));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<PrefillLane::Failure> PrefillLane::TakeFailures() {
+  return std::exchange(failures_, {});
+}
+
+// Rows [first, last) of a run.
+void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
+  const Family& family = families_[run.family];
+  const bool ends_run = last == run.num_rows;
+  const auto keeps_all = [&](size_t i) { return places_[i].member.keeps_all_rows; };
+  const auto is_output = [&](size_t i) { return places_[i].is_last_part(); };
+  int64_t num_outputs = last - first;
+  if (layer_ + 1 == geometry_.num_layers && !keeps_all(run.members.front())) {
+    num_outputs = ends_run && std::ranges::any_of(run.ends_with_it, is_output) ? 1 : 0;
+  }
+  PrefillPiece& piece = pieces_.emplace_back(
+      PrefillPiece{.num_rows = last - first,
+                   .first_token = run.first_position + first + family.row_of_position,
+                   .kv = KvOf(family),
+                   .num_outputs = num_outputs,
+                   .attention = nullptr,
+                   .copies = {},
+                   .before = nullptr,
+                   .behind = nullptr});
+  for (const size_t member : run.members) {
+    const Place& place = places_[member];
+    if (!place.is_here()) continue;
+    const SequenceKv& sequence = *place.member.sequence;
+    if (run.members.size() == 1)
+      piece.attention = place.member.policy->AttentionOf(sequence, layer_);
+    if (!place.has_kept) continue;
+    piece.copies.push_back(
+        {.kv = TakenKvOf(member), .first_token = sequence.TakenRowOf(run.first_position + first)});
+  }
+  if (first == 0 && !run.reads.empty())
+    piece.before = [this, run = &run] { return ReadCachedTokens(*run); };
+  if (ends_run) piece.behind = [this, run = &run] { return TakeLayer(*run); };
+}
+
+void PrefillLane::CollectPieces(int64_t first_row, int64_t num_rows) {
+  pieces_.clear();
+  for (const PrefillRun& run : runs_.runs) {
+    const int64_t first = std::max(first_row - run.first_row, int64_t{0});
+    const int64_t last = std::min(first_row + num_rows - run.first_row, run.num_rows);
+    if (first >= last) continue;
+    AddPiece(run, first, last);
+    CountRows(run, last - first);
+  }
+}
+
+void PrefillLane::CountRows(const PrefillRun& run, int64_t rows) {
+  const auto here =
+      std::ranges::count_if(run.members, [&](size_t i) { return places_[i].is_here(); });
+  counters_.computed_rows += static_cast<uint64_t>(rows);
+  if (here > 1) counters_.shared_rows += static_cast<uint64_t>(rows * (here - 1));
+}
+
+absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const MatrixView& logits) {
+  RI_CHECK(busy() && layer_ < geometry_.num_layers && rows >= 1 && rows <= max_rows_ &&
+           next_row_ + rows <= num_rows_);
+  const auto first = static_cast<size_t>(next_row_), count = static_cast<size_t>(rows);
+  const DeviceSpan<const int32_t> ids = rows_.as<const int32_t>();
+  const MatrixView hidden = Hidden().Rows(next_row_, rows);
+  if (next_row_ == 0) RETURN_IF_ERROR(PrepareLayer());
+  CollectPieces(next_row_, rows);
+  if (layer_ == 0) {
+    RETURN_IF_ERROR(parts_.model->Embed(*parts_.stream, ids.subspan(first, count), hidden));
+  }
+  RETURN_IF_ERROR(parts_.model->PrefillLayer(
+      *parts_.stream, layer_, hidden, ids.subspan(static_cast<size_t>(max_tokens_) + first, count),
+      pieces_));
+  next_row_ += rows;
+  if (next_row_ < num_rows_) return Outcome::kWorked;
+
+  ++layer_;
+  next_row_ = 0;
+  if (layer_ < geometry_.num_layers) return Outcome::kWorked;
+  RETURN_IF_ERROR(FillLastLogits(logits));
+  return Outcome::kDone;
+}
+
+absl::Status PrefillLane::PrepareLayer() {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const Place& place = places_[i];
+    if (!place.is_here()) continue;
+    RETURN_IF_ERROR(
+        place.member.policy->PrepareLayer(*place.member.sequence, layer_, TakenKvOf(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunSlice(int64_t rows, const MatrixView& logits) {
+  if (next_row_ == 0) {
+    ASSIGN_OR_RETURN(const uint32_t open, LayersOpen());
+    if (layer_ >= open) return Outcome::kBlocked;
+  }
+  return RunPass(std::min({rows, max_rows_, num_rows_ - next_row_}), logits);
+}
+
+// Gathers the rows of last tokens, so that the vocabulary is gone through once for all.
+absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
+  const std::span<int32_t> last = host_last_.as<int32_t>();
+  RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
+  size_t count = 0;
+  for (const Place& place : places_) {
+    if (place.member.sequence == nullptr || place.is_dropped || !place.is_last_part()) continue;
+    last[count++] = static_cast<int32_t>(place.last_row);
+  }
+  if (count == 0) return absl::OkStatus();
+  const auto rows = static_cast<int64_t>(count);
+  RETURN_IF_ERROR(parts_.device->Upload(*parts_.stream, std::as_bytes(last.first(count)),
+                                        last_.bytes().first(count * sizeof(int32_t))));
+  RETURN_IF_ERROR(parts_.stream->Record(*uploaded_));
+  const MatrixView gathered =
+      MatrixView::Dense(last_hidden_.bytes(), parts_.model->activation_dtype(), rows,
+                        parts_.model->config().hidden_size);
+  RETURN_IF_ERROR(parts_.ops->model().Embedding(
+      *parts_.stream, {.token_ids = last_.as<const int32_t>().first(count),
+                       .table = Hidden().Rows(0, num_rows_),
+                       .out = gathered}));
+  return parts_.model->Logits(*parts_.stream, gathered, logits.Rows(0, rows));
+}
+
+bool PrefillLane::FinishesPrompt(const SequenceKv& sequence) const {
+  return std::any_of(places_.begin(), places_.end(), [&sequence](const Place& place) {
+    return place.member.sequence == &sequence && place.is_last_part();
+  });
+}
+
+absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_row,
+                                     const MatrixView& logits) const {
+  const auto place = std::find_if(places_.begin(), places_.end(), [&sequence](const Place& one) {
+    return one.member.sequence == &sequence;
+  });
+  RI_CHECK(place != places_.end() && layer_ == geometry_.num_layers &&
+           place->member.keeps_all_rows && first_row + logits.rows <= place->num_rows);
+  return parts_.model->Logits(
+      *parts_.stream, Hidden().Rows(place->last_row + 1 - place->num_rows + first_row, logits.rows),
+      logits);
+}
+
+std::vector<SequenceKv*> PrefillLane::Live() const {
+  std::vector<SequenceKv*> live;
+  for (const Place& place : places_) {
+    if (place.member.sequence != nullptr && !place.is_dropped) {
+      live.push_back(place.member.sequence);
+    }
+  }
+  return live;
+}
+
+void PrefillLane::Drop(const SequenceKv& sequence) {
+  for (Place& place : places_) {
+    if (place.member.sequence == &sequence) place.is_dropped = true;
+  }
+  if (layer_ < geometry_.num_layers && Live().empty()) layer_ = geometry_.num_layers;
+}
+
+void PrefillLane::Leave(const SequenceKv& sequence) {
+  Drop(sequence);
+  for (Place& place : places_) {
+    if (place.member.sequence == &sequence) place.member.sequence = nullptr;
+  }
+}
+
+int64_t PrefillLane::processed_tokens(const SequenceKv& sequence) const {
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const Place& place = places_[i];
+    if (place.member.sequence != &sequence) continue;
+    int64_t of_layer = 0;
+    for (const PrefillRun& run : runs_.runs) {
+      if (std::ranges::count(run.members, i) == 0) continue;
+      of_layer += std::clamp(next_row_ - run.first_row, int64_t{0}, run.num_rows);
+    }
+    return place.part.begin + place.cached_tokens +
+           (int64_t{layer_} * place.num_rows + of_layer) / geometry_.num_layers;
+  }
+  return 0;
+}
+
+}  // namespace retroinfer

@@ -1,0 +1,140 @@
+#include "gpu_worker/executor/prefill_runs.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/kv/kv_geometry.h"
+
+namespace retroinfer {
+namespace {
+
+using Members = std::vector<size_t>;
+
+// Invariant of Visit(): tokens [0, position) of all its members are the same, and are in place once
+// pending_ and the runs before have been carried out.
+class Planner {
+ public:
+  explicit Planner(std::span<const RunMember> members) : members_(members) {
+    plan_.family_of.resize(members.size());
+  }
+
+  PrefillRuns Plan() && {
+    std::vector<bool> is_taken(members_.size(), false);
+    for (size_t i = 0; i < members_.size(); ++i) {
+      if (is_taken[i]) continue;
+      Members family;
+      for (size_t j = i; j < members_.size(); ++j) {
+        if (j != i && (is_taken[j] || !AreFamily(i, j))) continue;
+        is_taken[j] = true;
+        plan_.family_of[j] = plan_.num_families;
+        family.push_back(j);
+      }
+      Visit(std::move(family), members_[i].begin);
+      ++plan_.num_families;
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  bool AreFamily(size_t a, size_t b) const {
+    const RunMember& one = members_[a];
+    const RunMember& other = members_[b];
+    return one.may_share && other.may_share && !one.cached.empty() && !other.cached.empty() &&
+           one.cached[0].name == other.cached[0].name;
+  }
+
+  // The member's cached run that begins at `position`; one behind the last if it has none.
+  size_t CachedAt(size_t member, int64_t position) const {
+    const std::span<const CachedRun> cached = members_[member].cached;
+    const auto found = std::lower_bound(
+        cached.begin(), cached.end(), position,
+        [](const CachedRun& run, int64_t begin) { return run.token_begin < begin; });
+    const bool is_there = found != cached.end() && found->token_begin == position;
+    return is_there ? static_cast<size_t>(found - cached.begin()) : cached.size();
+  }
+  bool IsCachedAt(size_t member, int64_t position) const {
+    return CachedAt(member, position) < members_[member].cached.size();
+  }
+  int32_t TokenAt(size_t member, int64_t position) const {
+    return members_[member].prompt[static_cast<size_t>(position)];
+  }
+  // The end of the tokens from `position` on that both have to compute, and have in common.
+  int64_t CommonEnd(size_t a, size_t b, int64_t position) const {
+    int64_t end = position;
+    while (end < StretchEnd(a, position) && end < StretchEnd(b, position) &&
+           TokenAt(a, end) == TokenAt(b, end)) {
+      ++end;
+    }
+    return end;
+  }
+  // The end of what the member computes from `position` on: the sink, or the rest.
+  int64_t StretchEnd(size_t member, int64_t position) const {
+    const RunMember& one = members_[member];
+    return !one.cached.empty() && position < kSinkTokens ? int64_t{kSinkTokens} : one.end;
+  }
+
+  // Whether b goes on at `position` as a does: reads the same KV, or computes the same token.
+  bool GoOnAlike(size_t a, size_t b, int64_t position) const {
+    const bool is_cached = IsCachedAt(a, position);
+    if (is_cached != IsCachedAt(b, position)) return false;
+    if (!is_cached) return TokenAt(a, position) == TokenAt(b, position);
+    return members_[a].cached[CachedAt(a, position)].name ==
+           members_[b].cached[CachedAt(b, position)].name;
+  }
+
+  void Visit(Members members, int64_t position) {
+    while (!members.empty()) {
+      Members branch, others;
+      for (const size_t member : members) {
+        const bool is_alike = branch.empty() || GoOnAlike(branch.front(), member, position);
+        (is_alike ? branch : others).push_back(member);
+      }
+      Follow(std::move(branch), position);
+      members = std::move(others);
+    }
+  }
+
+  // Of members that go on alike: their next cached run or tokens, and what follows.
+  void Follow(Members branch, int64_t position) {
+    const size_t first = branch.front();
+    if (IsCachedAt(first, position)) {
+      const size_t index = CachedAt(first, position);
+      const int64_t end = members_[first].cached[index].token_end();
+      pending_.push_back({.index = index, .members = branch});
+      return Visit(std::move(branch), end);
+    }
+    int64_t end = StretchEnd(first, position);
+    for (const size_t member : branch) {
+      if (member != first) end = std::min(end, CommonEnd(first, member, position));
+    }
+    PrefillRun run{.family = plan_.num_families,
+                   .first_row = num_rows_,
+                   .num_rows = end - position,
+                   .first_position = position,
+                   .reads = std::exchange(pending_, {}),
+                   .members = branch,
+                   .ends_with_it = {}};
+    Members rest;
+    for (const size_t member : branch) {
+      (members_[member].end == end ? run.ends_with_it : rest).push_back(member);
+    }
+    num_rows_ += run.num_rows;
+    plan_.runs.push_back(std::move(run));
+    Visit(std::move(rest), end);
+  }
+
+  const std::span<const RunMember> members_;
+  PrefillRuns plan_;
+  int64_t num_rows_ = 0;
+  std::vector<CachedRead> pending_;  // before the next run
+};
+
+}  // namespace
+
+PrefillRuns PlanRuns(std::span<const RunMember> members) { return Planner(members).Plan(); }
+
+int64_t CommonTokens(std::span<const int32_t> a, std::span<const int32_t> b) {
+  return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+}
+
+}  // namespace retroinfer

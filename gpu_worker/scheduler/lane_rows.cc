@@ -1,0 +1,213 @@
+#include "gpu_worker/scheduler/lane_rows.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+namespace retroinfer {
+namespace {
+
+using Member = LaneDescription::Member;
+using Run = LaneDescription::Run;
+
+constexpr int64_t kSinkRows = 4;  // computed before the cached tokens are read
+
+// Work of rows [first, last) of one run.
+Work WorkOfRun(const Run& run, int64_t first, int64_t last) {
+  const auto rows = static_cast<double>(last - first);
+  const auto depth = static_cast<double>(run.depth);
+  return {.pass_rows = rows,
+          .pass_depth =
+              (depth + (static_cast<double>(first) + static_cast<double>(last - 1)) / 2) * rows,
+          .cached = first == 0 ? static_cast<double>(run.cached) : 0,
+          .pass_reach = depth + static_cast<double>(last)};
+}
+
+// A prompt alone; the second one is empty without cached tokens.
+std::array<Run, 2> RunsOfOne(const Member& member) {
+  const int64_t before = member.cached_tokens == 0 ? member.rows : std::min(kSinkRows, member.rows);
+  return {Run{.rows = before, .tenant = member.tenant},
+          Run{.rows = member.rows - before,
+              .depth = kSinkRows + member.cached_tokens,
+              .cached = member.cached_tokens,
+              .tenant = member.tenant}};
+}
+
+// A prompt, or several that have common_tokens in common.
+void AddRuns(std::span<const Member* const> family, std::vector<Run>& runs) {
+  const Member& first = *family.front();
+  if (family.size() == 1) {
+    for (const Run& run : RunsOfOne(first)) {
+      if (run.rows > 0) runs.push_back(run);
+    }
+    return;
+  }
+  int64_t read = first.cached_tokens;
+  for (const Member* const member : family) read = std::min(read, member->cached_tokens);
+  const int64_t depth = kSinkRows + read;
+  // Those that have computed rows in common with others.
+  int64_t common = first.rows + first.cached_tokens;
+  int sharers = 0;
+  const auto shares = [depth](const Member& member) { return member.common_tokens > depth; };
+  for (const Member* const member : family) {
+    if (!shares(*member)) continue;
+    common = std::min({common, member->common_tokens, member->rows + member->cached_tokens});
+    ++sharers;
+  }
+  if (sharers < 2) common = depth;
+  runs.push_back({.rows = kSinkRows, .tenant = first.tenant});
+  if (common > depth) {
+    runs.push_back({.rows = common - depth,
+                    .depth = depth,
+                    .cached = std::exchange(read, 0),
+                    .tenant = first.tenant});
+  }
+  for (const Member* const member : family) {
+    const int64_t tokens = member->rows + member->cached_tokens;
+    const int64_t begin = shares(*member) ? common : depth;
+    // One that has more in the cache reads it.
+    const int64_t more = std::max<int64_t>(0, kSinkRows + member->cached_tokens - begin);
+    if (tokens <= begin + more) continue;
+    runs.push_back({.rows = tokens - begin - more,
+                    .depth = begin + more,
+                    .cached = std::exchange(read, 0) + more,
+                    .tenant = member->tenant});
+  }
+}
+
+// Calls `visit` with the members of each family, in the order of its first member.
+template <typename Visit>
+void ForEachFamily(const std::vector<Member>& members, Visit visit) {
+  std::vector<const Member*> family;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto shares = [&](size_t j) { return ShareCachedTokens(members[i], members[j]); };
+    bool is_first = true;
+    for (size_t j = 0; j < i && is_first; ++j) is_first = !shares(j);
+    if (!is_first) continue;
+    family.assign(1, &members[i]);
+    for (size_t j = i + 1; j < members.size(); ++j) {
+      if (shares(j)) family.push_back(&members[j]);
+    }
+    visit(std::span<const Member* const>(family));
+  }
+}
+
+std::vector<Run> RunsOfLane(const LaneDescription& lane) {
+  return lane.runs.empty() ? RunsOf(lane.members) : lane.runs;
+}
+
+int64_t RowsOf(std::span<const Run> runs) {
+  int64_t rows = 0;
+  for (const Run& run : runs) rows += run.rows;
+  return rows;
+}
+
+Work WorkOf(std::span<const Run> runs, int64_t first_row, int64_t num_rows) {
+  Work work{.passes = 1};
+  int64_t begin = 0;
+  for (const Run& run : runs) {
+    const int64_t first = std::max(first_row - begin, int64_t{0});
+    const int64_t last = std::min(first_row + num_rows - begin, run.rows);
+    if (first < last) work += WorkOfRun(run, first, last);
+    begin += run.rows;
+  }
+  return work;
+}
+
+// What passes of `max_rows` rows from `first_row` on reach, roughly.
+double ReachOf(std::span<const Run> runs, int64_t first_row, int64_t max_rows) {
+  double reach = 0;
+  int64_t begin = 0;
+  for (const Run& run : runs) {
+    const int64_t first = std::max(first_row - begin, int64_t{0});
+    begin += run.rows;
+    if (first >= run.rows) continue;
+    const auto rows = static_cast<double>(run.rows - first);
+    const double passes = std::max(1.0, rows / static_cast<double>(max_rows));
+    reach += passes * static_cast<double>(run.depth + first) + (passes + 1) / 2 * rows;
+  }
+  return reach;
+}
+
+// Work of one layer from `first_row` on, and of `more` whole ones.
+Work WorkFrom(std::span<const Run> runs, int64_t first_row, double more, int64_t max_rows) {
+  const int64_t rows = RowsOf(runs);
+  const auto passes = [max_rows](int64_t n) {
+    return static_cast<double>((n + max_rows - 1) / max_rows);
+  };
+  Work work = WorkOf(runs, first_row, rows - first_row);
+  work.passes = passes(rows - first_row);
+  work.pass_reach = ReachOf(runs, first_row, max_rows);
+  Work layer = WorkOf(runs, 0, rows);
+  layer.passes = passes(rows);
+  layer.pass_reach = ReachOf(runs, 0, max_rows);
+  work += {.passes = more * layer.passes,
+           .pass_rows = more * layer.pass_rows,
+           .pass_depth = more * layer.pass_depth,
+           .cached = more * layer.cached,
+           .pass_reach = more * layer.pass_reach};
+  return work;
+}
+
+}  // namespace
+
+bool ShareCachedTokens(const Member& a, const Member& b) {
+  return a.prefix != 0 && a.prefix == b.prefix && a.cached_tokens > 0 && b.cached_tokens > 0;
+}
+
+std::vector<Run> RunsOf(const std::vector<Member>& members) {
+  std::vector<Run> runs;
+  ForEachFamily(members, [&](std::span<const Member* const> family) { AddRuns(family, runs); });
+  return runs;
+}
+
+int64_t LaneTokens(const std::vector<Member>& members) {
+  int64_t tokens = 0, rows = 0;
+  ForEachFamily(members, [&](std::span<const Member* const> family) {
+    int64_t longest = 0;
+    for (const Member* const member : family) {
+      longest = std::max(longest, member->rows + member->cached_tokens);
+      if (family.size() > 1 && !member->takes_in_order) {
+        tokens += member->rows + member->unshared_tokens;
+      }
+      rows += member->rows;
+    }
+    tokens += longest;
+  });
+  return std::max(tokens, rows);
+}
+
+int64_t GroupRows(const LaneDescription& lane) { return RowsOf(RunsOfLane(lane)); }
+
+Work WorkOfRows(const LaneDescription& lane, int64_t first_row, int64_t num_rows) {
+  return WorkOf(RunsOfLane(lane), first_row, num_rows);
+}
+
+Work WorkLeft(const LaneDescription& lane, uint32_t num_layers, int64_t max_rows) {
+  const double more = num_layers - 1.0 - lane.layer;
+  const std::vector<Run> runs = RunsOfLane(lane);
+  return WorkFrom(runs, lane.next_row, more, max_rows);
+}
+
+Work WorkAlone(const Member& member, uint32_t num_layers, int64_t max_rows) {
+  const std::array<Run, 2> runs = RunsOfOne(member);
+  const size_t count = runs[1].rows > 0 ? 2 : 1;
+  return WorkFrom(std::span(runs).first(count), 0, num_layers - 1.0, max_rows);
+}
+
+LaneDescription::Member MemberOf(const RequestDescription& request) {
+  return {.id = request.id,
+          .tenant = request.tenant,
+          .priority = request.priority,
+          .arrival = request.arrival,
+          .rows = request.prompt_tokens - request.cached_tokens,
+          .cached_tokens = request.cached_tokens,
+          .unshared_tokens = request.unshared_tokens,
+          .takes_in_order = request.takes_in_order,
+          .has_more_parts = request.has_more_parts,
+          .prefix = request.prefix,
+          .common_tokens = request.common_tokens};
+}
+
+}  // namespace retroinfer

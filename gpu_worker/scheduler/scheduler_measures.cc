@@ -1,0 +1,80 @@
+// What is planned of tokens that are given: rows of prompts, and further tokens of continuations.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "gpu_worker/scheduler/scheduler.h"
+
+namespace retroinfer {
+namespace {
+
+// Batches of rows that are measured between two steps.
+constexpr double kMeasuresMax = 1000;
+
+}  // namespace
+
+// Batches of rows, of the lane whose turn it is, for at most half of what prompts get.
+void Scheduler::PlanMeasures(const SchedulerInput& input, StepPlan& plan) {
+  std::optional<size_t> best;
+  const auto level = [&](const LaneDescription& lane) {
+    const LaneDescription::Member& first = lane.members.front();
+    return LevelOf(first.priority, std::max(0.0, input.now - first.arrival));
+  };
+  for (size_t i = 0; i < input.lanes.size(); ++i) {
+    const LaneDescription& lane = input.lanes[i];
+    if (lane.rows_to_measure == 0 || lane.members.empty()) continue;
+    // Of equals the shorter one, which is the last.
+    if (!best.has_value() || level(lane) <= level(input.lanes[*best])) best = i;
+  }
+  if (!best.has_value()) return;
+  const LaneDescription& lane = input.lanes[*best];
+  const double step = costs_.Seconds(plan.step);
+  const double budget = plan.decode.empty()
+                            ? options_.inter_token_target
+                            : std::max(options_.inter_token_target - step, kLeastOfStep * step);
+  const double batch = costs_.Seconds({.measured_rows = static_cast<double>(options_.max_batch)});
+  const double batches = std::clamp(options_.ahead.all * budget / batch, 1.0, kMeasuresMax);
+  plan.measure.push_back(
+      {.lane = *best,
+       .num_rows =
+           std::min(lane.rows_to_measure, options_.max_batch * static_cast<int64_t>(batches))});
+  shares_.Charge(lane.members.front().tenant, static_cast<double>(plan.measure.back().num_rows));
+}
+
+// Fills the step with further tokens of those who know them, one each in turn.
+void Scheduler::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
+  std::vector<std::pair<const RequestDescription*, int64_t>> left;
+  for (const RequestDescription& request : input.requests) {
+    const auto found = std::find(plan.decode.begin(), plan.decode.end(), request.id);
+    if (request.more_rows > 0 && found != plan.decode.end()) {
+      left.emplace_back(&request, request.more_rows);
+    }
+  }
+  double used = SecondsToMeasure(plan);
+  for (const StepPlan::Pass& pass : plan.passes) used += costs_.Seconds(pass.work);
+  for (size_t i = 0; !left.empty() && std::ssize(plan.decode) < options_.max_batch;) {
+    auto& [request, more] = left[i %= left.size()];
+    Work work = plan.step;
+    work.step_rows += 1;
+    work.step_context += static_cast<double>(request->context);
+    if (used + costs_.Seconds(work) > options_.inter_token_target) return;
+    plan.step = work;
+    plan.decode.push_back(request->id);
+    shares_.Charge(request->tenant, 1);
+    if (--more > 0) {
+      ++i;
+    } else {
+      left.erase(left.begin() + static_cast<ptrdiff_t>(i));
+    }
+  }
+}
+
+double Scheduler::SecondsToMeasure(const StepPlan& plan) const {
+  double rows = 0;
+  for (const StepPlan::Measure& measure : plan.measure) {
+    rows += static_cast<double>(measure.num_rows);
+  }
+  return costs_.Seconds({.measured_rows = rows});
+}
+
+}  // namespace retroinfer

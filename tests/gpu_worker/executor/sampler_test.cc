@@ -1,0 +1,212 @@
+#include "gpu_worker/executor/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+#include <vector>
+
+#include "tests/support/backends.h"
+#include "tests/support/device_data.h"
+
+namespace retroinfer {
+namespace {
+
+constexpr int64_t kVocab = 50;
+constexpr int32_t kMaxBatch = 4;
+
+class SamplerTest : public testing::TestWithParam<test_support::BackendParam> {
+ protected:
+  void SetUp() override {
+    backend_ = GetParam().create();
+    auto sampler = Sampler::Create(*backend_->device, backend_->ops->model(), *backend_->stream,
+                                   kMaxBatch, kVocab);
+    ASSERT_TRUE(sampler.ok()) << sampler.status();
+    sampler_ = *std::move(sampler);
+  }
+
+  SamplingState State(const GenerationRequest& request) {
+    auto state = SamplingState::Create(*backend_->device, *backend_->stream, request.sampling,
+                                       request.prompt, kEos, kVocab);
+    EXPECT_TRUE(state.ok()) << state.status();
+    return *std::move(state);
+  }
+  void SetLogits(const std::vector<std::vector<float>>& rows) {
+    std::vector<float> flat;
+    for (const auto& row : rows) flat.insert(flat.end(), row.begin(), row.end());
+    const MatrixView view = sampler_->logits(static_cast<int32_t>(rows.size()));
+    ASSERT_TRUE(backend_->device
+                    ->Upload(*backend_->stream, std::as_bytes(std::span(flat)),
+                             {view.data, flat.size() * sizeof(float)})
+                    .ok());
+  }
+  std::vector<OutputToken> Sample(std::vector<SamplingState*> states) {
+    const auto tokens = sampler_->Sample(states);
+    EXPECT_TRUE(tokens.ok()) << tokens.status();
+    return {tokens->begin(), tokens->end()};
+  }
+
+  static constexpr int32_t kEos[] = {7};
+  std::unique_ptr<test_support::Backend> backend_;
+  std::unique_ptr<Sampler> sampler_;
+};
+
+std::vector<float> Peaked(size_t first, size_t second) {
+  std::vector<float> logits(kVocab, 0.0f);
+  logits[first] = 6.0f;
+  logits[second] = 5.0f;
+  return logits;
+}
+
+GenerationRequest Greedy() {
+  GenerationRequest request;
+  request.prompt = {1, 2, 3};
+  request.sampling.temperature = 0;
+  return request;
+}
+
+TEST_P(SamplerTest, RowsOfABatchKeepTheirOwnParameters) {
+  GenerationRequest greedy = Greedy();
+  GenerationRequest penalised = Greedy();
+  penalised.prompt = {9};
+  penalised.sampling.repetition_penalty = 2.0f;  // 6 / 2 < 5
+  SamplingState a = State(greedy), b = State(penalised);
+  SetLogits({Peaked(9, 11), Peaked(9, 11)});
+  const std::vector<OutputToken> tokens = Sample({&a, &b});
+  EXPECT_EQ(tokens[0].token, 9);
+  EXPECT_EQ(tokens[1].token, 11);
+}
+
+TEST_P(SamplerTest, EndTokensAreHeldBackUntilMinTokens) {
+  GenerationRequest request = Greedy();
+  request.sampling.min_tokens = 1;
+  SamplingState state = State(request);
+  SetLogits({Peaked(7, 11)});
+  EXPECT_EQ(Sample({&state})[0].token, 11);
+  state.Count(11);
+  SetLogits({Peaked(7, 11)});
+  EXPECT_EQ(Sample({&state})[0].token, 7);
+}
+
+TEST_P(SamplerTest, GeneratedTokensCountTowardsTheFrequencyPenalty) {
+  GenerationRequest request = Greedy();
+  request.sampling.frequency_penalty = 0.6f;
+  SamplingState state = State(request);
+  std::vector<int32_t> drawn;
+  for (int i = 0; i < 3; ++i) {
+    SetLogits({Peaked(9, 11)});
+    drawn.push_back(Sample({&state})[0].token);
+    state.Count(drawn.back());
+  }
+  EXPECT_EQ(drawn, (std::vector<int32_t>{9, 9, 11}));  // 6, 5.4 > 5 > 4.8
+}
+
+TEST_P(SamplerTest, ASeedGivesTheSameTokenInAnyBatch) {
+  GenerationRequest request = Greedy();
+  request.sampling.temperature = 1.0f;
+  request.sampling.seed = 42;
+  const std::vector<float> flat(kVocab, 1.0f);
+  std::set<int32_t> distinct;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    request.sampling.seed = seed;
+    SamplingState alone = State(request), other = State(Greedy()), together = State(request);
+    SetLogits({flat});
+    const int32_t token = Sample({&alone})[0].token;
+    SetLogits({Peaked(1, 2), flat});
+    EXPECT_EQ(Sample({&other, &together})[1].token, token);
+    distinct.insert(token);
+  }
+  EXPECT_GT(distinct.size(), 5u);
+}
+
+TEST_P(SamplerTest, ReportsTheAlternativesThatWereAskedFor) {
+  GenerationRequest request = Greedy();
+  request.sampling.num_logprobs = 2;
+  SamplingState state = State(request);
+  SetLogits({Peaked(9, 11)});
+  const OutputToken token = Sample({&state})[0];
+  const double normaliser = std::log(std::exp(6.0) + std::exp(5.0) + (kVocab - 2));
+  EXPECT_NEAR(token.logprob, 6.0 - normaliser, 1e-5);
+  ASSERT_EQ(token.alternatives.size(), 2u);
+  EXPECT_EQ(token.alternatives[0].token, 9);
+  EXPECT_EQ(token.alternatives[1].token, 11);
+  EXPECT_NEAR(token.alternatives[1].logprob, 5.0 - normaliser, 1e-5);
+}
+
+TEST_P(SamplerTest, LogprobsAreThoseOfTheModelWhateverWasAskedFor) {
+  GenerationRequest request = Greedy();
+  request.prompt = {9};
+  request.sampling.num_logprobs = 1;
+  request.sampling.repetition_penalty = 3.0f;
+  request.sampling.logit_bias = {{20, 90.0f}};
+  SamplingState state = State(request);
+  SetLogits({Peaked(9, 11)});
+  const OutputToken token = Sample({&state})[0];
+  const double normaliser = std::log(std::exp(6.0) + std::exp(5.0) + (kVocab - 2));
+  EXPECT_EQ(token.token, 20);
+  EXPECT_NEAR(token.logprob, 0.0 - normaliser, 1e-5);
+  ASSERT_EQ(token.alternatives.size(), 1u);
+  EXPECT_EQ(token.alternatives[0].token, 9);
+  EXPECT_NEAR(token.alternatives[0].logprob, 6.0 - normaliser, 1e-5);
+}
+
+TEST_P(SamplerTest, BiasesHoldAlsoBehindMinTokens) {
+  GenerationRequest request = Greedy();
+  request.sampling.min_tokens = 1;
+  request.sampling.logit_bias = {{7, 30.0f}, {12, 20.0f}};
+  SamplingState state = State(request);
+  SetLogits({Peaked(7, 11)});
+  EXPECT_EQ(Sample({&state})[0].token, 12) << "7 ends the text: a ban is stronger than a bias";
+  state.Count(12);
+  SetLogits({Peaked(7, 11)});
+  EXPECT_EQ(Sample({&state})[0].token, 7);
+}
+
+TEST_P(SamplerTest, AsManyTokensAsTheApiTakesAreHeldBack) {
+  GenerationRequest request = Greedy();
+  request.sampling.min_tokens = 1;
+  for (int32_t token = 10; token < 26; ++token) request.sampling.stop_token_ids.push_back(token);
+  request.sampling.stop_token_ids[3] = 7;  // an end token, too
+  SamplingState state = State(request);
+  std::vector<float> logits(kVocab, -1.0f);
+  for (const int32_t token : request.sampling.stop_token_ids) {
+    logits[static_cast<size_t>(token)] = 5.0f;
+  }
+  logits[30] = 0.0f;
+  SetLogits({logits});
+  EXPECT_EQ(Sample({&state})[0].token, 30);
+}
+
+TEST_P(SamplerTest, MeasuresTokensThatAreGiven) {
+  SamplingState drawn = State(Greedy());
+  GenerationRequest penalised = Greedy();
+  penalised.sampling.logit_bias = {{5, 100.0f}};
+  penalised.sampling.num_logprobs = 1;
+  SamplingState given = State(penalised);
+  SetLogits({Peaked(3, 4), Peaked(3, 4), Peaked(3, 4)});
+  SamplingState* const states[] = {&drawn, &given, &given};
+  const int32_t forced[] = {-1, 4, 20};
+  const auto result = sampler_->Sample(states, forced);
+  ASSERT_TRUE(result.ok()) << result.status();
+  const std::vector<OutputToken> tokens(result->begin(), result->end());
+  EXPECT_EQ(tokens[0].token, 3);
+  EXPECT_EQ(tokens[0].rank, 0) << "not asked for";
+  EXPECT_EQ(tokens[1].token, 4);
+  EXPECT_EQ(tokens[1].rank, 2) << "of the model's own distribution";
+  EXPECT_EQ(tokens[2].token, 20);
+  EXPECT_EQ(tokens[2].rank, 21) << "equal ones by their ids";
+  const int32_t told[] = {3, 4, 20};
+  const auto measured = sampler_->Measure(told, 2);
+  ASSERT_TRUE(measured.ok()) << measured.status();
+  EXPECT_EQ((*measured)[0].rank, 1);
+  EXPECT_EQ((*measured)[1].logprob, tokens[1].logprob);
+  EXPECT_EQ((*measured)[2].logprob, tokens[2].logprob);
+  EXPECT_EQ((*measured)[2].alternatives.size(), 2u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SamplerTest,
+                         testing::ValuesIn(test_support::AvailableBackends()),
+                         test_support::BackendName);
+
+}  // namespace
+}  // namespace retroinfer
