@@ -2,7 +2,7 @@
 // leave to estimates stays below a limit (decision 0062).
 //
 // The same factor for all layers and heads: zones that grow head by head spend their bytes on heads
-// that look everywhere, whose estimates are good (decision 0060).
+// that look everywhere, whose estimates are good.
 #pragma once
 
 #include <algorithm>
