@@ -39,7 +39,7 @@ WORKER_LAYERS = {
                "engine", "store_link", "assembly"},
 }
 # Beginning of a path -> namespaces that its files open; the first line that fits counts. Tests have the
-# namespace of what they test, or retroinfer::test_support. docs/development.md has the rule in words.
+# namespace of what they test, or retroinfer::test_support. docs/contribute/development.md has the rule in words.
 NAMESPACES = (
     ("common/kv/", ("retroinfer",)),
     ("common/shm/data_plane", ("retroinfer",)),
