@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADING = "## To add something"
 SEARCHED = ("common/*", "gpu_worker/*", "kv_store_service/*", "http_gateway/*", "client/*", "proto/*", "deploy/*",
-            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "README.md")
+            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "docs/use/serving.md", "README.md")
 
 
 def model_families(texts):
