@@ -2,7 +2,7 @@
 #
 #   worker, store, gateway, client   the programs gpu_worker, kv_store_service, http_gateway, retroinfer
 #   license                 LICENSE; belongs to whatever is passed on
-#   docs                    README, docs/ and the example document
+#   docs                    README, SECURITY, docs/ and the example document
 #   protos                  the contracts, for clients in other languages
 #   demo-model              models/needle
 #   config                  example settings of the services, in etc/retroinfer
@@ -14,7 +14,7 @@
 set(RETROINFER_DOC_DIR "${CMAKE_INSTALL_DATADIR}/doc/retroinfer-server")
 
 install(FILES LICENSE DESTINATION "${RETROINFER_DOC_DIR}" COMPONENT license)
-install(FILES README.md DESTINATION "${RETROINFER_DOC_DIR}" COMPONENT docs)
+install(FILES README.md SECURITY.md DESTINATION "${RETROINFER_DOC_DIR}" COMPONENT docs)
 install(DIRECTORY docs DESTINATION "${RETROINFER_DOC_DIR}" COMPONENT docs
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png")
 install(FILES deploy/examples/document.txt DESTINATION "${RETROINFER_DOC_DIR}/examples"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs what the sanitizers can check, in build/tsan and build/asan, and fails at the first kind that
-# finds something. How long it takes, and what of it was seen clean, is in docs/development.md.
+# finds something. How long it takes, and what of it was seen clean, is in docs/contribute/build-times.md.
 # usage: scripts/sanitize.sh [thread|address] [CTEST-ARGUMENT...]
 #   thread   threads without gRPC: tests with the label tsan. The packages of gRPC and absl are not instrumented;
 #            tests/support/tsan_absl_sync.cc tells the sanitizer what absl's locks order, but nothing knows what

@@ -135,7 +135,7 @@ constexpr PassedOption kPassedOptions[] = {
     {"--api-key-file", Service::kWorker, "--api-key-file",
      "File with the key that calls must carry"},
     {"--tenants-file", Service::kWorker, "--tenants-file",
-     "File of tenants: their keys, shares and limits (docs/operations.md)"},
+     "File of tenants: their keys, shares and limits (docs/operate/tenants.md)"},
     {"--tls-certificate", Service::kWorker, "--tls-certificate", "PEM file; turns TLS on"},
     {"--tls-key", Service::kWorker, "--tls-key", "PEM file"},
     {"--tls-client-ca", Service::kWorker, "--tls-client-ca", "PEM file; turns mutual TLS on"},

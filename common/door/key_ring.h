@@ -26,7 +26,7 @@ class KeyRing {
   KeyRing();
   // `key` empty: no key is needed. Whoever has it is the tenant without a name.
   explicit KeyRing(std::string_view key);
-  // A file of tenants (docs/operations.md), TOML in ASCII but for lines that are comments:
+  // A file of tenants (docs/operate/tenants.md), TOML in ASCII but for lines that are comments:
   //
   //   [[tenant]]
   //   name = "search"                      # 1 to 64 of [A-Za-z0-9_.-]

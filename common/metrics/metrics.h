@@ -23,9 +23,9 @@ namespace retroinfer::common {
 class MetricsServer;
 
 // A registry whose names begin with `retroinfer_`, and the HTTP server that shows it. What the
-// kernel says of the process is there as well, see ProcessMetrics. docs/metrics.md lists all
-// metrics of both services; a test holds that. A name is of one service, or has a label `service`:
-// a sum over both services never adds what does not belong together.
+// kernel says of the process is there as well, see ProcessMetrics. docs/operate/metrics.md lists
+// all metrics of both services; a test holds that. A name is of one service, or has a label
+// `service`: a sum over both services never adds what does not belong together.
 //
 // Threads: all methods on any thread; the returned metrics are thread-safe. A metric must be looked
 //          up once and kept: the look-up takes locks.

@@ -187,7 +187,7 @@ def stat(title, description, unit, expression, legend, steps=((None, GREEN),), d
 OVERVIEW = Dashboard(
     "overview", "RetroInfer overview", "What a person on call looks at first.",
     (Row("Now", (
-        stat("Alerts", "Alerts of RetroInfer that fire now. docs/runbook.md has a section for each.", COUNT,
+        stat("Alerts", "Alerts of RetroInfer that fire now. docs/operate/runbook.md has a section for each.", COUNT,
              'count(ALERTS{alertname=~"RetroInfer.*", alertstate="firing"}) or vector(0)', "firing",
              steps=((None, GREEN), (1, RED))),
         stat("Serving", "Workers that serve requests, of those that there are. Grey: Prometheus sees none.",
@@ -231,7 +231,7 @@ OVERVIEW = Dashboard(
      Row("Requests and processes", quarters(
          PROMPT_LENGTHS,
          Panel("Firing alerts",
-               "Alerts that fire, by name; docs/runbook.md has a section for each.",
+               "Alerts that fire, by name; docs/operate/runbook.md has a section for each.",
                COUNT,
                (('count by (alertname) (ALERTS{alertname=~"RetroInfer.*", alertstate="firing"}) or ' +
                  NOTHING.format("alertname"), "{{alertname}}"),), stacked=True),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Real clients against `retroinfer serve --http` with the demo model: puts a table into docs/clients.md.
+"""Real clients against `retroinfer serve --http` with the demo model: puts a table into docs/use/clients.md.
 
 usage: clients.py BIN_DIR [--record FOLDER] (tests/clients/run.sh calls it). Ends with 1 if anything failed; then the table
 is only printed.
@@ -264,7 +264,7 @@ def main():
         return 1
     if options.only is not None:
         return 0
-    table.write_into(ROOT / "docs/clients.md")
+    table.write_into(ROOT / "docs/use/clients.md")
     return 0
 
 

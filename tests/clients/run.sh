@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lets real clients of OpenAI's API, and our own of gRPC, speak to `retroinfer serve` with the demo model, and puts a table
-# of what worked into docs/clients.md. Installs the clients from PyPI into a folder of its own (1.5 GB), so it is for a
+# of what worked into docs/use/clients.md. Installs the clients from PyPI into a folder of its own (1.5 GB), so it is for a
 # developer's machine, not for CI. No client asks a model hub for anything.
 # usage: tests/clients/run.sh [BIN_DIR, default build/release/bin] [VENV, default build/clients-venv] [OPTIONS of clients.py]
 set -euo pipefail

@@ -112,7 +112,7 @@ class ServeTest(unittest.TestCase):
         exported = {name: [kind, re.findall(rf"# HELP {name} (.*)", text)[0]]
                     for name, kind in re.findall(r"# TYPE (retroinfer_gateway_\w+) (\w+)", text)}
         rows = re.findall(r"^\| `(retroinfer_gateway_\w+)` \| (\w+) \| [^|]*\| (.*) \|$",
-                          (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
+                          (ROOT / "docs/operate/metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
         self.assertEqual(exported, {name: [kind, meaning] for name, kind, meaning in rows})
 
     def test_it_answers_a_question_about_a_document(self):

@@ -1,5 +1,5 @@
-// What both services export, against docs/metrics.md: each metric is documented, with its type, its
-// labels and its help, and nothing else is.
+// What both services export, against docs/operate/metrics.md: each metric is documented, with its
+// type, its labels and its help, and nothing else is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -71,7 +71,7 @@ MetricTable ParseExposition(const std::string& text) {
 
 // The tables under the heading "## `section`".
 MetricTable ParseDocument(const std::string& section) {
-  std::ifstream file(RETROINFER_SOURCE_DIR "/docs/metrics.md");
+  std::ifstream file(RETROINFER_SOURCE_DIR "/docs/operate/metrics.md");
   MetricTable table;
   bool inside = false;
   for (std::string line; std::getline(file, line);) {
@@ -96,9 +96,11 @@ void ExpectDocumented(const MetricTable& exported, const std::string& section) {
   documented.merge(ParseDocument("Both services"));
   for (const auto& [name, metric] : exported) {
     if (documented.count(name) == 0) {
-      ADD_FAILURE() << "not in docs/metrics.md under " << section << ":\n" << Row(name, metric);
+      ADD_FAILURE() << "not in docs/operate/metrics.md under " << section << ":\n"
+                    << Row(name, metric);
     } else if (!(documented[name] == metric)) {
-      ADD_FAILURE() << "docs/metrics.md under " << section << " should say\n" << Row(name, metric);
+      ADD_FAILURE() << "docs/operate/metrics.md under " << section << " should say\n"
+                    << Row(name, metric);
     }
   }
   for (const auto& [name, metric] : documented) {

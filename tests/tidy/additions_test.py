@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADING = "## To add something"
 SEARCHED = ("common/*", "gpu_worker/*", "kv_store_service/*", "http_gateway/*", "client/*", "proto/*", "deploy/*",
-            "tools/*.py", "docs/metrics.md", "docs/shm_layout.md", "README.md")
+            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "docs/use/serving.md", "README.md")
 
 
 def model_families(texts):
@@ -43,7 +43,7 @@ def operations(texts):
 
 
 def metrics(texts):
-    for name in re.findall(r"^\| `retroinfer_(\w+)`", texts["docs/metrics.md"], re.M):
+    for name in re.findall(r"^\| `retroinfer_(\w+)`", texts["docs/operate/metrics.md"], re.M):
         yield name, {f"retroinfer_{name}", f'"{name}"'}, {}
 
 
@@ -77,7 +77,7 @@ KINDS = {
     "a model family": (model_families, r"proto/|tools/needle/"),
     "an operation": (operations, r"gpu_worker/(attention|model|engine|synthetic|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
-    "a metric": (metrics, r"(client|proto|tools)/|deploy/(fleet|kubernetes|try)/|docs/shm_layout.md|README.md"),
+    "a metric": (metrics, r"(client|proto|tools)/|deploy/(fleet|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
     "a policy": (policies, r"README.md"),
     "a KV format": (formats, r"README.md"),
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every reason that a refusal may have is in docs/operations.md, and no other."""
+"""Every reason that a refusal may have is in docs/use/refusals.md, and no other."""
 import pathlib
 import re
 import sys
@@ -42,12 +42,11 @@ def main():
     code = reasons_in_code()
     if len(code) < 30:
         sys.exit(f"only {len(code)} reasons were found in the code: this test does not see them")
-    text = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
-    section = text[text.index("\n## Refusals\n"):].split("\n## ")[1]
-    documented = {name for row in ROW.findall(section) for name in re.findall(r"[A-Z0-9_]{2,}", row)}
-    wrong = [f"{reason} ({path}) is not in docs/operations.md, Refusals"
+    text = (ROOT / "docs/use/refusals.md").read_text(encoding="utf-8")
+    documented = {name for row in ROW.findall(text) for name in re.findall(r"[A-Z0-9_]{2,}", row)}
+    wrong = [f"{reason} ({path}) is not in docs/use/refusals.md"
              for reason, path in sorted(code.items()) if reason not in documented]
-    wrong += [f"docs/operations.md has {reason}, which nothing is refused for"
+    wrong += [f"docs/use/refusals.md has {reason}, which nothing is refused for"
               for reason in sorted(documented - set(code))]
     print("\n".join(wrong) or f"reasons: {len(code)}, all documented")
     return 1 if wrong else 0

@@ -76,7 +76,7 @@ WORKER_LAYERS = {
 LAYERS = {"text": TEXT_LAYERS, "gpu_worker": WORKER_LAYERS, "kv_store_service": STORE_LAYERS,
           "client": CLIENT_LAYERS}
 # Beginning of a path -> namespaces that its files open; the first line that fits counts. Tests have the
-# namespace of what they test, or retroinfer::test_support. docs/development.md has the rule in words.
+# namespace of what they test, or retroinfer::test_support. docs/contribute/development.md has the rule in words.
 NAMESPACES = (
     ("common/kv/", ("retroinfer",)),
     ("common/shm/data_plane", ("retroinfer",)),

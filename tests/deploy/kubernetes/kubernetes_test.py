@@ -43,10 +43,10 @@ except ImportError:
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30,
          "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-# What is made beside the manifests: docs/operations.md and the components say how.
+# What is made beside the manifests: docs/operate/containers.md and the components say how.
 MADE_BY_HAND = {("Secret", "retroinfer-api-key"), ("Secret", "retroinfer-tls"),
                 ("PersistentVolumeClaim", "retroinfer-model")}
-# Of the services, besides arena and weights: docs/operations.md, "Sizes".
+# Of the services, besides arena and weights: docs/operate/operations.md, "Sizes".
 STORE_BYTES = 512 << 20
 STORE_SHARE_OF_ARENA = 1 / 64
 WORKER_SHARE = 1 / 8

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws docs/overview.svg: the dashboard "overview" over some minutes of a changing load.
+"""Draws docs/operate/overview.svg: the dashboard "overview" over some minutes of a changing load.
 
     tests/deploy/live/draw_overview.py [--bin-dir build/release/bin] [--minutes 5] [--keep FILE]
 
@@ -42,7 +42,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin-dir", default=ROOT / "build/release/bin")
     parser.add_argument("--minutes", type=float, default=5)
-    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/overview.svg")
+    parser.add_argument("--output", type=pathlib.Path, default=ROOT / "docs/operate/overview.svg")
     parser.add_argument("--keep", type=pathlib.Path)
     parser.add_argument("--from", type=pathlib.Path, dest="source")
     arguments = parser.parse_args()

@@ -174,7 +174,7 @@ class SeriesTest(unittest.TestCase):
         for path in (ROOT / "tests/deploy/prometheus/rules").glob("*_test.yml"):
             text = path.read_text(encoding="utf-8")
             self.assertEqual(set(re.findall(r"series: ([a-z_:]+)", text)) - known, set(), path.name)
-        runbook = (ROOT / "docs/runbook.md").read_text(encoding="utf-8")
+        runbook = (ROOT / "docs/operate/runbook.md").read_text(encoding="utf-8")
         self.assertEqual(set(re.findall(r"`(retroinfer_\w+)`", runbook)) - known, set())
 
     def test_every_series_of_the_services_is_in_a_dashboard_or_left_out_on_purpose(self):

@@ -26,7 +26,7 @@ import promql  # noqa: E402
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 UNIT_TESTS = sorted((pathlib.Path(__file__).parent / "rules").glob("*_test.yml"))
-RUNBOOK = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8")
+RUNBOOK = (ROOT / "docs/operate/runbook.md").read_text(encoding="utf-8")
 
 
 def load(path):
@@ -122,7 +122,7 @@ class AlertTest(Base):
                 self.assertIn(rule["labels"]["severity"], ("critical", "warning"))
                 self.assertEqual(set(rule["annotations"]), {"summary", "description", "runbook_url"})
                 self.assertEqual(rule["annotations"]["runbook_url"],
-                                 f"docs/runbook.md#{name.lower()}")
+                                 f"docs/operate/runbook.md#{name.lower()}")
                 self.assertTrue(rule["annotations"]["description"].endswith("."))
 
     def test_each_has_a_section_in_the_runbook_and_each_section_an_alert(self):
