@@ -19,7 +19,7 @@ constexpr size_t kNameBytesMax = 128;
 std::string BeginningOf(const generation::v1::Messages& messages) {
   std::string beginning;
   for (const generation::v1::Message& message : messages.messages()) {
-    if (beginning.size() >= kContextAffinityBytes) break;
+    if (message.role() == "assistant" || beginning.size() >= kContextAffinityBytes) break;
     const std::string_view content(message.content());
     absl::StrAppend(&beginning, message.role(), "\n");
     beginning.append(content.substr(0, kContextAffinityBytes)).push_back('\n');

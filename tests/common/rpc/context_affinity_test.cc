@@ -61,6 +61,24 @@ TEST(ContextAffinity, AConversationKeepsItsName) {
   EXPECT_EQ(ContextAffinity(request), ContextAffinity(""));
 }
 
+TEST(ContextAffinity, EachTurnOfAShortConversationHasTheNameOfTheFirst) {
+  GenerateRequest request;
+  const auto say = [&request](const std::string& role, const std::string& content) {
+    auto* const message = request.mutable_messages()->add_messages();
+    message->set_role(role);
+    message->set_content(content);
+  };
+  say("system", "Be brief.");
+  say("user", "Who?");
+  const std::string first = ContextAffinity(request);
+  EXPECT_EQ(first, ContextAffinity("system\nBe brief.\nuser\nWho?\n"));
+  say("assistant", "Ishmael.");
+  say("user", "Where?");
+  EXPECT_EQ(ContextAffinity(request), first);
+  request.mutable_messages()->mutable_messages(1)->set_content("What?");
+  EXPECT_NE(ContextAffinity(request), first) << "another conversation";
+}
+
 TEST(CheckContextAffinity, AllowsWhatAHeaderMayHold) {
   EXPECT_TRUE(CheckContextAffinity("handbook-2.1_de:x").ok());
   EXPECT_TRUE(CheckContextAffinity(std::string(128, 'a')).ok());

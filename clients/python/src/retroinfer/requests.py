@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from typing import Any, Iterable, Mapping, Sequence, TypedDict
 
@@ -227,7 +228,9 @@ def context_name(beginning: str | bytes) -> str:
 
 def _name_of(request: Any) -> str:
     if request.HasField("messages"):
-        return context_name("".join(f"{message.role}\n{message.content}\n" for message in request.messages.messages))
+        # What comes before the first answer: all turns of a conversation have the name of its first one.
+        asked = itertools.takewhile(lambda message: message.role != "assistant", request.messages.messages)
+        return context_name("".join(f"{message.role}\n{message.content}\n" for message in asked))
     if request.HasField("token_ids"):
         return context_name(b"".join((token & 0xffffffff).to_bytes(4, "little")
                                      for token in request.token_ids.ids[:_CONTEXT_BYTES // 4]))
