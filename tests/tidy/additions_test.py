@@ -75,7 +75,7 @@ def quantised_weights(texts):
 KINDS = {
     "a form of quantised weights": (quantised_weights, r"(?!)"),
     "a model family": (model_families, r"proto/|tools/needle/"),
-    "an operation": (operations, r"gpu_worker/(attention|model|engine|synthetic|wave_\w+)/"
+    "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
     "a metric": (metrics, r"(client|proto|tools)/|deploy/(fleet|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
     "a policy": (policies, r"README.md"),

@@ -15,6 +15,12 @@ namespace {
 constexpr int64_t kVocab = 50;
 constexpr int32_t kMaxBatch = 4;
 
+// What a sequence is sampled by.
+struct Sampled {
+  SamplingParams sampling;
+  std::vector<int32_t> prompt;
+};
+
 class SamplerTest : public testing::TestWithParam<test_support::BackendParam> {
  protected:
   void SetUp() override {
@@ -25,7 +31,7 @@ class SamplerTest : public testing::TestWithParam<test_support::BackendParam> {
     sampler_ = *std::move(sampler);
   }
 
-  SamplingState State(const GenerationRequest& request) {
+  SamplingState State(const Sampled& request) {
     auto state = SamplingState::Create(*backend_->device, *backend_->stream, request.sampling,
                                        request.prompt, kEos, kVocab);
     EXPECT_TRUE(state.ok()) << state.status();
@@ -58,16 +64,16 @@ std::vector<float> Peaked(size_t first, size_t second) {
   return logits;
 }
 
-GenerationRequest Greedy() {
-  GenerationRequest request;
+Sampled Greedy() {
+  Sampled request;
   request.prompt = {1, 2, 3};
   request.sampling.temperature = 0;
   return request;
 }
 
 TEST_P(SamplerTest, RowsOfABatchKeepTheirOwnParameters) {
-  GenerationRequest greedy = Greedy();
-  GenerationRequest penalised = Greedy();
+  Sampled greedy = Greedy();
+  Sampled penalised = Greedy();
   penalised.prompt = {9};
   penalised.sampling.repetition_penalty = 2.0f;  // 6 / 2 < 5
   SamplingState a = State(greedy), b = State(penalised);
@@ -78,7 +84,7 @@ TEST_P(SamplerTest, RowsOfABatchKeepTheirOwnParameters) {
 }
 
 TEST_P(SamplerTest, EndTokensAreHeldBackUntilMinTokens) {
-  GenerationRequest request = Greedy();
+  Sampled request = Greedy();
   request.sampling.min_tokens = 1;
   SamplingState state = State(request);
   SetLogits({Peaked(7, 11)});
@@ -89,7 +95,7 @@ TEST_P(SamplerTest, EndTokensAreHeldBackUntilMinTokens) {
 }
 
 TEST_P(SamplerTest, GeneratedTokensCountTowardsTheFrequencyPenalty) {
-  GenerationRequest request = Greedy();
+  Sampled request = Greedy();
   request.sampling.frequency_penalty = 0.6f;
   SamplingState state = State(request);
   std::vector<int32_t> drawn;
@@ -102,7 +108,7 @@ TEST_P(SamplerTest, GeneratedTokensCountTowardsTheFrequencyPenalty) {
 }
 
 TEST_P(SamplerTest, ASeedGivesTheSameTokenInAnyBatch) {
-  GenerationRequest request = Greedy();
+  Sampled request = Greedy();
   request.sampling.temperature = 1.0f;
   request.sampling.seed = 42;
   const std::vector<float> flat(kVocab, 1.0f);
@@ -120,7 +126,7 @@ TEST_P(SamplerTest, ASeedGivesTheSameTokenInAnyBatch) {
 }
 
 TEST_P(SamplerTest, ReportsTheAlternativesThatWereAskedFor) {
-  GenerationRequest request = Greedy();
+  Sampled request = Greedy();
   request.sampling.num_logprobs = 2;
   SamplingState state = State(request);
   SetLogits({Peaked(9, 11)});
@@ -134,7 +140,7 @@ TEST_P(SamplerTest, ReportsTheAlternativesThatWereAskedFor) {
 }
 
 TEST_P(SamplerTest, LogprobsAreThoseOfTheModelWhateverWasAskedFor) {
-  GenerationRequest request = Greedy();
+  Sampled request = Greedy();
   request.prompt = {9};
   request.sampling.num_logprobs = 1;
   request.sampling.repetition_penalty = 3.0f;
@@ -151,7 +157,7 @@ TEST_P(SamplerTest, LogprobsAreThoseOfTheModelWhateverWasAskedFor) {
 }
 
 TEST_P(SamplerTest, BiasesHoldAlsoBehindMinTokens) {
-  GenerationRequest request = Greedy();
+  Sampled request = Greedy();
   request.sampling.min_tokens = 1;
   request.sampling.logit_bias = {{7, 30.0f}, {12, 20.0f}};
   SamplingState state = State(request);
@@ -163,7 +169,7 @@ TEST_P(SamplerTest, BiasesHoldAlsoBehindMinTokens) {
 }
 
 TEST_P(SamplerTest, AsManyTokensAsTheApiTakesAreHeldBack) {
-  GenerationRequest request = Greedy();
+  Sampled request = Greedy();
   request.sampling.min_tokens = 1;
   for (int32_t token = 10; token < 26; ++token) request.sampling.stop_token_ids.push_back(token);
   request.sampling.stop_token_ids[3] = 7;  // an end token, too
@@ -179,7 +185,7 @@ TEST_P(SamplerTest, AsManyTokensAsTheApiTakesAreHeldBack) {
 
 TEST_P(SamplerTest, MeasuresTokensThatAreGiven) {
   SamplingState drawn = State(Greedy());
-  GenerationRequest penalised = Greedy();
+  Sampled penalised = Greedy();
   penalised.sampling.logit_bias = {{5, 100.0f}};
   penalised.sampling.num_logprobs = 1;
   SamplingState given = State(penalised);

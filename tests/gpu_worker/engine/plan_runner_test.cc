@@ -40,7 +40,7 @@ InProcessWorkerOptions Traced(Trace& trace) {
   return options;
 }
 
-class LocalEnginePlanTest : public testing::Test {
+class PlanRunnerTest : public testing::Test {
  protected:
   GenerationRequest Request(int64_t prompt_tokens, int32_t max_tokens, uint64_t seed,
                             PolicyKind policy) {
@@ -55,7 +55,7 @@ class LocalEnginePlanTest : public testing::Test {
 };
 
 // Bit for bit: prompts of all kinds, some with a beginning that is cached, alone and together.
-TEST_F(LocalEnginePlanTest, PromptsThatAreReadTogetherGiveWhatTheyGiveAlone) {
+TEST_F(PlanRunnerTest, PromptsThatAreReadTogetherGiveWhatTheyGiveAlone) {
   std::vector<GenerationRequest> requests;
   const int64_t lengths[] = {1, 3, 4, 5, 63, 64, 65, 200, 257, 700, 1500, 2047, 2200, 5000};
   for (const int64_t length : lengths) {
@@ -96,7 +96,7 @@ TEST_F(LocalEnginePlanTest, PromptsThatAreReadTogetherGiveWhatTheyGiveAlone) {
 }
 
 // What the engine does next shows that it did what the plan said.
-TEST_F(LocalEnginePlanTest, EachPlanIsCarriedOutInFull) {
+TEST_F(PlanRunnerTest, EachPlanIsCarriedOutInFull) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (uint64_t i = 0; i < 12; ++i) {
     sinks.push_back(worker_.Submit(Request(100 + 400 * static_cast<int64_t>(i), 30, i,
@@ -136,7 +136,7 @@ TEST_F(LocalEnginePlanTest, EachPlanIsCarriedOutInFull) {
 }
 
 // Nothing ends, and no prompt is done with, but by a plan.
-TEST_F(LocalEnginePlanTest, RequestsDecodeAndAreAbortedAsPlanned) {
+TEST_F(PlanRunnerTest, RequestsDecodeAndAreAbortedAsPlanned) {
   std::vector<std::shared_ptr<CollectingSink>> sinks;
   for (uint64_t i = 0; i < 6; ++i) {
     GenerationRequest request = Request(500 + 1000 * static_cast<int64_t>(i), 40, i,
@@ -217,7 +217,7 @@ class Follower {
   std::atomic<size_t> next_ = 0;
 };
 
-TEST_F(LocalEnginePlanTest, AnotherEngineThatCarriesOutTheSamePlansGivesTheSameTokens) {
+TEST_F(PlanRunnerTest, AnotherEngineThatCarriesOutTheSamePlansGivesTheSameTokens) {
   const auto submit_all = [this](InProcessWorker& worker) {
     std::vector<std::shared_ptr<CollectingSink>> sinks;
     for (uint64_t i = 0; i < 7; ++i) {

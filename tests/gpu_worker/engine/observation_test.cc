@@ -17,9 +17,9 @@ using test_support::InProcessWorker;
 using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
 
-class LocalEngineObserveTest : public testing::Test {
+class ObservationTest : public testing::Test {
  protected:
-  LocalEngineObserveTest() {
+  ObservationTest() {
     InProcessWorkerOptions options;
     options.model_folder =
         std::filesystem::path(RETROINFER_SOURCE_DIR) / "tests/golden/models/llama-d64-untied-bf16";
@@ -87,11 +87,11 @@ class LocalEngineObserveTest : public testing::Test {
   size_t num_aside_ = 0;
 };
 
-TEST_F(LocalEngineObserveTest, AnotherSchedulerThatIsToldTheSameMakesTheSamePlans) {
+TEST_F(ObservationTest, AnotherSchedulerThatIsToldTheSameMakesTheSamePlans) {
   Serve();
   Scheduler replica(options_);
   size_t granted = 0, ended = 0, let_go = 0, finished = 0, left = 0, rejoined = 0;
-  size_t evictions = 0, releases = 0, fills = 0, measured = 0;
+  size_t measured = 0;
   for (size_t i = 0; i < inputs_.size(); ++i) {
     const StepPlan plan = replica.Plan(inputs_[i]);
     ASSERT_EQ(plan, plans_[i]) << "round " << i << " of " << inputs_.size();
@@ -101,9 +101,6 @@ TEST_F(LocalEngineObserveTest, AnotherSchedulerThatIsToldTheSameMakesTheSamePlan
     finished += plan.finish.size();
     left += plan.leave.size();
     rejoined += plan.rejoin.size();
-    evictions += plan.cache.evictions;
-    releases += plan.cache.releases.size();
-    fills += plan.cache.fills;
     measured += inputs_[i].measured.size();
   }
   EXPECT_EQ(ended, 1u) << "the one that was aborted";
@@ -112,9 +109,6 @@ TEST_F(LocalEngineObserveTest, AnotherSchedulerThatIsToldTheSameMakesTheSamePlan
   EXPECT_GT(granted, 5u);
   EXPECT_GE(left, 3u);
   EXPECT_GE(rejoined + 1, left) << "all but the one that was aborted, if it was one of them";
-  EXPECT_GT(evictions, 0u);
-  EXPECT_GT(releases, 0u);
-  EXPECT_GT(fills, 0u);
   EXPECT_GT(measured, 10u);
 }
 
