@@ -22,7 +22,7 @@ MemoryNeed DenseMemory(const PolicyLimits& limits) {
 
 int64_t FullCapacity(const ContextMemory& memory) {
   const int64_t in_blocks = int64_t{memory.dense_blocks - 1} * kDenseBlockTokens + kSinkTokens;
-  return std::min({memory.max_model_len, memory.max_whole_len, in_blocks});
+  return std::min({memory.max_model_len, memory.max_single_pass_tokens, in_blocks});
 }
 
 absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateFull(const PolicyParts& parts) {
@@ -38,7 +38,7 @@ int64_t WaveCapacity(const ContextMemory& memory) {
   const int64_t indexed =
       memory.arena_tokens == 0 ? 0 : kSinkTokens + memory.arena_tokens + kDenseBlockTokens;
   const int64_t dense = std::min(FullCapacity(memory), memory.dense_below);
-  return std::min({memory.max_model_len, memory.max_whole_len, std::max(dense, indexed)});
+  return std::min({memory.max_model_len, memory.max_single_pass_tokens, std::max(dense, indexed)});
 }
 
 MemoryNeed WaveMemory(const PolicyLimits& limits) {
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<AttentionPolicy>> CreateWave(const PolicyParts& p
 // With a window of the default size, any; else what is dense.
 int64_t StreamingCapacity(const ContextMemory& memory) {
   const int64_t window = AttentionSettings().streaming_window + 2 * kDenseBlockTokens;
-  const bool holds_window = memory.max_whole_len >= window + kSinkTokens &&
+  const bool holds_window = memory.max_single_pass_tokens >= window + kSinkTokens &&
                             int64_t{memory.dense_blocks - 1} * kDenseBlockTokens >= window;
   return holds_window ? memory.max_model_len : FullCapacity(memory);
 }

@@ -1,5 +1,5 @@
-// The attention policies that there are: one entry says all that others want to know of a kind. To
-// add one: a kind and a name (attention_settings.h), an entry here, a class of its own.
+// The attention policies: an entry has all that other components need to know of a policy. To add a
+// policy: a kind and a name (attention_settings.h), an entry here, a class of its own.
 //
 // Threads: the table is constant.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace retroinfer {
 
-// What policies are made from. All of it outlives them.
+// What policies are made from. All parts outlive the policies.
 struct PolicyParts {
   Device* device = nullptr;
   Ops* ops = nullptr;
@@ -35,7 +35,7 @@ struct PolicyParts {
   RetrievalObserver* observer = nullptr;  // may be null
 };
 
-// What the memory of policies follows from, but for that of KvMemory and SegmentBuilder.
+// What the device memory of policies depends on, without that of KvMemory and SegmentBuilder.
 struct PolicyLimits {
   KvGeometry geometry;
   int32_t num_query_heads = 0;
@@ -45,21 +45,21 @@ struct PolicyLimits {
   BackendNeeds backend{};
 };
 
-// What a worker has for contexts.
+// Memory of a worker for contexts.
 struct ContextMemory {
-  int64_t max_model_len = 0;  // tokens
-  int64_t max_whole_len = 0;  // of those, of a prompt that is read as one
+  int64_t max_model_len = 0;           // tokens
+  int64_t max_single_pass_tokens = 0;  // tokens; longest prompt that is prefilled in one part
   int32_t dense_blocks = 0;
-  int64_t arena_tokens = 0;  // whose segments fit into the arena
+  int64_t arena_tokens = 0;  // tokens whose segments fit into the arena
   int64_t dense_below = 0;   // WaveIndexSettings
 };
 
 struct PolicyEntry {
   PolicyKind kind;
-  // Tokens of the largest context that it can hold, at most max_model_len.
+  // Tokens of the largest context that the policy can hold, at most max_model_len.
   int64_t (*capacity)(const ContextMemory& memory);
-  bool reads_segments = false;            // prompts look for segments of others
-  bool takes_synthetic_contexts = false;  // can be decorated with them
+  bool reads_segments = false;            // prompts may use segments of other requests
+  bool takes_synthetic_contexts = false;  // can be decorated with synthetic contexts
   absl::StatusOr<std::unique_ptr<AttentionPolicy>> (*create)(const PolicyParts& parts);
   MemoryNeed (*memory)(const PolicyLimits& limits);  // device memory that `create` takes
 };
@@ -79,7 +79,7 @@ class PolicySet {
 
   // What requests of this kind attend through.
   AttentionPolicy& Of(PolicyKind kind) const { return *current_[static_cast<size_t>(kind)]; }
-  // Puts `decorator`, which answers for Of(kind), in its place.
+  // Replaces Of(kind) by `decorator`, which may forward to it.
   void Decorate(PolicyKind kind, std::unique_ptr<AttentionPolicy> decorator);
 
  private:

@@ -63,12 +63,12 @@ class WavePolicy final : public AttentionPolicy {
                            const MatrixView& values, const MatrixView& out) override;
   absl::Status DownloadStep() override { return parts_.decode->DownloadStep(); }
   absl::Status EndStep() override;
-  absl::StatusOr<bool> CanStepAside(const SequenceKv& sequence) override {
-    return segments_.CanStepAside(sequence);
+  absl::StatusOr<bool> CanSuspend(const SequenceKv& sequence) override {
+    return segments_.CanSuspend(sequence);
   }
-  void StepAside(SequenceKv& sequence) override { segments_.StepAside(sequence); }
-  absl::Status ComeBack(SequenceKv& sequence, Stream& stream) override {
-    return segments_.ComeBack(sequence, stream);
+  void OnSuspend(SequenceKv& sequence) override { segments_.OnSuspend(sequence); }
+  absl::Status OnResume(SequenceKv& sequence, Stream& stream) override {
+    return segments_.OnResume(sequence, stream);
   }
   absl::StatusOr<bool> Release(SequenceKv& sequence) override;
   BytesRead LastStepBytes(size_t row) const override;

@@ -1,8 +1,8 @@
-// How many blocks of device memory one request should have now, and how many it may ever need: it
-// begins with those of its prompt and of the first tokens behind it, and asks for more while it
-// still has room for some.
+// How many blocks of device memory one request should hold now, and how many it may hold at most: a
+// request begins with the blocks of its prompt and of the first kAtFirst tokens behind the prompt,
+// and asks for more blocks while it still has some free.
 //
-// Lengths are tokens with KV behind the prompt.
+// A length is the number of tokens with KV behind the prompt.
 //
 // Threads: one at a time.
 #pragma once
@@ -17,43 +17,44 @@ namespace retroinfer {
 
 class BlockDemand {
  public:
-  // Room that a request has when it begins or comes back.
+  // Tokens behind the current length whose blocks a request gets when it begins or is resumed.
   static constexpr int64_t kAtFirst = 256;
-  // With less room than this it asks for twice as much.
+  // A request with fewer free tokens than this asks for blocks of twice as many.
   static constexpr int64_t kAhead = 64;
 
   BlockDemand() = default;
-  // `takes_all`: all that it may ever need when it begins, so that it never asks. The policy
-  // outlives the demand.
+  // `takes_all`: the request gets all blocks that it may ever need when it begins, and never asks.
+  // `policy` outlives the demand.
   BlockDemand(const AttentionPolicy& policy, const AttentionSettings& settings,
               int64_t prompt_tokens, int64_t max_tokens, bool takes_all);
 
-  // The most that it will hold at a time, from the length on that it had at the last of the calls
-  // below.
-  const KvBlocks& most() const { return most_; }
-  // What it should hold now; more than it does if it asks.
-  const KvBlocks& wanted() const { return wanted_; }
-  // Tokens that it may take with what it holds.
-  int64_t Room(int64_t length) const { return reach_ - length; }
+  // Upper bound of the blocks that the request holds at a time, from the length of the last call of
+  // OnReleased() or of OnGrown() that returned true, to its end.
+  const KvBlocks& peak() const { return peak_; }
+  // Blocks that the request should hold now. A request that holds fewer asks for the difference.
+  const KvBlocks& target() const { return target_; }
+  // Tokens that the request may still generate with the blocks that it holds.
+  int64_t FreeTokens(int64_t length) const { return reach_ - length; }
 
-  // It holds nothing, and will begin or come back at this length.
-  void Leave(int64_t length);
-  // It holds what was wanted.
-  void Take() { reach_ = wanted_reach_; }
-  // It has come to this length. Returns whether that changes what it may need or wants.
-  bool Advance(int64_t length);
+  // The request has given its blocks back, and will begin or be resumed at `length`.
+  void OnReleased(int64_t length);
+  // The request holds target() blocks.
+  void OnGranted() { reach_ = target_reach_; }
+  // The request has grown to `length`. Returns whether peak() and target() have changed.
+  bool OnGrown(int64_t length);
 
  private:
-  void Want(int64_t length, int64_t reach);
+  // Sets peak_ and target_ for a request of `length` that is to reach `reach`.
+  void SetTarget(int64_t length, int64_t reach);
 
   const AttentionPolicy* policy_ = nullptr;
   AttentionSettings settings_;
   int64_t prompt_tokens_ = 0;
   int64_t max_tokens_ = 0;
   bool takes_all_ = false;
-  KvBlocks most_, wanted_;
-  int64_t reach_ = 0;         // with what it holds
-  int64_t wanted_reach_ = 0;  // with wanted_
+  KvBlocks peak_, target_;
+  int64_t reach_ = 0;         // length that the blocks held suffice for
+  int64_t target_reach_ = 0;  // length that target_ suffices for
 };
 
 }  // namespace retroinfer

@@ -36,8 +36,8 @@ void BlockSaver::Save(const SequenceKv& sequence, uint64_t save_id, std::vector<
   request.token_begin = static_cast<uint64_t>(blocks.front().token_begin);
   request.waits = false;
   for (NamedBlock& block : blocks) {
-    const int64_t place = (block.token_begin - sequence.window_begin) / kDenseBlockTokens;
-    const DenseBlockId dense = sequence.dense_blocks[static_cast<size_t>(1 + place)];
+    const int64_t block_in_window = (block.token_begin - sequence.window_begin) / kDenseBlockTokens;
+    const DenseBlockId dense = sequence.dense_blocks[static_cast<size_t>(1 + block_in_window)];
     request.segments.push_back(
         {.num_tokens = static_cast<uint32_t>(block.identity.token_ids.size()),
          .identity = block.identity});

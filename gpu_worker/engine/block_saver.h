@@ -2,9 +2,9 @@
 // computing the tokens again: what a prompt leaves that is in no segment, and what decode steps
 // have added.
 //
-// The store is asked for room, the blocks are copied on a stream beside the engine's, and committed
-// when the copies are done. Nobody waits for that: where there is no room, no store, or somebody
-// else saves the same blocks, they are not saved.
+// The saver asks the store for extents, copies the blocks on a stream beside the engine's, and
+// commits them when the copies are done. No request waits for that: if the arena is full, the store
+// is away, or another sequence saves the same blocks, the blocks are not saved.
 //
 // Threads: the engine's thread.
 // Owns:    the stream. Device, stream, memory and store outlive it.
@@ -39,7 +39,7 @@ class BlockSaver {
   };
   struct Counters {
     uint64_t saved_blocks = 0;
-    uint64_t unsaved_blocks = 0;  // no room, no store, or an error
+    uint64_t unsaved_blocks = 0;  // arena full, no store, or an error
   };
 
   static absl::StatusOr<std::unique_ptr<BlockSaver>> Create(const Parts& parts);

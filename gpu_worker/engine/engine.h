@@ -27,15 +27,16 @@ struct EngineLimits {
 
 // A snapshot for metrics and `retroinfer ps`. Counters grow only; the rest is of now.
 struct EngineStats {
-  int64_t requests_running = 0;                        // admitted
-  int64_t requests_waiting = 0;                        // not yet
-  int64_t requests_waiting_for_prefill = 0;            // of those that run: not begun
-  absl::Time oldest_waiting = absl::InfiniteFuture();  // when the oldest of either was submitted
+  int64_t requests_running = 0;              // admitted
+  int64_t requests_waiting = 0;              // not yet
+  int64_t requests_waiting_for_prefill = 0;  // running requests whose prompt is not begun
+  absl::Time oldest_waiting =
+      absl::InfiniteFuture();  // when the oldest request without a first pass was submitted
   // When the engine had nothing to do, or last did something, by its latest report.
   absl::Time last_progress = absl::InfiniteFuture();
-  int64_t requests_suspended = 0;  // of those that run: stepped aside for others
-  int64_t suspended_kv_bytes = 0;  // of host memory, that hold their KV
-  int64_t requests_stalled = 0;    // of those that run: generate, and wait for device memory
+  int64_t requests_suspended = 0;  // running requests that are suspended
+  int64_t suspended_kv_bytes = 0;  // host memory that holds their KV
+  int64_t requests_stalled = 0;    // running requests that decode and lack device memory
   int64_t dense_blocks_used = 0, dense_blocks_total = 0;
   int64_t meta_blocks_used = 0, meta_blocks_total = 0;
   int64_t slots_used = 0, slots_total = 0;
@@ -44,8 +45,8 @@ struct EngineStats {
   std::array<int64_t, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_bytes{};
   uint64_t prompt_tokens = 0, generation_tokens = 0;
   uint64_t scored_prompt_tokens = 0, scored_tokens = 0;  // measured: of prompts, continuations
-  uint64_t prefix_cache_queries_tokens = 0;  // of prompts that looked for committed segments
-  uint64_t prefix_cache_hits_tokens = 0;     // of those, found
+  uint64_t prefix_cache_queries_tokens = 0;              // prompt tokens that were looked for
+  uint64_t prefix_cache_hits_tokens = 0;                 // prompt tokens that were found cached
   // KV of cached tokens: read from the arena for prompts, and not read once more because prompts
   // that share it were read together. Rows of layers that were computed for several prompts at
   // once, counted for each but one.
@@ -56,15 +57,15 @@ struct EngineStats {
   uint64_t arena_bytes_in = 0;   // read from the arena (over PCIe where there is one)
   uint64_t arena_bytes_out = 0;  // written to the arena
   uint64_t segments_built = 0;
-  uint64_t segments_late = 0;  // of those, a request had to wait for before its next token
+  uint64_t segments_late = 0;  // segments that a request had to wait for before its next token
   uint64_t store_reconnects = 0;
   uint64_t allocation_failures = 0;
-  uint64_t preemptions = 0, resumptions = 0;  // requests that stepped aside, and that came back
-  uint64_t memory_stalls = 0;  // times that one could not go on for lack of device memory
+  uint64_t preemptions = 0, resumptions = 0;  // times that requests were suspended, and resumed
+  uint64_t memory_stalls = 0;  // times that a request stalled for lack of device memory
   uint64_t decode_steps = 0;
-  // Of the engine's thread in all it does, beside waiting for the device or for something to do.
+  // Busy time of the engine's thread: waiting for the device or for work is left out.
   double busy_seconds = 0;
-  double decode_host_seconds = 0;  // of the engine's thread in steps, beside waiting for the device
+  double decode_host_seconds = 0;                                   // busy time within decode steps
   uint64_t decode_graphs_recorded = 0, decode_graphs_launched = 0;  // steps run as one piece
   bool store_attached = false;
   bool ready = false;  // model loaded, warm, and attached to the store

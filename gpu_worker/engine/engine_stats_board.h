@@ -23,7 +23,7 @@ class EngineStatsBoard {
     const KvMemory* memory = nullptr;
     BlockCache* cache = nullptr;
     const SegmentStore* store = nullptr;
-    const SuspendedKv* suspended = nullptr;  // null: nobody steps aside
+    const SuspendedKv* suspended = nullptr;  // null: no request is suspended
     const SequenceSegments* segments = nullptr;
   };
 

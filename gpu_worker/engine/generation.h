@@ -35,8 +35,8 @@ struct GenerationRequest {
   std::string cache_salt;  // shares KV with requests of the same salt only
   KvReuse reuse = KvReuse::kExact;
   bool shares_kv = true;  // false: its KV gets no names, and it reads none that has one
-  int32_t priority = 0;   // lower runs first; equal: the tenant that had least
-  // Whom time is shared out to, and whose limits hold. Null: the tenant without a name.
+  int32_t priority = 0;   // lower runs first; equal: the tenant that was served least
+  // The tenant that is charged, and whose limits hold. Null: the tenant without a name.
   std::shared_ptr<const common::Tenant> tenant;
   bool return_progress = false;
   // Log-probabilities of the prompt's own tokens, as num_logprobs has those of generated ones.
@@ -75,8 +75,9 @@ struct PrefillProgress {
 struct OutputDelta {
   std::string text;  // complete characters only; may be empty
   std::vector<OutputToken> tokens;
-  // Which of GenerationRequest::continuations the tokens are of, or kOfPrompt: the prompt's tokens
-  // from the second one on, before all others (none, once, of a prompt of one token).
+  // Index into GenerationRequest::continuations, or kOfPrompt: tokens of the prompt, from the
+  // second token on. Those come before all others; a prompt of one token has one delta without
+  // tokens.
   int32_t continuation = 0;
   static constexpr int32_t kOfPrompt = -1;
 };
@@ -96,9 +97,9 @@ struct GenerationResult {
   int32_t matched_token = -1;  // the stop token or EOS that ended it; -1 otherwise
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;
-  int64_t cached_generated_tokens = 0;  // of those, from the first one on whose KV is not exact
+  int64_t cached_generated_tokens = 0;  // cached tokens from the first on whose KV is not exact
   int64_t completion_tokens = 0;
-  int32_t num_suspensions = 0;  // times that it stepped aside for others
+  int32_t num_suspensions = 0;  // how often the request was suspended
   uint64_t seed = 0;
   absl::Duration queue_time;
   absl::Duration prefill_time;

@@ -86,7 +86,7 @@ class Inbox {
   size_t max_live() const { return limits_.max_live; }
 
  private:
-  // What a tenant, or all of them, have here.
+  // Requests and tokens of a tenant, or of all tenants.
   struct Usage {
     int64_t requests = 0;
     int64_t waiting_tokens = 0;

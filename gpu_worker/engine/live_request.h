@@ -20,7 +20,7 @@ namespace retroinfer {
 // What a request's decode steps told of the mass that they did not attend to exactly.
 class UnseenSum {
  public:
-  // Of one step; none: not known.
+  // Adds one step's share; none: not known.
   void Add(std::optional<double> share);
   std::optional<UnseenMass> Result() const;
 
@@ -43,19 +43,19 @@ struct LiveRequest {
 
   Sequence sequence;   // the executor's part
   KvNeed need;         // for the request's whole life
-  BlockDemand demand;  // of that, what it should hold of the device
+  BlockDemand demand;  // device blocks that the request should hold now
   bool is_aborted = false;
   bool is_new = true;           // in no description yet
-  absl::Status failure;         // of what was done for it, until a plan ends it
+  absl::Status failure;         // what failed for the request, until a plan ends the request
   bool takes_in_order = false;  // AttentionPolicy::TakesInOrder, as far as is known
 
   // The store (SegmentExchange).
   bool asked_store = false;          // for extents, which must be released
   uint64_t rows_id = 0;              // the name of its claim on rows; 0: none
-  bool arena_was_full = false;       // when it asked last
-  uint64_t releases_when_asked = 0;  // SegmentExchange's count then
+  bool arena_was_full = false;       // the last answer was StoreAnswer::kArenaFull
+  uint64_t releases_when_asked = 0;  // SegmentExchange's count of releases at that time
   StoreAnswer answer = StoreAnswer::kNone;
-  absl::Status no_room;  // what the store said, of kNoRoom
+  absl::Status arena_error;  // what the store said with StoreAnswer::kArenaFull
   // Blocks of the window that are saved, or were given to the saver: from where the window began
   // then, up to this position.
   int64_t saved_begin = 0;
@@ -67,8 +67,8 @@ struct LiveRequest {
   int64_t num_generated = 0;           // or measured, of continuations
   std::optional<OutputToken> first;    // drawn; told when the prompt is measured, too
   std::optional<ForcedTokens> forced;  // of a request that measures continuations
-  int64_t prompt_tokens_done = 0;      // of its prompt, as far as they are in the statistics
-  int64_t prompt_tokens_told = -1;     // the same, as far as the client was told
+  int64_t prompt_tokens_done = 0;      // prompt tokens that the statistics have counted
+  int64_t prompt_tokens_told = -1;     // prompt tokens that the client was told of
 
   bool is_stalled = false;  // decodes, and lacks memory for the next token
   absl::Time submitted;
@@ -84,27 +84,28 @@ struct LiveRequest {
 
   // Whether the whole prompt is computed, and what follows it sampled.
   bool has_first_token() const { return first_token != absl::InfiniteFuture(); }
-  // What it has of the device's blocks, and what it asks for beyond that.
+  // Device blocks that the request holds, and further blocks that it asks for.
   KvBlocks Held() const {
     return {.dense = static_cast<int32_t>(sequence.kv.dense_blocks.size()),
             .meta = static_cast<int32_t>(sequence.kv.meta_blocks.size())};
   }
   KvBlocks Asked() const {
     const KvBlocks held = Held();
-    return {.dense = std::max(0, demand.wanted().dense - held.dense),
-            .meta = std::max(0, demand.wanted().meta - held.meta)};
+    return {.dense = std::max(0, demand.target().dense - held.dense),
+            .meta = std::max(0, demand.target().meta - held.meta)};
   }
 };
 
 using LiveRequests = std::deque<std::unique_ptr<LiveRequest>>;  // in order of arrival
 
 struct RequestCounts {
-  int64_t running = 0;                                 // admitted
-  int64_t waiting = 0;                                 // not yet
-  int64_t waiting_for_prefill = 0;                     // of those that run: not begun
-  int64_t suspended = 0;                               // of those that run: KV in host memory
-  int64_t stalled = 0;                                 // of those that run: decode, lack memory
-  absl::Time oldest_waiting = absl::InfiniteFuture();  // when the oldest of either was submitted
+  int64_t running = 0;              // admitted
+  int64_t waiting = 0;              // not yet
+  int64_t waiting_for_prefill = 0;  // running requests whose prompt is not begun
+  int64_t suspended = 0;            // running requests whose KV is in host memory
+  int64_t stalled = 0;              // running requests that decode and lack memory
+  absl::Time oldest_waiting =
+      absl::InfiniteFuture();  // when the oldest without a first pass was submitted
 };
 RequestCounts CountRequests(const LiveRequests& live);
 

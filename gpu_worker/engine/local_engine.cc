@@ -1,10 +1,10 @@
 // Invariants of the loop:
-// * A request is in exactly one place of `live_` from Submit's mail to the release of its last
-//   block, and in exactly one phase (RequestPhase).
+// * A request is one element of `live_` from Submit's mail to the release of its last block, and in
+//   exactly one phase (RequestPhase).
 // * Only kDecoding requests take part in steps; a request leaves a step's batch by changing phase.
 // * What a round does follows from one plan, and only Observation looks at what the device, the
-//   background and the store have done. What the plan cannot know, a request that ended as the plan
-//   was carried out, makes the round do less, never other things.
+//   background and the store have done. If a request ends while the plan is carried out, the round
+//   does less than planned, never anything else.
 // * A request ends in OutputDelivery::End(), once; statistics are published before its client is
 //   told. What fails while the engine observes ends by the plan.
 // * The loop never waits for background work: a request that needs some is left out of steps.
@@ -317,7 +317,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
 void LocalEngine::TendBackground(bool worked) {
   const absl::Time now = common::SteadyNow();
   const bool urgent = std::any_of(live_.begin(), live_.end(), [&](const auto& live) {
-    // Without anything in the background.
+    // No pass of the request has run, or it is suspended: nothing in the background works for it.
     if (live->progressed == absl::Time() || live->sequence.copy.has_value()) return false;
     const bool is_waited_for = live->phase != RequestPhase::kEnded;
     return !worked || (is_waited_for && now - live->progressed > kBackgroundPatience);

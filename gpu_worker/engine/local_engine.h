@@ -51,8 +51,8 @@ struct LocalEngineOptions {
   // Called by the loop, on its thread, once a round, however idle it is; may be empty.
   std::function<void()> on_progress;
   // Called by the loop, on its thread, with what the scheduler was told and the plan that it made,
-  // each round, also where that is empty, and before it is carried out; may be empty. May let
-  // further requests step aside, or put another plan in its place that can be carried out now.
+  // each round, also where the plan is empty, and before it is carried out; may be empty. May
+  // suspend further requests, or replace the plan by another that can be carried out now.
   std::function<void(const SchedulerInput&, StepPlan&)> on_plan;
 };
 

@@ -27,7 +27,7 @@ constexpr uint32_t kTransientSlotsPerRow = 2048;
 constexpr uint64_t kSlotsMin = 64;
 // More than the longest log can follow would stay empty (BlockCache::Create()).
 constexpr uint64_t kSlotsMax = DataPlane::kLogCapacityMax / 4 * 3;
-// Page-locked memory is nobody else's: for windows of requests that step aside no more than this,
+// Page-locked memory is nobody else's: for windows of suspended requests no more than this,
 // unless more is asked for.
 constexpr size_t kSuspendedBytes = size_t{2} << 30;
 
@@ -109,7 +109,7 @@ DenseDemand DenseDemandOf(const MemoryPlanInput& input) {
           .most = std::max<int64_t>(wanted, input.max_batch * context)};
 }
 
-// Dense blocks of requests that step aside, all together. On a CPU they are in the same memory as
+// Dense blocks of all suspended requests together. On a CPU they are in the same memory as
 // all else, of which they get what is left.
 int32_t SuspendedBlocks(const MemoryPlanInput& input, const MemoryPlan& plan) {
   if (!input.preemption) return 0;
@@ -197,7 +197,7 @@ MemoryPlan FixedSizes(const MemoryPlanInput& input) {
     plan.num_transient_slots = kTransientSlotsPerRow * static_cast<uint32_t>(input.max_batch);
   }
   // Sequences that have ended keep their row until the background has let go of them, and prompts
-  // are read while all places of the batch are taken.
+  // are read while all rows of the batch are taken.
   plan.max_sequences = 2 * input.max_batch + 2;
   // A prompt in each lane, and for each sequence that holds memory a segment of generated tokens
   // or, where it has just outgrown dense attention, all of its context.
@@ -276,7 +276,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryPlanInput& input) {
   if (!input.owns_memory) plan.unused_bytes -= plan.suspended_bytes();
   plan.capacity_tokens =
       CapacitiesOf({.max_model_len = input.max_model_len,
-                    .max_whole_len = plan.synthetic_tokens + plan.long_lane_tokens,
+                    .max_single_pass_tokens = plan.synthetic_tokens + plan.long_lane_tokens,
                     .dense_blocks = plan.dense_blocks,
                     .arena_tokens = ArenaCapacityTokens(plan.geometry, input.arena_pages),
                     .dense_below = input.index.dense_below});

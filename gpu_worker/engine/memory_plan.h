@@ -45,8 +45,8 @@ struct MemoryPlanInput {
   bool owns_memory = false;
   size_t dense_kv_bytes = 0;      // of dense blocks; 0: chosen
   size_t block_cache_bytes = 0;   // of slots; 0: chosen
-  bool preemption = false;        // requests may step aside for others
-  size_t suspended_kv_bytes = 0;  // of the host's memory, for their KV; 0: chosen
+  bool preemption = false;        // requests may be suspended for others
+  size_t suspended_kv_bytes = 0;  // host memory for the KV of suspended requests; 0: chosen
 
   KvGeometry geometry() const { return model.geometry(kv_format); }
 };
@@ -78,9 +78,8 @@ struct MemoryPlan {
   std::vector<ComponentMemory> components;  // all but the weights
   MemoryNeed need;                          // the sum of these, and the weights
   size_t unused_bytes = 0;                  // of what was available
-  // Dense blocks of requests that step aside, for which memory of the host is kept. On a GPU
-  // (owns_memory) that memory is none of the device's; on a CPU it is taken from what the rest
-  // leaves.
+  // Host blocks for the KV of suspended requests. With owns_memory (a GPU) they take no device
+  // memory; on a CPU they take what all else leaves.
   int32_t suspended_blocks = 0;
 
   // What a context of `tokens` leaves for a request's prompt and output: all but what is synthetic.

@@ -85,7 +85,7 @@ void Observation::GroupBegan(size_t lane, std::span<LiveRequest* const> members)
   executor_.DescribeRuns(lane, description);
 }
 
-// What follows from the request alone.
+// Describes what follows from the request and its prompt alone.
 RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
   const SequenceKv& kv = live.sequence.kv;
   const PromptPart& part = kv.part;
@@ -113,45 +113,47 @@ RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
 
 // What the request holds of the device's memory and may still need.
 void Observation::DescribeMemory(LiveRequest& live, RequestDescription& description) {
-  const KvBlocks& wanted = live.demand.wanted();
-  const KvBlocks& most = live.demand.most();
+  const KvBlocks& target = live.demand.target();
+  const KvBlocks& peak = live.demand.peak();
   const bool was_stalled = std::exchange(live.is_stalled, false);
   if (live.sequence.kv.table_row < 0) {
-    description.dense_blocks = wanted.dense;
-    description.meta_blocks = wanted.meta;
-    description.more_dense_blocks = most.dense - wanted.dense;
-    description.more_meta_blocks = most.meta - wanted.meta;
+    description.dense_blocks = target.dense;
+    description.meta_blocks = target.meta;
+    description.more_dense_blocks = peak.dense - target.dense;
+    description.more_meta_blocks = peak.meta - target.meta;
     return;
   }
   const KvBlocks held = live.Held();
   description.dense_blocks = held.dense;
   description.meta_blocks = executor_.memory().OwnMetaBlocks(live.sequence.kv);
-  description.more_dense_blocks = std::max(0, most.dense - held.dense);
-  description.more_meta_blocks = std::max(0, most.meta - held.meta);
+  description.more_dense_blocks = std::max(0, peak.dense - held.dense);
+  description.more_meta_blocks = std::max(0, peak.meta - held.meta);
   if (live.phase != RequestPhase::kDecoding) return;
   const KvBlocks asked = live.Asked();
   description.asked_dense_blocks = asked.dense;
   description.asked_meta_blocks = asked.meta;
-  description.room = live.demand.Room(live.sequence.length());
-  live.is_stalled = description.room <= 0;
+  description.free_tokens = live.demand.FreeTokens(live.sequence.length());
+  live.is_stalled = description.free_tokens <= 0;
   if (live.is_stalled && !was_stalled) ++sources_.counters->memory_stalls;
 }
 
 RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& all) {
   SequenceKv& kv = live.sequence.kv;
-  // Which part is read next may change until a lane has begun with it: others leave KV meanwhile.
+  // The part that is read next may change until a lane begins it: other requests commit KV
+  // meanwhile.
   if (live.phase <= RequestPhase::kReady) {
     kv.part = live.sequence.policy->NextPart(kv, executor_.lane(0).max_tokens());
   }
   RequestDescription description = DescribePrompt(live);
   DescribeMemory(live, description);
   if (kv.part.attends_to_all) description.later_tokens = kv.prompt_tokens - kv.part.end;
-  // What a prompt's parts have read for it is nobody else's.
+  // A prompt that is read in parts shares no read: the lane's KV of its earlier parts is its own.
   const bool is_part =
       description.has_more_parts || kv.part.begin > 0 || kv.read_end() > kv.cached_end;
   if (is_part && !live.has_first_token()) description.prefix = 0;
   description.is_new = std::exchange(live.is_new, false);
-  // All that has names may be found: at the least the rest is computed.
+  // Every token that has a name may be found cached. The sink and the last token are computed in
+  // any case.
   if (description.is_new && kv.lineage.names_any()) {
     description.nameable_tokens = kv.prompt_tokens - 1 - int64_t{kSinkTokens};
   }
@@ -171,8 +173,8 @@ absl::Status Observation::DescribeProgress(LiveRequest& live, const LiveRequests
   switch (live.phase) {
     case RequestPhase::kReserving:
       description.answer = live.answer;
-      description.arena_may_get_room =
-          live.answer == StoreAnswer::kNoRoom && sources_.exchange->MayGetRoom(live, all);
+      description.arena_may_free_pages =
+          live.answer == StoreAnswer::kArenaFull && sources_.exchange->MayFreePages(live, all);
       return absl::OkStatus();
     case RequestPhase::kSettling: {
       // The prompt's rows stay in the lane until they are measured.
@@ -199,11 +201,11 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
   const bool is_saving = sources_.exchange->IsSaving(sequence.id());
   if (live.forced.has_value()) {
     description.more_rows = std::min({live.forced->left(), policy.RowsTogether(sequence.kv),
-                                      std::max<int64_t>(1, description.room)}) -
+                                      std::max<int64_t>(1, description.free_tokens)}) -
                             1;
   }
   if (executor_.parts().suspended != nullptr) {
-    ASSIGN_OR_RETURN(description.can_suspend, policy.CanStepAside(sequence.kv));
+    ASSIGN_OR_RETURN(description.can_suspend, policy.CanSuspend(sequence.kv));
     description.can_suspend &= !is_saving;
     description.suspended_blocks = SuspendedKv::BlocksOf(sequence.kv);
     description.num_suspensions = sequence.num_suspensions;
@@ -211,7 +213,7 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
   }
   description.decoding_since = ToSeconds(live.first_token);
   ASSIGN_OR_RETURN(description.can_decode, policy.ReadyForStep(sequence.kv));
-  // The window's oldest blocks are used again when a segment of theirs goes live.
+  // When a segment goes live, the window's oldest blocks are reused: the saver may still read them.
   if (is_saving && policy.GoesLive(sequence.kv)) description.can_decode = false;
   description.goes_live = description.can_decode && policy.GoesLive(sequence.kv);
   return absl::OkStatus();

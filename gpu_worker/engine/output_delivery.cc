@@ -75,7 +75,7 @@ void OutputDelivery::EmitMeasured(LiveRequest& live, const OutputToken& token) {
     forced.Count();
     if (forced.left() > 0) return;
     if (!forced.Next()) return End(live, FinishReason::kLength);
-    // The next continuation's tokens take the places of this one's (AttentionPolicy::CanRewind).
+    // The next continuation's tokens overwrite this one's (AttentionPolicy::CanRewind).
     SequenceKv& kv = live.sequence.kv;
     if (live.phase == RequestPhase::kDecoding) kv.num_tokens = kv.prompt_tokens;
     measured = &forced.First();

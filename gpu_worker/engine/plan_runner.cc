@@ -61,7 +61,7 @@ void PlanRunner::CarryOut(const StepPlan& plan) {
   RunDecodeStep(plan);
 }
 
-// What the request held comes free.
+// Frees all that the request holds.
 void PlanRunner::LetGo(uint64_t id) {
   LiveRequest& live = *Find(id);
   if (live.sequence.copy.has_value()) executor_.FreeCopy(live.sequence);
@@ -86,17 +86,17 @@ void PlanRunner::CarryOutEnding(const StepPlan::Ending& ending) {
                                                     live.request.deadline - common::SteadyNow()));
     case StepPlan::EndReason::kFailed:
       return delivery_.End(live, FinishReason::kError, live.failure);
-    case StepPlan::EndReason::kNoRoom:
-      return delivery_.End(live, FinishReason::kError, live.no_room);
+    case StepPlan::EndReason::kArenaFull:
+      return delivery_.End(live, FinishReason::kError, live.arena_error);
   }
 }
 
-// Takes the device memory that the plan has counted. What that memory cannot be taken for any more
-// waits for another plan.
+// Reserves the device memory that the plan has counted. If an earlier action of this plan took that
+// memory, the request stays kWaiting, for the next plan.
 void PlanRunner::Admit(LiveRequest& live, bool asks_store) {
   Sequence& sequence = live.sequence;
-  if (!executor_.memory().Reserve(live.demand.wanted(), sequence.kv)) return;
-  live.demand.Take();
+  if (!executor_.memory().Reserve(live.demand.target(), sequence.kv)) return;
+  live.demand.OnGranted();
   const ExecutorParts& parts = executor_.parts();
   auto sampling = SamplingState::Create(*parts.device, *parts.stream, live.request.sampling,
                                         live.request.prompt, parts_.eos_token_ids,
@@ -119,17 +119,18 @@ void PlanRunner::Grant(LiveRequest& live) {
   counters_.prefix_cache_hits_tokens += static_cast<uint64_t>(kv.cached_tokens());
 }
 
-// The arena had no room: the request holds nothing and waits again.
+// The arena is full: the request gives its blocks back, so that requests without extents can use
+// them, and waits again.
 void PlanRunner::PutBack(LiveRequest& live) {
   live.asked_store = false;
   live.arena_was_full = true;
   executor_.memory().Free(live.sequence.kv);
-  live.demand.Leave(0);
+  live.demand.OnReleased(0);
   live.phase = RequestPhase::kWaiting;
 }
 
 void PlanRunner::Grow(LiveRequest& live) {
-  if (executor_.memory().Grow(live.Asked(), live.sequence.kv)) live.demand.Take();
+  if (executor_.memory().Grow(live.Asked(), live.sequence.kv)) live.demand.OnGranted();
 }
 
 // --- Suspension: the sequence keeps its extents and its sampling state, and gives up blocks, slots
@@ -146,13 +147,13 @@ void PlanRunner::Suspend(LiveRequest& live) {
   ++counters_.preemptions;
   spdlog::info("request {}: preempted after {} tokens, for the {}. time; {} blocks are copied",
                live.request.request_id, live.num_generated, sequence.num_suspensions,
-               sequence.copy->places.size());
+               sequence.copy->host_blocks.size());
 }
 
-// Takes the device memory that the plan has counted.
+// Reserves the device memory that the plan has counted.
 void PlanRunner::Resume(LiveRequest& live) {
-  if (!executor_.memory().Reserve(live.demand.wanted(), live.sequence.kv)) return;
-  live.demand.Take();
+  if (!executor_.memory().Reserve(live.demand.target(), live.sequence.kv)) return;
+  live.demand.OnGranted();
   live.phase = RequestPhase::kReturning;
   live.resident_since = common::SteadyNow();
   ++counters_.resumptions;
@@ -164,7 +165,7 @@ void PlanRunner::Resume(LiveRequest& live) {
 }
 
 void PlanRunner::LogCopy(const LiveRequest& live, const char* way, absl::Time begun) const {
-  const double bytes = static_cast<double>(live.sequence.copy->places.size() *
+  const double bytes = static_cast<double>(live.sequence.copy->host_blocks.size() *
                                            executor_.parts().suspended->block_bytes());
   const double seconds = absl::ToDoubleSeconds(common::SteadyNow() - begun);
   spdlog::info("request {}: {:.0f} MB copied {} the host in {:.2f} ms, {:.1f} GB/s",
@@ -175,7 +176,7 @@ void PlanRunner::LogCopy(const LiveRequest& live, const char* way, absl::Time be
 void PlanRunner::FinishSuspending(LiveRequest& live) {
   LogCopy(live, "to", live.suspended_since);
   executor_.memory().Free(live.sequence.kv);
-  live.demand.Leave(live.sequence.length());
+  live.demand.OnReleased(live.sequence.length());
   live.phase = RequestPhase::kSuspended;
 }
 
@@ -192,7 +193,7 @@ void PlanRunner::BeginGroup(const StepPlan::Group& group) {
   std::vector<LiveRequest*> requests;
   std::vector<Sequence*> members;
   for (const uint64_t id : group.members) {
-    // One that the scheduler saw may have ended as it got its memory.
+    // A request that the plan admits and begins may have ended in Admit().
     LiveRequest* const live = FindIn(RequestPhase::kReady, id);
     if (live == nullptr) continue;
     live->phase = RequestPhase::kReading;
@@ -209,7 +210,8 @@ void PlanRunner::BeginGroup(const StepPlan::Group& group) {
 }
 
 void PlanRunner::RunPass(const StepPlan::Pass& pass) {
-  // A group may have ended, or have lost a member as it began: its other rows wait for a new plan.
+  // A group may have ended, or have lost a member in BeginGroup(), since the pass was planned: then
+  // the rows wait for a new plan.
   if (!executor_.CanRun(pass)) return;
   const PrefillLane& lane = executor_.lane(pass.lane);
   const absl::StatusOr<bool> is_computed = executor_.RunPass(pass);
@@ -222,7 +224,7 @@ void PlanRunner::RunPass(const StepPlan::Pass& pass) {
     LiveRequest& live = *Find(kv->sequence_id);
     live.progressed = now;
     const int64_t done = lane.processed_tokens(*kv);
-    // The sink of a prompt's later part is computed again.
+    // The sink is computed again for each later part of a prompt: it is not counted again.
     const int64_t more = std::max<int64_t>(0, done - live.prompt_tokens_done);
     counters_.prompt_tokens += static_cast<uint64_t>(more);
     live.prompt_tokens_done += more;
@@ -310,9 +312,9 @@ void PlanRunner::FinishPrompt(LiveRequest& live) {
   if (!*is_finished) return;
   live.phase = RequestPhase::kDecoding;
   live.resident_since = common::SteadyNow();
-  // What the prompt has read is not needed again. A conversation's last turn is used together with
-  // what this one leaves: released before that, it would be evicted first, and what follows it be
-  // lost.
+  // The prompt does not need the rows that it has read again, unless the request holds extents:
+  // then the rows are released with the extents. The store evicts what was released first, and a
+  // later turn of the conversation needs both.
   if (!live.asked_store) exchange_.ReleaseRows(live);
   const int64_t whole_blocks = (live.sequence.kv.prompt_tokens - kSinkTokens) / kDenseBlockTokens;
   exchange_.Save(live, kSinkTokens + whole_blocks * kDenseBlockTokens);
@@ -324,11 +326,11 @@ void PlanRunner::RunDecodeStep(const StepPlan& plan) {
   batch_.clear();
   for (const uint64_t id : plan.decode) {
     LiveRequest* const live = FindIn(RequestPhase::kDecoding, id);
-    if (live == nullptr || live->demand.Room(live->sequence.length()) <= 0) continue;
+    if (live == nullptr || live->demand.FreeTokens(live->sequence.length()) <= 0) continue;
     batch_.push_back(live);
   }
   if (batch_.empty()) return;
-  // Rows of one policy are neighbours, and so are those of one sequence.
+  // DecodeStep::Run requires the rows of one policy, and of one sequence, to be neighbours.
   std::sort(batch_.begin(), batch_.end(), [](const LiveRequest* a, const LiveRequest* b) {
     return std::pair(a->sequence.policy, a->sequence.id()) <
            std::pair(b->sequence.policy, b->sequence.id());
@@ -375,11 +377,11 @@ void PlanRunner::TakeToken(LiveRequest& live, const OutputToken& token, absl::Ti
   if (live.phase != RequestPhase::kDecoding) return;  // an earlier row has ended it
   live.last_token = live.progressed = now;
   delivery_.Emit(live, token);
-  if (live.phase != RequestPhase::kDecoding || !live.demand.Advance(live.sequence.length())) return;
-  // The request may ask for more blocks now, or has what it would ask for. Those that it will not
-  // need any more come free.
-  executor_.memory().GiveBack(live.demand.most().dense, live.sequence.kv);
-  if (live.Asked() == KvBlocks()) live.demand.Take();
+  if (live.phase != RequestPhase::kDecoding || !live.demand.OnGrown(live.sequence.length())) return;
+  // Gives blocks back that the request will not need any more: what it holds may then be all that
+  // it would ask for.
+  executor_.memory().GiveBack(live.demand.peak().dense, live.sequence.kv);
+  if (live.Asked() == KvBlocks()) live.demand.OnGranted();
 }
 
 }  // namespace retroinfer

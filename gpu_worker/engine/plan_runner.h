@@ -1,7 +1,6 @@
-// Carries out what the scheduler has planned, request by request: who gets memory, whose prompts
-// are read, who decodes, whose KV goes to the host and comes back. Nothing is decided here, and
-// nothing is looked at. What the plan could not know, a request that has ended since, makes the
-// runner do less, never other things.
+// Carries out the scheduler's plan, request by request: gives memory, reads prompts, decodes,
+// copies KV to the host and back. The runner decides nothing, and observes nothing. If a request
+// has ended since the plan was made, the runner does less than planned, never anything else.
 //
 // Blocks return to the pools, and extents to the store, in LetGo() only, once the executor has said
 // that neither the background nor the device uses them any more.
@@ -28,7 +27,7 @@ namespace retroinfer {
 
 class PlanRunner {
  public:
-  // All of it outlives the runner.
+  // All parts outlive the runner.
   struct Parts {
     LiveRequests* live = nullptr;
     Executor* executor = nullptr;
@@ -40,7 +39,7 @@ class PlanRunner {
     PrefixDirectory* prefixes = nullptr;
     EngineStats* counters = nullptr;
     std::vector<int32_t> eos_token_ids;
-    std::function<void()> publish;  // shows other threads the statistics of now
+    std::function<void()> publish;  // publishes the statistics to other threads
   };
   explicit PlanRunner(Parts parts);
 

@@ -62,15 +62,15 @@ void SegmentExchange::TakeAnswer(ReserveAnswer answer, const LiveRequests& all) 
     live->failure = TakeExtents(*std::move(answer.extents), arena_pages, kv);
     if (!live->failure.ok() || !AskForRows(*live)) live->answer = StoreAnswer::kGranted;
   } else if (absl::IsResourceExhausted(answer.extents.status())) {
-    live->answer = StoreAnswer::kNoRoom;
-    live->no_room = answer.extents.status();
+    live->answer = StoreAnswer::kArenaFull;
+    live->arena_error = answer.extents.status();
     ++counters_.allocation_failures;
   } else {
     live->failure = answer.extents.status();
   }
 }
 
-bool SegmentExchange::MayGetRoom(const LiveRequest& live, const LiveRequests& all) const {
+bool SegmentExchange::MayFreePages(const LiveRequest& live, const LiveRequests& all) const {
   return AnyReleasedSince(live) || (saver_ != nullptr && saver_->busy()) ||
          std::any_of(all.begin(), all.end(), [&live](const auto& other) {
            return other.get() != &live && (other->asked_store || other->rows_id != 0);

@@ -1,5 +1,5 @@
-// What requests and the segment store have to do with each other: extents for a request's segments,
-// KV of earlier requests that a prompt reads, and blocks that a request leaves to later ones.
+// Exchanges KV between requests and the segment store: extents for a request's segments, KV of
+// earlier requests that a prompt reads, and blocks that a request leaves to later requests.
 //
 // The store answers through the inbox. A request holds two names in the store at most: the
 // sequence's, for its extents, and rows_id, for what else its prompt reads.
@@ -33,13 +33,13 @@ class SegmentExchange {
   // Asks for KV of the prompt that is in no segment whose index the request can share. Returns
   // whether there may be any, and so whether an answer comes.
   bool AskForRows(LiveRequest& live);
-  // Notes the store's answer in the request that it is for; what follows from that is planned.
+  // Notes the store's answer in the request that asked; the next plan acts on it.
   void TakeAnswer(ReserveAnswer answer, const LiveRequests& live);
 
-  // Whether the arena may have room for the request although the store said that it has none:
-  // others hold some, or have given some back since.
-  bool MayGetRoom(const LiveRequest& live, const LiveRequests& all) const;
-  // Whether anything was given back since the request asked.
+  // After StoreAnswer::kArenaFull: whether waiting may help the request, because others hold
+  // extents, or have released extents since it asked.
+  bool MayFreePages(const LiveRequest& live, const LiveRequests& all) const;
+  // Whether any request has released extents or rows since the request asked.
   bool AnyReleasedSince(const LiveRequest& live) const {
     return live.releases_when_asked != num_releases_;
   }
@@ -56,7 +56,7 @@ class SegmentExchange {
   // Commits what has been saved.
   void Tend();
 
-  // Gives back what the prompt reads, or all that the request holds in the arena.
+  // Releases the rows that the prompt reads; or all that the request holds in the arena.
   void ReleaseRows(LiveRequest& live);
   void Release(LiveRequest& live);
 

@@ -24,8 +24,8 @@ class SegmentStore {
   virtual uint32_t arena_pages() const = 0;
   virtual bool attached() const = 0;
   virtual uint64_t num_reattached() const = 0;
-  // Whether the arena is somebody else's now, for ever. What was read from it before a call that
-  // returns false was right.
+  // Whether another worker has the arena, for ever. Bytes that were read from the arena before a
+  // call that returns false were right.
   virtual bool memory_taken() const { return false; }
 
   // Takes one extent for each wanted segment, all or nothing. The leading named ones that are
@@ -38,7 +38,7 @@ class SegmentStore {
   // answer waits for what is being committed or read from the disk. A sequence reserves once.
   //
   // The callback gets the extents in order (with cached_only: the cached ones), RESOURCE_EXHAUSTED
-  // (no room now), UNAVAILABLE (no store) or CANCELLED (released meanwhile).
+  // (arena full now), UNAVAILABLE (no store) or CANCELLED (released meanwhile).
   virtual void Reserve(ReserveRequest request, ReserveCallback callback) = 0;
   // Makes a segment or block immutable; a named one is found by others from now on. Not for cached
   // ones.
@@ -46,7 +46,7 @@ class SegmentStore {
   // The same for many of one sequence, in one call or a few.
   virtual void Commit(uint64_t sequence_id, std::vector<CommittedSegment> segments) = 0;
   // Gives up everything that the sequence holds in the arena or waits for. Its named segments may
-  // stay, for others to find, until the room is needed.
+  // stay, for others to find, until their pages are needed.
   virtual void Release(uint64_t sequence_id) = 0;
 };
 

@@ -11,7 +11,8 @@
 namespace retroinfer {
 namespace {
 
-// Only a text's last block is not full; prompts that share their beginning name each its own.
+// Upper bound of the list of blocks: all blocks of a text but the last are full, and each prompt of
+// a prefix group lists its blocks itself.
 size_t ListBytes(int64_t max_tokens, int32_t max_members) {
   const auto blocks = static_cast<size_t>(max_tokens / kDenseBlockTokens + 1);
   return blocks * static_cast<size_t>(max_members) * sizeof(DenseBlockId);
@@ -42,7 +43,7 @@ absl::StatusOr<CachedKvReader> CachedKvReader::Create(const Parts& parts,
 absl::Status CachedKvReader::Begin(std::vector<std::span<const CachedRun>> members) {
   members_ = std::move(members);
   first_block_.clear();
-  // What was copied for the last group has long passed; after an abort it may not have.
+  // The copies for the last group are long done, unless that group was aborted.
   RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
   const std::span<DenseBlockId> ids = host_blocks_.as<DenseBlockId>();
   const uint32_t first_kv_page = BlockLayout(geometry_).first_kv_page;

@@ -20,7 +20,7 @@ namespace retroinfer {
 
 class CachedKvReader {
  public:
-  // All of it outlives the reader.
+  // All parts outlive the reader.
   struct Parts {
     Device* device = nullptr;
     Ops* ops = nullptr;
@@ -33,12 +33,12 @@ class CachedKvReader {
                                                int64_t max_tokens, int32_t max_members);
   static MemoryNeed MemoryOf(int64_t max_tokens, int32_t max_members);
 
-  // A group begins, of prompts with these cached runs; they stay as they are while it lasts.
-  // Enqueues the copy of where their blocks lie.
+  // A group begins, whose prompts have these cached runs: by member, unchanged until the next
+  // Begin(). Enqueues the copy of the list of their blocks.
   absl::Status Begin(std::vector<std::span<const CachedRun>> members);
 
-  // Enqueues the reading of one layer of cached runs [first, last) of a member, neighbouring in the
-  // text and all blocks if there are several, into `out` from `row` on.
+  // Enqueues the reading of one layer of cached runs [first, last) of a member into `out`, from
+  // `row` on. REQUIRES: one run, or several neighbouring runs that are all blocks.
   absl::Status Read(size_t member, size_t first, size_t last, uint32_t layer, const LayerKv& out,
                     int64_t row);
 

@@ -164,14 +164,14 @@ absl::StatusOr<std::span<const StepResult>> Executor::Step(std::span<const StepR
 
 absl::Status Executor::CopyOut(Sequence& sequence) {
   ASSIGN_OR_RETURN(sequence.copy, parts_.suspended->CopyOut(sequence.kv));
-  sequence.policy->StepAside(sequence.kv);
+  sequence.policy->OnSuspend(sequence.kv);
   ++sequence.num_suspensions;
   return absl::OkStatus();
 }
 
 absl::Status Executor::CopyBack(Sequence& sequence) {
   return parts_.suspended->CopyBack(sequence.kv, *sequence.copy, [&sequence](Stream& stream) {
-    return sequence.policy->ComeBack(sequence.kv, stream);
+    return sequence.policy->OnResume(sequence.kv, stream);
   });
 }
 
@@ -209,7 +209,7 @@ bool Executor::IsUnused(Sequence& sequence) {
       return false;
     }
   }
-  // Without memory, now and before, no policy knows the sequence.
+  // A sequence that has never had memory is unknown to its policy.
   if (sequence.kv.table_row < 0 && sequence.num_suspensions == 0) return true;
   const absl::StatusOr<bool> is_released = sequence.policy->Release(sequence.kv);
   if (!is_released.ok()) {
@@ -233,7 +233,7 @@ void Executor::DescribeLane(size_t index, LaneDescription& description) {
   description.layer = lane.layer();
   description.next_row = lane.next_row();
   description.rows_to_measure = 0;
-  // The members are those of BeginGroup: their rows stay, whoever was dropped since.
+  // description.members stay those of BeginGroup(): the rows of dropped members are computed, too.
   if (description.is_free) {
     description.members.clear();
     description.runs.clear();
@@ -263,7 +263,7 @@ void Executor::DescribeRuns(size_t index, LaneDescription& description) const {
       described.cached += sequence.cached[read.index].num_tokens();
     }
     if (sequence.part.num_context == 0) continue;
-    // Of a part, what it needs of the ones before it.
+    // A later part reads the context that its policy keeps of the earlier parts.
     described.depth += sequence.part.num_context - sequence.part.begin;
     described.cached = sequence.part.num_context;
   }

@@ -135,7 +135,7 @@ class Executor {
 
   // --- What the device has done. What fails here is logged, at most once a second.
 
-  // Looks at what the device has finished: measured work, and the block cache's upkeep.
+  // Polls the device: which work is done, and which of the block cache's upkeep.
   void Look();
   // Does what the block cache needs between two steps. REQUIRES: Look() came before, and no step
   // since.

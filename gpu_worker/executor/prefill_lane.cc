@@ -75,13 +75,13 @@ absl::StatusOr<std::unique_ptr<PrefillLane>> PrefillLane::Create(const Parts& pa
 }
 
 bool PrefillLane::busy() const {
-  return std::any_of(places_.begin(), places_.end(),
-                     [](const Place& place) { return place.member.sequence != nullptr; });
+  return std::any_of(members_.begin(), members_.end(),
+                     [](const MemberState& state) { return state.member.sequence != nullptr; });
 }
 
 bool PrefillLane::Has(const SequenceKv& sequence) const {
-  return std::any_of(places_.begin(), places_.end(), [&sequence](const Place& place) {
-    return place.member.sequence == &sequence;
+  return std::any_of(members_.begin(), members_.end(), [&sequence](const MemberState& state) {
+    return state.member.sequence == &sequence;
   });
 }
 
@@ -94,7 +94,7 @@ absl::Status PrefillLane::Begin(std::span<const int32_t> prompt, SequenceKv& seq
 absl::Status PrefillLane::Begin(std::span<const Member> members) {
   RI_CHECK(!busy() && !members.empty() &&
            members.size() * sizeof(int32_t) <= host_last_.size_bytes());
-  places_.clear();
+  members_.clear();
   failures_.clear();
   layer_ = 0;
   next_row_ = num_rows_ = 0;
@@ -102,10 +102,11 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   for (const Member& member : members) {
     const SequenceKv& sequence = *member.sequence;
     const PromptPart part = member.policy->NextPart(sequence, max_tokens_);
-    places_.push_back({.member = member,
-                       .cached_tokens = sequence.read_end() - int64_t{kSinkTokens},
-                       .part = part});
-    const bool is_whole = part.begin == 0 && part.num_context == 0 && places_.back().is_last_part();
+    members_.push_back({.member = member,
+                        .cached_tokens = sequence.read_end() - int64_t{kSinkTokens},
+                        .part = part});
+    const bool is_whole =
+        part.begin == 0 && part.num_context == 0 && members_.back().is_last_part();
     run_members.push_back({.prompt = member.prompt,
                            .cached = sequence.cached,
                            .begin = part.begin,
@@ -115,45 +116,47 @@ absl::Status PrefillLane::Begin(std::span<const Member> members) {
   runs_ = PlanRuns(run_members);
   for (const PrefillRun& run : runs_.runs) {
     num_rows_ += run.num_rows;
-    for (const size_t member : run.members) places_[member].num_rows += run.num_rows;
-    for (const size_t member : run.ends_with_it) places_[member].last_row = num_rows_ - 1;
+    for (const size_t member : run.members) members_[member].num_rows += run.num_rows;
+    for (const size_t member : run.ends_with_it) members_[member].last_row = num_rows_ - 1;
   }
-  absl::Status begun = PlaceKv();
+  absl::Status begun = LayOutKv();
   if (begun.ok()) begun = UploadRows();
   std::vector<std::span<const CachedRun>> cached;
   for (const RunMember& member : run_members) cached.push_back(member.cached);
   if (begun.ok()) begun = reader_->Begin(std::move(cached));
-  if (!begun.ok()) places_.clear();
+  if (!begun.ok()) members_.clear();
   return begun;
 }
 
-// Gives families and members their places in the lane's KV.
-absl::Status PrefillLane::PlaceKv() {
-  families_.assign(runs_.num_families, {});
-  std::vector<size_t> sizes(runs_.num_families, 0);
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const PromptPart& part = places_[i].part;
-    Family& family = families_[runs_.family_of[i]];
-    family.num_tokens = std::max(family.num_tokens, part.num_context + part.end - part.begin);
-    family.row_of_position = part.num_context - part.begin;
-    ++sizes[runs_.family_of[i]];
+// Lays out the lane's KV: first the buffers of the prefix groups, then the members' own KV.
+absl::Status PrefillLane::LayOutKv() {
+  prefix_groups_.assign(runs_.num_prefix_groups, {});
+  std::vector<size_t> sizes(runs_.num_prefix_groups, 0);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const PromptPart& part = members_[i].part;
+    PrefixGroup& prefix_group = prefix_groups_[runs_.prefix_group_of[i]];
+    prefix_group.num_tokens =
+        std::max(prefix_group.num_tokens, part.num_context + part.end - part.begin);
+    prefix_group.row_of_position = part.num_context - part.begin;
+    ++sizes[runs_.prefix_group_of[i]];
   }
   int64_t tokens = 0;
-  for (Family& family : families_) {
-    family.first_token = tokens;
-    tokens += family.num_tokens;
+  for (PrefixGroup& prefix_group : prefix_groups_) {
+    prefix_group.first_token = tokens;
+    tokens += prefix_group.num_tokens;
   }
-  for (size_t i = 0; i < places_.size(); ++i) {
-    Place& place = places_[i];
-    const SequenceKv& sequence = *place.member.sequence;
-    place.has_kept = sizes[runs_.family_of[i]] > 1 && !place.member.policy->TakesInOrder(sequence);
-    if (place.has_kept) {
-      place.part.first_kept = sequence.shared_end;
-      place.first_kept_token = tokens;
-      place.num_kept = place.num_rows + sequence.read_end() - sequence.shared_end;
-      tokens += place.num_kept;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    MemberState& state = members_[i];
+    const SequenceKv& sequence = *state.member.sequence;
+    state.has_own_kv =
+        sizes[runs_.prefix_group_of[i]] > 1 && !state.member.policy->TakesInOrder(sequence);
+    if (state.has_own_kv) {
+      state.part.first_kept = sequence.shared_end;
+      state.own_kv_begin = tokens;
+      state.own_kv_tokens = state.num_rows + sequence.read_end() - sequence.shared_end;
+      tokens += state.own_kv_tokens;
     }
-    place.member.sequence->part = place.part;
+    state.member.sequence->part = state.part;
   }
   tokens = std::max(tokens, num_rows_);
   if (tokens <= max_tokens_) return absl::OkStatus();
@@ -162,14 +165,14 @@ absl::Status PrefillLane::PlaceKv() {
 }
 
 absl::Status PrefillLane::UploadRows() {
-  // What was copied for the last group has long passed; after an abort it may not have.
+  // The copies for the last group are long done, unless that group was aborted.
   RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
   const auto rows = static_cast<size_t>(num_rows_);
   const auto host = host_rows_.as<int32_t>();
   const std::span<int32_t> ids = host.first(rows);
   const std::span<int32_t> positions = host.subspan(static_cast<size_t>(max_tokens_), rows);
   for (const PrefillRun& run : runs_.runs) {
-    const std::span<const int32_t> prompt = places_[run.members.front()].member.prompt;
+    const std::span<const int32_t> prompt = members_[run.members.front()].member.prompt;
     for (int64_t row = 0; row < run.num_rows; ++row) {
       const auto at = static_cast<size_t>(run.first_row + row);
       const int64_t position = run.first_position + row;
@@ -200,9 +203,9 @@ LayerKv PrefillLane::KvAt(int64_t first_token, int64_t num_tokens) const {
 }
 
 LayerKv PrefillLane::TakenKvOf(size_t member) const {
-  const Place& place = places_[member];
-  return place.has_kept ? KvAt(place.first_kept_token, place.num_kept)
-                        : KvOf(families_[runs_.family_of[member]]);
+  const MemberState& state = members_[member];
+  return state.has_own_kv ? KvAt(state.own_kv_begin, state.own_kv_tokens)
+                          : KvOf(prefix_groups_[runs_.prefix_group_of[member]]);
 }
 
 MatrixView PrefillLane::Hidden() const {
@@ -211,86 +214,88 @@ MatrixView PrefillLane::Hidden() const {
 }
 
 absl::StatusOr<uint32_t> PrefillLane::LayersOpen() const {
-  for (const Place& place : places_) {
-    if (place.member.sequence == nullptr || place.is_dropped || layer_ < 2) continue;
-    if (place.member.policy->TakesInOrder(*place.member.sequence)) continue;
+  for (const MemberState& state : members_) {
+    if (state.member.sequence == nullptr || state.is_dropped || layer_ < 2) continue;
+    if (state.member.policy->TakesInOrder(*state.member.sequence)) continue;
     ASSIGN_OR_RETURN(const bool taken,
-                     place.member.policy->LayerTaken(*place.member.sequence, layer_ - 2));
+                     state.member.policy->LayerTaken(*state.member.sequence, layer_ - 2));
     if (!taken) return layer_;
   }
   bool next_is_open = layer_ > 0 && layer_ + 1 < geometry_.num_layers;
-  for (const Place& place : places_) {
-    if (!next_is_open || place.member.sequence == nullptr || place.is_dropped) continue;
-    if (place.member.policy->TakesInOrder(*place.member.sequence)) continue;
+  for (const MemberState& state : members_) {
+    if (!next_is_open || state.member.sequence == nullptr || state.is_dropped) continue;
+    if (state.member.policy->TakesInOrder(*state.member.sequence)) continue;
     ASSIGN_OR_RETURN(next_is_open,
-                     place.member.policy->LayerTaken(*place.member.sequence, layer_ - 1));
+                     state.member.policy->LayerTaken(*state.member.sequence, layer_ - 1));
   }
-  const bool all_in_order = std::all_of(places_.begin(), places_.end(), [](const Place& place) {
-    return place.member.sequence == nullptr || place.is_dropped ||
-           place.member.policy->TakesInOrder(*place.member.sequence);
-  });
+  const bool all_in_order =
+      std::all_of(members_.begin(), members_.end(), [](const MemberState& state) {
+        return state.member.sequence == nullptr || state.is_dropped ||
+               state.member.policy->TakesInOrder(*state.member.sequence);
+      });
   if (all_in_order) return geometry_.num_layers;
   return std::max(layer_ + (next_is_open ? 2 : 1), uint32_t{2});
 }
 
-// Of the cached tokens before the run, those that somebody waits for. Its members refer to the same
-// extent, or to equal ones.
+// Reads the cached tokens before the run that a live member needs. The members of a read refer to
+// the same extent, or to equal ones: any live member's will do.
 absl::Status PrefillLane::ReadCachedTokens(const PrefillRun& run) {
   const size_t token_bytes = 2 * size_t{geometry_.num_kv_heads} * geometry_.prompt_vector_bytes();
-  const auto is_here = [this](size_t member) { return places_[member].is_here(); };
-  const Family& family = families_[run.family];
+  const auto is_live = [this](size_t member) { return members_[member].is_live(); };
+  const PrefixGroup& prefix_group = prefix_groups_[run.prefix_group];
   for (size_t i = 0; i < run.reads.size();) {
     const CachedRead& read = run.reads[i++];
-    const auto reader = std::ranges::find_if(read.members, is_here);
+    const auto reader = std::ranges::find_if(read.members, is_live);
     if (reader == read.members.end()) continue;
-    const std::vector<CachedRun>& cached = places_[*reader].member.sequence->cached;
+    const std::vector<CachedRun>& cached = members_[*reader].member.sequence->cached;
     size_t last = read.index + 1;
     const bool is_block = IsBlock(cached[read.index].num_tokens());
     // Blocks that the same members read next are read with it.
     while (is_block && i < run.reads.size() && run.reads[i].members == read.members &&
            run.reads[i].index == last && IsBlock(cached[last].num_tokens())) {
-      RETURN_IF_ERROR(ReadForKept(run.reads[i]));
+      RETURN_IF_ERROR(ReadIntoOwnKv(run.reads[i]));
       ++last;
       ++i;
     }
     const int64_t begin = cached[read.index].token_begin;
-    RETURN_IF_ERROR(reader_->Read(*reader, read.index, last, layer_, KvOf(family),
-                                  begin + family.row_of_position));
-    RETURN_IF_ERROR(ReadForKept(read));
+    RETURN_IF_ERROR(reader_->Read(*reader, read.index, last, layer_, KvOf(prefix_group),
+                                  begin + prefix_group.row_of_position));
+    RETURN_IF_ERROR(ReadIntoOwnKv(read));
     const auto bytes = static_cast<uint64_t>(cached[last - 1].token_end() - begin) * token_bytes;
-    const auto readers = static_cast<uint64_t>(std::ranges::count_if(read.members, is_here));
+    const auto readers = static_cast<uint64_t>(std::ranges::count_if(read.members, is_live));
     counters_.staged_bytes += bytes;
     counters_.shared_bytes += (readers - 1) * bytes;
   }
   return absl::OkStatus();
 }
 
-// What a member's policy takes of cached tokens (it builds segments of them, or keeps them in its
-// window) lies in the place that is the member's own as well.
-absl::Status PrefillLane::ReadForKept(const CachedRead& read) {
+// Reads cached tokens into the own KV of members whose policies take them over: a policy builds
+// segments of cached tokens that no shared index covers, or keeps them in the window.
+absl::Status PrefillLane::ReadIntoOwnKv(const CachedRead& read) {
   for (const size_t member : read.members) {
-    const Place& place = places_[member];
-    if (!place.is_here() || !place.has_kept) continue;
-    const SequenceKv& sequence = *place.member.sequence;
+    const MemberState& state = members_[member];
+    if (!state.is_live() || !state.has_own_kv) continue;
+    const SequenceKv& sequence = *state.member.sequence;
     const int64_t begin = sequence.cached[read.index].token_begin;
-    if (begin < place.part.first_kept) continue;
+    if (begin < state.part.first_kept) continue;
     RETURN_IF_ERROR(reader_->Read(member, read.index, read.index + 1, layer_, TakenKvOf(member),
                                   sequence.TakenRowOf(begin)));
   }
   return absl::OkStatus();
 }
 
-// Hands the layer over for the prompts that end with the run: the next run may take their place.
+// Hands the layer over for the prompts that end with the run: the next run may overwrite their
+// rows.
 absl::Status PrefillLane::TakeLayer(const PrefillRun& run) {
   for (const size_t member : run.ends_with_it) {
-    Place& place = places_[member];
-    if (!place.is_here()) continue;
+    MemberState& state = members_[member];
+    if (!state.is_live()) continue;
     absl::Status taken =
-        place.member.policy->TakeLayer(*place.member.sequence, layer_, TakenKvOf(member));
+        state.member.policy->TakeLayer(*state.member.sequence, layer_, TakenKvOf(member));
     if (taken.ok()) continue;
-    // The others' rows are as good as before.
-    place.is_dropped = true;
-    failures_.emplace_back(place.member.sequence, std::move(taken));
+    // One member's failure does not end the group: the other members' rows are right.
+    state.is_dropped = true;
+    failures_.emplace_back(state.member.sequence, std::move(taken));
   }
   return absl::OkStatus();
 }
@@ -299,32 +304,32 @@ std::vector<PrefillLane::Failure> PrefillLane::TakeFailures() {
   return std::exchange(failures_, {});
 }
 
-// Rows [first, last) of a run.
+// Adds rows [first, last) of the run to the pass that is being enqueued.
 void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
-  const Family& family = families_[run.family];
+  const PrefixGroup& prefix_group = prefix_groups_[run.prefix_group];
   const bool ends_run = last == run.num_rows;
-  const auto keeps_all = [&](size_t i) { return places_[i].member.keeps_all_rows; };
-  const auto is_output = [&](size_t i) { return places_[i].is_last_part(); };
+  const auto keeps_all = [&](size_t i) { return members_[i].member.keeps_all_rows; };
+  const auto is_output = [&](size_t i) { return members_[i].is_last_part(); };
   int64_t num_outputs = last - first;
   if (layer_ + 1 == geometry_.num_layers && !keeps_all(run.members.front())) {
     num_outputs = ends_run && std::ranges::any_of(run.ends_with_it, is_output) ? 1 : 0;
   }
   PrefillPiece& piece = pieces_.emplace_back(
       PrefillPiece{.num_rows = last - first,
-                   .first_token = run.first_position + first + family.row_of_position,
-                   .kv = KvOf(family),
+                   .first_token = run.first_position + first + prefix_group.row_of_position,
+                   .kv = KvOf(prefix_group),
                    .num_outputs = num_outputs,
                    .attention = nullptr,
                    .copies = {},
                    .before = nullptr,
                    .behind = nullptr});
   for (const size_t member : run.members) {
-    const Place& place = places_[member];
-    if (!place.is_here()) continue;
-    const SequenceKv& sequence = *place.member.sequence;
+    const MemberState& state = members_[member];
+    if (!state.is_live()) continue;
+    const SequenceKv& sequence = *state.member.sequence;
     if (run.members.size() == 1)
-      piece.attention = place.member.policy->AttentionOf(sequence, layer_);
-    if (!place.has_kept) continue;
+      piece.attention = state.member.policy->AttentionOf(sequence, layer_);
+    if (!state.has_own_kv) continue;
     piece.copies.push_back(
         {.kv = TakenKvOf(member), .first_token = sequence.TakenRowOf(run.first_position + first)});
   }
@@ -346,7 +351,7 @@ void PrefillLane::CollectPieces(int64_t first_row, int64_t num_rows) {
 
 void PrefillLane::CountRows(const PrefillRun& run, int64_t rows) {
   const auto here =
-      std::ranges::count_if(run.members, [&](size_t i) { return places_[i].is_here(); });
+      std::ranges::count_if(run.members, [&](size_t i) { return members_[i].is_live(); });
   counters_.computed_rows += static_cast<uint64_t>(rows);
   if (here > 1) counters_.shared_rows += static_cast<uint64_t>(rows * (here - 1));
 }
@@ -376,11 +381,11 @@ absl::StatusOr<PrefillLane::Outcome> PrefillLane::RunPass(int64_t rows, const Ma
 }
 
 absl::Status PrefillLane::PrepareLayer() {
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const Place& place = places_[i];
-    if (!place.is_here()) continue;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const MemberState& state = members_[i];
+    if (!state.is_live()) continue;
     RETURN_IF_ERROR(
-        place.member.policy->PrepareLayer(*place.member.sequence, layer_, TakenKvOf(i)));
+        state.member.policy->PrepareLayer(*state.member.sequence, layer_, TakenKvOf(i)));
   }
   return absl::OkStatus();
 }
@@ -398,9 +403,9 @@ absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
   const std::span<int32_t> last = host_last_.as<int32_t>();
   RETURN_IF_ERROR(parts_.device->Synchronize(*uploaded_));
   size_t count = 0;
-  for (const Place& place : places_) {
-    if (place.member.sequence == nullptr || place.is_dropped || !place.is_last_part()) continue;
-    last[count++] = static_cast<int32_t>(place.last_row);
+  for (const MemberState& state : members_) {
+    if (state.member.sequence == nullptr || state.is_dropped || !state.is_last_part()) continue;
+    last[count++] = static_cast<int32_t>(state.last_row);
   }
   if (count == 0) return absl::OkStatus();
   const auto rows = static_cast<int64_t>(count);
@@ -418,58 +423,58 @@ absl::Status PrefillLane::FillLastLogits(const MatrixView& logits) {
 }
 
 bool PrefillLane::FinishesPrompt(const SequenceKv& sequence) const {
-  return std::any_of(places_.begin(), places_.end(), [&sequence](const Place& place) {
-    return place.member.sequence == &sequence && place.is_last_part();
+  return std::any_of(members_.begin(), members_.end(), [&sequence](const MemberState& state) {
+    return state.member.sequence == &sequence && state.is_last_part();
   });
 }
 
 absl::Status PrefillLane::FillLogits(const SequenceKv& sequence, int64_t first_row,
                                      const MatrixView& logits) const {
-  const auto place = std::find_if(places_.begin(), places_.end(), [&sequence](const Place& one) {
-    return one.member.sequence == &sequence;
-  });
-  RI_CHECK(place != places_.end() && layer_ == geometry_.num_layers &&
-           place->member.keeps_all_rows && first_row + logits.rows <= place->num_rows);
+  const auto state = std::find_if(
+      members_.begin(), members_.end(),
+      [&sequence](const MemberState& one) { return one.member.sequence == &sequence; });
+  RI_CHECK(state != members_.end() && layer_ == geometry_.num_layers &&
+           state->member.keeps_all_rows && first_row + logits.rows <= state->num_rows);
   return parts_.model->Logits(
-      *parts_.stream, Hidden().Rows(place->last_row + 1 - place->num_rows + first_row, logits.rows),
+      *parts_.stream, Hidden().Rows(state->last_row + 1 - state->num_rows + first_row, logits.rows),
       logits);
 }
 
 std::vector<SequenceKv*> PrefillLane::Live() const {
   std::vector<SequenceKv*> live;
-  for (const Place& place : places_) {
-    if (place.member.sequence != nullptr && !place.is_dropped) {
-      live.push_back(place.member.sequence);
+  for (const MemberState& state : members_) {
+    if (state.member.sequence != nullptr && !state.is_dropped) {
+      live.push_back(state.member.sequence);
     }
   }
   return live;
 }
 
 void PrefillLane::Drop(const SequenceKv& sequence) {
-  for (Place& place : places_) {
-    if (place.member.sequence == &sequence) place.is_dropped = true;
+  for (MemberState& state : members_) {
+    if (state.member.sequence == &sequence) state.is_dropped = true;
   }
   if (layer_ < geometry_.num_layers && Live().empty()) layer_ = geometry_.num_layers;
 }
 
 void PrefillLane::Leave(const SequenceKv& sequence) {
   Drop(sequence);
-  for (Place& place : places_) {
-    if (place.member.sequence == &sequence) place.member.sequence = nullptr;
+  for (MemberState& state : members_) {
+    if (state.member.sequence == &sequence) state.member.sequence = nullptr;
   }
 }
 
 int64_t PrefillLane::processed_tokens(const SequenceKv& sequence) const {
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const Place& place = places_[i];
-    if (place.member.sequence != &sequence) continue;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    const MemberState& state = members_[i];
+    if (state.member.sequence != &sequence) continue;
     int64_t of_layer = 0;
     for (const PrefillRun& run : runs_.runs) {
       if (std::ranges::count(run.members, i) == 0) continue;
       of_layer += std::clamp(next_row_ - run.first_row, int64_t{0}, run.num_rows);
     }
-    return place.part.begin + place.cached_tokens +
-           (int64_t{layer_} * place.num_rows + of_layer) / geometry_.num_layers;
+    return state.part.begin + state.cached_tokens +
+           (int64_t{layer_} * state.num_rows + of_layer) / geometry_.num_layers;
   }
   return 0;
 }

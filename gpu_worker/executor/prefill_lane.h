@@ -8,13 +8,13 @@
 // Where that KV is exact, what the rest attends to is bit by bit what a prefill of everything would
 // have computed.
 //
-// Prompts that begin with the same cached tokens are read as one (prefill_runs.h): their KV lies
-// in one place, where each prompt's own rows take the places of those of the one before. What the
-// background still reads of them is copied to a place of its own as it is computed. The result is
-// that of reading each alone, bit by bit.
+// Prompts that begin with the same cached tokens (a prefix group) are read as one (prefill_runs.h):
+// they have one buffer of KV, in which a prompt's own rows overwrite the rows of the prompt before.
+// KV that the background still reads is copied to the member's own KV as it is computed. The result
+// is bit by bit that of reading each prompt alone.
 //
-// Only one layer's KV is here at a time, in two buffers: while layer l + 1 computes, the policy
-// still reads layer l's. The policy takes each finished layer over (index construction, copies to
+// The lane has the KV of two layers at a time: while layer l + 1 computes, the policy still reads
+// layer l's. The policy takes each finished layer over (index construction, copies to
 // the arena).
 //
 // Threads: the engine's thread.
@@ -47,7 +47,7 @@ class PrefillLane {
     kDone,     // the prompts are computed and their last layer handed over; logits are filled
   };
 
-  // What a lane computes with; all of it outlives the lane.
+  // What a lane computes with; all parts outlive the lane.
   struct Parts {
     Device* device = nullptr;
     Ops* ops = nullptr;
@@ -56,17 +56,17 @@ class PrefillLane {
     DeviceSpan<std::byte> arena;  // only read
   };
 
-  // A prompt of a group, or the part of it that its policy reads next. It stays unchanged, and all
-  // three stay, until the member has left.
+  // A prompt of a group, or the part of the prompt that its policy reads next. Prompt, sequence and
+  // policy outlive the membership (Leave), and the prompt does not change.
   struct Member {
     std::span<const int32_t> prompt;
     SequenceKv* sequence = nullptr;
     AttentionPolicy* policy = nullptr;
-    bool keeps_all_rows = false;  // computes the last layer for all of them: FillLogits()
+    bool keeps_all_rows = false;  // computes the last layer for all rows: FillLogits()
   };
 
-  // Bytes of KV that were read from the arena for cached tokens, and what reading each prompt alone
-  // would have read beyond that; the same for rows of a layer that were computed.
+  // Bytes of KV that were read from the arena for cached tokens, and bytes that were not read again
+  // because prompts shared them; the same for rows of a layer that were computed.
   struct Counters {
     uint64_t staged_bytes = 0;
     uint64_t shared_bytes = 0;
@@ -90,22 +90,24 @@ class PrefillLane {
   bool Has(const SequenceKv& sequence) const;
 
   // REQUIRES: not busy; 1 to max_members prompts, none empty.
-  // Returns:  INTERNAL if they take more than max_tokens() together: a family (prefill_runs.h) of
-  //           several takes its longest prompt, and what each computes alone whose policy does not
-  //           take it in order; another prompt takes its tokens. Nor may there be more rows.
+  // Returns:  INTERNAL if the members take more than max_tokens() tokens, or have more rows.
+  //           A prompt that is alone in its prefix group takes its tokens. Several prompts take
+  //           the longest one's, and for each member whose policy does not take the prompt in order
+  //           the tokens that the member computes alone.
   absl::Status Begin(std::span<const Member> members);
   // The same for one prompt.
   absl::Status Begin(std::span<const int32_t> prompt, SequenceKv& sequence,
                      AttentionPolicy& policy);
 
-  // Where the next rows are: layers(), once all is computed or nobody is left to compute for.
+  // Layer and first row of the next pass. layer() is the number of layers once all is computed or
+  // no member is left to compute for.
   uint32_t layer() const { return layer_; }
   int64_t next_row() const { return next_row_; }
   int64_t num_rows() const { return num_rows_; }
   // The group's rows, as long as it is busy.
   const std::vector<PrefillRun>& runs() const { return runs_.runs; }
   const Counters& counters() const { return counters_; }
-  // Layers from this on must wait: a member's policy still reads the buffer that they need.
+  // Layers from the result on must wait: a member's policy still reads the buffer that they need.
   absl::StatusOr<uint32_t> LayersOpen() const;
 
   // Enqueues the next `rows` rows of layer(). On kDone row i of `logits` ([members, vocab] f32)
@@ -114,52 +116,54 @@ class PrefillLane {
   //
   // REQUIRES: layer() is open; 1 <= rows <= max_rows, and no more than the layer has left.
   absl::StatusOr<Outcome> RunPass(int64_t rows, const MatrixView& logits);
-  // Members whose policy did not take a layer, since this was asked last: nobody computes for them
-  // any more, as if they had been dropped.
+  // Members whose policy has refused a layer since the last call. They are treated like dropped
+  // members: nothing more is computed for them.
   using Failure = std::pair<const SequenceKv*, absl::Status>;
   std::vector<Failure> TakeFailures();
-  // Behind kDone, until the member leaves: logits of its rows from `first_row` on, as many as
-  // `logits` has. REQUIRES: it keeps all rows, of which there are as many.
+  // After kDone, until the member leaves: fills logits.rows rows of logits, from the member's row
+  // `first_row` on. REQUIRES: the member keeps all rows, and has these rows.
   absl::Status FillLogits(const SequenceKv& sequence, int64_t first_row,
                           const MatrixView& logits) const;
-  // For callers without a plan: as many of `rows` rows as a pass can have.
+  // For callers without a plan: runs at most `rows` rows, as many as one pass can have.
   absl::StatusOr<Outcome> RunSlice(int64_t rows, const MatrixView& logits);
 
   // Whether the member's rows are the last ones of its prompt.
   bool FinishesPrompt(const SequenceKv& sequence) const;
-  // Members that have neither left nor been dropped, in order.
+  // Members that have neither left nor been dropped, in the order of Begin().
   std::vector<SequenceKv*> Live() const;
-  // Nobody wants the member's result any more: its policy is handed no further layer. It has not
-  // left, because the background may still read what it was handed.
+  // Nobody wants the member's result any more: its policy is handed no further layer. The member
+  // has not left, because the background may still read layers that were handed over.
   void Drop(const SequenceKv& sequence);
   // The member leaves; the lane is free when the last one has left.
   // REQUIRES: its policy has let go of the sequence's layers.
   void Leave(const SequenceKv& sequence);
 
-  // Prompt tokens whose share of all layers is done; cached ones count from the beginning.
+  // Prompt tokens whose share of all layers is done; cached tokens count from the beginning.
   int64_t processed_tokens(const SequenceKv& sequence) const;
 
  private:
-  struct Place {
-    Member member;
+  struct MemberState {
+    Member member;  // without a sequence: the member has left
     bool is_dropped = false;
-    int64_t num_rows = 0;  // of its runs
-    int64_t last_row = 0;  // in the group
+    int64_t num_rows = 0;  // in all runs of the member
+    int64_t last_row = 0;  // row of the member's last token, in the group
     int64_t cached_tokens = 0;
     PromptPart part;
-    // Of a family of several: where the background finds the sink and the computed tokens.
-    bool has_kept = false;
-    int64_t first_kept_token = 0;  // of the lane's KV
-    int64_t num_kept = 0;          // tokens there
+    // Member of a prefix group of several, whose policy does not take the prompt in order: tokens
+    // [own_kv_begin, own_kv_begin + own_kv_tokens) of the lane's KV hold the sink and the computed
+    // tokens, for the background to read.
+    bool has_own_kv = false;
+    int64_t own_kv_begin = 0;
+    int64_t own_kv_tokens = 0;
 
-    bool is_here() const { return member.sequence != nullptr && !is_dropped; }
+    bool is_live() const { return member.sequence != nullptr && !is_dropped; }
     bool is_last_part() const { return part.end == static_cast<int64_t>(member.prompt.size()); }
   };
-  // Where the KV of a family's prompts lies, in the order of their positions.
-  struct Family {
-    int64_t first_token = 0;  // of the lane's KV
+  // Tokens [first_token, first_token + num_tokens) of the lane's KV are the prefix group's buffer.
+  struct PrefixGroup {
+    int64_t first_token = 0;
     int64_t num_tokens = 0;
-    int64_t row_of_position = 0;  // to be added to a position
+    int64_t row_of_position = 0;  // row in the buffer less position in the prompt
   };
 
   PrefillLane(const Parts& parts, const KvGeometry& geometry, int64_t max_tokens, int64_t max_rows)
@@ -167,17 +171,19 @@ class PrefillLane {
 
   absl::Status UploadRows();
   absl::Status PrepareLayer();
-  absl::Status PlaceKv();
+  absl::Status LayOutKv();
   absl::Status ReadCachedTokens(const PrefillRun& run);
-  absl::Status ReadForKept(const CachedRead& read);
+  absl::Status ReadIntoOwnKv(const CachedRead& read);
   absl::Status TakeLayer(const PrefillRun& run);
   void CollectPieces(int64_t first_row, int64_t num_rows);
   void AddPiece(const PrefillRun& run, int64_t first, int64_t last);
   void CountRows(const PrefillRun& run, int64_t rows);
   absl::Status FillLastLogits(const MatrixView& logits);
   LayerKv KvAt(int64_t first_token, int64_t num_tokens) const;
-  LayerKv KvOf(const Family& family) const { return KvAt(family.first_token, family.num_tokens); }
-  // What the policy of a member is given.
+  LayerKv KvOf(const PrefixGroup& prefix_group) const {
+    return KvAt(prefix_group.first_token, prefix_group.num_tokens);
+  }
+  // The KV that TakeLayer() hands to the member's policy.
   LayerKv TakenKvOf(size_t member) const;
   MatrixView Hidden() const;
 
@@ -191,15 +197,15 @@ class PrefillLane {
   DeviceBuffer last_;         // the same
   DeviceBuffer last_hidden_;  // [max_members, hidden]
   DeviceBuffer hidden_;       // [max_tokens, hidden]
-  // Of even and odd layers: for each member [2][kv_heads][its tokens][head_dim], one after the
-  // other.
+  // KV of even and of odd layers: for each prefix group, then for each member with own KV,
+  // [2][kv_heads][tokens][head_dim].
   std::array<DeviceBuffer, 2> kv_;
   std::unique_ptr<Event> uploaded_;  // behind the last copy from the host buffers
   std::optional<CachedKvReader> reader_;
 
-  std::vector<Place> places_;  // by member
+  std::vector<MemberState> members_;  // in the order of Begin()
   PrefillRuns runs_;
-  std::vector<Family> families_;
+  std::vector<PrefixGroup> prefix_groups_;
   std::vector<Failure> failures_;
   Counters counters_;
   int64_t num_rows_ = 0;

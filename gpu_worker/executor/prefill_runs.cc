@@ -10,40 +10,40 @@ namespace {
 
 using Members = std::vector<size_t>;
 
-// Invariant of Visit(): tokens [0, position) of all its members are the same, and are in place once
-// pending_ and the runs before have been carried out.
+// Invariant of Visit(): tokens [0, position) of all its members are the same, and the prefix
+// group's buffer holds their KV once pending_ and the runs before have been carried out.
 class Planner {
  public:
   explicit Planner(std::span<const RunMember> members) : members_(members) {
-    plan_.family_of.resize(members.size());
+    plan_.prefix_group_of.resize(members.size());
   }
 
   PrefillRuns Plan() && {
     std::vector<bool> is_taken(members_.size(), false);
     for (size_t i = 0; i < members_.size(); ++i) {
       if (is_taken[i]) continue;
-      Members family;
+      Members prefix_group;
       for (size_t j = i; j < members_.size(); ++j) {
-        if (j != i && (is_taken[j] || !AreFamily(i, j))) continue;
+        if (j != i && (is_taken[j] || !ShareCachedPrefix(i, j))) continue;
         is_taken[j] = true;
-        plan_.family_of[j] = plan_.num_families;
-        family.push_back(j);
+        plan_.prefix_group_of[j] = plan_.num_prefix_groups;
+        prefix_group.push_back(j);
       }
-      Visit(std::move(family), members_[i].begin);
-      ++plan_.num_families;
+      Visit(std::move(prefix_group), members_[i].begin);
+      ++plan_.num_prefix_groups;
     }
     return std::move(plan_);
   }
 
  private:
-  bool AreFamily(size_t a, size_t b) const {
+  bool ShareCachedPrefix(size_t a, size_t b) const {
     const RunMember& one = members_[a];
     const RunMember& other = members_[b];
     return one.may_share && other.may_share && !one.cached.empty() && !other.cached.empty() &&
            one.cached[0].name == other.cached[0].name;
   }
 
-  // The member's cached run that begins at `position`; one behind the last if it has none.
+  // Index of the member's cached run that begins at `position`; cached.size(): there is none.
   size_t CachedAt(size_t member, int64_t position) const {
     const std::span<const CachedRun> cached = members_[member].cached;
     const auto found = std::lower_bound(
@@ -58,7 +58,7 @@ class Planner {
   int32_t TokenAt(size_t member, int64_t position) const {
     return members_[member].prompt[static_cast<size_t>(position)];
   }
-  // The end of the tokens from `position` on that both have to compute, and have in common.
+  // The end of the tokens from `position` on that a and b have in common and have to compute.
   int64_t CommonEnd(size_t a, size_t b, int64_t position) const {
     int64_t end = position;
     while (end < StretchEnd(a, position) && end < StretchEnd(b, position) &&
@@ -94,7 +94,7 @@ class Planner {
     }
   }
 
-  // Of members that go on alike: their next cached run or tokens, and what follows.
+  // Plans the next cached run, or the next rows, of members that go on alike, and what follows.
   void Follow(Members branch, int64_t position) {
     const size_t first = branch.front();
     if (IsCachedAt(first, position)) {
@@ -107,7 +107,7 @@ class Planner {
     for (const size_t member : branch) {
       if (member != first) end = std::min(end, CommonEnd(first, member, position));
     }
-    PrefillRun run{.family = plan_.num_families,
+    PrefillRun run{.prefix_group = plan_.num_prefix_groups,
                    .first_row = num_rows_,
                    .num_rows = end - position,
                    .first_position = position,

@@ -1,5 +1,5 @@
-// Remembers the round that was furthest from what it was expected to take, and logs it now and
-// then: what to look at when tokens of streams are further apart than the target.
+// Logs, every kInterval, the round that exceeded its expected time most: look there when the tokens
+// of a stream are further apart than the target.
 //
 // Threads: one at a time.
 #pragma once
@@ -14,12 +14,12 @@ namespace retroinfer {
 class RoundLog {
  public:
   static constexpr absl::Duration kInterval = absl::Seconds(10);
-  // What is worth a line: so much longer than expected, and so much of a target.
+  // A round is worth a line if it takes kLeastTimes the expected time, and kLeastSeconds more.
   static constexpr double kLeastTimes = 1.2;
   static constexpr double kLeastSeconds = 0.005;
 
-  // The device took `seconds` for `work`, of which `costs` knows nothing yet. Logs the worst round
-  // of the last kInterval, at level debug, if one is worth it; returns the line, or nothing.
+  // The device took `seconds` for `work`, which `costs` has not observed yet. Logs the worst round
+  // of the last kInterval, at level debug, if a round is worth a line; returns the line, or "".
   std::string Add(const CostModel& costs, const Work& work, double seconds, absl::Time now);
 
  private:
@@ -28,7 +28,7 @@ class RoundLog {
   absl::Time told_ = absl::InfinitePast();
 };
 
-// What a round was made of, each part with the time that it was expected to take.
+// The parts of a round's work, each with its expected time.
 std::string DescribeRound(const CostModel& costs, const Work& work, double seconds);
 
 }  // namespace retroinfer

@@ -7,7 +7,7 @@
 namespace retroinfer {
 namespace {
 
-// While the device is never seen idle, what it did in such a time is measured.
+// While the device is never seen idle, the work of this much time is measured as one.
 constexpr int64_t kLeastNs = 5'000'000;
 
 }  // namespace
@@ -59,7 +59,7 @@ absl::Status WorkClock::Poll() {
 }
 
 void WorkClock::Measure(int64_t now_ns) {
-  // A clock that was set says nothing.
+  // If somebody has set the wall clock, the difference is no measurement.
   if (is_running_ && now_ns > begun_ns_ && done_.passes + done_.steps > 0) {
     const double seconds = static_cast<double>(now_ns - begun_ns_) * 1e-9;
     log_.Add(*costs_, done_, seconds, absl::FromUnixNanos(now_ns));

@@ -1,6 +1,6 @@
-// Times what the device does, for the scheduler. Work is enqueued long before it is done: what was
-// done between two looks at the device is measured as one. What is far from what was expected is
-// logged (round_log.h).
+// Times the device's work, for the scheduler. Work is enqueued long before it is done: all work
+// that was done between two polls of the device is measured as one. Work that takes far longer than
+// expected is logged (round_log.h).
 //
 // Threads: the engine's thread.
 #pragma once
@@ -25,23 +25,23 @@ class WorkClock {
   // Passes that may be on their way to the device at a time.
   static constexpr size_t kMaxInFlight = 64;
 
-  // All outlive the clock. `costs` says what is expected.
+  // Device, stream and costs outlive the clock.
   static absl::StatusOr<WorkClock> Create(Device& device, Stream& stream, const CostModel& costs);
 
   // Work is about to be enqueued.
   void Begin();
   // Work was enqueued. REQUIRES: free() > 0.
   absl::Status Enqueued(const Work& work);
-  // The host has waited for all there was, `work` the last of it.
+  // The host has waited until the device had done all work, `work` last.
   void Synchronized(const Work& work);
-  // Looks at what is done by now.
+  // Asks the device which work is done.
   absl::Status Poll();
 
-  // What was measured since the last call.
+  // Returns the work measured since the last call.
   std::vector<MeasuredWork> TakeMeasured() { return std::exchange(measured_, {}); }
 
   size_t free() const { return kMaxInFlight - in_flight_.size(); }
-  // What is on its way, estimated.
+  // Estimate for the work that is enqueued and not done.
   double seconds_in_flight() const;
 
  private:

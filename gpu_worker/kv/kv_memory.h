@@ -36,13 +36,13 @@ class KvMemory {
   static MemoryNeed MemoryOf(const KvMemorySizes& sizes);
 
   // Gives `sequence` its first blocks and a row of the block tables. Returns false, having done
-  // nothing, if there is no room now. REQUIRES: the sequence holds nothing.
+  // nothing, if too few are free. REQUIRES: the sequence holds nothing.
   bool Reserve(const KvBlocks& need, SequenceKv& sequence);
   bool Reserve(const KvNeed& need, SequenceKv& sequence) {
     return Reserve({.dense = need.dense_blocks, .meta = need.meta_blocks}, sequence);
   }
   // Gives it more. The block tables know of them after TellTables(). Returns false, having done
-  // nothing, if there is no room now. REQUIRES: Reserve() was called.
+  // nothing, if too few are free. REQUIRES: Reserve() was called.
   bool Grow(const KvBlocks& more, SequenceKv& sequence);
   // Before a step that the caller waits for: enqueues what the tables do not know yet.
   absl::Status TellTables(Stream& stream, SequenceKv& sequence);

@@ -346,23 +346,24 @@ bool SequenceSegments::AnyGoesLive(int64_t prompt_tokens, int64_t total_tokens) 
   return !plan.empty() && plan.back().live_at > prompt_tokens;
 }
 
-// --- Aside
+// --- Suspension
 
-absl::StatusOr<bool> SequenceSegments::CanStepAside(const SequenceKv& sequence) {
+absl::StatusOr<bool> SequenceSegments::CanSuspend(const SequenceKv& sequence) {
   return PollBuilt(sequence, *states_.at(sequence.sequence_id));
 }
 
-void SequenceSegments::StepAside(const SequenceKv& sequence) {
+void SequenceSegments::OnSuspend(const SequenceKv& sequence) {
   State& state = *states_.at(sequence.sequence_id);
-  state.is_aside = true;
+  state.is_suspended = true;
   ReleasePages(sequence, state);
 }
 
-// Segments that are built and not live yet are read, too: their tokens are still in the window. All
-// are read into blocks of its own: those that others share are written on another stream.
-absl::Status SequenceSegments::ComeBack(const SequenceKv& sequence, Stream& stream) {
+// Reads the indexes of all built segments back, also of segments that are not live yet (their
+// tokens are still in the window). Shared indexes are read into blocks of the sequence's own:
+// shared blocks are written on another stream.
+absl::Status SequenceSegments::OnResume(const SequenceKv& sequence, Stream& stream) {
   State& state = *states_.at(sequence.sequence_id);
-  state.is_aside = false;
+  state.is_suspended = false;
   for (const Extent& extent : sequence.extents) ++extent_users_[extent.id];
   RETURN_IF_ERROR(
       parts_.memory->tables().WriteMeta(stream, sequence.table_row, sequence.meta_blocks));
@@ -409,7 +410,7 @@ absl::StatusOr<bool> SequenceSegments::Release(const SequenceKv& sequence) {
       if (state.is_built[i]) continue;
       state.fill_end = std::max(state.fill_end, parts_.cache->EndFill(state.fills[i], 0, 0));
     }
-    if (!state.is_aside) ReleasePages(sequence, state);
+    if (!state.is_suspended) ReleasePages(sequence, state);
   }
   // Tickets are done in order.
   if (!state.page_releases.empty() && !parts_.cache->ReleaseDone(state.page_releases.back())) {

@@ -103,11 +103,11 @@ class SequenceSegments {
   // sequence's dense blocks changed places.
   absl::StatusOr<bool> BeginStep(SequenceKv& sequence);
 
-  // As AttentionPolicy::CanStepAside, StepAside and ComeBack: pages leave the block cache unless
+  // As AttentionPolicy::CanSuspend, OnSuspend and OnResume: pages leave the block cache unless
   // others use them; the index of every segment is read back from the arena.
-  absl::StatusOr<bool> CanStepAside(const SequenceKv& sequence);
-  void StepAside(const SequenceKv& sequence);
-  absl::Status ComeBack(const SequenceKv& sequence, Stream& stream);
+  absl::StatusOr<bool> CanSuspend(const SequenceKv& sequence);
+  void OnSuspend(const SequenceKv& sequence);
+  absl::Status OnResume(const SequenceKv& sequence, Stream& stream);
 
   // As AttentionPolicy::Release.
   absl::StatusOr<bool> Release(const SequenceKv& sequence);
@@ -133,7 +133,7 @@ class SequenceSegments {
     size_t first_of_part = 0;                     // segment that this stretch builds first
     bool is_sealed = false;                       // the segments of the stretch
     bool is_unshared = false;                     // has ended: not counted in extent_users_
-    bool is_aside = false;                        // steps aside: not counted there either
+    bool is_suspended = false;                    // not counted in extent_users_ either
     BlockCache::EndedFill fill_end = 0;           // of segments that were never built
     std::vector<BlockCache::ReleaseTicket> page_releases;  // of segments nobody uses any more
   };

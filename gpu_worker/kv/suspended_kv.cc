@@ -1,10 +1,10 @@
-// Copies run on a stream of their own, so that steps of others go on beside them. What keeps both
-// sides apart:
-// * Copies out wait for the compute stream, which wrote the blocks; nobody gets the blocks before
-//   the host has seen the copies done.
-// * Copies back wait for it, too: it may still use the blocks for their last owner. The sequence
-//   takes part in no step before the host has seen them done.
-// * All copies are on one stream: a place that is free again is written after it was read.
+// Copies run on a stream of their own, so that steps of other sequences go on beside them. What
+// keeps copies and steps apart:
+// * Copies out wait for the compute stream, which wrote the blocks. No other sequence gets the
+//   blocks before the host has seen the copies done.
+// * Copies back wait for the compute stream, too: it may still use the blocks for their last owner.
+//   The sequence takes part in no step before the host has seen the copies done.
+// * All copies are on one stream: a host block that was freed is written after it was read.
 #include "gpu_worker/kv/suspended_kv.h"
 
 #include <algorithm>
@@ -47,14 +47,15 @@ absl::StatusOr<SuspendedKv::Copy> SuspendedKv::CopyOut(const SequenceKv& sequenc
   Copy copy;
   ASSIGN_OR_RETURN(copy.done, device_.CreateEvent());
   RETURN_IF_ERROR(WaitForCompute());
-  RI_CHECK(places_.Allocate(num_blocks, copy.places));
+  RI_CHECK(host_blocks_.Allocate(num_blocks, copy.host_blocks));
   absl::Status status;
-  for (size_t i = 0; i < copy.places.size() && status.ok(); ++i) {
-    status = device_.Download(*copies_, OnDevice(sequence.dense_blocks[i]), Host(copy.places[i]));
+  for (size_t i = 0; i < copy.host_blocks.size() && status.ok(); ++i) {
+    status =
+        device_.Download(*copies_, OnDevice(sequence.dense_blocks[i]), Host(copy.host_blocks[i]));
   }
   if (status.ok()) status = copies_->Record(*copy.done);
   if (!status.ok()) {
-    places_.Free(copy.places);
+    host_blocks_.Free(copy.host_blocks);
     return status;
   }
   return copy;
@@ -70,12 +71,12 @@ absl::Status SuspendedKv::CopyBack(SequenceKv& sequence, Copy& copy,
 
 absl::Status SuspendedKv::EnqueueBack(SequenceKv& sequence, Copy& copy,
                                       absl::FunctionRef<absl::Status(Stream&)> enqueue_rest) {
-  RI_CHECK(copy.places.size() <= sequence.dense_blocks.size());
+  RI_CHECK(copy.host_blocks.size() <= sequence.dense_blocks.size());
   RETURN_IF_ERROR(WaitForCompute());
   RETURN_IF_ERROR(memory_.tables().WriteDense(*copies_, sequence.table_row, sequence.dense_blocks));
-  for (size_t i = 0; i < copy.places.size(); ++i) {
+  for (size_t i = 0; i < copy.host_blocks.size(); ++i) {
     RETURN_IF_ERROR(
-        device_.Upload(*copies_, Host(copy.places[i]), OnDevice(sequence.dense_blocks[i])));
+        device_.Upload(*copies_, Host(copy.host_blocks[i]), OnDevice(sequence.dense_blocks[i])));
   }
   RETURN_IF_ERROR(enqueue_rest(*copies_));
   return copies_->Record(*copy.done);

@@ -1,8 +1,8 @@
-// Where the KV of sequences goes that step aside: page-locked memory of the host for what their
-// dense blocks hold, all of it allocated at the start, and a stream for copies beside the engine's.
-// Indexed tokens need no room here: pages and index of every segment are in the arena.
+// The KV of suspended sequences: page-locked host blocks for what their dense blocks hold, all of
+// them allocated at the start, and a stream for copies beside the engine's. Indexed tokens need no
+// host block: pages and index of every segment are in the arena.
 //
-// A sequence that has come back has the bytes that it had, in other blocks.
+// A resumed sequence has the same bytes in other dense blocks.
 //
 // Threads: the engine's thread.
 // Owns:    the host memory and the stream. Device, stream and memory outlive it.
@@ -25,19 +25,19 @@ namespace retroinfer {
 
 class SuspendedKv {
  public:
-  // What one sequence has here, and how far its copies are.
+  // The host blocks of one sequence, and the event after its last copy.
   struct Copy {
-    std::vector<int32_t> places;  // host blocks, in the order of the sequence's dense blocks
+    std::vector<int32_t> host_blocks;  // in the order of the sequence's dense blocks
     std::unique_ptr<Event> done;
   };
 
-  // Room for `num_blocks` dense blocks. `compute` is the stream that steps run on.
+  // Allocates `num_blocks` host blocks. `compute` is the stream that steps run on.
   static absl::StatusOr<std::unique_ptr<SuspendedKv>> Create(Device& device, Stream& compute,
                                                              KvMemory& memory, int32_t num_blocks);
   // Waits for the copies that are under way.
   ~SuspendedKv();
 
-  // Of the host's memory, that it takes for so many dense blocks.
+  // Host memory of `num_blocks` host blocks.
   static size_t HostBytesOf(const KvGeometry& geometry, int32_t num_blocks) {
     return static_cast<size_t>(num_blocks) * DensePoolView::BlockBytes(geometry);
   }
@@ -45,10 +45,10 @@ class SuspendedKv {
   // Dense blocks of the sequence that hold tokens.
   static int32_t BlocksOf(const SequenceKv& sequence);
 
-  int32_t num_free() const { return places_.num_free(); }
+  int32_t num_free() const { return host_blocks_.num_free(); }
   size_t block_bytes() const { return block_bytes_; }
   size_t bytes_in_use() const {
-    return HostBytesOf(memory_.sizes().geometry, places_.total() - places_.num_free());
+    return HostBytesOf(memory_.sizes().geometry, host_blocks_.total() - host_blocks_.num_free());
   }
 
   // Enqueues copies of what the dense blocks of a preempted sequence hold. The sequence keeps its
@@ -58,15 +58,15 @@ class SuspendedKv {
   // Returns:  the device's error, and the sequence is as it was.
   absl::StatusOr<Copy> CopyOut(const SequenceKv& sequence);
   // Enqueues the sequence's rows of the block tables, the copies back, and then what `enqueue_rest`
-  // puts on the same stream (AttentionPolicy::ComeBack). The sequence takes part in no step before
+  // puts on the same stream (AttentionPolicy::OnResume). The sequence takes part in no step before
   // IsDone(). If CopyBack fails, the sequence has to end.
   // REQUIRES: KvMemory::Reserve() has given the sequence blocks again.
   absl::Status CopyBack(SequenceKv& sequence, Copy& copy,
                         absl::FunctionRef<absl::Status(Stream&)> enqueue_rest);
   // Whether the device has done what the last of these two calls enqueued.
   absl::StatusOr<bool> IsDone(const Copy& copy) const { return device_.IsDone(*copy.done); }
-  // Takes the copy's room back. REQUIRES: IsDone().
-  void Free(Copy& copy) { places_.Free(copy.places); }
+  // Frees the copy's host blocks. REQUIRES: IsDone().
+  void Free(Copy& copy) { host_blocks_.Free(copy.host_blocks); }
 
  private:
   SuspendedKv(Device& device, Stream& compute, KvMemory& memory, int32_t num_blocks)
@@ -74,14 +74,14 @@ class SuspendedKv {
         compute_(compute),
         memory_(memory),
         block_bytes_(DensePoolView::BlockBytes(memory.sizes().geometry)),
-        places_(num_blocks) {}
+        host_blocks_(num_blocks) {}
 
   absl::Status EnqueueBack(SequenceKv& sequence, Copy& copy,
                            absl::FunctionRef<absl::Status(Stream&)> enqueue_rest);
   // Makes copies wait for what is on its way on the engine's stream.
   absl::Status WaitForCompute();
-  std::span<std::byte> Host(int32_t place) const {
-    return host_.bytes().subspan(static_cast<size_t>(place) * block_bytes_, block_bytes_);
+  std::span<std::byte> Host(int32_t host_block) const {
+    return host_.bytes().subspan(static_cast<size_t>(host_block) * block_bytes_, block_bytes_);
   }
   DeviceSpan<std::byte> OnDevice(DenseBlockId block) const {
     return memory_.dense_pool().bytes.subspan(static_cast<size_t>(block) * block_bytes_,
@@ -95,7 +95,7 @@ class SuspendedKv {
   HostBuffer host_;
   std::unique_ptr<Stream> copies_;
   std::unique_ptr<Event> computed_;
-  IdAllocator places_;
+  IdAllocator host_blocks_;
 };
 
 }  // namespace retroinfer

@@ -21,7 +21,7 @@
 namespace retroinfer {
 namespace {
 
-constexpr double kSmallest = 1e-12;  // stands for pairs that are not there at all
+constexpr double kSmallest = 1e-12;  // replaces the size of a channel pair that is all zeros
 
 std::string AttentionPrefix(int64_t layer) {
   return absl::StrCat("model.layers.", layer, ".self_attn.");

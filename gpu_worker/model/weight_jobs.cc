@@ -1,8 +1,8 @@
 // Invariants of reading:
-// * Pieces are taken in order; whoever holds one waits for nothing but jobs before it, so the first
-//   job that is not finished always can be.
-// * A place in the staging memory is written by a later job only when all jobs before it that had
-//   any of the place are finished.
+// * Threads take pieces in order. A thread waits only for jobs before the job of its piece, so the
+//   first unfinished job can always be finished.
+// * A job writes to bytes of the staging memory only when all earlier jobs that used any of these
+//   bytes are finished.
 // * `arrived` counts pieces whose copies are enqueued; the loading thread waits for their events
 //   before it finishes a job.
 #include "gpu_worker/model/weight_jobs.h"
@@ -132,8 +132,8 @@ class WeightReader {
     HostBuffer memory;
     std::unique_ptr<Event> copied;
   };
-  // Of one thread; made there, so that its first use of the device is there, too. The stream goes
-  // first, and with it what is still copied from the slots.
+  // Resources of one thread, created on that thread: a thread's first use of the device must be its
+  // own. The stream is destroyed before the slots, and so waits for copies from the slots.
   struct Reader {
     std::array<Slot, 2> slots;
     std::unique_ptr<Stream> stream;

@@ -14,11 +14,11 @@ namespace {
 // A GPU of 2023 with a model of 8 billion parameters. Only their relation matters.
 constexpr std::array<double, Work::kParts> kGuess = {5e-3,  2e-4, 2e-8, 1e-4, 7e-7,
                                                      1e-11, 1e-9, 2e-5, 5e-9, 0.3};
-constexpr size_t kDisturbed = Work::kParts - 1;  // a share of other costs, not a time
-constexpr double kMemory = 0.99;                 // weight of what was seen, one observation later
-constexpr double kLeastTaken = 0.2;              // of what was expected: less counts as this
-constexpr double kHold = 1e-3;                   // weight of the cost before
-constexpr double kNarrowest = 1e-2;              // of the guess
+constexpr size_t kBesideClustering = Work::kParts - 1;  // a share of other costs, not a time
+constexpr double kMemory = 0.99;     // weight of an observation, one observation later
+constexpr double kLeastTaken = 0.2;  // share of the expected seconds: fewer count as this
+constexpr double kHold = 1e-3;       // weight of the cost before
+constexpr double kNarrowest = 1e-2;  // share of the guess
 constexpr int kSweeps = 20;
 
 }  // namespace
@@ -30,7 +30,7 @@ void CostModel::Observe(const Work& work, double seconds) {
   if (!knows_speed_) {
     const double guessed = Seconds(work);
     if (guessed <= 0) return;
-    for (size_t i = 0; i < kDisturbed; ++i) costs_[i] *= seconds / guessed;
+    for (size_t i = 0; i < kBesideClustering; ++i) costs_[i] *= seconds / guessed;
     knows_speed_ = true;
   }
   UpdateMargin(work, seconds);

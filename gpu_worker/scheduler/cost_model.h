@@ -1,6 +1,7 @@
-// How long work takes on this device, learned from what it took: seconds = the sum over the parts
-// of Work of a cost each, none negative, fitted to the median of what was seen. What is old
-// is forgotten, but a part that does not occur any more keeps the cost that it had last.
+// How long work takes on this device, learned from measured work. Seconds are the sum over the
+// parts of Work of part times cost; costs are not negative and fitted to the median of the
+// observations. Old observations are forgotten, but a part that no longer occurs keeps its last
+// cost.
 //
 // Threads: one at a time.
 #pragma once
@@ -15,14 +16,14 @@ class CostModel {
  public:
   CostModel();
 
-  // The device took `seconds` for `work`, all of it. The first observation tells how fast the
-  // device is at all: until then the costs are a guess.
+  // The device took `seconds` for all of `work`. The first observation scales the guessed costs to
+  // the speed of the device.
   // REQUIRES: seconds > 0.
   void Observe(const Work& work, double seconds);
   double Seconds(const Work& work) const;
   std::array<double, Work::kParts> SecondsByPart(const Work& work) const;
-  // How many times what was expected rounds take (observations with a step and with passes): nearly
-  // none takes more. At least 1, at most kMostMargin.
+  // Nearly no round (an observation with a step and with passes) takes more than margin() times the
+  // expected seconds. From 1 to kMostMargin.
   double margin() const { return margin_; }
   static constexpr double kMostMargin = 2.5;
   // Whether anything was observed.

@@ -24,7 +24,7 @@ Work WorkOfRun(const Run& run, int64_t first, int64_t last) {
           .pass_reach = depth + static_cast<double>(last)};
 }
 
-// A prompt alone; the second one is empty without cached tokens.
+// The runs of a prompt that is read alone. Without cached tokens the second run is empty.
 std::array<Run, 2> RunsOfOne(const Member& member) {
   const int64_t before = member.cached_tokens == 0 ? member.rows : std::min(kSinkRows, member.rows);
   return {Run{.rows = before, .tenant = member.tenant},
@@ -34,23 +34,23 @@ std::array<Run, 2> RunsOfOne(const Member& member) {
               .tenant = member.tenant}};
 }
 
-// A prompt, or several that have common_tokens in common.
-void AddRuns(std::span<const Member* const> family, std::vector<Run>& runs) {
-  const Member& first = *family.front();
-  if (family.size() == 1) {
+// Adds the runs of one prefix group.
+void AddRuns(std::span<const Member* const> prefix_group, std::vector<Run>& runs) {
+  const Member& first = *prefix_group.front();
+  if (prefix_group.size() == 1) {
     for (const Run& run : RunsOfOne(first)) {
       if (run.rows > 0) runs.push_back(run);
     }
     return;
   }
   int64_t read = first.cached_tokens;
-  for (const Member* const member : family) read = std::min(read, member->cached_tokens);
+  for (const Member* const member : prefix_group) read = std::min(read, member->cached_tokens);
   const int64_t depth = kSinkRows + read;
-  // Those that have computed rows in common with others.
+  // Members that have computed rows in common with others, not only cached tokens.
   int64_t common = first.rows + first.cached_tokens;
   int sharers = 0;
   const auto shares = [depth](const Member& member) { return member.common_tokens > depth; };
-  for (const Member* const member : family) {
+  for (const Member* const member : prefix_group) {
     if (!shares(*member)) continue;
     common = std::min({common, member->common_tokens, member->rows + member->cached_tokens});
     ++sharers;
@@ -63,10 +63,10 @@ void AddRuns(std::span<const Member* const> family, std::vector<Run>& runs) {
                     .cached = std::exchange(read, 0),
                     .tenant = first.tenant});
   }
-  for (const Member* const member : family) {
+  for (const Member* const member : prefix_group) {
     const int64_t tokens = member->rows + member->cached_tokens;
     const int64_t begin = shares(*member) ? common : depth;
-    // One that has more in the cache reads it.
+    // A member with more cached tokens than the others reads them for itself.
     const int64_t more = std::max<int64_t>(0, kSinkRows + member->cached_tokens - begin);
     if (tokens <= begin + more) continue;
     runs.push_back({.rows = tokens - begin - more,
@@ -76,20 +76,20 @@ void AddRuns(std::span<const Member* const> family, std::vector<Run>& runs) {
   }
 }
 
-// Calls `visit` with the members of each family, in the order of its first member.
+// Calls `visit` with the members of each prefix group, in the order of their first members.
 template <typename Visit>
-void ForEachFamily(const std::vector<Member>& members, Visit visit) {
-  std::vector<const Member*> family;
+void ForEachPrefixGroup(const std::vector<Member>& members, Visit visit) {
+  std::vector<const Member*> prefix_group;
   for (size_t i = 0; i < members.size(); ++i) {
     const auto shares = [&](size_t j) { return ShareCachedTokens(members[i], members[j]); };
     bool is_first = true;
     for (size_t j = 0; j < i && is_first; ++j) is_first = !shares(j);
     if (!is_first) continue;
-    family.assign(1, &members[i]);
+    prefix_group.assign(1, &members[i]);
     for (size_t j = i + 1; j < members.size(); ++j) {
-      if (shares(j)) family.push_back(&members[j]);
+      if (shares(j)) prefix_group.push_back(&members[j]);
     }
-    visit(std::span<const Member* const>(family));
+    visit(std::span<const Member* const>(prefix_group));
   }
 }
 
@@ -158,17 +158,18 @@ bool ShareCachedTokens(const Member& a, const Member& b) {
 
 std::vector<Run> RunsOf(const std::vector<Member>& members) {
   std::vector<Run> runs;
-  ForEachFamily(members, [&](std::span<const Member* const> family) { AddRuns(family, runs); });
+  ForEachPrefixGroup(
+      members, [&](std::span<const Member* const> prefix_group) { AddRuns(prefix_group, runs); });
   return runs;
 }
 
 int64_t LaneTokens(const std::vector<Member>& members) {
   int64_t tokens = 0, rows = 0;
-  ForEachFamily(members, [&](std::span<const Member* const> family) {
+  ForEachPrefixGroup(members, [&](std::span<const Member* const> prefix_group) {
     int64_t longest = 0;
-    for (const Member* const member : family) {
+    for (const Member* const member : prefix_group) {
       longest = std::max(longest, member->rows + member->cached_tokens);
-      if (family.size() > 1 && !member->takes_in_order) {
+      if (prefix_group.size() > 1 && !member->takes_in_order) {
         tokens += member->rows + member->unshared_tokens;
       }
       rows += member->rows;

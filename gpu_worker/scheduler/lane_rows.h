@@ -8,14 +8,15 @@
 
 namespace retroinfer {
 
-// The runs of a group of these members, where a family of several (members with the same prefix,
-// cached) is taken for prompts that have common_tokens in common, and nothing behind them.
+// Estimates the runs of a group of these members: the prompts of a prefix group (members with the
+// same prefix and cached tokens) are taken to have their common_tokens in common, and no more.
 std::vector<LaneDescription::Run> RunsOf(const std::vector<LaneDescription::Member>& members);
 
-// Room in a lane's KV and rows that the members take together at most (PrefillLane::Begin).
+// Upper bound of the tokens of a lane's KV, and of its rows, that the members take together
+// (PrefillLane::Begin).
 int64_t LaneTokens(const std::vector<LaneDescription::Member>& members);
 
-// Whether two members' cached tokens are read as one.
+// Whether two members are of one prefix group: their cached tokens are read once.
 bool ShareCachedTokens(const LaneDescription::Member& a, const LaneDescription::Member& b);
 
 // Rows of all members of a group.

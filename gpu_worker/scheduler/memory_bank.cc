@@ -36,7 +36,7 @@ MemoryBank::Account MemoryBank::AccountOf(const RequestDescription& request) con
                   .more = {},
                   .expected = {},
                   .has_extents = request.wants_extents};
-  if (request.phase == RequestPhase::kLeaving) return account;  // it needs no more to leave
+  if (request.phase == RequestPhase::kLeaving) return account;  // copying out takes no blocks
   account.more = {.dense = request.more_dense_blocks, .meta = request.more_meta_blocks};
   account.expected = account.more;
   if (request.tokens_left <= 0) return account;
@@ -51,8 +51,9 @@ MemoryBank::Account MemoryBank::AccountOf(const RequestDescription& request) con
   return account;
 }
 
-// Those who need least first: what they give back is there for the others.
-std::vector<bool> MemoryBank::WhoCanEnd(const std::vector<Account>& accounts, Blocks free) {
+// Requests that need least end first: their blocks are free for the others later. The order decides
+// nothing but the time that this takes: whoever can end in one order can end in all.
+std::vector<bool> MemoryBank::CanEnd(const std::vector<Account>& accounts, Blocks free) {
   std::vector<size_t> order(accounts.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(),
@@ -69,16 +70,18 @@ std::vector<bool> MemoryBank::WhoCanEnd(const std::vector<Account>& accounts, Bl
   return can_end;
 }
 
-// Whether `changed` can end after a gift that leaves `free`, and all others who could before.
 bool MemoryBank::IsAsSafe(const std::vector<Account>& after, size_t changed,
                           const Blocks& free) const {
   const bool all_could_be_next = std::all_of(
       after.begin(), after.end(), [&](const Account& one) { return one.more.FitInto(free); });
+  // The usual case, at O(accounts): any order of ends is possible.
   if (all_could_be_next) return true;
-  const std::vector<bool> can_end = WhoCanEnd(after, free);
+  const std::vector<bool> can_end = CanEnd(after, free);
   if (!can_end[changed]) return false;
   if (std::all_of(can_end.begin(), can_end.end(), [](bool can) { return can; })) return true;
-  const std::vector<bool> could_end = WhoCanEnd(accounts_, free_);
+  // Requests that could not end before either (the input described fewer blocks than come free) are
+  // no reason to refuse others.
+  const std::vector<bool> could_end = CanEnd(accounts_, free_);
   for (size_t i = 0; i < could_end.size(); ++i) {
     if (could_end[i] && !can_end[i]) return false;
   }
@@ -94,7 +97,7 @@ bool MemoryBank::TakesNone(const RequestDescription& request) {
 bool MemoryBank::MayBegin(const RequestDescription& request) const {
   if (TakesNone(request)) return true;
   const Account account = AccountOf(request);
-  return Fits(account) && LeavesWhatIsKept(account);
+  return Fits(account) && LeavesReservation(account);
 }
 
 bool MemoryBank::Fits(const Account& newcomer) const {
@@ -103,6 +106,8 @@ bool MemoryBank::Fits(const Account& newcomer) const {
   free -= newcomer.held;
   Blocks expected = newcomer.expected;
   for (const Account& one : accounts_) expected += one.expected;
+  // That all can end is not enough: requests that are expected to take more blocks than there are
+  // would stall in turn.
   if (!expected.FitInto(free)) return false;
   std::vector<Account> after = accounts_;
   after.push_back(newcomer);
@@ -126,22 +131,26 @@ MemoryBank MemoryBank::With(int64_t Blocks::*kind) const {
   return bank;
 }
 
-// Where others have taken more than was expected of them, what is kept may not fit even when those
-// have ended that it waits for. Then nobody takes more of the kind of memory that it lacks.
-bool MemoryBank::LeavesWhatIsKept(const Account& newcomer) const {
-  if (!kept_.has_value()) return true;
-  MemoryBank then = *this;
-  then.kept_.reset();
-  for (const uint64_t id : kept_->ends) then.End(id);
-  const auto fits_beside_it = [this](MemoryBank bank, const Account& one, const Account& kept) {
+// Where requests took more blocks than was expected of them, the head of line may not fit even
+// after the ends that its reservation waits for. Then no newcomer may take blocks of the kind that
+// the head of line lacks: each kind is judged alone, so that a kind that suffices stays open.
+bool MemoryBank::LeavesReservation(const Account& newcomer) const {
+  if (!reservation_.has_value()) return true;
+  MemoryBank later = *this;
+  later.reservation_.reset();
+  for (const uint64_t id : reservation_->ends) later.End(id);
+  const auto fits_beside_it = [this](MemoryBank bank, const Account& one,
+                                     const Account& reservation) {
     bank.accounts_.push_back(one);
     bank.free_ -= one.held;
-    return bank.Fits(kept);
+    return bank.Fits(reservation);
   };
-  if (then.Fits(kept_->account)) return fits_beside_it(then, newcomer, kept_->account);
+  if (later.Fits(reservation_->account))
+    return fits_beside_it(later, newcomer, reservation_->account);
   for (int64_t Blocks::*const kind : {&Blocks::dense, &Blocks::meta}) {
     if (newcomer.held.*kind + newcomer.more.*kind == 0) continue;
-    if (!fits_beside_it(then.With(kind), With(kind, newcomer), With(kind, kept_->account))) {
+    if (!fits_beside_it(later.With(kind), With(kind, newcomer),
+                        With(kind, reservation_->account))) {
       return false;
     }
   }
@@ -160,6 +169,8 @@ bool MemoryBank::MayGrow(const RequestDescription& request) const {
   const auto found = std::find_if(after.begin(), after.end(),
                                   [&](const Account& one) { return one.id == request.id; });
   if (found == after.end()) return false;
+  // What others are expected to take does not count here: a request that decodes ends soonest if it
+  // goes on.
   Blocks free = free_;
   free -= asked;
   found->held += asked;
@@ -181,7 +192,7 @@ void MemoryBank::Grow(const RequestDescription& request) {
   }
 }
 
-void MemoryBank::Leave(uint64_t id) {
+void MemoryBank::Suspend(uint64_t id) {
   for (Account& account : accounts_) {
     if (account.id != id) continue;
     account.more = account.expected = {};
@@ -197,26 +208,29 @@ void MemoryBank::End(uint64_t id) {
   accounts_.erase(found);
 }
 
-size_t MemoryBank::KeepFor(const RequestDescription& request,
-                           absl::FunctionRef<bool(uint64_t)> was_there, bool waits_for_extents) {
-  std::vector<const Account*> there;
+size_t MemoryBank::ReserveFor(const RequestDescription& request,
+                              absl::FunctionRef<bool(uint64_t)> may_wait_for,
+                              bool waits_for_extents) {
+  std::vector<const Account*> holders;
   for (const Account& account : accounts_) {
-    if (was_there(account.id)) there.push_back(&account);
+    if (may_wait_for(account.id)) holders.push_back(&account);
   }
-  std::stable_sort(there.begin(), there.end(), [](const Account* one, const Account* other) {
+  // The earliest ends first: the fewer tokens a request has left, the sooner the head of line
+  // begins.
+  std::stable_sort(holders.begin(), holders.end(), [](const Account* one, const Account* other) {
     return one->tokens_expected < other->tokens_expected;
   });
-  Kept kept{.account = AccountOf(request), .ends = {}};
-  MemoryBank then = *this;
-  then.kept_.reset();
-  for (const Account* const account : there) {
-    if (!waits_for_extents && then.Fits(kept.account)) break;
+  Reservation reservation{.account = AccountOf(request), .ends = {}};
+  MemoryBank later = *this;
+  later.reservation_.reset();
+  for (const Account* const account : holders) {
+    if (!waits_for_extents && later.Fits(reservation.account)) break;
     waits_for_extents = waits_for_extents && !account->has_extents;
-    then.End(account->id);
-    kept.ends.push_back(account->id);
+    later.End(account->id);
+    reservation.ends.push_back(account->id);
   }
-  const size_t count = kept.ends.size();
-  kept_ = std::move(kept);
+  const size_t count = reservation.ends.size();
+  reservation_ = std::move(reservation);
   return count;
 }
 

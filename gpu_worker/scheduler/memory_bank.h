@@ -1,21 +1,23 @@
-// Whether what requests hold of the device's blocks, and may still need of them, can come to a good
-// end: the banker's algorithm (Dijkstra, EWD-623), with pools for loans.
+// Grants blocks of device memory such that every request that holds blocks can end: the banker's
+// algorithm (Dijkstra, EWD-623), with pools of blocks for loans.
 //
-// Somebody who holds blocks *can end* if there is an order in which he and those before him can
-// each get all that they may still need out of what is free and what those before gave back at
-// their ends. Nothing is given to anyone who could not end then, nor so that another one cannot end
-// who could before. So whoever was let in gets all he needs sooner or later, whatever the others
-// do, and nobody has to end for lack of memory.
+// A request that holds blocks *can end* if there is an order of requests in which each can get all
+// blocks that it may still need, from what is free and from what the requests before it in the
+// order held. The bank grants blocks only if the receiver can end afterwards, and every other
+// request that could end before still can. So an admitted request gets all blocks that it needs
+// sooner or later, whatever the others do, and no request has to end for lack of memory.
 //
-// What comes free when somebody ends may be told as less than it is (blocks that he shares with
-// others): then what is given is less than what could be, and the promise stays.
+// The blocks that come free when a request ends may be described as fewer than they are (blocks
+// that it shares with others). The bank then grants fewer blocks than it could, and the promise
+// above holds.
 //
-// Who waits for blocks to begin with does not wait for ever either: for one such request what it
-// lacks is kept. That is what the ends of a few give back that held blocks when it began to wait,
-// those that will end first; whoever begins meanwhile leaves it as much as it needs then. So all
-// that it does not need then is for the others, and it begins when those few have ended, or at the
-// latest when all have that were there before it, and those who passed it and took more than was
-// expected of them.
+// A request that waits for blocks to begin does not wait for ever either: the bank makes a
+// reservation for one request, the head of line. A reservation waits for the ends of a few
+// requests that held blocks when the head of line began to wait: those that are expected to end
+// first. A request that begins meanwhile must leave as many blocks as the head of line needs at
+// those ends. All other blocks are for everybody. So the head of line begins when those few have
+// ended, or at the latest when all requests have ended that held blocks before it, and those that
+// overtook it and took more than was expected of them.
 //
 // Threads: one at a time.
 #pragma once
@@ -46,55 +48,65 @@ class MemoryBank {
   // `lengths` outlives the bank.
   MemoryBank(const SchedulerInput& input, const OutputLengths& lengths);
 
-  // Whether a request that holds nothing may begin or come back: there is what it takes for that,
-  // all can end, as far as can be expected nobody will have to wait for memory half-way, and what
-  // is kept for another one stays.
+  // Whether a request that holds nothing may begin or be resumed: its first blocks are free, all
+  // requests can end, no request is expected to stall later, and the reservation stays possible.
   bool MayBegin(const RequestDescription& request) const;
-  static bool TakesNone(const RequestDescription& request);  // nor ever will
+  // Whether the request takes no blocks, now or later.
+  static bool TakesNone(const RequestDescription& request);
+  // Counts the request's first blocks as held. REQUIRES: MayBegin(request), or the caller reserves
+  // the blocks for it.
   void Begin(const RequestDescription& request);
-  // Whether one that decodes may have what it asks for.
+  // Whether a decoding request may have the blocks that it asks for.
   bool MayGrow(const RequestDescription& request) const;
+  // Counts the blocks that the request asks for as held. REQUIRES: MayGrow(request).
   void Grow(const RequestDescription& request);
-  // Needs no more, and gives up what it holds in a while; at once.
-  void Leave(uint64_t id);
+  // The request is being suspended: it holds its blocks until the copies are done, and needs no
+  // more.
+  void Suspend(uint64_t id);
+  // The request's blocks are free.
   void End(uint64_t id);
 
-  // From now on what `request` lacks is kept for it: of those who hold blocks and that `was_there`
-  // accepts, as many are taken for ended as let it begin, those that are expected to end first. If
-  // it waits for extents of the arena, one of them has some.
+  // Reserves for `request`, in place of any earlier reservation: the blocks that let it begin once
+  // some requests have ended. Those are chosen among the requests that hold blocks and that
+  // `may_wait_for` accepts, the ones that are expected to end first. If `waits_for_extents`, one of
+  // them holds extents of the arena.
   //
-  // Returns: how many those are.
-  size_t KeepFor(const RequestDescription& request, absl::FunctionRef<bool(uint64_t)> was_there,
-                 bool waits_for_extents);
+  // Returns: how many requests the reservation waits for.
+  size_t ReserveFor(const RequestDescription& request,
+                    absl::FunctionRef<bool(uint64_t)> may_wait_for, bool waits_for_extents);
 
  private:
   struct Account {
     uint64_t id = 0;
     Blocks held;
-    Blocks more;      // that it may need at the most
-    Blocks expected;  // of them
-    int64_t tokens_expected = 0;
+    Blocks more;      // upper bound of the blocks still to be taken
+    Blocks expected;  // blocks still to be taken, as far as can be expected; within `more`
+    int64_t tokens_expected = 0;  // still to be generated
     bool has_extents = false;
   };
-  struct Kept {
+  struct Reservation {
     Account account;
-    std::vector<uint64_t> ends;  // those that it waits for
+    std::vector<uint64_t> ends;  // requests whose ends the reservation waits for
   };
 
   Account AccountOf(const RequestDescription& request) const;
-  // Who can end: by account.
-  static std::vector<bool> WhoCanEnd(const std::vector<Account>& accounts, Blocks free);
+  // Which requests can end, by index of `accounts`.
+  static std::vector<bool> CanEnd(const std::vector<Account>& accounts, Blocks free);
+  // Whether the newcomer may begin, as far as the reservation does not matter.
   bool Fits(const Account& newcomer) const;
-  bool LeavesWhatIsKept(const Account& newcomer) const;
-  // With one kind of memory as if there were no other.
+  // Whether the reservation can still be fulfilled after the newcomer has begun.
+  bool LeavesReservation(const Account& newcomer) const;
+  // The bank, or an account, reduced to one kind of blocks.
   MemoryBank With(int64_t Blocks::*kind) const;
   static Account With(int64_t Blocks::*kind, Account account);
+  // Whether accounts `after` and `free` blocks are a state in which account `changed` can end, and
+  // every request that can end now.
   bool IsAsSafe(const std::vector<Account>& after, size_t changed, const Blocks& free) const;
 
   const OutputLengths& lengths_;
   std::vector<Account> accounts_;
   Blocks free_;
-  std::optional<Kept> kept_;
+  std::optional<Reservation> reservation_;
 };
 
 }  // namespace retroinfer

@@ -1,6 +1,7 @@
-// How many tokens requests generate, learned from those that have ended: by tenant and by what they
-// were allowed at most, since clients that always ask for the same maximum stop alike. Only how
-// many requests are let in at a time depends on it, never whether those can end.
+// How many tokens requests generate, learned from requests that have ended: by tenant and by the
+// maximum that a request asks for, since clients that always ask for the same maximum stop alike.
+// How many requests are admitted at a time depends on this, never whether admitted requests can
+// end.
 //
 // Threads: one at a time.
 #pragma once
@@ -16,17 +17,18 @@ namespace retroinfer {
 
 class OutputLengths {
  public:
-  // Requests that decoded at the last call and are not there any more have ended.
+  // Learns from requests that have ended: they decoded at the last call, and are not in `input`.
   void Update(const SchedulerInput& input);
-  // Tokens that the request, of which one more or less is known, will generate at all: as many as
-  // four of five of its kind, or twice what it has by now, and no more than it may.
+  // Expected number of tokens that the request generates in all: four of five requests of its kind
+  // generate no more. A request that has passed that number is expected to generate twice what it
+  // has. Never more than the request may generate.
   int64_t Expected(const RequestDescription& request) const;
 
  private:
-  static constexpr size_t kKinds = 24;    // powers of two of the maximum
+  static constexpr size_t kKinds = 24;    // by the maximum's number of bits
   static constexpr size_t kSamples = 32;  // the last ones
   static constexpr size_t kLeastSamples = 4;
-  // Of one kind of requests.
+  // Lengths of the last requests of one kind.
   struct Lengths {
     std::array<int32_t, kSamples> tokens = {};
     size_t count = 0;     // ever seen
@@ -38,7 +40,7 @@ class OutputLengths {
     uint32_t tenant = 0;
     size_t kind = 0;
     int64_t generated = 0;
-    uint64_t round = 0;  // in which it was there last
+    uint64_t round = 0;  // the last round whose input had the request
   };
 
   static size_t KindOf(int64_t max_tokens);

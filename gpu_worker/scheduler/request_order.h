@@ -1,4 +1,4 @@
-// Whose turn it is, among those that wait for memory or to be read: a part of Scheduler.
+// The order of requests that wait for memory or to be read: a part of Scheduler.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@ inline bool IsShort(const SchedulerInput& input, const RequestDescription& reque
          request.prompt_tokens + request.later_tokens <= input.lanes.back().max_tokens;
 }
 
-// Requests by whose turn it is.
+// Waiting, ready and suspended requests, in the order in which they are served.
 class Scheduler::Order {
  public:
   Order(const Scheduler& scheduler, const SchedulerInput& input)
@@ -28,7 +28,7 @@ class Scheduler::Order {
     }
   }
 
-  // Takes the first one that `may` accepts, nullptr if there is none.
+  // Takes out the first request that `may` accepts, and returns it; nullptr if there is none.
   template <typename Predicate>
   const RequestDescription* Next(Predicate may) {
     size_t best = left_.size();
@@ -42,20 +42,21 @@ class Scheduler::Order {
     left_.erase(left_.begin() + static_cast<ptrdiff_t>(best));
     return request;
   }
-  // Adds the prompt of a request that was chosen to what its tenant has got, for the choices that
-  // follow in this plan.
+  // Counts the prompt of a chosen request as served to its tenant, for the later choices of this
+  // plan.
   void Charge(const RequestDescription& request) {
     tentative_[request.tenant] +=
         static_cast<double>(request.prompt_tokens) / input_.weights[request.tenant];
   }
-  // Adds a request to those that Next() chooses from: at first, or again, when what was planned for
-  // it has made it ready for more.
+  // Adds a request to those that Next() chooses from. A request that Next() took out is added again
+  // when the plan has made it ready for more.
   void PutBack(const RequestDescription& request, const Scheduler& scheduler) {
     const double waited = std::max(0.0, input_.now - request.arrival);
     const bool is_read = request.phase == RequestPhase::kSuspended;
     const double left = is_read ? 0 : scheduler.SecondsToRead(request);
-    // Others have stepped aside for this request: it comes before any that has waited longer.
-    const int64_t level = scheduler.HasRoomMade(request, input_.now)
+    // Others were preempted for this request: if another request took their memory first, the
+    // suspensions would have been for nothing.
+    const int64_t level = scheduler.HasPreempted(request, input_.now)
                               ? std::numeric_limits<int64_t>::min()
                               : scheduler.LevelOf(request.priority, waited);
     left_.push_back({&request, level, left - kAgeing * waited});

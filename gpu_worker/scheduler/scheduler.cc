@@ -11,16 +11,17 @@
 namespace retroinfer {
 namespace {
 
-// Rows of a pass are cut to multiples of this, and to no fewer.
+// The rows of a pass that is cut are a multiple of this, and at least as many.
 constexpr int64_t kRowGrain = 64;
-// A pass that is cut to the rest of the time has at least so much of the largest one: products of
-// few rows cost nearly as much as those of many.
+// A pass that is cut to the time left has at least 1 / kLeastOfRows of the largest pass's rows:
+// products of few rows cost nearly as much as products of many.
 constexpr int64_t kLeastOfRows = 4;
-// Tokens over weight by which tenants may differ before it decides between lanes.
+// Difference of two tenants' service (tokens over weight) from which on it decides between lanes.
+// With less, lanes would alternate at each pass.
 constexpr double kShareSlack = 2048;
-// Whether the background builds segments of prompts now: it has not taken the layer that was
+// Whether the background builds segments of prompts now: it has not taken over the layer that was
 // computed last.
-bool IsDisturbed(const SchedulerInput& input, uint32_t num_layers) {
+bool IsClustering(const SchedulerInput& input, uint32_t num_layers) {
   return std::any_of(input.lanes.begin(), input.lanes.end(), [&](const LaneDescription& lane) {
     return !lane.is_free && lane.layer > 0 && lane.layer < num_layers &&
            lane.layers_open <= lane.layer + 1;
@@ -33,7 +34,8 @@ bool HasRows(const LaneDescription& lane, uint32_t num_layers) {
 
 }  // namespace
 
-// Who waits moves up, but not above those of the highest priority: among equals shares decide.
+// A waiting request moves up, but not above the highest priority there is: among requests of the
+// highest level the tenants' shares decide.
 int64_t Scheduler::LevelOf(int32_t priority, double waited) const {
   return std::max(priority - static_cast<int64_t>(waited / kLevelSeconds), highest_);
 }
@@ -58,20 +60,21 @@ StepPlan Scheduler::Plan(const SchedulerInput& input) {
   LearnCosts(input);
   UpdateShares(input);
   lengths_.Update(input);
-  place_rate_.Update(input, PlacesLeft(input) <= 0);
+  batch_row_rate_.Update(input, BatchRowsLeft(input) <= 0);
   PlanOutcomes(input, plan);
   const bool any_outcome = !plan.empty();
   plan.let_go = input.unused;
-  // All else is planned at once again, when what they are then and have given back is described.
+  // All else depends on the outcomes: the caller describes them, and asks for the next plan at
+  // once.
   if (any_outcome) return plan;
   PlanSuspensions(input, plan);
   MemoryBank bank(input, lengths_);
-  for (const uint64_t id : plan.suspend) bank.Leave(id);
+  for (const uint64_t id : plan.suspend) bank.Suspend(id);
   PlanGrowth(input, bank, plan);
   PlanDecode(input, plan);
   const bool any_free_lane = std::any_of(input.lanes.begin(), input.lanes.end(),
                                          [](const LaneDescription& lane) { return lane.is_free; });
-  const bool may_admit = PlacesLeft(input) > 0 || any_free_lane;
+  const bool may_admit = BatchRowsLeft(input) > 0 || any_free_lane;
   std::vector<LaneDescription> lanes = input.lanes;
   if (may_admit) {
     Order order(*this, input);
@@ -88,11 +91,11 @@ double Scheduler::ExpectedWait(const SchedulerInput& input) const {
   double work = input.seconds_in_flight;
   double context = 0;
   int64_t rows = 0;
-  int64_t without_place = -PlacesLeft(input);
+  int64_t without_row = -BatchRowsLeft(input);
   for (const RequestDescription& request : input.requests) {
-    without_place += request.phase == RequestPhase::kWaiting ||
-                     request.phase == RequestPhase::kReady ||
-                     request.phase == RequestPhase::kSuspended;
+    without_row += request.phase == RequestPhase::kWaiting ||
+                   request.phase == RequestPhase::kReady ||
+                   request.phase == RequestPhase::kSuspended;
     if (request.phase >= RequestPhase::kDecoding) {
       ++rows;
       context += static_cast<double>(request.context);
@@ -108,7 +111,7 @@ double Scheduler::ExpectedWait(const SchedulerInput& input) const {
       costs_.Seconds({.steps = 1, .step_rows = static_cast<double>(rows), .step_context = context});
   const double target = options_.inter_token_target;
   const double left = std::max(target - step, kLeastOfStep * step);
-  return std::max(work * (left + step) / left, place_rate_.SecondsUntilFree(without_place));
+  return std::max(work * (left + step) / left, batch_row_rate_.SecondsUntilFree(without_row));
 }
 
 double Scheduler::EarliestFirstToken(const SchedulerInput& input,
@@ -138,7 +141,7 @@ void Scheduler::UpdateShares(const SchedulerInput& input) {
 
 // --- Decoding
 
-// Who decodes now: with memory for a token.
+// Requests that get a row of the step now: they can decode, and have memory for a token.
 std::vector<const RequestDescription*> Scheduler::BatchOf(const SchedulerInput& input,
                                                           const StepPlan& plan) const {
   std::vector<const RequestDescription*> batch;
@@ -147,9 +150,10 @@ std::vector<const RequestDescription*> Scheduler::BatchOf(const SchedulerInput& 
     const auto is_in = [&request](const std::vector<uint64_t>& ids) {
       return std::find(ids.begin(), ids.end(), request.id) != ids.end();
     };
-    if (request.room <= 0 && !is_in(plan.grow)) continue;
+    if (request.free_tokens <= 0 && !is_in(plan.grow)) continue;
     if (!is_in(plan.suspend)) batch.push_back(&request);
   }
+  // The oldest requests keep their rows: they end first, and requests do not take turns.
   if (std::ssize(batch) > options_.max_batch) {
     std::stable_sort(batch.begin(), batch.end(), [](const auto* a, const auto* b) {
       return a->decoding_since < b->decoding_since;
@@ -171,25 +175,26 @@ void Scheduler::PlanDecode(const SchedulerInput& input, StepPlan& plan) {
   plan.step.steps = batch.empty() ? 0 : 1;
 }
 
-// Places of the batch that nobody decodes in or is about to. Who waits for memory has none: others
-// may have to end first.
-int64_t Scheduler::PlacesLeft(const SchedulerInput& input) const {
-  int64_t places = options_.max_batch;
+// Rows of the batch that no request decodes in or will within kBatchRowAhead. A stalled request has
+// no row: others may have to end before it goes on.
+int64_t Scheduler::BatchRowsLeft(const SchedulerInput& input) const {
+  int64_t rows = options_.max_batch;
   for (const RequestDescription& request : input.requests) {
-    places -= (request.phase == RequestPhase::kDecoding && request.room > 0) ||
-              request.phase == RequestPhase::kSettling || request.phase == RequestPhase::kReturning;
+    rows -= (request.phase == RequestPhase::kDecoding && request.free_tokens > 0) ||
+            request.phase == RequestPhase::kSettling || request.phase == RequestPhase::kReturning;
   }
   for (const LaneDescription& lane : input.lanes) {
-    if (SecondsLeft(lane) < kPlaceAhead && lane.layer < options_.num_layers) {
-      places -= std::ssize(lane.members);
+    if (SecondsLeft(lane) < kBatchRowAhead && lane.layer < options_.num_layers) {
+      rows -= std::ssize(lane.members);
     }
   }
-  return places;
+  return rows;
 }
 
 // --- Passes
 
-// The lane whose group goes on: as Order has it of the group's first member.
+// The lane whose group goes on: groups are ordered like waiting requests (Order), by their first
+// member.
 std::optional<size_t> Scheduler::NextLane(double now,
                                           const std::vector<LaneDescription>& lanes) const {
   struct Claim {
@@ -218,16 +223,16 @@ std::optional<size_t> Scheduler::NextLane(double now,
   return best;
 }
 
-// What the work takes, which learns whether it is disturbed.
-double Scheduler::SecondsBeside(bool is_disturbed, Work& work) const {
-  work.disturbed = 0;
-  if (is_disturbed) work.disturbed = costs_.Seconds(work);
+// Seconds that the work takes; sets work.seconds_beside_clustering.
+double Scheduler::SecondsBeside(bool is_clustering, Work& work) const {
+  work.seconds_beside_clustering = 0;
+  if (is_clustering) work.seconds_beside_clustering = costs_.Seconds(work);
   return costs_.Seconds(work);
 }
 
-// The next rows of the lane, as many as take `limit` seconds at most, or else the fewest.
+// The next rows of the lane: as many as take `limit` seconds at most, but kRowGrain at least.
 StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, double limit,
-                                 bool is_disturbed) const {
+                                 bool is_clustering) const {
   const int64_t left = GroupRows(lane) - lane.next_row;
   StepPlan::Pass pass{
       .lane = index, .layer = lane.layer, .first_row = lane.next_row, .num_rows = 0, .work = {}};
@@ -235,7 +240,7 @@ StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, doub
   while (true) {
     pass.num_rows = rows;
     pass.work = WorkOfRows(lane, lane.next_row, rows);
-    const double seconds = SecondsBeside(is_disturbed, pass.work);
+    const double seconds = SecondsBeside(is_clustering, pass.work);
     if (seconds <= limit || rows <= kRowGrain) return pass;
     const auto fitting = static_cast<int64_t>(static_cast<double>(rows) * limit / seconds);
     rows = std::max(kRowGrain, std::min(rows - 1, fitting) / kRowGrain * kRowGrain);
@@ -245,8 +250,8 @@ StepPlan::Pass Scheduler::PassOf(const LaneDescription& lane, size_t index, doub
 void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescription>& lanes,
                            StepPlan& plan) {
   const double target = options_.inter_token_target;
-  const bool is_disturbed = IsDisturbed(input, options_.num_layers);
-  const double step = SecondsBeside(is_disturbed, plan.step) + SecondsToMeasure(plan);
+  const bool is_clustering = IsClustering(input, options_.num_layers);
+  const double step = SecondsBeside(is_clustering, plan.step) + SecondsToMeasure(plan);
   const bool decodes = !plan.decode.empty();
   const double left = target * std::min(1.0, kTolerance / costs_.margin()) - step;
   const double budget =
@@ -265,12 +270,14 @@ void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescript
         break;
       }
       const double both = lane_seconds_[i] + lane_seconds_[*next];
+      // A long prompt goes on beside any stream of short ones.
       if (i != *next && both > target && lane_seconds_[i] < kLeastShare * both) next = i;
     }
     LaneDescription& lane = lanes[*next];
     const double limit = decodes ? budget - used : options_.ahead.pass * target;
-    const StepPlan::Pass pass = PassOf(lane, *next, limit, is_disturbed);
+    const StepPlan::Pass pass = PassOf(lane, *next, limit, is_clustering);
     const double seconds = costs_.Seconds(pass.work);
+    // The first pass may exceed the budget: otherwise prompts would not go on beside long steps.
     if (decodes && !plan.passes.empty()) {
       const int64_t whole = std::min(options_.max_rows, GroupRows(lane) - lane.next_row);
       if (used + seconds > budget ||
@@ -290,7 +297,7 @@ void Scheduler::PlanPasses(const SchedulerInput& input, std::vector<LaneDescript
   }
 }
 
-// Those whose prompts are read by then take part in the step that follows.
+// Members whose prompts these passes finish take part in the step that follows.
 void Scheduler::PlanFirstStep(const LaneDescription& lane, StepPlan& plan) {
   for (const LaneDescription::Member& member : lane.members) {
     if (!member.takes_in_order || member.has_more_parts) continue;

@@ -1,4 +1,4 @@
-// Who gets memory: those who decode and ask for more, then those who wait.
+// Which requests get device memory: first decoding requests that ask for more, then waiting ones.
 #include <algorithm>
 #include <tuple>
 
@@ -9,29 +9,30 @@
 namespace retroinfer {
 namespace {
 
-// Requests that are looked at in one plan for whether they fit.
+// Waiting requests that one plan tries to admit: bounds the plan's cost.
 constexpr int kMaxTries = 32;
 
 }  // namespace
 
 // --- Growth
 
-// The one that others stepped aside for, and that has not begun yet.
-const RequestDescription* Scheduler::RoomMadeFor(const SchedulerInput& input) const {
-  if (made_room_for_.empty()) return nullptr;
+// The request for which others were preempted, and that has not begun yet; null: there is none.
+const RequestDescription* Scheduler::PreemptingRequest(const SchedulerInput& input) const {
+  if (preempted_for_.empty()) return nullptr;
   for (const RequestDescription& request : input.requests) {
     const bool waits =
         request.phase == RequestPhase::kWaiting || request.phase == RequestPhase::kSuspended;
-    if (waits && !request.arena_is_full && HasRoomMade(request, input.now)) return &request;
+    if (waits && !request.arena_is_full && HasPreempted(request, input.now)) return &request;
   }
   return nullptr;
 }
 
-// Those of a higher class first, then those who decode longest: they end, and others go on.
+// Requests of a higher class grow first. Within a class, the request that has decoded longest grows
+// first: the earliest end frees blocks for the others.
 bool Scheduler::GrowsLater(const RequestDescription& one, const RequestDescription& other,
                            double now) const {
   const auto turn = [&](const RequestDescription& request) {
-    return std::make_tuple(!HasRoomMade(request, now), request.priority, request.decoding_since,
+    return std::make_tuple(!HasPreempted(request, now), request.priority, request.decoding_since,
                            request.id);
   };
   return turn(one) > turn(other);
@@ -49,19 +50,21 @@ void Scheduler::PlanGrowth(const SchedulerInput& input, MemoryBank& bank, StepPl
   std::sort(asking.begin(), asking.end(), [&](const auto* one, const auto* other) {
     return GrowsLater(*other, *one, input.now);
   });
-  const RequestDescription* const made_for = RoomMadeFor(input);
-  bool is_kept = false;
+  const RequestDescription* const preempting = PreemptingRequest(input);
+  bool is_reserved = false;
   absl::flat_hash_map<uint64_t, Stall> stalled;
   for (const RequestDescription* const one : asking) {
-    // What others gave up is not for those who would have to give it up as well.
-    if (!is_kept && made_for != nullptr && YieldsTo(*one, *made_for) && bank.MayBegin(*made_for)) {
-      bank.Begin(*made_for);
-      is_kept = true;
+    // Blocks of preempted requests are for the request that they were preempted for. Without this,
+    // a request of their own class would take the blocks by growing.
+    if (!is_reserved && preempting != nullptr && IsPreemptibleBy(*one, *preempting) &&
+        bank.MayBegin(*preempting)) {
+      bank.Begin(*preempting);
+      is_reserved = true;
     }
     if (bank.MayGrow(*one)) {
       bank.Grow(*one);
       plan.grow.push_back(one->id);
-    } else if (one->room <= 0) {
+    } else if (one->free_tokens <= 0) {
       const auto found = stalled_.find(one->id);
       const double since = found == stalled_.end() ? input.now : found->second.since;
       stalled[one->id] = {.since = since,
@@ -70,16 +73,17 @@ void Scheduler::PlanGrowth(const SchedulerInput& input, MemoryBank& bank, StepPl
                           .lacks_meta = one->asked_meta_blocks > 0};
     }
   }
-  if (is_kept) bank.End(made_for->id);
+  if (is_reserved) bank.End(preempting->id);
   stalled_ = std::move(stalled);
 }
 
 // --- Admission
 
-// Whether somebody who decodes has waited for memory so long that no other of his class or below
-// who takes any of that kind begins before he goes on.
-bool Scheduler::IsKeptFromStalled(const RequestDescription& request, double now) const {
-  if (HasRoomMade(request, now)) return false;
+// Whether a decoding request of the request's class, or a higher one, has been stalled for
+// kPatience and lacks a kind of blocks that the request would take. Then the request does not
+// begin: it would take the blocks that the stalled request waits for.
+bool Scheduler::IsBehindStalled(const RequestDescription& request, double now) const {
+  if (HasPreempted(request, now)) return false;
   const bool takes_dense = request.dense_blocks + request.more_dense_blocks > 0;
   const bool takes_meta = request.meta_blocks + request.more_meta_blocks > 0;
   return std::any_of(stalled_.begin(), stalled_.end(), [&](const auto& entry) {
@@ -89,15 +93,16 @@ bool Scheduler::IsKeptFromStalled(const RequestDescription& request, double now)
   });
 }
 
-// What may still be admitted in this plan.
+// How many requests may still be admitted in this plan.
 struct Scheduler::Admission {
-  int64_t short_ones, long_ones;  // of prompts of either kind
-  int64_t reserving;
+  int64_t short_ones, long_ones;  // requests with short, and with long prompts
+  int64_t reserving;              // requests that wait for the store's answer
   int64_t table_rows;
 
-  absl::flat_hash_set<uint64_t> prefixes = {};  // of those that were admitted and are not read yet
+  // Prefixes (RequestDescription::prefix) of requests that are admitted and not yet read.
+  absl::flat_hash_set<uint64_t> prefixes = {};
 
-  // A long prompt that can be read with another one has a place like a short one.
+  // A long prompt that is read together with another needs no lane of its own.
   bool IsLikeShort(const RequestDescription& request, bool is_short) const {
     return is_short || (request.prefix != 0 && prefixes.contains(request.prefix));
   }
@@ -114,52 +119,55 @@ struct Scheduler::Admission {
   }
 };
 
-// The request that others stepped aside for, or the one that waits for room longest, if it no more
-// lets others pass. One that waits for the arena holds no memory against those who have stepped
-// aside: they may hold what it waits for.
-const RequestDescription* Scheduler::Held(const SchedulerInput& input) const {
-  const RequestDescription* held = nullptr;
+// HeadOfLine: the request for which freed memory is reserved: a preempting request first, else the
+// request that has been blocked longest, if that is more than kPatience. A request that is blocked
+// on the arena is skipped while others are suspended: the suspended requests hold their extents,
+// and would wait for device memory reserved for the request that waits for them.
+const RequestDescription* Scheduler::HeadOfLine(const SchedulerInput& input) const {
+  const RequestDescription* head = nullptr;
   double since = std::numeric_limits<double>::infinity();
-  if (blocked_.empty() && made_room_for_.empty()) return held;
-  const bool any_aside =
+  if (blocked_.empty() && preempted_for_.empty()) return head;
+  const bool any_suspended =
       std::any_of(input.requests.begin(), input.requests.end(),
                   [](const auto& request) { return request.phase == RequestPhase::kSuspended; });
   for (const RequestDescription& request : input.requests) {
     if (request.phase != RequestPhase::kWaiting && request.phase != RequestPhase::kSuspended) {
       continue;
     }
-    if (request.arena_is_full && any_aside) continue;
-    if (HasRoomMade(request, input.now)) return &request;
+    if (request.arena_is_full && any_suspended) continue;
+    if (HasPreempted(request, input.now)) return &request;
     const auto found = blocked_.find(request.id);
     if (found == blocked_.end() || found->second.since > input.now - kPatience) continue;
-    // Who has stepped aside has waited before.
-    const bool is_aside = request.phase == RequestPhase::kSuspended;
+    // A suspended request was admitted before: its age counts, not the time of its suspension.
+    const bool is_suspended = request.phase == RequestPhase::kSuspended;
     const double begun =
-        is_aside ? std::min(request.arrival, found->second.since) : found->second.since;
+        is_suspended ? std::min(request.arrival, found->second.since) : found->second.since;
     if (begun > since) continue;
     since = begun;
-    held = &request;
+    head = &request;
   }
-  return held;
+  return head;
 }
 
-// The one that has waited for room in the arena longest: what becomes free there is kept for it
-// until it has its extents, whatever else it lacks, and while it hears whether it gets them.
-const RequestDescription* Scheduler::HeldForArena(const SchedulerInput& input) const {
-  const RequestDescription* held = nullptr;
+// The request that has been blocked on the arena longest, and more than kPatience. Freed pages are
+// reserved for it until it has its extents, also while it lacks device memory and while it waits
+// for the store's answer: otherwise short requests would take the pages one by one.
+const RequestDescription* Scheduler::HeadOfLineForArena(const SchedulerInput& input) const {
+  const RequestDescription* head = nullptr;
   double since = input.now - kPatience;
-  if (blocked_.empty()) return held;
+  if (blocked_.empty()) return head;
   for (const RequestDescription& request : input.requests) {
     const auto found = blocked_.find(request.id);
     if (found == blocked_.end() || !found->second.lacks_extents) continue;
     if (found->second.since > since) continue;
     since = found->second.since;
-    held = &request;
+    head = &request;
   }
-  return held;
+  return head;
 }
 
-// Who waits for an answer of the store may be blocked again.
+// Forgets requests that are no longer blocked. A request that waits for the store's answer stays:
+// if the arena is full, the request is blocked as before, and its patience does not begin anew.
 void Scheduler::UpdateBlocked(const SchedulerInput& input) {
   if (blocked_.empty()) return;
   absl::flat_hash_set<uint64_t> waiting;
@@ -172,37 +180,38 @@ void Scheduler::UpdateBlocked(const SchedulerInput& input) {
   absl::erase_if(blocked_, [&](const auto& entry) { return !waiting.contains(entry.first); });
 }
 
-// The request finds no room now. `is_held`: others are to leave it what it lacks.
+// Notes that the request lacks memory now. `is_head`: memory is reserved for it from now on, and
+// the requests that hold memory now are the ones whose ends the reservation may wait for.
 void Scheduler::Block(const SchedulerInput& input, const RequestDescription& request,
-                      bool is_held) {
+                      bool is_head) {
   Blocked& blocked = blocked_.try_emplace(request.id, Blocked{.since = input.now}).first->second;
   blocked.lacks_extents |= request.arena_is_full;
-  if (!is_held || blocked.there.has_value()) return;
-  blocked.there.emplace();
+  if (!is_head || blocked.holders.has_value()) return;
+  blocked.holders.emplace();
   for (const RequestDescription& one : input.requests) {
     if (one.phase != RequestPhase::kWaiting && one.phase != RequestPhase::kSuspended) {
-      blocked.there->push_back(one.id);
+      blocked.holders->push_back(one.id);
     }
   }
-  std::sort(blocked.there->begin(), blocked.there->end());
+  std::sort(blocked.holders->begin(), blocked.holders->end());
 }
 
-// Returns how many have to end before it can begin.
-size_t Scheduler::KeepFor(const RequestDescription& held, MemoryBank& bank) const {
-  const auto found = blocked_.find(held.id);
-  const bool is_known = found != blocked_.end() && found->second.there.has_value();
-  return bank.KeepFor(
-      held,
+// Reserves memory for the head of line. Returns how many requests have to end before it can begin.
+size_t Scheduler::ReserveFor(const RequestDescription& head, MemoryBank& bank) const {
+  const auto found = blocked_.find(head.id);
+  const bool is_known = found != blocked_.end() && found->second.holders.has_value();
+  return bank.ReserveFor(
+      head,
       [&](uint64_t id) {
         return !is_known ||
-               std::binary_search(found->second.there->begin(), found->second.there->end(), id);
+               std::binary_search(found->second.holders->begin(), found->second.holders->end(), id);
       },
-      held.arena_is_full);
+      head.arena_is_full);
 }
 
 void Scheduler::PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Order& order,
                                StepPlan& plan) {
-  Admission left{.short_ones = PlacesLeft(input),
+  Admission left{.short_ones = BatchRowsLeft(input),
                  .long_ones = 1,
                  .reserving = options_.max_batch,
                  .table_rows = input.free_table_rows};
@@ -213,45 +222,46 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Or
     if (request.phase == RequestPhase::kReady) left.Count(request, IsShort(input, request));
   }
   UpdateBlocked(input);
-  const RequestDescription* held = Held(input);
-  const RequestDescription* const arena_held = HeldForArena(input);
+  const RequestDescription* head = HeadOfLine(input);
+  const RequestDescription* const arena_head = HeadOfLineForArena(input);
   std::vector<const RequestDescription*> ready;
   const auto may_admit = [&](const RequestDescription& request) {
     if (request.phase == RequestPhase::kSuspended) return left.short_ones > 0;
     return request.phase == RequestPhase::kWaiting && left.May(request, IsShort(input, request));
   };
   for (int tries = 0; tries < kMaxTries && left.reserving > 0; ++tries) {
-    const bool is_held = tries == 0 && held != nullptr;
+    const bool is_head = tries == 0 && head != nullptr;
     const RequestDescription* const request = order.Next([&](const RequestDescription& one) {
-      return may_admit(one) && (!is_held || &one == held);
+      return may_admit(one) && (!is_head || &one == head);
     });
-    if (request == nullptr && is_held) {
-      // It has no place. If it lacked anything else before, that stays kept.
-      if (const auto found = blocked_.find(held->id);
-          found != blocked_.end() && found->second.there.has_value()) {
-        KeepFor(*held, bank);
+    if (request == nullptr && is_head) {
+      // The head of line has no row or lane now. Memory that was reserved for it stays reserved.
+      if (const auto found = blocked_.find(head->id);
+          found != blocked_.end() && found->second.holders.has_value()) {
+        ReserveFor(*head, bank);
       }
       continue;
     }
     if (request == nullptr) break;
-    const bool is_aside = request->phase == RequestPhase::kSuspended;  // it has its extents
-    const bool arena_is_kept =
-        arena_held != nullptr && arena_held != request && request->wants_extents && !is_aside;
-    const bool may_begin = !IsKeptFromStalled(*request, input.now) && bank.MayBegin(*request);
+    const bool is_suspended = request->phase == RequestPhase::kSuspended;  // has its extents
+    const bool arena_is_reserved =
+        arena_head != nullptr && arena_head != request && request->wants_extents && !is_suspended;
+    const bool may_begin = !IsBehindStalled(*request, input.now) && bank.MayBegin(*request);
     if (!may_begin || left.table_rows <= 0 || request->arena_is_full ||
-        (arena_is_kept && !is_held)) {
-      Block(input, *request, is_held);
-      // Who ends gives back a row and a place.
-      if (is_held && KeepFor(*request, bank) == 0) {
+        (arena_is_reserved && !is_head)) {
+      Block(input, *request, is_head);
+      // If the reservation waits for ends, each end gives back a table row and a row of the batch.
+      // Otherwise both are reserved here.
+      if (is_head && ReserveFor(*request, bank) == 0) {
         --left.table_rows;
         --left.short_ones;
       }
       continue;
     }
-    if (is_held) held = nullptr;
+    if (is_head) head = nullptr;
     bank.Begin(*request);
     --left.table_rows;
-    if (is_aside) {
+    if (is_suspended) {
       --left.short_ones;
       plan.resume.push_back(request->id);
       continue;
@@ -263,7 +273,7 @@ void Scheduler::PlanAdmissions(const SchedulerInput& input, MemoryBank& bank, Or
       plan.ask.push_back(request->id);
     }
     order.Charge(*request);
-    // Without a question to the store it can be read at once.
+    // A request that asks the store for nothing can be read at once.
     if (!request->asks_store) ready.push_back(request);
   }
   for (const RequestDescription* const request : ready) order.PutBack(*request, *this);

@@ -1,5 +1,5 @@
-// Which prompts are read together: short ones, one that is alone in its lane, and those that share
-// what they have in the cache, which is read once for all of them.
+// Which prompts are read together: several short prompts, one long prompt alone in its lane, and
+// the prompts of a prefix group, whose common cached tokens are read once.
 #include <algorithm>
 #include <utility>
 
@@ -10,14 +10,17 @@
 namespace retroinfer {
 namespace {
 
-// Rows that are read together, in passes.
+// Upper bound of a group's rows, in passes: the first token of a short prompt waits for all of
+// them.
 constexpr int64_t kGroupPasses = 2;
-// Who could share its beginning waits for others for so much of what sharing would save.
-constexpr double kGatherShare = 0.1;
-constexpr double kGatherShareOfComing = 0.3;  // while one is on its way
-// Others that had a prefix are expected again for so many seconds.
-constexpr double kCompanySeconds = 10;
-constexpr size_t kMaxCompanies = 256;
+// Longest wait for other prompts with the same cached prefix, as a share of the seconds that one
+// shared read saves.
+constexpr double kMaxGatherWaitShare = 0.1;
+// The same while another request of the prefix group is about to become ready.
+constexpr double kMaxGatherWaitShareOfComing = 0.3;
+// A prefix group is expected to have several requests again for this long after it had some.
+constexpr double kPrefixGroupSeconds = 10;
+constexpr size_t kMaxPrefixGroups = 256;
 
 bool SharesWithAny(const LaneDescription& lane, const LaneDescription::Member& member) {
   return std::any_of(lane.members.begin(), lane.members.end(),
@@ -26,32 +29,36 @@ bool SharesWithAny(const LaneDescription& lane, const LaneDescription::Member& m
 
 }  // namespace
 
-// --- Company
+// --- Prefix groups
 
-// Remembers how many requests had a prefix at a time.
-void Scheduler::UpdateCompany(const SchedulerInput& input) {
+// Notes how many requests of each prefix group are live at a time.
+void Scheduler::UpdatePrefixGroups(const SchedulerInput& input) {
   absl::flat_hash_map<uint64_t, int64_t> live;
   for (const RequestDescription& request : input.requests) {
     if (request.prefix != 0) ++live[request.prefix];
   }
   for (const auto& [prefix, count] : live) {
-    if (count < 2 && !companies_.contains(prefix)) continue;
-    Company& company = companies_[prefix];
-    if (count >= 2) company.seen = input.now;
-    company.size = std::max(company.size, count);
+    if (count < 2 && !prefix_groups_.contains(prefix)) continue;
+    PrefixGroup& group = prefix_groups_[prefix];
+    if (count >= 2) group.seen = input.now;
+    group.size = std::max(group.size, count);
   }
-  absl::erase_if(companies_, [&](const auto& entry) {
-    return input.now - entry.second.seen > kCompanySeconds;
+  absl::erase_if(prefix_groups_, [&](const auto& entry) {
+    return input.now - entry.second.seen > kPrefixGroupSeconds;
   });
-  if (companies_.size() > kMaxCompanies) companies_.clear();
+  // Forgetting costs a shared read, no more: no need to choose which to forget.
+  if (prefix_groups_.size() > kMaxPrefixGroups) prefix_groups_.clear();
 }
 
-// Whether the request, which could begin now, waits for others that share its beginning. It has
-// waited since the first of them was ready.
-bool Scheduler::WaitsForCompany(const SchedulerInput& input, const RequestDescription& request) {
-  const auto found = companies_.find(request.prefix);
-  if (request.prefix == 0 || request.cached_tokens == 0 || found == companies_.end()) return false;
-  Company& company = found->second;
+// Whether the request, which could begin now, waits for others of its prefix group. The wait began
+// when the first request of the prefix group was ready, and is the same for all: requests that come
+// later do not prolong it.
+bool Scheduler::WaitsForPrefixGroup(const SchedulerInput& input,
+                                    const RequestDescription& request) {
+  const auto found = prefix_groups_.find(request.prefix);
+  if (request.prefix == 0 || request.cached_tokens == 0 || found == prefix_groups_.end())
+    return false;
+  PrefixGroup& group = found->second;
   int64_t ready = 0;
   bool is_one_coming = false;
   for (const RequestDescription& other : input.requests) {
@@ -60,66 +67,66 @@ bool Scheduler::WaitsForCompany(const SchedulerInput& input, const RequestDescri
     is_one_coming |=
         other.phase == RequestPhase::kReserving || other.phase == RequestPhase::kWaiting;
   }
-  if (company.gathers_since < 0) company.gathers_since = input.now;
+  if (group.gathers_since < 0) group.gathers_since = input.now;
   const double saved =
       costs_.Seconds({.cached = static_cast<double>(request.cached_tokens) * options_.num_layers});
-  const double share = is_one_coming ? kGatherShareOfComing : kGatherShare;
+  const double share = is_one_coming ? kMaxGatherWaitShareOfComing : kMaxGatherWaitShare;
   const double patience = std::min(share * saved, options_.inter_token_target);
-  return ready < std::min<int64_t>(company.size, options_.max_batch) &&
-         input.now - company.gathers_since < patience;
+  return ready < std::min<int64_t>(group.size, options_.max_batch) &&
+         input.now - group.gathers_since < patience;
 }
 
 // --- Groups
 
-// What a group may still take.
-struct Scheduler::GroupInTheMaking {
+// A group that is being chosen for a lane, and what it may still take.
+struct Scheduler::GroupBuilder {
   const SchedulerInput& input;
-  LaneDescription& lane;
+  LaneDescription& lane;  // its members are the requests chosen so far
   bool is_last_lane;
   bool any_long;       // a long prompt waits for a lane
-  bool is_closed;      // only those that share their beginning with a member may join
-  int64_t places;      // of the batch
-  int64_t tokens = 0;  // of the lane, that members take
+  bool is_closed;      // only prompts of a member's prefix group may join
+  int64_t batch_rows;  // rows of the batch that are left for members
+  int64_t tokens = 0;  // LaneTokens() of the members
   StepPlan::Group group = {};
 };
 
-// Whether the request may be read with those that are in the group. Some of its prompt is there
-// already: joining is worth it if it makes the group longer by less than it saves, because then the
-// first tokens of all come earlier on average than one after the other.
+// Whether the request may join the group because a member has the same cached prefix. Joining is
+// worth it if the group becomes longer by less than half of what the prompt takes alone: then the
+// first tokens of all members come earlier on average than one prompt after the other.
 //
-// The reach of its rows is left out of what it adds: prompts that were read alone have cached
-// tokens and reach in one proportion, so the fit may take the one for the other, and what is saved
-// would seem to be added.
-bool Scheduler::MayShare(const GroupInTheMaking& making, const RequestDescription& request) const {
+// The estimate leaves pass_reach out. Prompts that were read alone have cached tokens and reach in
+// one proportion, so the regression may attribute the cost of one to the other, and what joining
+// saves in cached tokens would seem to be added in reach.
+bool Scheduler::MayShare(const GroupBuilder& builder, const RequestDescription& request) const {
   const LaneDescription::Member member = MemberOf(request);
-  if (making.places <= 0 || !SharesWithAny(making.lane, member)) return false;
-  LaneDescription together = making.lane;
+  if (builder.batch_rows <= 0 || !SharesWithAny(builder.lane, member)) return false;
+  LaneDescription together = builder.lane;
   together.members.push_back(member);
-  if (LaneTokens(together.members) > making.lane.max_tokens) return false;
+  if (LaneTokens(together.members) > builder.lane.max_tokens) return false;
   const auto seconds = [this](const LaneDescription& lane) {
     Work work = WorkLeft(lane, options_.num_layers, options_.max_rows);
     work.pass_reach = 0;
     return costs_.Seconds(work);
   };
-  return 2 * (seconds(together) - seconds(making.lane)) <= SecondsToRead(request);
+  return 2 * (seconds(together) - seconds(builder.lane)) <= SecondsToRead(request);
 }
 
-bool Scheduler::MayJoin(const GroupInTheMaking& making, const RequestDescription& request) {
-  const bool is_first = making.lane.members.empty();
-  if (!is_first && MayShare(making, request)) return true;
-  if (making.is_closed) return false;
-  if (making.tokens + request.prompt_tokens > making.lane.max_tokens) return false;
-  // A long prompt that waits has its lane for itself.
-  if (!making.is_last_lane && making.any_long && IsShort(making.input, request)) return false;
-  // One whose layers wait for the background has them for itself.
+bool Scheduler::MayJoin(const GroupBuilder& builder, const RequestDescription& request) {
+  const bool is_first = builder.lane.members.empty();
+  if (!is_first && MayShare(builder, request)) return true;
+  if (builder.is_closed) return false;
+  if (builder.tokens + request.prompt_tokens > builder.lane.max_tokens) return false;
+  // While a long prompt waits, only it may begin in the long lane: a short prompt has its own lane.
+  if (!builder.is_last_lane && builder.any_long && IsShort(builder.input, request)) return false;
+  // A prompt whose layers wait for the background is read alone: others would wait with it.
   if (!request.takes_in_order && !is_first) return false;
-  if (is_first && WaitsForCompany(making.input, request)) return false;
-  return making.places > 0 || (is_first && SecondsToRead(request) >= kPlaceAhead);
+  if (is_first && WaitsForPrefixGroup(builder.input, request)) return false;
+  return builder.batch_rows > 0 || (is_first && SecondsToRead(request) >= kBatchRowAhead);
 }
 
-// Adds the request, unless the group would take too long then.
-bool Scheduler::Join(const RequestDescription& request, GroupInTheMaking& making) {
-  LaneDescription& lane = making.lane;
+// Adds the request, unless the group would take too long then. Returns whether it did.
+bool Scheduler::Join(const RequestDescription& request, GroupBuilder& builder) {
+  LaneDescription& lane = builder.lane;
   const bool is_first = lane.members.empty();
   const bool shares = SharesWithAny(lane, MemberOf(request));
   lane.members.push_back(MemberOf(request));
@@ -130,14 +137,15 @@ bool Scheduler::Join(const RequestDescription& request, GroupInTheMaking& making
     lane.members.pop_back();
     return false;
   }
-  making.is_closed = making.is_closed || is_full || !request.takes_in_order;
+  builder.is_closed = builder.is_closed || is_full || !request.takes_in_order;
   if (!request.takes_in_order) lane.layers_open = std::min<uint32_t>(lane.layers_open, 2);
-  // Which rows they have in common is only known when the group has begun.
+  // Which rows the members have in common is known when the group has begun: no pass before that.
   if (shares) lane.layers_open = 0;
-  making.group.members.push_back(request.id);
-  making.tokens = LaneTokens(lane.members);
-  if (seconds < kPlaceAhead || shares) --making.places;
-  if (const auto found = companies_.find(request.prefix); found != companies_.end()) {
+  builder.group.members.push_back(request.id);
+  builder.tokens = LaneTokens(lane.members);
+  // A long prompt does not need its row soon.
+  if (seconds < kBatchRowAhead || shares) --builder.batch_rows;
+  if (const auto found = prefix_groups_.find(request.prefix); found != prefix_groups_.end()) {
     found->second.gathers_since = -1;
   }
   return true;
@@ -145,7 +153,7 @@ bool Scheduler::Join(const RequestDescription& request, GroupInTheMaking& making
 
 void Scheduler::PlanGroups(const SchedulerInput& input, Order& order,
                            std::vector<LaneDescription>& lanes, StepPlan& plan) {
-  UpdateCompany(input);
+  UpdatePrefixGroups(input);
   const auto may_begin = [&](const RequestDescription& request) {
     if (request.phase == RequestPhase::kReady) return true;
     return !request.asks_store &&
@@ -155,7 +163,7 @@ void Scheduler::PlanGroups(const SchedulerInput& input, Order& order,
                                     [&](const RequestDescription& request) {
                                       return may_begin(request) && !IsShort(input, request);
                                     });
-  int64_t places = PlacesLeft(input) - std::ssize(plan.resume);
+  int64_t batch_rows = BatchRowsLeft(input) - std::ssize(plan.resume);
   for (size_t i = lanes.size(); i-- > 0;) {
     LaneDescription& lane = lanes[i];
     if (!lane.is_free) continue;
@@ -164,28 +172,29 @@ void Scheduler::PlanGroups(const SchedulerInput& input, Order& order,
     lane.layer = 0;
     lane.next_row = 0;
     lane.layers_open = options_.num_layers;
-    GroupInTheMaking making{.input = input,
-                            .lane = lane,
-                            .is_last_lane = i + 1 == lanes.size(),
-                            .any_long = any_long,
-                            .is_closed = false,
-                            .places = places};
-    making.group.lane = i;
-    while (std::ssize(making.group.members) < options_.max_batch) {
+    GroupBuilder builder{.input = input,
+                         .lane = lane,
+                         .is_last_lane = i + 1 == lanes.size(),
+                         .any_long = any_long,
+                         .is_closed = false,
+                         .batch_rows = batch_rows};
+    builder.group.lane = i;
+    while (std::ssize(builder.group.members) < options_.max_batch) {
       const RequestDescription* const request = order.Next(
-          [&](const RequestDescription& one) { return may_begin(one) && MayJoin(making, one); });
+          [&](const RequestDescription& one) { return may_begin(one) && MayJoin(builder, one); });
       if (request == nullptr) break;
-      if (!Join(*request, making)) {
+      // The group is full. Requests that share a prefix with a member may still join.
+      if (!Join(*request, builder)) {
         order.PutBack(*request, *this);
-        making.is_closed = true;
+        builder.is_closed = true;
         continue;
       }
       order.Charge(*request);
     }
-    places = making.places;
-    if (making.group.members.empty()) continue;
+    batch_rows = builder.batch_rows;
+    if (builder.group.members.empty()) continue;
     lane.is_free = false;
-    plan.begin.push_back(std::move(making.group));
+    plan.begin.push_back(std::move(builder.group));
   }
 }
 

@@ -1,4 +1,4 @@
-// What is planned of tokens that are given: rows of prompts, and further tokens of continuations.
+// Plans the scoring of given tokens: rows of prompts, and further rows of given continuations.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -8,12 +8,12 @@
 namespace retroinfer {
 namespace {
 
-// Batches of rows that are measured between two steps.
+// Upper bound of the batches of rows that are measured between two steps.
 constexpr double kMeasuresMax = 1000;
 
 }  // namespace
 
-// Batches of rows, of the lane whose turn it is, for at most half of what prompts get.
+// Plans batches of rows to measure, from one lane, for at most half of the time that prompts get.
 void Scheduler::PlanMeasures(const SchedulerInput& input, StepPlan& plan) {
   std::optional<size_t> best;
   const auto level = [&](const LaneDescription& lane) {
@@ -23,7 +23,7 @@ void Scheduler::PlanMeasures(const SchedulerInput& input, StepPlan& plan) {
   for (size_t i = 0; i < input.lanes.size(); ++i) {
     const LaneDescription& lane = input.lanes[i];
     if (lane.rows_to_measure == 0 || lane.members.empty()) continue;
-    // Of equals the shorter one, which is the last.
+    // Of lanes of one level the shorter goes first, which is the last.
     if (!best.has_value() || level(lane) <= level(input.lanes[*best])) best = i;
   }
   if (!best.has_value()) return;
@@ -41,7 +41,8 @@ void Scheduler::PlanMeasures(const SchedulerInput& input, StepPlan& plan) {
   shares_.Charge(lane.members.front().tenant, static_cast<double>(plan.measure.back().num_rows));
 }
 
-// Fills the step with further tokens of those who know them, one each in turn.
+// Fills the step's free rows with further tokens of given continuations, one for each request in
+// turn.
 void Scheduler::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
   std::vector<std::pair<const RequestDescription*, int64_t>> left;
   for (const RequestDescription& request : input.requests) {

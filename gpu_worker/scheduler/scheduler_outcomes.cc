@@ -1,5 +1,6 @@
-// What has come of what was begun: who ends, whose prompt is done with, whose store has answered,
-// whose copies are done. Planned before all else, which depends on it.
+// Outcomes of what earlier plans began: which requests end, which prompts are finished, which
+// requests the store has answered, which copies are done. All other planning depends on outcomes
+// and comes after them.
 #include <limits>
 
 #include "gpu_worker/scheduler/scheduler.h"
@@ -7,8 +8,8 @@
 namespace retroinfer {
 namespace {
 
-// Of what a prompt is expected to take: costs of a busy machine vary, and nobody who could have
-// made it is to be refused.
+// Share of the expected seconds that a prompt certainly takes. Costs of a busy machine vary, and a
+// request that could still meet its deadline must not be refused.
 constexpr double kCertain = 0.7;
 
 }  // namespace
@@ -20,7 +21,7 @@ void Scheduler::LearnCosts(const SchedulerInput& input) {
   }
 }
 
-// Why and how the request ends now, if it does.
+// The request's ending, if it ends now.
 std::optional<StepPlan::Ending> Scheduler::EndingOf(const SchedulerInput& input,
                                                     const RequestDescription& request) const {
   using Reason = StepPlan::EndReason;
@@ -30,13 +31,14 @@ std::optional<StepPlan::Ending> Scheduler::EndingOf(const SchedulerInput& input,
   // What aborts a call is often its own deadline.
   if (input.now >= request.deadline) return ending(Reason::kLate);
   if (request.is_aborted) return ending(Reason::kAborted);
-  // It fits, and others end: the arena will not be full for ever. The store grants whatever fits
-  // beside what is in use: if nobody else has had any of it since the request asked, a disk that
-  // has stopped keeps it.
-  if (request.answer == StoreAnswer::kNoRoom && !request.arena_may_get_room) {
-    return ending(Reason::kNoRoom);
+  // While others hold extents, the arena will not be full for ever: their requests end. The store
+  // grants whatever fits beside the extents in use. So if no other request has held extents since
+  // this one asked, a disk that has stopped holds the pages, and the wait would not end.
+  if (request.answer == StoreAnswer::kArenaFull && !request.arena_may_free_pages) {
+    return ending(Reason::kArenaFull);
   }
-  // Before anything is done for it, and again when it is known what is cached.
+  // The deadline is checked before anything is done for the request, and again when its cached
+  // tokens are known.
   const bool is_granted =
       request.phase == RequestPhase::kReserving && request.answer == StoreAnswer::kGranted;
   if (!request.is_new && !is_granted) return std::nullopt;
@@ -45,7 +47,8 @@ std::optional<StepPlan::Ending> Scheduler::EndingOf(const SchedulerInput& input,
   return StepPlan::Ending{request.id, Reason::kUnreachable, seconds};
 }
 
-// Until its first token; 0 if that is not known, or nobody needs to know.
+// Lower bound of the seconds until the request's first token; 0 if the costs are not known, or the
+// request has no deadline.
 double Scheduler::LeastSecondsToFirst(const SchedulerInput& input,
                                       const RequestDescription& request) const {
   const bool has_deadline = request.deadline < std::numeric_limits<double>::infinity();
@@ -64,7 +67,7 @@ void Scheduler::PlanOutcomes(const SchedulerInput& input, StepPlan& plan) const 
     switch (request.phase) {
       case RequestPhase::kReserving:
         if (request.answer == StoreAnswer::kGranted) plan.grant.push_back(request.id);
-        if (request.answer == StoreAnswer::kNoRoom) plan.put_back.push_back(request.id);
+        if (request.answer == StoreAnswer::kArenaFull) plan.put_back.push_back(request.id);
         break;
       case RequestPhase::kSettling:
         if (request.is_settled) plan.finish.push_back(request.id);

@@ -1,6 +1,9 @@
-// What the scheduler is told, and what it answers: values without pointers, so that a plan can be
-// recorded, compared, and carried out by several workers alike. What the block cache needs between
-// two steps is each worker's own (wave_buffer/cache_upkeep.h).
+// SchedulerInput and StepPlan: what the scheduler is told, and what the scheduler answers. Both are
+// values without pointers, so that a plan can be recorded, compared, and carried out by several
+// workers alike. What the block cache needs between two steps is not planned here: each worker does
+// that alone (wave_buffer/cache_upkeep.h).
+//
+// Times are seconds of one clock; ids are sequence ids.
 #pragma once
 
 #include <cstdint>
@@ -13,22 +16,22 @@ namespace retroinfer {
 
 enum class RequestPhase {
   kWaiting,    // in the queue; holds nothing
-  kReserving,  // holds device memory, waits for an answer of the store
-  kReady,      // holds all that reading the prompt, or its next part, needs
+  kReserving,  // holds device memory, waits for the store's answer
+  kReady,      // holds all that reading the prompt, or the prompt's next part, needs
   kReading,    // in a lane
   kSettling,   // prompt or part read; the background builds segments, or rows are being measured
   kDecoding,   // takes part in decode steps
   kLeaving,    // being suspended: KV is copied out of the blocks that the request still holds
   kSuspended,  // KV is in host memory and in the arena; holds nothing on the device
-  kReturning,  // holds blocks again, into which KV is being copied
+  kReturning,  // being resumed: KV is copied back into the blocks that the request holds again
   kEnded,      // finished towards the client, in no description; the background may use its memory
 };
 
-// What a request that asked the store for extents has heard.
+// The store's answer to a request for extents.
 enum class StoreAnswer {
-  kNone,     // nothing yet, or it has not asked
-  kGranted,  // what it asked for, or as much of it as it can do without
-  kNoRoom,   // in the arena
+  kNone,       // nothing yet, or the request has not asked
+  kGranted,    // all extents, or as many as the request can do with
+  kArenaFull,  // the arena has no room for the extents
 };
 
 struct RequestDescription {
@@ -37,96 +40,107 @@ struct RequestDescription {
   double arrival = 0;                                         // seconds
   double deadline = std::numeric_limits<double>::infinity();  // seconds
   bool is_aborted = false;
-  bool has_failed = false;  // the device, the background or the store could not do what it needs
-  // kWaiting: in no description before, and tokens of its prompt that may be found cached.
-  bool is_new = false;
+  bool has_failed = false;  // the device, the background or the store could not serve the request
+  bool is_new = false;      // kWaiting: no earlier input has described the request
+  // is_new: tokens of the prompt that may be found cached.
   int64_t nameable_tokens = 0;
   int32_t priority = 0;  // lower first
-  uint32_t tenant = 0;   // SchedulerInput::weights
+  uint32_t tenant = 0;   // index into SchedulerInput::weights
+
+  // --- The prompt, or the part of the prompt that is read next
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;    // of them, read instead of computed; 0 while that is not known
-  int64_t unshared_tokens = 0;  // of those, in no segment whose index it shares
-  // What its prompt begins with: requests with the same first segment have the same number here; 0
-  // is for prompts that are never shared.
-  // common_tokens compares it with the first that came of the kReady requests of that number: how
-  // many leading tokens both prompts have, at least those that both have cached. Of that first one
-  // itself it is all tokens.
+  int64_t cached_tokens = 0;    // prompt tokens that are read, not computed; 0 while unknown
+  int64_t unshared_tokens = 0;  // cached tokens that no shared index covers
+  // Number of the prefix group: requests whose prompts begin with the same segment. 0: none.
   uint64_t prefix = 0;
+  // Length of the longest common prefix with the oldest ready request of this prefix group (its own
+  // length for that request), in tokens; no less than the cached tokens that both have.
   int64_t common_tokens = 0;
+
+  // --- Device memory
   int64_t context = 0;  // tokens with KV
-  // Of who holds none, what it takes to begin or to come back; else what comes free without it.
+  // A request that holds no memory: blocks that it takes to begin or to be resumed. Any other:
+  // blocks that come free when the request ends.
   int32_t dense_blocks = 0;
   int32_t meta_blocks = 0;
-  // What it may need beyond that, at the most.
+  // Upper bound of the blocks that the request may need in addition.
   int32_t more_dense_blocks = 0;
   int32_t more_meta_blocks = 0;
-  // kDecoding: what of that it wants at this moment, and how many tokens it may have without.
+  // kDecoding: additional blocks that the request asks for.
   int32_t asked_dense_blocks = 0;
   int32_t asked_meta_blocks = 0;
-  int64_t room = std::numeric_limits<int64_t>::max();
+  // kDecoding: tokens that fit into the blocks that the request holds. 0: it is stalled.
+  int64_t free_tokens = std::numeric_limits<int64_t>::max();
+
+  // --- The store
   bool wants_extents = false;
-  bool asks_store = false;                  // it cannot be read before the store has answered
+  bool asks_store = false;                  // the prompt cannot be read before the store's answer
   StoreAnswer answer = StoreAnswer::kNone;  // kReserving
-  // Of kNoRoom: others hold extents, or have given some back since it asked.
-  bool arena_may_get_room = false;
-  // The arena had no room for it and nothing was given back since.
+  // kArenaFull: others hold extents, or have released extents since the request asked.
+  bool arena_may_free_pages = false;
+  // The store's last answer was kArenaFull, and nobody has released extents since.
   bool arena_is_full = false;
+
+  // --- How the prompt is read
   bool takes_in_order = false;  // AttentionPolicy::TakesInOrder
-  // The tokens above are those of the prompt's next part and of what it needs of the ones before;
-  // it comes back for the others.
-  bool has_more_parts = false;
-  int64_t later_tokens = 0;   // of the prompt, in later parts, whose rows attend to all before them
-  bool is_settled = false;    // kSettling: nothing of its prompt is left to do
-  bool can_decode = false;    // kDecoding: no background work of it is late
-  double decoding_since = 0;  // kDecoding: seconds; who came first keeps its place
-  bool goes_live = false;     // kDecoding: its next segment does, in its next step
-  int64_t more_rows = 0;      // kDecoding: further tokens of it that may share that step
-  bool is_copied = false;     // kLeaving, kReturning: its KV is where it is to be
-  // What it takes to let it step aside.
-  bool can_suspend = false;      // kDecoding: nothing in the background works for it
-  int32_t suspended_blocks = 0;  // kDecoding: of the host, that would hold its KV
+  bool has_more_parts = false;  // the request is kReady again for the prompt's next part
+  int64_t later_tokens = 0;  // prompt tokens of later parts, whose rows attend to all before them
+  bool is_settled = false;   // kSettling: the background has finished with the prompt
+
+  // --- Decoding
+  bool can_decode = false;    // kDecoding: no background work that the next step needs is late
+  double decoding_since = 0;  // kDecoding: seconds; rows of the batch go to the earliest first
+  bool goes_live = false;     // kDecoding: the next step attends through the next segment's index
+  int64_t more_rows = 0;      // kDecoding: known tokens that may share a step with the next one
+
+  // --- Suspension
+  bool is_copied = false;        // kLeaving, kReturning: the copies of the KV are done
+  bool can_suspend = false;      // kDecoding: nothing in the background works for the request
+  int32_t suspended_blocks = 0;  // kDecoding: host blocks that the request's KV would take
   int32_t num_suspensions = 0;   // so far
-  double resident_since = 0;     // kDecoding: seconds; since it began to decode or came back last
+  double resident_since = 0;     // kDecoding: seconds; begin of decoding, or last resumption
   double suspended_since = 0;    // kSuspended: seconds
-  int64_t tokens_left = 0;       // that it may still generate
+
+  // --- Output
+  int64_t tokens_left = 0;  // upper bound of the tokens still to be generated
   int64_t tokens_generated = 0;
-  bool length_is_known = false;  // it will generate all of them
+  bool length_is_known = false;  // the request generates exactly tokens_left more
 };
 
-// Where prompts are read: one group at a time, its rows one after the other, layer by layer.
+// A lane reads the prompts of one group at a time, the rows one after the other, layer by layer.
 struct LaneDescription {
   struct Member {
     uint64_t id = 0;
     uint32_t tenant = 0;
     int32_t priority = 0;
     double arrival = 0;         // seconds
-    int64_t rows = 0;           // to compute
-    int64_t cached_tokens = 0;  // between the first rows (the sink) and the others
+    int64_t rows = 0;           // rows to compute
+    int64_t cached_tokens = 0;  // between the first rows (the sink) and the other rows
     int64_t unshared_tokens = 0;
     bool takes_in_order = false;
     bool has_more_parts = false;
-    uint64_t prefix = 0;  // as RequestDescription has it
-    int64_t common_tokens = 0;
+    uint64_t prefix = 0;        // RequestDescription::prefix
+    int64_t common_tokens = 0;  // RequestDescription::common_tokens
   };
-  // Neighbouring rows of one member, or of several whose prompts have them in common.
+  // Neighbouring rows of one member, or rows that several members have in common.
   struct Run {
     int64_t rows = 0;
-    int64_t depth = 0;    // tokens before the first one
-    int64_t cached = 0;   // of them, read from the arena before this run
-    uint32_t tenant = 0;  // who is charged
+    int64_t depth = 0;    // tokens before the first row
+    int64_t cached = 0;   // tokens before the first row that are read from the arena for this run
+    uint32_t tenant = 0;  // the tenant that is charged
   };
-  int64_t max_tokens = 0;  // LaneTokens() of all members
+  int64_t max_tokens = 0;  // upper bound of LaneTokens(members)
   bool is_free = true;
-  std::vector<Member> members;  // those whose rows are not all planned; in the order of rows
-  std::vector<Run> runs;        // of all members; empty: RunsOf() says what they are taken for
-  uint32_t layer = 0;           // of the next row
+  std::vector<Member> members;  // members with rows that are not planned yet; in the order of rows
+  std::vector<Run> runs;        // runs of all members; empty: RunsOf(members) is the estimate
+  uint32_t layer = 0;           // layer of the next row
   int64_t next_row = 0;
-  uint32_t layers_open = 0;  // layers from this on must wait for the background
-  // Behind the last layer: rows of members that wait to be measured, and keep the lane until then.
+  uint32_t layers_open = 0;  // layers from this one on must wait for the background
+  // After the last layer: rows that wait to be measured. Their members keep the lane until then.
   int64_t rows_to_measure = 0;
 };
 
-// What the device has done, and the time that it took.
+// Work that the device has done, and the time that the work took.
 struct MeasuredWork {
   Work work;
   double seconds = 0;
@@ -135,20 +149,20 @@ struct MeasuredWork {
 struct SchedulerInput {
   double now = 0;  // seconds
   bool aborts_all = false;
-  bool forgets_costs = false;          // of all work so far
+  bool forgets_costs = false;          // the costs learned so far no longer hold
   std::vector<MeasuredWork> measured;  // since the last plan
   // Requests that have ended, and whose memory neither the device nor the background uses any more.
   std::vector<uint64_t> unused;
   std::vector<RequestDescription> requests;
   std::vector<LaneDescription> lanes;  // the shortest last
-  std::vector<double> weights;         // of tenants, each above 0
-  std::vector<uint32_t>
-      new_tenants;  // of those, who have the number of another one since the last plan
+  std::vector<double> weights;         // by tenant, each above 0
+  // Tenants that took over another tenant's number since the last plan.
+  std::vector<uint32_t> new_tenants;
   int64_t free_dense_blocks = 0;
   int64_t free_meta_blocks = 0;
   int64_t free_table_rows = 0;
-  int64_t free_suspended_blocks = 0;  // of the host
-  double seconds_in_flight = 0;       // of passes that the device has yet to finish, estimated
+  int64_t free_suspended_blocks = 0;  // host blocks for the KV of suspended requests
+  double seconds_in_flight = 0;       // estimate for the passes that the device has yet to finish
   int64_t free_passes = 0;            // passes that may be enqueued now
 };
 
@@ -158,13 +172,13 @@ struct StepPlan {
     kLate,         // its deadline has passed
     kUnreachable,  // its first token cannot come before its deadline
     kFailed,       // RequestDescription::has_failed
-    kNoRoom,       // in the arena, though nobody else has any of it
+    kArenaFull,    // although no other request holds extents: the extents can never be had
   };
-  // A request that ends whatever it has.
+  // A request that ends, in whatever phase.
   struct Ending {
     uint64_t id = 0;
     EndReason reason = EndReason::kAborted;
-    double seconds = 0;  // kUnreachable: until its first token, at the least
+    double seconds = 0;  // kUnreachable: lower bound of the time to the first token
     friend bool operator==(const Ending&, const Ending&) = default;
   };
   struct Group {
@@ -178,7 +192,7 @@ struct StepPlan {
     uint32_t layer = 0;
     int64_t first_row = 0;
     int64_t num_rows = 0;
-    Work work;  // what it was taken for
+    Work work;  // estimate of the pass
     friend bool operator==(const Pass& a, const Pass& b) {
       return a.lane == b.lane && a.layer == b.layer && a.first_row == b.first_row &&
              a.num_rows == b.num_rows;
@@ -192,29 +206,30 @@ struct StepPlan {
     friend bool operator==(const Measure&, const Measure&) = default;
   };
 
-  // In the order in which they are carried out.
-  std::vector<uint64_t> let_go;  // have ended; what they hold comes free
-  std::vector<Ending> end;
-  std::vector<uint64_t> grant;     // take what the store has granted, and can be read
-  std::vector<uint64_t> put_back;  // there was no room in the arena: they hold nothing and wait
-  std::vector<uint64_t> leave;     // their KV is copied to the host: what they hold comes free
-  std::vector<uint64_t> rejoin;    // it is copied back: they decode
-  std::vector<uint64_t> suspend;   // step aside: what they hold comes free in a while
-  std::vector<uint64_t> grow;      // get the memory that they ask for
-  std::vector<uint64_t> resume;    // get their memory again
-  std::vector<uint64_t> admit;     // get their memory
-  std::vector<uint64_t> ask;       // of those, who ask the store for extents
-  std::vector<Group> begin;        // enter a lane
+  // Lists of ids, in the order in which the lists are carried out.
+  std::vector<uint64_t> let_go;    // ended requests: their memory comes free
+  std::vector<Ending> end;         // requests that end now
+  std::vector<uint64_t> grant;     // take the extents granted by the store, and become kReady
+  std::vector<uint64_t> put_back;  // the arena is full: give their blocks back and wait again
+  std::vector<uint64_t> leave;     // copied to the host: their blocks come free (kSuspended)
+  std::vector<uint64_t> rejoin;    // copied back: decode again
+  std::vector<uint64_t> suspend;   // preempted: copying to the host begins (kLeaving)
+  std::vector<uint64_t> grow;      // get the blocks that they ask for
+  std::vector<uint64_t> resume;    // get blocks again: copying back begins (kReturning)
+  std::vector<uint64_t> admit;     // get the blocks to begin with
+  std::vector<uint64_t> ask;       // requests of `admit` that ask the store for extents
+  std::vector<Group> begin;        // groups that enter a lane
   std::vector<Pass> passes;
   std::vector<Measure> measure;
-  // Their prompts are done with, they decode from now on: those whose background has finished, and
-  // those whose prompts these passes finish and that need no background.
+  // Requests that decode from now on: their background work has finished, or these passes finish
+  // their prompts and no background work follows. After a part, a request becomes kReady instead.
   std::vector<uint64_t> finish;
-  // Get one token each, unless they end before: those who decode already, and those whose prompts
-  // these passes finish and that need no background. Who is there k times gets k tokens.
+  // Rows of the decode step: requests that decode, and requests of `finish` without background
+  // work. A request listed k times occupies k rows of the step. A request that ends before the step
+  // is left out.
   std::vector<uint64_t> decode;
-  std::vector<uint64_t> go_live;  // of those, whose next segment is attended from this step on
-  Work step;                      // what the decode step was taken for
+  std::vector<uint64_t> go_live;  // requests of `decode` whose next segment is attended from now on
+  Work step;                      // estimate of the decode step
 
   bool empty() const {
     return let_go.empty() && end.empty() && grant.empty() && put_back.empty() && leave.empty() &&

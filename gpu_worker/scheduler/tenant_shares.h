@@ -1,5 +1,5 @@
-// What each tenant got, in tokens of work over its weight: who has the least is next (start-time
-// fair queueing, Goyal et al. 1996).
+// The service that each tenant got, in tokens of work over its weight. The tenant with the least
+// service is next (start-time fair queueing, Goyal et al. 1996).
 //
 // Threads: one at a time.
 #pragma once
@@ -12,13 +12,14 @@ namespace retroinfer {
 
 class TenantShares {
  public:
-  // Tells the weights of all tenants, each above 0, and which of them want something now. One that
-  // wanted nothing before begins where the least of the others is: what it did not use is gone.
+  // Sets the weights of all tenants, each above 0, and which tenants have requests now. A tenant
+  // that had none before starts at the least service of the tenants that had: a tenant cannot save
+  // up service that it did not use.
   void Update(std::span<const double> weights, std::span<const bool> wants);
   void Charge(uint32_t tenant, double tokens);
-  // The number stands for another tenant from now on, who has had nothing and wants nothing yet.
+  // The number stands for a new tenant from now on, without service and without requests.
   void Renew(uint32_t tenant);
-  // What the tenant got. REQUIRES: Update() knew it.
+  // The tenant's service. REQUIRES: the weights of the last Update() include the tenant.
   double Served(uint32_t tenant) const { return tenants_[tenant].served; }
 
  private:

@@ -1,4 +1,5 @@
-// What the device is asked to do, in the units that its time grows with.
+// Work of the device, in the units that its time grows with: the terms of the cost model's
+// regression (cost_model.h).
 #pragma once
 
 #include <array>
@@ -8,24 +9,24 @@ namespace retroinfer {
 
 struct Work {
   double steps = 0;          // decode steps
-  double step_rows = 0;      // sequences in them
-  double step_context = 0;   // tokens of context of these sequences
-  double passes = 0;         // runs of some rows of prompts through one layer
-  double pass_rows = 0;      // rows of them
-  double pass_depth = 0;     // for each row, the tokens before it
-  double cached = 0;         // tokens of one layer that were read instead of computed
-  double measured_rows = 0;  // of prompts, whose next token's log-probability is computed
-  // For each prompt in a pass, the tokens that its last row sees: few rows of a long context take
-  // longer than their part of many.
+  double step_rows = 0;      // rows of the decode steps
+  double step_context = 0;   // tokens of context, summed over the rows of the decode steps
+  double passes = 0;         // a pass: some rows of prompts through one layer
+  double pass_rows = 0;      // rows of the passes
+  double pass_depth = 0;     // tokens before a row, summed over the rows of the passes
+  double cached = 0;         // tokens of one layer whose KV is read instead of computed
+  double measured_rows = 0;  // rows of prompts that are scored (logits and a log-probability)
+  // Tokens that the last row of a prompt attends to, summed over the prompts of a pass: ten rows of
+  // a long context take more than a hundredth of the time of a thousand.
   double pass_reach = 0;
-  // Seconds that all of it was expected to take, if the background builds segments meanwhile, which
-  // takes some of the device away; else 0.
-  double disturbed = 0;
+  // Expected seconds of this work, if index construction runs concurrently on the device; else 0. A
+  // term of the regression: its cost is the share of time that construction takes away.
+  double seconds_beside_clustering = 0;
 
   static constexpr size_t kParts = 10;
   std::array<double, kParts> Parts() const {
     return {steps,      step_rows, step_context,  passes,     pass_rows,
-            pass_depth, cached,    measured_rows, pass_reach, disturbed};
+            pass_depth, cached,    measured_rows, pass_reach, seconds_beside_clustering};
   }
   Work& operator+=(const Work& other) {
     steps += other.steps;
@@ -37,7 +38,7 @@ struct Work {
     cached += other.cached;
     measured_rows += other.measured_rows;
     pass_reach += other.pass_reach;
-    disturbed += other.disturbed;
+    seconds_beside_clustering += other.seconds_beside_clustering;
     return *this;
   }
 };

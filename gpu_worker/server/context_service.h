@@ -31,7 +31,8 @@ class ContextServiceImpl final : public generation::v1::ContextService::Service 
   explicit ContextServiceImpl(std::shared_ptr<const common::KeyHolder> keys)
       : keys_(std::move(keys)) {}
 
-  // What is to be registered instead of this object, which outlives it.
+  // Returns the service to register with gRPC: this one behind request-size limits. `this` must
+  // outlive it.
   std::unique_ptr<grpc::Service> Bounded();
 
   // From now on calls reach `engine` and the model's store. Called once; both outlive all calls.

@@ -1,11 +1,11 @@
-// Workers whose lease has ended while their process may still run: a connection can break while
-// both sides live.
+// Former workers: workers whose lease has ended while their process may still run, since a
+// connection can break while both sides live.
 //
-// Such a worker goes on to read what it has, until it learns from its data plane that the arena is
-// another one's, and may be in the middle of writing a segment. The pages that it may write to
-// belong to nobody until its process is gone: pages of extents that were not committed, since it
-// writes nowhere else. Whether it is gone is known from the mark that it holds in the socket folder
-// (common/shm/worker_mark.h), which ends with the process.
+// A former worker goes on reading its segments until its data plane tells it that another worker
+// has the arena, and may be in the middle of writing a segment. It writes only to pages of extents
+// that were not committed. No other worker gets those pages until the former worker's process is
+// gone. The store knows that from the mark that the process holds in the socket folder
+// (common/shm/worker_mark.h): the mark ends with the process.
 #pragma once
 
 #include <algorithm>
@@ -20,19 +20,19 @@
 namespace retroinfer::kvstore {
 
 struct FormerWorker {
-  std::string token;                   // of its attachment: names its mark
-  std::shared_ptr<WorkerPlane> plane;  // null: it was told that the arena is another one's
-  std::vector<PageRun> pages;          // of the arena, that it may write to
+  std::string token;                   // of the worker's attachment: names the worker's mark
+  std::shared_ptr<WorkerPlane> plane;  // null once the worker has been notified (SayArenaTaken)
+  std::vector<PageRun> pages;          // arena pages that the worker may still write to
 };
 
 // Threads: one at a time.
-// Owns:    the planes, which tell; page numbers.
+// Owns:    the planes of former workers that have not been notified.
 class FormerWorkers {
  public:
   void Add(FormerWorker worker) { workers_.push_back(std::move(worker)); }
 
-  // Tells all that the arena goes to another worker, before that one can write to it. Returns the
-  // planes, which are not needed any more.
+  // Notifies all former workers that another worker gets the arena. To be called before the other
+  // worker can write to the arena. Returns the planes, which are not needed any more.
   std::vector<std::shared_ptr<WorkerPlane>> SayArenaTaken() {
     std::vector<std::shared_ptr<WorkerPlane>> planes;
     for (FormerWorker& worker : workers_) {
@@ -44,7 +44,8 @@ class FormerWorkers {
     return planes;
   }
 
-  // Forgets the one that was not told, if there is one: its memory is back. Returns it.
+  // The worker whose lease ended last is back, and hands its memory over: forgets and returns that
+  // former worker, unless it has been notified.
   std::vector<FormerWorker> TakeReturned() {
     std::vector<FormerWorker> returned;
     if (workers_.empty() || workers_.back().plane == nullptr) return returned;
@@ -53,7 +54,7 @@ class FormerWorkers {
     return returned;
   }
 
-  // Returns the pages of the one of `token`, whose process is gone: they are nobody's now.
+  // The process of the former worker with `token` is gone. Returns its pages, which are free now.
   std::vector<PageRun> TakePages(const std::string& token) {
     const auto at = std::find_if(workers_.begin(), workers_.end(),
                                  [&token](const auto& worker) { return worker.token == token; });
@@ -63,14 +64,14 @@ class FormerWorkers {
     return pages;
   }
 
-  // Forgets all: the store has another arena. Returns them.
+  // The store has a new arena: forgets and returns all former workers.
   std::vector<FormerWorker> TakeAll() { return std::exchange(workers_, {}); }
 
   const std::vector<FormerWorker>& workers() const { return workers_; }
 
  private:
-  // In the order in which their leases ended. Only the last one may not have been told: the next
-  // lease tells it.
+  // In the order in which the leases ended. All but the last have been notified: the next lease
+  // notifies the last.
   std::vector<FormerWorker> workers_;
 };
 

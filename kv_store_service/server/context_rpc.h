@@ -18,7 +18,8 @@ class ContextRpc final : public v1::ContextStoreService::Service {
  public:
   // REQUIRES: `contexts` outlives the service.
   explicit ContextRpc(Contexts* contexts) : contexts_(*contexts) {}
-  // What is to be registered instead of this object, which outlives it.
+  // Returns the service to register with gRPC: this one behind request-size limits. `this` must
+  // outlive it.
   std::unique_ptr<grpc::Service> Bounded();
 
   grpc::Status SaveContext(grpc::ServerContext* context, const v1::SaveContextRequest* request,

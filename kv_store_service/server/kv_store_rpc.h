@@ -15,7 +15,8 @@ namespace retroinfer::kvstore {
 // Threads: gRPC's.
 class KvStoreRpc final : public v1::KvStoreService::Service {
  public:
-  // What is to be registered instead of this object, which outlives it.
+  // Returns the service to register with gRPC: this one behind request-size limits. `this` must
+  // outlive it.
   std::unique_ptr<grpc::Service> Bounded();
 
   // REQUIRES: `store` outlives the service.

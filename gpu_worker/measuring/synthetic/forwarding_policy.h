@@ -64,12 +64,12 @@ class ForwardingPolicy : public AttentionPolicy {
   }
   absl::Status DownloadStep() override { return policy_.DownloadStep(); }
   absl::Status EndStep() override { return policy_.EndStep(); }
-  absl::StatusOr<bool> CanStepAside(const SequenceKv& sequence) override {
-    return policy_.CanStepAside(sequence);
+  absl::StatusOr<bool> CanSuspend(const SequenceKv& sequence) override {
+    return policy_.CanSuspend(sequence);
   }
-  void StepAside(SequenceKv& sequence) override { policy_.StepAside(sequence); }
-  absl::Status ComeBack(SequenceKv& sequence, Stream& stream) override {
-    return policy_.ComeBack(sequence, stream);
+  void OnSuspend(SequenceKv& sequence) override { policy_.OnSuspend(sequence); }
+  absl::Status OnResume(SequenceKv& sequence, Stream& stream) override {
+    return policy_.OnResume(sequence, stream);
   }
   absl::StatusOr<bool> Release(SequenceKv& sequence) override { return policy_.Release(sequence); }
   BytesRead LastStepBytes(size_t row) const override { return policy_.LastStepBytes(row); }

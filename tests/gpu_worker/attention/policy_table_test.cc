@@ -32,7 +32,7 @@ TEST(PolicyTableTest, TheApiHasTheSameNames) {
 
 TEST(PolicyTableTest, CapacityIsWhatTheMemoryHolds) {
   const ContextMemory plenty{.max_model_len = 100'000,
-                             .max_whole_len = 100'000,
+                             .max_single_pass_tokens = 100'000,
                              .dense_blocks = 10'000,
                              .arena_tokens = 1'000'000,
                              .dense_below = 8192};
@@ -48,7 +48,7 @@ TEST(PolicyTableTest, CapacityIsWhatTheMemoryHolds) {
   // A window takes memory, a context none; what is read as one has to fit a lane.
   EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kStreaming], 4 + 39 * 64) << "no window of 4096";
   little.dense_blocks = 4096 / 64 + 3;
-  little.max_whole_len = 5000;
+  little.max_single_pass_tokens = 5000;
   EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kStreaming], 100'000);
   EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kFull], 4 + 66 * 64);
   EXPECT_EQ(CapacitiesOf(little)[PolicyKind::kWave], 5000);

@@ -29,57 +29,57 @@ class BlockDemandTest : public testing::Test {
 
 TEST_F(BlockDemandTest, BeginsWithItsPromptAndAFewTokens) {
   BlockDemand demand(policy_, {}, 1000, 4096, false);
-  EXPECT_EQ(demand.wanted(), (KvBlocks{1000 + BlockDemand::kAtFirst, BlockDemand::kAtFirst}));
-  EXPECT_EQ(demand.most(), (KvBlocks{5096, 4096}));
-  EXPECT_EQ(demand.Room(0), 0);
-  demand.Take();
-  EXPECT_EQ(demand.Room(0), BlockDemand::kAtFirst);
-  EXPECT_EQ(demand.Room(100), BlockDemand::kAtFirst - 100);
+  EXPECT_EQ(demand.target(), (KvBlocks{1000 + BlockDemand::kAtFirst, BlockDemand::kAtFirst}));
+  EXPECT_EQ(demand.peak(), (KvBlocks{5096, 4096}));
+  EXPECT_EQ(demand.FreeTokens(0), 0);
+  demand.OnGranted();
+  EXPECT_EQ(demand.FreeTokens(0), BlockDemand::kAtFirst);
+  EXPECT_EQ(demand.FreeTokens(100), BlockDemand::kAtFirst - 100);
 }
 
 TEST_F(BlockDemandTest, AsksBeforeItsRoomIsUsedUpAndOnlyOnce) {
   BlockDemand demand(policy_, {}, 1000, 4096, false);
-  demand.Take();
+  demand.OnGranted();
   const int64_t last = BlockDemand::kAtFirst - BlockDemand::kAhead;
-  EXPECT_FALSE(demand.Advance(last));
-  EXPECT_TRUE(demand.Advance(last + 1));
-  EXPECT_EQ(demand.wanted().dense, 1000 + last + 1 + 2 * BlockDemand::kAhead);
-  EXPECT_EQ(demand.most().meta, 4096 - last - 1) << "from here on";
-  EXPECT_FALSE(demand.Advance(last + 2)) << "it has asked";
-  EXPECT_EQ(demand.Room(BlockDemand::kAtFirst), 0);
-  demand.Take();
-  EXPECT_EQ(demand.Room(BlockDemand::kAtFirst), BlockDemand::kAhead + 1);
+  EXPECT_FALSE(demand.OnGrown(last));
+  EXPECT_TRUE(demand.OnGrown(last + 1));
+  EXPECT_EQ(demand.target().dense, 1000 + last + 1 + 2 * BlockDemand::kAhead);
+  EXPECT_EQ(demand.peak().meta, 4096 - last - 1) << "from here on";
+  EXPECT_FALSE(demand.OnGrown(last + 2)) << "it has asked";
+  EXPECT_EQ(demand.FreeTokens(BlockDemand::kAtFirst), 0);
+  demand.OnGranted();
+  EXPECT_EQ(demand.FreeTokens(BlockDemand::kAtFirst), BlockDemand::kAhead + 1);
 }
 
 TEST_F(BlockDemandTest, NeverAsksForMoreThanItMayNeed) {
   BlockDemand demand(policy_, {}, 1000, 300, false);
-  demand.Take();
-  EXPECT_TRUE(demand.Advance(250));
-  EXPECT_EQ(demand.wanted().dense, 1300);
-  demand.Take();
-  EXPECT_FALSE(demand.Advance(299));
-  EXPECT_EQ(demand.Room(299), 1);
+  demand.OnGranted();
+  EXPECT_TRUE(demand.OnGrown(250));
+  EXPECT_EQ(demand.target().dense, 1300);
+  demand.OnGranted();
+  EXPECT_FALSE(demand.OnGrown(299));
+  EXPECT_EQ(demand.FreeTokens(299), 1);
   BlockDemand small(policy_, {}, 1000, 3, false);
-  EXPECT_EQ(small.wanted().dense, 1003);
-  EXPECT_EQ(BlockDemand(policy_, {}, 7, 0, false).wanted().dense, 7);
+  EXPECT_EQ(small.target().dense, 1003);
+  EXPECT_EQ(BlockDemand(policy_, {}, 7, 0, false).target().dense, 7);
 }
 
 TEST_F(BlockDemandTest, WhoComesBackBeginsWhereItWas) {
   BlockDemand demand(policy_, {}, 1000, 4096, false);
-  demand.Take();
-  demand.Leave(700);
-  EXPECT_EQ(demand.wanted(), (KvBlocks{1700 + BlockDemand::kAtFirst, BlockDemand::kAtFirst}));
-  EXPECT_EQ(demand.most(), (KvBlocks{5096, 3396}));
-  demand.Take();
-  EXPECT_EQ(demand.Room(700), BlockDemand::kAtFirst);
+  demand.OnGranted();
+  demand.OnReleased(700);
+  EXPECT_EQ(demand.target(), (KvBlocks{1700 + BlockDemand::kAtFirst, BlockDemand::kAtFirst}));
+  EXPECT_EQ(demand.peak(), (KvBlocks{5096, 3396}));
+  demand.OnGranted();
+  EXPECT_EQ(demand.FreeTokens(700), BlockDemand::kAtFirst);
 }
 
 TEST_F(BlockDemandTest, OneThatTakesAllNeverAsks) {
   BlockDemand demand(policy_, {}, 1000, 4096, true);
-  EXPECT_EQ(demand.wanted(), demand.most());
-  demand.Take();
-  EXPECT_FALSE(demand.Advance(4095));
-  EXPECT_EQ(demand.Room(4095), 1);
+  EXPECT_EQ(demand.target(), demand.peak());
+  demand.OnGranted();
+  EXPECT_FALSE(demand.OnGrown(4095));
+  EXPECT_EQ(demand.FreeTokens(4095), 1);
 }
 
 }  // namespace

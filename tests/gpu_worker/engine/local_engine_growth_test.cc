@@ -52,7 +52,7 @@ class GrowthTest : public testing::TestWithParam<bool> {
     InProcessWorkerOptions options = LittleMemory(GetParam());
     options.on_plan = [this](const SchedulerInput& input, const StepPlan&) {
       const bool stalled = std::ranges::any_of(input.requests, [](const RequestDescription& one) {
-        return one.phase == RequestPhase::kDecoding && one.room <= 0;
+        return one.phase == RequestPhase::kDecoding && one.free_tokens <= 0;
       });
       if (!stalled) return;
       const absl::MutexLock lock(&mutex_);

@@ -1,4 +1,4 @@
-// A request that steps aside and comes back gives the tokens and the log-probabilities, bit by bit,
+// A request that is suspended and resumed gives the tokens and the log-probabilities, bit by bit,
 // of one that was left alone, wherever it is in its life when that happens.
 #include <gtest/gtest.h>
 
@@ -23,9 +23,9 @@ using test_support::InProcessWorkerOptions;
 using test_support::RandomPrompt;
 
 constexpr int64_t kDenseBelow = 2048;
-constexpr int32_t kSteered = 7;  // priority of requests that the test lets step aside
+constexpr int32_t kSteered = 7;  // priority of requests that the test suspends
 
-// Lets requests step aside at chosen lengths, or keeps them away. Used on the engine's thread
+// Suspends requests at chosen lengths, or keeps them suspended. Used on the engine's thread
 // beside the test's.
 class Steering {
  public:
@@ -162,7 +162,7 @@ class PreemptionTest : public testing::Test {
     WaitFor([&] { return worker_.engine().stats().table_rows_used == 0; });
     EXPECT_EQ(worker_.engine().stats().requests_suspended, 0);
   }
-  // Runs the request alone and undisturbed, then stepping aside at `lengths`.
+  // Runs the request alone and undisturbed, then suspended at `lengths`.
   void Compare(const GenerationRequest& request, const std::set<int64_t>& lengths);
 
   Steering steering_;
@@ -251,7 +251,7 @@ TEST_F(PreemptionTest, SharedSegmentsStayWhileOneIsAway) {
   EXPECT_EQ(worker_.store().free_pages(), worker_.store().arena_pages());
 }
 
-TEST_F(PreemptionTest, NobodyStepsAsideWhileTheBackgroundWorksForHim) {
+TEST_F(PreemptionTest, NoRequestIsSuspendedWhileTheBackgroundWorksForIt) {
   auto* const background = dynamic_cast<CpuStream*>(&worker_.background());
   if (background == nullptr) GTEST_SKIP() << "only the CPU's background can be stopped";
   const int64_t length = 2120;  // far from the next segment
@@ -280,7 +280,7 @@ TEST_F(PreemptionTest, NobodyStepsAsideWhileTheBackgroundWorksForHim) {
 }
 
 TEST_F(PreemptionTest, WhoIsAwayCanEndThere) {
-  const auto step_aside = [&](PolicyKind policy, absl::Time deadline) {
+  const auto suspend = [&](PolicyKind policy, absl::Time deadline) {
     steering_.SuspendAt({2210});
     steering_.KeepAway(true);
     GenerationRequest request = Request(Prompt(2200, 5), 400, policy, "ends");
@@ -290,24 +290,24 @@ TEST_F(PreemptionTest, WhoIsAwayCanEndThere) {
     return std::pair(sink, request.request_id);
   };
   for (const PolicyKind policy : {PolicyKind::kWave, PolicyKind::kFull, PolicyKind::kStreaming}) {
-    const auto [sink, id] = step_aside(policy, absl::InfiniteFuture());
+    const auto [sink, id] = suspend(policy, absl::InfiniteFuture());
     EXPECT_TRUE(worker_.engine().Abort(id));
     EXPECT_EQ(sink->Wait().reason, FinishReason::kCancelled);
     EXPECT_EQ(sink->Wait().completion_tokens, 11);
     ExpectAllIsFree();
   }
-  const auto [late, id] = step_aside(PolicyKind::kWave, absl::Now() + absl::Seconds(3));
+  const auto [late, id] = suspend(PolicyKind::kWave, absl::Now() + absl::Seconds(3));
   EXPECT_EQ(late->Wait().reason, FinishReason::kDeadline);
   ExpectAllIsFree();
   EXPECT_EQ(worker_.store().free_pages(), worker_.store().arena_pages());
-  const auto [last, last_id] = step_aside(PolicyKind::kWave, absl::InfiniteFuture());
+  const auto [last, last_id] = suspend(PolicyKind::kWave, absl::InfiniteFuture());
   worker_.EndEngine();
   EXPECT_EQ(last->Wait().reason, FinishReason::kCancelled);
   EXPECT_EQ(worker_.store().num_sequences(), 0u);
 }
 
 // Requests of all policies and classes, many with segments in common, some cancelled.
-TEST_F(PreemptionTest, WhoeverStepsAsideWheneverNothingChangesAndNothingLeaks) {
+TEST_F(PreemptionTest, WhateverIsSuspendedWheneverNothingChangesAndNothingLeaks) {
   constexpr uint64_t kSeed = 31;
   std::mt19937_64 random(kSeed);
   std::vector<GenerationRequest> kinds;
@@ -417,12 +417,12 @@ InProcessWorkerOptions LittleMemory(size_t suspended_blocks) {
   return options;
 }
 
-class SteppingAsideForMemoryTest : public PreemptionTest {
+class PreemptionForMemoryTest : public PreemptionTest {
  protected:
-  SteppingAsideForMemoryTest() : PreemptionTest(LittleMemory(44)) {}
+  PreemptionForMemoryTest() : PreemptionTest(LittleMemory(44)) {}
 };
 
-TEST_F(SteppingAsideForMemoryTest, AHigherClassGetsTheMemoryAtOnce) {
+TEST_F(PreemptionForMemoryTest, AHigherClassGetsTheMemoryAtOnce) {
   const auto want = Run(Request(Prompt(300, 9), 2200, PolicyKind::kFull, ""));
   const auto low = worker_.Submit(Request(Prompt(300, 9), 2200, PolicyKind::kFull, ""));
   WaitFor([&] { return low->tokens().size() >= 20; });

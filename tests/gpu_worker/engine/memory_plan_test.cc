@@ -280,7 +280,7 @@ TEST(MemoryPlanTest, WhatItSaysIsNeededIsEnough) {
   }
 }
 
-TEST(MemoryPlanTest, TheHostKeepsRoomForRequestsThatStepAside) {
+TEST(MemoryPlanTest, TheHostKeepsBlocksForSuspendedRequests) {
   MemoryPlanInput input = H100();
   input.owns_memory = true;
   const auto without = PlanMemory(input);

@@ -34,13 +34,13 @@ class ObservationTest : public testing::Test {
       const std::lock_guard lock(mutex_);
       inputs_.push_back(input);
       plans_.push_back(plan);
-      LetOneStepAside(input, plan);
+      SuspendOne(input, plan);
     };
     worker_ = std::make_unique<InProcessWorker>(options);
   }
 
   // Besides what was planned.
-  void LetOneStepAside(const SchedulerInput& input, StepPlan& plan) {
+  void SuspendOne(const SchedulerInput& input, StepPlan& plan) {
     for (const RequestDescription& request : input.requests) {
       if (num_aside_ == 3 || !request.can_suspend || request.num_suspensions > 0) continue;
       if (request.suspended_blocks > input.free_suspended_blocks) continue;
@@ -56,7 +56,7 @@ class ObservationTest : public testing::Test {
     request.priority = priority;
     return worker_->Submit(std::move(request));
   }
-  // Prompts of all kinds; some find no room in the arena, some step aside, one is aborted.
+  // Prompts of all kinds; some find no room in the arena, some are suspended, one is aborted.
   void Serve() {
     std::vector<std::shared_ptr<CollectingSink>> sinks;
     for (uint64_t i = 0; i < 8; ++i) {

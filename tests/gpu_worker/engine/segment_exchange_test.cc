@@ -110,15 +110,15 @@ TEST_F(SegmentExchangeTest, ARequestWithoutRoomMayGetSomeWhileOthersHoldIt) {
   TakeAnswers();
   if (holder.answer != StoreAnswer::kGranted) TakeAnswers();  // of its rows
   LiveRequest& waiting = Add(2, std::vector<uint32_t>(64, 8192));
-  EXPECT_TRUE(exchange_->MayGetRoom(waiting, live_));
+  EXPECT_TRUE(exchange_->MayFreePages(waiting, live_));
   ASSERT_TRUE(exchange_->AskForExtents(waiting));
   TakeAnswers();
-  EXPECT_EQ(waiting.answer, StoreAnswer::kNoRoom);
-  EXPECT_TRUE(absl::IsResourceExhausted(waiting.no_room));
+  EXPECT_EQ(waiting.answer, StoreAnswer::kArenaFull);
+  EXPECT_TRUE(absl::IsResourceExhausted(waiting.arena_error));
   EXPECT_EQ(counters_.allocation_failures, 1u);
-  EXPECT_TRUE(exchange_->MayGetRoom(waiting, live_)) << "the first request holds some";
+  EXPECT_TRUE(exchange_->MayFreePages(waiting, live_)) << "the first request holds some";
   live_.pop_front();
-  EXPECT_FALSE(exchange_->MayGetRoom(*live_.front(), live_)) << "alone, and nothing was released";
+  EXPECT_FALSE(exchange_->MayFreePages(*live_.front(), live_)) << "alone, and nothing was released";
 }
 
 TEST_F(SegmentExchangeTest, WhatOneRequestLeavesAnotherReads) {

@@ -58,10 +58,11 @@ class PrefillRunsTest : public testing::Test {
     return PlanRuns(members);
   }
 
-  // Carries the runs out on the KV of each family: what a row attends to must be what its prompt
-  // has there, and each prompt is read or computed from end to end.
+  // Carries the runs out on the KV of each prefix_group: what a row attends to must be what its
+  // prompt has there, and each prompt is read or computed from end to end.
   void Check(const PrefillRuns& plan) {
-    std::map<std::pair<size_t, int64_t>, int32_t> kv;  // by family and position: the token there
+    std::map<std::pair<size_t, int64_t>, int32_t>
+        kv;  // by prefix_group and position: the token there
     std::vector<int64_t> done(prompts_.size(), 0);
     int64_t rows = 0;
     for (const PrefillRun& run : plan.runs) {
@@ -71,14 +72,14 @@ class PrefillRunsTest : public testing::Test {
       for (const CachedRead& read : run.reads) Read(plan, run, read, kv, done);
       for (int64_t i = 0; i < run.num_rows; ++i) {
         const int64_t at = run.first_position + i;
-        kv[{run.family, at}] = TokenAt(run.members.front(), at);
+        kv[{run.prefix_group, at}] = TokenAt(run.members.front(), at);
       }
       for (const size_t member : run.members) {
-        ASSERT_EQ(plan.family_of[member], run.family);
+        ASSERT_EQ(plan.prefix_group_of[member], run.prefix_group);
         ASSERT_EQ(done[member], run.first_position);
         done[member] += run.num_rows;
         for (int64_t at = 0; at < done[member]; ++at) {
-          ASSERT_EQ((kv[{run.family, at}]), TokenAt(member, at)) << "member " << member;
+          ASSERT_EQ((kv[{run.prefix_group, at}]), TokenAt(member, at)) << "member " << member;
         }
         const bool ends = done[member] == std::ssize(prompts_[member].tokens);
         ASSERT_EQ(std::ranges::count(run.ends_with_it, member), ends ? 1 : 0);
@@ -98,11 +99,11 @@ class PrefillRunsTest : public testing::Test {
     const CachedRun& segment = prompts_[read.members.front()].runs[read.index];
     for (int64_t i = 0; i < segment.num_tokens(); ++i) {
       const int64_t at = segment.token_begin + i;
-      kv[{run.family, at}] = TokenAt(read.members.front(), at);
+      kv[{run.prefix_group, at}] = TokenAt(read.members.front(), at);
     }
     for (const size_t member : read.members) {
       EXPECT_LT(read.index, prompts_[member].cached);
-      EXPECT_EQ(plan.family_of[member], run.family);
+      EXPECT_EQ(plan.prefix_group_of[member], run.prefix_group);
       EXPECT_EQ(done[member], segment.token_begin);
       done[member] += segment.num_tokens();
     }
@@ -125,7 +126,7 @@ TEST_F(PrefillRunsTest, APromptAloneIsItsSinkAndWhatIsBehindTheCache) {
   EXPECT_EQ(plan.runs[1].num_rows, 3000 - 2052);
   EXPECT_EQ(plan.runs[1].reads.size(), 2u);
   EXPECT_EQ(plan.runs[2].num_rows, 10);
-  EXPECT_EQ(plan.num_families, 2u);
+  EXPECT_EQ(plan.num_prefix_groups, 2u);
 }
 
 TEST_F(PrefillRunsTest, WhatSeveralHaveInCommonIsReadAndComputedOnce) {
@@ -136,7 +137,7 @@ TEST_F(PrefillRunsTest, WhatSeveralHaveInCommonIsReadAndComputedOnce) {
   Add(common + Repeat(20, 2), 2);  // the same as the first
   const PrefillRuns plan = Plan();
   Check(plan);
-  EXPECT_EQ(plan.num_families, 1u);
+  EXPECT_EQ(plan.num_prefix_groups, 1u);
   EXPECT_EQ(RowsOf(plan), 4 + (3000 - 2052) + 20 + 30);
   ASSERT_EQ(plan.runs.size(), 4u);
   EXPECT_THAT(plan.runs[1].members, ElementsAre(0, 1, 2, 3));
@@ -153,7 +154,7 @@ TEST_F(PrefillRunsTest, PromptsThatPartInTheCacheReadTheRestForThemselves) {
   Add(common + Repeat(2200, 3), 3);  // of the same text it has found less
   const PrefillRuns plan = Plan();
   Check(plan);
-  EXPECT_EQ(plan.num_families, 1u);
+  EXPECT_EQ(plan.num_prefix_groups, 1u);
   size_t reads = 0;
   for (const PrefillRun& run : plan.runs) reads += run.reads.size();
   EXPECT_EQ(reads, 2u + 2u + 1u + 1u);
@@ -167,7 +168,7 @@ TEST_F(PrefillRunsTest, OthersShareNothing) {
   Add(Repeat(3, 1), 0);
   const PrefillRuns plan = Plan();
   Check(plan);
-  EXPECT_EQ(plan.num_families, 5u);
+  EXPECT_EQ(plan.num_prefix_groups, 5u);
 }
 
 TEST_F(PrefillRunsTest, RandomGroupsAreReadFromEndToEndAndNothingTwice) {
@@ -192,12 +193,12 @@ TEST_F(PrefillRunsTest, RandomGroupsAreReadFromEndToEndAndNothingTwice) {
     }
     const PrefillRuns plan = Plan();
     Check(plan);
-    // Within a family no two runs compute the same tokens behind the same beginning.
+    // Within a prefix_group no two runs compute the same tokens behind the same beginning.
     std::set<std::pair<size_t, Tokens>> seen;
     for (const PrefillRun& run : plan.runs) {
       const Tokens& prompt = prompts_[run.members.front()].tokens;
       const auto end = prompt.begin() + run.first_position + 1;
-      EXPECT_TRUE(seen.insert({run.family, Tokens(prompt.begin(), end)}).second) << round;
+      EXPECT_TRUE(seen.insert({run.prefix_group, Tokens(prompt.begin(), end)}).second) << round;
     }
   }
 }

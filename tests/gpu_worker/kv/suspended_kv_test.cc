@@ -66,7 +66,7 @@ TEST_P(SuspendedKvTest, BlocksThatHoldTokensAreCounted) {
   EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 3);
 }
 
-TEST_P(SuspendedKvTest, WhatBlocksHeldIsInTheOnesThatComeBack) {
+TEST_P(SuspendedKvTest, AResumedSequenceHasTheSameBytesInOtherBlocks) {
   SequenceKv sequence, other;
   const KvNeed need{.dense_blocks = 5};
   ASSERT_TRUE(memory_->Reserve(need, sequence));
@@ -75,7 +75,7 @@ TEST_P(SuspendedKvTest, WhatBlocksHeldIsInTheOnesThatComeBack) {
   for (size_t i = 0; i < blocks.size(); ++i) Fill(blocks[i], static_cast<uint8_t>(10 + i));
   auto copy = kv_->CopyOut(sequence);
   ASSERT_TRUE(copy.ok()) << copy.status();
-  EXPECT_EQ(copy->places.size(), 4u);
+  EXPECT_EQ(copy->host_blocks.size(), 4u);
   EXPECT_EQ(kv_->num_free(), 2);
   EXPECT_EQ(kv_->bytes_in_use(), 4 * DensePoolView::BlockBytes(geometry_));
   EXPECT_EQ(kv_->bytes_in_use(), SuspendedKv::HostBytesOf(geometry_, 4));

@@ -129,15 +129,15 @@ TEST_P(CostModelTest, LearnsWhatTheBackgroundTakesAway) {
   for (int i = 0; i < 400; ++i) {
     Work work = Step(4, 1000.0 * (i % 9));
     work += Pass(64.0 * (1 + i % 16), 10000.0 * (i % 11));
-    const bool is_disturbed = i % 3 == 0;
-    if (is_disturbed) work.disturbed = model.Seconds(work);
-    model.Observe(work, Truth(work, GetParam()) * (is_disturbed ? 1.6 : 1));
+    const bool is_clustering = i % 3 == 0;
+    if (is_clustering) work.seconds_beside_clustering = model.Seconds(work);
+    model.Observe(work, Truth(work, GetParam()) * (is_clustering ? 1.6 : 1));
   }
   Work work = Step(4, 4000);
   work += Pass(512, 50000);
   const double truth = Truth(work, GetParam());
   EXPECT_NEAR(model.Seconds(work), truth, 0.1 * truth);
-  work.disturbed = model.Seconds(work);
+  work.seconds_beside_clustering = model.Seconds(work);
   EXPECT_NEAR(model.Seconds(work), 1.6 * truth, 0.15 * truth);
 }
 

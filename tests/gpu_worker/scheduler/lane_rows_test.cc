@@ -54,7 +54,7 @@ TEST(LaneRowsTest, PassesAddUpToWhatIsLeft) {
 }
 
 // Three questions on 100 cached tokens that go on with 20 common ones, and one prompt of its own.
-std::vector<LaneDescription::Member> Family() {
+std::vector<LaneDescription::Member> PrefixGroup() {
   const auto question = [](uint64_t id, int64_t rows) {
     return LaneDescription::Member{
         .id = id, .rows = rows, .cached_tokens = 100, .prefix = 5, .common_tokens = 124};
@@ -62,8 +62,8 @@ std::vector<LaneDescription::Member> Family() {
   return {question(1, 34), {.id = 2, .rows = 7}, question(3, 44), question(4, 24)};
 }
 
-TEST(LaneRowsTest, WhatAFamilyHasInCommonIsCountedOnce) {
-  const LaneDescription lane = Lane(Family());
+TEST(LaneRowsTest, WhatAPrefixGroupHasInCommonIsCountedOnce) {
+  const LaneDescription lane = Lane(PrefixGroup());
   // 4 + 20 common rows; 10 and 20 of their own, the last one has none; and 7.
   EXPECT_EQ(GroupRows(lane), 24 + 10 + 20 + 7);
   EXPECT_EQ(WorkOfRows(lane, 0, GroupRows(lane)).cached, 100);
@@ -72,7 +72,7 @@ TEST(LaneRowsTest, WhatAFamilyHasInCommonIsCountedOnce) {
 }
 
 TEST(LaneRowsTest, OneThatHasMoreInTheCacheReadsTheRest) {
-  std::vector<LaneDescription::Member> members = Family();
+  std::vector<LaneDescription::Member> members = PrefixGroup();
   members.pop_back();
   members[2].cached_tokens = 130;  // rows from 134 on
   members[2].rows = 14;
@@ -82,7 +82,7 @@ TEST(LaneRowsTest, OneThatHasMoreInTheCacheReadsTheRest) {
 }
 
 TEST(LaneRowsTest, OneThatPartsEarlyLeavesTheOthersWhatTheyHaveInCommon) {
-  std::vector<LaneDescription::Member> members = Family();
+  std::vector<LaneDescription::Member> members = PrefixGroup();
   members[2].common_tokens = 60;
   const LaneDescription lane = Lane(members);
   EXPECT_EQ(GroupRows(lane), 24 + 10 + 40 + 7);
@@ -90,22 +90,22 @@ TEST(LaneRowsTest, OneThatPartsEarlyLeavesTheOthersWhatTheyHaveInCommon) {
 }
 
 TEST(LaneRowsTest, RunsThatAreToldCount) {
-  LaneDescription lane = Lane(Family());
+  LaneDescription lane = Lane(PrefixGroup());
   lane.runs = {{.rows = 4}, {.rows = 6, .depth = 50, .cached = 46}};
   EXPECT_EQ(GroupRows(lane), 10);
   EXPECT_EQ(WorkOfRows(lane, 4, 1).pass_depth, 50);
   EXPECT_EQ(WorkLeft(lane, 3, 1024).cached, 3 * 46);
 }
 
-TEST(LaneRowsTest, AFamilyTakesTheRoomOfItsLongestAndOfWhatTheBackgroundReads) {
-  std::vector<LaneDescription::Member> members = Family();
+TEST(LaneRowsTest, APrefixGroupTakesItsLongestPromptAndWhatTheBackgroundReads) {
+  std::vector<LaneDescription::Member> members = PrefixGroup();
   for (LaneDescription::Member& member : members) member.takes_in_order = true;
   EXPECT_EQ(LaneTokens(members), 144 + 7);
   members[2].takes_in_order = false;
   EXPECT_EQ(LaneTokens(members), 144 + 7 + 44);
   members = {members[1]};
   members[0].takes_in_order = false;
-  EXPECT_EQ(LaneTokens(members), 7) << "alone it has its place already";
+  EXPECT_EQ(LaneTokens(members), 7) << "alone it needs no KV of its own";
   // More rows than tokens that are kept.
   members.assign(8, {.rows = 90, .cached_tokens = 10, .takes_in_order = true, .prefix = 5});
   EXPECT_EQ(LaneTokens(members), 8 * 90);

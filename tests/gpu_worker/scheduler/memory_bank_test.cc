@@ -102,7 +102,7 @@ TEST_F(MemoryBankTest, NobodyBeginsWhoIsExpectedToWaitHalfWay) {
 TEST_F(MemoryBankTest, WhoLeavesNeedsNoMore) {
   const RequestDescription holder = Holder(1, 4, 4);
   MemoryBank bank = Bank(6, {holder});
-  bank.Leave(1);
+  bank.Suspend(1);
   EXPECT_FALSE(bank.MayBegin(Newcomer(2, 7, 0)));
   EXPECT_TRUE(bank.MayBegin(Newcomer(2, 6, 0)));
   bank.End(1);
@@ -120,7 +120,7 @@ TEST_F(MemoryBankTest, WhoTakesNothingOfWhatIsKeptBegins) {
   RequestDescription waiting = Newcomer(2, 2, 0);
   waiting.more_meta_blocks = 5;
   MemoryBank bank = Bank(6, {holder}, 2);
-  EXPECT_EQ(bank.KeepFor(waiting, Nobody, false), 0u);
+  EXPECT_EQ(bank.ReserveFor(waiting, Nobody, false), 0u);
   RequestDescription other = Newcomer(3, 2, 2);
   EXPECT_TRUE(bank.MayBegin(other));
   other.meta_blocks = 1;
@@ -134,19 +134,19 @@ TEST_F(MemoryBankTest, WhatIsKeptIsWhatTheFirstOnesLeave) {
   late.tokens_left = 2000;
   soon.tokens_left = 1500;
   MemoryBank bank = Bank(5, {late, soon});
-  EXPECT_EQ(bank.KeepFor(Newcomer(3, 8, 0), Anyone, false), 1u);
+  EXPECT_EQ(bank.ReserveFor(Newcomer(3, 8, 0), Anyone, false), 1u);
   EXPECT_TRUE(bank.MayBegin(Newcomer(4, 1, 0)));
   EXPECT_FALSE(bank.MayBegin(Newcomer(4, 2, 0)));
   bank.Begin(Newcomer(4, 1, 0));
   EXPECT_FALSE(bank.MayBegin(Newcomer(5, 1, 0)));
   // One that needs what both leave.
   MemoryBank for_both = Bank(5, {late, soon});
-  EXPECT_EQ(for_both.KeepFor(Newcomer(3, 15, 0), Anyone, false), 2u);
+  EXPECT_EQ(for_both.ReserveFor(Newcomer(3, 15, 0), Anyone, false), 2u);
   EXPECT_TRUE(for_both.MayBegin(Newcomer(4, 2, 2)));
   EXPECT_FALSE(for_both.MayBegin(Newcomer(4, 2, 3)));
   // One that needs nothing of theirs leaves no more than it did.
   MemoryBank for_neither = Bank(5, {late, soon});
-  EXPECT_EQ(for_neither.KeepFor(Newcomer(3, 3, 0), Anyone, false), 0u);
+  EXPECT_EQ(for_neither.ReserveFor(Newcomer(3, 3, 0), Anyone, false), 0u);
   EXPECT_TRUE(for_neither.MayBegin(Newcomer(4, 2, 0)));
   EXPECT_FALSE(for_neither.MayBegin(Newcomer(4, 3, 0)));
 }
@@ -157,7 +157,7 @@ TEST_F(MemoryBankTest, WhoWaitsForExtentsWaitsForOneThatHasSome) {
   soon.tokens_left = 1500;
   late.wants_extents = true;
   MemoryBank bank = Bank(5, {late, soon});
-  EXPECT_EQ(bank.KeepFor(Newcomer(3, 4, 0), Anyone, true), 2u);
+  EXPECT_EQ(bank.ReserveFor(Newcomer(3, 4, 0), Anyone, true), 2u);
   EXPECT_TRUE(bank.MayBegin(Newcomer(4, 5, 0)));
 }
 
@@ -165,7 +165,7 @@ TEST_F(MemoryBankTest, WhoHasPassedAndTookMoreIsNotWaitedFor) {
   const RequestDescription there = Holder(1, 4, 0), passed = Holder(2, 8, 0);
   MemoryBank bank = Bank(3, {there, passed});
   const auto was_there = [](uint64_t id) { return id == 1; };
-  EXPECT_EQ(bank.KeepFor(Newcomer(3, 8, 0), was_there, false), 1u);
+  EXPECT_EQ(bank.ReserveFor(Newcomer(3, 8, 0), was_there, false), 1u);
   EXPECT_FALSE(bank.MayBegin(Newcomer(4, 1, 0)));
   bank.End(2);
   EXPECT_TRUE(bank.MayBegin(Newcomer(4, 1, 0))) << "15 in all";
@@ -173,7 +173,7 @@ TEST_F(MemoryBankTest, WhoHasPassedAndTookMoreIsNotWaitedFor) {
 
 // Whoever is let in beside one that waits, of either kind of memory: when those have ended that it
 // waits for, it begins.
-TEST_F(MemoryBankTest, ACrowdThatPassesLeavesWhatIsKept) {
+TEST_F(MemoryBankTest, ACrowdThatOvertakesLeavesTheReservation) {
   int64_t num_passed = 0, num_kept = 0;
   for (uint64_t seed = 1; seed <= 500; ++seed) {
     std::mt19937_64 random(seed);
@@ -197,7 +197,7 @@ TEST_F(MemoryBankTest, ACrowdThatPassesLeavesWhatIsKept) {
     MemoryBank without = bank;  // that keeps nothing
     RequestDescription waiting = newcomer(99);
     waiting.dense_blocks += draw(20);
-    const size_t num_ends = bank.KeepFor(waiting, Anyone, draw(2) == 0);
+    const size_t num_ends = bank.ReserveFor(waiting, Anyone, draw(2) == 0);
     std::stable_sort(holders.begin(), holders.end(), [&](const auto& one, const auto& other) {
       return lengths_.Expected(one) < lengths_.Expected(other);
     });
@@ -221,7 +221,7 @@ TEST_F(MemoryBankTest, ACrowdThatPassesLeavesWhatIsKept) {
 
 // Blocks that two share are told of neither, so what is told may seem unsafe: whoever can end still
 // gets what he needs.
-TEST_F(MemoryBankTest, WhoCanEndGetsHisMemoryBesideOneWhoCannot) {
+TEST_F(MemoryBankTest, ARequestThatCanEndGetsItsMemoryBesideOneThatCannot) {
   const RequestDescription stuck = Holder(1, 1, 50, 1);
   const RequestDescription other = Holder(2, 1, 2, 1);
   const MemoryBank bank = Bank(2, {stuck, other});

@@ -88,8 +88,8 @@ TEST_F(OutputLengthsTest, WhatIsKnownIsNotLearnedFrom) {
   EXPECT_EQ(lengths_.Expected(measured), 64);
 }
 
-// One that is aside has not ended.
-TEST_F(OutputLengthsTest, WhoStepsAsideIsCountedOnce) {
+// A suspended request has not ended.
+TEST_F(OutputLengthsTest, ASuspendedRequestIsCountedOnce) {
   for (int i = 0; i < 10; ++i) {
     input_.requests = {Request(1, 10 + i, 4096)};
     input_.requests[0].phase = i % 2 == 0 ? RequestPhase::kSuspended : RequestPhase::kDecoding;

@@ -41,7 +41,7 @@ SchedulerInput Input(int64_t num_decoding, int64_t num_waiting, bool is_short_of
                               .dense_blocks = 20,
                               .more_dense_blocks = 60 + static_cast<int32_t>(i % 8),
                               .asked_dense_blocks = decodes ? 1 : 0,
-                              .room = decodes && is_short_of_memory ? i % 2 : 60,
+                              .free_tokens = decodes && is_short_of_memory ? i % 2 : 60,
                               .takes_in_order = true,
                               .can_decode = decodes,
                               .can_suspend = decodes,

@@ -32,7 +32,7 @@ class AdmissionsTest : public testing::Test {
                                .dense_blocks = held,
                                .more_dense_blocks = more,
                                .asked_dense_blocks = asked,
-                               .room = room,
+                               .free_tokens = room,
                                .takes_in_order = true,
                                .can_decode = true,
                                .decoding_since = static_cast<double>(id),
@@ -98,7 +98,7 @@ TEST_F(AdmissionsTest, AHigherClassGetsMemoryFirst) {
   EXPECT_THAT(Plan().grow, ElementsAre(2));
 }
 
-// The place is another one's meanwhile, who may have to end first.
+// Another request has the batch row meanwhile, and may have to end first.
 TEST_F(AdmissionsTest, WhoWaitsForMemoryHasNoPlace) {
   input_.free_dense_blocks = 5;
   AddDecoding(1, 5, 5, 0, 100);
@@ -140,7 +140,7 @@ TEST_F(AdmissionsTest, OneThatCouldNotEndDoesNotBegin) {
 }
 
 // Whom the memory of a lower class would help goes on with it.
-TEST_F(AdmissionsTest, ALowerClassStepsAsideForOneThatWaitsForMemory) {
+TEST_F(AdmissionsTest, ALowerClassIsPreemptedForARequestThatWaitsForMemory) {
   Scheduler scheduler({.num_layers = 4, .max_rows = 1024, .max_batch = 4, .preempts = true});
   input_.free_dense_blocks = 3;
   AddDecoding(1, 5, 5, 1, 0).priority = 0;

@@ -44,7 +44,7 @@ class SchedulerMeasuresTest : public testing::Test {
 TEST_F(SchedulerMeasuresTest, TokensThatAreGivenFillTheStepInTurn) {
   AddDecoding(1, 0);
   AddDecoding(2, 9);
-  EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 2, 2)) << "as many as the batch has places";
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 2, 2)) << "as many as the batch has rows";
   input_.requests[0].more_rows = 1;
   EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 1, 2));
   input_.requests[1].more_rows = 0;

@@ -53,13 +53,13 @@ TEST_F(SchedulerOutcomesTest, WhatTheStoreHasGrantedIsTakenBeforeAnythingElseIsP
 
 TEST_F(SchedulerOutcomesTest, AFullArenaIsWaitedForWhileOthersHaveSomeOfIt) {
   RequestDescription& request = Add(1, RequestPhase::kReserving);
-  request.answer = StoreAnswer::kNoRoom;
-  request.arena_may_get_room = true;
+  request.answer = StoreAnswer::kArenaFull;
+  request.arena_may_free_pages = true;
   EXPECT_THAT(Plan().put_back, ElementsAre(1));
   EXPECT_THAT(Plan().end, IsEmpty());
-  request.arena_may_get_room = false;
+  request.arena_may_free_pages = false;
   EXPECT_THAT(Plan().put_back, IsEmpty());
-  EXPECT_THAT(Plan().end, ElementsAre(StepPlan::Ending{1, Reason::kNoRoom}));
+  EXPECT_THAT(Plan().end, ElementsAre(StepPlan::Ending{1, Reason::kArenaFull}));
 }
 
 TEST_F(SchedulerOutcomesTest, ACopyThatIsDoneChangesWhereItsRequestIs) {

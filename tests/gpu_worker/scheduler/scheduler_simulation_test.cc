@@ -262,7 +262,7 @@ TEST(SchedulerSimulationTest, ATenantThatFloodsHarmsItselfOnly) {
   }
 }
 
-// --- Stepping aside
+// --- Suspension
 
 constexpr int32_t kHigh = 0, kLow = 2;
 
@@ -318,7 +318,7 @@ TEST(SchedulerSimulationTest, AHigherClassDoesNotWaitForLongAnswers) {
 }
 
 // Of any class and tenant, with memory for few, on the device and on the host.
-TEST(SchedulerSimulationTest, WhoStepsAsideEndsWhateverComes) {
+TEST(SchedulerSimulationTest, ASuspendedRequestEndsWhateverComes) {
   SimulatedWorker worker = Worker();
   worker.options.preempts = true;
   worker.weights = {1, 3};
@@ -346,7 +346,7 @@ TEST(SchedulerSimulationTest, WhoStepsAsideEndsWhateverComes) {
 }
 
 // All of one class: what one tenant got too much of is given back.
-TEST(SchedulerSimulationTest, ATenantThatGotFarMoreStepsAside) {
+TEST(SchedulerSimulationTest, ATenantThatGotFarMoreIsPreempted) {
   SimulatedWorker worker = Worker();
   worker.weights = {1, 1};
   for (uint64_t seed = 1; seed <= 3; ++seed) {

@@ -168,7 +168,7 @@ TEST_F(SchedulerTest, APlaceBelongsToOneThatDecodes) {
   for (uint64_t id = 1; id <= 4; ++id) Add(id, RequestPhase::kDecoding, 500);
   Add(5, RequestPhase::kWaiting, 10);
   EXPECT_THAT(Plan().admit, IsEmpty());
-  input_.requests[0].phase = RequestPhase::kReserving;  // waits for the store: no place
+  input_.requests[0].phase = RequestPhase::kReserving;  // waits for the store: no batch row
   EXPECT_THAT(Plan().admit, ElementsAre(5));
   // A long prompt does not need one for a long time.
   input_.requests[0].phase = RequestPhase::kDecoding;

@@ -195,7 +195,7 @@ class Simulation {
             MetaBlocks(worker_, result_.requests[id], wanted) - request.meta_blocks;
         if (!Asks(request)) reach_[id] = wanted;
       }
-      request.room = reach_[id] - LengthOf(id);
+      request.free_tokens = reach_[id] - LengthOf(id);
     }
   }
 
@@ -217,7 +217,7 @@ class Simulation {
       Break("one asks for more than it may need");
     request->suspended_blocks = request->dense_blocks;
     reach_[id] = Reach(id, 2 * kAhead);
-    request->room = reach_[id] - LengthOf(id);
+    request->free_tokens = reach_[id] - LengthOf(id);
   }
 
   void FreeMemory(const RequestDescription& request) {
@@ -292,7 +292,7 @@ class Simulation {
     for (const RequestDescription& request : Live()) {
       if (waits_until_[request.id] != kNever) waits_for_itself = true;
       next = std::min(next, waits_until_[request.id]);
-      if (request.phase == RequestPhase::kDecoding && request.room > 0) {
+      if (request.phase == RequestPhase::kDecoding && request.free_tokens > 0) {
         Break("nothing planned beside a decoding one");
       }
       for (const LaneDescription& lane : input_.lanes) {
@@ -309,7 +309,7 @@ class Simulation {
   void Suspend(uint64_t id) {
     RequestDescription* const request = Find(id);
     if (request == nullptr || request->phase != RequestPhase::kDecoding || !request->can_suspend) {
-      return Break("one steps aside that cannot");
+      return Break("a request is suspended that cannot be");
     }
     suspended_used_ += request->suspended_blocks;
     if (suspended_used_ > worker_.suspended_blocks) Break("too much memory of the host");
@@ -462,7 +462,7 @@ class Simulation {
     ++result_.steps;
     result_.step_rows += std::ssize(plan.decode);
     for (const RequestDescription& request : Live()) {
-      result_.stalled_rows += request.phase == RequestPhase::kDecoding && request.room <= 0;
+      result_.stalled_rows += request.phase == RequestPhase::kDecoding && request.free_tokens <= 0;
     }
     for (const uint64_t id : plan.decode) {
       RequestDescription* const request = Find(id);
@@ -522,11 +522,11 @@ SimulationResult SimulateScheduler(const SimulatedWorker& worker,
 
 StepPlan FirstComeFirstServed::Plan(const SchedulerInput& input) {
   StepPlan plan;
-  int64_t places = worker_.options.max_batch;
+  int64_t batch_rows = worker_.options.max_batch;
   int64_t dense = input.free_dense_blocks, rows = input.free_table_rows;
   std::vector<LaneDescription> lanes = input.lanes;
   for (const RequestDescription& request : input.requests) {
-    places -= request.phase != RequestPhase::kWaiting;
+    batch_rows -= request.phase != RequestPhase::kWaiting;
     if (request.is_settled && request.phase == RequestPhase::kSettling) {
       plan.finish.push_back(request.id);
     }
@@ -538,7 +538,7 @@ StepPlan FirstComeFirstServed::Plan(const SchedulerInput& input) {
   plan.step.steps = plan.decode.empty() ? 0 : 1;
   for (const RequestDescription& request : input.requests) {
     if (request.phase != RequestPhase::kWaiting) continue;
-    if (places-- <= 0 || request.dense_blocks > dense || rows-- <= 0 || request.arena_is_full)
+    if (batch_rows-- <= 0 || request.dense_blocks > dense || rows-- <= 0 || request.arena_is_full)
       break;
     dense -= request.dense_blocks;
     plan.admit.push_back(request.id);

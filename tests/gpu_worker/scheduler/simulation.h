@@ -44,7 +44,7 @@ struct SimulatedWorker {
   int64_t dense_below = 8192;     // longer ones need extents of the arena, and settle
   double noise = 0.1;             // of times, relative
   bool reserves_all = false;      // dense blocks for all of max_tokens when a request begins
-  // Of the host, for those who step aside (options.preempts).
+  // Host blocks for the KV of suspended requests (options.preempts).
   int64_t suspended_blocks = 1024;
   // How much slower the device is at a time; empty: 1.
   std::function<double(double)> slowness = nullptr;
@@ -89,8 +89,8 @@ SimulationResult Simulate(const SimulatedWorker& worker, std::vector<SimulatedRe
 SimulationResult SimulateScheduler(const SimulatedWorker& worker,
                                    std::vector<SimulatedRequest> requests, uint64_t seed);
 
-// The policy before there was a scheduler: first come first served, whoever waits holds a place,
-// one slice of one layer of one prompt before each decode step.
+// The policy before there was a scheduler: first come first served, a waiting request holds a batch
+// row, one slice of one layer of one prompt before each decode step.
 class FirstComeFirstServed {
  public:
   explicit FirstComeFirstServed(const SimulatedWorker& worker) : worker_(worker) {}

@@ -1,4 +1,4 @@
-// Single plans: who steps aside for whom, and when nobody does.
+// Single plans: which requests are suspended for which, and when none is.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -74,7 +74,7 @@ TEST_F(SuspensionsTest, TheLowestClassGivesItsPlace) {
   EXPECT_THAT(plan.suspend, ElementsAre(2));
   EXPECT_THAT(plan.decode, UnorderedElementsAre(1, 3));
   EXPECT_THAT(plan.admit, IsEmpty());
-  // As soon as it leaves the place is free.
+  // The batch row is free as soon as the suspension begins.
   Of(2).phase = RequestPhase::kLeaving;
   const StepPlan next = Plan();
   EXPECT_THAT(next.suspend, IsEmpty());
@@ -186,7 +186,7 @@ TEST_F(SuspensionsTest, WhoIsAwayComesBackBeforeThoseWhoHaveNotBegun) {
   AddWaiting(4, 1);
   const StepPlan plan = Plan();
   EXPECT_THAT(plan.resume, ElementsAre(3));
-  EXPECT_THAT(plan.begin, IsEmpty()) << "the place is taken";
+  EXPECT_THAT(plan.begin, IsEmpty()) << "the batch row is taken";
   EXPECT_THAT(plan.decode, UnorderedElementsAre(1, 2));
 }
 

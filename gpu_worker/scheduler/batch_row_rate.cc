@@ -1,4 +1,4 @@
-#include "gpu_worker/scheduler/place_rate.h"
+#include "gpu_worker/scheduler/batch_row_rate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,21 +7,21 @@ namespace retroinfer {
 namespace {
 
 constexpr double kMemorySeconds = 10;
-// Less says nothing.
+// Sums below these are no basis for a rate.
 constexpr double kLeastSeconds = 0.5;
 constexpr double kLeastFreed = 2;
 
 }  // namespace
 
-void PlaceRate::Update(const SchedulerInput& input, bool are_taken) {
+void BatchRowRate::Update(const SchedulerInput& input, bool are_taken) {
   const double passed = last_ < 0 ? 0 : std::max(0.0, input.now - last_);
   last_ = input.now;
   if (were_taken_) {
-    const double kept = std::exp(-passed / kMemorySeconds);
-    seconds_ = kept * seconds_ + passed;
+    const double decay = std::exp(-passed / kMemorySeconds);
+    seconds_ = decay * seconds_ + passed;
     int64_t live = 0;
     for (const RequestDescription& request : input.requests) live += decoding_.contains(request.id);
-    freed_ = kept * freed_ + static_cast<double>(std::ssize(decoding_) - live);
+    freed_ = decay * freed_ + static_cast<double>(std::ssize(decoding_) - live);
   }
   decoding_.clear();
   for (const RequestDescription& request : input.requests) {
@@ -30,7 +30,7 @@ void PlaceRate::Update(const SchedulerInput& input, bool are_taken) {
   were_taken_ = are_taken;
 }
 
-double PlaceRate::SecondsUntilFree(int64_t count) const {
+double BatchRowRate::SecondsUntilFree(int64_t count) const {
   if (count <= 0 || seconds_ < kLeastSeconds || freed_ < kLeastFreed) return 0;
   return static_cast<double>(count) * seconds_ / freed_;
 }
