@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/json/json_reader.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/model/json_file.h"
 
 namespace retroinfer {
 namespace {
@@ -28,8 +28,8 @@ bool IsPlainFileName(const std::string& name) {
 // file name -> tensors that the index says are in it.
 using Shards = std::map<std::string, std::set<std::string>>;
 
-absl::StatusOr<Shards> ReadShards(const JsonObject& index) {
-  ASSIGN_OR_RETURN(const JsonObject weight_map, index.Object("weight_map"));
+absl::StatusOr<Shards> ReadShards(const common::JsonReader& index) {
+  ASSIGN_OR_RETURN(const common::JsonReader weight_map, index.Object("weight_map"));
   Shards shards;
   for (const common::JsonMember& member : weight_map.json().Members()) {
     const std::string tensor(member.key);
@@ -55,18 +55,18 @@ absl::StatusOr<Shards> ReadShards(const JsonObject& index) {
 }
 
 // Checks that a file holds the tensors that the index says, and no others.
-absl::Status CheckShard(const JsonObject& index, const std::string& file,
+absl::Status CheckShard(const common::JsonReader& index, const std::string& file,
                         const std::set<std::string>& expected,
                         const std::map<std::string, HostTensor>& tensors) {
   for (const std::string& name : expected) {
     if (tensors.find(name) == tensors.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(index.name(), ": tensor \"", name, "\" is not in ", file));
+          absl::StrCat(index.place(), ": tensor \"", name, "\" is not in ", file));
     }
   }
   for (const auto& [name, tensor] : tensors) {
     if (expected.find(name) == expected.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(index.name(), ": does not place tensor \"",
+      return absl::InvalidArgumentError(absl::StrCat(index.place(), ": does not place tensor \"",
                                                      name, "\" in ", file, ", which holds it"));
     }
   }
@@ -88,14 +88,16 @@ absl::Status Checkpoint::Add(SafetensorsFile file) {
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::OpenIndexed(const std::string& folder) {
-  ASSIGN_OR_RETURN(const JsonObject index, LoadJsonFile(folder + kIndexName, kIndexLimits));
+  ASSIGN_OR_RETURN(
+      const common::JsonReader index,
+      common::JsonReader::LoadObject(folder + kIndexName, folder + kIndexName, kIndexLimits));
   ASSIGN_OR_RETURN(const Shards shards, ReadShards(index));
   Checkpoint checkpoint;
   checkpoint.folder_ = folder;
   for (const auto& [name, tensors] : shards) {
     absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(folder + "/" + name);
     if (absl::IsNotFound(file.status())) {
-      return absl::NotFoundError(absl::StrCat(index.name(), " names ", name, " for ",
+      return absl::NotFoundError(absl::StrCat(index.place(), " names ", name, " for ",
                                               tensors.size(), " tensors (\"", *tensors.begin(),
                                               "\" ...): ", file.status().message()));
     }

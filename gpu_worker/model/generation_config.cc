@@ -9,8 +9,8 @@ namespace {
 constexpr size_t kMaxEosTokens = 64;
 constexpr double kMinPositive = 1e-6;
 
-absl::Status ReadFloat(const JsonObject& json, const std::string& key, double min, double max,
-                       std::optional<float>& out) {
+absl::Status ReadFloat(const common::JsonReader& json, const std::string& key, double min,
+                       double max, std::optional<float>& out) {
   if (!json.Has(key)) return absl::OkStatus();
   ASSIGN_OR_RETURN(const double value, json.Number(key, min, max));
   out = static_cast<float>(value);
@@ -19,7 +19,7 @@ absl::Status ReadFloat(const JsonObject& json, const std::string& key, double mi
 
 }  // namespace
 
-absl::StatusOr<GenerationConfig> ReadGenerationConfig(const JsonObject& json,
+absl::StatusOr<GenerationConfig> ReadGenerationConfig(const common::JsonReader& json,
                                                       const ModelConfig& model) {
   GenerationConfig config;
   config.eos_token_ids = model.eos_token_ids;
@@ -47,7 +47,8 @@ absl::StatusOr<GenerationConfig> ReadGenerationConfig(const JsonObject& json,
 
 absl::StatusOr<GenerationConfig> LoadGenerationConfig(const std::string& folder,
                                                       const ModelConfig& model) {
-  const absl::StatusOr<JsonObject> json = LoadJsonFile(folder + "/generation_config.json");
+  const absl::StatusOr<common::JsonReader> json = common::JsonReader::LoadObject(
+      folder + "/generation_config.json", folder + "/generation_config.json");
   if (absl::IsNotFound(json.status())) {
     GenerationConfig config;
     config.eos_token_ids = model.eos_token_ids;

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gpu_worker/model/json_file.h"
+#include "common/json/json_reader.h"
 #include "gpu_worker/model/model_config.h"
 
 namespace retroinfer {
@@ -26,7 +26,7 @@ struct GenerationConfig {
 
 // Returns INVALID_ARGUMENT for mistyped values, token ids outside the vocabulary, and sampling
 // values outside their range. Without an eos_token_id the one of config.json holds.
-absl::StatusOr<GenerationConfig> ReadGenerationConfig(const JsonObject& json,
+absl::StatusOr<GenerationConfig> ReadGenerationConfig(const common::JsonReader& json,
                                                       const ModelConfig& model);
 
 // Reads `folder`/generation_config.json. A folder without one is fine.

@@ -31,12 +31,12 @@ constexpr Family kFamilies[] = {
 constexpr char kSupported[] =
     "LlamaForCausalLM (Llama 3 to 3.2), Qwen2ForCausalLM (Qwen2.5) and Qwen3ForCausalLM are";
 
-absl::Status Unsupported(const JsonObject& config, const std::string& key,
+absl::Status Unsupported(const common::JsonReader& config, const std::string& key,
                          const std::string& problem) {
-  return absl::UnimplementedError(absl::StrCat(config.name(), ": key \"", key, "\": ", problem));
+  return absl::UnimplementedError(absl::StrCat(config.place(), ": key \"", key, "\": ", problem));
 }
 
-absl::StatusOr<ModelFamily> ReadFamily(const JsonObject& config) {
+absl::StatusOr<ModelFamily> ReadFamily(const common::JsonReader& config) {
   ASSIGN_OR_RETURN(const auto architectures, config.StringList("architectures", 16));
   if (architectures.size() != 1) {
     return config.Error("architectures",
@@ -60,13 +60,14 @@ absl::StatusOr<ModelFamily> ReadFamily(const JsonObject& config) {
 }
 
 // Refuses a key that must be false, null or absent.
-absl::Status RefuseFlag(const JsonObject& config, const std::string& key,
+absl::Status RefuseFlag(const common::JsonReader& config, const std::string& key,
                         const std::string& problem) {
   ASSIGN_OR_RETURN(const bool value, config.BoolOr(key, false));
   return value ? Unsupported(config, key, problem) : absl::OkStatus();
 }
 
-absl::Status RefuseSlidingWindow(const JsonObject& config, ModelFamily family, int64_t num_layers) {
+absl::Status RefuseSlidingWindow(const common::JsonReader& config, ModelFamily family,
+                                 int64_t num_layers) {
   const std::string problem = "a sliding window is not supported; full attention in every layer is";
   if (config.Has("layer_types")) {
     ASSIGN_OR_RETURN(const auto types, config.StringList("layer_types", kMaxLayers));
@@ -96,7 +97,8 @@ absl::Status RefuseSlidingWindow(const JsonObject& config, ModelFamily family, i
 }
 
 // Everything that would change the result and is not implemented.
-absl::Status RefuseFeatures(const JsonObject& config, ModelFamily family, int64_t num_layers) {
+absl::Status RefuseFeatures(const common::JsonReader& config, ModelFamily family,
+                            int64_t num_layers) {
   for (const char* key : {"num_experts", "num_local_experts", "n_routed_experts"}) {
     if (config.Has(key)) {
       return Unsupported(config, key, "mixture of experts is not supported; dense models are");
@@ -126,7 +128,7 @@ absl::Status RefuseFeatures(const JsonObject& config, ModelFamily family, int64_
   return RefuseSlidingWindow(config, family, num_layers);
 }
 
-absl::Status ReadHeads(const JsonObject& config, ModelConfig& model) {
+absl::Status ReadHeads(const common::JsonReader& config, ModelConfig& model) {
   ASSIGN_OR_RETURN(const int64_t query_heads, config.Int("num_attention_heads", 1, kMaxHeads));
   // Llama's default is one KV head for each query head; Qwen's is a number of one of its models.
   const bool may_lack = model.family == ModelFamily::kLlama;
@@ -167,7 +169,7 @@ absl::Status ReadHeads(const JsonObject& config, ModelConfig& model) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DType> ReadDType(const JsonObject& config) {
+absl::StatusOr<DType> ReadDType(const common::JsonReader& config) {
   for (const char* key : {"dtype", "torch_dtype"}) {
     if (!config.Has(key)) continue;
     ASSIGN_OR_RETURN(const std::string name, config.String(key));
@@ -203,8 +205,8 @@ std::string_view ModelArchitecture(ModelFamily family) {
   return "unknown";
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config,
-                                            const JsonObject* hf_quant_config) {
+absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
+                                            const common::JsonReader* hf_quant_config) {
   ModelConfig model;
   ASSIGN_OR_RETURN(model.family, ReadFamily(config));
   ASSIGN_OR_RETURN(const int64_t num_layers, config.Int("num_hidden_layers", 1, kMaxLayers));
@@ -234,8 +236,11 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config,
 }
 
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder) {
-  ASSIGN_OR_RETURN(const JsonObject config, LoadJsonFile(folder + "/config.json"));
-  const absl::StatusOr<JsonObject> quantization = LoadJsonFile(folder + "/hf_quant_config.json");
+  ASSIGN_OR_RETURN(
+      const common::JsonReader config,
+      common::JsonReader::LoadObject(folder + "/config.json", folder + "/config.json"));
+  const absl::StatusOr<common::JsonReader> quantization = common::JsonReader::LoadObject(
+      folder + "/hf_quant_config.json", folder + "/hf_quant_config.json");
   if (absl::IsNotFound(quantization.status())) return ReadModelConfig(config);
   RETURN_IF_ERROR(quantization.status());
   return ReadModelConfig(config, &*quantization);

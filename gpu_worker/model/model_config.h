@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/json/json_reader.h"
 #include "common/kv/kv_geometry.h"
-#include "gpu_worker/model/json_file.h"
 #include "gpu_worker/model/rope_config.h"
 #include "gpu_worker/model/weight_quantization.h"
 
@@ -58,8 +58,8 @@ inline constexpr int64_t kMaxVocabSize = int64_t{1} << 22;
 
 // Returns: INVALID_ARGUMENT for missing, mistyped or impossible values, UNIMPLEMENTED for what is
 // valid but not supported; both with file, key and what is accepted.
-absl::StatusOr<ModelConfig> ReadModelConfig(const JsonObject& config,
-                                            const JsonObject* hf_quant_config = nullptr);
+absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
+                                            const common::JsonReader* hf_quant_config = nullptr);
 
 // Reads `folder`/config.json, and hf_quant_config.json if it is there.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& folder);

@@ -19,11 +19,11 @@ constexpr double kDefaultTheta = 10000;
 
 // Where transformers 5 and its predecessors put the settings.
 struct RopeSource {
-  JsonObject settings;  // type, factor and so on
-  JsonObject theta;     // holds rope_theta, if any object does
+  common::JsonReader settings;  // type, factor and so on
+  common::JsonReader theta;     // holds rope_theta, if any object does
 };
 
-absl::StatusOr<RopeSource> FindSource(const JsonObject& config) {
+absl::StatusOr<RopeSource> FindSource(const common::JsonReader& config) {
   const char* kNew = "rope_parameters";
   const char* kOld = "rope_scaling";
   if (config.Has(kNew) && config.Has(kOld) &&
@@ -31,30 +31,30 @@ absl::StatusOr<RopeSource> FindSource(const JsonObject& config) {
     return config.Error(kOld, "contradicts \"rope_parameters\"; remove one of them");
   }
   if (config.Has(kNew)) {
-    ASSIGN_OR_RETURN(JsonObject settings, config.Object(kNew));
+    ASSIGN_OR_RETURN(common::JsonReader settings, config.Object(kNew));
     if (settings.Has("rope_theta") && config.Has("rope_theta") &&
         !settings.json().Find("rope_theta")->SameAs(*config.json().Find("rope_theta"))) {
       return config.Error("rope_theta", "contradicts the one in \"rope_parameters\"");
     }
-    JsonObject theta = settings.Has("rope_theta") ? settings : config;
+    common::JsonReader theta = settings.Has("rope_theta") ? settings : config;
     return RopeSource{std::move(settings), std::move(theta)};
   }
   if (config.Has(kOld)) {
-    ASSIGN_OR_RETURN(JsonObject settings, config.Object(kOld));
-    JsonObject theta = settings.Has("rope_theta") ? settings : config;
+    ASSIGN_OR_RETURN(common::JsonReader settings, config.Object(kOld));
+    common::JsonReader theta = settings.Has("rope_theta") ? settings : config;
     return RopeSource{std::move(settings), std::move(theta)};
   }
   return RopeSource{config, config};
 }
 
-absl::StatusOr<std::string> TypeName(const JsonObject& settings) {
+absl::StatusOr<std::string> TypeName(const common::JsonReader& settings) {
   for (const char* key : {"rope_type", "type"}) {
     if (settings.Has(key)) return settings.String(key);
   }
   for (const common::JsonMember& member : settings.json().Members()) {
     if (member.value.IsObject()) {
       return absl::UnimplementedError(absl::StrCat(
-          settings.name(), ": settings for single layer types (\"", std::string(member.key),
+          settings.place(), ": settings for single layer types (\"", std::string(member.key),
           "\") are not supported; one RoPE for all layers is"));
     }
   }
@@ -65,7 +65,7 @@ double YarnScale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
 
-absl::Status ReadYarn(const JsonObject& settings, int64_t max_positions, RopeConfig& rope) {
+absl::Status ReadYarn(const common::JsonReader& settings, int64_t max_positions, RopeConfig& rope) {
   ASSIGN_OR_RETURN(rope.original_positions, settings.IntOr("original_max_position_embeddings",
                                                            max_positions, 1, kMaxPositions));
   ASSIGN_OR_RETURN(rope.beta_fast, settings.NumberOr("beta_fast", 32, 0, 1e6));
@@ -83,7 +83,7 @@ absl::Status ReadYarn(const JsonObject& settings, int64_t max_positions, RopeCon
   return absl::OkStatus();
 }
 
-absl::Status ReadLlama3(const JsonObject& settings, RopeConfig& rope) {
+absl::Status ReadLlama3(const common::JsonReader& settings, RopeConfig& rope) {
   ASSIGN_OR_RETURN(rope.low_freq_factor, settings.Number("low_freq_factor", 1e-3, 1e6));
   ASSIGN_OR_RETURN(rope.high_freq_factor, settings.Number("high_freq_factor", 1e-3, 1e6));
   if (rope.low_freq_factor >= rope.high_freq_factor) {
@@ -140,17 +140,17 @@ class YarnRamp {
 
 }  // namespace
 
-absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonObject& config, int64_t max_positions) {
+absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions) {
   ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
   RopeConfig rope;
   ASSIGN_OR_RETURN(rope.theta,
                    source.theta.NumberOr("rope_theta", kDefaultTheta, 1.000001, kMaxTheta));
-  for (const JsonObject* object : {&config, &source.settings}) {
+  for (const common::JsonReader* object : {&config, &source.settings}) {
     ASSIGN_OR_RETURN(const double partial,
                      object->NumberOr("partial_rotary_factor", 1.0, 0.0, 1.0));
     if (partial != 1.0) {
       return absl::UnimplementedError(
-          absl::StrCat(object->name(), ": partial_rotary_factor ", partial,
+          absl::StrCat(object->place(), ": partial_rotary_factor ", partial,
                        " is not supported; RoPE over the whole head (1.0) is"));
     }
   }
@@ -160,7 +160,7 @@ absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonObject& config, int64_t max_
   if (type == "default") return rope;
   if (type != "linear" && type != "llama3" && type != "yarn") {
     return absl::UnimplementedError(
-        absl::StrCat(source.settings.name(), ": RoPE type \"", type.substr(0, 40),
+        absl::StrCat(source.settings.place(), ": RoPE type \"", type.substr(0, 40),
                      "\" is not supported; default, linear, llama3 and yarn are"));
   }
   ASSIGN_OR_RETURN(rope.factor, source.settings.Number("factor", 1.0, kMaxFactor));

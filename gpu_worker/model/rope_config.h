@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "gpu_worker/model/json_file.h"
+#include "common/json/json_reader.h"
 
 namespace retroinfer {
 
@@ -39,6 +39,6 @@ struct RopeConfig {
 //
 // Returns: INVALID_ARGUMENT for wrong values and if both forms are there with different contents;
 //          UNIMPLEMENTED, with what is supported, for another type or a partial rotation.
-absl::StatusOr<RopeConfig> ReadRopeConfig(const JsonObject& config, int64_t max_positions);
+absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions);
 
 }  // namespace retroinfer

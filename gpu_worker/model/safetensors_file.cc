@@ -7,8 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/json/json_reader.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/model/json_file.h"
 
 namespace retroinfer {
 namespace {
@@ -20,19 +20,19 @@ constexpr common::JsonLimits kHeaderLimits = {.bytes_max = SafetensorsFile::kMax
                                               .values_max = 20 * SafetensorsFile::kMaxTensors,
                                               .depth_max = 4};
 
-absl::StatusOr<WeightType> ReadType(const JsonObject& entry) {
+absl::StatusOr<WeightType> ReadType(const common::JsonReader& entry) {
   ASSIGN_OR_RETURN(const std::string name, entry.String("dtype"));
   if (name == "F32") return WeightType::kF32;
   if (name == "F16") return WeightType::kF16;
   if (name == "BF16") return WeightType::kBf16;
   if (name == "F8_E4M3") return WeightType::kF8E4M3;
   return absl::UnimplementedError(
-      absl::StrCat(entry.name(), ": element type ", name.substr(0, 40),
+      absl::StrCat(entry.place(), ": element type ", name.substr(0, 40),
                    " is not supported; F32, F16, BF16 and F8_E4M3 are"));
 }
 
 // Product of the shape and the element size, or INVALID_ARGUMENT if it overflows.
-absl::StatusOr<int64_t> BytesOf(const JsonObject& entry, const std::vector<int64_t>& shape,
+absl::StatusOr<int64_t> BytesOf(const common::JsonReader& entry, const std::vector<int64_t>& shape,
                                 WeightType type) {
   auto bytes = static_cast<int64_t>(WeightTypeBytes(type));
   for (const int64_t extent : shape) {
@@ -45,7 +45,8 @@ absl::StatusOr<int64_t> BytesOf(const JsonObject& entry, const std::vector<int64
 }
 
 // Reads the entry of one tensor. `data` is all that follows the header.
-absl::StatusOr<HostTensor> ReadEntry(const JsonObject& entry, std::span<const std::byte> data) {
+absl::StatusOr<HostTensor> ReadEntry(const common::JsonReader& entry,
+                                     std::span<const std::byte> data) {
   HostTensor tensor;
   ASSIGN_OR_RETURN(tensor.type, ReadType(entry));
   for (const char* key : {"shape", "data_offsets"}) {
@@ -141,7 +142,10 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   SafetensorsFile result;
   ASSIGN_OR_RETURN(result.file_, MappedFile::Open(path));
   ASSIGN_OR_RETURN(const Parts parts, Split(path, result.file_.bytes()));
-  ASSIGN_OR_RETURN(const JsonObject header, ParseJsonObject(parts.header, path, kHeaderLimits));
+  ASSIGN_OR_RETURN(const common::JsonReader header,
+                   common::JsonReader::ParseObject(
+                       {reinterpret_cast<const char*>(parts.header.data()), parts.header.size()},
+                       path, kHeaderLimits));
   for (const common::JsonMember& member : header.json().Members()) {
     const std::string name(member.key);
     if (name == "__metadata__") continue;
@@ -153,7 +157,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": has more than ", kMaxTensors, " tensors"));
     }
-    ASSIGN_OR_RETURN(const JsonObject entry, header.Object(member));
+    ASSIGN_OR_RETURN(const common::JsonReader entry, header.Object(member));
     ASSIGN_OR_RETURN(HostTensor tensor, ReadEntry(entry, parts.data));
     tensor.fd = result.file_.fd();
     tensor.file_offset = static_cast<uint64_t>(tensor.bytes.data() - result.file_.bytes().data());

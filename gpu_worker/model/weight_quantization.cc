@@ -16,29 +16,30 @@ constexpr char kSupported[] =
     "e4m3 as compressed-tensors (float-quantized), fp8 or modelopt (FP8) write it is; and weights "
     "in bf16, f16 or f32, which --weights-dtype fp8 rounds while they are loaded";
 
-absl::Status Unsupported(const JsonObject& object, const std::string& key,
+absl::Status Unsupported(const common::JsonReader& object, const std::string& key,
                          const std::string& problem) {
   return absl::UnimplementedError(
-      absl::StrCat(object.name(), ": key \"", key, "\": ", problem, "; ", kSupported));
+      absl::StrCat(object.place(), ": key \"", key, "\": ", problem, "; ", kSupported));
 }
 
-absl::Status UnsupportedValue(const JsonObject& object, const std::string& key,
+absl::Status UnsupportedValue(const common::JsonReader& object, const std::string& key,
                               const std::string& value) {
   return Unsupported(object, key, absl::StrCat("\"", value.substr(0, 80), "\" is not supported"));
 }
 
-absl::StatusOr<std::string> StringOr(const JsonObject& object, const std::string& key,
+absl::StatusOr<std::string> StringOr(const common::JsonReader& object, const std::string& key,
                                      const std::string& absent) {
   return object.Has(key) ? object.String(key) : absl::StatusOr<std::string>(absent);
 }
 
 // Checks that a key, if it is there, holds `wanted`.
-absl::Status Require(const JsonObject& object, const std::string& key, const std::string& wanted) {
+absl::Status Require(const common::JsonReader& object, const std::string& key,
+                     const std::string& wanted) {
   ASSIGN_OR_RETURN(const std::string value, StringOr(object, key, wanted));
   return value == wanted ? absl::OkStatus() : UnsupportedValue(object, key, value);
 }
 
-absl::Status RequireBlock(const JsonObject& object, const std::string& key) {
+absl::Status RequireBlock(const common::JsonReader& object, const std::string& key) {
   constexpr int64_t kBlock = WeightScales::kBlock;
   ASSIGN_OR_RETURN(const std::vector<int64_t> block, object.IntList(key, 1, 1 << 20, 2));
   if (block == std::vector<int64_t>{kBlock, kBlock}) return absl::OkStatus();
@@ -47,7 +48,7 @@ absl::Status RequireBlock(const JsonObject& object, const std::string& key) {
 }
 
 // The "weights" of a group of compressed-tensors.
-absl::StatusOr<ScaledPart> ReadWeightScheme(const JsonObject& weights) {
+absl::StatusOr<ScaledPart> ReadWeightScheme(const common::JsonReader& weights) {
   ASSIGN_OR_RETURN(const int64_t bits, weights.Int("num_bits", 1, 64));
   ASSIGN_OR_RETURN(const std::string type, weights.String("type"));
   if (bits != 8 || type != "float") {
@@ -69,28 +70,28 @@ absl::StatusOr<ScaledPart> ReadWeightScheme(const JsonObject& weights) {
   return ScaledPart::kBlock;
 }
 
-absl::StatusOr<WeightQuantization> ReadCompressedTensors(const JsonObject& settings) {
+absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReader& settings) {
   ASSIGN_OR_RETURN(const std::string format, settings.String("format"));
   if (format != "float-quantized" && format != "naive-quantized") {
     return UnsupportedValue(settings, "format", format);
   }
   for (const char* key : {"sparsity_config", "transform_config"}) {
     if (!settings.Has(key)) continue;
-    ASSIGN_OR_RETURN(const JsonObject object, settings.Object(key));
+    ASSIGN_OR_RETURN(const common::JsonReader object, settings.Object(key));
     ASSIGN_OR_RETURN(const std::string inner, StringOr(object, "format", "dense"));
     const bool empty = object.json().Size() == 0;
     const bool dense = std::string(key) == "sparsity_config" && inner == "dense";
     if (!empty && !dense) return Unsupported(settings, key, "is not supported");
   }
-  ASSIGN_OR_RETURN(const JsonObject groups, settings.Object("config_groups"));
+  ASSIGN_OR_RETURN(const common::JsonReader groups, settings.Object("config_groups"));
   std::optional<ScaledPart> part;
   size_t num_groups = 0;
   for (const common::JsonMember& member : groups.json().Members()) {
     if (++num_groups > kMaxGroups) {
       return settings.Error("config_groups", absl::StrCat("has more than ", kMaxGroups));
     }
-    ASSIGN_OR_RETURN(const JsonObject group, groups.Object(member));
-    ASSIGN_OR_RETURN(const JsonObject weights, group.Object("weights"));
+    ASSIGN_OR_RETURN(const common::JsonReader group, groups.Object(member));
+    ASSIGN_OR_RETURN(const common::JsonReader weights, group.Object("weights"));
     ASSIGN_OR_RETURN(const ScaledPart of_group, ReadWeightScheme(weights));
     if (part.has_value() && *part != of_group) {
       return Unsupported(settings, "config_groups", "groups of several strategies are not");
@@ -102,7 +103,7 @@ absl::StatusOr<WeightQuantization> ReadCompressedTensors(const JsonObject& setti
                             settings.Has("kv_cache_scheme")};
 }
 
-absl::StatusOr<WeightQuantization> ReadFp8(const JsonObject& settings) {
+absl::StatusOr<WeightQuantization> ReadFp8(const common::JsonReader& settings) {
   RETURN_IF_ERROR(Require(settings, "fmt", "e4m3"));
   ASSIGN_OR_RETURN(const std::string activations,
                    StringOr(settings, "activation_scheme", "dynamic"));
@@ -117,14 +118,14 @@ absl::StatusOr<WeightQuantization> ReadFp8(const JsonObject& settings) {
   return WeightQuantization{ScaledPart::kBlock, "fp8", "weight_scale_inv", false};
 }
 
-absl::StatusOr<WeightQuantization> ReadModelOpt(const JsonObject& settings) {
+absl::StatusOr<WeightQuantization> ReadModelOpt(const common::JsonReader& settings) {
   ASSIGN_OR_RETURN(const std::string algorithm, settings.String("quant_algo"));
   if (algorithm != "FP8") return UnsupportedValue(settings, "quant_algo", algorithm);
   return WeightQuantization{ScaledPart::kMatrix, "modelopt", "weight_scale",
                             settings.Has("kv_cache_quant_algo") || settings.Has("kv_cache_scheme")};
 }
 
-absl::StatusOr<WeightQuantization> ReadSettings(const JsonObject& settings) {
+absl::StatusOr<WeightQuantization> ReadSettings(const common::JsonReader& settings) {
   // ModelOpt once wrote no method.
   ASSIGN_OR_RETURN(
       const std::string method,
@@ -155,15 +156,15 @@ std::string WeightQuantization::ToString() const {
 }
 
 absl::StatusOr<std::optional<WeightQuantization>> ReadWeightQuantization(
-    const JsonObject& config, const JsonObject* hf_quant_config) {
+    const common::JsonReader& config, const common::JsonReader* hf_quant_config) {
   std::optional<WeightQuantization> result;
   for (const char* key : {"quantization_config", "compression_config"}) {
     if (!config.Has(key) || result.has_value()) continue;
-    ASSIGN_OR_RETURN(const JsonObject settings, config.Object(key));
+    ASSIGN_OR_RETURN(const common::JsonReader settings, config.Object(key));
     ASSIGN_OR_RETURN(result, ReadSettings(settings));
   }
   if (result.has_value() || hf_quant_config == nullptr) return result;
-  ASSIGN_OR_RETURN(const JsonObject settings, hf_quant_config->Object("quantization"));
+  ASSIGN_OR_RETURN(const common::JsonReader settings, hf_quant_config->Object("quantization"));
   if (!settings.Has("quant_algo")) return result;  // the KV cache alone
   ASSIGN_OR_RETURN(result, ReadModelOpt(settings));
   return result;

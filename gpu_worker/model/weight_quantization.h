@@ -15,7 +15,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "gpu_worker/model/json_file.h"
+#include "common/json/json_reader.h"
 
 namespace retroinfer {
 
@@ -38,6 +38,6 @@ struct WeightQuantization {
 // Returns: INVALID_ARGUMENT for what makes no sense, UNIMPLEMENTED for another way of quantizing;
 //          both with file, key and what is accepted.
 absl::StatusOr<std::optional<WeightQuantization>> ReadWeightQuantization(
-    const JsonObject& config, const JsonObject* hf_quant_config);
+    const common::JsonReader& config, const common::JsonReader* hf_quant_config);
 
 }  // namespace retroinfer

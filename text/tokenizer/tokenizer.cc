@@ -10,8 +10,8 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/json/json_reader.h"
 #include "common/status/status_macros.h"
-#include "text/tokenizer/json_file.h"
 #include "text/tokenizer/nfc.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/utf8.h"
@@ -149,8 +149,10 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::filesystem::path& model_folder) {
   ASSIGN_OR_RETURN(TokenizerConfig config, ReadTokenizerConfig(model_folder));
   const std::filesystem::path path = model_folder / "tokenizer.json";
-  ASSIGN_OR_RETURN(const JsonFile file, JsonFile::Load(path));
-  ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadTokenizerJson(file));
+  ASSIGN_OR_RETURN(
+      const common::JsonReader root,
+      common::JsonReader::LoadObject(path.string(), path.filename().string(), kTokenizerJson));
+  ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadTokenizerJson(root));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Create(spec, std::move(config));
   if (!tokenizer.ok()) {
     return absl::Status(tokenizer.status().code(),

@@ -22,17 +22,22 @@ constexpr size_t kSplitsMax = 16;
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-absl::StatusOr<std::string_view> TypeOf(const PlacedJson& value) {
-  ASSIGN_OR_RETURN(const PlacedJson type, value.Required("type"));
+absl::StatusOr<std::string_view> TypeOf(const common::JsonReader& value) {
+  ASSIGN_OR_RETURN(const common::JsonReader type, value.Required("type"));
   return type.AsString();
 }
 
-absl::Status UnknownType(const PlacedJson& value, std::string_view type) {
+absl::Status UnknownType(const common::JsonReader& value, std::string_view type) {
   return value.Error(absl::StrCat("type ", absl::CHexEscape(std::string(type.substr(0, 100))),
                                   " is not supported"));
 }
 
-absl::StatusOr<std::string> Token(const PlacedJson& value, std::string_view token,
+absl::StatusOr<int32_t> IdOf(const common::JsonReader& value) {
+  ASSIGN_OR_RETURN(const int64_t id, value.AsInt(INT32_MIN, INT32_MAX));
+  return static_cast<int32_t>(id);
+}
+
+absl::StatusOr<std::string> Token(const common::JsonReader& value, std::string_view token,
                                   size_t bytes_max) {
   if (token.empty()) return value.Error("a token is empty");
   if (token.size() > bytes_max) {
@@ -44,13 +49,13 @@ absl::StatusOr<std::string> Token(const PlacedJson& value, std::string_view toke
 
 // ---- added_tokens ----
 
-absl::StatusOr<AddedTokenSpec> ReadAddedToken(const PlacedJson& value) {
+absl::StatusOr<AddedTokenSpec> ReadAddedToken(const common::JsonReader& value) {
   RETURN_IF_ERROR(value.AllowOnly(
       {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"}));
   AddedTokenSpec token;
-  ASSIGN_OR_RETURN(const PlacedJson id, value.Required("id"));
-  ASSIGN_OR_RETURN(token.id, id.AsInt32());
-  ASSIGN_OR_RETURN(const PlacedJson content, value.Required("content"));
+  ASSIGN_OR_RETURN(const common::JsonReader id, value.Required("id"));
+  ASSIGN_OR_RETURN(token.id, IdOf(id));
+  ASSIGN_OR_RETURN(const common::JsonReader content, value.Required("content"));
   ASSIGN_OR_RETURN(const std::string_view text, content.AsString());
   ASSIGN_OR_RETURN(token.content, Token(content, text, kAddedTokenBytesMax));
   ASSIGN_OR_RETURN(token.special, value.BoolOr("special", false));
@@ -61,12 +66,12 @@ absl::StatusOr<AddedTokenSpec> ReadAddedToken(const PlacedJson& value) {
   return token;
 }
 
-absl::Status ReadAddedTokens(const PlacedJson& root, TokenizerSpec& spec) {
-  ASSIGN_OR_RETURN(const std::optional<PlacedJson> tokens, root.Optional("added_tokens"));
+absl::Status ReadAddedTokens(const common::JsonReader& root, TokenizerSpec& spec) {
+  ASSIGN_OR_RETURN(const std::optional<common::JsonReader> tokens, root.Optional("added_tokens"));
   if (!tokens.has_value()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const common::JsonElements array, tokens->AsArray());
   for (const common::JsonValue element : array) {
-    const PlacedJson value =
+    const common::JsonReader value =
         tokens->Child(element, absl::StrCat("[", spec.added_tokens.size(), "]"));
     ASSIGN_OR_RETURN(AddedTokenSpec token, ReadAddedToken(value));
     spec.added_tokens.push_back(std::move(token));
@@ -76,7 +81,7 @@ absl::Status ReadAddedTokens(const PlacedJson& root, TokenizerSpec& spec) {
 
 // ---- normalizer ----
 
-absl::Status ReadNormalizer(const PlacedJson& value, TokenizerSpec& spec) {
+absl::Status ReadNormalizer(const common::JsonReader& value, TokenizerSpec& spec) {
   ASSIGN_OR_RETURN(const std::string_view type, TypeOf(value));
   if (type == "NFC") {
     RETURN_IF_ERROR(value.AllowOnly({"type"}));
@@ -85,7 +90,7 @@ absl::Status ReadNormalizer(const PlacedJson& value, TokenizerSpec& spec) {
   }
   if (type != "Sequence") return UnknownType(value, type);
   RETURN_IF_ERROR(value.AllowOnly({"type", "normalizers"}));
-  ASSIGN_OR_RETURN(const PlacedJson children, value.Required("normalizers"));
+  ASSIGN_OR_RETURN(const common::JsonReader children, value.Required("normalizers"));
   ASSIGN_OR_RETURN(const common::JsonElements array, children.AsArray());
   for (const common::JsonValue element : array) {
     RETURN_IF_ERROR(ReadNormalizer(children.Child(element, "[]"), spec));
@@ -99,7 +104,7 @@ class PreTokenizerReader {
  public:
   explicit PreTokenizerReader(TokenizerSpec& spec) : spec_(spec) {}
 
-  absl::Status Read(const PlacedJson& value) {
+  absl::Status Read(const common::JsonReader& value) {
     ASSIGN_OR_RETURN(const std::string_view type, TypeOf(value));
     if (has_byte_level_) return value.Error("a pre-tokenizer after ByteLevel is not supported");
     if (spec_.splits.size() >= kSplitsMax) return value.Error("too many pre-tokenizers");
@@ -113,9 +118,9 @@ class PreTokenizerReader {
   bool has_byte_level() const { return has_byte_level_; }
 
  private:
-  absl::Status ReadSequence(const PlacedJson& value) {
+  absl::Status ReadSequence(const common::JsonReader& value) {
     RETURN_IF_ERROR(value.AllowOnly({"type", "pretokenizers"}));
-    ASSIGN_OR_RETURN(const PlacedJson children, value.Required("pretokenizers"));
+    ASSIGN_OR_RETURN(const common::JsonReader children, value.Required("pretokenizers"));
     ASSIGN_OR_RETURN(const common::JsonElements array, children.AsArray());
     for (const common::JsonValue element : array) {
       RETURN_IF_ERROR(Read(children.Child(element, "[]")));
@@ -123,12 +128,12 @@ class PreTokenizerReader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadSplit(const PlacedJson& value) {
+  absl::Status ReadSplit(const common::JsonReader& value) {
     RETURN_IF_ERROR(value.AllowOnly({"type", "pattern", "behavior", "invert"}));
     SplitSpec split;
-    ASSIGN_OR_RETURN(const PlacedJson pattern, value.Required("pattern"));
+    ASSIGN_OR_RETURN(const common::JsonReader pattern, value.Required("pattern"));
     ASSIGN_OR_RETURN(split.pattern, ReadPattern(pattern));
-    ASSIGN_OR_RETURN(const PlacedJson behavior, value.Required("behavior"));
+    ASSIGN_OR_RETURN(const common::JsonReader behavior, value.Required("behavior"));
     ASSIGN_OR_RETURN(const std::string_view name, behavior.AsString());
     ASSIGN_OR_RETURN(const bool invert, value.BoolOr("invert", false));
     if (name == "Removed") {
@@ -140,22 +145,22 @@ class PreTokenizerReader {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::string> ReadPattern(const PlacedJson& pattern) {
+  absl::StatusOr<std::string> ReadPattern(const common::JsonReader& pattern) {
     RETURN_IF_ERROR(pattern.AllowOnly({"Regex", "String"}));
-    ASSIGN_OR_RETURN(const std::optional<PlacedJson> literal, pattern.Optional("String"));
+    ASSIGN_OR_RETURN(const std::optional<common::JsonReader> literal, pattern.Optional("String"));
     if (literal.has_value()) {
       ASSIGN_OR_RETURN(const std::string_view text, literal->AsString());
       ASSIGN_OR_RETURN(const std::string token, Token(*literal, text, kAddedTokenBytesMax));
       return EscapeLiteral(token);
     }
-    ASSIGN_OR_RETURN(const PlacedJson regex, pattern.Required("Regex"));
+    ASSIGN_OR_RETURN(const common::JsonReader regex, pattern.Required("Regex"));
     ASSIGN_OR_RETURN(const std::string_view text, regex.AsString());
     absl::StatusOr<std::string> translated = TranslateRegex(text);
     if (!translated.ok()) return regex.Error(std::string(translated.status().message()));
     return translated;
   }
 
-  absl::Status ReadDigits(const PlacedJson& value) {
+  absl::Status ReadDigits(const common::JsonReader& value) {
     RETURN_IF_ERROR(value.AllowOnly({"type", "individual_digits"}));
     ASSIGN_OR_RETURN(const bool individual, value.BoolOr("individual_digits", false));
     ASSIGN_OR_RETURN(std::string pattern, TranslateRegex(individual ? R"(\p{N})" : R"(\p{N}+)"));
@@ -163,7 +168,7 @@ class PreTokenizerReader {
     return absl::OkStatus();
   }
 
-  absl::Status ReadByteLevel(const PlacedJson& value) {
+  absl::Status ReadByteLevel(const common::JsonReader& value) {
     RETURN_IF_ERROR(value.AllowOnly({"type", "add_prefix_space", "trim_offsets", "use_regex"}));
     ASSIGN_OR_RETURN(const bool add_prefix_space, value.BoolOr("add_prefix_space", true));
     if (add_prefix_space) return value.Error("add_prefix_space is not supported");
@@ -182,46 +187,47 @@ class PreTokenizerReader {
 
 // ---- post_processor ----
 
-absl::Status CheckByteLevel(const PlacedJson& value) {
+absl::Status CheckByteLevel(const common::JsonReader& value) {
   return value.AllowOnly({"type", "add_prefix_space", "trim_offsets", "use_regex"});
 }
 
 // The ids of one special token of a template.
-absl::StatusOr<std::vector<int32_t>> ReadTemplateIds(const PlacedJson& special_tokens,
-                                                     const PlacedJson& item) {
-  ASSIGN_OR_RETURN(const PlacedJson name, item.Required("id"));
+absl::StatusOr<std::vector<int32_t>> ReadTemplateIds(const common::JsonReader& special_tokens,
+                                                     const common::JsonReader& item) {
+  ASSIGN_OR_RETURN(const common::JsonReader name, item.Required("id"));
   ASSIGN_OR_RETURN(const std::string_view key, name.AsString());
-  ASSIGN_OR_RETURN(const PlacedJson token, special_tokens.Required(key));
-  ASSIGN_OR_RETURN(const PlacedJson ids, token.Required("ids"));
+  ASSIGN_OR_RETURN(const common::JsonReader token, special_tokens.Required(key));
+  ASSIGN_OR_RETURN(const common::JsonReader ids, token.Required("ids"));
   ASSIGN_OR_RETURN(const common::JsonElements array, ids.AsArray());
   std::vector<int32_t> result;
   for (const common::JsonValue element : array) {
-    ASSIGN_OR_RETURN(const int32_t id, ids.Child(element, "[]").AsInt32());
+    ASSIGN_OR_RETURN(const int32_t id, IdOf(ids.Child(element, "[]")));
     result.push_back(id);
   }
   return result;
 }
 
-absl::Status ReadTemplate(const PlacedJson& value, TokenizerSpec& spec) {
+absl::Status ReadTemplate(const common::JsonReader& value, TokenizerSpec& spec) {
   RETURN_IF_ERROR(value.AllowOnly({"type", "single", "pair", "special_tokens"}));
-  ASSIGN_OR_RETURN(const PlacedJson special_tokens, value.Required("special_tokens"));
-  ASSIGN_OR_RETURN(const PlacedJson single, value.Required("single"));
+  ASSIGN_OR_RETURN(const common::JsonReader special_tokens, value.Required("special_tokens"));
+  ASSIGN_OR_RETURN(const common::JsonReader single, value.Required("single"));
   ASSIGN_OR_RETURN(const common::JsonElements array, single.AsArray());
   std::vector<int32_t> prefix;
   std::vector<int32_t> suffix;
   bool text_seen = false;
   for (const common::JsonValue element : array) {
-    const PlacedJson item = single.Child(element, "[]");
+    const common::JsonReader item = single.Child(element, "[]");
     RETURN_IF_ERROR(item.AllowOnly({"Sequence", "SpecialToken"}));
-    ASSIGN_OR_RETURN(const std::optional<PlacedJson> special, item.Optional("SpecialToken"));
+    ASSIGN_OR_RETURN(const std::optional<common::JsonReader> special,
+                     item.Optional("SpecialToken"));
     if (special.has_value()) {
       ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ReadTemplateIds(special_tokens, *special));
       auto& side = text_seen ? suffix : prefix;
       side.insert(side.end(), ids.begin(), ids.end());
       continue;
     }
-    ASSIGN_OR_RETURN(const PlacedJson sequence, item.Required("Sequence"));
-    ASSIGN_OR_RETURN(const PlacedJson name, sequence.Required("id"));
+    ASSIGN_OR_RETURN(const common::JsonReader sequence, item.Required("Sequence"));
+    ASSIGN_OR_RETURN(const common::JsonReader name, sequence.Required("id"));
     ASSIGN_OR_RETURN(const std::string_view id, name.AsString());
     if (text_seen || id != "A") return item.Error("needs to be the sequence A, once");
     text_seen = true;
@@ -233,13 +239,13 @@ absl::Status ReadTemplate(const PlacedJson& value, TokenizerSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status ReadPostProcessor(const PlacedJson& value, TokenizerSpec& spec) {
+absl::Status ReadPostProcessor(const common::JsonReader& value, TokenizerSpec& spec) {
   ASSIGN_OR_RETURN(const std::string_view type, TypeOf(value));
   if (type == "ByteLevel") return CheckByteLevel(value);  // concerns offsets only
   if (type == "TemplateProcessing") return ReadTemplate(value, spec);
   if (type != "Sequence") return UnknownType(value, type);
   RETURN_IF_ERROR(value.AllowOnly({"type", "processors"}));
-  ASSIGN_OR_RETURN(const PlacedJson children, value.Required("processors"));
+  ASSIGN_OR_RETURN(const common::JsonReader children, value.Required("processors"));
   ASSIGN_OR_RETURN(const common::JsonElements array, children.AsArray());
   for (const common::JsonValue element : array) {
     RETURN_IF_ERROR(ReadPostProcessor(children.Child(element, "[]"), spec));
@@ -249,7 +255,7 @@ absl::Status ReadPostProcessor(const PlacedJson& value, TokenizerSpec& spec) {
 
 // ---- decoder ----
 
-absl::Status CheckDecoder(const PlacedJson& value) {
+absl::Status CheckDecoder(const common::JsonReader& value) {
   ASSIGN_OR_RETURN(const std::string_view type, TypeOf(value));
   if (type == "ByteLevel") return CheckByteLevel(value);
   return UnknownType(value, type);
@@ -257,7 +263,7 @@ absl::Status CheckDecoder(const PlacedJson& value) {
 
 // ---- model ----
 
-absl::StatusOr<MergeSpec> ReadMerge(const PlacedJson& value) {
+absl::StatusOr<MergeSpec> ReadMerge(const common::JsonReader& value) {
   if (value.IsString()) {
     ASSIGN_OR_RETURN(const std::string_view text, value.AsString());
     const size_t space = text.find(' ');
@@ -274,7 +280,7 @@ absl::StatusOr<MergeSpec> ReadMerge(const PlacedJson& value) {
   return MergeSpec{std::string(left), std::string(right)};
 }
 
-absl::Status ReadVocabulary(const PlacedJson& vocabulary, BpeSpec& model) {
+absl::Status ReadVocabulary(const common::JsonReader& vocabulary, BpeSpec& model) {
   ASSIGN_OR_RETURN(const common::JsonMembers members, vocabulary.AsObject());
   for (const common::JsonMember& member : members) {
     ASSIGN_OR_RETURN(std::string token, Token(vocabulary, member.key, kTokenBytesMax));
@@ -287,11 +293,11 @@ absl::Status ReadVocabulary(const PlacedJson& vocabulary, BpeSpec& model) {
   return absl::OkStatus();
 }
 
-absl::Status ReadMerges(const PlacedJson& merges, BpeSpec& model) {
+absl::Status ReadMerges(const common::JsonReader& merges, BpeSpec& model) {
   ASSIGN_OR_RETURN(const common::JsonElements array, merges.AsArray());
   for (const common::JsonValue element : array) {
     // A place for each of 280,000 merges would cost more than the rest: it is made for errors only.
-    absl::StatusOr<MergeSpec> merge = ReadMerge(PlacedJson(element, {}));
+    absl::StatusOr<MergeSpec> merge = ReadMerge(merges.Bare(element));
     if (!merge.ok()) {
       return merges.Error(absl::StrCat("merge ", model.merges.size(), std::string(": "),
                                        std::string(merge.status().message())));
@@ -302,16 +308,16 @@ absl::Status ReadMerges(const PlacedJson& merges, BpeSpec& model) {
 }
 
 // A setting that must have no effect: absent, null, "" or false.
-absl::Status CheckUnset(const PlacedJson& model, std::string_view key) {
-  ASSIGN_OR_RETURN(const std::optional<PlacedJson> value, model.Optional(key));
+absl::Status CheckUnset(const common::JsonReader& model, std::string_view key) {
+  ASSIGN_OR_RETURN(const std::optional<common::JsonReader> value, model.Optional(key));
   if (!value.has_value()) return absl::OkStatus();
   if (const auto text = value->AsString(); text.ok() && text->empty()) return absl::OkStatus();
   if (const auto flag = value->AsBool(); flag.ok() && !*flag) return absl::OkStatus();
   return value->Error("is not supported");
 }
 
-absl::Status ReadModel(const PlacedJson& model, BpeSpec& spec) {
-  ASSIGN_OR_RETURN(const std::optional<PlacedJson> type, model.Optional("type"));
+absl::Status ReadModel(const common::JsonReader& model, BpeSpec& spec) {
+  ASSIGN_OR_RETURN(const std::optional<common::JsonReader> type, model.Optional("type"));
   if (type.has_value()) {  // old files leave it out
     ASSIGN_OR_RETURN(const std::string_view name, type->AsString());
     if (name != "BPE") return UnknownType(model, name);
@@ -325,33 +331,33 @@ absl::Status ReadModel(const PlacedJson& model, BpeSpec& spec) {
     RETURN_IF_ERROR(CheckUnset(model, key));
   }
   ASSIGN_OR_RETURN(spec.ignore_merges, model.BoolOr("ignore_merges", false));
-  ASSIGN_OR_RETURN(const PlacedJson vocabulary, model.Required("vocab"));
+  ASSIGN_OR_RETURN(const common::JsonReader vocabulary, model.Required("vocab"));
   RETURN_IF_ERROR(ReadVocabulary(vocabulary, spec));
-  ASSIGN_OR_RETURN(const PlacedJson merges, model.Required("merges"));
+  ASSIGN_OR_RETURN(const common::JsonReader merges, model.Required("merges"));
   return ReadMerges(merges, spec);
 }
 
 }  // namespace
 
-absl::StatusOr<TokenizerSpec> ReadTokenizerJson(const JsonFile& file) {
-  const PlacedJson root = file.root();
+absl::StatusOr<TokenizerSpec> ReadTokenizerJson(const common::JsonReader& root) {
   RETURN_IF_ERROR(root.AllowOnly({"version", "truncation", "padding", "added_tokens", "normalizer",
                                   "pre_tokenizer", "post_processor", "decoder", "model"}));
   TokenizerSpec spec;
-  ASSIGN_OR_RETURN(const PlacedJson model, root.Required("model"));
+  ASSIGN_OR_RETURN(const common::JsonReader model, root.Required("model"));
   RETURN_IF_ERROR(ReadModel(model, spec.model));
   RETURN_IF_ERROR(ReadAddedTokens(root, spec));
-  ASSIGN_OR_RETURN(const std::optional<PlacedJson> normalizer, root.Optional("normalizer"));
+  ASSIGN_OR_RETURN(const std::optional<common::JsonReader> normalizer, root.Optional("normalizer"));
   if (normalizer.has_value()) RETURN_IF_ERROR(ReadNormalizer(*normalizer, spec));
-  ASSIGN_OR_RETURN(const PlacedJson pre_tokenizer, root.Required("pre_tokenizer"));
+  ASSIGN_OR_RETURN(const common::JsonReader pre_tokenizer, root.Required("pre_tokenizer"));
   PreTokenizerReader pre_tokenizer_reader(spec);
   RETURN_IF_ERROR(pre_tokenizer_reader.Read(pre_tokenizer));
   if (!pre_tokenizer_reader.has_byte_level()) {
     return pre_tokenizer.Error("needs ByteLevel: only byte-level BPE is supported");
   }
-  ASSIGN_OR_RETURN(const std::optional<PlacedJson> post_processor, root.Optional("post_processor"));
+  ASSIGN_OR_RETURN(const std::optional<common::JsonReader> post_processor,
+                   root.Optional("post_processor"));
   if (post_processor.has_value()) RETURN_IF_ERROR(ReadPostProcessor(*post_processor, spec));
-  ASSIGN_OR_RETURN(const PlacedJson decoder, root.Required("decoder"));
+  ASSIGN_OR_RETURN(const common::JsonReader decoder, root.Required("decoder"));
   RETURN_IF_ERROR(CheckDecoder(decoder));
   return spec;
 }

@@ -2,10 +2,15 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "text/tokenizer/json_file.h"
+#include "common/json/json_reader.h"
 #include "text/tokenizer/tokenizer_spec.h"
 
 namespace retroinfer {
+
+// Large vocabularies take 17 to 34 MB. No limit on values but what the size allows: a vocabulary is
+// all small values.
+inline constexpr common::JsonLimits kTokenizerJson = {
+    .bytes_max = size_t{64} << 20, .values_max = size_t{64} << 20, .depth_max = 64};
 
 // Returns what the file says. Understood: model BPE over bytes; pre-tokenizers Split (removed,
 // isolated), ByteLevel, Digits and sequences of them that end with ByteLevel; normalizer NFC;
@@ -14,6 +19,6 @@ namespace retroinfer {
 //
 // Returns: INVALID_ARGUMENT with the place, if a field has a wrong type, or if a feature or a field
 //          is not understood: a text would silently get other ids.
-absl::StatusOr<TokenizerSpec> ReadTokenizerJson(const JsonFile& file);
+absl::StatusOr<TokenizerSpec> ReadTokenizerJson(const common::JsonReader& root);
 
 }  // namespace retroinfer

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/gpu_worker/model/safetensors_text.h"
-#include "tests/gpu_worker/model/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer {
 namespace {

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/gpu_worker/model/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer {
 namespace {
@@ -19,7 +19,7 @@ ModelConfig Model() {
 }
 
 absl::StatusOr<GenerationConfig> Read(const std::string& text) {
-  const auto json = ParseJsonObject(std::as_bytes(std::span(text)), "generation_config.json");
+  const auto json = common::JsonReader::ParseObject(text, "generation_config.json");
   EXPECT_TRUE(json.ok()) << json.status();
   return ReadGenerationConfig(*json, Model());
 }

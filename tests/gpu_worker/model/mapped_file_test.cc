@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "tests/gpu_worker/model/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer {
 namespace {

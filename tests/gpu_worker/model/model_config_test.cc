@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "build_paths.h"
-#include "tests/gpu_worker/model/temp_folder.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer {
 namespace {
@@ -48,7 +48,7 @@ json Qwen3() {
 
 absl::StatusOr<ModelConfig> Read(const json& config) {
   const std::string text = config.dump();
-  const auto object = ParseJsonObject(std::as_bytes(std::span(text)), "config.json");
+  const auto object = common::JsonReader::ParseObject(text, "config.json");
   EXPECT_TRUE(object.ok()) << object.status();
   return ReadModelConfig(*object);
 }

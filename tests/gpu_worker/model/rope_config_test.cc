@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using Values = std::vector<std::pair<size_t, float>>;
 
 absl::StatusOr<RopeConfig> Read(const std::string& text, int64_t max_positions = 4096) {
-  const auto json = ParseJsonObject(std::as_bytes(std::span(text)), "config.json");
+  const auto json = common::JsonReader::ParseObject(text, "config.json");
   EXPECT_TRUE(json.ok()) << json.status();
   return ReadRopeConfig(*json, max_positions);
 }

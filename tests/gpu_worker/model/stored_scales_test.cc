@@ -12,9 +12,9 @@
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
-#include "tests/gpu_worker/model/temp_folder.h"
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer {
 namespace {

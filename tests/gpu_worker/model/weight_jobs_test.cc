@@ -10,8 +10,8 @@
 
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
-#include "tests/gpu_worker/model/temp_folder.h"
 #include "tests/support/backends.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer {
 namespace {

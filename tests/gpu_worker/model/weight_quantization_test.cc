@@ -16,9 +16,9 @@ using nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-JsonObject Object(const json& value, const std::string& name) {
+common::JsonReader Object(const json& value, const std::string& name) {
   const std::string text = value.dump();
-  auto object = ParseJsonObject(std::as_bytes(std::span(text)), name);
+  auto object = common::JsonReader::ParseObject(text, name);
   EXPECT_TRUE(object.ok()) << object.status();
   return *std::move(object);
 }
@@ -87,19 +87,19 @@ TEST(WeightQuantizationTest, EachFormIsRead) {
 }
 
 TEST(WeightQuantizationTest, AFileBesideConfigJsonCounts) {
-  const JsonObject config = Object(json::object(), "config.json");
+  const common::JsonReader config = Object(json::object(), "config.json");
   json file = {{"producer", {{"name", "modelopt"}}},
                {"quantization", {{"quant_algo", "FP8"}, {"kv_cache_quant_algo", "FP8"}}}};
-  const JsonObject fp8 = Object(file, "hf_quant_config.json");
+  const common::JsonReader fp8 = Object(file, "hf_quant_config.json");
   const auto read = ReadWeightQuantization(config, &fp8);
   ASSERT_TRUE(read.ok() && read->has_value()) << read.status();
   EXPECT_EQ((*read)->method, "modelopt");
   EXPECT_TRUE((*read)->has_kv_scheme);
   file["quantization"]["quant_algo"] = nullptr;
-  const JsonObject kv_alone = Object(file, "hf_quant_config.json");
+  const common::JsonReader kv_alone = Object(file, "hf_quant_config.json");
   EXPECT_FALSE((*ReadWeightQuantization(config, &kv_alone)).has_value());
   file["quantization"]["quant_algo"] = "NVFP4";
-  const JsonObject other = Object(file, "hf_quant_config.json");
+  const common::JsonReader other = Object(file, "hf_quant_config.json");
   const auto refused = ReadWeightQuantization(config, &other);
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnimplemented);
   EXPECT_THAT(std::string(refused.status().message()),

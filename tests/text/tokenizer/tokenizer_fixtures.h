@@ -38,7 +38,8 @@ inline std::vector<int32_t> DecodeGoldenIds(std::string_view digits) {
 
 // The golden tokenizer "llama" or "qwen", with `config` instead of its own.
 inline std::unique_ptr<Tokenizer> GoldenTokenizer(std::string_view name, TokenizerConfig config) {
-  const auto file = JsonFile::Load(GoldenFolder() + "/" + std::string(name) + "/tokenizer.json");
+  const std::string path = GoldenFolder() + "/" + std::string(name) + "/tokenizer.json";
+  const auto file = common::JsonReader::LoadObject(path, "tokenizer.json", kTokenizerJson);
   EXPECT_TRUE(file.ok()) << file.status();
   const auto spec = ReadTokenizerJson(*file);
   EXPECT_TRUE(spec.ok()) << spec.status();

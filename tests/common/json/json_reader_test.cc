@@ -1,23 +1,24 @@
-#include "gpu_worker/model/json_file.h"
+#include "common/json/json_reader.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/gpu_worker/model/temp_folder.h"
+#include <filesystem>
 
-namespace retroinfer {
+#include "tests/support/temp_folder.h"
+
+namespace retroinfer::common {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-absl::StatusOr<JsonObject> Parse(const std::string& text,
-                                 const common::JsonLimits& limits = kSmallJson) {
-  return ParseJsonObject(std::as_bytes(std::span(text)), "f.json", limits);
+absl::StatusOr<JsonReader> Parse(const std::string& text, const JsonLimits& limits = kSmallJson) {
+  return JsonReader::ParseObject(text, "f.json", limits);
 }
 
-JsonObject MustParse(const std::string& text) {
+JsonReader MustParse(const std::string& text) {
   auto object = Parse(text);
   EXPECT_TRUE(object.ok()) << object.status();
   return *std::move(object);
@@ -32,8 +33,8 @@ void ExpectRefused(const absl::StatusOr<T>& result, const std::string& part) {
   EXPECT_LT(result.status().message().size(), 1000u);
 }
 
-TEST(JsonFileTest, GivesTypedValues) {
-  const JsonObject object = MustParse(
+TEST(JsonReaderTest, GivesTypedValues) {
+  const JsonReader object = MustParse(
       R"({"i": -3, "d": 2.5, "b": true, "s": "x", "o": {"k": 1}, "l": ["a", "b"], "n": [1, 2],
           "null": null})");
   EXPECT_EQ(*object.Int("i", -10, 10), -3);
@@ -49,8 +50,8 @@ TEST(JsonFileTest, GivesTypedValues) {
   EXPECT_FALSE(object.Has("absent"));
 }
 
-TEST(JsonFileTest, AbsentAndNullTakeTheDefault) {
-  const JsonObject object = MustParse(R"({"null": null})");
+TEST(JsonReaderTest, AbsentAndNullTakeTheDefault) {
+  const JsonReader object = MustParse(R"({"null": null})");
   for (const char* key : {"null", "absent"}) {
     EXPECT_EQ(*object.IntOr(key, 7, 0, 1), 7);
     EXPECT_EQ(*object.NumberOr(key, 0.5, 1, 2), 0.5);
@@ -65,8 +66,8 @@ TEST(JsonFileTest, AbsentAndNullTakeTheDefault) {
   }
 }
 
-TEST(JsonFileTest, WrongTypesAndRangesAreRefusedWithKeyAndValue) {
-  const JsonObject object = MustParse(
+TEST(JsonReaderTest, WrongTypesAndRangesAreRefusedWithKeyAndValue) {
+  const JsonReader object = MustParse(
       R"({"f": 1.5, "s": "text", "o": {}, "u": 18446744073709551615, "l": [1, "a"], "b": true})");
   ExpectRefused(object.Int("f", 0, 9), "\"f\" is 1.5");
   ExpectRefused(object.Int("s", 0, 9), "\"text\"");
@@ -84,12 +85,12 @@ TEST(JsonFileTest, WrongTypesAndRangesAreRefusedWithKeyAndValue) {
   ExpectRefused(object.IntList("l", 0, 9, 1), "at most 1");
 }
 
-TEST(JsonFileTest, NamesOfNestedObjectsSayWhereTheyAre) {
-  const JsonObject object = MustParse(R"({"outer": {"inner": 5}})");
+TEST(JsonReaderTest, NamesOfNestedObjectsSayWhereTheyAre) {
+  const JsonReader object = MustParse(R"({"outer": {"inner": 5}})");
   ExpectRefused(object.Object("outer")->Bool("inner"), "f.json: outer");
 }
 
-TEST(JsonFileTest, WhatIsNotJsonIsRefused) {
+TEST(JsonReaderTest, WhatIsNotJsonIsRefused) {
   for (const std::string text :
        {"", "{", "[1]", "1", "null", "{\"a\": NaN}", "{\"a\": Infinity}", "{\"a\": 1e999}",
         "{\"a\": 1} x", "{\"a\": 01}", "{'a': 1}", "{\"a\": \"\xff\"}", "{\"a\": /* c */ 1}"}) {
@@ -98,13 +99,13 @@ TEST(JsonFileTest, WhatIsNotJsonIsRefused) {
   ExpectRefused(Parse(std::string(5, '\0')), "not valid JSON");
 }
 
-TEST(JsonFileTest, DuplicateKeysAreRefused) {
+TEST(JsonReaderTest, DuplicateKeysAreRefused) {
   ExpectRefused(Parse(R"({"a": 1, "b": {"a": 1}, "a": 2})"), "\"a\" twice");
   ExpectRefused(Parse(R"({"o": {"k": 1, "\u006b": 2}})"), "twice");
   EXPECT_TRUE(Parse(R"({"a": {"a": 1}, "b": {"a": 1}})").ok());
 }
 
-TEST(JsonFileTest, DepthIsBounded) {
+TEST(JsonReaderTest, DepthIsBounded) {
   const auto nested = [](int depth) {
     return "{\"a\":" + std::string(depth - 1, '[') + std::string(depth - 1, ']') + "}";
   };
@@ -116,29 +117,75 @@ TEST(JsonFileTest, DepthIsBounded) {
   ExpectRefused(Parse(objects + "1" + std::string(40'000, '}')), "deeper");
 }
 
-TEST(JsonFileTest, SizeAndCountAreBounded) {
+TEST(JsonReaderTest, SizeAndCountAreBounded) {
   ExpectRefused(Parse("{\"a\": \"" + std::string(2 << 20, 'x') + "\"}"), "at most");
   std::string many = "{\"a\": [0";
   for (int i = 0; i < 200'000; ++i) many += ",0";
   ExpectRefused(Parse(many + "]}"), "more than 100000");
 }
 
-TEST(JsonFileTest, MessagesStayShortWhateverTheValue) {
-  const JsonObject object =
+TEST(JsonReaderTest, MessagesStayShortWhateverTheValue) {
+  const JsonReader object =
       MustParse("{\"a\": \"" + std::string(500'000, 'x') + "\", \"b\": \"\xc3\xa9\\u0000\\n\"}");
   ExpectRefused(object.Int("a", 0, 1), "xxx\"...");
   ExpectRefused(object.Int("b", 0, 1), "\\xc3\\xa9\\x00\\n");
 }
 
-TEST(JsonFileTest, ReadsFiles) {
+absl::Status LoadError(const std::string& path, const JsonLimits& limits = kSmallJson) {
+  return JsonReader::LoadObject(path, "a.json", limits).status();
+}
+
+TEST(JsonReaderTest, ValuesAreReadByTypeAndPlace) {
+  const JsonReader root =
+      MustParse(R"({"t": true, "s": "x", "i": 7, "n": null, "o": {"k": [], "d": 0.5}})");
+  EXPECT_TRUE(*root.Required("t")->AsBool());
+  EXPECT_EQ(*root.Required("s")->AsString(), "x");
+  EXPECT_EQ(*root.Required("i")->AsInt(0, 9), 7);
+  EXPECT_EQ(*root.Required("o")->Required("d")->AsNumber(0, 1), 0.5);
+  EXPECT_FALSE((*root.Optional("n")).has_value());
+  const auto error = [](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_EQ(error(root.Required("i")->AsInt(0, 5).status()),
+            "f.json: i: is 7; needs an integer from 0 to 5");
+  EXPECT_EQ(error(root.Required("o")->Required("k")->AsString().status()),
+            "f.json: o.k: is an array; needs a string");
+  EXPECT_EQ(error(root.Required("s")->AsBool().status()),
+            "f.json: s: is \"x\"; needs true or false");
+  EXPECT_EQ(error(root.Required("s")->AsArray().status()), "f.json: s: is \"x\"; needs an array");
+  EXPECT_EQ(error(root.Required("s")->Optional("k").status()),
+            "f.json: s: is \"x\"; needs an object");
+  EXPECT_EQ(error(root.Required("n").status()), "f.json: key \"n\" is missing");
+  EXPECT_EQ(error(root.Required("o")->AllowOnly({"d"})), "f.json: o: key \"k\" is not supported");
+  EXPECT_TRUE(root.Required("o")->AllowOnly({"k", "d", "other"}).ok());
+  EXPECT_EQ(error(root.Required("s")->Int("k", 0, 1).status()),
+            "f.json: s: is \"x\"; needs an object");
+  EXPECT_EQ(error(root.Bare(root.json()).Error("is wrong")), "is wrong");
+}
+
+TEST(JsonReaderTest, FilesThatAreTooLargeOrNoFilesAreRefusedUnread) {
   test_support::TempFolder folder;
-  const auto object = LoadJsonFile(folder.Write("c.json", R"({"k": 4})"));
+  const std::string path = folder.Write("a.json", "");
+  std::filesystem::resize_file(path, 100'000'000);
+  const absl::Status status = LoadError(path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("a.json"));
+  EXPECT_EQ(LoadError(folder.File("none")).code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(LoadError("/tmp").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(LoadError("/dev/zero").code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(JsonReaderTest, ReadsFiles) {
+  test_support::TempFolder folder;
+  const auto object = JsonReader::LoadObject(folder.Write("c.json", R"({"k": 4})"), "c.json");
   ASSERT_TRUE(object.ok()) << object.status();
   EXPECT_EQ(*object->Int("k", 0, 9), 4);
-  EXPECT_EQ(LoadJsonFile(folder.File("none.json")).status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(LoadJsonFile(folder.Write("empty.json", "")).status().code(),
+  EXPECT_EQ(JsonReader::LoadObject(folder.File("none.json"), "c.json").status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(JsonReader::LoadObject(folder.Write("empty.json", ""), "c.json").status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
-}  // namespace retroinfer
+}  // namespace retroinfer::common
