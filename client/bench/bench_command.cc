@@ -63,15 +63,13 @@ void AddOptions(common::Settings* settings, BenchOptions* options, v1::GenerateR
   CLI::App& app = settings->app();
   app.add_option("--num-prompts", options->num_prompts, "Requests to send")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--input-len", options->input_len,
-                 "Tokens of each prompt: random ones, unlike for every request")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--prefix-len", options->prefix_len,
-                 "Of those, leading tokens that all prompts share")
-      ->check(CLI::NonNegativeNumber);
+  settings->AddTokenCount("--input-len", &options->input_len,
+                          "Tokens of each prompt: random ones, unlike for every request", 1);
+  settings->AddTokenCount("--prefix-len", &options->prefix_len,
+                          "Of those, leading tokens that all prompts share");
   app.add_option("--output-len", options->output_len,
                  "Tokens to generate for each; end-of-sequence tokens do not end it")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1 << 24));
   app.add_option("--request-rate", options->request_rate,
                  "Requests a second, in a Poisson process; inf sends all at once");
   app.add_option(

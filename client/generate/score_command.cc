@@ -46,17 +46,18 @@ void AddOptions(common::Settings* settings, ScoreOptions* options) {
                               "; several with commas. Agreement is with the first one"))
       ->delimiter(',')
       ->check(CLI::IsMember(common::PolicyNames()));
-  app.add_option("--window", options->window,
-                 "Most tokens that a scored token and those before it may be; the server's longest "
-                 "context if 0")
-      ->check(CLI::NonNegativeNumber);
-  app.add_option("--stride", options->stride,
-                 "Tokens scored in a call; in texts longer than the window, how far it moves")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--context", options->context,
-                 "Tokens at the beginning that are not scored: the others have at least so many "
-                 "before them, as far as the window reaches")
-      ->check(CLI::PositiveNumber);
+  settings->AddTokenCount(
+      "--window", &options->window,
+      "Most tokens that a scored token and those before it may be; the server's longest context if "
+      "0");
+  settings->AddTokenCount(
+      "--stride", &options->stride,
+      "Tokens scored in a call; in texts longer than the window, how far it moves", 1);
+  settings->AddTokenCount(
+      "--context", &options->context,
+      "Tokens at the beginning that are not scored: the others have at least so many before them, "
+      "as far as the window reaches",
+      1);
   app.add_option_function<double>(
       "--retrieval-ratio",
       [options](const double& ratio) {

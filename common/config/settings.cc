@@ -21,6 +21,7 @@
 #include "common/config/help_format.h"
 #include "common/config/option_list.h"
 #include "common/config/setting_names.h"
+#include "common/config/token_count.h"
 #include "common/status/status_macros.h"
 
 namespace retroinfer::common {
@@ -85,6 +86,24 @@ CLI::Option* Settings::AddByteSize(const std::string& flag, uint64_t* value,
           help)
       ->type_name("SIZE")
       ->default_str(FormatByteSize(*value));
+}
+
+CLI::Option* Settings::AddTokenCount(const std::string& flag, int64_t* value,
+                                     const std::string& help, int64_t least) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  return app_
+      .add_option_function<std::string>(
+          flag,
+          [value, flag, least](const std::string& text) {
+            const auto tokens = ParseTokenCount(text, least, kMost);
+            if (!tokens.ok()) {
+              throw CLI::ValidationError(flag, std::string(tokens.status().message()));
+            }
+            *value = *tokens;
+          },
+          help)
+      ->type_name("TOKENS")
+      ->default_str(std::to_string(*value));
 }
 
 CLI::Option* Settings::AddDuration(const std::string& flag, absl::Duration* value,

@@ -35,6 +35,9 @@ class Settings {
   CLI::Option* AddByteSize(const std::string& flag, uint64_t* value, const std::string& help);
   CLI::Option* AddDuration(const std::string& flag, absl::Duration* value,  // "1.5s", "200ms"
                            const std::string& help);
+  // In [least, 2^40]: "131072", "128K", "1M" (token_count.h).
+  CLI::Option* AddTokenCount(const std::string& flag, int64_t* value, const std::string& help,
+                             int64_t least = 0);
 
   // Reads the option `flag` from `variable` instead, where RETROINFER_... by the flag's name would
   // mean another thing to another program.

@@ -84,7 +84,7 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options, KeyFil
       ->group(kServerGroup);
   app.add_option("--restarts", options->restarts,
                  "How often a supervisor has restarted this service; shown as a metric")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1'000'000))
       ->group(kServerGroup);
   app.add_option("--api-key-file", key_files->api_key,
                  "File with the key that every call must carry (all RPCs but health)")
@@ -140,15 +140,15 @@ void AddSharingOptions(common::Settings* settings, WorkerOptions* options) {
 
 void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
   CLI::App& app = settings->app();
-  app.add_option("--max-model-len", options->max_model_len,
-                 "Longest context (prompt and output) in tokens; 0: what model and memory allow")
-      ->check(CLI::NonNegativeNumber)
+  settings
+      ->AddTokenCount("--max-model-len", &options->max_model_len,
+                      "Longest context (prompt and output) in tokens; 0: what model and memory "
+                      "allow")
       ->group(kMemoryGroup);
-  app.add_option(
-         "--max-whole-prompt", options->max_whole_prompt,
-         "Longest prompt in tokens that is read as one (policies wave and full), which takes "
-         "memory; 0: --max-model-len")
-      ->check(CLI::NonNegativeNumber)
+  settings
+      ->AddTokenCount("--max-whole-prompt", &options->max_whole_prompt,
+                      "Longest prompt in tokens that is read as one (policies wave and full), "
+                      "which takes memory; 0: --max-model-len")
       ->group(kMemoryGroup);
   app.add_option("--max-batch", options->max_batch, "Requests that decode together")
       ->check(CLI::Range(1, 1024))
@@ -161,9 +161,10 @@ void AddMemoryOptions(common::Settings* settings, WorkerOptions* options) {
                  "Live requests, queued and running; more get RESOURCE_EXHAUSTED")
       ->check(CLI::Range(1, 1'000'000))
       ->group(kMemoryGroup);
-  app.add_option("--max-waiting-tokens", options->max_waiting_tokens,
-                 "Tokens of prompts that wait to be read; more get RESOURCE_EXHAUSTED; 0: no limit")
-      ->check(CLI::NonNegativeNumber)
+  settings
+      ->AddTokenCount("--max-waiting-tokens", &options->max_waiting_tokens,
+                      "Tokens of prompts that wait to be read; more get RESOURCE_EXHAUSTED; 0: no "
+                      "limit")
       ->group(kMemoryGroup);
   settings
       ->AddDuration("--max-expected-wait", &options->max_expected_wait,
@@ -227,9 +228,9 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
                  "How clusters are made and ranked: tuned, or as the RetroInfer paper has it")
       ->check(CLI::IsMember({"tuned", "paper"}))
       ->group(kDefaultsGroup);
-  app.add_option("--dense-below", options->dense_below,
-                 "Contexts of fewer tokens are attended exactly by wave, too")
-      ->check(CLI::NonNegativeNumber)
+  settings
+      ->AddTokenCount("--dense-below", &options->dense_below,
+                      "Contexts of fewer tokens are attended exactly by wave, too")
       ->group(kDefaultsGroup);
   app.add_option("--default-max-tokens", options->default_max_tokens,
                  "Tokens to generate for a request that does not say")

@@ -87,7 +87,7 @@ void AddServerOptions(common::Settings* settings, GatewaySettings* options, KeyF
       ->group(kServerGroup);
   app.add_option("--restarts", options->restarts,
                  "How often a supervisor has restarted this service; shown as a metric")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1'000'000))
       ->group(kServerGroup);
   settings
       ->AddDuration("--keepalive-interval", &options->gateway.keepalive,

@@ -53,7 +53,7 @@ void AddOptions(common::Settings* settings, StoreServerOptions* options) {
                  "host:port of the Prometheus endpoint, or none");
   app.add_option("--restarts", options->restarts,
                  "How often a supervisor has restarted this service; shown as a metric")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, 1'000'000));
   settings->AddDuration("--adopt-wait", &options->adopt_wait,
                         "After a restart: how long to wait for a live worker to hand the memory "
                         "back");
