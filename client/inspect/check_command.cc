@@ -19,15 +19,25 @@ struct CheckOptions {
   std::string kv_dtype = "bf16";
   std::string index_dtype = "auto";
   std::string weights_dtype = "auto";
-  uint64_t gpu_memory_bytes = 0;  // 0: the worker computes on the CPU
+  std::string policy = "wave";
+  uint64_t gpu_memory_bytes = 0;   // 0: the worker computes on the CPU
+  uint64_t host_memory_bytes = 0;  // 0: what this machine has available
   bool json = false;
 };
 
 void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* input) {
   CLI::App& app = settings->app();
-  app.add_option("model", options->model_folder, "Model folder (Hugging Face layout)")->required();
-  app.add_option("--context", input->wanted_context, "Ask for a context of so many tokens")
-      ->check(CLI::NonNegativeNumber);
+  app.add_option("model", options->model_folder,
+                 "Model folder (Hugging Face layout), or its config.json alone")
+      ->required();
+  settings->AddTokenCount("--context", &input->wanted_context,
+                          "Ask for a context of so many tokens, of each user");
+  app.add_option("--users", input->users, "Users that have such a context at a time")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--policy", options->policy, "Attention policy of the requests")
+      ->check(CLI::IsMember({"wave", "full", "streaming"}));
+  settings->AddByteSize("--host-memory", &options->host_memory_bytes,
+                        "Plan for another machine that has so much memory to give; 0: this one");
   settings->AddByteSize("--memory", &input->memory_bytes,
                         "Memory of the worker; 0: half of what the machine has available");
   settings->AddByteSize("--gpu-memory", &options->gpu_memory_bytes,
@@ -40,9 +50,8 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
                         "Part of the worker's memory for the block cache; 0: chosen");
   app.add_option("--max-batch", input->worker.max_batch, "Requests that decode together")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--dense-below", input->worker.index.dense_below,
-                 "Contexts of fewer tokens are attended exactly")
-      ->check(CLI::NonNegativeNumber);
+  settings->AddTokenCount("--dense-below", &input->worker.index.dense_below,
+                          "Contexts of fewer tokens are attended exactly");
   app.add_option("--kv-dtype", options->kv_dtype, "Type of keys and values")
       ->check(CLI::IsMember({"int8", "bf16", "f32"}));
   app.add_option("--index-dtype", options->index_dtype, "Type of the wave index")
@@ -55,16 +64,19 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   app.add_flag("--json", options->json, "Write one JSON object");
 }
 
-// Reads what a worker would, but for the weights themselves.
+// Reads what a worker would, but for the weights themselves. Where there is a config.json and no
+// weights beside it, their size follows from it.
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
   ASSIGN_OR_RETURN(
       const ModelFiles files,
       ReadModelFiles(options.model_folder, {.chat_template_file = options.chat_template_file,
                                             .weights_dtype = options.weights_dtype,
-                                            .kv_dtype = options.kv_dtype}));
+                                            .kv_dtype = options.kv_dtype,
+                                            .needs_weights = false}));
   input->worker.model = files.config;
   const bool on_gpu = options.gpu_memory_bytes != 0;
   input->worker.weight_bytes = on_gpu ? files.weight_bytes_gpu : files.weight_bytes_cpu;
+  input->has_weights = files.has_weights;
   input->weights_dtype = files.weights_dtype;
   input->weight_scales = files.weight_scales;
   input->chat_template = files.chat_template;
@@ -73,13 +85,20 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
       input->worker.kv_format,
       KvFormatNamed(options.kv_dtype, IndexNameFor(on_gpu ? kCudaNeeds : kCpuNeeds,
                                                    options.kv_dtype, options.index_dtype)));
-  ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
+  return input->worker.model.geometry(input->worker.kv_format).Validate();
+}
+
+absl::Status ReadMachine(const CheckOptions& options, FitInput* input) {
+  input->available_bytes = options.host_memory_bytes;
+  if (input->available_bytes == 0) {
+    ASSIGN_OR_RETURN(input->available_bytes, common::AvailableMemoryBytes());
+  }
   if (options.gpu_memory_bytes != 0) {
     input->on_gpu = true;
     input->memory_bytes = options.gpu_memory_bytes;
   }
   if (input->memory_bytes == 0) input->memory_bytes = input->available_bytes / 2;
-  return input->worker.model.geometry(input->worker.kv_format).Validate();
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -92,7 +111,15 @@ int CheckCommand(int argc, const char* const* argv, const Streams& streams) {
                             common::kBuildVersion);
   AddOptions(&settings, &options, &input);
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
-  if (const absl::Status status = ReadModel(options, &input); !status.ok()) {
+  input.policy = *PolicyOfName(options.policy);
+  // The command to start with is for the folder, which has the weights by then.
+  input.model_folder = options.model_folder;
+  if (constexpr std::string_view kConfig = "/config.json"; input.model_folder.ends_with(kConfig)) {
+    input.model_folder.resize(input.model_folder.size() - kConfig.size());
+  }
+  absl::Status status = ReadModel(options, &input);
+  status.Update(ReadMachine(options, &input));
+  if (!status.ok()) {
     return Fail(streams, "check", std::string(status.message()), kExitFailed);
   }
   const FitReport report = ExamineFit(input);

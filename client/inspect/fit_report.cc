@@ -29,31 +29,41 @@ MemoryPlanInput PlanInput(const FitInput& input, int64_t context) {
   worker.available_bytes =
       input.on_gpu ? PlannableGpuBytes(input.memory_bytes) : size_t{input.memory_bytes};
   worker.preemption = true;
+  // All users decode together.
+  worker.max_batch = std::max(worker.max_batch, static_cast<int32_t>(input.users));
   return worker;
 }
 
-// A plan under which one request of `context` tokens runs, with a policy that keeps all of it.
+// Tokens of the largest context that each of the users can have at a time: what a worker with a
+// share of the blocks and of the arena could hold.
+int64_t CapacityOfEach(const FitInput& input, const MemoryPlan& plan) {
+  const auto users = static_cast<int32_t>(input.users);
+  return EntryOf(input.policy)
+      .capacity({.max_model_len = plan.max_model_len,
+                 .max_single_pass_tokens = plan.long_lane_tokens,
+                 .dense_blocks = plan.dense_blocks / users,
+                 .arena_tokens = ArenaCapacityTokens(
+                     plan.geometry, plan.arena_pages / static_cast<uint32_t>(users)),
+                 .dense_below = input.worker.index.dense_below});
+}
+
+// A plan under which every user has a context of `context` tokens.
 std::optional<MemoryPlan> PlanFor(const FitInput& input, int64_t context) {
   auto plan = PlanMemory(PlanInput(input, context));
-  if (!plan.ok()) return std::nullopt;
-  // Policies whose KV others can read keep all of a context; one that forgets could take any.
-  const bool is_held =
-      std::any_of(PolicyTable().begin(), PolicyTable().end(), [&](const PolicyEntry& entry) {
-        return entry.reads_segments && plan->capacity_tokens[entry.kind] >= context;
-      });
-  if (!is_held) return std::nullopt;
+  if (!plan.ok() || CapacityOfEach(input, *plan) < context) return std::nullopt;
   return *plan;
 }
 
-// Arena for the segments of one request of `context` tokens.
-uint64_t ArenaBytesFor(const KvGeometry& geometry, int64_t context) {
+// Arena for the segments of a context of `context` tokens of each user.
+uint64_t ArenaBytesFor(const FitInput& input, int64_t context) {
+  const KvGeometry geometry = Geometry(input);
   const int64_t large = context / kPrefillSegmentTokens;
   const int64_t rest = context % kPrefillSegmentTokens;
   const int64_t small = (rest + kDecodeSegmentTokens - 1) / kDecodeSegmentTokens;
   const uint64_t pages =
       static_cast<uint64_t>(large) * SegmentLayout(geometry, kPrefillSegmentTokens).max_pages +
       static_cast<uint64_t>(small) * SegmentLayout(geometry, kDecodeSegmentTokens).max_pages;
-  return pages * geometry.page_bytes();
+  return static_cast<uint64_t>(input.users) * pages * geometry.page_bytes();
 }
 
 // The least worker memory under which `context` tokens run, given the arena that they need.
@@ -72,6 +82,17 @@ uint64_t MemoryBytesFor(FitInput input, int64_t context, uint64_t arena_bytes) {
     (fits(middle) ? high : low) = middle;
   }
   return high;
+}
+
+// "for each of 2 users with policy wave"
+std::string WhoNeeds(const FitInput& input) {
+  return absl::StrCat(input.users == 1 ? "" : absl::StrCat("for each of ", input.users, " users "),
+                      "with policy ", std::string(PolicyName(input.policy)));
+}
+
+// In whole MiB, which is exact, and rounded up.
+std::string MebiBytes(uint64_t bytes) {
+  return absl::StrCat((bytes + (uint64_t{1} << 20) - 1) >> 20, "MiB");
 }
 
 const char* MemoryFlag(const FitInput& input) { return input.on_gpu ? "--gpu-memory" : "--memory"; }
@@ -97,17 +118,15 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
   }
   if (input.wanted_context > report.largest_context) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "a context of ", WithThousands(input.wanted_context),
-        " tokens does not fit, the largest "
-        "is ",
-        WithThousands(report.largest_context),
+        "a context of ", WithThousands(input.wanted_context), " tokens does not fit ",
+        WhoNeeds(input), ", the largest is ", WithThousands(report.largest_context),
         input.wanted_context > input.worker.model.context_length
             ? " (the model was made for no more than "
             : " (it needs --arena-bytes ",
         input.wanted_context > input.worker.model.context_length
             ? WithThousands(input.worker.model.context_length)
-            : absl::StrCat(FormatByteSize(report.target_arena_bytes), " and ", MemoryFlag(input),
-                           " ", FormatByteSize(report.target_memory_bytes)),
+            : absl::StrCat(MebiBytes(report.target_arena_bytes), " and ", MemoryFlag(input), " ",
+                           MebiBytes(report.target_memory_bytes)),
         ")"));
   }
   return absl::OkStatus();
@@ -115,6 +134,8 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
 
 std::string DescribeWeights(const FitInput& input) {
   const std::string bytes = FormatByteSize(input.worker.weight_bytes);
+  if (!input.has_weights)
+    return absl::StrCat(bytes, " (as config.json says: no weights are there)");
   if (input.weights_dtype != "fp8") return absl::StrCat(bytes, " (", input.weights_dtype, ")");
   return absl::StrCat(bytes, " (", input.weight_scales,
                       input.on_gpu ? ")" : "; on the CPU they become bf16)");
@@ -128,10 +149,19 @@ std::string DescribeChatTemplate(const FitInput& input) {
 
 }  // namespace
 
+std::string StartLine(const FitInput& input, int64_t context) {
+  return absl::StrCat("retroinfer serve --model ", input.model_folder, " --arena-bytes ",
+                      MebiBytes(input.arena_bytes), input.on_gpu ? " --device cuda" : " --memory ",
+                      input.on_gpu ? "" : MebiBytes(input.memory_bytes), " --max-model-len ",
+                      context, " --max-batch ", PlanInput(input, context).max_batch,
+                      input.policy == PolicyKind::kWave
+                          ? ""
+                          : absl::StrCat(" --policy ", std::string(PolicyName(input.policy))));
+}
+
 FitReport ExamineFit(const FitInput& input) {
   FitReport report;
-  const KvGeometry geometry = Geometry(input);
-  report.kv_bytes_per_token = geometry.token_bytes();
+  report.kv_bytes_per_token = Geometry(input).token_bytes();
   const int64_t model_context = std::max(input.worker.model.context_length, kContextMin);
   if (PlanFor(input, kContextMin).has_value()) {
     int64_t low = kContextMin;  // fits
@@ -144,7 +174,7 @@ FitReport ExamineFit(const FitInput& input) {
     report.plan = PlanFor(input, low);
   }
   report.target_context = input.wanted_context != 0 ? input.wanted_context : model_context;
-  report.target_arena_bytes = ArenaBytesFor(geometry, report.target_context);
+  report.target_arena_bytes = ArenaBytesFor(input, report.target_context);
   report.target_memory_bytes =
       MemoryBytesFor(input, report.target_context, report.target_arena_bytes);
   report.status = Verdict(input, report);
@@ -166,23 +196,27 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
                   FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");
   if (report.plan.has_value()) {
     absl::StrAppend(&text, "Split    ", report.plan->ToString(), "\n");
-    absl::StrAppend(&text, "Largest context: ", WithThousands(report.largest_context), " tokens\n");
+    absl::StrAppend(&text, "Largest context: ", WithThousands(report.largest_context), " tokens ",
+                    WhoNeeds(input), "\n");
   }
   if (report.target_context > report.largest_context) {
     absl::StrAppend(&text, "For ", WithThousands(report.target_context), " tokens: --arena-bytes ",
-                    FormatByteSize(report.target_arena_bytes), ", ", MemoryFlag(input), " ",
-                    FormatByteSize(report.target_memory_bytes), "\n");
+                    MebiBytes(report.target_arena_bytes), ", ", MemoryFlag(input), " ",
+                    MebiBytes(report.target_memory_bytes), "\n");
   }
-  absl::StrAppend(
-      &text, report.status.ok()
-                 ? "It fits.\n"
-                 : absl::StrCat("It does not fit: ", std::string(report.status.message()), "\n"));
-  return text;
+  if (!report.status.ok()) {
+    return absl::StrCat(text, "It does not fit: ", std::string(report.status.message()), "\n");
+  }
+  const int64_t context = input.wanted_context == 0 ? report.largest_context : input.wanted_context;
+  return absl::StrCat(text, "It fits: ", WithThousands(context), " tokens ", WhoNeeds(input),
+                      ".\nStart with: ", StartLine(input, context), "\n");
 }
 
 std::string FitJson(const FitInput& input, const FitReport& report) {
   nlohmann::json json = {
       {"fits", report.status.ok()},
+      {"policy", std::string(PolicyName(input.policy))},
+      {"users", input.users},
       {"largest_context_tokens", report.largest_context},
       {"model_context_tokens", input.worker.model.context_length},
       {"weight_bytes", input.worker.weight_bytes},

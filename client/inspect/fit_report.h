@@ -1,4 +1,4 @@
-// Whether a model fits into a machine, and up to which context.
+// Whether a model fits into a machine, for how many users at a time, and up to which context.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "gpu_worker/engine/memory_plan.h"
+#include "gpu_worker/kv/attention_settings.h"
 
 namespace retroinfer::client {
 
@@ -18,18 +19,22 @@ struct FitInput {
   std::string weight_scales;
   std::string chat_template = "none";  // where it is from
   std::string chat_template_problem;   // why it cannot be run; empty: nothing known
-  uint64_t available_bytes = 0;        // what the machine can still give
-  bool on_gpu = false;                 // where the worker computes
-  uint64_t memory_bytes = 0;           // for the worker: of the machine, or of its GPU
-  uint64_t arena_bytes = 0;            // for the store
-  int64_t wanted_context = 0;          // tokens; 0: as much as the model can
+  std::string model_folder = "DIR";    // as the command line to start with names it
+  bool has_weights = true;             // false: weight_bytes follows from config.json alone
+  PolicyKind policy = PolicyKind::kWave;
+  int64_t users = 1;             // that have a context each at a time
+  uint64_t available_bytes = 0;  // what the machine can still give
+  bool on_gpu = false;           // where the worker computes
+  uint64_t memory_bytes = 0;     // for the worker: of the machine, or of its GPU
+  uint64_t arena_bytes = 0;      // for the store
+  int64_t wanted_context = 0;    // tokens of each user; 0: as much as the model can
 };
 
 struct FitReport {
   absl::Status status;             // OK if the model and wanted_context (if any) fit
-  int64_t largest_context = 0;     // tokens, of either policy; 0: the model does not fit at all
+  int64_t largest_context = 0;     // tokens of each user, with the policy; 0: none fits
   std::optional<MemoryPlan> plan;  // for the largest context
-  // What the wanted context, or else the model's own length, needs.
+  // What the wanted context, or else the model's own length, needs for all users.
   int64_t target_context = 0;
   uint64_t target_arena_bytes = 0;
   uint64_t target_memory_bytes = 0;  // of the worker, at least
@@ -39,6 +44,8 @@ struct FitReport {
 // Pure arithmetic, the same as the worker's at its start.
 FitReport ExamineFit(const FitInput& input);
 
+// The command that starts a server with what the input gives it, for contexts of `context` tokens.
+std::string StartLine(const FitInput& input, int64_t context);
 // Lines for people.
 std::string DescribeFit(const FitInput& input, const FitReport& report);
 // One JSON object for programs.

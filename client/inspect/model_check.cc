@@ -1,7 +1,9 @@
 #include "client/inspect/model_check.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
+#include <system_error>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -30,12 +32,42 @@ absl::Status CheckKeys(const ModelConfig& config, const Checkpoint& checkpoint,
   return CheckBiasesOf(config, checkpoint, format, num_threads);
 }
 
+bool HasWeights(const std::filesystem::path& folder) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".safetensors") return true;
+  }
+  return false;
+}
+
+// What follows from config.json alone.
+absl::StatusOr<ModelFiles> ReadConfigAlone(const std::string& folder,
+                                           const ModelFileOptions& options) {
+  ModelFiles files;
+  files.has_weights = false;
+  files.chat_template = "none";
+  ASSIGN_OR_RETURN(files.config, LoadModelConfig(folder));
+  ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));
+  files.weight_bytes_cpu = KeptRandomWeightBytes(files.config, keep, kCpuNeeds);
+  files.weight_bytes_gpu = KeptRandomWeightBytes(files.config, keep, kCudaNeeds);
+  files.weights_dtype = WeightsDtype(files.config, keep);
+  files.weight_scales = WeightScalesFrom(files.config, keep);
+  return files;
+}
+
 }  // namespace
 
-absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
+absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
                                           const ModelFileOptions& options) {
+  const bool is_config = std::filesystem::path(path).filename() == "config.json";
+  const std::string folder = is_config && !options.needs_weights
+                                 ? std::filesystem::absolute(path).parent_path().string()
+                                 : path;
   ModelFiles files;
   RETURN_IF_ERROR(RequireModelFolder(folder));
+  if (!options.needs_weights && (is_config || !HasWeights(folder))) {
+    return ReadConfigAlone(folder, options);
+  }
   ASSIGN_OR_RETURN(files.config, LoadModelConfig(folder));
   RETURN_IF_ERROR(LoadGenerationConfig(folder, files.config).status());
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));

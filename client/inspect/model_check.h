@@ -13,6 +13,7 @@ struct ModelFiles {
   ModelConfig config;
   size_t weight_bytes_cpu = 0;  // of the weights in the memory of a worker, about
   size_t weight_bytes_gpu = 0;
+  bool has_weights = true;    // false: the sizes above are those that config.json says
   std::string weights_dtype;  // as GetModelInfo has them
   std::string weight_scales;
   std::string chat_template;          // where it is from: a file's name, or "none"
@@ -24,15 +25,17 @@ struct ModelFileOptions {
   std::string chat_template_file = {};  // takes the place of the folder's own; empty: it does not
   std::string weights_dtype = "auto";
   std::string kv_dtype = "auto";
+  // False: a folder without weights, or a config.json, will do. What is not there is not checked.
+  bool needs_weights = true;
 };
 
-// Reads all that the worker will read of `folder` but the weights themselves, of which it reads the
-// headers; where keys are to be stored in eight bits, and have biases, the weights that tell
-// whether these are too large.
+// Reads all that the worker will read of the folder `path` but the weights themselves, of which it
+// reads the headers; where keys are to be stored in eight bits, and have biases, the weights that
+// tell whether these are too large.
 //
 // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a template file that the
 //          worker would refuse. It does not refuse a folder for its own template.
-absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& folder,
+absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
                                           const ModelFileOptions& options = {});
 
 }  // namespace retroinfer::client

@@ -24,7 +24,7 @@ constexpr std::string_view kNames[] = {
     "config", "context", "context-affinity", "cors-origin", "default-max-tokens", "dense-below",
     "dense-kv-bytes", "device", "drain-timeout", "estimation-ratio", "file", "force",
     "free-slots-high", "free-slots-low", "frequency-penalty", "gone", "gpu-memory",
-    "gpu-memory-utilization", "http", "http-keepalive-interval", "http-max-body-bytes", "http-max-connections",
+    "gpu-memory-utilization", "host-memory", "http", "http-keepalive-interval", "http-max-body-bytes", "http-max-connections",
     "http-max-generations", "http-metrics-address", "ignore-eos", "index-dtype", "input-len",
     "inter-token-latency-target", "json", "json-file", "keepalive-interval", "kv-dtype",
     "listen", "live", "load-format", "load-seed", "log-file", "log-format", "log-level",
@@ -39,7 +39,7 @@ constexpr std::string_view kNames[] = {
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "tenant", "tenants-file",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",
-    "tls-server-name", "top-k", "top-p", "ttl", "wait", "wave-index", "weights-dtype", "window",
+    "tls-server-name", "top-k", "top-p", "ttl", "users", "wait", "wave-index", "weights-dtype", "window",
     "worker", "worker-api-key-file", "worker-tls-ca", "worker-tls-certificate", "worker-tls-key",
     "worker-tls-server-name", "workload",
     // clang-format on

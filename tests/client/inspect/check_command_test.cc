@@ -27,7 +27,8 @@ TEST(CheckCommand, TellsTheSplitAndTheLargestContext) {
   EXPECT_EQ(result.exit_code, kExitOk) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("Largest context: "));
   EXPECT_THAT(result.out, HasSubstr("KV capacity: "));
-  EXPECT_THAT(result.out, HasSubstr("It fits."));
+  EXPECT_THAT(result.out, HasSubstr("It fits: "));
+  EXPECT_THAT(result.out, HasSubstr("Start with: retroinfer serve --model " + std::string(kModel)));
 }
 
 TEST(CheckCommand, PlansForAGpuThatIsSomewhereElse) {
@@ -36,6 +37,40 @@ TEST(CheckCommand, PlansForAGpuThatIsSomewhereElse) {
   EXPECT_EQ(result.exit_code, kExitOk) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("(--gpu-memory)"));
   EXPECT_THAT(result.out, HasSubstr("(32768 slots)"));
+}
+
+TEST(CheckCommand, PlansForAnotherMachineFromConfigJsonAlone) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "retroinfer-XXXXXX").string();
+  const std::filesystem::path folder = ::mkdtemp(pattern.data());
+  std::filesystem::copy(std::string(kModel) + "/config.json", folder);
+  const auto check = [](const std::string& path) {
+    return RunCommand(CheckCommand,
+                      {"check", path, "--host-memory=64GiB", "--gpu-memory=16GiB",
+                       "--arena-bytes=16GiB", "--users=4", "--context=64K", "--json"});
+  };
+  const CommandResult of_folder = check(folder.string());
+  ASSERT_EQ(of_folder.exit_code, kExitOk) << of_folder.out << of_folder.err;
+  const auto json = nlohmann::json::parse(of_folder.out);
+  EXPECT_EQ(json["available_bytes"], uint64_t{64} << 30);
+  EXPECT_EQ(json["target_context_tokens"], 65536);
+  EXPECT_EQ(json["users"], 4);
+  EXPECT_EQ(check((folder / "config.json").string()).out, of_folder.out);
+  // The weights are as large as those that the folder has.
+  const auto with_weights = nlohmann::json::parse(check(kModel).out);
+  EXPECT_NEAR(json["weight_bytes"].get<double>(), with_weights["weight_bytes"].get<double>(),
+              0.02 * with_weights["weight_bytes"].get<double>());
+  std::filesystem::remove_all(folder);
+  EXPECT_EQ(check(folder.string()).exit_code, kExitFailed);
+}
+
+TEST(CheckCommand, NumbersOfTokensAreRefusedInOneLine) {
+  for (const char* const context : {"-1", "128Q", "1e300", "many"}) {
+    const CommandResult result =
+        RunCommand(CheckCommand, {"check", kModel, std::string("--context=") + context});
+    EXPECT_EQ(result.exit_code, kExitUsage) << context;
+    EXPECT_THAT(result.err, HasSubstr("write for example 131072, 128K or 1M"));
+    EXPECT_LT(result.err.size(), 250u) << result.err;
+  }
 }
 
 TEST(CheckCommand, JsonIsForPrograms) {

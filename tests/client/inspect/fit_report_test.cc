@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -39,7 +40,50 @@ TEST(FitReport, AModelThatFitsWhole) {
   EXPECT_EQ(report.largest_context, 131072);
   EXPECT_EQ(report.kv_bytes_per_token, 128u << 10);
   EXPECT_THAT(DescribeFit(input, report), HasSubstr("Largest context: 131,072 tokens"));
-  EXPECT_THAT(DescribeFit(input, report), HasSubstr("It fits."));
+  EXPECT_THAT(DescribeFit(input, report),
+              HasSubstr("It fits: 131,072 tokens with policy wave.\n"
+                        "Start with: retroinfer serve --model DIR --arena-bytes 24576MiB "
+                        "--memory 32768MiB --max-model-len 131072 --max-batch 4\n"));
+}
+
+// The most generous policy is not the one that requests without a policy get.
+TEST(FitReport, TheVerdictIsThatOfThePolicy) {
+  FitInput input = Llama8b();
+  input.memory_bytes = 40 * kGiB;
+  input.available_bytes = 64 * kGiB;
+  input.arena_bytes = 3 * kGiB;
+  input.wanted_context = 65536;
+  const FitReport wave = ExamineFit(input);
+  EXPECT_FALSE(wave.status.ok());
+  EXPECT_LT(wave.largest_context, 65536);
+  EXPECT_THAT(std::string(wave.status.message()), HasSubstr("does not fit with policy wave"));
+  EXPECT_EQ(nlohmann::json::parse(FitJson(input, wave))["policy"], "wave");
+  input.policy = PolicyKind::kFull;
+  const FitReport full = ExamineFit(input);
+  EXPECT_TRUE(full.status.ok()) << full.status;
+  EXPECT_GE(full.largest_context, 65536);
+  EXPECT_THAT(DescribeFit(input, full), HasSubstr(" --policy full\n"));
+}
+
+TEST(FitReport, EachUserHasAContextAtATime) {
+  FitInput input = Llama8b();
+  input.available_bytes = 400 * kGiB;
+  input.memory_bytes = 60 * kGiB;
+  input.on_gpu = true;
+  input.users = 10;
+  input.wanted_context = 122880;
+  const FitReport few = ExamineFit(input);  // 24 GiB of arena are for one
+  EXPECT_FALSE(few.status.ok());
+  EXPECT_THAT(std::string(few.status.message()), HasSubstr("10 users with policy wave"));
+  EXPECT_GT(few.target_arena_bytes, 10 * 15 * kGiB);
+  // What it says is needed is enough, and one user more is too many.
+  input.arena_bytes = few.target_arena_bytes;
+  input.memory_bytes = std::max<uint64_t>(input.memory_bytes, few.target_memory_bytes);
+  const FitReport enough = ExamineFit(input);
+  EXPECT_TRUE(enough.status.ok()) << enough.status;
+  EXPECT_THAT(DescribeFit(input, enough), HasSubstr("--max-batch 10"));
+  input.users = 11;
+  EXPECT_FALSE(ExamineFit(input).status.ok());
 }
 
 TEST(FitReport, ASmallArenaLimitsTheContext) {
