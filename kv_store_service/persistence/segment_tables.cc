@@ -3,6 +3,7 @@
 #include <rocksdb/cache.h>
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
+#include <sys/stat.h>
 
 #include <utility>
 #include <vector>
@@ -80,6 +81,9 @@ absl::StatusOr<std::unique_ptr<SegmentTables>> SegmentTables::Open(
     families.emplace_back(kTableNames[i], TableOptions(static_cast<Table>(i), options, cache));
   }
   std::unique_ptr<SegmentTables> tables(new SegmentTables(path));
+  // RocksDB lists the folder before it makes one, and would warn at every first start. What keeps
+  // the folder from being made keeps RocksDB from it, too, and is told by it.
+  ::mkdir(path.c_str(), 0700);
   rocksdb::DB* db = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles;
   const rocksdb::Status opened =

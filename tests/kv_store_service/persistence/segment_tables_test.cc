@@ -1,8 +1,11 @@
 #include "kv_store_service/persistence/segment_tables.h"
 
 #include <gtest/gtest.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/spdlog.h>
 
 #include <filesystem>
+#include <sstream>
 #include <vector>
 
 #include "tests/kv_store_service/persistence/sample_segments.h"
@@ -34,6 +37,18 @@ TEST(SegmentTablesTest, RowsSurviveAReopen) {
   EXPECT_EQ(keys, (std::vector<std::string>{"a", "b"}));
   EXPECT_TRUE((*tables)->VerifyTables().ok());
   EXPECT_TRUE((*tables)->Resume().ok());
+}
+
+TEST(SegmentTablesTest, AFirstStartWarnsOfNothing) {
+  TempFolder folder;
+  std::ostringstream text;
+  const auto former = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>(
+      "test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  const auto tables = SegmentTables::Open(folder.path(), {});
+  spdlog::set_default_logger(former);
+  ASSERT_TRUE(tables.ok()) << tables.status();
+  EXPECT_EQ(text.str(), "");
 }
 
 TEST(SegmentTablesTest, DamageIsDataLoss) {
