@@ -1,5 +1,8 @@
 #include "client/command/prefill_progress_line.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
@@ -11,7 +14,18 @@ namespace retroinfer::client {
 namespace {
 
 constexpr absl::Duration kLineInterval = absl::Seconds(2);
+constexpr absl::Duration kUpdateInterval = absl::Milliseconds(200);
 constexpr char kClearLine[] = "\r\x1b[K";
+
+// Characters that fit into a line of the terminal. In the last column some terminals wrap already.
+size_t LineWidth(std::FILE* terminal) {
+  constexpr size_t kUsualColumns = 80;
+  winsize size{};
+  const int descriptor = ::fileno(terminal);
+  const bool is_known =
+      descriptor >= 0 && ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return (is_known ? size.ws_col : kUsualColumns) - 1;
+}
 
 }  // namespace
 
@@ -37,15 +51,17 @@ std::string DescribeProgress(const generation::v1::PrefillProgress& progress) {
 
 void PrefillProgressLine::Show(const generation::v1::PrefillProgress& progress) {
   if (out_ == nullptr) return;
+  const absl::Time now = common::SteadyNow();
+  const bool done = progress.processed_tokens() == progress.total_tokens();
+  if (now - last_line_ < (is_terminal_ ? kUpdateInterval : kLineInterval) && !done) return;
+  last_line_ = now;
+  const std::string line = DescribeProgress(progress);
   if (is_terminal_) {
-    std::fprintf(out_, "%s%s", kClearLine, DescribeProgress(progress).c_str());
+    // A line that wraps could not be taken back: each update would leave a row behind.
+    std::fprintf(out_, "%s%s", kClearLine, line.substr(0, LineWidth(out_)).c_str());
     shown_ = true;
   } else {
-    const absl::Time now = common::SteadyNow();
-    const bool done = progress.processed_tokens() == progress.total_tokens();
-    if (now - last_line_ < kLineInterval && !done) return;
-    last_line_ = now;
-    std::fprintf(out_, "%s\n", DescribeProgress(progress).c_str());
+    std::fprintf(out_, "%s\n", line.c_str());
   }
   std::fflush(out_);
 }

@@ -12,7 +12,8 @@ namespace retroinfer::client {
 // "prefill 45% (7,372 of 16,384 tokens, 3.2 s, 2,304 tokens/s)".
 std::string DescribeProgress(const generation::v1::PrefillProgress& progress);
 
-// Rewrites one line on a terminal; elsewhere writes a line every two seconds.
+// Rewrites one line on a terminal, at most five times a second and never wider than the terminal;
+// elsewhere writes a line every two seconds. The last line (all tokens) is always shown.
 //
 // Threads: one at a time.
 class PrefillProgressLine {

@@ -133,7 +133,8 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   if (!status.ok()) return Fail(streams, "serve", std::string(status.message()), kExitUsage);
   for (const std::string& warning : settings.warnings()) spdlog::warn("{}", warning);
   const auto folder = TakeFolder(options.socket_dir);
-  status = folder.ok() ? Supervise(options, interrupts) : folder.status();
+  status = folder.ok() ? CheckPorts(options) : folder.status();
+  if (status.ok()) status = Supervise(options, interrupts);
   if (status.ok()) return kExitOk;
   spdlog::critical("{}", std::string(status.message()));
   // A service manager does not start it again then.

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -303,6 +305,22 @@ absl::Status ChooseFreePorts(ServeOptions* options) {
       address = chosen.address;
     }
     if (!options->Passed(flag).empty()) options->passed[flag] = absl::StrJoin(addresses, ",");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckPorts(const ServeOptions& options) {
+  std::vector<std::pair<const char*, std::string>> wanted;
+  if (!options.is_private) wanted.emplace_back("--listen", ListenAddresses(options));
+  if (HasGateway(options)) wanted.emplace_back("--http", options.Passed("--http"));
+  for (const auto& [flag, addresses] : wanted) {
+    for (const absl::string_view address : absl::StrSplit(addresses, ',')) {
+      if (absl::StartsWith(address, common::kUnixScheme)) continue;  // a dead socket is replaced
+      const absl::StatusOr<common::ListenSockets> sockets = common::Listen(std::string(address));
+      if (sockets.ok()) continue;
+      return absl::Status(sockets.status().code(),
+                          absl::StrCat(flag, ": ", sockets.status().message()));
+    }
   }
   return absl::OkStatus();
 }

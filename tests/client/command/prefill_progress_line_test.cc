@@ -1,11 +1,15 @@
 #include "client/command/prefill_progress_line.h"
 
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <functional>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/command/number_format.h"
 
 namespace retroinfer::client {
@@ -51,13 +55,48 @@ TEST(PrefillProgressLine, RewritesALineOfATerminal) {
   const std::string text = Written([](std::FILE* stream) {
     PrefillProgressLine line(stream, true);
     line.Show(Progress(1, 4));
-    line.Show(Progress(2, 4));
+    line.Show(Progress(4, 4));
     line.Clear();
     line.Clear();
   });
   EXPECT_EQ(text.find('\n'), std::string::npos);
   EXPECT_EQ(text.substr(text.size() - 4), "\r\x1b[K");
-  EXPECT_NE(text.find("prefill 50%"), std::string::npos);
+  EXPECT_NE(text.find("prefill 100%"), std::string::npos);
+}
+
+TEST(PrefillProgressLine, UpdatesATerminalAFewTimesASecond) {
+  const std::string text = Written([](std::FILE* stream) {
+    PrefillProgressLine line(stream, true);
+    const absl::Time begin = absl::Now();
+    for (int i = 0; absl::Now() - begin < absl::Milliseconds(500); ++i) {
+      line.Show(Progress(i, 1 << 30));
+    }
+  });
+  size_t updates = 0;
+  for (size_t at = text.find("prefill"); at != std::string::npos;
+       at = text.find("prefill", at + 1)) {
+    ++updates;
+  }
+  EXPECT_GE(updates, 1u);
+  EXPECT_LE(updates, 4u);  // more only if the machine stood still
+}
+
+TEST(PrefillProgressLine, NeverWrapsInANarrowTerminal) {
+  winsize size{.ws_row = 24, .ws_col = 40, .ws_xpixel = 0, .ws_ypixel = 0};
+  int controller = -1, terminal = -1;
+  ASSERT_EQ(::openpty(&controller, &terminal, nullptr, nullptr, &size), 0);
+  std::FILE* const out = ::fdopen(terminal, "w");
+  {
+    PrefillProgressLine line(out, true);
+    line.Show(Progress(1 << 20, 1 << 20, 1024));
+    char text[400] = {};
+    const ssize_t count = ::read(controller, text, sizeof(text) - 1);
+    ASSERT_GT(count, 4);
+    const std::string shown = std::string(text, static_cast<size_t>(count)).substr(4);
+    EXPECT_EQ(shown, DescribeProgress(Progress(1 << 20, 1 << 20, 1024)).substr(0, 39));
+  }
+  std::fclose(out);
+  ::close(controller);
 }
 
 TEST(PrefillProgressLine, WritesFewLinesElsewhere) {

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "common/door/listen_socket.h"
+
 namespace retroinfer::client {
 namespace {
 
@@ -68,6 +70,19 @@ TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
   EXPECT_EQ(given.Passed("--http"), "");
   ServeOptions bad = Options({"--model=/m", "--listen=no.such.host.invalid:0"});
   EXPECT_FALSE(ChooseFreePorts(&bad).ok());
+}
+
+TEST(ServeOptions, PortsThatOthersHaveAreFoundBeforeAnythingStarts) {
+  const common::ListenSockets taken = common::Listen("127.0.0.1:0").value();
+  const std::string listen = "--listen=127.0.0.1:0,unix:/x," + taken.address;
+  const ServeOptions of_worker = Options({"--model=/m", listen.c_str()});
+  EXPECT_EQ(CheckPorts(of_worker).code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(CheckPorts(of_worker).message()), HasSubstr("--listen: "));
+  EXPECT_THAT(std::string(CheckPorts(of_worker).message()), HasSubstr(taken.address));
+  const std::string http = "--http=" + taken.address;
+  const ServeOptions of_gateway = Options({"--model=/m", "--listen=127.0.0.1:0", http.c_str()});
+  EXPECT_THAT(std::string(CheckPorts(of_gateway).message()), HasSubstr("--http: "));
+  EXPECT_TRUE(CheckPorts(Options({"--model=/m", "--listen=127.0.0.1:0", "--http=none"})).ok());
 }
 
 TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
