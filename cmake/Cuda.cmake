@@ -13,9 +13,18 @@ if(NOT RETROINFER_CUDA)
   return()
 endif()
 
-# 80 also runs on 8.6 and 8.9. 90a has Hopper's own matrix instructions.
+# For the GPUs at hand, since kernels are most of a build; for all where there is none, or as it is asked.
+set(RETROINFER_CUDA_ARCHITECTURES "" CACHE STRING
+    "GPU architectures, \"80-real;90a-real\" for all; empty: those of this machine's GPUs, all without one")
 if(NOT CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real" CACHE STRING "GPU architectures")
+  include(CudaArchitectures)
+  set(architectures "${RETROINFER_CUDA_ARCHITECTURES}")
+  if(architectures STREQUAL "")
+    retroinfer_find_compute_capabilities(capabilities)
+    retroinfer_cuda_architectures("${capabilities}" architectures)
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES "${architectures}")
+  message(STATUS "CUDA: compiling for ${architectures}")
 endif()
 if(RETROINFER_CCACHE)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})

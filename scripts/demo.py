@@ -21,6 +21,7 @@ MODEL = ROOT / "models" / "needle"
 MIN_TOKENS, MAX_TOKENS = 1024, 131072
 POLICIES = ("full", "wave")
 ANSWER_TOKENS = 64
+PAGE_ADDRESS = "127.0.0.1:8000"
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -182,6 +183,14 @@ def report(rows):
     return all_right
 
 
+def tell_of_the_page(arguments):
+    """The demonstration's server ends with it: says how to start one that has the page for people."""
+    program = os.path.relpath(pathlib.Path(arguments.bin_dir) / "retroinfer")
+    model = os.path.relpath(ROOT / "models" / arguments.model)
+    print(f"\nAsk in a browser: {program} serve --model {model} --http {PAGE_ADDRESS}\n"
+          f"and open http://{PAGE_ADDRESS}")
+
+
 def stop(number, _):
     raise Stopped(number)
 
@@ -209,7 +218,10 @@ def main():
     work_dir = None
     try:
         work_dir = tempfile.mkdtemp(prefix="retroinfer-demo-")
-        return run(arguments, work_dir)
+        code = run(arguments, work_dir)
+        if code == 0:
+            tell_of_the_page(arguments)
+        return code
     except Stopped as stopped:
         print(f"demo: stopped by {signal.Signals(stopped.args[0]).name}", file=sys.stderr)
         return 128 + stopped.args[0]

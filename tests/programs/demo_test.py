@@ -79,6 +79,10 @@ class DemoTest(unittest.TestCase):
                     env={**os.environ, "TMPDIR": folder})
                 self.assertEqual(demo.returncode, 0, demo.stderr)
                 self.assertEqual(os.listdir(folder), [])
+                told = re.search(r"Ask in a browser: (\S+) serve --model (\S+) --http (\S+)\nand open http://(\S+)\n",
+                                 demo.stdout)
+                self.assertTrue(os.access(told[1], os.X_OK) and os.path.isdir(told[2]), told[0])
+                self.assertEqual(told[3], told[4])
                 text = demo_text.make_text(tokens)
                 shown = demo.stdout
                 table = map(str.split, shown.partition("policy ")[2].splitlines())
