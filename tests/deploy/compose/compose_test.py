@@ -71,9 +71,16 @@ class Compose(unittest.TestCase):
         store = self.services["kv-store"]
         arena = bytes_of(option(store, "arena-bytes"))
         self.assertEqual(bytes_of(store["mem_limit"]), arena + arena // 64 + (512 << 20))
-        for name in ("cpu-worker", "gpu-worker"):
-            worker = self.services[name]
-            self.assertEqual(bytes_of(worker["mem_limit"]), bytes_of(option(worker, "memory")) * 9 // 8)
+        worker = self.services["cpu-worker"]
+        self.assertEqual(bytes_of(worker["mem_limit"]), bytes_of(worker["environment"]["RETROINFER_MEMORY"]) * 9 // 8)
+
+    def test_a_worker_on_a_gpu_takes_memory_of_the_gpu(self):
+        worker = self.services["gpu-worker"]
+        self.assertNotIn("RETROINFER_MEMORY", worker["environment"])
+        self.assertFalse([word for word in worker["command"] if word.startswith("--memory")])
+        self.assertTrue(0.5 < float(worker["environment"]["RETROINFER_GPU_MEMORY_UTILIZATION"]) < 1)
+        self.assertEqual(worker["environment"]["RETROINFER_DEVICE"], "cuda")
+        self.assertGreaterEqual(bytes_of(worker["mem_limit"]), 16 << 30)  # operations.md, "Sizes"
 
     def test_an_answer_may_end(self):
         for name in ("cpu-worker", "gpu-worker"):
