@@ -135,7 +135,7 @@ REQUESTS = Panel(
     ((f"sum({worker('retroinfer_requests_running')})", "running"),
      (f"sum({worker('retroinfer_requests_waiting')})", "waiting"),
      (f"sum({worker('retroinfer_requests_waiting_for_prefill')})", "running, waiting for prefill"),
-     (f"sum({worker('retroinfer_requests_suspended')})", "running, stepped aside"),
+     (f"sum({worker('retroinfer_requests_suspended')})", "running, suspended"),
      (f"sum({worker('retroinfer_requests_stalled')})", "running, wait for device memory")))
 ENDED = Panel(
     "Requests that ended",
@@ -466,15 +466,15 @@ CACHE = Dashboard(
                ((total_rate(worker("retroinfer_decode_steps_total")), "steps"),
                 (total_rate(worker("retroinfer_decode_graphs_launched_total")), "as one graph"),
                 (total_rate(worker("retroinfer_decode_graphs_recorded_total")), "graphs recorded"))),
-         Panel("Requests that step aside",
+         Panel("Preemptions",
                "For others of a higher priority that wait for a place or for memory; and that come back. Or "
                "that wait for device memory for their next token.",
                PER_SECOND,
-               ((total_rate(worker("retroinfer_preemptions_total")), "step aside"),
+               ((total_rate(worker("retroinfer_preemptions_total")), "preempted"),
                 (total_rate(worker("retroinfer_resumptions_total")), "come back"),
                 (total_rate(worker("retroinfer_memory_stalls_total")), "wait for memory"))),
-         Panel("KV of requests that have stepped aside",
-               "Memory of the host (--suspended-kv-bytes). While it is full nobody else steps aside.",
+         Panel("KV of suspended requests",
+               "Memory of the host (--suspended-kv-bytes). While it is full, no other request is preempted.",
                BYTES,
                ((f"sum({worker('retroinfer_suspended_kv_bytes')})", "in use"),)),
          Panel("Engine's thread",

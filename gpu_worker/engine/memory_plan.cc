@@ -233,7 +233,7 @@ std::string MemoryPlan::ToString() const {
       meta_blocks, " blocks), block cache ", Gib(need[MemoryPurpose::kBlockCache]), " (", num_slots,
       " slots), not used ", Gib(unused_bytes));
   if (suspended_blocks > 0) {
-    absl::StrAppend(&text, "; host memory for requests that step aside ", Gib(suspended_bytes()));
+    absl::StrAppend(&text, "; host memory for preempted requests ", Gib(suspended_bytes()));
   }
   absl::StrAppend(&text, "\nKV capacity: ");
   for (size_t i = kNumPolicies; i-- > 0;) {

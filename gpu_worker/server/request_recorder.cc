@@ -105,7 +105,7 @@ std::string DescribeRequest(const RequestSummary& summary) {
     }
   }
   if (result.num_suspensions > 0) {
-    absl::StrAppendFormat(&line, ", stepped aside %d times", result.num_suspensions);
+    absl::StrAppendFormat(&line, ", preempted %d times", result.num_suspensions);
   }
   absl::StrAppendFormat(&line, ", total %.3f s", Seconds(summary.end_to_end));
   if (!result.status.ok()) absl::StrAppend(&line, ": ", result.status.ToString());

@@ -121,8 +121,8 @@ void AddServerOptions(common::Settings* settings, WorkerOptions* options, KeyFil
 void AddSharingOptions(common::Settings* settings, WorkerOptions* options) {
   CLI::App& app = settings->app();
   app.add_option("--preemption", options->preemption,
-                 "on or off: requests that generate step aside while others of a higher priority "
-                 "wait for a place or for memory, and go on later")
+                 "on or off: requests that generate are preempted while others of a higher "
+                 "priority wait for a row of the batch or for memory, and go on later")
       ->check(CLI::IsMember({"on", "off"}))
       ->group(kMemoryGroup);
   app.add_option("--reserve", options->reserve,
@@ -132,7 +132,7 @@ void AddSharingOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kMemoryGroup);
   settings
       ->AddByteSize("--suspended-kv-bytes", &options->suspended_kv_bytes,
-                    "Memory of the host for the KV of requests that have stepped aside; 0: for "
+                    "Memory of the host for the KV of preempted requests; 0: for "
                     "the newest tokens of as many as --max-batch (--device cpu: as far as "
                     "--memory is not used)")
       ->group(kMemoryGroup);

@@ -292,7 +292,7 @@ TEST(MemoryPlanTest, TheHostKeepsBlocksForSuspendedRequests) {
   EXPECT_EQ(plan->suspended_blocks, std::max(input.max_batch * 20, 1 + 8192 / 64));
   EXPECT_EQ(plan->total_bytes(), without->total_bytes()) << "nothing of the device";
   EXPECT_EQ(plan->unused_bytes, without->unused_bytes);
-  EXPECT_THAT(plan->ToString(), HasSubstr("host memory for requests that step aside"));
+  EXPECT_THAT(plan->ToString(), HasSubstr("host memory for preempted requests"));
   MemoryPlanInput large = input;
   large.max_batch = 256;
   EXPECT_LE(PlanMemory(large)->suspended_bytes(), size_t{2} << 30);
