@@ -309,13 +309,30 @@ absl::Status ChooseFreePorts(ServeOptions* options) {
   return absl::OkStatus();
 }
 
+namespace {
+
+std::string DefaultOf(std::string_view flag) {
+  for (const PassedOption& option : kPassedOptions) {
+    if (option.flag == flag) return option.default_value;
+  }
+  return "none";
+}
+
+}  // namespace
+
 absl::Status CheckPorts(const ServeOptions& options) {
   std::vector<std::pair<const char*, std::string>> wanted;
-  if (!options.is_private) wanted.emplace_back("--listen", ListenAddresses(options));
   if (HasGateway(options)) wanted.emplace_back("--http", options.Passed("--http"));
+  // Private services have no API of their own, and metrics only where they are asked for.
+  for (const char* const flag : {"--listen", "--metrics-address", "--store-metrics-address"}) {
+    const std::string& passed = options.Passed(flag);
+    if (passed.empty() && options.is_private) continue;
+    wanted.emplace_back(flag, passed.empty() ? DefaultOf(flag) : passed);
+  }
   for (const auto& [flag, addresses] : wanted) {
     for (const absl::string_view address : absl::StrSplit(addresses, ',')) {
-      if (absl::StartsWith(address, common::kUnixScheme)) continue;  // a dead socket is replaced
+      // A dead unix socket is replaced.
+      if (address == "none" || absl::StartsWith(address, common::kUnixScheme)) continue;
       const absl::StatusOr<common::ListenSockets> sockets = common::Listen(std::string(address));
       if (sockets.ok()) continue;
       return absl::Status(sockets.status().code(),

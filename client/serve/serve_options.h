@@ -51,8 +51,8 @@ absl::Status CheckServeOptions(ServeOptions* options);
 // Returns: INVALID_ARGUMENT or UNAVAILABLE as common::Listen().
 absl::Status ChooseFreePorts(ServeOptions* options);
 
-// Checks that the ports of both APIs can be had, before memory is allocated for a server that could
-// not listen. Nothing keeps others from taking them meanwhile.
+// Checks that the ports of both APIs and of the metrics can be had, before memory is allocated for
+// a server that could not listen. Nothing keeps others from taking them meanwhile.
 //
 // Returns: INVALID_ARGUMENT or UNAVAILABLE as common::Listen(), with the flag.
 absl::Status CheckPorts(const ServeOptions& options);

@@ -75,14 +75,21 @@ TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
 TEST(ServeOptions, PortsThatOthersHaveAreFoundBeforeAnythingStarts) {
   const common::ListenSockets taken = common::Listen("127.0.0.1:0").value();
   const std::string listen = "--listen=127.0.0.1:0,unix:/x," + taken.address;
-  const ServeOptions of_worker = Options({"--model=/m", listen.c_str()});
+  const ServeOptions of_worker = Options({"--model=/m", listen.c_str(), "--metrics-address=none"});
   EXPECT_EQ(CheckPorts(of_worker).code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(CheckPorts(of_worker).message()), HasSubstr("--listen: "));
   EXPECT_THAT(std::string(CheckPorts(of_worker).message()), HasSubstr(taken.address));
   const std::string http = "--http=" + taken.address;
-  const ServeOptions of_gateway = Options({"--model=/m", "--listen=127.0.0.1:0", http.c_str()});
+  const ServeOptions of_gateway =
+      Options({"--model=/m", "--listen=127.0.0.1:0", http.c_str(), "--metrics-address=none"});
   EXPECT_THAT(std::string(CheckPorts(of_gateway).message()), HasSubstr("--http: "));
-  EXPECT_TRUE(CheckPorts(Options({"--model=/m", "--listen=127.0.0.1:0", "--http=none"})).ok());
+  const std::string metrics = "--store-metrics-address=" + taken.address;
+  const ServeOptions of_store = Options(
+      {"--model=/m", "--listen=127.0.0.1:0", "--metrics-address=127.0.0.1:0", metrics.c_str()});
+  EXPECT_THAT(std::string(CheckPorts(of_store).message()), HasSubstr("--store-metrics-address: "));
+  EXPECT_TRUE(CheckPorts(Options({"--model=/m", "--listen=127.0.0.1:0", "--http=none",
+                                  "--metrics-address=none", "--store-metrics-address=127.0.0.1:0"}))
+                  .ok());
 }
 
 TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
