@@ -179,6 +179,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
   RETURN_IF_ERROR(tokenizer->AddAddedTokens(spec));
   RETURN_IF_ERROR(tokenizer->CheckTemplate(spec));
   tokenizer->drops_text_ =
+      tokenizer->model_.drops_bytes() ||
       std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
                   [](const AddedTokenSpec& token) { return token.lstrip || token.rstrip; }) ||
       std::any_of(spec.splits.begin(), spec.splits.end(),
