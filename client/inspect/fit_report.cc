@@ -8,6 +8,7 @@
 #include "common/config/byte_size.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/attention/policy_table.h"
+#include "gpu_worker/model/rope_scaling.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 
@@ -147,11 +148,24 @@ std::string DescribeChatTemplate(const FitInput& input) {
   return absl::StrCat("template of ", input.chat_template, ": ", input.chat_template_problem);
 }
 
+// How the model would serve longer contexts, if its makers say so.
+std::string DescribeLonger(const FitInput& input) {
+  const std::optional<std::string> scaling = DocumentedRopeScaling(input.worker.model);
+  if (!scaling.has_value()) return "";
+  ModelConfig longer = input.worker.model;
+  if (!ApplyRopeScaling(*scaling, longer).ok()) return "";
+  return absl::StrCat("Longer   --rope-scaling ", *scaling, ": ",
+                      WithThousands(longer.context_length),
+                      " tokens (YaRN, as the makers' READMEs have it)\n");
+}
+
 }  // namespace
 
 std::string StartLine(const FitInput& input, int64_t context) {
-  return absl::StrCat("retroinfer serve --model ", input.model_folder, " --arena-bytes ",
-                      MebiBytes(input.arena_bytes), input.on_gpu ? " --device cuda" : " --memory ",
+  return absl::StrCat("retroinfer serve --model ", input.model_folder,
+                      input.rope_scaling.empty() ? "" : " --rope-scaling ", input.rope_scaling,
+                      " --arena-bytes ", MebiBytes(input.arena_bytes),
+                      input.on_gpu ? " --device cuda" : " --memory ",
                       input.on_gpu ? "" : MebiBytes(input.memory_bytes), " --max-model-len ",
                       context, " --max-batch ", PlanInput(input, context).max_batch,
                       input.policy == PolicyKind::kWave
@@ -186,7 +200,9 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   std::string text = absl::StrCat(
       "Model    ", std::string(ModelFamilyName(model.family)), ", ", model.num_layers, " layers, ",
       model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ", model.head_dim,
-      ", made for ", WithThousands(model.context_length), " tokens\n");
+      ", made for ", WithThousands(model.context_length), " tokens",
+      input.rope_scaling.empty() ? "" : absl::StrCat(" with --rope-scaling ", input.rope_scaling),
+      "\n", DescribeLonger(input));
   absl::StrAppend(&text, "Weights  ", DescribeWeights(input), "\n");
   absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
@@ -231,6 +247,10 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
       {"target_arena_bytes", report.target_arena_bytes},
       {"target_memory_bytes", report.target_memory_bytes},
   };
+  if (!input.rope_scaling.empty()) json["rope_scaling"] = input.rope_scaling;
+  if (const auto scaling = DocumentedRopeScaling(input.worker.model)) {
+    json["documented_rope_scaling"] = *scaling;
+  }
   if (!input.chat_template_problem.empty()) {
     json["chat_template_problem"] = input.chat_template_problem;
   }
