@@ -98,6 +98,19 @@ std::string MebiBytes(uint64_t bytes) {
 
 const char* MemoryFlag(const FitInput& input) { return input.on_gpu ? "--gpu-memory" : "--memory"; }
 
+// Why the context that is wanted is not had, and what gives it.
+std::string WhatLimits(const FitInput& input, const FitReport& report) {
+  const ModelConfig& model = input.worker.model;
+  if (input.wanted_context <= model.context_length) {
+    return absl::StrCat("it needs --arena-bytes ", MebiBytes(report.target_arena_bytes), " and ",
+                        MemoryFlag(input), " ", MebiBytes(report.target_memory_bytes));
+  }
+  const std::optional<std::string> scaling = DocumentedRopeScaling(model);
+  return absl::StrCat(
+      "the model was made for no more than ", WithThousands(model.context_length),
+      scaling.has_value() ? absl::StrCat(", or for more with --rope-scaling ", *scaling) : "");
+}
+
 absl::Status Verdict(const FitInput& input, const FitReport& report) {
   if (report.largest_context == 0) {
     return absl::ResourceExhaustedError(
@@ -118,17 +131,10 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
         FormatByteSize(input.available_bytes), " to give: lower --memory or --arena-bytes"));
   }
   if (input.wanted_context > report.largest_context) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a context of ", WithThousands(input.wanted_context), " tokens does not fit ",
-        WhoNeeds(input), ", the largest is ", WithThousands(report.largest_context),
-        input.wanted_context > input.worker.model.context_length
-            ? " (the model was made for no more than "
-            : " (it needs --arena-bytes ",
-        input.wanted_context > input.worker.model.context_length
-            ? WithThousands(input.worker.model.context_length)
-            : absl::StrCat(MebiBytes(report.target_arena_bytes), " and ", MemoryFlag(input), " ",
-                           MebiBytes(report.target_memory_bytes)),
-        ")"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a context of ", WithThousands(input.wanted_context), " tokens does not fit ",
+                     WhoNeeds(input), ", the largest is ", WithThousands(report.largest_context),
+                     " (", WhatLimits(input, report), ")"));
   }
   return absl::OkStatus();
 }

@@ -59,6 +59,9 @@ TEST(FitReport, TellsHowAModelReachesLongerContexts) {
   input.worker.model.max_positions = input.worker.model.context_length = 32768;
   EXPECT_THAT(describe(), HasSubstr("\nLonger   --rope-scaling yarn:4:32768: 131,072 tokens"));
   EXPECT_EQ(json()["documented_rope_scaling"], "yarn:4:32768");
+  input.wanted_context = 65536;
+  EXPECT_THAT(describe(), HasSubstr("no more than 32,768, or for more with --rope-scaling yarn:4"));
+  input.wanted_context = 0;
   input.rope_scaling = "yarn:4:32768";
   ASSERT_TRUE(ApplyRopeScaling(input.rope_scaling, input.worker.model).ok());
   EXPECT_THAT(describe(), Not(HasSubstr("Longer")));

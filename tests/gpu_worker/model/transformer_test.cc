@@ -10,6 +10,7 @@
 #include <tuple>
 #include <utility>
 
+#include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/rope_scaling.h"
 #include "tests/gpu_worker/model/dense_sequences.h"
 #include "tests/gpu_worker/model/golden_model.h"
@@ -308,6 +309,21 @@ TEST_P(TransformerTest, OptionsAreChecked) {
   ExpectInvalid(Load({.max_positions = -1}), "-1");
   ExpectInvalid(Load({.max_prefill_rows = 0}), "at least one row");
   ExpectInvalid(Load({.max_decode_rows = 0}), "at least one row");
+}
+
+TEST_P(TransformerTest, ALongerContextNamesTheScalingThatHasIt) {
+  const auto backend = GetParam().create();
+  ModelConfig config = *NamedModelShape("tiny");
+  config.family = ModelFamily::kQwen2;
+  config.max_positions = config.context_length = 32768;
+  const auto load = [&] {
+    return Transformer::LoadRandom(*backend->device, *backend->ops, config,
+                                   {.max_positions = 65536})
+        .status();
+  };
+  ExpectInvalid(load(), "the model has 1 to 32768, more with --rope-scaling yarn:4:32768");
+  ASSERT_TRUE(ApplyRopeScaling("yarn:4:32768", config).ok());
+  EXPECT_TRUE(load().ok()) << load();
 }
 
 TEST_P(TransformerTest, MemoryOfIsWhatLoadAllocatesBesideTheWeights) {
