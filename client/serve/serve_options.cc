@@ -14,6 +14,7 @@
 #include "common/door/listen_socket.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/model_folder.h"
+#include "gpu_worker/model/rope_scaling.h"
 
 namespace retroinfer::client {
 namespace {
@@ -42,6 +43,8 @@ constexpr PassedOption kPassedOptions[] = {
      "Name of the model; default: the folder's name"},
     {"--chat-template", Service::kWorker, "--chat-template",
      "File with a Jinja chat template; default: the model folder's own"},
+    {"--rope-scaling", Service::kWorker, "--rope-scaling",
+     "yarn:FACTOR[:ORIGINAL]: YaRN for longer contexts, for example yarn:4", "as config.json says"},
     {"--listen", Service::kWorker, "--listen", "Addresses of the gRPC API, separated by commas",
      "127.0.0.1:50051"},
     {"--arena-bytes", Service::kStore, "--arena-bytes",
@@ -241,8 +244,12 @@ absl::Status CheckModel(const ServeOptions& options) {
   const std::string& folder = options.Passed("--model");
   if (options.Passed("--load-format") != "dummy") {
     const bool in_eight_bits = options.Passed("--kv-dtype") == "int8";
-    return ReadModelFiles(folder, {.kv_dtype = in_eight_bits ? "int8" : "auto"}).status();
+    return ReadModelFiles(folder, {.kv_dtype = in_eight_bits ? "int8" : "auto",
+                                   .rope_scaling = options.Passed("--rope-scaling")})
+        .status();
   }
+  const std::string& scaling = options.Passed("--rope-scaling");
+  if (!scaling.empty()) RETURN_IF_ERROR(CheckRopeScaling(scaling));
   if (folder.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(RequireModelFolder(folder));
   return options.Passed("--model-shape").empty() ? LoadModelConfig(folder).status()
