@@ -3,9 +3,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "http_gateway/api/constraint_fields.h"
 #include "http_gateway/api/stable_prompt.h"
 
 namespace retroinfer::gateway {
@@ -14,7 +14,6 @@ namespace {
 namespace v1 = generation::v1;
 
 constexpr int64_t kTopLogprobsMax = 20;
-constexpr size_t kFunctionNameMax = 64;
 
 absl::StatusOr<std::string> TextOfParts(const Json& parts, const std::string& path) {
   std::string text;
@@ -104,108 +103,6 @@ absl::Status ReadTemplateArguments(Fields& fields, v1::Messages* conversation) {
   return absl::OkStatus();
 }
 
-bool IsFunctionName(const std::string& name) {
-  if (name.empty() || name.size() > kFunctionNameMax) return false;
-  for (const char c : name) {
-    if (!absl::ascii_isalnum(c) && std::string_view("_.-").find(c) == std::string_view::npos) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Returns the names of the functions in `tools`.
-absl::StatusOr<std::set<std::string>> ReadToolNames(const Json& tools) {
-  std::set<std::string> names;
-  if (!tools.is_array()) return ParamError("tools", "tools must be a list", "INVALID_TYPE");
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const std::string path = absl::StrCat("tools[", i, "]");
-    ASSIGN_OR_RETURN(Fields tool, Fields::Of(tools[i], path));
-    std::optional<std::string> type, name;
-    RETURN_IF_ERROR(tool.Read("type", &type));
-    const Json* const function = tool.Find("function");
-    if (type != "function" || function == nullptr) {
-      return ParamError(path, absl::StrCat(path, " is no function: other tools are not offered"),
-                        "UNSUPPORTED_PARAMETER");
-    }
-    ASSIGN_OR_RETURN(Fields inner, Fields::Of(*function, path + ".function"));
-    RETURN_IF_ERROR(inner.Read("name", &name));
-    if (!name.has_value() || !IsFunctionName(*name)) {
-      return ParamError(path + ".function.name",
-                        absl::StrCat(path, ".function.name must be 1 to ", kFunctionNameMax,
-                                     " characters of [A-Za-z0-9_.-]"));
-    }
-    if (!names.insert(*name).second) {
-      return ParamError(path + ".function.name", "two functions have one name");
-    }
-    std::optional<bool> strict;
-    RETURN_IF_ERROR(inner.Read("strict", &strict));
-    if (strict.value_or(false)) {
-      return ParamError(path + ".function.strict",
-                        "strict is not offered: what the model writes is not forced into a schema",
-                        "UNSUPPORTED_PARAMETER");
-    }
-  }
-  return names;
-}
-
-absl::Status ReadToolChoice(Fields& fields, ChatRequest* request) {
-  const bool has_tools = !request->tool_names.empty();
-  request->tool_choice = has_tools ? ToolChoice::kAuto : ToolChoice::kNone;
-  const Json* const choice = fields.Find("tool_choice");
-  if (choice == nullptr) return absl::OkStatus();
-  const auto wrong = ParamError(
-      "tool_choice", "tool_choice must be \"none\", \"auto\", \"required\" or name a function");
-  if (*choice == "none") {
-    request->tool_choice = ToolChoice::kNone;
-  } else if (*choice == "required") {
-    request->tool_choice = ToolChoice::kRequired;
-  } else if (choice->is_object()) {
-    if (choice->value("type", Json()) != "function" || !choice->contains("function")) return wrong;
-    const Json& function = (*choice)["function"];
-    if (!function.is_object() || !function.value("name", Json()).is_string()) return wrong;
-    request->tool_choice = ToolChoice::kFunction;
-    request->function = function["name"].get<std::string>();
-    if (!request->tool_names.contains(request->function)) {
-      return ParamError("tool_choice", "tool_choice names a function that is not among the tools");
-    }
-  } else if (*choice != "auto") {
-    return wrong;
-  }
-  if (request->tool_choice == ToolChoice::kRequired && !has_tools) {
-    return ParamError("tool_choice", "tool_choice \"required\" needs tools");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadTools(Fields& fields, ChatRequest* request) {
-  v1::Messages* const conversation = request->call.mutable_messages();
-  if (const Json* const tools = fields.Find("tools")) {
-    ASSIGN_OR_RETURN(request->tool_names, ReadToolNames(*tools));
-  }
-  RETURN_IF_ERROR(ReadToolChoice(fields, request));
-  if (request->tool_choice == ToolChoice::kNone) {
-    request->tool_names.clear();
-    conversation->clear_tools();
-  }
-  const bool forced = request->tool_choice == ToolChoice::kRequired ||
-                      request->tool_choice == ToolChoice::kFunction;
-  if (forced && conversation->continue_final_message()) {
-    return ParamError("tool_choice", "tool_choice and continue_final_message exclude each other");
-  }
-  if (forced && !conversation->has_enable_thinking()) conversation->set_enable_thinking(false);
-  std::optional<bool> parallel;
-  RETURN_IF_ERROR(fields.Read("parallel_tool_calls", &parallel));
-  if (!parallel.value_or(true) && request->tool_choice != ToolChoice::kNone) {
-    return ParamError("parallel_tool_calls",
-                      "parallel_tool_calls: false is not offered: the model decides how many calls "
-                      "it makes",
-                      "UNSUPPORTED_PARAMETER");
-  }
-  RETURN_IF_ERROR(fields.NotOffered("functions", "use tools"));
-  return fields.NotOffered("function_call", "use tool_choice", "none");
-}
-
 absl::Status ReadLogprobs(Fields& fields, ChatRequest* request) {
   std::optional<bool> wanted;
   std::optional<int64_t> top;
@@ -222,13 +119,9 @@ absl::Status ReadLogprobs(Fields& fields, ChatRequest* request) {
 }
 
 absl::Status RefuseWhatIsNotOffered(Fields& fields) {
-  RETURN_IF_ERROR(fields.NotOffered("response_format",
-                                    "answers are not forced into JSON; \"text\" is what there is",
-                                    Json::object({{"type", "text"}})));
   RETURN_IF_ERROR(fields.NotOffered("modalities", "answers are text", Json::array({"text"})));
   for (const char* const name :
-       {"audio", "prediction", "web_search_options", "reasoning_effort", "verbosity", "guided_json",
-        "guided_regex", "guided_choice", "guided_grammar", "structured_outputs"}) {
+       {"audio", "prediction", "web_search_options", "reasoning_effort", "verbosity"}) {
     RETURN_IF_ERROR(fields.NotOffered(name, "this server has no such thing"));
   }
   return absl::OkStatus();
@@ -273,7 +166,8 @@ absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body) {
     request.call.set_reuse(v1::KV_REUSE_GENERATED);
   }
   RETURN_IF_ERROR(ReadLogprobs(fields, &request));
-  RETURN_IF_ERROR(ReadTools(fields, &request));
+  RETURN_IF_ERROR(ReadTools(fields, request.call.mutable_messages(), &request.tools));
+  RETURN_IF_ERROR(ReadConstraint(fields));
   RETURN_IF_ERROR(RefuseWhatIsNotOffered(fields));
   RETURN_IF_ERROR(fields.RefuseUnknown());
   return request;

@@ -115,7 +115,7 @@ void Generation::Start(ChatRequest request) {
 void Generation::PrepareChat(const ModelState& model) {
   const v1::Messages& messages = requests_.front().messages();
   const ToolForm form = model.chat.tool_form;
-  if (!chat_.tool_names.empty() && form == ToolForm::kNone) {
+  if (!chat_.tools.functions.empty() && form == ToolForm::kNone) {
     return Fail(
         ParamError("tools",
                    "tools are not offered: the model's chat template shows no form of calls "
@@ -124,18 +124,18 @@ void Generation::PrepareChat(const ModelState& model) {
         ErrorOrigin::kGateway);
   }
   const bool forced =
-      chat_.tool_choice == ToolChoice::kRequired || chat_.tool_choice == ToolChoice::kFunction;
+      chat_.tools.choice == ToolChoice::kRequired || chat_.tools.choice == ToolChoice::kFunction;
   const bool continues =
       messages.continue_final_message() ||
       (messages.has_add_generation_prompt() && !messages.add_generation_prompt());
   std::optional<bool> thinking;
   if (messages.has_enable_thinking()) thinking = messages.enable_thinking();
   const bool opens_thinking = model.chat.OpensThinking(thinking);
-  const std::string opening = forced ? ToolCallParser::Opening(form, chat_.function) : "";
+  const std::string opening = forced ? ToolCallParser::Opening(form, chat_.tools.function) : "";
   ChatChoiceOptions choice = {.streams = options_.stream,
                               .logprobs = chat_.logprobs,
                               .tool_form = form,
-                              .tool_names = chat_.tool_names,
+                              .tool_names = chat_.tools.Names(),
                               .opening = opening,
                               .call_id_stem = request_id_};
   if (!continues && !forced) choice.splitter.emplace(opens_thinking);
