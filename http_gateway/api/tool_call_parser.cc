@@ -1,6 +1,7 @@
 #include "http_gateway/api/tool_call_parser.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -40,12 +41,7 @@ std::string ToolCallParser::Opening(ToolForm form, const std::string& function) 
 }
 
 void ToolCallParser::AddText(std::string_view text, Pieces* pieces) {
-  if (text.empty()) return;
-  if (!pieces->empty() && !pieces->back().call.has_value()) {
-    pieces->back().text.append(text);
-  } else {
-    pieces->push_back({std::string(text), std::nullopt});
-  }
+  AppendPiece(AnswerPiece::Kind::kText, text, pieces);
 }
 
 bool ToolCallParser::AddCall(std::string_view json, Pieces* pieces) {
@@ -56,7 +52,9 @@ bool ToolCallParser::AddCall(std::string_view json, Pieces* pieces) {
   if (!names_.contains(name->get<std::string>())) return false;
   std::optional<std::string> arguments = ArgumentsOf(*call);
   if (!arguments.has_value()) return false;
-  pieces->push_back({"", ToolCall{name->get<std::string>(), *std::move(arguments)}});
+  pieces->push_back({AnswerPiece::Kind::kCallBegin, name->get<std::string>()});
+  pieces->push_back({AnswerPiece::Kind::kCallArguments, *std::move(arguments)});
+  pieces->push_back({AnswerPiece::Kind::kCallEnd, ""});
   has_calls_ = true;
   return true;
 }
@@ -154,24 +152,17 @@ bool ToolCallParser::StepLlama(bool ended, Pieces* pieces) {
   return true;
 }
 
-std::vector<AnswerPiece> ToolCallParser::Append(std::string_view text) {
-  Pieces pieces;
-  if (form_ == ToolForm::kNone) {
-    AddText(text, &pieces);
-    return pieces;
-  }
+void ToolCallParser::Append(std::string_view text, Pieces* pieces) {
+  if (form_ == ToolForm::kNone) return AddText(text, pieces);
   held_.append(text);
-  while (form_ == ToolForm::kHermes ? StepHermes(false, &pieces) : StepLlama(false, &pieces)) {
+  while (form_ == ToolForm::kHermes ? StepHermes(false, pieces) : StepLlama(false, pieces)) {
   }
-  return pieces;
 }
 
-std::vector<AnswerPiece> ToolCallParser::Finish() {
-  Pieces pieces;
-  if (form_ == ToolForm::kNone) return pieces;
-  while (form_ == ToolForm::kHermes ? StepHermes(true, &pieces) : StepLlama(true, &pieces)) {
+void ToolCallParser::Finish(Pieces* pieces) {
+  if (form_ == ToolForm::kNone) return;
+  while (form_ == ToolForm::kHermes ? StepHermes(true, pieces) : StepLlama(true, pieces)) {
   }
-  return pieces;
 }
 
 }  // namespace retroinfer::gateway

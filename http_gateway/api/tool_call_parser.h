@@ -1,11 +1,12 @@
 // Finds the calls of functions in what a model writes.
 #pragma once
 
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "http_gateway/api/answer_piece.h"
 
 namespace retroinfer::gateway {
 
@@ -14,17 +15,7 @@ enum class ToolForm {
   kNone,    // not known: no calls are found
   kHermes,  // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen2.5, Qwen3
   kLlama,   // {"name": ..., "parameters": {...}} as the whole answer: Llama 3.1
-};
-
-struct ToolCall {
-  std::string name;
-  std::string arguments;  // JSON text of an object
-};
-
-// A piece of an answer: either text or a call.
-struct AnswerPiece {
-  std::string text;
-  std::optional<ToolCall> call;
+  kMistral,
 };
 
 // Text that may be a call is held back until it is one, or is not; nothing is lost: what looks like
@@ -37,9 +28,9 @@ class ToolCallParser {
       : form_(names.empty() ? ToolForm::kNone : form), names_(std::move(names)) {}
 
   bool finds_none() const { return form_ == ToolForm::kNone; }  // all text comes out as it is
-  std::vector<AnswerPiece> Append(std::string_view text);
+  void Append(std::string_view text, std::vector<AnswerPiece>* pieces);
   // What was held back: the text has ended.
-  std::vector<AnswerPiece> Finish();
+  void Finish(std::vector<AnswerPiece>* pieces);
 
   // The text with which a model of this form begins a call, of `function` unless that is empty.
   static std::string Opening(ToolForm form, const std::string& function);

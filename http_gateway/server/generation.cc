@@ -132,13 +132,11 @@ void Generation::PrepareChat(const ModelState& model) {
   if (messages.has_enable_thinking()) thinking = messages.enable_thinking();
   const bool opens_thinking = model.chat.OpensThinking(thinking);
   const std::string opening = forced ? ToolCallParser::Opening(form, chat_.tools.function) : "";
-  ChatChoiceOptions choice = {.streams = options_.stream,
-                              .logprobs = chat_.logprobs,
-                              .tool_form = form,
-                              .tool_names = chat_.tools.Names(),
-                              .opening = opening,
-                              .call_id_stem = request_id_};
-  if (!continues && !forced) choice.splitter.emplace(opens_thinking);
+  ChatChoiceOptions choice = {
+      .streams = options_.stream,
+      .logprobs = chat_.logprobs,
+      .reader = {.tool_form = form, .tool_names = chat_.tools.Names(), .opening = opening}};
+  if (!continues && !forced) choice.reader.splitter.emplace(opens_thinking);
   for (int i = 0; i < Continuations(); ++i) {
     choice.index = i;
     choices_.push_back(MakeChatChoice(choice));

@@ -7,13 +7,13 @@
 #include <string>
 #include <string_view>
 
+#include "http_gateway/api/answer_reader.h"
 #include "http_gateway/api/api_error.h"
 #include "http_gateway/api/chat_request.h"
 #include "http_gateway/api/completion_request.h"
 #include "http_gateway/api/reasoning_splitter.h"
 #include "http_gateway/api/score_request.h"
 #include "http_gateway/api/tokenize_request.h"
-#include "http_gateway/api/tool_call_parser.h"
 
 namespace {
 
@@ -47,28 +47,45 @@ void CheckMessage(const Message& message) {
   Require(copy.ParseFromString(message.SerializeAsString()));
 }
 
-std::string Show(const std::vector<AnswerPiece>& pieces) {
-  std::string shown;
-  for (const AnswerPiece& piece : pieces) {
-    shown.append(piece.text);
-    if (!piece.call.has_value()) continue;
-    const absl::StatusOr<Json> arguments = ParseStrictJson(piece.call->arguments);
-    Require(arguments.ok() && arguments->is_object());
-    shown.append("[call]").append(piece.call->arguments);
+// Text as it is, calls between marks.
+class Shown {
+ public:
+  explicit Shown(ToolForm form) : reader_({.tool_form = form, .tool_names = {"f", "g"}}) {}
+  void Append(std::string_view text) { Show(reader_.Append(text)); }
+  std::string Finish() {
+    Show(reader_.Finish());
+    Require(!in_call_);
+    return text_;
   }
-  return shown;
-}
+
+ private:
+  void Show(const std::vector<AnswerPiece>& pieces) {
+    using Kind = AnswerPiece::Kind;
+    for (const AnswerPiece& piece : pieces) {
+      Require(in_call_ == (piece.kind == Kind::kCallArguments || piece.kind == Kind::kCallEnd));
+      Require(piece.text.empty() == (piece.kind == Kind::kCallEnd));
+      if (piece.kind == Kind::kCallBegin) {
+        in_call_ = true;
+        text_.append("[call ");
+      } else if (piece.kind == Kind::kCallEnd) {
+        in_call_ = false;
+        text_.append("]");
+      }
+      text_.append(piece.text);
+    }
+  }
+
+  AnswerReader reader_;
+  bool in_call_ = false;
+  std::string text_;
+};
 
 // An answer means the same however it is cut.
 void CheckCalls(ToolForm form, std::string_view text) {
-  ToolCallParser whole(form, {"f", "g"});
-  std::string expected = Show(whole.Append(text));
-  expected.append(Show(whole.Finish()));
-  ToolCallParser pieces(form, {"f", "g"});
-  std::string shown;
-  for (const char c : text) shown.append(Show(pieces.Append({&c, 1})));
-  shown.append(Show(pieces.Finish()));
-  Require(shown == expected);
+  Shown whole(form), pieces(form);
+  whole.Append(text);
+  for (const char c : text) pieces.Append({&c, 1});
+  Require(pieces.Finish() == whole.Finish());
 }
 
 void CheckThoughts(std::string_view text) {

@@ -2,30 +2,51 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace retroinfer::gateway {
 namespace {
 
 // Text as it is, calls as [name arguments].
-std::string Show(const std::vector<AnswerPiece>& pieces) {
-  std::string shown;
-  for (const AnswerPiece& piece : pieces) {
-    shown += piece.call.has_value() ? "[" + piece.call->name + " " + piece.call->arguments + "]"
-                                    : piece.text;
+class Shown {
+ public:
+  Shown(ToolForm form, std::set<std::string> names) : parser_(form, std::move(names)) {}
+  void Append(std::string_view text) {
+    std::vector<AnswerPiece> pieces;
+    parser_.Append(text, &pieces);
+    Show(pieces);
   }
-  return shown;
-}
+  void Finish() {
+    std::vector<AnswerPiece> pieces;
+    parser_.Finish(&pieces);
+    Show(pieces);
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  void Show(const std::vector<AnswerPiece>& pieces) {
+    for (const AnswerPiece& piece : pieces) {
+      if (piece.kind == AnswerPiece::Kind::kCallBegin) text_ += "[";
+      text_ += piece.text;
+      if (piece.kind == AnswerPiece::Kind::kCallBegin) text_ += " ";
+      if (piece.kind == AnswerPiece::Kind::kCallEnd) text_ += "]";
+    }
+  }
+
+  ToolCallParser parser_;
+  std::string text_;
+};
 
 // Fed in pieces of every size, the result must be the same.
 void Expect(ToolForm form, const std::string& text, const std::string& expected) {
   for (size_t step = 1; step <= text.size() + 1; ++step) {
-    ToolCallParser parser(form, {"add", "look_up"});
-    std::string shown;
-    for (size_t i = 0; i < text.size(); i += step)
-      shown += Show(parser.Append(text.substr(i, step)));
-    shown += Show(parser.Finish());
-    EXPECT_EQ(shown, expected) << text << " by " << step;
+    Shown shown(form, {"add", "look_up"});
+    for (size_t i = 0; i < text.size(); i += step) shown.Append(text.substr(i, step));
+    shown.Finish();
+    EXPECT_EQ(shown.text(), expected) << text << " by " << step;
   }
 }
 
@@ -83,39 +104,29 @@ TEST(ToolCallParser, ADeepArgumentIsNoCall) {
   const std::string deep =
       "{\"name\": \"add\", \"parameters\": {\"a\": " + std::string(100'000, '[') +
       std::string(100'000, ']') + "}}";
-  ToolCallParser parser(ToolForm::kLlama, {"add"});
-  std::string shown = Show(parser.Append(deep));
-  shown += Show(parser.Finish());
-  EXPECT_EQ(shown, deep);
+  Shown shown(ToolForm::kLlama, {"add"});
+  shown.Append(deep);
+  shown.Finish();
+  EXPECT_EQ(shown.text(), deep);
 }
 
 TEST(ToolCallParser, WithoutFunctionsNothingIsHeldBack) {
-  ToolCallParser parser(ToolForm::kHermes, {});
-  EXPECT_EQ(Show(parser.Append("<tool_call>")), "<tool_call>");
-  ToolCallParser unknown(ToolForm::kNone, {"add"});
-  EXPECT_EQ(Show(unknown.Append("{\"name\": \"add\"}")), "{\"name\": \"add\"}");
+  Shown shown(ToolForm::kHermes, {});
+  shown.Append("<tool_call>");
+  EXPECT_EQ(shown.text(), "<tool_call>");
+  Shown unknown(ToolForm::kNone, {"add"});
+  unknown.Append("{\"name\": \"add\"}");
+  EXPECT_EQ(unknown.text(), "{\"name\": \"add\"}");
 }
 
 TEST(ToolCallParser, SendsTextAsItComes) {
-  ToolCallParser parser(ToolForm::kHermes, {"add"});
-  EXPECT_EQ(Show(parser.Append("Hello")), "Hello");
-  EXPECT_EQ(Show(parser.Append(" <")), "");
-  EXPECT_EQ(Show(parser.Append("b>")), " <b>");
-}
-
-TEST(ToolCallParser, AnOpeningAndWhatFollowsAreACall) {
-  for (const ToolForm form : {ToolForm::kHermes, ToolForm::kLlama}) {
-    ToolCallParser named(form, {"add"});
-    std::string shown = Show(named.Append(ToolCallParser::Opening(form, "add")));
-    shown += Show(named.Append("\"a\": 1}}"));
-    shown += Show(named.Finish());
-    EXPECT_EQ(shown, "[add {\"a\":1}]");
-    ToolCallParser any(form, {"add"});
-    shown = Show(any.Append(ToolCallParser::Opening(form, "")));
-    shown += Show(any.Append("add\", \"parameters\": {\"a\": 2}}"));
-    shown += Show(any.Finish());
-    EXPECT_EQ(shown, "[add {\"a\":2}]");
-  }
+  Shown shown(ToolForm::kHermes, {"add"});
+  shown.Append("Hello");
+  EXPECT_EQ(shown.text(), "Hello");
+  shown.Append(" <");
+  EXPECT_EQ(shown.text(), "Hello");
+  shown.Append("b>");
+  EXPECT_EQ(shown.text(), "Hello <b>");
 }
 
 }  // namespace
