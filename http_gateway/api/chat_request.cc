@@ -42,6 +42,11 @@ absl::Status RefuseWhatIsNotOffered(Fields& fields) {
 
 }  // namespace
 
+// Also where the rendered conversation is sent, as token ids, in the place of its messages.
+void SetChatDefaults(v1::GenerateRequest* call) {
+  if (call->reuse() == v1::KV_REUSE_UNSPECIFIED) call->set_reuse(v1::KV_REUSE_GENERATED);
+}
+
 absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body, IgnoredNames* ignored) {
   ChatRequest request;
   ASSIGN_OR_RETURN(Fields fields, Fields::Of(body, "", ignored));
@@ -49,10 +54,7 @@ absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body, IgnoredNames* igno
   RETURN_IF_ERROR(ReadMaxTokens(fields, {"max_completion_tokens", "max_tokens"},
                                 request.call.mutable_sampling()));
   RETURN_IF_ERROR(ReadConversation(fields, request.call.mutable_messages()));
-  // Also where the rendered conversation is sent, as token ids, in the place of its messages.
-  if (request.call.reuse() == v1::KV_REUSE_UNSPECIFIED) {
-    request.call.set_reuse(v1::KV_REUSE_GENERATED);
-  }
+  SetChatDefaults(&request.call);
   RETURN_IF_ERROR(ReadLogprobs(fields, &request));
   RETURN_IF_ERROR(ReadTools(fields, request.call.mutable_messages(), &request.tools));
   RETURN_IF_ERROR(ReadConstraint(fields));

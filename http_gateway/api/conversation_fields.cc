@@ -157,19 +157,6 @@ absl::Status ReadMessage(const Json& json, const std::string& path, const Fields
   return fields.CheckUnknown();
 }
 
-absl::Status ReadTemplateArguments(Fields& fields, v1::Messages* conversation) {
-  const Json* const given = fields.Find("chat_template_kwargs");
-  if (given == nullptr) return absl::OkStatus();
-  ASSIGN_OR_RETURN(Fields inner, fields.Inner(*given, "chat_template_kwargs"));
-  std::optional<bool> thinking;
-  RETURN_IF_ERROR(inner.Read("enable_thinking", &thinking));
-  if (thinking.has_value()) conversation->set_enable_thinking(*thinking);
-  Json others = *given;
-  others.erase("enable_thinking");
-  if (!others.empty()) conversation->set_template_arguments(others.dump());
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> TextOfParts(const Json& parts, const std::string& path,
@@ -182,6 +169,19 @@ absl::StatusOr<std::string> TextOfParts(const Json& parts, const std::string& pa
     RETURN_IF_ERROR(AppendPart(part, place, &has_text, &text));
   }
   return text;
+}
+
+absl::Status ReadTemplateArguments(Fields& fields, v1::Messages* conversation) {
+  const Json* const given = fields.Find("chat_template_kwargs");
+  if (given == nullptr) return absl::OkStatus();
+  ASSIGN_OR_RETURN(Fields inner, fields.Inner(*given, "chat_template_kwargs"));
+  std::optional<bool> thinking;
+  RETURN_IF_ERROR(inner.Read("enable_thinking", &thinking));
+  if (thinking.has_value()) conversation->set_enable_thinking(*thinking);
+  Json others = *given;
+  others.erase("enable_thinking");
+  if (!others.empty()) conversation->set_template_arguments(others.dump());
+  return absl::OkStatus();
 }
 
 absl::Status ReadConversation(Fields& fields, v1::Messages* conversation) {

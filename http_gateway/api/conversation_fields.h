@@ -21,6 +21,9 @@ namespace retroinfer::gateway {
 //          by name, and so are roles that OpenAI does not have.
 absl::Status ReadConversation(Fields& fields, generation::v1::Messages* conversation);
 
+// Reads `chat_template_kwargs`.
+absl::Status ReadTemplateArguments(Fields& fields, generation::v1::Messages* conversation);
+
 // The text of a list of parts of the types "text", "input_text", "output_text" and "refusal".
 // Parts of thoughts are left out.
 absl::StatusOr<std::string> TextOfParts(const Json& parts, const std::string& path,

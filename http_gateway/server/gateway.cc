@@ -14,7 +14,9 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/messages_request.h"
 #include "http_gateway/api/model_json.h"
+#include "http_gateway/api/responses_request.h"
 #include "http_gateway/api/stable_prompt.h"
 #include "http_gateway/api/stats_json.h"
 #include "http_gateway/api/tokenize_request.h"
@@ -139,6 +141,9 @@ const std::vector<Gateway::Route>& Gateway::Routes() {
       {"GET", "/v1/models", &Gateway::Models},
       {"POST", "/v1/completions", &Gateway::Complete},
       {"POST", "/v1/chat/completions", &Gateway::Chat},
+      {"POST", "/v1/responses", &Gateway::Responses},
+      {"POST", "/v1/messages", &Gateway::Messages},
+      {"POST", "/v1/messages/count_tokens", &Gateway::CountTokens},
       {"POST", "/score", &Gateway::Score},
       {"POST", "/tokenize", &Gateway::Tokenize},
       {"POST", "/detokenize", &Gateway::Detokenize},
@@ -168,6 +173,7 @@ const Gateway::Route* Gateway::Find(const std::string& method, const std::string
 // What Compute() answers.
 bool Gateway::IsWork(const Route& route) {
   return route.handler == &Gateway::Complete || route.handler == &Gateway::Chat ||
+         route.handler == &Gateway::Responses || route.handler == &Gateway::Messages ||
          route.handler == &Gateway::Score;
 }
 
@@ -190,7 +196,7 @@ absl::Status Gateway::Admit(const HttpRequest& head) {
   if (route == nullptr) {
     return common::WithReason(
         absl::NotFoundError("there is nothing at this path; see GET /v1/models, POST "
-                            "/v1/completions, POST /v1/chat/completions"),
+                            "/v1/completions, /v1/chat/completions, /v1/responses, /v1/messages"),
         "UNKNOWN_PATH");
   }
   if (is_preflight) return absl::OkStatus();
@@ -368,6 +374,30 @@ std::shared_ptr<Responder> Gateway::Complete(const std::shared_ptr<Request>& req
 
 std::shared_ptr<Responder> Gateway::Chat(const std::shared_ptr<Request>& request) {
   return Compute<Generation, ChatRequest>(request, ReadChatRequest);
+}
+
+std::shared_ptr<Responder> Gateway::Responses(const std::shared_ptr<Request>& request) {
+  return Compute<Generation, ChatRequest>(request, ReadResponsesRequest);
+}
+
+std::shared_ptr<Responder> Gateway::Messages(const std::shared_ptr<Request>& request) {
+  return Compute<Generation, ChatRequest>(request, ReadMessagesRequest);
+}
+
+std::shared_ptr<Responder> Gateway::CountTokens(const std::shared_ptr<Request>& request) {
+  Parse<ChatRequest>(request, ReadMessagesRequest, [this, request](const ChatRequest& chat) {
+    v1::TokenizeRequest call;
+    *call.mutable_messages() = chat.call.messages();
+    worker_.Call<v1::TokenizeRequest, v1::TokenizeResponse>(
+        kTokenizeMethod, call, kTokenizerTimeout,
+        [request](const absl::Status& status, const v1::TokenizeResponse& tokens) {
+          if (!status.ok()) return request->Refuse(status, ErrorOrigin::kWorker);
+          request->Respond(
+              {.headers = {},
+               .body = absl::StrCat(R"({"input_tokens":)", tokens.token_ids_size(), "}")});
+        });
+  });
+  return nullptr;
 }
 
 std::shared_ptr<Responder> Gateway::Score(const std::shared_ptr<Request>& request) {

@@ -36,10 +36,11 @@ struct GatewayOptions {
   std::vector<std::string> model_names;  // see ModelNames
 };
 
-// OpenAI's HTTP API over a worker:
+// OpenAI's HTTP API, and Anthropic's for messages, over a worker:
 //
-//   GET  /v1/models, /v1/models/NAME     POST /v1/completions, /v1/chat/completions
-//   POST /score, /tokenize, /detokenize  GET  /health, /metrics, /stats
+//   GET  /v1/models, /v1/models/NAME     POST /v1/completions, /v1/chat/completions, /v1/responses
+//   GET  /health, /metrics, /stats       POST /v1/messages, /v1/messages/count_tokens
+//                                        POST /score, /tokenize, /detokenize
 //
 // and, at /, a page for people. HEAD is GET without the body. All but /health and the page's files
 // need the API key, if there is one. Bodies must say that they are JSON: what a page of a stranger
@@ -83,6 +84,9 @@ class Gateway final : public RequestHandler {
   std::shared_ptr<Responder> Metrics(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Complete(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Chat(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Responses(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> Messages(const std::shared_ptr<Request>& request);
+  std::shared_ptr<Responder> CountTokens(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Score(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Tokenize(const std::shared_ptr<Request>& request);
   std::shared_ptr<Responder> Detokenize(const std::shared_ptr<Request>& request);

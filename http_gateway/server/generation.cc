@@ -5,6 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/clock/steady_now.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/choices_writer.h"
+#include "http_gateway/api/messages_writer.h"
+#include "http_gateway/api/responses_writer.h"
 #include "http_gateway/json/fields.h"
 #include "http_gateway/server/error_response.h"
 
@@ -16,6 +19,18 @@ namespace v1 = generation::v1;
 constexpr char kTokenize[] = "/retroinfer.generation.v1.GenerationService/Tokenize";
 constexpr char kDetokenize[] = "/retroinfer.generation.v1.GenerationService/Detokenize";
 constexpr absl::Duration kTokenizerTimeout = absl::Seconds(60);
+
+const char* IdPrefix(ChatForm form) {
+  switch (form) {
+    case ChatForm::kResponses:
+      return "resp_";
+    case ChatForm::kMessages:
+      return "msg_";
+    case ChatForm::kChat:
+      break;
+  }
+  return "chatcmpl-";
+}
 
 }  // namespace
 
@@ -68,7 +83,7 @@ void Generation::PrepareEcho(size_t index) {
     ++index;
   }
   if (!completion_.echo || index == requests_.size()) {
-    AddCompletionChoices();
+    PrepareCompletions();
     return StartCalls();
   }
   v1::DetokenizeRequest request;
@@ -88,22 +103,26 @@ int Generation::Continuations() const {
   return requests_.front().sampling().has_n() ? requests_.front().sampling().n() : 1;
 }
 
-void Generation::AddCompletionChoices() {
+void Generation::PrepareCompletions() {
   const int n = Continuations();
+  std::vector<std::unique_ptr<Choice>> choices;
   for (size_t i = 0; i < requests_.size() * static_cast<size_t>(n); ++i) {
-    choices_.push_back(
-        MakeCompletionChoice({.index = static_cast<int>(i),
-                              .streams = options_.stream,
-                              .logprobs = requests_.front().sampling().has_logprobs(),
-                              .echo = echoes_[i / static_cast<size_t>(n)]}));
+    choices.push_back(MakeCompletionChoice({.index = static_cast<int>(i),
+                                            .streams = options_.stream,
+                                            .logprobs = requests_.front().sampling().has_logprobs(),
+                                            .echo = echoes_[i / static_cast<size_t>(n)]}));
   }
+  writer_ = MakeChoicesWriter({.head = head_,
+                               .include_usage = options_.include_usage,
+                               .return_progress = options_.return_progress},
+                              std::move(choices));
 }
 
 void Generation::Start(ChatRequest request) {
   chat_ = std::move(request);
   options_ = chat_.options;
   requests_.push_back(std::move(chat_.call));
-  head_ = {absl::StrCat("chatcmpl-", request_id_),
+  head_ = {absl::StrCat(IdPrefix(chat_.form), request_id_),
            options_.stream ? "chat.completion.chunk" : "chat.completion",
            absl::ToUnixSeconds(arrival_), ""};
   AwaitModel(true, [this](const ModelState& model) { PrepareChat(model); });
@@ -129,17 +148,37 @@ void Generation::PrepareChat(const ModelState& model) {
   if (messages.has_enable_thinking()) thinking = messages.enable_thinking();
   const bool opens_thinking = model.chat.OpensThinking(thinking);
   const std::string opening = forced ? ToolCallParser::Opening(form, chat_.tools.function) : "";
-  ChatChoiceOptions choice = {
-      .streams = options_.stream,
-      .logprobs = chat_.logprobs,
-      .reader = {.tool_form = form, .tool_names = chat_.tools.Names(), .opening = opening}};
-  if (!continues && !forced) choice.reader.splitter.emplace(opens_thinking);
-  for (int i = 0; i < Continuations(); ++i) {
-    choice.index = i;
-    choices_.push_back(MakeChatChoice(choice));
-  }
+  AnswerReaderOptions reader = {
+      .tool_form = form, .tool_names = chat_.tools.Names(), .opening = opening};
+  if (!continues && !forced) reader.splitter.emplace(opens_thinking);
+  MakeChatWriter(reader);
   if (!forced) return StartCalls();
   PrepareForcedCall(opens_thinking ? absl::StrCat("\n</think>\n\n", opening) : opening);
+}
+
+void Generation::MakeChatWriter(const AnswerReaderOptions& reader) {
+  switch (chat_.form) {
+    case ChatForm::kResponses:
+      writer_ = MakeResponsesWriter({.head = head_,
+                                     .streams = options_.stream,
+                                     .reader = reader,
+                                     .echo = std::move(chat_.echo)});
+      return;
+    case ChatForm::kMessages:
+      writer_ = MakeMessagesWriter({.head = head_, .streams = options_.stream, .reader = reader});
+      return;
+    case ChatForm::kChat:
+      break;
+  }
+  std::vector<std::unique_ptr<Choice>> choices;
+  for (int i = 0; i < Continuations(); ++i) {
+    choices.push_back(MakeChatChoice(
+        {.index = i, .streams = options_.stream, .logprobs = chat_.logprobs, .reader = reader}));
+  }
+  writer_ = MakeChoicesWriter({.head = head_,
+                               .include_usage = options_.include_usage,
+                               .return_progress = options_.return_progress},
+                              std::move(choices));
 }
 
 // The prompt's tokens, and behind them those of the call's beginning, where tags are tokens: that
@@ -171,12 +210,8 @@ void Generation::PrepareForcedCall(const std::string& opening) {
 }
 
 void Generation::StartCalls() {
-  chunks_.emplace(absl::StrCat("data: ", head_.Json(), ",\"choices\":["),
-                  options_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
   calls_started_ = true;
-  if (!options_.stream) {
-    for (const auto& choice : choices_) choice->Begin(&*chunks_);
-  }
+  if (!options_.stream) writer_->Begin();
   for (size_t i = 0; i < requests_.size(); ++i) {
     v1::GenerateRequest& request = requests_[i];
     request.set_request_id(requests_.size() == 1 ? request_id_ : absl::StrCat(request_id_, "-", i));
@@ -199,28 +234,27 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
                 ErrorOrigin::kWorker);
   }
   if (options_.stream) BeginStream();
-  Choice& choice = *choices_[choice_index];
   switch (event.event_case()) {
     case v1::GenerateResponse::kProgress:
-      OnProgress(choice_index, event.progress());
+      writer_->Progress(choice_index, event.progress());
       break;
     case v1::GenerateResponse::kPrompt:
       OnPrompt(index, event.prompt());
       break;
     case v1::GenerateResponse::kOutput:
-      choice.Output(event.output(), &*chunks_);
+      writer_->Output(choice_index, event.output());
       break;
     case v1::GenerateResponse::kFinished:
       usage_.Add(event.finished(), event.index() == 0);
       if (FinishReasonText(event.finished().reason()).empty()) {
         return Fail(AbortedByWorker(), ErrorOrigin::kWorker);
       }
-      choice.Finish(event.finished(), &*chunks_);
+      writer_->Finish(choice_index, event.finished());
       break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       break;
   }
-  SendChunks();
+  Send();
   Call& call = *calls_[index];
   if (exchange_ == nullptr || call.stream == nullptr) return;
   if (options_.stream && exchange_->unsent_bytes() > kUnsentMax) return;  // OnSent() goes on
@@ -231,12 +265,8 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
 // The prompt's continuations have its scores in common.
 void Generation::OnPrompt(size_t call, const v1::ScoredTokens& tokens) {
   const size_t n = static_cast<size_t>(Continuations());
-  size_t bytes = 0;
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (i / n == call) choices_[i]->Prompt(tokens, &*chunks_);
-    bytes += choices_[i]->logprobs_bytes();
-  }
-  if (bytes <= kLogprobsBytesMax) return;
+  for (size_t i = call * n; i < (call + 1) * n; ++i) writer_->Prompt(i, tokens);
+  if (writer_->logprobs_bytes() <= kLogprobsBytesMax) return;
   Fail(ParamError("logprobs",
                   absl::StrCat("the prompts' log-probabilities take over ", kLogprobsBytesMax >> 20,
                                " MiB: send fewer prompts, ask for fewer alternatives, or stream"),
@@ -252,16 +282,6 @@ void Generation::OnSent() {
   }
 }
 
-void Generation::OnProgress(size_t choice, const v1::PrefillProgress& progress) {
-  if (!options_.return_progress) return;
-  const int64_t elapsed_ms =
-      progress.elapsed().seconds() * 1000 + progress.elapsed().nanos() / 1'000'000;
-  SendChunk(absl::StrCat(R"(,"progress":{"index":)", choice, R"(,"total_tokens":)",
-                         progress.total_tokens(), R"(,"cached_tokens":)", progress.cached_tokens(),
-                         R"(,"processed_tokens":)", progress.processed_tokens(),
-                         R"(,"elapsed_ms":)", elapsed_ms, "}"));
-}
-
 void Generation::BeginStream() {
   if (streaming_ || exchange_ == nullptr) return;
   streaming_ = true;
@@ -269,28 +289,19 @@ void Generation::BeginStream() {
   headers.emplace_back("Cache-Control", "no-cache");
   headers.emplace_back("X-Accel-Buffering", "no");  // nginx would keep the events
   exchange_->BeginStream("text/event-stream; charset=utf-8", headers);
-  for (const auto& choice : choices_) choice->Begin(&*chunks_);
-  SendChunks();
+  writer_->Begin();
+  Send();
 }
 
-void Generation::SendChunks() {
-  const std::string_view text = chunks_->text();
+void Generation::Send() {
+  const std::string_view text = writer_->unsent();
   if (text.empty()) return;
   if (exchange_ != nullptr) {
     last_write_ = common::SteadyNow();
     context_->metrics->OnStreamBytes(text.size());
     exchange_->Write(text);
   }
-  chunks_->Clear();
-}
-
-// A chunk without choices. `more`: behind them.
-void Generation::SendChunk(const std::string& more) {
-  if (exchange_ == nullptr) return;
-  last_write_ = common::SteadyNow();
-  const std::string event = absl::StrCat("data: ", head_.Json(), ",\"choices\":[]", more, "}\n\n");
-  context_->metrics->OnStreamBytes(event.size());
-  exchange_->Write(event);
+  writer_->ClearUnsent();
 }
 
 void Generation::OnCallEnd(size_t /*call*/, const absl::Status& status) {
@@ -304,22 +315,14 @@ void Generation::Complete() {
   const std::shared_ptr<Exchange> exchange = exchange_;
   if (options_.stream) {
     BeginStream();
-    if (options_.include_usage) {
-      SendChunk(absl::StrCat(",\"usage\":", UsageJson(usage_.Total())));
-    }
-    exchange->Write("data: [DONE]\n\n");
+    writer_->End(usage_.Total());
+    Send();
     exchange_ = nullptr;
     exchange->End();
     return;
   }
-  std::string body = absl::StrCat(head_.Json(), ",\"choices\":[");
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (i > 0) body.push_back(',');
-    body.append(choices_[i]->Whole());
-  }
-  absl::StrAppend(&body, "],\"usage\":", UsageJson(usage_.Total()), "}");
   exchange_ = nullptr;
-  exchange->Respond({.headers = headers_, .body = std::move(body)});
+  exchange->Respond({.headers = headers_, .body = writer_->Whole(usage_.Total())});
 }
 
 void Generation::Fail(const absl::Status& status, ErrorOrigin origin) {
@@ -328,7 +331,9 @@ void Generation::Fail(const absl::Status& status, ErrorOrigin origin) {
   Close();
   if (exchange == nullptr) return;
   if (!streaming_) return exchange->Respond(ErrorResponse(status, origin, headers_, error_form_));
-  exchange->Write(absl::StrCat("data: ", ToApiError(status, origin).ToJson(), "\n\n"));
+  writer_->ClearUnsent();
+  writer_->Fail(ToApiError(status, origin, error_form_));
+  exchange->Write(writer_->unsent());
   exchange->End();
 }
 
@@ -337,7 +342,8 @@ void Generation::OnTick(absl::Time now) {
   if (now - last_write_ < context_->keepalive) return;
   BeginStream();
   last_write_ = now;
-  exchange_->Write(": keep-alive\n\n");
+  writer_->KeepAlive();
+  Send();
 }
 
 }  // namespace retroinfer::gateway

@@ -1,15 +1,15 @@
-// One POST of /v1/completions or /v1/chat/completions, from its parsed body to the end of its
-// answer.
+// One POST of /v1/completions, /v1/chat/completions, /v1/responses or /v1/messages, from its parsed
+// body to the end of its answer.
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/time/time.h"
+#include "http_gateway/api/answer_reader.h"
+#include "http_gateway/api/answer_writer.h"
 #include "http_gateway/api/chat_request.h"
-#include "http_gateway/api/choice.h"
 #include "http_gateway/api/completion_request.h"
 #include "http_gateway/api/response_json.h"
 #include "http_gateway/server/computed_answer.h"
@@ -42,18 +42,17 @@ class Generation final : public ComputedAnswer {
 
   void PrepareEcho(size_t index);
   void PrepareChat(const ModelState& model);
+  void MakeChatWriter(const AnswerReaderOptions& reader);
   void PrepareForcedCall(const std::string& opening);
   void StartCalls();
-  void AddCompletionChoices();
+  void PrepareCompletions();
   int Continuations() const;
 
   void OnEvent(size_t call, generation::v1::GenerateResponse&& event);
   void OnPrompt(size_t call, const generation::v1::ScoredTokens& tokens);
   void OnCallEnd(size_t call, const Status& status);
-  void OnProgress(size_t call, const generation::v1::PrefillProgress& progress);
   void BeginStream();
-  void SendChunks();
-  void SendChunk(const std::string& more);
+  void Send();  // what the writer has
   void Complete();
   void Fail(const Status& status, ErrorOrigin origin) override;
   void CancelCalls() override;
@@ -62,9 +61,8 @@ class Generation final : public ComputedAnswer {
   CompletionRequest completion_;
   ChatRequest chat_;
 
-  std::optional<ChunkWriter> chunks_;  // while calls run
   std::vector<std::string> echoes_;
-  std::vector<std::unique_ptr<Choice>> choices_;  // by prompt, then continuation
+  std::unique_ptr<AnswerWriter> writer_;  // since the calls are prepared
   std::vector<std::unique_ptr<Call>> calls_;
   size_t calls_ended_ = 0;
   UsageSum usage_;
