@@ -58,7 +58,8 @@ std::string AnthropicOverflow(const common::ErrorReason& reason, const std::stri
     const auto found = reason.metadata.find(name);
     return found != reason.metadata.end() && absl::SimpleAtoi(found->second, &value) ? value : 0;
   };
-  const int64_t prompt = number("prompt_tokens"), most = number("max_model_len");
+  const int64_t prompt = number("prompt_tokens");
+  const int64_t most = std::max(number("max_model_len"), number("capacity_tokens"));
   if (prompt == 0 || most == 0) return message;
   if (prompt >= most) {
     return absl::StrCat("prompt is too long: ", prompt, " tokens > ", most, " maximum");
@@ -72,7 +73,7 @@ void ToAnthropic(const common::ErrorReason& reason, ApiError* error) {
   error->form = ErrorForm::kAnthropic;
   if (error->http_status == 503) error->http_status = 529;
   error->type = AnthropicType(error->http_status);
-  if (reason.reason == "CONTEXT_TOO_LONG") {
+  if (reason.reason == "CONTEXT_TOO_LONG" || reason.reason == "CAPACITY_EXCEEDED") {
     error->message = AnthropicOverflow(reason, error->message);
   }
 }

@@ -108,6 +108,11 @@ TEST(ApiError, TellsAnthropicsClientsOfAnOverflowInTheirWords) {
             "input length and `max_tokens` exceed context limit: 80 + 50 > 100, decrease input "
             "length or `max_tokens` and try again");
   EXPECT_EQ(message("many", "100"), "too long");
+  const absl::Status capacity =
+      common::WithReason(absl::ResourceExhaustedError("never"), "CAPACITY_EXCEEDED",
+                         {{"prompt_tokens", "120"}, {"capacity_tokens", "100"}});
+  EXPECT_EQ(ToApiError(capacity, ErrorOrigin::kWorker, ErrorForm::kAnthropic).message,
+            "prompt is too long: 120 tokens > 100 maximum");
 }
 
 }  // namespace
