@@ -35,7 +35,7 @@ constexpr std::string_view kNames[] = {
     "presence-penalty", "priority", "quality", "quiet", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
     "reserve", "restarts", "restore-threads", "result-file", "retries", "retrieval-ratio", "reuse", "seed",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
-    "socket-dir", "some-name", "stop", "stride", "streaming-window", "suspended-kv-bytes",
+    "socket-dir", "some-name", "stop", "strict-parameters", "stride", "streaming-window", "suspended-kv-bytes",
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "tenant", "tenants-file",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",

@@ -335,10 +335,10 @@ absl::Status RequestReader::CheckLength(size_t text_bytes, size_t allowed_bytes)
       std::max(allowed_bytes, model_.tokenizer->TextBytesMax(static_cast<size_t>(max_model_len_)));
   if (text_bytes <= bytes_max) return absl::OkStatus();
   return common::WithReason(
-      absl::InvalidArgumentError(
-          absl::StrCat("a text of ", text_bytes, " bytes has more than the ", max_model_len_,
-                       " tokens that this server's model takes (these have at most ", bytes_max,
-                       " bytes): shorten the prompt")),
+      absl::InvalidArgumentError(absl::StrCat(
+          "The prompt is too long: this model's maximum context length is ", max_model_len_,
+          " tokens, which have at most ", bytes_max, " bytes. However, you sent a text of ",
+          text_bytes, " bytes. Shorten the prompt.")),
       "CONTEXT_TOO_LONG",
       {{"prompt_bytes", absl::StrCat(text_bytes)},
        {"max_model_len", absl::StrCat(max_model_len_)}});
@@ -346,12 +346,13 @@ absl::Status RequestReader::CheckLength(size_t text_bytes, size_t allowed_bytes)
 
 absl::Status RequestReader::CheckCount(size_t num_tokens) const {
   if (num_tokens <= static_cast<size_t>(max_model_len_)) return absl::OkStatus();
-  return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
-                                num_tokens, " token ids are more than the ", max_model_len_,
-                                " that this server's model takes: send fewer")),
-                            "CONTEXT_TOO_LONG",
-                            {{"prompt_tokens", absl::StrCat(num_tokens)},
-                             {"max_model_len", absl::StrCat(max_model_len_)}});
+  return common::WithReason(
+      absl::InvalidArgumentError(absl::StrCat(
+          "The prompt is too long: this model's maximum context length is ", max_model_len_,
+          " tokens. However, you sent ", num_tokens, " token ids. Send fewer.")),
+      "CONTEXT_TOO_LONG",
+      {{"prompt_tokens", absl::StrCat(num_tokens)},
+       {"max_model_len", absl::StrCat(max_model_len_)}});
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeText(std::string_view text,

@@ -14,15 +14,12 @@ struct ChatRequest {
   ToolRequest tools;
 };
 
-// Content that is a list of parts becomes one text, a line for each part. The role "developer"
-// becomes "system", which templates know.
+// The conversation is read as ReadConversation() reads it. With kRequired and kFunction thinking is
+// off, unless the request says otherwise. `ignored`: gets the names of what changes no answer, or
+// is not known; null: both are refused.
 //
-// Returns: INVALID_ARGUMENT with the parameter; what is not offered (images, response_format,
-//          functions) is refused by name.
-absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body);
-
-// Reads `messages`, `tools`, `chat_template_kwargs` and what else makes a prompt; for /tokenize,
-// too.
-absl::Status ReadConversation(Fields& fields, generation::v1::Messages* conversation);
+// Returns: INVALID_ARGUMENT with the parameter; what would make another answer and is not offered
+//          (images, response_format, functions) is refused by name.
+absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body, IgnoredNames* ignored = nullptr);
 
 }  // namespace retroinfer::gateway

@@ -49,10 +49,10 @@ absl::Status AddPrompts(const Json& prompt, const v1::GenerateRequest& shared,
 
 }  // namespace
 
-absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
+absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body, IgnoredNames* ignored) {
   CompletionRequest result;
   v1::GenerateRequest shared;
-  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
+  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body, "", ignored));
   RETURN_IF_ERROR(ReadCommonFields(fields, &result.options, &shared));
   RETURN_IF_ERROR(ReadMaxTokens(fields, {"max_tokens"}, shared.mutable_sampling(), 0));
   std::optional<int64_t> logprobs;
@@ -88,7 +88,7 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
                                     Json::object({{"type", "text"}})));
   const Json* const prompt = fields.Find("prompt");
   if (prompt == nullptr) return ParamError("prompt", "prompt is missing", "MISSING_PARAMETER");
-  RETURN_IF_ERROR(fields.RefuseUnknown());
+  RETURN_IF_ERROR(fields.CheckUnknown());
   RETURN_IF_ERROR(AddPrompts(*prompt, shared, &result.calls));
   if (result.calls.size() * static_cast<size_t>(n) > CompletionRequest::kPromptsMax) {
     return ParamError(

@@ -73,6 +73,15 @@ void AddServerOptions(common::Settings* settings, GatewaySettings* options, KeyF
                  "system message, another one in each request")
       ->check(CLI::IsMember({"drop", "keep"}))
       ->group(kServerGroup);
+  app.add_flag("--strict-parameters", options->gateway.strict_parameters,
+               "Refuse requests with parameters that are not known or change no answer, instead of "
+               "ignoring those")
+      ->group(kServerGroup);
+  app.add_option("--served-model-name", options->gateway.model_names,
+                 "Names of the model beside the worker's own, separated by commas; *: any name")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->group(kServerGroup);
   app.add_option("--max-connections", server.connections_max,
                  "Connections at a time; one more takes the place of one without a request")
       ->check(CLI::Range(1, 1'000'000))

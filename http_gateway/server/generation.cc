@@ -39,11 +39,8 @@ struct Generation::Call : public GenerateEvents {
   bool waits = false;                // for ReadNext()
 };
 
-Generation::Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange,
-                       std::string request_id, HttpHeaders headers, std::string authorization)
-    : ComputedAnswer(context, std::move(exchange), std::move(request_id), std::move(headers),
-                     std::move(authorization)),
-      last_write_(common::SteadyNow()) {}
+Generation::Generation(GenerationContext* context, AnswerRecipient recipient)
+    : ComputedAnswer(context, std::move(recipient)), last_write_(common::SteadyNow()) {}
 
 Generation::~Generation() { Close(); }
 
@@ -330,7 +327,7 @@ void Generation::Fail(const absl::Status& status, ErrorOrigin origin) {
   const std::shared_ptr<Exchange> exchange = exchange_;
   Close();
   if (exchange == nullptr) return;
-  if (!streaming_) return exchange->Respond(ErrorResponse(status, origin, headers_));
+  if (!streaming_) return exchange->Respond(ErrorResponse(status, origin, headers_, error_form_));
   exchange->Write(absl::StrCat("data: ", ToApiError(status, origin).ToJson(), "\n\n"));
   exchange->End();
 }

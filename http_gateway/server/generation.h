@@ -27,9 +27,7 @@ class Generation final : public ComputedAnswer {
   static constexpr size_t kUnsentMax = 32 << 10;         // bytes, until the client reads on
   static constexpr size_t kLogprobsBytesMax = 64 << 20;  // of an answer that is not streamed
 
-  // As ComputedAnswer's.
-  Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange, std::string request_id,
-             HttpHeaders headers, std::string authorization);
+  Generation(GenerationContext* context, AnswerRecipient recipient);
   ~Generation() override;
 
   void Start(CompletionRequest request);

@@ -36,13 +36,6 @@ ToolForm ToolFormOfPrompt(const std::string& prompt) {
   return ToolForm::kNone;
 }
 
-absl::Status CheckModelName(const std::string& asked, const std::string& served) {
-  if (asked.empty() || asked == served) return absl::OkStatus();
-  return common::WithReason(absl::NotFoundError(absl::StrCat(
-                                "the model '", asked, "' is not served here, '", served, "' is")),
-                            "MODEL_NOT_FOUND", {{"param", "model"}});
-}
-
 bool EndsInThinking(const std::string& prompt) {
   const std::string_view text = WithoutTrailingSpace(prompt);
   return text.ends_with(kThinkTag);

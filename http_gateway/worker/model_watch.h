@@ -31,9 +31,6 @@ ToolForm ToolFormOfPrompt(const std::string& prompt);
 // Whether a prompt ends with <think>.
 bool EndsInThinking(const std::string& prompt);
 
-// Returns NOT_FOUND, reason MODEL_NOT_FOUND, unless `asked` is empty or the model that is served.
-absl::Status CheckModelName(const std::string& asked, const std::string& served);
-
 struct ModelState {
   generation::v1::GetModelInfoResponse info;
   absl::Time since;  // of the worker's answer

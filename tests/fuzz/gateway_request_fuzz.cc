@@ -32,13 +32,22 @@ void CheckRefusal(const absl::Status& status) {
 }
 
 template <typename T>
-void CheckBody(std::string_view body, absl::StatusOr<T> (*read)(const Json&),
+void CheckBody(std::string_view body, absl::StatusOr<T> (*read)(const Json&, IgnoredNames*),
                void (*check)(const T&)) {
   const absl::StatusOr<Json> json = ParseStrictJson(body, {.values_max = 10'000, .depth_max = 64});
   if (!json.ok()) return CheckRefusal(json.status());
-  const absl::StatusOr<T> request = read(*json);
-  if (!request.ok()) return CheckRefusal(request.status());
-  check(*request);
+  IgnoredNames ignored;
+  for (IgnoredNames* const names : {&ignored, static_cast<IgnoredNames*>(nullptr)}) {
+    const absl::StatusOr<T> request = read(*json, names);
+    if (request.ok()) {
+      check(*request);
+    } else {
+      CheckRefusal(request.status());
+    }
+  }
+  // A header has room for it.
+  Require(ignored.ToString().size() <=
+          (IgnoredNames::kNamesMax + 1) * (IgnoredNames::kNameBytesMax + 2));
 }
 
 // gRPC would refuse it as broken if a string were not UTF-8.

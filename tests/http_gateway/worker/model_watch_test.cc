@@ -18,12 +18,6 @@ TEST(ModelWatch, KnowsFormsOfCallsByThePrompt) {
   EXPECT_FALSE(EndsInThinking("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
 }
 
-TEST(ModelWatch, KnowsItsModelByName) {
-  EXPECT_TRUE(CheckModelName("", "needle").ok());
-  EXPECT_TRUE(CheckModelName("needle", "needle").ok());
-  EXPECT_EQ(CheckModelName("gpt-4", "needle").code(), absl::StatusCode::kNotFound);
-}
-
 // Asks once and runs `io` until the answer.
 absl::StatusOr<std::shared_ptr<const ModelState>> Ask(ModelWatch& watch, bool with_chat,
                                                       boost::asio::io_context& io) {
