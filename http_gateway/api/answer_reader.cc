@@ -5,7 +5,7 @@ namespace retroinfer::gateway {
 AnswerReader::AnswerReader(const AnswerReaderOptions& options)
     : one_call_(options.one_call),
       splitter_(options.splitter),
-      calls_(options.tool_form, options.functions) {}
+      calls_(options.tool_form, options.functions, options.is_forced) {}
 
 std::vector<AnswerPiece> AnswerReader::Append(std::string_view text) {
   std::vector<AnswerPiece> pieces;

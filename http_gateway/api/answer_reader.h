@@ -17,7 +17,8 @@ struct AnswerReaderOptions {
   std::optional<ReasoningSplitter> splitter;  // nothing: there are no thoughts
   ToolForm tool_form = ToolForm::kNone;
   CallableFunctions functions;
-  bool one_call = false;  // what comes behind the first call is left out
+  bool is_forced = false;  // a grammar has forced calls into that form
+  bool one_call = false;   // what comes behind the first call is left out
 };
 
 // The same pieces come of an answer however it was cut, but for where texts are cut.

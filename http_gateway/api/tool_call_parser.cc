@@ -27,6 +27,9 @@ bool IsOfName(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '-' || c == '.';
 }
 
+// Whether calls have no tag.
+bool IsBare(ToolForm form) { return form == ToolForm::kLlama || form == ToolForm::kJson; }
+
 void AddText(std::string_view text, std::vector<AnswerPiece>* pieces) {
   AppendPiece(Kind::kText, text, pieces);
 }
@@ -34,7 +37,7 @@ void AddText(std::string_view text, std::vector<AnswerPiece>* pieces) {
 }  // namespace
 
 void ToolCallParser::Append(std::string_view text, Pieces* pieces) {
-  if (form_ == ToolForm::kNone) return AddText(text, pieces);
+  if (form_ == ToolForm::kNone || form_ == ToolForm::kText) return AddText(text, pieces);
   for (const char c : text) Take(c, pieces);
 }
 
@@ -94,14 +97,15 @@ void ToolCallParser::TakeText(char c, Pieces* pieces) {
   switch (form_) {
     case ToolForm::kHermes:
     case ToolForm::kQwenCoder:
-      tag = has_tagged_ ? MatchTag(c, {kToolCall, XmlCall::kOpen})
-                        : MatchTag(c, {kToolCall, XmlCall::kOpen, kFence});
+      tag = reads_others_ ? MatchTag(c, {kToolCall, XmlCall::kOpen, kFence})
+                          : MatchTag(c, {kToolCall});
       break;
     case ToolForm::kMistral:
-      tag = has_tagged_ ? MatchTag(c, {kToolCalls}) : MatchTag(c, {kToolCalls, kFence});
+    case ToolForm::kMistralArgs:
+      tag = reads_others_ ? MatchTag(c, {kToolCalls, kFence}) : MatchTag(c, {kToolCalls});
       break;
     default:
-      tag = MatchTag(c, {kPythonTag, kFence});
+      tag = reads_others_ ? MatchTag(c, {kPythonTag, kFence}) : MatchTag(c, {});
       break;
   }
   if (!tag.has_value()) {
@@ -128,7 +132,7 @@ void ToolCallParser::TakeText(char c, Pieces* pieces) {
 void ToolCallParser::TakePlain(char c, Pieces* pieces) {
   if (IsSpace(c)) {
     space_.push_back(c);
-  } else if (at_start_ && !has_tagged_ && (c == '{' || c == '[')) {
+  } else if (at_start_ && (reads_others_ || IsBare(form_)) && (c == '{' || c == '[')) {
     Open("", Opener::kBare);
     TakeSeek(c, pieces);
   } else {
@@ -160,7 +164,7 @@ void ToolCallParser::Close() {
 }
 
 void ToolCallParser::Found() {
-  if (opener_ != Opener::kFence && opener_ != Opener::kBare) has_tagged_ = true;
+  if (opener_ == Opener::kToolCall || opener_ == Opener::kMistral) reads_others_ = false;
   found_ = has_calls_ = true;
   at_start_ = false;
   raw_.clear();

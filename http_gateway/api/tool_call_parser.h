@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "http_gateway/api/answer_piece.h"
@@ -18,7 +19,8 @@ namespace retroinfer::gateway {
 
 // Beside calls of the model's form it takes for calls, until one of that form has come: JSON that
 // an answer begins with, and JSON between ``` fences, where that names a function that was offered
-// and its arguments. Within <tool_call> both JSON and XML are read.
+// and its arguments. Within <tool_call> both JSON and XML are read. Where a grammar has forced
+// calls into the model's form, that one alone is read.
 //
 // Text that may be a call is held back until its function and the beginning of its arguments are
 // known; from then on arguments are given out as they come. What looks like a call but is none, or
@@ -29,8 +31,11 @@ namespace retroinfer::gateway {
 // Threads: one at a time.
 class ToolCallParser {
  public:
-  ToolCallParser(ToolForm form, CallableFunctions functions)
-      : form_(functions.empty() ? ToolForm::kNone : form), functions_(std::move(functions)) {}
+  // `is_forced`: by a grammar.
+  ToolCallParser(ToolForm form, CallableFunctions functions, bool is_forced = false)
+      : form_(functions.empty() ? ToolForm::kNone : form),
+        functions_(std::move(functions)),
+        reads_others_(!is_forced) {}
   ToolCallParser(const ToolCallParser&) = delete;
   ToolCallParser& operator=(const ToolCallParser&) = delete;
 
@@ -82,13 +87,13 @@ class ToolCallParser {
 
   const ToolForm form_;
   const CallableFunctions functions_;
+  bool reads_others_;  // other forms than the model's own
   Place place_ = Place::kText;
   Opener opener_ = Opener::kBare;
-  std::string space_;        // kText: white space that may belong to a tag behind it
-  std::string tag_;          // beginning of one
-  bool at_start_ = true;     // no text has come
-  bool has_calls_ = false;   // in the answer
-  bool has_tagged_ = false;  // of those, in the model's form
+  std::string space_;       // kText: white space that may belong to a tag behind it
+  std::string tag_;         // beginning of one
+  bool at_start_ = true;    // no text has come
+  bool has_calls_ = false;  // in the answer
 
   // Where calls may be.
   std::string raw_;     // text that was taken since the last call

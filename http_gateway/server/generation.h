@@ -42,8 +42,8 @@ class Generation final : public ComputedAnswer {
 
   void PrepareEcho(size_t index);
   void PrepareChat(const ModelState& model);
-  void PrepareForcedCall(const std::string& opening);
   void StartCalls();
+  void StartCall(size_t index, generation::v1::GenerateRequest* request);
   void AddCompletionChoices();
   int Continuations() const;
 
@@ -61,6 +61,9 @@ class Generation final : public ComputedAnswer {
   std::vector<generation::v1::GenerateRequest> requests_;  // of the calls
   CompletionRequest completion_;
   ChatRequest chat_;
+
+  // Asked for where the worker refuses the constraint; until the first event.
+  std::optional<generation::v1::GenerateRequest> relaxed_;
 
   std::optional<ChunkWriter> chunks_;  // while calls run
   std::vector<std::string> echoes_;
