@@ -134,6 +134,10 @@ constexpr PassedOption kPassedOptions[] = {
     {"--billing-header", Service::kGateway, "--billing-header",
      "drop or keep: what Claude Code puts before a system message, another one in each request",
      "drop"},
+    {"--tool-call-parser", Service::kGateway, "--tool-call-parser",
+     "How the model writes calls of functions: auto (as its chat template shows), hermes, "
+     "llama3_json, qwen3_coder, mistral, json, or none: calls stay text",
+     "auto"},
     {"--http-metrics-address", Service::kGateway, "--http-metrics-address",
      "Prometheus endpoint of the gateway that needs no key"},
     {"--api-key-file", Service::kWorker, "--api-key-file",

@@ -39,7 +39,7 @@ constexpr std::string_view kNames[] = {
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "tenant", "tenants-file",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",
-    "tls-server-name", "top-k", "top-p", "ttl", "users", "wait", "wave-index", "weights-dtype", "window",
+    "tls-server-name", "tool-call-parser", "top-k", "top-p", "ttl", "users", "wait", "wave-index", "weights-dtype", "window",
     "worker", "worker-api-key-file", "worker-tls-ca", "worker-tls-certificate", "worker-tls-key",
     "worker-tls-server-name", "workload",
     // clang-format on

@@ -14,6 +14,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/sampling_validation.h"
 #include "gpu_worker/server/proto_time.h"
+#include "gpu_worker/server/special_tokens.h"
 
 namespace retroinfer {
 namespace {
@@ -398,9 +399,7 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
   sampling.stop.assign(options.stop().begin(), options.stop().end());
   sampling.stop_token_ids.assign(options.stop_token_ids().begin(), options.stop_token_ids().end());
   if (options.has_ignore_eos()) sampling.ignore_eos = options.ignore_eos();
-  if (options.has_skip_special_tokens()) {
-    sampling.skip_special_tokens = options.skip_special_tokens();
-  }
+  RETURN_IF_ERROR(ReadSpecialTokens(*model_.tokenizer, options, &sampling));
   if (options.has_include_stop_str_in_output()) {
     sampling.include_stop_str_in_output = options.include_stop_str_in_output();
   }

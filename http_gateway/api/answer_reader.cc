@@ -1,43 +1,44 @@
 #include "http_gateway/api/answer_reader.h"
 
-#include <utility>
-
 namespace retroinfer::gateway {
 
 AnswerReader::AnswerReader(const AnswerReaderOptions& options)
-    : splitter_(options.splitter), calls_(options.tool_form, options.tool_names) {
-  std::vector<AnswerPiece> none;
-  calls_.Append(options.opening, &none);
-}
+    : one_call_(options.one_call),
+      splitter_(options.splitter),
+      calls_(options.tool_form, options.functions, options.is_forced) {}
 
 std::vector<AnswerPiece> AnswerReader::Append(std::string_view text) {
   std::vector<AnswerPiece> pieces;
+  if (ended_) return pieces;
   if (splitter_.has_value()) {
-    const ReasoningSplitter::Parts parts = splitter_->Append(text);
-    AppendPiece(AnswerPiece::Kind::kReasoning, parts.reasoning, &pieces);
-    calls_.Append(parts.content, &pieces);
+    Add(splitter_->Append(text), &pieces);
   } else {
     calls_.Append(text, &pieces);
   }
-  Count(pieces);
+  Count(&pieces);
   return pieces;
 }
 
 std::vector<AnswerPiece> AnswerReader::Finish() {
   std::vector<AnswerPiece> pieces;
-  if (splitter_.has_value()) {
-    const ReasoningSplitter::Parts parts = splitter_->Finish();
-    AppendPiece(AnswerPiece::Kind::kReasoning, parts.reasoning, &pieces);
-    calls_.Append(parts.content, &pieces);
-  }
+  if (ended_) return pieces;
+  if (splitter_.has_value()) Add(splitter_->Finish(), &pieces);
   calls_.Finish(&pieces);
-  Count(pieces);
+  Count(&pieces);
   return pieces;
 }
 
-void AnswerReader::Count(const std::vector<AnswerPiece>& pieces) {
-  for (const AnswerPiece& piece : pieces) {
-    if (piece.kind == AnswerPiece::Kind::kCallBegin) ++num_calls_;
+void AnswerReader::Add(const ReasoningSplitter::Parts& parts, std::vector<AnswerPiece>* pieces) {
+  AppendPiece(AnswerPiece::Kind::kReasoning, parts.reasoning, pieces);
+  calls_.Append(parts.content, pieces);
+}
+
+void AnswerReader::Count(std::vector<AnswerPiece>* pieces) {
+  for (size_t i = 0; i < pieces->size(); ++i) {
+    if ((*pieces)[i].kind == AnswerPiece::Kind::kCallBegin) ++num_calls_;
+    if (!one_call_ || (*pieces)[i].kind != AnswerPiece::Kind::kCallEnd) continue;
+    pieces->resize(i + 1);
+    ended_ = true;
   }
 }
 

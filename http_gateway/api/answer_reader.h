@@ -2,12 +2,12 @@
 #pragma once
 
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "http_gateway/api/answer_piece.h"
+#include "http_gateway/api/callable_functions.h"
 #include "http_gateway/api/reasoning_splitter.h"
 #include "http_gateway/api/tool_call_parser.h"
 
@@ -16,8 +16,9 @@ namespace retroinfer::gateway {
 struct AnswerReaderOptions {
   std::optional<ReasoningSplitter> splitter;  // nothing: there are no thoughts
   ToolForm tool_form = ToolForm::kNone;
-  std::set<std::string> tool_names;  // that may be called
-  std::string opening;               // beginning of a call that the prompt ends with; empty: none
+  CallableFunctions functions;
+  bool is_forced = false;  // a grammar has forced calls into that form
+  bool one_call = false;   // what comes behind the first call is left out
 };
 
 // The same pieces come of an answer however it was cut, but for where texts are cut.
@@ -35,12 +36,14 @@ class AnswerReader {
   int num_calls() const { return num_calls_; }  // that have begun
 
  private:
-  void AddReasoning(std::string_view text, std::vector<AnswerPiece>* pieces);
-  void Count(const std::vector<AnswerPiece>& pieces);
+  void Add(const ReasoningSplitter::Parts& parts, std::vector<AnswerPiece>* pieces);
+  void Count(std::vector<AnswerPiece>* pieces);
 
+  const bool one_call_;
   std::optional<ReasoningSplitter> splitter_;
   ToolCallParser calls_;
   int num_calls_ = 0;
+  bool ended_ = false;  // no more is wanted
 };
 
 }  // namespace retroinfer::gateway

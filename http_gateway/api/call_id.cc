@@ -16,7 +16,7 @@ constexpr size_t kMistralLength = 9;
 
 std::string DrawCallId(ToolForm form) {
   thread_local absl::BitGen random;
-  const bool is_short = form == ToolForm::kMistral;
+  const bool is_short = form == ToolForm::kMistral || form == ToolForm::kMistralArgs;
   std::string id = is_short ? "" : "call_";
   for (size_t i = 0; i < (is_short ? kMistralLength : kLength); ++i) {
     id.push_back(kAlphabet[absl::Uniform<size_t>(random, 0, kAlphabet.size())]);

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "http_gateway/api/tool_call_parser.h"
+#include "http_gateway/api/tool_form.h"
 
 namespace retroinfer::gateway {
 

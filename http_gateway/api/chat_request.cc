@@ -57,7 +57,7 @@ absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body, IgnoredNames* igno
   SetChatDefaults(&request.call);
   RETURN_IF_ERROR(ReadLogprobs(fields, &request));
   RETURN_IF_ERROR(ReadTools(fields, request.call.mutable_messages(), &request.tools));
-  RETURN_IF_ERROR(ReadConstraint(fields));
+  ASSIGN_OR_RETURN(request.options.constraint_param, ReadConstraint(fields, &request.call));
   RETURN_IF_ERROR(RefuseWhatIsNotOffered(fields));
   RETURN_IF_ERROR(fields.CheckUnknown());
   return request;

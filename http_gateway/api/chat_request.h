@@ -25,12 +25,11 @@ struct ChatRequest {
 // generated.
 void SetChatDefaults(generation::v1::GenerateRequest* call);
 
-// The conversation is read as ReadConversation() reads it. With kRequired and kFunction thinking is
-// off, unless the request says otherwise. `ignored`: gets the names of what changes no answer, or
-// is not known; null: both are refused.
+// The conversation is read as ReadConversation() reads it. `ignored`: gets the names of what
+// changes no answer, or is not known; null: both are refused.
 //
 // Returns: INVALID_ARGUMENT with the parameter; what would make another answer and is not offered
-//          (images, response_format, functions) is refused by name.
+//          (images, functions) is refused by name.
 absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body, IgnoredNames* ignored = nullptr);
 
 }  // namespace retroinfer::gateway

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "http_gateway/api/constraint_fields.h"
 
 namespace retroinfer::gateway {
 namespace {
@@ -84,8 +85,7 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body, Ignore
     return ParamError("n", "n must be 1 where echo with logprobs is streamed");
   }
   RETURN_IF_ERROR(fields.NotOffered("suffix", "the model continues text, it fills no gaps", ""));
-  RETURN_IF_ERROR(fields.NotOffered("response_format", "answers are free text",
-                                    Json::object({{"type", "text"}})));
+  ASSIGN_OR_RETURN(result.options.constraint_param, ReadConstraint(fields, &shared));
   const Json* const prompt = fields.Find("prompt");
   if (prompt == nullptr) return ParamError("prompt", "prompt is missing", "MISSING_PARAMETER");
   RETURN_IF_ERROR(fields.CheckUnknown());

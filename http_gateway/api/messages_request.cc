@@ -72,28 +72,24 @@ absl::Status ReadToolChoice(Fields& fields, Json* chat) {
 }
 
 // `output_config`: effort and form of the answer. Before there was that, `output_format` was one.
-absl::Status ReadOutput(Fields& fields, generation::v1::Messages* conversation, Json* chat) {
+absl::Status ReadOutput(Fields& fields, ChatRequest* request) {
   const Json* format = fields.Find("output_format");
+  std::string path = "output_format";
   if (const Json* const config = fields.Find("output_config")) {
     ASSIGN_OR_RETURN(Fields inner, fields.Inner(*config, "output_config"));
     std::optional<std::string> effort;
     RETURN_IF_ERROR(inner.Read("effort", &effort));
     if (effort.has_value()) {
-      RETURN_IF_ERROR(SetReasoningEffort(*effort, "output_config.effort", conversation));
+      RETURN_IF_ERROR(
+          SetReasoningEffort(*effort, inner.PathOf("effort"), request->call.mutable_messages()));
     }
-    if (const Json* const newer = inner.Find("format")) format = newer;
+    if (const Json* const newer = inner.Find("format")) {
+      format = newer;
+      path = inner.PathOf("format");
+    }
     RETURN_IF_ERROR(inner.CheckUnknown());
   }
-  if (format == nullptr) return absl::OkStatus();
-  if (!format->is_object()) {
-    return ParamError("output_config.format", "output_config.format must be an object",
-                      "INVALID_TYPE");
-  }
-  Json schema = {{"name", "output"}};
-  if (format->contains("schema")) schema["schema"] = (*format)["schema"];
-  (*chat)["response_format"] = {{"type", format->value("type", Json())},
-                                {"json_schema", std::move(schema)}};
-  return absl::OkStatus();
+  return ReadAnswerFormat(format, path, fields, request);
 }
 
 absl::Status ReadStop(Fields& fields, generation::v1::SamplingOptions* sampling) {
@@ -124,23 +120,18 @@ absl::StatusOr<ChatRequest> ReadMessagesRequest(const Json& body, IgnoredNames* 
   RETURN_IF_ERROR(ReadMessageBlocks(fields, conversation));
   RETURN_IF_ERROR(ReadTemplateArguments(fields, conversation));
   RETURN_IF_ERROR(ReadReasoning(fields, conversation));
-  Json chat = Json::object();
-  RETURN_IF_ERROR(ReadOutput(fields, conversation, &chat));
+  RETURN_IF_ERROR(ReadOutput(fields, &request));
   if (fields.Find("thinking") == nullptr && !conversation->has_enable_thinking()) {
     conversation->set_enable_thinking(false);
   }
   SetChatDefaults(&call);
-  Json functions = Json::array();
+  Json chat = Json::object(), functions = Json::array();
   RETURN_IF_ERROR(ReadTools(fields, &functions));
   RETURN_IF_ERROR(ReadToolChoice(fields, &chat));
   if (!functions.empty()) chat["tools"] = std::move(functions);
   static const NamePairs names = {{"].function.parameters", "].input_schema"},
-                                  {"].function.", "]."},
-                                  {"response_format.json_schema", "output_config.format"},
-                                  {"response_format", "output_config.format"},
-                                  {"parallel_tool_calls: false", "disable_parallel_tool_use"},
-                                  {"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"}};
-  RETURN_IF_ERROR(ReadAsChat(chat, names, ignored, &request));
+                                  {"].function.", "]."}};
+  RETURN_IF_ERROR(ReadToolsOfChat(chat, names, ignored, &request));
   RETURN_IF_ERROR(fields.CheckUnknown());
   return request;
 }

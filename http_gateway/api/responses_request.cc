@@ -89,24 +89,13 @@ absl::Status ReadTools(Fields& fields, Json* functions) {
   return absl::OkStatus();
 }
 
-// `text`: the answer's form, which chats call response_format.
-absl::Status ReadText(Fields& fields, Json* chat) {
+// `text`: how long the answer is, and its form.
+absl::Status ReadText(Fields& fields, ChatRequest* request) {
   const Json* const text = fields.Find("text");
-  if (text == nullptr) return absl::OkStatus();
+  if (text == nullptr) return ReadAnswerFormat(nullptr, "text.format", fields, request);
   ASSIGN_OR_RETURN(Fields inner, fields.Inner(*text, "text"));
   RETURN_IF_ERROR(inner.Hint("verbosity", "the model writes as much as it does"));
-  if (const Json* const format = inner.Find("format")) {
-    if (!format->is_object()) {
-      return ParamError("text.format", "text.format must be an object", "INVALID_TYPE");
-    }
-    if (Member(*format, "type") == "json_schema") {
-      Json schema = *format;
-      schema.erase("type");
-      (*chat)["response_format"] = {{"type", "json_schema"}, {"json_schema", std::move(schema)}};
-    } else {
-      (*chat)["response_format"] = *format;
-    }
-  }
+  RETURN_IF_ERROR(ReadAnswerFormat(inner.Find("format"), "text.format", fields, request));
   return inner.CheckUnknown();
 }
 
@@ -136,11 +125,8 @@ absl::Status ReadChoices(Fields& fields, IgnoredNames* ignored, ChatRequest* req
   if (const Json* const parallel = fields.Find("parallel_tool_calls")) {
     chat["parallel_tool_calls"] = *parallel;
   }
-  RETURN_IF_ERROR(ReadText(fields, &chat));
-  static const NamePairs names = {{"].function.", "]."},
-                                  {"response_format.json_schema", "text.format"},
-                                  {"response_format", "text.format"}};
-  return ReadAsChat(chat, names, ignored, request);
+  static const NamePairs names = {{"].function.", "]."}};
+  return ReadToolsOfChat(chat, names, ignored, request);
 }
 
 absl::Status CheckOffered(Fields& fields) {
@@ -173,6 +159,7 @@ absl::StatusOr<ChatRequest> ReadResponsesRequest(const Json& body, IgnoredNames*
   RETURN_IF_ERROR(ReadReasoning(fields, call.mutable_messages()));
   SetChatDefaults(&call);
   RETURN_IF_ERROR(ReadChoices(fields, ignored, &request));
+  RETURN_IF_ERROR(ReadText(fields, &request));
   RETURN_IF_ERROR(CheckOffered(fields));
   RETURN_IF_ERROR(fields.CheckUnknown());
   request.echo = EchoOf(body);

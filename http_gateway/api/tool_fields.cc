@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "http_gateway/api/stable_prompt.h"
 
 namespace retroinfer::gateway {
 
@@ -27,40 +28,60 @@ bool IsFunctionName(const std::string& name) {
   return true;
 }
 
-absl::StatusOr<std::vector<ToolFunction>> ReadFunctions(const Json& tools) {
+absl::Status ReadFunction(Fields& fields, const std::set<std::string>& others,
+                          ToolFunction* function) {
+  std::optional<std::string> name;
+  RETURN_IF_ERROR(fields.Read("name", &name));
+  if (!name.has_value() || !IsFunctionName(*name)) {
+    return ParamError(fields.PathOf("name"),
+                      absl::StrCat(fields.PathOf("name"), " must be 1 to ", kFunctionNameMax,
+                                   " characters of [A-Za-z0-9_.-]"));
+  }
+  if (others.contains(*name)) {
+    return ParamError(fields.PathOf("name"), "two functions have one name");
+  }
+  function->name = *std::move(name);
+  std::optional<bool> strict;
+  RETURN_IF_ERROR(fields.Read("strict", &strict));
+  function->strict = strict.value_or(false);
+  const Json* const parameters = fields.Find("parameters");
+  if (parameters == nullptr) return absl::OkStatus();
+  if (!parameters->is_object()) {
+    return ParamError(fields.PathOf("parameters"),
+                      absl::StrCat(fields.PathOf("parameters"), " must be a JSON Schema"),
+                      "INVALID_TYPE");
+  }
+  function->parameters = *parameters;
+  return absl::OkStatus();
+}
+
+// Takes what is no function out of `shown`, the list that the model is told of.
+absl::StatusOr<std::vector<ToolFunction>> ReadFunctions(Fields& fields, const Json& tools,
+                                                        Json* shown) {
   std::vector<ToolFunction> functions;
   std::set<std::string> names;
   if (!tools.is_array()) return ParamError("tools", "tools must be a list", "INVALID_TYPE");
   for (size_t i = 0; i < tools.size(); ++i) {
     const std::string path = absl::StrCat("tools[", i, "]");
-    ASSIGN_OR_RETURN(Fields tool, Fields::Of(tools[i], path));
-    std::optional<std::string> type, name;
+    ASSIGN_OR_RETURN(Fields tool, fields.Inner(tools[i], path));
+    std::optional<std::string> type;
     RETURN_IF_ERROR(tool.Read("type", &type));
     const Json* const function = tool.Find("function");
-    if (type != "function" || function == nullptr) {
-      return ParamError(path, absl::StrCat(path, " is no function: other tools are not offered"),
-                        "UNSUPPORTED_PARAMETER");
+    if (type != "function") {
+      RETURN_IF_ERROR(fields.IgnoreOr(
+          absl::StrCat(path, "(", type.value_or(""), ")"),
+          ParamError(path, absl::StrCat(path, " is no function: other tools are not offered"),
+                     "UNSUPPORTED_PARAMETER")));
+      continue;
     }
-    ASSIGN_OR_RETURN(Fields inner, Fields::Of(*function, path + ".function"));
-    RETURN_IF_ERROR(inner.Read("name", &name));
-    if (!name.has_value() || !IsFunctionName(*name)) {
-      return ParamError(path + ".function.name",
-                        absl::StrCat(path, ".function.name must be 1 to ", kFunctionNameMax,
-                                     " characters of [A-Za-z0-9_.-]"));
+    if (function == nullptr) {
+      return ParamError(path + ".function", absl::StrCat(path, ".function is missing"),
+                        "MISSING_PARAMETER");
     }
-    if (!names.insert(*name).second) {
-      return ParamError(path + ".function.name", "two functions have one name");
-    }
-    std::optional<bool> strict;
-    RETURN_IF_ERROR(inner.Read("strict", &strict));
-    if (strict.value_or(false)) {
-      return ParamError(path + ".function.strict",
-                        "strict is not offered: what the model writes is not forced into a schema",
-                        "UNSUPPORTED_PARAMETER");
-    }
-    ToolFunction& read = functions.emplace_back();
-    read.name = *std::move(name);
-    if (const Json* const parameters = inner.Find("parameters")) read.parameters = *parameters;
+    ASSIGN_OR_RETURN(Fields inner, fields.Inner(*function, path + ".function"));
+    RETURN_IF_ERROR(ReadFunction(inner, names, &functions.emplace_back()));
+    names.insert(functions.back().name);
+    shown->push_back(tools[i]);
   }
   return functions;
 }
@@ -104,7 +125,11 @@ std::set<std::string> ToolRequest::Names() const {
 
 absl::Status ReadTools(Fields& fields, v1::Messages* conversation, ToolRequest* request) {
   if (const Json* const tools = fields.Find("tools")) {
-    ASSIGN_OR_RETURN(request->functions, ReadFunctions(*tools));
+    Json shown = Json::array();
+    ASSIGN_OR_RETURN(request->functions, ReadFunctions(fields, *tools, &shown));
+    if (shown.size() < tools->size()) {
+      conversation->set_tools(shown.empty() ? "" : WithoutCacheControl(shown).dump());
+    }
   }
   RETURN_IF_ERROR(ReadToolChoice(fields, request));
   if (request->choice == ToolChoice::kNone) {
@@ -116,15 +141,9 @@ absl::Status ReadTools(Fields& fields, v1::Messages* conversation, ToolRequest* 
   if (forced && conversation->continue_final_message()) {
     return ParamError("tool_choice", "tool_choice and continue_final_message exclude each other");
   }
-  if (forced && !conversation->has_enable_thinking()) conversation->set_enable_thinking(false);
   std::optional<bool> parallel;
   RETURN_IF_ERROR(fields.Read("parallel_tool_calls", &parallel));
-  if (!parallel.value_or(true) && request->choice != ToolChoice::kNone) {
-    return ParamError("parallel_tool_calls",
-                      "parallel_tool_calls: false is not offered: the model decides how many calls "
-                      "it makes",
-                      "UNSUPPORTED_PARAMETER");
-  }
+  request->parallel = parallel.value_or(true);
   RETURN_IF_ERROR(fields.NotOffered("functions", "use tools"));
   return fields.NotOffered("function_call", "use tool_choice", "none");
 }

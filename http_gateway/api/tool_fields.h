@@ -30,12 +30,13 @@ struct ToolRequest {
   ToolChoice choice = ToolChoice::kNone;
   std::string function;                 // with kFunction
   std::vector<ToolFunction> functions;  // that may be called; empty with kNone
+  bool parallel = true;                 // an answer may have several calls
 
   std::set<std::string> Names() const;
 };
 
-// Reads `tools`, `tool_choice` and `parallel_tool_calls`. With kNone the functions are taken out of
-// `conversation`; with kRequired and kFunction thinking is off, unless the request says otherwise.
+// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Tools that are no functions are left out,
+// of `conversation`, too; with kNone all are.
 //
 // REQUIRES: `conversation` was read.
 // Returns:  INVALID_ARGUMENT with the parameter; `functions` and `function_call` are refused.

@@ -121,7 +121,7 @@ Gateway::Gateway(const GatewayOptions& options, WorkerClient& worker, common::Me
       worker_(worker),
       metrics_(metrics),
       io_(io),
-      models_(worker),
+      models_(worker, options.tool_form),
       counts_(metrics),
       generation_context_{.worker = &worker,
                           .models = &models_,

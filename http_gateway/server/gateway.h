@@ -5,12 +5,14 @@
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/door/key_ring.h"
 #include "common/metrics/metrics.h"
+#include "http_gateway/api/tool_form.h"
 #include "http_gateway/http/exchange.h"
 #include "http_gateway/json/ignored_names.h"
 #include "http_gateway/json/strict_json.h"
@@ -28,8 +30,9 @@ struct GatewayOptions {
   std::vector<std::string> cors_origins;  // that pages may come from; "*": any. Empty: no CORS
   int generations_max = 1024;
   absl::Duration keepalive = absl::Seconds(5);
-  bool page = true;                  // serve the page for people
-  bool keep_billing_header = false;  // see DropBillingHeader()
+  bool page = true;                   // serve the page for people
+  bool keep_billing_header = false;   // see DropBillingHeader()
+  std::optional<ToolForm> tool_form;  // of the model's calls; nothing: as its template shows
   // Refuse parameters that change no answer, or are not known; else they are ignored, and a header
   // of the answer names them.
   bool strict_parameters = false;

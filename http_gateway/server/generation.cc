@@ -4,7 +4,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock/steady_now.h"
+#include "common/status/error_reason.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/chat_plan.h"
 #include "http_gateway/api/choices_writer.h"
 #include "http_gateway/api/messages_writer.h"
 #include "http_gateway/api/responses_writer.h"
@@ -16,7 +18,6 @@ namespace {
 
 namespace v1 = generation::v1;
 
-constexpr char kTokenize[] = "/retroinfer.generation.v1.GenerationService/Tokenize";
 constexpr char kDetokenize[] = "/retroinfer.generation.v1.GenerationService/Detokenize";
 constexpr absl::Duration kTokenizerTimeout = absl::Seconds(60);
 
@@ -121,7 +122,6 @@ void Generation::PrepareCompletions() {
 void Generation::Start(ChatRequest request) {
   chat_ = std::move(request);
   options_ = chat_.options;
-  requests_.push_back(std::move(chat_.call));
   head_ = {absl::StrCat(IdPrefix(chat_.form), request_id_),
            options_.stream ? "chat.completion.chunk" : "chat.completion",
            absl::ToUnixSeconds(arrival_), ""};
@@ -129,31 +129,16 @@ void Generation::Start(ChatRequest request) {
 }
 
 void Generation::PrepareChat(const ModelState& model) {
-  const v1::Messages& messages = requests_.front().messages();
-  const ToolForm form = model.chat.tool_form;
-  if (!chat_.tools.functions.empty() && form == ToolForm::kNone) {
-    return Fail(
-        ParamError("tools",
-                   "tools are not offered: the model's chat template shows no form of calls "
-                   "that this server knows (Llama 3.1's JSON, or <tool_call>)",
-                   "UNSUPPORTED_PARAMETER"),
-        ErrorOrigin::kGateway);
+  absl::StatusOr<ChatPlan> plan = PlanChat(model.chat, &chat_);
+  if (!plan.ok()) return Fail(plan.status(), ErrorOrigin::kGateway);
+  options_.constraint_param = plan->constraint_param;
+  if (plan->relaxed.has_value()) {
+    relaxed_ = chat_.call;
+    *relaxed_->mutable_constraint() = *std::move(plan->relaxed);
   }
-  const bool forced =
-      chat_.tools.choice == ToolChoice::kRequired || chat_.tools.choice == ToolChoice::kFunction;
-  const bool continues =
-      messages.continue_final_message() ||
-      (messages.has_add_generation_prompt() && !messages.add_generation_prompt());
-  std::optional<bool> thinking;
-  if (messages.has_enable_thinking()) thinking = messages.enable_thinking();
-  const bool opens_thinking = model.chat.OpensThinking(thinking);
-  const std::string opening = forced ? ToolCallParser::Opening(form, chat_.tools.function) : "";
-  AnswerReaderOptions reader = {
-      .tool_form = form, .tool_names = chat_.tools.Names(), .opening = opening};
-  if (!continues && !forced) reader.splitter.emplace(opens_thinking);
-  MakeChatWriter(reader);
-  if (!forced) return StartCalls();
-  PrepareForcedCall(opens_thinking ? absl::StrCat("\n</think>\n\n", opening) : opening);
+  requests_.push_back(std::move(chat_.call));
+  MakeChatWriter(plan->reader);
+  StartCalls();
 }
 
 void Generation::MakeChatWriter(const AnswerReaderOptions& reader) {
@@ -181,48 +166,25 @@ void Generation::MakeChatWriter(const AnswerReaderOptions& reader) {
                               std::move(choices));
 }
 
-// The prompt's tokens, and behind them those of the call's beginning, where tags are tokens: that
-// is what the model would have written itself.
-void Generation::PrepareForcedCall(const std::string& opening) {
-  v1::TokenizeRequest prompt, beginning;
-  *prompt.mutable_messages() = requests_.front().messages();
-  beginning.set_text(opening);
-  beginning.set_add_special_tokens(false);
-  beginning.set_parse_special(true);
-  const auto on_end = [this, self = shared_from_this()](const absl::Status& status,
-                                                        const v1::TokenizeResponse& tokens) {
-    if (exchange_ == nullptr) return;
-    if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
-    auto& ids = *requests_.front().mutable_token_ids()->mutable_ids();
-    ids.MergeFrom(tokens.token_ids());
-    StartCalls();
-  };
-  context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
-      kTokenize, prompt, kTokenizerTimeout,
-      [this, self = shared_from_this(), beginning, on_end](const absl::Status& status,
-                                                           v1::TokenizeResponse tokens) {
-        if (exchange_ == nullptr) return;
-        if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
-        *requests_.front().mutable_token_ids()->mutable_ids() = tokens.token_ids();
-        context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
-            kTokenize, beginning, kTokenizerTimeout, on_end);
-      });
-}
-
 void Generation::StartCalls() {
   calls_started_ = true;
   if (!options_.stream) writer_->Begin();
   for (size_t i = 0; i < requests_.size(); ++i) {
     v1::GenerateRequest& request = requests_[i];
     request.set_request_id(requests_.size() == 1 ? request_id_ : absl::StrCat(request_id_, "-", i));
-    request.set_return_progress(options_.stream);
-    Call& call = *calls_.emplace_back(std::make_unique<Call>(this, i));
-    call.stream = context_->worker->Generate(request, options_.context, authorization_, &call);
+    calls_.push_back(std::make_unique<Call>(this, i));
+    StartCall(i, &request);
   }
   requests_.resize(1);  // the prompts are not needed any more
   const v1::SamplingOptions sampling = requests_.front().sampling();
   requests_.front().Clear();
   *requests_.front().mutable_sampling() = sampling;
+}
+
+void Generation::StartCall(size_t index, v1::GenerateRequest* request) {
+  request->set_return_progress(options_.stream);
+  Call& call = *calls_[index];
+  call.stream = context_->worker->Generate(*request, options_.context, authorization_, &call);
 }
 
 void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
@@ -233,6 +195,7 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
     return Fail(absl::InternalError("the worker sent a continuation that nobody asked for"),
                 ErrorOrigin::kWorker);
   }
+  relaxed_.reset();  // the constraint was taken
   if (options_.stream) BeginStream();
   switch (event.event_case()) {
     case v1::GenerateResponse::kProgress:
@@ -304,11 +267,22 @@ void Generation::Send() {
   writer_->ClearUnsent();
 }
 
-void Generation::OnCallEnd(size_t /*call*/, const absl::Status& status) {
+void Generation::OnCallEnd(size_t call, const absl::Status& status) {
   const auto self = shared_from_this();
   if (exchange_ == nullptr) return;
-  if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
-  if (++calls_ended_ == calls_.size()) Complete();
+  if (status.ok()) {
+    if (++calls_ended_ == calls_.size()) Complete();
+    return;
+  }
+  common::ErrorReason reason = common::ReasonOf(status);
+  if (reason.reason != "INVALID_CONSTRAINT") return Fail(status, ErrorOrigin::kWorker);
+  if (relaxed_.has_value()) {
+    v1::GenerateRequest relaxed = *std::exchange(relaxed_, std::nullopt);
+    relaxed.set_request_id(request_id_);
+    return StartCall(call, &relaxed);
+  }
+  if (!options_.constraint_param.empty()) reason.metadata["param"] = options_.constraint_param;
+  Fail(common::WithReason(status, reason.reason, reason.metadata), ErrorOrigin::kWorker);
 }
 
 void Generation::Complete() {

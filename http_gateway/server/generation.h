@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,9 @@ class Generation final : public ComputedAnswer {
   void PrepareEcho(size_t index);
   void PrepareChat(const ModelState& model);
   void MakeChatWriter(const AnswerReaderOptions& reader);
-  void PrepareForcedCall(const std::string& opening);
-  void StartCalls();
   void PrepareCompletions();
+  void StartCalls();
+  void StartCall(size_t index, generation::v1::GenerateRequest* request);
   int Continuations() const;
 
   void OnEvent(size_t call, generation::v1::GenerateResponse&& event);
@@ -60,6 +61,9 @@ class Generation final : public ComputedAnswer {
   std::vector<generation::v1::GenerateRequest> requests_;  // of the calls
   CompletionRequest completion_;
   ChatRequest chat_;
+
+  // Asked for where the worker refuses the constraint; until the first event.
+  std::optional<generation::v1::GenerateRequest> relaxed_;
 
   std::vector<std::string> echoes_;
   std::unique_ptr<AnswerWriter> writer_;  // since the calls are prepared

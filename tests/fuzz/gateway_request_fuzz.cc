@@ -1,6 +1,7 @@
 // What strangers send to the gateway, and what models write. The first byte says what the rest is:
 // the body of a chat (c), a completion (p), /score (s), /tokenize (t) or /detokenize (d); or an
-// answer with calls in the form of Hermes (h) or Llama (l), or with thoughts (r).
+// answer with calls in the form of Hermes (h), Llama (l), Qwen3-Coder (q), Mistral (m) or JSON (j),
+// or with thoughts (r).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -59,7 +60,8 @@ void CheckMessage(const Message& message) {
 // Text as it is, calls between marks.
 class Shown {
  public:
-  explicit Shown(ToolForm form) : reader_({.tool_form = form, .tool_names = {"f", "g"}}) {}
+  explicit Shown(ToolForm form)
+      : reader_({.tool_form = form, .functions = CallableFunctions::Named({"f", "g"})}) {}
   void Append(std::string_view text) { Show(reader_.Append(text)); }
   std::string Finish() {
     Show(reader_.Finish());
@@ -154,6 +156,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 'l':
       CheckCalls(ToolForm::kLlama, rest);
+      break;
+    case 'q':
+      CheckCalls(ToolForm::kQwenCoder, rest);
+      break;
+    case 'm':
+      CheckCalls(ToolForm::kMistral, rest);
+      break;
+    case 'j':
+      CheckCalls(ToolForm::kJson, rest);
       break;
     case 'r':
       CheckThoughts(rest);

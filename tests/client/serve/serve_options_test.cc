@@ -128,15 +128,15 @@ TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
 }
 
 TEST(ServeOptions, TheGatewaysLimitsCanBeSet) {
-  const ServeOptions options =
-      Options({"--model=/m", "--http=127.0.0.1:8000", "--http-max-connections=9",
-               "--http-max-generations=5", "--http-max-body-bytes=1MiB",
-               "--http-keepalive-interval=2s", "--billing-header=keep"});
+  const ServeOptions options = Options(
+      {"--model=/m", "--http=127.0.0.1:8000", "--http-max-connections=9",
+       "--http-max-generations=5", "--http-max-body-bytes=1MiB", "--http-keepalive-interval=2s",
+       "--billing-header=keep", "--tool-call-parser=hermes"});
   const std::vector<ServiceSpec> specs = ServiceSpecs(options);
   EXPECT_THAT(specs[2].arguments,
               AllOf(Contains("--max-connections=9"), Contains("--max-generations=5"),
                     Contains("--max-body-bytes=1MiB"), Contains("--keepalive-interval=2s"),
-                    Contains("--billing-header=keep")));
+                    Contains("--billing-header=keep"), Contains("--tool-call-parser=hermes")));
   EXPECT_THAT(specs[1].arguments, Not(Contains(StartsWith("--max-connections"))));
 }
 

@@ -32,7 +32,9 @@ class Log : public AnswerItems::Listener {
 };
 
 AnswerReaderOptions Options() {
-  AnswerReaderOptions options = {.tool_form = ToolForm::kHermes, .tool_names = {"f"}};
+  AnswerReaderOptions options;
+  options.tool_form = ToolForm::kHermes;
+  options.functions = CallableFunctions::Named({"f"});
   options.splitter.emplace(false);
   return options;
 }

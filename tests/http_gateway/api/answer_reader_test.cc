@@ -29,7 +29,8 @@ std::vector<AnswerPiece> ReadBy(const AnswerReaderOptions& options, const std::s
 }
 
 TEST(AnswerReader, ReadsThoughtsTextAndCallsHoweverTheyAreCut) {
-  AnswerReaderOptions options = {.tool_form = ToolForm::kHermes, .tool_names = {"add"}};
+  AnswerReaderOptions options = {.tool_form = ToolForm::kHermes,
+                                 .functions = CallableFunctions::Named({"add"})};
   options.splitter.emplace(false);
   const std::string text =
       "<think>hm</think>I add.\n<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\":1}}\n"
@@ -49,8 +50,32 @@ TEST(AnswerReader, WithoutThoughtsAndFunctionsAllIsText) {
   EXPECT_EQ(ReadBy({}, text, 1), (std::vector<AnswerPiece>{{Kind::kText, text}}));
 }
 
+TEST(AnswerReader, MayEndBehindTheFirstCall) {
+  AnswerReaderOptions options = {.tool_form = ToolForm::kHermes,
+                                 .functions = CallableFunctions::Named({"add"}),
+                                 .one_call = true};
+  const std::string text =
+      "Two.<tool_call>[{\"name\": \"add\"}, {\"name\": \"add\"}]</tool_call>more";
+  const std::vector<AnswerPiece> expected = {{Kind::kText, "Two."},
+                                             {Kind::kCallBegin, "add"},
+                                             {Kind::kCallArguments, "{}"},
+                                             {Kind::kCallEnd, ""}};
+  for (size_t step = 1; step <= text.size(); ++step) {
+    EXPECT_EQ(ReadBy(options, text, step), expected) << step;
+  }
+}
+
+TEST(AnswerReader, GivesArgumentsOutAsTheyCome) {
+  AnswerReader reader(
+      {.tool_form = ToolForm::kHermes, .functions = CallableFunctions::Named({"add"})});
+  EXPECT_TRUE(reader.Append("<tool_call>{\"name\": \"add\", \"arguments\": ").empty());
+  EXPECT_EQ(reader.Append("{\"a").size(), 2U);
+  EXPECT_EQ(reader.Append("b").front(), (AnswerPiece{Kind::kCallArguments, "b"}));
+}
+
 TEST(AnswerReader, CountsCalls) {
-  AnswerReader reader({.tool_form = ToolForm::kHermes, .tool_names = {"add"}});
+  AnswerReader reader(
+      {.tool_form = ToolForm::kHermes, .functions = CallableFunctions::Named({"add"})});
   EXPECT_EQ(reader.num_calls(), 0);
   reader.Append("<tool_call>{\"name\": \"add\"}</tool_call><tool_call>{\"name\": \"add\"}");
   reader.Finish();

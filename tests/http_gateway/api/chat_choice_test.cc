@@ -50,8 +50,9 @@ TEST(ChatChoice, AStreamHasTheRoleThenDeltasThenTheReason) {
 }
 
 TEST(ChatChoice, ThoughtsAndCallsAreDeltasOfTheirOwn) {
-  ChatChoiceOptions options = {.streams = true,
-                               .reader = {.tool_form = ToolForm::kHermes, .tool_names = {"add"}}};
+  ChatChoiceOptions options = {
+      .streams = true,
+      .reader = {.tool_form = ToolForm::kHermes, .functions = CallableFunctions::Named({"add"})}};
   options.reader.splitter.emplace(false);
   const auto choice = MakeChatChoice(options);
   const Json list = Stream(*choice, {"<think>hm</think>I ", "add.<tool_call>{\"name\": \"add\", ",
@@ -67,12 +68,13 @@ TEST(ChatChoice, ThoughtsAndCallsAreDeltasOfTheirOwn) {
   EXPECT_EQ(call["function"]["name"], "add");
   EXPECT_EQ(call["function"]["arguments"], "");
   EXPECT_EQ(list[5]["delta"]["tool_calls"],
-            Json::parse(R"([{"index": 0, "function": {"arguments": "{\"a\":1}"}}])"));
+            Json::parse(R"([{"index": 0, "function": {"arguments": "{\"a\": 1}"}}])"));
   EXPECT_EQ(list[6]["finish_reason"], "tool_calls");
 }
 
 TEST(ChatChoice, TheWholeHasAllOfIt) {
-  ChatChoiceOptions options = {.reader = {.tool_form = ToolForm::kLlama, .tool_names = {"add"}}};
+  ChatChoiceOptions options = {
+      .reader = {.tool_form = ToolForm::kLlama, .functions = CallableFunctions::Named({"add"})}};
   options.reader.splitter.emplace(true);
   const auto choice = MakeChatChoice(options);
   Stream(*choice, {"so\n</think>\n", "{\"name\": \"add\", \"parameters\": {}}"});
@@ -96,10 +98,10 @@ TEST(ChatChoice, AnAnswerThatIsCutIsNoCallsEnd) {
 }
 
 TEST(ChatChoice, LogprobsOfTextThatIsHeldBackComeLater) {
-  const auto choice =
-      MakeChatChoice({.streams = true,
-                      .logprobs = true,
-                      .reader = {.tool_form = ToolForm::kHermes, .tool_names = {"add"}}});
+  const auto choice = MakeChatChoice(
+      {.streams = true,
+       .logprobs = true,
+       .reader = {.tool_form = ToolForm::kHermes, .functions = CallableFunctions::Named({"add"})}});
   v1::OutputChunk held = Chunk("<tool");
   held.add_logprobs()->set_token_bytes("<tool");
   ChunkWriter chunks("", "\n");

@@ -18,7 +18,7 @@ std::unique_ptr<AnswerWriter> Make(bool streams) {
   options.head = {"resp_1", "", 7, "m"};
   options.streams = streams;
   options.reader.tool_form = ToolForm::kHermes;
-  options.reader.tool_names = {"f"};
+  options.reader.functions = CallableFunctions::Named({"f"});
   options.reader.splitter.emplace(false);
   options.echo = R"("tools":[],"tool_choice":"auto")";
   return MakeResponsesWriter(std::move(options));

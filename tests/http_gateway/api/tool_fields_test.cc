@@ -32,7 +32,7 @@ TEST(ToolFields, ReadsToolsAndTheirChoice) {
   const auto required = choice("\"required\"");
   ASSERT_TRUE(required.ok());
   EXPECT_EQ(required->tools.choice, ToolChoice::kRequired);
-  EXPECT_FALSE(required->call.messages().enable_thinking());
+  EXPECT_FALSE(required->call.messages().has_enable_thinking());
   const auto named = choice(R"({"type": "function", "function": {"name": "add"}})");
   ASSERT_TRUE(named.ok());
   EXPECT_EQ(named->tools.function, "add");
@@ -43,6 +43,30 @@ TEST(ToolFields, ReadsToolsAndTheirChoice) {
   }
 }
 
+TEST(ToolFields, ReadsWhatIsToBeForced) {
+  const auto request = Read(std::string(kUser) + R"(, "parallel_tool_calls": false, "tools": [
+      {"type": "function", "function": {"name": "f", "strict": true, "parameters": {"a": 1}}},
+      {"type": "function", "function": {"name": "g", "parameters": null}}])");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_FALSE(request->tools.parallel);
+  ASSERT_EQ(request->tools.functions.size(), 2U);
+  EXPECT_TRUE(request->tools.functions[0].strict);
+  EXPECT_EQ(request->tools.functions[0].parameters, Json::parse(R"({"a": 1})"));
+  EXPECT_FALSE(request->tools.functions[1].strict);
+  EXPECT_TRUE(request->tools.functions[1].parameters.is_null());
+}
+
+TEST(ToolFields, ToolsThatAreNoFunctionsAreLeftOut) {
+  const Json body = Json::parse("{" + std::string(kUser) + R"(, "tools": [{"type": "web_search"},
+      {"type": "function", "function": {"name": "f"}}]})");
+  IgnoredNames ignored;
+  const auto request = ReadChatRequest(body, &ignored);
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->tools.Names(), std::set<std::string>{"f"});
+  EXPECT_EQ(Json::parse(request->call.messages().tools()).size(), 1U);
+  EXPECT_EQ(ignored.ToString(), "tools[]");
+}
+
 TEST(ToolFields, RefusesByName) {
   const std::string user = kUser;
   const std::pair<std::string, const char*> cases[] = {
@@ -51,7 +75,12 @@ TEST(ToolFields, RefusesByName) {
       {R"(, "tools": [{"type": "web_search"}])", "tools[0]"},
       {R"(, "tools": [{"type": "function", "function": {"name": "a b"}}])",
        "tools[0].function.name"},
-      {std::string(",") + kTools + R"(, "parallel_tool_calls": false)", "parallel_tool_calls"},
+      {R"(, "tools": [{"type": "function"}])", "tools[0].function"},
+      {R"(, "tools": [{"type": "function", "function": {"name": "a", "parameters": 1}}])",
+       "tools[0].function.parameters"},
+      {R"(, "tools": [{"type": "function", "function": {"name": "a", "strict": 1}}])",
+       "tools[0].function.strict"},
+      {std::string(",") + kTools + R"(, "parallel_tool_calls": 0)", "parallel_tool_calls"},
       {R"(, "tool_choice": "required")", "tool_choice"},
   };
   for (const auto& [members, param] : cases) {

@@ -61,6 +61,12 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   EXPECT_TRUE(Parse({"--billing-header=keep"}, &settings).ok());
   EXPECT_TRUE(settings.gateway.keep_billing_header);
   EXPECT_FALSE(Parse({"--billing-header=perhaps"}, &settings).ok());
+  EXPECT_FALSE(settings.gateway.tool_form.has_value());
+  EXPECT_TRUE(Parse({"--tool-call-parser=qwen3_coder"}, &settings).ok());
+  EXPECT_EQ(settings.gateway.tool_form, ToolForm::kQwenCoder);
+  EXPECT_TRUE(Parse({"--tool-call-parser=none"}, &settings).ok());
+  EXPECT_EQ(settings.gateway.tool_form, ToolForm::kText);
+  EXPECT_FALSE(Parse({"--tool-call-parser=xml"}, &settings).ok());
   EXPECT_FALSE(Parse({"--page=perhaps"}, &settings).ok());
   EXPECT_FALSE(Parse({empty.c_str()}, &settings).ok());
   EXPECT_FALSE(Parse({"--api-key-file=/nothing"}, &settings).ok());
