@@ -36,7 +36,11 @@ std::string Literal(std::string_view text) {
   return out;
 }
 
-std::string JsonRule(const Json& schema) { return absl::StrCat("%json ", schema.dump()); }
+// %json takes objects alone: `true`, like what is no schema at all, accepts any value.
+std::string JsonRule(const Json& schema) {
+  if (schema.is_object()) return absl::StrCat("%json ", schema.dump());
+  return schema == false ? R"(%json {"not":{}})" : "%json {}";
+}
 
 // The schema of a function's arguments: an object, whether or not it says so.
 Json ArgumentsSchema(const ToolFunction& function, bool all_schemas) {

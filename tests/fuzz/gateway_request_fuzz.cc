@@ -10,6 +10,7 @@
 
 #include "http_gateway/api/answer_reader.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/chat_plan.h"
 #include "http_gateway/api/chat_request.h"
 #include "http_gateway/api/completion_request.h"
 #include "http_gateway/api/reasoning_splitter.h"
@@ -55,6 +56,24 @@ template <typename Message>
 void CheckMessage(const Message& message) {
   Message copy;
   Require(copy.ParseFromString(message.SerializeAsString()));
+}
+
+// Whatever the model's form of calls is, the worker is asked for what it can read, or the client is
+// told.
+void CheckChat(const ChatRequest& request) {
+  CheckMessage(request.call);
+  for (const ToolForm form :
+       {ToolForm::kNone, ToolForm::kText, ToolForm::kHermes, ToolForm::kLlama, ToolForm::kQwenCoder,
+        ToolForm::kMistral, ToolForm::kMistralArgs, ToolForm::kJson}) {
+    ChatRequest chat = request;
+    const absl::StatusOr<ChatPlan> plan = PlanChat({.tool_form = form}, &chat);
+    if (!plan.ok()) {
+      CheckRefusal(plan.status());
+      continue;
+    }
+    CheckMessage(chat.call);
+    Require(plan->reader.functions.empty() || !request.tools.functions.empty());
+  }
 }
 
 // Text as it is, calls between marks.
@@ -126,8 +145,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace v1 = retroinfer::generation::v1;
   switch (data[0]) {
     case 'c':
-      CheckBody<ChatRequest>(rest, ReadChatRequest,
-                             [](const ChatRequest& request) { CheckMessage(request.call); });
+      CheckBody<ChatRequest>(rest, ReadChatRequest, CheckChat);
       break;
     case 'p':
       CheckBody<CompletionRequest>(rest, ReadCompletionRequest,

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/status/error_reason.h"
 #include "http_gateway/api/chat_request.h"
 
@@ -57,8 +58,8 @@ TEST(ToolFields, ReadsWhatIsToBeForced) {
 }
 
 TEST(ToolFields, ToolsThatAreNoFunctionsAreLeftOut) {
-  const Json body = Json::parse("{" + std::string(kUser) + R"(, "tools": [{"type": "web_search"},
-      {"type": "function", "function": {"name": "f"}}]})");
+  const Json body = Json::parse(absl::StrCat("{", kUser, R"(, "tools": [{"type": "web_search"},
+      {"type": "function", "function": {"name": "f"}}]})"));
   IgnoredNames ignored;
   const auto request = ReadChatRequest(body, &ignored);
   ASSERT_TRUE(request.ok()) << request.status();
