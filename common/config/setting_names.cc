@@ -35,11 +35,11 @@ constexpr std::string_view kNames[] = {
     "presence-penalty", "priority", "quality", "quiet", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
     "reserve", "restarts", "restore-threads", "result-file", "retries", "retrieval-ratio", "reuse", "rope-scaling", "seed",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
-    "socket-dir", "some-name", "stop", "stride", "streaming-window", "suspended-kv-bytes",
+    "socket-dir", "some-name", "stop", "strict-parameters", "stride", "streaming-window", "suspended-kv-bytes",
     "store-metrics-address", "synthetic-context", "synthetic-overlap", "system", "temperature",
     "tenant", "tenants-file",
     "threads", "timeout", "tls-ca", "tls-certificate", "tls-client-ca", "tls-key",
-    "tls-server-name", "top-k", "top-p", "ttl", "users", "wait", "wave-index", "weights-dtype", "window",
+    "tls-server-name", "tool-call-parser", "top-k", "top-p", "ttl", "users", "wait", "wave-index", "weights-dtype", "window",
     "worker", "worker-api-key-file", "worker-tls-ca", "worker-tls-certificate", "worker-tls-key",
     "worker-tls-server-name", "workload",
     // clang-format on

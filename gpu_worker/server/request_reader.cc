@@ -15,6 +15,7 @@
 #include "gpu_worker/engine/sampling_validation.h"
 #include "gpu_worker/server/constraint_reader.h"
 #include "gpu_worker/server/proto_time.h"
+#include "gpu_worker/server/special_tokens.h"
 
 namespace retroinfer {
 namespace {
@@ -336,10 +337,10 @@ absl::Status RequestReader::CheckLength(size_t text_bytes, size_t allowed_bytes)
       std::max(allowed_bytes, model_.tokenizer->TextBytesMax(static_cast<size_t>(max_model_len_)));
   if (text_bytes <= bytes_max) return absl::OkStatus();
   return common::WithReason(
-      absl::InvalidArgumentError(
-          absl::StrCat("a text of ", text_bytes, " bytes has more than the ", max_model_len_,
-                       " tokens that this server's model takes (these have at most ", bytes_max,
-                       " bytes): shorten the prompt")),
+      absl::InvalidArgumentError(absl::StrCat(
+          "The prompt is too long: this model's maximum context length is ", max_model_len_,
+          " tokens, which have at most ", bytes_max, " bytes. However, you sent a text of ",
+          text_bytes, " bytes. Shorten the prompt.")),
       "CONTEXT_TOO_LONG",
       {{"prompt_bytes", absl::StrCat(text_bytes)},
        {"max_model_len", absl::StrCat(max_model_len_)}});
@@ -347,12 +348,13 @@ absl::Status RequestReader::CheckLength(size_t text_bytes, size_t allowed_bytes)
 
 absl::Status RequestReader::CheckCount(size_t num_tokens) const {
   if (num_tokens <= static_cast<size_t>(max_model_len_)) return absl::OkStatus();
-  return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
-                                num_tokens, " token ids are more than the ", max_model_len_,
-                                " that this server's model takes: send fewer")),
-                            "CONTEXT_TOO_LONG",
-                            {{"prompt_tokens", absl::StrCat(num_tokens)},
-                             {"max_model_len", absl::StrCat(max_model_len_)}});
+  return common::WithReason(
+      absl::InvalidArgumentError(absl::StrCat(
+          "The prompt is too long: this model's maximum context length is ", max_model_len_,
+          " tokens. However, you sent ", num_tokens, " token ids. Send fewer.")),
+      "CONTEXT_TOO_LONG",
+      {{"prompt_tokens", absl::StrCat(num_tokens)},
+       {"max_model_len", absl::StrCat(max_model_len_)}});
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeText(std::string_view text,
@@ -399,9 +401,7 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
   sampling.stop.assign(options.stop().begin(), options.stop().end());
   sampling.stop_token_ids.assign(options.stop_token_ids().begin(), options.stop_token_ids().end());
   if (options.has_ignore_eos()) sampling.ignore_eos = options.ignore_eos();
-  if (options.has_skip_special_tokens()) {
-    sampling.skip_special_tokens = options.skip_special_tokens();
-  }
+  RETURN_IF_ERROR(ReadSpecialTokens(*model_.tokenizer, options, &sampling));
   if (options.has_include_stop_str_in_output()) {
     sampling.include_stop_str_in_output = options.include_stop_str_in_output();
   }

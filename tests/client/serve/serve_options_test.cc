@@ -56,6 +56,19 @@ TEST(ServeOptions, DescribeBothServices) {
   EXPECT_EQ(specs[0].drain_timeout, absl::ZeroDuration());
 }
 
+TEST(ServeOptions, TheWorkerHasTheFirstOfTheModelsNamesTheGatewayAll) {
+  const std::vector<ServiceSpec> specs =
+      ServiceSpecs(Options({"--model=/m", "--http=:1", "--served-model-name=*,needle",
+                            "--served-model-name=gpt-4o", "--strict-parameters"}));
+  EXPECT_THAT(specs[1].arguments, Contains("--served-model-name=needle"));
+  EXPECT_THAT(specs[2].arguments, Contains("--served-model-name=*,needle,gpt-4o"));
+  EXPECT_THAT(specs[2].arguments, Contains("--strict-parameters"));
+  const std::vector<ServiceSpec> any =
+      ServiceSpecs(Options({"--model=/m", "--http=:1", "--served-model-name=*"}));
+  EXPECT_THAT(any[1].arguments, Not(Contains(StartsWith("--served-model-name"))));
+  EXPECT_THAT(any[2].arguments, Contains("--served-model-name=*"));
+}
+
 TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
   ServeOptions options =
       Options({"--model=/m", "--listen=127.0.0.1:0,localhost:7,unix:/x:0", "--http=127.0.0.1:0"});
@@ -116,15 +129,15 @@ TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
 }
 
 TEST(ServeOptions, TheGatewaysLimitsCanBeSet) {
-  const ServeOptions options =
-      Options({"--model=/m", "--http=127.0.0.1:8000", "--http-max-connections=9",
-               "--http-max-generations=5", "--http-max-body-bytes=1MiB",
-               "--http-keepalive-interval=2s", "--billing-header=keep"});
+  const ServeOptions options = Options(
+      {"--model=/m", "--http=127.0.0.1:8000", "--http-max-connections=9",
+       "--http-max-generations=5", "--http-max-body-bytes=1MiB", "--http-keepalive-interval=2s",
+       "--billing-header=keep", "--tool-call-parser=hermes"});
   const std::vector<ServiceSpec> specs = ServiceSpecs(options);
   EXPECT_THAT(specs[2].arguments,
               AllOf(Contains("--max-connections=9"), Contains("--max-generations=5"),
                     Contains("--max-body-bytes=1MiB"), Contains("--keepalive-interval=2s"),
-                    Contains("--billing-header=keep")));
+                    Contains("--billing-header=keep"), Contains("--tool-call-parser=hermes")));
   EXPECT_THAT(specs[1].arguments, Not(Contains(StartsWith("--max-connections"))));
 }
 
