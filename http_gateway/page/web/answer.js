@@ -8,7 +8,7 @@ const NAMES = {wave: 'Wave', full: 'Full'};
 const REASONS = {length: 'Cut at the longest answer that was allowed.'};
 const STATES = {stopped: 'stopped', failed: 'failed', skipped: 'not asked'};
 // Of the time, drawing takes one part in so many, however slow the machine and long the last block.
-const DRAWING_PART = 5;
+const DRAWING_PART = 3;
 
 export class Answer {
   // `saved`: an answer of a conversation, which this one writes on. `keepEnd`: runs what makes the

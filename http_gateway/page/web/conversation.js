@@ -13,7 +13,7 @@ import {share} from './text.js';
 const TITLE_MAX = 60;
 export const POLICIES = ['wave', 'full', 'both'];
 export const NUMBERS = {  // name -> [its field in a request, least, most]
-  maxTokens: ['max_tokens', 1, 16777216],
+  maxTokens: ['max_tokens', 1, 2147483647],
   temperature: ['temperature', 0, 100],
   retrievalRatio: ['retrieval_ratio', 0, 1],
   estimationRatio: ['estimation_ratio', 0, 1],

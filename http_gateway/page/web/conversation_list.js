@@ -52,11 +52,11 @@ export class ConversationList {
 
   // Shows what this tab showed before, else a new conversation.
   async open() {
+    const id = sessionStorage.getItem(OPEN_KEY);
     this.show(newConversation(Date.now()));
     const shown = this.current;
     try {
       this.store = await ConversationStore.open();
-      const id = sessionStorage.getItem(OPEN_KEY);
       const kept = id === null ? null : await this.store.load(id);
       // Unless something was asked meanwhile.
       if (kept && this.current === shown && shown.turns.length === 0) this.show(kept);
