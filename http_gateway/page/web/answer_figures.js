@@ -29,6 +29,11 @@ function fact(name, value, hint) {
   return pair;
 }
 
+function unseenText(mean, largest) {
+  const [said, most] = [share(mean), share(largest)];
+  return said === most ? said : `${said} (max ${most})`;
+}
+
 export function factsOf({firstMs, perSecond, cached, prompt, kvShare, unseenMean, unseenLargest}) {
   const known = (value, text) => (value === null ? null : text(value));
   return [
@@ -37,7 +42,7 @@ export function factsOf({firstMs, perSecond, cached, prompt, kvShare, unseenMean
     fact('Cached', known(cached, (value) => `${count(value)} of ${count(prompt ?? 0)}`),
       'Tokens of the prompt that were found in the cache, not computed'),
     fact('KV read', known(kvShare, share), 'Share of the keys and values that the steps of this answer looked at'),
-    fact('Unseen mass', known(unseenMean, (value) => `${share(value)} (≤ ${share(unseenLargest ?? value)})`),
+    fact('Unseen mass', known(unseenMean, (value) => unseenText(value, unseenLargest ?? value)),
       'Share of the attention that was estimated, not read: on average, and at most in a step that was measured'),
   ];
 }

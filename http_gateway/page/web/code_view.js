@@ -3,12 +3,14 @@ import {copyButton} from './clipboard.js';
 import {Highlighter} from './highlight.js';
 import {element} from './text.js';
 
+// Lines that are laid out together: the browser does that anew for what a new line is added to.
+const LINES_TOGETHER = 100;
+
 export class CodeView {
   constructor({language, text}) {
     this.language = language;
     this.code = element('code', '');
     this.rest = element('span', '');  // the last line, which may not be whole
-    this.code.append(this.rest);
     const pre = element('pre', '', this.code);
     pre.tabIndex = 0;  // long lines scroll, by keyboard too
     pre.setAttribute('role', 'group');
@@ -23,8 +25,9 @@ export class CodeView {
   restart() {
     this.text = '';
     this.wholeTo = 0;  // of the text: lines that stay as they are
+    this.numWhole = 0;
     this.highlighter = new Highlighter(this.language);
-    this.code.replaceChildren(this.rest);
+    this.code.replaceChildren(element('span', 'code-lines', this.rest));
   }
 
   // Cost: of what is new, where `text` begins with what is shown.
@@ -32,12 +35,14 @@ export class CodeView {
     if (text === this.text) return;
     if (!text.startsWith(this.text.slice(0, this.wholeTo))) this.restart();
     this.text = text;
-    const whole = document.createDocumentFragment();
     for (let end = text.indexOf('\n', this.wholeTo); end >= 0; end = text.indexOf('\n', this.wholeTo)) {
-      whole.append(...this.colored(this.highlighter, text.slice(this.wholeTo, end)), '\n');
+      if (this.numWhole > 0 && this.numWhole % LINES_TOGETHER === 0) {
+        this.code.append(element('span', 'code-lines', this.rest));
+      }
+      this.rest.before(...this.colored(this.highlighter, text.slice(this.wholeTo, end)), '\n');
       this.wholeTo = end + 1;
+      ++this.numWhole;
     }
-    this.rest.before(whole);
     const trial = Object.assign(new Highlighter(this.language), {open: this.highlighter.open});
     this.rest.replaceChildren(...this.colored(trial, text.slice(this.wholeTo)));
   }

@@ -47,7 +47,7 @@ const list = new ConversationList({
 function showRunning(isRunning) {
   // Focus that was on what goes away; a question that is being typed keeps it.
   const {activeElement: focused} = document;
-  const lostFocus = [at('send'), at('stop'), document.body].includes(focused) || !focused.checkVisibility();
+  const lostFocus = [at('send'), at('stop'), document.body].includes(focused) || focused.closest('[hidden]') !== null;
   at('send').hidden = isRunning;
   at('stop').hidden = !isRunning;
   list.allow(isRunning);

@@ -21,6 +21,16 @@ FILES = """(() => {
     };
 })()"""
 
+# What the browser keeps of the only conversation.
+KEPT = """new Promise((resolve) => {
+    indexedDB.open('retroinfer').onsuccess = ({target: {result: database}}) => {
+        database.transaction('bodies').objectStore('bodies').getAll().onsuccess = ({target: {result: [body]}}) => {
+            database.close();
+            resolve(body);
+        };
+    };
+})"""
+
 
 def choose_file(field, name, content):
     return f"""(() => {{
@@ -68,6 +78,7 @@ class ConversationsTest(PageCase):
         page.press("Tab")
         page.click("input[value=full]")
         page.await_true("document.querySelector('.document-size')?.textContent.includes('tokens, ')")
+        page.await_true(f"{KEPT}.then((body) => body.settings.policy === 'full' && body.documents.length === 1)")
         self.reload(page)
         page.await_true("document.querySelectorAll('.turns > li').length === 2")
         self.assertEqual(page.run("[...document.querySelectorAll('.answer > .text')].map((node) => node.innerText)"),
@@ -134,6 +145,7 @@ class ConversationsTest(PageCase):
         self.assertEqual(json.loads(kept)["documents"], [{"name": "a.txt", "text": "alpha"}])
         page.click("#delete")
         self.answer_dialog(page)
+        page.await_true(f"{TITLES}.length === 0")
         page.run(choose_file("#import-file", json_name, kept))
         page.await_true("document.querySelectorAll('.turns > li').length === 1 && document.querySelectorAll('.document').length === 1")
         page.await_true(f"{TITLES}[0] === 'One: is/it?'")
@@ -164,6 +176,21 @@ class ConversationsTest(PageCase):
         page.await_true("document.querySelector('#conversations-problem').hidden")
         self.reload(page)
         page.await_true("document.querySelectorAll('.turns > li').length === 3")
+
+    def test_a_browser_that_keeps_nothing_says_so_and_goes_on(self):
+        page = self.open()
+        page.call("Page.addScriptToEvaluateOnNewDocument", source="Object.defineProperty(window, 'indexedDB', {get() {"
+                  " throw new DOMException('Not allowed here.', 'SecurityError'); }})")
+        self.reload(page)
+        page.await_true("!document.querySelector('#conversations-problem').hidden")
+        self.assertIn("This browser keeps no conversations. What there is ends with the tab. Not allowed here.",
+                      page.text("#conversations-problem"))
+        self.script(page, {"text": "one"})
+        self.ask(page, "One")
+        page.click("#new-chat")
+        self.ask(page, "Two")
+        self.assertEqual(page.run("document.querySelectorAll('.turns > li').length"), 1)
+        self.check_rules(page)
 
     def test_two_tabs_do_not_write_over_each_other(self):
         page = self.open_with("One")

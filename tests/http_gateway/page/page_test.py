@@ -75,7 +75,7 @@ class PageTest(PageCase):
         self.assertRegex(facts["wave"]["Cached"], r"^0 of 1\d,\d{3}$")
         cached, prompt = (int(number.replace(",", "")) for number in facts["full"]["Cached"].split(" of "))
         self.assertGreater(cached, 0.9 * prompt)
-        self.assertRegex(facts["wave"]["Unseen mass"], r"^[\d.]+ % \(≤ [\d.]+ %\)$")
+        self.assertRegex(facts["wave"]["Unseen mass"], r"^[\d.]+ %( \(max [\d.]+ %\))?$")
         self.assertEqual(facts["full"]["KV read"], "100 %")
         self.assertLess(float(facts["wave"]["KV read"].removesuffix(" %")), 50)
         self.assertIn("The same answer.", page.text(".verdict"))
