@@ -42,7 +42,7 @@ def choose_file(field, name, content):
     }})()"""
 
 
-class ConversationsTest(PageCase):
+class KeptCase(PageCase):
     def setUp(self):
         # What other tests have kept.
         page = self.browser.open(f"http://127.0.0.1:{self.served.port}/page/icon.svg")
@@ -71,6 +71,8 @@ class ConversationsTest(PageCase):
         page.click("dialog .main")
         page.await_true("document.querySelector('dialog') === null")
 
+
+class ConversationsTest(KeptCase):
     def test_a_conversation_is_there_again(self):
         page = self.open_with("First <b>", "Second")
         page.run(drop("a.txt", "alpha"))
@@ -158,25 +160,6 @@ class ConversationsTest(PageCase):
         self.assertEqual(len(page.run(TITLES)), 1)
         self.check_rules(page)
 
-    def test_a_browser_without_room_says_so_and_goes_on(self):
-        # Before there is a database: of one that is open the browser remembers for a while how much room it has.
-        origin = f"http://127.0.0.1:{self.served.port}"
-        page = self.open_ready()
-        page.call("Storage.overrideQuotaForOrigin", origin=origin, quotaSize=1000000)
-        page = self.open_with("One")
-        page.run(drop("large.txt", "".join(f"{number} " for number in range(900000))))
-        page.await_true("!document.querySelector('#conversations-problem').hidden")
-        self.assertIn("no room for the conversation", page.text("#conversations-problem"))
-        self.check_rules(page)
-        self.script(page, {"text": "two"})
-        self.ask(page, "Two")
-        self.assertEqual(page.text("li:last-child .answer > .text"), "two")
-        page.call("Storage.overrideQuotaForOrigin", origin=origin)
-        self.ask(page, "Three")
-        page.await_true("document.querySelector('#conversations-problem').hidden")
-        self.reload(page)
-        page.await_true("document.querySelectorAll('.turns > li').length === 3")
-
     def test_a_browser_that_keeps_nothing_says_so_and_goes_on(self):
         page = self.open()
         page.call("Page.addScriptToEvaluateOnNewDocument", source="Object.defineProperty(window, 'indexedDB', {get() {"
@@ -224,6 +207,28 @@ class ConversationsTest(PageCase):
         page.await_true("document.querySelector('.answer > .text')?.innerText === 'half of it'")
         self.assertIn("stopped", page.text(".answer header"))
         self.assertTrue(page.run(ENDS))
+
+
+# With a browser of its own, since that is told how much room it has.
+class RoomTest(KeptCase):
+    def test_a_browser_without_room_says_so_and_goes_on(self):
+        # Before there is a database: of one that is open the browser remembers for a while how much room it has.
+        origin = f"http://127.0.0.1:{self.served.port}"
+        page = self.open_ready()
+        page.call("Storage.overrideQuotaForOrigin", origin=origin, quotaSize=1000000)
+        page = self.open_with("One")
+        page.run(drop("large.txt", "".join(f"{number} " for number in range(900000))))
+        page.await_true("!document.querySelector('#conversations-problem').hidden")
+        self.assertIn("no room for the conversation", page.text("#conversations-problem"))
+        self.check_rules(page)
+        self.script(page, {"text": "two"})
+        self.ask(page, "Two")
+        self.assertEqual(page.text("li:last-child .answer > .text"), "two")
+        page.call("Storage.overrideQuotaForOrigin", origin=origin)
+        self.ask(page, "Three")
+        page.await_true("document.querySelector('#conversations-problem').hidden")
+        self.reload(page)
+        page.await_true("document.querySelectorAll('.turns > li').length === 3")
 
 
 if __name__ == "__main__":

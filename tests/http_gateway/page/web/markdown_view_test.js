@@ -44,7 +44,7 @@ test('Markdown becomes elements', () => {
   equal(parent.querySelector('[role=img]').getAttribute('aria-label'), 'Done:');
   equal(parent.querySelector('tbody').textContent, '12');
   equal(parent.querySelector('pre').textContent, 'def f():  # why\n    return "<i>"');
-  equal([...parent.querySelectorAll('pre span[class]')].map((part) => part.className), ['code-word', 'code-comment', 'code-word', 'code-string']);
+  equal([...parent.querySelectorAll('.code-lines span[class]')].map((part) => part.className), ['code-word', 'code-comment', 'code-word', 'code-string']);
 });
 
 test('nothing of it is HTML, and links tell nothing of the page', () => {
