@@ -229,6 +229,7 @@ class RoomTest(KeptCase):
         self.assertEqual(page.text("li:last-child .answer > .text"), "two")
         page.call("Storage.overrideQuotaForOrigin", origin=origin)
         self.ask(page, "Three")
+        page.await_true(f"{KEPT}.then((body) => body.turns[2]?.answers[0].outcome === 'done')")
         page.await_true("document.querySelector('#conversations-problem').hidden")
         self.reload(page)
         page.await_true("document.querySelectorAll('.turns > li').length === 3")
