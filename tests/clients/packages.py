@@ -53,7 +53,8 @@ QUIET = {"CREWAI_DISABLE_TELEMETRY": "true", "OTEL_SDK_DISABLED": "true", "ANONY
          "LITELLM_LOCAL_MODEL_COST_MAP": "True", "HAYSTACK_TELEMETRY_ENABLED": "False", "DO_NOT_TRACK": "1",
          "HF_HUB_OFFLINE": "1", "AGNO_TELEMETRY": "false", "OPENAI_AGENTS_DISABLE_TRACING": "1",
          "LANGSMITH_TRACING": "false", "PYTHONWARNINGS": "ignore", "CREWAI_TRACING_ENABLED": "false",
-         "TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1"}
+         "TOKENIZERS_PARALLELISM": "false", "NO_COLOR": "1",
+         "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "2"}
 PATIENCE = 3600  # seconds, for one file of checks
 
 
@@ -76,16 +77,18 @@ class Runs:
 
     def run(self, python, file, packages):
         with tempfile.TemporaryDirectory(prefix="retroinfer-packages-") as home:
-            log_path = pathlib.Path(home) / "stderr"
+            log_path = pathlib.Path(home) / "output"
+            lines, results = os.pipe()
             with open(log_path, "w", encoding="utf-8") as log:
-                process = subprocess.Popen([python, HERE / f"packages/{file}.py", *packages], stdout=subprocess.PIPE,
-                                           stderr=log, stdin=subprocess.DEVNULL, text=True, cwd=home,
-                                           env=self._environment(python, home))
-                before = len(self.results)
-                for line in process.stdout:
-                    if line.startswith("RESULT "):
-                        self._add(json.loads(line.removeprefix("RESULT ")))
-                code = process.wait(PATIENCE)
+                process = subprocess.Popen([python, HERE / f"packages/{file}.py", *packages], stdout=log, stderr=log,
+                                           stdin=subprocess.DEVNULL, cwd=home, pass_fds=[results],
+                                           env=self._environment(python, home, results))
+            os.close(results)
+            before = len(self.results)
+            with os.fdopen(lines) as lines:
+                for line in lines:
+                    self._add(json.loads(line))
+            code = process.wait(PATIENCE)
             self._begin(None)
             missing = [package for package in packages
                        if package not in {result["package"] for result in self.results[before:]}]
@@ -110,13 +113,14 @@ class Runs:
             stack.recorder.begin("packages")
         self._current = (what["package"], what["what"]) if what is not None else None
 
-    def _environment(self, python, home):
+    def _environment(self, python, home, results):
         kept = {name: os.environ[name] for name in ("LANG", "LC_ALL", "SSL_CERT_FILE") if name in os.environ}
         servers = {}
         for kind, stack in (("SCRIPTED", self._scripted), ("REAL", self._real)):
             servers |= {f"RETROINFER_{kind}_URL": stack.url, f"RETROINFER_{kind}_KEY": stack.key,
                         f"RETROINFER_{kind}_MODEL": stack.model}
-        return {**kept, **QUIET, **servers, "RETROINFER_CONTROL": self._control.url, "HOME": home,
+        return {**kept, **QUIET, **servers, "RETROINFER_CONTROL": self._control.url,
+                "RETROINFER_RESULTS": str(results), "HOME": home, "TMPDIR": home,
                 "PATH": f"{pathlib.Path(python).parent}:/usr/bin:/bin", "PYTHONDONTWRITEBYTECODE": "1"}
 
 

@@ -1,7 +1,7 @@
 """What a file of checks needs: `@check`, the servers' addresses, and a script for the worker.
 
 Runs in the environment of the packages that are tried, so it uses the standard library only. `main()` runs the checks of
-the packages that the command line names (all without any), and prints a JSON line for each.
+the packages that the command line names (all without any), and writes a JSON line for each.
 """
 import importlib.metadata
 import json
@@ -95,6 +95,7 @@ def _overdue(*_):
 
 def main():
     wanted = sys.argv[1:]
+    results = os.fdopen(int(os.environ["RETROINFER_RESULTS"]), "w")  # packages print on the standard output
     signal.signal(signal.SIGALRM, _overdue)
     for package, what, model, fails, function in CHECKS:
         if wanted and package not in wanted:
@@ -116,6 +117,5 @@ def main():
         finally:
             signal.alarm(0)
         result["seconds"] = round(time.monotonic() - began, 1)
-        print("RESULT " + json.dumps(result), flush=True)
-    sys.stdout.flush()
+        print(json.dumps(result), file=results, flush=True)
     os._exit(0)  # threads of packages may still wait for something
