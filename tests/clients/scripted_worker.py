@@ -113,7 +113,8 @@ QUEUE_FULL = {"code": grpc.StatusCode.RESOURCE_EXHAUSTED, "reason": "QUEUE_FULL"
 
 
 class ScriptedWorker(services.GenerationServiceServicer):
-    """Plays `script`: each call of Generate takes the next answer, a text, or {"refuse": "QUEUE_FULL"}.
+    """Each call of Generate takes the next answer of the script: a text, {"refuse": "QUEUE_FULL"}, or
+    {"when": WORDS, "text": TEXT}, which waits for a prompt with these words.
 
     Threads: any."""
 
@@ -148,6 +149,13 @@ class ScriptedWorker(services.GenerationServiceServicer):
             return list(request.token_ids.ids)
         return self._words.tokens(render(request.messages) if kind == "messages" else request.text)
 
+    def _next(self, prompt):
+        for index, answer in enumerate(self._script):
+            if not isinstance(answer, dict) or answer.get("when", "") in prompt:
+                del self._script[index]
+                return answer["text"] if isinstance(answer, dict) and "text" in answer else answer
+        return NOTHING_LEFT
+
     def GetModelInfo(self, request, context):
         return pb.GetModelInfoResponse(
             model_name=NAME, architecture="ScriptedForCausalLM", vocab_size=VOCABULARY, num_layers=1, num_query_heads=1,
@@ -179,7 +187,7 @@ class ScriptedWorker(services.GenerationServiceServicer):
                     max_model_len=MAX_MODEL_LEN)
             with self._lock:
                 self._heard.append({**json_format.MessageToDict(request), "prompt": self._words.text(prompt)})
-                answer = self._script.popleft() if self._script else NOTHING_LEFT
+                answer = self._next(self._heard[-1]["prompt"])
             if isinstance(answer, dict):
                 raise Refusal(**{**QUEUE_FULL, "reason": answer["refuse"]})
             begun = self._words.text(prompt).rpartition(TURN)[2]  # a prompt may have begun the answer

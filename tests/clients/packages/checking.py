@@ -54,8 +54,13 @@ def _control(path, value=None):
 
 
 def play(*answers):
-    """The scripted worker's next answers: texts, or REFUSE."""
+    """The scripted worker's next answers: texts, REFUSE, or what `when` makes."""
     _control("/play", list(answers))
+
+
+def when(words, text):
+    """An answer that waits for a prompt with these words, where a package asks other things in between."""
+    return {"when": words, "text": text}
 
 
 def heard():
