@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Packages that people build on, each as it comes, against the gateway: puts a table into docs/use/clients.md.
 
-usage: packages.py BIN_DIR VENVS [--model FOLDER] [--only NAMES] [--report FILE] [--fixtures FOLDER]
+usage: packages.py BIN_DIR VENVS [--model FOLDER] [--only NAMES] [--report FILE] [--fixtures FOLDER] [--environments]
 (tests/clients/run.sh calls it, with Debian's python3: it needs python3-grpcio.) Ends with 1 if a check failed that was not
 expected to; a report has the requests and answers of those.
 """
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 
+import package_fixtures
 import package_table
 from control import Control
 from scripted_stack import ScriptedStack
@@ -150,10 +151,14 @@ def main():
     parser.add_argument("--only", default="", help="packages, separated by commas; the document stays as it is")
     parser.add_argument("--report", type=pathlib.Path, help="a file for failures")
     parser.add_argument("--fixtures", type=pathlib.Path, help="a folder for what the packages send")
+    parser.add_argument("--environments", action="store_true", help="print those that are needed, and end")
     options = parser.parse_args()
     wanted = options.only.split(",") if options.only else list(PACKAGES)
     if unknown := [name for name in wanted if name not in PACKAGES]:
         parser.error(f"no such package: {', '.join(unknown)}; there are {', '.join(PACKAGES)}")
+    if options.environments:
+        print(*dict.fromkeys(PACKAGES[name][0] for name in wanted))
+        return 0
     runs = Runs(options.bin_dir.resolve(), options.model.resolve())
     try:
         for environment, file in dict.fromkeys(PACKAGES[name] for name in wanted):
@@ -164,7 +169,6 @@ def main():
     if options.report is not None:
         write_report(options.report, runs.results)
     if options.fixtures is not None:
-        import package_fixtures
         package_fixtures.write(options.fixtures, runs.results)
     print(package_table.text(runs.results))
     if not options.only:
