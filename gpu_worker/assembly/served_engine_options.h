@@ -58,7 +58,7 @@ struct ServedEngineOptions {
   AttentionSettings default_attention;
   RetrievalQuality quality = RetrievalQuality::kStandard;
   std::optional<double> retrieval_ratio;  // of default_attention; none: as `quality` says
-  int32_t default_max_tokens = 1024;
+  int32_t default_max_tokens = 0;         // 0: what is left of the model's length
 };
 
 }  // namespace retroinfer

@@ -43,7 +43,8 @@ struct ServedModel {
   int64_t dense_below = 0;          // shorter prompts have no segments
   std::string store_target;         // gRPC target of the kv_store_service
 
-  // What a request gets that does not say; max_tokens is an upper limit of the default.
+  // What a request gets that does not say; max_tokens is an upper limit of the default, 0: what is
+  // left of the model's length.
   SamplingParams default_sampling;
   AttentionSettings default_attention;
 };

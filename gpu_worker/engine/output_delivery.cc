@@ -48,7 +48,9 @@ void OutputDelivery::EmitDrawn(LiveRequest& live, const OutputToken& token) {
   live.sequence.sampling->Count(token.token);
   live.sequence.kv.lineage.Append(token.token);
   const bool stop = live.output->Append(token);
-  if (stop || live.num_generated >= live.request.sampling.max_tokens) {
+  // Below max_tokens where an open-ended answer has grown as far as there was memory.
+  const int64_t most = live.sequence.kv.total_tokens - live.sequence.kv.prompt_tokens;
+  if (stop || live.num_generated >= most) {
     return End(live, stop ? FinishReason::kStop : FinishReason::kLength);
   }
   EmitDelta(live);

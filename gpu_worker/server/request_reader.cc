@@ -149,6 +149,8 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
   ASSIGN_OR_RETURN(shared.reuse, ReadReuse(request));
+  shared.open_ended =
+      !request.sampling().has_max_tokens() && model_.default_sampling.max_tokens == 0;
   shared.deadline = deadline.time;
   shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted
   RETURN_IF_ERROR(ValidateRequest(shared, model_.vocab_size, max_model_len_));
@@ -391,7 +393,8 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
   } else {
     // At least 1, so that a prompt that leaves no room is refused by its length.
     const int64_t room = std::max<int64_t>(max_model_len_ - prompt_tokens, 1);
-    sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(sampling.max_tokens, room));
+    const int64_t most = sampling.max_tokens == 0 ? room : sampling.max_tokens;
+    sampling.max_tokens = static_cast<int32_t>(std::min(most, room));
   }
   if (options.has_min_tokens()) sampling.min_tokens = options.min_tokens();
   sampling.stop.assign(options.stop().begin(), options.stop().end());

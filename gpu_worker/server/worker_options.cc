@@ -233,8 +233,9 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
                       "Contexts of fewer tokens are attended exactly by wave, too")
       ->group(kDefaultsGroup);
   app.add_option("--default-max-tokens", options->default_max_tokens,
-                 "Tokens to generate for a request that does not say")
-      ->check(CLI::Range(1, 1 << 24))
+                 "Most tokens to generate for a request that does not say; 0: what is left of the "
+                 "model's length")
+      ->check(CLI::Range(0, 1 << 24))
       ->group(kDefaultsGroup);
 }
 
