@@ -28,7 +28,7 @@ PACKAGES = {
     "langchain": ("core", "langchain_checks"),
     "llama-index-core": ("core", "llama_index_checks"),
     "instructor": ("core", "structure_checks"),
-    "pydantic-ai-slim": ("core", "pydantic_ai_checks"),
+    "pydantic-ai-slim": ("pydantic", "pydantic_ai_checks"),
     "llm": ("core", "llm_checks"),
     "litellm": ("litellm", "litellm_checks"),
     "dspy": ("litellm", "dspy_checks"),

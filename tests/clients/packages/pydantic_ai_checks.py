@@ -1,7 +1,6 @@
 """Pydantic AI: agents over chat completions, responses and messages."""
 import asyncio
 
-import anthropic
 from checking import REFUSE, TOO_LONG, check, expect, expect_raises, main, play, real
 from pydantic_ai import Agent, NativeOutput, PromptedOutput
 from pydantic_ai.exceptions import ModelHTTPError
@@ -65,8 +64,7 @@ def _(at):
 @check(PACKAGE, "AnthropicModel: a tool in a loop")
 def _(at):
     play(CALL, ANSWER)
-    spoken = AnthropicModel(at.model, provider=AnthropicProvider(
-        anthropic_client=anthropic.AsyncAnthropic(base_url=at.root, api_key=at.key)))
+    spoken = AnthropicModel(at.model, provider=AnthropicProvider(base_url=at.root, api_key=at.key))
     expect(Agent(spoken, tools=[get_weather]).run_sync(QUESTION).output == ANSWER)
     expect_loop()
 
