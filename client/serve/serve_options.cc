@@ -14,6 +14,7 @@
 #include "common/door/listen_socket.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/model_folder.h"
+#include "gpu_worker/model/rope_scaling.h"
 
 namespace retroinfer::client {
 namespace {
@@ -28,6 +29,7 @@ struct PassedOption {
   const char* help;
   const char* default_value = "";  // of the service, for people; empty: none worth a word
 };
+constexpr char kModelNames[] = "--served-model-name";
 constexpr PassedOption kPassedOptions[] = {
     {"--model", Service::kWorker, "--model", "Model folder (Hugging Face layout)"},
     {"--load-format", Service::kWorker, "--load-format",
@@ -38,10 +40,13 @@ constexpr PassedOption kPassedOptions[] = {
      "With --load-format dummy: tokens of random context before every prompt", "0"},
     {"--synthetic-overlap", Service::kWorker, "--synthetic-overlap",
      "Cosine between the queries of two steps over it", "as in text"},
-    {"--served-model-name", Service::kWorker, "--served-model-name",
-     "Name of the model; default: the folder's name"},
+    {kModelNames, Service::kWorker, kModelNames,
+     "Names of the model, separated by commas, the first one its own; *: clients may use any over "
+     "HTTP. Default: the folder's name"},
     {"--chat-template", Service::kWorker, "--chat-template",
      "File with a Jinja chat template; default: the model folder's own"},
+    {"--rope-scaling", Service::kWorker, "--rope-scaling",
+     "yarn:FACTOR[:ORIGINAL]: YaRN for longer contexts, for example yarn:4", "as config.json says"},
     {"--listen", Service::kWorker, "--listen", "Addresses of the gRPC API, separated by commas",
      "127.0.0.1:50051"},
     {"--arena-bytes", Service::kStore, "--arena-bytes",
@@ -133,6 +138,10 @@ constexpr PassedOption kPassedOptions[] = {
     {"--billing-header", Service::kGateway, "--billing-header",
      "drop or keep: what Claude Code puts before a system message, another one in each request",
      "drop"},
+    {"--tool-call-parser", Service::kGateway, "--tool-call-parser",
+     "How the model writes calls of functions: auto (as its chat template shows), hermes, "
+     "llama3_json, qwen3_coder, mistral, json, or none: calls stay text",
+     "auto"},
     {"--http-metrics-address", Service::kGateway, "--http-metrics-address",
      "Prometheus endpoint of the gateway that needs no key"},
     {"--api-key-file", Service::kWorker, "--api-key-file",
@@ -158,6 +167,14 @@ std::string OwnFolder() {
   return error ? "." : path.parent_path().string();
 }
 
+// The worker's name of the model: the first one that is a name. Empty: the folder's.
+std::string OwnModelName(const ServeOptions& options) {
+  for (const absl::string_view name : absl::StrSplit(options.Passed(kModelNames), ',')) {
+    if (!name.empty() && name != "*") return std::string(name);
+  }
+  return "";
+}
+
 std::vector<std::string> Arguments(const ServeOptions& options, Service service,
                                    const char* program) {
   std::vector<std::string> arguments = {absl::StrCat(options.bin_dir, "/", program),
@@ -166,7 +183,8 @@ std::vector<std::string> Arguments(const ServeOptions& options, Service service,
   for (const PassedOption& option : kPassedOptions) {
     const std::string_view flag = option.flag;
     if (option.service != service || flag == "--listen" || flag == "--http") continue;
-    const std::string& value = options.Passed(option.flag);
+    const std::string value =
+        flag == kModelNames ? OwnModelName(options) : options.Passed(option.flag);
     if (!value.empty()) {
       arguments.push_back(absl::StrCat(option.service_flag, "=", value));
     } else if (options.is_private && std::string_view(option.service_flag) == "--metrics-address") {
@@ -226,8 +244,9 @@ ServiceSpec GatewaySpec(const ServeOptions& options) {
   spec.arguments.push_back(absl::StrCat("--worker=", WorkerAddress(options)));
   spec.arguments.push_back(
       absl::StrCat("--drain-timeout=", absl::FormatDuration(options.drain_timeout)));
-  for (const char* const flag :
-       {"--api-key-file", "--tenants-file", "--tls-certificate", "--tls-key", "--tls-client-ca"}) {
+  if (options.strict_parameters) spec.arguments.push_back("--strict-parameters");
+  for (const char* const flag : {kModelNames, "--api-key-file", "--tenants-file",
+                                 "--tls-certificate", "--tls-key", "--tls-client-ca"}) {
     const std::string& value = options.Passed(flag);
     if (!value.empty()) spec.arguments.push_back(absl::StrCat(flag, "=", value));
   }
@@ -241,8 +260,12 @@ absl::Status CheckModel(const ServeOptions& options) {
   const std::string& folder = options.Passed("--model");
   if (options.Passed("--load-format") != "dummy") {
     const bool in_eight_bits = options.Passed("--kv-dtype") == "int8";
-    return ReadModelFiles(folder, {.kv_dtype = in_eight_bits ? "int8" : "auto"}).status();
+    return ReadModelFiles(folder, {.kv_dtype = in_eight_bits ? "int8" : "auto",
+                                   .rope_scaling = options.Passed("--rope-scaling")})
+        .status();
   }
+  const std::string& scaling = options.Passed("--rope-scaling");
+  if (!scaling.empty()) RETURN_IF_ERROR(CheckRopeScaling(scaling));
   if (folder.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(RequireModelFolder(folder));
   return options.Passed("--model-shape").empty() ? LoadModelConfig(folder).status()
@@ -260,9 +283,13 @@ void AddServeOptions(common::Settings* settings, ServeOptions* options) {
                                                      : "HTTP gateway");
     settings->DescribeDefault(option.flag, option.default_value);
   }
+  app.get_option(kModelNames)->join(',');
   app.add_flag("--cache-optional", options->cache_optional,
                "Start without durable contexts if --cache-dir cannot be used")
       ->group("Store");
+  app.add_flag("--strict-parameters", options->strict_parameters,
+               "Refuse HTTP requests with parameters that are not known or change no answer")
+      ->group("HTTP gateway");
   app.add_option("--socket-dir", options->socket_dir,
                  "Folder of the sockets between the services, made with mode 0700 if it does not "
                  "exist; in one that others may enter, a folder of mode 0700 in it");

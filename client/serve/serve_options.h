@@ -20,7 +20,8 @@ struct ServeOptions {
   std::map<std::string, std::string, std::less<>> passed;
   std::string socket_dir = common::DefaultSocketDir();  // see common::SocketDirOf()
   bool cache_optional = false;
-  std::string bin_dir;  // empty: the folder of this program
+  bool strict_parameters = false;  // of the gateway
+  std::string bin_dir;             // empty: the folder of this program
   absl::Duration drain_timeout = absl::Seconds(30);
   common::LogOptions log;  // of `serve` and of all services
   // The worker listens on WorkerAddress() alone, there is no gateway, and a metrics endpoint that

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/kv/attention_settings.h"
+#include "text/constraint/constraint_compiler.h"
 #include "text/tokenizer/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -17,6 +19,8 @@ namespace retroinfer {
 struct ServedModel {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
+  // For the model's vocabulary and end tokens. Null: constraints are refused.
+  std::shared_ptr<constraint::ConstraintCompiler> constraints;
 
   std::string name;
   std::string architecture;

@@ -349,6 +349,7 @@ void LocalEngine::UpdateStats() {
   const Executor::Counters done = executor_->counters();
   counters.decode_steps = done.decode_steps;
   counters.decode_host_seconds = static_cast<double>(done.step.host_ns) * 1e-9;
+  counters.decode_mask_seconds = static_cast<double>(done.step.mask_ns) * 1e-9;
   counters.decode_graphs_recorded = done.step.graphs.recorded;
   counters.decode_graphs_launched = done.step.graphs.launched;
   counters.prefix_bytes_read = done.prefill.staged_bytes;

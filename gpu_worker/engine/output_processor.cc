@@ -20,7 +20,7 @@ OutputProcessor::OutputProcessor(const Tokenizer& tokenizer, const SamplingParam
       end_tokens_(EndTokens(sampling, eos_token_ids)),
       min_tokens_(sampling.min_tokens),
       include_stop_(sampling.include_stop_str_in_output),
-      detokenizer_(tokenizer, sampling.skip_special_tokens),
+      detokenizer_(tokenizer, sampling.skip_special_tokens, sampling.shown_special_ids),
       matcher_(sampling.stop) {}
 
 bool OutputProcessor::IsEndToken(int32_t token) const {

@@ -127,11 +127,15 @@ absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens,
   }
   return common::WithReason(
       absl::ResourceExhaustedError(absl::StrCat(
-          "prompt of ", prompt_tokens, " tokens and max_tokens ", max_tokens, " need ", needed,
-          " tokens of KV; this server can hold ", capacity, " with policy ",
-          std::string(PolicyName(policy)), ". Use a shorter prompt, fewer max_tokens", others)),
+          "The prompt is too long: with policy ", std::string(PolicyName(policy)),
+          " this server's maximum context length is ", capacity, " tokens. However, you requested ",
+          needed, " tokens (", prompt_tokens, " in the messages, ", max_tokens,
+          " in the completion). Use a shorter prompt, fewer max_tokens", others)),
       "CAPACITY_EXCEEDED",
-      {{"needed_tokens", absl::StrCat(needed)}, {"capacity_tokens", absl::StrCat(capacity)}});
+      {{"needed_tokens", absl::StrCat(needed)},
+       {"capacity_tokens", absl::StrCat(capacity)},
+       {"prompt_tokens", absl::StrCat(prompt_tokens)},
+       {"max_tokens", absl::StrCat(max_tokens)}});
 }
 
 absl::Status SettingsExceededError(PolicyKind policy, int64_t dense_blocks, int64_t lane_tokens,

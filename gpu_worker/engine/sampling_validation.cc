@@ -197,15 +197,17 @@ absl::Status ValidateRequest(const GenerationRequest& request, int32_t vocab_siz
   const int64_t prompt_tokens = static_cast<int64_t>(request.prompt.size());
   const int64_t needed = prompt_tokens + request.sampling.max_tokens;
   if (needed > max_model_len) {
-    return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
-                                  "a prompt of ", prompt_tokens, " tokens and max_tokens of ",
-                                  request.sampling.max_tokens, " need a context of ", needed,
-                                  ", this server's model takes ", max_model_len,
-                                  ": shorten the prompt or lower max_tokens")),
-                              "CONTEXT_TOO_LONG",
-                              {{"prompt_tokens", absl::StrCat(prompt_tokens)},
-                               {"max_tokens", absl::StrCat(request.sampling.max_tokens)},
-                               {"max_model_len", absl::StrCat(max_model_len)}});
+    // Clients know the wording of OpenAI's API and shorten what they send.
+    return common::WithReason(
+        absl::InvalidArgumentError(
+            absl::StrCat("The prompt is too long: this model's maximum context length is ",
+                         max_model_len, " tokens. However, you requested ", needed, " tokens (",
+                         prompt_tokens, " in the messages, ", request.sampling.max_tokens,
+                         " in the completion). Shorten the prompt or lower max_tokens.")),
+        "CONTEXT_TOO_LONG",
+        {{"prompt_tokens", absl::StrCat(prompt_tokens)},
+         {"max_tokens", absl::StrCat(request.sampling.max_tokens)},
+         {"max_model_len", absl::StrCat(max_model_len)}});
   }
   return absl::OkStatus();
 }

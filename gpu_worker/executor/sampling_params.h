@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "text/constraint/constraint.h"
 
 namespace retroinfer {
 
@@ -23,10 +26,13 @@ struct SamplingParams {
   std::vector<int32_t> stop_token_ids;  // at most 16; EOS tokens are added by the engine
   bool ignore_eos = false;
   bool skip_special_tokens = true;
+  std::vector<int32_t> shown_special_ids;  // in the text nevertheless; at most 16
   bool include_stop_str_in_output = false;
   uint64_t seed = 0;                    // the server draws one where the request has none
   int32_t num_logprobs = -1;            // -1: none; 0: of the chosen token; up to 20 alternatives
   std::map<int32_t, float> logit_bias;  // by token, each in [-100, 100]; at most 1024
+  // What the text must look like, for the model's vocabulary. Null: anything.
+  std::shared_ptr<const constraint::Constraint> constraint;
 };
 
 }  // namespace retroinfer

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
 #include "common/status/status_macros.h"
@@ -48,6 +50,35 @@ int64_t EarlierTokens(const ChatTemplate& chat_template, std::span<const ChatMes
   return static_cast<int64_t>(num_tokens - std::min(num_tokens, rest->size()));
 }
 
+std::vector<ChatMessage> ToConversation(const v1::Messages& messages) {
+  std::vector<ChatMessage> conversation;
+  for (const v1::Message& message : messages.messages()) {
+    conversation.push_back(
+        {.role = message.role(),
+         .content = message.content(),
+         .content_is_none = !message.has_content() && !message.tool_calls().empty(),
+         .name = message.name(),
+         .tool_calls = message.tool_calls(),
+         .tool_call_id = message.tool_call_id(),
+         .reasoning_content = message.reasoning_content()});
+  }
+  return conversation;
+}
+
+// Renders `conversation`. Some templates search texts in content and cannot do with none: they get
+// the empty text, in `conversation`, too.
+absl::StatusOr<jinja::Text> RenderConversation(const ChatTemplate& chat_template,
+                                               const ChatOptions& options,
+                                               std::vector<ChatMessage>* conversation) {
+  absl::StatusOr<jinja::Text> text = chat_template.Render(*conversation, options);
+  if (text.ok()) return text;
+  bool had_none = false;
+  for (ChatMessage& message : *conversation) {
+    had_none = had_none || std::exchange(message.content_is_none, false);
+  }
+  return had_none ? chat_template.Render(*conversation, options) : text;
+}
+
 }  // namespace
 
 size_t ConversationBytes(const v1::Messages& messages) {
@@ -62,15 +93,7 @@ size_t ConversationBytes(const v1::Messages& messages) {
 
 absl::StatusOr<ConversationPrompt> EncodeConversation(const ChatTemplate& chat_template,
                                                       const v1::Messages& messages) {
-  std::vector<ChatMessage> conversation;
-  for (const v1::Message& message : messages.messages()) {
-    conversation.push_back({.role = message.role(),
-                            .content = message.content(),
-                            .name = message.name(),
-                            .tool_calls = message.tool_calls(),
-                            .tool_call_id = message.tool_call_id(),
-                            .reasoning_content = message.reasoning_content()});
-  }
+  std::vector<ChatMessage> conversation = ToConversation(messages);
   ChatOptions options = {.continue_final_message = messages.continue_final_message(),
                          .tools = messages.tools(),
                          .arguments = messages.template_arguments(),
@@ -79,7 +102,8 @@ absl::StatusOr<ConversationPrompt> EncodeConversation(const ChatTemplate& chat_t
   if (messages.has_add_generation_prompt()) {
     options.add_generation_prompt = messages.add_generation_prompt();
   }
-  ASSIGN_OR_RETURN(const jinja::Text text, chat_template.Render(conversation, options));
+  ASSIGN_OR_RETURN(const jinja::Text text,
+                   RenderConversation(chat_template, options, &conversation));
   ConversationPrompt prompt;
   ASSIGN_OR_RETURN(prompt.tokens, chat_template.EncodeText(text));
   prompt.earlier_tokens =

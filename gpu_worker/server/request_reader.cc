@@ -13,7 +13,9 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/sampling_validation.h"
+#include "gpu_worker/server/constraint_reader.h"
 #include "gpu_worker/server/proto_time.h"
+#include "gpu_worker/server/special_tokens.h"
 
 namespace retroinfer {
 namespace {
@@ -50,14 +52,11 @@ absl::StatusOr<std::string> ReadRequestId(const std::string& id) {
                    absl::StrCat("request_id has ", id.size(), " characters, at most ",
                                 RequestReader::kMaxRequestIdBytes, " are allowed"));
   }
-  for (const char c : id) {
-    if (absl::ascii_isalnum(c) || std::string_view("._:-").find(c) != std::string_view::npos) {
-      continue;
-    }
-    return Invalid("INVALID_REQUEST",
-                   "request_id may have the characters A-Z a-z 0-9 . _ : - only");
-  }
-  return id;
+  const bool is_clean = std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isalnum(c) || std::string_view("._:-").find(c) != std::string_view::npos;
+  });
+  if (is_clean) return id;
+  return Invalid("INVALID_REQUEST", "request_id may have the characters A-Z a-z 0-9 . _ : - only");
 }
 
 // The earlier of the call's deadline and the request's timeout.
@@ -147,6 +146,7 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   submission.earlier_tokens = prompt.earlier_tokens;
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
+  ASSIGN_OR_RETURN(shared.sampling.constraint, ReadConstraint(request, shared.sampling, model_));
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
   ASSIGN_OR_RETURN(shared.reuse, ReadReuse(request));
   shared.open_ended =
@@ -337,10 +337,10 @@ absl::Status RequestReader::CheckLength(size_t text_bytes, size_t allowed_bytes)
       std::max(allowed_bytes, model_.tokenizer->TextBytesMax(static_cast<size_t>(max_model_len_)));
   if (text_bytes <= bytes_max) return absl::OkStatus();
   return common::WithReason(
-      absl::InvalidArgumentError(
-          absl::StrCat("a text of ", text_bytes, " bytes has more than the ", max_model_len_,
-                       " tokens that this server's model takes (these have at most ", bytes_max,
-                       " bytes): shorten the prompt")),
+      absl::InvalidArgumentError(absl::StrCat(
+          "The prompt is too long: this model's maximum context length is ", max_model_len_,
+          " tokens, which have at most ", bytes_max, " bytes. However, you sent a text of ",
+          text_bytes, " bytes. Shorten the prompt.")),
       "CONTEXT_TOO_LONG",
       {{"prompt_bytes", absl::StrCat(text_bytes)},
        {"max_model_len", absl::StrCat(max_model_len_)}});
@@ -348,12 +348,13 @@ absl::Status RequestReader::CheckLength(size_t text_bytes, size_t allowed_bytes)
 
 absl::Status RequestReader::CheckCount(size_t num_tokens) const {
   if (num_tokens <= static_cast<size_t>(max_model_len_)) return absl::OkStatus();
-  return common::WithReason(absl::InvalidArgumentError(absl::StrCat(
-                                num_tokens, " token ids are more than the ", max_model_len_,
-                                " that this server's model takes: send fewer")),
-                            "CONTEXT_TOO_LONG",
-                            {{"prompt_tokens", absl::StrCat(num_tokens)},
-                             {"max_model_len", absl::StrCat(max_model_len_)}});
+  return common::WithReason(
+      absl::InvalidArgumentError(absl::StrCat(
+          "The prompt is too long: this model's maximum context length is ", max_model_len_,
+          " tokens. However, you sent ", num_tokens, " token ids. Send fewer.")),
+      "CONTEXT_TOO_LONG",
+      {{"prompt_tokens", absl::StrCat(num_tokens)},
+       {"max_model_len", absl::StrCat(max_model_len_)}});
 }
 
 absl::StatusOr<std::vector<int32_t>> RequestReader::EncodeText(std::string_view text,
@@ -393,16 +394,14 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
   } else {
     // At least 1, so that a prompt that leaves no room is refused by its length.
     const int64_t room = std::max<int64_t>(max_model_len_ - prompt_tokens, 1);
-    const int64_t most = sampling.max_tokens == 0 ? room : sampling.max_tokens;
-    sampling.max_tokens = static_cast<int32_t>(std::min(most, room));
+    const bool is_limited = sampling.max_tokens != 0 && sampling.max_tokens < room;
+    if (!is_limited) sampling.max_tokens = static_cast<int32_t>(room);
   }
   if (options.has_min_tokens()) sampling.min_tokens = options.min_tokens();
   sampling.stop.assign(options.stop().begin(), options.stop().end());
   sampling.stop_token_ids.assign(options.stop_token_ids().begin(), options.stop_token_ids().end());
   if (options.has_ignore_eos()) sampling.ignore_eos = options.ignore_eos();
-  if (options.has_skip_special_tokens()) {
-    sampling.skip_special_tokens = options.skip_special_tokens();
-  }
+  RETURN_IF_ERROR(ReadSpecialTokens(*model_.tokenizer, options, &sampling));
   if (options.has_include_stop_str_in_output()) {
     sampling.include_stop_str_in_output = options.include_stop_str_in_output();
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/status/error_reason.h"
@@ -29,7 +30,61 @@ const ErrorRule& RuleOf(absl::StatusCode code, const std::string& reason) {
   return FallBack();
 }
 
+const char* AnthropicType(int http_status) {
+  switch (http_status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return kRateLimit;
+    case 504:
+      return "timeout_error";
+    case 529:
+      return kOverloaded;
+    default:
+      return http_status < 500 ? kInvalidRequest : "api_error";
+  }
+}
+
+// As Anthropic's API words it; clients read the numbers.
+std::string AnthropicOverflow(const common::ErrorReason& reason, const std::string& message) {
+  const auto number = [&reason](const char* name) {
+    int64_t value = 0;
+    const auto found = reason.metadata.find(name);
+    return found != reason.metadata.end() && absl::SimpleAtoi(found->second, &value) ? value : 0;
+  };
+  const int64_t prompt = number("prompt_tokens");
+  const int64_t most = std::max(number("max_model_len"), number("capacity_tokens"));
+  if (prompt == 0 || most == 0) return message;
+  if (prompt >= most) {
+    return absl::StrCat("prompt is too long: ", prompt, " tokens > ", most, " maximum");
+  }
+  return absl::StrCat("input length and `max_tokens` exceed context limit: ", prompt, " + ",
+                      number("max_tokens"), " > ", most,
+                      ", decrease input length or `max_tokens` and try again");
+}
+
+void ToAnthropic(const common::ErrorReason& reason, ApiError* error) {
+  error->form = ErrorForm::kAnthropic;
+  if (error->http_status == 503) error->http_status = 529;
+  error->type = AnthropicType(error->http_status);
+  if (reason.reason == "CONTEXT_TOO_LONG" || reason.reason == "CAPACITY_EXCEEDED") {
+    error->message = AnthropicOverflow(reason, error->message);
+  }
+}
+
 }  // namespace
+
+ErrorForm ErrorFormOf(std::string_view path) {
+  constexpr std::string_view kMessages = "/v1/messages";
+  const bool is_below = path == kMessages || path.starts_with(std::string(kMessages) + "/");
+  return is_below ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
+}
 
 const std::vector<ErrorRule>& ErrorRules() {
   using absl::StatusCode;
@@ -75,7 +130,9 @@ const std::vector<ErrorRule>& ErrorRules() {
   return rules;
 }
 
-ApiError ToApiError(const absl::Status& status, ErrorOrigin origin) {
+namespace {
+
+ApiError ToOpenAiError(const absl::Status& status, ErrorOrigin origin) {
   const common::ErrorReason reason = common::ReasonOf(status);
   const ErrorRule& rule = RuleOf(status.code(), reason.reason);
   ApiError error{.http_status = rule.http_status,
@@ -111,7 +168,19 @@ ApiError ToApiError(const absl::Status& status, ErrorOrigin origin) {
   return error;
 }
 
+}  // namespace
+
+ApiError ToApiError(const absl::Status& status, ErrorOrigin origin, ErrorForm form) {
+  ApiError error = ToOpenAiError(status, origin);
+  if (form == ErrorForm::kAnthropic) ToAnthropic(common::ReasonOf(status), &error);
+  return error;
+}
+
 std::string ApiError::ToJson() const {
+  if (form == ErrorForm::kAnthropic) {
+    return absl::StrCat(R"({"type":"error","error":{"type":)", JsonString(type), R"(,"message":)",
+                        JsonString(message), "}}");
+  }
   return absl::StrCat(R"({"error":{"message":)", JsonString(message), R"(,"type":)",
                       JsonString(type), R"(,"param":)", param.empty() ? "null" : JsonString(param),
                       R"(,"code":)", JsonString(code), "}}");

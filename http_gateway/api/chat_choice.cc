@@ -1,7 +1,9 @@
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
+#include "http_gateway/api/call_id.h"
 #include "http_gateway/api/choice.h"
 #include "http_gateway/json/json_text.h"
 
@@ -15,12 +17,10 @@ class ChatChoice final : public Choice {
   explicit ChatChoice(ChatChoiceOptions options)
       : options_(std::move(options)),
         begin_(absl::StrCat(R"({"index":)", options_.index, R"(,"delta":{)")),
-        splitter_(options_.splitter),
-        calls_(options_.tool_form, options_.tool_names) {}
+        reader_(options_.reader) {}
 
   void Begin(ChunkWriter* chunks) override {
     if (options_.streams) Delta(R"("role":"assistant","content":"")", chunks);
-    Add(calls_.Append(options_.opening), chunks);
   }
 
   void Output(const v1::OutputChunk& chunk, ChunkWriter* chunks) override {
@@ -29,80 +29,93 @@ class ChatChoice final : public Choice {
       if (!entries.empty() && !logprobs_.empty()) logprobs_.push_back(',');
       logprobs_.append(entries);
     }
-    if (splitter_.has_value()) {
-      Add(splitter_->Append(chunk.text()), chunks);
-    } else {
-      AddContent(chunk.text(), chunks);
-    }
+    Add(reader_.Append(chunk.text()), chunks);
   }
 
   void Finish(const v1::Finished& finished, ChunkWriter* chunks) override {
-    if (splitter_.has_value()) Add(splitter_->Finish(), chunks);
-    Add(calls_.Finish(), chunks);
+    Add(reader_.Finish(), chunks);
     finish_reason_ = FinishReasonText(finished.reason());
-    if (num_calls_ > 0 && finish_reason_ == "stop") finish_reason_ = "tool_calls";
+    if (reader_.num_calls() > 0 && finish_reason_ == "stop") finish_reason_ = "tool_calls";
     stop_reason_ = StopReasonJson(finished);
     if (options_.streams) Delta("", chunks, JsonString(finish_reason_));
   }
 
   std::string Whole() const override {
     std::string message = R"("role":"assistant","content":)";
-    message.append(content_.empty() && num_calls_ > 0 ? "null" : JsonString(content_));
+    message.append(content_.empty() && !calls_.empty() ? "null" : JsonString(content_));
     if (!reasoning_.empty()) {
       absl::StrAppend(&message, R"(,"reasoning_content":)", JsonString(reasoning_));
     }
-    if (num_calls_ > 0) absl::StrAppend(&message, R"(,"tool_calls":[)", tool_calls_, "]");
+    if (!calls_.empty()) absl::StrAppend(&message, R"(,"tool_calls":[)", CallsJson(), "]");
     return absl::StrCat(R"({"index":)", options_.index, R"(,"message":{)", message, "},",
                         R"("logprobs":)", LogprobsJson(logprobs_), R"(,"finish_reason":)",
                         JsonString(finish_reason_), R"(,"stop_reason":)", stop_reason_, "}");
   }
 
  private:
-  void Add(const ReasoningSplitter::Parts& parts, ChunkWriter* chunks) {
-    if (!parts.reasoning.empty()) {
-      if (options_.streams) {
-        TextDelta(R"("reasoning_content":)", parts.reasoning, chunks);
-      } else {
-        reasoning_.append(parts.reasoning);
-      }
-    }
-    AddContent(parts.content, chunks);
-  }
-
-  // Text that may have calls in it.
-  void AddContent(const std::string& text, ChunkWriter* chunks) {
-    if (text.empty()) return;
-    if (calls_.finds_none()) return AddText(text, chunks);
-    Add(calls_.Append(text), chunks);
-  }
-
-  void AddText(const std::string& text, ChunkWriter* chunks) {
-    if (options_.streams) {
-      TextDelta(R"("content":)", text, chunks);
-    } else {
-      content_.append(text);
-    }
-  }
+  struct Call {
+    std::string id;
+    std::string name;
+    std::string arguments;
+  };
 
   void Add(const std::vector<AnswerPiece>& pieces, ChunkWriter* chunks) {
     for (const AnswerPiece& piece : pieces) {
-      if (piece.call.has_value()) {
-        AddCall(*piece.call, chunks);
+      if (options_.streams) {
+        Send(piece, chunks);
       } else {
-        AddText(piece.text, chunks);
+        Keep(piece);
       }
     }
   }
 
-  void AddCall(const ToolCall& call, ChunkWriter* chunks) {
-    const int index = num_calls_++;
-    const std::string id =
-        absl::StrCat("call_", options_.call_id_stem, "_", options_.index, "_", index);
-    if (options_.streams) {
-      Delta(absl::StrCat(R"("tool_calls":[)", ToolCallJson(call, id, index), "]"), chunks);
-    } else {
-      absl::StrAppend(&tool_calls_, index == 0 ? "" : ",", ToolCallJson(call, id, -1));
+  void Send(const AnswerPiece& piece, ChunkWriter* chunks) {
+    switch (piece.kind) {
+      case AnswerPiece::Kind::kReasoning:
+        return TextDelta(R"("reasoning_content":)", piece.text, "", chunks);
+      case AnswerPiece::Kind::kText:
+        return TextDelta(R"("content":)", piece.text, "", chunks);
+      case AnswerPiece::Kind::kCallBegin:
+        return Delta(absl::StrCat(R"("tool_calls":[)",
+                                  ToolCallJson(DrawCallId(options_.reader.tool_form), piece.text,
+                                               "", ++call_index_),
+                                  "]"),
+                     chunks);
+      case AnswerPiece::Kind::kCallArguments:
+        return TextDelta(
+            absl::StrCat(R"("tool_calls":[{"index":)", call_index_, R"(,"function":{"arguments":)"),
+            piece.text, "}}]", chunks);
+      case AnswerPiece::Kind::kCallEnd:
+        return;
     }
+  }
+
+  void Keep(const AnswerPiece& piece) {
+    switch (piece.kind) {
+      case AnswerPiece::Kind::kReasoning:
+        reasoning_.append(piece.text);
+        return;
+      case AnswerPiece::Kind::kText:
+        content_.append(piece.text);
+        return;
+      case AnswerPiece::Kind::kCallBegin:
+        calls_.push_back({DrawCallId(options_.reader.tool_form), piece.text, ""});
+        return;
+      case AnswerPiece::Kind::kCallArguments:
+        calls_.back().arguments.append(piece.text);
+        return;
+      case AnswerPiece::Kind::kCallEnd:
+        return;
+    }
+  }
+
+  std::string CallsJson() const {
+    std::string json;
+    for (const Call& call : calls_) {
+      absl::StrAppend(&json, json.empty() ? "" : ",",
+                      ToolCallJson(call.id, call.name, call.arguments, -1));
+    }
+    return json;
   }
 
   std::string LogprobsJson(const std::string& entries) const {
@@ -118,11 +131,13 @@ class ChatChoice final : public Choice {
     chunks->End();
   }
 
-  // A delta of one member.
-  void TextDelta(std::string_view name, std::string_view text, ChunkWriter* chunks) {
+  // A delta of one member, whose text comes between `before` and `behind`.
+  void TextDelta(std::string_view before, std::string_view text, std::string_view behind,
+                 ChunkWriter* chunks) {
     std::string* const out = chunks->Begin();
-    out->append(begin_).append(name);
+    out->append(begin_).append(before);
     AppendJsonString(text, out);
+    out->append(behind);
     EndDelta("null", out);
     chunks->End();
   }
@@ -141,15 +156,14 @@ class ChatChoice final : public Choice {
 
   const ChatChoiceOptions options_;
   const std::string begin_;  // of the object, up to the members of its delta
-  std::optional<ReasoningSplitter> splitter_;
-  ToolCallParser calls_;
-  int num_calls_ = 0;
+  AnswerReader reader_;
+  int call_index_ = -1;   // with `streams`: of the call that is being sent
   std::string logprobs_;  // entries that no delta has carried
 
   // Without `streams`.
   std::string reasoning_;
   std::string content_;
-  std::string tool_calls_;
+  std::vector<Call> calls_;
 
   std::string finish_reason_;
   std::string stop_reason_ = "null";

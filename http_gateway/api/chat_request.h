@@ -1,41 +1,35 @@
 // The body of POST /v1/chat/completions.
 #pragma once
 
-#include <optional>
-#include <set>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "http_gateway/api/sampling_fields.h"
+#include "http_gateway/api/tool_fields.h"
 
 namespace retroinfer::gateway {
 
-enum class ToolChoice {
-  kNone,      // no calls: the model is not told of the functions
-  kAuto,      // the model decides
-  kRequired,  // the answer begins as a call
-  kFunction,  // the answer begins as a call of ChatRequest::function
-};
+// Which API a chat came by, and its answer goes by.
+enum class ChatForm { kChat, kResponses, kMessages };
 
 struct ChatRequest {
   RequestOptions options;
   generation::v1::GenerateRequest call;  // its input is `messages`
   bool logprobs = false;
-  ToolChoice tool_choice = ToolChoice::kNone;
-  std::string function;              // with kFunction
-  std::set<std::string> tool_names;  // that may be called; empty with kNone
+  ToolRequest tools;
+  ChatForm form = ChatForm::kChat;
+  std::string echo;  // with kResponses: members of the answer that repeat the request
 };
 
-// Content that is a list of parts becomes one text, a line for each part. The role "developer"
-// becomes "system", which templates know. With kRequired and kFunction thinking is off, unless the
-// request says otherwise.
-//
-// Returns: INVALID_ARGUMENT with the parameter; what is not offered (images, response_format,
-//          functions) is refused by name.
-absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body);
+// What holds for each chat that does not say otherwise: earlier answers are read as they were
+// generated.
+void SetChatDefaults(generation::v1::GenerateRequest* call);
 
-// Reads `messages`, `tools`, `chat_template_kwargs` and what else makes a prompt; for /tokenize,
-// too.
-absl::Status ReadConversation(Fields& fields, generation::v1::Messages* conversation);
+// The conversation is read as ReadConversation() reads it. `ignored`: gets the names of what
+// changes no answer, or is not known; null: both are refused.
+//
+// Returns: INVALID_ARGUMENT with the parameter; what would make another answer and is not offered
+//          (images, functions) is refused by name.
+absl::StatusOr<ChatRequest> ReadChatRequest(const Json& body, IgnoredNames* ignored = nullptr);
 
 }  // namespace retroinfer::gateway

@@ -2,14 +2,11 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
+#include "http_gateway/api/answer_reader.h"
 #include "http_gateway/api/chunk_writer.h"
-#include "http_gateway/api/reasoning_splitter.h"
 #include "http_gateway/api/response_json.h"
-#include "http_gateway/api/tool_call_parser.h"
 #include "retroinfer/generation/v1/generation.pb.h"
 
 namespace retroinfer::gateway {
@@ -45,11 +42,7 @@ struct ChatChoiceOptions {
   int index = 0;
   bool streams = false;
   bool logprobs = false;
-  std::optional<ReasoningSplitter> splitter;  // nothing: all is content
-  ToolForm tool_form = ToolForm::kNone;
-  std::set<std::string> tool_names;
-  std::string opening;       // beginning of a call that the prompt ends with; empty: none
-  std::string call_id_stem;  // ids of calls are made of it
+  AnswerReaderOptions reader;
 };
 std::unique_ptr<Choice> MakeChatChoice(ChatChoiceOptions options);
 

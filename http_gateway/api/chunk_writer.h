@@ -23,6 +23,8 @@ class ChunkWriter {
     return &text_;
   }
   void End() { text_.append(end_); }
+  // Appends what is no such chunk.
+  void AppendRaw(std::string_view text) { text_.append(text); }
 
   std::string_view text() const { return text_; }
   void Clear() {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "http_gateway/api/constraint_fields.h"
 
 namespace retroinfer::gateway {
 namespace {
@@ -49,10 +50,10 @@ absl::Status AddPrompts(const Json& prompt, const v1::GenerateRequest& shared,
 
 }  // namespace
 
-absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
+absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body, IgnoredNames* ignored) {
   CompletionRequest result;
   v1::GenerateRequest shared;
-  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
+  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body, "", ignored));
   RETURN_IF_ERROR(ReadCommonFields(fields, &result.options, &shared));
   RETURN_IF_ERROR(ReadMaxTokens(fields, {"max_tokens"}, shared.mutable_sampling(), 0));
   std::optional<int64_t> logprobs;
@@ -84,11 +85,10 @@ absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body) {
     return ParamError("n", "n must be 1 where echo with logprobs is streamed");
   }
   RETURN_IF_ERROR(fields.NotOffered("suffix", "the model continues text, it fills no gaps", ""));
-  RETURN_IF_ERROR(fields.NotOffered("response_format", "answers are free text",
-                                    Json::object({{"type", "text"}})));
+  ASSIGN_OR_RETURN(result.options.constraint_param, ReadConstraint(fields, &shared));
   const Json* const prompt = fields.Find("prompt");
   if (prompt == nullptr) return ParamError("prompt", "prompt is missing", "MISSING_PARAMETER");
-  RETURN_IF_ERROR(fields.RefuseUnknown());
+  RETURN_IF_ERROR(fields.CheckUnknown());
   RETURN_IF_ERROR(AddPrompts(*prompt, shared, &result.calls));
   if (result.calls.size() * static_cast<size_t>(n) > CompletionRequest::kPromptsMax) {
     return ParamError(

@@ -20,6 +20,7 @@ struct CompletionRequest {
 
 // Returns: INVALID_ARGUMENT with the parameter; what is not offered (suffix, best_of) is refused by
 //          name.
-absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body);
+absl::StatusOr<CompletionRequest> ReadCompletionRequest(const Json& body,
+                                                        IgnoredNames* ignored = nullptr);
 
 }  // namespace retroinfer::gateway

@@ -245,11 +245,12 @@ std::string CompletionLogprobs::Take() {
   return json;
 }
 
-std::string ToolCallJson(const ToolCall& call, const std::string& id, int index) {
+std::string ToolCallJson(std::string_view id, std::string_view name, std::string_view arguments,
+                         int index) {
   std::string json = "{";
   if (index >= 0) absl::StrAppend(&json, "\"index\":", index, ",");
   absl::StrAppend(&json, R"("id":)", JsonString(id), R"(,"type":"function","function":{"name":)",
-                  JsonString(call.name), R"(,"arguments":)", JsonString(call.arguments), "}}");
+                  JsonString(name), R"(,"arguments":)", JsonString(arguments), "}}");
   return json;
 }
 

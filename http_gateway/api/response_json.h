@@ -7,7 +7,6 @@
 #include <string_view>
 
 #include "absl/time/time.h"
-#include "http_gateway/api/tool_call_parser.h"
 #include "retroinfer/generation/v1/generation.pb.h"
 
 namespace retroinfer::gateway {
@@ -96,6 +95,7 @@ class CompletionLogprobs {
 };
 
 // An element of tool_calls. `index`: written where it is not negative, as chunks need it.
-std::string ToolCallJson(const ToolCall& call, const std::string& id, int index);
+std::string ToolCallJson(std::string_view id, std::string_view name, std::string_view arguments,
+                         int index);
 
 }  // namespace retroinfer::gateway

@@ -190,12 +190,12 @@ absl::Status ReadStream(Fields& fields, RequestOptions* options) {
   if (!options->stream) {
     return ParamError("stream_options", "stream_options needs \"stream\": true");
   }
-  ASSIGN_OR_RETURN(Fields inner, Fields::Of(*given, "stream_options"));
+  ASSIGN_OR_RETURN(Fields inner, fields.Inner(*given, "stream_options"));
   std::optional<bool> usage;
   RETURN_IF_ERROR(inner.Read("include_usage", &usage));
   options->include_usage = usage.value_or(false);
   inner.Ignore("include_obfuscation");
-  return inner.RefuseUnknown();
+  return inner.CheckUnknown();
 }
 
 }  // namespace
@@ -261,8 +261,8 @@ absl::Status ReadCommonFields(Fields& fields, RequestOptions* options,
                                  "prompt_cache_key", "prompt_cache_retention", kCacheControl}) {
     fields.Ignore(name);
   }
-  RETURN_IF_ERROR(fields.NotOffered("store", "answers are stored nowhere"));
-  return fields.NotOffered("logits_processors", "this server has none");
+  RETURN_IF_ERROR(fields.Hint("store", "answers are stored nowhere"));
+  return fields.Hint("logits_processors", "this server has none");
 }
 
 }  // namespace retroinfer::gateway

@@ -17,6 +17,7 @@ struct RequestOptions {
   bool stream = false;
   bool include_usage = false;    // a last chunk with the counts
   bool return_progress = false;  // chunks while the prompt is read
+  std::string constraint_param;  // the field that asked for the call's constraint; empty: none
 };
 
 // Reads the fields into `options` and `request` (sampling, attention, cache salt, priority,

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
-#include "http_gateway/api/chat_request.h"
+#include "http_gateway/api/conversation_fields.h"
 #include "http_gateway/api/stable_prompt.h"
 
 namespace retroinfer::gateway {
@@ -92,10 +92,10 @@ absl::Status ReadAdditions(Fields& fields, ScoreCall* call) {
 
 }  // namespace
 
-absl::StatusOr<ScoreCall> ReadScoreRequest(const Json& body) {
+absl::StatusOr<ScoreCall> ReadScoreRequest(const Json& body, IgnoredNames* ignored) {
   ScoreCall call;
   v1::ScoreRequest& request = call.request;
-  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
+  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body, "", ignored));
   std::optional<std::string> model;
   RETURN_IF_ERROR(fields.Read("model", &model));
   call.options.model = model.value_or("");
@@ -114,7 +114,7 @@ absl::StatusOr<ScoreCall> ReadScoreRequest(const Json& body) {
   if (alternatives.has_value()) request.set_prompt_logprobs(static_cast<int32_t>(*alternatives));
   fields.Ignore("user");
   fields.Ignore(kCacheControl);
-  RETURN_IF_ERROR(fields.RefuseUnknown());
+  RETURN_IF_ERROR(fields.CheckUnknown());
   if (request.continuations_size() == 0 && !request.has_prompt_logprobs()) {
     return ParamError("continuations",
                       "there is nothing to measure: give continuations, or prompt_logprobs",

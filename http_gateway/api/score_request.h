@@ -19,6 +19,6 @@ struct ScoreCall {
 // this server adds to all requests (policy, cache_salt, priority, ...).
 //
 // Returns: INVALID_ARGUMENT with the parameter; what is not offered (stream) is refused by name.
-absl::StatusOr<ScoreCall> ReadScoreRequest(const Json& body);
+absl::StatusOr<ScoreCall> ReadScoreRequest(const Json& body, IgnoredNames* ignored = nullptr);
 
 }  // namespace retroinfer::gateway

@@ -6,17 +6,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
-#include "http_gateway/api/chat_request.h"
+#include "http_gateway/api/conversation_fields.h"
 #include "http_gateway/api/stable_prompt.h"
 
 namespace retroinfer::gateway {
 
 namespace v1 = generation::v1;
 
-absl::StatusOr<TokenizeCall> ReadTokenizeRequest(const Json& body) {
+absl::StatusOr<TokenizeCall> ReadTokenizeRequest(const Json& body, IgnoredNames* ignored) {
   TokenizeCall call;
   v1::TokenizeRequest& request = call.request;
-  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
+  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body, "", ignored));
   fields.Ignore("model");
   fields.Ignore(kCacheControl);
   std::optional<std::string> prompt;
@@ -36,13 +36,14 @@ absl::StatusOr<TokenizeCall> ReadTokenizeRequest(const Json& body) {
   std::optional<bool> return_tokens;
   RETURN_IF_ERROR(fields.Read("return_tokens", &return_tokens));
   call.return_tokens = return_tokens.value_or(true);
-  RETURN_IF_ERROR(fields.RefuseUnknown());
+  RETURN_IF_ERROR(fields.CheckUnknown());
   return call;
 }
 
-absl::StatusOr<v1::DetokenizeRequest> ReadDetokenizeRequest(const Json& body) {
+absl::StatusOr<v1::DetokenizeRequest> ReadDetokenizeRequest(const Json& body,
+                                                            IgnoredNames* ignored) {
   v1::DetokenizeRequest request;
-  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body));
+  ASSIGN_OR_RETURN(Fields fields, Fields::Of(body, "", ignored));
   fields.Ignore("model");
   const Json* const tokens = fields.Find("tokens");
   if (tokens == nullptr) return ParamError("tokens", "tokens is missing", "MISSING_PARAMETER");
@@ -52,7 +53,7 @@ absl::StatusOr<v1::DetokenizeRequest> ReadDetokenizeRequest(const Json& body) {
   std::optional<bool> skip;
   RETURN_IF_ERROR(fields.Read("skip_special_tokens", &skip));
   if (skip.has_value()) request.set_skip_special_tokens(*skip);
-  RETURN_IF_ERROR(fields.RefuseUnknown());
+  RETURN_IF_ERROR(fields.CheckUnknown());
   return request;
 }
 

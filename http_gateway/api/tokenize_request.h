@@ -17,9 +17,10 @@ struct TokenizeCall {
 // {"prompt": text, "add_special_tokens"} or {"messages": [...], ...} as for chat; "return_tokens".
 //
 // Returns: INVALID_ARGUMENT with the parameter.
-absl::StatusOr<TokenizeCall> ReadTokenizeRequest(const Json& body);
+absl::StatusOr<TokenizeCall> ReadTokenizeRequest(const Json& body, IgnoredNames* ignored = nullptr);
 // {"tokens": [ids], "skip_special_tokens"}
-absl::StatusOr<generation::v1::DetokenizeRequest> ReadDetokenizeRequest(const Json& body);
+absl::StatusOr<generation::v1::DetokenizeRequest> ReadDetokenizeRequest(
+    const Json& body, IgnoredNames* ignored = nullptr);
 
 // {"count", "max_model_len", "tokens"}; without the last one if it is not wanted.
 std::string TokenizeJson(const generation::v1::TokenizeResponse& response, bool return_tokens);

@@ -1,73 +1,110 @@
 // Finds the calls of functions in what a model writes.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
+
+#include "http_gateway/api/answer_piece.h"
+#include "http_gateway/api/call_arguments.h"
+#include "http_gateway/api/callable_functions.h"
+#include "http_gateway/api/json_call.h"
+#include "http_gateway/api/tool_form.h"
+#include "http_gateway/api/xml_call.h"
 
 namespace retroinfer::gateway {
 
-// How a model writes a call; learnt from its chat template (http_gateway/worker/model_watch.h).
-enum class ToolForm {
-  kNone,    // not known: no calls are found
-  kHermes,  // <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen2.5, Qwen3
-  kLlama,   // {"name": ..., "parameters": {...}} as the whole answer: Llama 3.1
-};
-
-struct ToolCall {
-  std::string name;
-  std::string arguments;  // JSON text of an object
-};
-
-// A piece of an answer: either text or a call.
-struct AnswerPiece {
-  std::string text;
-  std::optional<ToolCall> call;
-};
-
-// Text that may be a call is held back until it is one, or is not; nothing is lost: what looks like
-// a call but is none, or of a function that nobody has offered, comes out as text.
+// Beside calls of the model's form it takes for calls, until one of that form has come: JSON that
+// an answer begins with, and JSON between ``` fences, where that names a function that was offered
+// and its arguments. Within <tool_call> both JSON and XML are read. Where a grammar has forced
+// calls into the model's form, that one alone is read.
+//
+// Text that may be a call is held back until its function and the beginning of its arguments are
+// known; from then on arguments are given out as they come. What looks like a call but is none, or
+// is of a function that nobody has offered, comes out as text. Arguments that break after they have
+// begun stay as they are, no valid JSON, and what follows is text: nothing is lost, and no call is
+// made up.
 //
 // Threads: one at a time.
 class ToolCallParser {
  public:
-  ToolCallParser(ToolForm form, std::set<std::string> names)
-      : form_(names.empty() ? ToolForm::kNone : form), names_(std::move(names)) {}
+  // `is_forced`: by a grammar.
+  ToolCallParser(ToolForm form, CallableFunctions functions, bool is_forced = false)
+      : form_(functions.empty() ? ToolForm::kNone : form),
+        functions_(std::move(functions)),
+        reads_others_(!is_forced) {}
+  ToolCallParser(const ToolCallParser&) = delete;
+  ToolCallParser& operator=(const ToolCallParser&) = delete;
 
-  bool finds_none() const { return form_ == ToolForm::kNone; }  // all text comes out as it is
-  std::vector<AnswerPiece> Append(std::string_view text);
+  void Append(std::string_view text, std::vector<AnswerPiece>* pieces);
   // What was held back: the text has ended.
-  std::vector<AnswerPiece> Finish();
-
-  // The text with which a model of this form begins a call, of `function` unless that is empty.
-  static std::string Opening(ToolForm form, const std::string& function);
+  void Finish(std::vector<AnswerPiece>* pieces);
 
  private:
   using Pieces = std::vector<AnswerPiece>;
-  void AddText(std::string_view text, Pieces* pieces);
-  bool AddCall(std::string_view json, Pieces* pieces);
-  bool StepHermes(bool ended, Pieces* pieces);
-  bool StepLlama(bool ended, Pieces* pieces);
-  // The end of the JSON object that begins at `begin`; 0 if it is not there yet. Each byte is
-  // looked at once.
-  size_t FindObjectEnd(size_t begin);
-  // Takes `bytes` off the front of what is held.
-  void Drop(size_t bytes);
+  using Tags = std::initializer_list<std::string_view>;
+
+  enum class Place {
+    kText,
+    kFence,  // behind ```: what language
+    kSeek,   // where calls may be, between them
+    kJson,   // within a call
+    kXml,
+    kName,       // Mistral: of a function
+    kId,         // Mistral: behind [CALL_ID]
+    kArguments,  // Mistral: of the function that was named
+    kPassing,    // within <tool_call>, behind what is no call
+  };
+  // What has opened the place where calls may be.
+  enum class Opener { kToolCall, kFunction, kMistral, kPython, kFence, kBare };
+
+  void Take(char c, Pieces* pieces);
+  void TakeText(char c, Pieces* pieces);
+  void TakePlain(char c, Pieces* pieces);
+  void TakeFence(char c, Pieces* pieces);
+  void TakeSeek(char c, Pieces* pieces);
+  void TakeTagOfSeek(char c, Pieces* pieces);
+  void TakeJson(char c, Pieces* pieces);
+  void TakeXml(char c, Pieces* pieces);
+  void TakeName(char c, Pieces* pieces);
+  void TakeId(char c, Pieces* pieces);
+  void TakeArguments(char c, Pieces* pieces);
+  void TakePassing(char c, Pieces* pieces);
+
+  // Adds `c` to the tag that may be coming. Returns the tag that is complete now, "" where it still
+  // may come, and nothing where none does; tag_ then ends with `c`.
+  std::optional<std::string_view> MatchTag(char c, Tags tags);
+  void Open(std::string_view tag, Opener opener);
+  void OpenXml();
+  // Leaves the place where calls may be, and goes on behind it with `c`.
+  void Leave(char c, Pieces* pieces);
+  void Close();
+  // A call has begun: what was held back for it is not text.
+  void Found();
 
   const ToolForm form_;
-  const std::set<std::string> names_;
-  std::string held_;
-  bool inside_ = false;   // kHermes: behind an opening tag
-  bool is_text_ = false;  // kLlama: the rest is no call
-  bool has_calls_ = false;
+  const CallableFunctions functions_;
+  bool reads_others_;  // other forms than the model's own
+  Place place_ = Place::kText;
+  Opener opener_ = Opener::kBare;
+  std::string space_;       // kText: white space that may belong to a tag behind it
+  std::string tag_;         // beginning of one
+  bool at_start_ = true;    // no text has come
+  bool has_calls_ = false;  // in the answer
 
-  // Of the search in held_.
-  size_t scanned_ = 0;
-  int depth_ = 0;
-  bool in_string_ = false;
-  bool escaped_ = false;
+  // Where calls may be.
+  std::string raw_;     // text that was taken since the last call
+  bool found_ = false;  // a call has begun
+  bool tried_ = false;  // something that might have been one
+  enum class List { kNone, kOpen, kClosed } list_ = List::kNone;
+  std::optional<JsonCall> json_;
+  std::optional<XmlCall> xml_;
+  std::string name_;  // Mistral
+  CallArguments arguments_;
+  bool arguments_begun_ = false;
 };
 
 }  // namespace retroinfer::gateway

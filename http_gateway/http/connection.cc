@@ -152,8 +152,9 @@ void Connection::ReleaseBody() {
 
 void Connection::Refuse(const absl::Status& status) {
   // What comes after the bytes that were refused has no meaning.
-  HttpResponse response = context_->handler->Refusal(status);
-  context_->handler->OnAnswer(parser_.head_done() ? parser_.head().path : "", response.status);
+  const std::string path = parser_.head_done() ? parser_.head().path : "";
+  HttpResponse response = context_->handler->Refusal(status, path);
+  context_->handler->OnAnswer(path, response.status);
   output_.append(FormatHead(response.status, response.content_type, response.headers,
                             static_cast<int64_t>(response.body.size()), true, false));
   if (!head_only_ || !parser_.head_done()) output_.append(response.body);
@@ -282,7 +283,7 @@ void Connection::Shutdown(const absl::Status& status) {
     if (responder != nullptr) responder->OnShutdown(status);
     // A stream that nobody ends has no place for an error.
     if (state_ == State::kAnswering && (chunked_ || !is_http11_)) return Close();
-    if (state_ == State::kAnswering) return Respond(context_->handler->Refusal(status));
+    if (state_ == State::kAnswering) return Respond(context_->handler->Refusal(status, path_));
     return;
   }
   if (state_ == State::kReading && parser_.has_begun() && !close_when_sent_) {

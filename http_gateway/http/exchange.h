@@ -49,8 +49,8 @@ class RequestHandler {
   // Called with the whole request. Returns null if the answer has ended already.
   virtual std::shared_ptr<Responder> Handle(HttpRequest request,
                                             const std::shared_ptr<Exchange>& exchange) = 0;
-  // The answer to what was refused, or is no request.
-  virtual HttpResponse Refusal(const absl::Status& status) = 0;
+  // The answer to what was refused, or is no request. `path`: empty if there was none.
+  virtual HttpResponse Refusal(const absl::Status& status, const std::string& path) = 0;
   // Called when the head of an answer is sent. `path`: empty if there was no request.
   virtual void OnAnswer(const std::string& path, int status) = 0;
 };

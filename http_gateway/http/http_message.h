@@ -17,10 +17,11 @@ struct HttpRequest {
   bool expects_continue = false;
   bool has_body = false;  // one is announced
   // Headers that somebody looks at; empty: not there.
-  std::string authorization;
+  std::string authorization;  // that, or "Bearer " and the X-Api-Key
   std::string content_type;
   std::string request_id;  // X-Request-Id
   std::string origin;
+  std::string requested_headers;  // Access-Control-Request-Headers
   std::string if_none_match;
   std::string body;
 };

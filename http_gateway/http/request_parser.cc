@@ -224,9 +224,14 @@ absl::Status RequestParser::ReadHead(std::string_view raw) {
       absl::EqualsIgnoreCase(Text(message[http::field::expect]), "100-continue");
   request_.has_body = message.chunked() || impl_->parser.content_length().value_or(0) > 0;
   request_.authorization = Text(message[http::field::authorization]);
+  const std::string key = Text(message["X-Api-Key"]);  // where Anthropic's clients have it
+  if (request_.authorization.empty() && !key.empty()) {
+    request_.authorization = absl::StrCat("Bearer ", key);
+  }
   request_.content_type = Text(message[http::field::content_type]);
   request_.request_id = Text(message["X-Request-Id"]);
   request_.origin = Text(message[http::field::origin]);
+  request_.requested_headers = Text(message[http::field::access_control_request_headers]);
   request_.if_none_match = Text(message[http::field::if_none_match]);
   head_done_ = true;
   return absl::OkStatus();

@@ -44,7 +44,7 @@ absl::Status ParamError(std::string_view param, const std::string& message, std:
                             {{"param", std::string(param)}});
 }
 
-absl::StatusOr<Fields> Fields::Of(const Json& value, std::string path) {
+absl::StatusOr<Fields> Fields::Of(const Json& value, std::string path, IgnoredNames* ignored) {
   if (!value.is_object()) return WrongType(path.empty() ? "the body" : path, "an object", value);
   if (value.size() > kParametersMax) {
     return ParamError(path,
@@ -52,7 +52,7 @@ absl::StatusOr<Fields> Fields::Of(const Json& value, std::string path) {
                                    " parameters, most of them unknown to this server"),
                       "UNKNOWN_PARAMETER");
   }
-  return Fields(value, std::move(path));
+  return Fields(value, std::move(path), ignored);
 }
 
 std::string Fields::PathOf(std::string_view name) const {
@@ -130,9 +130,25 @@ absl::Status Fields::NotOffered(std::string_view name, const std::string& why,
                     "UNSUPPORTED_PARAMETER");
 }
 
-absl::Status Fields::RefuseUnknown() const {
+absl::Status Fields::Hint(std::string_view name, const std::string& why, const Json& harmless) {
+  const absl::Status refusal = NotOffered(name, why, harmless);
+  return refusal.ok() ? refusal : IgnoreOr(name, refusal);
+}
+
+absl::Status Fields::IgnoreOr(std::string_view name, absl::Status refusal) {
+  known_.emplace(name);
+  if (ignored_ == nullptr) return refusal;
+  ignored_->Add(PathOf(name));
+  return absl::OkStatus();
+}
+
+absl::Status Fields::CheckUnknown() const {
   for (const auto& [name, value] : object_->items()) {
     if (known_.contains(name)) continue;
+    if (ignored_ != nullptr) {
+      ignored_->Add(PathOf(name));
+      continue;
+    }
     const std::string shown = absl::Utf8SafeCEscape(name.substr(0, kShownBytes));
     return ParamError(
         PathOf(shown),

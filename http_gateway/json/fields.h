@@ -6,10 +6,12 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "http_gateway/json/ignored_names.h"
 #include "http_gateway/json/strict_json.h"
 
 namespace retroinfer::gateway {
@@ -19,16 +21,24 @@ absl::Status ParamError(std::string_view param, const std::string& message,
                         std::string_view code = "INVALID_VALUE");
 
 // A field that is null counts as one that is not there, as OpenAI's clients mean it. Methods return
-// INVALID_ARGUMENT, with the field's path as parameter, for a value of another type.
+// INVALID_ARGUMENT, with the field's path as parameter, for a value of another type. What is not
+// known, and hints that are not followed, are noted in an IgnoredNames; without one they are
+// refused.
 //
 // Threads: one.
 class Fields {
  public:
-  // `path`: of the object, for messages; empty for the body itself.
+  // `path`: of the object, for messages; empty for the body itself. `ignored`: gets the names of
+  // what is ignored; null: nothing is.
   //
   // Returns: INVALID_ARGUMENT if `value` is no object.
-  // REQUIRES: `value` outlives the result.
-  static absl::StatusOr<Fields> Of(const Json& value, std::string path = "");
+  // REQUIRES: `value` and `ignored` outlive the result.
+  static absl::StatusOr<Fields> Of(const Json& value, std::string path = "",
+                                   IgnoredNames* ignored = nullptr);
+  // Of an object within this one, for which the same counts. `path`: whole, from the body on.
+  absl::StatusOr<Fields> Inner(const Json& value, std::string path) const {
+    return Of(value, std::move(path), ignored_);
+  }
 
   // Null if it is not there.
   const Json* Find(std::string_view name);
@@ -48,16 +58,26 @@ class Fields {
   absl::Status NotOffered(std::string_view name, const std::string& why,
                           const Json& harmless = nullptr);
 
-  // Refuses what no method has been asked for.
-  absl::Status RefuseUnknown() const;
+  // As NotOffered(), but what `name` asks for changes no answer: where names may be ignored, this
+  // one is.
+  absl::Status Hint(std::string_view name, const std::string& why, const Json& harmless = nullptr);
+  // Notes `name` as ignored.
+  //
+  // Returns: `refusal` where nothing may be ignored.
+  absl::Status IgnoreOr(std::string_view name, absl::Status refusal);
+
+  // Notes what no method has been asked for as ignored, or refuses it.
+  absl::Status CheckUnknown() const;
 
   std::string PathOf(std::string_view name) const;
 
  private:
-  Fields(const Json& object, std::string path) : object_(&object), path_(std::move(path)) {}
+  Fields(const Json& object, std::string path, IgnoredNames* ignored)
+      : object_(&object), path_(std::move(path)), ignored_(ignored) {}
 
   const Json* object_;
   std::string path_;
+  IgnoredNames* ignored_;  // null: nothing may be ignored
   std::set<std::string, std::less<>> known_;
 };
 

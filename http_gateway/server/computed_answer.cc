@@ -7,14 +7,13 @@
 
 namespace retroinfer::gateway {
 
-ComputedAnswer::ComputedAnswer(GenerationContext* context, std::shared_ptr<Exchange> exchange,
-                               std::string request_id, HttpHeaders headers,
-                               std::string authorization)
+ComputedAnswer::ComputedAnswer(GenerationContext* context, AnswerRecipient recipient)
     : context_(context),
-      exchange_(std::move(exchange)),
-      request_id_(std::move(request_id)),
-      headers_(std::move(headers)),
-      authorization_(std::move(authorization)),
+      exchange_(std::move(recipient.exchange)),
+      request_id_(std::move(recipient.request_id)),
+      headers_(std::move(recipient.headers)),
+      authorization_(std::move(recipient.authorization)),
+      error_form_(recipient.error_form),
       arrival_(absl::Now()) {
   context_->metrics->OnGenerations(++context_->generations);
 }
@@ -24,6 +23,10 @@ ComputedAnswer::~ComputedAnswer() { context_->metrics->OnGenerations(--context_-
 void ComputedAnswer::Close() {
   exchange_ = nullptr;
   CancelCalls();
+}
+
+void ComputedAnswer::AddHeader(std::string name, std::string value) {
+  headers_.emplace_back(std::move(name), std::move(value));
 }
 
 void ComputedAnswer::OnClientGone() {
@@ -38,11 +41,10 @@ void ComputedAnswer::AwaitModel(bool with_chat, std::function<void(const ModelSt
       with_chat, [this, self = shared_from_this(), next = std::move(next)](const auto& model) {
         if (exchange_ == nullptr) return;
         if (!model.ok()) return Fail(model.status(), ErrorOrigin::kWorker);
-        const std::string& served = (*model)->info.model_name();
-        if (const absl::Status known = CheckModelName(options_.model, served); !known.ok()) {
-          return Fail(known, ErrorOrigin::kGateway);
-        }
-        head_.model = served;
+        const absl::StatusOr<std::string> name =
+            context_->names->NameFor(options_.model, (*model)->info.model_name());
+        if (!name.ok()) return Fail(name.status(), ErrorOrigin::kGateway);
+        head_.model = *name;
         next(**model);
       });
 }

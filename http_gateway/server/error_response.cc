@@ -8,8 +8,9 @@
 
 namespace retroinfer::gateway {
 
-HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin, HttpHeaders headers) {
-  const ApiError error = ToApiError(status, origin);
+HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin, HttpHeaders headers,
+                           ErrorForm form) {
+  const ApiError error = ToApiError(status, origin, form);
   HttpResponse response{
       .status = error.http_status, .headers = std::move(headers), .body = error.ToJson()};
   if (error.retry_after_seconds.has_value()) {

@@ -10,8 +10,8 @@ namespace retroinfer::gateway {
 // belong.
 //
 // REQUIRES: !status.ok().
-HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin,
-                           HttpHeaders headers = {});
+HttpResponse ErrorResponse(const absl::Status& status, ErrorOrigin origin, HttpHeaders headers = {},
+                           ErrorForm form = ErrorForm::kOpenAi);
 
 // UNAVAILABLE, DRAINING, with a retry: what the worker says of new work while it drains.
 absl::Status DrainingError();

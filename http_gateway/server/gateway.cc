@@ -1,5 +1,7 @@
 #include "http_gateway/server/gateway.h"
 
+#include <spdlog/spdlog.h>
+
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -12,11 +14,15 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/messages_request.h"
+#include "http_gateway/api/model_json.h"
+#include "http_gateway/api/responses_request.h"
 #include "http_gateway/api/stable_prompt.h"
 #include "http_gateway/api/stats_json.h"
 #include "http_gateway/api/tokenize_request.h"
 #include "http_gateway/json/json_text.h"
 #include "http_gateway/page/page_file.h"
+#include "http_gateway/server/cors.h"
 #include "http_gateway/server/error_response.h"
 #include "http_gateway/server/scoring.h"
 #include "retroinfer/rpc/v1/health.pb.h"
@@ -33,6 +39,8 @@ constexpr char kHealthPath[] = "/health";
 constexpr char kPagePath[] = "/";
 constexpr std::string_view kGet = "GET";
 constexpr char kModelsPrefix[] = "/v1/models/";
+constexpr char kResponsesPrefix[] = "/v1/responses/";
+constexpr char kIgnoredHeader[] = "X-RetroInfer-Ignored";
 // However many pages ask, the worker is asked no more often than this.
 constexpr absl::Duration kStatsAge = absl::Milliseconds(250);
 constexpr absl::Duration kHealthTimeout = absl::Seconds(2);
@@ -77,12 +85,6 @@ bool IsJson(const std::string& content_type) {
   return absl::EqualsIgnoreCase(type, "application/json");
 }
 
-std::string ModelJson(const v1::GetModelInfoResponse& info, int64_t created) {
-  return absl::StrCat(R"({"id":)", JsonString(info.model_name()), R"(,"object":"model","created":)",
-                      created, R"(,"owned_by":"retroinfer","max_model_len":)", info.max_model_len(),
-                      "}");
-}
-
 // Null: the request has none.
 v1::Messages* ConversationOf(ChatRequest& request) { return request.call.mutable_messages(); }
 v1::Messages* ConversationOf(ScoreCall& call) {
@@ -101,23 +103,29 @@ struct Gateway::Request {
     response.headers.insert(response.headers.end(), headers.begin(), headers.end());
     exchange->Respond(std::move(response));
   }
+  void Refuse(const absl::Status& status, ErrorOrigin origin) const {
+    Respond(ErrorResponse(status, origin, {}, error_form));
+  }
 
   HttpRequest http;
   std::shared_ptr<Exchange> exchange;
   std::string id;
   HttpHeaders headers;  // of the response
+  ErrorForm error_form = ErrorForm::kOpenAi;
 };
 
 Gateway::Gateway(const GatewayOptions& options, WorkerClient& worker, common::Metrics& metrics,
                  boost::asio::io_context& io)
     : options_(options),
+      names_(options.model_names),
       worker_(worker),
       metrics_(metrics),
       io_(io),
-      models_(worker),
+      models_(worker, options.tool_form),
       counts_(metrics),
       generation_context_{.worker = &worker,
                           .models = &models_,
+                          .names = &names_,
                           .metrics = &counts_,
                           .keepalive = options.keepalive,
                           .generations_max = options.generations_max},
@@ -133,6 +141,9 @@ const std::vector<Gateway::Route>& Gateway::Routes() {
       {"GET", "/v1/models", &Gateway::Models},
       {"POST", "/v1/completions", &Gateway::Complete},
       {"POST", "/v1/chat/completions", &Gateway::Chat},
+      {"POST", "/v1/responses", &Gateway::Responses},
+      {"POST", "/v1/messages", &Gateway::Messages},
+      {"POST", "/v1/messages/count_tokens", &Gateway::CountTokens},
       {"POST", "/score", &Gateway::Score},
       {"POST", "/tokenize", &Gateway::Tokenize},
       {"POST", "/detokenize", &Gateway::Detokenize},
@@ -162,6 +173,7 @@ const Gateway::Route* Gateway::Find(const std::string& method, const std::string
 // What Compute() answers.
 bool Gateway::IsWork(const Route& route) {
   return route.handler == &Gateway::Complete || route.handler == &Gateway::Chat ||
+         route.handler == &Gateway::Responses || route.handler == &Gateway::Messages ||
          route.handler == &Gateway::Score;
 }
 
@@ -175,10 +187,16 @@ absl::Status Gateway::Admit(const HttpRequest& head) {
     // A call for all clients, such as the one for the model's name, needs a tenant's key, too.
     if (ring->names_tenants()) worker_.UseAuthorization(head.authorization);
   }
+  if (absl::StartsWith(head.path, kResponsesPrefix)) {
+    return common::WithReason(
+        absl::NotFoundError("responses are not stored here: send the whole input with each POST "
+                            "/v1/responses"),
+        "RESPONSE_NOT_FOUND");
+  }
   if (route == nullptr) {
     return common::WithReason(
         absl::NotFoundError("there is nothing at this path; see GET /v1/models, POST "
-                            "/v1/completions, POST /v1/chat/completions"),
+                            "/v1/completions, /v1/chat/completions, /v1/responses, /v1/messages"),
         "UNKNOWN_PATH");
   }
   if (is_preflight) return absl::OkStatus();
@@ -196,30 +214,13 @@ absl::Status Gateway::Admit(const HttpRequest& head) {
   return absl::OkStatus();
 }
 
-HttpHeaders Gateway::HeadersFor(const HttpRequest& request, const std::string& request_id) const {
-  HttpHeaders headers = {{"X-Request-Id", request_id}};
-  if (options_.cors_origins.empty()) return headers;
-  headers.emplace_back("Vary", "Origin");
-  for (const std::string& origin : options_.cors_origins) {
-    if (request.origin.empty() || (origin != "*" && origin != request.origin)) continue;
-    headers.emplace_back("Access-Control-Allow-Origin", origin);
-    headers.emplace_back("Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
-    if (request.method == "OPTIONS") {
-      headers.emplace_back("Access-Control-Allow-Methods", "GET, POST");
-      headers.emplace_back("Access-Control-Allow-Headers",
-                           "Authorization, Content-Type, X-Request-Id");
-      headers.emplace_back("Access-Control-Max-Age", "600");
-    }
-    break;
-  }
-  return headers;
-}
-
 std::shared_ptr<Responder> Gateway::Handle(HttpRequest request,
                                            const std::shared_ptr<Exchange>& exchange) {
   auto state = std::make_shared<Request>();
   state->id = IsRequestId(request.request_id) ? request.request_id : NewRequestId();
-  state->headers = HeadersFor(request, state->id);
+  state->headers = {{"X-Request-Id", state->id}};
+  AddCorsHeaders(options_.cors_origins, request, &state->headers);
+  state->error_form = ErrorFormOf(request.path);
   state->exchange = exchange;
   if (request.method == "OPTIONS") {
     exchange->Respond({.status = 204, .headers = state->headers, .content_type = "text/plain"});
@@ -230,8 +231,8 @@ std::shared_ptr<Responder> Gateway::Handle(HttpRequest request,
   return (this->*route->handler)(state);
 }
 
-HttpResponse Gateway::Refusal(const absl::Status& status) {
-  return ErrorResponse(status, ErrorOrigin::kGateway);
+HttpResponse Gateway::Refusal(const absl::Status& status, const std::string& path) {
+  return ErrorResponse(status, ErrorOrigin::kGateway, {}, ErrorFormOf(path));
 }
 
 void Gateway::OnAnswer(const std::string& path, int status) {
@@ -245,21 +246,16 @@ std::shared_ptr<Responder> Gateway::Models(const std::shared_ptr<Request>& reque
       with_name ? UnescapePath(request->http.path.substr(std::string_view(kModelsPrefix).size()))
                 : "";
   models_.Get(false, [this, request, with_name, name](const auto& model) {
-    HttpResponse response;
-    if (!model.ok()) {
-      response = ErrorResponse(model.status(), ErrorOrigin::kWorker);
-    } else if (!with_name) {
-      response.body =
-          absl::StrCat(R"({"object":"list","data":[)", ModelJson((*model)->info, started_), "]}");
-    } else if (name == (*model)->info.model_name()) {
-      response.body = ModelJson((*model)->info, started_);
-    } else {
-      response =
-          ErrorResponse(common::WithReason(absl::NotFoundError("this model is not served here"),
-                                           "MODEL_NOT_FOUND"),
-                        ErrorOrigin::kGateway);
+    if (!model.ok()) return request->Refuse(model.status(), ErrorOrigin::kWorker);
+    const v1::GetModelInfoResponse& info = (*model)->info;
+    if (!with_name) {
+      return request->Respond(
+          {.headers = {},
+           .body = ModelListJson(names_.List(info.model_name()), started_, info.max_model_len())});
     }
-    request->Respond(std::move(response));
+    const absl::StatusOr<std::string> known = names_.NameFor(name, info.model_name());
+    if (!known.ok()) return request->Refuse(known.status(), ErrorOrigin::kGateway);
+    request->Respond({.headers = {}, .body = ModelJson(*known, started_, info.max_model_len())});
   });
   return nullptr;
 }
@@ -272,14 +268,9 @@ std::shared_ptr<Responder> Gateway::Page(const std::shared_ptr<Request>& request
 std::shared_ptr<Responder> Gateway::Stats(const std::shared_ptr<Request>& request) {
   models_.Get(
       false,
-      [this, request](const auto& model) {
-        HttpResponse response;
-        if (model.ok()) {
-          response.body = StatsJson((*model)->info);
-        } else {
-          response = ErrorResponse(model.status(), ErrorOrigin::kWorker);
-        }
-        request->Respond(std::move(response));
+      [request](const auto& model) {
+        if (!model.ok()) return request->Refuse(model.status(), ErrorOrigin::kWorker);
+        request->Respond({.headers = {}, .body = StatsJson((*model)->info)});
       },
       kStatsAge);
   return nullptr;
@@ -313,34 +304,40 @@ std::shared_ptr<Responder> Gateway::Metrics(const std::shared_ptr<Request>& requ
 }
 
 template <typename T>
-void Gateway::Parse(const std::shared_ptr<Request>& request, absl::StatusOr<T> (*read)(const Json&),
+void Gateway::Parse(const std::shared_ptr<Request>& request, BodyReader<T> read,
                     std::function<void(T)> next) {
-  const auto parse = [read](const std::string& body) -> absl::StatusOr<T> {
-    ASSIGN_OR_RETURN(const Json json, ParseStrictJson(body));
-    return read(json);
+  struct Body {
+    absl::StatusOr<T> parsed = absl::UnknownError("");
+    IgnoredNames ignored;
   };
-  const auto go_on = [this, request, next = std::move(next)](absl::StatusOr<T> parsed) {
+  const auto parse = [read, is_strict = options_.strict_parameters](const std::string& text) {
+    Body body;
+    const absl::StatusOr<Json> json = ParseStrictJson(text);
+    body.parsed = json.ok() ? read(*json, is_strict ? nullptr : &body.ignored) : json.status();
+    return body;
+  };
+  const auto go_on = [this, request, next = std::move(next)](Body body) {
     request->http.body = {};
-    if (parsed.ok()) {
-      v1::Messages* const conversation = ConversationOf(*parsed);
-      if (conversation != nullptr && !options_.keep_billing_header) {
-        DropBillingHeader(conversation);
-      }
-      return next(*std::move(parsed));
+    if (!body.parsed.ok()) return request->Refuse(body.parsed.status(), ErrorOrigin::kGateway);
+    if (!body.ignored.empty()) {
+      const std::string names = body.ignored.ToString();
+      spdlog::debug("request {} asks for what is ignored: {}", request->id, names);
+      request->headers.emplace_back(kIgnoredHeader, names);
     }
-    HttpResponse response = ErrorResponse(parsed.status(), ErrorOrigin::kGateway);
-    request->Respond(std::move(response));
+    v1::Messages* const conversation = ConversationOf(*body.parsed);
+    if (conversation != nullptr && !options_.keep_billing_header) DropBillingHeader(conversation);
+    next(*std::move(body.parsed));
   };
   if (request->http.body.size() < kLargeBodyBytes) return go_on(parse(request->http.body));
   boost::asio::post(parser_, [this, request, parse, go_on] {
-    auto parsed = std::make_shared<absl::StatusOr<T>>(parse(request->http.body));
-    boost::asio::post(io_, [go_on, parsed] { go_on(std::move(*parsed)); });
+    auto body = std::make_shared<Body>(parse(request->http.body));
+    boost::asio::post(io_, [go_on, body] { go_on(std::move(*body)); });
   });
 }
 
 template <typename Answerer, typename T>
 std::shared_ptr<Responder> Gateway::Compute(const std::shared_ptr<Request>& request,
-                                            absl::StatusOr<T> (*read)(const Json&)) {
+                                            BodyReader<T> read) {
   absl::Status refusal;
   if (draining_) {  // its head came before
     refusal = DrainingError();
@@ -352,14 +349,22 @@ std::shared_ptr<Responder> Gateway::Compute(const std::shared_ptr<Request>& requ
                            "TOO_MANY_STREAMS");
   }
   if (!refusal.ok()) {
-    request->Respond(ErrorResponse(refusal, ErrorOrigin::kGateway));
+    request->Refuse(refusal, ErrorOrigin::kGateway);
     return nullptr;
   }
   const bool is_tenants = options_.keys->ring()->names_tenants();
   auto answerer = std::make_shared<Answerer>(
-      &generation_context_, request->exchange, request->id, request->headers,
-      is_tenants ? request->http.authorization : std::string());
-  Parse<T>(request, read, [answerer](T parsed) { answerer->Start(std::move(parsed)); });
+      &generation_context_,
+      AnswerRecipient{.exchange = request->exchange,
+                      .request_id = request->id,
+                      .headers = request->headers,
+                      .authorization = is_tenants ? request->http.authorization : std::string(),
+                      .error_form = request->error_form});
+  Parse<T>(request, read, [answerer, request](T parsed) {
+    const auto& [name, value] = request->headers.back();
+    if (name == kIgnoredHeader) answerer->AddHeader(name, value);
+    answerer->Start(std::move(parsed));
+  });
   return answerer;
 }
 
@@ -371,6 +376,30 @@ std::shared_ptr<Responder> Gateway::Chat(const std::shared_ptr<Request>& request
   return Compute<Generation, ChatRequest>(request, ReadChatRequest);
 }
 
+std::shared_ptr<Responder> Gateway::Responses(const std::shared_ptr<Request>& request) {
+  return Compute<Generation, ChatRequest>(request, ReadResponsesRequest);
+}
+
+std::shared_ptr<Responder> Gateway::Messages(const std::shared_ptr<Request>& request) {
+  return Compute<Generation, ChatRequest>(request, ReadMessagesRequest);
+}
+
+std::shared_ptr<Responder> Gateway::CountTokens(const std::shared_ptr<Request>& request) {
+  Parse<ChatRequest>(request, ReadMessagesRequest, [this, request](const ChatRequest& chat) {
+    v1::TokenizeRequest call;
+    *call.mutable_messages() = chat.call.messages();
+    worker_.Call<v1::TokenizeRequest, v1::TokenizeResponse>(
+        kTokenizeMethod, call, kTokenizerTimeout,
+        [request](const absl::Status& status, const v1::TokenizeResponse& tokens) {
+          if (!status.ok()) return request->Refuse(status, ErrorOrigin::kWorker);
+          request->Respond(
+              {.headers = {},
+               .body = absl::StrCat(R"({"input_tokens":)", tokens.token_ids_size(), "}")});
+        });
+  });
+  return nullptr;
+}
+
 std::shared_ptr<Responder> Gateway::Score(const std::shared_ptr<Request>& request) {
   return Compute<Scoring, ScoreCall>(request, ReadScoreRequest);
 }
@@ -379,15 +408,10 @@ std::shared_ptr<Responder> Gateway::Tokenize(const std::shared_ptr<Request>& req
   Parse<TokenizeCall>(request, ReadTokenizeRequest, [this, request](const TokenizeCall& call) {
     worker_.Call<v1::TokenizeRequest, v1::TokenizeResponse>(
         kTokenizeMethod, call.request, kTokenizerTimeout,
-        [this, request, return_tokens = call.return_tokens](const absl::Status& status,
-                                                            const v1::TokenizeResponse& tokens) {
-          HttpResponse response;
-          if (status.ok()) {
-            response.body = TokenizeJson(tokens, return_tokens);
-          } else {
-            response = ErrorResponse(status, ErrorOrigin::kWorker);
-          }
-          request->Respond(std::move(response));
+        [request, return_tokens = call.return_tokens](const absl::Status& status,
+                                                      const v1::TokenizeResponse& tokens) {
+          if (!status.ok()) return request->Refuse(status, ErrorOrigin::kWorker);
+          request->Respond({.headers = {}, .body = TokenizeJson(tokens, return_tokens)});
         });
   });
   return nullptr;
@@ -398,14 +422,11 @@ std::shared_ptr<Responder> Gateway::Detokenize(const std::shared_ptr<Request>& r
       request, ReadDetokenizeRequest, [this, request](const v1::DetokenizeRequest& call) {
         worker_.Call<v1::DetokenizeRequest, v1::DetokenizeResponse>(
             kDetokenizeMethod, call, kTokenizerTimeout,
-            [this, request](const absl::Status& status, const v1::DetokenizeResponse& text) {
-              HttpResponse response;
-              if (status.ok()) {
-                response.body = absl::StrCat(R"({"prompt":)", JsonString(text.text()), "}");
-              } else {
-                response = ErrorResponse(status, ErrorOrigin::kWorker);
-              }
-              request->Respond(std::move(response));
+            [request](const absl::Status& status, const v1::DetokenizeResponse& text) {
+              if (!status.ok()) return request->Refuse(status, ErrorOrigin::kWorker);
+              request->Respond(
+                  {.headers = {},
+                   .body = absl::StrCat(R"({"prompt":)", JsonString(text.text()), "}")});
             });
       });
   return nullptr;

@@ -1,5 +1,9 @@
 #include "http_gateway/server/gateway_settings.h"
 
+#include <optional>
+#include <string_view>
+#include <utility>
+
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/build_info/build_info.h"
@@ -32,11 +36,24 @@ struct KeyFiles {
   std::string tenants;
 };
 
-// Of options that are one of two words.
+// Of options that are one of several words.
 struct Choices {
   std::string page = "on";
   std::string billing_header = "drop";
+  std::string tool_call_parser = "auto";
 };
+
+// Nothing: as the chat template shows.
+std::optional<ToolForm> ToolFormNamed(std::string_view name) {
+  static constexpr std::pair<std::string_view, ToolForm> kForms[] = {
+      {"none", ToolForm::kText},         {"hermes", ToolForm::kHermes},
+      {"llama3_json", ToolForm::kLlama}, {"qwen3_coder", ToolForm::kQwenCoder},
+      {"mistral", ToolForm::kMistral},   {"json", ToolForm::kJson}};
+  for (const auto& [known, form] : kForms) {
+    if (name == known) return form;
+  }
+  return std::nullopt;
+}
 
 void AddServerOptions(common::Settings* settings, GatewaySettings* options, KeyFiles* key_files,
                       Choices* choices) {
@@ -72,6 +89,22 @@ void AddServerOptions(common::Settings* settings, GatewaySettings* options, KeyF
                  "drop or keep: the line x-anthropic-billing-header that Claude Code puts before a "
                  "system message, another one in each request")
       ->check(CLI::IsMember({"drop", "keep"}))
+      ->group(kServerGroup);
+  app.add_option(
+         "--tool-call-parser", choices->tool_call_parser,
+         "How the model writes calls of functions: auto (as its chat template shows), hermes, "
+         "llama3_json, qwen3_coder, mistral, json, or none: calls stay text")
+      ->check(CLI::IsMember(
+          {"auto", "none", "hermes", "llama3_json", "qwen3_coder", "mistral", "json"}))
+      ->group(kServerGroup);
+  app.add_flag("--strict-parameters", options->gateway.strict_parameters,
+               "Refuse requests with parameters that are not known or change no answer, instead of "
+               "ignoring those")
+      ->group(kServerGroup);
+  app.add_option("--served-model-name", options->gateway.model_names,
+                 "Names of the model beside the worker's own, separated by commas; *: any name")
+      ->delimiter(',')
+      ->allow_extra_args(false)
       ->group(kServerGroup);
   app.add_option("--max-connections", server.connections_max,
                  "Connections at a time; one more takes the place of one without a request")
@@ -168,6 +201,7 @@ absl::StatusOr<bool> ParseGatewaySettings(int argc, const char* const* argv,
   if (outcome == common::Settings::Outcome::kExit) return false;
   settings->server.limits.request.body_bytes_max = body_bytes;
   settings->gateway.page = choices.page == "on";
+  settings->gateway.tool_form = ToolFormNamed(choices.tool_call_parser);
   settings->gateway.keep_billing_header = choices.billing_header == "keep";
   if (settings->metrics_address == "none") settings->metrics_address.clear();
   if (settings->gateway.keepalive <= absl::ZeroDuration()) {

@@ -4,7 +4,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/clock/steady_now.h"
+#include "common/status/error_reason.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/chat_plan.h"
+#include "http_gateway/api/choices_writer.h"
+#include "http_gateway/api/messages_writer.h"
+#include "http_gateway/api/responses_writer.h"
 #include "http_gateway/json/fields.h"
 #include "http_gateway/server/error_response.h"
 
@@ -13,9 +18,20 @@ namespace {
 
 namespace v1 = generation::v1;
 
-constexpr char kTokenize[] = "/retroinfer.generation.v1.GenerationService/Tokenize";
 constexpr char kDetokenize[] = "/retroinfer.generation.v1.GenerationService/Detokenize";
 constexpr absl::Duration kTokenizerTimeout = absl::Seconds(60);
+
+const char* IdPrefix(ChatForm form) {
+  switch (form) {
+    case ChatForm::kResponses:
+      return "resp_";
+    case ChatForm::kMessages:
+      return "msg_";
+    case ChatForm::kChat:
+      break;
+  }
+  return "chatcmpl-";
+}
 
 }  // namespace
 
@@ -39,11 +55,8 @@ struct Generation::Call : public GenerateEvents {
   bool waits = false;                // for ReadNext()
 };
 
-Generation::Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange,
-                       std::string request_id, HttpHeaders headers, std::string authorization)
-    : ComputedAnswer(context, std::move(exchange), std::move(request_id), std::move(headers),
-                     std::move(authorization)),
-      last_write_(common::SteadyNow()) {}
+Generation::Generation(GenerationContext* context, AnswerRecipient recipient)
+    : ComputedAnswer(context, std::move(recipient)), last_write_(common::SteadyNow()) {}
 
 Generation::~Generation() { Close(); }
 
@@ -71,7 +84,7 @@ void Generation::PrepareEcho(size_t index) {
     ++index;
   }
   if (!completion_.echo || index == requests_.size()) {
-    AddCompletionChoices();
+    PrepareCompletions();
     return StartCalls();
   }
   v1::DetokenizeRequest request;
@@ -91,108 +104,87 @@ int Generation::Continuations() const {
   return requests_.front().sampling().has_n() ? requests_.front().sampling().n() : 1;
 }
 
-void Generation::AddCompletionChoices() {
+void Generation::PrepareCompletions() {
   const int n = Continuations();
+  std::vector<std::unique_ptr<Choice>> choices;
   for (size_t i = 0; i < requests_.size() * static_cast<size_t>(n); ++i) {
-    choices_.push_back(
-        MakeCompletionChoice({.index = static_cast<int>(i),
-                              .streams = options_.stream,
-                              .logprobs = requests_.front().sampling().has_logprobs(),
-                              .echo = echoes_[i / static_cast<size_t>(n)]}));
+    choices.push_back(MakeCompletionChoice({.index = static_cast<int>(i),
+                                            .streams = options_.stream,
+                                            .logprobs = requests_.front().sampling().has_logprobs(),
+                                            .echo = echoes_[i / static_cast<size_t>(n)]}));
   }
+  writer_ = MakeChoicesWriter({.head = head_,
+                               .include_usage = options_.include_usage,
+                               .return_progress = options_.return_progress},
+                              std::move(choices));
 }
 
 void Generation::Start(ChatRequest request) {
   chat_ = std::move(request);
   options_ = chat_.options;
-  requests_.push_back(std::move(chat_.call));
-  head_ = {absl::StrCat("chatcmpl-", request_id_),
+  head_ = {absl::StrCat(IdPrefix(chat_.form), request_id_),
            options_.stream ? "chat.completion.chunk" : "chat.completion",
            absl::ToUnixSeconds(arrival_), ""};
   AwaitModel(true, [this](const ModelState& model) { PrepareChat(model); });
 }
 
 void Generation::PrepareChat(const ModelState& model) {
-  const v1::Messages& messages = requests_.front().messages();
-  const ToolForm form = model.chat.tool_form;
-  if (!chat_.tool_names.empty() && form == ToolForm::kNone) {
-    return Fail(
-        ParamError("tools",
-                   "tools are not offered: the model's chat template shows no form of calls "
-                   "that this server knows (Llama 3.1's JSON, or <tool_call>)",
-                   "UNSUPPORTED_PARAMETER"),
-        ErrorOrigin::kGateway);
+  absl::StatusOr<ChatPlan> plan = PlanChat(model.chat, &chat_);
+  if (!plan.ok()) return Fail(plan.status(), ErrorOrigin::kGateway);
+  options_.constraint_param = plan->constraint_param;
+  if (plan->relaxed.has_value()) {
+    relaxed_ = chat_.call;
+    *relaxed_->mutable_constraint() = *std::move(plan->relaxed);
   }
-  const bool forced =
-      chat_.tool_choice == ToolChoice::kRequired || chat_.tool_choice == ToolChoice::kFunction;
-  const bool continues =
-      messages.continue_final_message() ||
-      (messages.has_add_generation_prompt() && !messages.add_generation_prompt());
-  std::optional<bool> thinking;
-  if (messages.has_enable_thinking()) thinking = messages.enable_thinking();
-  const bool opens_thinking = model.chat.OpensThinking(thinking);
-  const std::string opening = forced ? ToolCallParser::Opening(form, chat_.function) : "";
-  ChatChoiceOptions choice = {.streams = options_.stream,
-                              .logprobs = chat_.logprobs,
-                              .tool_form = form,
-                              .tool_names = chat_.tool_names,
-                              .opening = opening,
-                              .call_id_stem = request_id_};
-  if (!continues && !forced) choice.splitter.emplace(opens_thinking);
-  for (int i = 0; i < Continuations(); ++i) {
-    choice.index = i;
-    choices_.push_back(MakeChatChoice(choice));
-  }
-  if (!forced) return StartCalls();
-  PrepareForcedCall(opens_thinking ? absl::StrCat("\n</think>\n\n", opening) : opening);
+  requests_.push_back(std::move(chat_.call));
+  MakeChatWriter(plan->reader);
+  StartCalls();
 }
 
-// The prompt's tokens, and behind them those of the call's beginning, where tags are tokens: that
-// is what the model would have written itself.
-void Generation::PrepareForcedCall(const std::string& opening) {
-  v1::TokenizeRequest prompt, beginning;
-  *prompt.mutable_messages() = requests_.front().messages();
-  beginning.set_text(opening);
-  beginning.set_add_special_tokens(false);
-  beginning.set_parse_special(true);
-  const auto on_end = [this, self = shared_from_this()](const absl::Status& status,
-                                                        const v1::TokenizeResponse& tokens) {
-    if (exchange_ == nullptr) return;
-    if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
-    auto& ids = *requests_.front().mutable_token_ids()->mutable_ids();
-    ids.MergeFrom(tokens.token_ids());
-    StartCalls();
-  };
-  context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
-      kTokenize, prompt, kTokenizerTimeout,
-      [this, self = shared_from_this(), beginning, on_end](const absl::Status& status,
-                                                           v1::TokenizeResponse tokens) {
-        if (exchange_ == nullptr) return;
-        if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
-        *requests_.front().mutable_token_ids()->mutable_ids() = tokens.token_ids();
-        context_->worker->Call<v1::TokenizeRequest, v1::TokenizeResponse>(
-            kTokenize, beginning, kTokenizerTimeout, on_end);
-      });
+void Generation::MakeChatWriter(const AnswerReaderOptions& reader) {
+  switch (chat_.form) {
+    case ChatForm::kResponses:
+      writer_ = MakeResponsesWriter({.head = head_,
+                                     .streams = options_.stream,
+                                     .reader = reader,
+                                     .echo = std::move(chat_.echo)});
+      return;
+    case ChatForm::kMessages:
+      writer_ = MakeMessagesWriter({.head = head_, .streams = options_.stream, .reader = reader});
+      return;
+    case ChatForm::kChat:
+      break;
+  }
+  std::vector<std::unique_ptr<Choice>> choices;
+  for (int i = 0; i < Continuations(); ++i) {
+    choices.push_back(MakeChatChoice(
+        {.index = i, .streams = options_.stream, .logprobs = chat_.logprobs, .reader = reader}));
+  }
+  writer_ = MakeChoicesWriter({.head = head_,
+                               .include_usage = options_.include_usage,
+                               .return_progress = options_.return_progress},
+                              std::move(choices));
 }
 
 void Generation::StartCalls() {
-  chunks_.emplace(absl::StrCat("data: ", head_.Json(), ",\"choices\":["),
-                  options_.include_usage ? "],\"usage\":null}\n\n" : "]}\n\n");
   calls_started_ = true;
-  if (!options_.stream) {
-    for (const auto& choice : choices_) choice->Begin(&*chunks_);
-  }
+  if (!options_.stream) writer_->Begin();
   for (size_t i = 0; i < requests_.size(); ++i) {
     v1::GenerateRequest& request = requests_[i];
     request.set_request_id(requests_.size() == 1 ? request_id_ : absl::StrCat(request_id_, "-", i));
-    request.set_return_progress(options_.stream);
-    Call& call = *calls_.emplace_back(std::make_unique<Call>(this, i));
-    call.stream = context_->worker->Generate(request, options_.context, authorization_, &call);
+    calls_.push_back(std::make_unique<Call>(this, i));
+    StartCall(i, &request);
   }
   requests_.resize(1);  // the prompts are not needed any more
   const v1::SamplingOptions sampling = requests_.front().sampling();
   requests_.front().Clear();
   *requests_.front().mutable_sampling() = sampling;
+}
+
+void Generation::StartCall(size_t index, v1::GenerateRequest* request) {
+  request->set_return_progress(options_.stream);
+  Call& call = *calls_[index];
+  call.stream = context_->worker->Generate(*request, options_.context, authorization_, &call);
 }
 
 void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
@@ -203,29 +195,29 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
     return Fail(absl::InternalError("the worker sent a continuation that nobody asked for"),
                 ErrorOrigin::kWorker);
   }
+  relaxed_.reset();  // the constraint was taken
   if (options_.stream) BeginStream();
-  Choice& choice = *choices_[choice_index];
   switch (event.event_case()) {
     case v1::GenerateResponse::kProgress:
-      OnProgress(choice_index, event.progress());
+      writer_->Progress(choice_index, event.progress());
       break;
     case v1::GenerateResponse::kPrompt:
       OnPrompt(index, event.prompt());
       break;
     case v1::GenerateResponse::kOutput:
-      choice.Output(event.output(), &*chunks_);
+      writer_->Output(choice_index, event.output());
       break;
     case v1::GenerateResponse::kFinished:
       usage_.Add(event.finished(), event.index() == 0);
       if (FinishReasonText(event.finished().reason()).empty()) {
         return Fail(AbortedByWorker(), ErrorOrigin::kWorker);
       }
-      choice.Finish(event.finished(), &*chunks_);
+      writer_->Finish(choice_index, event.finished());
       break;
     case v1::GenerateResponse::EVENT_NOT_SET:
       break;
   }
-  SendChunks();
+  Send();
   Call& call = *calls_[index];
   if (exchange_ == nullptr || call.stream == nullptr) return;
   if (options_.stream && exchange_->unsent_bytes() > kUnsentMax) return;  // OnSent() goes on
@@ -236,12 +228,8 @@ void Generation::OnEvent(size_t index, v1::GenerateResponse&& event) {
 // The prompt's continuations have its scores in common.
 void Generation::OnPrompt(size_t call, const v1::ScoredTokens& tokens) {
   const size_t n = static_cast<size_t>(Continuations());
-  size_t bytes = 0;
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (i / n == call) choices_[i]->Prompt(tokens, &*chunks_);
-    bytes += choices_[i]->logprobs_bytes();
-  }
-  if (bytes <= kLogprobsBytesMax) return;
+  for (size_t i = call * n; i < (call + 1) * n; ++i) writer_->Prompt(i, tokens);
+  if (writer_->logprobs_bytes() <= kLogprobsBytesMax) return;
   Fail(ParamError("logprobs",
                   absl::StrCat("the prompts' log-probabilities take over ", kLogprobsBytesMax >> 20,
                                " MiB: send fewer prompts, ask for fewer alternatives, or stream"),
@@ -257,16 +245,6 @@ void Generation::OnSent() {
   }
 }
 
-void Generation::OnProgress(size_t choice, const v1::PrefillProgress& progress) {
-  if (!options_.return_progress) return;
-  const int64_t elapsed_ms =
-      progress.elapsed().seconds() * 1000 + progress.elapsed().nanos() / 1'000'000;
-  SendChunk(absl::StrCat(R"(,"progress":{"index":)", choice, R"(,"total_tokens":)",
-                         progress.total_tokens(), R"(,"cached_tokens":)", progress.cached_tokens(),
-                         R"(,"processed_tokens":)", progress.processed_tokens(),
-                         R"(,"elapsed_ms":)", elapsed_ms, "}"));
-}
-
 void Generation::BeginStream() {
   if (streaming_ || exchange_ == nullptr) return;
   streaming_ = true;
@@ -274,57 +252,51 @@ void Generation::BeginStream() {
   headers.emplace_back("Cache-Control", "no-cache");
   headers.emplace_back("X-Accel-Buffering", "no");  // nginx would keep the events
   exchange_->BeginStream("text/event-stream; charset=utf-8", headers);
-  for (const auto& choice : choices_) choice->Begin(&*chunks_);
-  SendChunks();
+  writer_->Begin();
+  Send();
 }
 
-void Generation::SendChunks() {
-  const std::string_view text = chunks_->text();
+void Generation::Send() {
+  const std::string_view text = writer_->unsent();
   if (text.empty()) return;
   if (exchange_ != nullptr) {
     last_write_ = common::SteadyNow();
     context_->metrics->OnStreamBytes(text.size());
     exchange_->Write(text);
   }
-  chunks_->Clear();
+  writer_->ClearUnsent();
 }
 
-// A chunk without choices. `more`: behind them.
-void Generation::SendChunk(const std::string& more) {
-  if (exchange_ == nullptr) return;
-  last_write_ = common::SteadyNow();
-  const std::string event = absl::StrCat("data: ", head_.Json(), ",\"choices\":[]", more, "}\n\n");
-  context_->metrics->OnStreamBytes(event.size());
-  exchange_->Write(event);
-}
-
-void Generation::OnCallEnd(size_t /*call*/, const absl::Status& status) {
+void Generation::OnCallEnd(size_t call, const absl::Status& status) {
   const auto self = shared_from_this();
   if (exchange_ == nullptr) return;
-  if (!status.ok()) return Fail(status, ErrorOrigin::kWorker);
-  if (++calls_ended_ == calls_.size()) Complete();
+  if (status.ok()) {
+    if (++calls_ended_ == calls_.size()) Complete();
+    return;
+  }
+  common::ErrorReason reason = common::ReasonOf(status);
+  if (reason.reason != "INVALID_CONSTRAINT") return Fail(status, ErrorOrigin::kWorker);
+  if (relaxed_.has_value()) {
+    v1::GenerateRequest relaxed = *std::exchange(relaxed_, std::nullopt);
+    relaxed.set_request_id(request_id_);
+    return StartCall(call, &relaxed);
+  }
+  if (!options_.constraint_param.empty()) reason.metadata["param"] = options_.constraint_param;
+  Fail(common::WithReason(status, reason.reason, reason.metadata), ErrorOrigin::kWorker);
 }
 
 void Generation::Complete() {
   const std::shared_ptr<Exchange> exchange = exchange_;
   if (options_.stream) {
     BeginStream();
-    if (options_.include_usage) {
-      SendChunk(absl::StrCat(",\"usage\":", UsageJson(usage_.Total())));
-    }
-    exchange->Write("data: [DONE]\n\n");
+    writer_->End(usage_.Total());
+    Send();
     exchange_ = nullptr;
     exchange->End();
     return;
   }
-  std::string body = absl::StrCat(head_.Json(), ",\"choices\":[");
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    if (i > 0) body.push_back(',');
-    body.append(choices_[i]->Whole());
-  }
-  absl::StrAppend(&body, "],\"usage\":", UsageJson(usage_.Total()), "}");
   exchange_ = nullptr;
-  exchange->Respond({.headers = headers_, .body = std::move(body)});
+  exchange->Respond({.headers = headers_, .body = writer_->Whole(usage_.Total())});
 }
 
 void Generation::Fail(const absl::Status& status, ErrorOrigin origin) {
@@ -332,8 +304,10 @@ void Generation::Fail(const absl::Status& status, ErrorOrigin origin) {
   const std::shared_ptr<Exchange> exchange = exchange_;
   Close();
   if (exchange == nullptr) return;
-  if (!streaming_) return exchange->Respond(ErrorResponse(status, origin, headers_));
-  exchange->Write(absl::StrCat("data: ", ToApiError(status, origin).ToJson(), "\n\n"));
+  if (!streaming_) return exchange->Respond(ErrorResponse(status, origin, headers_, error_form_));
+  writer_->ClearUnsent();
+  writer_->Fail(ToApiError(status, origin, error_form_));
+  exchange->Write(writer_->unsent());
   exchange->End();
 }
 
@@ -342,7 +316,8 @@ void Generation::OnTick(absl::Time now) {
   if (now - last_write_ < context_->keepalive) return;
   BeginStream();
   last_write_ = now;
-  exchange_->Write(": keep-alive\n\n");
+  writer_->KeepAlive();
+  Send();
 }
 
 }  // namespace retroinfer::gateway

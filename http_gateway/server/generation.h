@@ -1,5 +1,5 @@
-// One POST of /v1/completions or /v1/chat/completions, from its parsed body to the end of its
-// answer.
+// One POST of /v1/completions, /v1/chat/completions, /v1/responses or /v1/messages, from its parsed
+// body to the end of its answer.
 #pragma once
 
 #include <memory>
@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "http_gateway/api/answer_reader.h"
+#include "http_gateway/api/answer_writer.h"
 #include "http_gateway/api/chat_request.h"
-#include "http_gateway/api/choice.h"
 #include "http_gateway/api/completion_request.h"
 #include "http_gateway/api/response_json.h"
 #include "http_gateway/server/computed_answer.h"
@@ -27,9 +28,7 @@ class Generation final : public ComputedAnswer {
   static constexpr size_t kUnsentMax = 32 << 10;         // bytes, until the client reads on
   static constexpr size_t kLogprobsBytesMax = 64 << 20;  // of an answer that is not streamed
 
-  // As ComputedAnswer's.
-  Generation(GenerationContext* context, std::shared_ptr<Exchange> exchange, std::string request_id,
-             HttpHeaders headers, std::string authorization);
+  Generation(GenerationContext* context, AnswerRecipient recipient);
   ~Generation() override;
 
   void Start(CompletionRequest request);
@@ -44,18 +43,17 @@ class Generation final : public ComputedAnswer {
 
   void PrepareEcho(size_t index);
   void PrepareChat(const ModelState& model);
-  void PrepareForcedCall(const std::string& opening);
+  void MakeChatWriter(const AnswerReaderOptions& reader);
+  void PrepareCompletions();
   void StartCalls();
-  void AddCompletionChoices();
+  void StartCall(size_t index, generation::v1::GenerateRequest* request);
   int Continuations() const;
 
   void OnEvent(size_t call, generation::v1::GenerateResponse&& event);
   void OnPrompt(size_t call, const generation::v1::ScoredTokens& tokens);
   void OnCallEnd(size_t call, const Status& status);
-  void OnProgress(size_t call, const generation::v1::PrefillProgress& progress);
   void BeginStream();
-  void SendChunks();
-  void SendChunk(const std::string& more);
+  void Send();  // what the writer has
   void Complete();
   void Fail(const Status& status, ErrorOrigin origin) override;
   void CancelCalls() override;
@@ -64,9 +62,11 @@ class Generation final : public ComputedAnswer {
   CompletionRequest completion_;
   ChatRequest chat_;
 
-  std::optional<ChunkWriter> chunks_;  // while calls run
+  // Asked for where the worker refuses the constraint; until the first event.
+  std::optional<generation::v1::GenerateRequest> relaxed_;
+
   std::vector<std::string> echoes_;
-  std::vector<std::unique_ptr<Choice>> choices_;  // by prompt, then continuation
+  std::unique_ptr<AnswerWriter> writer_;  // since the calls are prepared
   std::vector<std::unique_ptr<Call>> calls_;
   size_t calls_ended_ = 0;
   UsageSum usage_;

@@ -13,10 +13,8 @@ namespace retroinfer::gateway {
 
 namespace v1 = generation::v1;
 
-Scoring::Scoring(GenerationContext* context, std::shared_ptr<Exchange> exchange,
-                 std::string request_id, HttpHeaders headers, std::string authorization)
-    : ComputedAnswer(context, std::move(exchange), std::move(request_id), std::move(headers),
-                     std::move(authorization)) {}
+Scoring::Scoring(GenerationContext* context, AnswerRecipient recipient)
+    : ComputedAnswer(context, std::move(recipient)) {}
 
 Scoring::~Scoring() { Close(); }
 
@@ -111,7 +109,7 @@ void Scoring::Respond() {
 void Scoring::Fail(const absl::Status& status, ErrorOrigin origin) {
   const std::shared_ptr<Exchange> exchange = exchange_;
   Close();
-  if (exchange != nullptr) exchange->Respond(ErrorResponse(status, origin, headers_));
+  if (exchange != nullptr) exchange->Respond(ErrorResponse(status, origin, headers_, error_form_));
 }
 
 }  // namespace retroinfer::gateway

@@ -20,9 +20,7 @@ class Scoring final : public ComputedAnswer, private ScoreEvents {
  public:
   static constexpr size_t kAnswerBytesMax = size_t{64} << 20;
 
-  // As ComputedAnswer's.
-  Scoring(GenerationContext* context, std::shared_ptr<Exchange> exchange, std::string request_id,
-          HttpHeaders headers, std::string authorization);
+  Scoring(GenerationContext* context, AnswerRecipient recipient);
   ~Scoring() override;
 
   void Start(ScoreCall call);

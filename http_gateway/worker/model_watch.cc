@@ -18,12 +18,23 @@ constexpr char kTokenize[] = "/retroinfer.generation.v1.GenerationService/Tokeni
 constexpr char kDetokenize[] = "/retroinfer.generation.v1.GenerationService/Detokenize";
 constexpr absl::Duration kTimeout = absl::Seconds(10);
 constexpr char kThinkTag[] = "<think>";
+constexpr char kThinkEndTag[] = "</think>";
 constexpr char kTools[] =
     R"([{"type":"function","function":{"name":"look_up","description":"Looks a word up.",)"
     R"("parameters":{"type":"object","properties":{"word":{"type":"string"}},"required":["word"]}}}])";
 
+// Mistral's templates want ids of nine characters.
+constexpr char kCalls[] = R"([{"id":"abcdefghi","type":"function",)"
+                          R"("function":{"name":"look_up","arguments":"{\"word\":\"x\"}"}}])";
+
 std::string TemplateName(const v1::GetModelInfoResponse& info) {
   return absl::StrCat(info.model_name(), "\n", info.chat_template_fingerprint());
+}
+
+// Mistral's form has two kinds, of which the template shows one.
+ToolForm FormFor(ToolForm said, ToolForm seen) {
+  const bool is_kind = said == ToolForm::kMistral && seen == ToolForm::kMistralArgs;
+  return is_kind ? seen : said;
 }
 
 }  // namespace
@@ -31,39 +42,40 @@ std::string TemplateName(const v1::GetModelInfoResponse& info) {
 ToolForm ToolFormOfPrompt(const std::string& prompt) {
   const auto has = [&prompt](const char* text) { return absl::StrContains(prompt, text); };
   // Another form lies within the same tag: <function=name><parameter=...>.
-  if (has("<tool_call>")) return has("<function=") ? ToolForm::kNone : ToolForm::kHermes;
+  if (has("<tool_call>")) return has("<function=") ? ToolForm::kQwenCoder : ToolForm::kHermes;
   if (has("\"name\": function name") && has("\"parameters\": dictionary")) return ToolForm::kLlama;
+  if (has("[TOOL_CALLS]")) return has("[ARGS]") ? ToolForm::kMistralArgs : ToolForm::kMistral;
   return ToolForm::kNone;
 }
 
-absl::Status CheckModelName(const std::string& asked, const std::string& served) {
-  if (asked.empty() || asked == served) return absl::OkStatus();
-  return common::WithReason(absl::NotFoundError(absl::StrCat(
-                                "the model '", asked, "' is not served here, '", served, "' is")),
-                            "MODEL_NOT_FOUND", {{"param", "model"}});
-}
-
-bool EndsInThinking(const std::string& prompt) {
+ThinkingOpening ThinkingOfPrompt(const std::string& prompt) {
   const std::string_view text = WithoutTrailingSpace(prompt);
-  return text.ends_with(kThinkTag);
+  if (text.ends_with(kThinkTag)) return ThinkingOpening::kOpened;
+  return text.ends_with(kThinkEndTag) ? ThinkingOpening::kClosed : ThinkingOpening::kUnknown;
 }
 
-// Renders a short conversation four times, and reads what came out. What a template refuses counts
-// as not there.
+// Renders a short conversation five times, and reads what came out. What a template refuses counts
+// as not there. The fourth time it has a function in it, the fifth a call of that, too: what a
+// template tells the model to write counts for more than how it writes earlier calls.
 class ModelWatch::Probe : public std::enable_shared_from_this<ModelWatch::Probe> {
  public:
   Probe(WorkerClient& worker, std::function<void(bool known, const ChatFormat&)> done)
       : worker_(worker), done_(std::move(done)) {}
 
   void Next() {
-    if (step_ == 4) return done_(known_, format_);
+    if (step_ == kSteps) return done_(known_, format_);
     v1::TokenizeRequest request;
     v1::Messages& messages = *request.mutable_messages();
     v1::Message& message = *messages.add_messages();
     message.set_role("user");
     message.set_content("Hello");
     if (step_ == 1 || step_ == 2) messages.set_enable_thinking(step_ == 2);
-    if (step_ == 3) messages.set_tools(kTools);
+    if (step_ >= 3) messages.set_tools(kTools);
+    if (step_ == 4) {
+      v1::Message& call = *messages.add_messages();
+      call.set_role("assistant");
+      call.set_tool_calls(kCalls);
+    }
     worker_.Call<v1::TokenizeRequest, v1::TokenizeResponse>(
         kTokenize, request, kTimeout,
         [self = shared_from_this()](const absl::Status& status, v1::TokenizeResponse response) {
@@ -74,6 +86,8 @@ class ModelWatch::Probe : public std::enable_shared_from_this<ModelWatch::Probe>
   }
 
  private:
+  static constexpr int kSteps = 5;
+
   void ToText(const v1::TokenizeResponse& tokens) {
     v1::DetokenizeRequest request;
     *request.mutable_token_ids() = tokens.token_ids();
@@ -86,8 +100,8 @@ class ModelWatch::Probe : public std::enable_shared_from_this<ModelWatch::Probe>
 
   void Seen(const std::string& prompt) {
     if (step_ < 3) {
-      format_.opens_thinking[step_] = EndsInThinking(prompt);
-    } else {
+      format_.thinking[step_] = ThinkingOfPrompt(prompt);
+    } else if (format_.tool_form == ToolForm::kNone) {
       format_.tool_form = ToolFormOfPrompt(prompt);
     }
     ++step_;
@@ -145,6 +159,7 @@ void ModelWatch::OnChat(const std::string& template_name, const ChatFormat& chat
   asking_chat_ = false;
   auto state = std::make_shared<ModelState>(*state_);
   state->chat = chat;
+  if (form_.has_value()) state->chat.tool_form = FormFor(*form_, chat.tool_form);
   state->has_chat = TemplateName(state->info) == template_name;
   state->since = absl::Now();
   state_ = state;

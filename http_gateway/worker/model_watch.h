@@ -9,30 +9,14 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "http_gateway/api/tool_call_parser.h"
+#include "http_gateway/api/chat_format.h"
 #include "http_gateway/worker/worker_client.h"
 
 namespace retroinfer::gateway {
 
-// What a chat template tells of the model's habits, seen in prompts that it renders.
-struct ChatFormat {
-  ToolForm tool_form = ToolForm::kNone;
-  // Whether the prompt ends with <think>, so that the answer begins with thoughts, by
-  // enable_thinking: not given, false, true.
-  bool opens_thinking[3] = {false, false, false};
-
-  bool OpensThinking(std::optional<bool> enable_thinking) const {
-    return opens_thinking[enable_thinking.has_value() ? 1 + *enable_thinking : 0];
-  }
-};
-
-// Which form of calls a prompt shows that was rendered with a function in it.
+// Which form of calls a prompt shows that was rendered with a function in it, or with a call of it.
 ToolForm ToolFormOfPrompt(const std::string& prompt);
-// Whether a prompt ends with <think>.
-bool EndsInThinking(const std::string& prompt);
-
-// Returns NOT_FOUND, reason MODEL_NOT_FOUND, unless `asked` is empty or the model that is served.
-absl::Status CheckModelName(const std::string& asked, const std::string& served);
+ThinkingOpening ThinkingOfPrompt(const std::string& prompt);
 
 struct ModelState {
   generation::v1::GetModelInfoResponse info;
@@ -50,7 +34,9 @@ class ModelWatch {
   static constexpr absl::Duration kFreshFor = absl::Seconds(5);
   using Callback = std::function<void(absl::StatusOr<std::shared_ptr<const ModelState>>)>;
 
-  explicit ModelWatch(WorkerClient& worker) : worker_(worker) {}
+  // `form`: of the model's calls, whatever its template shows; nothing: what that shows.
+  explicit ModelWatch(WorkerClient& worker, std::optional<ToolForm> form = std::nullopt)
+      : worker_(worker), form_(form) {}
 
   // Calls `done` with a state that is not older than `age`, at once or later; `with_chat`: its chat
   // format, too.
@@ -65,6 +51,7 @@ class ModelWatch {
   bool IsFresh(absl::Duration age) const;
 
   WorkerClient& worker_;
+  const std::optional<ToolForm> form_;
   std::shared_ptr<ModelState> state_;
   std::vector<std::pair<bool, Callback>> waiting_;  // whether they want the chat format
   bool asking_info_ = false;

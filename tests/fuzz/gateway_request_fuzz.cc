@@ -1,19 +1,21 @@
 // What strangers send to the gateway, and what models write. The first byte says what the rest is:
 // the body of a chat (c), a completion (p), /score (s), /tokenize (t) or /detokenize (d); or an
-// answer with calls in the form of Hermes (h) or Llama (l), or with thoughts (r).
+// answer with calls in the form of Hermes (h), Llama (l), Qwen3-Coder (q), Mistral (m) or JSON (j),
+// or with thoughts (r).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
+#include "http_gateway/api/answer_reader.h"
 #include "http_gateway/api/api_error.h"
+#include "http_gateway/api/chat_plan.h"
 #include "http_gateway/api/chat_request.h"
 #include "http_gateway/api/completion_request.h"
 #include "http_gateway/api/reasoning_splitter.h"
 #include "http_gateway/api/score_request.h"
 #include "http_gateway/api/tokenize_request.h"
-#include "http_gateway/api/tool_call_parser.h"
 
 namespace {
 
@@ -31,13 +33,22 @@ void CheckRefusal(const absl::Status& status) {
 }
 
 template <typename T>
-void CheckBody(std::string_view body, absl::StatusOr<T> (*read)(const Json&),
+void CheckBody(std::string_view body, absl::StatusOr<T> (*read)(const Json&, IgnoredNames*),
                void (*check)(const T&)) {
   const absl::StatusOr<Json> json = ParseStrictJson(body, {.values_max = 10'000, .depth_max = 64});
   if (!json.ok()) return CheckRefusal(json.status());
-  const absl::StatusOr<T> request = read(*json);
-  if (!request.ok()) return CheckRefusal(request.status());
-  check(*request);
+  IgnoredNames ignored;
+  for (IgnoredNames* const names : {&ignored, static_cast<IgnoredNames*>(nullptr)}) {
+    const absl::StatusOr<T> request = read(*json, names);
+    if (request.ok()) {
+      check(*request);
+    } else {
+      CheckRefusal(request.status());
+    }
+  }
+  // A header has room for it.
+  Require(ignored.ToString().size() <=
+          (IgnoredNames::kNamesMax + 1) * (IgnoredNames::kNameBytesMax + 2));
 }
 
 // gRPC would refuse it as broken if a string were not UTF-8.
@@ -47,28 +58,64 @@ void CheckMessage(const Message& message) {
   Require(copy.ParseFromString(message.SerializeAsString()));
 }
 
-std::string Show(const std::vector<AnswerPiece>& pieces) {
-  std::string shown;
-  for (const AnswerPiece& piece : pieces) {
-    shown.append(piece.text);
-    if (!piece.call.has_value()) continue;
-    const absl::StatusOr<Json> arguments = ParseStrictJson(piece.call->arguments);
-    Require(arguments.ok() && arguments->is_object());
-    shown.append("[call]").append(piece.call->arguments);
+// Whatever the model's form of calls is, the worker is asked for what it can read, or the client is
+// told.
+void CheckChat(const ChatRequest& request) {
+  CheckMessage(request.call);
+  for (const ToolForm form :
+       {ToolForm::kNone, ToolForm::kText, ToolForm::kHermes, ToolForm::kLlama, ToolForm::kQwenCoder,
+        ToolForm::kMistral, ToolForm::kMistralArgs, ToolForm::kJson}) {
+    ChatRequest chat = request;
+    const absl::StatusOr<ChatPlan> plan = PlanChat({.tool_form = form}, &chat);
+    if (!plan.ok()) {
+      CheckRefusal(plan.status());
+      continue;
+    }
+    CheckMessage(chat.call);
+    Require(plan->reader.functions.empty() || !request.tools.functions.empty());
   }
-  return shown;
 }
+
+// Text as it is, calls between marks.
+class Shown {
+ public:
+  explicit Shown(ToolForm form)
+      : reader_({.tool_form = form, .functions = CallableFunctions::Named({"f", "g"})}) {}
+  void Append(std::string_view text) { Show(reader_.Append(text)); }
+  std::string Finish() {
+    Show(reader_.Finish());
+    Require(!in_call_);
+    return text_;
+  }
+
+ private:
+  void Show(const std::vector<AnswerPiece>& pieces) {
+    using Kind = AnswerPiece::Kind;
+    for (const AnswerPiece& piece : pieces) {
+      Require(in_call_ == (piece.kind == Kind::kCallArguments || piece.kind == Kind::kCallEnd));
+      Require(piece.text.empty() == (piece.kind == Kind::kCallEnd));
+      if (piece.kind == Kind::kCallBegin) {
+        in_call_ = true;
+        text_.append("[call ");
+      } else if (piece.kind == Kind::kCallEnd) {
+        in_call_ = false;
+        text_.append("]");
+      }
+      text_.append(piece.text);
+    }
+  }
+
+  AnswerReader reader_;
+  bool in_call_ = false;
+  std::string text_;
+};
 
 // An answer means the same however it is cut.
 void CheckCalls(ToolForm form, std::string_view text) {
-  ToolCallParser whole(form, {"f", "g"});
-  std::string expected = Show(whole.Append(text));
-  expected.append(Show(whole.Finish()));
-  ToolCallParser pieces(form, {"f", "g"});
-  std::string shown;
-  for (const char c : text) shown.append(Show(pieces.Append({&c, 1})));
-  shown.append(Show(pieces.Finish()));
-  Require(shown == expected);
+  Shown whole(form), pieces(form);
+  whole.Append(text);
+  for (const char c : text) pieces.Append({&c, 1});
+  Require(pieces.Finish() == whole.Finish());
 }
 
 void CheckThoughts(std::string_view text) {
@@ -98,8 +145,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   namespace v1 = retroinfer::generation::v1;
   switch (data[0]) {
     case 'c':
-      CheckBody<ChatRequest>(rest, ReadChatRequest,
-                             [](const ChatRequest& request) { CheckMessage(request.call); });
+      CheckBody<ChatRequest>(rest, ReadChatRequest, CheckChat);
       break;
     case 'p':
       CheckBody<CompletionRequest>(rest, ReadCompletionRequest,
@@ -128,6 +174,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       break;
     case 'l':
       CheckCalls(ToolForm::kLlama, rest);
+      break;
+    case 'q':
+      CheckCalls(ToolForm::kQwenCoder, rest);
+      break;
+    case 'm':
+      CheckCalls(ToolForm::kMistral, rest);
+      break;
+    case 'j':
+      CheckCalls(ToolForm::kJson, rest);
       break;
     case 'r':
       CheckThoughts(rest);

@@ -48,7 +48,7 @@ class PathHandler final : public RequestHandler {
     if (stream->big) stream->OnSent();
     return stream;
   }
-  HttpResponse Refusal(const absl::Status& status) override {
+  HttpResponse Refusal(const absl::Status& status, const std::string& /*path*/) override {
     const std::string reason = common::ReasonOf(status).reason;
     const int code = reason == "API_KEY_REQUIRED"         ? 401
                      : reason == "REQUEST_STALLED"        ? 408

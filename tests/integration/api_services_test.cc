@@ -370,9 +370,9 @@ TEST_F(ApiServicesTest, LengthsAreExact) {
   const std::vector<int32_t> prompt = RandomTokens(100, 1);
   request.mutable_token_ids()->mutable_ids()->Assign(prompt.begin(), prompt.end());
   request.mutable_sampling()->set_max_tokens(5901);
-  ExpectRefused(request, "CONTEXT_TOO_LONG", "need a context of 6001");
+  ExpectRefused(request, "CONTEXT_TOO_LONG", "you requested 6001 tokens");
   request.mutable_sampling()->set_max_tokens(std::numeric_limits<int32_t>::max());
-  ExpectRefused(request, "CONTEXT_TOO_LONG", "takes 6000");
+  ExpectRefused(request, "CONTEXT_TOO_LONG", "maximum context length is 6000 tokens");
   request.mutable_token_ids()->add_ids(std::numeric_limits<int32_t>::max());
   ExpectRefused(request, "TOKEN_OUT_OF_RANGE", "token 100 of the prompt");
   request.mutable_token_ids()->clear_ids();

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -61,8 +62,13 @@ class Constraint {
   void Update(Place& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LeaveLargeAutomaton() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status MakeMask(Place& place, Mask& mask) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status Walk(const TokenTrie& trie, Place& place, Mask& mask) const
+  // The set that nearly all tokens lead into from `state`; nothing if it is not plain.
+  std::optional<TextSet> SetBehind(LazyAutomaton::StateId state) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Sets the tokens of `trie` that can follow. With `known`, the tokens of that set are set before:
+  // those that cannot follow are cleared, and the walk stops where all of them can.
+  absl::Status Walk(const TokenTrie& trie, std::optional<TextSet> known, Place& place,
+                    Mask& mask) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Describe(Place& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

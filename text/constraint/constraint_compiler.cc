@@ -25,8 +25,7 @@ absl::StatusOr<std::shared_ptr<const Constraint>> ConstraintCompiler::Compile(
   ASSIGN_OR_RETURN(const Grammar grammar, GrammarOf(spec, *vocabulary_, limits_));
   ASSIGN_OR_RETURN(Network network,
                    BuildNetwork(grammar, vocabulary_->text_characters_max(), limits_));
-  auto constraint =
-      std::make_shared<const Constraint>(std::move(network), vocabulary_, limits_);
+  auto constraint = std::make_shared<const Constraint>(std::move(network), vocabulary_, limits_);
   absl::MutexLock lock(&mutex_);
   // Another thread may have compiled the same meanwhile: all use the one that came first.
   const auto known = by_spec_.find(spec);

@@ -1,5 +1,6 @@
-// A nondeterministic automaton of the expression (Thompson 1968), each state once for each number of
-// characters read. Past the least length, numbers are counted only where there is a greatest one.
+// A nondeterministic automaton of the expression (Thompson 1968), each state once for each number
+// of characters read. Past the least length, numbers are counted only where there is a greatest
+// one.
 #include "text/constraint/counted_text.h"
 
 #include <algorithm>
@@ -45,9 +46,8 @@ std::pair<size_t, size_t> LengthsOf(const Expression& expression) {
       return lengths;
     case Kind::kRepeat: {
       const auto [min, max] = LengthsOf(*expression.parts[0]);
-      const size_t times = expression.max == Expression::kUnbounded
-                               ? kEndless
-                               : static_cast<size_t>(expression.max);
+      const size_t times =
+          expression.max == Expression::kUnbounded ? kEndless : static_cast<size_t>(expression.max);
       return {SaturatingMultiply(min, static_cast<size_t>(expression.min)),
               SaturatingMultiply(max, times)};
     }

@@ -161,8 +161,8 @@ class Parser {
       return Bytes(*bytes);
     }
     if (text.empty() || text.size() > kTagCharactersMax) {
-      return scanner_.Error(absl::StrCat("%", std::string(name), " needs a text of 1 to ", kTagCharactersMax,
-                                         " bytes"));
+      return scanner_.Error(absl::StrCat("%", std::string(name), " needs a text of 1 to ",
+                                         kTagCharactersMax, " bytes"));
     }
     return name == "until" ? TextUntil(text) : TextWithout(text);
   }
@@ -177,8 +177,7 @@ class Parser {
 
 }  // namespace
 
-absl::StatusOr<ExpressionPtr> ParseGrammar(std::string_view text,
-                                           const TokenVocabulary& vocabulary,
+absl::StatusOr<ExpressionPtr> ParseGrammar(std::string_view text, const TokenVocabulary& vocabulary,
                                            const Limits& limits, Grammar& grammar,
                                            JsonSyntax& json) {
   if (const absl::Status utf8 = ValidateUtf8(text); !utf8.ok()) {

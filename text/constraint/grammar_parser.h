@@ -23,8 +23,7 @@ namespace retroinfer::constraint {
 //
 // REQUIRES: `json` writes to `grammar`.
 // Returns:  INVALID_ARGUMENT, reason INVALID_CONSTRAINT, with the line.
-absl::StatusOr<ExpressionPtr> ParseGrammar(std::string_view text,
-                                           const TokenVocabulary& vocabulary,
+absl::StatusOr<ExpressionPtr> ParseGrammar(std::string_view text, const TokenVocabulary& vocabulary,
                                            const Limits& limits, Grammar& grammar,
                                            JsonSyntax& json);
 

@@ -18,15 +18,14 @@ bool IsNameByte(char byte) {
 }
 
 size_t NameLength(std::string_view text) {
-  return static_cast<size_t>(std::find_if_not(text.begin(), text.end(), IsNameByte) -
-                             text.begin());
+  return static_cast<size_t>(std::find_if_not(text.begin(), text.end(), IsNameByte) - text.begin());
 }
 
 }  // namespace
 
 size_t GrammarScanner::line() const {
-  return 1 + static_cast<size_t>(std::count(text_.begin(),
-                                            text_.begin() + static_cast<ptrdiff_t>(offset_), '\n'));
+  return 1 + static_cast<size_t>(
+                 std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(offset_), '\n'));
 }
 
 absl::Status GrammarScanner::Error(std::string_view problem) const {

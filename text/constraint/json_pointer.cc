@@ -49,8 +49,7 @@ std::string PointerTo(std::string_view pointer, std::string_view name) {
                       absl::StrReplaceAll(std::string(name), {{"~", "~0"}, {"/", "~1"}}));
 }
 
-std::optional<FoundValue> FindByPointer(const common::JsonValue& root,
-                                        std::string_view reference) {
+std::optional<FoundValue> FindByPointer(const common::JsonValue& root, std::string_view reference) {
   const std::optional<std::string> plain = WithoutPercents(reference);
   if (!plain.has_value() || plain->empty() || (*plain)[0] != '#') return std::nullopt;
   FoundValue found = {root, "#"};

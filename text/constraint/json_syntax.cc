@@ -110,8 +110,8 @@ ExpressionPtr JsonSyntax::Space() {
   if (space_.has_value()) return CallRule(*space_);
   return Once(space_, "white space",
               Alternatives({Empty(), Bytes(" "),
-                            Sequence({Bytes("\n"), Repeat(Characters({{' ', ' '}, {'\t', '\t'}}),
-                                                          0, kIndentMax)})}));
+                            Sequence({Bytes("\n"), Repeat(Characters({{' ', ' '}, {'\t', '\t'}}), 0,
+                                                          kIndentMax)})}));
 }
 
 ExpressionPtr JsonSyntax::Character() {
@@ -121,8 +121,7 @@ ExpressionPtr JsonSyntax::Character() {
 
 ExpressionPtr JsonSyntax::String() {
   if (string_.has_value()) return CallRule(*string_);
-  return Once(string_, "string",
-              Sequence({Bytes("\""), Repeat(AnyCharacter(), 0), Bytes("\"")}));
+  return Once(string_, "string", Sequence({Bytes("\""), Repeat(AnyCharacter(), 0), Bytes("\"")}));
 }
 
 ExpressionPtr JsonSyntax::Number() {
@@ -151,10 +150,9 @@ ExpressionPtr JsonSyntax::Member(ExpressionPtr key, ExpressionPtr value) {
 }
 
 ExpressionPtr JsonSyntax::List(char open, ExpressionPtr part, char close) {
-  const ExpressionPtr parts =
-      Sequence({part, Repeat(Sequence({Comma(), part}), 0), Space()});
-  return Sequence({Bytes(std::string(1, open)), Space(), Optional(parts),
-                   Bytes(std::string(1, close))});
+  const ExpressionPtr parts = Sequence({part, Repeat(Sequence({Comma(), part}), 0), Space()});
+  return Sequence(
+      {Bytes(std::string(1, open)), Space(), Optional(parts), Bytes(std::string(1, close))});
 }
 
 ExpressionPtr JsonSyntax::Object() {
@@ -176,8 +174,7 @@ ExpressionPtr JsonSyntax::Array() {
 ExpressionPtr JsonSyntax::Value() {
   if (value_.has_value()) return CallRule(*value_);
   value_ = grammar_.Add("value");
-  ExpressionPtr body =
-      Alternatives({Object(), Array(), String(), Number(), Boolean(), Null()});
+  ExpressionPtr body = Alternatives({Object(), Array(), String(), Number(), Boolean(), Null()});
   grammar_.rules[*value_].body = std::move(body);
   return CallRule(*value_);
 }

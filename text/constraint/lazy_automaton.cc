@@ -17,9 +17,7 @@ void LazyAutomaton::Closure::Clear() {
 }
 
 LazyAutomaton::LazyAutomaton(const Network& network, const Limits& limits)
-    : network_(network),
-      depth_max_(limits.stack_depth_max),
-      positions_max_(limits.positions_max) {
+    : network_(network), depth_max_(limits.stack_depth_max), positions_max_(limits.positions_max) {
   states_.push_back({0, 0});
   frames_.push_back({{0, 0}, 0});
   Visit({network.start(), 0});

@@ -22,11 +22,12 @@ class Matcher {
   // token is taken where CanEnd(), and changes nothing.
   bool Accept(int32_t token);
 
-  // Sets bit t of word t/32 if token t can follow; end tokens where CanEnd(). All words are written.
-  // Each text that masks permit can still become one of the texts of the constraint.
+  // Sets bit t of word t/32 if token t can follow; end tokens where CanEnd(). All words are
+  // written. Each text that masks permit can still become one of the texts of the constraint.
   //
   // REQUIRES: mask.size() is TokenVocabulary::mask_words().
-  // Cost:     a copy where the constraint remembers the mask; else a walk over tokens, whose figures
+  // Cost:     a copy where the constraint remembers the mask; else a walk over tokens, whose
+  // figures
   //           are in docs/decisions/0072-constraints-of-our-own.md.
   void Fill(std::span<uint32_t> mask);
 

@@ -1,5 +1,6 @@
 // A rule is translated from its end to its beginning: Build(expression, next) returns the node from
-// which the expression is read and `next` is reached. Nodes of equal meaning are thereby written once.
+// which the expression is read and `next` is reached. Nodes of equal meaning are thereby written
+// once.
 #include "text/constraint/network_builder.h"
 
 #include <algorithm>
@@ -32,10 +33,10 @@ class Builder {
       wanted_.pop_back();
       entries_[rule] = Build(*grammar_.rules[rule].body, NodeWriter::kReturn);
       if (writer_.full() || steps_ > StepsMax()) {
-        return InvalidConstraint(
-            "constraint", absl::StrCat("needs more than ", limits_.nodes_max,
-                                       " nodes when it is compiled; lower the counts of "
-                                       "repetitions, lengths and items"));
+        return InvalidConstraint("constraint",
+                                 absl::StrCat("needs more than ", limits_.nodes_max,
+                                              " nodes when it is compiled; lower the counts of "
+                                              "repetitions, lengths and items"));
       }
     }
     std::vector<RuleEntry> rules;
@@ -197,9 +198,8 @@ class Builder {
         return depth < kDepthMax && CoversText(*grammar_.rules[part.rule].body, depth + 1);
       case Kind::kAlternatives:
         return depth < kDepthMax &&
-               std::any_of(part.parts.begin(), part.parts.end(), [&](const ExpressionPtr& one) {
-                 return CoversText(*one, depth + 1);
-               });
+               std::any_of(part.parts.begin(), part.parts.end(),
+                           [&](const ExpressionPtr& one) { return CoversText(*one, depth + 1); });
       default:
         return false;
     }

@@ -37,9 +37,9 @@ class Trimmer {
   absl::StatusOr<Network> Run(NodeId start) {
     FindNeeds();
     if (nodes_[start].need == kInfinite) {
-      return InvalidConstraint("constraint",
-                               absl::StrCat("accepts no text, at least none with at most ",
-                                            depth_max_, " rules in each other"));
+      return InvalidConstraint(
+          "constraint", absl::StrCat("accepts no text, at least none with at most ", depth_max_,
+                                     " rules in each other"));
     }
     Cut();
     FindEmpty();
@@ -81,9 +81,7 @@ class Trimmer {
     }
   }
 
-  bool IsLast(const Network::Node& call) const {
-    return nodes_[call.next()].kind == Kind::kReturn;
-  }
+  bool IsLast(const Network::Node& call) const { return nodes_[call.next()].kind == Kind::kReturn; }
 
   // What is known of the need of `node`, given those of what follows.
   uint32_t NeedOf(const Network::Node& node) const {
@@ -126,9 +124,9 @@ class Trimmer {
       const auto is_dead = [this](NodeId to) { return nodes_[to].need == kInfinite; };
       if (node.kind == Kind::kRead) {
         const auto begin = edges_.begin() + node.begin;
-        const auto end = std::stable_partition(
-            begin, begin + node.count,
-            [&](const Network::Edge& edge) { return !is_dead(edge.target); });
+        const auto end =
+            std::stable_partition(begin, begin + node.count,
+                                  [&](const Network::Edge& edge) { return !is_dead(edge.target); });
         node.count = static_cast<uint32_t>(end - begin);
       } else if (node.kind == Kind::kSplit) {
         const auto begin = targets_.begin() + node.begin;

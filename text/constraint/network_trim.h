@@ -17,7 +17,8 @@ struct RuleEntry {
 // Computes what frames each node needs, cuts the ways to nodes that need more than `depth_max`, and
 // sees to it that no rule begins with itself.
 //
-// Returns: INVALID_ARGUMENT, reason INVALID_CONSTRAINT, if nothing is left, or if a rule calls itself
+// Returns: INVALID_ARGUMENT, reason INVALID_CONSTRAINT, if nothing is left, or if a rule calls
+// itself
 //          before it has read a byte.
 // Cost:    O(nodes + edges).
 absl::StatusOr<Network> TrimmedNetwork(std::vector<Network::Node> nodes,

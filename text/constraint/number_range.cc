@@ -22,9 +22,7 @@ constexpr size_t kNumberDigits = 20;
 // greater.
 using Order = int8_t;
 
-Order OrderOf(char a, char b) {
-  return static_cast<Order>(a < b ? -1 : a > b ? 1 : 0);
-}
+Order OrderOf(char a, char b) { return static_cast<Order>(a < b ? -1 : a > b ? 1 : 0); }
 
 class Magnitudes {
  public:

@@ -77,8 +77,8 @@ class Parser {
       return options_.read(set);
     }
     if (scanner_.Take(".")) {
-      static const CodePointSet* const kAnyButLineEnd = new CodePointSet(
-          CodePointSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.Complement());
+      static const CodePointSet* const kAnyButLineEnd =
+          new CodePointSet(CodePointSet{{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}.Complement());
       return options_.read(*kAnyButLineEnd);
     }
     const char next = scanner_.rest()[0];

@@ -17,10 +17,10 @@ struct RegexOptions {
   std::function<ExpressionPtr(const CodePointSet&)> read = &Characters;
 };
 
-// Understood: characters, `.` (no line end), classes with ranges and complements, \d \D \w \W \s \S,
-// \t \n \r \f \v \0 \xHH \uHHHH \u{H..} \x{H..} and escaped punctuation, groups of all kinds that
-// only group, |, * + ? {m} {m,} {m,n} greedy or lazy (which makes no difference to a set of texts),
-// and ^ and $ at the ends of the pattern's alternatives. \d and \w are of ASCII.
+// Understood: characters, `.` (no line end), classes with ranges and complements, \d \D \w \W \s
+// \S, \t \n \r \f \v \0 \xHH \uHHHH \u{H..} \x{H..} and escaped punctuation, groups of all kinds
+// that only group, |, * + ? {m} {m,} {m,n} greedy or lazy (which makes no difference to a set of
+// texts), and ^ and $ at the ends of the pattern's alternatives. \d and \w are of ASCII.
 //
 // Returns: INVALID_ARGUMENT, reason INVALID_CONSTRAINT, with the offset: for back references,
 //          look-around, \b, \p and flags by name; for text that is not UTF-8; and for groups deeper

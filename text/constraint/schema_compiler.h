@@ -14,11 +14,12 @@ namespace retroinfer::constraint {
 // what calls them. docs/use/structured-output.md has the keywords.
 //
 // Where a keyword can be kept only in part, the texts are some of those that the schema accepts,
-// never others: numbers with bounds have no exponents, additional keys have no escapes, strings of a
-// pattern or a list are written in one spelling.
+// never others: numbers with bounds have no exponents, additional keys have no escapes, strings of
+// a pattern or a list are written in one spelling.
 //
 // REQUIRES: `json` writes to `grammar`.
-// Returns:  INVALID_ARGUMENT, reason INVALID_CONSTRAINT, with the JSON pointer of the place, for what
+// Returns:  INVALID_ARGUMENT, reason INVALID_CONSTRAINT, with the JSON pointer of the place, for
+// what
 //           is no schema, and for what is not supported.
 absl::StatusOr<ExpressionPtr> CompileJsonSchema(std::string_view schema, const Limits& limits,
                                                 Grammar& grammar, JsonSyntax& json);

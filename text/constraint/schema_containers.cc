@@ -28,8 +28,8 @@ bool AcceptsNothing(const SchemaSet& set) {
 }
 
 absl::Status TooMany(std::string_view pointer, std::string_view keywords, const Limits& limits) {
-  return InvalidConstraint(pointer, absl::StrCat(std::string(keywords), " need more than ", limits.nodes_max,
-                                                 " states; use smaller numbers"));
+  return InvalidConstraint(pointer, absl::StrCat(std::string(keywords), " need more than ",
+                                                 limits.nodes_max, " states; use smaller numbers"));
 }
 
 // Different values of a short list, in any order.
@@ -121,8 +121,7 @@ class ObjectGraph {
         }
       }
     }
-    return Sequence(
-        {Bytes("{"), context_.json.Space(), Graph(std::move(states_)), Bytes("}")});
+    return Sequence({Bytes("{"), context_.json.Space(), Graph(std::move(states_)), Bytes("}")});
   }
 
  private:
@@ -154,19 +153,21 @@ class ObjectGraph {
     if (!object_.names.empty()) {
       if (!named_.empty()) {
         return InvalidConstraint(
-            pointer_, "\"propertyNames\" together with \"properties\" or \"required\" is not "
-                      "supported");
+            pointer_,
+            "\"propertyNames\" together with \"properties\" or \"required\" is not "
+            "supported");
       }
       ASSIGN_OR_RETURN(SchemaNode names, context_.read(object_.names));
       if (!names.choices.empty()) {
-        return InvalidConstraint(pointer_, "anyOf and oneOf in \"propertyNames\" are not supported");
+        return InvalidConstraint(pointer_,
+                                 "anyOf and oneOf in \"propertyNames\" are not supported");
       }
       if ((names.types & kStringType) == 0) return ExpressionPtr();
       names.types = kStringType;
-      ASSIGN_OR_RETURN(key, names.values.has_value()
-                                ? CompileValues(names, context_.json)
-                                : CompileString(names.string, pointer_, context_.json,
-                                                context_.limits));
+      ASSIGN_OR_RETURN(key,
+                       names.values.has_value()
+                           ? CompileValues(names, context_.json)
+                           : CompileString(names.string, pointer_, context_.json, context_.limits));
     }
     return context_.json.Member(std::move(key), context_.call(object_.additional));
   }
@@ -174,9 +175,9 @@ class ObjectGraph {
   absl::StatusOr<ExpressionPtr> PatternMember() {
     if (object_.pattern_properties.size() > 1 || !named_.empty() || !object_.names.empty() ||
         !AcceptsNothing(object_.additional)) {
-      return InvalidConstraint(
-          pointer_, "\"patternProperties\" is supported with one pattern, together with "
-                    "\"additionalProperties\": false and without \"properties\"");
+      return InvalidConstraint(pointer_,
+                               "\"patternProperties\" is supported with one pattern, together with "
+                               "\"additionalProperties\": false and without \"properties\"");
     }
     const auto& [pattern, ref] = object_.pattern_properties[0];
     ASSIGN_OR_RETURN(ExpressionPtr key, CompileString({.patterns = {pattern}}, ref.pointer,
@@ -184,8 +185,8 @@ class ObjectGraph {
     return context_.json.Member(std::move(key), context_.call({ref}));
   }
 
-  // A string without escapes that is no listed key: a trie of the keys, and a way out of the trie at
-  // each character.
+  // A string without escapes that is no listed key: a trie of the keys, and a way out of the trie
+  // at each character.
   ExpressionPtr OtherKey() {
     struct TrieNode {
       std::map<char32_t, uint32_t> children;
@@ -218,9 +219,8 @@ class ObjectGraph {
       states[node].edges.push_back({Characters(text.Minus(children)), other});
       states[node].accepts = !trie[node].is_key;
     }
-    states[other] = {.edges = {{Characters(text), other}},
-                     .accepts = true,
-                     .text_set = TextSet::kJsonText};
+    states[other] = {
+        .edges = {{Characters(text), other}}, .accepts = true, .text_set = TextSet::kJsonText};
     return Sequence({Bytes("\""), Graph(std::move(states)), Bytes("\"")});
   }
 

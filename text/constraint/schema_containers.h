@@ -24,7 +24,8 @@ struct SchemaContext {
 
 // `pointer` is the place for messages.
 //
-// Returns: INVALID_ARGUMENT, reason INVALID_CONSTRAINT, for demands that are not supported together,
+// Returns: INVALID_ARGUMENT, reason INVALID_CONSTRAINT, for demands that are not supported
+// together,
 //          or that take too many states.
 absl::StatusOr<ExpressionPtr> CompileArray(const ArrayDemands& array, std::string_view pointer,
                                            const SchemaContext& context);

@@ -30,9 +30,9 @@ TypeBits TypeOf(const common::JsonValue& value) {
 
 void Append(const SchemaSet& from, SchemaSet& into) {
   for (const SchemaRef& ref : from) {
-    const bool is_known =
-        std::any_of(into.begin(), into.end(),
-                    [&ref](const SchemaRef& other) { return other.pointer == ref.pointer; });
+    const bool is_known = std::any_of(into.begin(), into.end(), [&ref](const SchemaRef& other) {
+      return other.pointer == ref.pointer;
+    });
     if (!is_known) into.push_back(ref);
   }
 }
@@ -87,9 +87,8 @@ void Conjoin(const std::vector<common::JsonValue>& values, SchemaNode& into) {
     return;
   }
   std::erase_if(*into.values, [&values](const common::JsonValue& value) {
-    return std::none_of(values.begin(), values.end(), [&value](const common::JsonValue& other) {
-      return value.SameAs(other);
-    });
+    return std::none_of(values.begin(), values.end(),
+                        [&value](const common::JsonValue& other) { return value.SameAs(other); });
   });
 }
 

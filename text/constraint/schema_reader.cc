@@ -17,30 +17,61 @@ using common::JsonValue;
 
 // Keywords that say nothing about which values are accepted.
 bool IsAnnotation(std::string_view key) {
-  static const auto* const kAnnotations = new absl::flat_hash_set<std::string_view>{
-      "title",       "description",   "default",          "examples",        "example",
-      "deprecated",  "readOnly",      "writeOnly",        "$schema",         "$id",
-      "id",          "$comment",      "$vocabulary",      "discriminator",   "externalDocs",
-      "xml",         "$defs",         "definitions",      "contentEncoding", "contentMediaType",
-      "contentSchema", "nullable", "markdownDescription",
-      "enumNames",   "enumDescriptions", "$anchor"};
+  static const auto* const kAnnotations =
+      new absl::flat_hash_set<std::string_view>{"title",
+                                                "description",
+                                                "default",
+                                                "examples",
+                                                "example",
+                                                "deprecated",
+                                                "readOnly",
+                                                "writeOnly",
+                                                "$schema",
+                                                "$id",
+                                                "id",
+                                                "$comment",
+                                                "$vocabulary",
+                                                "discriminator",
+                                                "externalDocs",
+                                                "xml",
+                                                "$defs",
+                                                "definitions",
+                                                "contentEncoding",
+                                                "contentMediaType",
+                                                "contentSchema",
+                                                "nullable",
+                                                "markdownDescription",
+                                                "enumNames",
+                                                "enumDescriptions",
+                                                "$anchor"};
   return kAnnotations->contains(key) || key.substr(0, 2) == "x-";
 }
 
 // What minContains says nothing without, and so on.
 bool IsRefused(std::string_view key) {
-  static const auto* const kRefused = new absl::flat_hash_set<std::string_view>{
-      "not",         "if",          "then",
-      "else",        "contains",    "minContains",
-      "maxContains", "dependencies", "dependentRequired",
-      "dependentSchemas", "unevaluatedItems", "unevaluatedProperties",
-      "$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"};
+  static const auto* const kRefused =
+      new absl::flat_hash_set<std::string_view>{"not",
+                                                "if",
+                                                "then",
+                                                "else",
+                                                "contains",
+                                                "minContains",
+                                                "maxContains",
+                                                "dependencies",
+                                                "dependentRequired",
+                                                "dependentSchemas",
+                                                "unevaluatedItems",
+                                                "unevaluatedProperties",
+                                                "$dynamicRef",
+                                                "$dynamicAnchor",
+                                                "$recursiveRef",
+                                                "$recursiveAnchor"};
   return kRefused->contains(key);
 }
 
 absl::Status WrongValue(const SchemaRef& at, std::string_view wanted) {
-  return InvalidConstraint(at.pointer, absl::StrCat("needs ", std::string(wanted), ", has ",
-                                                    at.schema.TypeName()));
+  return InvalidConstraint(
+      at.pointer, absl::StrCat("needs ", std::string(wanted), ", has ", at.schema.TypeName()));
 }
 
 absl::StatusOr<size_t> ReadCount(const SchemaRef& at) {
@@ -107,12 +138,13 @@ absl::Status SchemaReader::Add(const SchemaRef& ref, SchemaNode& node) {
     return absl::OkStatus();
   }
   if (std::find(open_.begin(), open_.end(), ref.pointer) != open_.end()) {
-    return InvalidConstraint(ref.pointer, "refers to itself, without a property or an item between");
+    return InvalidConstraint(ref.pointer,
+                             "refers to itself, without a property or an item between");
   }
   if (open_.size() >= 4 * limits_.nesting_max) {
-    return InvalidConstraint(ref.pointer, absl::StrCat("is behind more than ",
-                                                       4 * limits_.nesting_max,
-                                                       " references and allOf in each other"));
+    return InvalidConstraint(ref.pointer,
+                             absl::StrCat("is behind more than ", 4 * limits_.nesting_max,
+                                          " references and allOf in each other"));
   }
   open_.push_back(ref.pointer);
   const absl::Status status = AddObject(ref, node);
@@ -144,8 +176,8 @@ absl::Status SchemaReader::AddMember(const SchemaRef& ref, const common::JsonMem
                                      Local& local, SchemaNode& node) {
   const SchemaRef at = {member.value, PointerTo(ref.pointer, member.key)};
   if (IsRefused(member.key)) {
-    return InvalidConstraint(at.pointer,
-                             absl::StrCat("the keyword \"", std::string(member.key), "\" is not supported"));
+    return InvalidConstraint(
+        at.pointer, absl::StrCat("the keyword \"", std::string(member.key), "\" is not supported"));
   }
   if (member.key == "type") {
     // OpenAPI 3.0 writes a null beside a type like this.
@@ -165,8 +197,8 @@ absl::Status SchemaReader::AddMember(const SchemaRef& ref, const common::JsonMem
 
 absl::Status SchemaReader::AddTypes(const SchemaRef& at, bool is_nullable, SchemaNode& node) {
   static constexpr std::pair<std::string_view, TypeBits> kTypes[] = {
-      {"null", kNullType},       {"boolean", kBooleanType}, {"integer", kIntegerType},
-      {"number", kNumberTypes},  {"string", kStringType},   {"array", kArrayType},
+      {"null", kNullType},      {"boolean", kBooleanType}, {"integer", kIntegerType},
+      {"number", kNumberTypes}, {"string", kStringType},   {"array", kArrayType},
       {"object", kObjectType}};
   std::vector<JsonValue> names;
   if (at.schema.IsArray()) {
@@ -220,8 +252,7 @@ absl::Status SchemaReader::AddNumber(const SchemaRef& at, std::string_view key, 
   const bool is_max = key == "maximum" || key == "exclusiveMaximum";
   if (is_min || is_max) {
     if (at.schema.IsBool()) {
-      return InvalidConstraint(at.pointer,
-                               "needs a number: true and false are of drafts before 6");
+      return InvalidConstraint(at.pointer, "needs a number: true and false are of drafts before 6");
     }
     ASSIGN_OR_RETURN(Decimal value, ReadNumber(at));
     const NumberBound bound = {.value = std::move(value),

@@ -48,8 +48,7 @@ absl::Status AddMultiples(const std::vector<Decimal>& multiples, std::string_vie
       return InvalidConstraint(pointer, "\"multipleOf\" needs a number of at most 15 digits");
     }
     if (!range.is_integer && fraction->numerator == 1) {  // 0.01 is a number of digits
-      range.fraction_digits_max =
-          std::min(range.fraction_digits_max, multiple.fraction.size());
+      range.fraction_digits_max = std::min(range.fraction_digits_max, multiple.fraction.size());
       continue;
     }
     if (!range.is_integer && fraction->denominator != 1) {
@@ -58,12 +57,11 @@ absl::Status AddMultiples(const std::vector<Decimal>& multiples, std::string_vie
                                "0.01 and so on");
     }
     range.is_integer = true;  // multiples of an integer are integers
-    const int64_t step =
-        fraction->numerator / std::gcd(fraction->numerator, fraction->denominator);
+    const int64_t step = fraction->numerator / std::gcd(fraction->numerator, fraction->denominator);
     const int64_t gcd = std::gcd(step, range.multiple_of);
     if (step > kMultipleMax || range.multiple_of / gcd > kMultipleMax / step) {
-      return InvalidConstraint(pointer, absl::StrCat("\"multipleOf\" is supported up to ",
-                                                     kMultipleMax));
+      return InvalidConstraint(pointer,
+                               absl::StrCat("\"multipleOf\" is supported up to ", kMultipleMax));
     }
     range.multiple_of = range.multiple_of / gcd * step;
   }
@@ -89,8 +87,7 @@ absl::StatusOr<bool> Fulfils(const JsonValue& value, const SchemaNode& node) {
       return not_compared("\"pattern\" or \"format\"");
     }
     const size_t length = NumCharacters(*value.String());
-    return length >= node.string.min_length &&
-           length <= node.string.max_length.value_or(length);
+    return length >= node.string.min_length && length <= node.string.max_length.value_or(length);
   }
   if (value.IsNumber()) {
     const std::optional<Decimal> number = Decimal::Parse(value.Text());
@@ -113,8 +110,8 @@ absl::StatusOr<bool> Fulfils(const JsonValue& value, const SchemaNode& node) {
   if (value.IsObject()) {
     const ObjectDemands& object = node.object;
     if (!object.properties.empty() || !object.required.empty() || !object.additional.empty() ||
-        !object.names.empty() || !object.pattern_properties.empty() ||
-        object.min_properties > 0 || object.max_properties.has_value()) {
+        !object.names.empty() || !object.pattern_properties.empty() || object.min_properties > 0 ||
+        object.max_properties.has_value()) {
       return not_compared("the keywords of objects");
     }
   }
@@ -139,9 +136,9 @@ absl::StatusOr<ExpressionPtr> CompileString(const StringDemands& string, std::st
       return InvalidConstraint(pointer, absl::StrCat("\"minLength\" and \"maxLength\" may be ",
                                                      limits.nodes_max, " at most"));
     }
-    return InQuotes(Repeat(json.Character(), static_cast<int64_t>(string.min_length),
-                           string.max_length.has_value() ? static_cast<int64_t>(max)
-                                                         : Expression::kUnbounded));
+    return InQuotes(
+        Repeat(json.Character(), static_cast<int64_t>(string.min_length),
+               string.max_length.has_value() ? static_cast<int64_t>(max) : Expression::kUnbounded));
   }
   if (string.patterns.size() + string.formats.size() > 1) {
     return InvalidConstraint(pointer,

@@ -29,8 +29,8 @@ absl::Status CheckSize(const ConstraintSpec& spec, const Limits& limits) {
 absl::StatusOr<ExpressionPtr> ParseChoices(const std::vector<std::string>& choices,
                                            const Limits& limits) {
   if (choices.empty() || choices.size() > limits.choices_max) {
-    return InvalidConstraint("choices", absl::StrCat("needs 1 to ", limits.choices_max,
-                                                     " texts, has ", choices.size()));
+    return InvalidConstraint(
+        "choices", absl::StrCat("needs 1 to ", limits.choices_max, " texts, has ", choices.size()));
   }
   std::vector<ExpressionPtr> texts;
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -45,12 +45,12 @@ absl::StatusOr<ExpressionPtr> ParseChoices(const std::vector<std::string>& choic
 
 absl::StatusOr<ExpressionPtr> ParseThoughts(const Thoughts& thoughts,
                                             const TokenVocabulary& vocabulary) {
-  for (const auto& [tag, name] : {std::pair(&thoughts.open, "thoughts.open"),
-                                  std::pair(&thoughts.close, "thoughts.close")}) {
+  for (const auto& [tag, name] :
+       {std::pair(&thoughts.open, "thoughts.open"), std::pair(&thoughts.close, "thoughts.close")}) {
     if (tag->size() > kTagCharactersMax || !ValidateUtf8(*tag).ok() ||
         (tag->empty() && tag == &thoughts.close)) {
-      return InvalidConstraint(name, absl::StrCat("needs a tag of UTF-8 with 1 to ",
-                                                  kTagCharactersMax, " bytes"));
+      return InvalidConstraint(
+          name, absl::StrCat("needs a tag of UTF-8 with 1 to ", kTagCharactersMax, " bytes"));
     }
   }
   ExpressionPtr text_and_close;
@@ -62,8 +62,8 @@ absl::StatusOr<ExpressionPtr> ParseThoughts(const Thoughts& thoughts,
   } else {
     text_and_close = TextUntil(thoughts.close);
   }
-  ExpressionPtr space = Repeat(Characters({{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}}), 0,
-                               kSpaceBehindThoughtsMax);
+  ExpressionPtr space =
+      Repeat(Characters({{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}}), 0, kSpaceBehindThoughtsMax);
   if (thoughts.open.empty()) return Sequence({std::move(text_and_close), std::move(space)});
   const std::string open = vocabulary.SpecialBytes(thoughts.open).value_or(thoughts.open);
   return Optional(Sequence({Bytes(open), std::move(text_and_close), std::move(space)}));

@@ -10,8 +10,8 @@ namespace retroinfer::constraint {
 // "duration" (RFC 3339), "email", "hostname", "ipv4", "ipv6", "uuid" and "uri". Nothing for other
 // names, which say nothing about the string: by the standard a format is an annotation.
 //
-// Each text is of the format; not every text of the format is among them: emails have no quotes, and
-// URIs have an authority.
+// Each text is of the format; not every text of the format is among them: emails have no quotes,
+// and URIs have an authority.
 std::optional<std::string_view> PatternOfFormat(std::string_view format);
 
 }  // namespace retroinfer::constraint

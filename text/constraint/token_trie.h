@@ -30,8 +30,14 @@ class TokenTrie {
   const Node& node(size_t index) const { return nodes_[index]; }
   // The ids whose bytes are the path to the node.
   std::span<const int32_t> TokensOf(size_t index) const {
+    return std::span(tokens_).subspan(nodes_[index].tokens_begin,
+                                      nodes_[index + 1].tokens_begin - nodes_[index].tokens_begin);
+  }
+  // The ids whose bytes begin with the path to the node.
+  std::span<const int32_t> TokensBelow(size_t index) const {
     return std::span(tokens_).subspan(
-        nodes_[index].tokens_begin, nodes_[index + 1].tokens_begin - nodes_[index].tokens_begin);
+        nodes_[index].tokens_begin,
+        nodes_[nodes_[index].behind].tokens_begin - nodes_[index].tokens_begin);
   }
   size_t num_tokens() const { return tokens_.size(); }
   size_t depth_max() const { return depth_max_; }

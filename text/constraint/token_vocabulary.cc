@@ -106,8 +106,8 @@ std::optional<std::string> TokenVocabulary::SpecialBytes(std::string_view conten
   // Special tokens are few and lie together in the trie, behind the first node with their byte.
   for (size_t i = 0; i < trie_.num_nodes();) {
     const TokenTrie::Node& node = trie_.node(i);
-    const bool on_path = node.depth <= bytes.size() &&
-                         node.byte == static_cast<uint8_t>(bytes[node.depth - 1U]);
+    const bool on_path =
+        node.depth <= bytes.size() && node.byte == static_cast<uint8_t>(bytes[node.depth - 1U]);
     if (on_path && node.depth == bytes.size()) {
       if (trie_.TokensOf(i).empty()) return std::nullopt;
       return bytes;

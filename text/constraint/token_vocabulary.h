@@ -17,9 +17,9 @@
 
 namespace retroinfer::constraint {
 
-// Built once for a model and shared by all its constraints. A special token's bytes are kSpecialByte
-// and its content, so that no text of characters is a special token. End tokens have no bytes: they
-// end a text.
+// Built once for a model and shared by all its constraints. A special token's bytes are
+// kSpecialByte and its content, so that no text of characters is a special token. End tokens have
+// no bytes: they end a text.
 //
 // Threads: immutable after construction.
 class TokenVocabulary {
@@ -27,8 +27,8 @@ class TokenVocabulary {
   // Occurs nowhere in UTF-8.
   static constexpr char kSpecialByte = '\xFF';
 
-  // `end_token_ids`: tokens that end a text; ids of no token are left out. `num_logits`: rows of the
-  // model's output, which a mask has bits for.
+  // `end_token_ids`: tokens that end a text; ids of no token are left out. `num_logits`: rows of
+  // the model's output, which a mask has bits for.
   //
   // REQUIRES: num_logits >= tokenizer.vocab_size().
   // Cost:     about 100 ms for 150,000 tokens.

@@ -21,6 +21,7 @@ namespace retroinfer {
 struct ChatMessage {
   std::string role;
   std::string content;
+  bool content_is_none = false;  // the template gets none instead of `content`
   std::string name;
   std::string tool_calls;  // a JSON list
   std::string tool_call_id;

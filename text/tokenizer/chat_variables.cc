@@ -113,9 +113,13 @@ absl::StatusOr<Value> MakeMessage(Workspace& workspace, const std::string& place
   const bool trusted =
       std::find(kTrustedRoles.begin(), kTrustedRoles.end(), message.role) != kTrustedRoles.end();
   RETURN_IF_ERROR(add("role", message.role, trusted));
-  std::string content = message.content;
-  if (continued) content.append(kContinuationMark);
-  RETURN_IF_ERROR(add("content", content, false));
+  if (message.content_is_none && !continued) {
+    entries.emplace_back(Key("content"), jinja::None());
+  } else {
+    std::string content = message.content;
+    if (continued) content.append(kContinuationMark);
+    RETURN_IF_ERROR(add("content", content, false));
+  }
   if (!message.name.empty()) RETURN_IF_ERROR(add("name", message.name, false));
   if (!message.tool_call_id.empty()) {
     RETURN_IF_ERROR(add("tool_call_id", message.tool_call_id, false));

@@ -3,21 +3,26 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer {
 
 // What Append() and Flush() return, put together, is what Tokenizer::Decode() returns for all
-// tokens.
+// tokens, and the special ones that are shown.
 //
 // Threads: one at a time.
 // Owns:    at most 3 bytes of a character that is not complete.
 class IncrementalDetokenizer {
  public:
+  // `shown`: special tokens that are not skipped.
+  //
   // REQUIRES: `tokenizer` outlives this.
-  IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special)
-      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+  IncrementalDetokenizer(const Tokenizer& tokenizer, bool skip_special,
+                         std::vector<int32_t> shown = {})
+      : tokenizer_(&tokenizer), skip_special_(skip_special), shown_(std::move(shown)) {}
 
   // Returns the characters that are complete with `token`, if any. Bytes that can no longer become
   // a character are U+FFFD. An id that is no token adds nothing.
@@ -29,6 +34,7 @@ class IncrementalDetokenizer {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
+  std::vector<int32_t> shown_;
   std::string pending_;
 };
 

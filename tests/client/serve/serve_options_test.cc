@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/door/listen_socket.h"
+#include "tests/client/incomplete_folders.h"
 
 namespace retroinfer::client {
 namespace {
@@ -53,6 +54,19 @@ TEST(ServeOptions, DescribeBothServices) {
   EXPECT_EQ(specs[1].drain_timeout, absl::Seconds(7));
   EXPECT_TRUE(specs[1].stops_first);
   EXPECT_EQ(specs[0].drain_timeout, absl::ZeroDuration());
+}
+
+TEST(ServeOptions, TheWorkerHasTheFirstOfTheModelsNamesTheGatewayAll) {
+  const std::vector<ServiceSpec> specs =
+      ServiceSpecs(Options({"--model=/m", "--http=:1", "--served-model-name=*,needle",
+                            "--served-model-name=gpt-4o", "--strict-parameters"}));
+  EXPECT_THAT(specs[1].arguments, Contains("--served-model-name=needle"));
+  EXPECT_THAT(specs[2].arguments, Contains("--served-model-name=*,needle,gpt-4o"));
+  EXPECT_THAT(specs[2].arguments, Contains("--strict-parameters"));
+  const std::vector<ServiceSpec> any =
+      ServiceSpecs(Options({"--model=/m", "--http=:1", "--served-model-name=*"}));
+  EXPECT_THAT(any[1].arguments, Not(Contains(StartsWith("--served-model-name"))));
+  EXPECT_THAT(any[2].arguments, Contains("--served-model-name=*"));
 }
 
 TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
@@ -115,15 +129,15 @@ TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
 }
 
 TEST(ServeOptions, TheGatewaysLimitsCanBeSet) {
-  const ServeOptions options =
-      Options({"--model=/m", "--http=127.0.0.1:8000", "--http-max-connections=9",
-               "--http-max-generations=5", "--http-max-body-bytes=1MiB",
-               "--http-keepalive-interval=2s", "--billing-header=keep"});
+  const ServeOptions options = Options(
+      {"--model=/m", "--http=127.0.0.1:8000", "--http-max-connections=9",
+       "--http-max-generations=5", "--http-max-body-bytes=1MiB", "--http-keepalive-interval=2s",
+       "--billing-header=keep", "--tool-call-parser=hermes"});
   const std::vector<ServiceSpec> specs = ServiceSpecs(options);
   EXPECT_THAT(specs[2].arguments,
               AllOf(Contains("--max-connections=9"), Contains("--max-generations=5"),
                     Contains("--max-body-bytes=1MiB"), Contains("--keepalive-interval=2s"),
-                    Contains("--billing-header=keep")));
+                    Contains("--billing-header=keep"), Contains("--tool-call-parser=hermes")));
   EXPECT_THAT(specs[1].arguments, Not(Contains(StartsWith("--max-connections"))));
 }
 
@@ -146,6 +160,28 @@ TEST(ServeOptions, MistakesAreFound) {
   ServeOptions no_programs = Options({"--load-format=dummy"});
   EXPECT_THAT(std::string(CheckServeOptions(&no_programs).message()),
               StartsWith("/opt/kv_store_service is not there"));
+}
+
+// The programs are looked for behind the model, so that /opt need not have them.
+TEST(ServeOptions, FoldersThatLackSomethingAreExplained) {
+  for (const test_support::IncompleteFolder& incomplete : test_support::IncompleteFolders()) {
+    const test_support::TempFolder folder;
+    folder.CopyFrom(RETROINFER_SOURCE_DIR "/models/needle");
+    const std::string model = "--model=" + incomplete.make(folder);
+    ServeOptions options = Options({model.c_str()});
+    EXPECT_THAT(std::string(CheckServeOptions(&options).message()), HasSubstr(incomplete.told));
+  }
+}
+
+TEST(ServeOptions, TheScalingOfRopeIsCheckedAndPassedOn) {
+  for (const char* const model :
+       {"--model=" RETROINFER_SOURCE_DIR "/models/needle", "--load-format=dummy"}) {
+    ServeOptions wrong = Options({model, "--rope-scaling=linear:4"});
+    EXPECT_THAT(std::string(CheckServeOptions(&wrong).message()), HasSubstr("yarn:FACTOR"));
+    ServeOptions right = Options({model, "--rope-scaling=yarn:4:2048"});
+    EXPECT_THAT(std::string(CheckServeOptions(&right).message()), StartsWith("/opt/"));
+    EXPECT_THAT(ServiceSpecs(right)[1].arguments, Contains("--rope-scaling=yarn:4:2048"));
+  }
 }
 
 }  // namespace

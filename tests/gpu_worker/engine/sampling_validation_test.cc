@@ -126,7 +126,11 @@ TEST(SamplingValidation, RefusesEmptyPromptsAndUnknownTokens) {
 TEST(SamplingValidation, RefusesAContextLongerThanTheModelWithTheNumbers) {
   const absl::Status status = Check([](auto& r) { r.sampling.max_tokens = 62; });
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("need a context of 65"));
+  // As litellm, LangChain and others look for.
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("prompt is too long: this model's maximum context length is 64 tokens. "
+                        "However, you requested 65 tokens (3 in the messages, 62 in the "
+                        "completion)"));
   const common::ErrorReason reason = common::ReasonOf(status);
   EXPECT_EQ(reason.reason, "CONTEXT_TOO_LONG");
   EXPECT_EQ(reason.metadata.at("prompt_tokens"), "3");

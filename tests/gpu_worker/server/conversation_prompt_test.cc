@@ -84,6 +84,34 @@ TEST(ConversationPrompt, ATurnThatTheTemplateRefusesCountsAsNone) {
   EXPECT_EQ(prompt.earlier_tokens, 0);
 }
 
+// What the template makes of an assistant's message with a call and no content.
+std::string WithoutContent(const char* chat_template, bool is_empty_text) {
+  v1::Messages conversation = Conversation({{"user", "u"}});
+  v1::Message* const message = conversation.add_messages();
+  message->set_role("assistant");
+  if (is_empty_text) message->set_content("");
+  message->set_tool_calls(R"([{"type": "function", "function": {"name": "f"}}])");
+  const ConversationPrompt prompt = Encode(conversation, chat_template);
+  return {prompt.tokens.begin(), prompt.tokens.end()};
+}
+
+TEST(ConversationPrompt, AbsentContentBesideCallsIsNone) {
+  constexpr char kTells[] =
+      "{% for m in messages %}{{ 'none' if m.content is none else 'text' }} "
+      "{% endfor %}";
+  EXPECT_EQ(WithoutContent(kTells, false), "text none ");
+  EXPECT_EQ(WithoutContent(kTells, true), "text text ");
+  v1::Messages no_calls = Conversation({{"user", "u"}});
+  no_calls.add_messages()->set_role("assistant");
+  const ConversationPrompt prompt = Encode(no_calls, kTells);
+  EXPECT_EQ(std::string(prompt.tokens.begin(), prompt.tokens.end()), "text text ");
+}
+
+TEST(ConversationPrompt, ATemplateThatCannotDoWithNoneGetsTheEmptyText) {
+  constexpr char kSearches[] = "{% for m in messages %}[{{ m.content.strip() + '.' }}]{% endfor %}";
+  EXPECT_EQ(WithoutContent(kSearches, false), "[u.][.]");
+}
+
 TEST(ConversationBytes, AreThoseOfEveryField) {
   v1::Messages messages = Conversation({{"user", "abc"}});
   messages.mutable_messages(0)->set_name("nn");

@@ -356,10 +356,10 @@ TEST_F(RequestReaderTest, NeverCutsAPromptThatIsTooLong) {
   EXPECT_EQ(ReadOne().prompt.size(), 90u);
   EXPECT_EQ(ReadOne().sampling.max_tokens, 10) << "the default is what is left";
   request_.mutable_sampling()->set_max_tokens(11);
-  ExpectRefused("CONTEXT_TOO_LONG", "need a context of 101");
+  ExpectRefused("CONTEXT_TOO_LONG", "you requested 101 tokens");
   request_.clear_sampling();
   request_.set_text(std::string(100, 'x'));
-  ExpectRefused("CONTEXT_TOO_LONG", "need a context of 101");
+  ExpectRefused("CONTEXT_TOO_LONG", "you requested 101 tokens");
   request_.set_text(std::string(5'000'000, 'x'));
   ExpectRefused("CONTEXT_TOO_LONG", "5000000 bytes");
 }
@@ -493,7 +493,7 @@ TEST_F(ScoreReaderTest, WhatCannotBeScoredIsRefusedWithItsReason) {
   ExpectNotScored("TOKEN_OUT_OF_RANGE", "token 1 of continuation 0 is 300");
   score_.clear_continuations();
   Add(std::vector<int32_t>(98, 1));
-  ExpectNotScored("CONTEXT_TOO_LONG", "max_tokens of 98");
+  ExpectNotScored("CONTEXT_TOO_LONG", "98 in the completion");
   score_.clear_continuations();
   for (int i = 0; i < 17; ++i) Add({1, 2, 3, 4});
   ExpectNotScored("INVALID_REQUEST", "17 continuations are too long to share one sequence");

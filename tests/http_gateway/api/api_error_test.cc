@@ -70,5 +70,50 @@ TEST(ApiError, HasTheShapeOfOpenAi) {
   EXPECT_TRUE(plain["error"]["param"].is_null());
 }
 
+TEST(ApiError, HasAnthropicsFormForAnthropicsClients) {
+  EXPECT_EQ(ErrorFormOf("/v1/messages"), ErrorForm::kAnthropic);
+  EXPECT_EQ(ErrorFormOf("/v1/messages/count_tokens"), ErrorForm::kAnthropic);
+  EXPECT_EQ(ErrorFormOf("/v1/messagesx"), ErrorForm::kOpenAi);
+  EXPECT_EQ(ErrorFormOf(""), ErrorForm::kOpenAi);
+  const auto type = [](absl::StatusCode code, const char* reason) {
+    const ApiError error = ToApiError(common::WithReason(absl::Status(code, "m"), reason),
+                                      ErrorOrigin::kGateway, ErrorForm::kAnthropic);
+    return absl::StrCat(error.http_status, " ", error.ToJson());
+  };
+  const auto json = [](const char* status, const char* name) {
+    return absl::StrCat(status, R"( {"type":"error","error":{"type":")", name,
+                        R"(","message":"m"}})");
+  };
+  using absl::StatusCode;
+  EXPECT_EQ(type(StatusCode::kUnauthenticated, "X"), json("401", "authentication_error"));
+  EXPECT_EQ(type(StatusCode::kInvalidArgument, "X"), json("400", "invalid_request_error"));
+  EXPECT_EQ(type(StatusCode::kNotFound, "X"), json("404", "not_found_error"));
+  EXPECT_EQ(type(StatusCode::kInvalidArgument, "BODY_TOO_LARGE"), json("413", "request_too_large"));
+  EXPECT_EQ(type(StatusCode::kResourceExhausted, "QUEUE_FULL"), json("429", "rate_limit_error"));
+  EXPECT_EQ(type(StatusCode::kUnavailable, "X"), json("529", "overloaded_error"));
+  EXPECT_EQ(type(StatusCode::kInternal, "X"), json("500", "api_error"));
+}
+
+TEST(ApiError, TellsAnthropicsClientsOfAnOverflowInTheirWords) {
+  const auto message = [](const char* prompt, const char* most) {
+    return ToApiError(
+               common::WithReason(
+                   absl::InvalidArgumentError("too long"), "CONTEXT_TOO_LONG",
+                   {{"prompt_tokens", prompt}, {"max_tokens", "50"}, {"max_model_len", most}}),
+               ErrorOrigin::kWorker, ErrorForm::kAnthropic)
+        .message;
+  };
+  EXPECT_EQ(message("120", "100"), "prompt is too long: 120 tokens > 100 maximum");
+  EXPECT_EQ(message("80", "100"),
+            "input length and `max_tokens` exceed context limit: 80 + 50 > 100, decrease input "
+            "length or `max_tokens` and try again");
+  EXPECT_EQ(message("many", "100"), "too long");
+  const absl::Status capacity =
+      common::WithReason(absl::ResourceExhaustedError("never"), "CAPACITY_EXCEEDED",
+                         {{"prompt_tokens", "120"}, {"capacity_tokens", "100"}});
+  EXPECT_EQ(ToApiError(capacity, ErrorOrigin::kWorker, ErrorForm::kAnthropic).message,
+            "prompt is too long: 120 tokens > 100 maximum");
+}
+
 }  // namespace
 }  // namespace retroinfer::gateway

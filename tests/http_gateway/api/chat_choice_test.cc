@@ -50,30 +50,32 @@ TEST(ChatChoice, AStreamHasTheRoleThenDeltasThenTheReason) {
 }
 
 TEST(ChatChoice, ThoughtsAndCallsAreDeltasOfTheirOwn) {
-  ChatChoiceOptions options = {.streams = true,
-                               .tool_form = ToolForm::kHermes,
-                               .tool_names = {"add"},
-                               .call_id_stem = "abc"};
-  options.splitter.emplace(false);
+  ChatChoiceOptions options = {
+      .streams = true,
+      .reader = {.tool_form = ToolForm::kHermes, .functions = CallableFunctions::Named({"add"})}};
+  options.reader.splitter.emplace(false);
   const auto choice = MakeChatChoice(options);
   const Json list = Stream(*choice, {"<think>hm</think>I ", "add.<tool_call>{\"name\": \"add\", ",
                                      "\"arguments\": {\"a\": 1}}</tool_call>"});
-  ASSERT_EQ(list.size(), 6U) << list.dump(1);
+  ASSERT_EQ(list.size(), 7U) << list.dump(1);
   EXPECT_EQ(list[1]["delta"]["reasoning_content"], "hm");
   EXPECT_EQ(list[2]["delta"]["content"], "I");
   EXPECT_EQ(list[3]["delta"]["content"], " add.");
   const Json call = list[4]["delta"]["tool_calls"][0];
   EXPECT_EQ(call["index"], 0);
-  EXPECT_EQ(call["id"], "call_abc_0_0");
+  EXPECT_EQ(call["id"].get<std::string>().size(), 29U);
   EXPECT_EQ(call["type"], "function");
   EXPECT_EQ(call["function"]["name"], "add");
-  EXPECT_EQ(call["function"]["arguments"], "{\"a\":1}");
-  EXPECT_EQ(list[5]["finish_reason"], "tool_calls");
+  EXPECT_EQ(call["function"]["arguments"], "");
+  EXPECT_EQ(list[5]["delta"]["tool_calls"],
+            Json::parse(R"([{"index": 0, "function": {"arguments": "{\"a\": 1}"}}])"));
+  EXPECT_EQ(list[6]["finish_reason"], "tool_calls");
 }
 
 TEST(ChatChoice, TheWholeHasAllOfIt) {
-  ChatChoiceOptions options = {.tool_form = ToolForm::kLlama, .tool_names = {"add"}};
-  options.splitter.emplace(true);
+  ChatChoiceOptions options = {
+      .reader = {.tool_form = ToolForm::kLlama, .functions = CallableFunctions::Named({"add"})}};
+  options.reader.splitter.emplace(true);
   const auto choice = MakeChatChoice(options);
   Stream(*choice, {"so\n</think>\n", "{\"name\": \"add\", \"parameters\": {}}"});
   const Json whole = Json::parse(choice->Whole());
@@ -97,7 +99,9 @@ TEST(ChatChoice, AnAnswerThatIsCutIsNoCallsEnd) {
 
 TEST(ChatChoice, LogprobsOfTextThatIsHeldBackComeLater) {
   const auto choice = MakeChatChoice(
-      {.streams = true, .logprobs = true, .tool_form = ToolForm::kHermes, .tool_names = {"add"}});
+      {.streams = true,
+       .logprobs = true,
+       .reader = {.tool_form = ToolForm::kHermes, .functions = CallableFunctions::Named({"add"})}});
   v1::OutputChunk held = Chunk("<tool");
   held.add_logprobs()->set_token_bytes("<tool");
   ChunkWriter chunks("", "\n");

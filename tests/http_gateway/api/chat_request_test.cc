@@ -10,8 +10,6 @@ namespace {
 namespace v1 = generation::v1;
 
 constexpr char kUser[] = R"("messages": [{"role": "user", "content": "hi"}])";
-constexpr char kTools[] =
-    R"("tools": [{"type": "function", "function": {"name": "add", "parameters": {}}}])";
 
 absl::StatusOr<ChatRequest> Read(const std::string& members) {
   return ReadChatRequest(Json::parse("{" + members + "}"));
@@ -40,34 +38,7 @@ TEST(ChatRequest, TakesEveryRoleAndPartsOfContent) {
   EXPECT_EQ(messages.template_arguments(), R"({"documents":[]})");
   EXPECT_EQ(request->call.sampling().max_tokens(), 5);
   EXPECT_EQ(request->call.sampling().logprobs(), 2);
-  EXPECT_EQ(request->tool_choice, ToolChoice::kNone);
-}
-
-TEST(ChatRequest, ReadsToolsAndTheirChoice) {
-  const auto choice = [](const std::string& value) {
-    return Read(std::string(kUser) + "," + kTools + ", \"tool_choice\": " + value);
-  };
-  const auto automatic = Read(std::string(kUser) + "," + kTools);
-  ASSERT_TRUE(automatic.ok()) << automatic.status();
-  EXPECT_EQ(automatic->tool_choice, ToolChoice::kAuto);
-  EXPECT_EQ(automatic->tool_names, std::set<std::string>{"add"});
-  EXPECT_EQ(Json::parse(automatic->call.messages().tools())[0]["function"]["name"], "add");
-  const auto none = choice("\"none\"");
-  ASSERT_TRUE(none.ok());
-  EXPECT_TRUE(none->tool_names.empty());
-  EXPECT_EQ(none->call.messages().tools(), "");
-  const auto required = choice("\"required\"");
-  ASSERT_TRUE(required.ok());
-  EXPECT_EQ(required->tool_choice, ToolChoice::kRequired);
-  EXPECT_FALSE(required->call.messages().enable_thinking());
-  const auto named = choice(R"({"type": "function", "function": {"name": "add"}})");
-  ASSERT_TRUE(named.ok());
-  EXPECT_EQ(named->function, "add");
-  for (const char* bad :
-       {"\"maybe\"", "5", "{}", R"({"type": "function", "function": {"name": "rm"}})",
-        R"({"type": "function", "function": 1})", R"({"type": 1, "function": {}})"}) {
-    EXPECT_FALSE(choice(bad).ok()) << bad;
-  }
+  EXPECT_EQ(request->tools.choice, ToolChoice::kNone);
 }
 
 TEST(ChatRequest, RefusesByName) {
@@ -83,17 +54,10 @@ TEST(ChatRequest, RefusesByName) {
       {R"("messages": [{"role": "user", "content": "x", "image": 1}])", "messages[0].image"},
       {R"("messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
        "messages[0].content[0]"},
-      {user + R"(, "response_format": {"type": "json_schema"})", "response_format"},
-      {user + R"(, "functions": [{"name": "f"}])", "functions"},
       {user + R"(, "modalities": ["audio"])", "modalities"},
       {user + R"(, "top_logprobs": 3)", "top_logprobs"},
       {user + R"(, "logprobs": 3)", "logprobs"},
       {user + R"(, "max_tokens": 3, "max_completion_tokens": 4)", "max_tokens"},
-      {user + R"(, "tools": [{"type": "web_search"}])", "tools[0]"},
-      {user + R"(, "tools": [{"type": "function", "function": {"name": "a b"}}])",
-       "tools[0].function.name"},
-      {user + "," + kTools + R"(, "parallel_tool_calls": false)", "parallel_tool_calls"},
-      {user + R"(, "tool_choice": "required")", "tool_choice"},
       {user + R"(, "prompt": "x")", "prompt"},
   };
   for (const auto& [members, param] : cases) {

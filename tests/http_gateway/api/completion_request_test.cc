@@ -48,6 +48,13 @@ TEST(CompletionRequest, EchoMeasuresThePrompt) {
   EXPECT_FALSE(text->calls[0].sampling().has_prompt_logprobs());
 }
 
+TEST(CompletionRequest, EachPromptHasTheConstraint) {
+  auto request = Read(R"({"prompt": ["a", "b"], "guided_regex": "c+"})");
+  ASSERT_TRUE(request.ok()) << request.status();
+  EXPECT_EQ(request->options.constraint_param, "guided_regex");
+  for (const auto& call : request->calls) EXPECT_EQ(call.constraint().regex(), "c+");
+}
+
 TEST(CompletionRequest, RefusesByName) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({})", "prompt"},
@@ -63,7 +70,7 @@ TEST(CompletionRequest, RefusesByName) {
       {R"({"prompt": "a", "max_tokens": 0})", "max_tokens"},
       {R"({"prompt": "a", "logprobs": 21})", "logprobs"},
       {R"({"prompt": "a", "logprobs": true})", "logprobs"},
-      {R"({"prompt": "a", "response_format": {"type": "json_object"}})", "response_format"},
+      {R"({"prompt": "a", "response_format": {"type": "xml"}})", "response_format.type"},
       {R"({"prompt": "a", "messages": []})", "messages"},
   };
   for (const auto& [text, param] : cases) {

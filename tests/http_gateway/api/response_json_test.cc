@@ -92,9 +92,8 @@ TEST(ResponseJson, LogprobsAreJsonWhateverTheNumber) {
 }
 
 TEST(ResponseJson, CallsOfChunksHaveAnIndex) {
-  const ToolCall call = {"add", "{\"a\":1}"};
-  EXPECT_EQ(Json::parse(ToolCallJson(call, "id", 3))["index"], 3);
-  EXPECT_FALSE(Json::parse(ToolCallJson(call, "id", -1)).contains("index"));
+  EXPECT_EQ(Json::parse(ToolCallJson("id", "add", "{}", 3))["index"], 3);
+  EXPECT_FALSE(Json::parse(ToolCallJson("id", "add", "{}", -1)).contains("index"));
 }
 
 v1::ScoredTokens Prompt(const std::vector<std::string>& tokens) {

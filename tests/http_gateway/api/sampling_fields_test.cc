@@ -13,7 +13,7 @@ absl::Status Read(const std::string& text, RequestOptions* options, v1::Generate
   const Json json = Json::parse(text);
   Fields fields = *Fields::Of(json);
   const absl::Status status = ReadCommonFields(fields, options, request);
-  return status.ok() ? fields.RefuseUnknown() : status;
+  return status.ok() ? fields.CheckUnknown() : status;
 }
 
 TEST(SamplingFields, AllOfThemReachTheRequest) {

@@ -32,7 +32,7 @@ TEST(Fields, ReadsTypesAndTakesNullForAbsent) {
   EXPECT_EQ(i, 7);
   EXPECT_EQ(f, 5);
   EXPECT_FALSE(null.has_value() || missing.has_value());
-  EXPECT_TRUE(fields.RefuseUnknown().ok());
+  EXPECT_TRUE(fields.CheckUnknown().ok());
 }
 
 TEST(Fields, RefusesOtherTypesByName) {
@@ -56,7 +56,7 @@ TEST(Fields, RefusesWhatNobodyAskedFor) {
   const Json json = Json::parse(R"({"known": 1, "strange\n": 2})");
   Fields fields = *Fields::Of(json);
   fields.Ignore("known");
-  const absl::Status status = fields.RefuseUnknown();
+  const absl::Status status = fields.CheckUnknown();
   EXPECT_EQ(common::ReasonOf(status).reason, "UNKNOWN_PARAMETER");
   EXPECT_THAT(std::string(status.message()), HasSubstr("strange\\n"));
 }
@@ -87,6 +87,24 @@ TEST(JsonText, IsOneLineThatParsesToTheSame) {
   const std::string json = JsonString(text);
   EXPECT_EQ(json.find('\n'), std::string::npos);
   EXPECT_EQ(Json::parse(json).get<std::string>(), text);
+}
+
+TEST(Fields, NotesWhatIsIgnoredWhereThatIsAllowed) {
+  const Json json = Json::parse(R"({"hint": 1, "inner": {"x": 1}, "strange": 2, "none": null})");
+  IgnoredNames ignored;
+  Fields lenient = *Fields::Of(json, "", &ignored);
+  EXPECT_TRUE(lenient.Hint("hint", "no").ok());
+  Fields inner = *lenient.Inner(*lenient.Find("inner"), "inner");
+  EXPECT_TRUE(inner.CheckUnknown().ok());
+  EXPECT_TRUE(lenient.Hint("none", "no").ok());
+  EXPECT_TRUE(lenient.CheckUnknown().ok());
+  EXPECT_EQ(ignored.ToString(), "hint, inner.x, strange");
+  EXPECT_EQ(ParamOf(lenient.NotOffered("strange", "no")), "strange");
+
+  Fields strict = *Fields::Of(json);
+  EXPECT_EQ(ParamOf(strict.Hint("hint", "no")), "hint");
+  EXPECT_EQ(ParamOf(strict.Inner(*strict.Find("inner"), "inner")->CheckUnknown()), "inner.x");
+  EXPECT_EQ(ParamOf(strict.CheckUnknown()), "strange");
 }
 
 }  // namespace

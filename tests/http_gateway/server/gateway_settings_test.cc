@@ -42,11 +42,14 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   const auto run = Parse(
       {"--http=127.0.0.1:1,unix:/x/y", "--worker=unix:/w", key.c_str(), worker_key.c_str(),
        "--cors-origin=https://a,https://b", "--max-body-bytes=1MiB", "--keepalive-interval=2s",
-       "--drain-timeout=7s", "--max-generations=5", "--max-connections=9", "--page=off"},
+       "--drain-timeout=7s", "--max-generations=5", "--max-connections=9", "--page=off",
+       "--served-model-name=a,b", "--served-model-name=*", "--strict-parameters"},
       &settings);
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_THAT(settings.server.addresses, ElementsAre("127.0.0.1:1", "unix:/x/y"));
   EXPECT_TRUE(settings.gateway.keys->ring()->Find("Bearer secret").ok());
+  EXPECT_THAT(settings.gateway.model_names, ElementsAre("a", "b", "*"));
+  EXPECT_TRUE(settings.gateway.strict_parameters);
   EXPECT_EQ(settings.worker.api_key, "secret");
   EXPECT_THAT(settings.gateway.cors_origins, ElementsAre("https://a", "https://b"));
   EXPECT_EQ(settings.server.limits.request.body_bytes_max, size_t{1} << 20);
@@ -58,6 +61,12 @@ TEST(GatewaySettings, ReadsOptionsAndKeys) {
   EXPECT_TRUE(Parse({"--billing-header=keep"}, &settings).ok());
   EXPECT_TRUE(settings.gateway.keep_billing_header);
   EXPECT_FALSE(Parse({"--billing-header=perhaps"}, &settings).ok());
+  EXPECT_FALSE(settings.gateway.tool_form.has_value());
+  EXPECT_TRUE(Parse({"--tool-call-parser=qwen3_coder"}, &settings).ok());
+  EXPECT_EQ(settings.gateway.tool_form, ToolForm::kQwenCoder);
+  EXPECT_TRUE(Parse({"--tool-call-parser=none"}, &settings).ok());
+  EXPECT_EQ(settings.gateway.tool_form, ToolForm::kText);
+  EXPECT_FALSE(Parse({"--tool-call-parser=xml"}, &settings).ok());
   EXPECT_FALSE(Parse({"--page=perhaps"}, &settings).ok());
   EXPECT_FALSE(Parse({empty.c_str()}, &settings).ok());
   EXPECT_FALSE(Parse({"--api-key-file=/nothing"}, &settings).ok());

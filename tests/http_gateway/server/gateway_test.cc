@@ -151,6 +151,49 @@ TEST(Gateway, LetsPagesOfTheGivenOriginsIn) {
   EXPECT_THAT(preflight.headers.at("access-control-allow-headers"), HasSubstr("Authorization"));
 }
 
+TEST(Gateway, NamesWhatItIgnoresOrRefusesItIfAskedTo) {
+  constexpr char kChat[] =
+      R"({"messages": [{"role": "user", "content": "a", "mood": 1}], "max_tokens": 1,
+          "verbosity": "low", "store": true, "service_tier": "auto"})";
+  GatewayHarness harness;
+  const HttpAnswer answer = harness.Post("/v1/chat/completions", kChat);
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(answer.headers.at("x-retroinfer-ignored"), "store, messages[].mood, verbosity");
+  const HttpAnswer tokens = harness.Post("/tokenize", R"({"prompt": "a", "colour": 1})");
+  EXPECT_EQ(tokens.headers.at("x-retroinfer-ignored"), "colour");
+  EXPECT_EQ(harness.Post("/tokenize", R"({"prompt": "a"})").headers.count("x-retroinfer-ignored"),
+            0U);
+  GatewayHarness strict({.gateway = {.strict_parameters = true}});
+  const HttpAnswer refused = strict.Post("/v1/chat/completions", kChat);
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "store");
+}
+
+TEST(Gateway, AnswersUnderEachOfTheModelsNames) {
+  GatewayHarness harness({.gateway = {.model_names = {"gpt-4o"}}});
+  const Json list = Json::parse(harness.Get("/v1/models").body);
+  EXPECT_EQ(list["data"][0]["id"], "fake-model");
+  EXPECT_EQ(list["data"][1]["id"], "gpt-4o");
+  EXPECT_EQ(harness.Get("/v1/models/gpt-4o").status, 200);
+  const HttpAnswer answer =
+      harness.Post("/v1/completions", R"({"prompt": "a", "model": "gpt-4o", "max_tokens": 1})");
+  EXPECT_EQ(Json::parse(answer.body)["model"], "gpt-4o");
+  EXPECT_EQ(harness.Post("/v1/completions", R"({"prompt": "a", "model": "gpt-5"})").status, 404);
+}
+
+TEST(Gateway, TakesTheKeyWhereAnthropicsClientsHaveIt) {
+  GatewayHarness::Settings settings;
+  settings.gateway.keys = *common::KeyHolder::Open("secret", "");
+  GatewayHarness harness(settings);
+  EXPECT_EQ(harness.Get("/v1/models", "x-api-key: secret\r\n").status, 200);
+  EXPECT_EQ(harness.Get("/v1/models", "x-api-key: other\r\n").status, 401);
+  EXPECT_EQ(harness.Get("/v1/models", "x-api-key: secret\r\nAuthorization: Bearer x\r\n").status,
+            401);
+  const HttpAnswer refused = harness.Post("/v1/messages", "{}");
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["type"], "authentication_error");
+}
+
 TEST(Gateway, ServesThePage) {
   GatewayHarness harness;
   const HttpAnswer page = harness.Get("/");

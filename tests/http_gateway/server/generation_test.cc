@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "common/status/error_reason.h"
 #include "tests/http_gateway/gateway_harness.h"
 #include "tests/http_gateway/http_harness.h"
 
@@ -276,10 +277,9 @@ class ToolsTest : public ::testing::Test {
  protected:
   HttpAnswer Ask(const std::string& text, const std::string& members,
                  const std::string& tools_text = "<tool_call></tool_call>") {
-    GatewayHarness::Settings settings;
-    settings.worker.serve = false;
-    settings.worker.engine.token_text = text;
-    harness_ = std::make_unique<GatewayHarness>(settings);
+    settings_.worker.serve = false;
+    settings_.worker.engine.token_text = text;
+    harness_ = std::make_unique<GatewayHarness>(settings_);
     tokenizer_ = MakeByteTokenizer(
         {.chat_template = "{% if tools %}" + tools_text +
                           "{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"});
@@ -294,6 +294,7 @@ class ToolsTest : public ::testing::Test {
                      members, "}"));
   }
 
+  GatewayHarness::Settings settings_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<ChatTemplate> template_;
   std::unique_ptr<GatewayHarness> harness_;
@@ -303,21 +304,42 @@ TEST_F(ToolsTest, CallsAreParsedBack) {
   const HttpAnswer answer =
       Ask("<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}}</tool_call>", "");
   const Json choice = Json::parse(answer.body)["choices"][0];
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":1}")
+  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\": 1}")
       << answer.body;
 }
 
-TEST_F(ToolsTest, AForcedCallBeginsInThePrompt) {
+// The whole of what a stream's deltas say of their first call.
+Json CallOf(const std::string& body) {
+  Json call = Json::object({{"arguments", ""}});
+  for (const std::string& event : EventsOf(body)) {
+    if (event == "[DONE]") continue;
+    const Json choice = Json::parse(event)["choices"][0];
+    if (choice["finish_reason"].is_string()) call["finish_reason"] = choice["finish_reason"];
+    if (!choice["delta"].contains("tool_calls")) continue;
+    const Json delta = choice["delta"]["tool_calls"][0];
+    if (delta.contains("id")) call["id"] = delta["id"];
+    if (delta["function"].contains("name")) call["name"] = delta["function"]["name"];
+    call["arguments"] =
+        call["arguments"].get<std::string>() + delta["function"]["arguments"].get<std::string>();
+  }
+  return call;
+}
+
+TEST_F(ToolsTest, CallsAreStreamed) {
   const HttpAnswer answer =
-      Ask("\"a\": 2}}\n</tool_call>",
-          R"(, "tool_choice": {"type": "function", "function": {"name": "add"}})");
+      Ask("<tool_call>{\"name\": \"add\", \"arguments\": {\"a\":  1e400}}</tool_call>",
+          R"(, "stream": true)");
+  const Json call = CallOf(answer.body);
+  EXPECT_EQ(call["name"], "add") << answer.body;
+  EXPECT_EQ(call["arguments"], "{\"a\":  1e400}");
+  EXPECT_EQ(call["id"].get<std::string>().size(), 29U);
+}
+
+TEST_F(ToolsTest, OneCallAtMostOnRequest) {
+  const HttpAnswer answer = Ask("<tool_call>[{\"name\": \"add\"}, {\"name\": \"add\"}]</tool_call>",
+                                R"(, "parallel_tool_calls": false)");
   const Json choice = Json::parse(answer.body)["choices"][0];
-  EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["arguments"], "{\"a\":2}")
-      << answer.body;
-  const std::vector<int32_t> prompt = harness_->worker().engine().last_request().prompt;
-  const std::string end = "\"arguments\": {";
-  ASSERT_GT(prompt.size(), end.size());
-  EXPECT_EQ(std::string(prompt.end() - static_cast<long>(end.size()), prompt.end()), end);
+  EXPECT_EQ(choice["message"]["tool_calls"].size(), 1U) << answer.body;
 }
 
 TEST_F(ToolsTest, ToolsOfAModelWithoutAKnownFormAreRefused) {
@@ -325,6 +347,33 @@ TEST_F(ToolsTest, ToolsOfAModelWithoutAKnownFormAreRefused) {
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(Json::parse(answer.body)["error"]["param"], "tools");
   EXPECT_EQ(Ask("x", R"(, "tool_choice": "none")", "some other form").status, 200);
+}
+
+// The worker refuses a schema when the call begins. One that nobody has insisted on is let go.
+TEST_F(ToolsTest, AConstraintThatIsRefusedIsRelaxedOnceOrIsTheFieldsFault) {
+  settings_.worker.engine.fail_after = 0;
+  settings_.worker.engine.failure =
+      common::WithReason(absl::InvalidArgumentError("no such keyword"), "INVALID_CONSTRAINT");
+  const HttpAnswer forced = Ask("x", R"(, "tool_choice": "required")");
+  EXPECT_EQ(forced.status, 400) << forced.body;
+  EXPECT_EQ(Json::parse(forced.body)["error"]["param"], "tool_choice");
+  EXPECT_EQ(Json::parse(forced.body)["error"]["code"], "invalid_constraint");
+  EXPECT_EQ(harness_->worker().engine().submitted(), 2);
+  const HttpAnswer format = Ask("x", R"(, "response_format": {"type": "json_object"})");
+  EXPECT_EQ(Json::parse(format.body)["error"]["param"], "response_format") << format.body;
+  EXPECT_EQ(harness_->worker().engine().submitted(), 1);
+  const HttpAnswer completion =
+      harness_->Post("/v1/completions", R"({"prompt": "a", "guided_regex": "b"})");
+  EXPECT_EQ(Json::parse(completion.body)["error"]["param"], "guided_regex") << completion.body;
+}
+
+TEST_F(ToolsTest, TheOptionSaysTheForm) {
+  settings_.gateway.tool_form = ToolForm::kJson;
+  const HttpAnswer answer =
+      Ask("```json\n{\"name\": \"add\", \"arguments\": {}}\n```", "", "some other form");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(Json::parse(answer.body)["choices"][0]["message"]["tool_calls"].size(), 1U)
+      << answer.body;
 }
 
 // As evaluation harnesses ask: the log-probability of a token of the fake engine is minus its id.

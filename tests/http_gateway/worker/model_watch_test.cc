@@ -9,19 +9,20 @@ namespace {
 
 TEST(ModelWatch, KnowsFormsOfCallsByThePrompt) {
   EXPECT_EQ(ToolFormOfPrompt("within <tool_call></tool_call> XML tags"), ToolForm::kHermes);
-  EXPECT_EQ(ToolFormOfPrompt("<tool_call>\n<function=name>"), ToolForm::kNone);
+  EXPECT_EQ(ToolFormOfPrompt("<tool_call>\n<function=name>"), ToolForm::kQwenCoder);
   EXPECT_EQ(ToolFormOfPrompt("Respond in the format {\"name\": function name, \"parameters\": "
                              "dictionary of argument name and its value}"),
             ToolForm::kLlama);
-  EXPECT_EQ(ToolFormOfPrompt("[TOOL_CALLS]"), ToolForm::kNone);
-  EXPECT_TRUE(EndsInThinking("<|im_start|>assistant\n<think>\n"));
-  EXPECT_FALSE(EndsInThinking("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
+  EXPECT_EQ(ToolFormOfPrompt("[TOOL_CALLS] [{\"name\""), ToolForm::kMistral);
+  EXPECT_EQ(ToolFormOfPrompt("[TOOL_CALLS]look_up[ARGS]{}"), ToolForm::kMistralArgs);
+  EXPECT_EQ(ToolFormOfPrompt("call look_up"), ToolForm::kNone);
 }
 
-TEST(ModelWatch, KnowsItsModelByName) {
-  EXPECT_TRUE(CheckModelName("", "needle").ok());
-  EXPECT_TRUE(CheckModelName("needle", "needle").ok());
-  EXPECT_EQ(CheckModelName("gpt-4", "needle").code(), absl::StatusCode::kNotFound);
+TEST(ModelWatch, KnowsThoughtsByThePrompt) {
+  EXPECT_EQ(ThinkingOfPrompt("<|im_start|>assistant\n<think>\n"), ThinkingOpening::kOpened);
+  EXPECT_EQ(ThinkingOfPrompt("<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+            ThinkingOpening::kClosed);
+  EXPECT_EQ(ThinkingOfPrompt("<|im_start|>assistant\n"), ThinkingOpening::kUnknown);
 }
 
 // Asks once and runs `io` until the answer.
@@ -61,9 +62,10 @@ TEST(ModelWatch, LearnsWhatTheTemplateShows) {
   EXPECT_EQ((*state)->info.model_name(), "fake-model");
   EXPECT_TRUE((*state)->has_chat);
   EXPECT_EQ((*state)->chat.tool_form, ToolForm::kHermes);
-  EXPECT_TRUE((*state)->chat.OpensThinking(std::nullopt));
-  EXPECT_TRUE((*state)->chat.OpensThinking(true));
-  EXPECT_FALSE((*state)->chat.OpensThinking(false));
+  EXPECT_EQ((*state)->chat.Thinking(std::nullopt), ThinkingOpening::kOpened);
+  EXPECT_EQ((*state)->chat.Thinking(true), ThinkingOpening::kOpened);
+  EXPECT_EQ((*state)->chat.Thinking(false), ThinkingOpening::kClosed);
+  EXPECT_FALSE((*state)->chat.MayThink(false));
   EXPECT_EQ(*Ask(watch, true, io), *state);  // as it was, without asking again
 }
 

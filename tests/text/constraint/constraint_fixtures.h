@@ -38,12 +38,12 @@ inline constexpr int32_t kBpeTag = 502;      // <tool>, which is no special toke
 // Bytes, some words of JSON over several of its parts, pieces of characters, and added tokens.
 inline std::unique_ptr<Tokenizer> BpeTokenizer() {
   TokenizerSpec spec;
-  spec.model = TinyModel({{"\"", ":"}, {"\"", ","}, {"a", "b"},  {"ab", "c"},   {"{", "\""},
-                          {"}", "}"},  {"]", "}"},  {"1", "2"},  {"12", "3"},   {"t", "r"},
-                          {"u", "e"},  {"tr", "ue"}, {"n", "a"}, {"m", "e"},    {"na", "me"},
-                          {"name", "\":"}, {"\\", "n"}, {"\\", "\""}, {"\"", "}"}, {"<", "/"},
-                          {"</", "t"}, {"-", "1"},  {"0", "0"},  {"00", "00"},  {"Ã", "©"},
-                          {"a", "Ã"},  {"©", "\""}, {"Ċ", "Ġ"},  {"ĊĠ", "Ġ"},   {",", "Ġ"}});
+  spec.model =
+      TinyModel({{"\"", ":"}, {"\"", ","}, {"a", "b"},   {"ab", "c"},     {"{", "\""}, {"}", "}"},
+                 {"]", "}"},  {"1", "2"},  {"12", "3"},  {"t", "r"},      {"u", "e"},  {"tr", "ue"},
+                 {"n", "a"},  {"m", "e"},  {"na", "me"}, {"name", "\":"}, {"\\", "n"}, {"\\", "\""},
+                 {"\"", "}"}, {"<", "/"},  {"</", "t"},  {"-", "1"},      {"0", "0"},  {"00", "00"},
+                 {"Ã", "©"},  {"a", "Ã"},  {"©", "\""},  {"Ċ", "Ġ"},      {"ĊĠ", "Ġ"}, {",", "Ġ"}});
   spec.added_tokens = {{.id = kBpeEnd, .content = "<|end|>", .special = true},
                        {.id = kBpeSpecial, .content = "<|call|>", .special = true},
                        {.id = kBpeTag, .content = "<tool>"}};
@@ -72,7 +72,8 @@ inline ConstraintSpec Choices(std::vector<std::string> choices) {
 }
 
 inline std::shared_ptr<const Constraint> MustCompile(
-    const ConstraintSpec& spec, std::shared_ptr<const TokenVocabulary> vocabulary = ByteVocabulary(),
+    const ConstraintSpec& spec,
+    std::shared_ptr<const TokenVocabulary> vocabulary = ByteVocabulary(),
     const Limits& limits = {}) {
   auto constraint = ConstraintCompiler(std::move(vocabulary), limits).Compile(spec);
   EXPECT_TRUE(constraint.ok()) << constraint.status() << "\n" << spec.text;

@@ -45,9 +45,9 @@ TEST(MatcherTest, ACopyGoesOnByItself) {
 }
 
 TEST(MatcherTest, TokensOfSeveralBytesAndSpecialTokens) {
-  const auto constraint = MustCompile(
-      GrammarText("root ::= \"ab\" %special \"<|call|>\" \"<tool>\" | \"<|call|>\""),
-      BpeVocabulary());
+  const auto constraint =
+      MustCompile(GrammarText("root ::= \"ab\" %special \"<|call|>\" \"<tool>\" | \"<|call|>\""),
+                  BpeVocabulary());
   Matcher matcher(constraint);
   const auto tokenizer = BpeTokenizer();
   const std::vector<uint32_t> mask = MaskOf(matcher, *BpeVocabulary());
@@ -77,7 +77,8 @@ TEST(MatcherTest, TokensThatAreNoneAreNeverTaken) {
 
 TEST(MatcherTest, WhatTakesTooManyReadingsSaysSoAndEnds) {
   const Limits limits = {.fill_steps_max = 10};
-  const auto constraint = MustCompile(GrammarText("root ::= [a-z]{1,400}"), BpeVocabulary(), limits);
+  const auto constraint =
+      MustCompile(GrammarText("root ::= [a-z]{1,400}"), BpeVocabulary(), limits);
   Matcher matcher(constraint);
   Matcher fresh = matcher;
   const std::vector<uint32_t> mask = MaskOf(matcher, *BpeVocabulary());

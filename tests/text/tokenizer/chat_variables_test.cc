@@ -34,6 +34,9 @@ TEST(ChatVariablesTest, MessagesHaveWhatIsGiven) {
   EXPECT_EQ(Show({message}, {}, CallArgumentsForm::kObject, "messages"),
             "[{'role': 'assistant', 'content': '', 'tool_call_id': 'i', 'reasoning_content': 'r', "
             "'thinking': 'r', 'tool_calls': ['x']}]");
+  EXPECT_EQ(Show({{.role = "assistant", .content = "", .content_is_none = true}}, {},
+                 CallArgumentsForm::kObject, "messages"),
+            "[{'role': 'assistant', 'content': None}]");
   EXPECT_TRUE(HasToolCalls(std::vector<ChatMessage>{{"user", "a"}, message}));
   EXPECT_FALSE(HasToolCalls(std::vector<ChatMessage>{{"user", "a"}}));
 }

@@ -31,6 +31,13 @@ TEST(IncrementalDetokenizerTest, CharactersComeWhole) {
   EXPECT_EQ(detokenizer.Flush(), "");
 }
 
+TEST(IncrementalDetokenizerTest, SpecialTokensThatAreShownAreInTheText) {
+  const auto tokenizer = ByteTokenizer();
+  IncrementalDetokenizer detokenizer(*tokenizer, true, {256});
+  EXPECT_EQ(detokenizer.Append(256), "<s>");
+  EXPECT_EQ(detokenizer.Append('a'), "a");
+}
+
 TEST(IncrementalDetokenizerTest, WhatCannotBecomeACharacterIsReplaced) {
   const auto tokenizer = ByteTokenizer();
   const std::string f(kReplacementCharacter);
