@@ -37,7 +37,7 @@ class Server:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.log = open(pathlib.Path(self.folder.name) / "log", "wb")
         self.process = subprocess.Popen(
-            [arguments.bin_dir / "retroinfer", "serve", arguments.model, f"--http=127.0.0.1:{port}",
+            [arguments.bin_dir / "retroinfer", "serve", "--model", arguments.model, f"--http=127.0.0.1:{port}",
              f"--socket-dir={self.folder.name}/s", *arguments.serve_option],
             stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
         self.await_ready(600)
