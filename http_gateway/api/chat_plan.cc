@@ -56,7 +56,9 @@ absl::Status PlanTools(ToolForm form, ChatRequest* chat, ChatPlan* plan) {
       .form = form, .all_schemas = IsForced(tools), .otherwise = chat->call.constraint()};
   ASSIGN_OR_RETURN(const std::string grammar, ToolGrammar(tools, options));
   chat->call.mutable_constraint()->set_grammar(grammar);
-  plan->reader.is_forced = true;
+  // Where nothing but the number of calls is wanted, a model may fall out of its form as ever.
+  plan->reader.is_forced =
+      IsForced(tools) || HasStrict(tools) || !chat->options.constraint_param.empty();
   if (!options.all_schemas || !HasLenient(tools)) return absl::OkStatus();
   options.all_schemas = false;
   ASSIGN_OR_RETURN(const std::string relaxed, ToolGrammar(tools, options));
