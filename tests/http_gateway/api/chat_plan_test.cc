@@ -72,6 +72,7 @@ TEST(ChatPlan, StrictFunctionsAndSingleCallsAskForAGrammar) {
   plan = Plan(Format(ToolForm::kHermes), &single);
   EXPECT_EQ(plan.constraint_param, "parallel_tool_calls");
   EXPECT_TRUE(plan.reader.one_call);
+  EXPECT_FALSE(plan.reader.is_forced);
   EXPECT_THAT(single.call.constraint().grammar(), HasSubstr("%json {\"type\":\"object\"}"));
 }
 
