@@ -40,7 +40,7 @@ std::string DrawText(const std::shared_ptr<const Constraint>& constraint, std::m
     if (allowed.empty()) return "an empty mask behind: " + text;
     int32_t token = allowed[random() % allowed.size()];
     if (step > free_steps || random() % 8 == 0) {
-      for (const int32_t end : {'e', '0', ']', '}', '"', static_cast<int>(kEnd)}) {
+      for (const int32_t end : std::vector<int32_t>{'e', '0', ']', '}', '"', kEnd}) {
         for (const int32_t candidate : allowed) token = candidate == end ? end : token;
       }
     }
