@@ -24,7 +24,21 @@ namespace {
 constexpr int32_t kEnd = 256;
 constexpr int kStepsMax = 20'000;
 
-// After `free_steps`, takes what ends strings, lists and objects where that is allowed.
+// What ends a text, a string, a list or an object, or what the patterns of make_schemas.py ask for.
+int32_t Soonest(const std::vector<int32_t>& allowed, std::mt19937& random) {
+  std::vector<int32_t> some;
+  for (const int32_t token : allowed) {
+    if (token == kEnd || token == '"') return token;
+    if (token < kEnd &&
+        std::string_view("]}abxe0").find(static_cast<char>(token)) != std::string_view::npos) {
+      some.push_back(token);
+    }
+  }
+  const std::vector<int32_t>& from = some.empty() ? allowed : some;
+  return from[random() % from.size()];
+}
+
+// After `free_steps`, mostly takes what ends strings, lists and objects where that is allowed.
 std::string DrawText(const std::shared_ptr<const Constraint>& constraint, std::mt19937& random,
                      int free_steps) {
   Matcher matcher(constraint);
@@ -38,12 +52,8 @@ std::string DrawText(const std::shared_ptr<const Constraint>& constraint, std::m
       if ((mask[id / 32] >> (id % 32) & 1) != 0) allowed.push_back(token);
     }
     if (allowed.empty()) return "an empty mask behind: " + text;
-    int32_t token = allowed[random() % allowed.size()];
-    if (step > free_steps || random() % 8 == 0) {
-      for (const int32_t end : {'e', '0', ']', '}', '"', static_cast<int>(kEnd)}) {
-        for (const int32_t candidate : allowed) token = candidate == end ? end : token;
-      }
-    }
+    const bool ends_soon = step > free_steps ? random() % 8 != 0 : random() % 8 == 0;
+    const int32_t token = ends_soon ? Soonest(allowed, random) : allowed[random() % allowed.size()];
     if (token == kEnd) return text;
     if (!matcher.Accept(token)) return "a token of the mask is not taken behind: " + text;
     text.push_back(static_cast<char>(token));
@@ -66,7 +76,8 @@ int Run(int num_values) {
     } else {
       result["refused"] = std::string(constraint.status().message());
     }
-    std::cout << result.dump() << "\n";
+    std::cout << result.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+              << "\n";
   }
   return 0;
 }
