@@ -128,9 +128,8 @@ absl::Status CapacityExceededError(int64_t prompt_tokens, int64_t max_tokens,
   return common::WithReason(
       absl::ResourceExhaustedError(absl::StrCat(
           "The prompt is too long: with policy ", std::string(PolicyName(policy)),
-          " this server's maximum context length is ", capacity,
-          " tokens. However, you requested ", needed, " tokens (", prompt_tokens,
-          " in the messages, ", max_tokens,
+          " this server's maximum context length is ", capacity, " tokens. However, you requested ",
+          needed, " tokens (", prompt_tokens, " in the messages, ", max_tokens,
           " in the completion). Use a shorter prompt, fewer max_tokens", others)),
       "CAPACITY_EXCEEDED",
       {{"needed_tokens", absl::StrCat(needed)},

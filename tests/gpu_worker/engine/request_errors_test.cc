@@ -54,12 +54,11 @@ TEST(RequestErrorsTest, ErrorsComeWithTheirNumbers) {
       (std::map<std::string, std::string>{{"live_requests", "7"}, {"max_live_requests", "8"}}));
   const absl::Status status =
       CapacityExceededError(1000, 24, {{900, 1024, 900}}, PolicyKind::kFull);
-  EXPECT_EQ(
-      common::ReasonOf(status).metadata,
-      (std::map<std::string, std::string>{{"needed_tokens", "1024"},
-                                          {"capacity_tokens", "900"},
-                                          {"prompt_tokens", "1000"},
-                                          {"max_tokens", "24"}}));
+  EXPECT_EQ(common::ReasonOf(status).metadata,
+            (std::map<std::string, std::string>{{"needed_tokens", "1024"},
+                                                {"capacity_tokens", "900"},
+                                                {"prompt_tokens", "1000"},
+                                                {"max_tokens", "24"}}));
   EXPECT_THAT(std::string(status.message()), HasSubstr("maximum context length is 900 tokens"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("policy wave"));
 }
