@@ -7,14 +7,18 @@
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
 //          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
 //          [--free-slots-high 0.1] [--weights-dtype auto|fp8] [--kv-dtype bf16|int8]
-//          [--index-dtype auto|int8|bf16] [--retrieval 0.018]
+//          [--index-dtype auto|int8|bf16] [--retrieval 0.018] [--schema FILE --tokenizer FOLDER]
 // Prints one JSON object. --reuse: which model's recorded steps the queries repeat
 // (recorded_reuse.h); with --overlap they repeat none (SyntheticShape). --cache-share:
 // slots of the block cache, of all pages of the contexts. --free-slots-low, --free-slots-high: as
-// kv_store_service has them.
+// kv_store_service has them. --schema: every sequence writes JSON of this schema, answer after
+// answer, in tokens of the folder's vocabulary, which must not be larger than the model's.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -33,6 +37,9 @@
 #include "gpu_worker/model/model_shapes.h"
 #include "tests/support/decoding_sequence.h"
 #include "tests/support/tend_cache.h"
+#include "text/constraint/constraint_compiler.h"
+#include "text/constraint/token_vocabulary.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace retroinfer {
 namespace {
@@ -56,6 +63,7 @@ struct Settings {
   std::string kv_dtype = "bf16";
   std::string index_dtype = "auto";
   double retrieval = AttentionSettings().retrieval_ratio;
+  std::string schema, tokenizer;
   kvstore::Watermarks watermarks;
 };
 
@@ -88,6 +96,11 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "int8", "bf16"}));
   app.add_option("--retrieval", settings.retrieval, "Share of the clusters")
       ->check(CLI::Range(0.001, 0.2));
+  CLI::Option* schema = app.add_option("--schema", settings.schema)->check(CLI::ExistingFile);
+  CLI::Option* tokenizer =
+      app.add_option("--tokenizer", settings.tokenizer)->check(CLI::ExistingDirectory);
+  schema->needs(tokenizer);
+  tokenizer->needs(schema);
   app.add_option("--cache-share", settings.cache_share)->check(CLI::Range(0.0, 1.0));
   app.add_option("--free-slots-low", settings.watermarks.low)->check(CLI::Range(0.0, 1.0));
   app.add_option("--free-slots-high", settings.watermarks.high)->check(CLI::Range(0.0, 1.0));
@@ -118,6 +131,7 @@ class DecodeBench {
                                  .progress = {}}));
     load_seconds_ = Seconds(begin, absl::Now());
     geometry_ = config_.geometry(Must(KvFormatNamed(settings.kv_dtype, settings.index_dtype)));
+    CreateConstraint();
     CreateMemory();
     CreatePolicy();
     sampler_ = Must(Sampler::Create(*backend_.device, backend_.ops->model(), *backend_.stream,
@@ -141,6 +155,7 @@ class DecodeBench {
     }
     measured.after = memory_->CacheStats().counters;
     measured.host_ns = step_->counters().host_ns - counters_before.host_ns;
+    measured.mask_ns = step_->counters().mask_ns - counters_before.mask_ns;
     measured.launched = step_->counters().graphs.launched - counters_before.graphs.launched;
     return Result(measured);
   }
@@ -150,9 +165,33 @@ class DecodeBench {
     double fill_seconds = 0;
     BlockCacheCounters before{}, at_last_quarter{}, after{};
     uint64_t host_ns = 0;
+    uint64_t mask_ns = 0;
     uint64_t launched = 0;
     std::vector<double> seconds;  // of each step, in their order
   };
+
+  void CreateConstraint() {
+    if (settings_.schema.empty()) return;
+    tokenizer_ = Must(Tokenizer::Load(settings_.tokenizer));
+    compiler_ =
+        std::make_unique<constraint::ConstraintCompiler>(constraint::TokenVocabulary::Create(
+            *tokenizer_, {tokenizer_->eos_id().value()}, static_cast<int32_t>(config_.vocab_size)));
+    std::ifstream file(settings_.schema, std::ios::binary);
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const absl::Time begin = absl::Now();
+    constraint_ = Must(
+        compiler_->Compile({.form = constraint::ConstraintSpec::Form::kJsonSchema, .text = text}));
+    compile_ms_ = 1e3 * Seconds(begin, absl::Now());
+  }
+
+  // Draws at temperature 1 under a constraint, so that answers differ.
+  SamplingState Sampling(uint64_t seed) {
+    SamplingParams params{.temperature = constraint_ == nullptr ? 0.0f : 1.0f, .seed = seed};
+    params.constraint = constraint_;
+    const std::vector<int32_t> prompt = {1};
+    return Must(SamplingState::Create(*backend_.device, *backend_.stream, params, prompt, {},
+                                      config_.vocab_size));
+  }
 
   KvNeed Need() const {
     // What either policy says of a sequence; they exist only once there is memory for them.
@@ -219,9 +258,7 @@ class DecodeBench {
     live->sequence.kv.part.end = settings_.context;
     live->sequence.kv.total_tokens = total_tokens_;
     live->next_token = 1;
-    live->sequence.sampling =
-        Must(SamplingState::Create(*backend_.device, *backend_.stream, {.temperature = 0},
-                                   live->prompt, {}, config_.vocab_size));
+    live->sequence.sampling = Sampling(id);
     next_page_ = memory_->Reserve(need_, next_page_, live->sequence.kv);
     return live;
   }
@@ -250,8 +287,16 @@ class DecodeBench {
     for (const auto& live : live_) rows_.push_back(live->Row());
     const std::span<const StepResult> results = Must(step_->Run(rows_));
     const double seconds = Seconds(begin, absl::Now());
-    for (size_t i = 0; i < live_.size(); ++i) live_[i]->Take(results[i]);
+    for (size_t i = 0; i < live_.size(); ++i) Take(*live_[i], results[i]);
     return seconds;
+  }
+
+  void Take(DecodingSequence& live, const StepResult& result) {
+    live.Take(result);
+    Must(live.sequence.sampling->Count(live.next_token));
+    if (!live.sequence.sampling->MustEnd()) return;
+    ++num_answers_;
+    live.sequence.sampling = Sampling(live.sequence.id() + 1000 * num_answers_);
   }
 
   static double Median(std::span<const double> values) {
@@ -306,6 +351,11 @@ class DecodeBench {
     json["step_ms_p99"] = 1e3 * sorted[static_cast<size_t>(0.99 * (steps - 1))];
     json["output_throughput"] = static_cast<double>(settings_.batch) * steps / sum;
     json["host_us_per_step"] = static_cast<double>(measured.host_ns) / 1e3 / steps;
+    if (constraint_ != nullptr) {
+      json["schema_compile_ms"] = compile_ms_;
+      json["mask_us_per_step"] = static_cast<double>(measured.mask_ns) / 1e3 / steps;
+      json["answers"] = num_answers_;
+    }
     json["graph_launches"] = measured.launched;
     json["hit_ratio"] = HitRatio(measured.before, measured.after);
     json["pages_missed_per_step"] = per_step(&BlockCacheCounters::misses);
@@ -326,6 +376,11 @@ class DecodeBench {
   KvGeometry geometry_;
   int64_t total_tokens_ = 0;
   double load_seconds_ = 0;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<constraint::ConstraintCompiler> compiler_;
+  std::shared_ptr<const constraint::Constraint> constraint_;  // null: none
+  double compile_ms_ = 0;
+  uint64_t num_answers_ = 0;
   std::unique_ptr<Transformer> model_;
   KvNeed need_;
   std::unique_ptr<bench::WaveMemory> memory_;

@@ -1,7 +1,9 @@
 #include "client/generate/request_flags.h"
 
 #include <cstdint>
+#include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/numbers.h"
@@ -15,6 +17,7 @@ namespace v1 = generation::v1;
 
 constexpr char kSamplingGroup[] = "Sampling";
 constexpr char kAttentionGroup[] = "Attention";
+constexpr char kConstraintGroup[] = "Constraint";
 constexpr char kRequestGroup[] = "Request";
 
 // "42=-3.5"
@@ -128,6 +131,48 @@ void AddAttentionFlags(CLI::App& app, v1::GenerateRequest* request) {
       ->group(kAttentionGroup);
 }
 
+// The file's text for "@FILE", else the value itself.
+std::string TextOrFile(const std::string& flag, const std::string& value) {
+  if (value.empty() || value.front() != '@') return value;
+  std::ifstream file(value.substr(1), std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) {
+    throw CLI::ValidationError(flag, "cannot read the file '" + value.substr(1) + "'");
+  }
+  return text;
+}
+
+void AddConstraintFlags(CLI::App& app, v1::GenerateRequest* request) {
+  CLI::Option_group* const group = app.add_option_group(kConstraintGroup);
+  group->require_option(0, 1);
+  const auto add_text = [&](const char* flag, const char* help,
+                            std::string* (v1::Constraint::*text)()) {
+    group->add_option_function<std::string>(
+        flag,
+        [request, text, flag](const std::string& value) {
+          *(request->mutable_constraint()->*text)() = TextOrFile(flag, value);
+        },
+        help);
+  };
+  add_text("--json-schema",
+           "The answer is the JSON text of a value that this schema accepts; @FILE reads a file",
+           &v1::Constraint::mutable_json_schema);
+  add_text("--regex", "The answer as a whole matches this regular expression; @FILE reads a file",
+           &v1::Constraint::mutable_regex);
+  add_text("--grammar", "The answer is a text of this grammar (GBNF); @FILE reads a file",
+           &v1::Constraint::mutable_grammar);
+  group
+      ->add_option_function<std::vector<std::string>>(
+          "--choice",
+          [request](const std::vector<std::string>& values) {
+            for (const std::string& value : values) {
+              request->mutable_constraint()->mutable_choices()->add_texts(value);
+            }
+          },
+          "The answer is one of these texts; may be given several times")
+      ->allow_extra_args(false);
+}
+
 void AddCallFlags(CLI::App& app, v1::GenerateRequest* request) {
   app.add_flag_function(
          "--parse-special", [request](int64_t) { request->set_parse_special(true); },
@@ -181,6 +226,7 @@ void AddCallFlags(CLI::App& app, v1::GenerateRequest* request) {
 void AddRequestFlags(common::Settings* settings, v1::GenerateRequest* request) {
   AddSamplingFlags(settings->app(), request);
   AddAttentionFlags(settings->app(), request);
+  AddConstraintFlags(settings->app(), request);
   AddCallFlags(settings->app(), request);
 }
 

@@ -59,6 +59,8 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; auto: as the checkpoint has them")
       ->check(CLI::IsMember({"auto", "bf16", "fp8"}));
+  app.add_option("--rope-scaling", input->rope_scaling,
+                 "yarn:FACTOR[:ORIGINAL]: YaRN in the place of what config.json says of RoPE");
   app.add_option("--chat-template", options->chat_template_file,
                  "File with a Jinja chat template; default: the model folder's own");
   app.add_flag("--json", options->json, "Write one JSON object");
@@ -72,6 +74,7 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
       ReadModelFiles(options.model_folder, {.chat_template_file = options.chat_template_file,
                                             .weights_dtype = options.weights_dtype,
                                             .kv_dtype = options.kv_dtype,
+                                            .rope_scaling = input->rope_scaling,
                                             .needs_weights = false}));
   input->worker.model = files.config;
   const bool on_gpu = options.gpu_memory_bytes != 0;

@@ -8,6 +8,7 @@
 #include "common/config/byte_size.h"
 #include "common/kv/segment_layout.h"
 #include "gpu_worker/attention/policy_table.h"
+#include "gpu_worker/model/rope_scaling.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 
@@ -97,6 +98,19 @@ std::string MebiBytes(uint64_t bytes) {
 
 const char* MemoryFlag(const FitInput& input) { return input.on_gpu ? "--gpu-memory" : "--memory"; }
 
+// Why the context that is wanted is not had, and what gives it.
+std::string WhatLimits(const FitInput& input, const FitReport& report) {
+  const ModelConfig& model = input.worker.model;
+  if (input.wanted_context <= model.context_length) {
+    return absl::StrCat("it needs --arena-bytes ", MebiBytes(report.target_arena_bytes), " and ",
+                        MemoryFlag(input), " ", MebiBytes(report.target_memory_bytes));
+  }
+  const std::optional<std::string> scaling = DocumentedRopeScaling(model);
+  return absl::StrCat(
+      "the model was made for no more than ", WithThousands(model.context_length),
+      scaling.has_value() ? absl::StrCat(", or for more with --rope-scaling ", *scaling) : "");
+}
+
 absl::Status Verdict(const FitInput& input, const FitReport& report) {
   if (report.largest_context == 0) {
     return absl::ResourceExhaustedError(
@@ -117,17 +131,10 @@ absl::Status Verdict(const FitInput& input, const FitReport& report) {
         FormatByteSize(input.available_bytes), " to give: lower --memory or --arena-bytes"));
   }
   if (input.wanted_context > report.largest_context) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "a context of ", WithThousands(input.wanted_context), " tokens does not fit ",
-        WhoNeeds(input), ", the largest is ", WithThousands(report.largest_context),
-        input.wanted_context > input.worker.model.context_length
-            ? " (the model was made for no more than "
-            : " (it needs --arena-bytes ",
-        input.wanted_context > input.worker.model.context_length
-            ? WithThousands(input.worker.model.context_length)
-            : absl::StrCat(MebiBytes(report.target_arena_bytes), " and ", MemoryFlag(input), " ",
-                           MebiBytes(report.target_memory_bytes)),
-        ")"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("a context of ", WithThousands(input.wanted_context), " tokens does not fit ",
+                     WhoNeeds(input), ", the largest is ", WithThousands(report.largest_context),
+                     " (", WhatLimits(input, report), ")"));
   }
   return absl::OkStatus();
 }
@@ -147,11 +154,24 @@ std::string DescribeChatTemplate(const FitInput& input) {
   return absl::StrCat("template of ", input.chat_template, ": ", input.chat_template_problem);
 }
 
+// How the model would serve longer contexts, if its makers say so.
+std::string DescribeLonger(const FitInput& input) {
+  const std::optional<std::string> scaling = DocumentedRopeScaling(input.worker.model);
+  if (!scaling.has_value()) return "";
+  ModelConfig longer = input.worker.model;
+  if (!ApplyRopeScaling(*scaling, longer).ok()) return "";
+  return absl::StrCat("Longer   --rope-scaling ", *scaling, ": ",
+                      WithThousands(longer.context_length),
+                      " tokens (YaRN, as the makers' READMEs have it)\n");
+}
+
 }  // namespace
 
 std::string StartLine(const FitInput& input, int64_t context) {
-  return absl::StrCat("retroinfer serve --model ", input.model_folder, " --arena-bytes ",
-                      MebiBytes(input.arena_bytes), input.on_gpu ? " --device cuda" : " --memory ",
+  return absl::StrCat("retroinfer serve --model ", input.model_folder,
+                      input.rope_scaling.empty() ? "" : " --rope-scaling ", input.rope_scaling,
+                      " --arena-bytes ", MebiBytes(input.arena_bytes),
+                      input.on_gpu ? " --device cuda" : " --memory ",
                       input.on_gpu ? "" : MebiBytes(input.memory_bytes), " --max-model-len ",
                       context, " --max-batch ", PlanInput(input, context).max_batch,
                       input.policy == PolicyKind::kWave
@@ -186,7 +206,9 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   std::string text = absl::StrCat(
       "Model    ", std::string(ModelFamilyName(model.family)), ", ", model.num_layers, " layers, ",
       model.num_query_heads, " query and ", model.num_kv_heads, " KV heads of ", model.head_dim,
-      ", made for ", WithThousands(model.context_length), " tokens\n");
+      ", made for ", WithThousands(model.context_length), " tokens",
+      input.rope_scaling.empty() ? "" : absl::StrCat(" with --rope-scaling ", input.rope_scaling),
+      "\n", DescribeLonger(input));
   absl::StrAppend(&text, "Weights  ", DescribeWeights(input), "\n");
   absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
@@ -231,6 +253,10 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
       {"target_arena_bytes", report.target_arena_bytes},
       {"target_memory_bytes", report.target_memory_bytes},
   };
+  if (!input.rope_scaling.empty()) json["rope_scaling"] = input.rope_scaling;
+  if (const auto scaling = DocumentedRopeScaling(input.worker.model)) {
+    json["documented_rope_scaling"] = *scaling;
+  }
   if (!input.chat_template_problem.empty()) {
     json["chat_template_problem"] = input.chat_template_problem;
   }

@@ -19,6 +19,7 @@ struct FitInput {
   std::string weight_scales;
   std::string chat_template = "none";  // where it is from
   std::string chat_template_problem;   // why it cannot be run; empty: nothing known
+  std::string rope_scaling;            // as it was given (rope_scaling.h); empty: config.json's
   std::string model_folder = "DIR";    // as the command line to start with names it
   bool has_weights = true;             // false: weight_bytes follows from config.json alone
   PolicyKind policy = PolicyKind::kWave;

@@ -13,8 +13,10 @@
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/generation_config.h"
 #include "gpu_worker/model/kept_weights.h"
+#include "gpu_worker/model/missing_weights.h"
 #include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/model/rope_scaling.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "text/tokenizer/chat_template.h"
@@ -32,12 +34,20 @@ absl::Status CheckKeys(const ModelConfig& config, const Checkpoint& checkpoint,
   return CheckBiasesOf(config, checkpoint, format, num_threads);
 }
 
+// Or what people have in their place.
 bool HasWeights(const std::filesystem::path& folder) {
+  if (!InsteadOfWeights(folder.string()).empty()) return true;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     if (entry.path().extension() == ".safetensors") return true;
   }
   return false;
+}
+
+absl::StatusOr<ModelConfig> ReadConfig(const std::string& folder, const ModelFileOptions& options) {
+  ASSIGN_OR_RETURN(ModelConfig config, LoadModelConfig(folder));
+  RETURN_IF_ERROR(ApplyRopeScaling(options.rope_scaling, config));
+  return config;
 }
 
 // What follows from config.json alone.
@@ -46,7 +56,7 @@ absl::StatusOr<ModelFiles> ReadConfigAlone(const std::string& folder,
   ModelFiles files;
   files.has_weights = false;
   files.chat_template = "none";
-  ASSIGN_OR_RETURN(files.config, LoadModelConfig(folder));
+  ASSIGN_OR_RETURN(files.config, ReadConfig(folder, options));
   ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));
   files.weight_bytes_cpu = KeptRandomWeightBytes(files.config, keep, kCpuNeeds);
   files.weight_bytes_gpu = KeptRandomWeightBytes(files.config, keep, kCudaNeeds);
@@ -68,7 +78,7 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
   if (!options.needs_weights && (is_config || !HasWeights(folder))) {
     return ReadConfigAlone(folder, options);
   }
-  ASSIGN_OR_RETURN(files.config, LoadModelConfig(folder));
+  ASSIGN_OR_RETURN(files.config, ReadConfig(folder, options));
   RETURN_IF_ERROR(LoadGenerationConfig(folder, files.config).status());
   ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(folder));
   if (tokenizer->vocab_size() > files.config.vocab_size) {
@@ -88,6 +98,7 @@ absl::StatusOr<ModelFiles> ReadModelFiles(const std::string& path,
   files.chat_template = chat_template->source();
   files.chat_template_problem = chat_template->problem();
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  TakeStoredType(checkpoint, files.config);
   RETURN_IF_ERROR(CheckTensors(files.config, checkpoint));
   RETURN_IF_ERROR(CheckKeys(files.config, checkpoint, options.kv_dtype));
   ASSIGN_OR_RETURN(const KeptWeights keep, KeptWeightsNamed(options.weights_dtype, files.config));

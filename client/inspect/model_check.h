@@ -25,7 +25,9 @@ struct ModelFileOptions {
   std::string chat_template_file = {};  // takes the place of the folder's own; empty: it does not
   std::string weights_dtype = "auto";
   std::string kv_dtype = "auto";
-  // False: a folder without weights, or a config.json, will do. What is not there is not checked.
+  std::string rope_scaling = {};
+  // False: a folder without weights, or a config.json, will do. What is not there is not checked;
+  // but where something is in the place of weights, that is refused.
   bool needs_weights = true;
 };
 

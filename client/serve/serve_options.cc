@@ -14,6 +14,7 @@
 #include "common/door/listen_socket.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/model_folder.h"
+#include "gpu_worker/model/rope_scaling.h"
 
 namespace retroinfer::client {
 namespace {
@@ -44,6 +45,8 @@ constexpr PassedOption kPassedOptions[] = {
      "HTTP. Default: the folder's name"},
     {"--chat-template", Service::kWorker, "--chat-template",
      "File with a Jinja chat template; default: the model folder's own"},
+    {"--rope-scaling", Service::kWorker, "--rope-scaling",
+     "yarn:FACTOR[:ORIGINAL]: YaRN for longer contexts, for example yarn:4", "as config.json says"},
     {"--listen", Service::kWorker, "--listen", "Addresses of the gRPC API, separated by commas",
      "127.0.0.1:50051"},
     {"--arena-bytes", Service::kStore, "--arena-bytes",
@@ -114,7 +117,8 @@ constexpr PassedOption kPassedOptions[] = {
     {"--dense-below", Service::kWorker, "--dense-below",
      "Contexts of fewer tokens are attended exactly", "8192"},
     {"--default-max-tokens", Service::kWorker, "--default-max-tokens",
-     "Tokens to generate for a request that does not say", "1024"},
+     "Most tokens to generate for a request that does not say",
+     "what is left of the model's length"},
     {"--http", Service::kGateway, "--http",
      "Addresses of OpenAI's HTTP API, separated by commas, for example 127.0.0.1:8000; starts "
      "http_gateway",
@@ -256,8 +260,12 @@ absl::Status CheckModel(const ServeOptions& options) {
   const std::string& folder = options.Passed("--model");
   if (options.Passed("--load-format") != "dummy") {
     const bool in_eight_bits = options.Passed("--kv-dtype") == "int8";
-    return ReadModelFiles(folder, {.kv_dtype = in_eight_bits ? "int8" : "auto"}).status();
+    return ReadModelFiles(folder, {.kv_dtype = in_eight_bits ? "int8" : "auto",
+                                   .rope_scaling = options.Passed("--rope-scaling")})
+        .status();
   }
+  const std::string& scaling = options.Passed("--rope-scaling");
+  if (!scaling.empty()) RETURN_IF_ERROR(CheckRopeScaling(scaling));
   if (folder.empty()) return absl::OkStatus();
   RETURN_IF_ERROR(RequireModelFolder(folder));
   return options.Passed("--model-shape").empty() ? LoadModelConfig(folder).status()

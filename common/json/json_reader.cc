@@ -5,6 +5,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "common/files/lfs_pointer.h"
 #include "common/files/regular_file.h"
 #include "common/status/status_macros.h"
 
@@ -75,6 +76,7 @@ absl::StatusOr<JsonReader> JsonReader::LoadObject(const std::string& path, std::
     return absl::InvalidArgumentError(text.status().message());
   }
   RETURN_IF_ERROR(text.status());
+  RETURN_IF_ERROR(RefuseLfsPointer(*text, path));
   return ParseObject(*text, std::move(name), limits);
 }
 

@@ -290,12 +290,16 @@ LATENCY = Dashboard(
                  "retroinfer_inter_token_latency_seconds"),
          Panel("Mean step",
                "Time between two tokens on average, and the part of a decode step in which the engine's"
-               " thread works rather than waits for the device.",
+               " thread works rather than waits for the device. Masks of constraints are computed while the"
+               " device is in the forward pass.",
                SECONDS,
                ((f"{total_rate(worker('retroinfer_inter_token_latency_seconds_sum'))} / "
                  f"({total_rate(worker('retroinfer_inter_token_latency_seconds_count'))} > 0)", "between tokens"),
                 (f"{total_rate(worker('retroinfer_decode_host_seconds_total'))} / "
-                 f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "engine's thread, a step"))),
+                 f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)", "engine's thread, a step"),
+                (f"{total_rate(worker('retroinfer_decode_mask_seconds_total'))} / "
+                 f"({total_rate(worker('retroinfer_decode_steps_total'))} > 0)",
+                 "masks of constraints, a step"))),
          Panel("Batch",
                "Tokens that a decode step generates or scores on average: how full it is.",
                TOKENS,

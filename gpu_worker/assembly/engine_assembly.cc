@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<SequenceSegments>> MakeSegments(const EngineEnvir
   parts.stretches =
       plan.synthetic_tokens > 0 ? Stretches{.least_tokens = 0} : environment.stretches;
   parts.on_built = [&store](const SequenceKv& sequence, size_t segment, int64_t token_begin) {
-    store.Commit(sequence.sequence_id, CommitOf(sequence, segment, token_begin));
+    store.Commit(sequence.HolderOf(segment), CommitOf(sequence, segment, token_begin));
   };
   return SequenceSegments::Create(settings, std::move(parts));
 }

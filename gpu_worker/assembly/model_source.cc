@@ -14,6 +14,7 @@
 #include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/random_weights.h"
+#include "gpu_worker/model/rope_scaling.h"
 #include "spdlog/spdlog.h"
 #include "text/tokenizer/byte_tokenizer.h"
 
@@ -53,7 +54,7 @@ class LoadingLog {
 absl::StatusOr<ModelSource> ModelSource::Open(const ServedEngineOptions& options) {
   ModelSource source;
   RETURN_IF_ERROR(options.load_format == "dummy" ? source.OpenDummy(options)
-                                                 : source.OpenFolder(options.model_folder));
+                                                 : source.OpenFolder(options));
   ASSIGN_OR_RETURN(source.keep_, KeptWeightsNamed(options.weights_dtype, source.config_,
                                                   options.activations_dtype));
   const int32_t num_tokens = source.tokenizer_->vocab_size();
@@ -65,13 +66,16 @@ absl::StatusOr<ModelSource> ModelSource::Open(const ServedEngineOptions& options
   return source;
 }
 
-absl::Status ModelSource::OpenFolder(const std::string& folder) {
+absl::Status ModelSource::OpenFolder(const ServedEngineOptions& options) {
+  const std::string& folder = options.model_folder;
   name_ = FolderName(folder);
   RETURN_IF_ERROR(RequireModelFolder(folder));
   ASSIGN_OR_RETURN(config_, LoadModelConfig(folder));
+  RETURN_IF_ERROR(ApplyRopeScaling(options.rope_scaling, config_));
   ASSIGN_OR_RETURN(generation_, LoadGenerationConfig(folder, config_));
   ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Load(folder));
   ASSIGN_OR_RETURN(checkpoint_, Checkpoint::Open(folder));
+  TakeStoredType(*checkpoint_, config_);
   return absl::OkStatus();
 }
 
@@ -86,6 +90,7 @@ absl::Status ModelSource::OpenDummy(const ServedEngineOptions& options) {
     name_ = options.model_shape;
     ASSIGN_OR_RETURN(config_, NamedModelShape(options.model_shape));
   }
+  RETURN_IF_ERROR(ApplyRopeScaling(options.rope_scaling, config_));
   int64_t longest = options.max_model_len;
   if (longest == 0 && options.synthetic_context != 0) longest = kSyntheticRequestTokens;
   config_.context_length = std::max(config_.context_length, options.synthetic_context + longest);

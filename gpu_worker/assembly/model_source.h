@@ -30,9 +30,10 @@ class ModelSource {
   // Requests of a server with synthetic contexts, where --max-model-len does not say.
   static constexpr int64_t kSyntheticRequestTokens = 8192;
 
-  // Opens and checks options.model_folder. With --load-format dummy no weights are read: the shape
-  // is that of options.model_shape or of the folder's config.json; the tokenizer is the folder's,
-  // or a token for each byte where there is none; and contexts may be longer than the model's.
+  // Opens and checks options.model_folder, with RoPE as options.rope_scaling has it. With
+  // --load-format dummy no weights are read: the shape is that of options.model_shape or of the
+  // folder's config.json; the tokenizer is the folder's, or a token for each byte where there is
+  // none; and contexts may be longer than the model's.
   //
   // Returns: NOT_FOUND, INVALID_ARGUMENT or UNIMPLEMENTED for a folder or a shape that is not
   //          there, not right or not supported.
@@ -66,7 +67,7 @@ class ModelSource {
                                         const KvFormat& kv_format,
                                         const LoadProgress& progress) const;
   absl::Status OpenDummy(const ServedEngineOptions& options);
-  absl::Status OpenFolder(const std::string& folder);
+  absl::Status OpenFolder(const ServedEngineOptions& options);
 
   std::string name_;
   ModelConfig config_;

@@ -20,6 +20,7 @@
 #include "gpu_worker/wave_index/retrieval_quality.h"
 #include "gpu_worker/wave_index/wave_index_settings.h"
 #include "spdlog/spdlog.h"
+#include "text/constraint/token_vocabulary.h"
 #include "text/tokenizer/chat_template.h"
 
 namespace retroinfer {
@@ -452,6 +453,9 @@ void LoadedEngine::DescribeModel() {
     model_.synthetic_overlap = options_.synthetic_overlap;
   }
   model_.eos_token_ids = generation.eos_token_ids;
+  model_.constraints =
+      std::make_shared<constraint::ConstraintCompiler>(constraint::TokenVocabulary::Create(
+          source_->tokenizer(), generation.eos_token_ids, static_cast<int32_t>(config.vocab_size)));
   model_.segment_fingerprint = segment_fingerprint_;
   model_.dense_below = options_.dense_below;
   model_.store_target = StoreTarget(options_);

@@ -17,6 +17,7 @@ struct ServedEngineOptions {
   std::string
       model_shape;  // with "dummy": a name of model_shapes.h; empty: the folder's config.json
   std::string served_model_name;   // empty: the folder's or the shape's name
+  std::string rope_scaling;        // as rope_scaling.h has it; empty: as config.json says
   std::string chat_template_file;  // a Jinja template; empty: the folder's own
   std::string store_socket_dir;    // --socket-dir of the kv_store_service
 
@@ -58,7 +59,7 @@ struct ServedEngineOptions {
   AttentionSettings default_attention;
   RetrievalQuality quality = RetrievalQuality::kStandard;
   std::optional<double> retrieval_ratio;  // of default_attention; none: as `quality` says
-  int32_t default_max_tokens = 1024;
+  int32_t default_max_tokens = 0;         // 0: what is left of the model's length
 };
 
 }  // namespace retroinfer

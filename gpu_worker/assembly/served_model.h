@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/kv/attention_settings.h"
+#include "text/constraint/constraint_compiler.h"
 #include "text/tokenizer/chat_template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -17,6 +19,8 @@ namespace retroinfer {
 struct ServedModel {
   const Tokenizer* tokenizer = nullptr;
   const ChatTemplate* chat_template = nullptr;
+  // For the model's vocabulary and end tokens. Null: constraints are refused.
+  std::shared_ptr<constraint::ConstraintCompiler> constraints;
 
   std::string name;
   std::string architecture;
@@ -43,7 +47,8 @@ struct ServedModel {
   int64_t dense_below = 0;          // shorter prompts have no segments
   std::string store_target;         // gRPC target of the kv_store_service
 
-  // What a request gets that does not say; max_tokens is an upper limit of the default.
+  // What a request gets that does not say; max_tokens is an upper limit of the default, 0: what is
+  // left of the model's length.
   SamplingParams default_sampling;
   AttentionSettings default_attention;
 };

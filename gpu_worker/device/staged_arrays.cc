@@ -35,9 +35,18 @@ absl::Status StagedArrays::Upload(Stream& stream) const {
   return device_->Upload(stream, host_.bytes(), device_memory_.bytes());
 }
 
-absl::Status StagedArrays::Download(Stream& stream, size_t num_arrays) const {
+size_t StagedArrays::BytesOf(size_t num_arrays) const {
   const Place& last = places_[num_arrays - 1];
-  const size_t bytes = last.first + last.size;
+  return last.first + last.size;
+}
+
+absl::Status StagedArrays::Upload(Stream& stream, size_t num_arrays) const {
+  const size_t bytes = BytesOf(num_arrays);
+  return device_->Upload(stream, host_.bytes().first(bytes), device_memory_.bytes().first(bytes));
+}
+
+absl::Status StagedArrays::Download(Stream& stream, size_t num_arrays) const {
+  const size_t bytes = BytesOf(num_arrays);
   return device_->Download(stream, device_memory_.bytes().first(bytes), host_.bytes().first(bytes));
 }
 

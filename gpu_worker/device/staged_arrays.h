@@ -37,11 +37,15 @@ class StagedArrays {
     return {reinterpret_cast<T*>(bytes.device_data()), bytes.size() / sizeof(T)};
   }
 
-  // Enqueue a copy of the whole image to the device, or of the first `num_arrays` arrays from it.
+  // Enqueue a copy of the whole image, or of its first `num_arrays` arrays, to the device or from
+  // it.
   absl::Status Upload(Stream& stream) const;
+  absl::Status Upload(Stream& stream, size_t num_arrays) const;
   absl::Status Download(Stream& stream, size_t num_arrays) const;
 
  private:
+  size_t BytesOf(size_t num_arrays) const;
+
   struct Place {
     size_t first;  // bytes
     size_t size;

@@ -31,6 +31,11 @@ void BlockDemand::OnReleased(int64_t length) {
   SetTarget(length, length + kAtFirst);
 }
 
+void BlockDemand::Lengthen(int64_t length, int64_t max_tokens) {
+  max_tokens_ = max_tokens;
+  SetTarget(length, std::max(target_reach_, std::min(length + kAhead, max_tokens)));
+}
+
 bool BlockDemand::OnGrown(int64_t length) {
   const int64_t least = std::min(length + kAhead, max_tokens_);
   // The blocks held suffice, or the request has asked already: a target that moved at each token

@@ -36,6 +36,8 @@ class BlockDemand {
   // Tokens that the request may still generate with the blocks that it holds.
   int64_t FreeTokens(int64_t length) const { return reach_ - length; }
 
+  // The request, of `length`, may generate up to `max_tokens`, which has become more.
+  void Lengthen(int64_t length, int64_t max_tokens);
   // The request has given its blocks back, and will begin or be resumed at `length`.
   void OnReleased(int64_t length);
   // The request holds target() blocks.

@@ -65,7 +65,8 @@ struct EngineStats {
   uint64_t decode_steps = 0;
   // Busy time of the engine's thread: waiting for the device or for work is left out.
   double busy_seconds = 0;
-  double decode_host_seconds = 0;                                   // busy time within decode steps
+  double decode_host_seconds = 0;  // busy time within decode steps, without masks
+  double decode_mask_seconds = 0;  // for masks of constraints, while the device computes
   uint64_t decode_graphs_recorded = 0, decode_graphs_launched = 0;  // steps run as one piece
   bool store_attached = false;
   bool ready = false;  // model loaded, warm, and attached to the store

@@ -89,6 +89,7 @@ EngineStats EngineStatsBoard::Read() const {
   for (uint64_t EngineStats::*const counter : kCounters) stats.*counter -= zero_.*counter;
   stats.busy_seconds -= zero_.busy_seconds;
   stats.decode_host_seconds -= zero_.decode_host_seconds;
+  stats.decode_mask_seconds -= zero_.decode_mask_seconds;
   return stats;
 }
 

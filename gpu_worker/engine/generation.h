@@ -38,6 +38,10 @@ struct GenerationRequest {
   int32_t priority = 0;   // lower runs first; equal: the tenant that was served least
   // The tenant that is charged, and whose limits hold. Null: the tenant without a name.
   std::shared_ptr<const common::Tenant> tenant;
+  // Nobody has named max_tokens: it is what is left of the model's length. Memory is reserved as
+  // the answer grows (AnswerGrowth), and an answer for which none can be had any more ends with
+  // kLength.
+  bool open_ended = false;
   bool return_progress = false;
   // Log-probabilities of the prompt's own tokens, as num_logprobs has those of generated ones.
   int32_t num_prompt_logprobs = -1;

@@ -6,7 +6,9 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gpu_worker/engine/block_demand.h"
 #include "gpu_worker/engine/forced_tokens.h"
@@ -56,6 +58,13 @@ struct LiveRequest {
   uint64_t releases_when_asked = 0;  // SegmentExchange's count of releases at that time
   StoreAnswer answer = StoreAnswer::kNone;
   absl::Status arena_error;  // what the store said with StoreAnswer::kArenaFull
+  // Of an open-ended answer (AnswerGrowth): the last name in which extents were asked for, and the
+  // answer, until it is taken.
+  uint64_t growth_id = 0;  // 0: nothing is asked for
+  std::optional<absl::StatusOr<std::vector<Extent>>> growth_answer;
+  uint64_t releases_at_growth = 0;  // SegmentExchange's count of releases when it was asked
+  bool growth_was_refused = false;  // the arena was full then
+  bool growth_is_over = false;      // the device's memory could never hold more
   // Blocks of the window that are saved, or were given to the saver: from where the window began
   // then, up to this position.
   int64_t saved_begin = 0;

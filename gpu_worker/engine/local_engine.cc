@@ -52,6 +52,7 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
               .suspended = executor_->parts().suspended.get(),
               .segments = executor_->parts().segments.get()}),
       exchange_(store_, inbox_, std::move(saver), options.plan.geometry, stats_.counters()),
+      growth_(*executor_, exchange_, store_.arena_pages()),
       observation_({.executor = executor_.get(),
                     .exchange = &exchange_,
                     .store = parts.store,
@@ -131,6 +132,7 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   RETURN_IF_ERROR(
       ValidateRequest(request, static_cast<int32_t>(executor_->parts().model->config().vocab_size),
                       limits_.max_model_len));
+  if (request.open_ended) ShortenToFit(request);
   RETURN_IF_ERROR(CheckFits(request));
   RI_CHECK(request.continuations.size() <= 1 ||
            CanMeasureTogether(request.attention, std::ssize(request.prompt),
@@ -162,7 +164,7 @@ AttentionPolicy& LocalEngine::PolicyOf(const GenerationRequest& request) const {
 
 absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   const int64_t prompt = static_cast<int64_t>(request.prompt.size());
-  const int64_t total = prompt + request.sampling.max_tokens;
+  const int64_t total = prompt + AnswerGrowth::TokensAtFirst(request);
   const KvNeed need = PolicyOf(request).Need(request.attention, prompt, total);
   uint64_t pages = 0;
   for (const uint32_t tokens : need.segment_tokens) {
@@ -187,6 +189,20 @@ absl::Status LocalEngine::CheckFits(const GenerationRequest& request) const {
   }
   return CapacityExceededError(prompt, request.sampling.max_tokens, limits_.kv_capacity_tokens,
                                request.attention.policy);
+}
+
+// An answer that cannot even begin as open-ended ones do gets the length that fits. Memory grows
+// with the length, so that length is found by halving.
+void LocalEngine::ShortenToFit(GenerationRequest& request) const {
+  if (CheckFits(request).ok()) return;
+  const int32_t wanted = request.sampling.max_tokens;
+  request.open_ended = false;
+  int32_t fits = std::max(1, request.sampling.min_tokens), too_long = wanted;
+  while (too_long - fits > 1) {
+    request.sampling.max_tokens = fits + (too_long - fits) / 2;
+    (CheckFits(request).ok() ? fits : too_long) = request.sampling.max_tokens;
+  }
+  request.sampling.max_tokens = fits;
 }
 
 bool LocalEngine::Abort(std::string_view request_id) { return inbox_->Abort(request_id); }
@@ -225,6 +241,7 @@ void LocalEngine::Loop() {
   while (true) {
     TakeMail(wait);
     exchange_.Tend();
+    growth_.Tend(live_);
     const bool worked = RunOnce();
     if (worked || live_.empty()) stats_.counters().last_progress = common::SteadyNow();
     if (start_counting_ && live_.empty()) stats_.RequireCacheStats();
@@ -294,7 +311,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   kv.sequence_id = next_sequence_id_++;
   kv.settings = request.attention;
   kv.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-  kv.total_tokens = kv.prompt_tokens + request.sampling.max_tokens;
+  kv.total_tokens = kv.prompt_tokens + AnswerGrowth::TokensAtFirst(request);
   kv.prompt = request.prompt;
   kv.reads_whole = sequence.measures_prompt();
   kv.prefix = std::move(submission.prefix);
@@ -307,7 +324,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   live->prefix = prefixes_.Acquire(kv.prefix);
   live->need = sequence.policy->Need(kv.settings, kv.prompt_tokens, kv.total_tokens);
   live->demand = BlockDemand(*sequence.policy, kv.settings, kv.prompt_tokens,
-                             request.sampling.max_tokens, options_.reserves_all);
+                             AnswerGrowth::TokensAtFirst(request), options_.reserves_all);
   live->takes_in_order = sequence.policy->TakesInOrder(kv);
   live_.push_back(std::move(live));
 }
@@ -332,6 +349,7 @@ void LocalEngine::UpdateStats() {
   const Executor::Counters done = executor_->counters();
   counters.decode_steps = done.decode_steps;
   counters.decode_host_seconds = static_cast<double>(done.step.host_ns) * 1e-9;
+  counters.decode_mask_seconds = static_cast<double>(done.step.mask_ns) * 1e-9;
   counters.decode_graphs_recorded = done.step.graphs.recorded;
   counters.decode_graphs_launched = done.step.graphs.launched;
   counters.prefix_bytes_read = done.prefill.staged_bytes;

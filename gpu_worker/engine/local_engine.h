@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gpu_worker/attention/prompt_only_policy.h"
+#include "gpu_worker/engine/answer_growth.h"
 #include "gpu_worker/engine/engine.h"
 #include "gpu_worker/engine/engine_stats_board.h"
 #include "gpu_worker/engine/inbox.h"
@@ -101,6 +102,7 @@ class LocalEngine final : public Engine {
 
   AttentionPolicy& PolicyOf(const GenerationRequest& request) const;
   absl::Status CheckFits(const GenerationRequest& request) const;
+  void ShortenToFit(GenerationRequest& request) const;
   void TendBackground(bool worked);
   void TellExpectedWait(const SchedulerInput& input);
   void UpdateStats();
@@ -118,6 +120,7 @@ class LocalEngine final : public Engine {
   const std::unique_ptr<Executor> executor_;
   EngineStatsBoard stats_;
   SegmentExchange exchange_;
+  AnswerGrowth growth_;
   LiveRequests live_;
   TenantDirectory tenants_;
   PrefixDirectory prefixes_;

@@ -18,7 +18,7 @@ bool GeneratesAll(const GenerationRequest& request) {
   const SamplingParams& sampling = request.sampling;
   const bool may_stop =
       !sampling.ignore_eos || !sampling.stop.empty() || !sampling.stop_token_ids.empty();
-  return IsScoring(request) || !may_stop;
+  return IsScoring(request) || (!may_stop && !request.open_ended);
 }
 
 // Tells each ready prompt how many leading tokens it has in common with the oldest ready one of its
@@ -106,7 +106,7 @@ RequestDescription Observation::DescribePrompt(const LiveRequest& live) const {
           .takes_in_order = live.takes_in_order,
           .has_more_parts = part.end < kv.prompt_tokens,
           .suspended_since = ToSeconds(live.suspended_since),
-          .tokens_left = live.request.sampling.max_tokens - live.num_generated,
+          .tokens_left = kv.total_tokens - kv.prompt_tokens - live.num_generated,
           .tokens_generated = live.num_generated,
           .length_is_known = GeneratesAll(live.request)};
 }

@@ -45,10 +45,15 @@ void OutputDelivery::EmitDrawn(LiveRequest& live, const OutputToken& token) {
   ++live.num_generated;
   ++counters_.generation_tokens;
   live.next_token = token.token;
-  live.sequence.sampling->Count(token.token);
+  if (absl::Status allowed = live.sequence.sampling->Count(token.token); !allowed.ok()) {
+    return End(live, FinishReason::kError, std::move(allowed));
+  }
   live.sequence.kv.lineage.Append(token.token);
-  const bool stop = live.output->Append(token);
-  if (stop || live.num_generated >= live.request.sampling.max_tokens) {
+  // Where the constraint lets nothing follow, no end token needs to be drawn.
+  const bool stop = live.output->Append(token) || live.sequence.sampling->MustEnd();
+  // Below max_tokens where an open-ended answer has grown as far as there was memory.
+  const int64_t most = live.sequence.kv.total_tokens - live.sequence.kv.prompt_tokens;
+  if (stop || live.num_generated >= most) {
     return End(live, stop ? FinishReason::kStop : FinishReason::kLength);
   }
   EmitDelta(live);

@@ -95,6 +95,18 @@ absl::Status TakeExtents(std::vector<Extent> extents, uint32_t arena_pages, Sequ
   return absl::OkStatus();
 }
 
+absl::Status TakeGrowth(const std::vector<Extent>& extents, size_t num_wanted, uint64_t holder,
+                        uint32_t arena_pages, SequenceKv& sequence) {
+  if (extents.size() != num_wanted) {
+    return absl::InternalError(absl::StrCat("the store answered with ", extents.size(),
+                                            " extents, ", num_wanted, " were asked for"));
+  }
+  for (const Extent& extent : extents) RETURN_IF_ERROR(CheckInside(extent, arena_pages));
+  sequence.growths.push_back({.first = sequence.extents.size(), .holder = holder});
+  sequence.extents.insert(sequence.extents.end(), extents.begin(), extents.end());
+  return absl::OkStatus();
+}
+
 std::optional<ReserveRequest> ClaimRows(const SequenceKv& sequence, uint64_t rows_id) {
   const NamedPrefix& prefix = sequence.prefix;
   const int64_t begin = sequence.shared_end;

@@ -26,6 +26,12 @@ std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const Kv
 //          `arena_pages`: the answer comes from another process.
 absl::Status TakeExtents(std::vector<Extent> extents, uint32_t arena_pages, SequenceKv& sequence);
 
+// Gives `sequence` further extents, which the store holds in the name `holder`.
+//
+// Returns: INTERNAL, and the sequence is unchanged, if they are not `num_wanted`, or not inside.
+absl::Status TakeGrowth(const std::vector<Extent>& extents, size_t num_wanted, uint64_t holder,
+                        uint32_t arena_pages, SequenceKv& sequence);
+
 // Returns what the sequence asks of the store behind that: whatever else holds KV of its prompt, in
 // the name of `rows_id`, a sequence of its own; nothing if there can be none. The prompt's last
 // token is not asked for: it is computed.

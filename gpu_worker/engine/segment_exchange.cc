@@ -43,12 +43,27 @@ bool SegmentExchange::AskForRows(LiveRequest& live) {
   return true;
 }
 
+void SegmentExchange::AskForGrowth(LiveRequest& live, std::span<const uint32_t> segment_tokens) {
+  live.growth_id = next_claim_id_++;
+  live.releases_at_growth = num_releases_;
+  ReserveRequest request{.sequence_id = live.growth_id};
+  for (const uint32_t tokens : segment_tokens) {
+    request.segments.emplace_back().num_tokens = tokens;
+  }
+  Ask(std::move(request), live.growth_id);
+}
+
 void SegmentExchange::TakeAnswer(ReserveAnswer answer, const LiveRequests& all) {
   if (saver_ != nullptr && saver_->TakeAnswer(answer.sequence_id, answer.extents)) return;
   const auto found = std::find_if(all.begin(), all.end(), [&answer](const auto& one) {
-    return one->sequence.id() == answer.sequence_id || one->rows_id == answer.sequence_id;
+    return one->sequence.id() == answer.sequence_id || one->rows_id == answer.sequence_id ||
+           one->growth_id == answer.sequence_id;
   });
   LiveRequest* const live = found == all.end() ? nullptr : found->get();
+  if (live != nullptr && live->growth_id == answer.sequence_id) {
+    live->growth_answer = std::move(answer.extents);
+    return;
+  }
   if (live == nullptr || live->phase != RequestPhase::kReserving) return;
   SequenceKv& kv = live->sequence.kv;
   const uint32_t arena_pages = store_.arena_pages();
@@ -128,6 +143,12 @@ void SegmentExchange::Release(LiveRequest& live) {
     ++num_releases_;
     live.asked_store = false;
   }
+  for (const SequenceKv::Growth& growth : live.sequence.kv.growths) {
+    store_.Release(growth.holder);
+    ++num_releases_;
+  }
+  live.sequence.kv.growths.clear();
+  if (live.growth_id != 0) store_.Release(std::exchange(live.growth_id, 0));
   ReleaseRows(live);
 }
 

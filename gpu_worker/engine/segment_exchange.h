@@ -1,8 +1,9 @@
 // Exchanges KV between requests and the segment store: extents for a request's segments, KV of
 // earlier requests that a prompt reads, and blocks that a request leaves to later requests.
 //
-// The store answers through the inbox. A request holds two names in the store at most: the
-// sequence's, for its extents, and rows_id, for what else its prompt reads.
+// The store answers through the inbox. A request's names in the store are the sequence's, for its
+// extents; rows_id, for what else its prompt reads; and one for each time that its answer has
+// grown.
 //
 // Threads: the engine's thread.
 // Owns:    the saver. Store and inbox outlive the exchange, and so do the counters.
@@ -10,6 +11,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "common/kv/kv_geometry.h"
 #include "gpu_worker/engine/block_saver.h"
@@ -33,6 +35,13 @@ class SegmentExchange {
   // Asks for KV of the prompt that is in no segment whose index the request can share. Returns
   // whether there may be any, and so whether an answer comes.
   bool AskForRows(LiveRequest& live);
+  // Asks for extents for further segments of so many tokens each, in a name of their own; the
+  // answer comes into LiveRequest::growth_answer.
+  void AskForGrowth(LiveRequest& live, std::span<const uint32_t> segment_tokens);
+  // Whether any request has released extents or rows since AskForGrowth().
+  bool AnyReleasedSinceGrowth(const LiveRequest& live) const {
+    return live.releases_at_growth != num_releases_;
+  }
   // Notes the store's answer in the request that asked; the next plan acts on it.
   void TakeAnswer(ReserveAnswer answer, const LiveRequests& live);
 

@@ -10,7 +10,8 @@
 namespace retroinfer {
 namespace {
 
-// Shapes of steps in use at a time: batch sizes, policies and context lengths (about 1 MB each).
+// Shapes of forward passes in use at a time: batch sizes, policies and context lengths (about 1 MB
+// each); and as many of drawing, which are small.
 constexpr size_t kMaxGraphs = 64;
 
 // Token ids and positions.
@@ -25,7 +26,11 @@ int64_t NowNs() { return absl::GetCurrentTimeNanos(); }
 
 DecodeStep::DecodeStep(Device& device, Stream& stream, Transformer& model, Sampler& sampler,
                        int32_t max_batch)
-    : stream_(stream), model_(model), sampler_(sampler), graphs_(device, stream, kMaxGraphs) {
+    : stream_(stream),
+      model_(model),
+      sampler_(sampler),
+      forward_graphs_(device, stream, kMaxGraphs),
+      sampling_graphs_(device, stream, kMaxGraphs) {
   sequences_.reserve(static_cast<size_t>(max_batch));
   sampling_.reserve(static_cast<size_t>(max_batch));
   targets_.reserve(static_cast<size_t>(max_batch));
@@ -69,7 +74,7 @@ absl::Status DecodeStep::Begin(std::span<const StepRow> rows) {
             .subspan(static_cast<size_t>(rows.first_row), static_cast<size_t>(rows.num_rows))));
   }
   RETURN_IF_ERROR(sampler_.Prepare(sampling_, targets_));
-  shape_.assign({sampler_.wants_alternatives() ? 1u : 0u});
+  shape_.clear();
   for (const PolicyRows& rows : policies_) {
     shape_.push_back(reinterpret_cast<uintptr_t>(rows.policy));
     shape_.push_back(static_cast<uint64_t>(rows.num_rows));
@@ -90,7 +95,7 @@ absl::Status DecodeStep::Attend(uint32_t layer, const MatrixView& queries, const
   return absl::OkStatus();
 }
 
-absl::Status DecodeStep::Enqueue() {
+absl::Status DecodeStep::EnqueueForward() {
   const size_t batch = sequences_.size();
   RETURN_IF_ERROR(inputs_.Upload(stream_));
   for (const PolicyRows& rows : policies_) RETURN_IF_ERROR(rows.policy->UploadStep());
@@ -101,7 +106,6 @@ absl::Status DecodeStep::Enqueue() {
   RETURN_IF_ERROR(model_.Decode(stream_, inputs_.On<const int32_t>(kTokenIds).first(batch),
                                 inputs_.On<const int32_t>(kPositions).first(batch), attend,
                                 sampler_.logits(static_cast<int32_t>(batch))));
-  RETURN_IF_ERROR(sampler_.Enqueue());
   for (const PolicyRows& rows : policies_) RETURN_IF_ERROR(rows.policy->DownloadStep());
   return absl::OkStatus();
 }
@@ -109,7 +113,11 @@ absl::Status DecodeStep::Enqueue() {
 absl::StatusOr<std::span<const StepResult>> DecodeStep::Run(std::span<const StepRow> rows) {
   const int64_t begun = NowNs();
   RETURN_IF_ERROR(Begin(rows));
-  RETURN_IF_ERROR(graphs_.Run(shape_, [this] { return Enqueue(); }));
+  RETURN_IF_ERROR(forward_graphs_.Run(shape_, [this] { return EnqueueForward(); }));
+  const int64_t launched = NowNs();
+  sampler_.FillMasks();
+  const int64_t filled = NowNs();
+  RETURN_IF_ERROR(sampling_graphs_.Run(sampler_.Shape(), [this] { return sampler_.Enqueue(); }));
   for (const PolicyRows& part : policies_) RETURN_IF_ERROR(part.policy->EndStep());
   const int64_t enqueued = NowNs();
   RETURN_IF_ERROR(sampler_.Wait());
@@ -125,12 +133,16 @@ absl::StatusOr<std::span<const StepResult>> DecodeStep::Run(std::span<const Step
     part.policy->LearnFromStep();
   }
   ++num_steps_;
-  host_ns_ += enqueued - begun + NowNs() - waited;
+  mask_ns_ += filled - launched;
+  host_ns_ += launched - begun + enqueued - filled + NowNs() - waited;
   return results_;
 }
 
 DecodeStep::Counters DecodeStep::counters() const {
-  return {.steps = num_steps_, .host_ns = host_ns_, .graphs = graphs_.counters()};
+  return {.steps = num_steps_,
+          .host_ns = host_ns_,
+          .mask_ns = mask_ns_,
+          .graphs = forward_graphs_.counters()};
 }
 
 }  // namespace retroinfer

@@ -25,8 +25,10 @@ class DecodeStep {
   // Sums since start.
   struct Counters {
     uint64_t steps = 0;
-    int64_t host_ns = 0;  // of the calling thread, waiting for the device left out
-    StepGraphs::Counters graphs;
+    // Of the calling thread, without waiting for the device and without masks.
+    int64_t host_ns = 0;
+    int64_t mask_ns = 0;          // of the calling thread, for the masks of constraints
+    StepGraphs::Counters graphs;  // of forward passes
   };
 
   static absl::StatusOr<std::unique_ptr<DecodeStep>> Create(Device& device, Stream& stream,
@@ -37,8 +39,10 @@ class DecodeStep {
   // Feeds the rows' tokens and carries out their tasks. Result i belongs to rows[i]; results are
   // valid until the next call, and their tokens until the sampler's.
   //
-  // Everything that the device does in a step is one recorded piece of work where the device can
-  // record; nothing is allocated or waited for until the results are on the host.
+  // What the device does in a step is two recorded pieces of work where the device can record: the
+  // forward pass, and drawing from its logits. Masks of constraints are computed on the calling
+  // thread while the device is in the forward pass. Nothing is allocated or waited for until the
+  // results are on the host.
   //
   // REQUIRES: 1 <= rows.size() <= max_batch; rows of one policy are neighbours, and so are those of
   //           one sequence, in the order of their positions. Several rows of one sequence are no
@@ -59,7 +63,7 @@ class DecodeStep {
              int32_t max_batch);
 
   absl::Status Begin(std::span<const StepRow> rows);
-  absl::Status Enqueue();
+  absl::Status EnqueueForward();
   absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                       const MatrixView& values, const MatrixView& out);
 
@@ -68,10 +72,11 @@ class DecodeStep {
   Sampler& sampler_;
   enum Input : size_t { kTokenIds, kPositions };
   StagedArrays inputs_;  // int32 [max_batch] each
-  StepGraphs graphs_;
-  std::vector<uint64_t> shape_;
+  StepGraphs forward_graphs_, sampling_graphs_;
+  std::vector<uint64_t> shape_;  // of the forward pass
   uint64_t num_steps_ = 0;
   int64_t host_ns_ = 0;
+  int64_t mask_ns_ = 0;
   std::vector<SequenceKv*> sequences_;
   std::vector<SamplingState*> sampling_;
   std::vector<int32_t> targets_;  // -1: the row draws

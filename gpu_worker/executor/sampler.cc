@@ -28,10 +28,14 @@ size_t LogitsBytes(int32_t max_batch, int64_t vocab_size) {
 }
 
 // In the order of the sampler's inputs and results.
-std::array<size_t, 3> InputSizes(int32_t max_batch) {
+std::array<size_t, 4> InputSizes(int32_t max_batch) {
   const auto batch = static_cast<size_t>(max_batch);
   return {batch * sizeof(SamplingRow), batch * sizeof(const SamplingBias*),
-          batch * sizeof(const uint32_t*)};
+          batch * sizeof(const uint32_t*), batch * sizeof(const uint32_t*)};
+}
+std::vector<size_t> MaskSizes(int32_t max_batch, int64_t vocab_size) {
+  return std::vector<size_t>(static_cast<size_t>(max_batch),
+                             static_cast<size_t>(SamplingMaskWords(vocab_size)) * sizeof(uint32_t));
 }
 std::array<size_t, 5> ResultSizes(int32_t max_batch) {
   const auto batch = static_cast<size_t>(max_batch);
@@ -62,6 +66,7 @@ absl::StatusOr<SamplingState> SamplingState::Create(Device& device, Stream& stre
   state.min_tokens_ = sampling.min_tokens;
   state.prompt_tokens_ = static_cast<int64_t>(prompt.size());
   state.SetBiases(sampling, eos_token_ids);
+  if (sampling.constraint != nullptr) state.matcher_.emplace(sampling.constraint);
   if (!state.biases_.empty()) {
     const auto image = std::as_bytes(std::span(state.biases_));
     ASSIGN_OR_RETURN(state.device_biases_,
@@ -97,11 +102,18 @@ void SamplingState::SetBiases(const SamplingParams& sampling,
   for (const auto& [token, bias] : sampling.logit_bias) biases_.push_back({token, bias});
 }
 
-void SamplingState::Count(int32_t token) {
+absl::Status SamplingState::Count(int32_t token) {
   ++num_generated_;
-  if (occurrences_.empty()) return;
-  ++occurrences_[static_cast<size_t>(token)];
-  uncounted_.push_back(token);
+  if (!occurrences_.empty()) {
+    ++occurrences_[static_cast<size_t>(token)];
+    uncounted_.push_back(token);
+  }
+  if (!matcher_.has_value()) return absl::OkStatus();
+  RETURN_IF_ERROR(matcher_->status());
+  if (matcher_->Accept(token)) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(
+      "token ", token, " was drawn behind ", num_generated_ - 1,
+      " tokens, which the constraint does not allow: the model gives no token that may follow"));
 }
 
 Sampler::Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batch,
@@ -112,6 +124,7 @@ Sampler::Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batc
       max_batch_(max_batch),
       vocab_size_(vocab_size),
       output_(static_cast<size_t>(max_batch)) {
+  matchers_.reserve(static_cast<size_t>(max_batch));
   for (OutputToken& output : output_) output.alternatives.reserve(kMaxTopLogprobs);
 }
 
@@ -119,6 +132,7 @@ MemoryNeed Sampler::MemoryOf(int32_t max_batch, int64_t vocab_size) {
   return {MemoryPurpose::kActivations, LogitsBytes(max_batch, vocab_size) +
                                            SamplingScratchBytes(max_batch, vocab_size) +
                                            StagedArrays::Bytes(InputSizes(max_batch)) +
+                                           StagedArrays::Bytes(MaskSizes(max_batch, vocab_size)) +
                                            StagedArrays::Bytes(ResultSizes(max_batch))};
 }
 
@@ -132,6 +146,8 @@ absl::StatusOr<std::unique_ptr<Sampler>> Sampler::Create(Device& device, ModelOp
                                                       MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(sampler->inputs_, StagedArrays::Create(device, InputSizes(max_batch),
                                                           MemoryPurpose::kActivations));
+  ASSIGN_OR_RETURN(sampler->masks_, StagedArrays::Create(device, MaskSizes(max_batch, vocab_size),
+                                                         MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(sampler->results_, StagedArrays::Create(device, ResultSizes(max_batch),
                                                            MemoryPurpose::kActivations));
   ASSIGN_OR_RETURN(sampler->sampled_, device.CreateEvent());
@@ -169,9 +185,11 @@ absl::Status Sampler::Prepare(std::span<SamplingState* const> states,
   const std::span<SamplingRow> rows = inputs_.Host<SamplingRow>(kRows);
   const auto biases = inputs_.Host<const SamplingBias*>(kBiases);
   const auto occurrences = inputs_.Host<const uint32_t*>(kOccurrences);
+  const auto masks = inputs_.Host<const uint32_t*>(kMasks);
   RI_CHECK(states.size() <= rows.size());
   batch_ = states.size();
   wants_alternatives_ = false;
+  matchers_.clear();
   for (size_t i = 0; i < batch_; ++i) {
     SamplingState& state = *states[i];
     rows[i] = state.row_;
@@ -185,18 +203,32 @@ absl::Status Sampler::Prepare(std::span<SamplingState* const> states,
     RETURN_IF_ERROR(UploadCounts(state));
     occurrences[i] = state.device_occurrences_.as<uint32_t>().device_data();
     wants_alternatives_ |= state.row_.num_top_logprobs > 0;
+    masks[i] = nullptr;
+    if (state.matcher_.has_value() && rows[i].forced_token < 0) {
+      masks[i] = masks_.On<const uint32_t>(matchers_.size()).device_data();
+      matchers_.push_back(&*state.matcher_);
+    }
   }
+  SetShape();
   return absl::OkStatus();
+}
+
+void Sampler::SetShape() { shape_ = {batch_, wants_alternatives_ ? 1u : 0u, matchers_.size()}; }
+
+void Sampler::FillMasks() {
+  for (size_t i = 0; i < matchers_.size(); ++i) matchers_[i]->Fill(masks_.Host<uint32_t>(i));
 }
 
 absl::Status Sampler::Enqueue() {
   RETURN_IF_ERROR(inputs_.Upload(stream_));
+  if (!matchers_.empty()) RETURN_IF_ERROR(masks_.Upload(stream_, matchers_.size()));
   const size_t tops = batch_ * kMaxTopLogprobs;
   RETURN_IF_ERROR(ops_.Sampling(
       stream_, {.logits = logits(static_cast<int32_t>(batch_)),
                 .rows = inputs_.On<const SamplingRow>(kRows).first(batch_),
                 .biases = inputs_.On<const SamplingBias* const>(kBiases).first(batch_),
                 .occurrences = inputs_.On<const uint32_t* const>(kOccurrences).first(batch_),
+                .masks = inputs_.On<const uint32_t* const>(kMasks).first(batch_),
                 .tokens = results_.On<int32_t>(kTokens).first(batch_),
                 .logprobs = results_.On<float>(kLogprobs).first(batch_),
                 .top_tokens = results_.On<int32_t>(kTopTokens).first(tops),
@@ -252,11 +284,15 @@ absl::StatusOr<std::span<const OutputToken>> Sampler::Measure(std::span<const in
                .wants_rank = 1};
     inputs_.Host<const SamplingBias*>(kBiases)[i] = nullptr;
     inputs_.Host<const uint32_t*>(kOccurrences)[i] = nullptr;
+    inputs_.Host<const uint32_t*>(kMasks)[i] = nullptr;
   }
+  matchers_.clear();
+  SetShape();
   return Run();
 }
 
 absl::StatusOr<std::span<const OutputToken>> Sampler::Run() {
+  FillMasks();
   RETURN_IF_ERROR(Enqueue());
   RETURN_IF_ERROR(Wait());
   return Results();

@@ -1,11 +1,13 @@
 // Draws the next token of each sequence of a batch: keeps the device arrays that
-// ops/model/sampling.h reads.
+// ops/model/sampling.h reads, and follows the constraints of sequences.
 //
 // Threads: the engine's thread.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "gpu_worker/executor/output_token.h"
 #include "gpu_worker/executor/sampling_params.h"
 #include "gpu_worker/ops/model/model_ops.h"
+#include "text/constraint/matcher.h"
 
 namespace retroinfer {
 
@@ -33,7 +36,12 @@ class SamplingState {
                                               int64_t vocab_size);
 
   // Counts a generated token. The device learns of it when the sequence is sampled again.
-  void Count(int32_t token);
+  //
+  // Returns: INTERNAL for a token that the constraint does not allow: the model has given nothing
+  //          that could be drawn; or why there was no mask (constraint::Matcher::status).
+  absl::Status Count(int32_t token);
+  // Whether the constraint is met and nothing can follow.
+  bool MustEnd() const { return matcher_.has_value() && matcher_->MustEnd(); }
 
  private:
   friend class Sampler;
@@ -56,6 +64,7 @@ class SamplingState {
   std::vector<uint32_t> occurrences_;  // host image, [vocab] or empty
   std::vector<int32_t> uncounted_;     // tokens whose count the device does not know
   DeviceBuffer device_occurrences_;
+  std::optional<constraint::Matcher> matcher_;  // of a sequence with a constraint
 };
 
 class Sampler {
@@ -70,7 +79,7 @@ class Sampler {
   // Logits of up to max_batch sequences, [max_batch, vocab] f32; filled by the model before Sample.
   MatrixView logits(int32_t batch) const;
 
-  // Samples one token for each state: the four calls below in order. The result stays valid until
+  // Samples one token for each state: the five calls below in order. The result stays valid until
   // the next call. Alternatives are filled as far as the request asks.
   absl::StatusOr<std::span<const OutputToken>> Sample(std::span<SamplingState* const> states,
                                                       std::span<const int32_t> forced = {});
@@ -84,10 +93,13 @@ class Sampler {
   // REQUIRES: states.size() <= max_batch; Wait() has returned since the last Prepare().
   absl::Status Prepare(std::span<SamplingState* const> states,
                        std::span<const int32_t> forced = {});
-  // Copies the description to the device, samples, and copies the results back. What it enqueues
-  // depends on the batch's size and wants_alternatives() alone, so it can be recorded.
+  // Computes the masks of the rows that have a constraint, in host memory. May come while the
+  // device computes the logits.
+  void FillMasks();
+  // Copies description and masks to the device, samples, and copies the results back. What it
+  // enqueues depends on Shape() alone, so it can be recorded.
   absl::Status Enqueue();
-  bool wants_alternatives() const { return wants_alternatives_; }
+  std::span<const uint64_t> Shape() const { return shape_; }
   // Waits for the results: a decode step's one synchronisation.
   absl::Status Wait();
   std::span<const OutputToken> Results();
@@ -97,6 +109,7 @@ class Sampler {
  private:
   Sampler(Device& device, ModelOps& ops, Stream& stream, int32_t max_batch, int64_t vocab_size);
   absl::Status UploadCounts(SamplingState& state);
+  void SetShape();
   absl::StatusOr<std::span<const OutputToken>> Run();
 
   Device& device_;
@@ -105,16 +118,19 @@ class Sampler {
   const int32_t max_batch_;
   const int64_t vocab_size_;
   DeviceBuffer logits_, scratch_;
-  enum Input : size_t { kRows, kBiases, kOccurrences };
+  enum Input : size_t { kRows, kBiases, kOccurrences, kMasks };
   enum Result : size_t { kTokens, kLogprobs, kRanks, kTopTokens, kTopLogprobs };
   StagedArrays inputs_;   // [max_batch]
   StagedArrays results_;  // [max_batch] or [max_batch, n]
+  StagedArrays masks_;    // [max_batch] masks; those of rows without a constraint are left out
   std::unique_ptr<Event> sampled_;
   // Counts on their way to the device.
   HostBuffer counts_;
   size_t num_counts_ = 0;
   size_t batch_ = 0;
   bool wants_alternatives_ = false;
+  std::vector<constraint::Matcher*> matchers_;  // of the batch: mask i is that of matcher i
+  std::array<uint64_t, 3> shape_{};             // batch, alternatives, masks
   int64_t waited_ns_ = 0;
   std::vector<OutputToken> output_;
 };

@@ -3,8 +3,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "text/constraint/constraint.h"
 
 namespace retroinfer {
 
@@ -28,6 +31,8 @@ struct SamplingParams {
   uint64_t seed = 0;                    // the server draws one where the request has none
   int32_t num_logprobs = -1;            // -1: none; 0: of the chosen token; up to 20 alternatives
   std::map<int32_t, float> logit_bias;  // by token, each in [-100, 100]; at most 1024
+  // What the text must look like, for the model's vocabulary. Null: anything.
+  std::shared_ptr<const constraint::Constraint> constraint;
 };
 
 }  // namespace retroinfer

@@ -1,6 +1,7 @@
 // What a live sequence holds of the KV cache: dense blocks, meta blocks and extents of the arena.
-// Extents are reserved when the sequence is admitted, for all it may generate; blocks before the
-// steps that need them (KvMemory::Grow), so that no decode step can run out.
+// Extents are reserved when the sequence is admitted, for all that it may generate until more are
+// (SequenceSegments::Grow); blocks before the steps that need them (KvMemory::Grow), so that no
+// decode step can run out.
 #pragma once
 
 #include <algorithm>
@@ -61,7 +62,7 @@ struct SequenceKv {
   AttentionSettings settings;
   int32_t table_row = -1;  // of the engine's block tables, in device memory
   int64_t prompt_tokens = 0;
-  int64_t total_tokens = 0;  // prompt + the most that may be generated
+  int64_t total_tokens = 0;  // prompt + the most that may be generated with what is reserved
   int64_t num_tokens = 0;    // with KV; the next token's position
   PromptPart part;           // in a lane, or read last
   bool reads_whole = false;  // its prompt goes through the layers as one: all its rows are wanted
@@ -95,6 +96,19 @@ struct SequenceKv {
   RetrievalWidth retrieval_width;  // 1 without a limit on the unseen mass
   bool was_weighed = false;        // a step has told its unseen mass
   std::vector<Extent> extents;
+  // Extents from `first` on were reserved while the answer grew, in the name `holder`; those in
+  // front of them in the sequence's own.
+  struct Growth {
+    size_t first = 0;
+    uint64_t holder = 0;
+  };
+  std::vector<Growth> growths;  // by `first`
+  // In whose name the store holds an extent.
+  uint64_t HolderOf(size_t extent) const {
+    uint64_t holder = sequence_id;
+    for (const Growth& growth : growths) holder = growth.first <= extent ? growth.holder : holder;
+    return holder;
+  }
 
   // The prompt, and what its segments are called. The leading `num_cached_segments` extents held
   // their segments already when the sequence was admitted: tokens [4, shared_end), whose index it

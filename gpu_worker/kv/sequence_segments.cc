@@ -270,6 +270,16 @@ void SequenceSegments::FinishPrompt(SequenceKv& sequence) {
 
 // --- Decode
 
+void SequenceSegments::Grow(const SequenceKv& sequence) {
+  const auto found = states_.find(sequence.sequence_id);
+  if (found == states_.end()) return;
+  State& state = *found->second;
+  const size_t before = state.plan.size();
+  state.plan = PlanSegments(sequence.prompt_tokens, sequence.total_tokens, settings_.dense_below);
+  RI_CHECK(sequence.extents.size() == state.plan.size());
+  for (size_t i = before; i < state.plan.size(); ++i) ++extent_users_[sequence.extents[i].id];
+}
+
 absl::Status SequenceSegments::BuildDue(const SequenceKv& sequence, State& state) {
   while (state.tickets.size() < state.plan.size()) {
     const PlannedSegment& segment = state.plan[state.tickets.size()];

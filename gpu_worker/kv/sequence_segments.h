@@ -89,6 +89,13 @@ class SequenceSegments {
   // The prompt's segments are live. REQUIRES: PromptIsBuilt().
   void FinishPrompt(SequenceKv& sequence);
 
+  // The sequence may grow to sequence.total_tokens, which has become more: plans the segments that
+  // go live by then. Without segments of its own the sequence is left as it is.
+  //
+  // REQUIRES: the sequence is not suspended; its extents are those of the whole plan, the new ones
+  //           behind the others.
+  void Grow(const SequenceKv& sequence);
+
   // Whether a segment goes live in the next step.
   bool GoesLive(const SequenceKv& sequence) const;
   // Whether each segment that goes live in the next step is built.

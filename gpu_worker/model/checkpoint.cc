@@ -1,6 +1,8 @@
 #include "gpu_worker/model/checkpoint.h"
 
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -8,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/json/json_reader.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/missing_weights.h"
 
 namespace retroinfer {
 namespace {
@@ -73,6 +76,19 @@ absl::Status CheckShard(const common::JsonReader& index, const std::string& file
   return absl::OkStatus();
 }
 
+// Names all files of an unfinished download at once.
+absl::Status FindMissing(const std::string& folder, const common::JsonReader& index,
+                         const Shards& shards) {
+  std::vector<std::string> missing;
+  std::error_code error;
+  for (const auto& [name, tensors] : shards) {
+    if (!std::filesystem::exists(folder + "/" + name, error)) missing.push_back(name);
+  }
+  if (missing.empty()) return absl::OkStatus();
+  return absl::NotFoundError(
+      absl::StrCat(index.place(), " ", DescribeMissingFiles(folder, missing, shards.size())));
+}
+
 }  // namespace
 
 absl::Status Checkpoint::Add(SafetensorsFile file) {
@@ -94,16 +110,11 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenIndexed(const std::string& folder) {
   ASSIGN_OR_RETURN(const Shards shards, ReadShards(index));
   Checkpoint checkpoint;
   checkpoint.folder_ = folder;
+  RETURN_IF_ERROR(FindMissing(folder, index, shards));
   for (const auto& [name, tensors] : shards) {
-    absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(folder + "/" + name);
-    if (absl::IsNotFound(file.status())) {
-      return absl::NotFoundError(absl::StrCat(index.place(), " names ", name, " for ",
-                                              tensors.size(), " tensors (\"", *tensors.begin(),
-                                              "\" ...): ", file.status().message()));
-    }
-    RETURN_IF_ERROR(file.status());
-    RETURN_IF_ERROR(CheckShard(index, name, tensors, file->tensors()));
-    RETURN_IF_ERROR(checkpoint.Add(*std::move(file)));
+    ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(folder + "/" + name));
+    RETURN_IF_ERROR(CheckShard(index, name, tensors, file.tensors()));
+    RETURN_IF_ERROR(checkpoint.Add(std::move(file)));
   }
   return checkpoint;
 }
@@ -120,7 +131,8 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   const absl::StatusOr<MappedFile> index = MappedFile::Open(folder + kIndexName);
   if (absl::IsNotFound(index.status())) {
     return absl::NotFoundError(absl::StrCat(
-        folder, " holds no weights: needs model.safetensors or model.safetensors.index.json"));
+        folder, " holds no weights: needs model.safetensors or model.safetensors.index.json",
+        InsteadOfWeights(folder)));
   }
   return OpenIndexed(folder);
 }

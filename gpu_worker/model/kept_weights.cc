@@ -9,6 +9,7 @@
 namespace retroinfer {
 namespace {
 
+constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 constexpr size_t kScaleBytes = sizeof(float);
 
 bool IsFp8(const ModelConfig& config, KeptWeights keep) {
@@ -58,9 +59,28 @@ absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const Mode
       absl::StrCat("--weights-dtype ", name, " is not known; auto, bf16 and fp8 are"));
 }
 
+void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config) {
+  const auto found = checkpoint.tensors().find(kEmbeddingName);
+  if (config.dtype.has_value() || found == checkpoint.tensors().end()) return;
+  switch (found->second.type) {
+    case WeightType::kF32:
+      config.dtype = DType::kF32;
+      break;
+    case WeightType::kF16:
+      config.dtype = DType::kF16;
+      break;
+    case WeightType::kBf16:
+    case WeightType::kF8E4M3:
+      config.dtype = DType::kBf16;
+      break;
+  }
+}
+
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep) {
   if (IsFp8(config, keep)) return "fp8";
-  return keep == KeptWeights::kNumbers ? "bf16" : std::string(DTypeName(config.dtype));
+  return keep == KeptWeights::kNumbers
+             ? "bf16"
+             : std::string(DTypeName(config.dtype.value_or(DType::kBf16)));
 }
 
 std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep) {

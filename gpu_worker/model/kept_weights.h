@@ -21,10 +21,14 @@ namespace retroinfer {
 absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config,
                                              const std::string& activations = "bf16");
 
+// Where config.json names no type, gives `config` the one that the embedding is stored in.
+void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config);
+
 // Whether the numbers of layers' matrices become 8 bits.
 bool RoundsLayers(const ModelConfig& config, KeptWeights keep);
 
-// "fp8", or the type of the numbers, as config.json says it: "bf16", "f16", "f32".
+// "fp8", or the type of the numbers, as config.json says it: "bf16", "f16", "f32". Random ones are
+// bf16 where that says nothing.
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep);
 // Whose scales they are: "fp8 (compressed-tensors, a scale for ..."; empty: weights are numbers.
 std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep);

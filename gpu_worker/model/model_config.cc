@@ -14,7 +14,6 @@ constexpr int64_t kMaxHidden = int64_t{1} << 16;
 constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 1024;
 constexpr int64_t kMaxHeads = 1024;
-constexpr int64_t kMaxPositions = int64_t{1} << 27;
 constexpr uint32_t kMaxGroupSize = 8;
 constexpr size_t kMaxEosTokens = 64;
 
@@ -36,7 +35,20 @@ absl::Status Unsupported(const common::JsonReader& config, const std::string& ke
   return absl::UnimplementedError(absl::StrCat(config.place(), ": key \"", key, "\": ", problem));
 }
 
+// The family by model_type alone, by which transformers goes: a config.json that was written
+// without a model names no architecture.
+absl::StatusOr<ModelFamily> ReadModelType(const common::JsonReader& config) {
+  ASSIGN_OR_RETURN(const std::string model_type, config.String("model_type"));
+  for (const Family& family : kFamilies) {
+    if (model_type == family.model_type) return family.family;
+  }
+  return Unsupported(
+      config, "model_type",
+      absl::StrCat(model_type.substr(0, 80), " is not supported; models of ", kSupported));
+}
+
 absl::StatusOr<ModelFamily> ReadFamily(const common::JsonReader& config) {
+  if (!config.Has("architectures") && config.Has("model_type")) return ReadModelType(config);
   ASSIGN_OR_RETURN(const auto architectures, config.StringList("architectures", 16));
   if (architectures.size() != 1) {
     return config.Error("architectures",
@@ -169,19 +181,27 @@ absl::Status ReadHeads(const common::JsonReader& config, ModelConfig& model) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DType> ReadDType(const common::JsonReader& config) {
+absl::StatusOr<DType> DTypeUnder(const common::JsonReader& config, const char* key) {
+  ASSIGN_OR_RETURN(const std::string name, config.String(key));
+  if (name == "bfloat16") return DType::kBf16;
+  if (name == "float16") return DType::kF16;
+  if (name == "float32") return DType::kF32;
+  return Unsupported(
+      config, key,
+      absl::StrCat(name.substr(0, 40), " is not supported; bfloat16, float16 and float32 are"));
+}
+
+bool SaysNothing(const common::JsonReader& config, const char* key) {
+  return !config.Has(key) || config.json().Find(key)->String() == "auto";
+}
+
+// Transformers 5 leaves the key out where nobody has set it.
+absl::Status ReadDType(const common::JsonReader& config, ModelConfig& model) {
   for (const char* key : {"dtype", "torch_dtype"}) {
-    if (!config.Has(key)) continue;
-    ASSIGN_OR_RETURN(const std::string name, config.String(key));
-    if (name == "bfloat16") return DType::kBf16;
-    if (name == "float16") return DType::kF16;
-    if (name == "float32") return DType::kF32;
-    return Unsupported(config, key,
-                       absl::StrCat(name.substr(0, 40),
-                                    " is not supported; bfloat16, "
-                                    "float16 and float32 are"));
+    if (model.dtype.has_value() || SaysNothing(config, key)) continue;
+    ASSIGN_OR_RETURN(model.dtype, DTypeUnder(config, key));
   }
-  return DType::kF32;
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -205,6 +225,10 @@ std::string_view ModelArchitecture(ModelFamily family) {
   return "unknown";
 }
 
+int64_t ContextLengthOf(const ModelConfig& config) {
+  return std::min(config.rope.ContextLength(config.max_positions), kMaxModelPositions);
+}
+
 absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
                                             const common::JsonReader* hf_quant_config) {
   ModelConfig model;
@@ -217,16 +241,16 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
   ASSIGN_OR_RETURN(model.intermediate_size, config.Int("intermediate_size", 1, kMaxIntermediate));
   ASSIGN_OR_RETURN(model.vocab_size, config.Int("vocab_size", 1, kMaxVocabSize));
   RETURN_IF_ERROR(ReadHeads(config, model));
-  ASSIGN_OR_RETURN(const int64_t max_positions,
-                   config.Int("max_position_embeddings", 1, kMaxPositions));
-  ASSIGN_OR_RETURN(model.rope, ReadRopeConfig(config, max_positions));
-  model.context_length = std::min(model.rope.ContextLength(max_positions), kMaxPositions);
+  ASSIGN_OR_RETURN(model.max_positions,
+                   config.Int("max_position_embeddings", 1, kMaxModelPositions));
+  ASSIGN_OR_RETURN(model.rope, ReadRopeConfig(config, model.max_positions));
+  model.context_length = ContextLengthOf(model);
   ASSIGN_OR_RETURN(const double epsilon, config.NumberOr("rms_norm_eps", 1e-6, 1e-12, 1.0));
   model.rms_norm_epsilon = static_cast<float>(epsilon);
   ASSIGN_OR_RETURN(model.tie_word_embeddings, config.BoolOr("tie_word_embeddings", false));
   model.qkv_bias = model.family == ModelFamily::kQwen2;
   model.qk_norm = model.family == ModelFamily::kQwen3;
-  ASSIGN_OR_RETURN(model.dtype, ReadDType(config));
+  RETURN_IF_ERROR(ReadDType(config, model));
   if (config.Has("eos_token_id")) {
     ASSIGN_OR_RETURN(const auto ids,
                      config.IntList("eos_token_id", 0, model.vocab_size - 1, kMaxEosTokens));

@@ -31,13 +31,15 @@ struct ModelConfig {
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;  // 64 or 128
   int64_t vocab_size = 0;
+  int64_t max_positions = 0;   // max_position_embeddings
   int64_t context_length = 0;  // tokens that the model is made for, RoPE scaling included
   float rms_norm_epsilon = 0;
   RopeConfig rope;
   bool tie_word_embeddings = false;  // the output projection is the embedding table
   bool qkv_bias = false;             // Qwen2
   bool qk_norm = false;              // Qwen3: RMSNorm of every query and key head before RoPE
-  DType dtype = DType::kF32;         // what the weights are meant to be computed in
+  // What the weights are meant to be computed in; none: in what they are stored.
+  std::optional<DType> dtype;
   std::optional<WeightQuantization> quantization;  // of the checkpoint's matrices
   std::vector<int32_t> eos_token_ids;
 
@@ -55,6 +57,10 @@ std::string_view ModelFamilyName(ModelFamily family);
 std::string_view ModelArchitecture(ModelFamily family);
 
 inline constexpr int64_t kMaxVocabSize = int64_t{1} << 22;
+inline constexpr int64_t kMaxModelPositions = int64_t{1} << 27;
+
+// Tokens that a model is made for, by its RoPE and max_positions.
+int64_t ContextLengthOf(const ModelConfig& config);
 
 // Returns: INVALID_ARGUMENT for missing, mistyped or impossible values, UNIMPLEMENTED for what is
 // valid but not supported; both with file, key and what is accepted.

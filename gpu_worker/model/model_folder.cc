@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "common/status/errno_status.h"
+#include "gpu_worker/model/missing_weights.h"
 
 namespace retroinfer {
 namespace {
@@ -48,14 +49,18 @@ fs::path HubCache() {
   return fs::path(Variable("HOME")) / ".cache/huggingface/hub";
 }
 
-// A complete enough download of the model; empty if there is none.
-std::string DownloadedCopy(const std::string& hub_id) {
-  const std::string name = "models--" + absl::StrReplaceAll(hub_id, {{"/", "--"}});
+// The first snapshot with a config.json in a folder of that cache; empty if there is none.
+std::string CompleteSnapshot(const fs::path& folder) {
   std::error_code error;
-  for (const auto& snapshot : fs::directory_iterator(HubCache() / name / "snapshots", error)) {
+  for (const auto& snapshot : fs::directory_iterator(folder / "snapshots", error)) {
     if (fs::exists(snapshot.path() / "config.json", error)) return snapshot.path().string();
   }
   return "";
+}
+
+// A complete enough download of the model; empty if there is none.
+std::string DownloadedCopy(const std::string& hub_id) {
+  return CompleteSnapshot(HubCache() / ("models--" + absl::StrReplaceAll(hub_id, {{"/", "--"}})));
 }
 
 absl::Status ExplainMissing(const std::string& path) {
@@ -70,12 +75,60 @@ absl::Status ExplainMissing(const std::string& path) {
                    : absl::StrCat("but there is a downloaded copy at ", copy)));
 }
 
-bool HasFileThatEndsWith(const std::string& folder, const char* end) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    if (absl::EndsWith(entry.path().filename().string(), end)) return true;
+// A file is named where a folder is wanted.
+absl::Status ExplainFile(const std::string& path) {
+  if (absl::EndsWith(path, ".gguf")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     " is a GGUF file, which is not supported: get the model that it was made "
+                     "from, whose name on the Hugging Face hub often is the same without "
+                     "-GGUF; ",
+                     kLayout));
   }
-  return false;
+  std::error_code error;
+  fs::path folder = fs::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  const bool in_model_folder = fs::exists(folder / "config.json", error);
+  return absl::InvalidArgumentError(
+      in_model_folder
+          ? absl::StrCat(path, " is a file of a model folder: name the folder, ", folder.string())
+          : absl::StrCat(path, " is no folder; name the folder that it is in: ", kLayout));
+}
+
+// Files of folders that are taken for model folders, and what these are.
+struct OtherFolder {
+  const char* file;
+  const char* what;
+};
+constexpr OtherFolder kOtherFolders[] = {
+    {"adapter_config.json",
+     "it holds an adapter (LoRA) of a model: merge it into that (merge_and_unload of the package "
+     "peft) and save the result"},
+    {"params.json",
+     "it has a model in its makers' own format: get it in the Hugging Face layout (the same "
+     "repository often has both)"},
+    {"model_index.json", "it holds a pipeline of a diffusion model, which is not supported"},
+};
+
+// A folder has no config.json.
+absl::Status ExplainFolder(const std::string& path) {
+  std::error_code error;
+  const std::string beginning = absl::StrCat(path, " has no config.json");
+  if (fs::is_symlink(path + "/config.json", error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(beginning,
+                     "; the file of that name is a link to one that is not there: copy "
+                     "the files that links lead to ('cp -rL'), not the links"));
+  }
+  if (const std::string snapshot = CompleteSnapshot(path); !snapshot.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(beginning, "; name ", snapshot, " in it"));
+  }
+  for (const OtherFolder& other : kOtherFolders) {
+    if (!fs::exists(fs::path(path) / other.file, error)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(beginning, " but ", other.file, "; ", other.what));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(beginning, InsteadOfWeights(path), "; ", kLayout));
 }
 
 }  // namespace
@@ -86,18 +139,11 @@ absl::Status RequireModelFolder(const std::string& path) {
     if (errno == ENOENT || errno == ENOTDIR) return ExplainMissing(path);
     return common::ErrnoStatus(errno, absl::StrCat("the model folder ", path));
   }
-  if (!S_ISDIR(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is no folder; name the folder that it is in: ", kLayout));
-  }
+  if (!S_ISDIR(info.st_mode)) return ExplainFile(path);
   const std::string config = path + "/config.json";
   if (::stat(config.c_str(), &info) == 0) return absl::OkStatus();
   if (errno != ENOENT && errno != ENOTDIR) return common::ErrnoStatus(errno, config);
-  if (HasFileThatEndsWith(path, ".gguf")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " has GGUF files, which are not supported; ", kLayout));
-  }
-  return absl::InvalidArgumentError(absl::StrCat(path, " has no config.json; ", kLayout));
+  return ExplainFolder(path);
 }
 
 }  // namespace retroinfer

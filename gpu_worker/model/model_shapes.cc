@@ -5,6 +5,11 @@
 namespace retroinfer {
 namespace {
 
+void SetLength(int64_t max_positions, ModelConfig& config) {
+  config.max_positions = max_positions;
+  config.context_length = ContextLengthOf(config);
+}
+
 ModelConfig Llama3() {
   ModelConfig config;
   config.family = ModelFamily::kLlama;
@@ -15,21 +20,21 @@ ModelConfig Llama3() {
   config.num_kv_heads = 8;
   config.head_dim = 128;
   config.vocab_size = 128'256;
-  config.context_length = 8192;
   config.rms_norm_epsilon = 1e-5f;
   config.rope.theta = 500'000;
+  SetLength(8192, config);
   config.dtype = DType::kBf16;
   return config;
 }
 
 ModelConfig Llama31() {
   ModelConfig config = Llama3();
-  config.context_length = 131'072;
   config.rope.type = RopeConfig::Type::kLlama3;
   config.rope.factor = 8;
   config.rope.low_freq_factor = 1;
   config.rope.high_freq_factor = 4;
   config.rope.original_positions = 8192;
+  SetLength(131'072, config);
   return config;
 }
 
@@ -42,9 +47,9 @@ ModelConfig Qwen25() {
   config.num_query_heads = 28;
   config.num_kv_heads = 4;
   config.vocab_size = 152'064;
-  config.context_length = 32'768;
   config.rms_norm_epsilon = 1e-6f;
   config.rope.theta = 1'000'000;
+  SetLength(32'768, config);
   config.qkv_bias = true;
   return config;
 }

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,51 +15,50 @@ namespace retroinfer {
 namespace {
 
 constexpr double kMaxTheta = 1e15;
-constexpr double kMaxFactor = 1e4;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
 constexpr double kDefaultTheta = 10000;
 
-// Where transformers 5 and its predecessors put the settings.
-struct RopeSource {
-  common::JsonReader settings;  // type, factor and so on
-  common::JsonReader theta;     // holds rope_theta, if any object does
-};
+constexpr const char* kNew = "rope_parameters";  // of transformers 5
+constexpr const char* kOld = "rope_scaling";     // of its predecessors, which may be written, too
 
-absl::StatusOr<RopeSource> FindSource(const common::JsonReader& config) {
-  const char* kNew = "rope_parameters";
-  const char* kOld = "rope_scaling";
-  if (config.Has(kNew) && config.Has(kOld) &&
-      !config.json().Find(kNew)->SameAs(*config.json().Find(kOld))) {
-    return config.Error(kOld, "contradicts \"rope_parameters\"; remove one of them");
-  }
-  if (config.Has(kNew)) {
-    ASSIGN_OR_RETURN(common::JsonReader settings, config.Object(kNew));
-    if (settings.Has("rope_theta") && config.Has("rope_theta") &&
-        !settings.json().Find("rope_theta")->SameAs(*config.json().Find("rope_theta"))) {
-      return config.Error("rope_theta", "contradicts the one in \"rope_parameters\"");
+// The settings under `key`; none if there are none, which an empty object says, too.
+absl::StatusOr<std::optional<common::JsonReader>> Settings(const common::JsonReader& config,
+                                                           const char* key) {
+  if (!config.Has(key)) return std::nullopt;
+  ASSIGN_OR_RETURN(common::JsonReader settings, config.Object(key));
+  if (settings.Size() == 0) return std::nullopt;
+  return settings;
+}
+
+// The rope_theta of the first object that has one; where others have one, they must agree.
+absl::StatusOr<double> ReadTheta(const std::vector<common::JsonReader>& objects) {
+  std::optional<double> theta;
+  for (const common::JsonReader& object : objects) {
+    if (!object.Has("rope_theta")) continue;
+    ASSIGN_OR_RETURN(const double value, object.Number("rope_theta", 1.000001, kMaxTheta));
+    if (theta.has_value() && *theta != value) {
+      return object.Error("rope_theta", absl::StrCat("contradicts another one, which is ", *theta));
     }
-    common::JsonReader theta = settings.Has("rope_theta") ? settings : config;
-    return RopeSource{std::move(settings), std::move(theta)};
+    theta = value;
   }
-  if (config.Has(kOld)) {
-    ASSIGN_OR_RETURN(common::JsonReader settings, config.Object(kOld));
-    common::JsonReader theta = settings.Has("rope_theta") ? settings : config;
-    return RopeSource{std::move(settings), std::move(theta)};
-  }
-  return RopeSource{config, config};
+  return theta.value_or(kDefaultTheta);
 }
 
 absl::StatusOr<std::string> TypeName(const common::JsonReader& settings) {
   for (const char* key : {"rope_type", "type"}) {
     if (settings.Has(key)) return settings.String(key);
   }
+  bool scales = false;  // or has what is for a type alone
   for (const common::JsonMember& member : settings.json().Members()) {
     if (member.value.IsObject()) {
       return absl::UnimplementedError(absl::StrCat(
           settings.place(), ": settings for single layer types (\"", std::string(member.key),
           "\") are not supported; one RoPE for all layers is"));
     }
+    scales |= !member.value.IsNull() && member.key != "rope_theta" &&
+              member.key != "partial_rotary_factor";
   }
+  if (!scales) return "default";
   return settings.Error("rope_type", "is missing; needs default, linear, llama3 or yarn");
 }
 
@@ -138,42 +139,69 @@ class YarnRamp {
   double high_;
 };
 
-}  // namespace
-
-absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions) {
-  ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
-  RopeConfig rope;
-  ASSIGN_OR_RETURN(rope.theta,
-                   source.theta.NumberOr("rope_theta", kDefaultTheta, 1.000001, kMaxTheta));
-  for (const common::JsonReader* object : {&config, &source.settings}) {
-    ASSIGN_OR_RETURN(const double partial,
-                     object->NumberOr("partial_rotary_factor", 1.0, 0.0, 1.0));
-    if (partial != 1.0) {
-      return absl::UnimplementedError(
-          absl::StrCat(object->place(), ": partial_rotary_factor ", partial,
-                       " is not supported; RoPE over the whole head (1.0) is"));
-    }
+absl::Status RefusePartialRotation(const std::vector<common::JsonReader>& objects) {
+  for (const common::JsonReader& object : objects) {
+    ASSIGN_OR_RETURN(const double partial, object.NumberOr("partial_rotary_factor", 1.0, 0.0, 1.0));
+    if (partial == 1.0) continue;
+    return absl::UnimplementedError(
+        absl::StrCat(object.place(), ": partial_rotary_factor ", partial,
+                     " is not supported; RoPE over the whole head (1.0) is"));
   }
-  const bool has_settings = config.Has("rope_parameters") || config.Has("rope_scaling");
-  if (!has_settings) return rope;
-  ASSIGN_OR_RETURN(const std::string type, TypeName(source.settings));
+  return absl::OkStatus();
+}
+
+// What `settings` make of plain RoPE with `theta`.
+absl::StatusOr<RopeConfig> ReadSettings(const common::JsonReader& settings, double theta,
+                                        int64_t max_positions) {
+  RopeConfig rope{.theta = theta};
+  ASSIGN_OR_RETURN(const std::string type, TypeName(settings));
   if (type == "default") return rope;
   if (type != "linear" && type != "llama3" && type != "yarn") {
     return absl::UnimplementedError(
-        absl::StrCat(source.settings.place(), ": RoPE type \"", type.substr(0, 40),
+        absl::StrCat(settings.place(), ": RoPE type \"", type.substr(0, 40),
                      "\" is not supported; default, linear, llama3 and yarn are"));
   }
-  ASSIGN_OR_RETURN(rope.factor, source.settings.Number("factor", 1.0, kMaxFactor));
+  ASSIGN_OR_RETURN(rope.factor, settings.Number("factor", 1.0, kMaxRopeFactor));
   if (type == "linear") {
     rope.type = RopeConfig::Type::kLinear;
   } else if (type == "llama3") {
     rope.type = RopeConfig::Type::kLlama3;
-    RETURN_IF_ERROR(ReadLlama3(source.settings, rope));
+    RETURN_IF_ERROR(ReadLlama3(settings, rope));
   } else {
     rope.type = RopeConfig::Type::kYarn;
-    RETURN_IF_ERROR(ReadYarn(source.settings, max_positions, rope));
+    RETURN_IF_ERROR(ReadYarn(settings, max_positions, rope));
   }
   return rope;
+}
+
+}  // namespace
+
+absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions) {
+  ASSIGN_OR_RETURN(const auto parameters, Settings(config, kNew));
+  ASSIGN_OR_RETURN(const auto scaling, Settings(config, kOld));
+  std::vector<common::JsonReader> objects = {config};
+  for (const auto& settings : {parameters, scaling}) {
+    if (settings.has_value()) objects.push_back(*settings);
+  }
+  ASSIGN_OR_RETURN(const double theta, ReadTheta(objects));
+  RETURN_IF_ERROR(RefusePartialRotation(objects));
+  if (objects.size() == 1) return RopeConfig{.theta = theta};
+  ASSIGN_OR_RETURN(const RopeConfig rope, ReadSettings(objects[1], theta, max_positions));
+  if (objects.size() == 3) {
+    ASSIGN_OR_RETURN(const RopeConfig other, ReadSettings(objects[2], theta, max_positions));
+    if (other != rope) {
+      return config.Error(kOld, "contradicts \"rope_parameters\"; remove one of them");
+    }
+  }
+  return rope;
+}
+
+RopeConfig YarnRope(double theta, double factor, int64_t original_positions) {
+  return {.type = RopeConfig::Type::kYarn,
+          .theta = theta,
+          .factor = factor,
+          .original_positions = original_positions,
+          .attention_factor = YarnScale(factor, 1)};
 }
 
 int64_t RopeConfig::ContextLength(int64_t max_positions) const {

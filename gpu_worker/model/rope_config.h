@@ -9,6 +9,8 @@
 
 namespace retroinfer {
 
+inline constexpr double kMaxRopeFactor = 1e4;
+
 struct RopeConfig {
   enum class Type : uint32_t {
     kDefault = 0,  // Su et al. 2021
@@ -35,9 +37,13 @@ struct RopeConfig {
   friend bool operator==(const RopeConfig&, const RopeConfig&) = default;
 };
 
-// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before).
+// YaRN with what its settings are where nothing else is said.
+RopeConfig YarnRope(double theta, double factor, int64_t original_positions);
+
+// Reads `rope_parameters` (transformers 5) or `rope_theta` and `rope_scaling` (before). Settings
+// that only name a theta, or nothing, are plain RoPE, as in transformers 5.
 //
-// Returns: INVALID_ARGUMENT for wrong values and if both forms are there with different contents;
+// Returns: INVALID_ARGUMENT for wrong values and if both forms are there and mean different things;
 //          UNIMPLEMENTED, with what is supported, for another type or a partial rotation.
 absl::StatusOr<RopeConfig> ReadRopeConfig(const common::JsonReader& config, int64_t max_positions);
 

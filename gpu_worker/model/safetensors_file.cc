@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/files/lfs_pointer.h"
 #include "common/json/json_reader.h"
 #include "common/status/status_macros.h"
 
@@ -64,7 +65,7 @@ absl::StatusOr<HostTensor> ReadEntry(const common::JsonReader& entry,
   if (begin > end || static_cast<uint64_t>(end) > data.size()) {
     return entry.Error("data_offsets",
                        absl::StrCat("[", begin, ", ", end, "] is not inside the ", data.size(),
-                                    " bytes of data that the file has"));
+                                    " bytes of data that the file has; is it complete?"));
   }
   if (end - begin != bytes) {
     return entry.Error("data_offsets",
@@ -141,7 +142,10 @@ absl::StatusOr<Parts> Split(const std::string& path, std::span<const std::byte> 
 absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   SafetensorsFile result;
   ASSIGN_OR_RETURN(result.file_, MappedFile::Open(path));
-  ASSIGN_OR_RETURN(const Parts parts, Split(path, result.file_.bytes()));
+  const std::span<const std::byte> bytes = result.file_.bytes();
+  RETURN_IF_ERROR(
+      common::RefuseLfsPointer({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path));
+  ASSIGN_OR_RETURN(const Parts parts, Split(path, bytes));
   ASSIGN_OR_RETURN(const common::JsonReader header,
                    common::JsonReader::ParseObject(
                        {reinterpret_cast<const char*>(parts.header.data()), parts.header.size()},

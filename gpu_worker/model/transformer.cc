@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/random_weights.h"
+#include "gpu_worker/model/rope_scaling.h"
 
 namespace retroinfer {
 namespace {
@@ -83,9 +84,11 @@ absl::StatusOr<std::unique_ptr<Transformer>> Transformer::WithoutWeights(
     Device& device, Ops& ops, const ModelConfig& config, const TransformerOptions& options) {
   const int64_t max_positions = MaxPositions(config, options);
   if (max_positions < 1 || max_positions > config.context_length) {
-    return absl::InvalidArgumentError(absl::StrCat("the context was set to ", max_positions,
-                                                   " tokens; the model has 1 to ",
-                                                   config.context_length));
+    const std::optional<std::string> scaling = DocumentedRopeScaling(config);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the context was set to ", max_positions, " tokens; the model has 1 to ",
+        config.context_length,
+        scaling.has_value() ? absl::StrCat(", more with --rope-scaling ", *scaling) : ""));
   }
   if (options.max_prefill_rows < 1 || options.max_decode_rows < 1) {
     return absl::InvalidArgumentError("prefill and decode need at least one row each");

@@ -151,6 +151,9 @@ class EngineMonitor::Exporter {
     host_seconds_ = &metrics.Counter(
         "decode_host_seconds_total",
         "Time of the engine's thread in decode steps, without waiting for the device");
+    mask_seconds_ = &metrics.Counter("decode_mask_seconds_total",
+                                     "Time of the engine's thread for the masks of constraints, "
+                                     "while the device is in the forward pass of decode steps");
     busy_seconds_ = &metrics.Counter(
         "engine_busy_seconds_total",
         "Time of the engine's thread, without waiting for the device or for something to do");
@@ -186,6 +189,7 @@ class EngineMonitor::Exporter {
       device_memory_[i]->Set(static_cast<double>(stats.device_memory_bytes[i]));
     }
     host_seconds_->Increment(stats.decode_host_seconds - exported_.decode_host_seconds);
+    mask_seconds_->Increment(stats.decode_mask_seconds - exported_.decode_mask_seconds);
     busy_seconds_->Increment(stats.busy_seconds - exported_.busy_seconds);
     const absl::Time now = common::SteadyNow();
     oldest_waiting_->Set(absl::ToDoubleSeconds(OldestWaiting(stats, now)));
@@ -202,6 +206,7 @@ class EngineMonitor::Exporter {
   std::vector<prometheus::Gauge*> gauges_;      // in the order of kGauges
   std::array<prometheus::Gauge*, static_cast<size_t>(MemoryPurpose::kCount)> device_memory_;
   prometheus::Counter* host_seconds_;
+  prometheus::Counter* mask_seconds_;
   prometheus::Counter* busy_seconds_;
   prometheus::Gauge* oldest_waiting_;
   prometheus::Gauge* since_progress_;

@@ -13,6 +13,7 @@
 #include "common/status/error_reason.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/engine/sampling_validation.h"
+#include "gpu_worker/server/constraint_reader.h"
 #include "gpu_worker/server/proto_time.h"
 #include "gpu_worker/server/special_tokens.h"
 
@@ -51,14 +52,11 @@ absl::StatusOr<std::string> ReadRequestId(const std::string& id) {
                    absl::StrCat("request_id has ", id.size(), " characters, at most ",
                                 RequestReader::kMaxRequestIdBytes, " are allowed"));
   }
-  for (const char c : id) {
-    if (absl::ascii_isalnum(c) || std::string_view("._:-").find(c) != std::string_view::npos) {
-      continue;
-    }
-    return Invalid("INVALID_REQUEST",
-                   "request_id may have the characters A-Z a-z 0-9 . _ : - only");
-  }
-  return id;
+  const bool is_clean = std::all_of(id.begin(), id.end(), [](char c) {
+    return absl::ascii_isalnum(c) || std::string_view("._:-").find(c) != std::string_view::npos;
+  });
+  if (is_clean) return id;
+  return Invalid("INVALID_REQUEST", "request_id may have the characters A-Z a-z 0-9 . _ : - only");
 }
 
 // The earlier of the call's deadline and the request's timeout.
@@ -148,8 +146,11 @@ absl::StatusOr<GenerateCall::Submission> RequestReader::Read(const v1::GenerateR
   submission.earlier_tokens = prompt.earlier_tokens;
   ASSIGN_OR_RETURN(shared.sampling,
                    ReadSampling(request.sampling(), static_cast<int64_t>(shared.prompt.size())));
+  ASSIGN_OR_RETURN(shared.sampling.constraint, ReadConstraint(request, shared.sampling, model_));
   shared.cache_salt = SaltOf(*caller, request.cache_salt());
   ASSIGN_OR_RETURN(shared.reuse, ReadReuse(request));
+  shared.open_ended =
+      !request.sampling().has_max_tokens() && model_.default_sampling.max_tokens == 0;
   shared.deadline = deadline.time;
   shared.return_progress = true;  // the running counts need it; the queue drops what is not wanted
   RETURN_IF_ERROR(ValidateRequest(shared, model_.vocab_size, max_model_len_));
@@ -393,7 +394,8 @@ absl::StatusOr<SamplingParams> RequestReader::ReadSampling(const v1::SamplingOpt
   } else {
     // At least 1, so that a prompt that leaves no room is refused by its length.
     const int64_t room = std::max<int64_t>(max_model_len_ - prompt_tokens, 1);
-    sampling.max_tokens = static_cast<int32_t>(std::min<int64_t>(sampling.max_tokens, room));
+    const bool is_limited = sampling.max_tokens != 0 && sampling.max_tokens < room;
+    if (!is_limited) sampling.max_tokens = static_cast<int32_t>(room);
   }
   if (options.has_min_tokens()) sampling.min_tokens = options.min_tokens();
   sampling.stop.assign(options.stop().begin(), options.stop().end());

@@ -12,6 +12,7 @@
 #include "common/files/regular_file.h"
 #include "common/rpc/loopback.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/rope_scaling.h"
 
 namespace retroinfer {
 namespace {
@@ -36,6 +37,10 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kModelGroup);
   app.add_option("--chat-template", options->chat_template_file,
                  "File with a Jinja chat template; default: the model folder's own")
+      ->group(kModelGroup);
+  app.add_option("--rope-scaling", options->rope_scaling,
+                 "yarn:FACTOR[:ORIGINAL]: YaRN in the place of what config.json says of RoPE, for "
+                 "longer contexts: Qwen2.5 reaches 128K with yarn:4")
       ->group(kModelGroup);
   app.add_option("--compute-dtype", options->compute_dtype,
                  "Type that matrix products compute in; auto: bf16 where the device has it")
@@ -233,8 +238,9 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
                       "Contexts of fewer tokens are attended exactly by wave, too")
       ->group(kDefaultsGroup);
   app.add_option("--default-max-tokens", options->default_max_tokens,
-                 "Tokens to generate for a request that does not say")
-      ->check(CLI::Range(1, 1 << 24))
+                 "Most tokens to generate for a request that does not say; 0: what is left of the "
+                 "model's length")
+      ->check(CLI::Range(0, 1 << 24))
       ->group(kDefaultsGroup);
 }
 
@@ -276,6 +282,7 @@ void AddRecordingOptions(common::Settings* settings, WorkerOptions* options) {
 
 // Checks what options say of each other about the model.
 absl::Status CheckModelOptions(const WorkerOptions& options) {
+  if (!options.rope_scaling.empty()) RETURN_IF_ERROR(CheckRopeScaling(options.rope_scaling));
   if (options.load_format == "dummy") {
     if (!options.model_folder.empty() || !options.model_shape.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(

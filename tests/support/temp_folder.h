@@ -30,9 +30,11 @@ class TempFolder {
     std::ofstream(File(name), std::ios::binary) << content;
     return File(name);
   }
-  // Copies all files of `folder` here.
+  // Copies all that is in `folder` here.
   void CopyFrom(const std::string& folder) const {
-    std::filesystem::copy(folder, path_, std::filesystem::copy_options::overwrite_existing);
+    using std::filesystem::copy_options;
+    std::filesystem::copy(folder, path_,
+                          copy_options::overwrite_existing | copy_options::recursive);
   }
 
  private:

@@ -31,6 +31,7 @@ PARTS = {
 TEXT_LAYERS = {
     "jinja": set(),
     "tokenizer": {"jinja"},
+    "constraint": {"tokenizer"},
 }
 STORE_LAYERS = {
     "arena": set(),
@@ -85,6 +86,7 @@ NAMESPACES = (
     ("common/", ("retroinfer::common",)),
     ("text/jinja/", ("retroinfer::jinja",)),
     ("text/tokenizer/", ("retroinfer",)),
+    ("text/constraint/", ("retroinfer::constraint",)),
     ("gpu_worker/", ("retroinfer",)),
     ("kv_store_service/", ("retroinfer::kvstore",)),
     ("http_gateway/", ("retroinfer::gateway",)),

@@ -39,7 +39,7 @@ absl::StatusOr<BpeModel> BpeModel::Create(const BpeSpec& spec,
                                           const absl::flat_hash_set<int32_t>& special_ids) {
   BpeModel model;
   RETURN_IF_ERROR(model.AddVocabulary(spec));
-  RETURN_IF_ERROR(model.AddBytes(special_ids));
+  RETURN_IF_ERROR(model.AddBytes(spec, special_ids));
   RETURN_IF_ERROR(model.AddMerges(spec, special_ids));
   if (spec.ignore_merges) model.AddWholePieces(spec, special_ids);
   return model;
@@ -75,17 +75,44 @@ absl::Status BpeModel::AddVocabulary(const BpeSpec& spec) {
   return absl::OkStatus();
 }
 
-absl::Status BpeModel::AddBytes(const absl::flat_hash_set<int32_t>& special_ids) {
+absl::Status BpeModel::AddBytes(const BpeSpec& spec,
+                                const absl::flat_hash_set<int32_t>& special_ids) {
   for (int byte = 0; byte < 256; ++byte) {
     std::string token;
     AppendUtf8(ByteAlphabetCharacter(static_cast<uint8_t>(byte)), token);
     const int32_t id = IdOf(token);
-    if (id < 0 || special_ids.contains(id)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "vocabulary: the byte 0x", absl::Hex(byte, absl::kZeroPad2), " has no token of its own (",
-          Quoted(token), " in the byte alphabet), so not every text could be encoded"));
+    if (id >= 0 && special_ids.contains(id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("vocabulary: the byte 0x", absl::Hex(byte, absl::kZeroPad2), " (",
+                       Quoted(token), " in the byte alphabet) is a special token"));
     }
+    lacks_[static_cast<size_t>(byte)] = id < 0;
     id_of_byte_[static_cast<size_t>(byte)] = id;
+  }
+  if (lacks_.all()) {
+    return absl::InvalidArgumentError(
+        "vocabulary: none of the 256 bytes has a token: this is no byte-level BPE");
+  }
+  return lacks_.none() ? absl::OkStatus() : AddUnknown(spec);
+}
+
+absl::Status BpeModel::AddUnknown(const BpeSpec& spec) {
+  if (spec.unknown_token.has_value()) {
+    unknown_id_ = IdOf(*spec.unknown_token);
+    if (unknown_id_ < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("vocabulary: ", lacks_.count(),
+                       " of the 256 bytes have no token and are to become the unknown token ",
+                       Quoted(*spec.unknown_token), ", which the vocabulary lacks, too"));
+    }
+    fuse_unknown_ = spec.fuse_unknown;
+    for (size_t byte = 0; byte < lacks_.size(); ++byte) {
+      if (lacks_[byte]) id_of_byte_[byte] = unknown_id_;
+    }
+  }
+  for (size_t byte = 0; byte < lacks_.size(); ++byte) {
+    const bool is_in_utf8 = byte != 0xC0 && byte != 0xC1 && byte < 0xF5;
+    if (lacks_[byte] && is_in_utf8) drops_bytes_ = unknown_id_ < 0 || fuse_unknown_;
   }
   return absl::OkStatus();
 }
@@ -138,6 +165,21 @@ void BpeModel::PushCandidate(Scratch& scratch, int32_t left, int32_t right) cons
   std::push_heap(scratch.heap.begin(), scratch.heap.end(), IsWorse);
 }
 
+void BpeModel::ReadSymbols(std::string_view piece, std::vector<Scratch::Symbol>& symbols) const {
+  symbols.clear();
+  bool after_unknown = false;
+  for (const char c : piece) {
+    const auto byte = static_cast<uint8_t>(c);
+    const bool unknown = lacks_[byte];
+    const bool dropped = unknown && (unknown_id_ < 0 || (fuse_unknown_ && after_unknown));
+    after_unknown = unknown;
+    if (dropped) continue;
+    const auto index = static_cast<int32_t>(symbols.size());
+    symbols.push_back({id_of_byte_[byte], index - 1, index + 1});
+  }
+  if (!symbols.empty()) symbols.back().next = kEnd;
+}
+
 void BpeModel::Encode(std::string_view piece, Scratch& scratch, std::vector<int32_t>& out) const {
   RI_DCHECK(piece.size() < (size_t{1} << 30));
   if (piece.empty()) return;
@@ -149,12 +191,9 @@ void BpeModel::Encode(std::string_view piece, Scratch& scratch, std::vector<int3
     }
   }
   auto& symbols = scratch.symbols;
-  const auto count = static_cast<int32_t>(piece.size());
-  symbols.clear();
-  for (int32_t i = 0; i < count; ++i) {
-    const auto byte = static_cast<uint8_t>(piece[static_cast<size_t>(i)]);
-    symbols.push_back({id_of_byte_[byte], i - 1, i + 1 < count ? i + 1 : kEnd});
-  }
+  ReadSymbols(piece, symbols);
+  if (symbols.empty()) return;
+  const auto count = static_cast<int32_t>(symbols.size());
   scratch.heap.clear();
   for (int32_t i = 0; i + 1 < count; ++i) PushCandidate(scratch, i, i + 1);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bitset>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -14,14 +15,18 @@
 
 namespace retroinfer {
 
+// A vocabulary may lack some of the 256 bytes: those that its makers' texts did not have. Such a
+// byte of a text becomes the unknown token, or nothing, as in Hugging Face tokenizers.
+//
 // Threads: immutable after construction.
 class BpeModel {
  public:
-  // `special_ids`: tokens that no text may become.
+  // `special_ids`: tokens that no text may become, but for the unknown token.
   //
   // Returns: INVALID_ARGUMENT if an id or a token occurs twice, an id is negative or over the limit
-  //          of 2^24, one of the 256 bytes has no token, a merge names a token that the vocabulary
-  //          lacks, or a merge or a byte makes a special token.
+  //          of 2^24, no byte has a token, some have none and the vocabulary lacks the unknown
+  //          token that they are to become, a merge names a token that the vocabulary lacks, or a
+  //          merge or a byte makes a special token.
   static absl::StatusOr<BpeModel> Create(const BpeSpec& spec,
                                          const absl::flat_hash_set<int32_t>& special_ids);
 
@@ -43,8 +48,8 @@ class BpeModel {
     std::vector<Candidate> heap;
   };
 
-  // Appends the ids of `piece` to `out`. Always the merge of the highest priority first, the
-  // leftmost of equals.
+  // Appends the ids of `piece` to `out`: none, if all of its bytes are dropped. Always the merge of
+  // the highest priority first, the leftmost of equals.
   //
   // REQUIRES: piece.size() < 2^30.
   // Cost:     O(n log n).
@@ -58,6 +63,10 @@ class BpeModel {
     return id >= 0 && static_cast<size_t>(id) < has_id_.size() && has_id_[static_cast<size_t>(id)];
   }
 
+  // Whether a text of any length may have no tokens, or one: a byte that UTF-8 has is dropped, or
+  // runs of it are.
+  bool drops_bytes() const { return drops_bytes_; }
+
   // The id of a token as the vocabulary writes it; -1 if there is none.
   int32_t IdOf(std::string_view token) const;
 
@@ -69,15 +78,21 @@ class BpeModel {
 
   BpeModel() = default;
   absl::Status AddVocabulary(const BpeSpec& spec);
-  absl::Status AddBytes(const absl::flat_hash_set<int32_t>& special_ids);
+  absl::Status AddBytes(const BpeSpec& spec, const absl::flat_hash_set<int32_t>& special_ids);
+  absl::Status AddUnknown(const BpeSpec& spec);
   absl::Status AddMerges(const BpeSpec& spec, const absl::flat_hash_set<int32_t>& special_ids);
   void AddWholePieces(const BpeSpec& spec, const absl::flat_hash_set<int32_t>& special_ids);
+  void ReadSymbols(std::string_view piece, std::vector<Scratch::Symbol>& symbols) const;
   void PushCandidate(Scratch& scratch, int32_t left, int32_t right) const;
 
   absl::flat_hash_map<std::string, int32_t> id_of_token_;  // as written
   std::vector<std::string> token_bytes_;
   std::vector<bool> has_id_;
   std::array<int32_t, 256> id_of_byte_{};
+  std::bitset<256> lacks_;   // bytes without a token of their own
+  int32_t unknown_id_ = -1;  // what these become; -1: nothing
+  bool fuse_unknown_ = false;
+  bool drops_bytes_ = false;
   absl::flat_hash_map<uint64_t, Merge> merges_;            // (left id << 32 | right id)
   absl::flat_hash_map<std::string, int32_t> id_of_piece_;  // filled with ignore_merges only
 };

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/json/json_reader.h"
 #include "common/status/status_macros.h"
+#include "text/tokenizer/missing_tokenizer.h"
 #include "text/tokenizer/nfc.h"
 #include "text/tokenizer/tokenizer_json.h"
 #include "text/tokenizer/utf8.h"
@@ -149,10 +150,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(
     const std::filesystem::path& model_folder) {
   ASSIGN_OR_RETURN(TokenizerConfig config, ReadTokenizerConfig(model_folder));
   const std::filesystem::path path = model_folder / "tokenizer.json";
-  ASSIGN_OR_RETURN(
-      const common::JsonReader root,
-      common::JsonReader::LoadObject(path.string(), path.filename().string(), kTokenizerJson));
-  ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadTokenizerJson(root));
+  const absl::StatusOr<common::JsonReader> root =
+      common::JsonReader::LoadObject(path.string(), path.filename().string(), kTokenizerJson);
+  if (absl::IsNotFound(root.status())) return MissingTokenizer(model_folder);
+  RETURN_IF_ERROR(root.status());
+  ASSIGN_OR_RETURN(const TokenizerSpec spec, ReadTokenizerJson(*root));
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = Create(spec, std::move(config));
   if (!tokenizer.ok()) {
     return absl::Status(tokenizer.status().code(),
@@ -179,6 +181,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Create(const TokenizerSpec
   RETURN_IF_ERROR(tokenizer->AddAddedTokens(spec));
   RETURN_IF_ERROR(tokenizer->CheckTemplate(spec));
   tokenizer->drops_text_ =
+      tokenizer->model_.drops_bytes() ||
       std::any_of(spec.added_tokens.begin(), spec.added_tokens.end(),
                   [](const AddedTokenSpec& token) { return token.lstrip || token.rstrip; }) ||
       std::any_of(spec.splits.begin(), spec.splits.end(),

@@ -44,7 +44,8 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(const TokenizerSpec& spec,
                                                            TokenizerConfig config);
 
-  // Returns the ids that Hugging Face tokenizers give `text`.
+  // Returns the ids that Hugging Face tokenizers give `text`. There may be none: a vocabulary that
+  // lacks bytes may drop all of a text (bpe_model.h).
   //
   // Returns: INVALID_ARGUMENT with the offset, if `text` is not UTF-8, or if it is over 512 MiB;
   //          RESOURCE_EXHAUSTED if a pattern of the tokenizer needs too many steps for it.
@@ -106,7 +107,8 @@ class Tokenizer {
   absl::flat_hash_map<std::string, int32_t> added_ids_;
   absl::flat_hash_set<int32_t> special_ids_;
   size_t token_bytes_max_ = 0;
-  bool drops_text_ = false;  // added tokens take white space in, or a split removes what it matches
+  // Bytes are no tokens, added tokens take white space in, or a split removes what it matches.
+  bool drops_text_ = false;
   std::optional<int32_t> bos_id_;
   std::optional<int32_t> eos_id_;
   TokenizerConfig config_;

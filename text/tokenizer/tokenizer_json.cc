@@ -325,12 +325,17 @@ absl::Status ReadModel(const common::JsonReader& model, BpeSpec& spec) {
   RETURN_IF_ERROR(model.AllowOnly({"type", "dropout", "unk_token", "continuing_subword_prefix",
                                    "end_of_word_suffix", "fuse_unk", "byte_fallback",
                                    "ignore_merges", "vocab", "merges"}));
-  // An unknown token or the fusing of unknown tokens has no effect: each byte has its token.
   for (const std::string_view key :
        {"dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"}) {
     RETURN_IF_ERROR(CheckUnset(model, key));
   }
   ASSIGN_OR_RETURN(spec.ignore_merges, model.BoolOr("ignore_merges", false));
+  ASSIGN_OR_RETURN(const std::optional<common::JsonReader> unknown, model.Optional("unk_token"));
+  if (unknown.has_value()) {
+    ASSIGN_OR_RETURN(const std::string_view token, unknown->AsString());
+    spec.unknown_token = std::string(token);
+  }
+  ASSIGN_OR_RETURN(spec.fuse_unknown, model.BoolOr("fuse_unk", false));
   ASSIGN_OR_RETURN(const common::JsonReader vocabulary, model.Required("vocab"));
   RETURN_IF_ERROR(ReadVocabulary(vocabulary, spec));
   ASSIGN_OR_RETURN(const common::JsonReader merges, model.Required("merges"));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,9 @@ struct BpeSpec {
   std::vector<VocabularyEntry> vocabulary;
   std::vector<MergeSpec> merges;  // the first has the highest priority
   bool ignore_merges = false;     // a piece that is a token as a whole is not merged from bytes
+  // What a byte without a token of its own becomes; none: nothing, its neighbours are neighbours.
+  std::optional<std::string> unknown_token;
+  bool fuse_unknown = false;  // a run of such bytes becomes one token
 };
 
 struct TokenizerSpec {

@@ -1,11 +1,12 @@
 // Chooses the next token of every sequence of a batch from its logits.
 //
-// Order (as the field does it): biases, repetition penalty, frequency and presence penalty,
-// temperature, then top-k, top-p and min-p on the softmax, then a draw with a counter-based
-// generator: the value depends on (seed, position) alone, so a request gives the same tokens in any
-// batch. temperature 0 is greedy: the lowest token id among the largest logits. Log-probabilities
-// are of the distribution that the logits came with, before all of that; so are ranks: 1 for the
-// token that greedy takes from these logits, 2 for the next one, equal logits by their ids.
+// Order (as the field does it): biases, repetition penalty, frequency and presence penalty, the
+// mask of a constraint, temperature, then top-k, top-p and min-p on the softmax, then a draw with a
+// counter-based generator: the value depends on (seed, position) alone, so a request gives the same
+// tokens in any batch. temperature 0 is greedy: the lowest token id among the largest logits.
+// Log-probabilities are of the distribution that the logits came with, before all of that; so are
+// ranks: 1 for the token that greedy takes from these logits, 2 for the next one, equal logits by
+// their ids. A row whose every logit is minus infinity then gets token 0, allowed or not.
 //
 // A row can be told its token instead: that is not drawn but measured.
 #pragma once
@@ -44,14 +45,18 @@ inline constexpr int32_t kMaxTopLogprobs = 20;
 // A backend may look at a row in parts of so many logits, and keep 32 bytes of each in scratch.
 inline constexpr int64_t kSamplingPartSize = 8192;
 
+// Words of a row's mask: bit t % 32 of word t / 32 says whether token t is allowed. Bits behind the
+// vocabulary are ignored.
+constexpr int64_t SamplingMaskWords(int64_t vocab) { return (vocab + 31) / 32; }
+
 constexpr int64_t NumSamplingParts(int64_t vocab) {
   return (vocab + kSamplingPartSize - 1) / kSamplingPartSize;
 }
 constexpr size_t SamplingPartBytes(int64_t batch, int64_t vocab) {
   return static_cast<size_t>(batch * NumSamplingParts(vocab)) * 32;
 }
-// The parts; behind them, a row of logits as they are after biases and penalties for each row that
-// has any.
+// The parts; behind them, a row of logits as they are after biases, penalties and the mask for each
+// row that has any of them.
 constexpr size_t SamplingScratchBytes(int64_t batch, int64_t vocab) {
   return SamplingPartBytes(batch, vocab) + static_cast<size_t>(batch * vocab) * sizeof(float);
 }
@@ -65,12 +70,14 @@ struct SamplingArgs {
   // Occurrences for the penalties: bit 31 set if the token is in the prompt, bits 0-30 count it in
   // the generated text. Rows of `vocab`; a null pointer for a row without penalties.
   DeviceSpan<const uint32_t* const> occurrences;  // [batch], device pointers
-  DeviceSpan<int32_t> tokens;                     // [batch]
-  DeviceSpan<float> logprobs;                     // [batch], of the chosen token
-  DeviceSpan<int32_t> top_tokens;                 // [batch, kMaxTopLogprobs]
-  DeviceSpan<float> top_logprobs;                 // [batch, kMaxTopLogprobs]
-  DeviceSpan<int32_t> ranks;                      // [batch], of the chosen token where wanted
-  DeviceSpan<std::byte> scratch;                  // SamplingScratchBytes()
+  // SamplingMaskWords() for each row; a null pointer for a row that may get any token.
+  DeviceSpan<const uint32_t* const> masks;  // [batch], device pointers; or empty
+  DeviceSpan<int32_t> tokens;               // [batch]
+  DeviceSpan<float> logprobs;               // [batch], of the chosen token
+  DeviceSpan<int32_t> top_tokens;           // [batch, kMaxTopLogprobs]
+  DeviceSpan<float> top_logprobs;           // [batch, kMaxTopLogprobs]
+  DeviceSpan<int32_t> ranks;                // [batch], of the chosen token where wanted
+  DeviceSpan<std::byte> scratch;            // SamplingScratchBytes()
 };
 
 }  // namespace retroinfer

@@ -20,6 +20,7 @@ inline absl::Status CheckSampling(const SamplingArgs& args) {
   if (!args.occurrences.empty()) {
     RETURN_IF_ERROR(CheckSize(kOp, "occurrences", args.occurrences, batch));
   }
+  if (!args.masks.empty()) RETURN_IF_ERROR(CheckSize(kOp, "masks", args.masks, batch));
   RETURN_IF_ERROR(CheckSize(kOp, "tokens", args.tokens, batch));
   RETURN_IF_ERROR(CheckSize(kOp, "logprobs", args.logprobs, batch));
   RETURN_IF_ERROR(CheckSize(kOp, "top_tokens", args.top_tokens, batch * kMaxTopLogprobs));

@@ -1,4 +1,5 @@
 // The server's HTTP API, as this page needs it.
+import {Problem} from './problem.js';
 
 let apiKey = sessionStorage.getItem('retroinfer-key') ?? '';
 
@@ -17,16 +18,6 @@ export function setKey(key) {
 
 export function storedKey() {
   return apiKey;
-}
-
-// What went wrong, for people: `message` in a few words, `detail` what to do or what the server said.
-export class Problem extends Error {
-  constructor(message, detail, {status = 0, retryAfter = null} = {}) {
-    super(message);
-    this.detail = detail;
-    this.status = status;
-    this.retryAfter = retryAfter;
-  }
 }
 
 function seconds(count) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,30 @@ TEST(RequestFlags, StopLeavesThePromptAlone) {
   ASSERT_TRUE(Parse({"--stop", "a", "--stop", "b", "the prompt"}, &request, &prompt).ok());
   EXPECT_THAT(request.sampling().stop(), ::testing::ElementsAre("a", "b"));
   EXPECT_EQ(prompt, "the prompt");
+}
+
+TEST(RequestFlags, AConstraintHasOneForm) {
+  v1::GenerateRequest request;
+  std::string prompt;
+  ASSERT_TRUE(Parse({"--choice", "yes", "--choice=no", "the prompt"}, &request, &prompt).ok());
+  EXPECT_THAT(request.constraint().choices().texts(), ::testing::ElementsAre("yes", "no"));
+  EXPECT_EQ(prompt, "the prompt");
+  ASSERT_TRUE(Parse({"--regex=[a-z]+"}, &request, &prompt).ok());
+  EXPECT_EQ(request.constraint().regex(), "[a-z]+");
+  ASSERT_TRUE(Parse({"--grammar", "root ::= \"a\""}, &request, &prompt).ok());
+  EXPECT_EQ(request.constraint().grammar(), "root ::= \"a\"");
+  EXPECT_FALSE(Parse({"--regex=a", "--choice=b"}, &request, &prompt).ok());
+}
+
+TEST(RequestFlags, ASchemaMayBeInAFile) {
+  const std::string path = testing::TempDir() + "/request_flags_schema.json";
+  std::ofstream(path) << R"({"type": "integer"})";
+  v1::GenerateRequest request;
+  std::string prompt;
+  const std::string argument = "--json-schema=@" + path;
+  ASSERT_TRUE(Parse({argument.c_str()}, &request, &prompt).ok());
+  EXPECT_EQ(request.constraint().json_schema(), R"({"type": "integer"})");
+  EXPECT_FALSE(Parse({"--json-schema=@/no/such/file"}, &request, &prompt).ok());
 }
 
 TEST(RequestFlags, LogitBiasesAreTokensAndNumbers) {

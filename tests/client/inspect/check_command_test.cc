@@ -11,6 +11,7 @@
 #include "client/command/commands.h"
 #include "client/command/exit_code.h"
 #include "tests/client/command_runner.h"
+#include "tests/client/incomplete_folders.h"
 #include "text/tokenizer/byte_alphabet.h"
 #include "text/tokenizer/utf8.h"
 
@@ -158,6 +159,29 @@ TEST(CheckCommand, WhatDoesNotFitIsAFailure) {
       RunCommand(CheckCommand, {"check", kModel, "--memory=20MiB", "--arena-bytes=64MiB"});
   EXPECT_EQ(result.exit_code, kExitFailed);
   EXPECT_THAT(result.out, HasSubstr("needs at least"));
+}
+
+TEST(CheckCommand, FoldersThatLackSomethingAreExplained) {
+  for (const test_support::IncompleteFolder& incomplete : test_support::IncompleteFolders()) {
+    const test_support::TempFolder folder;
+    folder.CopyFrom(kModel);
+    const CommandResult result = RunCommand(CheckCommand, {"check", incomplete.make(folder)});
+    EXPECT_EQ(result.exit_code, kExitFailed) << incomplete.told;
+    EXPECT_THAT(result.err, HasSubstr(incomplete.told));
+  }
+}
+
+TEST(CheckCommand, TheScalingOfRopeLengthensTheContext) {
+  const auto check = [](const std::string& scaling) {
+    return RunCommand(CheckCommand, {"check", kModel, "--memory=1GiB", "--arena-bytes=64MiB",
+                                     "--rope-scaling=" + scaling});
+  };
+  const CommandResult result = check("yarn:4");
+  EXPECT_EQ(result.exit_code, kExitOk) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("made for 524,288 tokens with --rope-scaling yarn:4\n"));
+  EXPECT_THAT(result.out, HasSubstr("needle --rope-scaling yarn:4 --arena-bytes"));
+  EXPECT_EQ(check("ntk").exit_code, kExitFailed);
+  EXPECT_THAT(check("ntk").err, HasSubstr("yarn:FACTOR"));
 }
 
 TEST(CheckCommand, BadFoldersAndFlagsAreTold) {

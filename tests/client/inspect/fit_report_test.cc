@@ -7,10 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "gpu_worker/model/rope_scaling.h"
+
 namespace retroinfer::client {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;
 
@@ -44,6 +47,28 @@ TEST(FitReport, AModelThatFitsWhole) {
               HasSubstr("It fits: 131,072 tokens with policy wave.\n"
                         "Start with: retroinfer serve --model DIR --arena-bytes 24576MiB "
                         "--memory 32768MiB --max-model-len 131072 --max-batch 4\n"));
+}
+
+TEST(FitReport, TellsHowAModelReachesLongerContexts) {
+  FitInput input = Llama8b();
+  const auto describe = [&] { return DescribeFit(input, ExamineFit(input)); };
+  const auto json = [&] { return nlohmann::json::parse(FitJson(input, ExamineFit(input))); };
+  EXPECT_THAT(describe(), Not(HasSubstr("Longer")));
+  EXPECT_FALSE(json().contains("documented_rope_scaling"));
+  input.worker.model.family = ModelFamily::kQwen2;
+  input.worker.model.max_positions = input.worker.model.context_length = 32768;
+  EXPECT_THAT(describe(), HasSubstr("\nLonger   --rope-scaling yarn:4:32768: 131,072 tokens"));
+  EXPECT_EQ(json()["documented_rope_scaling"], "yarn:4:32768");
+  input.wanted_context = 65536;
+  EXPECT_THAT(describe(), HasSubstr("no more than 32,768, or for more with --rope-scaling yarn:4"));
+  input.wanted_context = 0;
+  input.rope_scaling = "yarn:4:32768";
+  ASSERT_TRUE(ApplyRopeScaling(input.rope_scaling, input.worker.model).ok());
+  EXPECT_THAT(describe(), Not(HasSubstr("Longer")));
+  EXPECT_THAT(describe(), HasSubstr("It fits: 131,072 tokens"));
+  EXPECT_THAT(describe(), HasSubstr("serve --model DIR --rope-scaling yarn:4:32768 --arena"));
+  EXPECT_EQ(json()["rope_scaling"], "yarn:4:32768");
+  EXPECT_EQ(json()["model_context_tokens"], 131072);
 }
 
 // The most generous policy is not the one that requests without a policy get.

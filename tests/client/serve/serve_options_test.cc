@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/door/listen_socket.h"
+#include "tests/client/incomplete_folders.h"
 
 namespace retroinfer::client {
 namespace {
@@ -159,6 +160,28 @@ TEST(ServeOptions, MistakesAreFound) {
   ServeOptions no_programs = Options({"--load-format=dummy"});
   EXPECT_THAT(std::string(CheckServeOptions(&no_programs).message()),
               StartsWith("/opt/kv_store_service is not there"));
+}
+
+// The programs are looked for behind the model, so that /opt need not have them.
+TEST(ServeOptions, FoldersThatLackSomethingAreExplained) {
+  for (const test_support::IncompleteFolder& incomplete : test_support::IncompleteFolders()) {
+    const test_support::TempFolder folder;
+    folder.CopyFrom(RETROINFER_SOURCE_DIR "/models/needle");
+    const std::string model = "--model=" + incomplete.make(folder);
+    ServeOptions options = Options({model.c_str()});
+    EXPECT_THAT(std::string(CheckServeOptions(&options).message()), HasSubstr(incomplete.told));
+  }
+}
+
+TEST(ServeOptions, TheScalingOfRopeIsCheckedAndPassedOn) {
+  for (const char* const model :
+       {"--model=" RETROINFER_SOURCE_DIR "/models/needle", "--load-format=dummy"}) {
+    ServeOptions wrong = Options({model, "--rope-scaling=linear:4"});
+    EXPECT_THAT(std::string(CheckServeOptions(&wrong).message()), HasSubstr("yarn:FACTOR"));
+    ServeOptions right = Options({model, "--rope-scaling=yarn:4:2048"});
+    EXPECT_THAT(std::string(CheckServeOptions(&right).message()), StartsWith("/opt/"));
+    EXPECT_THAT(ServiceSpecs(right)[1].arguments, Contains("--rope-scaling=yarn:4:2048"));
+  }
 }
 
 }  // namespace

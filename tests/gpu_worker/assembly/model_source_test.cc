@@ -98,6 +98,32 @@ TEST(ModelSourceTest, LoadsRandomWeightsUnderANameOfTheirOwn) {
   EXPECT_EQ(read->fingerprint, whole->fingerprint);
 }
 
+// KV of another RoPE is another.
+TEST(ModelSourceTest, TheScalingOfRopeMayBeSet) {
+  CpuDevice device({.num_threads = 1});
+  CpuOps ops(device, ComputePrecision::kBf16);
+  std::vector<std::string> names;
+  for (const char* const scaling : {"", "yarn:4", "yarn:2"}) {
+    ServedEngineOptions options;
+    options.model_folder = kNeedle;
+    options.rope_scaling = scaling;
+    const auto source = ModelSource::Open(options);
+    ASSERT_TRUE(source.ok()) << source.status();
+    const auto loaded = source->Load(device, ops.model(), WeightSource::kMapping, kBf16Kv);
+    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    names.push_back(FingerprintHex(loaded->fingerprint));
+    if (std::string(scaling) != "yarn:4") continue;
+    EXPECT_EQ(source->config().context_length, 524'288);
+  }
+  EXPECT_NE(names[0], names[1]);
+  EXPECT_NE(names[1], names[2]);
+  ServedEngineOptions dummy = Dummy("qwen2.5-7b");
+  dummy.rope_scaling = "yarn:4";
+  EXPECT_EQ(ModelSource::Open(dummy)->config().context_length, 131'072);
+  dummy.rope_scaling = "yarn:none";
+  EXPECT_EQ(ModelSource::Open(dummy).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 // KV of rounded weights is another.
 TEST(ModelSourceTest, WeightsThatAreKeptOtherwiseHaveAnotherName) {
   CpuDevice device({.num_threads = 1});

@@ -51,6 +51,25 @@ TEST_F(BlockDemandTest, AsksBeforeItsRoomIsUsedUpAndOnlyOnce) {
   EXPECT_EQ(demand.FreeTokens(BlockDemand::kAtFirst), BlockDemand::kAhead + 1);
 }
 
+TEST_F(BlockDemandTest, ALongerAnswerAsksBehindWhatItHolds) {
+  BlockDemand demand(policy_, {}, 1000, 300, false);
+  demand.OnGranted();
+  EXPECT_TRUE(demand.OnGrown(250));
+  demand.OnGranted();
+  EXPECT_EQ(demand.FreeTokens(290), 10);
+  demand.Lengthen(290, 2000);
+  EXPECT_EQ(demand.peak().dense, 3000);
+  EXPECT_EQ(demand.target().dense, 1290 + BlockDemand::kAhead);
+  EXPECT_EQ(demand.FreeTokens(290), 10) << "nothing is granted yet";
+  demand.OnGranted();
+  EXPECT_EQ(demand.FreeTokens(290), BlockDemand::kAhead);
+  // One that holds enough already keeps it.
+  BlockDemand early(policy_, {}, 1000, 600, false);
+  early.OnGranted();
+  early.Lengthen(10, 2000);
+  EXPECT_EQ(early.target().dense, 1000 + BlockDemand::kAtFirst);
+}
+
 TEST_F(BlockDemandTest, NeverAsksForMoreThanItMayNeed) {
   BlockDemand demand(policy_, {}, 1000, 300, false);
   demand.OnGranted();

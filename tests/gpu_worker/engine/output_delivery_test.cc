@@ -54,6 +54,7 @@ class OutputDeliveryTest : public testing::Test {
     if (!live->request.continuations.empty()) live->forced.emplace(live->request.continuations);
     live->sequence.num_prompt_logprobs = live->request.num_prompt_logprobs;
     live->sequence.kv.prompt_tokens = 3;
+    live->sequence.kv.total_tokens = 3 + live->request.sampling.max_tokens;
     live->sequence.sampling =
         SamplingState::Create(*harness_.backend().device, harness_.stream(), live->request.sampling,
                               live->request.prompt, {}, harness_.vocab_size())

@@ -47,6 +47,32 @@ TEST_F(SegmentClaimTest, WhatNeedsNoExtentsAsksForRowsAlone) {
   EXPECT_EQ(request->rows->token_ids.size(), prompt_.size() - 4 - 1);
 }
 
+TEST_F(SegmentClaimTest, AnAnswerThatGrowsHoldsItsNewExtentsInANameOfTheirOwn) {
+  ASSERT_TRUE(TakeExtents(std::vector<Extent>(4), 100, sequence_).ok());
+  std::vector<Extent> more(2);
+  more[1].first_page = 90;
+  more[1].num_pages = 10;
+  ASSERT_TRUE(TakeGrowth(more, 2, 77, 100, sequence_).ok());
+  ASSERT_TRUE(TakeGrowth(std::vector<Extent>(1), 1, 78, 100, sequence_).ok());
+  EXPECT_EQ(sequence_.extents.size(), 7u);
+  EXPECT_EQ(sequence_.HolderOf(0), 5u);
+  EXPECT_EQ(sequence_.HolderOf(3), 5u);
+  EXPECT_EQ(sequence_.HolderOf(4), 77u);
+  EXPECT_EQ(sequence_.HolderOf(5), 77u);
+  EXPECT_EQ(sequence_.HolderOf(6), 78u);
+}
+
+// The answer comes from another process.
+TEST_F(SegmentClaimTest, GrowthThatWasNotAskedForIsRefused) {
+  std::vector<Extent> outside(1);
+  outside[0].first_page = 95;
+  outside[0].num_pages = 6;
+  EXPECT_EQ(TakeGrowth(outside, 1, 77, 100, sequence_).code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(TakeGrowth(std::vector<Extent>(2), 1, 77, 100, sequence_).code(),
+            absl::StatusCode::kInternal);
+  EXPECT_TRUE(sequence_.extents.empty() && sequence_.growths.empty());
+}
+
 TEST_F(SegmentClaimTest, RowsAreAskedForBehindTheSharedSegments) {
   std::vector<Extent> extents(4);
   for (Extent& extent : extents) extent.num_tokens = 1024;

@@ -3,11 +3,17 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
 #include <set>
+#include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
+#include "text/constraint/constraint_compiler.h"
+#include "text/constraint/token_vocabulary.h"
+#include "text/tokenizer/byte_tokenizer.h"
 
 namespace retroinfer {
 namespace {
@@ -89,7 +95,7 @@ TEST_P(SamplerTest, EndTokensAreHeldBackUntilMinTokens) {
   SamplingState state = State(request);
   SetLogits({Peaked(7, 11)});
   EXPECT_EQ(Sample({&state})[0].token, 11);
-  state.Count(11);
+  ASSERT_TRUE(state.Count(11).ok());
   SetLogits({Peaked(7, 11)});
   EXPECT_EQ(Sample({&state})[0].token, 7);
 }
@@ -102,7 +108,7 @@ TEST_P(SamplerTest, GeneratedTokensCountTowardsTheFrequencyPenalty) {
   for (int i = 0; i < 3; ++i) {
     SetLogits({Peaked(9, 11)});
     drawn.push_back(Sample({&state})[0].token);
-    state.Count(drawn.back());
+    ASSERT_TRUE(state.Count(drawn.back()).ok());
   }
   EXPECT_EQ(drawn, (std::vector<int32_t>{9, 9, 11}));  // 6, 5.4 > 5 > 4.8
 }
@@ -163,7 +169,7 @@ TEST_P(SamplerTest, BiasesHoldAlsoBehindMinTokens) {
   SamplingState state = State(request);
   SetLogits({Peaked(7, 11)});
   EXPECT_EQ(Sample({&state})[0].token, 12) << "7 ends the text: a ban is stronger than a bias";
-  state.Count(12);
+  ASSERT_TRUE(state.Count(12).ok());
   SetLogits({Peaked(7, 11)});
   EXPECT_EQ(Sample({&state})[0].token, 7);
 }
@@ -182,6 +188,110 @@ TEST_P(SamplerTest, AsManyTokensAsTheApiTakesAreHeldBack) {
   SetLogits({logits});
   EXPECT_EQ(Sample({&state})[0].token, 30);
 }
+
+// The tokens are the bytes of their ids, and one end token behind them.
+class ConstrainedSamplerTest : public testing::TestWithParam<test_support::BackendParam> {
+ protected:
+  static constexpr int32_t kEnd = 256;
+  static constexpr int64_t kTokens = 300;
+
+  void SetUp() override {
+    backend_ = GetParam().create();
+    auto sampler = Sampler::Create(*backend_->device, backend_->ops->model(), *backend_->stream,
+                                   kMaxBatch, kTokens);
+    ASSERT_TRUE(sampler.ok()) << sampler.status();
+    sampler_ = *std::move(sampler);
+    std::vector<float> logits;
+    for (int64_t i = 0; i < kMaxBatch * kTokens; ++i) {
+      logits.push_back(static_cast<float>(i % kTokens) / 100);  // the last token is the likeliest
+    }
+    ASSERT_TRUE(backend_->device
+                    ->Upload(*backend_->stream, std::as_bytes(std::span(logits)),
+                             {sampler_->logits(kMaxBatch).data, logits.size() * sizeof(float)})
+                    .ok());
+  }
+  SamplingState State(const std::string& regex, int32_t min_tokens = 0) {
+    SamplingParams params{.temperature = 0};
+    params.min_tokens = min_tokens;
+    if (!regex.empty()) {
+      auto compiled =
+          compiler_.Compile({.form = constraint::ConstraintSpec::Form::kRegex, .text = regex});
+      EXPECT_TRUE(compiled.ok()) << compiled.status();
+      params.constraint = *std::move(compiled);
+    }
+    const std::vector<int32_t> prompt = {1}, ends = {kEnd};
+    auto state =
+        SamplingState::Create(*backend_->device, *backend_->stream, params, prompt, ends, kTokens);
+    EXPECT_TRUE(state.ok()) << state.status();
+    return *std::move(state);
+  }
+  // Draws for the states until each must end, at most `steps` times.
+  std::vector<std::string> Write(std::vector<SamplingState*> states, int steps) {
+    std::vector<std::string> texts(states.size());
+    for (int step = 0; step < steps; ++step) {
+      const auto tokens = sampler_->Sample(states);
+      EXPECT_TRUE(tokens.ok()) << tokens.status();
+      for (size_t i = 0; i < states.size(); ++i) {
+        const int32_t token = (*tokens)[i].token;
+        if (states[i]->MustEnd()) continue;
+        EXPECT_TRUE(states[i]->Count(token).ok()) << token;
+        if (token < 256) {
+          texts[i].push_back(static_cast<char>(token));
+        } else {
+          absl::StrAppend(&texts[i], "<", token, ">");
+        }
+      }
+    }
+    return texts;
+  }
+
+  const std::unique_ptr<Tokenizer> tokenizer_ = CreateByteTokenizer();
+  constraint::ConstraintCompiler compiler_{
+      constraint::TokenVocabulary::Create(*tokenizer_, {kEnd}, kTokens)};
+  std::unique_ptr<test_support::Backend> backend_;
+  std::unique_ptr<Sampler> sampler_;
+};
+
+TEST_P(ConstrainedSamplerTest, RowsOfABatchFollowTheirOwnConstraints) {
+  SamplingState digits = State("[a-f]x[0-9]{2}"), free = State(""), word = State("no|yes");
+  const std::vector<std::string> texts = Write({&digits, &free, &word}, 4);
+  EXPECT_EQ(texts[0], "fx99");
+  EXPECT_EQ(texts[1], "<299><299><299><299>");
+  EXPECT_EQ(texts[2], "yes");
+  EXPECT_TRUE(digits.MustEnd());
+  EXPECT_FALSE(free.MustEnd());
+}
+
+// An end token is drawn where the text may end but need not, and only there.
+TEST_P(ConstrainedSamplerTest, AnEndTokenIsAllowedWhereTheTextMayEnd) {
+  SamplingState state = State("a+");
+  EXPECT_EQ(Write({&state}, 2)[0], "a<256>");
+}
+
+TEST_P(ConstrainedSamplerTest, MinTokensHoldTheEndBack) {
+  SamplingState state = State("a+", 3);
+  EXPECT_EQ(Write({&state}, 4)[0], "aaa<256>");
+}
+
+TEST_P(ConstrainedSamplerTest, ATokenThatIsNotAllowedIsAnError) {
+  SamplingState state = State("ab");
+  EXPECT_TRUE(state.Count('a').ok());
+  const absl::Status status = state.Count('c');
+  EXPECT_EQ(status.code(), absl::StatusCode::kInternal) << status;
+}
+
+// A state that is there twice, as rows of one sequence are, and batches that change in size.
+TEST_P(ConstrainedSamplerTest, BatchesChange) {
+  SamplingState a = State("[a-z]{9}"), b = State("[0-4]{9}"), free = State("");
+  EXPECT_EQ(Write({&a}, 1), (std::vector<std::string>{"z"}));
+  EXPECT_EQ(Write({&free}, 1), (std::vector<std::string>{"<299>"}));
+  EXPECT_EQ(Write({&free, &b, &a}, 2), (std::vector<std::string>{"<299><299>", "44", "zz"}));
+  EXPECT_EQ(Write({&a, &b}, 1), (std::vector<std::string>{"z", "4"}));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, ConstrainedSamplerTest,
+                         testing::ValuesIn(test_support::AvailableBackends()),
+                         test_support::BackendName);
 
 TEST_P(SamplerTest, MeasuresTokensThatAreGiven) {
   SamplingState drawn = State(Greedy());

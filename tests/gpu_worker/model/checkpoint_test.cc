@@ -75,6 +75,7 @@ TEST_F(CheckpointTest, FindNamesWhatIsMissing) {
 TEST_F(CheckpointTest, AFolderWithoutWeightsIsNotFound) {
   folder_.Write("pytorch_model.bin", "x");
   ExpectError(absl::StatusCode::kNotFound, "needs model.safetensors");
+  ExpectError(absl::StatusCode::kNotFound, "pytorch_model.bin is of another format");
   EXPECT_EQ(Checkpoint::Open(folder_.File("absent")).status().code(), absl::StatusCode::kNotFound);
 }
 
@@ -82,7 +83,8 @@ TEST_F(CheckpointTest, AMissingShardIsNotFound) {
   WriteShards();
   WriteIndex(R"({"a": "1.safetensors", "b": "2.safetensors", "c": "2.safetensors",
                  "d": "3.safetensors"})");
-  ExpectError(absl::StatusCode::kNotFound, "names 3.safetensors for 1 tensors (\"d\"");
+  ExpectError(absl::StatusCode::kNotFound, "index.json names 3 files of weights");
+  ExpectError(absl::StatusCode::kNotFound, "1 is missing: 3.safetensors; run the download again");
 }
 
 TEST_F(CheckpointTest, ADamagedShardIsInvalid) {

@@ -18,6 +18,7 @@ TEST(KeptWeightsTest, NamesAskForWhatIsNotThereYet) {
   ModelConfig bf16;
   bf16.dtype = DType::kBf16;
   ModelConfig f32;
+  f32.dtype = DType::kF32;
   ModelConfig quantized = bf16;
   quantized.quantization = {ScaledPart::kFeature, "compressed-tensors", "weight_scale"};
   for (const ModelConfig& config : {bf16, f32, quantized}) {
@@ -67,6 +68,21 @@ TEST(KeptWeightsTest, TheTypeIsThatOfTheLayers) {
   EXPECT_EQ(WeightsDtype(config, kAsStored), "fp8");
   EXPECT_EQ(WeightsDtype(config, KeptWeights::kNumbers), "bf16");
   EXPECT_NE(WeightScalesFrom(config, kAsStored).find("128 x 128"), std::string::npos);
+}
+
+TEST(KeptWeightsTest, ATypeThatIsNotNamedIsThatOfTheTensors) {
+  for (const auto& [name, type] : {std::pair("llama-d64-untied-bf16", DType::kBf16),
+                                   {"llama-d128-tied-f16", DType::kF16},
+                                   {"qwen3-d64-untied-f32", DType::kF32}}) {
+    GoldenModel golden(name);
+    golden.config.dtype.reset();
+    EXPECT_EQ(WeightsDtype(golden.config, kAsStored), "bf16");  // of random weights
+    TakeStoredType(golden.checkpoint, golden.config);
+    EXPECT_EQ(golden.config.dtype, type) << name;
+    golden.config.dtype = DType::kF32;  // one that is named stays
+    TakeStoredType(golden.checkpoint, golden.config);
+    EXPECT_EQ(golden.config.dtype, DType::kF32);
+  }
 }
 
 TEST(KeptWeightsTest, EightBitsHalveTheLayersOnAGpuAndNothingOnACpu) {

@@ -152,11 +152,31 @@ TEST(ModelConfigTest, DefaultsOfTransformers) {
   const auto config = Read(llama);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(config->num_kv_heads, 32u);
-  EXPECT_EQ(config->dtype, DType::kF32);
+  EXPECT_FALSE(config->dtype.has_value());
   EXPECT_FLOAT_EQ(config->rms_norm_epsilon, 1e-6f);
   EXPECT_EQ(config->rope.theta, 10000.0);
   EXPECT_FALSE(config->tie_word_embeddings);
   EXPECT_TRUE(config->eos_token_ids.empty());
+}
+
+// As transformers 5 writes what was made without a model or a type.
+TEST(ModelConfigTest, AnArchitectureAndATypeMayBeLeftOut) {
+  for (const json& base : {Llama31(), Qwen25(), Qwen3()}) {
+    json without = base;
+    without["architectures"] = nullptr;
+    without["torch_dtype"] = nullptr;
+    const auto config = Read(without);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->family, Read(base)->family);
+    EXPECT_FALSE(config->dtype.has_value());
+    without["dtype"] = "auto";
+    EXPECT_FALSE(Read(without)->dtype.has_value());
+    without["torch_dtype"] = "bfloat16";
+    EXPECT_EQ(Read(without)->dtype, DType::kBf16);
+  }
+  json other = Llama31();
+  other.erase("architectures");
+  ExpectUnsupported(other, "model_type", "mistral", "Qwen3ForCausalLM");
 }
 
 TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
@@ -167,7 +187,9 @@ TEST(ModelConfigTest, OtherArchitecturesAreUnsupported) {
   ExpectInvalid(Llama31(), "architectures", json::array());
   ExpectInvalid(Llama31(), "architectures", {"LlamaForCausalLM", "Qwen2ForCausalLM"});
   ExpectInvalid(Llama31(), "architectures", "LlamaForCausalLM");
-  ExpectInvalid(Llama31(), "architectures", nullptr);
+  json nameless = Llama31();
+  nameless.erase("model_type");
+  ExpectInvalid(nameless, "architectures", nullptr);
   ExpectInvalid(Llama31(), "model_type", "qwen2");
 }
 

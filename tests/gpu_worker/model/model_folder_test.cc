@@ -61,8 +61,38 @@ TEST_F(ModelFolderTest, OtherThingsAreNamed) {
   EXPECT_THAT(Message(folder_), HasSubstr("has no config.json"));
   std::ofstream(folder_ / "model.gguf") << "x";
   EXPECT_THAT(Message(folder_), HasSubstr("GGUF"));
-  EXPECT_THAT(Message(folder_ / "model.gguf"), HasSubstr("is no folder"));
+  EXPECT_THAT(Message(folder_ / "model.gguf"), HasSubstr("is a GGUF file, which is not supported"));
+  std::ofstream(folder_ / "weights.zip") << "x";
+  EXPECT_THAT(Message(folder_ / "weights.zip"), HasSubstr("is no folder"));
   EXPECT_THAT(Message(folder_ / "model.gguf/x"), HasSubstr("there is no folder"));
+}
+
+TEST_F(ModelFolderTest, AFileOfAModelFolderNamesTheFolder) {
+  const std::string needle = RETROINFER_SOURCE_DIR "/models/needle";
+  EXPECT_THAT(Message(needle + "/model.safetensors"), HasSubstr("name the folder, " + needle));
+}
+
+TEST_F(ModelFolderTest, AFolderOfTheHubsCacheNamesTheSnapshot) {
+  const fs::path snapshot = folder_ / "models--some--model/snapshots/abc";
+  fs::create_directories(snapshot);
+  EXPECT_THAT(Message(folder_ / "models--some--model"), HasSubstr("has no config.json"));
+  std::ofstream(snapshot / "config.json") << "{}";
+  EXPECT_THAT(Message(folder_ / "models--some--model"), HasSubstr("name " + snapshot.string()));
+}
+
+TEST_F(ModelFolderTest, FoldersOfOtherKindsAreNamed) {
+  std::ofstream(folder_ / "params.json") << "{}";
+  EXPECT_THAT(Message(folder_), HasSubstr("makers' own format"));
+  std::ofstream(folder_ / "adapter_config.json") << "{}";
+  EXPECT_THAT(Message(folder_), HasSubstr("an adapter (LoRA)"));
+  fs::create_symlink("../../blobs/abc", folder_ / "config.json");
+  EXPECT_THAT(Message(folder_), HasSubstr("is a link to one that is not there"));
+}
+
+TEST_F(ModelFolderTest, AnUnfinishedDownloadIsTold) {
+  fs::create_directories(folder_ / ".cache/huggingface/download");
+  std::ofstream(folder_ / ".cache/huggingface/download/x.incomplete") << "x";
+  EXPECT_THAT(Message(folder_), HasSubstr("the download is not complete"));
 }
 
 }  // namespace

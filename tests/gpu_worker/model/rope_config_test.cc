@@ -39,7 +39,14 @@ TEST(RopeConfigTest, DefaultIsPlainRope) {
   for (const char* text : {R"({"rope_theta": 500000.0})", R"({"rope_theta": 500000})",
                            R"({"rope_theta": 500000.0, "rope_scaling": null})",
                            R"({"rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}})",
-                           R"({"rope_theta": 5e5, "rope_scaling": {"type": "default"}})"}) {
+                           R"({"rope_theta": 5e5, "rope_scaling": {"type": "default"}})",
+                           R"({"rope_theta": 5e5, "rope_scaling": {}})",
+                           R"({"rope_theta": 5e5, "rope_parameters": {}, "rope_scaling": null})",
+                           R"({"rope_parameters": {"rope_theta": 5e5}})",
+                           R"({"rope_parameters": {"rope_theta": 5e5, "factor": null,
+                               "partial_rotary_factor": 1.0}})",
+                           R"({"rope_parameters": {"rope_type": "default"}, "rope_theta": 500000,
+                               "rope_scaling": {"rope_type": "default", "rope_theta": 5e5}})"}) {
     const auto rope = Read(text);
     ASSERT_TRUE(rope.ok()) << rope.status();
     EXPECT_EQ(*rope, RopeConfig{.theta = 500000.0}) << text;
@@ -160,7 +167,8 @@ TEST(RopeConfigTest, WrongValuesAreInvalid) {
   ExpectError(R"({"rope_theta": -1.0})", kCode, "rope_theta");
   ExpectError(R"({"rope_theta": 1e300})", kCode, "rope_theta");
   ExpectError(R"({"rope_scaling": []})", kCode, "rope_scaling");
-  ExpectError(R"({"rope_scaling": {}})", kCode, "rope_type");
+  ExpectError(R"({"rope_scaling": {"factor": 4}})", kCode, "rope_type");
+  ExpectError(R"({"rope_parameters": {"rope_theta": 1e6, "beta_fast": 32}})", kCode, "rope_type");
   ExpectError(R"({"rope_scaling": {"type": 4}})", kCode, "type");
   ExpectError(R"({"rope_scaling": {"type": "linear"}})", kCode, "factor");
   ExpectError(R"({"rope_scaling": {"type": "linear", "factor": 0}})", kCode, "factor");
@@ -177,6 +185,16 @@ TEST(RopeConfigTest, WrongValuesAreInvalid) {
   ExpectError(R"({"partial_rotary_factor": "half"})", kCode, "partial_rotary_factor");
 }
 
+TEST(RopeConfigTest, BothFormsMayBeThereIfTheyMeanTheSame) {
+  const auto rope = Read(
+      R"({"rope_theta": 1000000, "rope_scaling": {"type": "yarn", "factor": 4},
+          "rope_parameters": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6,
+                              "original_max_position_embeddings": 32768, "beta_fast": 32}})",
+      32768);
+  ASSERT_TRUE(rope.ok()) << rope.status();
+  EXPECT_EQ(*rope, YarnRope(1e6, 4, 32768));
+}
+
 TEST(RopeConfigTest, ContradictionsAreInvalid) {
   constexpr auto kCode = absl::StatusCode::kInvalidArgument;
   ExpectError(R"({"rope_theta": 1e6, "rope_parameters": {"rope_theta": 1e4,
@@ -184,6 +202,9 @@ TEST(RopeConfigTest, ContradictionsAreInvalid) {
               kCode, "contradicts");
   ExpectError(R"({"rope_scaling": {"type": "linear", "factor": 4},
                   "rope_parameters": {"rope_type": "default"}})",
+              kCode, "contradicts");
+  ExpectError(R"({"rope_scaling": {"type": "yarn", "factor": 4, "rope_theta": 1e6},
+                  "rope_parameters": {"rope_type": "yarn", "factor": 4, "rope_theta": 1e5}})",
               kCode, "contradicts");
 }
 

@@ -68,6 +68,11 @@ TEST_F(SafetensorsFileTest, EveryTruncationIsRefused) {
   }
 }
 
+TEST_F(SafetensorsFileTest, APointerOfGitLfsIsRefusedAsSuch) {
+  ExpectRefused("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 988097824\n",
+                "a pointer of Git LFS to a file of 988097824 bytes");
+}
+
 TEST_F(SafetensorsFileTest, LyingHeaderLengthsAreRefused) {
   ExpectRefused(SafetensorsText(3, "{}", ""), "header has 3 bytes, but the file has 10");
   ExpectRefused(SafetensorsText(100'000'001, "{}", ""), "at most 100000000");

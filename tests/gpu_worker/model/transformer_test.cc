@@ -4,9 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <tuple>
+#include <utility>
 
+#include "gpu_worker/model/model_shapes.h"
+#include "gpu_worker/model/rope_scaling.h"
 #include "tests/gpu_worker/model/dense_sequences.h"
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/support/allocation_count.h"
@@ -28,7 +33,9 @@ using ::testing::HasSubstr;
 class Runner {
  public:
   Runner(const BackendParam& param, const std::string& model_name)
-      : golden(model_name),
+      : Runner(param, GoldenModel(model_name)) {}
+  Runner(const BackendParam& param, GoldenModel model_and_logits)
+      : golden(std::move(model_and_logits)),
         is_f32(param.matmul_tolerance < 1e-4),
         backend(param.create()),
         data(*backend) {
@@ -304,6 +311,21 @@ TEST_P(TransformerTest, OptionsAreChecked) {
   ExpectInvalid(Load({.max_decode_rows = 0}), "at least one row");
 }
 
+TEST_P(TransformerTest, ALongerContextNamesTheScalingThatHasIt) {
+  const auto backend = GetParam().create();
+  ModelConfig config = *NamedModelShape("tiny");
+  config.family = ModelFamily::kQwen2;
+  config.max_positions = config.context_length = 32768;
+  const auto load = [&] {
+    return Transformer::LoadRandom(*backend->device, *backend->ops, config,
+                                   {.max_positions = 65536})
+        .status();
+  };
+  ExpectInvalid(load(), "the model has 1 to 32768, more with --rope-scaling yarn:4:32768");
+  ASSERT_TRUE(ApplyRopeScaling("yarn:4:32768", config).ok());
+  EXPECT_TRUE(load().ok()) << load();
+}
+
 TEST_P(TransformerTest, MemoryOfIsWhatLoadAllocatesBesideTheWeights) {
   Runner run(GetParam(), kModel);
   // Operations may have working memory of their own.
@@ -350,6 +372,35 @@ TEST_P(TransformerTest, ShapesAndPositionsAreChecked) {
   EXPECT_EQ(
       model.Decode(stream, span.first(2), span.first(2), attend, logits.view.Rows(0, 2)).code(),
       absl::StatusCode::kAborted);
+}
+
+// A setting stands for the same numbers in config.json, for which transformers computed the logits.
+TEST_P(TransformerTest, ScalingOfRopeMayBeSetBesideConfigJson) {
+  const std::string name = "qwen2-d128-yarn-bf16";
+  auto json =
+      nlohmann::json::parse(std::ifstream(test_support::GoldenModelFolder(name) + "/config.json"));
+  ASSERT_EQ(json["rope_scaling"]["factor"], 4.0);
+  json.erase("rope_scaling");
+  json["max_position_embeddings"] = 64;
+  const auto plain = ReadModelConfig(*common::JsonReader::ParseObject(json.dump(), "config.json"));
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  for (const bool scaled : {false, true}) {
+    GoldenModel golden(name);
+    golden.config = *plain;
+    if (scaled) {
+      ASSERT_TRUE(ApplyRopeScaling("yarn:4", golden.config).ok());
+    } else {
+      golden.config.context_length = 256;
+    }
+    Runner run(GetParam(), std::move(golden));
+    const DeviceData::Matrix hidden = run.Prefill(run.golden.prompt, {128});
+    double worst = 0;
+    for (size_t row = 0; row < run.golden.prefill_positions.size(); ++row) {
+      const auto logits = run.LogitsOf(hidden.view, run.golden.prefill_positions[row]);
+      worst = std::max(worst, NormError(logits, run.golden.PrefillLogits(row)));
+    }
+    EXPECT_EQ(worst <= run.tolerance(), scaled) << worst;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, TransformerTest,

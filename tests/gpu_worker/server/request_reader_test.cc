@@ -341,6 +341,16 @@ TEST_F(RequestReaderTest, RefusesBadIdsSaltsAndTimeouts) {
   ExpectRefused("INVALID_REQUEST", "timeout");
 }
 
+TEST_F(RequestReaderTest, AnAnswerOfUnnamedLengthIsOpenEnded) {
+  request_.set_text(std::string(90, 'x'));
+  EXPECT_FALSE(ReadOne().open_ended) << "the server names a length";
+  model_.default_sampling.max_tokens = 0;
+  EXPECT_TRUE(ReadOne().open_ended);
+  EXPECT_EQ(ReadOne().sampling.max_tokens, 10) << "what is left";
+  request_.mutable_sampling()->set_max_tokens(5);
+  EXPECT_FALSE(ReadOne().open_ended);
+}
+
 TEST_F(RequestReaderTest, NeverCutsAPromptThatIsTooLong) {
   request_.set_text(std::string(90, 'x'));
   EXPECT_EQ(ReadOne().prompt.size(), 90u);

@@ -12,7 +12,7 @@ import tempfile
 import time
 
 PATIENCE = 120  # seconds, for a machine that is busy
-KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, "")}
+KEYS = {"Enter": (13, "\r"), "Escape": (27, ""), "Tab": (9, ""), "Space": (32, " ")}
 
 
 def find_chromium():
@@ -110,6 +110,10 @@ class Page:
 
     def call(self, method, **parameters):
         return self.browser.call(method, self.session, **parameters)
+
+    def show(self):
+        """Of several tabs one is seen; the others have no frames."""
+        self.call("Page.bringToFront")
 
     def close(self):
         self.browser.call("Target.closeTarget", targetId=self.target)

@@ -78,8 +78,10 @@ TEST(BpeModelTest, RefusesContradictions) {
 
   spec = TinyModel({});
   spec.vocabulary.erase(spec.vocabulary.begin() + 'q');
-  EXPECT_THAT(CreateError(spec), HasSubstr("the byte 0x71 has no token"));
-  EXPECT_THAT(CreateError(BpeSpec{}), HasSubstr("the byte 0x00 has no token"));
+  spec.unknown_token = "<unk>";
+  EXPECT_THAT(CreateError(spec), HasSubstr("1 of the 256 bytes have no token"));
+  EXPECT_THAT(CreateError(spec), HasSubstr("\"<unk>\", which the vocabulary lacks"));
+  EXPECT_THAT(CreateError(BpeSpec{}), HasSubstr("none of the 256 bytes has a token"));
 
   spec = TinyModel({});
   spec.merges.push_back({"a", "b"});
@@ -89,6 +91,55 @@ TEST(BpeModelTest, RefusesContradictions) {
 
   EXPECT_THAT(CreateError(TinyModel({{"a", "b"}}), {256}), HasSubstr("the special token"));
   EXPECT_THAT(CreateError(TinyModel({}), {'a'}), HasSubstr("the byte 0x61"));
+}
+
+// Bytes have their values as ids but for these, which have none; 256: "ab", 257: "bb", 300:
+// "<unk>".
+BpeSpec ModelWithout(std::string_view missing) {
+  BpeSpec spec = TinyModel({{"a", "b"}, {"b", "b"}});
+  std::erase_if(spec.vocabulary, [&](const VocabularyEntry& entry) {
+    return entry.id < 256 && missing.find(static_cast<char>(entry.id)) != std::string_view::npos;
+  });
+  spec.vocabulary.push_back({"<unk>", 300});
+  return spec;
+}
+
+TEST(BpeModelTest, AByteWithoutATokenIsDroppedAndItsNeighboursMeet) {
+  const BpeModel model = Create(ModelWithout("xy"));
+  EXPECT_THAT(Encode(model, "x"), ElementsAre());
+  EXPECT_THAT(Encode(model, "xyxyx"), ElementsAre());
+  EXPECT_THAT(Encode(model, "axyb"), ElementsAre(256));
+  EXPECT_THAT(Encode(model, "xbyyyybx"), ElementsAre(257));
+  EXPECT_THAT(Encode(model, "zaz"), ElementsAre('z', 'a', 'z'));
+  EXPECT_TRUE(model.drops_bytes());
+}
+
+TEST(BpeModelTest, AByteWithoutATokenBecomesTheUnknownOne) {
+  BpeSpec spec = ModelWithout("xy");
+  spec.unknown_token = "<unk>";
+  const BpeModel model = Create(spec, {300});  // which may be special
+  EXPECT_THAT(Encode(model, "x"), ElementsAre(300));
+  EXPECT_THAT(Encode(model, "axybabxx"), ElementsAre('a', 300, 300, 'b', 256, 300, 300));
+  EXPECT_FALSE(model.drops_bytes());
+  spec.fuse_unknown = true;
+  const BpeModel fused = Create(spec, {300});
+  EXPECT_THAT(Encode(fused, "xyyx"), ElementsAre(300));
+  EXPECT_THAT(Encode(fused, "axybabxx"), ElementsAre('a', 300, 'b', 256, 300));
+  EXPECT_TRUE(fused.drops_bytes());
+  // Merges may take the unknown token in.
+  spec.vocabulary.push_back({"a<unk>", 301});
+  spec.merges.push_back({"a", "<unk>"});
+  EXPECT_THAT(Encode(Create(spec), "axxb"), ElementsAre(301, 'b'));
+}
+
+TEST(BpeModelTest, BytesThatTextsCannotHaveAreNoGap) {
+  EXPECT_FALSE(Create(ModelWithout("\xC0\xC1\xF5\xFF")).drops_bytes());
+  EXPECT_TRUE(Create(ModelWithout("\xF4")).drops_bytes());
+  EXPECT_FALSE(Create(TinyModel({})).drops_bytes());
+  // An unknown token without use need not be there.
+  BpeSpec spec = TinyModel({});
+  spec.unknown_token = "";
+  EXPECT_FALSE(Create(spec).drops_bytes());
 }
 
 TEST(BpeModelTest, TokensHaveBytes) {

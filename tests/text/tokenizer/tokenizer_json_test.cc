@@ -92,6 +92,17 @@ TEST(TokenizerJsonTest, PartsThatMayBeAbsent) {
   EXPECT_TRUE(spec->prefix.empty());
 }
 
+TEST(TokenizerJsonTest, TheUnknownTokenIsRead) {
+  EXPECT_FALSE(Read(kFile)->model.unknown_token.has_value());
+  const auto fused =
+      Read(absl::StrReplaceAll(kFile, {{"\"unk_token\": null", "\"unk_token\": \"<s>\""},
+                                       {"\"fuse_unk\": false", "\"fuse_unk\": true"}}));
+  ASSERT_TRUE(fused.ok()) << fused.status();
+  EXPECT_EQ(fused->model.unknown_token, "<s>");
+  EXPECT_TRUE(fused->model.fuse_unknown);
+  EXPECT_THAT(ErrorAfter("\"unk_token\": null", "\"unk_token\": 3"), HasSubstr("model.unk_token"));
+}
+
 TEST(TokenizerJsonTest, UnknownFeaturesAreRefusedByName) {
   EXPECT_THAT(ErrorAfter("\"NFC\"", "\"NFKC\""), HasSubstr("type NFKC is not supported"));
   EXPECT_THAT(ErrorAfter("\"Digits\"", "\"Metaspace\""), HasSubstr("type Metaspace"));

@@ -95,6 +95,18 @@ TEST(TokenizerTest, BoundsTheBytesOfATextByItsTokens) {
   EXPECT_EQ(Create(spec)->TextBytesMax(100), SIZE_MAX);
 }
 
+TEST(TokenizerTest, ATextMayHaveNoTokens) {
+  TokenizerSpec spec = TinySpec();
+  std::erase_if(spec.model.vocabulary,
+                [](const VocabularyEntry& entry) { return entry.id == 'q'; });
+  const auto tokenizer = Create(spec);
+  EXPECT_THAT(*tokenizer->Encode("qqq", {.add_special = false}), ElementsAre());
+  // Pieces are what they are before bytes are dropped; the third is remembered from the first.
+  EXPECT_THAT(*tokenizer->Encode("q q q aqb", {.add_special = false}),
+              ElementsAre(' ', ' ', ' ', 256));
+  EXPECT_EQ(tokenizer->TextBytesMax(100), SIZE_MAX);
+}
+
 TEST(TokenizerTest, DecodesBytesToText) {
   const auto tokenizer = Create(TinySpec());
   const int32_t ids[] = {300, 257, 0xC3, 0xA9, 0xFF, 299, 5000, -7, 302, 0xC3};
@@ -146,7 +158,7 @@ TEST(TokenizerTest, LoadNamesTheFile) {
       "decoder": {"type": "ByteLevel"}, "model": {"vocab": {}, "merges": []}})");
   const absl::Status status = Tokenizer::Load(folder.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(Message(status), HasSubstr("tokenizer.json: vocabulary: the byte 0x00"));
+  EXPECT_THAT(Message(status), HasSubstr("tokenizer.json: vocabulary: none of the 256 bytes"));
 }
 
 TEST(TokenizerTest, TheTemplateAddsBos) {

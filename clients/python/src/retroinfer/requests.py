@@ -21,6 +21,7 @@ _POLICIES = {name.removeprefix("ATTENTION_POLICY_").lower(): number
 _REUSES = {name.removeprefix("KV_REUSE_").lower(): number
            for name, number in generation_pb2.KvReuse.items() if number != 0}
 _ATTENTION = tuple(name for name in generation_pb2.AttentionOptions.DESCRIPTOR.fields_by_name if name != "policy")
+_FORMS = tuple(field.name for field in generation_pb2.Constraint.DESCRIPTOR.oneofs_by_name["form"].fields)
 _MESSAGE_FIELDS = ("role", "content", "name", "tool_call_id", "reasoning_content")
 
 
@@ -77,6 +78,13 @@ class GenerateOptions(ScoreOptions, total=False):
     seed: int
     n: int
     logit_bias: Mapping[int, float]
+    # What the answer must look like: one of these four.
+    json_schema: Mapping[str, Any] | str | bool  # a schema, or its JSON text
+    regex: str
+    choices: Sequence[str]
+    grammar: str
+    # Tags around thoughts that may come first, such as ("<think>", "</think>"); the first one empty: the prompt has it.
+    thoughts: tuple[str, str]
 
 
 def duration(seconds: float) -> duration_pb2.Duration:
@@ -140,6 +148,24 @@ def _set_sampling(sampling: generation_pb2.SamplingOptions, options: dict[str, A
             setattr(sampling, name, value)
 
 
+def _set_constraint(request: generation_pb2.GenerateRequest, options: dict[str, Any]) -> None:
+    given = {name: options.pop(name) for name in _FORMS if options.get(name) is not None}
+    thoughts = options.pop("thoughts", None)
+    if len(given) > 1:
+        raise TypeError(f"give one of {' and '.join(given)}")
+    for name, value in given.items():
+        if name == "choices":
+            if isinstance(value, str):
+                raise TypeError("choices is a list of texts")
+            request.constraint.choices.texts.extend(value)
+        else:
+            setattr(request.constraint, name, value if isinstance(value, str) else json.dumps(value))
+    if thoughts is not None:
+        if not given:
+            raise TypeError(f"thoughts come before what one of {', '.join(_FORMS)} describes")
+        request.constraint.thoughts.open, request.constraint.thoughts.close = thoughts
+
+
 def _set_work(request: Any, options: dict[str, Any]) -> str:
     """Sets what generating and scoring have in common; nothing may be left of `options` then. Returns the name of the
     context."""
@@ -173,6 +199,7 @@ def generate_request(prompt: Prompt, progress: bool,
         if reuse not in _REUSES:
             raise ValueError(f"reuse is one of {', '.join(map(repr, _REUSES))}, not {reuse!r}")
         request.reuse = _REUSES[reuse]
+    _set_constraint(request, left)
     return request, _set_work(request, left)
 
 

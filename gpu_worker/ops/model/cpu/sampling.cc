@@ -94,6 +94,13 @@ void ApplyPenalties(const SamplingRow& row, const uint32_t* occurrences, std::sp
   }
 }
 
+void ApplyMask(const uint32_t* mask, std::span<float> logits) {
+  if (mask == nullptr) return;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if ((mask[i / 32] >> (i % 32) & 1) == 0) logits[i] = kMinusInfinity;
+  }
+}
+
 int32_t FirstWith(std::span<const float> logits, float value) {
   const auto found = std::find(logits.begin(), logits.end(), value);
   return found == logits.end() ? 0 : static_cast<int32_t>(found - logits.begin());
@@ -246,7 +253,8 @@ std::span<const float> AdjustedLogits(const SamplingArgs& args, int64_t i,
   const SamplingRow& row = args.rows.device_data()[i];
   const uint32_t* const occurrences =
       args.occurrences.empty() ? nullptr : args.occurrences.device_data()[i];
-  if (row.num_biases == 0 && occurrences == nullptr) return logits;
+  const uint32_t* const mask = args.masks.empty() ? nullptr : args.masks.device_data()[i];
+  if (row.num_biases == 0 && occurrences == nullptr && mask == nullptr) return logits;
   const size_t parts = SamplingPartBytes(args.logits.rows, args.logits.cols);
   auto* const memory = reinterpret_cast<float*>(args.scratch.device_data() + parts);
   const std::span<float> adjusted(memory + static_cast<size_t>(i) * logits.size(), logits.size());
@@ -255,6 +263,7 @@ std::span<const float> AdjustedLogits(const SamplingArgs& args, int64_t i,
     ApplyBiases({args.biases.device_data()[i], static_cast<size_t>(row.num_biases)}, adjusted);
   }
   ApplyPenalties(row, occurrences, adjusted);
+  ApplyMask(mask, adjusted);
   return adjusted;
 }
 

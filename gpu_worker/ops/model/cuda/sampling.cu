@@ -383,6 +383,7 @@ absl::Status Sampling(CudaStream& stream, const SamplingArgs& args) {
       .rows = args.rows.device_data(),
       .biases = args.biases.empty() ? nullptr : args.biases.device_data(),
       .occurrences = args.occurrences.empty() ? nullptr : args.occurrences.device_data(),
+      .masks = args.masks.empty() ? nullptr : args.masks.device_data(),
       .tokens = args.tokens.device_data(),
       .logprobs = args.logprobs.device_data(),
       .top_tokens = args.top_tokens.device_data(),

@@ -29,6 +29,7 @@ struct SamplingLaunch {
   const SamplingRow* rows;
   const SamplingBias* const* biases;   // or null
   const uint32_t* const* occurrences;  // or null
+  const uint32_t* const* masks;        // or null
   int32_t* tokens;
   float* logprobs;
   int32_t* top_tokens;
@@ -44,9 +45,12 @@ struct SamplingLaunch {
   __device__ const uint32_t* Occurrences(int64_t row) const {
     return occurrences == nullptr ? nullptr : occurrences[row];
   }
+  __device__ const uint32_t* Mask(int64_t row) const {
+    return masks == nullptr ? nullptr : masks[row];
+  }
   // Whether a row is drawn from other logits than the model's.
   __device__ bool IsAdjusted(int64_t row) const {
-    return rows[row].num_biases > 0 || Occurrences(row) != nullptr;
+    return rows[row].num_biases > 0 || Occurrences(row) != nullptr || Mask(row) != nullptr;
   }
 };
 
@@ -101,8 +105,9 @@ __device__ inline void LoadPart(float* logits, int32_t begin, int32_t end, float
   }
 }
 
-// Writes the part [begin, end) of an adjusted row: the model's logits with biases and penalties.
-// values[k]: as LoadPart() has read them; adjusted then.
+// Writes the part [begin, end) of an adjusted row: the model's logits with biases and penalties,
+// and minus infinity where the mask allows no token. values[k]: as LoadPart() has read them;
+// adjusted then.
 template <int kEach>
 __device__ inline void AdjustPart(const SamplingLaunch& launch, int64_t i, const SamplingRow& row,
                                   int32_t begin, int32_t end, float (&values)[kEach]) {
@@ -120,12 +125,14 @@ __device__ inline void AdjustPart(const SamplingLaunch& launch, int64_t i, const
   }
   __syncthreads();
   const uint32_t* const occurrences = launch.Occurrences(i);
+  const uint32_t* const mask = launch.Mask(i);
 #pragma unroll
   for (int k = 0; k < kEach; ++k) {
     const int32_t token = begin + k * kPartThreads + thread;
     if (token >= end) continue;
     const uint32_t seen = occurrences == nullptr ? 0 : occurrences[token];
-    values[k] = Penalized(adjusted[token], seen, row);
+    const bool allowed = mask == nullptr || (mask[token / 32] >> (token % 32) & 1) != 0;
+    values[k] = allowed ? Penalized(adjusted[token], seen, row) : -INFINITY;
     adjusted[token] = values[k];
   }
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <set>
 
 #include "gpu_worker/ops/model/counter_random.h"
@@ -25,10 +27,11 @@ struct Sampled {
 
 class SamplingTest : public testing::TestWithParam<BackendParam> {
  protected:
-  // logits: [rows, vocab]. occurrences, biases: one list for each row, or empty.
+  // logits: [rows, vocab]. occurrences, biases, masks: one list for each row, or empty.
   Sampled Run(std::vector<SamplingRow> rows, const std::vector<float>& logits,
               const std::vector<std::vector<uint32_t>>& occurrences = {},
-              const std::vector<std::vector<SamplingBias>>& biases = {}) {
+              const std::vector<std::vector<SamplingBias>>& biases = {},
+              const std::vector<std::vector<uint32_t>>& masks = {}) {
     const size_t batch = rows.size(), vocab = logits.size() / batch;
     std::vector<DeviceBuffer> lists;
     std::vector<const SamplingBias*> list_pointers(batch, nullptr);
@@ -42,14 +45,18 @@ class SamplingTest : public testing::TestWithParam<BackendParam> {
     const auto matrix = data_.UploadMatrix(logits, static_cast<int64_t>(batch),
                                            static_cast<int64_t>(vocab), DType::kF32);
     const DeviceBuffer row_buffer = data_.Upload(rows);
-    std::vector<DeviceBuffer> counts;
-    std::vector<const uint32_t*> pointers(batch, nullptr);
-    for (size_t i = 0; i < occurrences.size(); ++i) {
-      if (occurrences[i].empty()) continue;
-      counts.push_back(data_.Upload(occurrences[i]));
-      pointers[i] = counts.back().as<const uint32_t>().device_data();
-    }
-    const DeviceBuffer pointer_buffer = data_.Upload(pointers);
+    std::vector<DeviceBuffer> words;
+    const auto upload = [&](const std::vector<std::vector<uint32_t>>& of_rows) {
+      std::vector<const uint32_t*> pointers(batch, nullptr);
+      for (size_t i = 0; i < of_rows.size(); ++i) {
+        if (of_rows[i].empty()) continue;
+        words.push_back(data_.Upload(of_rows[i]));
+        pointers[i] = words.back().as<const uint32_t>().device_data();
+      }
+      return data_.Upload(pointers);
+    };
+    const DeviceBuffer pointer_buffer = upload(occurrences);
+    const DeviceBuffer mask_buffer = upload(masks);
     const DeviceBuffer tokens = data_.Upload(std::vector<int32_t>(batch, -7));
     const DeviceBuffer logprobs = data_.Upload(std::vector<float>(batch, kNan));
     const DeviceBuffer top_tokens = data_.Upload(std::vector<int32_t>(batch * kMaxTopLogprobs, -7));
@@ -63,6 +70,7 @@ class SamplingTest : public testing::TestWithParam<BackendParam> {
                             .rows = row_buffer.as<const SamplingRow>(),
                             .biases = list_buffer.as<const SamplingBias* const>(),
                             .occurrences = pointer_buffer.as<const uint32_t* const>(),
+                            .masks = mask_buffer.as<const uint32_t* const>(),
                             .tokens = tokens.as<int32_t>(),
                             .logprobs = logprobs.as<float>(),
                             .top_tokens = top_tokens.as<int32_t>(),
@@ -220,6 +228,84 @@ TEST_P(SamplingTest, BannedTokensAreNeverDrawn) {
     const SamplingRow row = {.top_k = 2, .seed = seed};
     EXPECT_NE(Run({row}, {1, 9, 0, 2}, {}, {{{1, -INFINITY}}}).tokens[0], 1);
   }
+}
+
+// A mask of the tokens for which `allows` is true.
+template <typename Allows>
+std::vector<uint32_t> MaskOf(size_t vocab, const Allows& allows) {
+  std::vector<uint32_t> mask(static_cast<size_t>(SamplingMaskWords(static_cast<int64_t>(vocab))));
+  for (size_t i = 0; i < vocab; ++i) {
+    if (allows(i)) mask[i / 32] |= 1u << (i % 32);
+  }
+  return mask;
+}
+
+TEST_P(SamplingTest, AMaskAllowsTheTokensOfItsBits) {
+  for (const size_t vocab : {1, 31, 32, 33, 8192, 8193, 100'000}) {
+    const auto logits = RandomNormal(vocab, 3);
+    std::vector<float> both(logits);
+    both.insert(both.end(), logits.begin(), logits.end());
+    const auto allows = [](size_t token) { return token % 7 == 0; };
+    // Another row of the batch has no mask.
+    const Sampled got = Run({{.temperature = 0, .wants_rank = 1}, {.temperature = 0}}, both, {}, {},
+                            {MaskOf(vocab, allows), {}});
+    size_t best = 0;
+    for (size_t i = 0; i < vocab; i += 7) best = logits[i] > logits[best] ? i : best;
+    EXPECT_EQ(got.tokens[0], static_cast<int32_t>(best));
+    EXPECT_EQ(got.tokens[1], std::max_element(logits.begin(), logits.end()) - logits.begin());
+    // What is reported is of the model's own distribution.
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(double{logit});
+    EXPECT_NEAR(got.logprobs[0], logits[best] - std::log(sum), 1e-5);
+    const auto larger = std::count_if(logits.begin(), logits.end(),
+                                      [&](float logit) { return logit > logits[best]; });
+    EXPECT_EQ(got.ranks[0], larger + 1);
+  }
+}
+
+TEST_P(SamplingTest, DrawsUnderAMaskFollowWhatItLeaves) {
+  constexpr size_t kVocab = 9000;
+  const auto logits = RandomNormal(kVocab, 5);
+  const std::vector<uint32_t> mask =
+      MaskOf(kVocab, [](size_t token) { return token == 3 || token == 40 || token == 8999; });
+  constexpr size_t kBatch = 100;
+  std::vector<float> all;
+  for (size_t i = 0; i < kBatch; ++i) all.insert(all.end(), logits.begin(), logits.end());
+  const std::vector<SamplingRow> ways = {
+      {.temperature = 1}, {.temperature = 1, .top_k = 50}, {.temperature = 1, .top_p = 0.999f}};
+  for (const SamplingRow& way : ways) {
+    std::vector<SamplingRow> rows(kBatch, way);
+    std::map<int32_t, int> counts;
+    for (int round = 0; round < 20; ++round) {
+      for (size_t i = 0; i < kBatch; ++i) {
+        rows[i].position = static_cast<int64_t>(i) + round * static_cast<int64_t>(kBatch);
+      }
+      for (const int32_t token :
+           Run(rows, all, {}, {}, std::vector<std::vector<uint32_t>>(kBatch, mask)).tokens) {
+        ++counts[token];
+      }
+    }
+    ASSERT_LE(counts.size(), 3u);
+    const double sum = std::exp(logits[3]) + std::exp(logits[40]) + std::exp(logits[8999]);
+    for (const int32_t token : {3, 40, 8999}) {
+      const double expected = 2000 * std::exp(logits[static_cast<size_t>(token)]) / sum;
+      EXPECT_NEAR(counts[token], expected, 5 * std::sqrt(expected) + 1) << token;
+    }
+  }
+}
+
+TEST_P(SamplingTest, AMaskHoldsAgainstBiasesPenaltiesAndInfinity) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<uint32_t> mask = {0b0100};
+  for (const float temperature : {0.0f, 1.0f}) {
+    const SamplingRow row = {.temperature = temperature, .presence_penalty = -2};
+    EXPECT_EQ(Run({row}, {infinity, 5, -60, 5}, {{0, 3, 0, 3}}, {{{1, 100}}}, {mask}).tokens[0], 2);
+  }
+}
+
+// What a sampler draws then is not to be taken; what matters is that there is something to look at.
+TEST_P(SamplingTest, AMaskThatAllowsNothingGivesTokenZero) {
+  EXPECT_EQ(Run({{.temperature = 1}}, {1, 2, 3}, {}, {}, {{0}}).tokens[0], 0);
 }
 
 TEST_P(SamplingTest, DrawsFollowTheDistribution) {
