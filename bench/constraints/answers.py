@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Asks a served model for answers of many schemas and keeps them, for tools/constraints/check_answers.py.
+"""Asks a served model for answers of many schemas and keeps them, for tools/constraints/check_values.py.
 
     bench/constraints/answers.py --bin-dir BIN --model FOLDER --schemas FILE --out FILE [--runs 10000]
                                  [--kills 3] [--serve-option=...]
@@ -7,7 +7,7 @@
 Starts `retroinfer serve` and its gateway. Each run is one chat request with response_format json_schema, at temperature
 1, with a seed of its own; every eighth has a higher priority, so that others are preempted where memory is short. The
 worker is killed (SIGKILL) --kills times on the way; a request that falls with it is asked again. FILE of schemas: JSON
-lines, each a schema, or an object with one under "schema". Python's own library alone.
+lines, as tools/constraints/make_schemas.py writes them. Python's own library alone.
 """
 import argparse
 import concurrent.futures
@@ -37,7 +37,7 @@ class Server:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.log = open(pathlib.Path(self.folder.name) / "log", "wb")
         self.process = subprocess.Popen(
-            [arguments.bin_dir / "retroinfer", "serve", arguments.model, f"--http=127.0.0.1:{port}",
+            [arguments.bin_dir / "retroinfer", "serve", "--model", arguments.model, f"--http=127.0.0.1:{port}",
              f"--socket-dir={self.folder.name}/s", *arguments.serve_option],
             stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
         self.await_ready(600)
@@ -100,14 +100,16 @@ def run(server, schemas, seed, arguments, counts):
         except urllib.error.HTTPError as error:
             text = error.read().decode(errors="replace")
             if error.code < 500 and error.code != 429:
-                return {"schema": number, "seed": seed, "refused": text}
+                return {"schema": schemas[number], "seed": seed, "refused": text}
         except (OSError, ValueError):
             pass
         with counts["lock"]:
             counts["again"] += 1
         time.sleep(0.5)
-    return {"schema": number, "seed": seed, "finish_reason": choice["finish_reason"],
-            "text": choice["message"]["content"]}
+    text, reason = choice["message"]["content"], choice["finish_reason"]
+    # An answer that max_tokens has cut is the beginning of a value.
+    return {"schema": schemas[number], "seed": seed, "finish_reason": reason,
+            "values": [text] if reason == "stop" else [], "cut": text if reason != "stop" else None}
 
 
 def main():
@@ -122,8 +124,7 @@ def main():
     parser.add_argument("--at-once", type=int, default=64)
     parser.add_argument("--serve-option", action="append", default=[])
     arguments = parser.parse_args()
-    lines = [json.loads(line) for line in arguments.schemas.read_text().splitlines() if line.strip()]
-    schemas = [line["schema"] if isinstance(line, dict) and "schema" in line else line for line in lines]
+    schemas = [json.loads(line) for line in arguments.schemas.read_text().splitlines()]
     server = Server(arguments)
     counts = {"again": 0, "lock": threading.Lock()}
     begun = time.monotonic()
