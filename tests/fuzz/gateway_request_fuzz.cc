@@ -1,7 +1,8 @@
 // What strangers send to the gateway, and what models write. The first byte says what the rest is:
-// the body of a chat (c), a completion (p), /score (s), /tokenize (t) or /detokenize (d); or an
-// answer with calls in the form of Hermes (h), Llama (l), Qwen3-Coder (q), Mistral (m) or JSON (j),
-// or with thoughts (r).
+// the body of a chat (c), a response (o), a message (a), a completion (p), /score (s), /tokenize
+// (t) or /detokenize (d); or an answer with calls in the form of Hermes (h), Llama (l), Qwen3-Coder
+// (q), Mistral (m) or JSON (j), or with thoughts (r); or one that is written as responses and
+// messages (w).
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -13,9 +14,14 @@
 #include "http_gateway/api/chat_plan.h"
 #include "http_gateway/api/chat_request.h"
 #include "http_gateway/api/completion_request.h"
+#include "http_gateway/api/messages_request.h"
+#include "http_gateway/api/messages_writer.h"
 #include "http_gateway/api/reasoning_splitter.h"
+#include "http_gateway/api/responses_request.h"
+#include "http_gateway/api/responses_writer.h"
 #include "http_gateway/api/score_request.h"
 #include "http_gateway/api/tokenize_request.h"
+#include "http_gateway/json/json_text.h"
 
 namespace {
 
@@ -25,11 +31,13 @@ void Require(bool condition) {
   if (!condition) std::abort();
 }
 
-// A refusal is an error of OpenAI's shape that the client can read, and its own fault.
+// A refusal is an error that the client can read, in both shapes, and its own fault.
 void CheckRefusal(const absl::Status& status) {
-  const ApiError error = ToApiError(status, ErrorOrigin::kGateway);
-  Require(error.http_status == 400);
-  Require(ParseStrictJson(error.ToJson()).ok());
+  for (const ErrorForm form : {ErrorForm::kOpenAi, ErrorForm::kAnthropic}) {
+    const ApiError error = ToApiError(status, ErrorOrigin::kGateway, form);
+    Require(error.http_status == 400);
+    Require(ParseStrictJson(error.ToJson()).ok());
+  }
 }
 
 template <typename T>
@@ -74,6 +82,13 @@ void CheckChat(const ChatRequest& request) {
     CheckMessage(chat.call);
     Require(plan->reader.functions.empty() || !request.tools.functions.empty());
   }
+}
+
+// Beside that, what a response repeats are members of an object.
+void CheckForm(const ChatRequest& request) {
+  CheckChat(request);
+  Require(request.call.messages().messages_size() > 0);
+  Require(ParseStrictJson("{" + request.echo + "}").ok());
 }
 
 // Text as it is, calls between marks.
@@ -137,6 +152,48 @@ void CheckThoughts(std::string_view text) {
   }
 }
 
+// Each event is one line of JSON, and so is the whole answer.
+void CheckWriter(AnswerWriter& writer, std::string_view text) {
+  namespace v1 = retroinfer::generation::v1;
+  writer.Begin();
+  v1::OutputChunk chunk;
+  for (size_t at = 0; at < text.size(); ++at) {
+    chunk.mutable_text()->push_back(text[at]);
+    const bool is_whole = at + 1 == text.size() || (text[at + 1] & 0xc0) != 0x80;
+    if (!is_whole) continue;
+    writer.Output(0, chunk);
+    chunk.clear_text();
+  }
+  v1::Finished finished;
+  finished.set_reason(v1::FINISH_REASON_STOP);
+  writer.Finish(0, finished);
+  Require(ParseStrictJson(writer.Whole({})).ok());
+  writer.End({});
+  std::string_view events = writer.unsent();
+  while (!events.empty()) {
+    const size_t end = events.find("\n\n");
+    Require(end != std::string_view::npos);
+    const std::string_view event = events.substr(0, end);
+    const size_t data = event.find("\ndata: ");
+    Require(event.starts_with("event: ") && data != std::string_view::npos);
+    Require(ParseStrictJson(std::string(event.substr(data + 7))).ok());
+    events.remove_prefix(end + 2);
+  }
+}
+
+void CheckForms(std::string_view text) {
+  if (!ParseStrictJson(JsonString(text)).ok()) return;  // no UTF-8
+  AnswerReaderOptions reader;
+  reader.tool_form = ToolForm::kHermes;
+  reader.functions = CallableFunctions::Named({"f", "g"});
+  reader.splitter.emplace(false);
+  const AnswerHead head = {"id", "", 1, "m"};
+  CheckWriter(*MakeResponsesWriter(
+                  {.head = head, .streams = true, .reader = reader, .echo = R"("tools":[])"}),
+              text);
+  CheckWriter(*MakeMessagesWriter({.head = head, .streams = true, .reader = reader}), text);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -146,6 +203,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   switch (data[0]) {
     case 'c':
       CheckBody<ChatRequest>(rest, ReadChatRequest, CheckChat);
+      break;
+    case 'o':
+      CheckBody<ChatRequest>(rest, ReadResponsesRequest, CheckForm);
+      break;
+    case 'a':
+      CheckBody<ChatRequest>(rest, ReadMessagesRequest, CheckForm);
+      break;
+    case 'w':
+      CheckForms(rest);
       break;
     case 'p':
       CheckBody<CompletionRequest>(rest, ReadCompletionRequest,

@@ -31,7 +31,7 @@ class Request:
         self.header_names = [line.split(":")[0].lower() for line in self.head.split("\n")[1:]]
 
     def head_bytes(self, key):
-        head = self.head.replace("Bearer KEY", f"Bearer {key}")
+        head = self.head.replace("Bearer KEY", f"Bearer {key}").replace("x-api-key: KEY", f"x-api-key: {key}")
         head = re.sub(r"^(content-length): \*", rf"\1: {len(self.body)}", head, flags=re.IGNORECASE | re.MULTILINE)
         return (head.replace("\n", "\r\n") + "\r\n\r\n").encode()
 
@@ -76,6 +76,19 @@ def events(text):
     return [json.loads(event) for event in data[:-1]]
 
 
+def typed_events(text):
+    """The JSON of a stream's events that have names, which are their types."""
+    found = []
+    for block in text.split("\n\n"):
+        if not block or block.startswith(":"):
+            continue
+        name, _, data = block.partition("\n")
+        found.append(json.loads(data.removeprefix("data: ")))
+        if name != f"event: {found[-1]['type']}":
+            raise AssertionError(block)
+    return found
+
+
 def find(value, path):
     for name, index in re.findall(r"([^.\[\]]+)|\[(-?\d+)\]", path):
         value = value[name] if name else value[int(index)]
@@ -88,7 +101,8 @@ class ClientsTest(unittest.TestCase):
         folder = cls.enterClassContext(tempfile.TemporaryDirectory(prefix="retroinfer-"))
         cls.key = secrets.token_hex(16)
         (pathlib.Path(folder) / "key").write_text(cls.key, encoding="utf-8")
-        cls.served = Served(BIN, f"--api-key-file={folder}/key", f"--chat-template={FIXTURES}/tools.jinja")
+        cls.served = Served(BIN, f"--api-key-file={folder}/key", f"--chat-template={FIXTURES}/tools.jinja",
+                            "--served-model-name=needle,claude-sonnet-4-5,gpt-5-codex")
 
     @classmethod
     def tearDownClass(cls):
@@ -120,8 +134,9 @@ class ClientsTest(unittest.TestCase):
             for request in requests:
                 with self.subTest(request.title):
                     response, text = exchange(connection, request, self.key)
-                    flags = [check for check in request.checks if check in ("events", "closes")]
-                    answer = events(text) if "events" in flags else json.loads(text)
+                    flags = [check for check in request.checks if check in ("events", "typed", "closes")]
+                    answer = (events(text) if "events" in flags else
+                              typed_events(text) if "typed" in flags else json.loads(text))
                     for check in request.checks:
                         if check not in flags:
                             with self.subTest(check):

@@ -65,7 +65,7 @@ TEST(ToolFields, ToolsThatAreNoFunctionsAreLeftOut) {
   ASSERT_TRUE(request.ok()) << request.status();
   EXPECT_EQ(request->tools.Names(), std::set<std::string>{"f"});
   EXPECT_EQ(Json::parse(request->call.messages().tools()).size(), 1U);
-  EXPECT_EQ(ignored.ToString(), "tools[]");
+  EXPECT_EQ(ignored.ToString(), "tools[](web_search)");
 }
 
 TEST(ToolFields, RefusesByName) {

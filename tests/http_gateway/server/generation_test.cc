@@ -9,6 +9,8 @@
 #include "common/status/error_reason.h"
 #include "tests/http_gateway/gateway_harness.h"
 #include "tests/http_gateway/http_harness.h"
+#include "text/constraint/constraint_compiler.h"
+#include "text/constraint/token_vocabulary.h"
 
 namespace retroinfer::gateway {
 namespace {
@@ -286,6 +288,8 @@ class ToolsTest : public ::testing::Test {
     template_ = std::make_unique<ChatTemplate>(ChatTemplate::Create(*tokenizer_));
     harness_->worker().model().tokenizer = tokenizer_.get();
     harness_->worker().model().chat_template = template_.get();
+    harness_->worker().model().constraints = std::make_shared<constraint::ConstraintCompiler>(
+        constraint::TokenVocabulary::Create(*tokenizer_, {}, tokenizer_->vocab_size()));
     harness_->worker().Serve();
     return harness_->Post(
         "/v1/chat/completions",
