@@ -17,7 +17,7 @@ struct AnswerReaderOptions {
   std::optional<ReasoningSplitter> splitter;  // nothing: there are no thoughts
   ToolForm tool_form = ToolForm::kNone;
   CallableFunctions functions;
-  bool is_forced = false;  // a grammar has forced calls into that form
+  bool is_forced = false;  // a grammar keeps calls to that form
   bool one_call = false;   // what comes behind the first call is left out
 };
 

@@ -55,8 +55,10 @@ absl::Status PlanTools(ToolForm form, ChatRequest* chat, ChatPlan* plan) {
   ToolGrammarOptions options = {
       .form = form, .all_schemas = IsForced(tools), .otherwise = chat->call.constraint()};
   ASSIGN_OR_RETURN(const std::string grammar, ToolGrammar(tools, options));
+  // Where the model is free to write text, the text may be a call in another form, which small
+  // models write: the call is taken, though its arguments are not kept to a schema.
+  plan->reader.is_forced = IsForced(tools) || chat->call.has_constraint();
   chat->call.mutable_constraint()->set_grammar(grammar);
-  plan->reader.is_forced = true;
   if (!options.all_schemas || !HasLenient(tools)) return absl::OkStatus();
   options.all_schemas = false;
   ASSIGN_OR_RETURN(const std::string relaxed, ToolGrammar(tools, options));

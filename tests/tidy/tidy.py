@@ -93,6 +93,7 @@ NAMESPACES = (
     ("client/", ("retroinfer::client",)),
     ("bench/", ("retroinfer::bench", "retroinfer", "retroinfer::kvstore")),
     ("tools/chat_templates/", ("retroinfer::jinja",)),
+    ("tools/constraints/", ("retroinfer::constraint",)),
     ("chaos/", ("retroinfer::kvstore",)),
     ("fuzz/", ("retroinfer::fuzz",)),
     ("support/faulty_kv_store_service", ("retroinfer::kvstore",)),

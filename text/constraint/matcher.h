@@ -26,9 +26,8 @@ class Matcher {
   // written. Each text that masks permit can still become one of the texts of the constraint.
   //
   // REQUIRES: mask.size() is TokenVocabulary::mask_words().
-  // Cost:     a copy where the constraint remembers the mask; else a walk over tokens, whose
-  // figures
-  //           are in docs/decisions/0072-constraints-of-our-own.md.
+  // Cost:     a copy where the constraint remembers the mask; else a walk over tokens, for which
+  //           docs/decisions/0072-constraints-of-our-own.md has figures.
   void Fill(std::span<uint32_t> mask);
 
   // The text so far is one of the texts.

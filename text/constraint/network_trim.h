@@ -18,8 +18,7 @@ struct RuleEntry {
 // sees to it that no rule begins with itself.
 //
 // Returns: INVALID_ARGUMENT, reason INVALID_CONSTRAINT, if nothing is left, or if a rule calls
-// itself
-//          before it has read a byte.
+//          itself before it has read a byte.
 // Cost:    O(nodes + edges).
 absl::StatusOr<Network> TrimmedNetwork(std::vector<Network::Node> nodes,
                                        std::vector<Network::Edge> edges,

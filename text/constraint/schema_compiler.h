@@ -19,8 +19,7 @@ namespace retroinfer::constraint {
 //
 // REQUIRES: `json` writes to `grammar`.
 // Returns:  INVALID_ARGUMENT, reason INVALID_CONSTRAINT, with the JSON pointer of the place, for
-// what
-//           is no schema, and for what is not supported.
+//           what is no schema, and for what is not supported.
 absl::StatusOr<ExpressionPtr> CompileJsonSchema(std::string_view schema, const Limits& limits,
                                                 Grammar& grammar, JsonSyntax& json);
 

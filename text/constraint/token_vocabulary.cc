@@ -51,6 +51,8 @@ TokenVocabulary::TokenVocabulary(const Tokenizer& tokenizer, std::vector<int32_t
     offsets_.push_back(static_cast<uint32_t>(bytes_.size()));
     const std::string_view token = tokenizer.TokenBytes(id);
     if (IsEnd(id) || token.empty() || token.size() > kTokenBytesMax) continue;
+    // The byte itself may be a token, which must not begin the spelling of a special one.
+    if (!tokenizer.IsSpecial(id) && token.find(kSpecialByte) != std::string_view::npos) continue;
     if (tokenizer.IsSpecial(id)) bytes_.push_back(kSpecialByte);
     bytes_.append(token);
   }

@@ -19,7 +19,7 @@ namespace retroinfer::constraint {
 
 // Built once for a model and shared by all its constraints. A special token's bytes are
 // kSpecialByte and its content, so that no text of characters is a special token. End tokens have
-// no bytes: they end a text.
+// no bytes: they end a text. Other tokens with that byte are never allowed: no text has them.
 //
 // Threads: immutable after construction.
 class TokenVocabulary {

@@ -156,7 +156,8 @@ export class Answer {
     this.prefill.hidden = true;
     this.state.textContent = STATES[outcome] ?? '';
     this.copy.hidden = text.trim() === '';
-    if (outcome === 'done') this.showNote(text.trim() === '' ? 'The model ended without a word.' : REASONS[reason] ?? '');
+    const hasText = text.trim() !== '';
+    if (outcome === 'done') this.showNote(hasText ? REASONS[reason] ?? '' : 'The model ended without a word.');
     this.facts.hidden = figures === null;
     if (figures !== null) this.facts.replaceChildren(...factsOf(figures));
   }

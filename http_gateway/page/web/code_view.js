@@ -16,7 +16,8 @@ export class CodeView {
     pre.setAttribute('role', 'group');
     pre.setAttribute('aria-label', language ? `Code, ${language}` : 'Code');
     this.node = element('div', 'code',
-      element('div', 'code-head', element('span', '', language || 'text'), copyButton('Copy the code', () => this.text)),
+      element('div', 'code-head', element('span', '', language || 'text'),
+        copyButton('Copy the code', () => this.text)),
       pre);
     this.restart();
     this.show(text);

@@ -114,7 +114,8 @@ function figuresLine({figures}) {
 
 export function toMarkdown({title, settings, documents, turns}) {
   const parts = [`# ${title || 'Conversation'}`];
-  if (settings.systemPrompt.trim() !== '') parts.push(`System prompt:\n\n> ${settings.systemPrompt.trim().replaceAll('\n', '\n> ')}`);
+  const prompt = settings.systemPrompt.trim();
+  if (prompt !== '') parts.push(`System prompt:\n\n> ${prompt.replaceAll('\n', '\n> ')}`);
   if (documents.length > 0) parts.push(`Documents:\n\n${documents.map(({name}) => `* ${name}`).join('\n')}`);
   for (const {question, answers} of turns) {
     parts.push(`## Question\n\n${question}`);

@@ -43,7 +43,9 @@ class Reader {
 function text(most) {
   return (value, reader) => {
     if (typeof value !== 'string') reader.fail('a text is needed');
-    if (value.length > most) reader.fail(`at most ${count(most)} characters are taken, there are ${count(value.length)}`);
+    if (value.length > most) {
+      reader.fail(`at most ${count(most)} characters are taken, there are ${count(value.length)}`);
+    }
     return value;
   };
 }

@@ -186,7 +186,8 @@ export class ConversationList {
 
   async remove() {
     const {id, title} = this.current;
-    if (!await confirm('Delete the conversation', `“${title}” and its documents are gone from this browser then.`, 'Delete')) return;
+    const what = `“${title}” and its documents are gone from this browser then.`;
+    if (!await confirm('Delete the conversation', what, 'Delete')) return;
     try {
       await this.saving;
       if (this.store !== null) await this.store.remove(id);

@@ -14,7 +14,8 @@ function problemOf(error) {
     return new Problem('This browser has no room for the conversation',
       'It is here until the tab is closed. Delete others or their documents, or save this one as a file.');
   }
-  return new Problem('This browser keeps no conversations', `What there is ends with the tab. ${error?.message ?? ''}`.trim());
+  return new Problem('This browser keeps no conversations',
+    `What there is ends with the tab. ${error?.message ?? ''}`.trim());
 }
 
 function resultOf(request) {

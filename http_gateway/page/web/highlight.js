@@ -6,37 +6,52 @@ const LINE_MAX = 5000;  // characters: a longer line is data, not code
 
 const words = (text) => new Set(text.split(' '));
 
-const C_WORDS = 'auto bool break case char const continue default do double else enum extern false float for goto if ' +
-  'inline int long nullptr NULL register restrict return short signed sizeof static struct switch true typedef union ' +
-  'unsigned void volatile while';
-const CPP_WORDS = `${C_WORDS} alignas alignof catch class concept consteval constexpr constinit co_await co_return ` +
-  'co_yield decltype delete dynamic_cast explicit export final friend mutable namespace new noexcept operator override ' +
-  'private protected public reinterpret_cast requires static_assert static_cast template this thread_local throw try ' +
-  'typeid typename using virtual wchar_t __global__ __device__ __host__ __shared__ __constant__';
-const JAVA_WORDS = 'abstract assert boolean break byte case catch char class const continue default do double else enum ' +
-  'extends false final finally float for if implements import instanceof int interface long native new null package ' +
-  'private protected public record return sealed short static super switch synchronized this throw throws true try var ' +
-  'void volatile while yield fun val when object data override suspend is in namespace using string decimal foreach ' +
-  'async await readonly get set internal virtual base';
-const SCRIPT_WORDS = 'abstract any as async await boolean break case catch class const continue debugger declare default ' +
-  'delete do else enum export extends false finally for from function get if implements import in instanceof interface ' +
-  'let namespace never new null number of private protected public readonly return satisfies set static string super ' +
-  'switch this throw true try type typeof undefined unknown var void while yield';
-const GO_WORDS = 'any bool break byte case chan const continue default defer else error fallthrough false float32 float64 ' +
-  'for func go goto if import int int32 int64 interface iota map nil package range return rune select string struct ' +
-  'switch true type uint uint32 uint64 var';
-const RUST_WORDS = 'as async await bool box break char const continue crate dyn else enum extern f32 f64 false fn for i32 ' +
-  'i64 if impl in isize let loop match mod move mut pub ref return self Self static str String struct super trait true ' +
-  'type u32 u64 u8 unsafe use usize where while None Some Ok Err Option Result Vec';
-const PYTHON_WORDS = 'and as assert async await break case class continue def del elif else except False finally for from ' +
-  'global if import in is lambda match None nonlocal not or pass raise return self True try while with yield';
-const SHELL_WORDS = 'alias break case cd continue declare do done echo elif else esac eval exec exit export fi for function ' +
-  'if in local readonly return select set shift source then trap unset until while';
-const SQL_WORDS = 'add all alter and as asc avg begin between by case cast check column commit constraint count create ' +
-  'cross date default delete desc distinct drop else end exists false foreign from full group having if in index inner ' +
-  'insert int integer into is join key left like limit max min not null numeric offset on or order outer over partition ' +
-  'primary references returning right rollback select set sum table text then transaction true union unique update using ' +
-  'values varchar view when where with';
+const C_WORDS =
+  'auto bool break case char const continue default do double else enum extern false float for ' +
+  'goto if inline int long nullptr NULL register restrict return short signed sizeof static ' +
+  'struct switch true typedef union unsigned void volatile while';
+const CPP_WORDS =
+  `${C_WORDS} alignas alignof catch class concept consteval constexpr constinit co_await ` +
+  'co_return co_yield decltype delete dynamic_cast explicit export final friend mutable ' +
+  'namespace new noexcept operator override private protected public reinterpret_cast requires ' +
+  'static_assert static_cast template this thread_local throw try typeid typename using virtual ' +
+  'wchar_t __global__ __device__ __host__ __shared__ __constant__';
+const JAVA_WORDS =
+  'abstract assert boolean break byte case catch char class const continue default do double ' +
+  'else enum extends false final finally float for if implements import instanceof int interface ' +
+  'long native new null package private protected public record return sealed short static super ' +
+  'switch synchronized this throw throws true try var void volatile while yield fun val when ' +
+  'object data override suspend is in namespace using string decimal foreach async await ' +
+  'readonly get set internal virtual base';
+const SCRIPT_WORDS =
+  'abstract any as async await boolean break case catch class const continue debugger declare ' +
+  'default delete do else enum export extends false finally for from function get if implements ' +
+  'import in instanceof interface let namespace never new null number of private protected ' +
+  'public readonly return satisfies set static string super switch this throw true try type ' +
+  'typeof undefined unknown var void while yield';
+const GO_WORDS =
+  'any bool break byte case chan const continue default defer else error fallthrough false ' +
+  'float32 float64 for func go goto if import int int32 int64 interface iota map nil package ' +
+  'range return rune select string struct switch true type uint uint32 uint64 var';
+const RUST_WORDS =
+  'as async await bool box break char const continue crate dyn else enum extern f32 f64 false fn ' +
+  'for i32 i64 if impl in isize let loop match mod move mut pub ref return self Self static str ' +
+  'String struct super trait true type u32 u64 u8 unsafe use usize where while None Some Ok Err ' +
+  'Option Result Vec';
+const PYTHON_WORDS =
+  'and as assert async await break case class continue def del elif else except False ' +
+  'from finally for global if import in is lambda match None nonlocal not or pass raise return self ' +
+  'True try while with yield';
+const SHELL_WORDS =
+  'alias break case cd continue declare do done echo elif else esac eval exec exit export fi for ' +
+  'function if in local readonly return select set shift source then trap unset until while';
+const SQL_WORDS =
+  'add all alter and as asc avg begin between by case cast check column commit constraint count ' +
+  'create cross date default delete desc distinct drop else end exists false foreign from full ' +
+  'group having if in index inner insert int integer into is join key left like limit max min ' +
+  'not null numeric offset on or order outer over partition primary references returning right ' +
+  'rollback select set sum table text then transaction true union unique update using values ' +
+  'varchar view when where with';
 
 const SLASHES = {line: ['//'], block: [['/*', '*/']]};
 const HASH = {line: ['#'], block: []};

@@ -65,12 +65,14 @@ TEST(ChatPlan, StrictFunctionsAndSingleCallsAskForAGrammar) {
   ChatRequest strict = Chat("", R"(, "strict": true)");
   ChatPlan plan = Plan(Format(ToolForm::kHermes), &strict);
   EXPECT_EQ(plan.constraint_param, "tools");
+  EXPECT_FALSE(plan.reader.is_forced) << "text may be a call in another form";
   EXPECT_FALSE(plan.relaxed.has_value());
   EXPECT_THAT(strict.call.constraint().grammar(), HasSubstr("properties"));
   ChatRequest single = Chat(R"(, "parallel_tool_calls": false)");
   plan = Plan(Format(ToolForm::kHermes), &single);
   EXPECT_EQ(plan.constraint_param, "parallel_tool_calls");
   EXPECT_TRUE(plan.reader.one_call);
+  EXPECT_FALSE(plan.reader.is_forced);
   EXPECT_THAT(single.call.constraint().grammar(), HasSubstr("%json {\"type\":\"object\"}"));
 }
 

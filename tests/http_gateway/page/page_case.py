@@ -54,14 +54,17 @@ SCRIPTED = """(() => {
     window.fetch = async (path, options) => {
         if (path !== '/v1/chat/completions') return before(path, options);
         asked.push(JSON.parse(options.body));
-        const {text = '', thought = '', size = 5, endless = false} = answers.length > 1 ? answers.shift() : answers[0];
-        const cut = (all) => Array.from({length: Math.ceil(all.length / size)}, (_, at) => all.slice(at * size, (at + 1) * size));
-        const deltas = [...cut(thought).map((part) => ({reasoning_content: part})), ...cut(text).map((part) => ({content: part}))];
+        const answer = answers.length > 1 ? answers.shift() : answers[0];
+        const {text = '', thought = '', size = 5, endless = false} = answer;
+        const cut = (all, name) => Array.from({length: Math.ceil(all.length / size)},
+            (_, at) => ({[name]: all.slice(at * size, (at + 1) * size)}));
+        const deltas = [...cut(thought, 'reasoning_content'), ...cut(text, 'content')];
         const encoder = new TextEncoder();
         const soon = new MessageChannel();
         let next = 0;
-        const usage = {prompt_tokens: 2000, completion_tokens: deltas.length, prompt_tokens_details: {cached_tokens: 1500},
-            kv_read_ratio: 0.125, unseen_mass: {mean: 0.012, largest: 0.05}, timings: {decode_ms: 1000}};
+        const usage = {prompt_tokens: 2000, completion_tokens: deltas.length,
+            prompt_tokens_details: {cached_tokens: 1500}, kv_read_ratio: 0.125,
+            unseen_mass: {mean: 0.012, largest: 0.05}, timings: {decode_ms: 1000}};
         const body = new ReadableStream({
             start(controller) {
                 options.signal.addEventListener('abort', () => controller.error(new DOMException('', 'AbortError')));
@@ -127,8 +130,8 @@ class PageCase(unittest.TestCase):
         """Asks by keyboard and waits for the end of the answer."""
         page.type("#question", question)
         page.press("Enter")
-        page.await_true(f"[...document.querySelectorAll('.question > p:not(.about)')].at(-1)?.innerText === {json.dumps(question)}"
-                        f" && {ENDS}")
+        page.await_true("[...document.querySelectorAll('.question > p:not(.about)')].at(-1)?.innerText"
+                        f" === {json.dumps(question)} && {ENDS}")
 
     def check_rules(self, page):
         """What is on the page can be read, and broke no policy."""

@@ -95,7 +95,8 @@ class ConversationsTest(KeptCase):
         self.script(page, {"text": "third"})
         self.ask(page, "Third")
         self.assertEqual([message["content"] for message in page.run("asked[0].messages")],
-                         ["alpha\n\nBe brief.", "First <b>", "answer to First <b>", "Second", "answer to Second", "Third"])
+                         ["alpha\n\nBe brief.", "First <b>", "answer to First <b>", "Second", "answer to Second",
+                          "Third"])
         other = self.open_ready()
         other.await_true(f"{TITLES}.length === 1")
         self.assertEqual(other.run("document.querySelectorAll('.turns > li').length"), 0)
@@ -110,7 +111,8 @@ class ConversationsTest(KeptCase):
         page.await_true(f"{TITLES}.length === 2")
         self.assertEqual(page.run(TITLES), ["Two", "One"])
         for title, ratio, documents in (("One", "", 0), ("Two", "0.5", 1)):
-            page.run(f"[...document.querySelectorAll('#conversations button')].find((node) => node.textContent === '{title}').click()")
+            page.run("[...document.querySelectorAll('#conversations button')]"
+                     f".find((node) => node.textContent === '{title}').click()")
             page.await_true(f"document.querySelector('#conversations [aria-current]').textContent === '{title}'")
             self.assertEqual(page.run("[document.querySelector('#retrieval-ratio').value,"
                                       " document.querySelectorAll('.document').length]"), [ratio, documents])
@@ -149,7 +151,8 @@ class ConversationsTest(KeptCase):
         self.answer_dialog(page)
         page.await_true(f"{TITLES}.length === 0")
         page.run(choose_file("#import-file", json_name, kept))
-        page.await_true("document.querySelectorAll('.turns > li').length === 1 && document.querySelectorAll('.document').length === 1")
+        page.await_true("document.querySelectorAll('.turns > li').length === 1 &&"
+                        " document.querySelectorAll('.document').length === 1")
         page.await_true(f"{TITLES}[0] === 'One: is/it?'")
         self.assertEqual(page.text(".answer > .text"), "answer to One: is/it?")
         hostile = json.loads(kept)
@@ -226,6 +229,7 @@ class RoomTest(KeptCase):
         self.assertEqual(page.text("li:last-child .answer > .text"), "two")
         page.call("Storage.overrideQuotaForOrigin", origin=origin)
         self.ask(page, "Three")
+        page.await_true(f"{KEPT}.then((body) => body.turns[2]?.answers[0].outcome === 'done')")
         page.await_true("document.querySelector('#conversations-problem').hidden")
         self.reload(page)
         page.await_true("document.querySelectorAll('.turns > li').length === 3")

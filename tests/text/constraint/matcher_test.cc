@@ -57,6 +57,7 @@ TEST(MatcherTest, TokensOfSeveralBytesAndSpecialTokens) {
   EXPECT_FALSE(IsSet(mask, kBpeSpecial));  // the text of a special token is no special token
   ASSERT_TRUE(matcher.Accept(*tokenizer->TokenId("ab")));
   EXPECT_FALSE(matcher.Accept('<'));
+  EXPECT_FALSE(matcher.Accept(0xFF));  // the byte before a special token's text
   ASSERT_TRUE(matcher.Accept(kBpeSpecial));
   EXPECT_TRUE(IsSet(MaskOf(matcher, *BpeVocabulary()), kBpeTag));
   ASSERT_TRUE(matcher.Accept(kBpeTag));

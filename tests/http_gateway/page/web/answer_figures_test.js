@@ -9,14 +9,19 @@ const USAGE = {
 
 test('figures of an answer', () => {
   equal(figuresOf(USAGE, TIMES), {
-    firstMs: 250, perSecond: 40, written: 21, cached: 900, prompt: 1000, kvShare: 0.25, unseenMean: 0.01, unseenLargest: 0.04});
+    firstMs: 250, perSecond: 40, written: 21, cached: 900, prompt: 1000, kvShare: 0.25, unseenMean: 0.01,
+    unseenLargest: 0.04,
+  });
   equal(figuresOf({...USAGE, timings: undefined, unseen_mass: null}, TIMES).perSecond, 20);
   const one = figuresOf({...USAGE, completion_tokens: 1}, TIMES);
   equal([one.perSecond, one.kvShare], [null, null], 'no step');
 });
 
 test('what is not known is null', () => {
-  const none = {firstMs: null, perSecond: null, written: null, cached: null, prompt: null, kvShare: null, unseenMean: null, unseenLargest: null};
+  const none = {
+    firstMs: null, perSecond: null, written: null, cached: null, prompt: null, kvShare: null, unseenMean: null,
+    unseenLargest: null,
+  };
   equal(figuresOf(null, {sentAt: 1, firstAt: null, lastAt: null}), none);
   equal(figuresOf({}, {sentAt: 1, firstAt: null, lastAt: null}), none);
   equal(figuresOf(null, TIMES), {...none, firstMs: 250});

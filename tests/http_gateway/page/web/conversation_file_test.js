@@ -7,8 +7,13 @@ function full() {
   conversation.settings.retrievalRatio = 0.25;
   conversation.documents.push({id: 'x', name: 'a.txt', text: 'A\0é😀', tokens: 3});
   conversation.turns.push({question: 'q', about: ['a.txt'], seed: 4294967295, answers: [
-    {...newAnswer('wave'), text: 'w', thought: 't', outcome: 'done', reason: 'stop', figures: {firstMs: 1.5, perSecond: null, written: 1, cached: 0, prompt: 9, kvShare: null, unseenMean: 0, unseenLargest: 0}},
-    {...newAnswer('full')}]});
+    {
+      ...newAnswer('wave'), text: 'w', thought: 't', outcome: 'done', reason: 'stop',
+      figures: {
+        firstMs: 1.5, perSecond: null, written: 1, cached: 0, prompt: 9, kvShare: null, unseenMean: 0, unseenLargest: 0,
+      },
+    },
+    newAnswer('full')]});
   return conversation;
 }
 

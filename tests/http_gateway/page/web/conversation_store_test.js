@@ -16,7 +16,8 @@ test('what is kept comes back, with the texts of its documents', async () => {
   equal(await store.save(kept), 1);
   const loaded = await store.load(kept.id);
   equal([loaded.title, loaded.revision, loaded.turns, loaded.settings], ['kept', 1, kept.turns, kept.settings]);
-  equal(loaded.documents.map(({name, text, tokens}) => [name, text, tokens]), [['0.txt', 'one', null], ['1.txt', 'two', null]]);
+  equal(loaded.documents.map(({name, text, tokens}) => [name, text, tokens]),
+    [['0.txt', 'one', null], ['1.txt', 'two', null]]);
   loaded.documents.shift();
   equal(await store.save(loaded), 2);
   equal((await store.load(kept.id)).documents.map(({text}) => text), ['two']);

@@ -1,4 +1,6 @@
-import {messagesFor, newAnswer, newConversation, policiesOf, requestFor, systemMessage, titleOf, toMarkdown} from '../page/conversation.js';
+import {
+  messagesFor, newAnswer, newConversation, policiesOf, requestFor, systemMessage, titleOf, toMarkdown,
+} from '../page/conversation.js';
 import {equal, isTrue, test} from './cases.js';
 
 const answer = (policy, text) => ({...newAnswer(policy), text, outcome: 'done'});
@@ -38,9 +40,11 @@ test('settings that only wave has go with wave only', () => {
   Object.assign(conversation.settings, {maxTokens: 7, retrievalRatio: 0, maxUnseenMass: 0.1});
   const [turn] = conversation.turns;
   const {messages, ...wave} = requestFor(conversation, turn, 'wave');
-  equal(wave, {policy: 'wave', seed: 1, context: conversation.context, max_tokens: 7, retrieval_ratio: 0, max_unseen_mass: 0.1});
+  const {context} = conversation;
+  equal(wave, {policy: 'wave', seed: 1, context, max_tokens: 7, retrieval_ratio: 0, max_unseen_mass: 0.1});
   const full = requestFor(conversation, turn, 'full');
-  equal([full.max_tokens, full.retrieval_ratio, full.max_unseen_mass, full.temperature], [7, undefined, undefined, undefined]);
+  equal([full.max_tokens, 'retrieval_ratio' in full, 'max_unseen_mass' in full, 'temperature' in full],
+    [7, false, false, false]);
 });
 
 test('a new conversation goes on with settings and documents, which are its own', () => {
@@ -65,9 +69,12 @@ test('as Markdown it has all that was said', () => {
   const conversation = asked();
   conversation.title = 'T';
   conversation.documents.push({id: 'x', name: 'a.txt', text: 'secret', tokens: null});
-  conversation.turns[0].answers[0].figures = {firstMs: 1, perSecond: 2, written: 3, cached: 4, prompt: 5, kvShare: 0.5, unseenMean: 0.01, unseenLargest: 0.02};
+  conversation.turns[0].answers[0].figures = {
+    firstMs: 1, perSecond: 2, written: 3, cached: 4, prompt: 5, kvShare: 0.5, unseenMean: 0.01, unseenLargest: 0.02,
+  };
   const text = toMarkdown(conversation);
-  for (const wanted of ['# T\n', '* a.txt', '## Question\n\nq1', '## Answer (Wave)\n\nw1', '## Answer (Full)\n\nf1', '4 of 5 tokens cached, 50 % of the KV read, 1.0 % of the mass unseen', '(not ended)']) {
+  for (const wanted of ['# T\n', '* a.txt', '## Question\n\nq1', '## Answer (Wave)\n\nw1', '## Answer (Full)\n\nf1',
+    '4 of 5 tokens cached, 50 % of the KV read, 1.0 % of the mass unseen', '(not ended)']) {
     isTrue(text.includes(wanted), `${wanted} is missing in ${text}`);
   }
   isTrue(!text.includes('secret'), 'documents are named only');

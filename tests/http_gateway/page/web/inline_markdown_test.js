@@ -19,14 +19,16 @@ const link = (url, ...children) => ({type: 'link', url, children});
 const code = (text) => ({type: 'code', text});
 
 test('text is text', () => {
-  for (const text of ['plain', 'a * b * c', '2*3', 'snake_case_name', '<script>alert(1)</script>', '&lt;', '[x]', '[x](', '**', '~', '`', 'a < b']) {
+  for (const text of ['plain', 'a * b * c', '2*3', 'snake_case_name', '<script>alert(1)</script>', '&lt;',
+    '[x]', '[x](', '**', '~', '`', 'a < b']) {
     equal(parse(text), [text]);
   }
   equal(parse(''), []);
 });
 
 test('emphasis', () => {
-  equal(parse('*a* **b** ***c*** _d_ __e__'), [em('a'), ' ', strong('b'), ' ', em(strong('c')), ' ', em('d'), ' ', strong('e')]);
+  equal(parse('*a* **b** ***c*** _d_ __e__'),
+    [em('a'), ' ', strong('b'), ' ', em(strong('c')), ' ', em('d'), ' ', strong('e')]);
   equal(parse('**a *b* c**'), [strong('a ', em('b'), ' c')]);
   equal(parse('*a **b***'), [em('a ', strong('b'))]);
   equal(parse('**bold:** then'), [strong('bold:'), ' then']);
@@ -56,18 +58,23 @@ test('links lead to http, https and mail', () => {
 });
 
 test('other addresses stay text', () => {
-  for (const url of ['javascript:alert(1)', 'JaVaScRiPt:alert(1)', 'data:text/html,x', 'vbscript:x', 'file:///etc', '/stats', 'x.md', '//x.org',
+  for (const url of ['javascript:alert(1)', 'JaVaScRiPt:alert(1)', 'data:text/html,x', 'vbscript:x', 'file:///etc', '/stats',
+    'x.md', '//x.org',
     'blob:https://x.org/1', 'java\tscript:alert(1)', ' javascript:alert(1)', `https://${'a'.repeat(3000)}`]) {
     equal(safeUrl(url), null, url);
-    isTrue(!JSON.stringify(parse(`[a](${url})`)).includes('"link"') || url.startsWith('https') || url.startsWith('//') || url.startsWith('blob'), url);
+    // What is behind its scheme may be a bare address of its own.
+    const isNoLink = !JSON.stringify(parse(`[a](${url})`)).includes('"link"');
+    isTrue(isNoLink || url.includes('https:'), url);
   }
   equal(parse('[a](javascript:b)'), ['[a](javascript:b)']);
   equal(safeUrl('https://x.org/ä'), 'https://x.org/%C3%A4');
 });
 
 test('text made to be slow or deep is read in time, and no deeper than it can be shown', () => {
-  const hostile = ['*'.repeat(100000), '*a '.repeat(50000), '*a '.repeat(30000) + 'a* '.repeat(30000), '**a _b '.repeat(20000),
-    '*a **b '.repeat(20000) + 'b** a* '.repeat(20000), '['.repeat(100000), '[]('.repeat(40000), '[a]('.repeat(20000) + ')'.repeat(20000), '<'.repeat(100000),
+  const hostile = ['*'.repeat(100000), '*a '.repeat(50000), '*a '.repeat(30000) + 'a* '.repeat(30000),
+    '**a _b '.repeat(20000),
+    '*a **b '.repeat(20000) + 'b** a* '.repeat(20000), '['.repeat(100000), '[]('.repeat(40000),
+    '[a]('.repeat(20000) + ')'.repeat(20000), '<'.repeat(100000),
     '`'.repeat(50000), Array.from({length: 400}, (_, length) => '`'.repeat(length + 1)).join(' '), 'https://'.repeat(15000), `https://x.org/${')'.repeat(50000)}`,
     '\\'.repeat(100001), '~~a'.repeat(30000), '![a'.repeat(30000), '*a*'.repeat(40000), `[a](${' '.repeat(50000)}`, '_a'.repeat(50000)];
   const depthOf = (parts) => parts.reduce((most, part) => Math.max(most, part.children ? 1 + depthOf(part.children) : 0), 0);
