@@ -4,10 +4,10 @@ import json
 import answers
 
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
-LONGEST_TEXT = 80  # characters; longer ones are the packages' own prompts
+LONGEST_TEXT = 40  # characters; longer ones may be the packages' own prompts
 LARGEST_FILE = 8192  # bytes
 # Values that are no prose, however long.
-KEPT = ("arguments", "encrypted_content", "enum", "pattern", "model")
+KEPT = ("arguments", "call_id", "encrypted_content", "enum", "id", "model", "pattern", "tool_call_id", "tool_use_id")
 
 
 def without_prose(value, key=""):

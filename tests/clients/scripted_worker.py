@@ -182,8 +182,9 @@ class ScriptedWorker(services.GenerationServiceServicer):
             if len(prompt) + wanted > MAX_MODEL_LEN:
                 raise Refusal(
                     grpc.StatusCode.INVALID_ARGUMENT, "CONTEXT_TOO_LONG",
-                    f"the prompt has {len(prompt)} tokens and max_tokens is {wanted}: together more than the "
-                    f"{MAX_MODEL_LEN} tokens of the model", prompt_tokens=len(prompt), max_tokens=wanted,
+                    f"The prompt is too long: this model's maximum context length is {MAX_MODEL_LEN} tokens. However, you "
+                    f"requested {len(prompt) + wanted} tokens ({len(prompt)} in the messages, {wanted} in the completion). "
+                    "Shorten the prompt or lower max_tokens.", prompt_tokens=len(prompt), max_tokens=wanted,
                     max_model_len=MAX_MODEL_LEN)
             with self._lock:
                 self._heard.append({**json_format.MessageToDict(request), "prompt": self._words.text(prompt)})

@@ -21,8 +21,10 @@ def run(one, **options):
 
 def streamed(one):
     async def ask():
-        return [update.text async for update in one.run(QUESTION, stream=True)]
-    return "".join(asyncio.run(ask()))
+        stream = one.run(QUESTION, stream=True)
+        expect([update async for update in stream])
+        return (await stream.get_final_response()).text
+    return asyncio.run(ask())
 
 
 @check(PACKAGE, "chat completions, no tools", model="real")
@@ -49,7 +51,8 @@ def _(at):
     play(CALL, ANSWER, CALL, ANSWER)
     one = {"kind": OpenAIChatClient, "tools": [get_weather], "default_options": {"store": False}}
     expect(run(agent(at, **one)).text == ANSWER)
-    expect(streamed(agent(at, **one)) == ANSWER)
+    text = streamed(agent(at, **one))
+    expect(text == ANSWER, text)
     expect_loop()
 
 
