@@ -7,7 +7,8 @@
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
 //          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
 //          [--free-slots-high 0.1] [--weights-dtype auto|fp8] [--kv-dtype bf16|int8]
-//          [--index-dtype auto|int8|bf16] [--retrieval 0.018] [--schema FILE --tokenizer FOLDER]
+//          [--index-dtype auto|int8|bf16] [--retrieval 0.018] [--temperature 0]
+//          [--schema FILE --tokenizer FOLDER]
 // Prints one JSON object. --reuse: which model's recorded steps the queries repeat
 // (recorded_reuse.h); with --overlap they repeat none (SyntheticShape). --cache-share:
 // slots of the block cache, of all pages of the contexts. --free-slots-low, --free-slots-high: as
@@ -63,6 +64,7 @@ struct Settings {
   std::string kv_dtype = "bf16";
   std::string index_dtype = "auto";
   double retrieval = AttentionSettings().retrieval_ratio;
+  float temperature = 0;
   std::string schema, tokenizer;
   kvstore::Watermarks watermarks;
 };
@@ -96,6 +98,7 @@ Settings Parse(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "int8", "bf16"}));
   app.add_option("--retrieval", settings.retrieval, "Share of the clusters")
       ->check(CLI::Range(0.001, 0.2));
+  app.add_option("--temperature", settings.temperature)->check(CLI::Range(0.0, 100.0));
   CLI::Option* schema = app.add_option("--schema", settings.schema)->check(CLI::ExistingFile);
   CLI::Option* tokenizer =
       app.add_option("--tokenizer", settings.tokenizer)->check(CLI::ExistingDirectory);
@@ -184,9 +187,8 @@ class DecodeBench {
     compile_ms_ = 1e3 * Seconds(begin, absl::Now());
   }
 
-  // Draws at temperature 1 under a constraint, so that answers differ.
   SamplingState Sampling(uint64_t seed) {
-    SamplingParams params{.temperature = constraint_ == nullptr ? 0.0f : 1.0f, .seed = seed};
+    SamplingParams params{.temperature = settings_.temperature, .seed = seed};
     params.constraint = constraint_;
     const std::vector<int32_t> prompt = {1};
     return Must(SamplingState::Create(*backend_.device, *backend_.stream, params, prompt, {},

@@ -145,8 +145,9 @@ def main():
         stats = {}
     finally:
         server.close()
+    preemptions = pathlib.Path(server.log.name).read_text(errors="replace").count(": preempted after ")
     print(json.dumps({"runs": arguments.runs, "schemas": len(schemas), "seconds": round(time.monotonic() - begun, 1),
-                      "asked_again": counts["again"], "worker_kills": arguments.kills, "ended_by": finished,
+                      "asked_again": counts["again"], "worker_kills": arguments.kills, "preemptions": preemptions, "ended_by": finished,
                       "stats": stats}))
 
 

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Checks drawn values against their schemas with python3-jsonschema; exits with 1 if one is wrong.
+"""Checks drawn values against their schemas with python3-jsonschema; exits with 1 if one is wrong. Numbers are decimal: in
+binary 4490.7 is no multiple of 0.1.
 
     make_schemas.py | draw_values 30 | check_values.py
 """
+import decimal
 import decimal
 import json
 import sys
