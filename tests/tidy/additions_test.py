@@ -17,8 +17,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADING = "## To add something"
-SEARCHED = ("common/*", "gpu_worker/*", "kv_store_service/*", "http_gateway/*", "client/*", "proto/*", "deploy/*",
-            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "docs/use/serving.md", "README.md")
+SEARCHED = ("common/*", "text/constraint/*", "gpu_worker/*", "kv_store_service/*", "http_gateway/*", "client/*", "proto/*", "deploy/*",
+            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "docs/use/serving.md",
+            "docs/use/structured-output.md", "README.md")
 
 
 def model_families(texts):
@@ -71,17 +72,27 @@ def quantised_weights(texts):
         yield part, {f"ScaledPart::{part}", "ScaledPart", "quant_method"}, {}
 
 
+def constraints(texts):
+    """By the constants of the message and of the compiler's form; a schema's also by its name."""
+    form = re.search(r"message Constraint \{.*?oneof form \{(.*?)\n  \}", texts[
+        "proto/retroinfer/generation/v1/generation.proto"], re.S).group(1)
+    for name in re.findall(r"(\w+) = \d+;", form):
+        constant = "k" + "".join(part.capitalize() for part in name.split("_"))
+        yield name, {constant, f"mutable_{name}"} | ({name} if name == "json_schema" else set()), {}
+
+
 # Kind as the row calls it -> its members, and files that only use them (an operation may use another one).
 KINDS = {
     "a form of quantised weights": (quantised_weights, r"(?!)"),
     "a model family": (model_families, r"proto/|tools/needle/"),
     "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
+    "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
     "a metric": (metrics, r"(client|proto|tools)/|deploy/(fleet|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
     "a policy": (policies, r"README.md"),
     "a KV format": (formats, r"README.md"),
 }
-FEWEST = {"a form of quantised weights": 3, "a model family": 3, "an operation": 15, "a metric": 100, "a policy": 1,
+FEWEST = {"a form of quantised weights": 3, "a model family": 3, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
           "a KV format": 1}
 # These rows come with the first member that is not a default one.
 LATER = ("a policy", "a KV format")
