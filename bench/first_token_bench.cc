@@ -218,7 +218,7 @@ class FirstTokenBench {
     SamplingState* const state = &*live->sequence.sampling;
     const OutputToken token = Must(sampler_->Sample(std::span(&state, 1))).front();
     live->next_token = token.token;
-    live->sequence.sampling->Count(token.token);
+    Must(live->sequence.sampling->Count(token.token));
     round.first_token = absl::ToDoubleSeconds(absl::Now() - begin);
     while (!Must(policy.FinishPrefill(live->sequence.kv))) absl::SleepFor(kBlockedWait);
     round.indexed = absl::ToDoubleSeconds(absl::Now() - begin);
@@ -256,7 +256,7 @@ class FirstTokenBench {
       const StepResult result = Must(step_->Run(rows)).front();
       round.steps.push_back(absl::ToDoubleSeconds(absl::Now() - begin));
       live.Take(result);
-      live.sequence.sampling->Count(live.next_token);
+      Must(live.sequence.sampling->Count(live.next_token));
     }
     const BlockCacheStats after = memory_->CacheStats();
     const uint64_t hits = after.counters.hits - before.counters.hits;
