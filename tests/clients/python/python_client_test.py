@@ -186,8 +186,9 @@ class ServerTest(unittest.TestCase):
         messages = (fields(proto.Messages) - {"messages"}) | {"messages", "token_ids"}
         shared = fields(proto.AttentionOptions) | {"context", "time_limit"} | messages
         # What has another name, or is an argument of the method.
-        other = {"text", "timeout", "return_progress", "sampling", "attention", "continuations"}
-        generate = shared | fields(proto.SamplingOptions) | fields(proto.GenerateRequest) - other
+        other = {"text", "timeout", "return_progress", "sampling", "attention", "continuations", "constraint"}
+        generate = (shared | fields(proto.SamplingOptions) | fields(proto.Constraint)
+                    | fields(proto.GenerateRequest) - other)
         score = shared | fields(proto.ScoreRequest) - other
         self.assertEqual(set(typing.get_type_hints(retroinfer.GenerateOptions)), generate)
         self.assertEqual(set(typing.get_type_hints(retroinfer.ScoreOptions)), score)
@@ -195,6 +196,26 @@ class ServerTest(unittest.TestCase):
             policy = name.removeprefix("ATTENTION_POLICY_").lower()
             self.assertEqual(self.client.generate(PROMPT, policy=policy, max_tokens=1, tenant="a", streaming_window=64)
                              .finished.completion_tokens, 1)
+
+    def test_answers_have_the_form_that_is_asked_for(self):
+        schema = {"type": "object", "properties": {"ok": {"type": "boolean"}, "n": {"type": "integer", "maximum": 9,
+                                                                                    "minimum": 0}},
+                  "required": ["ok", "n"], "additionalProperties": False}
+        value = json.loads(self.client.generate(PROMPT, json_schema=schema, max_tokens=200, seed=1).text)
+        self.assertIsInstance(value["ok"], bool)
+        self.assertIn(value["n"], range(10))
+        self.assertRegex(self.client.generate(PROMPT, regex="[a-c]{3}-[0-9]", max_tokens=20).text, "^[a-c]{3}-[0-9]$")
+        self.assertIn(self.client.generate(PROMPT, choices=["left", "right"], max_tokens=20).text, ("left", "right"))
+        self.assertEqual(self.client.generate(PROMPT, grammar='root ::= "x" "y"', max_tokens=20).text, "xy")
+        thought = self.client.generate(PROMPT, choices=["z"], thoughts=("<a>", "</a>"), max_tokens=20).text
+        self.assertTrue(thought == "z" or thought.startswith("<a>"), thought)
+        with self.assertRaises(retroinfer.InvalidRequest) as caught:
+            self.client.generate(PROMPT, json_schema={"type": "object", "if": {}}, max_tokens=1)
+        self.assertEqual(caught.exception.reason, "INVALID_CONSTRAINT")
+        with self.assertRaises(TypeError):
+            self.client.generate(PROMPT, regex="a", choices=["b"])
+        with self.assertRaises(TypeError):
+            self.client.generate(PROMPT, thoughts=("<a>", "</a>"))
 
     def test_tokenizes_and_tells_of_the_model(self):
         tokens = self.client.tokenize("some words", add_special_tokens=False)

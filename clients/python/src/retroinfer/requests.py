@@ -74,6 +74,7 @@ class GenerateOptions(ScoreOptions, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     skip_special_tokens: bool
+    shown_special_tokens: Sequence[str]
     include_stop_str_in_output: bool
     seed: int
     n: int
@@ -142,7 +143,7 @@ def _set_sampling(sampling: generation_pb2.SamplingOptions, options: dict[str, A
             continue
         if name == "logit_bias":
             sampling.logit_bias.update(value)
-        elif name in ("stop", "stop_token_ids"):
+        elif name in ("stop", "stop_token_ids", "shown_special_tokens"):
             getattr(sampling, name).extend([value] if isinstance(value, str) else value)
         else:
             setattr(sampling, name, value)
