@@ -78,6 +78,7 @@ def _(at):
 @check(PACKAGE, "an agent in flash mode, several actions a step")
 def _(at):
     browse(at, flash_mode=True)
+    expect_constraint()
 
 
 @check(PACKAGE, "ModelRateLimitError; overflow is named")

@@ -1,8 +1,11 @@
 """What checks ask for: values that any model gives under a constraint, and a tool with its call."""
+import json
 import typing
+import urllib.error
+import urllib.request
 
 import pydantic
-from checking import call, expect, heard
+from checking import call, expect, heard, real
 
 QUESTION = "What is the weather in Rome?"
 RESULT = "sunny, 21 degrees"
@@ -51,5 +54,17 @@ def expect_loop():
 
 
 def expect_constraint(index=0):
-    """The answer was forced into its form, not only asked for."""
-    expect(heard()[index].get("constraint"), "the worker got no constraint")
+    """The answer was forced into its form, not only asked for; a schema is one that a real worker takes."""
+    constraint = heard()[index].get("constraint")
+    expect(constraint, "the worker got no constraint")
+    if "jsonSchema" not in constraint:
+        return
+    at = real()
+    body = {"model": at.model, "max_tokens": 1, "messages": [{"role": "user", "content": QUESTION}],
+            "guided_json": constraint["jsonSchema"]}
+    request = urllib.request.Request(at.url + "/chat/completions", json.dumps(body).encode(), {
+        "Content-Type": "application/json", "Authorization": f"Bearer {at.key}"})
+    try:
+        urllib.request.urlopen(request, timeout=60).close()
+    except urllib.error.HTTPError as error:
+        raise AssertionError(f"the worker does not take the schema: {error.read().decode()}") from None
