@@ -159,7 +159,7 @@ void AddConstraintFlags(CLI::App& app, v1::GenerateRequest* request) {
            &v1::Constraint::mutable_json_schema);
   add_text("--regex", "The answer as a whole matches this regular expression; @FILE reads a file",
            &v1::Constraint::mutable_regex);
-  add_text("--grammar", "The answer is a text of this grammar (GBNF); @FILE reads a file",
+  add_text("--grammar", "The answer is a text of this GBNF grammar; @FILE reads a file",
            &v1::Constraint::mutable_grammar);
   group
       ->add_option_function<std::vector<std::string>>(

@@ -117,8 +117,9 @@ constexpr PassedOption kPassedOptions[] = {
     {"--dense-below", Service::kWorker, "--dense-below",
      "Contexts of fewer tokens are attended exactly", "8192"},
     {"--default-max-tokens", Service::kWorker, "--default-max-tokens",
-     "Most tokens to generate for a request that does not say",
-     "what is left of the model's length"},
+     "Most tokens to generate for a request that does not say; 0: what is left of the "
+     "model's length",
+     "0"},
     {"--http", Service::kGateway, "--http",
      "Addresses of OpenAI's HTTP API, separated by commas, for example 127.0.0.1:8000; starts "
      "http_gateway",

@@ -147,6 +147,12 @@ class ObjectGraph {
   absl::StatusOr<ExpressionPtr> AdditionalMember() {
     if (!object_.pattern_properties.empty()) return PatternMember();
     if (AcceptsNothing(object_.additional)) return ExpressionPtr();
+    // The schema lists properties and says nothing of others. An object without others is of the
+    // schema, and a model that may always go on with one more key does not always come to an end.
+    const bool is_unsaid = object_.additional.empty() && object_.names.empty();
+    if (is_unsaid && !object_.properties.empty() && object_.min_properties <= members_.size()) {
+      return ExpressionPtr();
+    }
     ExpressionPtr key = object_.properties.empty() && object_.required.empty()
                             ? context_.json.String()
                             : OtherKey();

@@ -31,7 +31,8 @@ absl::StatusOr<ExpressionPtr> CompileArray(const ArrayDemands& array, std::strin
                                            const SchemaContext& context);
 
 // Listed properties come in the order of the schema; required ones that are not listed come behind
-// them, and then additional ones, whose keys are none of those and have no escapes.
+// them, and then additional ones, whose keys are none of those and have no escapes. Where
+// properties are listed and nothing is said of others, there are none.
 absl::StatusOr<ExpressionPtr> CompileObject(const ObjectDemands& object, std::string_view pointer,
                                             const SchemaContext& context);
 

@@ -189,10 +189,9 @@ absl::Status SchemaReader::AddMember(const SchemaRef& ref, const common::JsonMem
   if (!known) RETURN_IF_ERROR(AddNumber(at, member.key, node, known));
   if (!known) RETURN_IF_ERROR(AddString(at, member.key, node, known));
   if (!known) RETURN_IF_ERROR(AddArray(at, member.key, local, known));
+  // What JSON Schema does not know is an annotation, by its own words: packages leave some there.
   if (!known) RETURN_IF_ERROR(AddObjectMember(at, member.key, local, known));
-  if (known) return absl::OkStatus();
-  return InvalidConstraint(ref.pointer,
-                           absl::StrCat("the keyword \"", Shown(member.key), "\" is unknown"));
+  return absl::OkStatus();
 }
 
 absl::Status SchemaReader::AddTypes(const SchemaRef& at, bool is_nullable, SchemaNode& node) {

@@ -151,7 +151,7 @@ TEST_F(GenerateCommandTest, AFailedRequestSaysWhy) {
   const CommandResult result = Run({std::string(4000, 'x'), "--max-tokens", "97"});
   EXPECT_EQ(result.exit_code, kExitFailed);
   EXPECT_EQ(result.out, "");
-  EXPECT_THAT(result.err, HasSubstr("retroinfer generate: a prompt of 4000 tokens"));
+  EXPECT_THAT(result.err, HasSubstr("retroinfer generate: The prompt is too long"));
   EXPECT_THAT(result.err, HasSubstr("[INVALID_ARGUMENT CONTEXT_TOO_LONG]"));
 }
 

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -73,6 +74,13 @@ class ServeCommandTest : public ::testing::Test {
   void Serve(std::vector<std::string> arguments = {kModel}) {
     arguments.insert(arguments.begin(), {"serve", "--socket-dir=" + folder_.string(),
                                          "--bin-dir=" + folder_.string()});
+    // Another server may have the usual ports.
+    for (const char* const option : {"--listen", "--metrics-address", "--store-metrics-address"}) {
+      const bool is_given = std::any_of(arguments.begin(), arguments.end(), [&](const auto& given) {
+        return given.rfind(std::string(option) + "=", 0) == 0;
+      });
+      if (!is_given) arguments.push_back(std::string(option) + "=127.0.0.1:0");
+    }
     serve_ = ::fork();
     if (serve_ != 0) return;
     std::vector<const char*> argv;

@@ -37,7 +37,7 @@ def ask_http(stack):
             ("completions", {"prompt": "the harbour", "max_tokens": 8}, 200),
             ("completions", {"prompt": "the harbour", "max_tokens": 8, "stream": True}, 200),
             ("chat/completions", {"messages": CONVERSATION, "max_tokens": 8}, 200),
-            ("completions", {"prompt": "the harbour", "nonsense": 8}, 400)):
+            ("completions", {"prompt": "the harbour", "temperature": -8}, 400)):
         status, text = stack.http("POST", f"/v1/{path}", request)
         if status != wanted:
             raise AssertionError(f"{request}: {status} {text}")

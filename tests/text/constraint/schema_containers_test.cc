@@ -14,9 +14,38 @@ TEST(SchemaContainersTest, RequiredKeysThatAreNotListedComeBehind) {
   const auto constraint = MustCompile(
       JsonSchema(R"({"type": "object", "properties": {"a": {}}, "required": ["z", "a"]})"));
   EXPECT_TRUE(Accepts(*constraint, R"({"a":1,"z":2})"));
-  EXPECT_TRUE(Accepts(*constraint, R"({"a":1,"z":2,"b":3})"));
   EXPECT_FALSE(Accepts(*constraint, R"({"z":2,"a":1})"));
   EXPECT_FALSE(Accepts(*constraint, R"({"a":1})"));
+}
+
+// Nothing is said of others: JSON Schema would allow them.
+TEST(SchemaContainersTest, ListedPropertiesAreAllUnlessOthersAreMentioned) {
+  const auto closed =
+      MustCompile(JsonSchema(R"({"type": "object", "properties": {"a": {"const": 1}}})"));
+  EXPECT_TRUE(Accepts(*closed, R"({"a":1})"));
+  EXPECT_TRUE(Accepts(*closed, "{}"));
+  EXPECT_FALSE(Accepts(*closed, R"({"a":1,"b":3})"));
+  const auto open = MustCompile(JsonSchema(
+      R"({"type": "object", "properties": {"a": {"const": 1}}, "additionalProperties": true})"));
+  EXPECT_TRUE(Accepts(*open, R"({"a":1,"b":3})"));
+  const auto free = MustCompile(JsonSchema(R"({"type": "object"})"));
+  EXPECT_TRUE(Accepts(*free, R"({"b":3})"));
+  // Others are needed, or come from another part of the schema.
+  const auto counted = MustCompile(
+      JsonSchema(R"({"type": "object", "properties": {"a": {"const": 1}}, "minProperties": 2})"));
+  EXPECT_TRUE(Accepts(*counted, R"({"a":1,"b":3})"));
+  const auto both = MustCompile(JsonSchema(
+      R"({"type": "object", "allOf": [{"properties": {"a": {"const": 1}}},
+                                      {"properties": {"b": {"const": 2}}}]})"));
+  EXPECT_TRUE(Accepts(*both, R"({"a":1,"b":2})"));
+  EXPECT_FALSE(Accepts(*both, R"({"a":1,"c":2})"));
+}
+
+// As packages write it who mean `minItems`.
+TEST(SchemaContainersTest, AKeywordThatNobodyKnowsIsAnAnnotation) {
+  const auto constraint =
+      MustCompile(JsonSchema(R"({"type": "array", "items": {"const": 1}, "min_items": 1})"));
+  EXPECT_TRUE(Accepts(*constraint, "[1]"));
 }
 
 TEST(SchemaContainersTest, OtherKeysAreNoListedOnes) {
