@@ -33,8 +33,8 @@ def settings(name):
     return dict(re.findall(r'^([\w-]+) = "?([^"\n]*)"?$', (DEPLOY / name).read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def compose():
-    lines = (DEPLOY / "compose/.env").read_text(encoding="utf-8").splitlines()
+def compose(name=".env"):
+    lines = (DEPLOY / "compose" / name).read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
@@ -68,13 +68,17 @@ class Sizes(unittest.TestCase):
         self.same(kubernetes=int(worker["drain-timeout"].removesuffix("s")), helm=values["drainSeconds"])
 
     def test_on_a_gpu(self):
-        env, values = compose(), load("helm/retroinfer/values.yaml")
+        env, values = compose("gpu.env"), load("helm/retroinfer/values.yaml")
         example = load("helm/retroinfer/examples/gpu.yaml")
         store = settings("kubernetes/components/gpu/kv_store_service.conf")
         worker = settings("kubernetes/components/gpu/gpu_worker.conf")
         pod = load("kubernetes/components/gpu/sizes.yaml")
-        self.same(kubernetes=bytes_of(store["arena-bytes"]), helm=example["store"]["arenaGiB"] << 30)
-        self.same(kubernetes=bytes_of(store["cache-bytes"]), helm=example["cache"]["contextsGiB"] << 30)
+        self.same(compose=bytes_of(env["ARENA"]), kubernetes=bytes_of(store["arena-bytes"]),
+                  helm=example["store"]["arenaGiB"] << 30)
+        self.same(compose=bytes_of(env["CACHE"]), kubernetes=bytes_of(store["cache-bytes"]),
+                  helm=example["cache"]["contextsGiB"] << 30)
+        for name in ("GPU_MEMORY_UTILIZATION", "GPU_WORKER_LIMIT"):
+            self.same(env=compose()[name], gpu_env=env[name])
         self.same(compose=float(env["GPU_MEMORY_UTILIZATION"]), kubernetes=float(worker["gpu-memory-utilization"]),
                   helm=values["worker"]["gpuMemoryUtilization"])
         self.same(compose=bytes_of(env["GPU_WORKER_LIMIT"]), kubernetes=bytes_of(requested(pod, "gpu-worker")),
@@ -85,6 +89,8 @@ class Sizes(unittest.TestCase):
         demo = load("helm/retroinfer/examples/demo.yaml")["model"]["fetch"]["image"]
         tags = {image["newTag"] for image in load("kubernetes/base/kustomization.yaml")["images"]}
         self.assertEqual(tags, {compose()["TAG"]})
+        on_a_gpu = {image["newTag"] for image in load("kubernetes/components/gpu/kustomization.yaml")["images"]}
+        self.assertEqual(on_a_gpu, {compose("gpu.env")["TAG"]})
         self.same(compose=compose()["TAG"], helm=str(chart["appVersion"]), demo=demo.split(":")[1])
 
 

@@ -69,6 +69,7 @@ VARIANTS = {
         "autoscaling": {"enabled": True},
     },
 }
+VARIANTS["by an adapter"] = {"cache": {"perPod": True}, "autoscaling": {"enabled": True, "by": "hpa"}}
 RENDERED = {name: renderer.render(values) for name, values in VARIANTS.items()}
 
 
@@ -260,6 +261,9 @@ class Rendered(unittest.TestCase):
                          "registry.example:5000/retroinfer/gpu-worker@sha256:" + "0" * 64)
         claim = next(v for v in pod(everything)["volumes"] if v["name"] == "model")["persistentVolumeClaim"]
         self.assertIs(claim["readOnly"], False)  # the init container writes
+        self.assertIn("HorizontalPodAutoscaler", kinds["by an adapter"])
+        self.assertNotIn("ScaledObject", kinds["by an adapter"])
+        self.assertNotIn("replicas", one(RENDERED["by an adapter"], "Deployment")["spec"])
         query = one(everything, "ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
         pattern = re.search(r'node=~"([^"]+)"', query)[1]
         self.assertTrue(re.fullmatch(pattern, "llm-7d9f8b6c5d-x2x4z"))
