@@ -265,6 +265,9 @@ class Rendered(unittest.TestCase):
         self.assertNotIn("ScaledObject", kinds["by an adapter"])
         self.assertNotIn("replicas", one(RENDERED["by an adapter"], "Deployment")["spec"])
         query = one(everything, "ScaledObject")["spec"]["triggers"][0]["metadata"]["query"]
+        self.assertIn("| `retroinfer_requests_waiting` | gauge |",
+                      (ROOT / "docs/operate/metrics.md").read_text(encoding="utf-8"))
+        self.assertIn("retroinfer_requests_waiting{", query)
         pattern = re.search(r'node=~"([^"]+)"', query)[1]
         self.assertTrue(re.fullmatch(pattern, "llm-7d9f8b6c5d-x2x4z"))
         self.assertFalse(re.fullmatch(pattern, "llm-other-7d9f8b6c5d-x2x4z"))
