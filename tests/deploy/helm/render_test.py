@@ -103,8 +103,10 @@ class Likeness(unittest.TestCase):
     """An example is the overlay of the same machine, but for names and labels."""
 
     def setUp(self):
-        if shutil.which("kubectl") is None:
-            self.skipTest("needs kubectl, which renders the overlays")
+        version = shutil.which("kubectl") and subprocess.run(
+            ["kubectl", "version", "--client"], capture_output=True, text=True, check=False).stdout
+        if not version or not re.search(r"Kustomize Version: v([5-9]|\d\d)", version):
+            self.skipTest("needs kubectl 1.27 or later, which renders the overlays")
 
     def overlay(self, name):
         result = subprocess.run(["kubectl", "kustomize", ROOT / "deploy/kubernetes/overlays" / name],
