@@ -7,6 +7,7 @@
 #   demo-model              models/needle
 #   config                  example settings of the services, in etc/retroinfer
 #   systemd                 units, the user that they run as, and the memory limits that follow the settings
+#   monitoring              Prometheus' configuration and alerts, Grafana's dashboards, in share/retroinfer
 #   manuals, completion     manual pages and shell completion, made from the programs' lists of options
 #
 # Programs get their component in retroinfer_program(). Paths are relative to the prefix that is given at
@@ -25,6 +26,9 @@ install(FILES models/needle/README.md models/needle/config.json models/needle/ge
               models/needle/model.safetensors models/needle/tokenizer.json
               models/needle/tokenizer_config.json
         DESTINATION "${CMAKE_INSTALL_DATADIR}/retroinfer/models/needle" COMPONENT demo-model)
+install(DIRECTORY deploy/prometheus deploy/grafana DESTINATION "${CMAKE_INSTALL_DATADIR}/retroinfer"
+        COMPONENT monitoring
+        FILES_MATCHING PATTERN "*.yml" PATTERN "*.json")
 
 # Made from what the programs themselves say of their options.
 find_package(Python3 COMPONENTS Interpreter)
@@ -51,6 +55,16 @@ if(Python3_FOUND)
           DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
 else()
   message(STATUS "Python 3 not found: no manual pages, no shell completion")
+endif()
+
+# Pages link to what they find in the source tree; installed ones to what is installed.
+if(Python3_FOUND)
+  foreach(part docs demo-model)
+    install(CODE "execute_process(
+      COMMAND \"${Python3_EXECUTABLE}\" \"${CMAKE_SOURCE_DIR}/deploy/manuals/link_docs.py\"
+              \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}\"
+      COMMAND_ERROR_IS_FATAL ANY)" COMPONENT ${part})
+  endforeach()
 endif()
 
 # Files that name installed paths are completed when the prefix is known.

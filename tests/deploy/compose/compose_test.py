@@ -21,15 +21,16 @@ UNITS = {"m": 1 << 20, "MiB": 1 << 20, "g": 1 << 30, "GiB": 1 << 30}
 PROGRAMS = ("kv-store", "cpu-worker", "gpu-worker")
 
 
-def settings():
-    lines = (COMPOSE / ".env").read_text(encoding="utf-8").splitlines()
+def settings(name=".env"):
+    lines = (COMPOSE / name).read_text(encoding="utf-8").splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
-def load(name):
-    """The file with the settings of .env in it."""
+def load(name, more=None):
+    """The file with the settings of .env in it, and those of a second file in their place."""
     text = (COMPOSE / name).read_text(encoding="utf-8")
-    return yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda match: settings()[match[1]], text))
+    values = settings() | (settings(more) if more else {})
+    return yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda match: values[match[1]], text))
 
 
 def bytes_of(text):
@@ -81,6 +82,18 @@ class Compose(unittest.TestCase):
         self.assertTrue(0.5 < float(worker["environment"]["RETROINFER_GPU_MEMORY_UTILIZATION"]) < 1)
         self.assertEqual(worker["environment"]["RETROINFER_DEVICE"], "cuda")
         self.assertGreaterEqual(bytes_of(worker["mem_limit"]), 16 << 30)  # operations.md, "Sizes"
+
+    def test_settings_for_a_gpu_are_right(self):
+        more = settings("gpu.env")
+        self.assertEqual(set(more) - set(settings()), set())
+        profiles = more["COMPOSE_PROFILES"].split(",")
+        self.assertIn("gpu", profiles)
+        self.assertNotIn("cpu", profiles)
+        self.assertTrue(more["TAG"].endswith("-cuda"))
+        services = load("compose.yaml", "gpu.env")["services"]
+        arena = bytes_of(option(services["kv-store"], "arena-bytes"))
+        self.assertEqual(bytes_of(services["kv-store"]["mem_limit"]), arena + arena // 64 + (512 << 20))
+        self.assertGreaterEqual(bytes_of(services["gpu-worker"]["mem_limit"]), 16 << 30)
 
     def test_an_answer_may_end(self):
         for name in ("cpu-worker", "gpu-worker"):

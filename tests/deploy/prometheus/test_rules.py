@@ -26,6 +26,7 @@ import promql  # noqa: E402
 
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 UNIT_TESTS = sorted((pathlib.Path(__file__).parent / "rules").glob("*_test.yml"))
+PACKAGED_DOCS = "file:///usr/share/doc/retroinfer-server"
 RUNBOOK = (ROOT / "docs/operate/runbook.md").read_text(encoding="utf-8")
 
 
@@ -122,7 +123,8 @@ class AlertTest(Base):
                 self.assertIn(rule["labels"]["severity"], ("critical", "warning"))
                 self.assertEqual(set(rule["annotations"]), {"summary", "description", "runbook_url"})
                 self.assertEqual(rule["annotations"]["runbook_url"],
-                                 f"docs/operate/runbook.md#{name.lower()}")
+                                 f'{{{{ or $externalLabels.retroinfer_docs "{PACKAGED_DOCS}" }}}}'
+                                 f"/docs/operate/runbook.md#{name.lower()}")
                 self.assertTrue(rule["annotations"]["description"].endswith("."))
 
     def test_each_has_a_section_in_the_runbook_and_each_section_an_alert(self):
@@ -176,15 +178,16 @@ class UnitTestsOfRules(Base):
                 for series in case["input_series"]:
                     self.assertIn(series["series"].split("{")[0], used, path.name)
 
-    def test_texts_of_firing_alerts_are_filled_in(self):
+    def texts_of_firing_alerts(self, paths, external_labels):
         """promtool prints what it got where nothing was expected: so all texts are seen once."""
         texts = {}
         with tempfile.TemporaryDirectory() as folder:
-            for path in UNIT_TESTS:
+            for path in paths:
                 content = load(path)
                 content["rule_files"] = [str((path.parent / name).resolve())
                                          for name in content["rule_files"]]
                 for case in content["tests"]:
+                    case["external_labels"] = external_labels
                     case["alert_rule_test"] = [
                         {"alertname": name, "eval_time": check["eval_time"]}
                         for check in case.pop("promql_expr_test", [])
@@ -196,9 +199,27 @@ class UnitTestsOfRules(Base):
                         r'Labels:\{alertname="(\w+)"[^\n]*\n\s*Annotations:(\{[^\n]*\})\n',
                         run("promtool", "test", "rules", copy).stderr):
                     texts[name] = annotations
+        return texts
+
+    def test_texts_of_firing_alerts_are_filled_in(self):
+        texts = self.texts_of_firing_alerts(UNIT_TESTS, {})
         self.assertEqual(set(texts), set(ALERTS))
         for name, text in texts.items():
             self.assertNotRegex(text, r"error expanding|<no value>|NaN|Inf|  ", name)
+            self.assertIn(f'"{PACKAGED_DOCS}/docs/operate/runbook.md#{name.lower()}"', text)
+
+    def test_links_lead_where_the_operator_says(self):
+        paths = [path for path in UNIT_TESTS if path.name.startswith("certificates")]
+        texts = self.texts_of_firing_alerts(paths, {"retroinfer_docs": "https://wiki.example/retroinfer"})
+        self.assertGreaterEqual(len(texts), 3)
+        for name, text in texts.items():
+            self.assertIn(f'"https://wiki.example/retroinfer/docs/operate/runbook.md#{name.lower()}"', text)
+
+    def test_the_configuration_says_what_the_rules_take_by_themselves(self):
+        configuration = load(PROMETHEUS / "prometheus.yml")
+        self.assertEqual(configuration["global"]["external_labels"], {"retroinfer_docs": PACKAGED_DOCS})
+        self.assertIn({"action": "labeldrop", "regex": "retroinfer_docs"},
+                      configuration["alerting"]["alert_relabel_configs"])
 
 
 if __name__ == "__main__":
