@@ -66,6 +66,20 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
   app.add_flag("--json", options->json, "Write one JSON object");
 }
 
+// What was given of how numbers are kept: a server that is started without it needs other memory.
+std::string NumberTypes(const CheckOptions& options) {
+  const CheckOptions usual;
+  std::string types;
+  if (options.kv_dtype != usual.kv_dtype) absl::StrAppend(&types, " --kv-dtype ", options.kv_dtype);
+  if (options.index_dtype != usual.index_dtype) {
+    absl::StrAppend(&types, " --index-dtype ", options.index_dtype);
+  }
+  if (options.weights_dtype != usual.weights_dtype) {
+    absl::StrAppend(&types, " --weights-dtype ", options.weights_dtype);
+  }
+  return types;
+}
+
 // Reads what a worker would, but for the weights themselves. Where there is a config.json and no
 // weights beside it, their size follows from it.
 absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
@@ -80,6 +94,7 @@ absl::Status ReadModel(const CheckOptions& options, FitInput* input) {
   const bool on_gpu = options.gpu_memory_bytes != 0;
   input->worker.weight_bytes = on_gpu ? files.weight_bytes_gpu : files.weight_bytes_cpu;
   input->has_weights = files.has_weights;
+  input->number_types = NumberTypes(options);
   input->weights_dtype = files.weights_dtype;
   input->weight_scales = files.weight_scales;
   input->chat_template = files.chat_template;

@@ -170,7 +170,7 @@ std::string DescribeLonger(const FitInput& input) {
 std::string StartLine(const FitInput& input, int64_t context) {
   return absl::StrCat("retroinfer serve --model ", input.model_folder,
                       input.rope_scaling.empty() ? "" : " --rope-scaling ", input.rope_scaling,
-                      " --arena-bytes ", MebiBytes(input.arena_bytes),
+                      input.number_types, " --arena-bytes ", MebiBytes(input.arena_bytes),
                       input.on_gpu ? " --device cuda" : " --memory ",
                       input.on_gpu ? "" : MebiBytes(input.memory_bytes), " --max-model-len ",
                       context, " --max-batch ", PlanInput(input, context).max_batch,

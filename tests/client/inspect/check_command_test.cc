@@ -32,6 +32,15 @@ TEST(CheckCommand, TellsTheSplitAndTheLargestContext) {
   EXPECT_THAT(result.out, HasSubstr("Start with: retroinfer serve --model " + std::string(kModel)));
 }
 
+// A server that is started otherwise than it was planned would need other memory.
+TEST(CheckCommand, TheLineToStartWithSaysHowNumbersAreKept) {
+  const CommandResult plain = RunCommand(CheckCommand, {"check", kModel});
+  EXPECT_THAT(plain.out, testing::Not(HasSubstr("-dtype")));
+  const CommandResult result =
+      RunCommand(CheckCommand, {"check", kModel, "--kv-dtype=int8", "--index-dtype=int8"});
+  EXPECT_THAT(result.out, HasSubstr(std::string(kModel) + " --kv-dtype int8 --index-dtype int8"));
+}
+
 TEST(CheckCommand, PlansForAGpuThatIsSomewhereElse) {
   const CommandResult result =
       RunCommand(CheckCommand, {"check", kModel, "--gpu-memory=8GiB", "--arena-bytes=64MiB"});
