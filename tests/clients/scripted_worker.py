@@ -28,16 +28,19 @@ TURN = "<|im_start|>assistant\n"
 
 def load_protocol():
     """The modules of generation.proto and error_details.proto, made by protoc."""
-    folder = tempfile.mkdtemp(prefix="retroinfer-protocol-")
-    subprocess.run(
-        ["protoc", "-I.", f"--python_out={folder}", f"--grpc_python_out={folder}",
-         f"--plugin=protoc-gen-grpc_python={subprocess.check_output(['which', 'grpc_python_plugin'], text=True).strip()}",
-         "retroinfer/generation/v1/generation.proto", "retroinfer/rpc/v1/error_details.proto"], cwd=ROOT / "proto",
-        check=True)
-    sys.path.insert(0, folder)
-    return [importlib.import_module(name) for name in
-            ("retroinfer.generation.v1.generation_pb2", "retroinfer.generation.v1.generation_pb2_grpc",
-             "retroinfer.rpc.v1.error_details_pb2")]
+    with tempfile.TemporaryDirectory(prefix="retroinfer-protocol-") as folder:
+        plugin = subprocess.check_output(["which", "grpc_python_plugin"], text=True).strip()
+        subprocess.run(
+            ["protoc", "-I.", f"--python_out={folder}", f"--grpc_python_out={folder}",
+             f"--plugin=protoc-gen-grpc_python={plugin}", "retroinfer/generation/v1/generation.proto",
+             "retroinfer/rpc/v1/error_details.proto"], cwd=ROOT / "proto", check=True)
+        sys.path.insert(0, folder)
+        try:
+            return [importlib.import_module(name) for name in
+                    ("retroinfer.generation.v1.generation_pb2", "retroinfer.generation.v1.generation_pb2_grpc",
+                     "retroinfer.rpc.v1.error_details_pb2")]
+        finally:
+            sys.path.remove(folder)
 
 
 pb, services, errors = load_protocol()

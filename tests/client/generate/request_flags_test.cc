@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -68,6 +69,7 @@ TEST(RequestFlags, ASchemaMayBeInAFile) {
   ASSERT_TRUE(Parse({argument.c_str()}, &request, &prompt).ok());
   EXPECT_EQ(request.constraint().json_schema(), R"({"type": "integer"})");
   EXPECT_FALSE(Parse({"--json-schema=@/no/such/file"}, &request, &prompt).ok());
+  std::filesystem::remove(path);
 }
 
 TEST(RequestFlags, LogitBiasesAreTokensAndNumbers) {
