@@ -11,6 +11,8 @@
 namespace retroinfer {
 namespace {
 
+constexpr std::string_view kConstraintTooComplex = "CONSTRAINT_TOO_COMPLEX";
+
 absl::Status WithRetry(const absl::Status& status, std::string_view reason) {
   return common::WithRetry(common::WithReason(status, reason), kRetryDelay);
 }
@@ -152,6 +154,8 @@ absl::Status SettingsExceededError(PolicyKind policy, int64_t dense_blocks, int6
 
 absl::Status RequestFailure(const absl::Status& status) {
   const std::string message(status.message());
+  // Of the request's own grammar: the same call again would end in the same way.
+  if (common::ReasonOf(status).reason == kConstraintTooComplex) return status;
   if (absl::IsResourceExhausted(status)) {
     return WithRetry(absl::ResourceExhaustedError(message), "OUT_OF_MEMORY");
   }

@@ -113,6 +113,7 @@ const std::vector<ErrorRule>& ErrorRules() {
       {StatusCode::kResourceExhausted, "TOO_MANY_CALLS", 429, kRateLimit, ""},
       {StatusCode::kResourceExhausted, "TOO_MANY_STREAMS", 429, kRateLimit, ""},
       {StatusCode::kResourceExhausted, "TOO_MANY_REQUEST_BYTES", 503, kOverloaded, ""},
+      {StatusCode::kResourceExhausted, "CONSTRAINT_TOO_COMPLEX", 400, kInvalidRequest, ""},
       {StatusCode::kResourceExhausted, "OUT_OF_MEMORY", 503, kOverloaded, ""},
       {StatusCode::kResourceExhausted, "CAPACITY_EXCEEDED", 400, kInvalidRequest,
        "context_length_exceeded"},

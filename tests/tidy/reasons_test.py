@@ -5,7 +5,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FOLDERS = ("common", "gpu_worker", "kv_store_service", "http_gateway")
+FOLDERS = ("common", "text", "gpu_worker", "kv_store_service", "http_gateway")
 # Functions one argument of which is a reason.
 CALLS = re.compile(r"\b(?:WithReason|WithRetry|Full|Invalid)\(")
 REASON = re.compile(r'"([A-Z]{2,}(?:_[A-Z0-9]+)*)"')

@@ -37,6 +37,9 @@ TEST(RequestErrorsTest, ARetryIsHintedAtWhereItCanHelp) {
          absl::StatusCode::kResourceExhausted, "CAPACITY_EXCEEDED", false);
   Expect(RequestFailure(absl::ResourceExhaustedError("x")), absl::StatusCode::kResourceExhausted,
          "OUT_OF_MEMORY", true);
+  Expect(RequestFailure(
+             common::WithReason(absl::ResourceExhaustedError("x"), "CONSTRAINT_TOO_COMPLEX")),
+         absl::StatusCode::kResourceExhausted, "CONSTRAINT_TOO_COMPLEX", false);
   Expect(RequestFailure(absl::UnavailableError("x")), absl::StatusCode::kUnavailable, "NOT_READY",
          true);
 }

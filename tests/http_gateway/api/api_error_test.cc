@@ -21,6 +21,7 @@ TEST(ApiError, EveryReasonOfTheApiHasItsStatus) {
   EXPECT_EQ(Of(StatusCode::kResourceExhausted, "QUEUE_FULL").http_status, 429);
   EXPECT_EQ(Of(StatusCode::kResourceExhausted, "CAPACITY_EXCEEDED").http_status, 400);
   EXPECT_EQ(Of(StatusCode::kResourceExhausted, "REQUEST_TOO_LARGE").http_status, 413);
+  EXPECT_EQ(Of(StatusCode::kResourceExhausted, "CONSTRAINT_TOO_COMPLEX").http_status, 400);
   EXPECT_EQ(Of(StatusCode::kResourceExhausted, "OUT_OF_MEMORY").http_status, 503);
   EXPECT_EQ(Of(StatusCode::kUnavailable, "DRAINING").http_status, 503);
   EXPECT_EQ(Of(StatusCode::kDeadlineExceeded, "DEADLINE").http_status, 504);
