@@ -2,14 +2,12 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/model/model_table.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
 constexpr size_t kScaleBytes = sizeof(float);
 
 bool IsFp8(const ModelConfig& config, KeptWeights keep) {
@@ -60,7 +58,8 @@ absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const Mode
 }
 
 void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config) {
-  const auto found = checkpoint.tensors().find(kEmbeddingName);
+  const ModelTable table(config);
+  const auto found = checkpoint.tensors().find(table.Get(TensorRole::kEmbedding).stored);
   if (config.dtype.has_value() || found == checkpoint.tensors().end()) return;
   switch (found->second.type) {
     case WeightType::kF32:
@@ -97,20 +96,19 @@ bool RoundsLayers(const ModelConfig& config, KeptWeights keep) {
   return RoundsNumbers(keep) && !config.quantization.has_value();
 }
 
-bool IsLayerMatrix(const std::string& name) { return absl::EndsWith(name, "_proj.weight"); }
-
 size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, KeptWeights keep,
                        const BackendNeeds& needs) {
+  const ModelTable table(config);
   Sum sum(needs);
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
+  for (const auto& [name, stored] : table.stored()) {
     const auto found = checkpoint.tensors().find(name);
     if (found == checkpoint.tensors().end()) continue;
     const HostTensor& tensor = found->second;
-    const bool matrix = IsLayerMatrix(name) && shape.size() == 2;
     const bool coded = HasScales(tensor.type);
-    const bool fp8 = coded ? keep != KeptWeights::kNumbers : matrix && RoundsLayers(config, keep);
+    const bool fp8 = coded ? keep != KeptWeights::kNumbers
+                           : stored.may_be_rounded() && RoundsLayers(config, keep);
     if (fp8) {
-      sum.AddFp8(shape[1], shape[0]);
+      sum.AddFp8(stored.shape[1], stored.shape[0]);
     } else {
       sum.AddNumbers(tensor.bytes.size() * (coded ? 2 : 1));
     }
@@ -120,14 +118,15 @@ size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, 
 
 size_t KeptRandomWeightBytes(const ModelConfig& config, KeptWeights keep,
                              const BackendNeeds& needs) {
+  const ModelTable table(config);
   Sum sum(needs);
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
-    if (IsLayerMatrix(name) && IsFp8(config, keep)) {
-      sum.AddFp8(shape[1], shape[0]);
+  for (const auto& [name, stored] : table.stored()) {
+    if (stored.may_be_rounded() && IsFp8(config, keep)) {
+      sum.AddFp8(stored.shape[1], stored.shape[0]);
       continue;
     }
     size_t bytes = WeightTypeBytes(WeightType::kBf16);
-    for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+    for (const int64_t extent : stored.shape) bytes *= static_cast<size_t>(extent);
     sum.AddNumbers(bytes);
   }
   return sum.bytes();

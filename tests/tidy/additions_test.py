@@ -23,13 +23,13 @@ SEARCHED = ("common/*", "text/constraint/*", "gpu_worker/*", "kv_store_service/*
 
 
 def model_families(texts):
-    """A family's constant, its architecture, and the switch of what it alone computes."""
+    """A family's constant, its architecture, its tensors' names, and the switch of what it alone computes."""
     constants = re.search(r"enum class ModelFamily[^{]*\{([^}]*)\}", texts["gpu_worker/model/model_config.h"]).group(1)
     own = {"Qwen2": {"qkv_bias"}, "Qwen3": {"qk_norm"}}
     for family in re.findall(r"k(\w+) =", constants):
         table = texts["gpu_worker/model/model_config.cc"]
-        architecture = re.search(rf'"(\w+)", "\w+", ModelFamily::k{family}\b', table).group(1)
-        yield family, {f"ModelFamily::k{family}", architecture} | own.get(family, set()), {}
+        architecture, names = re.search(rf'"(\w+)", "\w+", ModelFamily::k{family}, &(\w+)', table).groups()
+        yield family, {f"ModelFamily::k{family}", architecture, names} | own.get(family, set()), {}
 
 
 def operations(texts):

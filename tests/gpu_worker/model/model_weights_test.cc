@@ -37,7 +37,9 @@ ModelConfig Config(ModelFamily family) {
 
 std::map<std::string, TensorText> Tensors(const ModelConfig& config) {
   std::map<std::string, TensorText> tensors;
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
+  const ModelTable table(config);
+  for (const auto& [name, stored] : table.stored()) {
+    const std::vector<int64_t>& shape = stored.shape;
     size_t bytes = 2;
     for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
     tensors[name] = {name, "BF16", shape, std::string(bytes, '\x3f')};

@@ -63,10 +63,12 @@ std::vector<int64_t> ScaleShape(ScaledPart part, const std::vector<int64_t>& mat
 
 Tensors Quantized(const ModelConfig& config) {
   Tensors tensors;
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
+  const ModelTable table(config);
+  for (const auto& [name, stored] : table.stored()) {
+    const std::vector<int64_t>& shape = stored.shape;
     size_t elements = 1;
     for (const int64_t extent : shape) elements *= static_cast<size_t>(extent);
-    if (!IsLayerMatrix(name)) {
+    if (!stored.may_be_rounded()) {
       tensors[name] = {name, "BF16", shape, std::string(2 * elements, '\x3f')};
       continue;
     }
