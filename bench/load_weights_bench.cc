@@ -188,7 +188,7 @@ class LoadBench {
     config_ = Must(NamedModelShape(settings.model));
     if (settings.layers != 0) config_.num_layers = settings.layers;
     if (settings.weights_dtype == "fp8") {
-      config_.quantization = {ScaledPart::kFeature, "compressed-tensors", "weight_scale"};
+      config_.quantization = {kFp8OfFeatures, "compressed-tensors"};
     }
     folder_ = settings.folder + "/load-weights-XXXXXX";
     if (::mkdtemp(folder_.data()) == nullptr) Fail("cannot make a folder in " + settings.folder);

@@ -4,72 +4,70 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <limits>
+#include <optional>
 #include <span>
 #include <thread>
 
 #include "absl/strings/str_format.h"
 #include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/stored_scales.h"
-#include "gpu_worker/ops/model/e4m3.h"
 
 namespace retroinfer {
 namespace {
 
 constexpr double kSmallest = 1e-12;  // replaces the size of a channel pair that is all zeros
 
-const std::array<float, 256>& E4m3Numbers() {
-  static const std::array<float, 256> numbers = [] {
-    std::array<float, 256> all;
-    for (size_t code = 0; code < all.size(); ++code) {
-      const auto byte = static_cast<uint8_t>(code);
-      all[code] = IsE4m3Nan(byte) ? std::numeric_limits<float>::quiet_NaN() : FromE4m3(byte);
-    }
-    return all;
-  }();
-  return numbers;
-}
-
 // The rows of a matrix, as numbers.
 class MatrixRows {
  public:
   MatrixRows(const ModelConfig& config, const Checkpoint& checkpoint, const TensorSpec& spec)
-      : spec_(spec), tensor_(checkpoint.tensors().at(spec.stored)) {
-    if (!HasScales(tensor_.type)) return;
-    part_ = config.quantization->part;
-    const HostTensor& scales =
-        checkpoint.tensors().at(ScaleName(*config.quantization, spec.stored));
+      : spec_(spec), codes_(FindCodes(config.quantization, checkpoint, spec.stored)) {
+    tensor_ = &checkpoint.tensors().at(codes_.has_value() ? codes_->codes : spec.stored);
+    if (!codes_.has_value()) return;
+    form_ = &config.quantization->form;
+    const HostTensor& scales = checkpoint.tensors().at(codes_->scales);
     scales_ = NumbersOf(scales.type, scales.bytes);
+    if (!codes_->zeros.empty()) zeros_ = checkpoint.tensors().at(codes_->zeros).bytes;
   }
 
   int64_t size() const { return spec_.shape[0]; }
 
   std::vector<float> Row(int64_t index) const {
     const int64_t row = spec_.first_row + index;
-    const auto cols = static_cast<size_t>(tensor_.shape[1]);
-    const size_t bytes = cols * WeightTypeBytes(tensor_.type);
-    const auto stored = tensor_.bytes.subspan(static_cast<size_t>(row) * bytes, bytes);
-    if (!HasScales(tensor_.type)) return NumbersOf(tensor_.type, stored);
-    std::vector<float> numbers(cols);
+    const auto cols = static_cast<size_t>(spec_.shape[1]);
+    if (form_ == nullptr) {
+      const size_t bytes = cols * WeightTypeBytes(tensor_->type);
+      return NumbersOf(tensor_->type,
+                       tensor_->bytes.subspan(static_cast<size_t>(row) * bytes, bytes));
+    }
+    const auto each = static_cast<size_t>(form_->scale_cols == 0 ? cols : form_->scale_cols);
+    const size_t groups = (cols + each - 1) / each;
+    std::vector<float> numbers = Decoded(tensor_->bytes, row, cols);
+    const std::vector<float> zeros =
+        zeros_.empty() ? std::vector<float>(groups) : Decoded(zeros_, row, groups);
+    const auto scale_row =
+        static_cast<size_t>(form_->scale_rows == 0 ? 0 : row / form_->scale_rows);
     for (size_t col = 0; col < cols; ++col) {
-      numbers[col] = E4m3Numbers()[static_cast<uint8_t>(stored[col])] * Scale(row, col, cols);
+      numbers[col] = (numbers[col] - zeros[col / each]) * scales_[scale_row * groups + col / each];
     }
     return numbers;
   }
 
  private:
-  float Scale(int64_t row, size_t col, size_t cols) const {
-    constexpr size_t kBlock = WeightScales::kBlock;
-    const auto r = static_cast<size_t>(row);
-    if (part_ == ScaledPart::kMatrix) return scales_[0];
-    if (part_ == ScaledPart::kFeature) return scales_[r];
-    return scales_[r / kBlock * ((cols + kBlock - 1) / kBlock) + col / kBlock];
+  std::vector<float> Decoded(std::span<const std::byte> codes, int64_t row, size_t cols) const {
+    std::vector<float> decoded(cols);
+    const auto count = static_cast<int64_t>(cols);
+    const size_t begin = static_cast<size_t>(row) * form_->form.RowBytes(count);
+    form_->form.decode(codes.data() + begin, count, decoded.data());
+    return decoded;
   }
 
   const TensorSpec& spec_;
-  const HostTensor& tensor_;
-  ScaledPart part_ = ScaledPart::kMatrix;
-  std::vector<float> scales_;  // of codes
+  const std::optional<CodedTensors> codes_;
+  const HostTensor* tensor_ = nullptr;
+  const StoredForm* form_ = nullptr;  // of codes
+  std::vector<float> scales_;
+  std::span<const std::byte> zeros_;
 };
 
 // In an order that is always the same, so that every machine finds the same exponents.
@@ -107,9 +105,10 @@ class LayerReader {
     return std::all_of(roles.begin(), roles.end(), [&](TensorRole role) {
       const TensorSpec* const spec = Find(role);
       if (spec == nullptr) return true;
-      const WeightType type = Tensor(*spec).type;
-      if (HasScales(type)) return config_.quantization->part != ScaledPart::kBlock;
-      return type != WeightType::kF16;
+      if (spec->may_be_coded && FindCodes(config_.quantization, checkpoint_, spec->stored)) {
+        return config_.quantization->form.ScalesRows();
+      }
+      return Tensor(*spec).type != WeightType::kF16;
     });
   }
 

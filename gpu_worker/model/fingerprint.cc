@@ -73,7 +73,12 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
   builder.AddInt("rope.truncate", config.rope.truncate);
   builder.AddDouble("rope.attention_factor", config.rope.attention_factor);
   if (config.quantization.has_value()) {
-    builder.AddInt("scaled_part", static_cast<int64_t>(config.quantization->part));
+    const StoredForm& form = config.quantization->form;
+    builder.AddInt("scaled_part", static_cast<int64_t>(form.part));
+    // The first form was the only one when the format was made.
+    if (form.form.id != WeightFormId::kE4m3) {
+      builder.AddInt("weight_form", static_cast<int64_t>(form.form.id));
+    }
   }
   AddLayers(config, builder);
   if (keep != KeptWeights::kAsStored) builder.AddInt("kept_weights", static_cast<int64_t>(keep));

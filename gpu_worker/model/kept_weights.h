@@ -28,6 +28,9 @@ void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config);
 // embedding and the output projection stay what they are.
 bool RoundsLayers(const ModelConfig& config, KeptWeights keep);
 
+// The form of layers' matrices that are codes; null: they are numbers.
+const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep);
+
 // "fp8", or the type of the numbers, as config.json says it: "bf16", "f16", "f32". Random ones are
 // bf16 where that says nothing.
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep);

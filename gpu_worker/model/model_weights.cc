@@ -41,13 +41,19 @@ class WeightLoader {
 
  private:
   const HostTensor& Tensor(const std::string& name) const { return checkpoint_.tensors().at(name); }
+  // The names of matrix `name` as codes, if it is so.
+  std::optional<CodedTensors> CodesOf(const std::string& name) const {
+    return table_.stored().at(name).may_be_coded()
+               ? FindCodes(config_.quantization, checkpoint_, name)
+               : std::nullopt;
+  }
   // What the balance says of a stored tensor; nothing of scales.
   std::vector<int8_t> RowExponents(const std::string& name) const {
     const auto stored = table_.stored().find(name);
     return stored == table_.stored().end() ? std::vector<int8_t>()
                                            : balance_.RowExponents(stored->second);
   }
-  // Adds a part to `job` behind what it has.
+  // Adds a tensor to `job` behind what it has.
   void AddPart(const std::string& name, WeightJob& job);
 
   absl::Status Allocate(ModelWeights& weights);
@@ -57,15 +63,16 @@ class WeightLoader {
   // then.
   absl::Status LoadLinear(const ProjectionSpec& projection, std::unique_ptr<PreparedLinear>* out);
   absl::Status LoadLayer(uint32_t layer, const DeviceBuffer& norms, LayerWeights& weights);
-  // Adds the scales of the matrices `names` to `job`, if they have any; returns what reads them.
-  absl::StatusOr<std::optional<StoredScales>> AddScales(const std::vector<std::string>& names,
-                                                        WeightJob& job);
+  // Adds scales and zeros of the matrices `names` to `job`, if they are codes; returns what reads
+  // them.
+  std::optional<StoredScales> AddScales(const std::vector<std::string>& names, WeightJob& job);
   // What `balance_` says of rows of codes.
-  void ScaleRowsOf(const std::vector<std::string>& names, WeightScales& scales) const;
+  void ScaleRowsOf(const ProjectionSpec& projection, WeightScales& scales) const;
   absl::Status Prepare(const ProjectionSpec& projection, LinearWeights weights,
                        const StoredScales* scales, DeviceSpan<std::byte> memory,
                        std::unique_ptr<PreparedLinear>* out);
-  // Adds tensors of one element type to `job`, one behind the other; returns their rows together.
+  // Adds tensors of one element type, of matrices the codes if they are codes, to `job`, one behind
+  // the other; returns their rows together.
   absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
   // What has no effect is read, too, where it is hashed.
   void ReadTheRest();
@@ -117,43 +124,52 @@ MatrixView WeightLoader::LoadNorm(const TensorSpec& norm, const DeviceBuffer& bu
 
 absl::StatusOr<int64_t> WeightLoader::AddParts(const std::vector<std::string>& names,
                                                WeightJob& job) {
-  const HostTensor& first = Tensor(names.front());
+  const auto stored_name = [this](const std::string& name) {
+    const std::optional<CodedTensors> codes = CodesOf(name);
+    return codes.has_value() ? codes->codes : name;
+  };
+  const HostTensor& first = Tensor(stored_name(names.front()));
   int64_t rows = 0;
   for (const std::string& name : names) {
-    const HostTensor& tensor = Tensor(name);
+    const HostTensor& tensor = Tensor(stored_name(name));
     if (tensor.type != first.type) {
       return absl::UnimplementedError(
           absl::StrCat(checkpoint_.folder(), ": tensors \"", names.front(), "\" and \"", name,
                        "\" have different element types; the same is supported"));
     }
-    AddPart(name, job);
+    AddPart(stored_name(name), job);
     rows += tensor.shape[0];
   }
   return rows;
 }
 
-absl::StatusOr<std::optional<StoredScales>> WeightLoader::AddScales(
-    const std::vector<std::string>& names, WeightJob& job) {
-  if (!HasScales(Tensor(names.front()).type)) return std::nullopt;
-  StoredScales scales(*config_.quantization);
+std::optional<StoredScales> WeightLoader::AddScales(const std::vector<std::string>& names,
+                                                    WeightJob& job) {
+  if (!CodesOf(names.front()).has_value()) return std::nullopt;
+  StoredScales scales(config_.quantization->form);
   for (const std::string& name : names) {
-    const std::string scale_name = ScaleName(*config_.quantization, name);
-    scales.Add(scale_name, Tensor(scale_name), Tensor(name).shape, job.staging_bytes);
-    AddPart(scale_name, job);
+    const CodedTensors stored = *CodesOf(name);
+    const std::vector<int64_t>& shape = table_.stored().at(name).shape;
+    scales.Add(stored.scales, Tensor(stored.scales), shape[0], shape[1], job.staging_bytes);
+    AddPart(stored.scales, job);
+    if (stored.zeros.empty()) continue;
+    scales.AddZeros(stored.zeros, Tensor(stored.zeros), job.staging_bytes);
+    AddPart(stored.zeros, job);
   }
   return scales;
 }
 
-void WeightLoader::ScaleRowsOf(const std::vector<std::string>& names, WeightScales& scales) const {
+void WeightLoader::ScaleRowsOf(const ProjectionSpec& projection, WeightScales& scales) const {
+  const auto each = static_cast<size_t>(scales.num_cols(projection.in_features));
   size_t first = 0;
-  for (const std::string& name : names) {
+  for (const std::string& name : projection.weights) {
     const std::vector<int8_t> exponents = RowExponents(name);
     // Only where a row's scales are its own: ChannelBalance leaves the others alone.
-    for (size_t row = 0; row < exponents.size(); ++row) {
-      float& scale = scales.values[first + row];
-      scale = std::ldexp(scale, exponents[row]);
+    for (size_t i = 0; i < exponents.size() * each; ++i) {
+      float& scale = scales.values[first * each + i];
+      scale = std::ldexp(scale, exponents[i / each]);
     }
-    first += static_cast<size_t>(Tensor(name).shape[0]);
+    first += static_cast<size_t>(table_.stored().at(name).shape[0]);
   }
 }
 
@@ -162,11 +178,11 @@ absl::Status WeightLoader::Prepare(const ProjectionSpec& projection, LinearWeigh
                                    std::unique_ptr<PreparedLinear>* out) {
   if (scales != nullptr) {
     ASSIGN_OR_RETURN(weights.scales, scales->Read(device_, memory));
-    ScaleRowsOf(projection.weights, weights.scales);
+    ScaleRowsOf(projection, weights.scales);
   }
   // What a quantized checkpoint left as numbers stays numbers.
   const bool may_round =
-      HasScales(weights.weight.type) || (RoundsLayers(config_, keep_) && projection.may_be_rounded);
+      weights.weight.form.is_code() || (RoundsLayers(config_, keep_) && projection.may_be_rounded);
   if (!RoundsNumbers(keep_) || may_round) weights.keep = keep_;
   absl::StatusOr<std::unique_ptr<PreparedLinear>> prepared = ops_.PrepareLinear(weights);
   if (!prepared.ok()) {
@@ -183,7 +199,7 @@ absl::Status WeightLoader::LoadLinear(const ProjectionSpec& projection,
                                       std::unique_ptr<PreparedLinear>* out) {
   WeightJob& job = jobs_.emplace_back();
   ASSIGN_OR_RETURN(const int64_t rows, AddParts(projection.weights, job));
-  ASSIGN_OR_RETURN(const std::optional<StoredScales> scales, AddScales(projection.weights, job));
+  const std::optional<StoredScales> scales = AddScales(projection.weights, job);
   const size_t bias_at = Aligned(job.staging_bytes);
   const HostTensor* bias = nullptr;
   if (!projection.biases.empty()) {
@@ -192,10 +208,11 @@ absl::Status WeightLoader::LoadLinear(const ProjectionSpec& projection,
     if (bias_size != rows) return absl::InternalError("biases of another size than their matrices");
     bias = &Tensor(projection.biases.front());
   }
-  const HostTensor& first = Tensor(projection.weights.front());
-  job.finish = [=, this, &first](DeviceSpan<std::byte> memory) {
+  const WeightForm& form = scales.has_value() ? config_.quantization->form.form
+                                              : FormOf(Tensor(projection.weights.front()).type);
+  job.finish = [=, this, &form](DeviceSpan<std::byte> memory) {
     LinearWeights weights;
-    weights.weight = WeightView::Dense(memory, first.type, rows, projection.in_features);
+    weights.weight = WeightView::Dense(memory, form, rows, projection.in_features);
     if (bias != nullptr) {
       weights.bias =
           WeightView::Dense(memory.subspan(bias_at, memory.size() - bias_at), bias->type, 1, rows);
@@ -284,22 +301,27 @@ std::unique_ptr<PreparedLinear>& LayerWeights::Linear(Projection projection) {
 
 absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint) {
   const ModelTable table(config);
-  std::set<std::string> scale_names;
+  std::set<std::string> used;
   for (const auto& [name, stored] : table.stored()) {
-    ASSIGN_OR_RETURN(const HostTensor tensor, checkpoint.Find(name, stored.shape));
-    if (!HasScales(tensor.type)) continue;
-    if (!config.quantization.has_value() || !stored.may_be_coded()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          checkpoint.folder(), ": tensor \"", name, "\" is F8_E4M3, which ",
-          config.quantization.has_value() ? "only matrices of layers may be"
-                                          : "needs a quantization_config in config.json"));
+    const auto codes = stored.may_be_coded() ? FindCodes(config.quantization, checkpoint, name)
+                                             : std::optional<CodedTensors>();
+    if (codes.has_value()) {
+      RETURN_IF_ERROR(CheckCodes(*config.quantization, checkpoint, name, stored.shape));
+      used.insert({codes->codes, codes->scales, codes->zeros});
+      continue;
     }
-    scale_names.insert(ScaleName(*config.quantization, name));
-    RETURN_IF_ERROR(CheckScaleTensor(*config.quantization, checkpoint, name, stored.shape));
+    ASSIGN_OR_RETURN(const HostTensor tensor, checkpoint.Find(name, stored.shape));
+    used.insert(name);
+    if (!HasScales(tensor.type)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.folder(), ": tensor \"", name, "\" is ",
+        std::string(WeightTypeName(tensor.type)), ", which ",
+        !config.quantization.has_value() ? "needs a quantization_config in config.json"
+        : stored.may_be_coded()          ? "does not belong to " + config.quantization->ToString()
+                                         : "only matrices of layers may be"));
   }
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (table.stored().count(name) == 0 && scale_names.count(name) == 0 &&
-        !MayIgnore(config, table, name)) {
+    if (used.count(name) == 0 && !MayIgnore(config, table, name)) {
       return absl::InvalidArgumentError(absl::StrCat(
           checkpoint.folder(), ": tensor \"", name, "\" is no part of a ",
           std::string(ModelFamilyName(config.family)), " model of ", config.num_layers,

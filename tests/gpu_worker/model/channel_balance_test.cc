@@ -35,25 +35,11 @@ std::string Name(int layer, const std::string& what) {
   return "model.layers." + std::to_string(layer) + ".self_attn." + what;
 }
 
-std::string TypeText(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return "F32";
-    case WeightType::kBf16:
-      return "BF16";
-    case WeightType::kF16:
-      return "F16";
-    case WeightType::kF8E4M3:
-      return "F8_E4M3";
-  }
-  return "";
-}
-
 Tensors TensorsOf(const Checkpoint& checkpoint) {
   Tensors tensors;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     tensors[name] = {
-        name, TypeText(tensor.type), tensor.shape,
+        name, std::string(WeightTypeName(tensor.type)), tensor.shape,
         std::string(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size())};
   }
   return tensors;

@@ -94,10 +94,10 @@ TEST(FingerprintTest, EverythingThatChangesKvChangesIt) {
       [](ModelConfig& c) { c.rope.truncate = false; },
       [](ModelConfig& c) { c.rope.attention_factor = 1.1; },
       [](ModelConfig& c) {
-        c.quantization = {ScaledPart::kMatrix, "fp8", "weight_scale"};
+        c.quantization = {kFp8OfMatrices, "fp8"};
       },
       [](ModelConfig& c) {
-        c.quantization = {ScaledPart::kBlock, "fp8", "weight_scale"};
+        c.quantization = {kFp8OfBlocks, "fp8"};
       },
   };
   for (const auto change : changes) {

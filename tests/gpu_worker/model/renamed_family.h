@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gpu_worker/model/model_table.h"
-#include "gpu_worker/model/stored_scales.h"
 #include "tests/gpu_worker/model/golden_model.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
 
@@ -36,23 +35,10 @@ inline constexpr TensorNames kRenamedNames = {.of_model = kRenamedModel,
                                               .of_layer = kRenamedLayer,
                                               .without_effect = kRenamedWithoutEffect};
 
-inline std::string SafetensorsType(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return "F32";
-    case WeightType::kBf16:
-      return "BF16";
-    case WeightType::kF16:
-      return "F16";
-    case WeightType::kF8E4M3:
-      return "F8_E4M3";
-  }
-  return "";
-}
-
 // Tensors one below the other.
 inline TensorText Stacked(const std::string& name, const std::vector<const HostTensor*>& tensors) {
-  TensorText text{name, SafetensorsType(tensors.front()->type), tensors.front()->shape, ""};
+  TensorText text{name, std::string(WeightTypeName(tensors.front()->type)), tensors.front()->shape,
+                  ""};
   text.shape[0] = 0;
   for (const HostTensor* const tensor : tensors) {
     text.shape[0] += tensor->shape[0];
@@ -77,11 +63,12 @@ inline std::string RenamedWeights(const GoldenModel& golden) {
       const std::string& old_name = from.Get(part.role, part.layer).stored;
       parts.push_back(&tensors.at(old_name));
       if (HasScales(parts.back()->type)) {
-        scales.push_back(&tensors.at(ScaleName(*config.quantization, old_name)));
+        scales.push_back(&tensors.at(config.quantization->form.NamesOf(old_name).scales));
       }
     }
     texts.push_back(Stacked(name, parts));
-    if (!scales.empty()) texts.push_back(Stacked(ScaleName(*config.quantization, name), scales));
+    if (scales.empty()) continue;
+    texts.push_back(Stacked(config.quantization->form.NamesOf(name).scales, scales));
   }
   return SafetensorsText(texts);
 }

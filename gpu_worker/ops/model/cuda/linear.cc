@@ -200,7 +200,7 @@ class WeightPreparation {
 
   // From codes or numbers. Waits for the work enqueued.
   absl::Status Fp8(CudaLinear& linear) {
-    const bool has_scales = HasScales(weights_.weight.type);
+    const bool has_scales = weights_.weight.form.is_code();
     const WeightScales& scales = weights_.scales;
     linear.fp8_products_ = MultipliesCodes(linear);
     linear.padded_in_ = DivideUp(linear.in_features_, kFp8ColumnAlignment) * kFp8ColumnAlignment;
@@ -255,7 +255,7 @@ class WeightPreparation {
   // Whether products of many rows are to be of codes by codes.
   bool MultipliesCodes(const CudaLinear& linear) const {
     return weights_.keep == KeptWeights::kFp8Products &&
-           (!HasScales(weights_.weight.type) || weights_.scales.cols_each == 0) &&
+           (!weights_.weight.form.is_code() || weights_.scales.cols_each == 0) &&
            linear.in_features_ % kWeightColumnAlignment == 0 &&
            linear.out_features_ % kFp8ProductStep == 0;
   }
@@ -263,7 +263,7 @@ class WeightPreparation {
   // As they are given, or one for each output feature.
   std::vector<float> ScaleValues(const CudaLinear& linear) const {
     const WeightScales& scales = weights_.scales;
-    if (!linear.fp8_products_ || !HasScales(weights_.weight.type)) return scales.values;
+    if (!linear.fp8_products_ || !weights_.weight.form.is_code()) return scales.values;
     std::vector<float> values;
     for (int64_t row = 0; row < linear.out_features_; ++row) {
       values.push_back(scales.At(row, 0, linear.in_features_));
@@ -364,9 +364,9 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(LinearContext& con
                      context.device().compute_capability() % 10, "; use --activations-dtype bf16"));
   }
   const bool fp8 = RoundsNumbers(weights.keep) ||
-                   (weights.keep == KeptWeights::kAsStored && HasScales(weight.type));
+                   (weights.keep == KeptWeights::kAsStored && weight.form.is_code());
   RETURN_IF_ERROR(fp8                      ? prepare.Fp8(*linear)
-                  : HasScales(weight.type) ? prepare.Unpacked(*linear)
+                  : weight.form.is_code() ? prepare.Unpacked(*linear)
                                            : prepare.Numbers(*linear));
   if (weights.bias.has_value()) {
     CudaDevice& device = context.device();
