@@ -284,6 +284,7 @@ absl::Status LoadedEngine::Load() {
   source_ = std::make_unique<ModelSource>(std::move(source));
   ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
   chat_template_ = std::make_unique<ChatTemplate>(std::move(chat_template));
+  RETURN_IF_ERROR(CheckWeightForm(source_->config(), backend_.needs));
   const size_t weight_bytes = source_->WeightBytes(backend_.needs);
   if (weight_bytes > AvailableBytes(backend_, options_)) {
     return absl::ResourceExhaustedError(

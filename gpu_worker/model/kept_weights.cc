@@ -78,6 +78,16 @@ void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config) {
   }
 }
 
+absl::Status CheckWeightForm(const ModelConfig& config, const BackendNeeds& needs) {
+  if (!config.quantization.has_value() || needs.has_weight_form(config.quantization->form.form)) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("the checkpoint's weights are ", config.quantization->ToString(),
+                   ", which this device does not multiply; numbers of 16 and 32 bits and fp8 are "
+                   "multiplied everywhere"));
+}
+
 const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep) {
   if (config.quantization.has_value()) {
     return keep == KeptWeights::kNumbers ? nullptr : &config.quantization->form.form;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
@@ -27,6 +28,10 @@ void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config);
 // Whether the numbers of layers' matrices (StoredTensor::may_be_rounded) become 8 bits; the
 // embedding and the output projection stay what they are.
 bool RoundsLayers(const ModelConfig& config, KeptWeights keep);
+
+// Returns UNIMPLEMENTED, with the form, if the checkpoint's matrices are codes of one that the
+// backend has not: before they are read.
+absl::Status CheckWeightForm(const ModelConfig& config, const BackendNeeds& needs);
 
 // The form of layers' matrices that are codes; null: they are numbers.
 const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep);

@@ -1,7 +1,7 @@
 // out = in * weight^T (+ bias), or out += in * weight^T: every projection of the model.
 //
-// Batch-invariant for up to kInvariantRows rows a call or any multiple: a row of the result does
-// not depend on the other rows, nor on how many there are, as long as `decode` has the same value.
+// Batch-invariant: a row of the result does not depend on the other rows, nor on how many there
+// are, as long as `decode` has the same value.
 //
 // Weights may be codes with scales (weight_form.h); a backend has the forms that its needs name
 // (backend_needs.h) and refuses others. It may keep their products apart from their scales, or

@@ -105,6 +105,8 @@ TEST(KeptWeightsTest, BytesOfACheckpointFollowItsTensors) {
   EXPECT_EQ(bytes(plain, kAsStored, kCudaNeeds), plain.checkpoint.total_bytes());
   EXPECT_EQ(bytes(plain, kAsStored, kCpuNeeds), plain.checkpoint.total_bytes());
   const GoldenModel coded("llama-fp8-ct-channel");
+  EXPECT_TRUE(CheckWeightForm(coded.config, kCudaNeeds).ok());
+  EXPECT_TRUE(CheckWeightForm(plain.config, kCudaNeeds).ok());
   const size_t numbers = bytes(coded, KeptWeights::kNumbers, kCudaNeeds);
   EXPECT_GT(numbers, coded.checkpoint.total_bytes() * 3 / 2);
   EXPECT_LT(numbers, coded.checkpoint.total_bytes() * 2);

@@ -15,6 +15,7 @@
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/model/model_weights.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
+#include "gpu_worker/ops/backend/cuda/cuda_needs.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
 #include "tests/support/added_weight_forms.h"
 #include "tests/support/backends.h"
@@ -231,6 +232,10 @@ TEST_P(AddedFormTest, SizesNamesAndFingerprintFollow) {
   EXPECT_THAT(WeightScalesFrom(config, KeptWeights::kAsStored),
               HasSubstr(std::string(form_.scales_are)));
   EXPECT_FALSE(KeptWeightsNamed("fp8", config).ok());
+  EXPECT_TRUE(CheckWeightForm(config, kCpuNeeds).ok());
+  const absl::Status refused = CheckWeightForm(config, kCudaNeeds);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(std::string(form_.form.name)));
   EXPECT_EQ(*KeptWeightsNamed("bf16", config), KeptWeights::kNumbers);
   // A backend that keeps codes as they are.
   BackendNeeds needs = kCpuNeeds;
