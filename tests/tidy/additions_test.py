@@ -84,7 +84,7 @@ def constraints(texts):
 # Kind as the row calls it -> its members, and files that only use them (an operation may use another one).
 KINDS = {
     "a form of quantised weights": (quantised_weights, r"(?!)"),
-    "a model family": (model_families, r"proto/|tools/needle/"),
+    "a model family": (model_families, r"proto/|tools/(lab|models|needle)/"),
     "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
     "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
