@@ -89,7 +89,7 @@ def constraints(texts):
 KINDS = {
     # The first form of codes is treated apart where fingerprints and options of before are kept.
     "a weight form": (weight_forms, r"gpu_worker/model/(fingerprint|kept_weights)\.cc"),
-    "a model family": (model_families, r"proto/|tools/needle/"),
+    "a model family": (model_families, r"proto/|tools/(lab|models|needle)/"),
     "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
     "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
