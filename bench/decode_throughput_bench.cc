@@ -6,7 +6,7 @@
 // usage: decode_throughput_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--policy wave|full]
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
 //          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
-//          [--free-slots-high 0.1] [--weights-dtype auto|fp8] [--kv-dtype bf16|int8]
+//          [--free-slots-high 0.1] [--weights-dtype auto|fp8|int4] [--kv-dtype bf16|int8]
 //          [--index-dtype auto|int8|bf16] [--retrieval 0.018] [--temperature 0]
 //          [--schema FILE --tokenizer FOLDER]
 // Prints one JSON object. --reuse: which model's recorded steps the queries repeat
@@ -92,7 +92,8 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--reuse", settings.reuse)
       ->check(CLI::IsMember({"code", "needle"}))
       ->excludes(overlap);
-  app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
+  app.add_option("--weights-dtype", settings.weights_dtype)
+      ->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--kv-dtype", settings.kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
   app.add_option("--index-dtype", settings.index_dtype)
       ->check(CLI::IsMember({"auto", "int8", "bf16"}));

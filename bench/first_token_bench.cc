@@ -5,7 +5,7 @@
 //
 // usage: first_token_bench [--backend cpu|cuda] [--model llama-3.1-8b] [--tokens 117760]
 //          [--rows 1024] [--rounds 2] [--decode-steps 32] [--cache-share 0.05]
-//          [--weights-dtype auto|fp8] [--activations-dtype bf16|fp8] [--stretch-tokens 32768]
+//          [--weights-dtype auto|fp8|int4] [--activations-dtype bf16|fp8] [--stretch-tokens 32768]
 // Prints one JSON object. --rows: tokens of a slice. --cache-share: slots of the block cache, of
 // all pages of the context. --stretch-tokens: the least of a stretch that goes through all layers
 // before the next one does, which grows to half of the tokens before it; 0: the prompt is read as
@@ -72,7 +72,8 @@ Settings Parse(int argc, char** argv) {
   app.add_option("--rows", settings.rows)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--rounds", settings.rounds)->check(CLI::Range(1, 1'000'000'000));
   app.add_option("--decode-steps", settings.decode_steps)->check(CLI::NonNegativeNumber);
-  app.add_option("--weights-dtype", settings.weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
+  app.add_option("--weights-dtype", settings.weights_dtype)
+      ->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--activations-dtype", settings.activations_dtype)
       ->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_option("--stretch-tokens", settings.stretches.least_tokens)

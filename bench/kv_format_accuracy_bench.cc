@@ -3,7 +3,7 @@
 // and policy full.
 //
 //   kv_format_accuracy_bench FOLDER_OF_MODEL TEXT [--tokens 30000] [--scored 500] [--documents 4]
-//                            [--weights fp8 fp8-products] [--max-unseen-mass 0.3 0.2]
+//                            [--weights fp8 fp8-products int4] [--max-unseen-mass 0.3 0.2]
 //
 // --max-unseen-mass: keys, values and index in bf16: the standard, high, and the standard with such
 // limits on what steps leave to estimates.
@@ -157,7 +157,9 @@ std::vector<Row> RowsOf(const Settings& settings) {
   for (const std::string& name : settings.weights) {
     for (const Row& row : {of_kv[0], of_kv[1]}) {
       of_weights.push_back(row);
-      of_weights.back().weights = name == "fp8" ? KeptWeights::kFp8 : KeptWeights::kFp8Products;
+      of_weights.back().weights = name == "fp8"    ? KeptWeights::kFp8
+                                  : name == "int4" ? KeptWeights::kInt4
+                                                   : KeptWeights::kFp8Products;
     }
   }
   return of_weights;
@@ -195,6 +197,7 @@ int Run(const Settings& settings) {
     json["kv_format"] = std::string(row.format.name);
     json["weights"] = row.weights == KeptWeights::kAsStored ? "as stored"
                       : row.weights == KeptWeights::kFp8    ? "fp8"
+                      : row.weights == KeptWeights::kInt4   ? "int4"
                                                             : "fp8, activations fp8";
     json["policy"] = row.policy == PolicyKind::kFull ? "full" : "wave";
     if (row.policy == PolicyKind::kWave) {
@@ -223,7 +226,8 @@ int Main(int argc, char** argv) {
   app.add_option("--tokens", settings.tokens)->check(CLI::Range(9'000, 1'000'000));
   app.add_option("--scored", settings.scored)->check(CLI::Range(1, 100'000));
   app.add_option("--documents", settings.documents)->check(CLI::Range(1, 1'000));
-  app.add_option("--weights", settings.weights)->check(CLI::IsMember({"fp8", "fp8-products"}));
+  app.add_option("--weights", settings.weights)
+      ->check(CLI::IsMember({"fp8", "fp8-products", "int4"}));
   app.add_option("--max-unseen-mass", settings.max_unseen_mass)->check(CLI::Range(0.0, 0.99));
   if (argc == 1 && bench::IsSmoke()) return 0;
   CLI11_PARSE(app, argc, argv);

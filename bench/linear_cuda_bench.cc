@@ -1,12 +1,14 @@
 // Matrix products and sampling on a GPU: the projections of Llama-3-8B for decode batches (time
 // against a plain read of as many bytes in the same run) and for a chunk of a prompt, with weights
-// in bf16 and in 8 bits, and the choice of a token from its vocabulary. Medians over launches of a
-// CUDA graph that goes through so many copies of a weight that none is found in L2. The suites of
-// the operations check the results.
+// in bf16, in 8 and in 4 bits, and the choice of a token from its vocabulary. Medians over launches
+// of a CUDA graph that goes through so many copies of a weight that none is found in L2. The suites
+// of the operations check the results.
 //
-// usage: linear_cuda_bench     a table
+// usage: linear_cuda_bench [FORM]     a table; of matrices only those whose form has FORM in its
+// name, as int4
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "gpu_worker/device/cuda/cuda_device.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
 #include "gpu_worker/ops/backend/cuda/cuda_ops.h"
+#include "gpu_worker/ops/model/int4.h"
 
 namespace retroinfer {
 namespace {
@@ -104,13 +107,53 @@ constexpr Projection kProjections[] = {{"qkv", 4096, 6144},
                                        {"vocabulary", 4096, 128256, DType::kF32}};
 
 // How a weight is kept.
-enum class Form { kBf16, kFp8ByFeature, kFp8ByBlock, kFp8Products };
-constexpr const char* kFormNames[] = {"bf16", "fp8 by feature", "fp8 by block", "fp8 by fp8"};
-constexpr KeptWeights kKept[] = {KeptWeights::kAsStored, KeptWeights::kFp8, KeptWeights::kAsStored,
-                                 KeptWeights::kFp8Products};
+enum class Form {
+  kBf16,
+  kFp8ByFeature,
+  kFp8ByBlock,
+  kFp8Products,
+  kInt4By128,
+  kInt4By32,
+  kInt4Act
+};
+constexpr const char* kFormNames[] = {"bf16",          "fp8 by feature", "fp8 by block",
+                                      "fp8 by fp8",    "int4 by 128",    "int4 by 32",
+                                      "int4 act order"};
+constexpr KeptWeights kKept[] = {KeptWeights::kAsStored, KeptWeights::kFp8,
+                                 KeptWeights::kAsStored, KeptWeights::kFp8Products,
+                                 KeptWeights::kInt4,     KeptWeights::kAsStored,
+                                 KeptWeights::kAsStored};
+
+bool IsInt4Codes(Form form) { return form == Form::kInt4By32 || form == Form::kInt4Act; }
+bool IsInt4(Form form) { return form == Form::kInt4By128 || IsInt4Codes(form); }
+
+// Bytes of the numbers or codes that a product reads, scales apart.
+size_t BytesOf(Form form, const Projection& projection) {
+  const auto elements = static_cast<size_t>(projection.in * projection.out);
+  return form == Form::kBf16 ? elements * 2 : IsInt4(form) ? elements / 2 : elements;
+}
+
+// Whatever codes; with act order columns are permuted.
+LinearWeights Int4WeightsIn(Form form, const Projection& projection, const DeviceBuffer& random) {
+  const WeightForm int4 = Int4Weights(form == Form::kInt4By32 ? 32 : 128, true);
+  WeightScales scales{.values = {}, .cols_each = int4.group_cols};
+  const auto groups = static_cast<size_t>(projection.out * scales.num_cols(projection.in));
+  scales.values.assign(groups, 0.01f);
+  scales.zeros.assign(groups, 7.0f);
+  if (form == Form::kInt4Act) {
+    scales.columns.resize(static_cast<size_t>(projection.in));
+    std::iota(scales.columns.begin(), scales.columns.end(), 0);
+    std::shuffle(scales.columns.begin(), scales.columns.end(), std::mt19937(1));
+  }
+  return {.weight = WeightView::Dense(random.bytes(), int4, projection.out, projection.in),
+          .bias = std::nullopt,
+          .scales = std::move(scales),
+          .keep = KeptWeights::kAsStored};
+}
 
 // Random numbers, or, by block, whatever codes but NaN.
 LinearWeights WeightsIn(Form form, const Projection& projection, const DeviceBuffer& random) {
+  if (IsInt4Codes(form)) return Int4WeightsIn(form, projection, random);
   const auto view = [&](WeightType type) {
     return WeightView::Dense(random.bytes(), type, projection.out, projection.in);
   };
@@ -141,8 +184,7 @@ DeviceBuffer RandomWeight(Machine& machine, Form form, const Projection& project
 }
 
 void MeasureProjection(Machine& machine, const Projection& projection, Form form) {
-  const auto bytes =
-      static_cast<size_t>(projection.in * projection.out * (form == Form::kBf16 ? 2 : 1));
+  const size_t bytes = BytesOf(form, projection);
   const size_t copies = std::max<size_t>(1, kBytesOfCopies / bytes);
   std::vector<std::unique_ptr<PreparedLinear>> weights;
   {
@@ -210,7 +252,7 @@ void MeasureSampling(Machine& machine, const char* name, size_t batch, const Sam
   std::printf("sampling %-28s batch %3zu %9.1f us\n", name, batch, us);
 }
 
-int Main() {
+int Main(const std::string& wanted) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) {
     std::printf("no GPU, nothing measured\n");
@@ -225,8 +267,10 @@ int Main() {
   });
   std::printf("plain read %24.0f GB/s\n", static_cast<double>(all.size_bytes()) / read_us / 1e3);
   for (const Projection& projection : kProjections) {
-    for (const Form form :
-         {Form::kBf16, Form::kFp8ByFeature, Form::kFp8ByBlock, Form::kFp8Products}) {
+    for (const Form form : {Form::kBf16, Form::kFp8ByFeature, Form::kFp8ByBlock, Form::kFp8Products,
+                            Form::kInt4By128, Form::kInt4By32, Form::kInt4Act}) {
+      if (std::string(kFormNames[static_cast<int>(form)]).find(wanted) == std::string::npos)
+        continue;
       if (form == Form::kFp8Products && !machine.multiplies_fp8()) continue;
       const bool stays = projection.out_dtype == DType::kF32;  // of the vocabulary
       if (form == Form::kBf16 || !stays) MeasureProjection(machine, projection, form);
@@ -247,4 +291,4 @@ int Main() {
 }  // namespace
 }  // namespace retroinfer
 
-int main() { return retroinfer::Main(); }
+int main(int argc, char** argv) { return retroinfer::Main(argc > 1 ? argv[1] : ""); }

@@ -4,7 +4,7 @@
 //   RETROINFER_TEST_BACKEND=Cuda needle_answers_bench FOLDER_OF_MODEL questions.jsonl [OPTIONS]
 //
 //   --kv-dtype bf16|int8   --index-dtype auto|bf16|int8   --quality standard|high
-//   --weights-dtype auto|fp8   --activations-dtype bf16|fp8
+//   --weights-dtype auto|fp8|int4   --activations-dtype bf16|fp8
 //   --policy full wave wave-all   --rounds 2
 //
 // The backend is that of tests/support/in_process_worker.h, so two runs compare two backends.
@@ -126,7 +126,7 @@ int Main(int argc, char** argv) {
   app.add_option("--kv-dtype", kv_dtype)->check(CLI::IsMember({"bf16", "int8"}));
   app.add_option("--index-dtype", index_dtype)->check(CLI::IsMember({"auto", "bf16", "int8"}));
   app.add_option("--quality", quality)->check(CLI::IsMember({"standard", "high"}));
-  app.add_option("--weights-dtype", weights_dtype)->check(CLI::IsMember({"auto", "fp8"}));
+  app.add_option("--weights-dtype", weights_dtype)->check(CLI::IsMember({"auto", "fp8", "int4"}));
   app.add_option("--activations-dtype", activations_dtype)->check(CLI::IsMember({"bf16", "fp8"}));
   app.add_option("--policy", policies)->check(CLI::IsMember({"full", "wave", "wave-all"}));
   app.add_option("--rounds", rounds)->check(CLI::Range(1, 100));

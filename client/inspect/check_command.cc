@@ -58,7 +58,7 @@ void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* inp
       ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}));
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; auto: as the checkpoint has them")
-      ->check(CLI::IsMember({"auto", "bf16", "fp8"}));
+      ->check(CLI::IsMember({"auto", "bf16", "fp8", "int4"}));
   app.add_option("--rope-scaling", input->rope_scaling,
                  "yarn:FACTOR[:ORIGINAL]: YaRN in the place of what config.json says of RoPE");
   app.add_option("--chat-template", options->chat_template_file,

@@ -143,7 +143,7 @@ std::string DescribeWeights(const FitInput& input) {
   const std::string bytes = FormatByteSize(input.worker.weight_bytes);
   if (!input.has_weights)
     return absl::StrCat(bytes, " (as config.json says: no weights are there)");
-  if (input.weights_dtype != "fp8") return absl::StrCat(bytes, " (", input.weights_dtype, ")");
+  if (input.weight_scales.empty()) return absl::StrCat(bytes, " (", input.weights_dtype, ")");
   return absl::StrCat(bytes, " (", input.weight_scales,
                       input.on_gpu ? ")" : "; on the CPU they become bf16)");
 }

@@ -101,7 +101,7 @@ constexpr PassedOption kPassedOptions[] = {
     {"--index-dtype", Service::kWorker, "--index-dtype",
      "Type of the wave index: auto, int8, bf16 or f32", "auto"},
     {"--weights-dtype", Service::kWorker, "--weights-dtype",
-     "auto, bf16 or fp8: layers rounded to 8 bits while they are loaded", "auto"},
+     "auto, bf16, fp8 or int4: layers rounded to 8 or 4 bits while they are loaded", "auto"},
     {"--activations-dtype", Service::kWorker, "--activations-dtype",
      "Of prompts' products: bf16, or fp8 with weights in fp8 on a Hopper GPU", "bf16"},
     {"--wave-index", Service::kWorker, "--wave-index",

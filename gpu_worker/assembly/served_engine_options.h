@@ -26,7 +26,7 @@ struct ServedEngineOptions {
   std::string compute_dtype = "auto";   // "auto", "bf16" or "f32"
   std::string kv_dtype = "auto";        // "auto", "int8", "bf16" or "f32"
   std::string index_dtype = "auto";     // "auto", "int8", "bf16" or "f32"
-  std::string weights_dtype = "auto";   // "auto", "bf16" or "fp8"
+  std::string weights_dtype = "auto";   // "auto", "bf16", "fp8" or "int4"
   int64_t max_model_len = 0;            // tokens; 0: what the model and the memory allow
   int64_t max_whole_prompt = 0;         // tokens of a prompt that is read as one; 0: max_model_len
   int32_t max_batch = 8;                // requests that decode together

@@ -4,71 +4,18 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <optional>
 #include <span>
 #include <thread>
 
 #include "absl/strings/str_format.h"
 #include "gpu_worker/model/host_numbers.h"
+#include "gpu_worker/model/stored_matrix.h"
 #include "gpu_worker/model/stored_scales.h"
 
 namespace retroinfer {
 namespace {
 
 constexpr double kSmallest = 1e-12;  // replaces the size of a channel pair that is all zeros
-
-// The rows of a matrix, as numbers.
-class MatrixRows {
- public:
-  MatrixRows(const ModelConfig& config, const Checkpoint& checkpoint, const TensorSpec& spec)
-      : spec_(spec), codes_(FindCodes(config.quantization, checkpoint, spec.stored)) {
-    tensor_ = &checkpoint.tensors().at(codes_.has_value() ? codes_->codes : spec.stored);
-    if (!codes_.has_value()) return;
-    form_ = &config.quantization->form;
-    const HostTensor& scales = checkpoint.tensors().at(codes_->scales);
-    scales_ = NumbersOf(scales.type, scales.bytes);
-    if (!codes_->zeros.empty()) zeros_ = checkpoint.tensors().at(codes_->zeros).bytes;
-  }
-
-  int64_t size() const { return spec_.shape[0]; }
-
-  std::vector<float> Row(int64_t index) const {
-    const int64_t row = spec_.first_row + index;
-    const auto cols = static_cast<size_t>(spec_.shape[1]);
-    if (form_ == nullptr) {
-      const size_t bytes = cols * WeightTypeBytes(tensor_->type);
-      return NumbersOf(tensor_->type,
-                       tensor_->bytes.subspan(static_cast<size_t>(row) * bytes, bytes));
-    }
-    const auto each = static_cast<size_t>(form_->scale_cols == 0 ? cols : form_->scale_cols);
-    const size_t groups = (cols + each - 1) / each;
-    std::vector<float> numbers = Decoded(tensor_->bytes, row, cols);
-    const std::vector<float> zeros =
-        zeros_.empty() ? std::vector<float>(groups) : Decoded(zeros_, row, groups);
-    const auto scale_row =
-        static_cast<size_t>(form_->scale_rows == 0 ? 0 : row / form_->scale_rows);
-    for (size_t col = 0; col < cols; ++col) {
-      numbers[col] = (numbers[col] - zeros[col / each]) * scales_[scale_row * groups + col / each];
-    }
-    return numbers;
-  }
-
- private:
-  std::vector<float> Decoded(std::span<const std::byte> codes, int64_t row, size_t cols) const {
-    std::vector<float> decoded(cols);
-    const auto count = static_cast<int64_t>(cols);
-    const size_t begin = static_cast<size_t>(row) * form_->form.RowBytes(count);
-    form_->form.decode(codes.data() + begin, count, decoded.data());
-    return decoded;
-  }
-
-  const TensorSpec& spec_;
-  const std::optional<CodedTensors> codes_;
-  const HostTensor* tensor_ = nullptr;
-  const StoredForm* form_ = nullptr;  // of codes
-  std::vector<float> scales_;
-  std::span<const std::byte> zeros_;
-};
 
 // In an order that is always the same, so that every machine finds the same exponents.
 double SquareOfRow(std::span<const float> row, std::span<const float> norm) {
@@ -146,10 +93,10 @@ class LayerReader {
   }
   std::vector<double> Squares(TensorRole role) const {
     const std::vector<float> norm = Numbers(table_.Get(TensorRole::kAttentionNorm, layer_));
-    const MatrixRows rows(config_, checkpoint_, table_.Get(role, layer_));
+    const StoredMatrix matrix(config_, checkpoint_, table_.Get(role, layer_));
     std::vector<double> squares;
-    for (int64_t row = 0; row < rows.size(); ++row) {
-      squares.push_back(SquareOfRow(rows.Row(row), norm));
+    for (int64_t row = 0; row < matrix.rows(); ++row) {
+      squares.push_back(SquareOfRow(matrix.Row(row), norm));
     }
     return squares;
   }

@@ -78,6 +78,7 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
     // The first form was the only one when the format was made.
     if (form.form.id != WeightFormId::kE4m3) {
       builder.AddInt("weight_form", static_cast<int64_t>(form.form.id));
+      builder.AddInt("zeros_add", form.zeros_add);
     }
   }
   AddLayers(config, builder);

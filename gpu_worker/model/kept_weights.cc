@@ -3,8 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/status/status_macros.h"
 #include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/stored_scales.h"
+#include "gpu_worker/ops/model/int4.h"
 
 namespace retroinfer {
 namespace {
@@ -27,18 +29,33 @@ class Sum {
   size_t scratch_ = 0;
 };
 
+// What numbers become that are rounded while they are loaded; null: they are not.
+const WeightForm* RoundedForm(KeptWeights keep) {
+  if (!RoundsNumbers(keep)) return nullptr;
+  return keep == KeptWeights::kInt4 ? &kInt4Rounded : &kFp8Weights;
+}
+
+// Whether the codes of a checkpoint, if it has some, may be asked for as fp8 or int4: as what they
+// are.
+absl::Status CheckCodesAre(const ModelConfig& config, const WeightForm& wanted) {
+  if (!config.quantization.has_value()) return absl::OkStatus();
+  const WeightForm& stored = config.quantization->form.form;
+  if (stored.id == wanted.id) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(wanted.name), " needs a checkpoint of numbers or of ",
+                   std::string(wanted.name), ", this one's weights are ", std::string(stored.name),
+                   ": rounding them twice would lose more; use --weights-dtype auto or bf16"));
+}
+
 }  // namespace
 
 absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config,
                                              const std::string& activations) {
   const bool quantized = config.quantization.has_value();
-  const WeightForm* const stored = quantized ? &config.quantization->form.form : nullptr;
-  if (stored != nullptr && stored->id != WeightFormId::kE4m3 &&
-      (name == "fp8" || activations == "fp8")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "fp8 of weights or activations needs numbers or fp8, the checkpoint's weights are ",
-        std::string(stored->name), "; use --weights-dtype auto or bf16"));
+  if (name == "fp8" || activations == "fp8") {
+    RETURN_IF_ERROR(CheckCodesAre(config, kFp8Weights));
   }
+  if (name == "int4") RETURN_IF_ERROR(CheckCodesAre(config, kInt4Rounded));
   if (activations == "fp8") {
     if (name == "fp8" || (name == "auto" && quantized)) return KeptWeights::kFp8Products;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -51,12 +68,13 @@ absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const Mode
   }
   if (name == "auto") return KeptWeights::kAsStored;
   if (name == "fp8") return quantized ? KeptWeights::kAsStored : KeptWeights::kFp8;
+  if (name == "int4") return quantized ? KeptWeights::kAsStored : KeptWeights::kInt4;
   if (name == "bf16") {
     return quantized || config.dtype == DType::kF32 ? KeptWeights::kNumbers
                                                     : KeptWeights::kAsStored;
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("--weights-dtype ", name, " is not known; auto, bf16 and fp8 are"));
+      absl::StrCat("--weights-dtype ", name, " is not known; auto, bf16, fp8 and int4 are"));
 }
 
 void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config) {
@@ -73,6 +91,7 @@ void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config) {
     case WeightType::kBf16:
     case WeightType::kF8E4M3:
     case WeightType::kI32:
+    case WeightType::kI64:
       config.dtype = DType::kBf16;
       break;
   }
@@ -92,7 +111,7 @@ const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep) {
   if (config.quantization.has_value()) {
     return keep == KeptWeights::kNumbers ? nullptr : &config.quantization->form.form;
   }
-  return RoundsNumbers(keep) ? &kFp8Weights : nullptr;
+  return RoundedForm(keep);
 }
 
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep) {
@@ -106,6 +125,8 @@ std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep) {
   std::string from;
   if (config.quantization.has_value()) {
     from = config.quantization->ToString();
+  } else if (keep == KeptWeights::kInt4) {
+    from = "int4 (rounded while loading, a scale and a zero for each 128 input features)";
   } else if (RoundsNumbers(keep)) {
     from = "fp8 (rounded while loading, a scale for each output feature)";
   }

@@ -13,19 +13,19 @@
 
 namespace retroinfer {
 
-// What --weights-dtype `name` ("auto", "bf16" or "fp8") and --activations-dtype `activations`
-// ("bf16" or "fp8") mean for a model. Never asks for what there is anyway: fp8 of a checkpoint in 8
-// bits is kAsStored.
+// What --weights-dtype `name` ("auto", "bf16", "fp8" or "int4") and --activations-dtype
+// `activations` ("bf16" or "fp8") mean for a model. Never asks for what there is anyway: fp8 of a
+// checkpoint in fp8 is kAsStored, and so is int4 of one in int4.
 //
-// Returns: INVALID_ARGUMENT for other names, and for activations in fp8 beside weights that are
-// not.
+// Returns: INVALID_ARGUMENT for other names, for codes of one form that were to become those of
+//          another, and for activations in fp8 beside weights that are not.
 absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config,
                                              const std::string& activations = "bf16");
 
 // Where config.json names no type, gives `config` the one that the embedding is stored in.
 void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config);
 
-// Whether the numbers of layers' matrices (StoredTensor::may_be_rounded) become 8 bits; the
+// Whether the numbers of layers' matrices (StoredTensor::may_be_rounded) become codes; the
 // embedding and the output projection stay what they are.
 bool RoundsLayers(const ModelConfig& config, KeptWeights keep);
 
@@ -36,8 +36,8 @@ absl::Status CheckWeightForm(const ModelConfig& config, const BackendNeeds& need
 // The form of layers' matrices that are codes; null: they are numbers.
 const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep);
 
-// "fp8", or the type of the numbers, as config.json says it: "bf16", "f16", "f32". Random ones are
-// bf16 where that says nothing.
+// "fp8" or "int4", or the type of the numbers, as config.json says it: "bf16", "f16", "f32". Random
+// ones are bf16 where that says nothing.
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep);
 // Whose scales they are: "fp8 (compressed-tensors, a scale for ..."; empty: weights are numbers.
 std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep);

@@ -10,6 +10,7 @@
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/kept_weights.h"
+#include "gpu_worker/model/stored_groups.h"
 #include "gpu_worker/model/stored_scales.h"
 
 namespace retroinfer {
@@ -40,6 +41,13 @@ class WeightLoader {
   absl::StatusOr<ModelWeights> Load(const WeightJobOptions& options);
 
  private:
+  // Memory of a job for codes that are put into rows.
+  struct Arrangement {
+    size_t columns_at = 0;  // int32, if there are columns
+    size_t rows_at = 0;
+    std::vector<int32_t> columns;  // as WeightScales has them
+  };
+
   const HostTensor& Tensor(const std::string& name) const { return checkpoint_.tensors().at(name); }
   // The names of matrix `name` as codes, if it is so.
   std::optional<CodedTensors> CodesOf(const std::string& name) const {
@@ -66,6 +74,12 @@ class WeightLoader {
   // Adds scales and zeros of the matrices `names` to `job`, if they are codes; returns what reads
   // them.
   std::optional<StoredScales> AddScales(const std::vector<std::string>& names, WeightJob& job);
+  // Where codes are to be arranged: adds memory for that to `job`, and hashes what says how.
+  absl::StatusOr<Arrangement> AddArrangement(const ProjectionSpec& projection, WeightJob& job);
+  // Puts the codes in `memory` into rows; returns where these are.
+  absl::StatusOr<DeviceSpan<std::byte>> Arrange(const ProjectionSpec& projection,
+                                                const Arrangement& arrangement,
+                                                DeviceSpan<std::byte> memory);
   // What `balance_` says of rows of codes.
   void ScaleRowsOf(const ProjectionSpec& projection, WeightScales& scales) const;
   absl::Status Prepare(const ProjectionSpec& projection, LinearWeights weights,
@@ -74,7 +88,8 @@ class WeightLoader {
   // Adds tensors of one element type, of matrices the codes if they are codes, to `job`, one behind
   // the other; returns their rows together.
   absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
-  // What has no effect is read, too, where it is hashed.
+  // What is not copied (numbers of groups, shapes, what has no effect) is read, too, where it is
+  // hashed.
   void ReadTheRest();
 
   Device& device_;
@@ -138,7 +153,7 @@ absl::StatusOr<int64_t> WeightLoader::AddParts(const std::vector<std::string>& n
                        "\" have different element types; the same is supported"));
     }
     AddPart(stored_name(name), job);
-    rows += tensor.shape[0];
+    rows += table_.stored().at(name).shape[0];
   }
   return rows;
 }
@@ -159,6 +174,58 @@ std::optional<StoredScales> WeightLoader::AddScales(const std::vector<std::strin
   return scales;
 }
 
+absl::StatusOr<WeightLoader::Arrangement> WeightLoader::AddArrangement(
+    const ProjectionSpec& projection, WeightJob& job) {
+  const StoredForm& form = config_.quantization->form;
+  const std::string& name = projection.weights.front();
+  const std::optional<CodedTensors> codes = CodesOf(name);
+  Arrangement arrangement;
+  // CheckTensors holds the others to the same columns.
+  ASSIGN_OR_RETURN(arrangement.columns,
+                   ColumnsByGroup(form, *codes, checkpoint_, projection.in_features));
+  arrangement.columns_at = Aligned(job.staging_bytes);
+  arrangement.rows_at =
+      arrangement.columns_at + Aligned(arrangement.columns.size() * sizeof(int32_t));
+  job.staging_bytes =
+      arrangement.rows_at + form.form.Bytes(projection.out_features, projection.in_features);
+  return arrangement;
+}
+
+absl::StatusOr<DeviceSpan<std::byte>> WeightLoader::Arrange(const ProjectionSpec& projection,
+                                                            const Arrangement& arrangement,
+                                                            DeviceSpan<std::byte> memory) {
+  const StoredForm& form = config_.quantization->form;
+  ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream,
+                   device_.CreateStream(StreamKind::kCompute));
+  const std::span columns = std::as_bytes(std::span(arrangement.columns));
+  DeviceSpan<const int32_t> columns_there;
+  if (!columns.empty()) {
+    const DeviceSpan<std::byte> there = memory.subspan(arrangement.columns_at, columns.size());
+    RETURN_IF_ERROR(device_.Upload(*stream, columns, there));
+    columns_there = {reinterpret_cast<const int32_t*>(there.device_data()),
+                     arrangement.columns.size()};
+  }
+  const size_t all_bytes = form.form.Bytes(projection.out_features, projection.in_features);
+  const DeviceSpan<std::byte> rows = memory.subspan(arrangement.rows_at, all_bytes);
+  size_t from = 0;
+  size_t to = 0;
+  for (const std::string& name : projection.weights) {
+    const std::vector<int64_t>& shape = table_.stored().at(name).shape;
+    const size_t bytes = Tensor(CodesOf(name)->codes).bytes.size();
+    const size_t arranged_bytes = form.form.Bytes(shape[0], shape[1]);
+    RETURN_IF_ERROR(ops_.ArrangeCodes(*stream, {.in = memory.subspan(from, bytes),
+                                                .order = form.order,
+                                                .rows = shape[0],
+                                                .cols = shape[1],
+                                                .columns = columns_there,
+                                                .out = rows.subspan(to, arranged_bytes)}));
+    from += bytes;
+    to += arranged_bytes;
+  }
+  RETURN_IF_ERROR(stream->Synchronize());
+  return rows;
+}
+
 void WeightLoader::ScaleRowsOf(const ProjectionSpec& projection, WeightScales& scales) const {
   const auto each = static_cast<size_t>(scales.num_cols(projection.in_features));
   size_t first = 0;
@@ -177,7 +244,9 @@ absl::Status WeightLoader::Prepare(const ProjectionSpec& projection, LinearWeigh
                                    const StoredScales* scales, DeviceSpan<std::byte> memory,
                                    std::unique_ptr<PreparedLinear>* out) {
   if (scales != nullptr) {
+    std::vector<int32_t> columns = std::move(weights.scales.columns);
     ASSIGN_OR_RETURN(weights.scales, scales->Read(device_, memory));
+    weights.scales.columns = std::move(columns);
     ScaleRowsOf(projection, weights.scales);
   }
   // What a quantized checkpoint left as numbers stays numbers.
@@ -200,6 +269,10 @@ absl::Status WeightLoader::LoadLinear(const ProjectionSpec& projection,
   WeightJob& job = jobs_.emplace_back();
   ASSIGN_OR_RETURN(const int64_t rows, AddParts(projection.weights, job));
   const std::optional<StoredScales> scales = AddScales(projection.weights, job);
+  std::optional<Arrangement> arrangement;
+  if (scales.has_value() && config_.quantization->form.IsArranged()) {
+    ASSIGN_OR_RETURN(arrangement, AddArrangement(projection, job));
+  }
   const size_t bias_at = Aligned(job.staging_bytes);
   const HostTensor* bias = nullptr;
   if (!projection.biases.empty()) {
@@ -212,7 +285,12 @@ absl::Status WeightLoader::LoadLinear(const ProjectionSpec& projection,
                                               : FormOf(Tensor(projection.weights.front()).type);
   job.finish = [=, this, &form](DeviceSpan<std::byte> memory) {
     LinearWeights weights;
-    weights.weight = WeightView::Dense(memory, form, rows, projection.in_features);
+    DeviceSpan<std::byte> matrix = memory;
+    if (arrangement.has_value()) {
+      ASSIGN_OR_RETURN(matrix, Arrange(projection, *arrangement, memory));
+      weights.scales.columns = arrangement->columns;
+    }
+    weights.weight = WeightView::Dense(matrix, form, rows, projection.in_features);
     if (bias != nullptr) {
       weights.bias =
           WeightView::Dense(memory.subspan(bias_at, memory.size() - bias_at), bias->type, 1, rows);
@@ -237,8 +315,12 @@ absl::Status WeightLoader::LoadLayer(uint32_t layer, const DeviceBuffer& norms,
 }
 
 void WeightLoader::ReadTheRest() {
+  std::set<std::string> read;
+  for (const WeightJob& job : jobs_) {
+    for (const WeightJob::Part& part : job.parts) read.insert(part.name);
+  }
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
-    if (MayIgnore(config_, table_, name)) jobs_.emplace_back().parts.push_back({name, tensor, 0});
+    if (read.count(name) == 0) jobs_.emplace_back().parts.push_back({name, tensor, 0});
   }
 }
 
@@ -299,6 +381,34 @@ std::unique_ptr<PreparedLinear>& LayerWeights::Linear(Projection projection) {
   }
 }
 
+namespace {
+
+// Checks that matrices that are multiplied as one have their groups of input features alike.
+absl::Status CheckColumns(const ModelConfig& config, const ModelTable& table,
+                          const Checkpoint& checkpoint, const ProjectionSpec& projection) {
+  const StoredForm& form = config.quantization->form;
+  std::optional<std::vector<int32_t>> columns;
+  for (const std::string& name : projection.weights) {
+    const auto codes = table.stored().at(name).may_be_coded()
+                           ? FindCodes(config.quantization, checkpoint, name)
+                           : std::optional<CodedTensors>();
+    if (!codes.has_value()) continue;
+    ASSIGN_OR_RETURN(std::vector<int32_t> of_name,
+                     ColumnsByGroup(form, *codes, checkpoint, projection.in_features));
+    if (columns.has_value() && *columns != of_name) {
+      return absl::UnimplementedError(
+          absl::StrCat(checkpoint.folder(), ": tensor \"", codes->groups,
+                       "\" groups input features unlike \"", projection.weights.front(),
+                       "\", which is multiplied together with it; the same groups "
+                       "are supported, as they come from one calibration"));
+    }
+    columns = std::move(of_name);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint) {
   const ModelTable table(config);
   std::set<std::string> used;
@@ -307,7 +417,7 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
                                              : std::optional<CodedTensors>();
     if (codes.has_value()) {
       RETURN_IF_ERROR(CheckCodes(*config.quantization, checkpoint, name, stored.shape));
-      used.insert({codes->codes, codes->scales, codes->zeros});
+      used.insert({codes->codes, codes->scales, codes->zeros, codes->groups, codes->shape});
       continue;
     }
     ASSIGN_OR_RETURN(const HostTensor tensor, checkpoint.Find(name, stored.shape));
@@ -319,6 +429,11 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
         !config.quantization.has_value() ? "needs a quantization_config in config.json"
         : stored.may_be_coded()          ? "does not belong to " + config.quantization->ToString()
                                          : "only matrices of layers may be"));
+  }
+  for (int64_t layer = 0; config.quantization.has_value() && layer < config.num_layers; ++layer) {
+    for (const Projection projection : kLayerProjections) {
+      RETURN_IF_ERROR(CheckColumns(config, table, checkpoint, table.Of(projection, layer)));
+    }
   }
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (used.count(name) == 0 && !MayIgnore(config, table, name)) {

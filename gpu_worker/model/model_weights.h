@@ -47,21 +47,22 @@ struct ModelWeights {
 };
 
 // Checks that the checkpoint holds what the model needs (ModelTable) and nothing that it would
-// ignore. Matrices of one that is quantized (ModelConfig::quantization) may be F8_E4M3 and have a
-// tensor of scales each.
+// ignore. Matrices of one that is quantized (ModelConfig::quantization) may be codes and have
+// tensors of scales and what else their form has.
 //
 // Returns: INVALID_ARGUMENT, naming the tensor, if one is missing, has another shape, or is there
 //          and no part of this architecture (a bias, an adapter): without it answers were wrong;
-//          or if weights in 8 bits are where none may be, or lack their scales.
+//          or if codes are where none may be, or lack their scales; UNIMPLEMENTED if matrices that
+//          are multiplied as one have groups of other input features.
 absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint);
 
-// Copies all weights to the device; `keep` is for the matrices of layers, and for others in 8 bits.
+// Copies all weights to the device; `keep` is for the matrices of layers, and for others of codes.
 // `checkpoint` is not needed afterwards. With a hasher every tensor is hashed on the way, those
 // without effect, too. What `balance` says of queries and keys is done behind the hashing.
 //
 // Returns: as CheckTensors and RunWeightJobs; INVALID_ARGUMENT, naming the tensor, for scales and
 //          codes that are no numbers, scales that are not above zero, and numbers that are not
-//          finite where they are to become 8 bits. Beside the weights it takes device memory for
+//          finite where they are to become codes. Beside the weights it takes device memory for
 //          the largest matrix, and what RunWeightJobs says of it, until it returns.
 absl::StatusOr<ModelWeights> LoadModelWeights(Device& device, ModelOps& ops,
                                               const ModelConfig& config,

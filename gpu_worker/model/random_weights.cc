@@ -145,7 +145,9 @@ absl::StatusOr<ModelWeights> RandomModelWeights(Device& device, ModelOps& ops,
                                                 const ModelConfig& config, KeptWeights keep) {
   const bool coded = keep == KeptWeights::kAsStored && config.quantization.has_value();
   const KeptWeights numbers = RoundsNumbers(keep) ? keep : KeptWeights::kAsStored;
-  return RandomWeights(device, ops, config, coded ? KeptWeights::kFp8 : numbers).Make();
+  const bool int4 = coded && config.quantization->form.form.id == WeightFormId::kInt4;
+  const KeptWeights codes = int4 ? KeptWeights::kInt4 : KeptWeights::kFp8;
+  return RandomWeights(device, ops, config, coded ? codes : numbers).Make();
 }
 
 }  // namespace retroinfer

@@ -9,6 +9,10 @@ constexpr std::string_view kWeight = "weight";
 
 int64_t Parts(int64_t size, int64_t each) { return each == 0 ? 1 : (size + each - 1) / each; }
 
+std::vector<int64_t> WordsShape(const CodeOrder& order, const std::vector<int64_t>& matrix) {
+  return {order.WordRows(matrix[0], matrix[1]), order.WordCols(matrix[0], matrix[1])};
+}
+
 }  // namespace
 
 CodedTensors StoredForm::NamesOf(const std::string& name) const {
@@ -17,10 +21,12 @@ CodedTensors StoredForm::NamesOf(const std::string& name) const {
   const auto named = [&stem](std::string_view end) {
     return end.empty() ? std::string() : stem + std::string(end);
   };
-  return {named(codes_end), named(scales_end), named(zeros_end)};
+  return {named(codes_end), named(scales_end), named(zeros_end), named(groups_end),
+          named(shape_end)};
 }
 
 std::vector<int64_t> StoredForm::CodesShape(const std::vector<int64_t>& matrix) const {
+  if (order != kCodesInRows) return WordsShape(order, matrix);
   const size_t elements = form.RowBytes(matrix[1]) / WeightTypeBytes(element);
   return {matrix[0], static_cast<int64_t>(elements)};
 }
@@ -29,12 +35,15 @@ std::vector<std::vector<int64_t>> StoredForm::ScalesShapes(
     const std::vector<int64_t>& matrix) const {
   if (scale_rows == 0) return {{}, {1}, {1, 1}};
   const int64_t rows = Parts(matrix[0], scale_rows);
+  const int64_t cols = Parts(matrix[1], scale_cols);
+  if (order.transposed) return {{cols, rows}};
   if (scale_cols == 0) return {{rows, 1}, {rows}};
-  return {{rows, Parts(matrix[1], scale_cols)}};
+  return {{rows, cols}};
 }
 
 std::vector<int64_t> StoredForm::ZerosShape(const std::vector<int64_t>& matrix) const {
-  return CodesShape({matrix[0], Parts(matrix[1], scale_cols)});
+  const std::vector<int64_t> groups = {matrix[0], Parts(matrix[1], scale_cols)};
+  return zeros_order != kCodesInRows ? WordsShape(zeros_order, groups) : CodesShape(groups);
 }
 
 }  // namespace retroinfer

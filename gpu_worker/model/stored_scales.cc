@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -12,6 +13,7 @@
 #include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/host_numbers.h"
+#include "gpu_worker/model/stored_groups.h"
 
 namespace retroinfer {
 namespace {
@@ -61,6 +63,8 @@ absl::Status CheckCodes(const WeightQuantization& quantization, const Checkpoint
   if (HasScales(scales.type)) {
     return error(absl::StrCat("is ", std::string(WeightTypeName(scales.type)), " itself"));
   }
+  RETURN_IF_ERROR(GroupsOfColumns(form, names, checkpoint, shape[1]).status());
+  RETURN_IF_ERROR(CheckStoredShape(form, names, checkpoint, shape));
   if (names.zeros.empty()) return absl::OkStatus();
   ASSIGN_OR_RETURN(const HostTensor zeros, checkpoint.Find(names.zeros, form.ZerosShape(shape)));
   if (zeros.type == form.element) return absl::OkStatus();
@@ -68,6 +72,34 @@ absl::Status CheckCodes(const WeightQuantization& quantization, const Checkpoint
                                                  "\" is ", std::string(WeightTypeName(zeros.type)),
                                                  "; zeros are as the codes, ",
                                                  std::string(WeightTypeName(form.element))));
+}
+
+std::vector<float> DecodedRow(const StoredForm& form, std::span<const std::byte> codes, int64_t row,
+                              int64_t cols) {
+  std::vector<float> decoded(static_cast<size_t>(cols));
+  const size_t begin = static_cast<size_t>(row) * form.form.RowBytes(cols);
+  form.form.decode(codes.data() + begin, cols, decoded.data());
+  return decoded;
+}
+
+std::vector<float> CodesOfRow(const CodeOrder& order, std::span<const std::byte> codes, int64_t row,
+                              int64_t rows, int64_t cols) {
+  std::vector<float> numbers;
+  for (int64_t col = 0; col < cols; ++col) {
+    const CodeOrder::Place place = order.PlaceOf(row, col, rows, cols);
+    uint32_t word;
+    std::memcpy(&word, codes.data() + place.word * 4, sizeof(word));
+    numbers.push_back(static_cast<float>(word >> place.shift & 0xf));
+  }
+  return numbers;
+}
+
+std::vector<float> StoredZeros(const StoredForm& form, std::span<const std::byte> zeros,
+                               int64_t row, int64_t rows, int64_t num_groups) {
+  if (form.zeros_order == kCodesInRows) return DecodedRow(form, zeros, row, num_groups);
+  std::vector<float> numbers = CodesOfRow(form.zeros_order, zeros, row, rows, num_groups);
+  for (float& zero : numbers) zero += static_cast<float>(form.zeros_add);
+  return numbers;
 }
 
 void StoredScales::Add(const std::string& name, const HostTensor& scales, int64_t rows,
@@ -102,7 +134,8 @@ absl::Status StoredScales::AppendScales(const Part& part, std::span<const std::b
   for (int64_t row = 0; row < part.rows; row += scales.rows_each) {
     const int64_t stored = form_.scale_rows == 0 ? 0 : row / form_.scale_rows * cols;
     for (int64_t col = 0; col < cols; ++col) {
-      scales.values.push_back(numbers[static_cast<size_t>(stored + col)]);
+      const int64_t at = form_.order.transposed ? col * part.rows + row : stored + col;
+      scales.values.push_back(numbers[static_cast<size_t>(at)]);
     }
   }
   return absl::OkStatus();
@@ -111,11 +144,8 @@ absl::Status StoredScales::AppendScales(const Part& part, std::span<const std::b
 absl::Status StoredScales::AppendZeros(const Part& part, std::span<const std::byte> bytes,
                                        WeightScales& scales) const {
   const int64_t cols = scales.num_cols(part.cols);
-  const size_t row_bytes = form_.form.RowBytes(cols);
-  std::vector<float> zeros(static_cast<size_t>(cols));
   for (int64_t row = 0; row < part.rows; ++row) {
-    form_.form.decode(bytes.data() + static_cast<size_t>(row) * row_bytes, cols, zeros.data());
-    for (const float zero : zeros) {
+    for (const float zero : StoredZeros(form_, bytes, row, part.rows, cols)) {
       if (!std::isfinite(zero)) {
         return absl::InvalidArgumentError(absl::StrCat("tensor \"", part.zeros.name, "\" holds ",
                                                        zero, "; a zero is a finite number"));

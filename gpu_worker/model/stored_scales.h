@@ -27,11 +27,21 @@ std::optional<CodedTensors> FindCodes(const std::optional<WeightQuantization>& q
                                       const Checkpoint& checkpoint, const std::string& name);
 
 // Checks that the tensors of matrix `name` [rows, cols], which FindCodes has found, are there with
-// the shapes and types that they must have.
+// the shapes and types that they must have, and numbers of groups that make sense.
 //
 // Returns: INVALID_ARGUMENT, with the tensor, what it is and what is accepted.
 absl::Status CheckCodes(const WeightQuantization& quantization, const Checkpoint& checkpoint,
                         const std::string& name, const std::vector<int64_t>& shape);
+
+// A row of codes, or of zeros, of a matrix [rows, cols] in host memory, as what their form decodes,
+// or the codes themselves in any order. The tensors are as CheckCodes wants them.
+std::vector<float> DecodedRow(const StoredForm& form, std::span<const std::byte> codes, int64_t row,
+                              int64_t cols);
+std::vector<float> CodesOfRow(const CodeOrder& order, std::span<const std::byte> codes, int64_t row,
+                              int64_t rows, int64_t cols);
+// The zeros of a row, `num_groups` of them.
+std::vector<float> StoredZeros(const StoredForm& form, std::span<const std::byte> zeros,
+                               int64_t row, int64_t rows, int64_t num_groups);
 
 // Of matrices that lie one below the other.
 class StoredScales {

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/model/weight_view.h"
@@ -13,8 +14,11 @@ namespace {
 
 constexpr size_t kMaxGroups = 64;
 constexpr char kSupported[] =
-    "e4m3 as compressed-tensors (float-quantized), fp8 or modelopt (FP8) write it is; and weights "
-    "in bf16, f16 or f32, which --weights-dtype fp8 rounds while they are loaded";
+    "e4m3 as compressed-tensors (float-quantized), fp8 or modelopt (FP8) write it is; 4 bits as "
+    "AWQ "
+    "(gemm), GPTQ or compressed-tensors (pack-quantized) write them are; and weights in bf16, f16 "
+    "or "
+    "f32, which --weights-dtype fp8 or int4 rounds while they are loaded";
 
 absl::Status Unsupported(const common::JsonReader& object, const std::string& key,
                          const std::string& problem) {
@@ -47,8 +51,43 @@ absl::Status RequireBlock(const common::JsonReader& object, const std::string& k
                      absl::StrCat("only blocks of ", kBlock, " x ", kBlock, " are supported"));
 }
 
-// The "weights" of a group of compressed-tensors.
-absl::StatusOr<StoredForm> ReadWeightScheme(const common::JsonReader& weights) {
+// Checks that a key, if it is there, is `wanted`.
+absl::Status RequireBool(const common::JsonReader& object, const char* key, bool wanted) {
+  ASSIGN_OR_RETURN(const bool value, object.BoolOr(key, wanted));
+  if (value == wanted) return absl::OkStatus();
+  return Unsupported(object, key, absl::StrCat(value ? "true" : "false", " is not supported"));
+}
+
+absl::Status RequireFourBits(const common::JsonReader& object, const std::string& key) {
+  ASSIGN_OR_RETURN(const int64_t bits, object.Int(key, 1, 64));
+  if (bits == 4) return absl::OkStatus();
+  return Unsupported(object, key, absl::StrCat("weights of ", bits, " bits are not"));
+}
+
+// Input features of a group; 0: all of them.
+absl::StatusOr<int64_t> ReadGroupSize(const common::JsonReader& object) {
+  ASSIGN_OR_RETURN(const int64_t size, object.Int("group_size", -1, int64_t{1} << 32));
+  if (size == -1) return int64_t{0};
+  if (size == 32 || size == 64 || size == 128) return size;
+  return Unsupported(object, "group_size",
+                     absl::StrCat("groups of ", size, " are not, of 32, 64, 128 and -1 (all) are"));
+}
+
+// The "weights" of a group of compressed-tensors in 4 bits.
+absl::StatusOr<StoredForm> ReadPackedScheme(const common::JsonReader& weights) {
+  RETURN_IF_ERROR(RequireFourBits(weights, "num_bits"));
+  RETURN_IF_ERROR(Require(weights, "type", "int"));
+  RETURN_IF_ERROR(RequireBool(weights, "dynamic", false));
+  ASSIGN_OR_RETURN(const bool symmetric, weights.BoolOr("symmetric", true));
+  ASSIGN_OR_RETURN(const std::string strategy, weights.String("strategy"));
+  if (strategy == "channel") return CompressedInt4(0, !symmetric);
+  if (strategy != "group") return UnsupportedValue(weights, "strategy", strategy);
+  ASSIGN_OR_RETURN(const int64_t group_size, ReadGroupSize(weights));
+  return CompressedInt4(group_size, !symmetric);
+}
+
+// The "weights" of a group of compressed-tensors in e4m3.
+absl::StatusOr<StoredForm> ReadFloatScheme(const common::JsonReader& weights) {
   ASSIGN_OR_RETURN(const int64_t bits, weights.Int("num_bits", 1, 64));
   ASSIGN_OR_RETURN(const std::string type, weights.String("type"));
   if (bits != 8 || type != "float") {
@@ -56,12 +95,8 @@ absl::StatusOr<StoredForm> ReadWeightScheme(const common::JsonReader& weights) {
         weights, "num_bits",
         absl::StrCat("weights of ", bits, " bits, type \"", type.substr(0, 40), "\" are not"));
   }
-  for (const auto& [key, wanted] : {std::pair{"symmetric", true}, {"dynamic", false}}) {
-    ASSIGN_OR_RETURN(const bool value, weights.BoolOr(key, wanted));
-    if (value != wanted) {
-      return Unsupported(weights, key, absl::StrCat(value ? "true" : "false", " is not supported"));
-    }
-  }
+  RETURN_IF_ERROR(RequireBool(weights, "symmetric", true));
+  RETURN_IF_ERROR(RequireBool(weights, "dynamic", false));
   ASSIGN_OR_RETURN(const std::string strategy, weights.String("strategy"));
   if (strategy == "tensor") return kFp8OfMatrices;
   if (strategy == "channel") return kFp8OfFeatures;
@@ -72,7 +107,8 @@ absl::StatusOr<StoredForm> ReadWeightScheme(const common::JsonReader& weights) {
 
 absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReader& settings) {
   ASSIGN_OR_RETURN(const std::string format, settings.String("format"));
-  if (format != "float-quantized" && format != "naive-quantized") {
+  const bool packed = format == "pack-quantized";
+  if (format != "float-quantized" && format != "naive-quantized" && !packed) {
     return UnsupportedValue(settings, "format", format);
   }
   for (const char* key : {"sparsity_config", "transform_config"}) {
@@ -92,8 +128,13 @@ absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReade
     }
     ASSIGN_OR_RETURN(const common::JsonReader group, groups.Object(member));
     ASSIGN_OR_RETURN(const common::JsonReader weights, group.Object("weights"));
-    ASSIGN_OR_RETURN(const StoredForm of_group, ReadWeightScheme(weights));
-    if (form.has_value() && form->part != of_group.part) {
+    RETURN_IF_ERROR(Require(group, "format", format));
+    ASSIGN_OR_RETURN(const StoredForm of_group,
+                     packed ? ReadPackedScheme(weights) : ReadFloatScheme(weights));
+    const bool alike = !form.has_value() ||
+                       (form->part == of_group.part && form->scale_cols == of_group.scale_cols &&
+                        form->form.has_zeros == of_group.form.has_zeros);
+    if (!alike) {
       return Unsupported(settings, "config_groups", "groups of several strategies are not");
     }
     form = of_group;
@@ -116,6 +157,36 @@ absl::StatusOr<WeightQuantization> ReadFp8(const common::JsonReader& settings) {
   return WeightQuantization{kFp8OfBlocksInverse, "fp8", false};
 }
 
+absl::StatusOr<WeightQuantization> ReadAwq(const common::JsonReader& settings) {
+  RETURN_IF_ERROR(RequireFourBits(settings, "bits"));
+  ASSIGN_OR_RETURN(const std::string version, StringOr(settings, "version", "gemm"));
+  if (absl::AsciiStrToLower(version) != "gemm") {
+    return UnsupportedValue(settings, "version", version);
+  }
+  RETURN_IF_ERROR(RequireBool(settings, "zero_point", true));
+  ASSIGN_OR_RETURN(const int64_t group_size, ReadGroupSize(settings));
+  return WeightQuantization{AwqInt4(group_size), "awq", false};
+}
+
+absl::StatusOr<WeightQuantization> ReadGptq(const common::JsonReader& settings) {
+  RETURN_IF_ERROR(RequireFourBits(settings, "bits"));
+  ASSIGN_OR_RETURN(const std::string version, StringOr(settings, "checkpoint_format", "gptq"));
+  if (version != "gptq" && version != "gptq_v2") {
+    return UnsupportedValue(settings, "checkpoint_format", version);
+  }
+  RETURN_IF_ERROR(Require(settings, "pack_dtype", "int32"));
+  RETURN_IF_ERROR(RequireBool(settings, "is_marlin_format", false));
+  RETURN_IF_ERROR(RequireBool(settings, "lm_head", false));
+  if (settings.Has("dynamic")) {
+    ASSIGN_OR_RETURN(const common::JsonReader modules, settings.Object("dynamic"));
+    if (modules.json().Size() != 0) {
+      return Unsupported(settings, "dynamic", "modules quantized unlike others are not supported");
+    }
+  }
+  ASSIGN_OR_RETURN(const int64_t group_size, ReadGroupSize(settings));
+  return WeightQuantization{GptqInt4(group_size, version == "gptq" ? 1 : 0), "gptq", false};
+}
+
 absl::StatusOr<WeightQuantization> ReadModelOpt(const common::JsonReader& settings) {
   ASSIGN_OR_RETURN(const std::string algorithm, settings.String("quant_algo"));
   if (algorithm != "FP8") return UnsupportedValue(settings, "quant_algo", algorithm);
@@ -131,6 +202,8 @@ absl::StatusOr<WeightQuantization> ReadSettings(const common::JsonReader& settin
   if (method == "compressed-tensors") return ReadCompressedTensors(settings);
   if (method == "fp8") return ReadFp8(settings);
   if (method == "modelopt") return ReadModelOpt(settings);
+  if (method == "awq") return ReadAwq(settings);
+  if (method == "gptq") return ReadGptq(settings);
   if (method.empty()) return settings.Error("quant_method", "is missing");
   return UnsupportedValue(settings, "quant_method", method);
 }

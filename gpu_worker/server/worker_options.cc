@@ -57,9 +57,9 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
       ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--weights-dtype", options->weights_dtype,
-                 "Type of the layers' weights; fp8: rounded to 8 bits while they are loaded; bf16: "
-                 "8-bit checkpoints, too; auto: as the checkpoint has them")
-      ->check(CLI::IsMember({"auto", "bf16", "fp8"}))
+                 "Type of the layers' weights; fp8, int4: rounded to 8 or 4 bits while they are "
+                 "loaded; bf16: quantized checkpoints, too; auto: as the checkpoint has them")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8", "int4"}))
       ->group(kModelGroup);
   app.add_option("--activations-dtype", options->activations_dtype,
                  "Type of activations in the products of prompts; fp8: with weights in fp8 and on "

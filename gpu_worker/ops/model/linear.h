@@ -7,7 +7,7 @@
 // (backend_needs.h) and refuses others. It may keep their products apart from their scales, or
 // round the products of both to the numbers that it multiplies. Activations are rounded to 8 bits
 // where kFp8Products asks for it, and nowhere else. A weight that is NaN, or not finite where it is
-// to become 8 bits, is refused while it is prepared.
+// to become codes, is refused while it is prepared.
 #pragma once
 
 #include <cstdint>
@@ -36,11 +36,13 @@ enum class KeptWeights {
   // where the weight's scales are for whole output features (blocks are multiplied as in kFp8). A
   // backend without such products refuses it.
   kFp8Products = 3,
+  kInt4 = 4,  // numbers become 4 bits, groups of kInt4RoundedGroup columns (Int4Group)
 };
 
-// Whether numbers become e4m3.
+// Whether numbers become codes.
 constexpr bool RoundsNumbers(KeptWeights keep) {
-  return keep == KeptWeights::kFp8 || keep == KeptWeights::kFp8Products;
+  return keep == KeptWeights::kFp8 || keep == KeptWeights::kFp8Products ||
+         keep == KeptWeights::kInt4;
 }
 
 struct LinearWeights {

@@ -3,12 +3,38 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/arg_check.h"
+#include "gpu_worker/ops/model/int4.h"
 #include "gpu_worker/ops/model/linear.h"
 
 namespace retroinfer {
+
+// Checks that input features are permuted, if they are.
+inline absl::Status CheckColumns(const WeightView& weight, const WeightScales& scales) {
+  if (scales.columns.empty()) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckArg(weight.form.id == WeightFormId::kInt4, "prepare_linear",
+                           "columns are permuted; only those of int4 may be"));
+  std::vector<bool> seen(static_cast<size_t>(weight.cols));
+  for (const int32_t column : scales.columns) {
+    const bool is_new = column >= 0 && column < weight.cols && !seen[static_cast<size_t>(column)];
+    RETURN_IF_ERROR(CheckArg(is_new, "prepare_linear", "column ", column,
+                             " comes twice or is none; needs each of ", weight.cols, " once"));
+    seen[static_cast<size_t>(column)] = true;
+  }
+  return CheckArg(std::ssize(scales.columns) == weight.cols, "prepare_linear", "there are ",
+                  scales.columns.size(), " columns; needs ", weight.cols);
+}
+
+inline absl::Status CheckZero(const WeightForm& form, float zero) {
+  RETURN_IF_ERROR(CheckArg(std::isfinite(zero), "prepare_linear", "a zero is ", zero,
+                           "; needs one that is finite"));
+  const bool fits = zero >= 0 && zero <= kInt4MaxZero && zero == std::floor(zero);
+  return CheckArg(form.id != WeightFormId::kInt4 || fits, "prepare_linear", "a zero is ", zero,
+                  "; int4 needs a whole number from 0 to ", kInt4MaxZero);
+}
 
 inline absl::Status CheckWeightScales(const WeightView& weight, const WeightScales& scales) {
   constexpr int64_t kBlock = WeightScales::kBlock;
@@ -34,10 +60,9 @@ inline absl::Status CheckWeightScales(const WeightView& weight, const WeightScal
   RETURN_IF_ERROR(CheckArg(scales.zeros.size() == zeros, "prepare_linear", "there are ",
                            scales.zeros.size(), " zeros; needs ", zeros));
   for (const float zero : scales.zeros) {
-    RETURN_IF_ERROR(CheckArg(std::isfinite(zero), "prepare_linear", "a zero is ", zero,
-                             "; needs one that is finite"));
+    RETURN_IF_ERROR(CheckZero(weight.form, zero));
   }
-  return absl::OkStatus();
+  return CheckColumns(weight, scales);
 }
 
 // What is said of a weight with values that cannot be kept.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/device/device.h"
+#include "gpu_worker/ops/model/arrange_codes.h"
 #include "gpu_worker/ops/model/embedding.h"
 #include "gpu_worker/ops/model/gated_linear.h"
 #include "gpu_worker/ops/model/linear.h"
@@ -27,6 +28,7 @@ class ModelOps {
   // Copies weights into the backend's own form. May take long; not for a decode step.
   virtual absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(
       const LinearWeights& weights) = 0;
+  virtual absl::Status ArrangeCodes(Stream& stream, const ArrangeCodesArgs& args) = 0;
   virtual absl::Status Embedding(Stream& stream, const EmbeddingArgs& args) = 0;
   virtual absl::Status RmsNorm(Stream& stream, const RmsNormArgs& args) = 0;
   virtual absl::Status Linear(Stream& stream, const LinearArgs& args) = 0;

@@ -19,7 +19,7 @@ namespace retroinfer {
 
 // By which backends choose their code. That of codes other than kE4m3 is part of the fingerprint:
 // never renumber.
-enum class WeightFormId : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kE4m3 = 4 };
+enum class WeightFormId : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kE4m3 = 4, kInt4 = 5 };
 
 struct WeightForm {
   WeightFormId id = WeightFormId::kBf16;
@@ -33,7 +33,8 @@ struct WeightForm {
   void (*decode)(const std::byte* row, int64_t count, float* out) = nullptr;
   int64_t group_cols = 0;      // columns of a row that share a scale; 0: all
   bool may_be_blocks = false;  // scales may also be those of blocks (WeightScales::kBlock)
-  bool has_zeros = false;      // each scale has a zero beside it
+  bool has_zeros = false;      // each scale has a zero beside it,
+  size_t zero_bytes = 1;       // of so many bytes, at most, in a backend's memory
 
   constexpr bool is_code() const { return decode != nullptr; }
   constexpr bool IsNumber(DType type) const { return !is_code() && number == type; }
@@ -48,7 +49,7 @@ struct WeightForm {
   // At most, of scales, in f32, and zeros.
   constexpr size_t ScaleBytes(int64_t rows, int64_t cols) const {
     const int64_t groups = group_cols == 0 ? 1 : (cols + group_cols - 1) / group_cols;
-    return !is_code() ? 0 : static_cast<size_t>(rows * groups) * (has_zeros ? 5 : 4);
+    return !is_code() ? 0 : static_cast<size_t>(rows * groups) * (has_zeros ? 4 + zero_bytes : 4);
   }
 };
 
@@ -74,7 +75,7 @@ inline constexpr WeightForm kFp8Weights = {.id = WeightFormId::kE4m3,
                                            .may_be_blocks = true};
 
 // The form of a matrix that is all of a tensor of this element type.
-// REQUIRES: type != WeightType::kI32, which says nothing of what is packed in it.
+// REQUIRES: kI32 and kI64 are not: they say nothing of what is in them.
 constexpr const WeightForm& FormOf(WeightType type) {
   switch (type) {
     case WeightType::kF32:
@@ -86,6 +87,7 @@ constexpr const WeightForm& FormOf(WeightType type) {
     case WeightType::kF8E4M3:
       return kFp8Weights;
     case WeightType::kI32:
+    case WeightType::kI64:
       break;
   }
   RI_CHECK(false);

@@ -11,16 +11,18 @@
 namespace retroinfer {
 
 // The values are part of a model's fingerprint: never renumber. Elements of kF8E4M3 (e4m3.h) are
-// codes, those of kI32 several codes each.
-enum class WeightType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kF8E4M3 = 4, kI32 = 5 };
+// codes, those of kI32 several codes each, or numbers of groups; those of kI64 sizes.
+enum class WeightType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kF8E4M3 = 4, kI32 = 5, kI64 = 6 };
 
 // Whether an element is no number by itself.
 constexpr bool HasScales(WeightType type) {
-  return type == WeightType::kF8E4M3 || type == WeightType::kI32;
+  return type == WeightType::kF8E4M3 || type == WeightType::kI32 || type == WeightType::kI64;
 }
 
 constexpr size_t WeightTypeBytes(WeightType type) {
   switch (type) {
+    case WeightType::kI64:
+      return 8;
     case WeightType::kF32:
     case WeightType::kI32:
       return 4;
@@ -46,6 +48,8 @@ constexpr std::string_view WeightTypeName(WeightType type) {
       return "F8_E4M3";
     case WeightType::kI32:
       return "I32";
+    case WeightType::kI64:
+      return "I64";
   }
   return "unknown";
 }
@@ -62,6 +66,7 @@ constexpr DType ElementType(WeightType type) {
       return DType::kF16;
     case WeightType::kF8E4M3:
     case WeightType::kI32:
+    case WeightType::kI64:
       break;
   }
   return DType::kF32;

@@ -44,6 +44,8 @@ struct WeightScales {
   std::vector<float> zeros = {};  // as many, finite, of a form that has them: in units of codes
   int64_t rows_each = 1;          // a power of two up to kBlock
   int64_t cols_each = 0;          // the form's group_cols, 0: a whole row has one; or kBlock
+  // Column c of codes and groups is input feature columns[c]; empty: c itself. Forms with groups.
+  std::vector<int32_t> columns = {};
 
   int64_t num_rows(int64_t rows) const { return (rows + rows_each - 1) / rows_each; }
   int64_t num_cols(int64_t cols) const {

@@ -146,7 +146,7 @@ TEST(ModelSourceTest, WeightsThatAreKeptOtherwiseHaveAnotherName) {
             fingerprint("fp8", WeightSource::kMapping, true));
   ServedEngineOptions options;
   options.model_folder = kNeedle;
-  options.weights_dtype = "int4";
+  options.weights_dtype = "int3";
   EXPECT_EQ(ModelSource::Open(options).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "gpu_worker/model/model_shapes.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "gpu_worker/ops/backend/cuda/cuda_needs.h"
+#include "gpu_worker/ops/model/int4.h"
 #include "tests/gpu_worker/model/golden_model.h"
 
 namespace retroinfer {
@@ -23,13 +26,36 @@ TEST(KeptWeightsTest, NamesAskForWhatIsNotThereYet) {
   quantized.quantization = {kFp8OfFeatures, "compressed-tensors"};
   for (const ModelConfig& config : {bf16, f32, quantized}) {
     EXPECT_EQ(*KeptWeightsNamed("auto", config), kAsStored);
-    EXPECT_EQ(KeptWeightsNamed("int4", config).status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(KeptWeightsNamed("int3", config).status().code(), absl::StatusCode::kInvalidArgument);
   }
   EXPECT_EQ(*KeptWeightsNamed("fp8", bf16), KeptWeights::kFp8);
   EXPECT_EQ(*KeptWeightsNamed("fp8", quantized), kAsStored);
   EXPECT_EQ(*KeptWeightsNamed("bf16", bf16), kAsStored);
   EXPECT_EQ(*KeptWeightsNamed("bf16", f32), KeptWeights::kNumbers);
   EXPECT_EQ(*KeptWeightsNamed("bf16", quantized), KeptWeights::kNumbers);
+}
+
+TEST(KeptWeightsTest, CodesOfOneFormDoNotBecomeThoseOfAnother) {
+  ModelConfig bf16;
+  bf16.dtype = DType::kBf16;
+  ModelConfig fp8 = bf16;
+  fp8.quantization = {kFp8OfFeatures, "compressed-tensors"};
+  ModelConfig int4 = bf16;
+  int4.quantization = {kFp8OfFeatures, "awq"};
+  int4.quantization->form.form = Int4Weights(64, true);
+  EXPECT_EQ(*KeptWeightsNamed("int4", bf16), KeptWeights::kInt4);
+  EXPECT_EQ(*KeptWeightsNamed("int4", int4), kAsStored);
+  EXPECT_EQ(*KeptWeightsNamed("bf16", int4), KeptWeights::kNumbers);
+  for (const auto& [name, activations, config] : {std::tuple("int4", "bf16", &fp8),
+                                                  {"fp8", "bf16", &int4},
+                                                  {"auto", "fp8", &int4},
+                                                  {"int4", "fp8", &bf16}}) {
+    const absl::Status refused = KeptWeightsNamed(name, *config, activations).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << name << " " << activations;
+  }
+  EXPECT_TRUE(RoundsLayers(bf16, KeptWeights::kInt4));
+  EXPECT_EQ(WeightsDtype(bf16, KeptWeights::kInt4), "int4");
+  EXPECT_NE(WeightScalesFrom(bf16, KeptWeights::kInt4).find("each 128"), std::string::npos);
 }
 
 TEST(KeptWeightsTest, ActivationsInEightBitsNeedWeightsInEightBits) {
@@ -95,6 +121,17 @@ TEST(KeptWeightsTest, EightBitsHalveTheLayersOnAGpuAndNothingOnACpu) {
   EXPECT_LT(in_fp8, in_bf16 - layers + (size_t{130} << 20));  // scales, and an unpacked tile
   EXPECT_EQ(KeptRandomWeightBytes(config, KeptWeights::kFp8Products, kCudaNeeds), in_fp8);
   EXPECT_GE(KeptRandomWeightBytes(config, KeptWeights::kFp8, kCpuNeeds), in_bf16);
+}
+
+TEST(KeptWeightsTest, FourBitsAreAQuarterOfTheLayersOnAGpu) {
+  const ModelConfig config = *NamedModelShape("llama-3.1-8b");
+  const size_t weights = size_t{32} * (4096 * 6144 + 4096 * 4096 + 3 * 4096 * 14336);
+  const size_t others = KeptRandomWeightBytes(config, kAsStored, kCudaNeeds) - 2 * weights;
+  const size_t in_int4 = KeptRandomWeightBytes(config, KeptWeights::kInt4, kCudaNeeds);
+  const size_t scales = weights / 128 * 4;
+  EXPECT_GE(in_int4, others + weights / 2 + scales);
+  EXPECT_LT(in_int4, others + weights / 2 + scales + (size_t{130} << 20));  // an unpacked tile
+  EXPECT_GE(KeptRandomWeightBytes(config, KeptWeights::kInt4, kCpuNeeds), others + 2 * weights);
 }
 
 TEST(KeptWeightsTest, BytesOfACheckpointFollowItsTensors) {

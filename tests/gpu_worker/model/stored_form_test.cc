@@ -53,6 +53,32 @@ TEST(StoredFormTest, TensorsAndShapesOfAMatrixFollow) {
   EXPECT_EQ(kInt8OfFeatures.CodesShape(matrix), (Shape{200, 75}));
 }
 
+TEST(StoredFormTest, FourBitsAreStoredInSeveralOrders) {
+  const Shape matrix = {200, 320};
+  const StoredForm awq = AwqInt4(64);
+  EXPECT_EQ(awq.NamesOf("a.weight").codes, "a.qweight");
+  EXPECT_EQ(awq.NamesOf("a.weight").groups, "");
+  EXPECT_EQ(awq.CodesShape(matrix), (Shape{320, 25}));
+  EXPECT_EQ(awq.ScalesShapes(matrix), (std::vector<Shape>{{5, 200}}));
+  EXPECT_EQ(awq.ZerosShape(matrix), (Shape{5, 25}));
+  const StoredForm gptq = GptqInt4(0, 1);
+  EXPECT_EQ(gptq.NamesOf("a.weight").groups, "a.g_idx");
+  EXPECT_EQ(gptq.CodesShape(matrix), (Shape{40, 200}));
+  EXPECT_EQ(gptq.ScalesShapes(matrix), (std::vector<Shape>{{1, 200}}));
+  EXPECT_EQ(gptq.ZerosShape(matrix), (Shape{1, 25}));
+  const StoredForm compressed = CompressedInt4(32, true);
+  EXPECT_EQ(compressed.NamesOf("a.weight").shape, "a.weight_shape");
+  EXPECT_EQ(compressed.CodesShape(matrix), (Shape{200, 40}));
+  EXPECT_EQ(compressed.ScalesShapes(matrix), (std::vector<Shape>{{200, 10}}));
+  EXPECT_EQ(compressed.ZerosShape(matrix), (Shape{25, 10}));
+  EXPECT_EQ(CompressedInt4(0, false).ScalesShapes(matrix), (std::vector<Shape>{{200, 1}, {200}}));
+  EXPECT_EQ(CompressedInt4(0, false).NamesOf("a.weight").zeros, "");
+  for (const StoredForm& form : {awq, gptq, compressed}) {
+    EXPECT_TRUE(form.IsArranged() && form.ScalesRows());
+  }
+  EXPECT_FALSE(kFp8OfBlocks.IsArranged() || kInt4OfGroups.IsArranged());
+}
+
 // Forms that only this test defines go through all of loading: nothing else of the product names a
 // form of the CPU.
 class AddedFormTest : public testing::TestWithParam<std::tuple<BackendParam, StoredForm>> {

@@ -48,7 +48,7 @@ void ExpectUnsupported(const json& settings, const std::string& key, const std::
   EXPECT_THAT(std::string(read.status().message()),
               AllOf(HasSubstr("config.json: quantization_config"), HasSubstr("\"" + key + "\""),
                     HasSubstr(name), HasSubstr("compressed-tensors"), HasSubstr("modelopt"),
-                    HasSubstr("--weights-dtype fp8")));
+                    HasSubstr("--weights-dtype fp8 or int4")));
 }
 
 TEST(WeightQuantizationTest, NothingIsSaidOfNumbers) {
@@ -103,14 +103,14 @@ TEST(WeightQuantizationTest, AFileBesideConfigJsonCounts) {
 }
 
 TEST(WeightQuantizationTest, OthersAreRefusedByName) {
-  for (const char* method : {"awq", "gptq", "bitsandbytes", "mxfp4", "fbgemm_fp8", "hqq"}) {
+  for (const char* method : {"bitsandbytes", "mxfp4", "fbgemm_fp8", "hqq"}) {
     ExpectUnsupported({{"quant_method", method}, {"bits", 4}}, "quant_method", method);
   }
   for (const char* algorithm : {"NVFP4", "W4A8_AWQ", "MIXED_PRECISION"}) {
     ExpectUnsupported({{"quant_method", "modelopt"}, {"quant_algo", algorithm}}, "quant_algo",
                       algorithm);
   }
-  for (const char* format : {"int-quantized", "pack-quantized", "nvfp4-pack-quantized"}) {
+  for (const char* format : {"int-quantized", "nvfp4-pack-quantized", "mixed-precision"}) {
     json settings = CompressedTensors("channel");
     settings["format"] = format;
     ExpectUnsupported(settings, "format", format);
@@ -133,6 +133,105 @@ TEST(WeightQuantizationTest, OthersAreRefusedByName) {
   ExpectUnsupported({{"quant_method", "fp8"}, {"fmt", "e5m2"}}, "fmt", "e5m2");
   ExpectUnsupported({{"quant_method", "fp8"}, {"weight_block_size", {1, 128}}}, "weight_block_size",
                     "128 x 128");
+}
+
+json Packed(const std::string& strategy, bool symmetric, const json& group_size) {
+  json settings = CompressedTensors(strategy);
+  settings["format"] = "pack-quantized";
+  json& weights = settings["config_groups"]["group_0"]["weights"];
+  weights["num_bits"] = 4;
+  weights["type"] = "int";
+  weights["symmetric"] = symmetric;
+  weights["group_size"] = group_size;
+  weights["actorder"] = "group";
+  return settings;
+}
+
+const json kAwq = {{"quant_method", "awq"}, {"bits", 4},
+                   {"group_size", 128},     {"zero_point", true},
+                   {"version", "gemm"},     {"modules_to_not_convert", nullptr}};
+const json kGptq = {{"quant_method", "gptq"},
+                    {"bits", 4},
+                    {"group_size", 64},
+                    {"desc_act", true},
+                    {"sym", true},
+                    {"checkpoint_format", "gptq"},
+                    {"pack_dtype", "int32"},
+                    {"lm_head", false},
+                    {"dynamic", json::object()},
+                    {"damp_percent", 0.01},
+                    {"true_sequential", true}};
+
+json With(json settings, const char* key, const json& value) {
+  settings[key] = value;
+  return settings;
+}
+
+TEST(WeightQuantizationTest, EachFormOfFourBitsIsRead) {
+  struct Form {
+    json settings;
+    StoredForm stored;
+    const char* text;
+  };
+  const Form forms[] = {{kAwq, AwqInt4(128), "int4 (awq, a scale for each 128 input features)"},
+                        {With(kAwq, "version", "GEMM"), AwqInt4(128), nullptr},
+                        {With(kAwq, "group_size", 32), AwqInt4(32), nullptr},
+                        {kGptq, GptqInt4(64, 1), "int4 (gptq, a scale for each 64 input features)"},
+                        {With(kGptq, "checkpoint_format", "gptq_v2"), GptqInt4(64, 0), nullptr},
+                        {With(kGptq, "group_size", -1), GptqInt4(0, 1),
+                         "int4 (gptq, a scale for each output feature)"},
+                        {Packed("group", true, 128), CompressedInt4(128, false), nullptr},
+                        {Packed("group", false, 32), CompressedInt4(32, true), nullptr},
+                        {Packed("channel", true, nullptr), CompressedInt4(0, false),
+                         "int4 (compressed-tensors, a scale for each output feature)"}};
+  for (const Form& form : forms) {
+    const auto read = Read(form.settings);
+    ASSERT_TRUE(read.ok() && read->has_value()) << read.status() << form.settings;
+    const StoredForm& got = (*read)->form;
+    EXPECT_EQ(got.codes_end, form.stored.codes_end) << form.settings;
+    EXPECT_EQ(got.zeros_end, form.stored.zeros_end) << form.settings;
+    EXPECT_EQ(got.scale_cols, form.stored.scale_cols) << form.settings;
+    EXPECT_EQ(got.form.group_cols, form.stored.form.group_cols) << form.settings;
+    EXPECT_EQ(got.form.has_zeros, form.stored.form.has_zeros) << form.settings;
+    EXPECT_EQ(got.zeros_add, form.stored.zeros_add) << form.settings;
+    EXPECT_TRUE(got.order == form.stored.order) << form.settings;
+    if (form.text != nullptr) {
+      EXPECT_EQ((*read)->ToString(), form.text);
+    }
+  }
+}
+
+TEST(WeightQuantizationTest, OtherFormsOfFewBitsAreRefusedByName) {
+  for (const int bits : {2, 3, 8}) {
+    const std::string named = absl::StrCat(bits, " bits");
+    ExpectUnsupported(With(kAwq, "bits", bits), "bits", named);
+    ExpectUnsupported(With(kGptq, "bits", bits), "bits", named);
+    json packed = Packed("group", true, 128);
+    packed["config_groups"]["group_0"]["weights"]["num_bits"] = bits;
+    ExpectUnsupported(packed, "num_bits", named);
+  }
+  ExpectUnsupported(With(kAwq, "version", "gemv"), "version", "gemv");
+  ExpectUnsupported(With(kAwq, "zero_point", false), "zero_point", "false");
+  ExpectUnsupported(With(kAwq, "group_size", 16), "group_size", "groups of 16");
+  ExpectUnsupported(With(kGptq, "group_size", 1024), "group_size", "groups of 1024");
+  ExpectUnsupported(With(kGptq, "checkpoint_format", "marlin"), "checkpoint_format", "marlin");
+  ExpectUnsupported(With(kGptq, "pack_dtype", "int64"), "pack_dtype", "int64");
+  ExpectUnsupported(With(kGptq, "lm_head", true), "lm_head", "true");
+  ExpectUnsupported(With(kGptq, "dynamic", {{"-:.*down.*", json::object()}}), "dynamic", "unlike");
+  ExpectUnsupported(Packed("tensor", true, nullptr), "strategy", "tensor");
+  ExpectUnsupported(Packed("tensor_group", true, 16), "strategy", "tensor_group");
+  json packed = Packed("group", true, 128);
+  packed["config_groups"]["group_0"]["weights"]["type"] = "float";
+  ExpectUnsupported(packed, "type", "float");
+  packed = Packed("group", true, 128);
+  packed["config_groups"]["group_0"]["format"] = "nvfp4-pack-quantized";
+  ExpectUnsupported(packed, "format", "nvfp4-pack-quantized");
+  packed = Packed("group", true, 128);
+  packed["config_groups"]["group_1"] = Packed("group", true, 64)["config_groups"]["group_0"];
+  ExpectUnsupported(packed, "config_groups", "several");
+  json without_size = kAwq;
+  without_size.erase("group_size");
+  EXPECT_EQ(Read(without_size).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(WeightQuantizationTest, NonsenseIsRefused) {

@@ -19,9 +19,9 @@ inline constexpr BackendNeeds kCudaNeeds = {
     .estimate_scratch = &cuda::EstimateScratchBytes,
     .cluster_keys_scratch = &cuda::ClusterKeysScratchBytes,
     .has_weight_form = &cuda::HasWeightForm,
-    .weight_bytes = [](const WeightForm& form, int64_t in,
-                       int64_t out) { return form.Bytes(out, in); },
-    .weight_scratch = [](const WeightForm&, int64_t in,
-                         int64_t out) { return cuda::UnpackedTileBytes(in, out); }};
+    .weight_bytes = &cuda::WeightBytes,
+    .weight_scratch = [](const WeightForm&, int64_t in, int64_t out) {
+      return cuda::UnpackedTileBytes(in, out);
+    }};
 
 }  // namespace retroinfer

@@ -2,6 +2,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cpu/cpu_stream.h"
+#include "gpu_worker/ops/model/cpu/arrange_codes.h"
 #include "gpu_worker/ops/model/cpu/embedding.h"
 #include "gpu_worker/ops/model/cpu/linear.h"
 #include "gpu_worker/ops/model/cpu/rms_norm.h"
@@ -14,6 +15,10 @@ namespace retroinfer {
 absl::StatusOr<std::unique_ptr<PreparedLinear>> CpuModelOps::PrepareLinear(
     const LinearWeights& weights) {
   return cpu::PrepareLinear(device_, precision_, weights);
+}
+
+absl::Status CpuModelOps::ArrangeCodes(Stream& stream, const ArrangeCodesArgs& args) {
+  return cpu::ArrangeCodes(CpuStream::Of(stream), args);
 }
 
 absl::Status CpuModelOps::Embedding(Stream& stream, const EmbeddingArgs& args) {

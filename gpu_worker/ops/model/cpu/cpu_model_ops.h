@@ -18,6 +18,7 @@ class CpuModelOps final : public ModelOps {
   DType activation_dtype() const override { return DType::kF32; }
   absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(
       const LinearWeights& weights) override;
+  absl::Status ArrangeCodes(Stream& stream, const ArrangeCodesArgs& args) override;
   absl::Status Embedding(Stream& stream, const EmbeddingArgs& args) override;
   absl::Status RmsNorm(Stream& stream, const RmsNormArgs& args) override;
   absl::Status Linear(Stream& stream, const LinearArgs& args) override;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "gpu_worker/ops/model/e4m3.h"
+#include "gpu_worker/ops/model/int4.h"
 #include "gpu_worker/ops/model/linear_check.h"
 
 namespace retroinfer::cpu {
@@ -14,6 +16,7 @@ absl::Status Dequantize(const LinearWeights& weights, int64_t first_row, int64_t
   const int64_t cols = weights.weight.cols;
   const WeightScales& scales = weights.scales;
   const int64_t each = scales.cols_each == 0 ? cols : scales.cols_each;
+  std::vector<float> in_order(scales.columns.size());
   for (int64_t row = first_row; row < first_row + num_rows; ++row, out += cols) {
     form.decode(weights.weight.data + form.Bytes(row, cols), cols, out);
     bool has_nan = false;
@@ -28,6 +31,11 @@ absl::Status Dequantize(const LinearWeights& weights, int64_t first_row, int64_t
       }
     }
     if (has_nan) return NotFinite();
+    if (in_order.empty()) continue;
+    for (size_t i = 0; i < in_order.size(); ++i) {
+      in_order[static_cast<size_t>(scales.columns[i])] = out[i];
+    }
+    std::copy(in_order.begin(), in_order.end(), out);
   }
   return absl::OkStatus();
 }
@@ -44,6 +52,21 @@ absl::Status RoundToFp8(int64_t num_rows, int64_t cols, float* rows) {
     const float scale = QuantizationScale(largest);
     for (int64_t col = 0; col < cols; ++col)
       rows[col] = FromE4m3(ToE4m3(rows[col] / scale)) * scale;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RoundToInt4(int64_t num_rows, int64_t cols, float* rows) {
+  for (int64_t row = 0; row < num_rows; ++row, rows += cols) {
+    bool finite = true;
+    for (int64_t col = 0; col < cols; ++col) finite &= std::isfinite(rows[col]);
+    if (!finite) return NotFinite();
+    for (int64_t first = 0; first < cols; first += kInt4RoundedGroup) {
+      float* const numbers = rows + first;
+      const int64_t count = std::min(kInt4RoundedGroup, cols - first);
+      const auto group = Int4Group::Of(count, [numbers](int64_t i) { return numbers[i]; });
+      for (int64_t i = 0; i < count; ++i) numbers[i] = group.NumberOf(group.CodeOf(numbers[i]));
+    }
   }
   return absl::OkStatus();
 }

@@ -9,7 +9,7 @@
 namespace retroinfer::cpu {
 
 // Writes rows [first_row, first_row + num_rows) of a weight of codes, of any form, as numbers,
-// out[num_rows][cols].
+// out[num_rows][cols], in the order of input features.
 //
 // Returns: as NotFinite.
 absl::Status Dequantize(const LinearWeights& weights, int64_t first_row, int64_t num_rows,
@@ -19,5 +19,7 @@ absl::Status Dequantize(const LinearWeights& weights, int64_t first_row, int64_t
 //
 // Returns: as NotFinite.
 absl::Status RoundToFp8(int64_t num_rows, int64_t cols, float* rows);
+// The same in int4 with groups (Int4Group).
+absl::Status RoundToInt4(int64_t num_rows, int64_t cols, float* rows);
 
 }  // namespace retroinfer::cpu

@@ -112,7 +112,11 @@ absl::StatusOr<SourceRows> RowsToPack(const LinearWeights& weights, int64_t firs
   } else {
     ConvertToF32(stored, rows, converted.data(), count * weight.cols);
   }
-  if (rounds) RETURN_IF_ERROR(RoundToFp8(count, weight.cols, converted.data()));
+  if (rounds && weights.keep == KeptWeights::kInt4) {
+    RETURN_IF_ERROR(RoundToInt4(count, weight.cols, converted.data()));
+  } else if (rounds) {
+    RETURN_IF_ERROR(RoundToFp8(count, weight.cols, converted.data()));
+  }
   return SourceRows{reinterpret_cast<const std::byte*>(converted.data()), DType::kF32};
 }
 

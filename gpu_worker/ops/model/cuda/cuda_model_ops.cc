@@ -2,6 +2,7 @@
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_stream.h"
+#include "gpu_worker/ops/model/cuda/arrange_codes.h"
 #include "gpu_worker/ops/model/cuda/embedding.h"
 #include "gpu_worker/ops/model/cuda/linear.h"
 #include "gpu_worker/ops/model/cuda/rms_norm.h"
@@ -14,6 +15,10 @@ namespace retroinfer {
 absl::StatusOr<std::unique_ptr<PreparedLinear>> CudaModelOps::PrepareLinear(
     const LinearWeights& weights) {
   return cuda::PrepareLinear(linear_, weights);
+}
+
+absl::Status CudaModelOps::ArrangeCodes(Stream& stream, const ArrangeCodesArgs& args) {
+  return cuda::ArrangeCodes(CudaStream::Of(stream), args);
 }
 
 absl::Status CudaModelOps::Embedding(Stream& stream, const EmbeddingArgs& args) {

@@ -1,19 +1,17 @@
 #include "gpu_worker/ops/model/cuda/fp8_linear.h"
 
-#include <algorithm>
 #include <bit>
 #include <span>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/cuda/launch.h"
-#include "gpu_worker/ops/model/cuda/fp8_tiles.h"
 #include "gpu_worker/ops/model/linear_check.h"
 
 namespace retroinfer::cuda {
 
 Fp8Linear::Fp8Linear(const WeightView& weight)
-    : CudaLinear(weight.cols, weight.rows),
+    : TiledLinear(weight.cols, weight.rows),
       padded_in_(DivideUp(weight.cols, kFp8ColumnAlignment) * kFp8ColumnAlignment) {}
 
 absl::StatusOr<std::unique_ptr<CudaLinear>> Fp8Linear::Create(LinearContext& context,
@@ -52,8 +50,7 @@ absl::Status Fp8Linear::Pack(LinearContext& context, CudaStream& stream,
   RETURN_IF_ERROR(device.Download(stream, has_nan.bytes(), found_bytes));
   RETURN_IF_ERROR(stream.Synchronize());
   if (found != 0) return NotFinite();
-  if (in_features() % kWeightColumnAlignment != 0) return absl::OkStatus();
-  return context.PrepareTile(UnpackedTileBytes(in_features(), out_features()));
+  return PrepareTile(context);
 }
 
 Fp8Weight Fp8Linear::weight() const {
@@ -77,27 +74,8 @@ absl::Status Fp8Linear::LaunchFew(SkinnyGemmLaunch launch, CudaStream& stream) c
                     launch.gated ? "launching gated_linear" : "launching linear");
 }
 
-// Unpacks and multiplies one tile after the other.
-absl::StatusOr<bool> Fp8Linear::Many(LinearContext& context, CudaStream& stream,
-                                     const LinearArgs& args) const {
-  const int64_t step = FeaturesOfTile(out_features());
-  for (const int64_t features : {step, (out_features() - 1) % step + 1}) {
-    ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* algorithm,
-                     context.Algorithm(ShapeOf(args, features)));
-    if (algorithm == nullptr) return false;
-  }
-  ASSIGN_OR_RETURN(const DeviceSpan<std::byte> tile, context.Tile(stream));
-  for (int64_t first = 0; first < out_features(); first += step) {
-    const int64_t count = std::min(step, out_features() - first);
-    RETURN_IF_ERROR(CudaStatus(
-        LaunchUnpackFp8(weight(), first, count, tile.device_data(), in_features(), stream.get()),
-        "unpacking a weight"));
-    const ProductShape shape = ShapeOf(args, count);
-    ASSIGN_OR_RETURN(const cublasLtMatmulAlgo_t* algorithm, context.Algorithm(shape));
-    RETURN_IF_ERROR(
-        RunCublas(context, shape, *algorithm, {first, count, tile.device_data()}, stream, args));
-  }
-  return true;
+cudaError_t Fp8Linear::Unpack(int64_t first, int64_t count, void* out, cudaStream_t stream) const {
+  return LaunchUnpackFp8(weight(), first, count, out, in_features(), stream);
 }
 
 }  // namespace retroinfer::cuda

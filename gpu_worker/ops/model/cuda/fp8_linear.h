@@ -1,15 +1,15 @@
 // A matrix that the CUDA backend keeps as e4m3 codes (fp8_weight.h). Few rows are multiplied by the
-// codes; for many, tiles of the weight are unpacked to bf16 (fp8_tiles.h).
+// codes; for many, tiles of the weight are unpacked to bf16 (tiled_linear.h).
 #pragma once
 
 #include <memory>
 
-#include "gpu_worker/ops/model/cuda/cuda_linear.h"
 #include "gpu_worker/ops/model/cuda/fp8_weight.h"
+#include "gpu_worker/ops/model/cuda/tiled_linear.h"
 
 namespace retroinfer::cuda {
 
-class Fp8Linear : public CudaLinear {
+class Fp8Linear : public TiledLinear {
  public:
   // From codes, or from numbers, which are rounded; without its bias. Waits for the work.
   //
@@ -25,11 +25,9 @@ class Fp8Linear : public CudaLinear {
                     const WeightScales& scales);
   Fp8Weight weight() const;
 
-  absl::StatusOr<bool> Many(LinearContext& context, CudaStream& stream,
-                            const LinearArgs& args) const override;
-
  private:
   absl::Status LaunchFew(SkinnyGemmLaunch launch, CudaStream& stream) const override;
+  cudaError_t Unpack(int64_t first, int64_t count, void* out, cudaStream_t stream) const override;
 
   const int64_t padded_in_;
   DeviceBuffer weight_;  // [out_features][padded_in] codes

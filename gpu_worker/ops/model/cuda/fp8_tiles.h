@@ -1,4 +1,4 @@
-// How a matrix in 8 bits is multiplied with many rows: features of a tile are unpacked to bf16, and
+// How a matrix of codes is multiplied with many rows: features of a tile are unpacked to bf16, and
 // multiplied, one tile after the other; or rows of activations are rounded to 8 bits, in the memory
 // that a tile has. Free of CUDA.
 #pragma once

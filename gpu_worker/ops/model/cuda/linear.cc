@@ -9,6 +9,7 @@
 #include "gpu_worker/ops/model/cuda/cuda_linear.h"
 #include "gpu_worker/ops/model/cuda/fp8_linear.h"
 #include "gpu_worker/ops/model/cuda/fp8_product_linear.h"
+#include "gpu_worker/ops/model/cuda/int4_linear.h"
 #include "gpu_worker/ops/model/cuda/number_linear.h"
 #include "gpu_worker/ops/model/cuda/weight_forms.h"
 #include "gpu_worker/ops/model/linear_check.h"
@@ -21,9 +22,10 @@ constexpr int kHopper = 90;
 absl::Status CheckIsSupported(const LinearContext& context, const LinearWeights& weights) {
   const WeightForm& form = weights.weight.form;
   if (!HasWeightForm(form)) {
-    return absl::UnimplementedError(
-        absl::StrCat("weights in ", std::string(form.name),
-                     " are not multiplied on a GPU; fp8 and numbers of 16 and 32 bits are"));
+    return absl::UnimplementedError(absl::StrCat(
+        "weights in ", std::string(form.name),
+        " are not multiplied on a GPU; fp8, int4 with groups of 32, 64, 128 or all input "
+        "features, and numbers of 16 and 32 bits are"));
   }
   const int capability = context.device().compute_capability();
   if (weights.keep == KeptWeights::kFp8Products && capability != kHopper) {
@@ -43,6 +45,9 @@ absl::StatusOr<std::unique_ptr<CudaLinear>> Prepare(LinearContext& context, Cuda
     return is_code ? NumberLinear::FromCodes(context, stream, weights)
                    : NumberLinear::Create(context, stream, weights);
   }
+  const bool is_int4 =
+      is_code ? weights.weight.form.id == WeightFormId::kInt4 : weights.keep == KeptWeights::kInt4;
+  if (is_int4) return Int4Linear::Create(context, stream, weights);
   return Fp8ProductLinear::Takes(weights) ? Fp8ProductLinear::Create(context, stream, weights)
                                           : Fp8Linear::Create(context, stream, weights);
 }

@@ -1,11 +1,11 @@
 // The CUDA backend's matrix products (contract in gpu_worker/ops/model/linear.h).
 //
-// Weights and biases are kept in bf16: those given as f32 or f16 are rounded; or weights in 8 bits.
-// Sums are f32; `out` may be bf16 or f32. Few rows (decode) go through a kernel of our own that
-// reads the weight once and needs no workspace; many (prefill) through cuBLASLt with one algorithm
-// for each shape of weight, whatever the number of rows, so that rows do not depend on each other
-// in either. Of weights in 8 bits it gets tiles unpacked to bf16 (fp8_tiles.h), or the codes, with
-// activations in codes, too (fp8_activations.h). Each form is a class (cuda_linear.h).
+// Weights and biases are kept in bf16: those given as f32 or f16 are rounded; or weights in 8 or 4
+// bits. Sums are f32; `out` may be bf16 or f32. Few rows (decode) go through a kernel of our own
+// that reads the weight once and needs no workspace; many (prefill) through cuBLASLt with one
+// algorithm for each shape of weight, whatever the number of rows, so that rows do not depend on
+// each other in either. Of codes it gets tiles unpacked to bf16 (tiled_linear.h), or codes of 8
+// bits, with activations in codes, too (fp8_activations.h). Each form is a class (cuda_linear.h).
 #pragma once
 
 #include <memory>

@@ -6,6 +6,7 @@
 #include "common/status/status_macros.h"
 #include "gpu_worker/device/cuda/cuda_status.h"
 #include "gpu_worker/ops/model/cuda/skinny_gemm.h"
+#include "gpu_worker/ops/model/cuda/skinny_gemm_int4.h"
 
 namespace retroinfer::cuda {
 namespace {
@@ -20,6 +21,7 @@ absl::StatusOr<std::unique_ptr<LinearContext>> LinearContext::Create(CudaDevice&
   auto context = absl::WrapUnique(new LinearContext(device, *lt));
   RETURN_IF_ERROR(CublasStatus(*lt, lt->create(&context->handle_), "starting cuBLASLt"));
   RETURN_IF_CUDA_ERROR(PrepareSkinnyGemm());
+  RETURN_IF_CUDA_ERROR(PrepareSkinnyGemmInt4());
   absl::MutexLock lock(&context->mutex_);
   for (int i = 0; i < kPreparedWorkspaces; ++i) {
     ASSIGN_OR_RETURN(DeviceBuffer workspace,

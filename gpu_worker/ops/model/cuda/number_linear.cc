@@ -6,6 +6,7 @@
 #include "gpu_worker/ops/cuda/launch.h"
 #include "gpu_worker/ops/model/cuda/convert_weight.h"
 #include "gpu_worker/ops/model/cuda/fp8_linear.h"
+#include "gpu_worker/ops/model/cuda/int4_linear.h"
 
 namespace retroinfer::cuda {
 
@@ -29,17 +30,35 @@ absl::StatusOr<std::unique_ptr<CudaLinear>> NumberLinear::Create(LinearContext& 
 absl::StatusOr<std::unique_ptr<CudaLinear>> NumberLinear::FromCodes(LinearContext& context,
                                                                     CudaStream& stream,
                                                                     const LinearWeights& weights) {
-  Fp8Linear packed(weights.weight);
-  RETURN_IF_ERROR(packed.Pack(context, stream, weights, weights.scales));
   auto linear = absl::WrapUnique(new NumberLinear(weights.weight));
   ASSIGN_OR_RETURN(linear->weight_,
                    Allocate(context, weights.weight.rows * linear->padded_in_ * 2));
-  RETURN_IF_ERROR(CudaStatus(
-      LaunchUnpackFp8(packed.weight(), 0, weights.weight.rows,
-                      linear->weight_.bytes().device_data(), linear->padded_in_, stream.get()),
-      "unpacking a weight"));
-  RETURN_IF_ERROR(stream.Synchronize());
+  RETURN_IF_ERROR(weights.weight.form.id == WeightFormId::kInt4
+                      ? linear->UnpackInt4(context, stream, weights)
+                      : linear->UnpackFp8(context, stream, weights));
   return linear;
+}
+
+absl::Status NumberLinear::UnpackFp8(LinearContext& context, CudaStream& stream,
+                                     const LinearWeights& weights) {
+  Fp8Linear packed(weights.weight);
+  RETURN_IF_ERROR(packed.Pack(context, stream, weights, weights.scales));
+  RETURN_IF_ERROR(
+      CudaStatus(LaunchUnpackFp8(packed.weight(), 0, out_features(), weight_.bytes().device_data(),
+                                 padded_in_, stream.get()),
+                 "unpacking a weight"));
+  return stream.Synchronize();
+}
+
+absl::Status NumberLinear::UnpackInt4(LinearContext& context, CudaStream& stream,
+                                      const LinearWeights& weights) {
+  Int4Linear packed(weights.weight);
+  RETURN_IF_ERROR(packed.Pack(context, stream, weights));
+  RETURN_IF_ERROR(
+      CudaStatus(LaunchUnpackInt4(packed.weight(), 0, out_features(), weight_.bytes().device_data(),
+                                  padded_in_, stream.get()),
+                 "unpacking a weight"));
+  return stream.Synchronize();
 }
 
 absl::Status NumberLinear::LaunchFew(SkinnyGemmLaunch launch, CudaStream& stream) const {

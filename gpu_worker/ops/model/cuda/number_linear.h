@@ -15,7 +15,8 @@ class NumberLinear final : public CudaLinear {
   static absl::StatusOr<std::unique_ptr<CudaLinear>> Create(LinearContext& context,
                                                             CudaStream& stream,
                                                             const LinearWeights& weights);
-  // The same of fp8, which becomes bf16. Waits for that. Returns: as NotFinite.
+  // The same of codes of a form that HasWeightForm names, which become bf16. Waits for that.
+  // Returns: as NotFinite.
   static absl::StatusOr<std::unique_ptr<CudaLinear>> FromCodes(LinearContext& context,
                                                                CudaStream& stream,
                                                                const LinearWeights& weights);
@@ -26,6 +27,8 @@ class NumberLinear final : public CudaLinear {
  private:
   explicit NumberLinear(const WeightView& weight);
 
+  absl::Status UnpackFp8(LinearContext& context, CudaStream& stream, const LinearWeights& weights);
+  absl::Status UnpackInt4(LinearContext& context, CudaStream& stream, const LinearWeights& weights);
   absl::Status LaunchFew(SkinnyGemmLaunch launch, CudaStream& stream) const override;
 
   const int64_t padded_in_;
