@@ -9,8 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/json/json_reader.h"
+#include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/missing_weights.h"
+#include "gpu_worker/model/safetensors_file.h"
 
 namespace retroinfer {
 namespace {
@@ -91,16 +93,24 @@ absl::Status FindMissing(const std::string& folder, const common::JsonReader& in
 
 }  // namespace
 
-absl::Status Checkpoint::Add(SafetensorsFile file) {
-  for (const auto& [name, tensor] : file.tensors()) {
+absl::Status Checkpoint::Add(std::unique_ptr<TensorFile> file) {
+  for (const auto& [name, tensor] : file->tensors()) {
     if (!tensors_.emplace(name, tensor).second) {
       return absl::InvalidArgumentError(
           absl::StrCat(folder_, ": tensor \"", name, "\" is in two files"));
     }
-    total_bytes_ += tensor.bytes.size();
+    total_bytes_ += tensor.num_bytes();
   }
   files_.push_back(std::move(file));
   return absl::OkStatus();
+}
+
+Checkpoint Checkpoint::Of(const std::string& place, std::unique_ptr<TensorFile> file) {
+  Checkpoint checkpoint;
+  checkpoint.folder_ = place;
+  const absl::Status added = checkpoint.Add(std::move(file));
+  RI_CHECK(added.ok());  // no file holds a name twice
+  return checkpoint;
 }
 
 absl::StatusOr<Checkpoint> Checkpoint::OpenIndexed(const std::string& folder) {
@@ -114,7 +124,7 @@ absl::StatusOr<Checkpoint> Checkpoint::OpenIndexed(const std::string& folder) {
   for (const auto& [name, tensors] : shards) {
     ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::Open(folder + "/" + name));
     RETURN_IF_ERROR(CheckShard(index, name, tensors, file.tensors()));
-    RETURN_IF_ERROR(checkpoint.Add(std::move(file)));
+    RETURN_IF_ERROR(checkpoint.Add(std::make_unique<SafetensorsFile>(std::move(file))));
   }
   return checkpoint;
 }
@@ -124,7 +134,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
   if (single.ok()) {
     Checkpoint checkpoint;
     checkpoint.folder_ = folder;
-    RETURN_IF_ERROR(checkpoint.Add(*std::move(single)));
+    RETURN_IF_ERROR(checkpoint.Add(std::make_unique<SafetensorsFile>(*std::move(single))));
     return checkpoint;
   }
   if (!absl::IsNotFound(single.status())) return single.status();

@@ -6,16 +6,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/model_limits.h"
 
 namespace retroinfer {
 namespace {
-
-constexpr int64_t kMaxHidden = int64_t{1} << 16;
-constexpr int64_t kMaxIntermediate = int64_t{1} << 20;
-constexpr int64_t kMaxLayers = 1024;
-constexpr int64_t kMaxHeads = 1024;
-constexpr uint32_t kMaxGroupSize = 8;
-constexpr size_t kMaxEosTokens = 64;
 
 struct Family {
   const char* architecture;

@@ -10,11 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/model_limits.h"
 
 namespace retroinfer {
 namespace {
 
-constexpr double kMaxTheta = 1e15;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
 constexpr double kDefaultTheta = 10000;
 
@@ -35,7 +35,7 @@ absl::StatusOr<double> ReadTheta(const std::vector<common::JsonReader>& objects)
   std::optional<double> theta;
   for (const common::JsonReader& object : objects) {
     if (!object.Has("rope_theta")) continue;
-    ASSIGN_OR_RETURN(const double value, object.Number("rope_theta", 1.000001, kMaxTheta));
+    ASSIGN_OR_RETURN(const double value, object.Number("rope_theta", 1.000001, kMaxRopeTheta));
     if (theta.has_value() && *theta != value) {
       return object.Error("rope_theta", absl::StrCat("contradicts another one, which is ", *theta));
     }
