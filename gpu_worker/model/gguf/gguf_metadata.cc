@@ -138,6 +138,7 @@ absl::StatusOr<GgufMetadata> GgufMetadata::Read(GgufCursor& cursor, uint64_t cou
   metadata.place_ = cursor.place();
   for (uint64_t i = 0; i < count; ++i) {
     ASSIGN_OR_RETURN(const std::string_view key, cursor.String(kMaxKeyBytes, "the name of a key"));
+    if (key.empty()) return cursor.Error("a key has no name; is the file damaged?");
     ASSIGN_OR_RETURN(const Value value, ReadValue(cursor, key));
     if (!metadata.values_.emplace(std::string(key), value).second) {
       return cursor.Error(absl::StrCat(Quoted(key), " occurs twice"));
