@@ -28,7 +28,7 @@ struct CheckOptions {
 void AddOptions(common::Settings* settings, CheckOptions* options, FitInput* input) {
   CLI::App& app = settings->app();
   app.add_option("model", options->model_folder,
-                 "Model folder (Hugging Face layout), or its config.json alone")
+                 "Model folder (Hugging Face layout), its config.json alone, or a GGUF file")
       ->required();
   settings->AddTokenCount("--context", &input->wanted_context,
                           "Ask for a context of so many tokens, of each user");

@@ -13,8 +13,8 @@
 #include "client/inspect/model_check.h"
 #include "common/door/listen_socket.h"
 #include "common/status/status_macros.h"
-#include "gpu_worker/model/model_folder.h"
 #include "gpu_worker/model/rope_scaling.h"
+#include "gpu_worker/model/stored_model.h"
 
 namespace retroinfer::client {
 namespace {
@@ -31,7 +31,8 @@ struct PassedOption {
 };
 constexpr char kModelNames[] = "--served-model-name";
 constexpr PassedOption kPassedOptions[] = {
-    {"--model", Service::kWorker, "--model", "Model folder (Hugging Face layout)"},
+    {"--model", Service::kWorker, "--model",
+     "Model: a folder (Hugging Face layout) or a GGUF file"},
     {"--load-format", Service::kWorker, "--load-format",
      "auto, or dummy: random weights, for measuring speed", "auto"},
     {"--model-shape", Service::kWorker, "--model-shape",
@@ -42,7 +43,7 @@ constexpr PassedOption kPassedOptions[] = {
      "Cosine between the queries of two steps over it", "as in text"},
     {kModelNames, Service::kWorker, kModelNames,
      "Names of the model, separated by commas, the first one its own; *: clients may use any over "
-     "HTTP. Default: the folder's name"},
+     "HTTP. Default: the folder's or the file's"},
     {"--chat-template", Service::kWorker, "--chat-template",
      "File with a Jinja chat template; default: the model folder's own"},
     {"--rope-scaling", Service::kWorker, "--rope-scaling",
@@ -268,9 +269,8 @@ absl::Status CheckModel(const ServeOptions& options) {
   const std::string& scaling = options.Passed("--rope-scaling");
   if (!scaling.empty()) RETURN_IF_ERROR(CheckRopeScaling(scaling));
   if (folder.empty()) return absl::OkStatus();
-  RETURN_IF_ERROR(RequireModelFolder(folder));
-  return options.Passed("--model-shape").empty() ? LoadModelConfig(folder).status()
-                                                 : absl::OkStatus();
+  ASSIGN_OR_RETURN(const std::unique_ptr<StoredModel> model, StoredModel::Open(folder));
+  return options.Passed("--model-shape").empty() ? model->ReadConfig().status() : absl::OkStatus();
 }
 
 }  // namespace
@@ -305,7 +305,8 @@ absl::Status CheckServeOptions(ServeOptions* options) {
   options->socket_dir = common::SocketDirOf(options->socket_dir);
   if (options->bin_dir.empty()) options->bin_dir = OwnFolder();
   if (options->Passed("--model").empty() && options->Passed("--load-format") != "dummy") {
-    return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
+    return absl::InvalidArgumentError(
+        "--model is missing: name a model folder or a GGUF file (see --help)");
   }
   RETURN_IF_ERROR(CheckModel(*options));
   for (const char* program : {"kv_store_service", "gpu_worker", "http_gateway"}) {

@@ -47,7 +47,7 @@ class MatrixRows {
     if (!HasScales(tensor_.type)) return;
     part_ = config.quantization->part;
     const HostTensor& scales = checkpoint.tensors().at(ScaleName(*config.quantization, name));
-    scales_ = NumbersOf(scales.type, scales.bytes);
+    scales_ = NumbersOf(scales.type, scales.stored);
   }
 
   int64_t size() const { return tensor_.shape[0]; }
@@ -55,7 +55,8 @@ class MatrixRows {
   std::vector<float> Row(int64_t row) const {
     const auto cols = static_cast<size_t>(tensor_.shape[1]);
     const size_t bytes = cols * WeightTypeBytes(tensor_.type);
-    const auto stored = tensor_.bytes.subspan(static_cast<size_t>(row) * bytes, bytes);
+    std::vector<std::byte> memory;
+    const auto stored = tensor_.Bytes(static_cast<size_t>(row) * bytes, bytes, memory);
     if (!HasScales(tensor_.type)) return NumbersOf(tensor_.type, stored);
     std::vector<float> numbers(cols);
     for (size_t col = 0; col < cols; ++col) {
@@ -139,7 +140,8 @@ class LayerReader {
  private:
   const HostTensor& Tensor(const std::string& name) const { return checkpoint_.tensors().at(name); }
   std::vector<float> Numbers(const std::string& name) const {
-    return NumbersOf(Tensor(name).type, Tensor(name).bytes);
+    std::vector<std::byte> memory;
+    return NumbersOf(Tensor(name).type, Tensor(name).Bytes(0, Tensor(name).num_bytes(), memory));
   }
   std::vector<double> Squares(const std::string& name) const {
     const std::vector<float> norm =

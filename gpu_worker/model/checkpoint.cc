@@ -100,13 +100,16 @@ absl::Status Checkpoint::Add(std::unique_ptr<TensorFile> file) {
           absl::StrCat(folder_, ": tensor \"", name, "\" is in two files"));
     }
     total_bytes_ += tensor.num_bytes();
+    is_coded_ |= tensor.coding != nullptr;
   }
   files_.push_back(std::move(file));
   return absl::OkStatus();
 }
 
-Checkpoint Checkpoint::Of(const std::string& place, std::unique_ptr<TensorFile> file) {
+Checkpoint Checkpoint::Of(const std::string& place, const std::string& described_by,
+                          std::unique_ptr<TensorFile> file) {
   Checkpoint checkpoint;
+  checkpoint.described_by_ = described_by;
   checkpoint.folder_ = place;
   const absl::Status added = checkpoint.Add(std::move(file));
   RI_CHECK(added.ok());  // no file holds a name twice
@@ -151,14 +154,14 @@ absl::StatusOr<HostTensor> Checkpoint::Find(const std::string& name,
                                             const std::vector<int64_t>& shape) const {
   const auto it = tensors_.find(name);
   if (it == tensors_.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        folder_, ": tensor \"", name, "\" is missing; config.json asks for it with shape [",
-        absl::StrJoin(shape, ", "), "]"));
+    return absl::InvalidArgumentError(absl::StrCat(folder_, ": tensor \"", name, "\" is missing; ",
+                                                   described_by_, " asks for it with shape [",
+                                                   absl::StrJoin(shape, ", "), "]"));
   }
   if (it->second.shape != shape) {
     return absl::InvalidArgumentError(absl::StrCat(
         folder_, ": tensor \"", name, "\" has shape [", absl::StrJoin(it->second.shape, ", "),
-        "]; config.json asks for [", absl::StrJoin(shape, ", "), "]"));
+        "]; ", described_by_, " asks for [", absl::StrJoin(shape, ", "), "]"));
   }
   return it->second;
 }

@@ -29,13 +29,19 @@ class Checkpoint {
   //          INVALID_ARGUMENT and UNIMPLEMENTED as SafetensorsFile::Open.
   static absl::StatusOr<Checkpoint> Open(const std::string& folder);
 
-  // The tensors of `file`. Messages begin with `place`, which takes a folder's place.
-  static Checkpoint Of(const std::string& place, std::unique_ptr<TensorFile> file);
+  // The tensors of `file`. In messages `place` takes a folder's place, and `described_by` that of
+  // its config.json.
+  static Checkpoint Of(const std::string& place, const std::string& described_by,
+                       std::unique_ptr<TensorFile> file);
 
   const std::string& folder() const { return folder_; }
+  // What says which tensors there must be: "config.json".
+  const std::string& described_by() const { return described_by_; }
   const std::map<std::string, HostTensor>& tensors() const { return tensors_; }
   // Of the tensors as they are loaded: coded ones (TensorCoding) take less in their files.
   size_t total_bytes() const { return total_bytes_; }
+  // Whether tensors are decoded when they are read: threads do that side by side.
+  bool is_coded() const { return is_coded_; }
 
   // The tensor `name`, which must have this shape.
   //
@@ -50,6 +56,8 @@ class Checkpoint {
   std::vector<std::unique_ptr<TensorFile>> files_;
   std::map<std::string, HostTensor> tensors_;
   size_t total_bytes_ = 0;
+  bool is_coded_ = false;
+  std::string described_by_ = "config.json";
 };
 
 }  // namespace retroinfer

@@ -37,15 +37,15 @@ class TensorCoding {
 struct HostTensor {
   WeightType type = WeightType::kF32;
   std::vector<int64_t> shape;
-  std::span<const std::byte> bytes;  // as stored; has no particular alignment
+  std::span<const std::byte> stored;  // in the mapped file; has no particular alignment
   // Where its file has the same bytes.
   int fd = -1;
   uint64_t file_offset = 0;
-  std::shared_ptr<const TensorCoding> coding = {};  // none: `bytes` are the tensor's bytes
+  std::shared_ptr<const TensorCoding> coding = {};  // none: `stored` are the tensor's bytes
 
   // Of the tensor, not of what is stored.
   size_t num_bytes() const {
-    if (coding == nullptr) return bytes.size();
+    if (coding == nullptr) return stored.size();
     size_t size = WeightTypeBytes(type);
     for (const int64_t extent : shape) size *= static_cast<size_t>(extent);
     return size;
@@ -55,10 +55,10 @@ struct HostTensor {
   // `memory`, which they replace.
   std::span<const std::byte> Bytes(size_t begin, size_t size,
                                    std::vector<std::byte>& memory) const {
-    if (coding == nullptr) return bytes.subspan(begin, size);
+    if (coding == nullptr) return stored.subspan(begin, size);
     const TensorCoding::Extent extent = coding->StoredExtent(begin, size);
     memory.resize(size);
-    coding->Decode(bytes.subspan(extent.begin, extent.size), begin, memory);
+    coding->Decode(stored.subspan(extent.begin, extent.size), begin, memory);
     return memory;
   }
 };

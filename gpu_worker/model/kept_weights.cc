@@ -112,7 +112,7 @@ size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, 
     if (fp8) {
       sum.AddFp8(shape[1], shape[0]);
     } else {
-      sum.AddNumbers(tensor.bytes.size() * (coded ? 2 : 1));
+      sum.AddNumbers(tensor.num_bytes() * (coded ? 2 : 1));
     }
   }
   return sum.bytes();

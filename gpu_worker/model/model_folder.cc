@@ -79,11 +79,7 @@ absl::Status ExplainMissing(const std::string& path) {
 absl::Status ExplainFile(const std::string& path) {
   if (absl::EndsWith(path, ".gguf")) {
     return absl::InvalidArgumentError(
-        absl::StrCat(path,
-                     " is a GGUF file, which is not supported: get the model that it was made "
-                     "from, whose name on the Hugging Face hub often is the same without "
-                     "-GGUF; ",
-                     kLayout));
+        absl::StrCat(path, " is a GGUF file, no folder: it is a model of its own"));
   }
   std::error_code error;
   fs::path folder = fs::path(path).parent_path();

@@ -88,11 +88,11 @@ class WeightLoader {
 absl::Status WeightLoader::Allocate(ModelWeights& weights) {
   size_t norm_bytes = 0;
   for (const auto& [name, shape] : ExpectedTensors(config_)) {
-    if (IsNorm(name)) norm_bytes += Aligned(Tensor(name).bytes.size());
+    if (IsNorm(name)) norm_bytes += Aligned(Tensor(name).num_bytes());
   }
   ASSIGN_OR_RETURN(weights.norm_buffer, device_.Allocate(norm_bytes, MemoryPurpose::kWeights));
   ASSIGN_OR_RETURN(weights.embedding_buffer,
-                   device_.Allocate(Tensor(kEmbedding).bytes.size(), MemoryPurpose::kWeights));
+                   device_.Allocate(Tensor(kEmbedding).num_bytes(), MemoryPurpose::kWeights));
   return absl::OkStatus();
 }
 
@@ -102,15 +102,15 @@ void WeightLoader::AddPart(const std::string& name, WeightJob& job) {
   part = {.name = name, .tensor = tensor, .at = job.staging_bytes};
   // Codes are left as they are: their scales are multiplied.
   if (!HasScales(tensor.type)) part.row_exponents = balance_.RowExponents(name);
-  job.staging_bytes += tensor.bytes.size();
+  job.staging_bytes += tensor.num_bytes();
 }
 
 MatrixView WeightLoader::LoadNorm(const std::string& name, const DeviceBuffer& buffer) {
   const HostTensor& tensor = Tensor(name);
   WeightJob& job = jobs_.emplace_back();
   job.parts.push_back({name, tensor, 0, balance_.RowExponents(name)});
-  job.target = buffer.bytes().subspan(norm_bytes_, tensor.bytes.size());
-  norm_bytes_ += Aligned(tensor.bytes.size());
+  job.target = buffer.bytes().subspan(norm_bytes_, tensor.num_bytes());
+  norm_bytes_ += Aligned(tensor.num_bytes());
   return WeightView::Dense(job.target, tensor.type, 1, tensor.shape[0]).Numbers();
 }
 
@@ -312,10 +312,11 @@ absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoin
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     if (expected.find(name) == expected.end() && scale_names.count(name) == 0 &&
         !MayIgnore(config, name)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          checkpoint.folder(), ": tensor \"", name, "\" is no part of a ",
-          std::string(ModelFamilyName(config.family)), " model of ", config.num_layers,
-          " layers as config.json describes it; using the model without it would be wrong"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(checkpoint.folder(), ": tensor \"", name, "\" is no part of a ",
+                       std::string(ModelFamilyName(config.family)), " model of ", config.num_layers,
+                       " layers as ", checkpoint.described_by(),
+                       " describes it; using the model without it would be wrong"));
     }
   }
   return absl::OkStatus();

@@ -74,7 +74,7 @@ absl::Status CheckScaleTensor(const WeightQuantization& quantization, const Chec
 
 void StoredScales::Add(const std::string& name, const HostTensor& scales,
                        const std::vector<int64_t>& matrix_shape, size_t at) {
-  parts_.push_back({name, scales.type, at, scales.bytes.size() / WeightTypeBytes(scales.type),
+  parts_.push_back({name, scales.type, at, scales.num_bytes() / WeightTypeBytes(scales.type),
                     matrix_shape[0], matrix_shape[1]});
 }
 

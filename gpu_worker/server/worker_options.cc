@@ -29,11 +29,13 @@ constexpr uint64_t kMinTraceBytes = 4096;
 
 void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
   CLI::App& app = settings->app();
-  app.add_option("--model", options->model_folder,
-                 "Model folder (Hugging Face layout: config.json, safetensors, tokenizer.json)")
+  app.add_option(
+         "--model", options->model_folder,
+         "Model folder (Hugging Face layout: config.json, safetensors, tokenizer.json), or a GGUF "
+         "file (of a split one, any part)")
       ->group(kModelGroup);
   app.add_option("--served-model-name", options->served_model_name,
-                 "Name that GetModelInfo gives; default: the folder's name")
+                 "Name that GetModelInfo gives; default: the folder's or the file's")
       ->group(kModelGroup);
   app.add_option("--chat-template", options->chat_template_file,
                  "File with a Jinja chat template; default: the model folder's own")
@@ -298,7 +300,8 @@ absl::Status CheckModelOptions(const WorkerOptions& options) {
         "it needs --load-format dummy");
   }
   if (options.model_folder.empty()) {
-    return absl::InvalidArgumentError("--model is missing: name a model folder (see --help)");
+    return absl::InvalidArgumentError(
+        "--model is missing: name a model folder or a GGUF file (see --help)");
   }
   return absl::OkStatus();
 }

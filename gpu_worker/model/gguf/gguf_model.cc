@@ -26,7 +26,8 @@ class GgufModel : public StoredModel {
   }
   absl::StatusOr<Checkpoint> OpenWeights(const ModelConfig& config) const override {
     ASSIGN_OR_RETURN(GgufTensors tensors, GgufTensors::Create(files_, config));
-    return Checkpoint::Of(files_->path(), std::make_unique<GgufTensors>(std::move(tensors)));
+    return Checkpoint::Of(files_->path(), "its metadata",
+                          std::make_unique<GgufTensors>(std::move(tensors)));
   }
   bool HasWeights() const override { return !files_->tensors().empty(); }
 

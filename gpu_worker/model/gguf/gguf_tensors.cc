@@ -71,7 +71,7 @@ bool IsPermuted(const ModelConfig& config, std::string_view name) {
 absl::StatusOr<HostTensor> HostTensorOf(const GgufTensor& stored, const ModelConfig& config,
                                         std::string_view name, WeightType matrices) {
   HostTensor tensor{.shape = stored.shape,
-                    .bytes = stored.bytes,
+                    .stored = stored.bytes,
                     .fd = stored.fd,
                     .file_offset = stored.file_offset};
   const bool is_vector = stored.shape.size() == 1;
