@@ -1,4 +1,4 @@
-// The files of tests/golden/gguf (tools/make_gguf_golden.py).
+// The files of tests/golden/gguf (tools/gguf/make_golden.py).
 #pragma once
 
 #include <fstream>

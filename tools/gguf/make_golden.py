@@ -10,7 +10,7 @@
 
 llama and qwen2 have the tokenizers of tests/golden/tokenizer, so that encodings.jsonl says what they must give.
 
-Needs gguf and numpy. Run: tools/make_gguf_golden.py [--out FOLDER]
+Needs gguf and numpy. Run: tools/gguf/make_golden.py [--out FOLDER]
 """
 import argparse
 import hashlib
@@ -22,7 +22,7 @@ import numpy as np
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType as T
 from gguf.quants import dequantize, quantize
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 LAYERS = 2
 # Where the numbers of f16 that scale are in a block: random bits there might be infinite.
 SCALES_AT = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0], T.Q2_K: [80, 82], T.Q3_K: [108],
