@@ -18,7 +18,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HEADING = "## To add something"
 SEARCHED = ("common/*", "text/constraint/*", "gpu_worker/*", "kv_store_service/*", "http_gateway/*", "client/*", "proto/*", "deploy/*",
-            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "docs/use/serving.md",
+            "tools/*.py", "docs/operate/metrics.md", "docs/understand/shm_layout.md", "docs/use/checkpoints.md", "docs/use/serving.md",
             "docs/use/structured-output.md", "README.md")
 
 
@@ -81,10 +81,18 @@ def constraints(texts):
         yield name, {constant, f"mutable_{name}"} | ({name} if name == "json_schema" else set()), {}
 
 
+def gguf_types(texts):
+    """Those whose blocks are decoded."""
+    supported = texts["gpu_worker/model/gguf/gguf_blocks.cc"].split("kSupported[] = {", 1)[1].split("};", 1)[0]
+    for name in re.findall(r'"(Q\w+)"', supported):
+        yield name, {name}, {}
+
+
 # Kind as the row calls it -> its members, and files that only use them (an operation may use another one).
 KINDS = {
-    "a form of quantised weights": (quantised_weights, r"(?!)"),
-    "a model family": (model_families, r"proto/|tools/needle/"),
+    "a form of quantised weights": (quantised_weights, r"docs/use/checkpoints.md"),
+    "a model family": (model_families, r"proto/|tools/needle/|docs/use/checkpoints.md"),
+    "a type of GGUF blocks": (gguf_types, r"docs/use/serving.md|README.md"),
     "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
     "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
@@ -92,7 +100,7 @@ KINDS = {
     "a policy": (policies, r"README.md"),
     "a KV format": (formats, r"README.md"),
 }
-FEWEST = {"a form of quantised weights": 3, "a model family": 3, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
+FEWEST = {"a form of quantised weights": 3, "a model family": 3, "a type of GGUF blocks": 10, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
           "a KV format": 1}
 # These rows come with the first member that is not a default one.
 LATER = ("a policy", "a KV format")
