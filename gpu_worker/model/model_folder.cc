@@ -77,10 +77,6 @@ absl::Status ExplainMissing(const std::string& path) {
 
 // A file is named where a folder is wanted.
 absl::Status ExplainFile(const std::string& path) {
-  if (absl::EndsWith(path, ".gguf")) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is a GGUF file, no folder: it is a model of its own"));
-  }
   std::error_code error;
   fs::path folder = fs::path(path).parent_path();
   if (folder.empty()) folder = ".";

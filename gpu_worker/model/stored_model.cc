@@ -1,6 +1,8 @@
 #include "gpu_worker/model/stored_model.h"
 
 #include <filesystem>
+#include <fstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -52,6 +54,19 @@ class FolderModel : public StoredModel {
   const std::string folder_;
 };
 
+// By its name or, of files that have no ending, as some programs keep them, by its first bytes.
+bool IsGguf(const std::string& path) {
+  std::error_code error;
+  if (absl::EndsWith(path, ".gguf")) {
+    return fs::exists(path, error) && !fs::is_directory(path, error);
+  }
+  if (!fs::is_regular_file(path, error)) return false;
+  constexpr std::string_view kMagic = "GGUF";
+  char begin[kMagic.size()] = {};
+  std::ifstream(path, std::ios::binary).read(begin, sizeof(begin));
+  return std::string_view(begin, sizeof(begin)) == kMagic;
+}
+
 absl::Status TooMany(const std::string& folder, std::vector<std::string> models) {
   const size_t count = models.size();
   if (count > kNamedMax) models.resize(kNamedMax);
@@ -71,9 +86,7 @@ std::string FolderName(const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<StoredModel>> StoredModel::Open(const std::string& path) {
   std::error_code error;
-  if (absl::EndsWith(path, ".gguf") && fs::is_regular_file(path, error)) {
-    return OpenGgufModel(path, GgufModelName(path));
-  }
+  if (IsGguf(path)) return OpenGgufModel(path, GgufModelName(path));
   if (fs::is_directory(path, error) && !HasSafetensors(path)) {
     const std::vector<std::string> models = GgufModelsIn(path);
     if (models.size() == 1) return OpenGgufModel(models.front(), FolderName(path));

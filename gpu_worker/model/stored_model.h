@@ -16,7 +16,8 @@ namespace retroinfer {
 // Threads: immutable.
 class StoredModel {
  public:
-  // Looks what `path` is. A folder without *.safetensors that has one model in GGUF is that model.
+  // Looks what `path` is; a file in GGUF needs no ending where its first bytes say so. A folder
+  // without *.safetensors that has one model in GGUF is that model.
   //
   // Returns: as RequireModelFolder and GgufFiles::Open; INVALID_ARGUMENT for a folder with several
   //          models in GGUF.

@@ -89,10 +89,7 @@ absl::Status SpecReader::CheckModel() const {
 absl::Status SpecReader::ReadTokens() {
   ASSIGN_OR_RETURN(const auto tokens, metadata_.Strings(kTokens, kMaxTokens));
   num_tokens_ = static_cast<int64_t>(tokens.size());
-  std::vector<int64_t> types(tokens.size(), kNormal);
-  if (metadata_.Has(kTypes)) {
-    ASSIGN_OR_RETURN(types, metadata_.Ints(kTypes, kMaxTokens));
-  }
+  ASSIGN_OR_RETURN(const auto types, metadata_.Ints(kTypes, kMaxTokens));
   if (types.size() != tokens.size()) {
     return metadata_.Error(
         kTypes, absl::StrCat("has ", types.size(), " entries for ", tokens.size(), " tokens"));

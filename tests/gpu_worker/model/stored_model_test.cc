@@ -51,6 +51,15 @@ TEST_F(StoredModelTest, AGgufFileIsAModel) {
   EXPECT_EQ((*model)->name(), "qwen2");
 }
 
+TEST_F(StoredModelTest, AFileWithoutAnEndingIsKnownByItsFirstBytes) {
+  fs::copy_file(GoldenGgufPath("qwen3.gguf"), folder_.File("sha256-0123"));
+  const auto model = StoredModel::Open(folder_.File("sha256-0123"));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->name(), "sha256-0123");
+  ExpectError(folder_.Write("sha256-4567", "GGU"), absl::StatusCode::kInvalidArgument,
+              "is no folder");
+}
+
 TEST_F(StoredModelTest, AFolderWithOneGgufModelIsThatModel) {
   Copy("qwen2-00001-of-00002.gguf");
   Copy("qwen2-00002-of-00002.gguf");

@@ -147,7 +147,8 @@ TEST_F(GgufTokenizerTest, OtherTokenizersAreRefusedByName) {
   ExpectError(GgufText().Text("tokenizer.ggml.model", "bert"), kUnimplemented, "WordPiece");
   ExpectError(SmallTokenizer()
                   .Text("tokenizer.ggml.pre", "kimi-k2")
-                  .Texts("tokenizer.ggml.tokens", {"a", "b", "ab"}),
+                  .Texts("tokenizer.ggml.tokens", {"a", "b", "ab"})
+                  .Ints("tokenizer.ggml.token_type", {1, 1, 1}),
               kUnimplemented, "tokenizer.ggml.pre\": \"kimi-k2\" is not supported");
   ExpectError(WithTokens(SmallTokenizer()).Bool("tokenizer.ggml.add_space_prefix", true),
               kUnimplemented, "add_space_prefix");
@@ -164,7 +165,11 @@ TEST_F(GgufTokenizerTest, WhatIsWrongIsRefusedWithTheKey) {
   };
   ExpectError(GgufText(), kInvalid, "tokenizer.ggml.model\": is missing");
   ExpectError(SmallTokenizer().Texts("tokenizer.ggml.tokens", {"a", "b", "ab"}), kInvalid,
-              "tokenizer.ggml.pre\": is missing, as in files from before May 2024");
+              "tokenizer.ggml.token_type\": is missing");
+  ExpectError(SmallTokenizer()
+                  .Texts("tokenizer.ggml.tokens", {"a", "b", "ab"})
+                  .Ints("tokenizer.ggml.token_type", {1, 1, 1}),
+              kInvalid, "tokenizer.ggml.pre\": is missing, as in files from before May 2024");
   ExpectError(tokens({"a", "b", "ab"}, {1, 1}), kInvalid, "has 2 entries for 3 tokens");
   ExpectError(tokens({"a", "b", "ab"}, {1, 1, 6}), kInvalid, "token 2 has type 6");
   ExpectError(tokens({"a", "b", ""}, {1, 1, 1}), kInvalid, "token 2 has 0 bytes");
@@ -174,6 +179,7 @@ TEST_F(GgufTokenizerTest, WhatIsWrongIsRefusedWithTheKey) {
   ExpectError(GgufText()
                   .Text("tokenizer.ggml.model", "gpt2")
                   .Texts("tokenizer.ggml.tokens", {"a"})
+                  .Ints("tokenizer.ggml.token_type", {1})
                   .Texts("tokenizer.ggml.merges", {"a b", "abc"}),
               kInvalid, "merge 1 needs to be two tokens");
   ExpectError(WithTokens(SmallTokenizer()).Bool("tokenizer.ggml.add_bos_token", true), kInvalid,
