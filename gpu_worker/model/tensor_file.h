@@ -14,7 +14,7 @@ class TensorFile {
  public:
   virtual ~TensorFile() = default;
 
-  // By the names that Hugging Face folders have.
+  // By name.
   virtual const std::map<std::string, HostTensor>& tensors() const = 0;
 };
 

@@ -5,8 +5,8 @@
                  as the package gguf decodes them
   NAME.gguf      a model, converted from random weights in the order that Hugging Face folders have;
                  qwen2 is split into two files
-  NAME.json      its configuration, and for each tensor by its name in such a folder: type, shape, and the
-                 SHA-256 of its bytes, which follow from the weights before they were converted
+  NAME.json      its configuration, and for each tensor: type, shape, and the SHA-256 of its bytes, which
+                 follow from the weights before they were converted
 
 llama and qwen2 have the tokenizers of tests/golden/tokenizer, so that encodings.jsonl says what they must give.
 
@@ -86,41 +86,40 @@ class Model:
 
     def expect(self, name, kind, numbers, is_vector):
         if is_vector:
-            kind, data = "f32", numbers.astype(np.float32)
+            kind, data = "F32", numbers.astype(np.float32)
         elif self.become_bf16 or kind == T.BF16:
-            kind, data = "bf16", to_bf16(numbers)
+            kind, data = "BF16", to_bf16(numbers)
         else:
-            kind, data = {T.F32: ("f32", numbers), T.F16: ("f16", numbers.astype(np.float16))}[kind]
+            kind, data = {T.F32: ("F32", numbers), T.F16: ("F16", numbers.astype(np.float16))}[kind]
         self.expected[name] = [kind, list(data.shape), hashlib.sha256(data.tobytes()).hexdigest()]
 
-    def vector(self, name, hf_name, size):
+    def vector(self, name, size):
         numbers = (1 + 0.1 * self.rng.standard_normal(size)).astype(np.float32)
         self.tensors.append((name, numbers, T.F32))
-        self.expect(hf_name, T.F32, numbers, True)
+        self.expect(name, T.F32, numbers, True)
 
-    def matrix(self, name, hf_name, rows, cols, kind, heads=0):
+    def matrix(self, name, rows, cols, kind, heads=0):
         data, numbers = stored(self.rng, rows, cols, kind)
-        self.expect(hf_name, kind, numbers, False)
+        self.expect(name, kind, numbers, False)
         self.tensors.append((name, permuted(data, heads) if heads else data, kind))
 
     def layer(self, i, hidden, inner, heads, kv_heads, head_dim, kinds):
         kinds = iter(kinds)
-        blk, hf = f"blk.{i}.", f"model.layers.{i}."
+        blk = f"blk.{i}."
         is_llama = self.arch == "llama"
-        self.vector(blk + "attn_norm.weight", hf + "input_layernorm.weight", hidden)
-        self.vector(blk + "ffn_norm.weight", hf + "post_attention_layernorm.weight", hidden)
+        self.vector(blk + "attn_norm.weight", hidden)
+        self.vector(blk + "ffn_norm.weight", hidden)
         for letter, count in ("q", heads), ("k", kv_heads), ("v", kv_heads):
-            part = hf + f"self_attn.{letter}_proj."
-            self.matrix(blk + f"attn_{letter}.weight", part + "weight", count * head_dim, hidden, next(kinds),
+            self.matrix(blk + f"attn_{letter}.weight", count * head_dim, hidden, next(kinds),
                         count if is_llama and letter != "v" else 0)
             if self.arch == "qwen2":
-                self.vector(blk + f"attn_{letter}.bias", part + "bias", count * head_dim)
+                self.vector(blk + f"attn_{letter}.bias", count * head_dim)
             if self.arch == "qwen3" and letter != "v":
-                self.vector(blk + f"attn_{letter}_norm.weight", hf + f"self_attn.{letter}_norm.weight", head_dim)
-        self.matrix(blk + "attn_output.weight", hf + "self_attn.o_proj.weight", hidden, heads * head_dim, next(kinds))
+                self.vector(blk + f"attn_{letter}_norm.weight", head_dim)
+        self.matrix(blk + "attn_output.weight", hidden, heads * head_dim, next(kinds))
         for part in "gate", "up":
-            self.matrix(blk + f"ffn_{part}.weight", hf + f"mlp.{part}_proj.weight", inner, hidden, next(kinds))
-        self.matrix(blk + "ffn_down.weight", hf + "mlp.down_proj.weight", hidden, inner, next(kinds))
+            self.matrix(blk + f"ffn_{part}.weight", inner, hidden, next(kinds))
+        self.matrix(blk + "ffn_down.weight", hidden, inner, next(kinds))
 
     def write(self, out, keys, config, **split):
         writer = gguf.GGUFWriter(out / f"{self.arch}.gguf", self.arch, **split)
@@ -180,8 +179,8 @@ def write_llama(out):
     """Q8_0 and F16: all matrices become bf16. Embeddings are tied."""
     tokens, count = tokenizer_keys("llama", "llama-bpe", ("<|begin_of_text|>", "<|eot_id|>"))
     model = Model(2, "llama", True)
-    model.matrix("token_embd.weight", "model.embed_tokens.weight", count, 64, T.Q8_0)
-    model.vector("output_norm.weight", "model.norm.weight", 64)
+    model.matrix("token_embd.weight", count, 64, T.Q8_0)
+    model.vector("output_norm.weight", 64)
     for i in range(LAYERS):
         model.layer(i, 64, 40, 4, 2, 64, [T.Q8_0, T.Q5_1, T.Q4_0, T.Q4_1, T.Q5_0, T.Q5_0, T.F16])
     model.tensors.append(("rope_freqs.weight", llama3_factors(64, 500000.0, 32.0), T.F32))
@@ -195,8 +194,8 @@ def write_qwen2(out):
     """K-quants, in two files, with YaRN."""
     tokens, count = tokenizer_keys("qwen", "qwen2", ("<|endoftext|>", "<|im_end|>"))
     model = Model(3, "qwen2", True)
-    model.matrix("token_embd.weight", "model.embed_tokens.weight", count, 256, T.Q2_K)
-    model.vector("output_norm.weight", "model.norm.weight", 256)
+    model.matrix("token_embd.weight", count, 256, T.Q2_K)
+    model.vector("output_norm.weight", 256)
     for i in range(LAYERS):
         model.layer(i, 256, 256, 2, 1, 64, [T.Q3_K, T.Q4_K, T.Q5_K, T.Q4_0, T.Q6_K, T.Q4_K, T.Q6_K])
     yarn = [lambda w: (w.add_rope_scaling_type(gguf.RopeScalingType.YARN), w.add_rope_scaling_factor(4.0),
@@ -211,9 +210,9 @@ def write_qwen2(out):
 def write_qwen3(out):
     """F16 alone, which stays what it is; an output projection of its own; no tokenizer."""
     model = Model(4, "qwen3", False)
-    for name, hf_name in ("token_embd", "model.embed_tokens"), ("output", "lm_head"):
-        model.matrix(f"{name}.weight", f"{hf_name}.weight", 97, 24, T.F16)
-    model.vector("output_norm.weight", "model.norm.weight", 24)
+    for name in "token_embd", "output":
+        model.matrix(f"{name}.weight", 97, 24, T.F16)
+    model.vector("output_norm.weight", 24)
     for i in range(LAYERS):
         model.layer(i, 24, 40, 3, 1, 128, [T.F16] * 7)
     model.write(out, shape_keys(24, 40, 3, 1, 128, 40960, 1000000.0, 1e-6),

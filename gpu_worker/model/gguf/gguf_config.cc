@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/gguf/gguf_names.h"
 #include "gpu_worker/model/gguf/gguf_rope.h"
 #include "gpu_worker/model/model_limits.h"
 
@@ -86,6 +87,7 @@ absl::Status ConfigReader::ReadFamily() {
         absl::StrCat("\"", std::string(name), "\" is not supported; llama, qwen2 and qwen3 are"));
   }
   model_.family = found->family;
+  model_.names = &kGgufNames;
   prefix_ = absl::StrCat(std::string(name), ".");
   return absl::OkStatus();
 }

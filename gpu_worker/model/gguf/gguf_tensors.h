@@ -1,11 +1,10 @@
-// The tensors of a model in GGUF under the names, and in the form, that Hugging Face folders have.
+// The tensors of a model in GGUF as a checkpoint has them: numbers, and rows in the order in which
+// the model computes.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -16,10 +15,6 @@
 
 namespace retroinfer {
 
-// "blk.3.attn_q.weight": "model.layers.3.self_attn.q_proj.weight". None: no tensor of a
-// supported architecture.
-std::optional<std::string> HuggingFaceTensorName(std::string_view name);
-
 // Where all matrices have one type that is plain numbers, tensors stay what they are; otherwise
 // matrices become bf16, block by block, as they are read. Vectors that are plain numbers stay as
 // they are. The rows of q and k of architecture llama get their order back: converters put those
@@ -29,8 +24,7 @@ std::optional<std::string> HuggingFaceTensorName(std::string_view name);
 // Owns:    the files, with others.
 class GgufTensors : public TensorFile {
  public:
-  // Returns: INVALID_ARGUMENT, naming the tensor, for one that is no part of a supported
-  //          architecture, or whose rows cannot be put in order.
+  // Returns: INVALID_ARGUMENT, naming the tensor, for one whose rows cannot be put in order.
   static absl::StatusOr<GgufTensors> Create(std::shared_ptr<const GgufFiles> files,
                                             const ModelConfig& config);
 

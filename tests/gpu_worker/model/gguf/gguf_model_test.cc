@@ -27,7 +27,7 @@ TEST(GgufModelTest, AllPartsComeFromTheFile) {
   EXPECT_TRUE((*tokenizer)->config().chat_template.has_value());
   const auto weights = (*model)->OpenWeights(*config);
   ASSERT_TRUE(weights.ok()) << weights.status();
-  EXPECT_TRUE(weights->Find("model.norm.weight", {config->hidden_size}).ok());
+  EXPECT_TRUE(weights->Find("output_norm.weight", {config->hidden_size}).ok());
 }
 
 // The model outlives what it was opened by, and the weights outlive the model.
@@ -38,7 +38,7 @@ TEST(GgufModelTest, WeightsOutliveTheModel) {
     weights = (*model)->OpenWeights((*model)->ReadConfig().value());
   }
   ASSERT_TRUE(weights.ok()) << weights.status();
-  const HostTensor norm = weights->tensors().at("model.norm.weight");
+  const HostTensor norm = weights->tensors().at("output_norm.weight");
   std::vector<std::byte> memory;
   EXPECT_EQ(norm.Bytes(0, norm.num_bytes(), memory).size(), 24 * sizeof(float));
 }

@@ -9,6 +9,7 @@
 
 #include "absl/strings/escaping.h"
 #include "gpu_worker/model/gguf/gguf_config.h"
+#include "gpu_worker/model/model_table.h"
 #include "tests/gpu_worker/model/gguf/gguf_text.h"
 #include "tests/gpu_worker/model/gguf/golden_gguf.h"
 #include "tests/support/temp_folder.h"
@@ -29,8 +30,9 @@ std::string Sha256(std::span<const std::byte> bytes) {
 
 class GoldenGgufTensorsTest : public ::testing::TestWithParam<const char*> {};
 
-// Names, types, shapes and all bytes are those of the folder that the file would be of.
-TEST_P(GoldenGgufTensorsTest, AreThoseOfTheFolder) {
+// Names are those of the model's table, types, shapes and all bytes those of the numbers of which
+// the file was made.
+TEST_P(GoldenGgufTensorsTest, AreTheNumbersOfTheModel) {
   const auto files = std::make_shared<GgufFiles>(
       GgufFiles::Open(test_support::GoldenGgufModel(GetParam())).value());
   const auto config = ReadGgufConfig(*files);
@@ -39,10 +41,14 @@ TEST_P(GoldenGgufTensorsTest, AreThoseOfTheFolder) {
   ASSERT_TRUE(tensors.ok()) << tensors.status();
   const nlohmann::json expected = test_support::GoldenGgufExpected(GetParam())["tensors"];
   EXPECT_EQ(tensors->tensors().size(), expected.size());
+  const ModelTable table(*config);
+  EXPECT_EQ(table.stored().size(), expected.size());
   for (const auto& [name, tensor] : tensors->tensors()) {
     SCOPED_TRACE(name);
     ASSERT_TRUE(expected.contains(name));
+    EXPECT_TRUE(table.stored().contains(name));
     EXPECT_EQ(WeightTypeName(tensor.type), expected[name][0].get<std::string>());
+    EXPECT_EQ(tensor.shape, table.stored().at(name).shape);
     EXPECT_EQ(tensor.shape, expected[name][1].get<std::vector<int64_t>>());
     std::vector<std::byte> memory;
     EXPECT_EQ(Sha256(tensor.Bytes(0, tensor.num_bytes(), memory)),
@@ -51,20 +57,6 @@ TEST_P(GoldenGgufTensorsTest, AreThoseOfTheFolder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, GoldenGgufTensorsTest, ::testing::Values("llama", "qwen2", "qwen3"));
-
-TEST(GgufTensorsTest, NamesAreThoseOfHuggingFace) {
-  EXPECT_EQ(HuggingFaceTensorName("token_embd.weight"), "model.embed_tokens.weight");
-  EXPECT_EQ(HuggingFaceTensorName("blk.31.attn_q.weight"),
-            "model.layers.31.self_attn.q_proj.weight");
-  EXPECT_EQ(HuggingFaceTensorName("blk.0.attn_k_norm.weight"),
-            "model.layers.0.self_attn.k_norm.weight");
-  for (const char* const name :
-       {"", "blk.", "blk.1", "blk.x.attn_q.weight", "blk.01.attn_q.weight", "blk.-1.attn_q.weight",
-        "blk.+1.attn_q.weight", "blk.99999999999.attn_q.weight", "blk.0.attn_qkv.weight",
-        "blk.0.ffn_gate_exps.weight", "token_embd"}) {
-    EXPECT_EQ(HuggingFaceTensorName(name), std::nullopt) << name;
-  }
-}
 
 class GgufTensorsErrorTest : public ::testing::Test {
  protected:
@@ -80,8 +72,16 @@ class GgufTensorsErrorTest : public ::testing::Test {
 };
 
 TEST_F(GgufTensorsErrorTest, TensorsOfOtherArchitecturesAreRefused) {
-  ExpectError(SmallGgufModel().Tensor("blk.0.ffn_gate_inp.weight", {1}, 0, "abcd"),
-              "x.gguf: tensor \"blk.0.ffn_gate_inp.weight\" is no part of a llama model");
+  const auto files = std::make_shared<GgufFiles>(
+      GgufFiles::Open(
+          folder_.Write(
+              "x.gguf",
+              SmallGgufModel().Tensor("blk.0.ffn_gate_inp.weight", {1}, 0, "abcd").Bytes()))
+          .value());
+  const auto config = ReadGgufConfig(*files);
+  auto tensors = GgufTensors::Create(files, *config);
+  ASSERT_TRUE(tensors.ok()) << tensors.status();
+  EXPECT_EQ(ModelTable(*config).stored().count("blk.0.ffn_gate_inp.weight"), 0u);
 }
 
 TEST_F(GgufTensorsErrorTest, RowsThatAreNoWholeHeadsAreRefused) {
