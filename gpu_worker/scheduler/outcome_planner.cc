@@ -1,9 +1,6 @@
-// Outcomes of what earlier plans began: which requests end, which prompts are finished, which
-// requests the store has answered, which copies are done. All other planning depends on outcomes
-// and comes after them.
-#include <limits>
+#include "gpu_worker/scheduler/outcome_planner.h"
 
-#include "gpu_worker/scheduler/scheduler.h"
+#include <limits>
 
 namespace retroinfer {
 namespace {
@@ -14,16 +11,8 @@ constexpr double kCertain = 0.7;
 
 }  // namespace
 
-void Scheduler::LearnCosts(const SchedulerInput& input) {
-  if (input.forgets_costs) costs_ = CostModel();
-  for (const MeasuredWork& measured : input.measured) {
-    costs_.Observe(measured.work, measured.seconds);
-  }
-}
-
-// The request's ending, if it ends now.
-std::optional<StepPlan::Ending> Scheduler::EndingOf(const SchedulerInput& input,
-                                                    const RequestDescription& request) const {
+std::optional<StepPlan::Ending> OutcomePlanner::EndingOf(const SchedulerInput& input,
+                                                         const RequestDescription& request) const {
   using Reason = StepPlan::EndReason;
   const auto ending = [&](Reason reason) { return StepPlan::Ending{request.id, reason}; };
   if (request.has_failed) return ending(Reason::kFailed);
@@ -47,18 +36,16 @@ std::optional<StepPlan::Ending> Scheduler::EndingOf(const SchedulerInput& input,
   return StepPlan::Ending{request.id, Reason::kUnreachable, seconds};
 }
 
-// Lower bound of the seconds until the request's first token; 0 if the costs are not known, or the
-// request has no deadline.
-double Scheduler::LeastSecondsToFirst(const SchedulerInput& input,
-                                      const RequestDescription& request) const {
+double OutcomePlanner::LeastSecondsToFirst(const SchedulerInput& input,
+                                           const RequestDescription& request) const {
   const bool has_deadline = request.deadline < std::numeric_limits<double>::infinity();
-  if (!has_deadline || !knows_costs()) return 0;
+  if (!has_deadline || !times_.costs().knows_speed()) return 0;
   RequestDescription at_best = request;
   if (request.is_new) at_best.cached_tokens = request.nameable_tokens;
-  return kCertain * EarliestFirstToken(input, at_best);
+  return kCertain * times_.EarliestFirstToken(input, at_best);
 }
 
-void Scheduler::PlanOutcomes(const SchedulerInput& input, StepPlan& plan) const {
+void OutcomePlanner::Plan(const SchedulerInput& input, StepPlan& plan) const {
   for (const RequestDescription& request : input.requests) {
     if (const auto ending = EndingOf(input, request); ending.has_value()) {
       plan.end.push_back(*ending);

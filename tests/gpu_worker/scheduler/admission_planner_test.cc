@@ -11,9 +11,9 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-class AdmissionsTest : public testing::Test {
+class AdmissionPlannerTest : public testing::Test {
  protected:
-  AdmissionsTest() {
+  AdmissionPlannerTest() {
     input_.now = 100;
     input_.lanes = {{.max_tokens = 131072, .members = {}}, {.max_tokens = 8192, .members = {}}};
     input_.weights = {1};
@@ -66,7 +66,7 @@ class AdmissionsTest : public testing::Test {
   Scheduler scheduler_{{.num_layers = 4, .max_rows = 1024, .max_batch = 4}};
 };
 
-TEST_F(AdmissionsTest, WhoAsksGetsMemoryBeforeItIsNeeded) {
+TEST_F(AdmissionPlannerTest, WhoAsksGetsMemoryBeforeItIsNeeded) {
   input_.free_dense_blocks = 10;
   AddDecoding(1, 5, 5, 1, 40);
   AddDecoding(2, 5, 5, 0, 100);
@@ -75,7 +75,7 @@ TEST_F(AdmissionsTest, WhoAsksGetsMemoryBeforeItIsNeeded) {
   EXPECT_THAT(plan.decode, UnorderedElementsAre(1, 2));
 }
 
-TEST_F(AdmissionsTest, WhoGetsNoneIsLeftOutOfSteps) {
+TEST_F(AdmissionPlannerTest, WhoGetsNoneIsLeftOutOfSteps) {
   input_.free_dense_blocks = 5;
   AddDecoding(1, 5, 5, 1, 0);
   AddDecoding(2, 5, 5, 1, 0);
@@ -91,7 +91,7 @@ TEST_F(AdmissionsTest, WhoGetsNoneIsLeftOutOfSteps) {
   EXPECT_THAT(plan.decode, UnorderedElementsAre(2, 3));
 }
 
-TEST_F(AdmissionsTest, AHigherClassGetsMemoryFirst) {
+TEST_F(AdmissionPlannerTest, AHigherClassGetsMemoryFirst) {
   input_.free_dense_blocks = 5;
   AddDecoding(1, 5, 5, 1, 0).priority = 2;
   AddDecoding(2, 5, 5, 1, 0).priority = 1;
@@ -99,7 +99,7 @@ TEST_F(AdmissionsTest, AHigherClassGetsMemoryFirst) {
 }
 
 // Another request has the batch row meanwhile, and may have to end first.
-TEST_F(AdmissionsTest, WhoWaitsForMemoryHasNoPlace) {
+TEST_F(AdmissionPlannerTest, WhoWaitsForMemoryHasNoPlace) {
   input_.free_dense_blocks = 5;
   AddDecoding(1, 5, 5, 0, 100);
   for (uint64_t id = 2; id <= 4; ++id) AddDecoding(id, 5, 30, 1, 0);
@@ -114,7 +114,7 @@ TEST_F(AdmissionsTest, WhoWaitsForMemoryHasNoPlace) {
   EXPECT_THAT(plan.begin[0].members, ElementsAre(9));
 }
 
-TEST_F(AdmissionsTest, NobodyBeginsWhileOneHasWaitedForMemoryTooLong) {
+TEST_F(AdmissionPlannerTest, NobodyBeginsWhileOneHasWaitedForMemoryTooLong) {
   LearnThatAllAreShort();
   input_.free_dense_blocks = 5;
   AddDecoding(1, 5, 5, 0, 100);
@@ -130,7 +130,7 @@ TEST_F(AdmissionsTest, NobodyBeginsWhileOneHasWaitedForMemoryTooLong) {
   EXPECT_THAT(Plan().admit, UnorderedElementsAre(8, 9));
 }
 
-TEST_F(AdmissionsTest, OneThatCouldNotEndDoesNotBegin) {
+TEST_F(AdmissionPlannerTest, OneThatCouldNotEndDoesNotBegin) {
   input_.free_dense_blocks = 12;
   AddDecoding(1, 4, 8, 0, 100);
   AddWaiting(9, 5, 0);
@@ -140,7 +140,7 @@ TEST_F(AdmissionsTest, OneThatCouldNotEndDoesNotBegin) {
 }
 
 // Whom the memory of a lower class would help goes on with it.
-TEST_F(AdmissionsTest, ALowerClassIsPreemptedForARequestThatWaitsForMemory) {
+TEST_F(AdmissionPlannerTest, ALowerClassIsPreemptedForARequestThatWaitsForMemory) {
   Scheduler scheduler({.num_layers = 4, .max_rows = 1024, .max_batch = 4, .preempts = true});
   input_.free_dense_blocks = 3;
   AddDecoding(1, 5, 5, 1, 0).priority = 0;
@@ -161,7 +161,7 @@ TEST_F(AdmissionsTest, ALowerClassIsPreemptedForARequestThatWaitsForMemory) {
 
 // --- Past one that is blocked
 
-TEST_F(AdmissionsTest, WhoNeedsNothingOfWhatTheBlockedOneLacksPasses) {
+TEST_F(AdmissionPlannerTest, WhoNeedsNothingOfWhatTheBlockedOneLacksPasses) {
   input_.free_dense_blocks = 100;
   input_.free_meta_blocks = 2;
   AddDecoding(1, 5, 0, 0, 100).meta_blocks = 30;
@@ -178,7 +178,7 @@ TEST_F(AdmissionsTest, WhoNeedsNothingOfWhatTheBlockedOneLacksPasses) {
 }
 
 // The same where it waits for extents, too, which none of them needs.
-TEST_F(AdmissionsTest, WhoNeedsNoExtentsPassesOneThatLacksThemAndMore) {
+TEST_F(AdmissionPlannerTest, WhoNeedsNoExtentsPassesOneThatLacksThemAndMore) {
   input_.free_dense_blocks = 20;
   RequestDescription& holder = AddDecoding(1, 5, 0, 0, 100);
   holder.meta_blocks = 30;
@@ -194,7 +194,7 @@ TEST_F(AdmissionsTest, WhoNeedsNoExtentsPassesOneThatLacksThemAndMore) {
   EXPECT_THAT(Plan().admit, ElementsAre(3)) << "25 in all, of which 15 are the blocked one's";
 }
 
-TEST_F(AdmissionsTest, WhoPassesLeavesWhatIsNeededWhenTheFirstHaveEnded) {
+TEST_F(AdmissionPlannerTest, WhoPassesLeavesWhatIsNeededWhenTheFirstHaveEnded) {
   LearnThatAllAreShort();
   input_.free_dense_blocks = 20;
   RequestDescription& answer = AddDecoding(1, 60, 0, 0, 100);
@@ -219,7 +219,7 @@ TEST_F(AdmissionsTest, WhoPassesLeavesWhatIsNeededWhenTheFirstHaveEnded) {
   EXPECT_THAT(Plan().admit, ElementsAre(3));
 }
 
-TEST_F(AdmissionsTest, TheLastRowIsKeptForTheBlockedOneAlone) {
+TEST_F(AdmissionPlannerTest, TheLastRowIsKeptForTheBlockedOneAlone) {
   input_.free_dense_blocks = 100;
   input_.free_table_rows = 0;
   AddDecoding(1, 5, 0, 0, 100);
@@ -233,7 +233,7 @@ TEST_F(AdmissionsTest, TheLastRowIsKeptForTheBlockedOneAlone) {
 
 // An answer of the store that says no does not begin its patience anew, and whoever wants extents
 // waits until it has its own.
-TEST_F(AdmissionsTest, WhoAsksForExtentsInVainHasThemKept) {
+TEST_F(AdmissionPlannerTest, WhoAsksForExtentsInVainHasThemKept) {
   input_.free_dense_blocks = 100;
   RequestDescription& blocked = AddWaiting(2, 5, 0);
   blocked.wants_extents = blocked.asks_store = blocked.arena_is_full = true;
@@ -262,7 +262,7 @@ TEST_F(AdmissionsTest, WhoAsksForExtentsInVainHasThemKept) {
   EXPECT_THAT(Plan().admit, ElementsAre(4));
 }
 
-TEST_F(AdmissionsTest, WhoTakesOtherMemoryBeginsWhileOneHasWaitedForMemoryTooLong) {
+TEST_F(AdmissionPlannerTest, WhoTakesOtherMemoryBeginsWhileOneHasWaitedForMemoryTooLong) {
   LearnThatAllAreShort();
   input_.free_dense_blocks = 100;
   AddDecoding(1, 5, 0, 0, 100).meta_blocks = 2;

@@ -9,9 +9,9 @@ namespace {
 
 using ::testing::ElementsAre;
 
-class SchedulerMeasuresTest : public testing::Test {
+class MeasurePlannerTest : public testing::Test {
  protected:
-  SchedulerMeasuresTest() {
+  MeasurePlannerTest() {
     input_.now = 100;
     input_.lanes = {{.max_tokens = 131072, .members = {}}, {.max_tokens = 8192, .members = {}}};
     input_.weights = {1};
@@ -41,7 +41,7 @@ class SchedulerMeasuresTest : public testing::Test {
   Scheduler scheduler_{{.num_layers = 4, .max_rows = 1024, .max_batch = 4}};
 };
 
-TEST_F(SchedulerMeasuresTest, TokensThatAreGivenFillTheStepInTurn) {
+TEST_F(MeasurePlannerTest, TokensThatAreGivenFillTheStepInTurn) {
   AddDecoding(1, 0);
   AddDecoding(2, 9);
   EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 2, 2)) << "as many as the batch has rows";
@@ -53,7 +53,7 @@ TEST_F(SchedulerMeasuresTest, TokensThatAreGivenFillTheStepInTurn) {
   EXPECT_THAT(Plan().decode, ElementsAre(2)) << "its segment is late";
 }
 
-TEST_F(SchedulerMeasuresTest, TokensThatAreGivenKeepTheStepWithinTheTarget) {
+TEST_F(MeasurePlannerTest, TokensThatAreGivenKeepTheStepWithinTheTarget) {
   const Work row{.steps = 1, .step_rows = 1, .step_context = 1000};
   const Work two{.steps = 1, .step_rows = 2, .step_context = 2000};
   for (int i = 0; i < 200; ++i) {  // a row takes 20 ms of the 50
@@ -64,7 +64,7 @@ TEST_F(SchedulerMeasuresTest, TokensThatAreGivenKeepTheStepWithinTheTarget) {
   EXPECT_THAT(Plan().decode, ElementsAre(1, 1));
 }
 
-TEST_F(SchedulerMeasuresTest, RowsOfAPromptAreMeasuredByPriorityForHalfOfTheTime) {
+TEST_F(MeasurePlannerTest, RowsOfAPromptAreMeasuredByPriorityForHalfOfTheTime) {
   for (int i = 0; i < 100; ++i) scheduler_.costs().Observe({.measured_rows = 4}, 0.010);
   AddMeasured(0, 1, 8999);
   const StepPlan plan = Plan();

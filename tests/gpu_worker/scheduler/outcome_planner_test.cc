@@ -11,9 +11,9 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using Reason = StepPlan::EndReason;
 
-class SchedulerOutcomesTest : public testing::Test {
+class OutcomePlannerTest : public testing::Test {
  protected:
-  SchedulerOutcomesTest() {
+  OutcomePlannerTest() {
     input_.now = 100;
     input_.lanes = {{.max_tokens = 131072, .members = {}}, {.max_tokens = 8192, .members = {}}};
     input_.weights = {1};
@@ -38,7 +38,7 @@ class SchedulerOutcomesTest : public testing::Test {
   Scheduler scheduler_{{.num_layers = 4, .max_rows = 1024, .max_batch = 4}};
 };
 
-TEST_F(SchedulerOutcomesTest, WhatTheStoreHasGrantedIsTakenBeforeAnythingElseIsPlanned) {
+TEST_F(OutcomePlannerTest, WhatTheStoreHasGrantedIsTakenBeforeAnythingElseIsPlanned) {
   Add(1, RequestPhase::kReserving);
   EXPECT_THAT(Plan().decode, ElementsAre(9)) << "it waits alone";
   input_.requests.back().answer = StoreAnswer::kGranted;
@@ -51,7 +51,7 @@ TEST_F(SchedulerOutcomesTest, WhatTheStoreHasGrantedIsTakenBeforeAnythingElseIsP
   EXPECT_THAT(Plan().decode, ElementsAre(9));
 }
 
-TEST_F(SchedulerOutcomesTest, AFullArenaIsWaitedForWhileOthersHaveSomeOfIt) {
+TEST_F(OutcomePlannerTest, AFullArenaIsWaitedForWhileOthersHaveSomeOfIt) {
   RequestDescription& request = Add(1, RequestPhase::kReserving);
   request.answer = StoreAnswer::kArenaFull;
   request.arena_may_free_pages = true;
@@ -62,7 +62,7 @@ TEST_F(SchedulerOutcomesTest, AFullArenaIsWaitedForWhileOthersHaveSomeOfIt) {
   EXPECT_THAT(Plan().end, ElementsAre(StepPlan::Ending{1, Reason::kArenaFull}));
 }
 
-TEST_F(SchedulerOutcomesTest, ACopyThatIsDoneChangesWhereItsRequestIs) {
+TEST_F(OutcomePlannerTest, ACopyThatIsDoneChangesWhereItsRequestIs) {
   Add(1, RequestPhase::kLeaving);
   Add(2, RequestPhase::kReturning);
   EXPECT_THAT(Plan().decode, ElementsAre(9));
@@ -73,7 +73,7 @@ TEST_F(SchedulerOutcomesTest, ACopyThatIsDoneChangesWhereItsRequestIs) {
   EXPECT_THAT(plan.decode, IsEmpty());
 }
 
-TEST_F(SchedulerOutcomesTest, WhatHasFailedEndsWhateverElseItIs) {
+TEST_F(OutcomePlannerTest, WhatHasFailedEndsWhateverElseItIs) {
   RequestDescription& request = Add(1, RequestPhase::kReserving);
   request.has_failed = true;
   request.answer = StoreAnswer::kGranted;
@@ -84,7 +84,7 @@ TEST_F(SchedulerOutcomesTest, WhatHasFailedEndsWhateverElseItIs) {
   EXPECT_THAT(plan.grant, IsEmpty());
 }
 
-TEST_F(SchedulerOutcomesTest, WhoEndsOrIsLateGetsNothing) {
+TEST_F(OutcomePlannerTest, WhoEndsOrIsLateGetsNothing) {
   RequestDescription& request = Add(1, RequestPhase::kReserving);
   request.answer = StoreAnswer::kGranted;
   request.is_aborted = true;
@@ -93,7 +93,7 @@ TEST_F(SchedulerOutcomesTest, WhoEndsOrIsLateGetsNothing) {
 }
 
 // Twice: when it comes, at best, and when it is known what is cached.
-TEST_F(SchedulerOutcomesTest, WhoseFirstTokenCannotBeInTimeIsRefused) {
+TEST_F(OutcomePlannerTest, WhoseFirstTokenCannotBeInTimeIsRefused) {
   RequestDescription& request = Add(1, RequestPhase::kWaiting);
   request.prompt_tokens = 100'000;
   request.deadline = 101;
@@ -124,7 +124,7 @@ TEST_F(SchedulerOutcomesTest, WhoseFirstTokenCannotBeInTimeIsRefused) {
   EXPECT_THAT(Plan().grant, ElementsAre(1));
 }
 
-TEST_F(SchedulerOutcomesTest, WhatNobodyUsesIsLetGoBesideTheRest) {
+TEST_F(OutcomePlannerTest, WhatNobodyUsesIsLetGoBesideTheRest) {
   input_.unused = {4, 5};
   StepPlan plan = Plan();
   EXPECT_THAT(plan.let_go, ElementsAre(4, 5));
@@ -135,12 +135,12 @@ TEST_F(SchedulerOutcomesTest, WhatNobodyUsesIsLetGoBesideTheRest) {
   EXPECT_THAT(plan.let_go, ElementsAre(4, 5));
 }
 
-TEST_F(SchedulerOutcomesTest, WithoutRequestsThePlanIsEmpty) {
+TEST_F(OutcomePlannerTest, WithoutRequestsThePlanIsEmpty) {
   input_.requests.clear();
   EXPECT_TRUE(Plan().empty());
 }
 
-TEST_F(SchedulerOutcomesTest, CostsAreLearnedAndForgottenAsDescribed) {
+TEST_F(OutcomePlannerTest, CostsAreLearnedAndForgottenAsDescribed) {
   const Work pass{.passes = 1, .pass_rows = 1000};
   const double guessed = scheduler_.costs().Seconds(pass);
   for (int i = 0; i < 50; ++i) input_.measured.push_back({pass, 0.5});
@@ -152,7 +152,7 @@ TEST_F(SchedulerOutcomesTest, CostsAreLearnedAndForgottenAsDescribed) {
   EXPECT_EQ(scheduler_.costs().Seconds(pass), guessed);
 }
 
-TEST_F(SchedulerOutcomesTest, WhoAsksTheStoreIsInThePlan) {
+TEST_F(OutcomePlannerTest, WhoAsksTheStoreIsInThePlan) {
   RequestDescription& request = Add(1, RequestPhase::kWaiting);
   request.asks_store = true;
   Add(2, RequestPhase::kWaiting);

@@ -12,9 +12,9 @@ using ::testing::IsEmpty;
 
 constexpr uint32_t kLayers = 4;
 
-class SchedulerGroupsTest : public testing::Test {
+class GroupPlannerTest : public testing::Test {
  protected:
-  SchedulerGroupsTest() {
+  GroupPlannerTest() {
     input_.now = 100;
     input_.lanes = {{.max_tokens = 131072, .members = {}}, {.max_tokens = 8192, .members = {}}};
     input_.weights = {1};
@@ -48,7 +48,7 @@ class SchedulerGroupsTest : public testing::Test {
   Scheduler scheduler_{{.num_layers = kLayers, .max_rows = 1024, .max_batch = 8}};
 };
 
-TEST_F(SchedulerGroupsTest, QuestionsOnOneTextAreOneGroup) {
+TEST_F(GroupPlannerTest, QuestionsOnOneTextAreOneGroup) {
   for (uint64_t id = 1; id <= 5; ++id) Question(id);
   const StepPlan plan = Plan();
   ASSERT_EQ(plan.begin.size(), 1u);
@@ -57,7 +57,7 @@ TEST_F(SchedulerGroupsTest, QuestionsOnOneTextAreOneGroup) {
   EXPECT_THAT(plan.passes, IsEmpty()) << "its rows are known when it has begun";
 }
 
-TEST_F(SchedulerGroupsTest, QuestionsAreOneGroupAlsoWhereTheReachOfFewRowsSeemsToBeTheCost) {
+TEST_F(GroupPlannerTest, QuestionsAreOneGroupAlsoWhereTheReachOfFewRowsSeemsToBeTheCost) {
   // As the fit may have it after questions that were read alone: each reached as far as it read.
   for (int i = 0; i < 200; ++i) {
     scheduler_.costs().Observe({.passes = 1, .pass_rows = 8, .pass_reach = 99000}, 0.010);
@@ -70,7 +70,7 @@ TEST_F(SchedulerGroupsTest, QuestionsAreOneGroupAlsoWhereTheReachOfFewRowsSeemsT
   EXPECT_THAT(plan.begin[0].members, ElementsAre(1, 2, 3, 4, 5));
 }
 
-TEST_F(SchedulerGroupsTest, OtherTextsWait) {
+TEST_F(GroupPlannerTest, OtherTextsWait) {
   Question(1);
   Question(2, RequestPhase::kReady, 8);
   Question(3);
@@ -80,7 +80,7 @@ TEST_F(SchedulerGroupsTest, OtherTextsWait) {
   EXPECT_THAT(plan.begin[0].members, ElementsAre(1, 3));
 }
 
-TEST_F(SchedulerGroupsTest, ALongTailIsReadForItself) {
+TEST_F(GroupPlannerTest, ALongTailIsReadForItself) {
   Question(1);
   Question(2).prompt_tokens = 120000;  // 20,000 rows more for all who wait with it
   const StepPlan plan = Plan();
@@ -88,7 +88,7 @@ TEST_F(SchedulerGroupsTest, ALongTailIsReadForItself) {
   EXPECT_THAT(plan.begin[0].members, ElementsAre(1));
 }
 
-TEST_F(SchedulerGroupsTest, AGroupHasRoomInItsLane) {
+TEST_F(GroupPlannerTest, AGroupHasRoomInItsLane) {
   input_.lanes[0].max_tokens = 100200 + 3 * 1200 + 100;  // the text, and what three compute
   for (uint64_t id = 1; id <= 5; ++id) Question(id);
   const StepPlan plan = Plan();
@@ -96,7 +96,7 @@ TEST_F(SchedulerGroupsTest, AGroupHasRoomInItsLane) {
   EXPECT_EQ(plan.begin[0].members.size(), 3u);
 }
 
-TEST_F(SchedulerGroupsTest, AGroupHasPlacesInTheBatch) {
+TEST_F(GroupPlannerTest, AGroupHasPlacesInTheBatch) {
   for (uint64_t id = 10; id < 15; ++id) {
     input_.requests.push_back({.id = id, .phase = RequestPhase::kDecoding, .can_decode = true});
   }
@@ -106,7 +106,7 @@ TEST_F(SchedulerGroupsTest, AGroupHasPlacesInTheBatch) {
   EXPECT_EQ(plan.begin[0].members.size(), 3u);
 }
 
-TEST_F(SchedulerGroupsTest, AllThatCanBeReadTogetherAreAdmitted) {
+TEST_F(GroupPlannerTest, AllThatCanBeReadTogetherAreAdmitted) {
   for (uint64_t id = 1; id <= 5; ++id) Question(id, RequestPhase::kWaiting);
   for (uint64_t id = 11; id <= 15; ++id) Question(id, RequestPhase::kWaiting, id);
   const StepPlan plan = Plan();
@@ -115,13 +115,13 @@ TEST_F(SchedulerGroupsTest, AllThatCanBeReadTogetherAreAdmitted) {
   EXPECT_THAT(plan.admit, testing::IsSupersetOf({1u, 2u, 3u, 4u, 5u}));
 }
 
-TEST_F(SchedulerGroupsTest, ALoneQuestionDoesNotWait) {
+TEST_F(GroupPlannerTest, ALoneQuestionDoesNotWait) {
   Question(1);
   EXPECT_EQ(Plan().begin.size(), 1u);
 }
 
 // Others were there a moment ago and will come again.
-TEST_F(SchedulerGroupsTest, TheFirstOfSeveralWaitsForTheOthersForAShortTime) {
+TEST_F(GroupPlannerTest, TheFirstOfSeveralWaitsForTheOthersForAShortTime) {
   for (uint64_t id = 1; id <= 3; ++id) Question(id);
   EXPECT_EQ(Plan().begin.size(), 1u);
   input_.requests.clear();

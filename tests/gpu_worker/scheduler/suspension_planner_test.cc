@@ -11,9 +11,9 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-class SuspensionsTest : public testing::Test {
+class SuspensionPlannerTest : public testing::Test {
  protected:
-  SuspensionsTest() {
+  SuspensionPlannerTest() {
     input_.now = 100;
     input_.lanes = {{.max_tokens = 131072, .members = {}}, {.max_tokens = 8192, .members = {}}};
     input_.weights = {1, 1};
@@ -66,7 +66,7 @@ class SuspensionsTest : public testing::Test {
   Scheduler scheduler_{{.num_layers = 4, .max_rows = 1024, .max_batch = 3, .preempts = true}};
 };
 
-TEST_F(SuspensionsTest, TheLowestClassGivesItsPlace) {
+TEST_F(SuspensionPlannerTest, TheLowestClassGivesItsPlace) {
   FillBatch(1);
   Of(2).priority = 3;
   AddWaiting(9, 0);
@@ -81,7 +81,7 @@ TEST_F(SuspensionsTest, TheLowestClassGivesItsPlace) {
   EXPECT_THAT(next.admit, ElementsAre(9));
 }
 
-TEST_F(SuspensionsTest, NobodyDoesForEqualsOrWithoutTheOption) {
+TEST_F(SuspensionPlannerTest, NobodyDoesForEqualsOrWithoutTheOption) {
   FillBatch(1);
   AddWaiting(9, 1);
   EXPECT_THAT(Plan().suspend, IsEmpty());
@@ -91,7 +91,7 @@ TEST_F(SuspensionsTest, NobodyDoesForEqualsOrWithoutTheOption) {
   EXPECT_THAT(Plan().suspend.size(), 1u);
 }
 
-TEST_F(SuspensionsTest, WhoJustCameWaitsForAMoment) {
+TEST_F(SuspensionPlannerTest, WhoJustCameWaitsForAMoment) {
   FillBatch(1);
   AddWaiting(9, 0).arrival = input_.now - 0.01;
   EXPECT_THAT(Plan().suspend, IsEmpty());
@@ -99,7 +99,7 @@ TEST_F(SuspensionsTest, WhoJustCameWaitsForAMoment) {
   EXPECT_THAT(Plan().suspend.size(), 1u);
 }
 
-TEST_F(SuspensionsTest, WhatCannotBeMovedStays) {
+TEST_F(SuspensionPlannerTest, WhatCannotBeMovedStays) {
   FillBatch(1);
   AddWaiting(9, 0);
   Of(1).can_suspend = false;
@@ -110,7 +110,7 @@ TEST_F(SuspensionsTest, WhatCannotBeMovedStays) {
   EXPECT_THAT(Plan().suspend, ElementsAre(3));
 }
 
-TEST_F(SuspensionsTest, OneThatIsBackStaysForAWhileAndLongerEachTime) {
+TEST_F(SuspensionPlannerTest, OneThatIsBackStaysForAWhileAndLongerEachTime) {
   FillBatch(1);
   AddWaiting(9, 0);
   for (uint64_t id = 1; id <= 3; ++id) {
@@ -125,7 +125,7 @@ TEST_F(SuspensionsTest, OneThatIsBackStaysForAWhileAndLongerEachTime) {
   EXPECT_THAT(Plan().suspend, IsEmpty());
 }
 
-TEST_F(SuspensionsTest, TheCheapestOfEqualsGoesAndAfterThatTheOneWithMostToCome) {
+TEST_F(SuspensionPlannerTest, TheCheapestOfEqualsGoesAndAfterThatTheOneWithMostToCome) {
   FillBatch(1);
   AddWaiting(9, 0);
   Of(3).suspended_blocks = 7;
@@ -137,7 +137,7 @@ TEST_F(SuspensionsTest, TheCheapestOfEqualsGoesAndAfterThatTheOneWithMostToCome)
   EXPECT_THAT(Plan().suspend, ElementsAre(1));
 }
 
-TEST_F(SuspensionsTest, AsManyAsNeededGiveTheirMemoryOrNobody) {
+TEST_F(SuspensionPlannerTest, AsManyAsNeededGiveTheirMemoryOrNobody) {
   AddDecoding(1, 1).dense_blocks = 10;
   AddDecoding(2, 1).dense_blocks = 30;
   AddWaiting(9, 0).dense_blocks = 45;
@@ -149,7 +149,7 @@ TEST_F(SuspensionsTest, AsManyAsNeededGiveTheirMemoryOrNobody) {
   EXPECT_THAT(Plan().suspend, ElementsAre(2)) << "the first one is not needed";
 }
 
-TEST_F(SuspensionsTest, WhatLeavesAlreadyIsCounted) {
+TEST_F(SuspensionPlannerTest, WhatLeavesAlreadyIsCounted) {
   AddDecoding(1, 1).phase = RequestPhase::kLeaving;
   AddDecoding(2, 1);
   AddWaiting(9, 0).dense_blocks = 12;
@@ -159,7 +159,7 @@ TEST_F(SuspensionsTest, WhatLeavesAlreadyIsCounted) {
   EXPECT_THAT(Plan().suspend, ElementsAre(2));
 }
 
-TEST_F(SuspensionsTest, ALongPromptGetsNoMemoryBeforeItCouldBeRead) {
+TEST_F(SuspensionPlannerTest, ALongPromptGetsNoMemoryBeforeItCouldBeRead) {
   AddDecoding(1, 1);
   RequestDescription& waiting = AddWaiting(9, 0);
   waiting.prompt_tokens = 50000;
@@ -172,14 +172,14 @@ TEST_F(SuspensionsTest, ALongPromptGetsNoMemoryBeforeItCouldBeRead) {
   EXPECT_THAT(Plan().suspend, ElementsAre(1));
 }
 
-TEST_F(SuspensionsTest, TheArenaIsNotFreedByThat) {
+TEST_F(SuspensionPlannerTest, TheArenaIsNotFreedByThat) {
   FillBatch(1);
   RequestDescription& waiting = AddWaiting(9, 0);
   waiting.wants_extents = waiting.arena_is_full = true;
   EXPECT_THAT(Plan().suspend, IsEmpty());
 }
 
-TEST_F(SuspensionsTest, WhoIsAwayComesBackBeforeThoseWhoHaveNotBegun) {
+TEST_F(SuspensionPlannerTest, WhoIsAwayComesBackBeforeThoseWhoHaveNotBegun) {
   AddDecoding(1, 1);
   AddDecoding(2, 1);
   AddDecoding(3, 1).phase = RequestPhase::kSuspended;
@@ -191,7 +191,7 @@ TEST_F(SuspensionsTest, WhoIsAwayComesBackBeforeThoseWhoHaveNotBegun) {
 }
 
 // Else one would wait for extents that the other holds, and that one for memory.
-TEST_F(SuspensionsTest, WhoWaitsForTheArenaKeepsNoMemoryFromThoseWhoAreAway) {
+TEST_F(SuspensionPlannerTest, WhoWaitsForTheArenaKeepsNoMemoryFromThoseWhoAreAway) {
   RequestDescription& large = AddWaiting(1, 1);
   large.dense_blocks = 1000;
   large.wants_extents = true;
@@ -202,7 +202,7 @@ TEST_F(SuspensionsTest, WhoWaitsForTheArenaKeepsNoMemoryFromThoseWhoAreAway) {
   EXPECT_THAT(Plan().resume, ElementsAre(2));
 }
 
-TEST_F(SuspensionsTest, OfOneClassTheTenantThatGotFarMoreGives) {
+TEST_F(SuspensionPlannerTest, OfOneClassTheTenantThatGotFarMoreGives) {
   FillBatch(1);
   AddWaiting(9, 1).tenant = 1;
   // Tenant 0 gets three tokens a step.

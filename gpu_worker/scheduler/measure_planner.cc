@@ -1,9 +1,9 @@
-// Plans the scoring of given tokens: rows of prompts, and further rows of given continuations.
+#include "gpu_worker/scheduler/measure_planner.h"
+
 #include <algorithm>
 #include <optional>
 #include <utility>
-
-#include "gpu_worker/scheduler/scheduler.h"
+#include <vector>
 
 namespace retroinfer {
 namespace {
@@ -13,12 +13,11 @@ constexpr double kMeasuresMax = 1000;
 
 }  // namespace
 
-// Plans batches of rows to measure, from one lane, for at most half of the time that prompts get.
-void Scheduler::PlanMeasures(const SchedulerInput& input, StepPlan& plan) {
+void MeasurePlanner::Plan(const SchedulerInput& input, StepPlan& plan) {
   std::optional<size_t> best;
   const auto level = [&](const LaneDescription& lane) {
     const LaneDescription::Member& first = lane.members.front();
-    return LevelOf(first.priority, std::max(0.0, input.now - first.arrival));
+    return levels_.LevelOf(first.priority, std::max(0.0, input.now - first.arrival));
   };
   for (size_t i = 0; i < input.lanes.size(); ++i) {
     const LaneDescription& lane = input.lanes[i];
@@ -28,11 +27,12 @@ void Scheduler::PlanMeasures(const SchedulerInput& input, StepPlan& plan) {
   }
   if (!best.has_value()) return;
   const LaneDescription& lane = input.lanes[*best];
-  const double step = costs_.Seconds(plan.step);
+  const double step = times_.costs().Seconds(plan.step);
   const double budget = plan.decode.empty()
                             ? options_.inter_token_target
-                            : std::max(options_.inter_token_target - step, kLeastOfStep * step);
-  const double batch = costs_.Seconds({.measured_rows = static_cast<double>(options_.max_batch)});
+                            : TimeEstimates::SecondsForPrompts(options_.inter_token_target, step);
+  const double batch =
+      times_.costs().Seconds({.measured_rows = static_cast<double>(options_.max_batch)});
   const double batches = std::clamp(options_.ahead.all * budget / batch, 1.0, kMeasuresMax);
   plan.measure.push_back(
       {.lane = *best,
@@ -41,9 +41,7 @@ void Scheduler::PlanMeasures(const SchedulerInput& input, StepPlan& plan) {
   shares_.Charge(lane.members.front().tenant, static_cast<double>(plan.measure.back().num_rows));
 }
 
-// Fills the step's free rows with further tokens of given continuations, one for each request in
-// turn.
-void Scheduler::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
+void MeasurePlanner::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
   std::vector<std::pair<const RequestDescription*, int64_t>> left;
   for (const RequestDescription& request : input.requests) {
     const auto found = std::find(plan.decode.begin(), plan.decode.end(), request.id);
@@ -51,14 +49,14 @@ void Scheduler::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
       left.emplace_back(&request, request.more_rows);
     }
   }
-  double used = SecondsToMeasure(plan);
-  for (const StepPlan::Pass& pass : plan.passes) used += costs_.Seconds(pass.work);
+  double used = times_.SecondsToMeasure(plan);
+  for (const StepPlan::Pass& pass : plan.passes) used += times_.costs().Seconds(pass.work);
   for (size_t i = 0; !left.empty() && std::ssize(plan.decode) < options_.max_batch;) {
     auto& [request, more] = left[i %= left.size()];
     Work work = plan.step;
     work.step_rows += 1;
     work.step_context += static_cast<double>(request->context);
-    if (used + costs_.Seconds(work) > options_.inter_token_target) return;
+    if (used + times_.costs().Seconds(work) > options_.inter_token_target) return;
     plan.step = work;
     plan.decode.push_back(request->id);
     shares_.Charge(request->tenant, 1);
@@ -68,14 +66,6 @@ void Scheduler::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
       left.erase(left.begin() + static_cast<ptrdiff_t>(i));
     }
   }
-}
-
-double Scheduler::SecondsToMeasure(const StepPlan& plan) const {
-  double rows = 0;
-  for (const StepPlan::Measure& measure : plan.measure) {
-    rows += static_cast<double>(measure.num_rows);
-  }
-  return costs_.Seconds({.measured_rows = rows});
 }
 
 }  // namespace retroinfer
