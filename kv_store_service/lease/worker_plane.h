@@ -53,7 +53,7 @@ class WorkerPlane {
   void Stop() { server_.Stop(); }
 
   // Tells the worker of this plane, for ever, that the arena is another one's.
-  void SayArenaTaken() { plane_.arena_taken().store(1, std::memory_order_seq_cst); }
+  void NotifyArenaTaken() { plane_.arena_taken().store(1, std::memory_order_seq_cst); }
 
   uint64_t num_bytes() const { return plane_.header().total_bytes; }
   int fd() const { return memory_.fd(); }

@@ -24,8 +24,8 @@
 #include "kv_store_service/arena/arena.h"
 #include "kv_store_service/directory/arena_segments.h"
 #include "kv_store_service/persistence/persister.h"
+#include "kv_store_service/tier/context_pins.h"
 #include "kv_store_service/tier/durable_tier.h"
-#include "kv_store_service/tier/kept_names.h"
 
 namespace retroinfer::kvstore {
 
@@ -57,11 +57,12 @@ class TierBridge {
   ~TierBridge();
 
   // Chooses which of the segments are to be written now, pins them, and returns what writes them.
-  // Only those that have a name, are not durable and not on their way. A held one (`kept`) is
-  // always written. The others are if the tier writes through; where segments that wait for a slow
-  // disk hold too much of the arena already, they are put off until it has written some of those.
+  // Only those that have a name, are not durable and not on their way. One that `pins` has for a
+  // save is always written. The others are if the tier writes through; where segments that wait for
+  // a slow disk hold too much of the arena already, they are put off until it has written some of
+  // those.
   ToPersist Prepare(const SegmentsOfArena& from, std::span<const ExtentRecord> segments,
-                    const KeptNames& kept);
+                    const ContextPins& pins);
   // The same for segments by their names, whatever the mode; `failed` is called, on any thread, for
   // each that cannot be written. Adds those that are of another model to `of_another_model`.
   ToPersist PrepareNamed(const SegmentsOfArena& from, std::span<const SegmentName> names,
@@ -79,23 +80,23 @@ class TierBridge {
   // Whether nothing is on its way, in either direction.
   bool is_idle() const { return writing_.empty() && num_restoring_ == 0; }
   // Gives up what was put off. For the owner who is about to wait until is_idle().
-  void ForgetPutOff();
+  void DropDeferred();
   // Segments that were put off and had left the arena before the disk had time for them.
   uint64_t num_skipped() const { return num_skipped_; }
-  size_t num_put_off() const { return put_off_.size(); }
+  size_t num_deferred() const { return deferred_.size(); }
 
  private:
   // Waits for the disk without a pin. Its arena may be gone by then.
-  struct PutOff {
+  struct Deferred {
     std::weak_ptr<const Arena> arena;
     std::weak_ptr<ArenaSegments> segments;
     std::string fingerprint;
     SegmentName name;
   };
-  void PutOffUntilLater(const SegmentsOfArena& from, const SegmentName& name);
+  void Defer(const SegmentsOfArena& from, const SegmentName& name);
   // Hands over to the disk what may be written now of what was put off. Not under the lock.
-  void SubmitPutOff();
-  ToPersist TakePutOff();
+  void SubmitDeferred();
+  ToPersist TakeDeferred();
   // Whether segments that wait for the disk hold so much of the arena that others should not.
   static bool HoldsTooMuch(const SegmentsOfArena& of);
   // Reads records into the extents that a sequence of the store's own has for them.
@@ -111,8 +112,8 @@ class TierBridge {
   NameSet writing_;           // prepared for the disk and not done
   size_t num_restoring_ = 0;  // jobs that read from the disk
   uint64_t last_own_sequence_ = kOwnSequences;
-  std::deque<PutOff> put_off_;  // the oldest first, each name once
-  NameSet put_off_names_;
+  std::deque<Deferred> deferred_;  // the oldest first, each name once
+  NameSet deferred_names_;
   uint64_t num_skipped_ = 0;
 };
 

@@ -14,7 +14,7 @@ class KvStoreRpcTest : public testing::Test {
   KvStoreRpcTest()
       : store_({}, StateFile(folder_.path() + "/state")), rpc_(&store_, "/the/socket") {
     auto arena = common::SealedMemory::Create("test arena", 8 << 20, 1);
-    store_.SetArena(*std::move(arena));
+    store_.leases().SetArena(*std::move(arena));
     v1::AttachWorkerRequest request;
     request.mutable_geometry()->set_num_layers(kTinyGeometry.num_layers);
     request.mutable_geometry()->set_num_kv_heads(kTinyGeometry.num_kv_heads);
@@ -29,7 +29,7 @@ class KvStoreRpcTest : public testing::Test {
     EXPECT_EQ(response.descriptor_socket_path(), "/the/socket");
     EXPECT_EQ(response.arena_bytes(), 8u << 20);
     token_ = response.attach_token();
-    auto pair = store_.ClaimDescriptors(token_, 77);
+    auto pair = store_.leases().ClaimDescriptors(token_, 77);
     EXPECT_TRUE(pair.ok());
     arena_ = *common::SealedMemory::Adopt(std::move(pair->arena), 8 << 20);
   }
