@@ -310,6 +310,7 @@ std::optional<uint64_t> ArenaLeases::data_plane_rounds() const {
 }
 
 void ArenaLeases::AddStats(StoreStats* stats) const {
+  state_.mutex.AssertHeld();
   stats->data_plane = ended_planes_;
   for (const auto& plane : ending_planes_) AddCounters(plane->stats(), &stats->data_plane);
   stats->workers_attached = workers_attached_;

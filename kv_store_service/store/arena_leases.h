@@ -115,7 +115,8 @@ class ArenaLeases {
   // that calls take, so this does not return where none of them could.
   std::optional<uint64_t> data_plane_rounds() const ABSL_LOCKS_EXCLUDED(state_.mutex);
   // Adds the worker that has the lease, and what data planes and earlier segments have counted.
-  void AddStats(StoreStats* stats) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
+  // REQUIRES: the caller holds the state's mutex.
+  void AddStats(StoreStats* stats) const;
 
  private:
   // What a change of lease or memory leaves behind, to be ended by Finish(), without the lock.

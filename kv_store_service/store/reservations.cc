@@ -104,6 +104,7 @@ absl::Status Reservations::Declare(const std::string& token, uint64_t index,
 }
 
 void Reservations::AddStats(StoreStats* stats) const {
+  state_.mutex.AssertHeld();
   stats->segments_committed = segments_committed_;
   stats->segments_refused = segments_refused_;
   stats->reservations_refused = reservations_refused_;

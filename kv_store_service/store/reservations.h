@@ -41,8 +41,8 @@ class Reservations {
   absl::Status Declare(const std::string& token, uint64_t index, const Declaration& part,
                        bool is_last) ABSL_LOCKS_EXCLUDED(state_.mutex);
 
-  // Adds what was counted.
-  void AddStats(StoreStats* stats) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_.mutex);
+  // Adds what was counted. REQUIRES: the caller holds the state's mutex.
+  void AddStats(StoreStats* stats) const;
 
  private:
   StoreState& state_;
