@@ -17,6 +17,8 @@
 namespace retroinfer::kvstore {
 namespace {
 
+// Deferred writes that begin at a time: there may be thousands, and each write that ends begins
+// others.
 constexpr size_t kDeferredAtOnce = 64;
 
 }  // namespace
@@ -51,7 +53,7 @@ TierBridge::ToPersist TierBridge::Prepare(const SegmentsOfArena& from,
       continue;
     }
     if (!tier_.writes_through()) continue;
-    if (HoldsTooMuch(from)) {  // a slow disk must not keep the arena to itself
+    if (HoldsTooMuch(from)) {  // pins for a slow disk must leave reservations room
       Defer(from, name);
       continue;
     }
@@ -94,7 +96,6 @@ void TierBridge::Defer(const SegmentsOfArena& from, const SegmentName& name) {
 
 TierBridge::ToPersist TierBridge::TakeDeferred() {
   ToPersist prepared;
-  // A few at a time: there may be thousands of blocks, and each that is written asks for more.
   while (!deferred_.empty() && prepared.offered.size() < kDeferredAtOnce) {
     const Deferred& next = deferred_.front();
     const SegmentsOfArena from{next.arena.lock(), next.segments.lock(), next.fingerprint};
@@ -103,7 +104,7 @@ TierBridge::ToPersist TierBridge::TakeDeferred() {
     const ExtentRecord* const segment =
         is_there ? from.segments->directory().FindNamed(next.name) : nullptr;
     if (tier_.Peek(next.name).has_value() || writing_.contains(next.name)) {
-      // Used again meanwhile, or read back.
+      // The segment was used again meanwhile and written for that, or was read back.
     } else if (segment == nullptr) {
       ++num_skipped_;
     } else {
@@ -150,7 +151,7 @@ PersistRequest TierBridge::MakeRequest(const SegmentsOfArena& from, const Extent
   request.token_ids = identity.token_ids;
   request.image = from.arena->BytesOf(segment.pages);
   request.done = [this, from, id = segment.id, name = identity.name](const absl::Status& status) {
-    // A limit of ours, or a wrong request, says nothing of the disk.
+    // A write that the store's own limits refuse says nothing about the disk: it is not repeated.
     const bool disk_failed =
         !status.ok() && !absl::IsFailedPrecondition(status) && !absl::IsInvalidArgument(status);
     const bool again = disk_failed && tier_.writes_through() && !tier_.is_closing();
@@ -167,15 +168,16 @@ PersistRequest TierBridge::MakeRequest(const SegmentsOfArena& from, const Extent
 void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest& request) {
   ArenaSegments& segments = *into.segments;
   if (segments.directory().FindSequence(request.sequence_id) != nullptr) return;
-  if (!CheckRequest(request).ok()) return;  // the caller's own reservation tells
+  if (!CheckRequest(request).ok()) return;  // the caller's own reservation returns the error
   const common::Hash256 fingerprint = common::FingerprintHash(into.fingerprint);
   const TierRows source(segments.directory(), fingerprint, &tier_,
                         request.rows.has_value() ? request.rows->sequence_id : 0);
   RestorePlan plan =
       request.rows.has_value() ? PlanRows(request, source) : PlanSegments(request, source);
   using Evictable = ArenaSegments::Evictable;
-  // Of rows any beginning is better than nothing, but not worth what is dear. Else what is cached
-  // may make room for the rest, if all of it can be read back.
+  // A request for rows can use any beginning, but evicts nothing pinned or cached for more. For a
+  // request for segments, cached ones may be evicted for room in one piece, if all of them can be
+  // read back from the disk.
   Evictable evictable = request.rows.has_value() ? Evictable::kUnpinned : Evictable::kCached;
   std::vector<ExtentRecord> held;
   std::vector<SegmentRecord> held_records;
@@ -206,8 +208,8 @@ void TierBridge::StartRestore(const SegmentsOfArena& into, const ReserveRequest&
       }
       return Read(into, last_own_sequence_, plan.records, *reservation);
     }
-    // Without room, or if somebody computes it already, the caller's own reservation tells. Of
-    // rows any beginning is better than nothing.
+    // Where there is no room, or another sequence computes the segment, the caller's own
+    // reservation returns the reason. Of rows half as many are tried.
     if (!request.rows.has_value() || !absl::IsResourceExhausted(reservation.status())) return;
     plan.records.resize(plan.records.size() / 2);
   }
@@ -240,7 +242,7 @@ void TierBridge::Read(const SegmentsOfArena& into, uint64_t sequence_id,
   tier_.Restore(std::move(job));
 }
 
-// The token ids are those of the disk; that the name follows from them is checked with the rest.
+// The token ids are those of the disk. Commit() checks that the name follows from them.
 absl::Status TierBridge::CommitRead(const SegmentsOfArena& into, uint64_t sequence_id,
                                     SegmentToCommit segment, std::vector<int32_t> token_ids) {
   segment.identity->token_ids = std::move(token_ids);

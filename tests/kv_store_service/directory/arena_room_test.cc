@@ -119,7 +119,7 @@ class ArenaRoomTest : public testing::TestWithParam<Arena> {
   const uint32_t num_pages_;
   const uint32_t large_;
   const uint32_t small_;
-  absl::flat_hash_set<common::SegmentName> kept_;
+  absl::flat_hash_set<common::SegmentName> pinned_;
   ArenaSegments store_;
   std::mt19937_64 random_;
   int64_t capacity_ = 0;
@@ -147,10 +147,10 @@ TEST_P(ArenaRoomTest, AnIdleArenaRefusesNothingThatFits) {
 
 // A pin keeps no request out.
 TEST_P(ArenaRoomTest, PinnedContextsRefuseNothingThatFits) {
-  store_.SetPinnedNames(&kept_);
+  store_.SetPinnedNames(&pinned_);
   for (int32_t text = 1; text <= 4; text += 2) {
     for (const SegmentWanted& segment : Segments(text, capacity_ / 4)) {
-      kept_.insert(segment.identity->name);
+      pinned_.insert(segment.identity->name);
     }
   }
   for (uint64_t sequence = 1; sequence <= 60; ++sequence) {
@@ -161,9 +161,9 @@ TEST_P(ArenaRoomTest, PinnedContextsRefuseNothingThatFits) {
 
 // As long as all who take a part of the arena leave kept segments their half, these stay.
 TEST_P(ArenaRoomTest, PinnedContextsStayWhereThereIsRoomForBoth) {
-  store_.SetPinnedNames(&kept_);
+  store_.SetPinnedNames(&pinned_);
   const auto pinned = Segments(1000, capacity_ / 4);
-  for (const SegmentWanted& segment : pinned) kept_.insert(segment.identity->name);
+  for (const SegmentWanted& segment : pinned) pinned_.insert(segment.identity->name);
   ASSERT_TRUE(Run(1, pinned).ok());
   store_.Release(1);
   for (uint64_t sequence = 2; sequence <= 60; ++sequence) {
