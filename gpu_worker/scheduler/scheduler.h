@@ -7,10 +7,10 @@
 //            is no limit, but never more is enqueued than a new request can wait for.
 //   order    Requests of a higher priority first, then those of the tenant that was served least
 //            for its weight, then the request with the least left to compute. A waiting request
-//            moves up: a level of priority each kLevelSeconds, up to the highest there is, and
-//            kAgeing seconds of its work for each second. So no request waits for ever.
+//            moves up: a level of priority each ten seconds, up to the highest there is, and a
+//            tenth of a second of its work for each second. So no request waits for ever.
 //   lanes    Short prompts have a lane of their own beside the long prompt's lane and go first
-//            there, but a lane that has work gets kLeastShare of the time in any case.
+//            there, but a lane that has work gets a fifth of the time in any case.
 //   sharing  Prompts that begin with the same cached segments (a prefix group) are read as one, in
 //            either lane, as long as joining saves more than joining adds. If the prefix group had
 //            several requests a short while ago, its first request waits for the others, at most a
@@ -18,14 +18,14 @@
 //   memory   A request begins with the blocks that it needs soon and gets more as it grows, only
 //            ever so that all requests that hold blocks can end (memory_bank.h). A request that
 //            lacks blocks for its next token is stalled: it is left out of steps. A waiting request
-//            that is blocked lets others overtake for kPatience. Then it may become the head of
+//            that is blocked lets others overtake for two seconds. Then it may become the head of
 //            line, for which freed memory is reserved: extents go to nobody else, and of the blocks
 //            as many are reserved as let it begin once the requests have ended that held blocks
 //            when it became the head of line and that are expected to end first.
 //   measure  Rows of prompts whose log-probabilities were asked for get half of the time that
 //            prompts get. Tokens of a given continuation share a step as far as rows of the batch
 //            are free and the step stays within the target.
-//   batch    A row of the batch belongs to a request that decodes or will within kBatchRowAhead.
+//   batch    A row of the batch belongs to a request that decodes or will within a second.
 //   preempt  Where preemption is allowed, decoding requests are suspended for requests of a higher
 //            class that wait for a row of the batch or for memory. A suspended request is resumed
 //            in the order of new requests, with nothing left to read.
