@@ -173,6 +173,7 @@ absl::Status ArenaLeases::CheckHandedBack(const std::string& token, const Arena&
 
 absl::Status ArenaLeases::AwaitNoDiskWork() {
   if (state_.bridge == nullptr) return absl::OkStatus();
+  // Deferred writes would begin while this waits, and prolong the wait.
   state_.bridge->DropDeferred();
   const absl::Condition idle(state_.bridge, &TierBridge::is_idle);
   if (state_.mutex.AwaitWithTimeout(idle, options_.disk_drain_timeout)) return absl::OkStatus();
@@ -197,14 +198,16 @@ void ArenaLeases::StartLease(std::shared_ptr<WorkerPlane> plane, pid_t pid, Endi
 
 void ArenaLeases::Replace(ArenaRef arena, std::shared_ptr<ArenaSegments> segments, Ending* ending) {
   if (arena != nullptr) {
-    // Who hands the same memory back is no former worker now; others that had it before still are.
+    // The lease of a worker that hands the same memory back is not expired any more; those of
+    // workers before it are. In other memory nobody has anything to write to.
     const bool is_same =
         state_.current.arena != nullptr && arena->IsSameMemory(*state_.current.arena);
     ending->leases = is_same ? expired_.TakeHandedBack() : expired_.TakeAll();
     ending->memory.push_back({std::exchange(state_.current.arena, std::move(arena)), nullptr, ""});
   }
-  if (state_.current.segments != nullptr)
+  if (state_.current.segments != nullptr) {
     AddCounters(state_.current.segments->counters(), &ended_prefix_);
+  }
   ending->memory.push_back(
       {nullptr, std::exchange(state_.current.segments, std::move(segments)), ""});
   if (state_.current.segments == nullptr) return;

@@ -17,16 +17,18 @@ absl::StatusOr<Reservation> Reservations::Reserve(const std::string& token, uint
   {
     absl::MutexLock lock(&state_.mutex);
     RETURN_IF_ERROR(state_.lease.BeginCall(token, call_number, request.sequence_id));
-    // A request with cached_only does not wait for what is read, but the next one finds it.
-    if (state_.bridge != nullptr && !compute_anyway)
+    // A request with cached_only does not wait for the restore, but the next request finds its
+    // segments.
+    if (state_.bridge != nullptr && !compute_anyway) {
       state_.bridge->StartRestore(state_.current, request);
+    }
     reservation = state_.current.segments->Reserve(request, compute_anyway);
     if (absl::IsResourceExhausted(reservation.status())) ++reservations_refused_;
     if (state_.bridge != nullptr && reservation.ok()) {
       const auto cached =
           std::span<const ExtentRecord>(reservation->extents).first(reservation->num_cached);
       state_.bridge->Touch(cached);
-      // What the disk had no time or no room for when it was committed.
+      // The disk may have had no time or no room for these segments when they were committed.
       prepared = state_.bridge->Prepare(state_.current, cached, state_.pins);
     }
   }
@@ -37,32 +39,35 @@ absl::StatusOr<Reservation> Reservations::Reserve(const std::string& token, uint
 absl::StatusOr<std::vector<ExtentRecord>> Reservations::Commit(
     const std::string& token, uint64_t call_number, uint64_t sequence_id,
     std::span<const SegmentToCommit> segments) {
-  SegmentsOfArena here;
+  // Held while the images are read without the lock: the call ends in the arena that it began with,
+  // even if another worker's lease has replaced it.
+  SegmentsOfArena began_with;
   absl::StatusOr<std::vector<ImageToRead>> images;
   {
     absl::MutexLock lock(&state_.mutex);
     RETURN_IF_ERROR(state_.lease.BeginCall(token, call_number, sequence_id));
-    here = state_.current;
-    images = here.segments->ImagesToCommit(sequence_id, segments);
+    began_with = state_.current;
+    images = began_with.segments->ImagesToCommit(sequence_id, segments);
   }
   ReadImages read;
-  if (images.ok()) read = ReadImagesOf(*here.arena, here.segments->geometry(), *images);
+  if (images.ok()) read = ReadImagesOf(*began_with.arena, began_with.segments->geometry(), *images);
   TierBridge::ToPersist prepared;
   absl::StatusOr<std::vector<ExtentRecord>> extents;
   {
     absl::MutexLock lock(&state_.mutex);
     RETURN_IF_ERROR(state_.lease.CheckToken(token));
-    const size_t before = here.segments->directory().num_committed();
+    const size_t before = began_with.segments->directory().num_committed();
     if (!images.ok()) extents = images.status();
-    if (images.ok()) extents = here.segments->Commit(sequence_id, segments, std::move(read));
+    if (images.ok()) extents = began_with.segments->Commit(sequence_id, segments, std::move(read));
     if (!extents.ok()) {
       ++segments_refused_;
       spdlog::error("refused to commit segments of sequence {}: {}", sequence_id,
                     std::string(extents.status().message()));
       return extents;
     }
-    segments_committed_ += here.segments->directory().num_committed() - before;
-    if (state_.bridge != nullptr) prepared = state_.bridge->Prepare(here, *extents, state_.pins);
+    segments_committed_ += began_with.segments->directory().num_committed() - before;
+    if (state_.bridge != nullptr)
+      prepared = state_.bridge->Prepare(began_with, *extents, state_.pins);
   }
   if (state_.bridge != nullptr) state_.bridge->Submit(std::move(prepared));
   return extents;
@@ -77,26 +82,26 @@ absl::StatusOr<uint64_t> Reservations::Release(const std::string& token, uint64_
 
 absl::Status Reservations::Declare(const std::string& token, uint64_t index,
                                    const Declaration& part, bool is_last) {
-  SegmentsOfArena here;
+  SegmentsOfArena began_with;
   std::vector<ImageToRead> images;
   {
     absl::MutexLock lock(&state_.mutex);
     RETURN_IF_ERROR(state_.lease.BeginPart(token, index));
-    here = state_.current;
-    images = here.segments->ImagesToDeclare(part);
+    began_with = state_.current;
+    images = began_with.segments->ImagesToDeclare(part);
   }
-  ReadImages read = ReadImagesOf(*here.arena, here.segments->geometry(), images);
+  ReadImages read = ReadImagesOf(*began_with.arena, began_with.segments->geometry(), images);
   absl::MutexLock lock(&state_.mutex);
   RETURN_IF_ERROR(state_.lease.BeginPart(token, index));
-  const absl::Status status = here.segments->Declare(part, std::move(read));
+  const absl::Status status = began_with.segments->Declare(part, std::move(read));
   if (!status.ok()) {
     state_.lease.RefuseDeclaration();
-    here.segments->ReleaseAll();
+    began_with.segments->ReleaseAll();
     return status;
   }
   state_.lease.EndPart(is_last);
   if (!is_last) return status;
-  const SegmentDirectory& directory = here.segments->directory();
+  const SegmentDirectory& directory = began_with.segments->directory();
   spdlog::info("worker {} declared {} sequences, {} extents, {} segments, {} of them named",
                state_.lease.attachment().pid, directory.num_sequences(), directory.num_extents(),
                directory.num_committed(), directory.num_named());
