@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -13,6 +14,7 @@
 #include "client/command/commands.h"
 #include "client/command/connection.h"
 #include "client/command/number_format.h"
+#include "client/inspect/segment_report.h"
 #include "common/build_info/build_info.h"
 #include "common/config/byte_size.h"
 #include "common/config/socket_dir.h"
@@ -153,27 +155,41 @@ Answer<WorkerInfo> AskWorker(const Connection& connection) {
   return {std::move(info), ""};
 }
 
-Answer<StoreStats> AskStore(const std::string& address) {
+struct StoreInfo {
+  StoreStats stats;
+  std::vector<SegmentLine> segments;  // with --segments
+};
+
+Answer<StoreInfo> AskStore(const std::string& address, bool with_segments) {
   const auto stub = kvstore::v1::KvStoreService::NewStub(
       grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kCallTime);
-  StoreStats stats;
-  const grpc::Status status = stub->GetStats(&context, {}, &stats);
+  StoreInfo info;
+  grpc::Status status = stub->GetStats(&context, {}, &info.stats);
   if (!status.ok()) {
     return {std::nullopt, absl::StrCat("no store answers at ", address, " (",
                                        status.error_message(), "): name its --socket-dir")};
   }
-  return {std::move(stats), ""};
+  if (with_segments) status = ReadSegments(*stub, &info.segments);
+  if (!status.ok()) {
+    return {std::nullopt, absl::StrCat("the store at ", address, " does not list its segments (",
+                                       status.error_message(), ")")};
+  }
+  return {std::move(info), ""};
 }
 
-void PrintJson(const Answer<WorkerInfo>& worker, const Answer<StoreStats>& store, std::FILE* out) {
+void PrintJson(const Answer<WorkerInfo>& worker, const Answer<StoreInfo>& store, bool with_segments,
+               std::FILE* out) {
   nlohmann::json json;
   json["gpu_worker"] = worker.response.has_value() ? WorkerJson(*worker.response)
                                                    : nlohmann::json{{"problem", worker.problem}};
   json["kv_store_service"] = store.response.has_value()
-                                 ? StoreJson(*store.response)
+                                 ? StoreJson(store.response->stats)
                                  : nlohmann::json{{"problem", store.problem}};
+  if (with_segments && store.response.has_value()) {
+    json["kv_store_service"]["segments"] = SegmentsJson(store.response->segments);
+  }
   std::fprintf(out, "%s\n", json.dump(2).c_str());
 }
 
@@ -183,10 +199,13 @@ int PsCommand(int argc, const char* const* argv, const Streams& streams) {
   ConnectionOptions connection_options;
   std::string socket_dir = common::DefaultSocketDir();
   bool json = false;
+  bool with_segments = false;
   common::Settings settings("Shows what worker and store are doing.", common::kBuildVersion);
   AddConnectionOptions(&settings, &connection_options);
   settings.app().add_option("--socket-dir", socket_dir,
                             "Socket folder of the kv_store_service, as that got it");
+  settings.app().add_flag("--segments", with_segments,
+                          "List the segments in the arena, and how their clusters lie in pages");
   settings.app().add_flag("--json", json, "Write one JSON object");
   if (const auto done = ParseArguments(settings, argc, argv, streams)) return *done;
   const auto connection = Connection::Open(connection_options);
@@ -196,14 +215,17 @@ int PsCommand(int argc, const char* const* argv, const Streams& streams) {
   const std::string store_address =
       absl::StrCat("unix:", common::SocketDirOf(socket_dir), "/kv_store.sock");
   const Answer<WorkerInfo> worker = AskWorker(**connection);
-  const Answer<StoreStats> store = AskStore(store_address);
+  const Answer<StoreInfo> store = AskStore(store_address, with_segments);
   if (json) {
-    PrintJson(worker, store, streams.out);
+    PrintJson(worker, store, with_segments, streams.out);
   } else {
     if (worker.response.has_value()) {
       PrintWorker(*worker.response, connection_options.address, streams.out);
     }
-    if (store.response.has_value()) PrintStore(*store.response, store_address, streams.out);
+    if (store.response.has_value()) PrintStore(store.response->stats, store_address, streams.out);
+    if (store.response.has_value() && with_segments) {
+      PrintSegments(store.response->segments, streams.out);
+    }
   }
   std::fflush(streams.out);
   for (const std::string& problem : {worker.problem, store.problem}) {

@@ -161,7 +161,7 @@ absl::Status StoreServer::Initialize() {
   };
   store_ = std::make_unique<KvStore>(store_options, std::move(state_file));
   RETURN_IF_ERROR(OpenDurableTier());
-  if (adopts_) store_->AwaitAdoption(*note);
+  if (adopts_) store_->leases().AwaitAdoption(*note);
   metrics_ = std::make_unique<common::Metrics>("kv_store_service", common::kBuildVersion,
                                                common::kBuildRevision, "cpu");
   metrics_->SetRestarts(options_.restarts);
@@ -180,8 +180,9 @@ absl::Status StoreServer::OpenDurableTier() {
     return absl::OkStatus();
   }
   KvStore* const store = store_.get();
-  auto tier = DurableTier::Open(
-      options_.durable, [store](const SegmentName& name) { return store->IsReferenced(name); });
+  auto tier = DurableTier::Open(options_.durable, [store](const SegmentName& name) {
+    return store->context_segments().IsReferenced(name);
+  });
   if (!tier.ok()) {
     const bool goes_on =
         options_.durable_optional || adopts_ || absl::IsResourceExhausted(tier.status());
@@ -244,12 +245,13 @@ absl::Status StoreServer::ObtainArena(const std::function<bool()>& should_stop) 
     spdlog::info("waiting up to {} for the worker that holds the memory of an earlier store",
                  absl::FormatDuration(options_.adopt_wait));
     const absl::Time deadline = common::SteadyNow() + options_.adopt_wait;
-    KvStore::Adoption adoption;
-    while ((adoption = store_->PollAdoption(deadline)) == KvStore::Adoption::kPending) {
+    ArenaLeases::Adoption adoption;
+    while ((adoption = store_->leases().PollAdoption(deadline)) ==
+           ArenaLeases::Adoption::kPending) {
       if (should_stop()) return absl::CancelledError("stopped while waiting for a worker");
       absl::SleepFor(kPollInterval);
     }
-    adopts_ = adoption == KvStore::Adoption::kAdopted;
+    adopts_ = adoption == ArenaLeases::Adoption::kAdopted;
     if (!adopts_) spdlog::info("no worker came");
   }
   if (!adopts_) RETURN_IF_ERROR(AllocateArena(should_stop));
@@ -280,12 +282,12 @@ absl::Status StoreServer::AllocateArena(const std::function<bool()>& should_stop
   spdlog::info(
       "allocated an arena of {} in {}", common::FormatByteSize(options_.arena_bytes),
       absl::FormatDuration(absl::Trunc(common::SteadyNow() - begin, absl::Milliseconds(1))));
-  store_->SetArena(*std::move(arena));
+  store_->leases().SetArena(*std::move(arena));
   return absl::OkStatus();
 }
 
 bool StoreServer::MadeProgress() {
-  const std::optional<uint64_t> rounds = store_->data_plane_rounds();
+  const std::optional<uint64_t> rounds = store_->leases().data_plane_rounds();
   return !rounds.has_value() || std::exchange(rounds_seen_, rounds) != rounds;
 }
 

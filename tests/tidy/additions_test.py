@@ -101,7 +101,7 @@ KINDS = {
     "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
     "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
-    "a metric": (metrics, r"(client|proto|tools)/|deploy/(fleet|helm|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
+    "a metric": (metrics, r"(client|proto|tools)/|common/config/setting_names.cc|deploy/(fleet|helm|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
     "a policy": (policies, r"README.md"),
     "a KV format": (formats, r"README.md"),
 }

@@ -42,7 +42,7 @@ STORE_LAYERS = {
     "persistence": set(),
     "lease": {"arena", "data_plane", "directory"},
     "tier": {"arena", "directory", "persistence"},
-    "store": {"arena", "data_plane", "directory", "lease", "tier"},
+    "store": {"arena", "data_plane", "directory", "lease", "mapping", "tier"},
     "contexts": {"mapping", "persistence", "store"},
     "server": {"contexts", "persistence", "store"},
 }

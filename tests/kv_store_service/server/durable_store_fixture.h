@@ -104,19 +104,19 @@ class DurableStoreTest : public testing::Test {
     KvStore* const store = store_.get();
     store_->SetDurableTier(std::make_unique<DurableTier>(
         options, std::move(storage),
-        [store](const SegmentName& name) { return store->IsReferenced(name); }));
-    store_->SetArena(*common::SealedMemory::Create("test arena", arena_bytes_, 1));
+        [store](const SegmentName& name) { return store->context_segments().IsReferenced(name); }));
+    store_->leases().SetArena(*common::SealedMemory::Create("test arena", arena_bytes_, 1));
     call_number_ = 0;
     Attach("model");
   }
   void Attach(const std::string& model, uint32_t num_layers = 2) {
     KvGeometry geometry = kTinyGeometry;
     geometry.num_layers = num_layers;
-    const auto result = store_->Attach({geometry, model, 16, 64, 64, false});
+    const auto result = store_->leases().Attach({geometry, model, 16, 64, 64, false});
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_TRUE(result->store_writes_arena);
     token_ = result->token;
-    auto pair = store_->ClaimDescriptors(token_, 1);
+    auto pair = store_->leases().ClaimDescriptors(token_, 1);
     ASSERT_TRUE(pair.ok()) << pair.status();
     arena_ = *common::SealedMemory::Adopt(std::move(pair->arena), arena_bytes_);
     call_number_ = 0;
@@ -132,7 +132,7 @@ class DurableStoreTest : public testing::Test {
   Reservation Reserve(uint64_t sequence, const std::vector<SegmentIdentity>& chain) {
     while (true) {
       const auto reservation =
-          store_->Reserve(token_, ++call_number_, NamedRequest(sequence, chain));
+          store_->reservations().Reserve(token_, ++call_number_, NamedRequest(sequence, chain));
       if (reservation.ok()) return *reservation;
       if (common::ReasonOf(reservation.status()).reason != kWaitsForDiskReason) {
         ADD_FAILURE() << reservation.status();
@@ -156,9 +156,9 @@ class DurableStoreTest : public testing::Test {
       WriteSegment(BytesOf(extent), kTinyGeometry, begin, 1024);
       std::memcpy(Mark(extent), name.data(), name.size());
       const std::vector<SegmentToCommit> segments = {{extent.id, begin, 1024, chain[i]}};
-      EXPECT_TRUE(store_->Commit(token_, ++call_number_, sequence, segments).ok());
+      EXPECT_TRUE(store_->reservations().Commit(token_, ++call_number_, sequence, segments).ok());
     }
-    EXPECT_TRUE(store_->Release(token_, ++call_number_, sequence).ok());
+    EXPECT_TRUE(store_->reservations().Release(token_, ++call_number_, sequence).ok());
     return reservation.num_cached;
   }
   void WaitUntilWritten() {
