@@ -32,7 +32,7 @@ constexpr std::string_view kNames[] = {
     "max-generations", "max-model-len", "max-open-calls", "max-queued-requests", "max-tokens", "max-unseen-mass", "max-waiting-tokens", "max-whole-prompt", "memory",
     "metrics-address", "min-p", "min-tokens", "model", "model-shape", "n", "name",
     "num-prompts", "output-len", "page", "parse-special", "persist", "pin", "policy", "preemption", "prefix-len",
-    "presence-penalty", "priority", "quality", "quiet", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
+    "presence-penalty", "priority", "quality", "quiet", "raw", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
     "reserve", "restarts", "restore-threads", "result-file", "retries", "retrieval-ratio", "reuse", "rope-scaling", "seed",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
     "socket-dir", "some-name", "stop", "strict-parameters", "stride", "streaming-window", "suspended-kv-bytes",
