@@ -20,7 +20,7 @@ constexpr std::string_view kNames[] = {
     // clang-format off
     "activations-dtype", "address", "adopt-wait", "api-key-file", "arena-bytes", "billing-header", "bin-dir", "block-cache-bytes",
     "cache-bytes", "cache-dir", "cache-high-watermark", "cache-low-watermark", "cache-optional",
-    "cache-salt", "cache-tenant-bytes", "cache-ttl", "chat", "chat-template", "compute-dtype",
+    "cache-salt", "cache-tenant-bytes", "cache-ttl", "chat", "chat-template", "check-settings", "compute-dtype",
     "config", "context", "context-affinity", "cors-origin", "default-max-tokens", "dense-below",
     "dense-kv-bytes", "device", "drain-timeout", "estimation-ratio", "file", "force",
     "free-slots-high", "free-slots-low", "frequency-penalty", "gone", "gpu-memory",

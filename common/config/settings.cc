@@ -125,6 +125,11 @@ CLI::Option* Settings::AddDuration(const std::string& flag, absl::Duration* valu
       ->default_str(absl::FormatDuration(*value));
 }
 
+void Settings::AddCheckFlag() {
+  app_.add_flag("--check-settings", checks_only_,
+                "Only say what is wrong with the settings; exit code 0: nothing");
+}
+
 void Settings::NameVariable(const std::string& flag, const std::string& variable) {
   variables_[flag.substr(2)] = variable;
 }

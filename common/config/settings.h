@@ -45,6 +45,10 @@ class Settings {
   // Says in the help what holds where `flag` is not given, if the option itself does not know.
   void DescribeDefault(const std::string& flag, const std::string& text);
 
+  // Adds --check-settings, for programs that another one starts: whoever starts them learns of
+  // mistakes before there is anything to take down again.
+  void AddCheckFlag();
+
   // Parses; afterwards the variables of all options are set. For --option-list: option_list.h.
   //
   // Returns: INVALID_ARGUMENT with what is wrong, from where it came, and the name that was perhaps
@@ -52,6 +56,9 @@ class Settings {
   //          of the system if that cannot be read.
   absl::StatusOr<Outcome> Parse(int argc, const char* const* argv);
 
+  // Whether --check-settings was given: the program is to say what is wrong, and to end before it
+  // takes memory, ports or files.
+  bool checks_only() const { return checks_only_; }
   // What Parse() found strange and left alone: variables RETROINFER_... that no program knows.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
@@ -72,6 +79,7 @@ class Settings {
 
   CLI::App app_;
   std::string config_path_;
+  bool checks_only_ = false;
   std::map<std::string, std::string> variables_;  // of names that NameVariable() was told
   std::vector<std::string> warnings_;
 };
