@@ -14,8 +14,8 @@
 namespace retroinfer::common {
 
 // Wraps a CLI::App. Each option `--some-name` can also be set by the environment variable
-// RETROINFER_SOME_NAME (if not empty) and by `some-name=value` in the file that --config (or
-// RETROINFER_CONFIG) names, in the form of config_file.h. Programs share one environment: a
+// RETROINFER_SOME_NAME (if not empty) and by `some-name = value` in the file that --config (or
+// RETROINFER_CONFIG) names, in TOML (config_file.h). Programs share one environment: a
 // variable that belongs to another program is left alone, and so are, in the file that
 // RETROINFER_CONFIG names, the settings of other programs.
 //
@@ -59,13 +59,14 @@ class Settings {
   // Whether --check-settings was given: the program is to say what is wrong, and to end before it
   // takes memory, ports or files.
   bool checks_only() const { return checks_only_; }
-  // What Parse() found strange and left alone: variables RETROINFER_... that no program knows.
+  // What Parse() found strange and left alone: variables RETROINFER_... that no program knows,
+  // and what is wrong in a file but was understood.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
  private:
   struct Argument {
     std::string text;    // "--name=value"
-    std::string origin;  // "RETROINFER_NAME", "file:3"
+    std::string origin;  // "RETROINFER_NAME", "file, line 3, column 8"
   };
 
   // Long names of options by which they can be set outside of the command line.
