@@ -12,6 +12,7 @@
 #include "client/command/connection.h"
 #include "client/command/interrupt.h"
 #include "client/command/number_format.h"
+#include "client/command/server_registry.h"
 #include "client/serve/serve_options.h"
 #include "client/serve/supervisor.h"
 #include "common/build_info/build_info.h"
@@ -61,6 +62,14 @@ absl::StatusOr<common::FolderLock> TakeFolder(const std::string& folder) {
     }
   }
   return lock;
+}
+
+// For `retroinfer ps`, without which the server serves as well.
+void NoteServer(const ServerRegistry& registry, const std::string& socket_dir) {
+  if (const absl::Status status = registry.Add(socket_dir); !status.ok()) {
+    spdlog::debug("'retroinfer ps' will need --socket-dir {}: {}", socket_dir,
+                  std::string(status.message()));
+  }
 }
 
 void Log(Supervisor::Severity severity, const std::string& message) {
@@ -133,8 +142,11 @@ int ServeCommand(int argc, const char* const* argv, const Streams& streams) {
   if (!status.ok()) return Fail(streams, "serve", std::string(status.message()), kExitUsage);
   for (const std::string& warning : settings.warnings()) spdlog::warn("{}", warning);
   const auto folder = TakeFolder(options.socket_dir);
+  const ServerRegistry registry;
+  if (folder.ok()) NoteServer(registry, options.socket_dir);
   status = folder.ok() ? CheckPorts(options) : folder.status();
   if (status.ok()) status = Supervise(options, interrupts);
+  registry.Remove();
   if (status.ok()) return kExitOk;
   spdlog::critical("{}", std::string(status.message()));
   // A service manager does not start it again then.

@@ -222,6 +222,7 @@ ServiceSpec WorkerSpec(const ServeOptions& options) {
                       .stop_grace = absl::Seconds(15),
                       .drain_timeout = options.drain_timeout,
                       .stops_first = true,
+                      .checks_settings = true,
                       .counts_restarts = true};
   spec.arguments.push_back(absl::StrCat(
       "--listen=", options.is_private ? "" : absl::StrCat(ListenAddresses(options), ","),
@@ -241,6 +242,7 @@ ServiceSpec GatewaySpec(const ServeOptions& options) {
                       .stop_grace = absl::Seconds(5),
                       .drain_timeout = options.drain_timeout,
                       .health_is_http = true,
+                      .checks_settings = true,
                       .counts_restarts = true};
   spec.arguments.push_back(absl::StrCat("--http=", options.Passed("--http"), ",", socket));
   spec.arguments.push_back(absl::StrCat("--worker=", WorkerAddress(options)));
@@ -382,8 +384,9 @@ std::string WorkerAddress(const ServeOptions& options) {
 }
 
 std::vector<ServiceSpec> ServiceSpecs(const ServeOptions& options) {
-  std::vector<ServiceSpec> specs = {StoreSpec(options), WorkerSpec(options)};
+  std::vector<ServiceSpec> specs = {StoreSpec(options)};
   if (HasGateway(options)) specs.push_back(GatewaySpec(options));
+  specs.push_back(WorkerSpec(options));
   for (ServiceSpec& spec : specs) spec.log_path = options.log.file;
   return specs;
 }

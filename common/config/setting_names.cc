@@ -20,7 +20,7 @@ constexpr std::string_view kNames[] = {
     // clang-format off
     "activations-dtype", "address", "adopt-wait", "api-key-file", "arena-bytes", "billing-header", "bin-dir", "block-cache-bytes",
     "cache-bytes", "cache-dir", "cache-high-watermark", "cache-low-watermark", "cache-optional",
-    "cache-salt", "cache-tenant-bytes", "cache-ttl", "chat", "chat-template", "compute-dtype",
+    "cache-salt", "cache-tenant-bytes", "cache-ttl", "chat", "chat-template", "check-settings", "compute-dtype",
     "config", "context", "context-affinity", "cors-origin", "default-max-tokens", "dense-below",
     "dense-kv-bytes", "device", "drain-timeout", "estimation-ratio", "file", "force",
     "free-slots-high", "free-slots-low", "frequency-penalty", "gone", "gpu-memory",
@@ -32,7 +32,7 @@ constexpr std::string_view kNames[] = {
     "max-generations", "max-model-len", "max-open-calls", "max-queued-requests", "max-tokens", "max-unseen-mass", "max-waiting-tokens", "max-whole-prompt", "memory",
     "metrics-address", "min-p", "min-tokens", "model", "model-shape", "n", "name",
     "num-prompts", "output-len", "page", "parse-special", "persist", "pin", "policy", "preemption", "prefix-len",
-    "presence-penalty", "priority", "quality", "quiet", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
+    "presence-penalty", "priority", "quality", "quiet", "raw", "record-trace", "record-trace-bytes", "repetition-penalty", "request-id", "request-rate",
     "reserve", "restarts", "restore-threads", "result-file", "retries", "retrieval-ratio", "reuse", "rope-scaling", "seed", "segments",
     "served-model-name", "service", "show-log", "slo-first-token", "slo-per-token",
     "socket-dir", "some-name", "stop", "strict-parameters", "stride", "streaming-window", "suspended-kv-bytes",

@@ -25,20 +25,23 @@ int ReadingThreads() {
   return static_cast<int>(std::clamp(std::thread::hardware_concurrency(), 2u, 16u));
 }
 
-// A line whenever another tenth is loaded.
+// A line whenever another tenth is loaded, at most one a second: a small model has none.
 class LoadingLog {
  public:
   void Note(size_t done, size_t total) {
     const int tenth = static_cast<int>(done * 10 / std::max<size_t>(1, total));
-    if (tenth == last_tenth_) return;
+    const absl::Time now = absl::Now();
+    if (tenth == last_tenth_ || now - last_line_ < absl::Seconds(1)) return;
     last_tenth_ = tenth;
-    const double seconds = absl::ToDoubleSeconds(absl::Now() - begin_);
+    last_line_ = now;
+    const double seconds = absl::ToDoubleSeconds(now - begin_);
     spdlog::info("weights: {} of {} MiB, {:.2f} GB/s", done >> 20, total >> 20,
                  static_cast<double>(done) / 1e9 / std::max(seconds, 1e-9));
   }
 
  private:
   const absl::Time begin_ = absl::Now();
+  absl::Time last_line_ = begin_;
   int last_tenth_ = -1;
 };
 

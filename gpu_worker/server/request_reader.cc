@@ -368,9 +368,7 @@ absl::StatusOr<ConversationPrompt> RequestReader::EncodeMessages(
     const v1::Messages& messages) const {
   RETURN_IF_ERROR(CheckLength(ConversationBytes(messages)));
   auto prompt = EncodeConversation(*model_.chat_template, messages);
-  if (absl::IsFailedPrecondition(prompt.status())) {
-    return common::WithReason(prompt.status(), "CHAT_TEMPLATE");
-  }
+  if (absl::IsFailedPrecondition(prompt.status())) return prompt;
   if (!prompt.ok()) return BecauseOfInput(prompt.status());
   if (prompt->tokens.empty()) {
     return Invalid("EMPTY_PROMPT",

@@ -365,6 +365,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   AddMeasuringOptions(&settings, options);
   AddRecordingOptions(&settings, options);
   common::AddLogOptions(&settings, &options->log);
+  settings.AddCheckFlag();
   ASSIGN_OR_RETURN(const common::Settings::Outcome outcome, settings.Parse(argc, argv));
   if (outcome == common::Settings::Outcome::kExit) return false;
   if (options->metrics_address == "none") options->metrics_address.clear();
@@ -377,6 +378,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   options->default_attention.policy = *PolicyOfName(names.policy);
   options->quality = *RetrievalQualityNamed(names.quality);
   ASSIGN_OR_RETURN(options->server.keys, OpenKeys(key_files));
+  options->checks_only = settings.checks_only();
   options->warnings = settings.warnings();
   AddExposureWarnings(options->server, &options->warnings);
   return true;

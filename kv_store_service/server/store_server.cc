@@ -5,7 +5,7 @@
 #include <grpcpp/server_posix.h>
 #include <spdlog/spdlog.h>
 
-#include <atomic>
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <functional>
@@ -25,6 +25,7 @@
 #include "common/shm/folder_lock.h"
 #include "common/shm/worker_mark.h"
 #include "common/status/status_macros.h"
+#include "kv_store_service/server/allocation_log.h"
 
 namespace retroinfer::kvstore {
 namespace {
@@ -267,15 +268,20 @@ absl::Status StoreServer::AllocateArena(const std::function<bool()>& should_stop
                           ? options_.allocation_threads
                           : static_cast<int>(std::thread::hardware_concurrency());
   const absl::Time begin = common::SteadyNow();
-  std::atomic<bool> stop{false};
+  common::AllocationWatch watch;
+  AllocationLog log(options_.arena_bytes, begin);
   absl::Notification done;
   absl::StatusOr<common::SealedMemory> arena;
   std::thread allocation([&] {
-    arena = common::SealedMemory::Create("retroinfer arena", options_.arena_bytes, threads, &stop);
+    arena = common::SealedMemory::Create("retroinfer arena", options_.arena_bytes, threads, &watch);
     done.Notify();
   });
   while (!done.WaitForNotificationWithTimeout(kPollInterval)) {
-    if (should_stop()) stop = true;
+    if (should_stop()) watch.stop = true;
+    const uint64_t halves = watch.done_bytes;
+    const auto percent =
+        static_cast<int>(halves * 50 / std::max<uint64_t>(options_.arena_bytes, 1));
+    if (const auto line = log.Due(percent, common::SteadyNow())) spdlog::info("{}", *line);
   }
   allocation.join();
   RETURN_IF_ERROR(arena.status());

@@ -60,13 +60,13 @@ TEST(ServeOptions, TheWorkerHasTheFirstOfTheModelsNamesTheGatewayAll) {
   const std::vector<ServiceSpec> specs =
       ServiceSpecs(Options({"--model=/m", "--http=:1", "--served-model-name=*,needle",
                             "--served-model-name=gpt-4o", "--strict-parameters"}));
-  EXPECT_THAT(specs[1].arguments, Contains("--served-model-name=needle"));
-  EXPECT_THAT(specs[2].arguments, Contains("--served-model-name=*,needle,gpt-4o"));
-  EXPECT_THAT(specs[2].arguments, Contains("--strict-parameters"));
+  EXPECT_THAT(specs[2].arguments, Contains("--served-model-name=needle"));
+  EXPECT_THAT(specs[1].arguments, Contains("--served-model-name=*,needle,gpt-4o"));
+  EXPECT_THAT(specs[1].arguments, Contains("--strict-parameters"));
   const std::vector<ServiceSpec> any =
       ServiceSpecs(Options({"--model=/m", "--http=:1", "--served-model-name=*"}));
-  EXPECT_THAT(any[1].arguments, Not(Contains(StartsWith("--served-model-name"))));
-  EXPECT_THAT(any[2].arguments, Contains("--served-model-name=*"));
+  EXPECT_THAT(any[2].arguments, Not(Contains(StartsWith("--served-model-name"))));
+  EXPECT_THAT(any[1].arguments, Contains("--served-model-name=*"));
 }
 
 TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
@@ -76,7 +76,7 @@ TEST(ServeOptions, APortThatIsFreeIsChosenOnce) {
   EXPECT_THAT(ListenAddresses(options),
               testing::MatchesRegex("127.0.0.1:[1-9][0-9]*,localhost:7,unix:/x:0"));
   EXPECT_THAT(options.Passed("--http"), testing::MatchesRegex("127.0.0.1:[1-9][0-9]*"));
-  EXPECT_THAT(ServiceSpecs(options)[1].arguments,
+  EXPECT_THAT(ServiceSpecs(options)[2].arguments,
               Contains(HasSubstr(ListenAddresses(options) + ",unix:")));
   ServeOptions given = Options({"--model=/m"});
   ASSERT_TRUE(ChooseFreePorts(&given).ok());
@@ -112,17 +112,19 @@ TEST(ServeOptions, TheGatewayHasTheWorkersDoor) {
                "--tls-key=/t", "--cors-origin=https://a", "--drain-timeout=7s"});
   const std::vector<ServiceSpec> specs = ServiceSpecs(options);
   ASSERT_EQ(specs.size(), 3u);
-  EXPECT_EQ(specs[2].name, "http_gateway");
-  EXPECT_EQ(specs[2].health_address, "unix:/run/x/http.sock");
-  EXPECT_TRUE(specs[2].health_is_http);
+  EXPECT_EQ(specs[1].name, "http_gateway");
+  EXPECT_EQ(specs[2].name, "gpu_worker");  // when the worker is ready, so is the gateway
+  EXPECT_EQ(specs[1].health_address, "unix:/run/x/http.sock");
+  EXPECT_TRUE(specs[1].health_is_http);
+  EXPECT_TRUE(specs[1].checks_settings && specs[2].checks_settings);
   EXPECT_THAT(
-      specs[2].arguments,
+      specs[1].arguments,
       ElementsAre("/opt/http_gateway", "--cors-origin=https://a",
                   "--http=127.0.0.1:8000,unix:/run/x/http.sock",
                   "--worker=unix:/run/x/generation.sock", "--drain-timeout=7s", "--api-key-file=/k",
                   "--tls-certificate=/c", "--tls-key=/t", "--worker-api-key-file=/k"));
-  EXPECT_THAT(specs[1].arguments, Not(Contains(HasSubstr("--http"))));
-  EXPECT_EQ(specs[2].drain_timeout, absl::Seconds(7));
+  EXPECT_THAT(specs[2].arguments, Not(Contains(HasSubstr("--http"))));
+  EXPECT_EQ(specs[1].drain_timeout, absl::Seconds(7));
   options.is_private = true;
   EXPECT_EQ(ServiceSpecs(options).size(), 2u);
   EXPECT_FALSE(HasGateway(Options({"--model=/m", "--http=none"})));
@@ -134,11 +136,11 @@ TEST(ServeOptions, TheGatewaysLimitsCanBeSet) {
        "--http-max-generations=5", "--http-max-body-bytes=1MiB", "--http-keepalive-interval=2s",
        "--billing-header=keep", "--tool-call-parser=hermes"});
   const std::vector<ServiceSpec> specs = ServiceSpecs(options);
-  EXPECT_THAT(specs[2].arguments,
+  EXPECT_THAT(specs[1].arguments,
               AllOf(Contains("--max-connections=9"), Contains("--max-generations=5"),
                     Contains("--max-body-bytes=1MiB"), Contains("--keepalive-interval=2s"),
                     Contains("--billing-header=keep"), Contains("--tool-call-parser=hermes")));
-  EXPECT_THAT(specs[1].arguments, Not(Contains(StartsWith("--max-connections"))));
+  EXPECT_THAT(specs[2].arguments, Not(Contains(StartsWith("--max-connections"))));
 }
 
 TEST(ServeOptions, PrivateServicesListenOnTheirSocketsOnly) {

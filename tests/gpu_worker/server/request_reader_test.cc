@@ -233,6 +233,7 @@ TEST_F(RequestReaderTest, WithoutAChatTemplateMessagesAreRefused) {
   const absl::Status status = Read().status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(common::ReasonOf(status).reason, "CHAT_TEMPLATE");
+  EXPECT_EQ(common::ReasonOf(status).metadata.at("chat_template"), "none");
   EXPECT_THAT(std::string(status.message()), HasSubstr("--chat-template"));
 }
 
