@@ -14,7 +14,7 @@ RequestCounts CountRequests(const LiveRequests& live) {
     const bool is_admitted =
         request->phase != RequestPhase::kWaiting && request->phase != RequestPhase::kReserving;
     counts.stalled += request->is_stalled ? 1 : 0;
-    counts.suspended += request->sequence.copy.has_value() ? 1 : 0;
+    counts.suspended += request->sequence->copy.has_value() ? 1 : 0;
     const bool has_begun = request->prefill_begun != absl::Time();
     (is_admitted ? counts.running : counts.waiting) += 1;
     if (has_begun) continue;
@@ -45,12 +45,12 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
       .reason = reason,
       .matched_stop = live.output->matched_stop(),
       .matched_token = live.output->matched_token(),
-      .prompt_tokens = static_cast<int64_t>(live.request.prompt.size()),
-      .cached_tokens = live.sequence.kv.cached_tokens(),
-      .cached_generated_tokens =
-          std::max<int64_t>(0, live.sequence.kv.cached_end - live.sequence.kv.lineage.exact_end()),
+      .prompt_tokens = std::ssize(live.sequence->kv.prompt),
+      .cached_tokens = live.sequence->kv.cached_tokens(),
+      .cached_generated_tokens = std::max<int64_t>(
+          0, live.sequence->kv.cached_end - live.sequence->kv.lineage.exact_end()),
       .completion_tokens = live.num_generated,
-      .num_suspensions = live.sequence.num_suspensions,
+      .num_suspensions = live.sequence->num_suspensions,
       .seed = live.request.sampling.seed,
       .queue_time = (began ? live.prefill_begun : now) - live.submitted,
       .prefill_time =

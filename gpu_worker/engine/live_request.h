@@ -14,6 +14,7 @@
 #include "gpu_worker/engine/forced_tokens.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
+#include "gpu_worker/executor/command_result.h"
 #include "gpu_worker/executor/sequence.h"
 #include "gpu_worker/scheduler/step_plan.h"
 
@@ -43,7 +44,10 @@ struct LiveRequest {
   uint64_t common_with = 0;
   int64_t common_tokens = 0;
 
-  Sequence sequence;   // the executor's part
+  // The command runner's, from the submission until it is let go. In the executor's own process the
+  // engine looks at it; it is changed by commands alone, but for the names of its KV and for what
+  // the store has answered until that is claimed.
+  Sequence* sequence = nullptr;
   KvNeed need;         // for the request's whole life
   BlockDemand demand;  // device blocks that the request should hold now
   bool is_aborted = false;
@@ -74,7 +78,7 @@ struct LiveRequest {
   std::unique_ptr<OutputProcessor> output;
   int32_t next_token = -1;             // sampled last; its KV does not exist yet
   int64_t num_generated = 0;           // or measured, of continuations
-  std::optional<OutputToken> first;    // drawn; told when the prompt is measured, too
+  std::optional<DrawnToken> first;     // told when the prompt is measured, too
   std::optional<ForcedTokens> forced;  // of a request that measures continuations
   int64_t prompt_tokens_done = 0;      // prompt tokens that the statistics have counted
   int64_t prompt_tokens_told = -1;     // prompt tokens that the client was told of
@@ -95,8 +99,8 @@ struct LiveRequest {
   bool has_first_token() const { return first_token != absl::InfiniteFuture(); }
   // Device blocks that the request holds, and further blocks that it asks for.
   KvBlocks Held() const {
-    return {.dense = static_cast<int32_t>(sequence.kv.dense_blocks.size()),
-            .meta = static_cast<int32_t>(sequence.kv.meta_blocks.size())};
+    return {.dense = static_cast<int32_t>(sequence->kv.dense_blocks.size()),
+            .meta = static_cast<int32_t>(sequence->kv.meta_blocks.size())};
   }
   KvBlocks Asked() const {
     const KvBlocks held = Held();

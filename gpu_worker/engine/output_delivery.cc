@@ -17,8 +17,8 @@ void OutputDelivery::EmitPrompt(LiveRequest& live, std::span<const OutputToken> 
 }
 
 void OutputDelivery::EmitFirst(LiveRequest& live) {
-  if (live.sequence.PromptRowsLeft() > 0) return;
-  if (live.sequence.measures_prompt() && live.request.prompt.size() == 1) {
+  if (live.sequence->PromptRowsLeft() > 0) return;
+  if (live.sequence->measures_prompt() && live.sequence->kv.prompt.size() == 1) {
     OutputDelta nothing;
     nothing.continuation = OutputDelta::kOfPrompt;
     live.sink->OnOutput(nothing);
@@ -32,27 +32,25 @@ void OutputDelivery::EmitFirst(LiveRequest& live) {
   }
 }
 
-void OutputDelivery::Emit(LiveRequest& live, const OutputToken& token) {
+void OutputDelivery::Emit(LiveRequest& live, const DrawnToken& token) {
   if (live.forced.has_value()) {
-    EmitMeasured(live, token);
+    EmitMeasured(live, token.token);
   } else {
     EmitDrawn(live, token);
   }
 }
 
-void OutputDelivery::EmitDrawn(LiveRequest& live, const OutputToken& token) {
+void OutputDelivery::EmitDrawn(LiveRequest& live, const DrawnToken& drawn) {
   if (parts_.store->memory_taken()) return EndBecauseMemoryWasTaken(live);
   ++live.num_generated;
   ++counters_.generation_tokens;
-  live.next_token = token.token;
-  if (absl::Status allowed = live.sequence.sampling->Count(token.token); !allowed.ok()) {
-    return End(live, FinishReason::kError, std::move(allowed));
-  }
-  live.sequence.kv.lineage.Append(token.token);
+  live.next_token = drawn.token.token;
+  if (!drawn.allowed.ok()) return End(live, FinishReason::kError, drawn.allowed);
+  live.sequence->kv.lineage.Append(drawn.token.token);
   // Where the constraint lets nothing follow, no end token needs to be drawn.
-  const bool stop = live.output->Append(token) || live.sequence.sampling->MustEnd();
+  const bool stop = live.output->Append(drawn.token) || drawn.must_end;
   // Below max_tokens where an open-ended answer has grown as far as there was memory.
-  const int64_t most = live.sequence.kv.total_tokens - live.sequence.kv.prompt_tokens;
+  const int64_t most = live.sequence->kv.total_tokens - live.sequence->kv.prompt_tokens;
   if (stop || live.num_generated >= most) {
     return End(live, stop ? FinishReason::kStop : FinishReason::kLength);
   }
@@ -70,7 +68,7 @@ void OutputDelivery::EmitMeasured(LiveRequest& live, const OutputToken& token) {
   if (parts_.store->memory_taken()) return EndBecauseMemoryWasTaken(live);
   ForcedTokens& forced = *live.forced;
   const OutputToken* measured = &token;
-  while (true) {
+  for (bool rewinds = false;;) {
     ++counters_.scored_tokens;
     ++live.num_generated;
     OutputDelta delta;
@@ -78,11 +76,13 @@ void OutputDelivery::EmitMeasured(LiveRequest& live, const OutputToken& token) {
     delta.tokens.push_back(*measured);
     live.sink->OnOutput(delta);
     forced.Count();
-    if (forced.left() > 0) return;
+    if (forced.left() > 0) {
+      if (rewinds) parts_.carry_out({.rewind = {live.sequence->id()}});
+      return;
+    }
     if (!forced.Next()) return End(live, FinishReason::kLength);
     // The next continuation's tokens overwrite this one's (AttentionPolicy::CanRewind).
-    SequenceKv& kv = live.sequence.kv;
-    if (live.phase == RequestPhase::kDecoding) kv.num_tokens = kv.prompt_tokens;
+    rewinds = live.phase == RequestPhase::kDecoding;
     measured = &forced.First();
   }
 }
@@ -90,8 +90,8 @@ void OutputDelivery::EmitMeasured(LiveRequest& live, const OutputToken& token) {
 void OutputDelivery::ReportProgress(LiveRequest& live, int64_t processed_tokens) {
   if (!live.request.return_progress || processed_tokens == live.prompt_tokens_told) return;
   live.prompt_tokens_told = processed_tokens;
-  live.sink->OnProgress({.total_tokens = live.sequence.kv.prompt_tokens,
-                         .cached_tokens = live.sequence.kv.cached_tokens(),
+  live.sink->OnProgress({.total_tokens = live.sequence->kv.prompt_tokens,
+                         .cached_tokens = live.sequence->kv.cached_tokens(),
                          .processed_tokens = processed_tokens,
                          .elapsed = common::SteadyNow() - live.prefill_begun});
 }
@@ -110,7 +110,7 @@ void OutputDelivery::End(LiveRequest& live, FinishReason reason, absl::Status st
   if (status.ok()) parts_.exchange->SaveAtEnd(live);
   const GenerationResult result = ResultOf(live, reason, std::move(status));
   live.phase = RequestPhase::kEnded;
-  parts_.executor->Drop(live.sequence);
+  parts_.carry_out({.drop = {live.sequence->id()}});
   // One that was cancelled ends without waiting for the device.
   if (reason == FinishReason::kStop || reason == FinishReason::kLength)
     parts_.stats->RequireCacheStats();

@@ -16,7 +16,8 @@
 #include "gpu_worker/engine/live_request.h"
 #include "gpu_worker/engine/segment_exchange.h"
 #include "gpu_worker/engine/segment_store.h"
-#include "gpu_worker/executor/executor.h"
+#include "gpu_worker/executor/command_result.h"
+#include "gpu_worker/executor/step_command.h"
 
 namespace retroinfer {
 
@@ -26,7 +27,7 @@ class OutputDelivery {
   struct Parts {
     const SegmentStore* store = nullptr;
     SegmentExchange* exchange = nullptr;
-    Executor* executor = nullptr;
+    std::function<void(StepCommand)> carry_out;  // has the executor carry it out
     Inbox* inbox = nullptr;
     EngineStatsBoard* stats = nullptr;
     std::function<void()> publish;  // shows other threads the statistics of now
@@ -42,12 +43,12 @@ class OutputDelivery {
   // REQUIRES: LiveRequest::first, or the first tokens of LiveRequest::forced, are there.
   void EmitFirst(LiveRequest& live);
   // Tells a token that a decode step has drawn, or measured.
-  void Emit(LiveRequest& live, const OutputToken& token);
+  void Emit(LiveRequest& live, const DrawnToken& token);
   // Ends the request, unless it has ended: from now on only its memory is left.
   void End(LiveRequest& live, FinishReason reason, absl::Status status = absl::OkStatus());
 
  private:
-  void EmitDrawn(LiveRequest& live, const OutputToken& token);
+  void EmitDrawn(LiveRequest& live, const DrawnToken& drawn);
   void EmitMeasured(LiveRequest& live, const OutputToken& token);
   void EmitDelta(LiveRequest& live);
   void EndBecauseMemoryWasTaken(LiveRequest& live);
