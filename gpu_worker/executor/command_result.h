@@ -61,7 +61,7 @@ struct CommandResult {
   std::vector<Failure> failed;
   std::vector<Progress> progress;  // after each pass
   std::vector<Read> read;
-  std::vector<Measured> measured;
+  std::vector<Measured> measured;  // an entry a sequence
   std::vector<uint64_t> finished;  // sequences of `finish` that decode from now on
   std::vector<Failure> unsaved;    // by the name of the save: nothing of it is under way
   // Of the command's rows, in their order; without any after a step that failed.

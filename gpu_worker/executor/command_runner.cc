@@ -286,7 +286,9 @@ void CommandRunner::Measure(const StepCommand::Measure& measure) {
         Fail(sequence.id(), measured.status());
         break;
       }
-      result_->measured.push_back({sequence.id(), {measured->begin(), measured->end()}});
+      std::vector<CommandResult::Measured>& all = result_->measured;
+      if (all.empty() || all.back().id != sequence.id()) all.push_back({sequence.id(), {}});
+      all.back().tokens.insert(all.back().tokens.end(), measured->begin(), measured->end());
     }
   }
 }
