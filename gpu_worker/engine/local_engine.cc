@@ -134,7 +134,7 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngin
                         .lane_tokens = {plan.long_lane_tokens, plan.short_lane_tokens}},
                        scheduler->costs()));
   ASSIGN_OR_RETURN(std::unique_ptr<CommandRunner> commands,
-                   CommandRunner::Create(*executor, parts.arena, options.on_command));
+                   CommandRunner::Create(*executor, parts.arena, options.hooks));
   auto engine = absl::WrapUnique(new LocalEngine(options, parts, std::move(scheduler),
                                                  std::move(executor), std::move(commands)));
   engine->UpdateStats();

@@ -56,9 +56,8 @@ struct LocalEngineOptions {
   // each round, also where the plan is empty, and before it is carried out; may be empty. May
   // suspend further requests, or replace the plan by another that can be carried out now.
   std::function<void(const SchedulerInput&, StepPlan&)> on_plan;
-  // Called by the loop, on its thread, with each command before the executor carries it out; may be
-  // empty. Another executor that is given the same commands computes the same tokens.
-  std::function<void(const StepCommand&)> on_command;
+  // Of all commands for the executor. Another one that is given them computes the same tokens.
+  CommandHooks hooks;
 };
 
 // What the engine runs on. Plain pointers are not owned.

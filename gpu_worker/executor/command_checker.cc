@@ -397,6 +397,10 @@ absl::StatusOr<bool> CommandChecker::IsReady(const StepCommand& command) {
     ASSIGN_OR_RETURN(const bool is_done, copier_.IsDone(id));
     if (!is_done) return false;
   }
+  for (const StepCommand::Claim& claim : command.claim) {
+    ASSIGN_OR_RETURN(const bool is_built, IsClaimBuilt(claim));
+    if (!is_built) return false;
+  }
   ASSIGN_OR_RETURN(const bool are_unused, AreUnused(command));
   if (!are_unused) return false;
   for (const auto& ids : {std::span(command.leave), std::span(command.rejoin)}) {
@@ -416,6 +420,23 @@ absl::StatusOr<bool> CommandChecker::IsReady(const StepCommand& command) {
     if (!is_taken) return false;
   }
   return RowsAreReady(command);
+}
+
+// A segment that is shared may be one that a sequence here has yet to build.
+absl::StatusOr<bool> CommandChecker::IsClaimBuilt(const StepCommand::Claim& claim) const {
+  SequenceSegments& segments = *executor_.parts().segments;
+  for (const auto& [id, held] : held_) {
+    const SequenceKv& kv = held->sequence.kv;
+    for (size_t i = kv.num_cached_segments; i < kv.extents.size() && id != claim.id; ++i) {
+      const bool is_shared =
+          std::any_of(claim.cached.begin(), claim.cached.end(),
+                      [&](const CachedRun& run) { return run.extent.id == kv.extents[i].id; });
+      if (!is_shared) continue;
+      ASSIGN_OR_RETURN(const bool is_built, segments.IsBuilt(kv, i));
+      if (!is_built) return false;
+    }
+  }
+  return true;
 }
 
 absl::StatusOr<bool> CommandChecker::AreUnused(const StepCommand& command) {

@@ -1,5 +1,5 @@
 // Whether a command fits what the executor has. A command may come from another process: nothing of
-// it is used that was not checked, here or in the decoder (step_codec.h).
+// it is used that was not checked, here or in the decoder (command_codec.h).
 //
 // Threads: the executor's.
 #pragma once
@@ -58,6 +58,7 @@ class CommandChecker {
   // Whether the blocks that the sequence holds suffice for a token at `position`.
   static bool Fits(HeldSequence& held, int64_t position);
 
+  absl::StatusOr<bool> IsClaimBuilt(const StepCommand::Claim& claim) const;
   absl::StatusOr<bool> AreUnused(const StepCommand& command);
   absl::StatusOr<bool> AreCopied(std::span<const uint64_t> ids) const;
   absl::StatusOr<bool> LanesAreOpen(const StepCommand& command) const;

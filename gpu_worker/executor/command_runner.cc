@@ -8,20 +8,20 @@
 
 namespace retroinfer {
 
-absl::StatusOr<std::unique_ptr<CommandRunner>> CommandRunner::Create(
-    Executor& executor, std::span<std::byte> arena,
-    std::function<void(const StepCommand&)> on_command) {
+absl::StatusOr<std::unique_ptr<CommandRunner>> CommandRunner::Create(Executor& executor,
+                                                                     std::span<std::byte> arena,
+                                                                     CommandHooks hooks) {
   const ExecutorParts& parts = executor.parts();
   ASSIGN_OR_RETURN(auto copier,
                    BlockCopier::Create(*parts.device, *parts.stream, executor.memory(), arena));
-  return absl::WrapUnique(new CommandRunner(executor, std::move(copier), std::move(on_command)));
+  return absl::WrapUnique(new CommandRunner(executor, std::move(copier), std::move(hooks)));
 }
 
 CommandRunner::CommandRunner(Executor& executor, std::unique_ptr<BlockCopier> copier,
-                             std::function<void(const StepCommand&)> on_command)
+                             CommandHooks hooks)
     : executor_(executor),
       copier_(std::move(copier)),
-      on_command_(std::move(on_command)),
+      hooks_(std::move(hooks)),
       checker_(executor, *copier_, held_) {
   rows_.reserve(static_cast<size_t>(executor.sizes().max_batch));
 }
@@ -41,6 +41,14 @@ absl::StatusOr<bool> CommandRunner::IsReady(const StepCommand& command) {
   return checker_.IsReady(command);
 }
 
+void CommandRunner::Tend() {
+  executor_.Look();
+  executor_.TendCache();
+  for (const auto& [id, held] : held_) {
+    if (held->is_dropped) executor_.IsUnused(held->sequence);
+  }
+}
+
 void CommandRunner::Fail(uint64_t id, absl::Status status) {
   Drop(At(id));
   result_->failed.push_back({id, std::move(status)});
@@ -51,7 +59,7 @@ void CommandRunner::CarryOut(StepCommand& command, CommandResult& result) {
   result.refused = checker_.Check(command);
   if (!result.refused.ok()) return;
   result_ = &result;
-  if (on_command_) on_command_(command);
+  if (hooks_.on_command) hooks_.on_command(command);
   for (StepCommand::Open& open : command.open) Open(open);
   for (const uint64_t id : command.drop) Drop(At(id));
   for (const uint64_t id : command.let_go) LetGo(id);
@@ -63,6 +71,7 @@ void CommandRunner::CarryOut(StepCommand& command, CommandResult& result) {
   for (const StepCommand::Save& save : command.save) Save(save);
   for (const uint64_t id : command.end_save) copier_->End(id);
   RunStep(command.rows);
+  if (hooks_.on_result) hooks_.on_result(result);
 }
 
 // --- Sequences

@@ -24,13 +24,19 @@
 
 namespace retroinfer {
 
+// Called on the runner's thread with each command that is accepted, before anything of it is done,
+// and with what came of it. Each may be empty.
+struct CommandHooks {
+  std::function<void(const StepCommand&)> on_command;
+  std::function<void(const CommandResult&)> on_result;
+};
+
 class CommandRunner {
  public:
-  // `arena` is what extents lie in, as the host sees it. `on_command`, which may be empty, is
-  // called with each command that is accepted, before anything of it is done.
-  static absl::StatusOr<std::unique_ptr<CommandRunner>> Create(
-      Executor& executor, std::span<std::byte> arena,
-      std::function<void(const StepCommand&)> on_command = {});
+  // `arena` is what extents lie in, as the host sees it.
+  static absl::StatusOr<std::unique_ptr<CommandRunner>> Create(Executor& executor,
+                                                               std::span<std::byte> arena,
+                                                               CommandHooks hooks = {});
 
   // Carries the command out, and takes the prompts and the settings of sequences that it opens.
   // `result` gets what came of it, in place of what it had. An error of the device makes sequences
@@ -38,6 +44,9 @@ class CommandRunner {
   void CarryOut(StepCommand& command, CommandResult& result);
   // As CommandChecker::IsReady(). Returns: why CarryOut() would refuse the command.
   absl::StatusOr<bool> IsReady(const StepCommand& command);
+  // What an executor does between two commands whose engine is in another process: looks at the
+  // device and the background, tends the block cache, and begins to let go of what was dropped.
+  void Tend();
 
   Executor& executor() { return executor_; }
   // Null: it is not known. Stays where it is until it is let go.
@@ -49,8 +58,7 @@ class CommandRunner {
  private:
   using Stage = HeldSequence::Stage;
 
-  CommandRunner(Executor& executor, std::unique_ptr<BlockCopier> copier,
-                std::function<void(const StepCommand&)> on_command);
+  CommandRunner(Executor& executor, std::unique_ptr<BlockCopier> copier, CommandHooks hooks);
 
   HeldSequence& At(uint64_t id) { return *held_.at(id); }
   void Fail(uint64_t id, absl::Status status);
@@ -77,7 +85,7 @@ class CommandRunner {
 
   Executor& executor_;
   const std::unique_ptr<BlockCopier> copier_;
-  const std::function<void(const StepCommand&)> on_command_;
+  const CommandHooks hooks_;
   mutable PromptOnlyPolicy prompt_only_;  // has no state
   HeldSequences held_;
   CommandChecker checker_;
