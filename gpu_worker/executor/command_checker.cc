@@ -130,6 +130,7 @@ absl::Status CommandChecker::CheckEnds(const StepCommand& command) {
   for (const uint64_t id : command.let_go) {
     ASSIGN_OR_RETURN(const HeldSequence* const held, Find(id));
     if (!held->is_dropped) return Refuse(id, "it is let go without having been dropped");
+    if (copier_.IsCopying(id)) return Refuse(id, "its blocks are being saved");
     RETURN_IF_ERROR(TakeOnce(id));
   }
   return absl::OkStatus();
@@ -202,8 +203,9 @@ absl::Status CommandChecker::CheckGiveBack(const StepCommand::Blocks& kept) {
 
 absl::Status CommandChecker::CheckSuspend(uint64_t id) {
   if (executor_.parts().suspended == nullptr) return Refuse(id, "nothing is suspended here");
-  ASSIGN_OR_RETURN(HeldSequence* const held, FindIn(Stage::kDecoding, id));
-  return TakeOnce(held->sequence.id());
+  RETURN_IF_ERROR(FindIn(Stage::kDecoding, id).status());
+  if (copier_.IsCopying(id)) return Refuse(id, "its blocks are being saved");
+  return TakeOnce(id);
 }
 
 // Extents lie in the arena, and each can hold what it is used for.
@@ -294,8 +296,15 @@ absl::Status CommandChecker::CheckLanes(const StepCommand& command) {
     }
     RETURN_IF_ERROR(CheckStage(Stage::kAdmitted, group.members));
   }
+  if (command.passes.size() > WorkClock::kMaxInFlight) {
+    return absl::InvalidArgumentError("more passes than can be on their way");
+  }
   for (const StepCommand::Pass& pass : command.passes) {
     RETURN_IF_ERROR(check_lane(pass.lane, pass.num_rows));
+    // Which layers are open is known when the group has begun.
+    const bool begins = std::any_of(command.begin.begin(), command.begin.end(),
+                                    [&pass](const auto& group) { return group.lane == pass.lane; });
+    if (begins) return absl::FailedPreconditionError("passes come behind the command that begins");
     if (pass.num_rows > executor_.sizes().max_rows) {
       return absl::InvalidArgumentError(absl::StrCat(
           "a pass of ", pass.num_rows, " rows of at most ", executor_.sizes().max_rows));
@@ -385,6 +394,10 @@ absl::Status CommandChecker::CheckRows(const StepCommand& command) {
                                          " tokens of ", kv.total_tokens));
     }
     RETURN_IF_ERROR(CheckRow(row, *held));
+    // The window's oldest blocks are reused then.
+    if (copier_.IsCopying(row.id) && held->sequence.policy->GoesLive(kv)) {
+      return Refuse(row.id, "a segment goes live while its blocks are being saved");
+    }
     before = held;
   }
   return absl::OkStatus();
@@ -410,7 +423,7 @@ absl::StatusOr<bool> CommandChecker::IsReady(const StepCommand& command) {
   for (const uint64_t id : command.suspend) {
     const Sequence& sequence = held_.at(id)->sequence;
     ASSIGN_OR_RETURN(const bool can_suspend, sequence.policy->CanSuspend(sequence.kv));
-    if (!can_suspend || copier_.IsCopying(id)) return false;
+    if (!can_suspend) return false;
   }
   ASSIGN_OR_RETURN(const bool are_open, LanesAreOpen(command));
   if (!are_open) return false;
@@ -441,7 +454,7 @@ absl::StatusOr<bool> CommandChecker::IsClaimBuilt(const StepCommand::Claim& clai
 
 absl::StatusOr<bool> CommandChecker::AreUnused(const StepCommand& command) {
   for (const uint64_t id : command.let_go) {
-    if (copier_.IsCopying(id) || !executor_.IsUnused(held_.at(id)->sequence)) return false;
+    if (!executor_.IsUnused(held_.at(id)->sequence)) return false;
   }
   return true;
 }
@@ -458,9 +471,14 @@ absl::StatusOr<bool> CommandChecker::LanesAreOpen(const StepCommand& command) co
   if (executor_.clock().free() < command.passes.size()) return false;
   for (const StepCommand::Pass& pass : command.passes) {
     const PrefillLane& lane = executor_.lane(pass.lane);
-    if (!lane.busy()) continue;  // it begins with this command
+    if (!lane.busy()) continue;  // nothing will run
     ASSIGN_OR_RETURN(const uint32_t open, lane.LayersOpen());
-    if (pass.layer >= open) return false;
+    if (pass.layer < open) continue;
+    // The background lets go of the buffers of the next two layers, in time; the layer behind them
+    // cannot be open before these are computed.
+    if (pass.layer <= lane.layer() + 1) return false;
+    return absl::FailedPreconditionError(
+        absl::StrCat("a pass of layer ", pass.layer, " while layer ", lane.layer(), " is next"));
   }
   return true;
 }
@@ -470,7 +488,6 @@ absl::StatusOr<bool> CommandChecker::RowsAreReady(const StepCommand& command) co
     const Sequence& sequence = held_.at(row.id)->sequence;
     ASSIGN_OR_RETURN(const bool is_ready, sequence.policy->ReadyForStep(sequence.kv));
     if (!is_ready) return false;
-    if (copier_.IsCopying(row.id) && sequence.policy->GoesLive(sequence.kv)) return false;
   }
   return true;
 }

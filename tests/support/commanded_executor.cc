@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "absl/time/clock.h"
 #include "gpu_worker/executor/result_codec.h"
 #include "tests/support/commanded_options.h"
 #include "tests/support/message_socket.h"
@@ -18,7 +19,12 @@ std::string Answer(CommandRunner& commands, std::string_view message, const Code
   if (command.ok()) {
     commands.Tend();
     absl::StatusOr<bool> is_ready = commands.IsReady(*command);
+    const absl::Time begun = absl::Now();
     while (is_ready.ok() && !*is_ready) {
+      if (absl::Now() - begun > absl::Seconds(60)) {
+        is_ready = absl::DeadlineExceededError("the background is not as far as the command wants");
+        break;
+      }
       std::this_thread::yield();
       commands.Tend();
       is_ready = commands.IsReady(*command);
