@@ -198,8 +198,13 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
                                            plan, options.wave_index));
   if (options.is_commanded) {
     StartCommanded(plan, std::move(parts));
-    return;
+  } else {
+    StartEngine(options, plan, std::move(parts));
   }
+}
+
+void InProcessWorker::StartEngine(const InProcessWorkerOptions& options, const MemoryPlan& plan,
+                                  EngineParts parts) {
   engine_ = OrDie(LocalEngine::Start({.plan = plan,
                                       .eos_token_ids = generation_.eos_token_ids,
                                       .segment_fingerprint = "in-process worker",

@@ -111,6 +111,8 @@ class InProcessWorker {
   bool WaitUntilIdle(absl::Duration timeout = absl::Seconds(30));
 
  private:
+  void StartEngine(const InProcessWorkerOptions& options, const MemoryPlan& plan,
+                   EngineParts parts);
   void StartCommanded(const MemoryPlan& plan, EngineParts parts);
   void ReadLog(std::span<std::byte> data_plane, uint64_t evict_one_in);
 

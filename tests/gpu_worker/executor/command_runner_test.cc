@@ -152,104 +152,108 @@ TEST_P(CommandRunnerTest, BlocksAreSavedWhereTheCommandSays) {
 }
 
 // Numbers that somebody has made up, in commands for sequences in all stages.
+class MadeUpCommands {
+ public:
+  explicit MadeUpCommands(CommandHarness& harness) : harness_(harness) {}
+
+  StepCommand Next() {
+    id_ = static_cast<uint64_t>(Below(6));
+    switch (Below(3)) {
+      case 0:
+        return OfMemory();
+      case 1:
+        return OfPrompts();
+      default:
+        return OfSteps();
+    }
+  }
+
+ private:
+  int64_t Below(int64_t end) {
+    return static_cast<int64_t>(random_() % static_cast<uint64_t>(end));
+  }
+  StepCommand::Blocks Blocks() {
+    return {id_, {.dense = static_cast<int32_t>(Below(9)), .meta = static_cast<int32_t>(Below(3))}};
+  }
+  StepCommand OfMemory() {
+    switch (Below(8)) {
+      case 0:
+        return Below(10) == 0 ? StepCommand{.drop = {id_}} : StepCommand{.let_go = {id_}};
+      case 1:
+        return {.claim = {{.id = id_}}};
+      case 2:
+        return Below(5) == 0 ? StepCommand{.put_back = {id_}} : StepCommand{.leave = {id_}};
+      case 3:
+        return {.rejoin = {id_}};
+      case 4:
+        return {.give_back = {Blocks()}};
+      case 5:
+        return {.suspend = {id_}};
+      case 6:
+        return {.grow = {Blocks()}};
+      default:
+        return {.resume = {Blocks()}};
+    }
+  }
+  StepCommand OfPrompts() {
+    const auto lane = static_cast<size_t>(Below(2));
+    const PrefillLane& at = harness_.executor().lane(lane);
+    const int64_t left = at.busy() ? at.num_rows() - at.next_row() : 7;
+    const Sequence* const sequence = harness_.runner().Find(id_);
+    StepCommand command;
+    switch (Below(5)) {
+      case 0: {
+        const auto policy = static_cast<PolicyKind>(Below(3));
+        command.open = {harness_.Opening(id_, 1 + Below(300), Below(300), policy)};
+        if (Below(4) == 0) command.open[0].first_targets = {1, 2};
+        if (Below(4) == 0) command.open[0].num_prompt_logprobs = 0;
+        return command;
+      }
+      case 1: {
+        if (sequence == nullptr || Below(2) == 0) return {.admit = {Blocks()}};
+        return {.admit = {{id_, CommandHarness::BlocksFor(sequence->kv.total_tokens)}}};
+      }
+      case 2:
+        return {.begin = {{.lane = static_cast<size_t>(Below(3)), .members = {id_}}}};
+      case 3:
+        return {.measure = {{.lane = lane, .num_rows = 1 + Below(9)}}};
+      default:
+        return {.passes = {{.lane = lane,
+                            .layer = at.layer() + static_cast<uint32_t>(Below(8) / 7),
+                            .first_row = at.next_row(),
+                            .num_rows = std::min<int64_t>(left + Below(8) / 7, 256)}}};
+    }
+  }
+  StepCommand OfSteps() {
+    if (Below(4) == 0) return {.finish = {id_}};
+    if (Below(20) == 0) return {.rewind = {id_}};
+    const Sequence* const sequence = harness_.runner().Find(id_);
+    const int64_t position = sequence == nullptr ? 0 : sequence->kv.num_tokens;
+    return {.rows = {{.id = id_,
+                      .token = static_cast<int32_t>(Below(100)),
+                      .position = position + Below(8) / 7,
+                      .target = static_cast<int32_t>(Below(3)) - 1}}};
+  }
+
+  CommandHarness& harness_;
+  std::mt19937_64 random_{11};
+  uint64_t id_ = 0;
+};
+
 TEST_P(CommandRunnerTest, NoCommandDoesHarm) {
-  std::mt19937_64 random(11);
-  const auto below = [&random](int64_t end) { return static_cast<int64_t>(random() % end); };
+  MadeUpCommands made_up(harness_);
   uint64_t num_accepted = 0, num_refused = 0;
   for (int i = 0; i < 60000; ++i) {
-    StepCommand command;
-    const auto id = static_cast<uint64_t>(below(6));
-    const auto blocks = [&] {
-      return StepCommand::Blocks{
-          id, {.dense = static_cast<int32_t>(below(9)), .meta = static_cast<int32_t>(below(3))}};
-    };
-    const auto policy = static_cast<PolicyKind>(below(3));
-    switch (below(18)) {
-      case 0: {
-        StepCommand::Open open = harness_.Opening(id, 1 + below(300), below(300), policy);
-        if (below(4) == 0) open.first_targets = {1, 2};
-        if (below(4) == 0) open.num_prompt_logprobs = 0;
-        command.open.push_back(std::move(open));
-        break;
-      }
-      case 1:
-        if (below(40) == 0) command.drop = {id};
-        break;
-      case 2:
-        command.let_go = {id};
-        break;
-      case 3:
-        command.claim = {{.id = id}};
-        break;
-      case 4:
-        if (below(10) == 0) command.put_back = {id};
-        break;
-      case 5:
-        command.leave = {id};
-        break;
-      case 6:
-        command.rejoin = {id};
-        break;
-      case 7:
-        command.rewind = {id};
-        break;
-      case 8:
-        command.give_back = {blocks()};
-        break;
-      case 9:
-        command.suspend = {id};
-        break;
-      case 10:
-        command.grow = {blocks()};
-        break;
-      case 11:
-        command.resume = {blocks()};
-        break;
-      case 12: {
-        command.admit = {blocks()};
-        const Sequence* const sequence = runner_.Find(id);
-        if (sequence != nullptr && below(2) == 0) {
-          command.admit[0].blocks = CommandHarness::BlocksFor(sequence->kv.total_tokens);
-        }
-        break;
-      }
-      case 13:
-        command.begin = {{.lane = static_cast<size_t>(below(3)), .members = {id}}};
-        break;
-      case 14:
-        command.measure = {{.lane = static_cast<size_t>(below(2)), .num_rows = 1 + below(9)}};
-        break;
-      case 15:
-        command.finish = {id};
-        break;
-      case 16: {
-        const auto lane = static_cast<size_t>(below(2));
-        const PrefillLane& at = harness_.executor().lane(lane);
-        const int64_t left = at.busy() ? at.num_rows() - at.next_row() : 7;
-        command.passes = {{.lane = lane,
-                           .layer = at.layer() + static_cast<uint32_t>(below(8) / 7),
-                           .first_row = at.next_row(),
-                           .num_rows = std::min<int64_t>(left + below(8) / 7, 256)}};
-        break;
-      }
-      default: {
-        const Sequence* const sequence = runner_.Find(id);
-        const int64_t position = sequence == nullptr ? 0 : sequence->kv.num_tokens;
-        command.rows = {{.id = id,
-                         .token = static_cast<int32_t>(below(100)),
-                         .position = position + below(8) / 7,
-                         .target = static_cast<int32_t>(below(3)) - 1}};
-      }
-    }
+    const StepCommand command = made_up.Next();
     runner_.Tend();
     const absl::StatusOr<bool> is_ready = runner_.IsReady(command);
     if (is_ready.ok() && !*is_ready) continue;
-    const bool is_refused = !harness_.CarryOut(std::move(command)).refused.ok();
+    const bool is_refused = !harness_.CarryOut(command).refused.ok();
     (is_refused ? num_refused : num_accepted) += 1;
   }
-  EXPECT_GT(num_accepted, 300u);
-  EXPECT_GT(num_refused, 300u);
-  EXPECT_GT(harness_.executor().counters().decode_steps, 20u);
+  EXPECT_GT(num_accepted, 1000u);
+  EXPECT_GT(num_refused, 1000u);
+  EXPECT_GT(harness_.executor().counters().decode_steps, 100u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, CommandRunnerTest,
