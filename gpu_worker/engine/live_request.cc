@@ -36,6 +36,19 @@ std::optional<UnseenMass> UnseenSum::Result() const {
   return UnseenMass{.mean = sum_ / static_cast<double>(num_steps_), .largest = largest_};
 }
 
+void PrepareOutput(LiveRequest& live, std::shared_ptr<GenerationSink> sink,
+                   const Tokenizer& tokenizer, std::span<const int32_t> eos_token_ids) {
+  const SamplingParams& sampling = live.request.sampling;
+  live.client = std::make_shared<ClientOutput>();
+  live.client->sink = std::move(sink);
+  if (!sampling.stop.empty()) {
+    live.text.emplace(tokenizer, sampling, eos_token_ids);
+    return;
+  }
+  live.client->text.emplace(tokenizer, sampling, eos_token_ids);
+  live.stop_tokens.emplace(sampling, eos_token_ids);
+}
+
 GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status) {
   const bool any_output = live.num_generated > 0;
   const absl::Time now = common::SteadyNow();
@@ -43,8 +56,9 @@ GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::St
   return {
       .status = std::move(status),
       .reason = reason,
-      .matched_stop = live.output->matched_stop(),
-      .matched_token = live.output->matched_token(),
+      .matched_stop = live.text.has_value() ? live.text->matched_stop() : "",
+      .matched_token =
+          live.text.has_value() ? live.text->matched_token() : live.stop_tokens->matched(),
       .prompt_tokens = std::ssize(live.sequence->kv.prompt),
       .cached_tokens = live.sequence->kv.cached_tokens(),
       .cached_generated_tokens = std::max<int64_t>(

@@ -6,14 +6,17 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "gpu_worker/engine/block_demand.h"
+#include "gpu_worker/engine/client_event.h"
 #include "gpu_worker/engine/forced_tokens.h"
 #include "gpu_worker/engine/generation.h"
 #include "gpu_worker/engine/output_processor.h"
+#include "gpu_worker/engine/stop_tokens.h"
 #include "gpu_worker/executor/command_result.h"
 #include "gpu_worker/executor/sequence.h"
 #include "gpu_worker/scheduler/step_plan.h"
@@ -35,7 +38,7 @@ class UnseenSum {
 
 struct LiveRequest {
   GenerationRequest request;
-  std::shared_ptr<GenerationSink> sink;
+  std::shared_ptr<ClientOutput> client;  // the output thread's; null once the request has ended
   RequestPhase phase = RequestPhase::kWaiting;
   uint32_t tenant = 0;  // TenantDirectory's number
   uint64_t prefix = 0;  // PrefixDirectory's number
@@ -75,7 +78,11 @@ struct LiveRequest {
   int64_t saved_end = 0;
 
   // Output.
-  std::unique_ptr<OutputProcessor> output;
+  // Says what ends the request. Of a request with stop strings, which are found in its text, `text`
+  // does, and makes the text at once; of any other `stop_tokens`, and the text is the output
+  // thread's.
+  std::optional<OutputProcessor> text;
+  std::optional<StopTokens> stop_tokens;
   int32_t next_token = -1;             // sampled last; its KV does not exist yet
   int64_t num_generated = 0;           // or measured, of continuations
   std::optional<DrawnToken> first;     // told when the prompt is measured, too
@@ -121,6 +128,10 @@ struct RequestCounts {
       absl::InfiniteFuture();  // when the oldest without a first pass was submitted
 };
 RequestCounts CountRequests(const LiveRequests& live);
+
+// Readies what turns the request's tokens into text, and says when they end it.
+void PrepareOutput(LiveRequest& live, std::shared_ptr<GenerationSink> sink,
+                   const Tokenizer& tokenizer, std::span<const int32_t> eos_token_ids);
 
 // Returns what a request that ends now has to say.
 GenerationResult ResultOf(const LiveRequest& live, FinishReason reason, absl::Status status);

@@ -72,6 +72,7 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
                        RI_CHECK(result.refused.ok());
                      },
                  .inbox = inbox_.get(),
+                 .output = &output_,
                  .stats = &stats_,
                  .publish = [this] { UpdateStats(); }}),
       runner_({.live = &live_,
@@ -237,6 +238,7 @@ void LocalEngine::Drain(absl::Time deadline) {
     }
     absl::SleepFor(absl::Milliseconds(5));
   }
+  output_.Drain();
 }
 
 EngineStats LocalEngine::stats() const {
@@ -317,13 +319,11 @@ void LocalEngine::TakeMail(absl::Duration timeout) {
 void LocalEngine::TakeSubmission(Submission submission) {
   auto live = std::make_unique<LiveRequest>();
   live->request = std::move(submission.request);
-  live->sink = std::move(submission.sink);
   live->submitted = submission.submitted;
   const GenerationRequest& request = live->request;
   live->tenant = tenants_.Acquire(request.tenant == nullptr ? common::Tenant() : *request.tenant);
   if (!request.continuations.empty()) live->forced.emplace(request.continuations);
-  live->output =
-      std::make_unique<OutputProcessor>(tokenizer_, request.sampling, options_.eos_token_ids);
+  PrepareOutput(*live, std::move(submission.sink), tokenizer_, options_.eos_token_ids);
   live->sequence = Open(*live);
   Sequence& sequence = *live->sequence;
   SequenceKv& kv = sequence.kv;

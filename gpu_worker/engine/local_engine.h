@@ -28,6 +28,7 @@
 #include "gpu_worker/engine/memory_plan.h"
 #include "gpu_worker/engine/observation.h"
 #include "gpu_worker/engine/output_delivery.h"
+#include "gpu_worker/engine/output_thread.h"
 #include "gpu_worker/engine/plan_runner.h"
 #include "gpu_worker/engine/prefix_directory.h"
 #include "gpu_worker/engine/segment_exchange.h"
@@ -131,6 +132,7 @@ class LocalEngine final : public Engine {
   TenantDirectory tenants_;
   PrefixDirectory prefixes_;
   Observation observation_;
+  OutputThread output_;
   OutputDelivery delivery_;
   PlanRunner runner_;
   absl::Time next_expected_wait_ = absl::InfinitePast();

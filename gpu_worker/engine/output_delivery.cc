@@ -12,7 +12,7 @@ void OutputDelivery::EmitPrompt(LiveRequest& live, std::span<const OutputToken> 
   OutputDelta delta;
   delta.continuation = OutputDelta::kOfPrompt;
   delta.tokens.assign(measured.begin(), measured.end());
-  live.sink->OnOutput(delta);
+  events_.push_back({live.client, std::move(delta)});
   EmitFirst(live);
 }
 
@@ -21,7 +21,7 @@ void OutputDelivery::EmitFirst(LiveRequest& live) {
   if (live.sequence->measures_prompt() && live.sequence->kv.prompt.size() == 1) {
     OutputDelta nothing;
     nothing.continuation = OutputDelta::kOfPrompt;
-    live.sink->OnOutput(nothing);
+    events_.push_back({live.client, std::move(nothing)});
   }
   if (live.forced.has_value()) {
     EmitMeasured(live, live.forced->First());
@@ -48,7 +48,14 @@ void OutputDelivery::EmitDrawn(LiveRequest& live, const DrawnToken& drawn) {
   if (!drawn.allowed.ok()) return End(live, FinishReason::kError, drawn.allowed);
   live.sequence->kv.lineage.Append(drawn.token.token);
   // Where the constraint lets nothing follow, no end token needs to be drawn.
-  const bool stop = live.output->Append(drawn.token) || drawn.must_end;
+  bool stop = false;
+  if (live.text.has_value()) {
+    stop = live.text->Append(drawn.token);
+  } else {
+    stop = live.stop_tokens->Append(drawn.token.token);
+    events_.push_back({live.client, drawn.token});
+  }
+  stop |= drawn.must_end;
   // Below max_tokens where an open-ended answer has grown as far as there was memory.
   const int64_t most = live.sequence->kv.total_tokens - live.sequence->kv.prompt_tokens;
   if (stop || live.num_generated >= most) {
@@ -58,8 +65,9 @@ void OutputDelivery::EmitDrawn(LiveRequest& live, const DrawnToken& drawn) {
 }
 
 void OutputDelivery::EmitDelta(LiveRequest& live) {
-  if (OutputDelta delta = live.output->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
-    live.sink->OnOutput(delta);
+  if (!live.text.has_value()) return;
+  if (OutputDelta delta = live.text->TakeDelta(); !delta.tokens.empty() || !delta.text.empty()) {
+    events_.push_back({live.client, std::move(delta)});
   }
 }
 
@@ -74,7 +82,7 @@ void OutputDelivery::EmitMeasured(LiveRequest& live, const OutputToken& token) {
     OutputDelta delta;
     delta.continuation = forced.continuation();
     delta.tokens.push_back(*measured);
-    live.sink->OnOutput(delta);
+    events_.push_back({live.client, std::move(delta)});
     forced.Count();
     if (forced.left() > 0) {
       if (rewinds) parts_.carry_out({.rewind = {live.sequence->id()}});
@@ -90,10 +98,12 @@ void OutputDelivery::EmitMeasured(LiveRequest& live, const OutputToken& token) {
 void OutputDelivery::ReportProgress(LiveRequest& live, int64_t processed_tokens) {
   if (!live.request.return_progress || processed_tokens == live.prompt_tokens_told) return;
   live.prompt_tokens_told = processed_tokens;
-  live.sink->OnProgress({.total_tokens = live.sequence->kv.prompt_tokens,
-                         .cached_tokens = live.sequence->kv.cached_tokens(),
-                         .processed_tokens = processed_tokens,
-                         .elapsed = common::SteadyNow() - live.prefill_begun});
+  const SequenceKv& kv = live.sequence->kv;
+  events_.push_back(
+      {live.client, PrefillProgress{.total_tokens = kv.prompt_tokens,
+                                    .cached_tokens = kv.cached_tokens(),
+                                    .processed_tokens = processed_tokens,
+                                    .elapsed = common::SteadyNow() - live.prefill_begun}});
 }
 
 void OutputDelivery::EndBecauseMemoryWasTaken(LiveRequest& live) {
@@ -103,12 +113,12 @@ void OutputDelivery::EndBecauseMemoryWasTaken(LiveRequest& live) {
 
 void OutputDelivery::End(LiveRequest& live, FinishReason reason, absl::Status status) {
   if (live.phase == RequestPhase::kEnded) return;
-  live.output->Flush();
+  if (live.text.has_value()) live.text->Flush();
   EmitDelta(live);
   if (!status.ok() && reason != FinishReason::kRefused) status = RequestFailure(status);
   // Before the client is told, whose next request finds then that its KV is on its way.
   if (status.ok()) parts_.exchange->SaveAtEnd(live);
-  const GenerationResult result = ResultOf(live, reason, std::move(status));
+  auto result = std::make_unique<GenerationResult>(ResultOf(live, reason, std::move(status)));
   live.phase = RequestPhase::kEnded;
   parts_.carry_out({.drop = {live.sequence->id()}});
   // One that was cancelled ends without waiting for the device.
@@ -117,8 +127,7 @@ void OutputDelivery::End(LiveRequest& live, FinishReason reason, absl::Status st
   parts_.publish();
   // First free the id and only then tell the client, who may use it again at once.
   parts_.inbox->Forget(live.request.request_id);
-  live.sink->OnFinish(result);
-  live.sink.reset();
+  events_.push_back({std::move(live.client), std::move(result)});
 }
 
 }  // namespace retroinfer

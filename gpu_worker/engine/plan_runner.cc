@@ -41,6 +41,7 @@ PlanRunner::Requests PlanRunner::AllIn(RequestPhase phase, std::span<const uint6
 }
 
 void PlanRunner::Send() {
+  delivery_.Flush();  // before the device is waited for
   result_.Clear();
   if (command_.empty()) return;
   commands_.CarryOut(command_, result_);
@@ -66,6 +67,7 @@ void PlanRunner::CarryOut(const StepPlan& plan) {
   ReadPrompts(plan);
   FinishPrompts(plan);
   RunDecodeStep(plan);
+  delivery_.Flush();
 }
 
 void PlanRunner::CarryOutEnding(const StepPlan::Ending& ending) {

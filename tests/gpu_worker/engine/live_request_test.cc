@@ -13,8 +13,7 @@ TEST(LiveRequestTest, AResultTellsOnlyWhatHasHappened) {
   LiveRequest live;
   live.sequence = &sequence;
   live.request.sampling.seed = 9;
-  live.output =
-      std::make_unique<OutputProcessor>(*tokenizer, live.request.sampling, std::vector<int32_t>{});
+  PrepareOutput(live, nullptr, *tokenizer, {});
   const std::vector<int32_t> prompt(3000, 1);
   sequence.kv.prompt = prompt;
   live.submitted = absl::Now() - absl::Seconds(10);
