@@ -5,33 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/kv/block_layout.h"
-#include "common/kv/segment_layout.h"
 #include "common/status/status_macros.h"
+#include "gpu_worker/kv/extent_check.h"
 
 namespace retroinfer {
 namespace {
-
-absl::Status CheckInside(const Extent& extent, uint32_t arena_pages) {
-  if (uint64_t{extent.first_page} + extent.num_pages <= arena_pages) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the store answered with an extent of ", extent.num_pages,
-                                          " pages from ", extent.first_page, "; the arena has ",
-                                          arena_pages));
-}
-
-// Whether the extent can hold what it is said to hold: kernels read all of it.
-absl::Status CheckHolds(const Extent& extent, const KvGeometry& geometry) {
-  const bool is_block = IsBlock(extent.num_tokens);
-  const bool is_segment =
-      extent.num_tokens <= kPrefillSegmentTokens && extent.num_tokens % kDecodeSegmentTokens == 0;
-  if (extent.num_tokens > 0 && (is_block || is_segment)) {
-    const uint32_t least = is_block ? BlockLayout(geometry).num_pages
-                                    : SegmentLayout(geometry, extent.num_tokens).first_kv_page;
-    if (extent.num_pages >= least) return absl::OkStatus();
-  }
-  return absl::InternalError(absl::StrCat("the store answered with ", extent.num_tokens,
-                                          " tokens in ", extent.num_pages, " pages"));
-}
 
 common::SegmentName NameOf(const SequenceKv& sequence, const CachedRun& run) {
   if (run.extent.generated.has_value()) return *run.extent.generated;

@@ -262,6 +262,13 @@ absl::StatusOr<bool> SequenceSegments::PromptIsBuilt(const SequenceKv& sequence)
   return all_built ? LayerTaken(sequence, num_layers() - 1) : absl::StatusOr<bool>(false);
 }
 
+absl::StatusOr<bool> SequenceSegments::IsBuilt(const SequenceKv& sequence, size_t index) {
+  const auto found = states_.find(sequence.sequence_id);
+  if (found == states_.end() || index >= found->second->tickets.size()) return true;
+  RETURN_IF_ERROR(PollBuilt(sequence, *found->second).status());
+  return bool{found->second->is_built[index]};
+}
+
 void SequenceSegments::FinishPrompt(SequenceKv& sequence) {
   State& state = *states_.at(sequence.sequence_id);
   state.num_live = state.tickets.size();

@@ -83,6 +83,8 @@ class SequenceSegments {
   bool NothingToBuild(const SequenceKv& sequence) const;
   // Whether all of the stretch's segments are complete and no layer is being read.
   absl::StatusOr<bool> PromptIsBuilt(const SequenceKv& sequence);
+  // Whether segment `index` of the sequence is complete in the arena, if the sequence builds it.
+  absl::StatusOr<bool> IsBuilt(const SequenceKv& sequence, size_t index);
   // The stretch is done with, which was not the last one: the next one reads its segments.
   // REQUIRES: PromptIsBuilt().
   void EndPart(SequenceKv& sequence);
