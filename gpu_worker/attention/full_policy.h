@@ -40,9 +40,10 @@ class FullPolicy final : public AttentionPolicy {
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return 0; }
   absl::Status UploadStep() override { return dense_.UploadStep(); }
-  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out) override {
-    return dense_.DecodeLayer(layer, queries, keys, values, out);
+  absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                           const MatrixView& keys, const MatrixView& values,
+                           const MatrixView& out) override {
+    return dense_.DecodeLayer(layer, form, queries, keys, values, out);
   }
   absl::Status DownloadStep() override { return absl::OkStatus(); }
   absl::Status EndStep() override;

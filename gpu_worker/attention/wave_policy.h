@@ -59,8 +59,9 @@ class WavePolicy final : public AttentionPolicy {
   absl::Status BeginStep(std::span<SequenceKv* const> batch) override;
   uint64_t StepShape() const override { return parts_.decode->StepShape(); }
   absl::Status UploadStep() override;
-  absl::Status DecodeLayer(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
-                           const MatrixView& values, const MatrixView& out) override;
+  absl::Status DecodeLayer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                           const MatrixView& keys, const MatrixView& values,
+                           const MatrixView& out) override;
   absl::Status DownloadStep() override { return parts_.decode->DownloadStep(); }
   absl::Status EndStep() override;
   absl::StatusOr<bool> CanSuspend(const SequenceKv& sequence) override {

@@ -85,12 +85,13 @@ absl::Status DecodeStep::Begin(std::span<const StepRow> rows) {
 
 absl::Status DecodeStep::Attend(uint32_t layer, const MatrixView& queries, const MatrixView& keys,
                                 const MatrixView& values, const MatrixView& out) {
+  const AttentionForm form = model_.AttentionOf(layer);
   for (const PolicyRows& rows : policies_) {
     const auto part = [&rows](const MatrixView& matrix) {
       return matrix.Rows(rows.first_row, rows.num_rows);
     };
     RETURN_IF_ERROR(
-        rows.policy->DecodeLayer(layer, part(queries), part(keys), part(values), part(out)));
+        rows.policy->DecodeLayer(layer, form, part(queries), part(keys), part(values), part(out)));
   }
   return absl::OkStatus();
 }

@@ -319,7 +319,7 @@ void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
                    .first_token = run.first_position + first + prefix_group.row_of_position,
                    .kv = KvOf(prefix_group),
                    .num_outputs = num_outputs,
-                   .attention = nullptr,
+                   .window = {},
                    .copies = {},
                    .before = nullptr,
                    .behind = nullptr});
@@ -327,8 +327,7 @@ void PrefillLane::AddPiece(const PrefillRun& run, int64_t first, int64_t last) {
     const MemberState& state = members_[member];
     if (!state.is_live()) continue;
     const SequenceKv& sequence = *state.member.sequence;
-    if (run.members.size() == 1)
-      piece.attention = state.member.policy->AttentionOf(sequence, layer_);
+    if (run.members.size() == 1) piece.window = state.member.policy->WindowOf(sequence);
     if (!state.has_own_kv) continue;
     piece.copies.push_back(
         {.kv = TakenKvOf(member), .first_token = sequence.TakenRowOf(run.first_position + first)});
