@@ -60,8 +60,8 @@ size_t AvailableBytes(const ComputeBackend& backend, const ServedEngineOptions& 
 
 // The fingerprint also covers what the index does to a segment's bytes, and what computes them:
 // backends round differently.
-std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& backend,
-                               const WaveIndexSettings& settings,
+std::string SegmentFingerprint(const Fingerprint& model, const ModelConfig& config,
+                               const ComputeBackend& backend, const WaveIndexSettings& settings,
                                const ServedEngineOptions& options) {
   FingerprintBuilder builder;
   builder.AddFingerprint("model", model);
@@ -71,6 +71,9 @@ std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& b
   builder.AddInt("segment_version", kSegmentVersion);
   builder.AddInt("kmeans_rounds", settings.kmeans_rounds);
   builder.AddInt("centre_keys", settings.centre_keys ? 1 : 0);
+  if (!config.layer_windows.empty()) {
+    builder.AddBytes("layer_windows", std::as_bytes(std::span(config.layer_windows)));
+  }
   if (options.synthetic_context != 0) {
     builder.AddInt("synthetic_context", options.synthetic_context);
   }
@@ -296,7 +299,8 @@ absl::Status LoadedEngine::Load() {
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
                                  backend_.kv_format,
                                  [&](size_t done, size_t total) { progress.Note(done, total); }));
-  segment_fingerprint_ = SegmentFingerprint(loaded.fingerprint, backend_, settings_, options_);
+  segment_fingerprint_ =
+      SegmentFingerprint(loaded.fingerprint, source_->config(), backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());
   notifier_.Progress("allocating memory and warming up", kLongestStep);
   RETURN_IF_ERROR(StartEngine(std::move(loaded.weights)));

@@ -44,6 +44,8 @@ class AttentionPolicy {
   virtual PromptPart NextPart(const SequenceKv& sequence, int64_t /*max_tokens*/) const {
     return {.begin = 0, .end = sequence.prompt_tokens, .num_context = 0};
   }
+  // Layers count from 0 among those that are indexed (kv/layer_map.h), here and below.
+  //
   // Before the first rows of a layer: puts the KV of the part's context into rows
   // [0, num_context) of `kv`.
   virtual absl::Status PrepareLayer(SequenceKv& /*sequence*/, uint32_t /*layer*/,
@@ -59,6 +61,16 @@ class AttentionPolicy {
   // Of a prompt that shares cached tokens with others, tokens [kSinkTokens, part.first_kept) are
   // left out, unless the policy takes the prompt in order.
   virtual absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) = 0;
+  // The same of a window layer, whose KV is not the policy's to keep (kv/window_layers.h): hands
+  // on what belongs to the segments that the policy builds. Rows of `kv` are positions; layers
+  // count from 0 among window layers.
+  virtual absl::Status TakeWindowLayer(SequenceKv& /*sequence*/, uint32_t /*layer*/,
+                                       const LayerKv& /*kv*/) {
+    return absl::OkStatus();
+  }
+  // All layers of the part, of both kinds, have been taken: nothing reads SequenceKv::cached for it
+  // any more.
+  virtual void EndLayers(SequenceKv& /*sequence*/) {}
   // Whether the buffer that TakeLayer(layer) was given may be overwritten.
   virtual absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) = 0;
   // Whether the policy takes layers over on the compute stream: then LayerTaken is true after each

@@ -27,6 +27,7 @@ class FullPolicy final : public AttentionPolicy {
   PromptPart NextPart(const SequenceKv& sequence, int64_t max_tokens) const override;
   absl::Status PrepareLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
+  void EndLayers(SequenceKv& sequence) override;
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& /*sequence*/) const override { return true; }
   absl::StatusOr<bool> FinishPrefill(SequenceKv& sequence) override;

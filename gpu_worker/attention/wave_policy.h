@@ -45,6 +45,9 @@ class WavePolicy final : public AttentionPolicy {
   }
   void EndPart(SequenceKv& sequence) override { segments_.EndPart(sequence); }
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override;
+  absl::Status TakeWindowLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
+    return segments_.TakeWindowLayer(sequence, layer, kv);
+  }
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override;
   bool TakesInOrder(const SequenceKv& sequence) const override;
   absl::StatusOr<bool> PromptTaken(const SequenceKv& sequence) override {

@@ -138,7 +138,8 @@ void PlanRunner::Grow(LiveRequest& live) {
 
 void PlanRunner::Suspend(LiveRequest& live) {
   Sequence& sequence = live.sequence;
-  if (SuspendedKv::BlocksOf(sequence.kv) > executor_.parts().suspended->num_free()) return;
+  const SuspendedKv& suspended = *executor_.parts().suspended;
+  if (suspended.BlocksOf(sequence.kv) > suspended.num_free()) return;
   if (const absl::Status status = executor_.CopyOut(sequence); !status.ok()) {
     return delivery_.End(live, FinishReason::kError, status);
   }
@@ -279,7 +280,7 @@ void PlanRunner::FinishGroup(size_t lane_index) {
 // Measures rows of the prompts of a lane's group, in order, as many at a time as a batch has.
 void PlanRunner::MeasurePrompts(const StepPlan::Measure& measure) {
   const PrefillLane& lane = executor_.lane(measure.lane);
-  if (!lane.busy() || lane.layer() != executor_.sizes().geometry.num_layers) return;
+  if (!lane.busy() || lane.layer() != executor_.sizes().geometry.num_model_layers()) return;
   int64_t left = measure.num_rows;
   for (const SequenceKv* const kv : lane.Live()) {
     LiveRequest& live = *Find(kv->sequence_id);

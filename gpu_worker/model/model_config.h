@@ -5,6 +5,7 @@
 // refused: a model gives right answers or none.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -57,7 +58,14 @@ struct ModelConfig {
   // Query heads that share a KV head.
   uint32_t group_size() const { return num_query_heads / num_kv_heads; }
   KvGeometry geometry(const KvFormat& kv_format) const {
-    return {num_layers, num_kv_heads, head_dim, kv_format};
+    KvGeometry geometry{num_layers, num_kv_heads, head_dim, kv_format};
+    for (const int32_t window : layer_windows) {
+      if (window == 0) continue;
+      --geometry.num_layers;
+      ++geometry.num_window_layers;
+      geometry.window_tokens = std::max(geometry.window_tokens, static_cast<uint32_t>(window));
+    }
+    return geometry;
   }
 };
 

@@ -65,6 +65,12 @@ def formats(texts):
         yield name, {f"k{name}Kv", f"KvFormatId::k{name}"}, {}
 
 
+def layer_kinds(texts):
+    """The kind that is not indexed: by what the map, the geometry and the model's configuration call it."""
+    if "is_window" in texts["gpu_worker/kv/layer_map.h"]:
+        yield "window", {"LayerMap", "WindowLayers", "has_window_layers", "num_window_layers", "layer_windows", "window_of"}, {}
+
+
 def quantised_weights(texts):
     """What has a scale, and the field in which a checkpoint says how it is quantized."""
     parts = re.search(r"enum class ScaledPart[^{]*\{([^}]*)\}", texts["gpu_worker/model/weight_quantization.h"]).group(1)
@@ -90,10 +96,11 @@ KINDS = {
     "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
     "a metric": (metrics, r"(client|proto|tools)/|deploy/(fleet|helm|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
     "a policy": (policies, r"README.md"),
+    "a layer kind": (layer_kinds, r"(?!)"),
     "a KV format": (formats, r"README.md"),
 }
 FEWEST = {"a form of quantised weights": 3, "a model family": 3, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
-          "a KV format": 1}
+          "a layer kind": 1, "a KV format": 1}
 # These rows come with the first member that is not a default one.
 LATER = ("a policy", "a KV format")
 

@@ -32,6 +32,10 @@ class ForwardingPolicy : public AttentionPolicy {
   absl::Status TakeLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
     return policy_.TakeLayer(sequence, layer, kv);
   }
+  absl::Status TakeWindowLayer(SequenceKv& sequence, uint32_t layer, const LayerKv& kv) override {
+    return policy_.TakeWindowLayer(sequence, layer, kv);
+  }
+  void EndLayers(SequenceKv& sequence) override { policy_.EndLayers(sequence); }
   absl::StatusOr<bool> LayerTaken(const SequenceKv& sequence, uint32_t layer) override {
     return policy_.LayerTaken(sequence, layer);
   }

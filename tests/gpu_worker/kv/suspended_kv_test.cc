@@ -56,14 +56,14 @@ class SuspendedKvTest : public testing::TestWithParam<BackendParam> {
 TEST_P(SuspendedKvTest, BlocksThatHoldTokensAreCounted) {
   SequenceKv sequence;
   sequence.num_tokens = 3;  // not even the sink is full
-  EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 1);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 1);
   sequence.num_tokens = kSinkTokens + 1;
-  EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 2);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 2);
   sequence.num_tokens = kSinkTokens + 64;
-  EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 2);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 2);
   sequence.num_tokens = 5000;
   sequence.window_begin = 5000 - 65;
-  EXPECT_EQ(SuspendedKv::BlocksOf(sequence), 3);
+  EXPECT_EQ(kv_->BlocksOf(sequence), 3);
 }
 
 TEST_P(SuspendedKvTest, AResumedSequenceHasTheSameBytesInOtherBlocks) {
