@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
+#include "common/kv/segment_layout.h"
 #include "gpu_worker/kv/layer_map.h"
 #include "gpu_worker/ops/backend/cpu/cpu_needs.h"
 #include "tests/support/backends.h"
@@ -73,7 +76,9 @@ class WindowLayersTest : public testing::TestWithParam<BackendParam> {
           const float value = got[static_cast<size_t>((head * kTokens + token) * kDim) + 7];
           const bool is_there = token >= begin && token < end;
           ASSERT_EQ(std::isnan(value), !is_there) << "token " << token;
-          if (is_there) ASSERT_EQ(value, want[7]) << "token " << token;
+          if (is_there) {
+            ASSERT_EQ(value, want[7]) << "token " << token;
+          }
         }
       }
     }
