@@ -19,6 +19,7 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -100,7 +101,10 @@ class ModelWriter {
     std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
     size_t bytes = 0;
     is_fp8_ = config.quantization.has_value();
-    for (const auto& [name, shape] : ExpectedTensors(config)) {
+    const ModelTable table(config);
+    for (const auto& [name, stored] : table.stored()) {
+      if (is_fp8_ && stored.may_be_rounded()) coded_.insert(name);
+      const std::vector<int64_t>& shape = stored.shape;
       tensors.emplace_back(name, shape);
       bytes += BytesOf(name, shape);
       if (HasCodes(name)) tensors.emplace_back(name + kScale, std::vector<int64_t>{shape[0], 1});
@@ -121,7 +125,7 @@ class ModelWriter {
  private:
   static constexpr char kScale[] = "_scale";
 
-  bool HasCodes(const std::string& name) const { return is_fp8_ && IsLayerMatrix(name); }
+  bool HasCodes(const std::string& name) const { return coded_.count(name) > 0; }
   bool IsScale(const std::string& name) const { return is_fp8_ && absl::EndsWith(name, kScale); }
   size_t BytesOf(const std::string& name, const std::vector<int64_t>& shape) const {
     size_t bytes = HasCodes(name) ? 1 : IsScale(name) ? sizeof(float) : sizeof(uint16_t);
@@ -169,6 +173,7 @@ class ModelWriter {
 
   const std::string folder_;
   bool is_fp8_ = false;
+  std::set<std::string> coded_;  // names of matrices that are codes
   std::vector<uint16_t> numbers_;
   std::vector<uint16_t> codes_ = std::vector<uint16_t>((size_t{1} << 22) + 4096);
   size_t next_ = 0;
@@ -183,7 +188,7 @@ class LoadBench {
     config_ = Must(NamedModelShape(settings.model));
     if (settings.layers != 0) config_.num_layers = settings.layers;
     if (settings.weights_dtype == "fp8") {
-      config_.quantization = {ScaledPart::kFeature, "compressed-tensors", "weight_scale"};
+      config_.quantization = {kFp8OfFeatures, "compressed-tensors"};
     }
     folder_ = settings.folder + "/load-weights-XXXXXX";
     if (::mkdtemp(folder_.data()) == nullptr) Fail("cannot make a folder in " + settings.folder);

@@ -287,6 +287,7 @@ absl::Status LoadedEngine::Load() {
   source_ = std::make_unique<ModelSource>(std::move(source));
   ASSIGN_OR_RETURN(ChatTemplate chat_template, OpenChatTemplate(options_, source_->tokenizer()));
   chat_template_ = std::make_unique<ChatTemplate>(std::move(chat_template));
+  RETURN_IF_ERROR(CheckWeightForm(source_->config(), backend_.needs));
   const size_t weight_bytes = source_->WeightBytes(backend_.needs);
   if (weight_bytes > AvailableBytes(backend_, options_)) {
     return absl::ResourceExhaustedError(
@@ -422,10 +423,12 @@ void LoadedEngine::LogWeights() const {
   const ModelConfig& config = source_->config();
   const std::string scales = WeightScalesFrom(config, source_->keep());
   if (scales.empty()) return;
+  const WeightForm* const form = KeptForm(config, source_->keep());
   const bool in_memory =
-      WeightsDtype(config, source_->keep()) == "fp8" && backend_.needs.fp8_weight(1, 1) == 1;
+      form != nullptr && backend_.needs.weight_bytes(*form, 128, 128) == form->Bytes(128, 128);
   spdlog::info("weights: {}; {}", scales,
-               in_memory ? "they stay 8 bits in memory" : "in memory they become numbers");
+               in_memory ? absl::StrCat("they stay ", form->bits, " bits in memory")
+                         : "in memory they become numbers");
   if (config.quantization.has_value() && config.quantization->has_kv_scheme) {
     spdlog::info("the checkpoint's scales for an 8-bit KV cache have no effect; KV is {}",
                  backend_.kv_format.name);

@@ -4,78 +4,70 @@
 #include <array>
 #include <atomic>
 #include <cmath>
-#include <limits>
+#include <optional>
 #include <span>
 #include <thread>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "gpu_worker/model/host_numbers.h"
 #include "gpu_worker/model/stored_scales.h"
-#include "gpu_worker/ops/model/e4m3.h"
 
 namespace retroinfer {
 namespace {
 
 constexpr double kSmallest = 1e-12;  // replaces the size of a channel pair that is all zeros
 
-std::string AttentionPrefix(int64_t layer) {
-  return absl::StrCat("model.layers.", layer, ".self_attn.");
-}
-
-const std::array<float, 256>& E4m3Numbers() {
-  static const std::array<float, 256> numbers = [] {
-    std::array<float, 256> all;
-    for (size_t code = 0; code < all.size(); ++code) {
-      const auto byte = static_cast<uint8_t>(code);
-      all[code] = IsE4m3Nan(byte) ? std::numeric_limits<float>::quiet_NaN() : FromE4m3(byte);
-    }
-    return all;
-  }();
-  return numbers;
-}
-
-// The rows of a matrix of a checkpoint, as numbers.
+// The rows of a matrix, as numbers.
 class MatrixRows {
  public:
-  MatrixRows(const ModelConfig& config, const Checkpoint& checkpoint, const std::string& name)
-      : tensor_(checkpoint.tensors().at(name)) {
-    if (!HasScales(tensor_.type)) return;
-    part_ = config.quantization->part;
-    const HostTensor& scales = checkpoint.tensors().at(ScaleName(*config.quantization, name));
+  MatrixRows(const ModelConfig& config, const Checkpoint& checkpoint, const TensorSpec& spec)
+      : spec_(spec), codes_(FindCodes(config.quantization, checkpoint, spec.stored)) {
+    tensor_ = &checkpoint.tensors().at(codes_.has_value() ? codes_->codes : spec.stored);
+    if (!codes_.has_value()) return;
+    form_ = &config.quantization->form;
+    const HostTensor& scales = checkpoint.tensors().at(codes_->scales);
     scales_ = NumbersOf(scales.type, scales.bytes);
+    if (!codes_->zeros.empty()) zeros_ = checkpoint.tensors().at(codes_->zeros).bytes;
   }
 
-  int64_t size() const { return tensor_.shape[0]; }
+  int64_t size() const { return spec_.shape[0]; }
 
-  std::vector<float> Row(int64_t row) const {
-    const auto cols = static_cast<size_t>(tensor_.shape[1]);
-    const size_t bytes = cols * WeightTypeBytes(tensor_.type);
-    const auto stored = tensor_.bytes.subspan(static_cast<size_t>(row) * bytes, bytes);
-    if (!HasScales(tensor_.type)) return NumbersOf(tensor_.type, stored);
-    std::vector<float> numbers(cols);
+  std::vector<float> Row(int64_t index) const {
+    const int64_t row = spec_.first_row + index;
+    const auto cols = static_cast<size_t>(spec_.shape[1]);
+    if (form_ == nullptr) {
+      const size_t bytes = cols * WeightTypeBytes(tensor_->type);
+      return NumbersOf(tensor_->type,
+                       tensor_->bytes.subspan(static_cast<size_t>(row) * bytes, bytes));
+    }
+    const auto each = static_cast<size_t>(form_->scale_cols == 0 ? cols : form_->scale_cols);
+    const size_t groups = (cols + each - 1) / each;
+    std::vector<float> numbers = Decoded(tensor_->bytes, row, cols);
+    const std::vector<float> zeros =
+        zeros_.empty() ? std::vector<float>(groups) : Decoded(zeros_, row, groups);
+    const auto scale_row =
+        static_cast<size_t>(form_->scale_rows == 0 ? 0 : row / form_->scale_rows);
     for (size_t col = 0; col < cols; ++col) {
-      numbers[col] = E4m3Numbers()[static_cast<uint8_t>(stored[col])] * Scale(row, col, cols);
+      numbers[col] = (numbers[col] - zeros[col / each]) * scales_[scale_row * groups + col / each];
     }
     return numbers;
   }
 
  private:
-  float Scale(int64_t row, size_t col, size_t cols) const {
-    constexpr size_t kBlock = WeightScales::kBlock;
-    const auto r = static_cast<size_t>(row);
-    if (part_ == ScaledPart::kMatrix) return scales_[0];
-    if (part_ == ScaledPart::kFeature) return scales_[r];
-    return scales_[r / kBlock * ((cols + kBlock - 1) / kBlock) + col / kBlock];
+  std::vector<float> Decoded(std::span<const std::byte> codes, int64_t row, size_t cols) const {
+    std::vector<float> decoded(cols);
+    const auto count = static_cast<int64_t>(cols);
+    const size_t begin = static_cast<size_t>(row) * form_->form.RowBytes(count);
+    form_->form.decode(codes.data() + begin, count, decoded.data());
+    return decoded;
   }
 
-  const HostTensor& tensor_;
-  ScaledPart part_ = ScaledPart::kMatrix;
-  std::vector<float> scales_;  // of codes
+  const TensorSpec& spec_;
+  const std::optional<CodedTensors> codes_;
+  const HostTensor* tensor_ = nullptr;
+  const StoredForm* form_ = nullptr;  // of codes
+  std::vector<float> scales_;
+  std::span<const std::byte> zeros_;
 };
 
 // In an order that is always the same, so that every machine finds the same exponents.
@@ -100,51 +92,61 @@ struct LayerSquares {
 
 class LayerReader {
  public:
-  LayerReader(const ModelConfig& config, const Checkpoint& checkpoint, int64_t layer)
-      : config_(config), checkpoint_(checkpoint), layer_(layer) {}
+  LayerReader(const ModelConfig& config, const ModelTable& table, const Checkpoint& checkpoint,
+              int64_t layer)
+      : config_(config), table_(table), checkpoint_(checkpoint), layer_(layer) {}
 
   // Whether what would change can be multiplied by powers of two.
   bool MayChange() const {
-    const std::string prefix = AttentionPrefix(layer_);
-    std::vector<std::string> names = {"q_proj.weight", "k_proj.weight"};
-    if (config_.qkv_bias) names.insert(names.end(), {"q_proj.bias", "k_proj.bias"});
-    if (config_.qk_norm) names = {"q_norm.weight", "k_norm.weight"};
-    return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
-      const WeightType type = Tensor(prefix + name).type;
-      if (HasScales(type)) return config_.quantization->part != ScaledPart::kBlock;
-      return type != WeightType::kF16;
+    const bool by_norm = Find(TensorRole::kKeyNorm) != nullptr;
+    const auto roles = by_norm ? std::vector{TensorRole::kQueryNorm, TensorRole::kKeyNorm}
+                               : std::vector{TensorRole::kQuery, TensorRole::kKey,
+                                             TensorRole::kQueryBias, TensorRole::kKeyBias};
+    return std::all_of(roles.begin(), roles.end(), [&](TensorRole role) {
+      const TensorSpec* const spec = Find(role);
+      if (spec == nullptr) return true;
+      if (spec->may_be_coded && FindCodes(config_.quantization, checkpoint_, spec->stored)) {
+        return config_.quantization->form.ScalesRows();
+      }
+      return Tensor(*spec).type != WeightType::kF16;
     });
   }
 
   LayerSquares Read() const {
-    const std::string prefix = AttentionPrefix(layer_);
+    const TensorSpec* const key_norm = Find(TensorRole::kKeyNorm);
     LayerSquares squares;
-    squares.keys = Squares(prefix + "k_proj.weight");
-    squares.queries = Squares(prefix + "q_proj.weight");
-    if (config_.qkv_bias) {
-      const std::vector<float> bias = Numbers(prefix + "k_proj.bias");
+    squares.keys = Squares(TensorRole::kKey);
+    squares.queries = Squares(TensorRole::kQuery);
+    if (const TensorSpec* const key_bias = Find(TensorRole::kKeyBias)) {
+      const std::vector<float> bias = Numbers(*key_bias);
       for (size_t i = 0; i < bias.size(); ++i) {
         const double square = double{bias[i]} * double{bias[i]};
         squares.keys[i] += square;
-        if (!config_.qk_norm) squares.biases.push_back(square);
+        if (key_norm == nullptr) squares.biases.push_back(square);
       }
     }
-    if (config_.qk_norm) {
-      Normalize(Numbers(prefix + "k_norm.weight"), squares.keys);
-      Normalize(Numbers(prefix + "q_norm.weight"), squares.queries);
+    if (key_norm != nullptr) {
+      Normalize(Numbers(*key_norm), squares.keys);
+      Normalize(Numbers(table_.Get(TensorRole::kQueryNorm, layer_)), squares.queries);
     }
     return squares;
   }
 
  private:
-  const HostTensor& Tensor(const std::string& name) const { return checkpoint_.tensors().at(name); }
-  std::vector<float> Numbers(const std::string& name) const {
-    return NumbersOf(Tensor(name).type, Tensor(name).bytes);
+  const TensorSpec* Find(TensorRole role) const { return table_.Find(role, layer_); }
+  const HostTensor& Tensor(const TensorSpec& spec) const {
+    return checkpoint_.tensors().at(spec.stored);
   }
-  std::vector<double> Squares(const std::string& name) const {
-    const std::vector<float> norm =
-        Numbers(absl::StrCat("model.layers.", layer_, ".input_layernorm.weight"));
-    const MatrixRows rows(config_, checkpoint_, name);
+  // Of a vector.
+  std::vector<float> Numbers(const TensorSpec& spec) const {
+    const size_t element = WeightTypeBytes(Tensor(spec).type);
+    return NumbersOf(Tensor(spec).type,
+                     Tensor(spec).bytes.subspan(static_cast<size_t>(spec.first_row) * element,
+                                                static_cast<size_t>(spec.shape[0]) * element));
+  }
+  std::vector<double> Squares(TensorRole role) const {
+    const std::vector<float> norm = Numbers(table_.Get(TensorRole::kAttentionNorm, layer_));
+    const MatrixRows rows(config_, checkpoint_, table_.Get(role, layer_));
     std::vector<double> squares;
     for (int64_t row = 0; row < rows.size(); ++row) {
       squares.push_back(SquareOfRow(rows.Row(row), norm));
@@ -164,6 +166,7 @@ class LayerReader {
   }
 
   const ModelConfig& config_;
+  const ModelTable& table_;
   const Checkpoint& checkpoint_;
   const int64_t layer_;
 };
@@ -224,9 +227,10 @@ ChannelBalance::LargestBias LargestBiasOf(std::span<const double> keys,
 
 ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& checkpoint,
                                   int num_threads) {
+  const ModelTable table(config);
   ChannelBalance balance;
   balance.num_layers_ = config.num_layers;
-  balance.by_norm_ = config.qk_norm;
+  balance.by_norm_ = table.Find(TensorRole::kKeyNorm, 0) != nullptr;
   balance.kv_heads_ = config.num_kv_heads;
   balance.group_size_ = config.group_size();
   balance.half_ = config.head_dim / 2;
@@ -238,7 +242,7 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
   const auto work = [&] {
     const auto half = static_cast<size_t>(balance.half_);
     for (int64_t layer = next++; layer < balance.num_layers_; layer = next++) {
-      const LayerReader reader(config, checkpoint, layer);
+      const LayerReader reader(config, table, checkpoint, layer);
       const LayerSquares squares = reader.Read();
       const auto each = static_cast<size_t>(balance.by_norm_ ? balance.kv_heads_ : 1);
       const auto group = static_cast<size_t>(balance.group_size_);
@@ -272,32 +276,33 @@ ChannelBalance ChannelBalance::Of(const ModelConfig& config, const Checkpoint& c
   return balance;
 }
 
-std::vector<int8_t> ChannelBalance::RowExponents(const std::string& name) const {
-  absl::string_view rest = name;
-  if (is_identity() || !absl::ConsumePrefix(&rest, "model.layers.")) return {};
-  const size_t dot = rest.find('.');
-  int64_t layer = 0;
-  if (dot == absl::string_view::npos || !absl::SimpleAtoi(rest.substr(0, dot), &layer)) return {};
-  rest.remove_prefix(dot + 1);
-  if (layer < 0 || layer >= num_layers_ || !absl::ConsumePrefix(&rest, "self_attn.")) return {};
+std::vector<int8_t> ChannelBalance::RowExponents(const StoredTensor& tensor) const {
+  std::vector<int8_t> rows;
+  if (is_identity()) return rows;
+  for (const TensorSpec& part : tensor.parts) AppendExponents(part, rows);
+  const bool changes = std::any_of(rows.begin(), rows.end(), [](int8_t e) { return e != 0; });
+  return changes ? rows : std::vector<int8_t>();
+}
 
-  const bool is_key = absl::StartsWith(rest, by_norm_ ? "k_norm." : "k_proj.");
-  const bool is_query = absl::StartsWith(rest, by_norm_ ? "q_norm." : "q_proj.");
-  if (!is_key && !is_query) return {};
-  if (!absl::EndsWith(rest, ".weight") && !absl::EndsWith(rest, ".bias")) return {};
+void ChannelBalance::AppendExponents(const TensorSpec& part, std::vector<int8_t>& rows) const {
+  const TensorRole role = part.role;
+  const bool is_key = by_norm_ ? role == TensorRole::kKeyNorm
+                               : role == TensorRole::kKey || role == TensorRole::kKeyBias;
+  const bool is_query = by_norm_ ? role == TensorRole::kQueryNorm
+                                 : role == TensorRole::kQuery || role == TensorRole::kQueryBias;
+  if (!is_key && !is_query) {
+    rows.resize(rows.size() + static_cast<size_t>(part.shape[0]));
+    return;
+  }
   const int64_t heads = by_norm_ ? 1 : kv_heads_;
   const int64_t copies = is_query && !by_norm_ ? group_size_ : 1;
-  std::vector<int8_t> rows;
-  bool changes = false;
   for (int64_t head = 0; head < heads * copies; ++head) {
-    const int64_t first = (layer * heads + head / copies) * half_;
+    const int64_t first = (part.layer * heads + head / copies) * half_;
     for (int64_t i = 0; i < 2 * half_; ++i) {
       const int8_t exponent = exponents_[static_cast<size_t>(first + i % half_)];
       rows.push_back(static_cast<int8_t>(is_key ? -exponent : exponent));
-      changes |= exponent != 0;
     }
   }
-  return changes ? rows : std::vector<int8_t>();
 }
 
 absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFormat& kv_format) {
@@ -313,7 +318,8 @@ absl::Status CheckBiases(const ChannelBalance::LargestBias& largest, const KvFor
 
 absl::Status CheckBiasesOf(const ModelConfig& config, const Checkpoint& checkpoint,
                            const KvFormat& kv_format, int num_threads) {
-  if (!config.qkv_bias || kv_format.token.element != DType::kInt8) return absl::OkStatus();
+  const bool has_bias = ModelTable(config).Find(TensorRole::kKeyBias, 0) != nullptr;
+  if (!has_bias || kv_format.token.element != DType::kInt8) return absl::OkStatus();
   return CheckBiases(ChannelBalance::Of(config, checkpoint, num_threads).largest_bias(), kv_format);
 }
 

@@ -17,13 +17,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "common/kv/kv_format.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
+#include "gpu_worker/model/model_table.h"
 
 namespace retroinfer {
 
@@ -53,9 +53,9 @@ class ChannelBalance {
   int64_t num_pairs() const { return static_cast<int64_t>(exponents_.size()); }
 
   // What each element of a weight's or bias' first dimension is multiplied by, as an exponent of
-  // two; empty: nothing of the tensor changes. Names are those of the checkpoint. Of a weight that
+  // two; empty: nothing of the tensor changes. `tensor` is of the model's table. Of a weight that
   // is codes it is meant for the numbers, so for their scales.
-  std::vector<int8_t> RowExponents(const std::string& name) const;
+  std::vector<int8_t> RowExponents(const StoredTensor& tensor) const;
 
   // The channel of keys whose bias is the largest after balancing: `times` the median of what the
   // weights of the pairs of its head give. Eight bits have one scale for all channels of a key, so
@@ -73,6 +73,9 @@ class ChannelBalance {
   const std::vector<int8_t>& exponents() const { return exponents_; }
 
  private:
+  // Adds those of the rows of `part`, zeros included.
+  void AppendExponents(const TensorSpec& part, std::vector<int8_t>& rows) const;
+
   int64_t num_layers_ = 0;
   int64_t kv_heads_ = 0;
   int64_t group_size_ = 1;

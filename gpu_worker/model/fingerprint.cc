@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "common/log/check.h"
+#include "gpu_worker/model/model_table.h"
 
 namespace retroinfer {
 namespace {
@@ -31,6 +32,21 @@ void RunOnThreads(int count, const Work& work) {
   for (int i = 1; i < count; ++i) threads.emplace_back(work);
   work();
   for (std::thread& thread : threads) thread.join();
+}
+
+// What layers are, where they are not what all were when the format was made.
+void AddLayers(const ModelConfig& config, FingerprintBuilder& builder) {
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    const LayerSpec spec = LayerOf(config, layer);
+    if (spec.rope && spec.attention == AttentionKind::kFull &&
+        spec.feed_forward == FeedForwardKind::kDense) {
+      continue;
+    }
+    builder.AddInt("layer", layer);
+    builder.AddInt("attention", static_cast<int64_t>(spec.attention));
+    builder.AddInt("feed_forward", static_cast<int64_t>(spec.feed_forward));
+    builder.AddInt("has_rope", spec.rope);
+  }
 }
 
 void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& builder) {
@@ -57,8 +73,14 @@ void AddConfig(const ModelConfig& config, KeptWeights keep, FingerprintBuilder& 
   builder.AddInt("rope.truncate", config.rope.truncate);
   builder.AddDouble("rope.attention_factor", config.rope.attention_factor);
   if (config.quantization.has_value()) {
-    builder.AddInt("scaled_part", static_cast<int64_t>(config.quantization->part));
+    const StoredForm& form = config.quantization->form;
+    builder.AddInt("scaled_part", static_cast<int64_t>(form.part));
+    // The first form was the only one when the format was made.
+    if (form.form.id != WeightFormId::kE4m3) {
+      builder.AddInt("weight_form", static_cast<int64_t>(form.form.id));
+    }
   }
+  AddLayers(config, builder);
   if (keep != KeptWeights::kAsStored) builder.AddInt("kept_weights", static_cast<int64_t>(keep));
 }
 

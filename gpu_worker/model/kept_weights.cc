@@ -2,19 +2,12 @@
 
 #include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "gpu_worker/model/model_weights.h"
+#include "gpu_worker/model/model_table.h"
+#include "gpu_worker/model/stored_scales.h"
 
 namespace retroinfer {
 namespace {
-
-constexpr char kEmbeddingName[] = "model.embed_tokens.weight";
-constexpr size_t kScaleBytes = sizeof(float);
-
-bool IsFp8(const ModelConfig& config, KeptWeights keep) {
-  return RoundsNumbers(keep) || (keep == KeptWeights::kAsStored && config.quantization.has_value());
-}
 
 // Adds up what a model's tensors take.
 class Sum {
@@ -22,9 +15,9 @@ class Sum {
   explicit Sum(const BackendNeeds& needs) : needs_(needs) {}
 
   void AddNumbers(size_t bytes) { bytes_ += bytes; }
-  void AddFp8(int64_t in, int64_t out) {
-    bytes_ += needs_.fp8_weight(in, out) + static_cast<size_t>(out) * kScaleBytes;
-    scratch_ = std::max(scratch_, needs_.fp8_scratch(in, out));
+  void AddCodes(const WeightForm& form, int64_t in, int64_t out) {
+    bytes_ += needs_.weight_bytes(form, in, out) + form.ScaleBytes(out, in);
+    scratch_ = std::max(scratch_, needs_.weight_scratch(form, in, out));
   }
   size_t bytes() const { return bytes_ + scratch_; }
 
@@ -39,6 +32,13 @@ class Sum {
 absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const ModelConfig& config,
                                              const std::string& activations) {
   const bool quantized = config.quantization.has_value();
+  const WeightForm* const stored = quantized ? &config.quantization->form.form : nullptr;
+  if (stored != nullptr && stored->id != WeightFormId::kE4m3 &&
+      (name == "fp8" || activations == "fp8")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "fp8 of weights or activations needs numbers or fp8, the checkpoint's weights are ",
+        std::string(stored->name), "; use --weights-dtype auto or bf16"));
+  }
   if (activations == "fp8") {
     if (name == "fp8" || (name == "auto" && quantized)) return KeptWeights::kFp8Products;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -60,7 +60,8 @@ absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const Mode
 }
 
 void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config) {
-  const auto found = checkpoint.tensors().find(kEmbeddingName);
+  const ModelTable table(config);
+  const auto found = checkpoint.tensors().find(table.Get(TensorRole::kEmbedding).stored);
   if (config.dtype.has_value() || found == checkpoint.tensors().end()) return;
   switch (found->second.type) {
     case WeightType::kF32:
@@ -71,13 +72,31 @@ void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config) {
       break;
     case WeightType::kBf16:
     case WeightType::kF8E4M3:
+    case WeightType::kI32:
       config.dtype = DType::kBf16;
       break;
   }
 }
 
+absl::Status CheckWeightForm(const ModelConfig& config, const BackendNeeds& needs) {
+  if (!config.quantization.has_value() || needs.has_weight_form(config.quantization->form.form)) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(
+      absl::StrCat("the checkpoint's weights are ", config.quantization->ToString(),
+                   ", which this device does not multiply; numbers of 16 and 32 bits and fp8 are "
+                   "multiplied everywhere"));
+}
+
+const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep) {
+  if (config.quantization.has_value()) {
+    return keep == KeptWeights::kNumbers ? nullptr : &config.quantization->form.form;
+  }
+  return RoundsNumbers(keep) ? &kFp8Weights : nullptr;
+}
+
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep) {
-  if (IsFp8(config, keep)) return "fp8";
+  if (const WeightForm* const form = KeptForm(config, keep)) return std::string(form->name);
   return keep == KeptWeights::kNumbers
              ? "bf16"
              : std::string(DTypeName(config.dtype.value_or(DType::kBf16)));
@@ -97,22 +116,22 @@ bool RoundsLayers(const ModelConfig& config, KeptWeights keep) {
   return RoundsNumbers(keep) && !config.quantization.has_value();
 }
 
-bool IsLayerMatrix(const std::string& name) { return absl::EndsWith(name, "_proj.weight"); }
-
 size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, KeptWeights keep,
                        const BackendNeeds& needs) {
+  const ModelTable table(config);
   Sum sum(needs);
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
-    const auto found = checkpoint.tensors().find(name);
-    if (found == checkpoint.tensors().end()) continue;
-    const HostTensor& tensor = found->second;
-    const bool matrix = IsLayerMatrix(name) && shape.size() == 2;
-    const bool coded = HasScales(tensor.type);
-    const bool fp8 = coded ? keep != KeptWeights::kNumbers : matrix && RoundsLayers(config, keep);
-    if (fp8) {
-      sum.AddFp8(shape[1], shape[0]);
-    } else {
-      sum.AddNumbers(tensor.bytes.size() * (coded ? 2 : 1));
+  for (const auto& [name, stored] : table.stored()) {
+    const bool coded =
+        stored.may_be_coded() && FindCodes(config.quantization, checkpoint, name).has_value();
+    const bool stays_coded = coded ? keep != KeptWeights::kNumbers
+                                   : stored.may_be_rounded() && RoundsLayers(config, keep);
+    const auto numbers = checkpoint.tensors().find(name);
+    if (stays_coded) {
+      sum.AddCodes(*KeptForm(config, keep), stored.shape[1], stored.shape[0]);
+    } else if (coded) {
+      sum.AddNumbers(kBf16Weights.Bytes(stored.shape[0], stored.shape[1]));
+    } else if (numbers != checkpoint.tensors().end()) {
+      sum.AddNumbers(numbers->second.bytes.size());
     }
   }
   return sum.bytes();
@@ -120,14 +139,16 @@ size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, 
 
 size_t KeptRandomWeightBytes(const ModelConfig& config, KeptWeights keep,
                              const BackendNeeds& needs) {
+  const ModelTable table(config);
   Sum sum(needs);
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
-    if (IsLayerMatrix(name) && IsFp8(config, keep)) {
-      sum.AddFp8(shape[1], shape[0]);
+  for (const auto& [name, stored] : table.stored()) {
+    const WeightForm* const form = stored.may_be_rounded() ? KeptForm(config, keep) : nullptr;
+    if (form != nullptr) {
+      sum.AddCodes(*form, stored.shape[1], stored.shape[0]);
       continue;
     }
     size_t bytes = WeightTypeBytes(WeightType::kBf16);
-    for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
+    for (const int64_t extent : stored.shape) bytes *= static_cast<size_t>(extent);
     sum.AddNumbers(bytes);
   }
   return sum.bytes();

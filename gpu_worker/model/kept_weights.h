@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
@@ -24,18 +25,22 @@ absl::StatusOr<KeptWeights> KeptWeightsNamed(const std::string& name, const Mode
 // Where config.json names no type, gives `config` the one that the embedding is stored in.
 void TakeStoredType(const Checkpoint& checkpoint, ModelConfig& config);
 
-// Whether the numbers of layers' matrices become 8 bits.
+// Whether the numbers of layers' matrices (StoredTensor::may_be_rounded) become 8 bits; the
+// embedding and the output projection stay what they are.
 bool RoundsLayers(const ModelConfig& config, KeptWeights keep);
+
+// Returns UNIMPLEMENTED, with the form, if the checkpoint's matrices are codes of one that the
+// backend has not: before they are read.
+absl::Status CheckWeightForm(const ModelConfig& config, const BackendNeeds& needs);
+
+// The form of layers' matrices that are codes; null: they are numbers.
+const WeightForm* KeptForm(const ModelConfig& config, KeptWeights keep);
 
 // "fp8", or the type of the numbers, as config.json says it: "bf16", "f16", "f32". Random ones are
 // bf16 where that says nothing.
 std::string WeightsDtype(const ModelConfig& config, KeptWeights keep);
 // Whose scales they are: "fp8 (compressed-tensors, a scale for ..."; empty: weights are numbers.
 std::string WeightScalesFrom(const ModelConfig& config, KeptWeights keep);
-
-// Whether a tensor of `config` is a matrix of a layer, which may be 8 bits; the embedding and the
-// output projection stay what they are.
-bool IsLayerMatrix(const std::string& name);
 
 // Bytes of a checkpoint's weights in the memory of a backend, about.
 size_t KeptWeightBytes(const ModelConfig& config, const Checkpoint& checkpoint, KeptWeights keep,

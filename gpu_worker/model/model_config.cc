@@ -21,11 +21,12 @@ struct Family {
   const char* architecture;
   const char* model_type;
   ModelFamily family;
+  const TensorNames* names;
 };
 constexpr Family kFamilies[] = {
-    {"LlamaForCausalLM", "llama", ModelFamily::kLlama},
-    {"Qwen2ForCausalLM", "qwen2", ModelFamily::kQwen2},
-    {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3},
+    {"LlamaForCausalLM", "llama", ModelFamily::kLlama, &kLlamaNames},
+    {"Qwen2ForCausalLM", "qwen2", ModelFamily::kQwen2, &kLlamaNames},
+    {"Qwen3ForCausalLM", "qwen3", ModelFamily::kQwen3, &kLlamaNames},
 };
 constexpr char kSupported[] =
     "LlamaForCausalLM (Llama 3 to 3.2), Qwen2ForCausalLM (Qwen2.5) and Qwen3ForCausalLM are";
@@ -37,17 +38,17 @@ absl::Status Unsupported(const common::JsonReader& config, const std::string& ke
 
 // The family by model_type alone, by which transformers goes: a config.json that was written
 // without a model names no architecture.
-absl::StatusOr<ModelFamily> ReadModelType(const common::JsonReader& config) {
+absl::StatusOr<Family> ReadModelType(const common::JsonReader& config) {
   ASSIGN_OR_RETURN(const std::string model_type, config.String("model_type"));
   for (const Family& family : kFamilies) {
-    if (model_type == family.model_type) return family.family;
+    if (model_type == family.model_type) return family;
   }
   return Unsupported(
       config, "model_type",
       absl::StrCat(model_type.substr(0, 80), " is not supported; models of ", kSupported));
 }
 
-absl::StatusOr<ModelFamily> ReadFamily(const common::JsonReader& config) {
+absl::StatusOr<Family> ReadFamily(const common::JsonReader& config) {
   if (!config.Has("architectures") && config.Has("model_type")) return ReadModelType(config);
   ASSIGN_OR_RETURN(const auto architectures, config.StringList("architectures", 16));
   if (architectures.size() != 1) {
@@ -68,7 +69,7 @@ absl::StatusOr<ModelFamily> ReadFamily(const common::JsonReader& config) {
                                                      name, " needs \"", family->model_type, "\""));
     }
   }
-  return family->family;
+  return *family;
 }
 
 // Refuses a key that must be false, null or absent.
@@ -232,7 +233,9 @@ int64_t ContextLengthOf(const ModelConfig& config) {
 absl::StatusOr<ModelConfig> ReadModelConfig(const common::JsonReader& config,
                                             const common::JsonReader* hf_quant_config) {
   ModelConfig model;
-  ASSIGN_OR_RETURN(model.family, ReadFamily(config));
+  ASSIGN_OR_RETURN(const Family family, ReadFamily(config));
+  model.family = family.family;
+  model.names = family.names;
   ASSIGN_OR_RETURN(const int64_t num_layers, config.Int("num_hidden_layers", 1, kMaxLayers));
   model.num_layers = static_cast<uint32_t>(num_layers);
   RETURN_IF_ERROR(RefuseFeatures(config, model.family, num_layers));

@@ -17,6 +17,7 @@
 #include "common/json/json_reader.h"
 #include "common/kv/kv_geometry.h"
 #include "gpu_worker/model/rope_config.h"
+#include "gpu_worker/model/tensor_names.h"
 #include "gpu_worker/model/weight_quantization.h"
 
 namespace retroinfer {
@@ -26,6 +27,7 @@ enum class ModelFamily : uint32_t { kLlama = 1, kQwen2 = 2, kQwen3 = 3 };
 
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
+  const TensorNames* names = &kLlamaNames;  // of the family; lives forever
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;  // of the feed-forward network
   uint32_t num_layers = 0;
@@ -43,6 +45,7 @@ struct ModelConfig {
   bool tie_word_embeddings = false;  // the output projection is the embedding table
   bool qkv_bias = false;             // Qwen2
   bool qk_norm = false;              // Qwen3: RMSNorm of every query and key head before RoPE
+  std::vector<uint32_t> layers_without_rope;
   // What the weights are meant to be computed in; none: in what they are stored.
   std::optional<DType> dtype;
   std::optional<WeightQuantization> quantization;  // of the checkpoint's matrices

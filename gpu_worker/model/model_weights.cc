@@ -1,14 +1,13 @@
 #include "gpu_worker/model/model_weights.h"
 
-#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <set>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/log/check.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/kept_weights.h"
 #include "gpu_worker/model/stored_scales.h"
@@ -17,22 +16,13 @@ namespace retroinfer {
 namespace {
 
 constexpr size_t kAlignment = 256;
-constexpr char kEmbedding[] = "model.embed_tokens.weight";
-constexpr char kFinalNorm[] = "model.norm.weight";
-constexpr char kLmHead[] = "lm_head.weight";
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-std::string LayerPrefix(uint32_t layer) { return absl::StrCat("model.layers.", layer, "."); }
-
 // Tensors that may be there and have no effect.
-bool MayIgnore(const ModelConfig& config, const std::string& name) {
-  return (config.tie_word_embeddings && name == kLmHead) ||
-         absl::EndsWith(name, ".self_attn.rotary_emb.inv_freq") ||
-         (config.quantization.has_value() && IsScaleWithoutEffect(name));
+bool MayIgnore(const ModelConfig& config, const ModelTable& table, const std::string& name) {
+  return table.HasNoEffect(name) || (config.quantization.has_value() && IsScaleWithoutEffect(name));
 }
-
-bool IsNorm(const std::string& name) { return absl::EndsWith(name, "norm.weight"); }
 
 // Lists what becomes of each tensor of a checkpoint, and has it done.
 class WeightLoader {
@@ -42,6 +32,7 @@ class WeightLoader {
       : device_(device),
         ops_(ops),
         config_(config),
+        table_(config),
         checkpoint_(checkpoint),
         keep_(keep),
         balance_(balance) {}
@@ -50,27 +41,38 @@ class WeightLoader {
 
  private:
   const HostTensor& Tensor(const std::string& name) const { return checkpoint_.tensors().at(name); }
-  // Adds a part to `job` behind what it has.
+  // The names of matrix `name` as codes, if it is so.
+  std::optional<CodedTensors> CodesOf(const std::string& name) const {
+    return table_.stored().at(name).may_be_coded()
+               ? FindCodes(config_.quantization, checkpoint_, name)
+               : std::nullopt;
+  }
+  // What the balance says of a stored tensor; nothing of scales.
+  std::vector<int8_t> RowExponents(const std::string& name) const {
+    const auto stored = table_.stored().find(name);
+    return stored == table_.stored().end() ? std::vector<int8_t>()
+                                           : balance_.RowExponents(stored->second);
+  }
+  // Adds a tensor to `job` behind what it has.
   void AddPart(const std::string& name, WeightJob& job);
 
   absl::Status Allocate(ModelWeights& weights);
   // Takes a vector's place in the buffer of norms.
-  MatrixView LoadNorm(const std::string& name, const DeviceBuffer& buffer);
-  // Prepares the matrices `names`, one below the other, with their biases, if any, when the jobs
-  // are run. `out` stays where it is until then.
-  absl::Status LoadLinear(const std::vector<std::string>& names,
-                          const std::vector<std::string>& biases,
-                          std::unique_ptr<PreparedLinear>* out);
+  MatrixView LoadNorm(const TensorSpec& norm, const DeviceBuffer& buffer);
+  // Prepares a matrix, with its bias, if any, when the jobs are run. `out` stays where it is until
+  // then.
+  absl::Status LoadLinear(const ProjectionSpec& projection, std::unique_ptr<PreparedLinear>* out);
   absl::Status LoadLayer(uint32_t layer, const DeviceBuffer& norms, LayerWeights& weights);
-  // Adds the scales of the matrices `names` to `job`, if they have any; returns what reads them.
-  absl::StatusOr<std::optional<StoredScales>> AddScales(const std::vector<std::string>& names,
-                                                        WeightJob& job);
+  // Adds scales and zeros of the matrices `names` to `job`, if they are codes; returns what reads
+  // them.
+  std::optional<StoredScales> AddScales(const std::vector<std::string>& names, WeightJob& job);
   // What `balance_` says of rows of codes.
-  void ScaleRowsOf(const std::vector<std::string>& names, WeightScales& scales) const;
-  absl::Status Prepare(const std::vector<std::string>& names, LinearWeights weights,
+  void ScaleRowsOf(const ProjectionSpec& projection, WeightScales& scales) const;
+  absl::Status Prepare(const ProjectionSpec& projection, LinearWeights weights,
                        const StoredScales* scales, DeviceSpan<std::byte> memory,
                        std::unique_ptr<PreparedLinear>* out);
-  // Adds tensors of one element type to `job`, one behind the other; returns their rows together.
+  // Adds tensors of one element type, of matrices the codes if they are codes, to `job`, one behind
+  // the other; returns their rows together.
   absl::StatusOr<int64_t> AddParts(const std::vector<std::string>& names, WeightJob& job);
   // What has no effect is read, too, where it is hashed.
   void ReadTheRest();
@@ -78,6 +80,7 @@ class WeightLoader {
   Device& device_;
   ModelOps& ops_;
   const ModelConfig& config_;
+  const ModelTable table_;
   const Checkpoint& checkpoint_;
   const KeptWeights keep_;
   const ChannelBalance& balance_;
@@ -87,12 +90,17 @@ class WeightLoader {
 
 absl::Status WeightLoader::Allocate(ModelWeights& weights) {
   size_t norm_bytes = 0;
-  for (const auto& [name, shape] : ExpectedTensors(config_)) {
-    if (IsNorm(name)) norm_bytes += Aligned(Tensor(name).bytes.size());
+  const auto add = [&](const TensorSpec* norm) {
+    if (norm != nullptr) norm_bytes += Aligned(Tensor(norm->stored).bytes.size());
+  };
+  for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
+    for (const TensorRole role : kLayerNorms) add(table_.Find(role, layer));
   }
+  add(table_.Find(TensorRole::kFinalNorm));
+  const std::string& embedding = table_.Get(TensorRole::kEmbedding).stored;
   ASSIGN_OR_RETURN(weights.norm_buffer, device_.Allocate(norm_bytes, MemoryPurpose::kWeights));
   ASSIGN_OR_RETURN(weights.embedding_buffer,
-                   device_.Allocate(Tensor(kEmbedding).bytes.size(), MemoryPurpose::kWeights));
+                   device_.Allocate(Tensor(embedding).bytes.size(), MemoryPurpose::kWeights));
   return absl::OkStatus();
 }
 
@@ -101,14 +109,14 @@ void WeightLoader::AddPart(const std::string& name, WeightJob& job) {
   WeightJob::Part& part = job.parts.emplace_back();
   part = {.name = name, .tensor = tensor, .at = job.staging_bytes};
   // Codes are left as they are: their scales are multiplied.
-  if (!HasScales(tensor.type)) part.row_exponents = balance_.RowExponents(name);
+  if (!HasScales(tensor.type)) part.row_exponents = RowExponents(name);
   job.staging_bytes += tensor.bytes.size();
 }
 
-MatrixView WeightLoader::LoadNorm(const std::string& name, const DeviceBuffer& buffer) {
-  const HostTensor& tensor = Tensor(name);
+MatrixView WeightLoader::LoadNorm(const TensorSpec& norm, const DeviceBuffer& buffer) {
+  const HostTensor& tensor = Tensor(norm.stored);
   WeightJob& job = jobs_.emplace_back();
-  job.parts.push_back({name, tensor, 0, balance_.RowExponents(name)});
+  job.parts.push_back({norm.stored, tensor, 0, RowExponents(norm.stored)});
   job.target = buffer.bytes().subspan(norm_bytes_, tensor.bytes.size());
   norm_bytes_ += Aligned(tensor.bytes.size());
   return WeightView::Dense(job.target, tensor.type, 1, tensor.shape[0]).Numbers();
@@ -116,132 +124,131 @@ MatrixView WeightLoader::LoadNorm(const std::string& name, const DeviceBuffer& b
 
 absl::StatusOr<int64_t> WeightLoader::AddParts(const std::vector<std::string>& names,
                                                WeightJob& job) {
-  const HostTensor& first = Tensor(names.front());
+  const auto stored_name = [this](const std::string& name) {
+    const std::optional<CodedTensors> codes = CodesOf(name);
+    return codes.has_value() ? codes->codes : name;
+  };
+  const HostTensor& first = Tensor(stored_name(names.front()));
   int64_t rows = 0;
   for (const std::string& name : names) {
-    const HostTensor& tensor = Tensor(name);
+    const HostTensor& tensor = Tensor(stored_name(name));
     if (tensor.type != first.type) {
       return absl::UnimplementedError(
           absl::StrCat(checkpoint_.folder(), ": tensors \"", names.front(), "\" and \"", name,
                        "\" have different element types; the same is supported"));
     }
-    AddPart(name, job);
+    AddPart(stored_name(name), job);
     rows += tensor.shape[0];
   }
   return rows;
 }
 
-absl::StatusOr<std::optional<StoredScales>> WeightLoader::AddScales(
-    const std::vector<std::string>& names, WeightJob& job) {
-  if (!HasScales(Tensor(names.front()).type)) return std::nullopt;
-  StoredScales scales(*config_.quantization);
+std::optional<StoredScales> WeightLoader::AddScales(const std::vector<std::string>& names,
+                                                    WeightJob& job) {
+  if (!CodesOf(names.front()).has_value()) return std::nullopt;
+  StoredScales scales(config_.quantization->form);
   for (const std::string& name : names) {
-    const std::string scale_name = ScaleName(*config_.quantization, name);
-    scales.Add(scale_name, Tensor(scale_name), Tensor(name).shape, job.staging_bytes);
-    AddPart(scale_name, job);
+    const CodedTensors stored = *CodesOf(name);
+    const std::vector<int64_t>& shape = table_.stored().at(name).shape;
+    scales.Add(stored.scales, Tensor(stored.scales), shape[0], shape[1], job.staging_bytes);
+    AddPart(stored.scales, job);
+    if (stored.zeros.empty()) continue;
+    scales.AddZeros(stored.zeros, Tensor(stored.zeros), job.staging_bytes);
+    AddPart(stored.zeros, job);
   }
   return scales;
 }
 
-void WeightLoader::ScaleRowsOf(const std::vector<std::string>& names, WeightScales& scales) const {
+void WeightLoader::ScaleRowsOf(const ProjectionSpec& projection, WeightScales& scales) const {
+  const auto each = static_cast<size_t>(scales.num_cols(projection.in_features));
   size_t first = 0;
-  for (const std::string& name : names) {
-    const std::vector<int8_t> exponents = balance_.RowExponents(name);
+  for (const std::string& name : projection.weights) {
+    const std::vector<int8_t> exponents = RowExponents(name);
     // Only where a row's scales are its own: ChannelBalance leaves the others alone.
-    for (size_t row = 0; row < exponents.size(); ++row) {
-      float& scale = scales.values[first + row];
-      scale = std::ldexp(scale, exponents[row]);
+    for (size_t i = 0; i < exponents.size() * each; ++i) {
+      float& scale = scales.values[first * each + i];
+      scale = std::ldexp(scale, exponents[i / each]);
     }
-    first += static_cast<size_t>(Tensor(name).shape[0]);
+    first += static_cast<size_t>(table_.stored().at(name).shape[0]);
   }
 }
 
-absl::Status WeightLoader::Prepare(const std::vector<std::string>& names, LinearWeights weights,
+absl::Status WeightLoader::Prepare(const ProjectionSpec& projection, LinearWeights weights,
                                    const StoredScales* scales, DeviceSpan<std::byte> memory,
                                    std::unique_ptr<PreparedLinear>* out) {
   if (scales != nullptr) {
     ASSIGN_OR_RETURN(weights.scales, scales->Read(device_, memory));
-    ScaleRowsOf(names, weights.scales);
+    ScaleRowsOf(projection, weights.scales);
   }
   // What a quantized checkpoint left as numbers stays numbers.
   const bool may_round =
-      HasScales(weights.weight.type) ||
-      (RoundsLayers(config_, keep_) && std::all_of(names.begin(), names.end(), IsLayerMatrix));
+      weights.weight.form.is_code() || (RoundsLayers(config_, keep_) && projection.may_be_rounded);
   if (!RoundsNumbers(keep_) || may_round) weights.keep = keep_;
   absl::StatusOr<std::unique_ptr<PreparedLinear>> prepared = ops_.PrepareLinear(weights);
   if (!prepared.ok()) {
-    return absl::Status(prepared.status().code(),
-                        absl::StrCat(checkpoint_.folder(), ": \"", absl::StrJoin(names, "\", \""),
-                                     "\": ", std::string(prepared.status().message())));
+    return absl::Status(
+        prepared.status().code(),
+        absl::StrCat(checkpoint_.folder(), ": \"", absl::StrJoin(projection.weights, "\", \""),
+                     "\": ", std::string(prepared.status().message())));
   }
   *out = *std::move(prepared);
   return absl::OkStatus();
 }
 
-absl::Status WeightLoader::LoadLinear(const std::vector<std::string>& names,
-                                      const std::vector<std::string>& biases,
+absl::Status WeightLoader::LoadLinear(const ProjectionSpec& projection,
                                       std::unique_ptr<PreparedLinear>* out) {
   WeightJob& job = jobs_.emplace_back();
-  ASSIGN_OR_RETURN(const int64_t rows, AddParts(names, job));
-  ASSIGN_OR_RETURN(const std::optional<StoredScales> scales, AddScales(names, job));
+  ASSIGN_OR_RETURN(const int64_t rows, AddParts(projection.weights, job));
+  const std::optional<StoredScales> scales = AddScales(projection.weights, job);
   const size_t bias_at = Aligned(job.staging_bytes);
-  if (!biases.empty()) {
+  const HostTensor* bias = nullptr;
+  if (!projection.biases.empty()) {
     job.staging_bytes = bias_at;
-    ASSIGN_OR_RETURN(const int64_t bias_size, AddParts(biases, job));
+    ASSIGN_OR_RETURN(const int64_t bias_size, AddParts(projection.biases, job));
     if (bias_size != rows) return absl::InternalError("biases of another size than their matrices");
+    bias = &Tensor(projection.biases.front());
   }
-  const HostTensor& first = Tensor(names.front());
-  const HostTensor* const bias = biases.empty() ? nullptr : &Tensor(biases.front());
-  job.finish = [=, this, &first](DeviceSpan<std::byte> memory) {
+  const WeightForm& form = scales.has_value() ? config_.quantization->form.form
+                                              : FormOf(Tensor(projection.weights.front()).type);
+  job.finish = [=, this, &form](DeviceSpan<std::byte> memory) {
     LinearWeights weights;
-    weights.weight = WeightView::Dense(memory, first.type, rows, first.shape[1]);
+    weights.weight = WeightView::Dense(memory, form, rows, projection.in_features);
     if (bias != nullptr) {
       weights.bias =
           WeightView::Dense(memory.subspan(bias_at, memory.size() - bias_at), bias->type, 1, rows);
     }
-    return Prepare(names, std::move(weights), scales.has_value() ? &*scales : nullptr, memory, out);
+    return Prepare(projection, std::move(weights), scales.has_value() ? &*scales : nullptr, memory,
+                   out);
   };
   return absl::OkStatus();
 }
 
 absl::Status WeightLoader::LoadLayer(uint32_t layer, const DeviceBuffer& norms,
                                      LayerWeights& weights) {
-  const std::string prefix = LayerPrefix(layer);
-  const std::string attention = prefix + "self_attn.";
-  const std::string mlp = prefix + "mlp.";
-  const auto qkv = [&](const char* what) {
-    std::vector<std::string> names;
-    for (const char* part : {"q_proj", "k_proj", "v_proj"}) {
-      names.push_back(absl::StrCat(attention, part, what));
-    }
-    return names;
-  };
-  weights.attention_norm = LoadNorm(prefix + "input_layernorm.weight", norms);
-  weights.mlp_norm = LoadNorm(prefix + "post_attention_layernorm.weight", norms);
-  if (config_.qk_norm) {
-    weights.q_norm = LoadNorm(attention + "q_norm.weight", norms);
-    weights.k_norm = LoadNorm(attention + "k_norm.weight", norms);
+  weights.spec = table_.layers()[layer];
+  for (const TensorRole role : kLayerNorms) {
+    const TensorSpec* const norm = table_.Find(role, layer);
+    if (norm != nullptr) weights.Norm(role) = LoadNorm(*norm, norms);
   }
-  RETURN_IF_ERROR(LoadLinear(
-      qkv(".weight"), config_.qkv_bias ? qkv(".bias") : std::vector<std::string>(), &weights.qkv));
-  RETURN_IF_ERROR(LoadLinear({attention + "o_proj.weight"}, {}, &weights.o));
-  RETURN_IF_ERROR(
-      LoadLinear({mlp + "gate_proj.weight", mlp + "up_proj.weight"}, {}, &weights.gate_up));
-  return LoadLinear({mlp + "down_proj.weight"}, {}, &weights.down);
+  for (const Projection projection : kLayerProjections) {
+    RETURN_IF_ERROR(LoadLinear(table_.Of(projection, layer), &weights.Linear(projection)));
+  }
+  return absl::OkStatus();
 }
 
 void WeightLoader::ReadTheRest() {
   for (const auto& [name, tensor] : checkpoint_.tensors()) {
-    if (MayIgnore(config_, name)) jobs_.emplace_back().parts.push_back({name, tensor, 0});
+    if (MayIgnore(config_, table_, name)) jobs_.emplace_back().parts.push_back({name, tensor, 0});
   }
 }
 
 absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options) {
   ModelWeights weights;
   RETURN_IF_ERROR(Allocate(weights));
-  const HostTensor& embedding = Tensor(kEmbedding);
+  const std::string& name = table_.Get(TensorRole::kEmbedding).stored;
+  const HostTensor& embedding = Tensor(name);
   WeightJob& job = jobs_.emplace_back();
-  job.parts.push_back({kEmbedding, embedding, 0});
+  job.parts.push_back({name, embedding, 0});
   job.target = weights.embedding_buffer.bytes();
   weights.embedding =
       WeightView::Dense(job.target, embedding.type, config_.vocab_size, config_.hidden_size);
@@ -249,8 +256,10 @@ absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options)
   for (uint32_t layer = 0; layer < config_.num_layers; ++layer) {
     RETURN_IF_ERROR(LoadLayer(layer, weights.norm_buffer, weights.layers[layer]));
   }
-  weights.final_norm = LoadNorm(kFinalNorm, weights.norm_buffer);
-  if (!config_.tie_word_embeddings) RETURN_IF_ERROR(LoadLinear({kLmHead}, {}, &weights.lm_head));
+  weights.final_norm = LoadNorm(table_.Get(TensorRole::kFinalNorm), weights.norm_buffer);
+  if (!config_.tie_word_embeddings) {
+    RETURN_IF_ERROR(LoadLinear(table_.Of(Projection::kOutput), &weights.lm_head));
+  }
   if (options.hasher != nullptr) ReadTheRest();
   RETURN_IF_ERROR(RunWeightJobs(device_, jobs_, options));
   if (config_.tie_word_embeddings) {
@@ -262,56 +271,57 @@ absl::StatusOr<ModelWeights> WeightLoader::Load(const WeightJobOptions& options)
 
 }  // namespace
 
-std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& config) {
-  const int64_t hidden = config.hidden_size;
-  const int64_t query = config.query_size();
-  const int64_t kv = config.kv_size();
-  std::map<std::string, std::vector<int64_t>> tensors;
-  tensors[kEmbedding] = {config.vocab_size, hidden};
-  tensors[kFinalNorm] = {hidden};
-  if (!config.tie_word_embeddings) tensors[kLmHead] = {config.vocab_size, hidden};
-  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
-    const std::string prefix = LayerPrefix(layer);
-    tensors[prefix + "input_layernorm.weight"] = {hidden};
-    tensors[prefix + "post_attention_layernorm.weight"] = {hidden};
-    tensors[prefix + "self_attn.q_proj.weight"] = {query, hidden};
-    tensors[prefix + "self_attn.k_proj.weight"] = {kv, hidden};
-    tensors[prefix + "self_attn.v_proj.weight"] = {kv, hidden};
-    tensors[prefix + "self_attn.o_proj.weight"] = {hidden, query};
-    tensors[prefix + "mlp.gate_proj.weight"] = {config.intermediate_size, hidden};
-    tensors[prefix + "mlp.up_proj.weight"] = {config.intermediate_size, hidden};
-    tensors[prefix + "mlp.down_proj.weight"] = {hidden, config.intermediate_size};
-    if (config.qkv_bias) {
-      tensors[prefix + "self_attn.q_proj.bias"] = {query};
-      tensors[prefix + "self_attn.k_proj.bias"] = {kv};
-      tensors[prefix + "self_attn.v_proj.bias"] = {kv};
-    }
-    if (config.qk_norm) {
-      tensors[prefix + "self_attn.q_norm.weight"] = {config.head_dim};
-      tensors[prefix + "self_attn.k_norm.weight"] = {config.head_dim};
-    }
+MatrixView& LayerWeights::Norm(TensorRole role) {
+  switch (role) {
+    case TensorRole::kAttentionNorm:
+      return attention_norm;
+    case TensorRole::kFeedForwardNorm:
+      return mlp_norm;
+    case TensorRole::kQueryNorm:
+      return q_norm;
+    default:
+      RI_CHECK(role == TensorRole::kKeyNorm);
+      return k_norm;
   }
-  return tensors;
+}
+
+std::unique_ptr<PreparedLinear>& LayerWeights::Linear(Projection projection) {
+  switch (projection) {
+    case Projection::kQkv:
+      return qkv;
+    case Projection::kAttentionOutput:
+      return o;
+    case Projection::kGateUp:
+      return gate_up;
+    default:
+      RI_CHECK(projection == Projection::kDown);
+      return down;
+  }
 }
 
 absl::Status CheckTensors(const ModelConfig& config, const Checkpoint& checkpoint) {
-  const auto expected = ExpectedTensors(config);
-  std::set<std::string> scale_names;
-  for (const auto& [name, shape] : expected) {
-    ASSIGN_OR_RETURN(const HostTensor tensor, checkpoint.Find(name, shape));
-    if (!HasScales(tensor.type)) continue;
-    if (!config.quantization.has_value() || !(IsLayerMatrix(name) || name == kLmHead)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          checkpoint.folder(), ": tensor \"", name, "\" is F8_E4M3, which ",
-          config.quantization.has_value() ? "only matrices of layers may be"
-                                          : "needs a quantization_config in config.json"));
+  const ModelTable table(config);
+  std::set<std::string> used;
+  for (const auto& [name, stored] : table.stored()) {
+    const auto codes = stored.may_be_coded() ? FindCodes(config.quantization, checkpoint, name)
+                                             : std::optional<CodedTensors>();
+    if (codes.has_value()) {
+      RETURN_IF_ERROR(CheckCodes(*config.quantization, checkpoint, name, stored.shape));
+      used.insert({codes->codes, codes->scales, codes->zeros});
+      continue;
     }
-    scale_names.insert(ScaleName(*config.quantization, name));
-    RETURN_IF_ERROR(CheckScaleTensor(*config.quantization, checkpoint, name, shape));
+    ASSIGN_OR_RETURN(const HostTensor tensor, checkpoint.Find(name, stored.shape));
+    used.insert(name);
+    if (!HasScales(tensor.type)) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.folder(), ": tensor \"", name, "\" is ",
+        std::string(WeightTypeName(tensor.type)), ", which ",
+        !config.quantization.has_value() ? "needs a quantization_config in config.json"
+        : stored.may_be_coded()          ? "does not belong to " + config.quantization->ToString()
+                                         : "only matrices of layers may be"));
   }
   for (const auto& [name, tensor] : checkpoint.tensors()) {
-    if (expected.find(name) == expected.end() && scale_names.count(name) == 0 &&
-        !MayIgnore(config, name)) {
+    if (used.count(name) == 0 && !MayIgnore(config, table, name)) {
       return absl::InvalidArgumentError(absl::StrCat(
           checkpoint.folder(), ": tensor \"", name, "\" is no part of a ",
           std::string(ModelFamilyName(config.family)), " model of ", config.num_layers,

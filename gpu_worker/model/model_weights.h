@@ -3,9 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +12,7 @@
 #include "gpu_worker/model/channel_balance.h"
 #include "gpu_worker/model/checkpoint.h"
 #include "gpu_worker/model/model_config.h"
+#include "gpu_worker/model/model_table.h"
 #include "gpu_worker/model/weight_jobs.h"
 #include "gpu_worker/ops/model/model_ops.h"
 
@@ -21,6 +20,7 @@ namespace retroinfer {
 
 // Q = query_heads * head_dim, K = kv_heads * head_dim, F = intermediate size.
 struct LayerWeights {
+  LayerSpec spec;
   MatrixView attention_norm;                // [1, hidden]
   MatrixView mlp_norm;                      // [1, hidden]
   MatrixView q_norm;                        // [1, head_dim]; Qwen3 only
@@ -29,6 +29,11 @@ struct LayerWeights {
   std::unique_ptr<PreparedLinear> o;        // Q -> hidden
   std::unique_ptr<PreparedLinear> gate_up;  // hidden -> 2 F: gate, then up
   std::unique_ptr<PreparedLinear> down;     // F -> hidden
+
+  // The same by their names in the model's table.
+  // REQUIRES: `role` is one of kLayerNorms, `projection` one of kLayerProjections.
+  MatrixView& Norm(TensorRole role);
+  std::unique_ptr<PreparedLinear>& Linear(Projection projection);
 };
 
 // Threads: immutable after loading.
@@ -41,11 +46,9 @@ struct ModelWeights {
   std::unique_ptr<PreparedLinear> lm_head;  // hidden -> vocab
 };
 
-// Name and shape of every tensor that a checkpoint of this model must hold; the matrices of one
-// that is quantized (ModelConfig::quantization) may be F8_E4M3 and have a tensor of scales each.
-std::map<std::string, std::vector<int64_t>> ExpectedTensors(const ModelConfig& config);
-
-// Checks that the checkpoint holds what the model needs and nothing that it would ignore.
+// Checks that the checkpoint holds what the model needs (ModelTable) and nothing that it would
+// ignore. Matrices of one that is quantized (ModelConfig::quantization) may be F8_E4M3 and have a
+// tensor of scales each.
 //
 // Returns: INVALID_ARGUMENT, naming the tensor, if one is missing, has another shape, or is there
 //          and no part of this architecture (a bias, an adapter): without it answers were wrong;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/status/status_macros.h"
+#include "gpu_worker/model/model_table.h"
 
 namespace retroinfer {
 namespace {
@@ -33,7 +34,7 @@ std::vector<uint16_t> Draw() {
 class RandomWeights {
  public:
   RandomWeights(Device& device, ModelOps& ops, const ModelConfig& config, KeptWeights keep)
-      : device_(device), ops_(ops), config_(config), keep_(keep) {}
+      : device_(device), ops_(ops), config_(config), table_(config), keep_(keep) {}
 
   absl::StatusOr<ModelWeights> Make();
 
@@ -41,13 +42,15 @@ class RandomWeights {
   // Fills a new buffer by repeating `bits`.
   absl::StatusOr<DeviceBuffer> Repeat(std::span<const uint16_t> bits, int64_t elements);
   WeightView Matrix(int64_t rows, int64_t cols);
-  absl::StatusOr<std::unique_ptr<PreparedLinear>> Linear(int64_t in, int64_t out, KeptWeights keep,
-                                                         bool has_bias = false);
-  absl::StatusOr<LayerWeights> Layer(const DeviceBuffer& ones);
+  absl::StatusOr<std::unique_ptr<PreparedLinear>> Linear(const ProjectionSpec& projection);
+  absl::StatusOr<LayerWeights> Layer(uint32_t layer, const DeviceBuffer& ones);
+  // Of the matrices that the numbers are drawn for.
+  int64_t NumNumbers() const;
 
   Device& device_;
   ModelOps& ops_;
   const ModelConfig& config_;
+  const ModelTable table_;
   const KeptWeights keep_;  // of the layers
   std::unique_ptr<Stream> stream_;
   DeviceBuffer numbers_;  // as many as the largest matrix has, and a few more
@@ -77,41 +80,47 @@ WeightView RandomWeights::Matrix(int64_t rows, int64_t cols) {
                            WeightType::kBf16, rows, cols);
 }
 
-absl::StatusOr<std::unique_ptr<PreparedLinear>> RandomWeights::Linear(int64_t in, int64_t out,
-                                                                      KeptWeights keep,
-                                                                      bool has_bias) {
-  LinearWeights weights{.weight = Matrix(out, in), .bias = {}, .scales = {}, .keep = keep};
-  if (has_bias) weights.bias = Matrix(1, out);
+absl::StatusOr<std::unique_ptr<PreparedLinear>> RandomWeights::Linear(
+    const ProjectionSpec& projection) {
+  LinearWeights weights{.weight = Matrix(projection.out_features, projection.in_features),
+                        .bias = {},
+                        .scales = {},
+                        .keep = projection.may_be_rounded ? keep_ : KeptWeights::kAsStored};
+  if (!projection.biases.empty()) weights.bias = Matrix(1, projection.out_features);
   return ops_.PrepareLinear(weights);
 }
 
-absl::StatusOr<LayerWeights> RandomWeights::Layer(const DeviceBuffer& ones) {
-  const int64_t hidden = config_.hidden_size;
-  const auto norm = [&ones](int64_t cols) {
-    return MatrixView::Dense(ones.bytes(), DType::kBf16, 1, cols);
-  };
-  LayerWeights layer;
-  layer.attention_norm = norm(hidden);
-  layer.mlp_norm = norm(hidden);
-  if (config_.qk_norm) {
-    layer.q_norm = norm(config_.head_dim);
-    layer.k_norm = norm(config_.head_dim);
+absl::StatusOr<LayerWeights> RandomWeights::Layer(uint32_t layer, const DeviceBuffer& ones) {
+  LayerWeights weights;
+  weights.spec = table_.layers()[layer];
+  for (const TensorRole role : kLayerNorms) {
+    const TensorSpec* const norm = table_.Find(role, layer);
+    if (norm == nullptr) continue;
+    weights.Norm(role) = MatrixView::Dense(ones.bytes(), DType::kBf16, 1, norm->shape[0]);
   }
-  const bool bias = config_.qkv_bias;
-  const int64_t qkv_size = config_.query_size() + 2 * config_.kv_size();
-  ASSIGN_OR_RETURN(layer.qkv, Linear(hidden, qkv_size, keep_, bias));
-  ASSIGN_OR_RETURN(layer.o, Linear(config_.query_size(), hidden, keep_));
-  ASSIGN_OR_RETURN(layer.gate_up, Linear(hidden, 2 * config_.intermediate_size, keep_));
-  ASSIGN_OR_RETURN(layer.down, Linear(config_.intermediate_size, hidden, keep_));
-  return layer;
+  for (const Projection projection : kLayerProjections) {
+    ASSIGN_OR_RETURN(weights.Linear(projection), Linear(table_.Of(projection, layer)));
+  }
+  return weights;
+}
+
+int64_t RandomWeights::NumNumbers() const {
+  const auto elements = [](const ProjectionSpec& matrix) {
+    return matrix.in_features * matrix.out_features;
+  };
+  // Where a matrix begins depends on how many numbers there are: another count is another model.
+  int64_t count = elements(table_.Of(Projection::kOutput)) + 16 * kShift;
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    count = std::max(count, elements(table_.Of(Projection::kGateUp, layer)) + 16 * kShift);
+    count = std::max(count, elements(table_.Of(Projection::kQkv, layer)) + kShift);
+  }
+  return count;
 }
 
 absl::StatusOr<ModelWeights> RandomWeights::Make() {
   ASSIGN_OR_RETURN(stream_, device_.CreateStream(StreamKind::kCompute));
   const int64_t hidden = config_.hidden_size;
-  num_numbers_ = std::max(config_.vocab_size, 2 * config_.intermediate_size) * hidden + 16 * kShift;
-  num_numbers_ =
-      std::max(num_numbers_, (config_.query_size() + 2 * config_.kv_size()) * hidden + kShift);
+  num_numbers_ = NumNumbers();
   const std::vector<uint16_t> drawn = Draw();
   ASSIGN_OR_RETURN(numbers_, Repeat(drawn, num_numbers_));
   ModelWeights weights;
@@ -123,10 +132,10 @@ absl::StatusOr<ModelWeights> RandomWeights::Make() {
                                         config_.vocab_size, hidden);
   weights.final_norm = MatrixView::Dense(weights.norm_buffer.bytes(), DType::kBf16, 1, hidden);
   for (uint32_t i = 0; i < config_.num_layers; ++i) {
-    ASSIGN_OR_RETURN(LayerWeights layer, Layer(weights.norm_buffer));
+    ASSIGN_OR_RETURN(LayerWeights layer, Layer(i, weights.norm_buffer));
     weights.layers.push_back(std::move(layer));
   }
-  ASSIGN_OR_RETURN(weights.lm_head, Linear(hidden, config_.vocab_size, KeptWeights::kAsStored));
+  ASSIGN_OR_RETURN(weights.lm_head, Linear(table_.Of(Projection::kOutput)));
   return weights;
 }
 

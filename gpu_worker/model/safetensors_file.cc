@@ -27,6 +27,7 @@ absl::StatusOr<WeightType> ReadType(const common::JsonReader& entry) {
   if (name == "F16") return WeightType::kF16;
   if (name == "BF16") return WeightType::kBf16;
   if (name == "F8_E4M3") return WeightType::kF8E4M3;
+  if (name == "I32") return WeightType::kI32;  // packed codes; else CheckTensors refuses it
   return absl::UnimplementedError(
       absl::StrCat(entry.place(), ": element type ", name.substr(0, 40),
                    " is not supported; F32, F16, BF16 and F8_E4M3 are"));

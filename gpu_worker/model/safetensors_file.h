@@ -44,7 +44,7 @@ class SafetensorsFile {
   // Maps `path` and checks its header.
   //
   // Returns: INVALID_ARGUMENT, with file and tensor, if anything does not fit; UNIMPLEMENTED for
-  //          an element type other than F32, F16, BF16 and F8_E4M3.
+  //          an element type other than F32, F16, BF16, F8_E4M3 and I32.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   const std::map<std::string, HostTensor>& tensors() const { return tensors_; }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -17,33 +16,11 @@
 namespace retroinfer {
 namespace {
 
-constexpr char kWeight[] = "weight";
-
-int64_t Blocks(int64_t size) { return (size + WeightScales::kBlock - 1) / WeightScales::kBlock; }
-
-// The shapes that the scales of a matrix may have.
-std::vector<std::vector<int64_t>> ShapesOf(ScaledPart part, const std::vector<int64_t>& matrix) {
-  switch (part) {
-    case ScaledPart::kMatrix:
-      return {{}, {1}, {1, 1}};
-    case ScaledPart::kFeature:
-      return {{matrix[0], 1}, {matrix[0]}};
-    case ScaledPart::kBlock:
-      return {{Blocks(matrix[0]), Blocks(matrix[1])}};
-  }
-  return {};
-}
-
 std::string ShapeText(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
 }  // namespace
-
-std::string ScaleName(const WeightQuantization& quantization, const std::string& name) {
-  RI_CHECK(absl::EndsWith(name, kWeight));
-  return name.substr(0, name.size() - std::strlen(kWeight)) + quantization.scale_suffix;
-}
 
 bool IsScaleWithoutEffect(const std::string& name) {
   for (const char* suffix :
@@ -53,36 +30,100 @@ bool IsScaleWithoutEffect(const std::string& name) {
   return false;
 }
 
-absl::Status CheckScaleTensor(const WeightQuantization& quantization, const Checkpoint& checkpoint,
-                              const std::string& name, const std::vector<int64_t>& shape) {
-  const std::string scale_name = ScaleName(quantization, name);
-  const auto shapes = ShapesOf(quantization.part, shape);
+std::optional<CodedTensors> FindCodes(const std::optional<WeightQuantization>& quantization,
+                                      const Checkpoint& checkpoint, const std::string& name) {
+  if (!quantization.has_value()) return std::nullopt;
+  CodedTensors names = quantization->form.NamesOf(name);
+  const auto codes = checkpoint.tensors().find(names.codes);
+  const bool found =
+      codes != checkpoint.tensors().end() && codes->second.type == quantization->form.element;
+  return found ? std::optional(std::move(names)) : std::nullopt;
+}
+
+absl::Status CheckCodes(const WeightQuantization& quantization, const Checkpoint& checkpoint,
+                        const std::string& name, const std::vector<int64_t>& shape) {
+  const StoredForm& form = quantization.form;
+  const CodedTensors names = form.NamesOf(name);
+  RETURN_IF_ERROR(checkpoint.Find(names.codes, form.CodesShape(shape)).status());
+  const auto shapes = form.ScalesShapes(shape);
   const auto error = [&](const std::string& problem) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(checkpoint.folder(), ": tensor \"", scale_name, "\" ", problem, "; \"", name,
-                     "\" is F8_E4M3 and needs it as ", ShapeText(shapes.front()),
-                     " in F32, BF16 or F16: ", quantization.ToString()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        checkpoint.folder(), ": tensor \"", names.scales, "\" ", problem, "; \"", names.codes,
+        "\" is ", std::string(WeightTypeName(form.element)), " and needs it as ",
+        ShapeText(shapes.front()), " in F32, BF16 or F16: ", quantization.ToString()));
   };
-  const auto found = checkpoint.tensors().find(scale_name);
+  const auto found = checkpoint.tensors().find(names.scales);
   if (found == checkpoint.tensors().end()) return error("is missing");
   const HostTensor& scales = found->second;
   if (std::find(shapes.begin(), shapes.end(), scales.shape) == shapes.end()) {
     return error(absl::StrCat("has shape ", ShapeText(scales.shape)));
   }
-  return HasScales(scales.type) ? error("is F8_E4M3 itself") : absl::OkStatus();
+  if (HasScales(scales.type)) {
+    return error(absl::StrCat("is ", std::string(WeightTypeName(scales.type)), " itself"));
+  }
+  if (names.zeros.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const HostTensor zeros, checkpoint.Find(names.zeros, form.ZerosShape(shape)));
+  if (zeros.type == form.element) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(checkpoint.folder(), ": tensor \"", names.zeros,
+                                                 "\" is ", std::string(WeightTypeName(zeros.type)),
+                                                 "; zeros are as the codes, ",
+                                                 std::string(WeightTypeName(form.element))));
 }
 
-void StoredScales::Add(const std::string& name, const HostTensor& scales,
-                       const std::vector<int64_t>& matrix_shape, size_t at) {
-  parts_.push_back({name, scales.type, at, scales.bytes.size() / WeightTypeBytes(scales.type),
-                    matrix_shape[0], matrix_shape[1]});
+void StoredScales::Add(const std::string& name, const HostTensor& scales, int64_t rows,
+                       int64_t cols, size_t at) {
+  parts_.push_back({.scales = {name, scales.type, at, scales.bytes.size()},
+                    .zeros = {},
+                    .rows = rows,
+                    .cols = cols});
+}
+
+void StoredScales::AddZeros(const std::string& name, const HostTensor& zeros, size_t at) {
+  RI_CHECK(form_.scale_rows == 1 && !parts_.empty());
+  parts_.back().zeros = {name, zeros.type, at, zeros.bytes.size()};
 }
 
 int64_t StoredScales::RowsEach() const {
-  if (part_ != ScaledPart::kBlock) return 1;
-  int64_t rows = WeightScales::kBlock;  // a power of two, so every divisor of it is one, too
+  if (form_.ScalesRows()) return 1;
+  int64_t rows = form_.scale_rows;  // a power of two, so every divisor of it is one, too
   for (size_t i = 0; i + 1 < parts_.size(); ++i) rows = std::gcd(rows, parts_[i].rows);
   return rows;
+}
+
+absl::Status StoredScales::AppendScales(const Part& part, std::span<const std::byte> bytes,
+                                        WeightScales& scales) const {
+  const std::vector<float> numbers = NumbersOf(part.scales.type, bytes);
+  for (const float scale : numbers) {
+    if (std::isfinite(scale) && scale > 0) continue;
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", part.scales.name, "\" holds ",
+                                                   scale, "; a scale is finite and above zero"));
+  }
+  const int64_t cols = scales.num_cols(part.cols);
+  for (int64_t row = 0; row < part.rows; row += scales.rows_each) {
+    const int64_t stored = form_.scale_rows == 0 ? 0 : row / form_.scale_rows * cols;
+    for (int64_t col = 0; col < cols; ++col) {
+      scales.values.push_back(numbers[static_cast<size_t>(stored + col)]);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoredScales::AppendZeros(const Part& part, std::span<const std::byte> bytes,
+                                       WeightScales& scales) const {
+  const int64_t cols = scales.num_cols(part.cols);
+  const size_t row_bytes = form_.form.RowBytes(cols);
+  std::vector<float> zeros(static_cast<size_t>(cols));
+  for (int64_t row = 0; row < part.rows; ++row) {
+    form_.form.decode(bytes.data() + static_cast<size_t>(row) * row_bytes, cols, zeros.data());
+    for (const float zero : zeros) {
+      if (!std::isfinite(zero)) {
+        return absl::InvalidArgumentError(absl::StrCat("tensor \"", part.zeros.name, "\" holds ",
+                                                       zero, "; a zero is a finite number"));
+      }
+      scales.zeros.push_back(zero);
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<WeightScales> StoredScales::Read(Device& device,
@@ -90,27 +131,20 @@ absl::StatusOr<WeightScales> StoredScales::Read(Device& device,
   ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, device.CreateStream(StreamKind::kCompute));
   WeightScales scales;
   scales.rows_each = RowsEach();
-  scales.cols_each = part_ == ScaledPart::kBlock ? WeightScales::kBlock : 0;
+  scales.cols_each = form_.scale_cols;
   std::vector<std::byte> bytes;
+  const auto download = [&](const Stored& stored) {
+    bytes.resize(stored.bytes);
+    const absl::Status status =
+        device.Download(*stream, memory.subspan(stored.at, stored.bytes), bytes);
+    return status.ok() ? stream->Synchronize() : status;
+  };
   for (const Part& part : parts_) {
-    bytes.resize(part.count * WeightTypeBytes(part.type));
-    RETURN_IF_ERROR(device.Download(*stream, memory.subspan(part.at, bytes.size()), bytes));
-    RETURN_IF_ERROR(stream->Synchronize());
-    const std::vector<float> numbers = NumbersOf(part.type, bytes);
-    for (const float scale : numbers) {
-      if (std::isfinite(scale) && scale > 0) continue;
-      return absl::InvalidArgumentError(absl::StrCat("tensor \"", part.name, "\" holds ", scale,
-                                                     "; a scale is finite and above zero"));
-    }
-    const int64_t cols = scales.num_cols(part.cols);
-    for (int64_t row = 0; row < part.rows; row += scales.rows_each) {
-      const int64_t stored = part_ == ScaledPart::kMatrix    ? 0
-                             : part_ == ScaledPart::kFeature ? row
-                                                             : row / WeightScales::kBlock * cols;
-      for (int64_t col = 0; col < cols; ++col) {
-        scales.values.push_back(numbers[static_cast<size_t>(stored + col)]);
-      }
-    }
+    RETURN_IF_ERROR(download(part.scales));
+    RETURN_IF_ERROR(AppendScales(part, bytes, scales));
+    if (part.zeros.bytes == 0) continue;
+    RETURN_IF_ERROR(download(part.zeros));
+    RETURN_IF_ERROR(AppendZeros(part, bytes, scales));
   }
   return scales;
 }

@@ -1,8 +1,11 @@
-// The scales of matrices in 8 bits, as a checkpoint stores them, and on their way to WeightScales.
+// The tensors of matrices of codes, as a checkpoint stores them: are they there, and what their
+// scales are on their way to WeightScales.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,52 +18,63 @@
 
 namespace retroinfer {
 
-// The name of the scales of matrix `name`, which ends in ".weight".
-std::string ScaleName(const WeightQuantization& quantization, const std::string& name);
-
 // Whether a tensor of a quantized checkpoint scales what is not rounded here: activations, keys and
 // values.
 bool IsScaleWithoutEffect(const std::string& name);
 
-// Checks that the scales of matrix `name` [rows, cols] are there, with the shape and a type that
-// they must have.
+// The tensors of matrix `name`, if the checkpoint has it as codes of its quantization.
+std::optional<CodedTensors> FindCodes(const std::optional<WeightQuantization>& quantization,
+                                      const Checkpoint& checkpoint, const std::string& name);
+
+// Checks that the tensors of matrix `name` [rows, cols], which FindCodes has found, are there with
+// the shapes and types that they must have.
 //
 // Returns: INVALID_ARGUMENT, with the tensor, what it is and what is accepted.
-absl::Status CheckScaleTensor(const WeightQuantization& quantization, const Checkpoint& checkpoint,
-                              const std::string& name, const std::vector<int64_t>& shape);
+absl::Status CheckCodes(const WeightQuantization& quantization, const Checkpoint& checkpoint,
+                        const std::string& name, const std::vector<int64_t>& shape);
 
 // Of matrices that lie one below the other.
 class StoredScales {
  public:
-  explicit StoredScales(const WeightQuantization& quantization) : part_(quantization.part) {}
+  explicit StoredScales(const StoredForm& form) : form_(form) {}
 
-  // The scales of the next matrix, of `matrix_shape`, which will lie at `at` of the memory that
-  // Read gets.
+  // The scales of the next matrix, [rows, cols], which will lie at `at` of the memory that Read
+  // gets.
   //
-  // REQUIRES: CheckScaleTensor has passed them.
-  void Add(const std::string& name, const HostTensor& scales,
-           const std::vector<int64_t>& matrix_shape, size_t at);
+  // REQUIRES: CheckCodes has passed them.
+  void Add(const std::string& name, const HostTensor& scales, int64_t rows, int64_t cols,
+           size_t at);
+  // Its zeros, if the form has them, after its scales.
+  void AddZeros(const std::string& name, const HostTensor& zeros, size_t at);
 
-  // Copies the scales from device memory and waits for that.
+  // Copies scales and zeros from device memory and waits for that.
   //
-  // Returns: INVALID_ARGUMENT, with the tensor, if one is not finite or not above zero; errors of
-  //          the device.
+  // Returns: INVALID_ARGUMENT, with the tensor, if a scale is not finite or not above zero, or a
+  //          zero not finite; errors of the device.
   absl::StatusOr<WeightScales> Read(Device& device, DeviceSpan<std::byte> memory) const;
 
  private:
-  struct Part {
+  struct Stored {
     std::string name;
-    WeightType type;
-    size_t at;
-    size_t count;  // of scales
+    WeightType type = WeightType::kF32;
+    size_t at = 0;
+    size_t bytes = 0;
+  };
+  struct Part {
+    Stored scales;
+    Stored zeros;
     int64_t rows;  // of the matrix
     int64_t cols;
   };
 
   // Rows of all matrices together that surely have the same scales.
   int64_t RowsEach() const;
+  absl::Status AppendScales(const Part& part, std::span<const std::byte> bytes,
+                            WeightScales& scales) const;
+  absl::Status AppendZeros(const Part& part, std::span<const std::byte> bytes,
+                           WeightScales& scales) const;
 
-  ScaledPart part_;
+  StoredForm form_;
   std::vector<Part> parts_;
 };
 

@@ -141,10 +141,11 @@ absl::Status Transformer::ProjectQkv(Stream& stream, const LayerWeights& weights
                                      bool decode) {
   RETURN_IF_ERROR(Norm(stream, hidden, weights.attention_norm, rows.normed));
   RETURN_IF_ERROR(Project(stream, *weights.qkv, rows.normed, rows.qkv, false, decode));
-  if (config_.qk_norm) {
+  if (weights.spec.qk_norm) {
     RETURN_IF_ERROR(Norm(stream, rows.queries, weights.q_norm, rows.queries));
     RETURN_IF_ERROR(Norm(stream, rows.keys, weights.k_norm, rows.keys));
   }
+  if (!weights.spec.rope) return absl::OkStatus();
   const MatrixView queries_and_keys = rows.qkv.Columns(0, config_.query_size() + config_.kv_size());
   return ops_.model().Rope(
       stream,
@@ -161,6 +162,16 @@ absl::Status Transformer::FinishLayer(Stream& stream, const LayerWeights& weight
 absl::Status Transformer::FeedForward(Stream& stream, const LayerWeights& weights,
                                       const MatrixView& hidden, const Workspace::Views& rows,
                                       bool decode) {
+  switch (weights.spec.feed_forward) {
+    case FeedForwardKind::kDense:
+      return DenseFeedForward(stream, weights, hidden, rows, decode);
+  }
+  return absl::InternalError("a feed-forward network of no known kind");
+}
+
+absl::Status Transformer::DenseFeedForward(Stream& stream, const LayerWeights& weights,
+                                           const MatrixView& hidden, const Workspace::Views& rows,
+                                           bool decode) {
   RETURN_IF_ERROR(Norm(stream, hidden, weights.mlp_norm, rows.normed));
   const MatrixView gated = rows.gate_up.Columns(0, config_.intermediate_size);
   RETURN_IF_ERROR(ops_.model().GatedLinear(stream, {.linear = weights.gate_up.get(),

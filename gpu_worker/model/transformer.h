@@ -148,7 +148,7 @@ class Transformer {
   absl::Status UploadTables(Device& device, int64_t max_positions);
   absl::Status RopeTable(Stream& stream, DeviceSpan<const int32_t> positions,
                          const Workspace::Views& rows);
-  // Norm, projection, norms of heads, RoPE: hidden -> rows.qkv.
+  // Norm, projection, norms of heads, RoPE, as the layer has them: hidden -> rows.qkv.
   absl::Status ProjectQkv(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                           const Workspace::Views& rows, bool decode);
   // Output projection and feed-forward network: hidden += f(rows.attention), hidden += g(hidden).
@@ -156,6 +156,9 @@ class Transformer {
                            const Workspace::Views& rows, bool decode);
   absl::Status FeedForward(Stream& stream, const LayerWeights& weights, const MatrixView& hidden,
                            const Workspace::Views& rows, bool decode);
+  absl::Status DenseFeedForward(Stream& stream, const LayerWeights& weights,
+                                const MatrixView& hidden, const Workspace::Views& rows,
+                                bool decode);
   absl::Status CheckPieces(const MatrixView& hidden, std::span<const PrefillPiece> pieces) const;
   absl::Status StorePiece(Stream& stream, const Workspace::Views& rows, int64_t begin,
                           const PrefillPiece& piece);

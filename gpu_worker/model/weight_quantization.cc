@@ -48,7 +48,7 @@ absl::Status RequireBlock(const common::JsonReader& object, const std::string& k
 }
 
 // The "weights" of a group of compressed-tensors.
-absl::StatusOr<ScaledPart> ReadWeightScheme(const common::JsonReader& weights) {
+absl::StatusOr<StoredForm> ReadWeightScheme(const common::JsonReader& weights) {
   ASSIGN_OR_RETURN(const int64_t bits, weights.Int("num_bits", 1, 64));
   ASSIGN_OR_RETURN(const std::string type, weights.String("type"));
   if (bits != 8 || type != "float") {
@@ -63,11 +63,11 @@ absl::StatusOr<ScaledPart> ReadWeightScheme(const common::JsonReader& weights) {
     }
   }
   ASSIGN_OR_RETURN(const std::string strategy, weights.String("strategy"));
-  if (strategy == "tensor") return ScaledPart::kMatrix;
-  if (strategy == "channel") return ScaledPart::kFeature;
+  if (strategy == "tensor") return kFp8OfMatrices;
+  if (strategy == "channel") return kFp8OfFeatures;
   if (strategy != "block") return UnsupportedValue(weights, "strategy", strategy);
   RETURN_IF_ERROR(RequireBlock(weights, "block_structure"));
-  return ScaledPart::kBlock;
+  return kFp8OfBlocks;
 }
 
 absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReader& settings) {
@@ -84,7 +84,7 @@ absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReade
     if (!empty && !dense) return Unsupported(settings, key, "is not supported");
   }
   ASSIGN_OR_RETURN(const common::JsonReader groups, settings.Object("config_groups"));
-  std::optional<ScaledPart> part;
+  std::optional<StoredForm> form;
   size_t num_groups = 0;
   for (const common::JsonMember& member : groups.json().Members()) {
     if (++num_groups > kMaxGroups) {
@@ -92,15 +92,14 @@ absl::StatusOr<WeightQuantization> ReadCompressedTensors(const common::JsonReade
     }
     ASSIGN_OR_RETURN(const common::JsonReader group, groups.Object(member));
     ASSIGN_OR_RETURN(const common::JsonReader weights, group.Object("weights"));
-    ASSIGN_OR_RETURN(const ScaledPart of_group, ReadWeightScheme(weights));
-    if (part.has_value() && *part != of_group) {
+    ASSIGN_OR_RETURN(const StoredForm of_group, ReadWeightScheme(weights));
+    if (form.has_value() && form->part != of_group.part) {
       return Unsupported(settings, "config_groups", "groups of several strategies are not");
     }
-    part = of_group;
+    form = of_group;
   }
-  if (!part.has_value()) return settings.Error("config_groups", "is empty");
-  return WeightQuantization{*part, "compressed-tensors", "weight_scale",
-                            settings.Has("kv_cache_scheme")};
+  if (!form.has_value()) return settings.Error("config_groups", "is empty");
+  return WeightQuantization{*form, "compressed-tensors", settings.Has("kv_cache_scheme")};
 }
 
 absl::StatusOr<WeightQuantization> ReadFp8(const common::JsonReader& settings) {
@@ -111,17 +110,16 @@ absl::StatusOr<WeightQuantization> ReadFp8(const common::JsonReader& settings) {
     return UnsupportedValue(settings, "activation_scheme", activations);
   }
   if (!settings.Has("weight_block_size")) {
-    return WeightQuantization{ScaledPart::kMatrix, "fp8", "weight_scale",
-                              settings.Has("kv_cache_scheme")};
+    return WeightQuantization{kFp8OfMatrices, "fp8", settings.Has("kv_cache_scheme")};
   }
   RETURN_IF_ERROR(RequireBlock(settings, "weight_block_size"));
-  return WeightQuantization{ScaledPart::kBlock, "fp8", "weight_scale_inv", false};
+  return WeightQuantization{kFp8OfBlocksInverse, "fp8", false};
 }
 
 absl::StatusOr<WeightQuantization> ReadModelOpt(const common::JsonReader& settings) {
   ASSIGN_OR_RETURN(const std::string algorithm, settings.String("quant_algo"));
   if (algorithm != "FP8") return UnsupportedValue(settings, "quant_algo", algorithm);
-  return WeightQuantization{ScaledPart::kMatrix, "modelopt", "weight_scale",
+  return WeightQuantization{kFp8OfMatrices, "modelopt",
                             settings.Has("kv_cache_quant_algo") || settings.Has("kv_cache_scheme")};
 }
 
@@ -137,22 +135,11 @@ absl::StatusOr<WeightQuantization> ReadSettings(const common::JsonReader& settin
   return UnsupportedValue(settings, "quant_method", method);
 }
 
-const char* PartName(ScaledPart part) {
-  switch (part) {
-    case ScaledPart::kMatrix:
-      return "a scale for each matrix";
-    case ScaledPart::kFeature:
-      return "a scale for each output feature";
-    case ScaledPart::kBlock:
-      return "a scale for each block of 128 x 128";
-  }
-  return "unknown scales";
-}
-
 }  // namespace
 
 std::string WeightQuantization::ToString() const {
-  return absl::StrCat("fp8 (", method, ", ", PartName(part), ")");
+  return absl::StrCat(std::string(form.form.name), " (", method, ", ", std::string(form.scales_are),
+                      ")");
 }
 
 absl::StatusOr<std::optional<WeightQuantization>> ReadWeightQuantization(

@@ -10,22 +10,18 @@
 // that would only lose accuracy. Anything else is refused by name.
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "common/json/json_reader.h"
+#include "gpu_worker/model/stored_form.h"
 
 namespace retroinfer {
 
-// What has a scale of its own. The values are part of the fingerprint: never renumber.
-enum class ScaledPart : uint32_t { kMatrix = 1, kFeature = 2, kBlock = 3 };
-
 struct WeightQuantization {
-  ScaledPart part = ScaledPart::kMatrix;
+  StoredForm form;
   std::string method;          // "compressed-tensors", "fp8" or "modelopt"
-  std::string scale_suffix;    // of the scale's name, behind that of the module: "weight_scale"
   bool has_kv_scheme = false;  // scales for an 8-bit KV cache come along, which have no effect here
 
   // For people: "fp8 (compressed-tensors, a scale for each output feature)".

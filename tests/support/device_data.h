@@ -162,7 +162,7 @@ inline WeightView AsWeights(const MatrixView& matrix) {
   const WeightType type = matrix.dtype == DType::kF32    ? WeightType::kF32
                           : matrix.dtype == DType::kBf16 ? WeightType::kBf16
                                                          : WeightType::kF16;
-  return {matrix.data, type, matrix.rows, matrix.cols};
+  return {matrix.data, FormOf(type), matrix.rows, matrix.cols};
 }
 
 // Largest |got - want| over the largest |want|. NaN anywhere in `got` gives infinity.

@@ -23,13 +23,13 @@ SEARCHED = ("common/*", "text/constraint/*", "gpu_worker/*", "kv_store_service/*
 
 
 def model_families(texts):
-    """A family's constant, its architecture, and the switch of what it alone computes."""
+    """A family's constant, its architecture, its tensors' names, and the switch of what it alone computes."""
     constants = re.search(r"enum class ModelFamily[^{]*\{([^}]*)\}", texts["gpu_worker/model/model_config.h"]).group(1)
     own = {"Qwen2": {"qkv_bias"}, "Qwen3": {"qk_norm"}}
     for family in re.findall(r"k(\w+) =", constants):
         table = texts["gpu_worker/model/model_config.cc"]
-        architecture = re.search(rf'"(\w+)", "\w+", ModelFamily::k{family}\b', table).group(1)
-        yield family, {f"ModelFamily::k{family}", architecture} | own.get(family, set()), {}
+        architecture, names = re.search(rf'"(\w+)", "\w+", ModelFamily::k{family}, &(\w+)', table).groups()
+        yield family, {f"ModelFamily::k{family}", architecture, names} | own.get(family, set()), {}
 
 
 def operations(texts):
@@ -71,11 +71,15 @@ def layer_kinds(texts):
         yield "window", {"LayerMap", "WindowLayers", "has_window_layers", "num_window_layers", "layer_windows", "window_of"}, {}
 
 
-def quantised_weights(texts):
-    """What has a scale, and the field in which a checkpoint says how it is quantized."""
-    parts = re.search(r"enum class ScaledPart[^{]*\{([^}]*)\}", texts["gpu_worker/model/weight_quantization.h"]).group(1)
-    for part in re.findall(r"(k\w+) =", parts):
-        yield part, {f"ScaledPart::{part}", "ScaledPart", "quant_method"}, {}
+def weight_forms(texts):
+    """Of codes: numbers are everywhere. Its constant, the class that multiplies it, and the forms in which it is stored."""
+    table = texts["gpu_worker/ops/model/weight_form.h"]
+    forms = re.findall(r"inline constexpr WeightForm k(\w+)Weights = \{\s*\.id = WeightFormId::(\w+),([^;]*)\};", table)
+    stored = texts["gpu_worker/model/stored_form.h"]
+    for name, number, entry in forms:
+        if ".decode" in entry:
+            storings = re.findall(rf"inline constexpr StoredForm (k{name}\w+)", stored)
+            yield name, {f"WeightFormId::{number}", f"{name}Linear", f"{name}_linear.cc".lower(), *storings, "quant_method"}, {}
 
 
 def constraints(texts):
@@ -89,8 +93,9 @@ def constraints(texts):
 
 # Kind as the row calls it -> its members, and files that only use them (an operation may use another one).
 KINDS = {
-    "a form of quantised weights": (quantised_weights, r"(?!)"),
-    "a model family": (model_families, r"proto/|tools/needle/"),
+    # The first form of codes is treated apart where fingerprints and options of before are kept.
+    "a weight form": (weight_forms, r"gpu_worker/model/(fingerprint|kept_weights)\.cc"),
+    "a model family": (model_families, r"proto/|tools/(lab|models|needle)/"),
     "an operation": (operations, r"gpu_worker/(attention|executor|kv|measuring|model|engine|wave_\w+)/"
                                  r"|gpu_worker/ops/\w+/((cpu|cuda)/)?(?!\w*_ops\.)\w+\.(h|cc|cu|cuh)$"),
     "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
@@ -99,7 +104,7 @@ KINDS = {
     "a layer kind": (layer_kinds, r"(?!)"),
     "a KV format": (formats, r"README.md"),
 }
-FEWEST = {"a form of quantised weights": 3, "a model family": 3, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
+FEWEST = {"a weight form": 1, "a model family": 3, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
           "a layer kind": 1, "a KV format": 1}
 # These rows come with the first member that is not a default one.
 LATER = ("a policy", "a KV format")
@@ -139,12 +144,12 @@ def tracked_texts():
 def words(text):
     """What members are recognised by: names, values of enums, paths in their last two or three folders, and in files
     that make metrics strings, too."""
-    found = set(re.findall(r"\w+", text)) | set(re.findall(r"(?:ModelFamily|KvFormatId|ScaledPart)::\w+", text))
+    found = set(re.findall(r"\w+", text)) | set(re.findall(r"(?:ModelFamily|KvFormatId|WeightFormId)::\w+", text))
     if "etric" in text:
         found |= set(re.findall(r'"\w+"', text))
     for path in re.findall(r"[\w/]+\.(?:h|cc|cu)\b", text):
         parts = path.split("/")
-        found |= {"/".join(parts[-2:]), "/".join(parts[-3:])}
+        found |= {parts[-1], "/".join(parts[-2:]), "/".join(parts[-3:])}
     return found
 
 

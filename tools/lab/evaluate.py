@@ -20,11 +20,12 @@ import torch
 
 from tools.needle import model as llama
 
-from . import catalogue, jobs, sources
+from . import catalogue, checkpoint, jobs, real_text, sources
 from .sources import CODE, NEEDLE
 
 PARTS = ("text", "micro", "growing", "needle", "locality", "promise", "indexes", "formats",
-         "formats_needle", "hard_keys", "ablation", "ablation_needle", "size")
+         "formats_needle", "hard_keys", "ablation", "ablation_needle", "size", "real", "real_forms")
+REAL = ("real", "real_forms")  # of a checkpoint of others, over texts of others
 LENGTHS = (32768, 131072)
 
 
@@ -65,14 +66,25 @@ class Laboratory:
         torch.backends.cuda.matmul.allow_tf32 = True
         self._models: dict[pathlib.Path, llama.Llama] = {}
         self._sources: dict[pathlib.Path, object] = {}
+        self._real_text: real_text.RealText | None = None
         self.began = time.monotonic()
 
     def model(self, folder: pathlib.Path) -> llama.Llama:
         """Returns a model: bf16 on a GPU, fp32 on a CPU, where bf16 is slow."""
         if folder not in self._models:
-            self._models[folder] = llama.load(
-                folder, self.device, torch.bfloat16 if self.device == "cuda" else torch.float32)
+            dtype = torch.bfloat16 if self.device == "cuda" else torch.float32
+            if folder in (CODE, NEEDLE) or not self.arguments.texts:
+                self._models[folder] = llama.load(folder, self.device, dtype)
+            else:
+                self._models[folder] = checkpoint.load(folder, self.device, dtype,
+                                                       self.arguments.rope_scaling)
         return self._models[folder]
+
+    def real_text(self) -> real_text.RealText:
+        """Returns the texts of --texts in the model's tokens."""
+        if self._real_text is None:
+            self._real_text = real_text.RealText(self.arguments.texts, self.arguments.model)
+        return self._real_text
 
     def source(self, folder: pathlib.Path):
         """Returns the text for a model."""
@@ -93,6 +105,8 @@ class Laboratory:
 
     def _text_records(self) -> list[dict]:
         try:
+            if self.arguments.texts:
+                return self.real_text().records
             return self.source(self.arguments.model).records
         except (ValueError, OSError) as error:
             return [{"error": str(error)}]
@@ -144,9 +158,17 @@ def check(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Non
         parser.error("--tail: 4 to 1024 tokens behind a document")
     if arguments.documents < 1 or not math.isfinite(arguments.seconds) or arguments.seconds <= 0:
         parser.error("--documents and --seconds must be above 0")
-    for folder in (arguments.model, NEEDLE):
-        if not (folder / "config.json").is_file():
-            parser.error(f"{folder} is not a model folder: it has no config.json")
+    if not (arguments.model / "config.json").is_file():
+        parser.error(f"{arguments.model} is not a model folder: it has no config.json")
+    if arguments.texts or arguments.rope_scaling:
+        if not arguments.texts or not set(arguments.part) <= set(REAL):
+            parser.error(f"--texts FOLDER goes with --part {' and '.join(REAL)} alone, "
+                         "--rope-scaling with --texts")
+        return
+    if set(REAL) & set(arguments.part):
+        parser.error(f"--part {' and '.join(REAL)} need --texts FOLDER: see tools/lab/corpora.py")
+    if not (NEEDLE / "config.json").is_file():
+        parser.error(f"{NEEDLE} is not a model folder: it has no config.json")
     longest = llama.Shape.load(arguments.model).max_position_embeddings
     if max(arguments.length) > longest:
         parser.error(f"{arguments.model} takes at most {longest} tokens")
@@ -164,6 +186,11 @@ def main() -> None:
     parser.add_argument("--tail", type=int, default=512,
                         help="tokens behind a document (default: %(default)s)")
     parser.add_argument("--documents", type=int, default=4, help="(default: %(default)s)")
+    parser.add_argument("--texts", type=pathlib.Path, metavar="FOLDER",
+                        help="texts that --part real follows, made by tools/lab/corpora.py; --model "
+                             "is then a Hugging Face folder")
+    parser.add_argument("--rope-scaling", default="", metavar="yarn:FACTOR[:ORIGINAL]",
+                        help="as of the server, for --part real")
     parser.add_argument("--growing-length", type=int, action="append",
                         help="of long generation, may be repeated (default: 16384, 65536)")
     parser.add_argument("--growing-tail", type=int, default=8192, help="(default: %(default)s)")
@@ -179,7 +206,8 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.length = arguments.length or list(LENGTHS)
     arguments.growing_length = arguments.growing_length or [16384, 65536]
-    arguments.part = list(PARTS) if arguments.all else arguments.part or []
+    arguments.part = ([part for part in PARTS if part not in REAL] if arguments.all
+                      else arguments.part or [])
     if not arguments.part:
         parser.error(f"--all, or --part with one of {', '.join(PARTS)}")
     check(parser, arguments)

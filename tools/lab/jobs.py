@@ -230,6 +230,14 @@ def make(lab) -> list[Job]:
     def add(part, rank, job):
         if part in a.part:
             found.append((rank, job))
+    if "real" in a.part or "real_forms" in a.part:
+        from . import real_text  # it builds on Job
+        for length in a.length:
+            tokens = prompt_tokens(length, a.tail)
+            for name, number in lab.real_text().documents(tokens + a.tail + 1, a.documents):
+                add("real", number, real_text.FollowReal(lab, name, number, tokens, a.tail))
+                add("real_forms", number, real_text.RealForms(lab, name, number, tokens, a.tail))
+        return [job for _, job in sorted(found, key=lambda one: one[0])]
     for length in a.length:
         tokens = prompt_tokens(length, a.tail)
         traced = prompt_tokens(length, a.steps)

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/kv/dtype.h"
+#include "gpu_worker/ops/model/weight_form.h"
 
 namespace retroinfer {
 
@@ -20,10 +21,12 @@ struct BackendNeeds {
                              int64_t max_estimated);
   size_t (*cluster_keys_scratch)(uint32_t num_kv_heads, uint32_t head_dim, int32_t num_tokens,
                                  int32_t num_clusters);
-  // Of a matrix whose weights are 8 bits, without scales (PrepareLinear), and of what is shared by
-  // all of them.
-  size_t (*fp8_weight)(int64_t in_features, int64_t out_features);
-  size_t (*fp8_scratch)(int64_t in_features, int64_t out_features);
+  // Whether PrepareLinear takes weights of this form.
+  bool (*has_weight_form)(const WeightForm& form);
+  // Of a matrix of codes of this form, which it has, as PrepareLinear keeps it, without scales and
+  // zeros; and of what is shared by all of them.
+  size_t (*weight_bytes)(const WeightForm& form, int64_t in_features, int64_t out_features);
+  size_t (*weight_scratch)(const WeightForm& form, int64_t in_features, int64_t out_features);
 };
 
 // What KvFormatNamed is given for an index called `index` beside such pages: "auto" is the

@@ -1,9 +1,10 @@
 // out = in * weight^T (+ bias), or out += in * weight^T: every projection of the model.
 //
-// Batch-invariant for up to kInvariantRows rows a call or any multiple: a row of the result does
-// not depend on the other rows, nor on how many there are, as long as `decode` has the same value.
+// Batch-invariant: a row of the result does not depend on the other rows, nor on how many there
+// are, as long as `decode` has the same value.
 //
-// 8-bit weights are e4m3 with scales. A backend may keep their products apart from their scales, or
+// Weights may be codes with scales (weight_form.h); a backend has the forms that its needs name
+// (backend_needs.h) and refuses others. It may keep their products apart from their scales, or
 // round the products of both to the numbers that it multiplies. Activations are rounded to 8 bits
 // where kFp8Products asks for it, and nowhere else. A weight that is NaN, or not finite where it is
 // to become 8 bits, is refused while it is prepared.
@@ -28,8 +29,8 @@ class PreparedLinear {
 
 // In what a matrix is kept. The values are part of a model's fingerprint: never renumber.
 enum class KeptWeights {
-  kAsStored = 0,  // 8 bits stay 8 bits, if the backend multiplies them; numbers stay numbers
-  kNumbers = 1,   // 8 bits and f32 become the numbers that the backend computes in
+  kAsStored = 0,  // codes stay codes, if the backend multiplies them; numbers stay numbers
+  kNumbers = 1,   // codes and f32 become the numbers that the backend computes in
   kFp8 = 2,       // numbers become e4m3 with a scale for each output feature (QuantizationScale)
   // As kFp8; and in products without `decode` activations become e4m3, with a scale for each row,
   // where the weight's scales are for whole output features (blocks are multiplied as in kFp8). A
@@ -45,7 +46,7 @@ constexpr bool RoundsNumbers(KeptWeights keep) {
 struct LinearWeights {
   WeightView weight;               // [out, in]; read only while preparing
   std::optional<WeightView> bias;  // [1, out], numbers
-  WeightScales scales = {};        // of a weight that has scales
+  WeightScales scales = {};        // of codes
   KeptWeights keep = KeptWeights::kAsStored;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <string>
 
 #include "common/status/status_macros.h"
 #include "gpu_worker/ops/arg_check.h"
@@ -15,9 +16,12 @@ inline absl::Status CheckWeightScales(const WeightView& weight, const WeightScal
   RETURN_IF_ERROR(CheckArg(each >= 1 && each <= kBlock && (each & (each - 1)) == 0,
                            "prepare_linear", "a scale is for ", each, " rows; needs 1, 2, 4 to ",
                            kBlock));
-  RETURN_IF_ERROR(CheckArg(scales.cols_each == 0 || scales.cols_each == kBlock, "prepare_linear",
-                           "a scale is for ", scales.cols_each, " columns; needs ", kBlock,
-                           " or all"));
+  const int64_t group = weight.form.group_cols;
+  const bool is_block = weight.form.may_be_blocks && scales.cols_each == kBlock;
+  RETURN_IF_ERROR(CheckArg(scales.cols_each == group || is_block, "prepare_linear",
+                           "a scale is for ", scales.cols_each, " columns; needs ",
+                           group == 0 ? "all" : std::to_string(group),
+                           weight.form.may_be_blocks ? " or 128" : ""));
   const auto wanted =
       static_cast<size_t>(scales.num_rows(weight.rows) * scales.num_cols(weight.cols));
   RETURN_IF_ERROR(CheckArg(scales.values.size() == wanted, "prepare_linear", "there are ",
@@ -25,6 +29,13 @@ inline absl::Status CheckWeightScales(const WeightView& weight, const WeightScal
   for (const float scale : scales.values) {
     RETURN_IF_ERROR(CheckArg(std::isfinite(scale) && scale > 0, "prepare_linear", "a scale is ",
                              scale, "; needs one that is finite and above zero"));
+  }
+  const size_t zeros = weight.form.has_zeros ? wanted : 0;
+  RETURN_IF_ERROR(CheckArg(scales.zeros.size() == zeros, "prepare_linear", "there are ",
+                           scales.zeros.size(), " zeros; needs ", zeros));
+  for (const float zero : scales.zeros) {
+    RETURN_IF_ERROR(CheckArg(std::isfinite(zero), "prepare_linear", "a zero is ", zero,
+                             "; needs one that is finite"));
   }
   return absl::OkStatus();
 }
@@ -38,7 +49,7 @@ inline absl::Status CheckLinearWeights(const LinearWeights& weights) {
   const WeightView& weight = weights.weight;
   RETURN_IF_ERROR(CheckArg(weight.data != nullptr && weight.rows > 0 && weight.cols > 0,
                            "prepare_linear", "the weight is empty"));
-  if (HasScales(weight.type)) RETURN_IF_ERROR(CheckWeightScales(weight, weights.scales));
+  if (weight.form.is_code()) RETURN_IF_ERROR(CheckWeightScales(weight, weights.scales));
   if (!weights.bias.has_value()) return absl::OkStatus();
   return CheckShape("prepare_linear", "bias", weights.bias->Numbers(), 1, weight.rows);
 }

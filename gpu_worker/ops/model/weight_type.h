@@ -1,4 +1,5 @@
-// How weights are stored in a checkpoint.
+// Element types of the tensors of a checkpoint. What a matrix of them stands for says its form
+// (weight_form.h).
 #pragma once
 
 #include <cstddef>
@@ -9,15 +10,19 @@
 
 namespace retroinfer {
 
-// The values are part of a model's fingerprint: never renumber. An element of kF8E4M3 (e4m3.h) is a
-// code: what it stands for is that times a scale (WeightScales).
-enum class WeightType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kF8E4M3 = 4 };
+// The values are part of a model's fingerprint: never renumber. Elements of kF8E4M3 (e4m3.h) are
+// codes, those of kI32 several codes each.
+enum class WeightType : uint32_t { kF32 = 1, kBf16 = 2, kF16 = 3, kF8E4M3 = 4, kI32 = 5 };
 
-constexpr bool HasScales(WeightType type) { return type == WeightType::kF8E4M3; }
+// Whether an element is no number by itself.
+constexpr bool HasScales(WeightType type) {
+  return type == WeightType::kF8E4M3 || type == WeightType::kI32;
+}
 
 constexpr size_t WeightTypeBytes(WeightType type) {
   switch (type) {
     case WeightType::kF32:
+    case WeightType::kI32:
       return 4;
     case WeightType::kBf16:
     case WeightType::kF16:
@@ -28,16 +33,19 @@ constexpr size_t WeightTypeBytes(WeightType type) {
   return 0;
 }
 
+// As safetensors files name it.
 constexpr std::string_view WeightTypeName(WeightType type) {
   switch (type) {
     case WeightType::kF32:
-      return "f32";
+      return "F32";
     case WeightType::kBf16:
-      return "bf16";
+      return "BF16";
     case WeightType::kF16:
-      return "f16";
+      return "F16";
     case WeightType::kF8E4M3:
-      return "fp8";
+      return "F8_E4M3";
+    case WeightType::kI32:
+      return "I32";
   }
   return "unknown";
 }
@@ -53,6 +61,7 @@ constexpr DType ElementType(WeightType type) {
     case WeightType::kF16:
       return DType::kF16;
     case WeightType::kF8E4M3:
+    case WeightType::kI32:
       break;
   }
   return DType::kF32;

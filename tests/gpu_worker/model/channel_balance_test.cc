@@ -35,25 +35,11 @@ std::string Name(int layer, const std::string& what) {
   return "model.layers." + std::to_string(layer) + ".self_attn." + what;
 }
 
-std::string TypeText(WeightType type) {
-  switch (type) {
-    case WeightType::kF32:
-      return "F32";
-    case WeightType::kBf16:
-      return "BF16";
-    case WeightType::kF16:
-      return "F16";
-    case WeightType::kF8E4M3:
-      return "F8_E4M3";
-  }
-  return "";
-}
-
 Tensors TensorsOf(const Checkpoint& checkpoint) {
   Tensors tensors;
   for (const auto& [name, tensor] : checkpoint.tensors()) {
     tensors[name] = {
-        name, TypeText(tensor.type), tensor.shape,
+        name, std::string(WeightTypeName(tensor.type)), tensor.shape,
         std::string(reinterpret_cast<const char*>(tensor.bytes.data()), tensor.bytes.size())};
   }
   return tensors;
@@ -237,7 +223,9 @@ class OneLayerTest : public ::testing::Test {
   // Matrices of ones, but `row` of k_proj and its pair, which have `number`.
   ChannelBalance BalanceWith(float number, int64_t row, const std::string& dtype = "BF16") {
     std::vector<TensorText> list;
-    for (const auto& [name, shape] : ExpectedTensors(config_)) {
+    const ModelTable table(config_);
+    for (const auto& [name, stored] : table.stored()) {
+      const std::vector<int64_t>& shape = stored.shape;
       TensorText tensor{name, dtype, shape, ""};
       const int64_t cols = shape.size() == 1 ? 1 : shape[1];
       for (int64_t i = 0; i < shape[0] * cols; ++i) {
@@ -271,18 +259,20 @@ TEST_F(OneLayerTest, TheRootOfTheRatioDecides) {
   expected[7] = 4;
   const ChannelBalance balance = BalanceWith(256, 7);
   EXPECT_EQ(balance.exponents(), expected);
-  const std::vector<int8_t> keys = balance.RowExponents("model.layers.0.self_attn.k_proj.weight");
+  const ModelTable table(config_);
+  const auto exponents = [&](const std::string& name) {
+    return balance.RowExponents(table.stored().at(name));
+  };
+  const std::vector<int8_t> keys = exponents("model.layers.0.self_attn.k_proj.weight");
   ASSERT_EQ(keys.size(), 64u);
   EXPECT_EQ(keys[7], -4);
   EXPECT_EQ(keys[39], -4);
   EXPECT_EQ(keys[8], 0);
-  const std::vector<int8_t> queries =
-      balance.RowExponents("model.layers.0.self_attn.q_proj.weight");
+  const std::vector<int8_t> queries = exponents("model.layers.0.self_attn.q_proj.weight");
   ASSERT_EQ(queries.size(), 128u);
   EXPECT_EQ(queries[64 + 7], 4);
-  EXPECT_TRUE(balance.RowExponents("model.layers.0.self_attn.v_proj.weight").empty());
-  EXPECT_TRUE(balance.RowExponents("model.layers.1.self_attn.k_proj.weight").empty());
-  EXPECT_TRUE(balance.RowExponents("lm_head.weight").empty());
+  EXPECT_TRUE(exponents("model.layers.0.self_attn.v_proj.weight").empty());
+  EXPECT_TRUE(exponents("lm_head.weight").empty());
 }
 
 TEST_F(OneLayerTest, TheLargestBiasIsFoundBesideWhatWeightsGive) {

@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "gpu_worker/model/model_shapes.h"
+#include "tests/gpu_worker/model/golden_model.h"
 #include "tests/gpu_worker/model/safetensors_text.h"
 #include "tests/support/temp_folder.h"
 
@@ -72,6 +74,7 @@ TEST(FingerprintTest, EverythingThatChangesKvChangesIt) {
   };
   const std::vector<void (*)(ModelConfig&)> changes = {
       [](ModelConfig& c) { c.family = ModelFamily::kQwen2; },
+      [](ModelConfig& c) { c.layers_without_rope = {0}; },
       [](ModelConfig& c) { c.hidden_size = 5; },
       [](ModelConfig& c) { c.num_layers = 2; },
       [](ModelConfig& c) { c.num_query_heads = 2; },
@@ -91,10 +94,10 @@ TEST(FingerprintTest, EverythingThatChangesKvChangesIt) {
       [](ModelConfig& c) { c.rope.truncate = false; },
       [](ModelConfig& c) { c.rope.attention_factor = 1.1; },
       [](ModelConfig& c) {
-        c.quantization = {ScaledPart::kMatrix, "fp8", "weight_scale"};
+        c.quantization = {kFp8OfMatrices, "fp8"};
       },
       [](ModelConfig& c) {
-        c.quantization = {ScaledPart::kBlock, "fp8", "weight_scale"};
+        c.quantization = {kFp8OfBlocks, "fp8"};
       },
   };
   for (const auto change : changes) {
@@ -119,6 +122,26 @@ TEST(FingerprintTest, EverythingThatChangesKvChangesIt) {
   tensors = Tensors();
   tensors.pop_back();
   expect_new(Config(), tensors);
+}
+
+// Contexts that people have stored are found by these.
+TEST(FingerprintTest, ThoseOfModelsThatThereAreStay) {
+  for (const auto& [name, hex] :
+       {std::pair("llama-d64-untied-bf16",
+                  "2fce214e46308594b3c9c54f071ed034f638bc53f201b3e966cc6723d25fec49"),
+        {"llama-fp8-ct-channel",
+         "64055c8805fd68da4f0c5c9ad8f26a0794a297e3d10263bda7263675a8d27a48"},
+        {"qwen2-d64-group7-mixed",
+         "9612add258b0c4fad3025ae64240690e6fcf63b137e50d6f84deb3c204fc2073"},
+        {"qwen3-d64-untied-f32",
+         "adc34ea04ec4a6535632e45fff2f71e3296d31cb93ba226a65c3a77cf892235f"}}) {
+    const test_support::GoldenModel model(name);
+    const auto fingerprint = ModelFingerprint(model.config, model.checkpoint, {});
+    ASSERT_TRUE(fingerprint.ok()) << fingerprint.status();
+    EXPECT_EQ(FingerprintHex(*fingerprint), hex) << name;
+  }
+  EXPECT_EQ(FingerprintHex(RandomModelFingerprint(*NamedModelShape("tiny"), KeptWeights::kFp8)),
+            "8b158c8e54b9890703db7b62651b26b1f1d812f68580a74af9bd8ba7b8c6c20f");
 }
 
 TEST(FingerprintTest, FilesOrderAndThreadsDoNotMatter) {

@@ -20,7 +20,7 @@ TEST(KeptWeightsTest, NamesAskForWhatIsNotThereYet) {
   ModelConfig f32;
   f32.dtype = DType::kF32;
   ModelConfig quantized = bf16;
-  quantized.quantization = {ScaledPart::kFeature, "compressed-tensors", "weight_scale"};
+  quantized.quantization = {kFp8OfFeatures, "compressed-tensors"};
   for (const ModelConfig& config : {bf16, f32, quantized}) {
     EXPECT_EQ(*KeptWeightsNamed("auto", config), kAsStored);
     EXPECT_EQ(KeptWeightsNamed("int4", config).status().code(), absl::StatusCode::kInvalidArgument);
@@ -36,7 +36,7 @@ TEST(KeptWeightsTest, ActivationsInEightBitsNeedWeightsInEightBits) {
   ModelConfig bf16;
   bf16.dtype = DType::kBf16;
   ModelConfig quantized = bf16;
-  quantized.quantization = {ScaledPart::kFeature, "compressed-tensors", "weight_scale"};
+  quantized.quantization = {kFp8OfFeatures, "compressed-tensors"};
   EXPECT_EQ(*KeptWeightsNamed("fp8", bf16, "fp8"), KeptWeights::kFp8Products);
   EXPECT_EQ(*KeptWeightsNamed("fp8", quantized, "fp8"), KeptWeights::kFp8Products);
   EXPECT_EQ(*KeptWeightsNamed("auto", quantized, "fp8"), KeptWeights::kFp8Products);
@@ -64,7 +64,7 @@ TEST(KeptWeightsTest, TheTypeIsThatOfTheLayers) {
   EXPECT_EQ(WeightsDtype(config, KeptWeights::kFp8), "fp8");
   EXPECT_EQ(WeightScalesFrom(config, kAsStored), "");
   EXPECT_NE(WeightScalesFrom(config, KeptWeights::kFp8).find("while loading"), std::string::npos);
-  config.quantization = {ScaledPart::kBlock, "fp8", "weight_scale_inv"};
+  config.quantization = {kFp8OfBlocksInverse, "fp8"};
   EXPECT_EQ(WeightsDtype(config, kAsStored), "fp8");
   EXPECT_EQ(WeightsDtype(config, KeptWeights::kNumbers), "bf16");
   EXPECT_NE(WeightScalesFrom(config, kAsStored).find("128 x 128"), std::string::npos);
@@ -105,6 +105,8 @@ TEST(KeptWeightsTest, BytesOfACheckpointFollowItsTensors) {
   EXPECT_EQ(bytes(plain, kAsStored, kCudaNeeds), plain.checkpoint.total_bytes());
   EXPECT_EQ(bytes(plain, kAsStored, kCpuNeeds), plain.checkpoint.total_bytes());
   const GoldenModel coded("llama-fp8-ct-channel");
+  EXPECT_TRUE(CheckWeightForm(coded.config, kCudaNeeds).ok());
+  EXPECT_TRUE(CheckWeightForm(plain.config, kCudaNeeds).ok());
   const size_t numbers = bytes(coded, KeptWeights::kNumbers, kCudaNeeds);
   EXPECT_GT(numbers, coded.checkpoint.total_bytes() * 3 / 2);
   EXPECT_LT(numbers, coded.checkpoint.total_bytes() * 2);

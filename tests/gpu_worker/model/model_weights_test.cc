@@ -37,7 +37,9 @@ ModelConfig Config(ModelFamily family) {
 
 std::map<std::string, TensorText> Tensors(const ModelConfig& config) {
   std::map<std::string, TensorText> tensors;
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
+  const ModelTable table(config);
+  for (const auto& [name, stored] : table.stored()) {
+    const std::vector<int64_t>& shape = stored.shape;
     size_t bytes = 2;
     for (const int64_t extent : shape) bytes *= static_cast<size_t>(extent);
     tensors[name] = {name, "BF16", shape, std::string(bytes, '\x3f')};
@@ -160,6 +162,28 @@ TEST_F(ModelWeightsFilesTest, GateAndUpMustHaveOneElementType) {
   gate.dtype = "F32";
   gate.bytes += gate.bytes;
   EXPECT_EQ(Load(config, tensors).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+// Codes are refused where nothing says what they stand for.
+TEST_F(ModelWeightsFilesTest, CodesNeedAForm) {
+  ModelConfig config = Config(ModelFamily::kLlama);
+  const std::string gate = "model.layers.1.mlp.gate_proj.weight";
+  const std::string norm = "model.norm.weight";
+  for (const std::string type : {"I32", "F8_E4M3"}) {
+    const auto with = [&](const std::string& name) {
+      auto tensors = Tensors(config);
+      TensorText& tensor = tensors[name];
+      tensor.dtype = type;
+      tensor.bytes.resize(tensor.bytes.size() / 2 * (type == "I32" ? 4 : 1));
+      return tensors;
+    };
+    config.quantization.reset();
+    ExpectInvalid(config, with(gate),
+                  gate + "\" is " + type + ", which needs a quantization_config");
+    config.quantization = {kFp8OfFeatures, "fp8"};
+    ExpectInvalid(config, with(norm), norm + "\" is " + type + ", which only matrices");
+    if (type == "I32") ExpectInvalid(config, with(gate), "does not belong to fp8");
+  }
 }
 
 TEST_F(ModelWeightsFilesTest, GoldenModelsAreWhole) {

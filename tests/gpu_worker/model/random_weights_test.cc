@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <vector>
 
 #include "gpu_worker/model/model_shapes.h"
@@ -61,6 +62,56 @@ TEST_P(RandomWeightsTest, AModelOfThemComputesFiniteLogitsThatDiffer) {
   for (const float value : values) ASSERT_TRUE(std::isfinite(value));
   EXPECT_NE(values[5], values[static_cast<size_t>(config.vocab_size) + 5]);
   EXPECT_NE(values[5], values[6]);
+}
+
+// The same numbers in every release: what was measured or recorded with them stays comparable.
+TEST_P(RandomWeightsTest, AreWhatTheyAlwaysWere) {
+  constexpr size_t kDrawn = size_t{1} << 22;
+  constexpr int64_t kShift = 4096;
+  std::mt19937 generator(1);
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  std::vector<float> drawn(kDrawn);
+  for (float& number : drawn) number = FromBf16(ToBf16(normal(generator)));
+
+  ModelConfig config = *NamedModelShape("tiny");
+  config.qkv_bias = true;
+  config.num_layers = 5;  // so many matrices that one begins at the first number again
+  const auto weights = RandomModelWeights(*backend_->device, backend_->ops->model(), config);
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const int64_t num_numbers = 512 * 128 + 16 * kShift;
+  int64_t at = 0;
+  const auto next = [&](int64_t elements) {
+    at = at + kShift <= num_numbers - elements ? at + kShift : 0;
+    return at;
+  };
+  const auto expect = [&](const PreparedLinear& linear, bool has_bias) {
+    const int64_t in = linear.in_features();
+    const int64_t out = linear.out_features();
+    const int64_t weight = next(in * out);
+    const int64_t bias = has_bias ? next(out) : 0;
+    std::vector<float> one(static_cast<size_t>(in));
+    one[3] = 1;
+    const auto x = data_.Activations(one, 1, in);
+    const auto y = data_.Poisoned(1, out);
+    ASSERT_TRUE(backend_->ops->model()
+                    .Linear(*backend_->stream,
+                            {.linear = &linear, .in = x.view, .out = y.view, .decode = true})
+                    .ok());
+    const std::vector<float> values = data_.Values(y);
+    for (int64_t row = 0; row < out; row += 37) {
+      float expected = drawn[static_cast<size_t>(weight + row * in + 3)];
+      if (has_bias) expected += drawn[static_cast<size_t>(bias + row)];
+      // Activations of a backend may be bf16.
+      ASSERT_NEAR(values[static_cast<size_t>(row)], expected, 1e-3) << row << " of " << out;
+    }
+  };
+  for (const LayerWeights& layer : weights->layers) {
+    expect(*layer.qkv, true);
+    expect(*layer.o, false);
+    expect(*layer.gate_up, false);
+    expect(*layer.down, false);
+  }
+  expect(*weights->lm_head, false);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, RandomWeightsTest, testing::ValuesIn(AvailableBackends()),

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 constexpr char kGate[] = "model.layers.0.mlp.gate_proj.weight";
 constexpr char kDown[] = "model.layers.0.mlp.down_proj.weight";
 
-ModelConfig Config(ScaledPart part) {
+ModelConfig Config(const StoredForm& form) {
   ModelConfig config;
   config.hidden_size = 136;
   config.intermediate_size = 72;
@@ -39,7 +39,7 @@ ModelConfig Config(ScaledPart part) {
   config.context_length = 64;
   config.rms_norm_epsilon = 1e-6f;
   config.dtype = DType::kBf16;
-  config.quantization = {part, "fp8", "weight_scale"};
+  config.quantization = {form, "fp8"};
   return config;
 }
 
@@ -63,15 +63,17 @@ std::vector<int64_t> ScaleShape(ScaledPart part, const std::vector<int64_t>& mat
 
 Tensors Quantized(const ModelConfig& config) {
   Tensors tensors;
-  for (const auto& [name, shape] : ExpectedTensors(config)) {
+  const ModelTable table(config);
+  for (const auto& [name, stored] : table.stored()) {
+    const std::vector<int64_t>& shape = stored.shape;
     size_t elements = 1;
     for (const int64_t extent : shape) elements *= static_cast<size_t>(extent);
-    if (!IsLayerMatrix(name)) {
+    if (!stored.may_be_rounded()) {
       tensors[name] = {name, "BF16", shape, std::string(2 * elements, '\x3f')};
       continue;
     }
     tensors[name] = {name, "F8_E4M3", shape, std::string(elements, '\x38')};
-    const auto scale_shape = ScaleShape(config.quantization->part, shape);
+    const auto scale_shape = ScaleShape(config.quantization->form.part, shape);
     size_t count = 1;
     for (const int64_t extent : scale_shape) count *= static_cast<size_t>(extent);
     tensors[ScaleOf(name)] = {ScaleOf(name), "F32", scale_shape, FloatText(0.5f, count)};
@@ -79,7 +81,7 @@ Tensors Quantized(const ModelConfig& config) {
   return tensors;
 }
 
-class StoredScalesTest : public ::testing::TestWithParam<ScaledPart> {
+class StoredScalesTest : public ::testing::TestWithParam<StoredForm> {
  protected:
   absl::StatusOr<ModelWeights> Load(const Tensors& tensors,
                                     KeptWeights keep = KeptWeights::kAsStored) {
@@ -223,8 +225,7 @@ TEST_P(StoredScalesTest, ScalesOfActivationsAndKvHaveNoEffect) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, StoredScalesTest,
-                         ::testing::Values(ScaledPart::kMatrix, ScaledPart::kFeature,
-                                           ScaledPart::kBlock));
+                         ::testing::Values(kFp8OfMatrices, kFp8OfFeatures, kFp8OfBlocks));
 
 }  // namespace
 }  // namespace retroinfer

@@ -14,9 +14,11 @@
 #include "gpu_worker/model/rope_scaling.h"
 #include "tests/gpu_worker/model/dense_sequences.h"
 #include "tests/gpu_worker/model/golden_model.h"
+#include "tests/gpu_worker/model/renamed_family.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/backends.h"
 #include "tests/support/device_data.h"
+#include "tests/support/temp_folder.h"
 
 namespace retroinfer {
 namespace {
@@ -401,6 +403,61 @@ TEST_P(TransformerTest, ScalingOfRopeMayBeSetBesideConfigJson) {
     }
     EXPECT_EQ(worst <= run.tolerance(), scaled) << worst;
   }
+}
+
+// A family whose tensors have other names and lie together is a list of names.
+TEST_P(TransformerTest, AFamilyThatFusesTensorsComputesTheSame) {
+  for (const char* name : {"llama-d64-untied-bf16", "qwen2-d128-yarn-bf16", "qwen3-d128-tied-bf16",
+                           "llama-fp8-ct-channel"}) {
+    Runner apart(GetParam(), name);
+    GoldenModel golden(name);
+    test_support::TempFolder folder;
+    folder.Write("model.safetensors", test_support::RenamedWeights(golden));
+    golden.config.names = &test_support::kRenamedNames;
+    auto checkpoint = Checkpoint::Open(folder.path());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+    golden.checkpoint = *std::move(checkpoint);
+    Runner fused(GetParam(), std::move(golden));
+    const std::vector<int32_t>& prompt = apart.golden.prompt;
+    const auto expected = apart.data.Values(apart.Prefill(prompt, {128}));
+    EXPECT_TRUE(fused.data.Values(fused.Prefill(prompt, {128})) == expected) << name;
+    // Keys are balanced as they were.
+    EXPECT_TRUE(fused.data.Download<uint16_t>(fused.kv_buffer) ==
+                apart.data.Download<uint16_t>(apart.kv_buffer))
+        << name;
+  }
+}
+
+TEST_P(TransformerTest, LayersWithoutRopeDoNotSeePositions) {
+  const std::unique_ptr<Backend> backend = GetParam().create();
+  DeviceData data(*backend);
+  const auto rows_are_equal = [&](const std::vector<uint32_t>& layers_without_rope) {
+    ModelConfig config = *NamedModelShape("tiny");
+    config.layers_without_rope = layers_without_rope;
+    auto model = Transformer::LoadRandom(*backend->device, *backend->ops, config, {});
+    EXPECT_TRUE(model.ok()) << model.status();
+    const DeviceBuffer ids = data.Upload(std::vector<int32_t>{3, 3});
+    const DeviceBuffer positions = data.Upload(std::vector<int32_t>{0, 7});
+    const auto logits = data.UploadMatrix(
+        std::vector<float>(static_cast<size_t>(2 * config.vocab_size), test_support::kNan), 2,
+        config.vocab_size, DType::kF32);
+    // In the place of attention: something that depends on the queries.
+    const auto attention = [&](uint32_t, const MatrixView& queries, const MatrixView&,
+                               const MatrixView&, const MatrixView& out) {
+      return backend->ops->model().SiluMul(*backend->stream,
+                                           {.gate = queries, .up = queries, .out = out});
+    };
+    EXPECT_TRUE((*model)
+                    ->Decode(*backend->stream, ids.as<const int32_t>(),
+                             positions.as<const int32_t>(), attention, logits.view)
+                    .ok());
+    const std::vector<float> values = data.Values(logits);
+    return std::equal(values.begin(), values.begin() + config.vocab_size,
+                      values.begin() + config.vocab_size);
+  };
+  EXPECT_TRUE(rows_are_equal({0, 1}));
+  EXPECT_FALSE(rows_are_equal({0}));
+  EXPECT_FALSE(rows_are_equal({}));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, TransformerTest,

@@ -60,26 +60,22 @@ TEST(WeightQuantizationTest, NothingIsSaidOfNumbers) {
 TEST(WeightQuantizationTest, EachFormIsRead) {
   struct Form {
     json settings;
-    ScaledPart part;
-    const char* suffix;
+    StoredForm stored;
   };
   const Form forms[] = {
-      {CompressedTensors("tensor"), ScaledPart::kMatrix, "weight_scale"},
-      {CompressedTensors("channel"), ScaledPart::kFeature, "weight_scale"},
-      {CompressedTensors("block"), ScaledPart::kBlock, "weight_scale"},
-      {{{"quant_method", "fp8"}, {"activation_scheme", "static"}},
-       ScaledPart::kMatrix,
-       "weight_scale"},
+      {CompressedTensors("tensor"), kFp8OfMatrices},
+      {CompressedTensors("channel"), kFp8OfFeatures},
+      {CompressedTensors("block"), kFp8OfBlocks},
+      {{{"quant_method", "fp8"}, {"activation_scheme", "static"}}, kFp8OfMatrices},
       {{{"quant_method", "fp8"}, {"fmt", "e4m3"}, {"weight_block_size", {128, 128}}},
-       ScaledPart::kBlock,
-       "weight_scale_inv"},
-      {{{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}, ScaledPart::kMatrix, "weight_scale"},
-      {{{"quant_algo", "FP8"}}, ScaledPart::kMatrix, "weight_scale"}};
+       kFp8OfBlocksInverse},
+      {{{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}, kFp8OfMatrices},
+      {{{"quant_algo", "FP8"}}, kFp8OfMatrices}};
   for (const Form& form : forms) {
     const auto read = Read(form.settings);
     ASSERT_TRUE(read.ok() && read->has_value()) << read.status() << form.settings;
-    EXPECT_EQ((*read)->part, form.part) << form.settings;
-    EXPECT_EQ((*read)->scale_suffix, form.suffix);
+    EXPECT_EQ((*read)->form.part, form.stored.part) << form.settings;
+    EXPECT_EQ((*read)->form.scales_end, form.stored.scales_end);
     EXPECT_FALSE((*read)->has_kv_scheme);
   }
   EXPECT_EQ((*Read(CompressedTensors("channel")))->ToString(),

@@ -14,7 +14,9 @@ inline constexpr BackendNeeds kCpuNeeds = {
     .decode_attention_scratch = &cpu::DecodeAttentionScratchBytes,
     .estimate_scratch = [](int32_t, int32_t, int32_t, int64_t) { return size_t{0}; },
     .cluster_keys_scratch = &cpu::ClusterKeysScratchBytes,
-    .fp8_weight = [](int64_t in, int64_t out) { return static_cast<size_t>(in * out) * 2; },
-    .fp8_scratch = [](int64_t, int64_t) { return size_t{0}; }};
+    .has_weight_form = [](const WeightForm&) { return true; },
+    .weight_bytes = [](const WeightForm&, int64_t in,
+                       int64_t out) { return kBf16Weights.Bytes(out, in); },
+    .weight_scratch = [](const WeightForm&, int64_t, int64_t) { return size_t{0}; }};
 
 }  // namespace retroinfer

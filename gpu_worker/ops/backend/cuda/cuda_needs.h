@@ -7,6 +7,7 @@
 #include "gpu_worker/ops/index/cuda/cluster_keys_scratch.h"
 #include "gpu_worker/ops/index/cuda/estimate_scratch.h"
 #include "gpu_worker/ops/model/cuda/fp8_tiles.h"
+#include "gpu_worker/ops/model/cuda/weight_forms.h"
 
 namespace retroinfer {
 
@@ -17,7 +18,10 @@ inline constexpr BackendNeeds kCudaNeeds = {
     .decode_attention_scratch = &cuda::DecodeAttentionScratchBytes,
     .estimate_scratch = &cuda::EstimateScratchBytes,
     .cluster_keys_scratch = &cuda::ClusterKeysScratchBytes,
-    .fp8_weight = [](int64_t in, int64_t out) { return static_cast<size_t>(in * out); },
-    .fp8_scratch = &cuda::UnpackedTileBytes};
+    .has_weight_form = &cuda::HasWeightForm,
+    .weight_bytes = [](const WeightForm& form, int64_t in,
+                       int64_t out) { return form.Bytes(out, in); },
+    .weight_scratch = [](const WeightForm&, int64_t in,
+                         int64_t out) { return cuda::UnpackedTileBytes(in, out); }};
 
 }  // namespace retroinfer

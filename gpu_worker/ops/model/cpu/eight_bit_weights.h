@@ -1,4 +1,4 @@
-// 8-bit weights on their way to the numbers that the CPU multiplies.
+// Codes of weights on their way to the numbers that the CPU multiplies.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace retroinfer::cpu {
 
-// Writes rows [first_row, first_row + num_rows) of a weight with scales as numbers,
+// Writes rows [first_row, first_row + num_rows) of a weight of codes, of any form, as numbers,
 // out[num_rows][cols].
 //
 // Returns: as NotFinite.

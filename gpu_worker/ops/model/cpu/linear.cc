@@ -99,19 +99,18 @@ struct SourceRows {
 absl::StatusOr<SourceRows> RowsToPack(const LinearWeights& weights, int64_t first, int64_t count,
                                       DType dtype, std::vector<float>& converted) {
   const WeightView& weight = weights.weight;
-  const bool has_scales = HasScales(weight.type);
-  const bool rounds = RoundsNumbers(weights.keep) && !has_scales;
-  const size_t row_bytes = static_cast<size_t>(weight.cols) * WeightTypeBytes(weight.type);
-  const std::byte* const rows = weight.data + static_cast<size_t>(first) * row_bytes;
-  if (!has_scales && !rounds) {
-    const DType stored = ElementType(weight.type);
-    if (stored == dtype || stored == DType::kF32) return SourceRows{rows, stored};
+  const bool is_code = weight.form.is_code();
+  const bool rounds = RoundsNumbers(weights.keep) && !is_code;
+  const DType stored = weight.form.number;
+  const std::byte* const rows = weight.data + weight.form.Bytes(first, weight.cols);
+  if (!is_code && !rounds && (stored == dtype || stored == DType::kF32)) {
+    return SourceRows{rows, stored};
   }
   converted.resize(static_cast<size_t>(count * weight.cols));
-  if (has_scales) {
+  if (is_code) {
     RETURN_IF_ERROR(Dequantize(weights, first, count, converted.data()));
   } else {
-    ConvertToF32(ElementType(weight.type), rows, converted.data(), count * weight.cols);
+    ConvertToF32(stored, rows, converted.data(), count * weight.cols);
   }
   if (rounds) RETURN_IF_ERROR(RoundToFp8(count, weight.cols, converted.data()));
   return SourceRows{reinterpret_cast<const std::byte*>(converted.data()), DType::kF32};
@@ -208,12 +207,11 @@ absl::StatusOr<std::unique_ptr<PreparedLinear>> PrepareLinear(Device& device,
   linear->in_features_ = weight.cols;
   linear->out_features_ = weight.rows;
   const bool bf16 = precision == ComputePrecision::kBf16 &&
-                    (weight.type != WeightType::kF32 || weights.keep != KeptWeights::kAsStored);
+                    (!weight.form.IsNumber(DType::kF32) || weights.keep != KeptWeights::kAsStored);
   linear->dtype_ = bf16 && HasAvx512Bf16() ? DType::kBf16 : DType::kF32;
   if (weights.bias.has_value()) {
     linear->bias_.resize(static_cast<size_t>(weight.rows));
-    ConvertToF32(ElementType(weights.bias->type), weights.bias->data, linear->bias_.data(),
-                 weight.rows);
+    ConvertToF32(weights.bias->form.number, weights.bias->data, linear->bias_.data(), weight.rows);
   }
   RETURN_IF_ERROR(PackShards(weights, device, *linear));
   return linear;

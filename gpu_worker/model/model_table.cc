@@ -1,0 +1,184 @@
+#include "gpu_worker/model/model_table.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/log/check.h"
+
+namespace retroinfer {
+namespace {
+
+// What is known of a role, whatever the family.
+struct RoleFacts {
+  std::vector<int64_t> shape;  // empty: the layer has no such tensor
+  SplitAxis split = SplitAxis::kNone;
+  bool may_be_coded = false;
+  bool may_be_rounded = false;
+};
+
+RoleFacts LayerMatrix(int64_t rows, int64_t cols, SplitAxis split) {
+  return {.shape = {rows, cols}, .split = split, .may_be_coded = true, .may_be_rounded = true};
+}
+
+RoleFacts VectorIf(bool present, int64_t size, SplitAxis split = SplitAxis::kNone) {
+  return {.shape = present ? std::vector<int64_t>{size} : std::vector<int64_t>(), .split = split};
+}
+
+// `layer` is any of a model for what is of the whole model.
+RoleFacts FactsOf(const ModelConfig& config, TensorRole role, const LayerSpec& layer) {
+  const int64_t hidden = config.hidden_size;
+  switch (role) {
+    case TensorRole::kEmbedding:
+      return {.shape = {config.vocab_size, hidden}};
+    case TensorRole::kFinalNorm:
+    case TensorRole::kAttentionNorm:
+    case TensorRole::kFeedForwardNorm:
+      return VectorIf(true, hidden);
+    case TensorRole::kOutput:
+      return {
+          .shape = {config.vocab_size, hidden}, .split = SplitAxis::kRows, .may_be_coded = true};
+    case TensorRole::kQueryNorm:
+    case TensorRole::kKeyNorm:
+      return VectorIf(layer.qk_norm, config.head_dim);
+    case TensorRole::kQuery:
+      return LayerMatrix(config.query_size(), hidden, SplitAxis::kRows);
+    case TensorRole::kKey:
+    case TensorRole::kValue:
+      return LayerMatrix(config.kv_size(), hidden, SplitAxis::kKvRows);
+    case TensorRole::kQueryBias:
+      return VectorIf(layer.qkv_bias, config.query_size(), SplitAxis::kRows);
+    case TensorRole::kKeyBias:
+    case TensorRole::kValueBias:
+      return VectorIf(layer.qkv_bias, config.kv_size(), SplitAxis::kKvRows);
+    case TensorRole::kAttentionOutput:
+      return LayerMatrix(hidden, config.query_size(), SplitAxis::kColumns);
+    case TensorRole::kGate:
+    case TensorRole::kUp:
+      return LayerMatrix(config.intermediate_size, hidden, SplitAxis::kRows);
+    case TensorRole::kDown:
+      return LayerMatrix(hidden, config.intermediate_size, SplitAxis::kColumns);
+  }
+  return {};
+}
+
+struct ProjectionRoles {
+  std::vector<TensorRole> weights;
+  std::vector<TensorRole> biases = {};
+};
+
+ProjectionRoles RolesOf(Projection projection) {
+  switch (projection) {
+    case Projection::kQkv:
+      return {{TensorRole::kQuery, TensorRole::kKey, TensorRole::kValue},
+              {TensorRole::kQueryBias, TensorRole::kKeyBias, TensorRole::kValueBias}};
+    case Projection::kAttentionOutput:
+      return {{TensorRole::kAttentionOutput}};
+    case Projection::kGateUp:
+      return {{TensorRole::kGate, TensorRole::kUp}};
+    case Projection::kDown:
+      return {{TensorRole::kDown}};
+    case Projection::kOutput:
+      return {{TensorRole::kOutput}};
+  }
+  return {};
+}
+
+}  // namespace
+
+LayerSpec LayerOf(const ModelConfig& config, uint32_t layer) {
+  const std::vector<uint32_t>& without = config.layers_without_rope;
+  return {.rope = std::find(without.begin(), without.end(), layer) == without.end(),
+          .qkv_bias = config.qkv_bias,
+          .qk_norm = config.qk_norm};
+}
+
+ModelTable::ModelTable(const ModelConfig& config) : names_(config.names) {
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    layers_.push_back(LayerOf(config, layer));
+  }
+  for (const TensorName& name : names_->of_model) Add(config, name, TensorSpec::kNoLayer);
+  for (uint32_t layer = 0; layer < config.num_layers; ++layer) {
+    for (const TensorName& name : names_->of_layer) Add(config, name, layer);
+    for (const Projection projection : kLayerProjections) CheckProjection(projection, layer);
+  }
+}
+
+void ModelTable::Add(const ModelConfig& config, const TensorName& name, int64_t layer) {
+  const bool of_model = layer == TensorSpec::kNoLayer;
+  RoleFacts facts =
+      FactsOf(config, name.role, of_model ? LayerSpec() : layers_[static_cast<size_t>(layer)]);
+  if (facts.shape.empty()) return;
+  TensorSpec spec = {.role = name.role,
+                     .layer = layer,
+                     .shape = std::move(facts.shape),
+                     .split = facts.split,
+                     .may_be_coded = facts.may_be_coded,
+                     .may_be_rounded = facts.may_be_rounded,
+                     .stored = of_model ? std::string(name.name)
+                                        : absl::StrCat(std::string(names_->layer_prefix), layer,
+                                                       ".", std::string(name.name))};
+  if (name.role == TensorRole::kOutput && config.tie_word_embeddings) {
+    tied_output_ = std::move(spec.stored);
+    spec.stored = Get(TensorRole::kEmbedding).stored;
+  } else {
+    StoredTensor& stored = stored_[spec.stored];
+    if (stored.parts.empty()) {
+      stored.shape = spec.shape;
+    } else {
+      spec.first_row = stored.shape.front();
+      stored.shape.front() += spec.shape.front();
+    }
+    stored.parts.push_back(spec);
+  }
+  RI_CHECK(specs_.emplace(std::pair(layer, name.role), std::move(spec)).second);
+}
+
+const TensorSpec* ModelTable::Find(TensorRole role, int64_t layer) const {
+  const auto found = specs_.find({layer, role});
+  return found == specs_.end() ? nullptr : &found->second;
+}
+
+const TensorSpec& ModelTable::Get(TensorRole role, int64_t layer) const {
+  const TensorSpec* const spec = Find(role, layer);
+  RI_CHECK(spec != nullptr);
+  return *spec;
+}
+
+ProjectionSpec ModelTable::Of(Projection projection, int64_t layer) const {
+  const auto append = [](const std::string& name, std::vector<std::string>& names) {
+    if (names.empty() || names.back() != name) names.push_back(name);
+  };
+  const ProjectionRoles roles = RolesOf(projection);
+  ProjectionSpec result;
+  for (const TensorRole role : roles.weights) {
+    const TensorSpec& spec = Get(role, layer);
+    result.in_features = spec.shape[1];
+    result.out_features += spec.shape[0];
+    result.may_be_rounded = spec.may_be_rounded;
+    append(spec.stored, result.weights);
+  }
+  for (const TensorRole role : roles.biases) {
+    if (const TensorSpec* const spec = Find(role, layer)) append(spec->stored, result.biases);
+  }
+  return result;
+}
+
+// Stored tensors are loaded whole.
+void ModelTable::CheckProjection(Projection projection, int64_t layer) const {
+  const ProjectionSpec spec = Of(projection, layer);
+  const auto rows = [this](const std::vector<std::string>& names) {
+    int64_t sum = 0;
+    for (const std::string& name : names) sum += stored_.at(name).shape.front();
+    return sum;
+  };
+  RI_CHECK(rows(spec.weights) == spec.out_features);
+  RI_CHECK(spec.biases.empty() || rows(spec.biases) == spec.out_features);
+}
+
+bool ModelTable::HasNoEffect(std::string_view name) const {
+  const auto ends = [name](std::string_view end) { return name.ends_with(end); };
+  return (!tied_output_.empty() && name == tied_output_) ||
+         std::any_of(names_->without_effect.begin(), names_->without_effect.end(), ends);
+}
+
+}  // namespace retroinfer

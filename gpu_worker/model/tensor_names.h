@@ -1,0 +1,76 @@
+// What the tensors of a model are, and under which names a family's folders hold them. Nothing else
+// in the product knows a name.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace retroinfer {
+
+enum class TensorRole : uint8_t {
+  // Of the whole model.
+  kEmbedding,
+  kFinalNorm,
+  kOutput,  // the output projection
+  // Of a layer.
+  kAttentionNorm,
+  kFeedForwardNorm,
+  kQueryNorm,  // of each query head
+  kKeyNorm,    // of each key head
+  kQuery,
+  kKey,
+  kValue,
+  kQueryBias,
+  kKeyBias,
+  kValueBias,
+  kAttentionOutput,
+  kGate,
+  kUp,
+  kDown,
+};
+
+struct TensorName {
+  TensorRole role;
+  std::string_view name;
+};
+
+// The names of a family. Roles that have one name lie in that tensor one below the other, in the
+// order of the list ("qkv_proj", "gate_up_proj"). A list may name roles that a model does not have.
+struct TensorNames {
+  std::span<const TensorName> of_model;
+  // In front of a layer's names, with the layer's number and a dot behind it.
+  std::string_view layer_prefix;
+  std::span<const TensorName> of_layer;
+  // How names of tensors end that may be there and have no effect.
+  std::span<const std::string_view> without_effect;
+};
+
+inline constexpr TensorName kLlamaModelTensors[] = {
+    {TensorRole::kEmbedding, "model.embed_tokens.weight"},
+    {TensorRole::kFinalNorm, "model.norm.weight"},
+    {TensorRole::kOutput, "lm_head.weight"}};
+inline constexpr TensorName kLlamaLayerTensors[] = {
+    {TensorRole::kAttentionNorm, "input_layernorm.weight"},
+    {TensorRole::kFeedForwardNorm, "post_attention_layernorm.weight"},
+    {TensorRole::kQueryNorm, "self_attn.q_norm.weight"},
+    {TensorRole::kKeyNorm, "self_attn.k_norm.weight"},
+    {TensorRole::kQuery, "self_attn.q_proj.weight"},
+    {TensorRole::kKey, "self_attn.k_proj.weight"},
+    {TensorRole::kValue, "self_attn.v_proj.weight"},
+    {TensorRole::kQueryBias, "self_attn.q_proj.bias"},
+    {TensorRole::kKeyBias, "self_attn.k_proj.bias"},
+    {TensorRole::kValueBias, "self_attn.v_proj.bias"},
+    {TensorRole::kAttentionOutput, "self_attn.o_proj.weight"},
+    {TensorRole::kGate, "mlp.gate_proj.weight"},
+    {TensorRole::kUp, "mlp.up_proj.weight"},
+    {TensorRole::kDown, "mlp.down_proj.weight"}};
+inline constexpr std::string_view kLlamaWithoutEffect[] = {".self_attn.rotary_emb.inv_freq"};
+
+// Llama's names, which Qwen has, too.
+inline constexpr TensorNames kLlamaNames = {.of_model = kLlamaModelTensors,
+                                            .layer_prefix = "model.layers.",
+                                            .of_layer = kLlamaLayerTensors,
+                                            .without_effect = kLlamaWithoutEffect};
+
+}  // namespace retroinfer
