@@ -335,6 +335,11 @@ absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
                               .preemption = options_.preemption == "on",
                               .suspended_kv_bytes = options_.suspended_kv_bytes};
   RETURN_IF_ERROR(input.geometry().Validate());
+  if (options_.synthetic_context != 0 && input.geometry().has_window_layers()) {
+    return absl::UnimplementedError(
+        "--synthetic-context: synthetic tokens are in no ring, so models with window layers do "
+        "not take any");
+  }
   RETURN_IF_ERROR(backend_.ops->CheckKvFormat(input.kv_format));
   return options_.synthetic_context == 0 ? PlanFor(options_, config, input)
                                          : PlanForSynthetic(options_, config, input);

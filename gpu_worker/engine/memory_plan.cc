@@ -244,6 +244,12 @@ std::string MemoryPlan::ToString() const {
       " (", dense_blocks, " blocks), index ", Gib(need[MemoryPurpose::kMetaIndex]), " (",
       meta_blocks, " blocks), block cache ", Gib(need[MemoryPurpose::kBlockCache]), " (", num_slots,
       " slots), not used ", Gib(unused_bytes));
+  if (geometry.has_window_layers()) {
+    const auto rings = std::ranges::find(components, "window layers", &ComponentMemory::name);
+    absl::StrAppend(&text, "; of dense KV ", Gib(rings->need[MemoryPurpose::kDenseKv]), " for ",
+                    geometry.num_window_layers, " window layers of ", geometry.window_tokens,
+                    " tokens");
+  }
   if (suspended_blocks > 0) {
     absl::StrAppend(&text, "; host memory for preempted requests ", Gib(suspended_bytes()));
   }

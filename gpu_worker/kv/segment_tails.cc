@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "common/kv/segment_layout.h"
 #include "common/status/status_macros.h"
 
@@ -23,9 +24,15 @@ bool HasRows(const SequenceKv& sequence, int64_t end) {
 
 }  // namespace
 
-SegmentTails::Place SegmentTails::PlaceOf(const Extent& extent) const {
+absl::StatusOr<SegmentTails::Place> SegmentTails::PlaceOf(const Extent& extent) const {
   const SegmentLayout layout(parts_.windows->geometry(), extent.num_tokens);
-  return {(size_t{extent.first_page} + layout.tail_page) * layout.page_bytes, layout.tail_bytes};
+  if (extent.num_pages < layout.max_pages) {
+    return absl::InternalError(absl::StrCat(
+        "the store reserved ", extent.num_pages, " pages for a segment of ", extent.num_tokens,
+        " tokens, needed are ", layout.max_pages, " with its tail: is it of another version?"));
+  }
+  return Place{(size_t{extent.first_page} + layout.tail_page) * layout.page_bytes,
+               layout.tail_bytes};
 }
 
 absl::Status SegmentTails::TakeLayer(SequenceKv& sequence, std::span<const PlannedSegment> plan,
@@ -42,7 +49,7 @@ absl::Status SegmentTails::TakeLayer(SequenceKv& sequence, std::span<const Plann
     if (sequence.tails[i] != SequenceKv::Tail::kPending) continue;  // of an earlier part
     const bool has_rows = HasRows(sequence, end);
     if (has_rows) {
-      const Place place = PlaceOf(sequence.extents[i]);
+      ASSIGN_OR_RETURN(const Place place, PlaceOf(sequence.extents[i]));
       RETURN_IF_ERROR(parts_.windows->WriteTail(
           layer, kv, end, parts_.device_arena.subspan(place.begin, place.bytes)));
     }
@@ -65,7 +72,7 @@ absl::Status SegmentTails::SaveDue(SequenceKv& sequence, std::span<const Planned
     const int64_t end = EndOf(plan[i]);
     const bool holds = parts_.windows->Holds(sequence.num_tokens, end);
     if (holds) {
-      const Place place = PlaceOf(sequence.extents[i]);
+      ASSIGN_OR_RETURN(const Place place, PlaceOf(sequence.extents[i]));
       RETURN_IF_ERROR(parts_.windows->SaveTail(
           sequence, end, parts_.host_arena.subspan(place.begin, place.bytes)));
     }

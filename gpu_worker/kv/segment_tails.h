@@ -42,7 +42,8 @@ class SegmentTails {
   // which are there. `kv` as AttentionPolicy::TakeWindowLayer has it.
   //
   // REQUIRES: `plan` is the sequence's; layers come in order.
-  // Returns:  INTERNAL if the sequence has another number of extents than segments.
+  // Returns:  INTERNAL if the sequence has another number of extents than segments, or one that is
+  //           too small for a segment with its tail.
   absl::Status TakeLayer(SequenceKv& sequence, std::span<const PlannedSegment> plan, uint32_t layer,
                          const LayerKv& kv);
   // Between two steps: enqueues copies of the tails of segments whose last token has been generated
@@ -59,7 +60,8 @@ class SegmentTails {
     size_t begin;
     size_t bytes;
   };
-  Place PlaceOf(const Extent& extent) const;
+  // Returns: INTERNAL if the extent is too small.
+  absl::StatusOr<Place> PlaceOf(const Extent& extent) const;
 
   const Parts parts_;
   // Behind the last window layer of each sequence's last part.

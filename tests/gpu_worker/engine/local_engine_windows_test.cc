@@ -2,6 +2,7 @@
 // that neither prefixes of other requests, stretches, nor suspension change a bit of it.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -242,6 +243,32 @@ TEST_P(LocalEngineWindowsTest, SuspensionChangesNoBit) {
     absl::MutexLock lock(&mutex);
     EXPECT_GT(suspended_at.size(), 10u) << PolicyName(policy);
     suspended_at.clear();
+  }
+}
+
+// Given up in any layer, a prompt leaves no segment that another one goes on behind wrongly.
+TEST_P(LocalEngineWindowsTest, APromptThatIsAbortedLeavesNothingWrong) {
+  InProcessWorker cold(Options(GetParam()));
+  const std::vector<int32_t> prompt = Prompt(cold, 3500);
+  const Outcome expected = OutcomeOf(cold, cold.Greedy(prompt, 5));
+  for (const int rounds : {1, 3, 8, 13, 20, 27}) {
+    std::atomic<int> left = rounds;
+    std::atomic<InProcessWorker*> watched = nullptr;
+    InProcessWorkerOptions options = Options(GetParam());
+    // A round enqueues at most one pass of the prompt.
+    options.on_plan = [&](const SchedulerInput&, StepPlan& plan) {
+      InProcessWorker* const worker = watched;
+      if (worker == nullptr || plan.passes.empty() || --left != 0) return;
+      worker->engine().Abort("aborted");
+    };
+    InProcessWorker worker(options);
+    GenerationRequest request = worker.Greedy(prompt, 5);
+    request.request_id = "aborted";
+    watched = &worker;
+    worker.Submit(request)->Wait();
+    ASSERT_TRUE(worker.WaitUntilIdle());
+    watched = nullptr;
+    OutcomeOf(worker, worker.Greedy(prompt, 5)).ExpectSame(expected);
   }
 }
 

@@ -159,6 +159,15 @@ TEST_P(SegmentTailsTest, RefusesAnotherNumberOfExtents) {
             absl::StatusCode::kInternal);
 }
 
+// A store that knows of no tails reserves too little.
+TEST_P(SegmentTailsTest, RefusesAnExtentWithoutRoom) {
+  SequenceKv sequence = Sequence(1);
+  sequence.part = {.begin = 0, .end = 1100};
+  --sequence.extents[0].num_pages;
+  EXPECT_EQ(tails_->TakeLayer(sequence, Plan(4 + 1024), 0, prompt_[0].view()).code(),
+            absl::StatusCode::kInternal);
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, SegmentTailsTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 
