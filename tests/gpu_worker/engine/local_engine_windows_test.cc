@@ -83,7 +83,7 @@ TEST_P(LocalEngineWindowsTest, GreedyTokensAreThoseOfAPlainMask) {
                             [&windows](uint32_t layer, int64_t position, int64_t token) {
                               return windows[layer] == 0 || token > position - windows[layer];
                             });
-  for (const int64_t length : {1, 99, 100, 101, 128, 228, 229, 1700}) {
+  for (const int64_t length : {1, 100, 101, 229, 1700}) {
     for (const PolicyKind policy : {PolicyKind::kFull, PolicyKind::kWave}) {
       SCOPED_TRACE(testing::Message() << length << " tokens, policy " << PolicyName(policy));
       const int32_t count = length == 229 ? 300 : 20;
@@ -251,7 +251,7 @@ TEST_P(LocalEngineWindowsTest, APromptThatIsAbortedLeavesNothingWrong) {
   InProcessWorker cold(Options(GetParam()));
   const std::vector<int32_t> prompt = Prompt(cold, 3500);
   const Outcome expected = OutcomeOf(cold, cold.Greedy(prompt, 5));
-  for (const int rounds : {1, 3, 8, 13, 20, 27}) {
+  for (const int rounds : {3, 13, 20}) {
     std::atomic<int> left = rounds;
     std::atomic<InProcessWorker*> watched = nullptr;
     InProcessWorkerOptions options = Options(GetParam());
