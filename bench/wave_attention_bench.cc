@@ -39,6 +39,7 @@ constexpr uint32_t kLayers = 4;
 constexpr uint32_t kKvHeads = 2;
 constexpr int32_t kQueryHeads = 8;
 constexpr size_t kDim = 128;
+const AttentionForm kForm{.scale = 1.0f / std::sqrt(static_cast<float>(kDim))};
 constexpr int64_t kCols = int64_t{kQueryHeads} * kDim;
 constexpr size_t kTopics = 512;
 constexpr uint32_t kSlots = 60'000;
@@ -133,7 +134,7 @@ class Context {
   void RunWave(size_t step, const SelectionRatios& ratios) {
     BeginWave(ratios);
     for (uint32_t layer = 0; layer < kLayers; ++layer) {
-      RI_CHECK(decode_->Layer(layer, Queries(layer, step), wave_out_[layer].view).ok());
+      RI_CHECK(decode_->Layer(layer, kForm, Queries(layer, step), wave_out_[layer].view).ok());
     }
     RI_CHECK(decode_->DownloadStep().ok());
   }
@@ -143,7 +144,7 @@ class Context {
                                .pool = dense_pool(),
                                .layer = layer,
                                .zones = full_zone_.as<const DenseZone>().first(1),
-                               .scale = 1.0f / std::sqrt(static_cast<float>(kDim)),
+                               .scale = kForm.scale,
                                .out = full_out_[layer].view,
                                .scratch = scratch_.bytes()};
       RI_CHECK(backend_.ops->attention().DecodeAttention(*backend_.stream, args).ok());
@@ -327,14 +328,14 @@ void RunStages(Context& context, size_t step, Stages& stages) {
   context.BeginWave(context.ratios());
   for (uint32_t layer = 0; layer < kLayers; ++layer) {
     const MatrixView queries = context.Queries(layer, step);
-    stages.score.Time([&] { ok(decode.Score(layer, queries)); });
+    stages.score.Time([&] { ok(decode.Score(layer, kForm, queries)); });
     stages.select.Time([&] { ok(decode.Select()); });
     stages.estimate.Time([&] { ok(decode.EstimateZone(layer)); });
     stages.look_up.Time([&] {
       ok(decode.LookUpPages(layer));
       ok(decode.AdmitPages());
     });
-    stages.attend.Time([&] { ok(decode.Attend(layer, queries, context.wave_out(layer))); });
+    stages.attend.Time([&] { ok(decode.Attend(layer, kForm, queries, context.wave_out(layer))); });
   }
 }
 

@@ -17,6 +17,12 @@ absl::Status KvGeometry::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("KV geometry: head_dim is ", head_dim, ", needs 64 or 128"));
   }
+  if (num_window_layers > 1024 || (num_window_layers == 0) != (window_tokens == 0) ||
+      window_tokens > kMaxLayerWindow) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "KV geometry: ", num_window_layers, " window layers with a window of ", window_tokens,
+        " tokens, needs none with 0, or 1 to 1024 with 1 to ", kMaxLayerWindow));
+  }
   const uint32_t per_page = tokens_per_page();
   if (per_page == 0 || kDenseBlockTokens % per_page != 0) {
     return absl::InvalidArgumentError(

@@ -60,8 +60,8 @@ size_t AvailableBytes(const ComputeBackend& backend, const ServedEngineOptions& 
 
 // The fingerprint also covers what the index does to a segment's bytes, and what computes them:
 // backends round differently.
-std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& backend,
-                               const WaveIndexSettings& settings,
+std::string SegmentFingerprint(const Fingerprint& model, const ModelConfig& config,
+                               const ComputeBackend& backend, const WaveIndexSettings& settings,
                                const ServedEngineOptions& options) {
   FingerprintBuilder builder;
   builder.AddFingerprint("model", model);
@@ -71,6 +71,9 @@ std::string SegmentFingerprint(const Fingerprint& model, const ComputeBackend& b
   builder.AddInt("segment_version", kSegmentVersion);
   builder.AddInt("kmeans_rounds", settings.kmeans_rounds);
   builder.AddInt("centre_keys", settings.centre_keys ? 1 : 0);
+  if (!config.layer_windows.empty()) {
+    builder.AddBytes("layer_windows", std::as_bytes(std::span(config.layer_windows)));
+  }
   if (options.synthetic_context != 0) {
     builder.AddInt("synthetic_context", options.synthetic_context);
   }
@@ -297,7 +300,8 @@ absl::Status LoadedEngine::Load() {
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
                                  backend_.kv_format,
                                  [&](size_t done, size_t total) { progress.Note(done, total); }));
-  segment_fingerprint_ = SegmentFingerprint(loaded.fingerprint, backend_, settings_, options_);
+  segment_fingerprint_ =
+      SegmentFingerprint(loaded.fingerprint, source_->config(), backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());
   notifier_.Progress("allocating memory and warming up", kLongestStep);
   RETURN_IF_ERROR(StartEngine(std::move(loaded.weights)));
@@ -331,6 +335,11 @@ absl::StatusOr<MemoryPlan> LoadedEngine::Plan(uint32_t arena_pages) const {
                               .preemption = options_.preemption == "on",
                               .suspended_kv_bytes = options_.suspended_kv_bytes};
   RETURN_IF_ERROR(input.geometry().Validate());
+  if (options_.synthetic_context != 0 && input.geometry().has_window_layers()) {
+    return absl::UnimplementedError(
+        "--synthetic-context: synthetic tokens are in no ring, so models with window layers do "
+        "not take any");
+  }
   RETURN_IF_ERROR(backend_.ops->CheckKvFormat(input.kv_format));
   return options_.synthetic_context == 0 ? PlanFor(options_, config, input)
                                          : PlanForSynthetic(options_, config, input);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <optional>
 
 #include "absl/memory/memory.h"
@@ -49,8 +48,7 @@ WaveDecode::WaveDecode(Device& device, Ops& ops, Stream& stream, BlockCache& cac
       dense_pool_(dense_pool),
       meta_pool_(meta_pool),
       limits_(limits),
-      num_kv_heads_(meta_pool.geometry.num_kv_heads),
-      scale_(1.0f / std::sqrt(static_cast<float>(meta_pool.geometry.head_dim))) {}
+      num_kv_heads_(meta_pool.geometry.num_kv_heads) {}
 
 absl::StatusOr<std::unique_ptr<WaveDecode>> WaveDecode::Create(Device& device, Ops& ops,
                                                                Stream& stream, BlockCache& cache,
@@ -171,21 +169,22 @@ uint64_t WaveDecode::StepShape() const {
          (static_cast<uint64_t>(max_retrieved_) << 21) | static_cast<uint64_t>(max_estimated_);
 }
 
-absl::Status WaveDecode::Layer(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
-  if (max_clusters_ == 0) return Attend(layer, queries, out);
-  if (beside_ != nullptr) return LayerSideBySide(layer, queries, out);
-  RETURN_IF_ERROR(Score(layer, queries));
+absl::Status WaveDecode::Layer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                               const MatrixView& out) {
+  if (max_clusters_ == 0) return Attend(layer, form, queries, out);
+  if (beside_ != nullptr) return LayerSideBySide(layer, form, queries, out);
+  RETURN_IF_ERROR(Score(layer, form, queries));
   RETURN_IF_ERROR(Select());
   RETURN_IF_ERROR(EstimateZone(layer));
   if (weighs_unseen_) RETURN_IF_ERROR(WeighUnseen(layer));
   RETURN_IF_ERROR(LookUpPages(layer));
   RETURN_IF_ERROR(AdmitPages());
-  return Attend(layer, queries, out);
+  return Attend(layer, form, queries, out);
 }
 
-absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const MatrixView& queries,
-                                         const MatrixView& out) {
-  RETURN_IF_ERROR(Score(layer, queries));
+absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const AttentionForm& form,
+                                         const MatrixView& queries, const MatrixView& out) {
+  RETURN_IF_ERROR(Score(layer, form, queries));
   RETURN_IF_ERROR(Select());
   RETURN_IF_ERROR(stream_.Record(*selected_));
   RETURN_IF_ERROR(beside_->Wait(*selected_));
@@ -195,7 +194,7 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const MatrixView& queri
   // The last layer's admissions: they had all of the time since its attention.
   if (layer > 0) RETURN_IF_ERROR(stream_.Wait(*admitted_));
   RETURN_IF_ERROR(LookUpPages(layer));
-  RETURN_IF_ERROR(AttendAfter(estimated_done_.get(), layer, queries, out));
+  RETURN_IF_ERROR(AttendAfter(estimated_done_.get(), layer, form, queries, out));
   // Not beside attention, which reads missing pages over the same bus.
   RETURN_IF_ERROR(stream_.Record(*attended_));
   RETURN_IF_ERROR(beside_->Wait(*attended_));
@@ -203,13 +202,14 @@ absl::Status WaveDecode::LayerSideBySide(uint32_t layer, const MatrixView& queri
   return beside_->Record(*admitted_);
 }
 
-absl::Status WaveDecode::Score(uint32_t layer, const MatrixView& queries) {
+absl::Status WaveDecode::Score(uint32_t layer, const AttentionForm& form,
+                               const MatrixView& queries) {
   return ops_.index().CentroidScore(
       stream_, {.queries = queries,
                 .pool = meta_pool_,
                 .layer = layer,
                 .indexes = Indexes(),
-                .scale = scale_,
+                .scale = form.scale,
                 .max_clusters = max_clusters_,
                 .scores = Rows<float>(scores_, limits_.num_query_heads, max_clusters_),
                 .radius_weight = limits_.radius_weight,
@@ -325,12 +325,15 @@ absl::Status WaveDecode::LookUpPages(uint32_t layer) {
 }
 
 absl::Status WaveDecode::AttendAfter(const Event* estimate_ready, uint32_t layer,
-                                     const MatrixView& queries, const MatrixView& out) {
+                                     const AttentionForm& form, const MatrixView& queries,
+                                     const MatrixView& out) {
   DecodeAttentionArgs args{.queries = queries,
                            .pool = dense_pool_,
                            .layer = layer,
                            .zones = zones_,
-                           .scale = scale_,
+                           .scale = form.scale,
+                           .window = form.window,
+                           .sinks = form.sinks,
                            .out = out,
                            .scratch = attend_scratch_.bytes()};
   if (max_clusters_ > 0) {

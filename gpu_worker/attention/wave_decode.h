@@ -23,6 +23,7 @@
 #include "gpu_worker/device/device.h"
 #include "gpu_worker/device/memory_need.h"
 #include "gpu_worker/device/staged_arrays.h"
+#include "gpu_worker/ops/attention/attention_form.h"
 #include "gpu_worker/ops/backend/backend_needs.h"
 #include "gpu_worker/ops/backend/ops.h"
 #include "gpu_worker/wave_buffer/block_cache.h"
@@ -71,7 +72,8 @@ class WaveDecode {
   uint64_t StepShape() const;
   absl::Status UploadStep() { return inputs_.Upload(stream_); }
   // queries, out: [batch, query_heads * head_dim], activation dtype.
-  absl::Status Layer(uint32_t layer, const MatrixView& queries, const MatrixView& out);
+  absl::Status Layer(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                     const MatrixView& out);
   absl::Status DownloadStep();
 
   // Bytes of centroids, value sums and retrieved pages that the last step read for batch[row], all
@@ -82,14 +84,15 @@ class WaveDecode {
   std::optional<double> LastStepUnseen(size_t row) const;
 
   // The stages of Layer(), for measuring them one by one. Order: as above.
-  absl::Status Score(uint32_t layer, const MatrixView& queries);
+  absl::Status Score(uint32_t layer, const AttentionForm& form, const MatrixView& queries);
   absl::Status Select();
   absl::Status EstimateZone(uint32_t layer) { return EstimateOn(stream_, layer); }
   absl::Status WeighUnseen(uint32_t layer) { return WeighUnseenOn(stream_, layer); }
   absl::Status LookUpPages(uint32_t layer);
   absl::Status AdmitPages() { return AdmitPagesOn(stream_); }
-  absl::Status Attend(uint32_t layer, const MatrixView& queries, const MatrixView& out) {
-    return AttendAfter(nullptr, layer, queries, out);
+  absl::Status Attend(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                      const MatrixView& out) {
+    return AttendAfter(nullptr, layer, form, queries, out);
   }
 
  private:
@@ -114,9 +117,10 @@ class WaveDecode {
     return ops_.block_cache().AdmitPages(stream,
                                          {.cache = cache_.view(), .counters = cache_.counters()});
   }
-  absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const MatrixView& queries,
-                           const MatrixView& out);
-  absl::Status LayerSideBySide(uint32_t layer, const MatrixView& queries, const MatrixView& out);
+  absl::Status AttendAfter(const Event* estimate_ready, uint32_t layer, const AttentionForm& form,
+                           const MatrixView& queries, const MatrixView& out);
+  absl::Status LayerSideBySide(uint32_t layer, const AttentionForm& form, const MatrixView& queries,
+                               const MatrixView& out);
   // Where a layer's results begin in outputs_.
   size_t PageCountsAt(size_t layer) const {
     return layer * static_cast<size_t>(limits_.max_batch) * static_cast<size_t>(num_kv_heads_);
@@ -148,7 +152,6 @@ class WaveDecode {
   const MetaPoolView meta_pool_;
   const Limits limits_;
   const int64_t num_kv_heads_;
-  const float scale_;
   RetrievalObserver* observer_ = nullptr;
 
   enum Input : size_t { kIndexes, kBudgets };

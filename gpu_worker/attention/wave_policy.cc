@@ -126,11 +126,11 @@ absl::Status WavePolicy::UploadStep() {
   return parts_.decode->UploadStep();
 }
 
-absl::Status WavePolicy::DecodeLayer(uint32_t layer, const MatrixView& queries,
-                                     const MatrixView& keys, const MatrixView& values,
-                                     const MatrixView& out) {
+absl::Status WavePolicy::DecodeLayer(uint32_t layer, const AttentionForm& form,
+                                     const MatrixView& queries, const MatrixView& keys,
+                                     const MatrixView& values, const MatrixView& out) {
   RETURN_IF_ERROR(dense_.Append(layer, keys, values));
-  return parts_.decode->Layer(layer, queries, out);
+  return parts_.decode->Layer(layer, form, queries, out);
 }
 
 absl::Status WavePolicy::EndStep() {

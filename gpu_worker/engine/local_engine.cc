@@ -97,7 +97,8 @@ LocalEngine::LocalEngine(const LocalEngineOptions& options, const EngineParts& p
 }
 
 std::unique_ptr<BlockSaver> LocalEngine::MakeSaver() {
-  if (!options_.share_segments) return nullptr;
+  // Blocks have no tail: a prompt could not go on behind them in window layers.
+  if (!options_.share_segments || options_.plan.geometry.has_window_layers()) return nullptr;
   const auto carry_out = [this](StepCommand command) {
     CommandResult result;
     commands_->CarryOut(command, result);
@@ -120,7 +121,7 @@ absl::StatusOr<std::unique_ptr<LocalEngine>> LocalEngine::Start(const LocalEngin
                                                                 EngineParts parts) {
   const MemoryPlan& plan = options.plan;
   auto scheduler = std::make_unique<Scheduler>(
-      SchedulerOptions{.num_layers = plan.geometry.num_layers,
+      SchedulerOptions{.num_layers = plan.geometry.num_model_layers(),
                        .max_rows = plan.prefill_rows,
                        .max_batch = plan.max_batch,
                        .inter_token_target = absl::ToDoubleSeconds(options.inter_token_target),
@@ -175,9 +176,10 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
 
 bool LocalEngine::CanMeasureTogether(const AttentionSettings& attention, int64_t prompt_tokens,
                                      int64_t continuation_tokens) const {
-  return executor_->parts()
-      .policies.Of(attention.policy)
-      .CanRewind(attention, prompt_tokens, prompt_tokens + continuation_tokens);
+  const ExecutorParts& parts = executor_->parts();
+  const int64_t total_tokens = prompt_tokens + continuation_tokens;
+  if (parts.windows != nullptr && !parts.windows->Holds(total_tokens, prompt_tokens)) return false;
+  return parts.policies.Of(attention.policy).CanRewind(attention, prompt_tokens, total_tokens);
 }
 
 AttentionPolicy& LocalEngine::PolicyOf(const GenerationRequest& request) const {

@@ -207,7 +207,7 @@ absl::Status Observation::DescribeDecoding(LiveRequest& live, RequestDescription
   if (executor_.parts().suspended != nullptr) {
     ASSIGN_OR_RETURN(description.can_suspend, policy.CanSuspend(sequence.kv));
     description.can_suspend &= !is_saving;
-    description.suspended_blocks = SuspendedKv::BlocksOf(sequence.kv);
+    description.suspended_blocks = executor_.parts().suspended->BlocksOf(sequence.kv);
     description.num_suspensions = sequence.num_suspensions;
     description.resident_since = ToSeconds(live.resident_since);
   }

@@ -226,7 +226,7 @@ void PlanRunner::Rejoined(LiveRequest& live) {
 // A command ends behind a pass that may finish a group, whose first tokens are told at once.
 void PlanRunner::ReadPrompts(const StepPlan& plan) {
   BeginGroups(plan);
-  const uint32_t num_layers = executor_.sizes().geometry.num_layers;
+  const uint32_t num_layers = executor_.sizes().geometry.num_model_layers();
   for (const StepPlan::Pass& pass : plan.passes) {
     command_.passes.push_back(pass);
     if (pass.layer + 1 == num_layers) RunPasses();

@@ -132,9 +132,13 @@ absl::Status TakeRows(const std::vector<Extent>& extents, uint32_t arena_pages,
 }
 
 CommittedSegment CommitOf(const SequenceKv& sequence, size_t index, int64_t token_begin) {
-  return {.extent_id = sequence.extents[index].id,
-          .token_begin = static_cast<uint64_t>(token_begin),
-          .identity = sequence.lineage.OfSegment(index, sequence.extents)};
+  CommittedSegment segment{.extent_id = sequence.extents[index].id,
+                           .token_begin = static_cast<uint64_t>(token_begin),
+                           .identity = std::nullopt};
+  // Without its tail no other prompt could go on behind it.
+  if (sequence.TailOf(index) == SequenceKv::Tail::kMissing) return segment;
+  segment.identity = sequence.lineage.OfSegment(index, sequence.extents);
+  return segment;
 }
 
 }  // namespace retroinfer

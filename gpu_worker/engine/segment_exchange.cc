@@ -35,7 +35,7 @@ bool SegmentExchange::AskForExtents(LiveRequest& live) {
 }
 
 bool SegmentExchange::AskForRows(LiveRequest& live) {
-  if (saver_ == nullptr || live.sequence->measures_prompt()) return false;
+  if (live.sequence->measures_prompt()) return false;
   std::optional<ReserveRequest> request = ClaimRows(live.sequence->kv, next_claim_id_);
   if (!request.has_value()) return false;
   live.rows_id = next_claim_id_++;

@@ -187,7 +187,7 @@ absl::Status CommandChecker::CheckBlocks(Stage stage, const StepCommand::Blocks&
   const bool is_enough =
       stage == Stage::kDecoding || Suffices(wanted.blocks, BlocksFor(*held, length, length));
   const bool holds_copy =
-      stage != Stage::kSuspended || dense >= std::ssize(held->sequence.copy->host_blocks);
+      stage != Stage::kSuspended || dense >= SuspendedKv::DenseBlocksOf(kv);
   if (is_possible && is_enough && holds_copy) return absl::OkStatus();
   return Refuse(wanted.id,
                 absl::StrCat("of ", length, " tokens cannot have ", dense, " and ", meta,
@@ -197,7 +197,7 @@ absl::Status CommandChecker::CheckBlocks(Stage stage, const StepCommand::Blocks&
 absl::Status CommandChecker::CheckGiveBack(const StepCommand::Blocks& kept) {
   ASSIGN_OR_RETURN(const HeldSequence* const held, FindIn(Stage::kDecoding, kept.id));
   RETURN_IF_ERROR(TakeOnce(kept.id));
-  if (kept.blocks.dense >= SuspendedKv::BlocksOf(held->sequence.kv)) return absl::OkStatus();
+  if (kept.blocks.dense >= SuspendedKv::DenseBlocksOf(held->sequence.kv)) return absl::OkStatus();
   return Refuse(kept.id, absl::StrCat("its tokens take more than ", kept.blocks.dense, " blocks"));
 }
 

@@ -173,7 +173,7 @@ void CommandRunner::FreeBlocks(HeldSequence& held, Stage next) {
 
 void CommandRunner::Suspend(HeldSequence& held) {
   Sequence& sequence = held.sequence;
-  if (SuspendedKv::BlocksOf(sequence.kv) > executor_.parts().suspended->num_free()) {
+  if (executor_.parts().suspended->BlocksOf(sequence.kv) > executor_.parts().suspended->num_free()) {
     result_->without_memory.push_back(sequence.id());
     return;
   }
@@ -282,7 +282,7 @@ void CommandRunner::FinishGroup(size_t lane_index) {
 // Measures rows of the prompts of a lane's group, in order, as many at a time as a batch has.
 void CommandRunner::Measure(const StepCommand::Measure& measure) {
   const PrefillLane& lane = executor_.lane(measure.lane);
-  if (!lane.busy() || lane.layer() != executor_.sizes().geometry.num_layers) return;
+  if (!lane.busy() || lane.layer() != executor_.sizes().geometry.num_model_layers()) return;
   int64_t left = measure.num_rows;
   for (const SequenceKv* const kv : lane.Live()) {
     Sequence& sequence = At(kv->sequence_id).sequence;

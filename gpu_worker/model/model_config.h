@@ -5,6 +5,8 @@
 // refused: a model gives right answers or none.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -32,6 +34,9 @@ struct ModelConfig {
   uint32_t num_query_heads = 0;
   uint32_t num_kv_heads = 0;
   uint32_t head_dim = 0;  // 64 or 128
+  // Newest tokens that a token sees in each layer, itself included; 0: all. Empty: all layers see
+  // all tokens.
+  std::vector<int32_t> layer_windows;
   int64_t vocab_size = 0;
   int64_t max_positions = 0;   // max_position_embeddings
   int64_t context_length = 0;  // tokens that the model is made for, RoPE scaling included
@@ -48,10 +53,22 @@ struct ModelConfig {
 
   int64_t query_size() const { return int64_t{num_query_heads} * head_dim; }
   int64_t kv_size() const { return int64_t{num_kv_heads} * head_dim; }
+  int32_t window_of(uint32_t layer) const {
+    return layer_windows.empty() ? 0 : layer_windows[layer];
+  }
+  // Scores of attention are queries times keys, times this.
+  float attention_scale() const { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
   // Query heads that share a KV head.
   uint32_t group_size() const { return num_query_heads / num_kv_heads; }
   KvGeometry geometry(const KvFormat& kv_format) const {
-    return {num_layers, num_kv_heads, head_dim, kv_format};
+    KvGeometry geometry{num_layers, num_kv_heads, head_dim, kv_format};
+    for (const int32_t window : layer_windows) {
+      if (window == 0) continue;
+      --geometry.num_layers;
+      ++geometry.num_window_layers;
+      geometry.window_tokens = std::max(geometry.window_tokens, static_cast<uint32_t>(window));
+    }
+    return geometry;
   }
 };
 

@@ -104,7 +104,7 @@ absl::Status Contexts::Export(const Hash256& salt_hash, std::string_view name,
   }
   ContextFileWriter writer(std::move(sink));
   RETURN_IF_ERROR(writer.Begin({.fingerprint_hash = fingerprint,
-                                .segment_version = kSegmentVersion,
+                                .segment_version = SegmentVersionOf(model->geometry),
                                 .geometry = model->geometry,
                                 .num_tokens = context.num_tokens,
                                 .num_segments = context.segments.size(),
@@ -132,16 +132,19 @@ absl::Status Contexts::CheckModel(const ContextFileHeader& header) const {
   RETURN_IF_ERROR(RequireTier().status());
   const auto model = store_.context_segments().attached_model();
   if (!model.has_value()) return NoWorker();
-  if (header.segment_version != kSegmentVersion) {
-    return common::WithReason(absl::FailedPreconditionError(absl::StrCat(
-                                  "the file has segments of version ", header.segment_version,
-                                  ", this server reads ", kSegmentVersion)),
-                              kWrongFormatReason);
+  if (header.segment_version != kSegmentVersion &&
+      header.segment_version != kSegmentVersionWithTail) {
+    return common::WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            "the file has segments of version ", header.segment_version, ", this server reads ",
+            kSegmentVersion, " and ", kSegmentVersionWithTail)),
+        kWrongFormatReason);
   }
   if (!(header.geometry == model->geometry)) {
     const auto text = [](const KvGeometry& g) {
       return absl::StrCat(g.num_layers, " layers, ", g.num_kv_heads, " KV heads, head_dim ",
-                          g.head_dim, ", KV in ", std::string(g.format.name));
+                          g.head_dim, ", KV in ", std::string(g.format.name), ", ",
+                          g.num_window_layers, " window layers of ", g.window_tokens, " tokens");
     };
     return WrongModel(absl::StrCat("the file is of a model with ", text(header.geometry),
                                    "; the one that is served has ", text(model->geometry)));

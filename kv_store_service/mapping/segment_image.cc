@@ -58,13 +58,16 @@ absl::Status CheckHeader(const SegmentHeader& header, const KvGeometry& geometry
                          const SegmentLayout& layout, uint64_t token_begin, uint32_t token_count,
                          uint64_t extent_pages) {
   RETURN_IF_ERROR(RequireEqual("magic", header.magic, kSegmentMagic));
-  RETURN_IF_ERROR(RequireEqual("version", header.version, kSegmentVersion));
+  RETURN_IF_ERROR(RequireEqual("version", header.version, SegmentVersionOf(geometry)));
   RETURN_IF_ERROR(RequireEqual("num_layers", header.num_layers, geometry.num_layers));
   RETURN_IF_ERROR(RequireEqual("num_kv_heads", header.num_kv_heads, geometry.num_kv_heads));
   RETURN_IF_ERROR(RequireEqual("head_dim", header.head_dim, geometry.head_dim));
   RETURN_IF_ERROR(CheckFormat(header.format, geometry, "segment"));
   RETURN_IF_ERROR(RequireEqual("num_tokens", header.num_tokens, token_count));
   RETURN_IF_ERROR(RequireEqual("token_begin", header.token_begin, token_begin));
+  RETURN_IF_ERROR(
+      RequireEqual("num_window_layers", header.num_window_layers, geometry.num_window_layers));
+  RETURN_IF_ERROR(RequireEqual("window_tokens", header.window_tokens, geometry.window_tokens));
   RETURN_IF_ERROR(RequireEqual("num_clusters", header.num_clusters, layout.num_clusters));
   if (header.used_pages < layout.first_kv_page || header.used_pages > extent_pages) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -23,7 +23,8 @@ constexpr uint32_t kListMax = 10000;
 
 absl::StatusOr<KvGeometry> FromProto(const v1::KvGeometry& proto) {
   ASSIGN_OR_RETURN(const KvFormat format, KvFormatOfNumber(proto.kv_format()));
-  return KvGeometry{proto.num_layers(), proto.num_kv_heads(), proto.head_dim(), format};
+  return KvGeometry{proto.num_layers(),        proto.num_kv_heads(), proto.head_dim(), format,
+                    proto.num_window_layers(), proto.window_tokens()};
 }
 
 void ToProto(const KvGeometry& geometry, v1::KvGeometry* proto) {
@@ -31,6 +32,8 @@ void ToProto(const KvGeometry& geometry, v1::KvGeometry* proto) {
   proto->set_num_kv_heads(geometry.num_kv_heads);
   proto->set_head_dim(geometry.head_dim);
   proto->set_kv_format(static_cast<uint32_t>(geometry.format.id));
+  proto->set_num_window_layers(geometry.num_window_layers);
+  proto->set_window_tokens(geometry.window_tokens);
 }
 
 void ToProto(const ExtentRecord& record, v1::Extent* proto) {

@@ -145,7 +145,8 @@ InProcessWorker::InProcessWorker(const InProcessWorkerOptions& original) {
   faulty_block_cache_ = &faulty->block_cache();
   backend_->ops = std::move(faulty);
   Device& device = *backend_->device;
-  const ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
+  ModelConfig config = OrDie(LoadModelConfig(options.model_folder.string()));
+  if (!options.layer_windows.empty()) config.layer_windows = options.layer_windows;
   generation_ = OrDie(LoadGenerationConfig(options.model_folder.string(), config));
   const bool has_tokenizer = std::filesystem::exists(options.model_folder / "tokenizer.json");
   const std::filesystem::path source_folder = RETROINFER_SOURCE_DIR;

@@ -35,6 +35,7 @@ struct InProcessWorkerOptions {
   size_t dense_kv_bytes = 0;  // 0: as the plan likes
   // The store wants a page evicted again, once in so many times that it was admitted; 0: never.
   uint64_t evict_one_in = 0;
+  std::vector<int32_t> layer_windows;  // ModelConfig; empty: as the folder has it
   bool preemption = false;
   bool reserves_all = false;      // LocalEngineOptions
   size_t suspended_kv_bytes = 0;  // 0: as the plan likes

@@ -65,6 +65,12 @@ def formats(texts):
         yield name, {f"k{name}Kv", f"KvFormatId::k{name}"}, {}
 
 
+def layer_kinds(texts):
+    """The kind that is not indexed: by what the map, the geometry and the model's configuration call it."""
+    if "is_window" in texts["gpu_worker/kv/layer_map.h"]:
+        yield "window", {"LayerMap", "WindowLayers", "has_window_layers", "num_window_layers", "layer_windows", "window_of"}, {}
+
+
 def weight_forms(texts):
     """Of codes: numbers are everywhere. Its constant, the class that multiplies it, and the forms in which it is stored."""
     table = texts["gpu_worker/ops/model/weight_form.h"]
@@ -103,10 +109,11 @@ KINDS = {
     "a form of constraint": (constraints, r"http_gateway/(?!api/constraint_fields)|docs/use/serving.md|README.md"),
     "a metric": (metrics, r"(client|proto|tools)/|common/config/setting_names.cc|deploy/(fleet|helm|kubernetes|try)/|docs/understand/shm_layout.md|README.md"),
     "a policy": (policies, r"README.md"),
+    "a layer kind": (layer_kinds, r"(?!)"),
     "a KV format": (formats, r"README.md"),
 }
 FEWEST = {"a weight form": 1, "a model family": 3, "a type of GGUF blocks": 10, "an operation": 15, "a form of constraint": 4, "a metric": 100, "a policy": 1,
-          "a KV format": 1}
+          "a layer kind": 1, "a KV format": 1}
 # These rows come with the first member that is not a default one.
 LATER = ("a policy", "a KV format")
 

@@ -25,6 +25,7 @@ using namespace test_support;
 class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
  protected:
   static constexpr uint32_t kKvHeads = 2, kGroup = 4, kHeadDim = 64;
+  const AttentionForm form_{.scale = 1.0f / std::sqrt(static_cast<float>(kHeadDim))};
   static constexpr int32_t kQueryHeads = kKvHeads * kGroup;
   static constexpr uint32_t kArenaPages = 60'000;
 
@@ -109,7 +110,7 @@ class WaveDecodeTest : public testing::TestWithParam<BackendParam> {
       const int64_t cols = int64_t{kQueryHeads} * kHeadDim;
       const auto queries = data_.Activations(host, static_cast<int64_t>(batch.size()), cols);
       const auto out = data_.Poisoned(static_cast<int64_t>(batch.size()), cols);
-      const absl::Status status = decode_->Layer(layer, queries.view, out.view);
+      const absl::Status status = decode_->Layer(layer, form_, queries.view, out.view);
       RI_CHECK(status.ok());
       outputs.push_back(data_.Values(out));
     }

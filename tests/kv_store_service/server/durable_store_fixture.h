@@ -110,7 +110,7 @@ class DurableStoreTest : public testing::Test {
     Attach("model");
   }
   void Attach(const std::string& model, uint32_t num_layers = 2) {
-    KvGeometry geometry = kTinyGeometry;
+    KvGeometry geometry = geometry_;
     geometry.num_layers = num_layers;
     const auto result = store_->leases().Attach({geometry, model, 16, 64, 64, false});
     ASSERT_TRUE(result.ok()) << result.status();
@@ -125,8 +125,12 @@ class DurableStoreTest : public testing::Test {
     return arena_.bytes().subspan(size_t{extent.pages.first} * kPageBytes,
                                   size_t{extent.pages.count} * kPageBytes);
   }
+  // What tells the segment from others: in its tail, if it has one.
   std::byte* Mark(const ExtentRecord& extent) {
-    return BytesOf(extent).data() + SegmentLayout(kTinyGeometry, 1024).centroids_offset;
+    const SegmentLayout layout(geometry_, 1024);
+    return BytesOf(extent).data() + (geometry_.has_window_layers()
+                                         ? layout.tail_page * layout.page_bytes
+                                         : layout.centroids_offset);
   }
   // Reserves as the worker's link does: tries again while the store reads from the disk.
   Reservation Reserve(uint64_t sequence, const std::vector<SegmentIdentity>& chain) {
@@ -153,7 +157,7 @@ class DurableStoreTest : public testing::Test {
         continue;
       }
       const uint64_t begin = kSinkTokens + 1024 * i;
-      WriteSegment(BytesOf(extent), kTinyGeometry, begin, 1024);
+      WriteSegment(BytesOf(extent), geometry_, begin, 1024);
       std::memcpy(Mark(extent), name.data(), name.size());
       const std::vector<SegmentToCommit> segments = {{extent.id, begin, 1024, chain[i]}};
       EXPECT_TRUE(store_->reservations().Commit(token_, ++call_number_, sequence, segments).ok());
@@ -176,7 +180,9 @@ class DurableStoreTest : public testing::Test {
   }
 
   TemporaryFolder folder_;
-  DiskLimits limits_;  // of the next Start()
+  // Of the next Start().
+  KvGeometry geometry_ = kTinyGeometry;
+  DiskLimits limits_;
   uint64_t reserve_bytes_ = 0;
   absl::Duration drain_timeout_ = absl::Seconds(20);
   uint64_t arena_bytes_ = kArenaBytes;

@@ -35,6 +35,18 @@ TEST_F(KvStoreDurableTest, WhatIsCommittedSurvivesTheProcess) {
   EXPECT_EQ(store_->stats().durable->restored_total, 2u);
 }
 
+TEST_F(KvStoreDurableTest, TailsOfWindowLayersSurviveTheProcess) {
+  geometry_.num_window_layers = 1;
+  geometry_.window_tokens = 100;
+  Start();
+  EXPECT_EQ(Run(1, chain_), 0u);
+  WaitUntilWritten();
+  Start();
+  EXPECT_EQ(Run(1, NamedChain({1, 2, 3})), 2u);
+  EXPECT_EQ(store_->stats().durable->restored_total, 2u);
+  EXPECT_EQ(store_->stats().durable->restore_failures_total, 0u);
+}
+
 TEST_F(KvStoreDurableTest, WhatTheArenaEvictedComesBackFromTheDisk) {
   for (int text = 1; text <= 12; ++text) {
     Run(text, NamedChain({text}));
