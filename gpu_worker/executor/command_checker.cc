@@ -186,8 +186,7 @@ absl::Status CommandChecker::CheckBlocks(Stage stage, const StepCommand::Blocks&
   const int64_t length = std::max(kv.num_tokens, kv.prompt_tokens);
   const bool is_enough =
       stage == Stage::kDecoding || Suffices(wanted.blocks, BlocksFor(*held, length, length));
-  const bool holds_copy =
-      stage != Stage::kSuspended || dense >= SuspendedKv::DenseBlocksOf(kv);
+  const bool holds_copy = stage != Stage::kSuspended || dense >= SuspendedKv::DenseBlocksOf(kv);
   if (is_possible && is_enough && holds_copy) return absl::OkStatus();
   return Refuse(wanted.id,
                 absl::StrCat("of ", length, " tokens cannot have ", dense, " and ", meta,

@@ -173,7 +173,8 @@ void CommandRunner::FreeBlocks(HeldSequence& held, Stage next) {
 
 void CommandRunner::Suspend(HeldSequence& held) {
   Sequence& sequence = held.sequence;
-  if (executor_.parts().suspended->BlocksOf(sequence.kv) > executor_.parts().suspended->num_free()) {
+  if (executor_.parts().suspended->BlocksOf(sequence.kv) >
+      executor_.parts().suspended->num_free()) {
     result_->without_memory.push_back(sequence.id());
     return;
   }
