@@ -38,7 +38,8 @@ struct KvGeometry {
   KvFormat format;
 
   // Returns INVALID_ARGUMENT unless 1 <= num_layers <= 1024, 1 <= num_kv_heads <= 1024, head_dim is
-  // 64 or 128, and dense blocks are whole pages of the format.
+  // 64 or 128, and dense blocks are whole pages of the format. Codes of tokens need a power of two
+  // as head_dim, which the message says first.
   absl::Status Validate() const;
 
   constexpr PageLayout page() const { return {format, head_dim}; }

@@ -13,6 +13,8 @@
 //   order_offset       2*L*H*n      uint16 [L][H][n]: for each token in page order (cluster by
 //                                   cluster, in the order of their entries) its index in the
 //                                   segment
+//   codes_offset       L*H*n/1024*K codes [L][H][n/1024] of tokens in page order, by 1024
+//                                   (token_code.h); K is 0 in formats without them
 //   first_kv_page*p    p*pages      KV pages; clusters in any order, each a run of consecutive
 //                                   pages, no two overlapping
 //
@@ -25,6 +27,7 @@
 #include <type_traits>
 
 #include "common/kv/kv_geometry.h"
+#include "common/kv/token_code.h"
 
 namespace retroinfer {
 
@@ -68,13 +71,16 @@ struct SegmentLayout {
             geometry.format.centroid.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)),
         value_sums_bytes(
             num_clusters / kClustersPerMetaBlock *
-            geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)) {
+            geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)),
+        codes_bytes(num_tokens / kDecodeSegmentTokens *
+                    TokenCodeLayout(geometry.format, geometry.head_dim).bytes) {
     const size_t heads = size_t{geometry.num_layers} * geometry.num_kv_heads;
     clusters_offset = page_bytes;
     centroids_offset = clusters_offset + heads * num_clusters * sizeof(ClusterEntry);
     value_sums_offset = centroids_offset + heads * centroids_bytes;
     order_offset = value_sums_offset + heads * value_sums_bytes;
-    index_end = order_offset + heads * num_clusters * kTokensPerCluster * sizeof(TokenOrder);
+    codes_offset = order_offset + heads * num_clusters * kTokensPerCluster * sizeof(TokenOrder);
+    index_end = codes_offset + heads * codes_bytes;
     first_kv_page = static_cast<uint32_t>((index_end + page_bytes - 1) / page_bytes);
     // Each cluster wastes less than one page: m clusters of n tokens need at most
     // (n + m * (tokens_per_page - 1)) / tokens_per_page pages.
@@ -87,10 +93,12 @@ struct SegmentLayout {
   size_t page_bytes;            // of the format
   size_t centroids_bytes;       // of one (layer, head)
   size_t value_sums_bytes;      // of one (layer, head)
+  size_t codes_bytes;           // of one (layer, head)
   size_t clusters_offset;       // bytes
   size_t centroids_offset;      // bytes
   size_t value_sums_offset;     // bytes
   size_t order_offset;          // bytes
+  size_t codes_offset;          // bytes
   size_t index_end;             // bytes; zeros from here to first_kv_page
   uint32_t first_kv_page;       // pages
   uint32_t max_pages_per_head;  // pages of KV that one (layer, head) can need at most
