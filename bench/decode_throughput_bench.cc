@@ -7,7 +7,7 @@
 //          [--batch 1] [--context 122880] [--steps 64] [--warm-up 64]
 //          [--reuse code|needle] [--overlap COSINE] [--cache-share 0.05] [--free-slots-low 0.05]
 //          [--free-slots-high 0.1] [--weights-dtype auto|fp8] [--kv-dtype bf16|int8]
-//          [--index-dtype auto|int8|bf16] [--retrieval 0.018] [--temperature 0]
+//          [--index-dtype auto|coded|int8|bf16] [--retrieval 0.018] [--temperature 0]
 //          [--schema FILE --tokenizer FOLDER]
 // Prints one JSON object. --reuse: which model's recorded steps the queries repeat
 // (recorded_reuse.h); with --overlap they repeat none (SyntheticShape). --cache-share:

@@ -10,7 +10,7 @@
 //          q . k ~ q . C + scale * <H S q / sqrt(d), levels>
 //   error  |t - scale * levels|: that estimate is off by |q| * error / sqrt(d), as a standard
 //          deviation
-// Both are 0 where r is 0, or holds infinity or NaN.
+// Both are 0 where |r|^2 is 0, infinite or NaN, in f32; f16 is capped at its largest number.
 //
 //   OFFSET    SIZE      DESCRIPTION
 //   0         256 * d   codes [1024][d / 4], of the tokens of a block of 1024
@@ -67,13 +67,16 @@ constexpr int CodeLevel(uint32_t code) {
   return code < 2 ? -size : size;
 }
 
-// Whether channel `channel` of a vector changes its sign before the Hadamard transform: bits of
+// Bit i: whether channel 64 * word + i of a vector changes its sign before the Hadamard transform.
 // SplitMix64 (Steele, Lea and Flood 2014), fixed for ever.
-constexpr bool TurnsSign(uint32_t channel) {
-  uint64_t bits = (uint64_t{channel} / 64 + 1) * 0x9e3779b97f4a7c15u;
+constexpr uint64_t TurnedSigns(uint32_t word) {
+  uint64_t bits = (uint64_t{word} + 1) * 0x9e3779b97f4a7c15u;
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
-  return ((bits ^ (bits >> 31)) >> (channel % 64) & 1) != 0;
+  return bits ^ (bits >> 31);
+}
+constexpr bool TurnsSign(uint32_t channel) {
+  return (TurnedSigns(channel / 64) >> (channel % 64) & 1) != 0;
 }
 
 }  // namespace retroinfer

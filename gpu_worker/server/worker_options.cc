@@ -53,8 +53,9 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kModelGroup);
   app.add_option("--index-dtype", options->index_dtype,
                  "Type of the wave index; auto: as keys and values. With "
-                 "int8 more clusters are retrieved, which reads as many bytes")
-      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
+                 "int8 more clusters are retrieved, which reads as many bytes; coded: int8 and a "
+                 "code of each token, by which pages are chosen")
+      ->check(CLI::IsMember({"auto", "coded", "int8", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; fp8: rounded to 8 bits while they are loaded; bf16: "
