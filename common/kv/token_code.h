@@ -2,10 +2,10 @@
 // and Long 2024, arXiv 2405.12497, with two bits a channel; decision 0085).
 //
 // What is coded is the residual r = k - C of a key to its cluster's centroid, both as they are
-// stored. It is turned: t = H S r / sqrt(d), with S the signs of TurnsSign and H the Hadamard matrix
-// (Sylvester's order), so that its d numbers spread like those of a normal distribution. Channel c
-// of the code has two bits, in byte c / 4, from bit 2 (c % 4) on: a number of CodeLevel, by the
-// levels of Lloyd's quantiser for four steps. Two factors make an estimate of that:
+// stored. It is turned: t = H S r / sqrt(d), with S the signs of TurnsSign and H the Hadamard
+// matrix (Sylvester's order), so that its d numbers spread like those of a normal distribution.
+// Channel c of the code has two bits, in byte c / 4, from bit 2 (c % 4) on: a number of CodeLevel,
+// by the levels of Lloyd's quantiser for four steps. Two factors make an estimate of that:
 //   scale  |r|^2 / <t, levels>, so that an estimated inner product is right on average:
 //          q . k ~ q . C + scale * <H S q / sqrt(d), levels>
 //   error  |t - scale * levels|: that estimate is off by |q| * error / sqrt(d), as a standard

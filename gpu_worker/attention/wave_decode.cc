@@ -117,11 +117,11 @@ MemoryNeed WaveDecode::MemoryOf(const KvGeometry& geometry, const Limits& limits
                                 const BackendNeeds& backend) {
   const auto head_dim = static_cast<int32_t>(geometry.head_dim);
   const int64_t clusters = MaxClusters(limits.max_tokens);
-  const ScratchSizes scratch = {.estimate = backend.estimate_scratch(
-                                    limits.max_batch, limits.num_query_heads, head_dim,
-                                    MaxEstimated(geometry, clusters)),
-                                .attend = backend.decode_attention_scratch(
-                                    limits.max_batch, limits.num_query_heads, head_dim)};
+  const ScratchSizes scratch = {
+      .estimate = backend.estimate_scratch(limits.max_batch, limits.num_query_heads, head_dim,
+                                           MaxEstimated(geometry, clusters)),
+      .attend =
+          backend.decode_attention_scratch(limits.max_batch, limits.num_query_heads, head_dim)};
   size_t bytes =
       StagedArrays::Bytes(InputSizes(limits)) + StagedArrays::Bytes(OutputSizes(geometry, limits));
   for (const Allocation& allocation : Allocations(geometry, limits, scratch)) {
@@ -146,11 +146,11 @@ absl::Status WaveDecode::Allocate() {
     ASSIGN_OR_RETURN(attended_, device_.CreateEvent());
     ASSIGN_OR_RETURN(admitted_, device_.CreateEvent());
   }
-  const ScratchSizes scratch = {.estimate = ops_.index().EstimateScratchBytes(
-                                    limits_.max_batch, limits_.num_query_heads, head_dim,
-                                    MaxEstimated(geometry, clusters)),
-                                .attend = ops_.attention().DecodeAttentionScratchBytes(
-                                    limits_.max_batch, limits_.num_query_heads, head_dim)};
+  const ScratchSizes scratch = {
+      .estimate = ops_.index().EstimateScratchBytes(limits_.max_batch, limits_.num_query_heads,
+                                                    head_dim, MaxEstimated(geometry, clusters)),
+      .attend = ops_.attention().DecodeAttentionScratchBytes(limits_.max_batch,
+                                                             limits_.num_query_heads, head_dim)};
   for (const Allocation& allocation : Allocations(geometry, limits_, scratch)) {
     ASSIGN_OR_RETURN(this->*allocation.buffer,
                      device_.Allocate(allocation.bytes, MemoryPurpose::kActivations));
@@ -162,8 +162,9 @@ absl::Status WaveDecode::Allocate() {
 
 SelectionBudget WaveDecode::BudgetFor(const Sequence& sequence, int64_t num_clusters) const {
   const auto clusters = static_cast<int32_t>(num_clusters);
-  return has_codes_ ? CodedBudgetOf(sequence.ratios, clusters, meta_pool_.geometry.tokens_per_page())
-                    : BudgetOf(sequence.ratios, clusters);
+  return has_codes_
+             ? CodedBudgetOf(sequence.ratios, clusters, meta_pool_.geometry.tokens_per_page())
+             : BudgetOf(sequence.ratios, clusters);
 }
 
 absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
@@ -204,8 +205,8 @@ absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
 }
 
 uint64_t WaveDecode::StepShape() const {
-  // Numbers of clusters are multiples of 64 below 2^21 (32M tokens); of chosen pages, a power of two
-  // or the most that there can be.
+  // Numbers of clusters are multiples of 64 below 2^21 (32M tokens); of chosen pages, a power of
+  // two or the most that there can be.
   const auto blocks = [](int64_t clusters) {
     return static_cast<uint64_t>(clusters) / kClustersPerMetaBlock;
   };
@@ -302,8 +303,7 @@ PageSelectArgs WaveDecode::PageSelection(uint32_t layer, const MatrixView& queri
           .candidates = Rows<const int32_t>(retrieved_, num_kv_heads_, max_retrieved_),
           .num_candidates = Rows<const int32_t>(num_retrieved_, num_kv_heads_, 1),
           .max_candidates = max_retrieved_,
-          .budgets =
-              inputs_.On<const SelectionBudget>(kBudgets).first(static_cast<size_t>(batch_)),
+          .budgets = inputs_.On<const SelectionBudget>(kBudgets).first(static_cast<size_t>(batch_)),
           .max_pages = max_pages_,
           .max_chosen = max_chosen_,
           .chosen = Rows<ChosenPage>(chosen_, num_kv_heads_, max_chosen_),

@@ -78,7 +78,8 @@ class WaveDecode {
   absl::Status DownloadStep();
 
   // Bytes of centroids, value sums, codes and retrieved pages that the last step read for
-  // batch[row], all layers. Pages and codes are counted as they were read; REQUIRES: the stream has passed the step.
+  // batch[row], all layers. Pages and codes are counted as they were read; REQUIRES: the stream has
+  // passed the step.
   double LastStepIndexBytes(size_t row) const;
   // Of the softmax mass of that step, the share that was not attended exactly, as predicted: mean
   // over layers and query heads. None: the step did not weigh it. REQUIRES: as above.

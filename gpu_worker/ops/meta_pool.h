@@ -5,11 +5,12 @@
 //   value sums  [64][d]  the same
 //   entries     [64]     MetaEntry
 // and where tokens have codes (token_code.h):
-//   first codes [64]     int32: the place of each cluster's first token among its segment's tokens in
-//                        page order, less 1024 for each block of the segment before this one
+//   first codes [64]     int32: the place of each cluster's first token in its segment's page
+//   order,
+//                        less 1024 for each block of the segment before this one
 //   codes                of 1024 tokens: block b of a segment has those at places 1024 b on
-// So code i of a cluster, counted from its block's first code, may lie in another block of the same
-// segment; these are neighbours in the index, in their order. CodePlace says where.
+// So the codes of a cluster may lie in other blocks of its segment; these are neighbours in the
+// index, in their order. CodePlaceOf says where.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +32,7 @@ struct MetaEntry {
 
 // Where the code of a token lies.
 struct CodePlace {
-  int32_t block;     // among the blocks of the index
+  int32_t block;      // among the blocks of the index
   uint32_t in_block;  // among its 1024 tokens
 };
 

@@ -92,10 +92,8 @@ inline CodedAttention::Cluster CodedAttention::ReadCluster(int32_t number) const
   const MetaEntry& entry = pool_.Entries(block, layer_, head_)[place];
   const uint32_t per_page = geometry.tokens_per_page();
   for (uint32_t t = 0; t < entry.num_tokens; ++t) {
-    const CodePlace at =
-        CodePlaceOf(number / 64, pool_.FirstCodes(block, layer_, head_)[place], t);
-    const std::byte* const codes =
-        pool_.Codes(static_cast<MetaBlockId>(at.block), layer_, head_);
+    const CodePlace at = CodePlaceOf(number / 64, pool_.FirstCodes(block, layer_, head_)[place], t);
+    const std::byte* const codes = pool_.Codes(static_cast<MetaBlockId>(at.block), layer_, head_);
     TokenCodeFactors factors;
     std::memcpy(&factors, codes + layout.factors_offset + at.in_block * sizeof(factors),
                 sizeof(factors));
@@ -105,13 +103,12 @@ inline CodedAttention::Cluster CodedAttention::ReadCluster(int32_t number) const
                 .key = {},
                 .value = {}};
     for (size_t i = 0; i < d; ++i) {
-      token.levels.push_back(LevelOf(
-          reinterpret_cast<const uint8_t*>(codes) + at.in_block * layout.code_bytes, i));
+      token.levels.push_back(
+          LevelOf(reinterpret_cast<const uint8_t*>(codes) + at.in_block * layout.code_bytes, i));
     }
-    const auto page =
-        TokenNumbers(arena_.subspan(size_t{entry.first_page + t / per_page} * kPageBytes,
-                                    kPageBytes),
-                     geometry.format.token, geometry.head_dim);
+    const auto page = TokenNumbers(
+        arena_.subspan(size_t{entry.first_page + t / per_page} * kPageBytes, kPageBytes),
+        geometry.format.token, geometry.head_dim);
     const auto key = page.begin() + static_cast<int64_t>(t % per_page * d);
     const auto value = key + static_cast<int64_t>(per_page * d);
     token.key.assign(key, key + static_cast<int64_t>(d));
@@ -152,7 +149,8 @@ inline std::vector<std::vector<double>> CodedAttention::Attend(
     const size_t num_tokens = clusters_[order[i]].tokens.size();
     for (size_t t = 0; t < num_tokens; t += per_page) pages.push_back({order[i], t});
   }
-  const auto logit = [&](size_t g, const std::vector<double>& turned, size_t c, const Token& token) {
+  const auto logit = [&](size_t g, const std::vector<double>& turned, size_t c,
+                         const Token& token) {
     double product = 0;
     for (size_t i = 0; i < turned.size(); ++i) product += turned[i] * token.levels[i];
     return scores[g][c] + token.scale * product / std::sqrt(d);
@@ -199,8 +197,8 @@ inline std::vector<std::vector<double>> CodedAttention::Attend(
         sums.Add(weight / size, cluster.value_sum, size);
       }
     }
-    for (size_t i = num_candidates;
-         i < num_candidates + static_cast<size_t>(budget.num_estimated); ++i) {
+    for (size_t i = num_candidates; i < num_candidates + static_cast<size_t>(budget.num_estimated);
+         ++i) {
       const Cluster& cluster = clusters_[order[i]];
       if (cluster.tokens.empty()) continue;
       sums.Add(std::exp(scores[g][order[i]]), cluster.value_sum,

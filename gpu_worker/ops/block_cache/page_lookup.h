@@ -1,5 +1,5 @@
-// Finds the pages of retrieved clusters, or those that were chosen of them, in slots of the block cache, admits missing pages into free
-// slots, and keeps the access log.
+// Finds the pages of retrieved clusters, or those that were chosen of them, in slots of the block
+// cache, admits missing pages into free slots, and keeps the access log.
 //
 // A page that is not in a slot is admitted into a free slot, if there is one and the log has room.
 // The execution buffer says where its bytes are: in a slot, in a transient slot that holds until
@@ -33,8 +33,8 @@ struct PageLookupArgs {
   DeviceSpan<const int32_t> num_retrieved;  // [batch, kv_heads]
   int64_t max_retrieved = 0;
   // Chosen pages, which are looked up instead of the clusters above; empty spans: whole clusters.
-  DeviceSpan<const ChosenPage> chosen;     // [batch, kv_heads, max_chosen]
-  DeviceSpan<const int32_t> num_chosen;    // [batch, kv_heads]
+  DeviceSpan<const ChosenPage> chosen;   // [batch, kv_heads, max_chosen]
+  DeviceSpan<const int32_t> num_chosen;  // [batch, kv_heads]
   int64_t max_chosen = 0;
   // Execution buffer. REQUIRES: max_pages suffices for every cluster, or page, chosen.
   int64_t max_pages = 0;

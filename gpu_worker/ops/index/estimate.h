@@ -1,7 +1,8 @@
 // Attention over the estimation zone through centroids and value sums:
 //   sum = sum_j s_j exp(x_j - m), acc = sum_j exp(x_j - m) * value_sum_j, x_j = scale * q . C_j.
 // By Jensen's inequality exp(x_j) is at most the mean weight of the members (RetroInfer,
-// section 4.2). A cluster with score -inf counts nothing. Bound by memory: reads each value sum of the zone once for the whole group.
+// section 4.2). A cluster with score -inf counts nothing. Bound by memory: reads each value sum of
+// the zone once for the whole group.
 #pragma once
 
 #include <cstdint>

@@ -36,11 +36,11 @@ static_assert(sizeof(ChosenPage) == 8);
 
 // What the two calls, and the kernels of one, tell each other.
 struct PageSelectScratch {
-  DeviceSpan<float> masses;  // [batch, query_heads, max_pages]: log of the sum of exp(x)
-  DeviceSpan<float> rests;   // the same of exp(x - v / 2); -inf for chosen pages
-  DeviceSpan<ChosenPage> pages;         // [batch, kv_heads, max_pages], cluster by cluster
-  DeviceSpan<int32_t> first_pages;      // [batch, kv_heads, max_candidates], places in `pages`
-  DeviceSpan<int32_t> num_pages;        // [batch, kv_heads]
+  DeviceSpan<float> masses;         // [batch, query_heads, max_pages]: log of the sum of exp(x)
+  DeviceSpan<float> rests;          // the same of exp(x - v / 2); -inf for chosen pages
+  DeviceSpan<ChosenPage> pages;     // [batch, kv_heads, max_pages], cluster by cluster
+  DeviceSpan<int32_t> first_pages;  // [batch, kv_heads, max_candidates], places in `pages`
+  DeviceSpan<int32_t> num_pages;    // [batch, kv_heads]
 };
 
 struct PageSelectArgs {
@@ -57,8 +57,8 @@ struct PageSelectArgs {
   DeviceSpan<const SelectionBudget> budgets;  // [batch]: num_pages
   // REQUIRES: suffices for the pages of every cluster chosen; a multiple of 64.
   int64_t max_pages = 0;
-  int64_t max_chosen = 0;         // pages of a KV head that are chosen, at most
-  DeviceSpan<ChosenPage> chosen;  // [batch, kv_heads, max_chosen], in the order of the candidates
+  int64_t max_chosen = 0;          // pages of a KV head that are chosen, at most
+  DeviceSpan<ChosenPage> chosen;   // [batch, kv_heads, max_chosen], in the order of the candidates
   DeviceSpan<int32_t> num_chosen;  // [batch, kv_heads]
   DeviceSpan<int32_t> num_tokens;  // [batch, kv_heads]: whose codes were read
   PageSelectScratch scratch;

@@ -382,9 +382,11 @@ TEST_P(WaveDecodeTest, WhatItTellsIsBelowTheTrueShareAndNotFarFromIt) {
 class CodedDecodeTest : public WaveDecodeTest {
  protected:
   // Few, so that much is left to estimates.
-  static constexpr SelectionRatios kFew{
-      .retrieval = 0.02, .estimation = 0.3, .min_retrieved = 0, .candidates = 0.1,
-      .min_candidates = 0};
+  static constexpr SelectionRatios kFew{.retrieval = 0.02,
+                                        .estimation = 0.3,
+                                        .min_retrieved = 0,
+                                        .candidates = 0.1,
+                                        .min_candidates = 0};
 };
 
 TEST_P(CodedDecodeTest, AgreesWithItsRule) {

@@ -37,15 +37,13 @@ double CodedBytesRead(RetrievalQuality quality, const KvFormat& format, double t
   constexpr double kTokensPerCluster = 16;
   const RetrievalShare share = RetrievalFor(quality, format);
   const double clusters = tokens / kTokensPerCluster;
-  const double retrieved =
-      std::max(share.ratio * tokens, kTokensPerCluster * share.min_retrieved);
-  const double candidates = std::max(share.candidate_ratio * clusters,
-                                     static_cast<double>(share.min_candidates));
+  const double retrieved = std::max(share.ratio * tokens, kTokensPerCluster * share.min_retrieved);
+  const double candidates =
+      std::max(share.candidate_ratio * clusters, static_cast<double>(share.min_candidates));
   const double token_bytes = 2.0 * static_cast<double>(format.token.vector_bytes(kHeadDim));
   const auto index_bytes = static_cast<double>(format.centroid.vector_bytes(kHeadDim));
   return retrieved * token_bytes + (clusters * 1.232 + candidates) * index_bytes +
-         candidates * kTokensPerCluster *
-             static_cast<double>(TokenCodeBytes(format, kHeadDim));
+         candidates * kTokensPerCluster * static_cast<double>(TokenCodeBytes(format, kHeadDim));
 }
 
 TEST(RetrievalQualityTest, CodesReadAboutAsMuchAsTheSameQualityWithout) {

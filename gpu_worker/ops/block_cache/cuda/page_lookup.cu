@@ -149,9 +149,9 @@ __device__ uint32_t FindPages(const LookupParams& params, int64_t row, int64_t f
       const uint32_t tokens =
           min(params.per_page, shared.num_tokens[low] - in_cluster * params.per_page);
       if (first + index >= params.max_pages) __trap();
-      is_miss = LookUp(params,
-                       {page, static_cast<uint16_t>(tokens), static_cast<uint16_t>(in_cluster)},
-                       ref, step);
+      is_miss =
+          LookUp(params, {page, static_cast<uint16_t>(tokens), static_cast<uint16_t>(in_cluster)},
+                 ref, step);
       num_hits += is_miss ? 0 : 1;
     }
     if (__syncthreads_or(is_miss ? 1 : 0) != 0) {

@@ -34,7 +34,7 @@ struct Slice {
   int32_t num_candidates;
   const int32_t* estimated;
   int32_t num_estimated;  // candidates included
-  const float* scores;  // of the first head
+  const float* scores;    // of the first head
   int64_t score_stride;
   const MetaBlockId* block_ids;
   MetaPoolView pool;

@@ -24,7 +24,8 @@ void LoadHead(const LoadSegmentIndexArgs& args, uint32_t head) {
   const size_t value_sums_bytes = MetaPoolView::ValueSumsBytes(geometry);
   const std::byte* codes = extent + layout.codes_offset + run * layout.codes_bytes;
   const size_t codes_bytes = TokenCodeLayout(geometry.format, geometry.head_dim).bytes;
-  uint32_t first_code = 0;  // of the segment's; every entry counts, at most as one that is too large
+  uint32_t first_code =
+      0;  // of the segment's; every entry counts, at most as one that is too large
   for (size_t i = 0; i < args.meta_blocks.size(); ++i) {
     const MetaBlockId id = args.meta_blocks.device_data()[i];
     std::memcpy(args.pool.Centroids(id, args.layer, head), centroids + i * centroids_bytes,

@@ -97,9 +97,8 @@ struct Row {
         head(static_cast<uint32_t>(row_index % geometry.num_kv_heads)),
         index(args.indexes.device_data()[sequence]),
         candidates(args.candidates.device_data() + row * args.max_candidates,
-                   static_cast<size_t>(args.max_candidates == 0
-                                           ? 0
-                                           : args.num_candidates.device_data()[row])),
+                   static_cast<size_t>(
+                       args.max_candidates == 0 ? 0 : args.num_candidates.device_data()[row])),
         first_pages(args.scratch.first_pages.device_data() + row * args.max_candidates) {}
 
   float* Masses(int32_t g) const {
@@ -111,9 +110,7 @@ struct Row {
   float& Score(int32_t g, int32_t cluster) const {
     return args.scores.device_data()[(row * group + g) * args.max_clusters + cluster];
   }
-  ChosenPage* Pages() const {
-    return args.scratch.pages.device_data() + row * args.max_pages;
-  }
+  ChosenPage* Pages() const { return args.scratch.pages.device_data() + row * args.max_pages; }
   int32_t& num_pages() const { return args.scratch.num_pages.device_data()[row]; }
   MetaBlockId Block(int32_t number) const {
     RI_CHECK(number >= 0 && number < index.num_blocks);
@@ -147,8 +144,8 @@ struct Queries {
       TurnVector(query);
       float squares = 0;
       for (const float number : query) squares += number * number;
-      half_squares[g] = 0.5f * row.args.scale * row.args.scale * squares /
-                        static_cast<float>(head_dim);
+      half_squares[g] =
+          0.5f * row.args.scale * row.args.scale * squares / static_cast<float>(head_dim);
     }
   }
 
@@ -175,14 +172,14 @@ void EstimateLogits(const Row& row, const Queries& queries, int32_t cluster, uin
   const auto find = HWY_DYNAMIC_DISPATCH(FindLevelProducts);
   const TokenCodeLayout codes(row.geometry.format, row.geometry.head_dim);
   const int32_t block = cluster / kPerBlock;
-  const int32_t first_code = row.args.pool.FirstCodes(row.Block(block), row.args.layer,
-                                                      row.head)[cluster % kPerBlock];
+  const int32_t first_code =
+      row.args.pool.FirstCodes(row.Block(block), row.args.layer, row.head)[cluster % kPerBlock];
   for (uint32_t i = 0; i < count; ++i) {
     const CodePlace place = CodePlaceOf(block, first_code, first + i);
     const std::byte* const of_block =
         row.args.pool.Codes(row.Block(place.block), row.args.layer, row.head);
-    const TokenCodeFactors factors = reinterpret_cast<const TokenCodeFactors*>(
-        of_block + codes.factors_offset)[place.in_block];
+    const TokenCodeFactors factors =
+        reinterpret_cast<const TokenCodeFactors*>(of_block + codes.factors_offset)[place.in_block];
     float products[kMaxDecodeGroup];
     find(reinterpret_cast<const uint8_t*>(of_block) + place.in_block * codes.code_bytes,
          queries.head_dim, queries.turned, row.group, products);
@@ -248,7 +245,8 @@ void ChoosePages(const Row& row) {
   size_t num_ranked = 0;
   for (size_t place = 0; place < count; ++place) {
     float rank = kMinusInfinity;
-    for (int32_t g = 0; g < row.group; ++g) rank = std::max(rank, row.Masses(g)[place] - log_sums[g]);
+    for (int32_t g = 0; g < row.group; ++g)
+      rank = std::max(rank, row.Masses(g)[place] - log_sums[g]);
     if (rank > kMinusInfinity) ranked[num_ranked++] = {rank, static_cast<int32_t>(place)};
   }
   const int64_t budget = args.budgets.device_data()[row.sequence].num_pages;

@@ -157,7 +157,8 @@ __device__ float RankOf(const float (&weights)[kHeads], int32_t group, GroupRank
   return max + logf(sum);
 }
 
-// Writes the ranks of this part, which may lie where the first head's scores do; returns the range of those of all live clusters of the row.
+// Writes the ranks of this part, which may lie where the first head's scores do; returns the range
+// of those of all live clusters of the row.
 template <int kHeads, int kParts>
 __device__ RankRange FindRanks(const RowScores& of, GroupRanking ranking, float* ranks,
                                SelectShared<kParts>& shared) {

@@ -194,8 +194,8 @@ __global__ void __launch_bounds__(kThreads) EstimatePart(const EstimateParams pa
   // All loads are under way before the first result is used.
   Place<kHeads> place;
   if (thread < kClustersPerPart) {
-    place = ReadPlace<Element, kDims, kHeads>(params, zone, row, first, count,
-                                              &shared.sums[thread]);
+    place =
+        ReadPlace<Element, kDims, kHeads>(params, zone, row, first, count, &shared.sums[thread]);
   }
   __syncthreads();
   Values values[kClustersPerWarp];
@@ -245,8 +245,7 @@ template <int kDims>
 __global__ void __launch_bounds__(kDims) MergeParts(const EstimateParams params) {
   const int64_t query_row = blockIdx.x;
   const int32_t size = Zone(params, query_row / params.group).size;
-  const int32_t num_parts =
-      min(params.max_parts, (size + kClustersPerPart - 1) / kClustersPerPart);
+  const int32_t num_parts = min(params.max_parts, (size + kClustersPerPart - 1) / kClustersPerPart);
   const float* part_max = params.part_max + query_row * params.max_parts;
   const float* part_sum = params.part_sum + query_row * params.max_parts;
   const float* part_acc = params.part_acc + query_row * params.max_parts * kDims + threadIdx.x;
@@ -319,10 +318,9 @@ absl::Status Estimate(CudaStream& stream, const EstimateArgs& args) {
   const int32_t group = args.num_query_heads / num_heads;
   RETURN_IF_ERROR(CheckArg(group <= kMaxGroup, "estimate",
                            "needs at most 8 query heads for each KV head, has ", group));
-  const size_t need =
-      EstimateScratchBytes(args.batch, args.num_query_heads,
-                           static_cast<int32_t>(geometry.head_dim),
-                           args.max_estimated + args.max_candidates);
+  const size_t need = EstimateScratchBytes(args.batch, args.num_query_heads,
+                                           static_cast<int32_t>(geometry.head_dim),
+                                           args.max_estimated + args.max_candidates);
   RETURN_IF_ERROR(CheckArg(args.scratch.size() >= need, "estimate", "needs ", need,
                            " bytes of scratch, has ", args.scratch.size()));
   if (args.batch == 0) return absl::OkStatus();

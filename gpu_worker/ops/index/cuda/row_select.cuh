@@ -218,8 +218,8 @@ __device__ void ForWarpShare(const float* ranks, const Places& places, Visit vis
   }
 }
 
-// Writes both zones in the order of their places, this part's share behind those of the parts before
-// it.
+// Writes both zones in the order of their places, this part's share behind those of the parts
+// before it.
 template <int kParts, typename Job>
 __device__ void WriteZones(const Job& job, const float* ranks, const Places& places, int64_t row,
                            SelectShared<kParts>& shared) {

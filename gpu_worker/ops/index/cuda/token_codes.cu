@@ -1,6 +1,7 @@
 // A warp codes 32 tokens that follow each other in page order, one after the other: each lane has a
-// few channels of the residual. Factors are kept by the lanes, token by token, and written together.
-// Bound by the bus, where the extent lies: d / 4 + 4 bytes a token, next to the pages' 4 d.
+// few channels of the residual. Factors are kept by the lanes, token by token, and written
+// together. Bound by the bus, where the extent lies: d / 4 + 4 bytes a token, next to the pages' 4
+// d.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -64,8 +65,8 @@ __device__ void ReadResidual(const Job& job, int32_t head, int32_t token, int32_
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
     // Not fused: the centroid counts as it is read.
-    channels[j] = __fsub_rn(__bfloat162float(key[j]),
-                            __fmul_rn(static_cast<float>(centroid[j]), scale));
+    channels[j] =
+        __fsub_rn(__bfloat162float(key[j]), __fmul_rn(static_cast<float>(centroid[j]), scale));
   }
 }
 
@@ -171,17 +172,17 @@ absl::Status WriteTokenCodes(CudaStream& stream, const WriteSegmentArgs& args,
   RETURN_IF_ERROR(CheckArg(
       geometry.format.centroid == kInt8Vectors && args.kv.dtype == DType::kBf16, "write_segment",
       "needs centroids in int8 and the KV of a prompt in bf16 to code tokens"));
-  const Job job{.keys = reinterpret_cast<const __nv_bfloat16*>(args.kv.keys),
-                .capacity = args.kv.capacity,
-                .first_token = args.first_token,
-                .num_heads = static_cast<int32_t>(geometry.num_kv_heads),
-                .num_tokens = args.num_tokens,
-                .num_clusters = args.num_clusters,
-                .order = order,
-                .extent = args.extent.device_data(),
-                .offsets =
-                    LayerOffsets(geometry, static_cast<uint32_t>(args.num_tokens), args.layer),
-                .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)};
+  const Job job{
+      .keys = reinterpret_cast<const __nv_bfloat16*>(args.kv.keys),
+      .capacity = args.kv.capacity,
+      .first_token = args.first_token,
+      .num_heads = static_cast<int32_t>(geometry.num_kv_heads),
+      .num_tokens = args.num_tokens,
+      .num_clusters = args.num_clusters,
+      .order = order,
+      .extent = args.extent.device_data(),
+      .offsets = LayerOffsets(geometry, static_cast<uint32_t>(args.num_tokens), args.layer),
+      .meta = MetaLayer(args.pool, args.layer, args.meta_blocks)};
   const auto kernel = geometry.head_dim == 128 ? WriteCodesKernel<128> : WriteCodesKernel<64>;
   kernel<<<kBlocks, kThreads, 0, stream.get()>>>(job);
   return LaunchStatus("launching write_segment's codes");

@@ -79,16 +79,16 @@ class PageSelectTest : public testing::TestWithParam<BackendParam> {
       const auto queries = RandomNormal(static_cast<size_t>(query_heads) * geometry_.head_dim,
                                         sequence.seed, strength);
       host_queries.insert(host_queries.end(), queries.begin(), queries.end());
-      const auto scores = RandomNormal(static_cast<size_t>(query_heads * max_clusters),
-                                       sequence.seed + 50);
+      const auto scores =
+          RandomNormal(static_cast<size_t>(query_heads * max_clusters), sequence.seed + 50);
       result.scores_before.insert(result.scores_before.end(), scores.begin(), scores.end());
       budgets.push_back({.num_clusters = num_clusters(),
                          .num_retrieved = 0,
                          .num_estimated = 0,
                          .ranking = GroupRanking::kMaxOfSoftmax,
                          .num_pages = sequence.num_pages});
-      views.push_back({segment_->meta_blocks().device_data(),
-                       sequence.has_index ? num_clusters() / 64 : 0});
+      views.push_back(
+          {segment_->meta_blocks().device_data(), sequence.has_index ? num_clusters() / 64 : 0});
       max_chosen = std::max<int64_t>(max_chosen, sequence.num_pages);
       for (uint32_t head = 0; head < kKvHeads; ++head) {
         result.candidates.push_back(
@@ -105,9 +105,8 @@ class PageSelectTest : public testing::TestWithParam<BackendParam> {
       counts.push_back(static_cast<int32_t>(result.candidates[row].size()));
     }
     result.queries = data_.Rounded(host_queries);
-    const auto queries =
-        data_.Activations(host_queries, static_cast<int64_t>(batch.size()),
-                          query_heads * static_cast<int64_t>(geometry_.head_dim));
+    const auto queries = data_.Activations(host_queries, static_cast<int64_t>(batch.size()),
+                                           query_heads * static_cast<int64_t>(geometry_.head_dim));
     // Any choice of clusters: each may leave its last page part-filled.
     const int64_t per_page = geometry_.tokens_per_page();
     const int64_t max_pages = (num_clusters() * (16 + per_page - 1) / per_page + 63) / 64 * 64;
@@ -124,28 +123,27 @@ class PageSelectTest : public testing::TestWithParam<BackendParam> {
                        first_pages = poisoned(candidates.size()), num_pages = poisoned(num_rows),
                        chosen = poisoned(2 * num_rows * static_cast<size_t>(max_chosen)),
                        num_chosen = poisoned(num_rows), num_tokens = poisoned(num_rows);
-    const PageSelectArgs args{
-        .queries = queries.view,
-        .pool = segment_->pool(),
-        .layer = kLayer,
-        .indexes = device_views.as<const MetaIndexView>().first(batch.size()),
-        .scale = 1.0f / std::sqrt(static_cast<float>(geometry_.head_dim)),
-        .scores = device_scores.as<float>(),
-        .max_clusters = max_clusters,
-        .candidates = device_candidates.as<const int32_t>(),
-        .num_candidates = device_counts.as<const int32_t>(),
-        .max_candidates = max_candidates,
-        .budgets = device_budgets.as<const SelectionBudget>(),
-        .max_pages = max_pages,
-        .max_chosen = max_chosen,
-        .chosen = chosen.as<ChosenPage>(),
-        .num_chosen = num_chosen.as<int32_t>(),
-        .num_tokens = num_tokens.as<int32_t>(),
-        .scratch = {.masses = device_masses.as<float>(),
-                    .rests = device_rests.as<float>(),
-                    .pages = device_pages.as<ChosenPage>(),
-                    .first_pages = first_pages.as<int32_t>(),
-                    .num_pages = num_pages.as<int32_t>()}};
+    const PageSelectArgs args{.queries = queries.view,
+                              .pool = segment_->pool(),
+                              .layer = kLayer,
+                              .indexes = device_views.as<const MetaIndexView>().first(batch.size()),
+                              .scale = 1.0f / std::sqrt(static_cast<float>(geometry_.head_dim)),
+                              .scores = device_scores.as<float>(),
+                              .max_clusters = max_clusters,
+                              .candidates = device_candidates.as<const int32_t>(),
+                              .num_candidates = device_counts.as<const int32_t>(),
+                              .max_candidates = max_candidates,
+                              .budgets = device_budgets.as<const SelectionBudget>(),
+                              .max_pages = max_pages,
+                              .max_chosen = max_chosen,
+                              .chosen = chosen.as<ChosenPage>(),
+                              .num_chosen = num_chosen.as<int32_t>(),
+                              .num_tokens = num_tokens.as<int32_t>(),
+                              .scratch = {.masses = device_masses.as<float>(),
+                                          .rests = device_rests.as<float>(),
+                                          .pages = device_pages.as<ChosenPage>(),
+                                          .first_pages = first_pages.as<int32_t>(),
+                                          .num_pages = num_pages.as<int32_t>()}};
     absl::Status status = backend_->ops->index().PageSelect(*backend_->stream, args);
     EXPECT_TRUE(status.ok()) << status;
     EXPECT_EQ(std::memcmp(data_.Download<float>(device_scores).data(), result.scores_before.data(),
@@ -175,12 +173,13 @@ class PageSelectTest : public testing::TestWithParam<BackendParam> {
     const std::vector<double> wide(query.begin(), query.end());
     const std::vector<double> turned = TurnedVector(wide);
     const double d = static_cast<double>(query.size());
-    const double length = std::sqrt(std::inner_product(wide.begin(), wide.end(), wide.begin(), 0.0));
+    const double length =
+        std::sqrt(std::inner_product(wide.begin(), wide.end(), wide.begin(), 0.0));
     const auto block = static_cast<MetaBlockId>(cluster / 64);
     TokenLogits result;
     for (uint32_t i = 0; i < Entry(head, cluster).num_tokens; ++i) {
-      const CodePlace place = CodePlaceOf(
-          cluster / 64, host().FirstCodes(block, kLayer, head)[cluster % 64], i);
+      const CodePlace place =
+          CodePlaceOf(cluster / 64, host().FirstCodes(block, kLayer, head)[cluster % 64], i);
       const std::byte* const codes =
           host().Codes(static_cast<MetaBlockId>(place.block), kLayer, head);
       TokenCodeFactors factors;
@@ -243,8 +242,8 @@ void PageSelectTest::CheckRow(const Result& result, const SequenceCase& sequence
   std::vector<double> ranks(pages.size(), -INFINITY);
   for (uint32_t g = 0; g < group; ++g) {
     const size_t query_row = row * group + g;
-    const std::span<const float> query(
-        result.queries.data() + query_row * geometry_.head_dim, geometry_.head_dim);
+    const std::span<const float> query(result.queries.data() + query_row * geometry_.head_dim,
+                                       geometry_.head_dim);
     const float* const before = result.scores_before.data() + query_row * max_clusters;
     const float* const after = result.scores.data() + query_row * max_clusters;
     std::vector<double> masses(pages.size());
@@ -353,10 +352,10 @@ TEST_P(PageSelectTest, TiesGoToTheFirst) {
       host().FirstCodes(0, kLayer, head)[i] = 16 * i;
     }
   }
-  ASSERT_TRUE(backend_->device
-                  ->Upload(*backend_->stream, std::as_bytes(std::span(pool_bytes_)),
-                           segment_->pool().bytes)
-                  .ok());
+  ASSERT_TRUE(
+      backend_->device
+          ->Upload(*backend_->stream, std::as_bytes(std::span(pool_bytes_)), segment_->pool().bytes)
+          .ok());
   Result result = Run({{true, {64, 64}, 20, 1}}, 1, 0.0f);
   // Scores still differ: pages of one cluster are equal, so both of a cluster come, but for one.
   std::map<PageId, int> pages_of;

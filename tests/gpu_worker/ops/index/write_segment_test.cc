@@ -222,10 +222,10 @@ void WriteSegmentTest::CheckCodes(Written& written, uint32_t layer, uint32_t hea
                       StoredNumber(meta.Centroids(2, layer, head), geometry.format.centroid,
                                    geometry.head_dim, cluster * d + i);
       }
-      ExpectCodeOf(residual,
-                   reinterpret_cast<const uint8_t*>(image) +
-                       static_cast<size_t>(at) * codes.code_bytes,
-                   reinterpret_cast<const TokenCodeFactors*>(image + codes.factors_offset)[at]);
+      ExpectCodeOf(
+          residual,
+          reinterpret_cast<const uint8_t*>(image) + static_cast<size_t>(at) * codes.code_bytes,
+          reinterpret_cast<const TokenCodeFactors*>(image + codes.factors_offset)[at]);
     }
   }
   EXPECT_EQ(at, kTokens);
