@@ -87,14 +87,14 @@ __device__ void Multiply(const Tile<kDim>& tile, const QueryPairs<kDim>& query,
   }
 }
 
-// Logarithms of the sums over a page, of exp(logits) and of exp(lowered); all lanes of a page get
-// them. `logits` as products of Multiply; a page has `per_page` tokens, 16 or a divisor of 8.
-__device__ inline void SumPages(int32_t per_page, float (&logits)[4], float (&lowered)[4]) {
+// Logarithms of the sums of exp() over a page; all lanes of a page get them. The numbers are of
+// tokens and heads as products of Multiply; a page has `per_page` tokens, 16 or a divisor of 8.
+__device__ inline void SumPages(int32_t per_page, float (&numbers)[4]) {
   const int lanes = min(per_page, 8);
   float max[4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    max[i] = logits[i];
+    max[i] = numbers[i];
     for (int step = 1; step < lanes; step *= 2) {
       max[i] = fmaxf(max[i], __shfl_xor_sync(kAllLanes, max[i], 4 * step));
     }
@@ -105,26 +105,17 @@ __device__ inline void SumPages(int32_t per_page, float (&logits)[4], float (&lo
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const bool is_empty = max[i] == -INFINITY;
-    logits[i] = is_empty ? 0 : Exp(logits[i] - max[i]);
-    lowered[i] = is_empty ? 0 : Exp(lowered[i] - max[i]);
+    numbers[i] = max[i] == -INFINITY ? 0 : Exp(numbers[i] - max[i]);
     for (int step = 1; step < lanes; step *= 2) {
-      logits[i] += __shfl_xor_sync(kAllLanes, logits[i], 4 * step);
-      lowered[i] += __shfl_xor_sync(kAllLanes, lowered[i], 4 * step);
+      numbers[i] += __shfl_xor_sync(kAllLanes, numbers[i], 4 * step);
     }
   }
   if (per_page == kTileTokens) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      logits[h] = logits[2 + h] = logits[h] + logits[2 + h];
-      lowered[h] = lowered[2 + h] = lowered[h] + lowered[2 + h];
-    }
+    numbers[0] = numbers[2] = numbers[0] + numbers[2];
+    numbers[1] = numbers[3] = numbers[1] + numbers[3];
   }
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    logits[i] = max[i] + __logf(logits[i]);
-    lowered[i] = max[i] + __logf(lowered[i]);
-  }
+  for (int i = 0; i < 4; ++i) numbers[i] = max[i] + __logf(numbers[i]);
 }
 
 }  // namespace retroinfer::cuda

@@ -275,7 +275,8 @@ __device__ void WeighTile(const PageSelectParams& params, const Part& part, cons
           is_token ? logit - shared.half_variance[head] * error * error : -INFINITY;
     }
   }
-  SumPages(params.per_page, logits, lowered);
+  SumPages(params.per_page, logits);
+  SumPages(params.per_page, lowered);
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const int32_t first = tile.first + lane / 4 + 8 * r;
