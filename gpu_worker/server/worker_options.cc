@@ -216,9 +216,11 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
       ->check(
           CLI::IsMember(std::vector<std::string>(std::begin(kPolicyNames), std::end(kPolicyNames))))
       ->group(kDefaultsGroup);
-  app.add_option("--retrieval-ratio", options->retrieval_ratio,
-                 "Share of the clusters that wave attends exactly; default: as --quality says, "
-                 "0.035 with an index in int8, else 0.018")
+  app.add_option(
+         "--retrieval-ratio", options->retrieval_ratio,
+         "Share of the clusters that wave attends exactly, of the tokens with a coded index; "
+         "default: as --quality says, 0.035 with an index in int8, 0.024 with a coded one, "
+         "else 0.018")
       ->check(CLI::Range(0.0, 1.0))
       ->group(kDefaultsGroup);
   app.add_option("--quality", names->quality,

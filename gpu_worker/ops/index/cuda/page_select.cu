@@ -29,7 +29,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-static_assert(kMaxGroup <= kWarps);            // a warp turns a query
+static_assert(kMaxGroup == kWarps);            // a warp turns a query
 constexpr int kCandidatesOfPart = 32;          // a lane each
 constexpr int32_t kMaxAloneCandidates = 3072;  // of a row that one block chooses for
 
@@ -49,8 +49,8 @@ struct WeighShared {
   int32_t first_tile[kCandidatesOfPart];
   int32_t num_tiles;
   int32_t end_place;
-  int32_t pages_of_warp[kWarps];  // of candidates before the part
-  int32_t tokens_of_warp[kWarps];
+  int32_t pages_of_warp[kWarps - 1];  // of candidates before the part
+  int32_t tokens_of_warp[kWarps - 1];
 };
 
 // The row, and the candidates of it that a block works on.
@@ -73,32 +73,42 @@ struct Part {
   __device__ bool is_last() const { return first + kCandidatesOfPart >= num_candidates; }
 };
 
+// This lane's channels of the query that its warp turns; of none zeros.
+template <int kDim>
+struct QueryChannels {
+  static constexpr int kPerLane = kDim / 32;
+  float channels[kPerLane] = {};
+
+  __device__ QueryChannels(const PageSelectParams& params, const Part& part) {
+    const int head = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
+    if (head >= params.group) return;
+    struct alignas(sizeof(__nv_bfloat16) * kPerLane) Loaded {
+      __nv_bfloat16 numbers[kPerLane];
+    };
+    const Loaded loaded = reinterpret_cast<const Loaded*>(
+        params.queries + blockIdx.z * params.query_stride +
+        (static_cast<int64_t>(part.head) * params.group + head) * kDim)[lane];
+#pragma unroll
+    for (int j = 0; j < kPerLane; ++j) channels[j] = __bfloat162float(loaded.numbers[j]);
+  }
+};
+
 // Turns the group's queries, a warp each.
 template <int kDim>
-__device__ void TurnQueries(const PageSelectParams& params, const Part& part,
+__device__ void TurnQueries(const PageSelectParams& params, QueryChannels<kDim>& query,
                             WeighShared<kDim>& shared) {
-  constexpr int kPerLane = kDim / 32;
+  constexpr int kPerLane = QueryChannels<kDim>::kPerLane;
   const int head = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  if (head >= kMaxGroup) return;
-  float channels[kPerLane] = {};
   float squares = 0;
-  if (head < params.group) {
-    const __nv_bfloat16* const query =
-        params.queries + blockIdx.z * params.query_stride +
-        (static_cast<int64_t>(part.head) * params.group + head) * kDim + lane * kPerLane;
 #pragma unroll
-    for (int j = 0; j < kPerLane; ++j) {
-      channels[j] = __bfloat162float(query[j]);
-      squares += channels[j] * channels[j];
-    }
-  }
+  for (int j = 0; j < kPerLane; ++j) squares += query.channels[j] * query.channels[j];
   for (int step = 16; step > 0; step /= 2) squares += __shfl_xor_sync(kAllLanes, squares, step);
-  TurnedVector<kDim>::Turn(channels);
+  TurnedVector<kDim>::Turn(query.channels);
   const float length = sqrtf(squares);
   const float factor = length > 0 ? rsqrtf(static_cast<float>(kDim)) / length : 0;
 #pragma unroll
   for (int j = 0; j < kPerLane; ++j) {
-    shared.turned[head][lane * kPerLane + j] = __float2half_rn(channels[j] * factor);
+    shared.turned[head][lane * kPerLane + j] = __float2half_rn(query.channels[j] * factor);
   }
   if (lane != 0) return;
   shared.product_scale[head] = length * params.scale;
@@ -106,13 +116,14 @@ __device__ void TurnQueries(const PageSelectParams& params, const Part& part,
       0.5f * params.scale * params.scale * squares / static_cast<float>(kDim);
 }
 
-// Adds up the pages and tokens of the candidates before this part, which the threads share.
+// Adds up the pages and tokens of the candidates before this part, which all warps but the last
+// share.
 template <int kDim>
 __device__ void CountBefore(const PageSelectParams& params, const Part& part,
                             WeighShared<kDim>& shared) {
   const int32_t* const candidates = params.candidates + part.row * params.max_candidates;
   int32_t num_pages = 0, num_tokens = 0;
-  for (auto i = static_cast<int32_t>(threadIdx.x); i < part.first; i += kThreads) {
+  for (auto i = static_cast<int32_t>(threadIdx.x); i < part.first; i += kThreads - 32) {
     const auto cluster = static_cast<uint32_t>(candidates[i]);
     const MetaBlockId block =
         BlockOf(part.index, static_cast<int32_t>(cluster / kClustersPerMetaBlock));
@@ -185,7 +196,7 @@ __device__ int32_t PlacePages(const PageSelectParams& params, const Part& part,
                               const WeighShared<kDim>& shared) {
   int32_t before = 0, tokens = 0;
 #pragma unroll
-  for (int i = 0; i < kWarps; ++i) {
+  for (int i = 0; i < kWarps - 1; ++i) {
     before += shared.pages_of_warp[i];
     tokens += shared.tokens_of_warp[i];
   }
@@ -314,9 +325,13 @@ __global__ void __launch_bounds__(kThreads) WeighPages(const PageSelectParams pa
     return;
   }
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32);
-  if (warp == kWarps - 1) ReadCandidates(params, part, shared);
-  CountBefore(params, part, shared);
-  TurnQueries(params, part, shared);
+  QueryChannels<kDim> channels(params, part);  // under way while candidates are read
+  if (warp == kWarps - 1) {
+    ReadCandidates(params, part, shared);
+  } else {
+    CountBefore(params, part, shared);
+  }
+  TurnQueries(params, channels, shared);
   __syncthreads();
   const int32_t before = PlacePages(params, part, shared);
   const QueryPairs<kDim> query(shared.turned);

@@ -47,6 +47,8 @@ __device__ inline MetaBlockId BlockOf(const MetaIndexView& index, int32_t number
 inline absl::Status CheckCudaPageSelect(const PageSelectArgs& args) {
   RETURN_IF_ERROR(CheckPageSelect(args, DType::kBf16));
   RETURN_IF_ERROR(CheckKvFormat(kKvElementTypes, args.pool.geometry.format));
+  RETURN_IF_ERROR(CheckArg(args.queries.row_stride % 8 == 0, "page_select",
+                           "needs rows of queries aligned to 16 bytes"));
   const uint32_t per_page = args.pool.geometry.tokens_per_page();
   return CheckArg(per_page <= kTileTokens, "page_select", "needs at most ", kTileTokens,
                   " tokens a page, has ", per_page);
