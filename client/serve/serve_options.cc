@@ -100,7 +100,7 @@ constexpr PassedOption kPassedOptions[] = {
     {"--kv-dtype", Service::kWorker, "--kv-dtype",
      "Type of keys and values: auto, int8, bf16 or f32", "auto"},
     {"--index-dtype", Service::kWorker, "--index-dtype",
-     "Type of the wave index: auto, int8, bf16 or f32", "auto"},
+     "Type of the wave index: auto, coded, int8, bf16 or f32", "auto"},
     {"--weights-dtype", Service::kWorker, "--weights-dtype",
      "auto, bf16 or fp8: layers rounded to 8 bits while they are loaded", "auto"},
     {"--activations-dtype", Service::kWorker, "--activations-dtype",

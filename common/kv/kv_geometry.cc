@@ -1,5 +1,7 @@
 #include "common/kv/kv_geometry.h"
 
+#include <bit>
+
 #include "absl/strings/str_cat.h"
 
 namespace retroinfer {
@@ -12,6 +14,11 @@ absl::Status KvGeometry::Validate() const {
   if (num_kv_heads < 1 || num_kv_heads > 1024) {
     return absl::InvalidArgumentError(
         absl::StrCat("KV geometry: num_kv_heads is ", num_kv_heads, ", needs 1 to 1024"));
+  }
+  if (format.token_code_bits != 0 && !std::has_single_bit(head_dim)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("KV geometry: head_dim is ", head_dim, "; format ", std::string(format.name),
+                     " turns keys by a Hadamard transform, which needs a power of two"));
   }
   if (head_dim != 64 && head_dim != 128) {
     return absl::InvalidArgumentError(

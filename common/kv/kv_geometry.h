@@ -51,7 +51,8 @@ struct KvGeometry {
 
   // Returns INVALID_ARGUMENT unless 1 <= num_layers <= 1024, 1 <= num_kv_heads <= 1024, head_dim is
   // 64 or 128, dense blocks are whole pages of the format, and window layers are 0 with a window of
-  // 0, or up to 1024 with one of 1 to kMaxLayerWindow.
+  // 0, or up to 1024 with one of 1 to kMaxLayerWindow. Codes of tokens need a power of two as
+  // head_dim, which the message says first.
   absl::Status Validate() const;
 
   // Layers of the model.

@@ -13,6 +13,8 @@
 //   order_offset       2*L*H*n      uint16 [L][H][n]: for each token in page order (cluster by
 //                                   cluster, in the order of their entries) its index in the
 //                                   segment
+//   codes_offset       L*H*n/1024*K codes [L][H][n/1024] of tokens in page order, by 1024
+//                                   (token_code.h); K is 0 in formats without them
 //   tail_page*p        b*B          the window layers' tail: b dense blocks, only with W > 0
 //                                   window layers
 //   first_kv_page*p    p*pages      KV pages; clusters in any order, each a run of consecutive
@@ -32,6 +34,7 @@
 #include <type_traits>
 
 #include "common/kv/kv_geometry.h"
+#include "common/kv/token_code.h"
 
 namespace retroinfer {
 
@@ -83,13 +86,16 @@ struct SegmentLayout {
             geometry.format.centroid.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)),
         value_sums_bytes(
             num_clusters / kClustersPerMetaBlock *
-            geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)) {
+            geometry.format.value_sum.ArrayBytes(kClustersPerMetaBlock, geometry.head_dim)),
+        codes_bytes(num_tokens / kDecodeSegmentTokens *
+                    TokenCodeLayout(geometry.format, geometry.head_dim).bytes) {
     const size_t heads = size_t{geometry.num_layers} * geometry.num_kv_heads;
     clusters_offset = page_bytes;
     centroids_offset = clusters_offset + heads * num_clusters * sizeof(ClusterEntry);
     value_sums_offset = centroids_offset + heads * centroids_bytes;
     order_offset = value_sums_offset + heads * value_sums_bytes;
-    index_end = order_offset + heads * num_clusters * kTokensPerCluster * sizeof(TokenOrder);
+    codes_offset = order_offset + heads * num_clusters * kTokensPerCluster * sizeof(TokenOrder);
+    index_end = codes_offset + heads * codes_bytes;
     tail_page = static_cast<uint32_t>((index_end + page_bytes - 1) / page_bytes);
     tail_block_bytes = size_t{geometry.num_window_layers} * geometry.num_kv_heads *
                        (kDenseBlockTokens / geometry.tokens_per_page()) * page_bytes;
@@ -106,10 +112,12 @@ struct SegmentLayout {
   size_t page_bytes;            // of the format
   size_t centroids_bytes;       // of one (layer, head)
   size_t value_sums_bytes;      // of one (layer, head)
+  size_t codes_bytes;           // of one (layer, head)
   size_t clusters_offset;       // bytes
   size_t centroids_offset;      // bytes
   size_t value_sums_offset;     // bytes
   size_t order_offset;          // bytes
+  size_t codes_offset;          // bytes
   size_t index_end;             // bytes; zeros from here to tail_page
   uint32_t tail_page;           // pages; first_kv_page where there is no tail
   size_t tail_block_bytes;      // of one dense block of window layers

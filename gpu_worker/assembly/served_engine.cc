@@ -35,6 +35,8 @@ WaveIndexSettings IndexSettings(const ServedEngineOptions& options, const KvForm
   const RetrievalShare share = RetrievalFor(options.quality, format);
   settings.radius_weight = share.radius_weight;
   settings.min_retrieved = share.min_retrieved;
+  settings.candidate_ratio = share.candidate_ratio;
+  settings.min_candidates = share.min_candidates;
   settings.dense_below = options.dense_below;
   if (options.wave_index == "paper") {
     settings.centre_keys = false;
@@ -269,6 +271,11 @@ class LoadedEngine final : public ServedEngine {
 // Before anything else, so that a wrong name is told of at once.
 absl::Status LoadedEngine::OpenTrace() {
   if (options_.record_trace_file.empty()) return absl::OkStatus();
+  if (backend_.kv_format.token_code_bits != 0) {
+    return absl::FailedPreconditionError(
+        "--record-trace: a trace tells which clusters are read, and with --index-dtype coded pages "
+        "of clusters are; record with another index");
+  }
   absl::StatusOr<std::unique_ptr<TraceFile>> trace = TraceFile::Open(
       options_.record_trace_file, TraceEncoder::kMagic, options_.record_trace_bytes);
   if (!trace.ok()) {

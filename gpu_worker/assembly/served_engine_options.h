@@ -25,7 +25,7 @@ struct ServedEngineOptions {
   double gpu_memory_utilization = 0.9;  // of the GPU's memory, for this process
   std::string compute_dtype = "auto";   // "auto", "bf16" or "f32"
   std::string kv_dtype = "auto";        // "auto", "int8", "bf16" or "f32"
-  std::string index_dtype = "auto";     // "auto", "int8", "bf16" or "f32"
+  std::string index_dtype = "auto";     // "auto", "coded", "int8", "bf16" or "f32"
   std::string weights_dtype = "auto";   // "auto", "bf16" or "fp8"
   int64_t max_model_len = 0;            // tokens; 0: what the model and the memory allow
   int64_t max_whole_prompt = 0;         // tokens of a prompt that is read as one; 0: max_model_len

@@ -86,7 +86,9 @@ SelectionRatios WavePolicy::RatiosOf(const SequenceKv& sequence) const {
   return {.retrieval = std::min(1.0, width * settings.retrieval_ratio),
           .estimation = settings.estimation_ratio,
           .min_retrieved = static_cast<int32_t>(std::ceil(least)),
-          .ranking = settings.ranking};
+          .ranking = settings.ranking,
+          .candidates = segments_.settings().candidate_ratio,
+          .min_candidates = segments_.settings().min_candidates};
 }
 
 // Weighing what is unseen takes 3 to 8 % of a step, and a step of another shape than the last one

@@ -35,6 +35,11 @@ common::Hash256 MadeBy(const AttentionSettings& settings, const WaveIndexSetting
     add(settings.max_unseen_mass);
     hash.AddU64(static_cast<uint64_t>(settings.ranking));
     hash.AddU64(static_cast<uint64_t>(index.min_retrieved));
+    // Where tokens have no codes, nothing is added: names that exist stay.
+    if (index.candidate_ratio != 0) {
+      add(index.candidate_ratio);
+      hash.AddU64(static_cast<uint64_t>(index.min_candidates));
+    }
   }
   return hash.Finish();
 }

@@ -55,8 +55,9 @@ void AddModelOptions(common::Settings* settings, WorkerOptions* options) {
       ->group(kModelGroup);
   app.add_option("--index-dtype", options->index_dtype,
                  "Type of the wave index; auto: as keys and values. With "
-                 "int8 more clusters are retrieved, which reads as many bytes")
-      ->check(CLI::IsMember({"auto", "int8", "bf16", "f32"}))
+                 "int8 more clusters are retrieved, which reads as many bytes; coded: int8 and a "
+                 "code of each token, by which pages are chosen")
+      ->check(CLI::IsMember({"auto", "coded", "int8", "bf16", "f32"}))
       ->group(kModelGroup);
   app.add_option("--weights-dtype", options->weights_dtype,
                  "Type of the layers' weights; fp8: rounded to 8 bits while they are loaded; bf16: "
@@ -217,9 +218,11 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
       ->check(
           CLI::IsMember(std::vector<std::string>(std::begin(kPolicyNames), std::end(kPolicyNames))))
       ->group(kDefaultsGroup);
-  app.add_option("--retrieval-ratio", options->retrieval_ratio,
-                 "Share of the clusters that wave attends exactly; default: as --quality says, "
-                 "0.035 with an index in int8, else 0.018")
+  app.add_option(
+         "--retrieval-ratio", options->retrieval_ratio,
+         "Share of the clusters that wave attends exactly, of the tokens with a coded index; "
+         "default: as --quality says, 0.035 with an index in int8, 0.024 with a coded one, "
+         "else 0.018")
       ->check(CLI::Range(0.0, 1.0))
       ->group(kDefaultsGroup);
   app.add_option("--quality", names->quality,
