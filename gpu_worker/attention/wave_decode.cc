@@ -160,9 +160,8 @@ absl::Status WaveDecode::Allocate() {
 
 SelectionBudget WaveDecode::BudgetFor(const Sequence& sequence, int64_t num_clusters) const {
   const auto clusters = static_cast<int32_t>(num_clusters);
-  return has_codes_
-             ? CodedBudgetOf(sequence.ratios, clusters, meta_pool_.geometry.tokens_per_page())
-             : BudgetOf(sequence.ratios, clusters);
+  if (!has_codes_) return BudgetOf(sequence.ratios, clusters);
+  return CodedBudgetOf(sequence.ratios, clusters, meta_pool_.geometry.tokens_per_page());
 }
 
 absl::Status WaveDecode::BeginStep(std::span<const Sequence> batch,
@@ -444,8 +443,7 @@ absl::Status WaveDecode::AttendAfter(const Event* estimate_ready, uint32_t layer
                            .out = out,
                            .scratch = attend_scratch_.bytes()};
   if (max_clusters_ > 0) {
-    const auto batch = static_cast<int32_t>(batch_);
-    args.pages = execution_.pages(batch);
+    args.pages = execution_.pages(static_cast<int32_t>(batch_));
     args.num_pages = PageCounts(layer);
     args.max_pages = execution_.max_pages();
     args.estimate = EstimateView();
@@ -493,9 +491,8 @@ std::optional<double> WaveDecode::LastStepUnseen(size_t row) const {
   const std::span<const float> shares = outputs_.Host<const float>(kUnseenShares);
   double sum = 0;
   for (size_t layer = 0; layer < num_layers; ++layer) {
-    for (const float share : shares.subspan(SharesAt(layer) + row * num_heads, num_heads)) {
-      sum += double{share};
-    }
+    const auto of_layer = shares.subspan(SharesAt(layer) + row * num_heads, num_heads);
+    for (const float share : of_layer) sum += double{share};
   }
   return sum / static_cast<double>(num_layers * num_heads);
 }
