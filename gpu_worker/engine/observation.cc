@@ -146,6 +146,7 @@ RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& 
   }
   RequestDescription description = DescribePrompt(live);
   DescribeMemory(live, description);
+  description.measures_given = live.forced.has_value();
   if (kv.part.attends_to_all) description.later_tokens = kv.prompt_tokens - kv.part.end;
   // A prompt that is read in parts shares no read: the lane's KV of its earlier parts is its own.
   const bool is_part =
