@@ -162,10 +162,10 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
   RI_CHECK(request.continuations.size() <= 1 ||
            CanMeasureTogether(request.attention, std::ssize(request.prompt),
                               request.sampling.max_tokens));
-  // Hashing a long prompt takes milliseconds: on the caller's thread. A prompt that is measured is
-  // computed from its first row on.
+  // Hashing a long prompt takes milliseconds: on the caller's thread.
   NamedPrefix prefix;
-  if (options_.share_segments && request.shares_kv && request.num_prompt_logprobs < 0 &&
+  const bool keeps_kv = &PolicyOf(request) != &prompt_only_;
+  if (options_.share_segments && request.shares_kv && keeps_kv &&
       EntryOf(request.attention.policy).reads_segments) {
     prefix = NamePrefix(request.prompt, executor_->parts().segments->settings().dense_below,
                         options_.segment_fingerprint, request.cache_salt);
@@ -337,6 +337,7 @@ void LocalEngine::TakeSubmission(Submission submission) {
   kv.lineage = KvLineage(kv.prefix, kv.prompt, made_by);
   kv.lineage.SetCached({}, 0);
   live->prefix = prefixes_.Acquire(kv.prefix);
+  if (kv.reads_whole) live->prefix = 0;  // no run of its rows is read for several prompts
   live->need = sequence.policy->Need(kv.settings, kv.prompt_tokens, kv.total_tokens);
   live->demand = BlockDemand(*sequence.policy, kv.settings, kv.prompt_tokens,
                              AnswerGrowth::TokensAtFirst(request), options_.reserves_all);

@@ -146,6 +146,7 @@ RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& 
   }
   RequestDescription description = DescribePrompt(live);
   DescribeMemory(live, description);
+  description.measures_given = live.forced.has_value();
   if (kv.part.attends_to_all) description.later_tokens = kv.prompt_tokens - kv.part.end;
   // A prompt that is read in parts shares no read: the lane's KV of its earlier parts is its own.
   const bool is_part =
@@ -154,7 +155,7 @@ RequestDescription Observation::Describe(LiveRequest& live, const LiveRequests& 
   description.is_new = std::exchange(live.is_new, false);
   // Every token that has a name may be found cached. The sink and the last token are computed in
   // any case.
-  if (description.is_new && kv.lineage.names_any()) {
+  if (description.is_new && kv.lineage.names_any() && !kv.reads_whole) {
     description.nameable_tokens = kv.prompt_tokens - 1 - int64_t{kSinkTokens};
   }
   description.asks_store =

@@ -54,7 +54,9 @@ std::optional<ReserveRequest> ClaimSegments(const SequenceKv& sequence, const Kv
     SegmentWanted& wanted = request.segments.emplace_back();
     wanted.num_tokens = need.segment_tokens[i];
     end += wanted.num_tokens;
-    if (i >= num_names) continue;
+    // A prompt whose rows are all wanted finds no segment by its name, and names those that it
+    // commits (CommitOf).
+    if (i >= num_names || sequence.reads_whole) continue;
     wanted.identity = IdentityOf(sequence.prefix, sequence.prompt, i);
     wanted.text = sequence.prefix.texts[static_cast<size_t>(end - kSinkTokens) / kDenseBlockTokens];
   }

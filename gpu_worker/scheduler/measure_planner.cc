@@ -41,22 +41,30 @@ void MeasurePlanner::Plan(const SchedulerInput& input, StepPlan& plan) {
   shares_.Charge(lane.members.front().tenant, static_cast<double>(plan.measure.back().num_rows));
 }
 
+// Fills the step's free rows with further tokens of given continuations, one for each request in
+// turn. The target between two tokens is a promise to clients that read an answer. Where none does,
+// a device whose step of one row takes longer than the target (a CPU) would pay a whole step for
+// each token, although most of a step's time does not depend on its rows.
 void MeasurePlanner::PlanMoreRows(const SchedulerInput& input, StepPlan& plan) {
   std::vector<std::pair<const RequestDescription*, int64_t>> left;
+  bool generates = false;
   for (const RequestDescription& request : input.requests) {
     const auto found = std::find(plan.decode.begin(), plan.decode.end(), request.id);
-    if (request.more_rows > 0 && found != plan.decode.end()) {
-      left.emplace_back(&request, request.more_rows);
-    }
+    if (found == plan.decode.end()) continue;
+    generates |= !request.measures_given;
+    if (request.more_rows > 0) left.emplace_back(&request, request.more_rows);
   }
   double used = times_.SecondsToMeasure(plan);
   for (const StepPlan::Pass& pass : plan.passes) used += times_.costs().Seconds(pass.work);
+  double limit = options_.inter_token_target;
+  if (!generates)
+    limit = std::max(limit, used + kMostOfScoring * times_.costs().Seconds(plan.step));
   for (size_t i = 0; !left.empty() && std::ssize(plan.decode) < options_.max_batch;) {
     auto& [request, more] = left[i %= left.size()];
     Work work = plan.step;
     work.step_rows += 1;
     work.step_context += static_cast<double>(request->context);
-    if (used + times_.costs().Seconds(work) > options_.inter_token_target) return;
+    if (used + times_.costs().Seconds(work) > limit) return;
     plan.step = work;
     plan.decode.push_back(request->id);
     shares_.Charge(request->tenant, 1);

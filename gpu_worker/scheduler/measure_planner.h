@@ -22,10 +22,17 @@ class MeasurePlanner {
   // that prompts get. REQUIRES: plan.decode is planned.
   void Plan(const SchedulerInput& input, StepPlan& plan);
   // Adds to plan.decode: fills the step's free rows with further tokens of given continuations, one
-  // for each request in turn. REQUIRES: all else is planned.
+  // for each request in turn. The target holds where the step generates for a client; a step that
+  // only scores takes at most kMostOfScoring times as long as without them. REQUIRES: all else is
+  // planned.
   void PlanMoreRows(const SchedulerInput& input, StepPlan& plan);
 
  private:
+  // Most that further rows of given tokens lengthen a step that generates for nobody. A token costs
+  // at most twice what it costs in the largest step, and a request that arrives waits for two steps
+  // of one row at most.
+  static constexpr double kMostOfScoring = 2;
+
   const SchedulerOptions& options_;
   const PriorityLevels& levels_;
   const TimeEstimates& times_;

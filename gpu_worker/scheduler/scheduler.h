@@ -24,7 +24,8 @@
 //            when it became the head of line and that are expected to end first.
 //   measure  Rows of prompts whose log-probabilities were asked for get half of the time that
 //            prompts get. Tokens of a given continuation share a step as far as rows of the batch
-//            are free and the step stays within the target.
+//            are free. The round stays within the target if the step generates for a client; if
+//            nobody waits for a next token, the step may take kMostOfScoring times its time.
 //   batch    A row of the batch belongs to a request that decodes or will within a second.
 //   preempt  Where preemption is allowed, decoding requests are suspended for requests of a higher
 //            class that wait for a row of the batch or for memory. A suspended request is resumed

@@ -64,6 +64,37 @@ TEST_F(MeasurePlannerTest, TokensThatAreGivenKeepTheStepWithinTheTarget) {
   EXPECT_THAT(Plan().decode, ElementsAre(1, 1));
 }
 
+// A step of a row takes seven times the target, as on a CPU, and nearly as long with three rows
+// more.
+TEST_F(MeasurePlannerTest, TheTargetHoldsForThoseWhoWaitForATokenOnly) {
+  for (int i = 0; i < 200; ++i) {
+    for (double rows = 1; rows <= 4; ++rows) {
+      scheduler_.costs().Observe({.steps = 1, .step_rows = rows, .step_context = 1000 * rows},
+                                 0.342 + 0.004 * rows);
+    }
+  }
+  AddDecoding(1, 9);
+  input_.requests[0].measures_given = true;
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 1, 1, 1)) << "as many as the batch has rows";
+  AddDecoding(2, 0);
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 2)) << "somebody reads the answer of the other one";
+  input_.requests[1].measures_given = true;
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 2, 1, 1));
+}
+
+TEST_F(MeasurePlannerTest, AStepOfGivenTokensTakesAtMostTwoOfOneRow) {
+  for (int i = 0; i < 200;
+       ++i) {  // a long context: nearly all of a step's time is that of its rows
+    for (double rows = 1; rows <= 4; ++rows) {
+      scheduler_.costs().Observe({.steps = 1, .step_rows = rows, .step_context = 1000 * rows},
+                                 0.02 + 0.2 * rows);
+    }
+  }
+  AddDecoding(1, 9);
+  input_.requests[0].measures_given = true;
+  EXPECT_THAT(Plan().decode, ElementsAre(1, 1)) << "0.42 s of 0.44";
+}
+
 TEST_F(MeasurePlannerTest, RowsOfAPromptAreMeasuredByPriorityForHalfOfTheTime) {
   for (int i = 0; i < 100; ++i) scheduler_.costs().Observe({.measured_rows = 4}, 0.010);
   AddMeasured(0, 1, 8999);
