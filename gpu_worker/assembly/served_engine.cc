@@ -11,6 +11,7 @@
 #include "gpu_worker/assembly/default_sampling.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/model_source.h"
+#include "gpu_worker/assembly/retrieval_subject.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
@@ -296,6 +297,9 @@ absl::Status LoadedEngine::Load() {
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
                                  backend_.kv_format,
                                  [&](size_t done, size_t total) { progress.Note(done, total); }));
+  model_.subject =
+      RetrievalSubjectOf(options_, backend_.kv_format, source_->name(), loaded.fingerprint);
+  RETURN_IF_ERROR(CheckRetrieval(options_, model_.subject));
   segment_fingerprint_ = SegmentFingerprint(loaded.fingerprint, backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());
   notifier_.Progress("allocating memory and warming up", kLongestStep);
@@ -460,6 +464,8 @@ void LoadedEngine::DescribeModel() {
   model_.dense_below = options_.dense_below;
   model_.store_target = StoreTarget(options_);
   model_.default_attention = DefaultAttention(options_, backend_.kv_format);
+  model_.min_retrieved = settings_.min_retrieved;
+  model_.retrieval = options_.retrieval;
   model_.default_sampling = DefaultSampling(generation);
   model_.default_sampling.max_tokens = options_.default_max_tokens;
 }
