@@ -191,7 +191,8 @@ std::string DescribeLonger(const FitInput& input) {
 std::string StartLine(const FitInput& input, int64_t context) {
   return absl::StrCat("retroinfer serve --model ", input.model_folder,
                       input.rope_scaling.empty() ? "" : " --rope-scaling ", input.rope_scaling,
-                      input.number_types, " --arena-bytes ", MebiBytes(input.arena_bytes),
+                      input.number_types, input.retrieval_file.empty() ? "" : " --retrieval ",
+                      input.retrieval_file, " --arena-bytes ", MebiBytes(input.arena_bytes),
                       input.on_gpu ? " --device cuda" : " --memory ",
                       input.on_gpu ? "" : MebiBytes(input.memory_bytes), " --max-model-len ",
                       context, " --max-batch ", PlanInput(input, context).max_batch,
@@ -234,6 +235,9 @@ std::string DescribeFit(const FitInput& input, const FitReport& report) {
   absl::StrAppend(&text, "Chat     ", DescribeChatTemplate(input), "\n");
   absl::StrAppend(&text, "KV       ", FormatByteSize(report.kv_bytes_per_token), " a token (",
                   std::string(input.worker.kv_format.name), ")\n");
+  if (!input.retrieval_file.empty()) {
+    absl::StrAppend(&text, "Budgets  ", input.retrieval_file, ": ", input.retrieval_budgets, "\n");
+  }
   absl::StrAppend(&text, "Machine  ", FormatByteSize(input.available_bytes), " available: worker ",
                   FormatByteSize(input.memory_bytes), " (", MemoryFlag(input), "), arena ",
                   FormatByteSize(input.arena_bytes), " (--arena-bytes)\n");
@@ -274,6 +278,7 @@ std::string FitJson(const FitInput& input, const FitReport& report) {
       {"target_memory_bytes", report.target_memory_bytes},
   };
   if (!input.rope_scaling.empty()) json["rope_scaling"] = input.rope_scaling;
+  if (!input.retrieval_file.empty()) json["retrieval_budgets"] = input.retrieval_budgets;
   if (const auto scaling = DocumentedRopeScaling(input.worker.model)) {
     json["documented_rope_scaling"] = *scaling;
   }

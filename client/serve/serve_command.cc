@@ -18,6 +18,7 @@
 #include "common/build_info/build_info.h"
 #include "common/log/process_log.h"
 #include "common/process/thread_limit.h"
+#include "common/retrieval/retrieval_file.h"
 #include "common/rpc/policy_name.h"
 #include "common/service/service_notifier.h"
 #include "common/shm/folder_lock.h"
@@ -27,6 +28,25 @@ namespace retroinfer::client {
 namespace {
 
 namespace v1 = generation::v1;
+
+// Which budget wave has, and how to have one that was measured.
+void LogRetrieval(const ServeOptions& options, const v1::GetModelInfoResponse& info) {
+  const std::string& file = options.Passed("--retrieval");
+  if (info.retrieval_budgets_size() > 0) {
+    if (const auto budgets = common::ReadRetrievalFile(file); budgets.ok()) {
+      spdlog::info("policy wave retrieves what {} says: {}", file,
+                   common::DescribeBudgets(*budgets));
+    }
+    return;
+  }
+  const bool is_chosen = !options.Passed("--retrieval-ratio").empty() || file == "none" ||
+                         info.load_format() == "dummy";
+  if (is_chosen || info.default_attention().policy() != v1::ATTENTION_POLICY_WAVE) return;
+  spdlog::info(
+      "policy wave retrieves {:.3g} % of a context, which was not measured with this model: "
+      "'retroinfer tune --model {} --text FILE' finds what your text needs",
+      100 * info.default_attention().retrieval_ratio(), options.Passed("--model"));
+}
 
 void LogReady(const ServeOptions& options) {
   const auto connection = Connection::Open(
@@ -47,6 +67,7 @@ void LogReady(const ServeOptions& options) {
   }
   spdlog::info("KV capacity: {}longest request {} tokens", capacities,
                WithThousands(info.max_model_len()));
+  LogRetrieval(options, info);
 }
 
 // The folder for this `serve` alone. Services that somebody else runs there would be taken for its

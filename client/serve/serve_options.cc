@@ -12,6 +12,8 @@
 #include "absl/strings/str_split.h"
 #include "client/inspect/model_check.h"
 #include "common/door/listen_socket.h"
+#include "common/files/regular_file.h"
+#include "common/retrieval/retrieval_file.h"
 #include "common/status/status_macros.h"
 #include "gpu_worker/model/rope_scaling.h"
 #include "gpu_worker/model/stored_model.h"
@@ -30,6 +32,7 @@ struct PassedOption {
   const char* default_value = "";  // of the service, for people; empty: none worth a word
 };
 constexpr char kModelNames[] = "--served-model-name";
+constexpr char kRetrieval[] = "--retrieval";
 constexpr PassedOption kPassedOptions[] = {
     {"--model", Service::kWorker, "--model",
      "Model: a folder (Hugging Face layout) or a GGUF file"},
@@ -111,6 +114,9 @@ constexpr PassedOption kPassedOptions[] = {
      "wave"},
     {"--retrieval-ratio", Service::kWorker, "--retrieval-ratio",
      "Share of the clusters that wave attends exactly", "as --quality says"},
+    {kRetrieval, Service::kWorker, kRetrieval,
+     "File with the ratios that 'retroinfer tune' has found for this model; none: without",
+     "retrieval.toml of --cache-dir, if there is one"},
     {"--quality", Service::kWorker, "--quality",
      "How much wave retrieves: standard, or high, at most twice the bytes a step", "standard"},
     {"--estimation-ratio", Service::kWorker, "--estimation-ratio",
@@ -259,6 +265,22 @@ ServiceSpec GatewaySpec(const ServeOptions& options) {
   return spec;
 }
 
+// The file that was measured for what --cache-dir keeps is used unless another budget is named. The
+// worker checks that it is of the model; that its text is right is found before the arena is there.
+absl::Status FindRetrieval(ServeOptions* options) {
+  std::string& file = options->passed[kRetrieval];
+  const std::string& cache = options->Passed("--cache-dir");
+  if (file.empty() && !cache.empty() && options->Passed("--retrieval-ratio").empty()) {
+    const std::string beside = absl::StrCat(cache, "/retrieval.toml");
+    if (common::SomethingIsAt(beside)) file = beside;
+  }
+  if (file.empty() || file == "none") return absl::OkStatus();
+  const absl::Status status = common::ReadRetrievalFile(file).status();
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--retrieval: ", status.message(), "; --retrieval none serves without"));
+}
+
 // The worker would find these mistakes too, but after the store has allocated the arena.
 absl::Status CheckModel(const ServeOptions& options) {
   const std::string& folder = options.Passed("--model");
@@ -311,6 +333,7 @@ absl::Status CheckServeOptions(ServeOptions* options) {
         "--model is missing: name a model folder or a GGUF file (see --help)");
   }
   RETURN_IF_ERROR(CheckModel(*options));
+  RETURN_IF_ERROR(FindRetrieval(options));
   for (const char* program : {"kv_store_service", "gpu_worker", "http_gateway"}) {
     if (std::string_view(program) == "http_gateway" && !HasGateway(*options)) continue;
     const std::string path = absl::StrCat(options->bin_dir, "/", program);

@@ -11,6 +11,7 @@
 #include "gpu_worker/assembly/default_sampling.h"
 #include "gpu_worker/assembly/engine_assembly.h"
 #include "gpu_worker/assembly/model_source.h"
+#include "gpu_worker/assembly/retrieval_subject.h"
 #include "gpu_worker/engine/linked_segment_store.h"
 #include "gpu_worker/engine/local_engine.h"
 #include "gpu_worker/measuring/retrieval_trace/retrieval_recorder.h"
@@ -60,8 +61,7 @@ size_t AvailableBytes(const ComputeBackend& backend, const ServedEngineOptions& 
   return std::min<size_t>(options.memory_bytes, most);
 }
 
-// The fingerprint also covers what the index does to a segment's bytes, and what computes them:
-// backends round differently.
+// Covers what the index does to a segment's bytes as well, and the backend: backends round apart.
 std::string SegmentFingerprint(const Fingerprint& model, const ModelConfig& config,
                                const ComputeBackend& backend, const WaveIndexSettings& settings,
                                const ServedEngineOptions& options) {
@@ -76,9 +76,8 @@ std::string SegmentFingerprint(const Fingerprint& model, const ModelConfig& conf
   if (!config.layer_windows.empty()) {
     builder.AddBytes("layer_windows", std::as_bytes(std::span(config.layer_windows)));
   }
-  if (options.synthetic_context != 0) {
+  if (options.synthetic_context != 0)
     builder.AddInt("synthetic_context", options.synthetic_context);
-  }
   const Fingerprint fingerprint = builder.Finish();
   return std::string(reinterpret_cast<const char*>(fingerprint.data()), fingerprint.size());
 }
@@ -307,6 +306,9 @@ absl::Status LoadedEngine::Load() {
                    source_->Load(*backend_.device, backend_.ops->model(), backend_.weight_source,
                                  backend_.kv_format,
                                  [&](size_t done, size_t total) { progress.Note(done, total); }));
+  model_.subject =
+      RetrievalSubjectOf(options_, backend_.kv_format, source_->name(), loaded.fingerprint);
+  RETURN_IF_ERROR(CheckRetrieval(options_, model_.subject));
   segment_fingerprint_ =
       SegmentFingerprint(loaded.fingerprint, source_->config(), backend_, settings_, options_);
   RETURN_IF_ERROR(PlanAndAttach());
@@ -479,6 +481,8 @@ void LoadedEngine::DescribeModel() {
   model_.dense_below = options_.dense_below;
   model_.store_target = StoreTarget(options_);
   model_.default_attention = DefaultAttention(options_, backend_.kv_format);
+  model_.min_retrieved = settings_.min_retrieved;
+  model_.retrieval = options_.retrieval;
   model_.default_sampling = DefaultSampling(generation);
   model_.default_sampling.max_tokens = options_.default_max_tokens;
 }

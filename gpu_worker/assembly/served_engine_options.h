@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "common/retrieval/retrieval_file.h"
 #include "gpu_worker/kv/attention_settings.h"
 #include "gpu_worker/wave_index/retrieval_quality.h"
 
@@ -59,7 +60,10 @@ struct ServedEngineOptions {
   AttentionSettings default_attention;
   RetrievalQuality quality = RetrievalQuality::kStandard;
   std::optional<double> retrieval_ratio;  // of default_attention; none: as `quality` says
-  int32_t default_max_tokens = 0;         // 0: what is left of the model's length
+  // Ratios by length that were measured with this model, and the path that they were read from.
+  std::optional<common::RetrievalFile> retrieval;
+  std::string retrieval_path;
+  int32_t default_max_tokens = 0;  // 0: what is left of the model's length
 };
 
 }  // namespace retroinfer

@@ -225,6 +225,10 @@ void AddRequestOptions(common::Settings* settings, WorkerOptions* options, Defau
          "else 0.018")
       ->check(CLI::Range(0.0, 1.0))
       ->group(kDefaultsGroup);
+  app.add_option("--retrieval", options->retrieval_path,
+                 "File with the ratios that 'retroinfer tune' has found for this model, by length "
+                 "of context; none: without")
+      ->group(kDefaultsGroup);
   app.add_option("--quality", names->quality,
                  "How much wave retrieves: standard, or high: at most twice the bytes a step, and "
                  "answers nearer to those of policy full")
@@ -350,6 +354,21 @@ void AddExposureWarnings(const ServerOptions& server, std::vector<std::string>* 
   }
 }
 
+absl::Status ReadBudgets(WorkerOptions* options) {
+  if (options->retrieval_path == "none") options->retrieval_path.clear();
+  if (options->retrieval_path.empty()) return absl::OkStatus();
+  if (options->retrieval_ratio.has_value()) {
+    return absl::InvalidArgumentError(
+        "--retrieval-ratio and --retrieval say the same thing: leave one of the two out");
+  }
+  absl::StatusOr<common::RetrievalFile> file = common::ReadRetrievalFile(options->retrieval_path);
+  if (!file.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--retrieval: ", file.status().message()));
+  }
+  options->retrieval = *std::move(file);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, WorkerOptions* options) {
@@ -380,6 +399,7 @@ absl::StatusOr<bool> ParseWorkerOptions(int argc, const char* const* argv, Worke
   }
   options->default_attention.policy = *PolicyOfName(names.policy);
   options->quality = *RetrievalQualityNamed(names.quality);
+  RETURN_IF_ERROR(ReadBudgets(options));
   ASSIGN_OR_RETURN(options->server.keys, OpenKeys(key_files));
   options->checks_only = settings.checks_only();
   options->warnings = settings.warnings();

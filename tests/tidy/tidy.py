@@ -53,6 +53,7 @@ CLIENT_LAYERS = {
     "inspect": {"command"},
     "serve": {"command", "inspect"},
     "bench": {"command", "generate", "serve"},
+    "tune": {"command", "generate", "serve"},
 }
 # Folder of gpu_worker -> folders of gpu_worker that it may include (besides itself).
 WORKER_LAYERS = {

@@ -3,10 +3,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
 #include "common/door/listen_socket.h"
+#include "common/retrieval/retrieval_file.h"
 #include "tests/client/incomplete_folders.h"
 
 namespace retroinfer::client {
@@ -184,6 +187,39 @@ TEST(ServeOptions, TheScalingOfRopeIsCheckedAndPassedOn) {
     EXPECT_THAT(std::string(CheckServeOptions(&right).message()), StartsWith("/opt/"));
     EXPECT_THAT(ServiceSpecs(right)[1].arguments, Contains("--rope-scaling=yarn:4:2048"));
   }
+}
+
+TEST(ServeOptions, AMeasuredBudgetBesideTheCacheIsUsed) {
+  const std::string folder = testing::TempDir() + "serve_options_cache";
+  std::filesystem::create_directories(folder);
+  const std::string path = folder + "/retrieval.toml";
+  common::RetrievalFile file;
+  file.subject = {.model_name = "m", .fingerprint = std::string(64, '0')};
+  file.target_change = 0.05;
+  file.budgets = {{.chosen = {.context = 8192, .ratio = 0.1, .windows = 1, .tokens = 64}}};
+  const auto check = [&](std::vector<const char*> more) {
+    const std::string cache = "--cache-dir=" + folder;
+    std::vector<const char*> arguments = {"--load-format=dummy", "--model-shape=tiny",
+                                          cache.c_str()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    ServeOptions options = Options(arguments);
+    options.bin_dir = folder;
+    for (const char* program : {"kv_store_service", "gpu_worker"}) {
+      std::filesystem::remove(folder + "/" + program);
+      std::filesystem::create_symlink("/bin/true", folder + "/" + program);
+    }
+    const absl::Status status = CheckServeOptions(&options);
+    return status.ok() ? options.Passed("--retrieval") : std::string(status.message());
+  };
+  EXPECT_EQ(check({}), "") << "there is none";
+  std::ofstream(path) << common::FormatRetrievalFile(file);
+  EXPECT_EQ(check({}), path);
+  EXPECT_EQ(check({"--retrieval=none"}), "none");
+  EXPECT_EQ(check({"--retrieval-ratio=0.1"}), "") << "another budget is named";
+  std::ofstream(path) << "version = 7\n";
+  EXPECT_THAT(check({}), HasSubstr("retrieval.toml: line 1: version must be 1"));
+  EXPECT_THAT(check({"--retrieval=/nowhere"}), HasSubstr("/nowhere"));
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

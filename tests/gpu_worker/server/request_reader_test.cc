@@ -573,5 +573,18 @@ TEST_F(RequestReaderTest, WithoutKeysOfTenantsARequestNamesItsOwn) {
   ExpectRefused("INVALID_REQUEST", "at most 64");
 }
 
+TEST_F(RequestReaderTest, MeasuredBudgetsHoldWhereARequestNamesNoRatio) {
+  model_.default_attention.retrieval_ratio = 0.018;
+  EXPECT_EQ(ReadOne().attention.retrieval_ratio, 0.018);
+  model_.retrieval.emplace();
+  model_.retrieval->budgets = {{.chosen = {.context = 8, .ratio = 0.25}},
+                               {.chosen = {.context = 32, .ratio = 0.07}}};
+  EXPECT_EQ(ReadOne().attention.retrieval_ratio, 0.25);
+  request_.set_text("longer than eight tokens");
+  EXPECT_EQ(ReadOne().attention.retrieval_ratio, 0.07);
+  request_.mutable_attention()->set_retrieval_ratio(0.5);
+  EXPECT_EQ(ReadOne().attention.retrieval_ratio, 0.5) << "the request's own ratio wins";
+}
+
 }  // namespace
 }  // namespace retroinfer
