@@ -164,7 +164,7 @@ absl::Status LocalEngine::Submit(GenerationRequest request, std::shared_ptr<Gene
                               request.sampling.max_tokens));
   // Hashing a long prompt takes milliseconds: on the caller's thread.
   NamedPrefix prefix;
-  const bool keeps_kv = &PolicyOf(request) != &prompt_only_;
+  const bool keeps_kv = !IsPromptOnly(request);
   if (options_.share_segments && request.shares_kv && keeps_kv &&
       EntryOf(request.attention.policy).reads_segments) {
     prefix = NamePrefix(request.prompt, executor_->parts().segments->settings().dense_below,
