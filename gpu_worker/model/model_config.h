@@ -1,8 +1,10 @@
 // What config.json says about a model, checked and reduced to what the forward pass needs.
 //
-// Supported families: Llama 3, 3.1 and 3.2 (LlamaForCausalLM), Qwen2.5 (Qwen2ForCausalLM) and
-// Qwen3 (Qwen3ForCausalLM), dense. A setting that would change the result and is not implemented is
-// refused: a model gives right answers or none.
+// Supported families: Llama 3, 3.1 and 3.2 (LlamaForCausalLM), Qwen2.5 (Qwen2ForCausalLM), Qwen3
+// (Qwen3ForCausalLM), Mistral without a sliding window (MistralForCausalLM), Seed-OSS
+// (SeedOssForCausalLM) and SmolLM3 (SmolLM3ForCausalLM), dense. A setting that would change the
+// result and is not implemented is refused: a model gives right answers or none. What a config.json
+// leaves out is what transformers takes for that family.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +25,14 @@
 namespace retroinfer {
 
 // The values are part of the fingerprint: never renumber.
-enum class ModelFamily : uint32_t { kLlama = 1, kQwen2 = 2, kQwen3 = 3 };
+enum class ModelFamily : uint32_t {
+  kLlama = 1,
+  kQwen2 = 2,
+  kQwen3 = 3,
+  kMistral = 4,
+  kSeedOss = 5,
+  kSmolLm3 = 6,
+};
 
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
@@ -43,9 +52,9 @@ struct ModelConfig {
   float rms_norm_epsilon = 0;
   RopeConfig rope;
   bool tie_word_embeddings = false;  // the output projection is the embedding table
-  bool qkv_bias = false;             // Qwen2
+  bool qkv_bias = false;             // Qwen2, Seed-OSS
   bool qk_norm = false;              // Qwen3: RMSNorm of every query and key head before RoPE
-  std::vector<uint32_t> layers_without_rope;
+  std::vector<uint32_t> layers_without_rope;  // SmolLM3
   // What the weights are meant to be computed in; none: in what they are stored.
   std::optional<DType> dtype;
   std::optional<WeightQuantization> quantization;  // of the checkpoint's matrices
