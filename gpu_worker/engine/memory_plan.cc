@@ -61,12 +61,6 @@ std::vector<ComponentMemory> ComponentsOf(const MemoryPlanInput& input, const Me
                                         .meta_blocks = plan.meta_blocks,
                                         .max_sequences = plan.max_sequences,
                                         .max_model_len = plan.max_model_len})},
-      {"window layers",
-       WindowLayers::MemoryOf({.geometry = plan.geometry,
-                               .num_rows = plan.max_sequences,
-                               .max_batch = plan.max_batch,
-                               .num_query_heads = static_cast<int32_t>(model.num_query_heads)},
-                              backend)},
       {"block cache", BlockCache::MemoryOf({.num_slots = plan.num_slots,
                                             .num_transient = plan.num_transient_slots,
                                             .page_bytes = plan.geometry.page_bytes()},
@@ -74,6 +68,15 @@ std::vector<ComponentMemory> ComponentsOf(const MemoryPlanInput& input, const Me
       {"segments", SegmentBuilder::MemoryOf(
                        plan.geometry, {.max_open_segments = plan.max_open_segments}, backend)},
       {"synthetic contexts", {MemoryPurpose::kActivations, input.synthetic_bytes}}};
+  if (plan.geometry.has_window_layers()) {
+    components.push_back(
+        {"window layers",
+         WindowLayers::MemoryOf({.geometry = plan.geometry,
+                                 .num_rows = plan.max_sequences,
+                                 .max_batch = plan.max_batch,
+                                 .num_query_heads = static_cast<int32_t>(model.num_query_heads)},
+                                backend)});
+  }
   const PolicyLimits limits = {.geometry = plan.geometry,
                                .num_query_heads = static_cast<int32_t>(model.num_query_heads),
                                .max_batch = plan.max_batch,
