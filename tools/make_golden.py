@@ -129,11 +129,11 @@ LATER_MODELS = {
                  head_dim=64, vocab_size=101, eos_token_id=100, bos_token_id=None,
                  rope_theta=10000000.0, torch_dtype="bfloat16", tie_word_embeddings=False),
         lambda name: BF16, 1),
-    # The second of three layers has no RoPE; what is not named is what transformers takes.
+    # The second layer has no RoPE; what is not named is what transformers takes.
     "smollm3-d64-norope-bf16": (
         smollm3(hidden_size=128, intermediate_size=40, num_attention_heads=2, num_key_value_heads=1,
-                num_hidden_layers=3, no_rope_layers=[1, 0, 1], vocab_size=101, eos_token_id=100,
-                bos_token_id=None, torch_dtype="bfloat16"),
+                no_rope_layers=[1, 0], vocab_size=101, eos_token_id=100,
+                pad_token_id=None, bos_token_id=None, torch_dtype="bfloat16"),
         lambda name: BF16, 1),
 }
 
