@@ -78,8 +78,6 @@ std::optional<std::string> DocumentedRopeScaling(const ModelConfig& config) {
   const bool is_qwen2 = config.family == ModelFamily::kQwen2 && config.max_positions == 32768;
   const bool is_qwen3 = config.family == ModelFamily::kQwen3 && config.max_positions == 40960;
   if (is_qwen2 || is_qwen3) return "yarn:4:32768";
-  const bool is_smollm3 = config.family == ModelFamily::kSmolLm3 && config.max_positions == 65536;
-  if (is_smollm3) return "yarn:2:65536";
   return std::nullopt;
 }
 
